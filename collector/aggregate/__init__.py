@@ -1,0 +1,1 @@
+"""Aggregations that obey the merge law. Pure."""

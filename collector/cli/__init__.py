@@ -1,0 +1,1 @@
+"""The commands: the only room that prints and exits."""

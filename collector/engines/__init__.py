@@ -1,0 +1,1 @@
+"""Kernel facilities in, events out."""

@@ -1,0 +1,52 @@
+"""Errors that a user may see, each with the exit status of the command that ends with it.
+
+Only ``cli/main.py`` catches them: it prints ``command: message`` as one line and exits with ``exit_status``. A message
+says what is wrong and what to do about it. Inside a room errors keep their own names; they change at the door
+(``OSError`` in ``linux`` becomes ``TargetGone`` in ``session``).
+"""
+
+from __future__ import annotations
+
+
+class CollectorError(Exception):
+    """Base of all errors meant for the user. ``exit_status`` is what the command exits with."""
+
+    exit_status = 1
+
+
+class UsageError(CollectorError):
+    """The command line cannot be understood or asks for something impossible."""
+
+    exit_status = 2
+
+
+class ProgramNotFound(CollectorError):
+    """The program to run does not exist (the shell's status for it)."""
+
+    exit_status = 127
+
+
+class ProgramNotExecutable(CollectorError):
+    """The program exists but the kernel will not run it (the shell's status for it)."""
+
+    exit_status = 126
+
+
+class TargetGone(CollectorError):
+    """The process to profile has exited or its PID belongs to somebody else by now."""
+
+
+class EngineRefused(CollectorError):
+    """The kernel does not allow the engine asked for; the message says what would."""
+
+
+class ExperimentError(CollectorError):
+    """An experiment cannot be created, written or read."""
+
+
+class ElfError(CollectorError):
+    """A file is not ELF, or is damaged where it was read."""
+
+
+class FormatError(ExperimentError):
+    """Bytes on disk do not follow the experiment format; the message names file and offset."""

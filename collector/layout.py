@@ -1,0 +1,72 @@
+"""How a binary record is declared: once, with names, types and meaning; everything else is derived.
+
+A ``Record`` gives the numpy dtype with which batches are written and read (``dtype``) and the description that the
+experiment's log carries (``describe``), so no second format string exists. numpy is imported on first use of
+``dtype``: declaring a record costs nothing before the target starts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_LOG_TYPES = {"<i4": "INT32", "<u4": "UINT32", "<i8": "INT64", "<u8": "UINT64"}
+_SIZES = {"1": 1, "2": 2, "4": 4, "8": 8}
+
+
+@dataclass(frozen=True)
+class Field:
+    """One field: its name, numpy type string (``"<i8"``), meaning, and byte offset (-1: right behind the last one)."""
+
+    name: str
+    type: str
+    meaning: str = ""
+    offset: int = -1
+
+    @property
+    def size(self) -> int:
+        """Bytes that the field takes."""
+        return _SIZES[self.type[2:]]
+
+
+@dataclass(frozen=True)
+class Described:
+    """A field as the log describes it: name, user-visible name, byte offset, INT32/UINT32/INT64/UINT64."""
+
+    name: str
+    uname: str
+    offset: int
+    type: str
+
+
+class Record:
+    """A fixed-size record. ``Record(8, "clock", Field(...), ..., size=56)``; ``kind`` is -1 where there is none."""
+
+    def __init__(self, kind: int, name: str, *fields: Field, size: int = 0) -> None:
+        self.kind = kind
+        self.name = name
+        self.fields = fields
+        self.offsets: list[int] = []
+        end = 0
+        for field in fields:
+            offset = field.offset if field.offset >= 0 else end
+            self.offsets.append(offset)
+            end = offset + field.size
+        self.size = max(size, end)
+
+    @cached_property
+    def dtype(self) -> np.dtype[Any]:
+        """The packed numpy dtype with these very offsets; ``itemsize`` is the record's size."""
+        import numpy
+
+        return numpy.dtype({"names": [f.name for f in self.fields], "formats": [f.type for f in self.fields],
+                            "offsets": self.offsets, "itemsize": self.size})
+
+    def describe(self) -> list[Described]:
+        """The fields that have a meaning, as the log describes them; fields without one are private to the writer."""
+        return [Described(f.name, f.meaning, offset, _LOG_TYPES[f.type])
+                for f, offset in zip(self.fields, self.offsets, strict=True) if f.meaning]

@@ -1,0 +1,1 @@
+"""Neutral tables made from an experiment."""

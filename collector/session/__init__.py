@@ -1,0 +1,1 @@
+"""Owner of lifetimes: what runs from the launch to the closed experiment."""
