@@ -1,0 +1,29 @@
+"""What every engine offers the session."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from collector.events import Batch
+
+
+class Engine(Protocol):
+    """Opened before the target starts (or attached to a running one), drained until the target ends, closed."""
+
+    name: str
+    reason: str  # why this engine, in one line
+
+    def poll_fds(self) -> list[int]:
+        """Descriptors that become readable when a drain is due before its time."""
+
+    def drain(self, until_ns: int) -> Batch:
+        """All that happened up to ``until_ns`` and was not drained before. Arrays are valid until ``release``."""
+
+    def release(self) -> None:
+        """The last batch has been used; its memory may be written again."""
+
+    def stop(self) -> None:
+        """No more samples; what happened before stays to be drained."""
+
+    def close(self) -> None:
+        """Gives everything back. The target runs on unharmed. May be called twice."""

@@ -1,0 +1,111 @@
+"""Opening the perf engine's events. Standard library only: the target waits for this and for nothing else.
+
+Per CPU and thread: ``clock`` (task-clock at the profiling interval, with the user's registers, a copy of the stack and
+the kernel's call chain; also processes, threads, names and mappings), ``switch`` (a record when a thread gets a CPU and
+when it leaves it, with the reason). Children are followed by inheritance, without any help from the target.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from collector.clock import NS_PER_MS, NS_PER_S
+from collector.errors import EngineRefused
+from collector.linux import abi, perf
+
+# rax rbx rcx rdx rsi rdi rbp rsp rip r8..r15 in perf's numbering; they come in the order of their bits.
+REGS_USER_X86 = 0x1FF | 0xFF << 16
+N_REGS = 17
+
+_COMMON = abi.SAMPLE_ID_ALL | abi.USE_CLOCKID | abi.WATERMARK | abi.INHERIT | abi.DISABLED
+_SWITCH_RING_BYTES = 1 << 21
+_RING_SECONDS = 0.5  # of clock samples at full rate: the collector's own start fits into it
+_ALL_RINGS_BYTES = 1 << 28
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Open events, and what could be had: ``kernel`` says whether kernel mode is sampled."""
+
+    rings: perf.Rings
+    interval_ns: int
+    stack_bytes: int
+    kernel: bool
+
+
+def stack_bytes_for(interval_ns: int) -> int:
+    """How much of each stack the kernel copies: generous where samples are rare, since the copy costs about 0.1 us per
+    KiB; a multiple of 8 below 64 KiB."""
+    return 32 << 10 if interval_ns >= 5 * NS_PER_MS else 16 << 10
+
+
+def open_events(tids: Sequence[int], interval_ns: int, *, on_exec: bool, follow: bool) -> Opened:
+    """Opens the events for threads ``tids``: started by the next exec (``on_exec``) or by ``Rings.enable``.
+
+    ``follow``: child processes too, not only threads. Kernel mode is left out where the kernel does not allow it.
+    Raises EngineRefused with what to set.
+    """
+    stack_bytes = stack_bytes_for(interval_ns)
+    for kernel in (True, False):
+        try:
+            specs = _specs(interval_ns, stack_bytes, on_exec, follow, kernel)
+            return Opened(perf.open_rings(tids, specs), interval_ns, stack_bytes, kernel)
+        except OSError as err:
+            refusal = err
+            if err.errno not in (errno.EACCES, errno.EPERM):
+                break
+    raise EngineRefused(_advice(refusal)) from refusal
+
+
+def _specs(interval_ns: int, stack_bytes: int, on_exec: bool, follow: bool, kernel: bool) -> list[perf.EventSpec]:
+    flags = _COMMON | (abi.ENABLE_ON_EXEC if on_exec else 0) | (0 if follow else abi.INHERIT_THREAD)
+    ring_bytes = _clock_ring_bytes(interval_ns, stack_bytes)
+    clock = abi.pack_attr(
+        config=abi.SW_TASK_CLOCK, period=interval_ns, watermark=ring_bytes // 4,
+        sample_type=(abi.SAMPLE_TID | abi.SAMPLE_TIME | abi.SAMPLE_CPU | abi.SAMPLE_CALLCHAIN | abi.SAMPLE_REGS_USER
+                     | abi.SAMPLE_STACK_USER),
+        flags=(flags | abi.MMAP | abi.MMAP2 | abi.COMM | abi.COMM_EXEC | abi.TASK | abi.EXCLUDE_CALLCHAIN_USER
+               | (0 if kernel else abi.EXCLUDE_KERNEL)),
+        regs_user=REGS_USER_X86, stack_user=stack_bytes)
+    switch = abi.pack_attr(
+        config=abi.SW_DUMMY, period=0, watermark=_SWITCH_RING_BYTES // 4,
+        sample_type=abi.SAMPLE_TID | abi.SAMPLE_TIME | abi.SAMPLE_CPU,
+        flags=flags | abi.CONTEXT_SWITCH | (0 if kernel else abi.EXCLUDE_KERNEL))
+    return [perf.EventSpec("clock", clock, ring_bytes), perf.EventSpec("switch", switch, _SWITCH_RING_BYTES)]
+
+
+def _clock_ring_bytes(interval_ns: int, stack_bytes: int) -> int:
+    wanted = int(_RING_SECONDS * NS_PER_S / interval_ns * (stack_bytes + 512))
+    limit = max(1 << 19, _ALL_RINGS_BYTES // len(perf.online_cpus()))
+    return 1 << min(max(wanted, 1 << 20), limit).bit_length()
+
+
+def _advice(err: OSError) -> str:
+    if err.errno in (errno.EACCES, errno.EPERM):
+        level = _paranoid_level()
+        return (f"the kernel refuses perf events to this user (perf_event_paranoid is {level}): run as root, or set "
+                "sysctl kernel.perf_event_paranoid=1, or give python3 the capability cap_perfmon")
+    if err.errno in (errno.EMFILE, errno.ENFILE):
+        return "too many open files for the perf events of every CPU: raise the limit (ulimit -n)"
+    if err.errno in (errno.ENOSYS, errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL):
+        return f"this kernel does not have the perf events that are needed (Linux 5.13 or later): {err.strerror}"
+    return f"the perf events cannot be opened: {err.strerror}"
+
+
+def _paranoid_level() -> str:
+    try:
+        with open("/proc/sys/kernel/perf_event_paranoid", encoding="ascii") as file:
+            return file.read().strip()
+    except OSError:
+        return "unknown"
+
+
+def raise_descriptor_limit() -> None:
+    """Lifts our own soft limit of open files to the hard one: events need one descriptor per CPU and thread."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+

@@ -1,0 +1,149 @@
+"""What an engine tells the session: a closed set of frozen types. Times are CLOCK_MONOTONIC in nanoseconds.
+
+An engine yields a ``Batch`` at a time: all that happened up to ``until_ns``, nothing later; the next batch has nothing
+earlier. What happens rarely (processes, threads, mappings, losses) comes as a tuple of single changes in time order.
+What happens at the clock's rate comes as arrays, never as single values.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+if TYPE_CHECKING:
+    import numpy as np
+
+Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+
+
+@dataclass(frozen=True, slots=True)
+class Forked:
+    """A new thread ``tid`` of process ``pid``; a new process where ``pid`` differs from ``parent_pid``."""
+
+    time_ns: int
+    pid: int
+    tid: int
+    parent_pid: int
+    parent_tid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """Thread ``tid`` is gone; the process too, if it was the last one."""
+
+    time_ns: int
+    pid: int
+    tid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Renamed:
+    """A thread has a new name (``comm``)."""
+
+    time_ns: int
+    pid: int
+    tid: int
+    comm: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Executed:
+    """The process runs a new image: its address space is empty now and its other threads are gone."""
+
+    time_ns: int
+    pid: int
+    tid: int
+    comm: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """Executable memory [start, start + size) of a process; ``path`` as the kernel gives it (``[vdso]``, ``//anon``)."""
+
+    time_ns: int
+    pid: int
+    tid: int
+    start: int
+    size: int
+    file_offset: int
+    device: int
+    inode: int
+    path: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RecordsLost:
+    """``count`` records of ``source`` (clock, switch, site) did not fit into the ring before ``time_ns``."""
+
+    time_ns: int
+    count: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Throttled:
+    """The kernel suppressed clock samples on ``cpu`` for a while from ``time_ns``."""
+
+    time_ns: int
+    cpu: int
+
+
+Change: TypeAlias = Forked | Exited | Renamed | Executed | Mapped | RecordsLost | Throttled
+
+
+class Mode(IntEnum):
+    """Where a clock sample found its thread."""
+
+    USER = 0
+    SYSTEM_CALL = 1  # in the kernel, by a system call or a page fault
+    TRAP = 2  # in the kernel, by anything else: interrupt, exception
+
+
+class Edge(IntEnum):
+    """What a switch record says of its thread."""
+
+    IN = 0
+    OUT_BLOCKED = 1
+    OUT_PREEMPTED = 2
+
+
+@dataclass(slots=True)
+class ClockSamples:
+    """n clock samples in time order. The stacks stay where the kernel wrote them: ``words`` is a view, valid until
+    the next batch is asked for; ``base, mask, first, low, n_words`` are explained at ``unwind.batch.Stacks``."""
+
+    time_ns: Array  # i8 (n,)
+    pid: Array  # i8 (n,)
+    tid: Array  # i8 (n,)
+    cpu: Array  # i4 (n,)
+    mode: Array  # i1 (n,) Mode
+    abi: Array  # i1 (n,) 32 or 64: the bits of the code that ran; 0 where no registers were had
+    regs: Array  # u8 (n, 17) in DWARF order of x86-64
+    words: Array  # u8 (all the rings)
+    base: Array  # i8 (n,)
+    mask: Array  # i8 (n,)
+    first: Array  # i8 (n,)
+    low: Array  # u8 (n,)
+    n_words: Array  # i8 (n,)
+
+
+@dataclass(slots=True)
+class Switches:
+    """m switch records in time order."""
+
+    time_ns: Array  # i8 (m,)
+    pid: Array  # i8 (m,)
+    tid: Array  # i8 (m,)
+    edge: Array  # i1 (m,) Edge
+
+
+@dataclass(slots=True)
+class Batch:
+    """All that happened up to ``until_ns``."""
+
+    until_ns: int
+    changes: tuple[Change, ...] = ()
+    clock: ClockSamples | None = None
+    switches: Switches | None = None
+    extras: dict[str, Any] = field(default_factory=dict)

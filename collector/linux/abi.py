@@ -1,0 +1,69 @@
+"""The kernel's binary interfaces that we use: perf_event_attr, the ring's header page and the records in the ring.
+
+Source: include/uapi/linux/perf_event.h and perf_event_open(2). Numbers are the kernel's and never change.
+"""
+
+from __future__ import annotations
+
+import struct
+
+from collector.layout import Field, Record
+
+# --- perf_event_attr, as of PERF_ATTR_SIZE_VER5 (Linux 4.8): all that we need, accepted by every later kernel
+_ATTR = struct.Struct("<IIQQQQQIIQQQQIiQIHH")
+ATTR_SIZE = _ATTR.size
+
+TYPE_SOFTWARE = 1
+SW_TASK_CLOCK, SW_CONTEXT_SWITCHES, SW_DUMMY = 1, 3, 9
+
+SAMPLE_TID, SAMPLE_TIME, SAMPLE_CALLCHAIN, SAMPLE_CPU = 1 << 1, 1 << 2, 1 << 5, 1 << 7
+SAMPLE_REGS_USER, SAMPLE_STACK_USER = 1 << 12, 1 << 13
+
+# Bits of the attribute's flag word, in the order of the header's bit field.
+DISABLED, INHERIT, EXCLUDE_KERNEL = 1 << 0, 1 << 1, 1 << 5
+MMAP, COMM, ENABLE_ON_EXEC, TASK, WATERMARK = 1 << 8, 1 << 9, 1 << 12, 1 << 13, 1 << 14
+SAMPLE_ID_ALL, EXCLUDE_CALLCHAIN_USER, MMAP2, COMM_EXEC = 1 << 18, 1 << 22, 1 << 23, 1 << 24
+USE_CLOCKID, CONTEXT_SWITCH = 1 << 25, 1 << 26
+INHERIT_THREAD = 1 << 35  # since Linux 5.13
+
+FLAG_FD_CLOEXEC = 8
+IOC_ENABLE, IOC_DISABLE, IOC_SET_OUTPUT = 0x2400, 0x2401, 0x2405
+CLOCK_MONOTONIC = 1
+
+# --- the ring's header page: data_head and data_tail are the only words that move
+RING_HEAD_OFFSET, RING_TAIL_OFFSET = 1024, 1032
+
+# --- records in the ring
+RECORD_LOST, RECORD_COMM, RECORD_EXIT, RECORD_THROTTLE, RECORD_UNTHROTTLE = 2, 3, 4, 5, 6
+RECORD_FORK, RECORD_SAMPLE, RECORD_MMAP2, RECORD_LOST_SAMPLES, RECORD_SWITCH = 7, 9, 10, 13, 14
+
+MISC_CPUMODE_MASK, MISC_CPUMODE_KERNEL, MISC_CPUMODE_USER = 7, 1, 2
+MISC_COMM_EXEC = 1 << 13
+MISC_SWITCH_OUT, MISC_SWITCH_OUT_PREEMPT = 1 << 13, 1 << 14  # PREEMPT since Linux 4.17
+
+CONTEXT_MAX = 0xFFFF_FFFF_FFFF_F001  # words of a call chain from here up are context marks, not addresses
+
+REGS_ABI_NONE, REGS_ABI_32, REGS_ABI_64 = 0, 1, 2
+
+# Every record of our events ends with these words: sample_id_all with TID, TIME and CPU.
+TRAILER = Record(-1, "sample_id", Field("pid", "<u4"), Field("tid", "<u4"), Field("time", "<u8"),
+                 Field("cpu", "<u4"), Field("res", "<u4"))
+HEADER_SIZE = 8
+SWITCH = Record(RECORD_SWITCH, "switch", Field("type", "<u4"), Field("misc", "<u2"), Field("size", "<u2"),
+                Field("pid", "<u4"), Field("tid", "<u4"), Field("time", "<u8"), Field("cpu", "<u4"), Field("res", "<u4"))
+
+# Bodies behind the 8-byte header (before the trailer), as struct formats for the few records that come one by one.
+HEADER_FORMAT = struct.Struct("<IHH")  # type, misc, size
+LOST_FORMAT = struct.Struct("<QQ")  # id, lost
+LOST_SAMPLES_FORMAT = struct.Struct("<Q")  # lost
+COMM_FORMAT = struct.Struct("<II")  # pid, tid; then the name
+TASK_FORMAT = struct.Struct("<IIIIQ")  # pid, ppid, tid, ptid, time
+MMAP2_FORMAT = struct.Struct("<IIQQQIIQQII")  # pid tid addr len pgoff maj min ino ino_generation prot flags; then name
+TRAILER_FORMAT = struct.Struct("<IIQII")  # pid, tid, time, cpu, res
+
+
+def pack_attr(*, config: int, period: int, sample_type: int, flags: int, watermark: int, regs_user: int = 0,
+              stack_user: int = 0, kind: int = TYPE_SOFTWARE) -> bytes:
+    """A perf_event_attr of a sampling event on CLOCK_MONOTONIC; ``watermark`` in bytes of ring."""
+    return _ATTR.pack(kind, ATTR_SIZE, config, period, sample_type, 0, flags, watermark, 0, 0, 0, 0, regs_user,
+                      stack_user, CLOCK_MONOTONIC, 0, 0, 0, 0)

@@ -1,0 +1,72 @@
+"""System calls that Python has no name for, through ctypes. The keeper of ctypes.
+
+Every function raises OSError with the errno of the call; nothing here knows what a profile is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Sequence
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_libc.syscall.restype = ctypes.c_long
+_libc.mmap.restype = ctypes.c_void_p
+_libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
+_libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.process_vm_readv.restype = ctypes.c_ssize_t
+
+_MAP_FAILED = ctypes.c_void_p(-1).value
+_SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}[os.uname().machine]
+
+PROT_NONE, PROT_READ, PROT_WRITE = 0, 1, 2
+MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS, MAP_NORESERVE = 1, 2, 0x10, 0x20, 0x4000
+
+
+def _fail(what: str) -> OSError:
+    code = ctypes.get_errno()
+    return OSError(code, f"{what}: {os.strerror(code)}")
+
+
+def perf_event_open(attr: bytes, pid: int, cpu: int, group_fd: int, flags: int) -> int:
+    """A new perf event's descriptor (perf_event_open(2))."""
+    fd = int(_libc.syscall(_SYS_PERF_EVENT_OPEN, attr, pid, cpu, group_fd, ctypes.c_ulong(flags)))
+    if fd < 0:
+        raise _fail("perf_event_open")
+    return fd
+
+
+def mmap(address: int, length: int, prot: int, flags: int, fd: int) -> int:
+    """The address of a new mapping (mmap(2) with offset 0); Python's own mmap cannot choose the address."""
+    got = _libc.mmap(address or None, length, prot, flags, fd, 0)
+    if got is None or got == _MAP_FAILED:
+        raise _fail("mmap")
+    return int(got)
+
+
+def munmap(address: int, length: int) -> None:
+    """Ends a mapping."""
+    if _libc.munmap(address, length) != 0:
+        raise _fail("munmap")
+
+
+def memory(address: int, length: int) -> memoryview:
+    """``length`` bytes of our own memory from ``address``, without a copy; valid while that memory is mapped."""
+    return memoryview((ctypes.c_ubyte * length).from_address(address)).cast("B")
+
+
+class _IoVec(ctypes.Structure):
+    _fields_ = (("base", ctypes.c_void_p), ("length", ctypes.c_size_t))
+
+
+def process_vm_readv(pid: int, ranges: Sequence[tuple[int, int]], into: memoryview) -> int:
+    """Copies the (address, length) ``ranges`` of another process behind one another into ``into``.
+
+    Returns the number of bytes read, which ends at the first unreadable page.
+    """
+    local = _IoVec(ctypes.addressof(ctypes.c_ubyte.from_buffer(into)), len(into))
+    remote = (_IoVec * len(ranges))(*ranges)
+    n = int(_libc.process_vm_readv(pid, ctypes.byref(local), 1, remote, len(ranges), 0))
+    if n < 0:
+        raise _fail("process_vm_readv")
+    return n

@@ -1,0 +1,155 @@
+"""perf events on every CPU, their rings mapped side by side. Standard library only: this runs before the target does.
+
+The picture: one reservation of address space holds all rings, so that one array of words sees them all and a stack in
+any ring is an index. Each ring is a header page (head: the kernel's, tail: ours) and a power of two of data pages.
+
+    reservation  | hdr | data 0 ........ | hdr | data 1 ........ | ...
+    words index  0     base of ring 0          base of ring 1
+
+Why one event per CPU: an inherited event with cpu=-1 opens, but cannot be mapped.
+"""
+
+from __future__ import annotations
+
+import errno
+import mmap
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fcntl import ioctl
+
+from collector.linux import abi, libc
+
+PAGE = mmap.PAGESIZE
+_SMALLEST_RING = 16 * PAGE
+
+
+@dataclass(frozen=True)
+class EventSpec:
+    """One kind of event to open on every CPU. ``attr`` as packed by ``abi.pack_attr``; ``ring_bytes`` a power of two."""
+
+    name: str
+    attr: bytes
+    ring_bytes: int
+
+
+@dataclass(frozen=True)
+class Ring:
+    """A mapped ring: which event, which CPU, where. Offsets are bytes from the start of the reservation."""
+
+    name: str
+    cpu: int
+    fd: int
+    header_offset: int
+    data_offset: int
+    data_bytes: int
+
+
+class Rings:
+    """Open events and their mapped rings; ``memory`` is the whole reservation."""
+
+    def __init__(self, fds: list[int], rings: list[Ring], address: int, length: int) -> None:
+        self._fds = fds
+        self.rings = rings
+        self.address = address
+        self.length = length
+        self.memory = libc.memory(address, length)
+        self._words = self.memory.cast("Q")
+
+    def head(self, ring: Ring) -> int:
+        """Bytes that the kernel has written into the ring since it was opened."""
+        return self._words[(ring.header_offset + abi.RING_HEAD_OFFSET) >> 3]
+
+    def tail(self, ring: Ring) -> int:
+        """Bytes that we have given back."""
+        return self._words[(ring.header_offset + abi.RING_TAIL_OFFSET) >> 3]
+
+    def give_back(self, ring: Ring, tail: int) -> None:
+        """Lets the kernel overwrite everything before ``tail``."""
+        self._words[(ring.header_offset + abi.RING_TAIL_OFFSET) >> 3] = tail
+
+    def enable(self) -> None:
+        """Starts all events (those that do not wait for an exec)."""
+        for fd in self._fds:
+            ioctl(fd, abi.IOC_ENABLE, 0)
+
+    def disable(self) -> None:
+        """Stops all events; what is in the rings stays readable."""
+        for fd in self._fds:
+            ioctl(fd, abi.IOC_DISABLE, 0)
+
+    def close(self) -> None:
+        """Closes the events. The mapping stays until the process ends: arrays may still look at it."""
+        for fd in self._fds:
+            os.close(fd)
+        self._fds = []
+
+
+def online_cpus() -> list[int]:
+    """Numbers of the CPUs that can run something now."""
+    with open("/sys/devices/system/cpu/online", encoding="ascii") as file:
+        return parse_cpu_list(file.read())
+
+
+def parse_cpu_list(text: str) -> list[int]:
+    """``"0-2,5"`` as ``[0, 1, 2, 5]``."""
+    cpus: list[int] = []
+    for part in text.strip().split(","):
+        first, _, last = part.partition("-")
+        cpus.extend(range(int(first), int(last or first) + 1))
+    return cpus
+
+
+def open_rings(tids: Sequence[int], specs: Sequence[EventSpec]) -> Rings:
+    """Opens every event of ``specs`` on every online CPU for every thread of ``tids``; one mapped ring per event and CPU.
+
+    The events of further threads write into the ring of the first one's. Rings are halved as long as the kernel's
+    budget for locked memory refuses them. Raises OSError as perf_event_open(2) and mmap(2) do; nothing stays open then.
+    """
+    leaders: list[tuple[EventSpec, int, int]] = []
+    followers: list[int] = []
+    try:
+        for cpu in online_cpus():
+            for spec in specs:
+                leaders.append((spec, cpu, libc.perf_event_open(spec.attr, tids[0], cpu, -1, abi.FLAG_FD_CLOEXEC)))
+        rings, address, length = _map_what_the_budget_allows(leaders)
+        for tid in tids[1:]:
+            for spec, cpu, leader in leaders:
+                followers.append(libc.perf_event_open(spec.attr, tid, cpu, -1, abi.FLAG_FD_CLOEXEC))
+                ioctl(followers[-1], abi.IOC_SET_OUTPUT, leader)
+    except OSError:
+        for fd in followers + [fd for _, _, fd in leaders]:
+            os.close(fd)
+        raise
+    return Rings([fd for _, _, fd in leaders] + followers, rings, address, length)
+
+
+def _map_what_the_budget_allows(leaders: list[tuple[EventSpec, int, int]]) -> tuple[list[Ring], int, int]:
+    smallest = min(spec.ring_bytes for spec, _, _ in leaders)
+    shift = 0
+    while True:
+        try:
+            return _map_rings(leaders, shift)
+        except PermissionError:
+            shift += 1
+            if smallest >> shift < _SMALLEST_RING:
+                raise OSError(errno.EPERM, "the budget for locked memory is used up") from None
+
+
+def _map_rings(leaders: list[tuple[EventSpec, int, int]], shift: int) -> tuple[list[Ring], int, int]:
+    """All rings in one reservation, each ``ring_bytes >> shift`` long."""
+    length = sum(PAGE + (spec.ring_bytes >> shift) for spec, _, _ in leaders)
+    address = libc.mmap(0, length, libc.PROT_NONE, libc.MAP_PRIVATE | libc.MAP_ANONYMOUS | libc.MAP_NORESERVE, -1)
+    rings = []
+    offset = 0
+    try:
+        for spec, cpu, fd in leaders:
+            size = spec.ring_bytes >> shift
+            libc.mmap(address + offset, PAGE + size, libc.PROT_READ | libc.PROT_WRITE,
+                      libc.MAP_SHARED | libc.MAP_FIXED, fd)
+            rings.append(Ring(spec.name, cpu, fd, offset, offset + PAGE, size))
+            offset += PAGE + size
+    except OSError:
+        libc.munmap(address, length)
+        raise
+    return rings, address, length

@@ -1,0 +1,121 @@
+"""What /proc and the machine say: the keeper of psutil (set-up only, never per tick).
+
+Nothing heavy is imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What an experiment's header says of the machine; ``cpu_mhz`` has one number per CPU (0: unknown)."""
+
+    hostname: str
+    system: str
+    architecture: str
+    page_size: int
+    n_pages: int
+    cpu_mhz: tuple[int, ...]
+
+
+def machine() -> Machine:
+    """The machine that we run on."""
+    import psutil
+
+    name = os.uname()
+    page_size = os.sysconf("SC_PAGE_SIZE")
+    try:
+        frequencies = psutil.cpu_freq(percpu=True)
+    except (OSError, NotImplementedError):
+        frequencies = []
+    n_cpus = psutil.cpu_count() or 1
+    mhz = tuple(round(f.current) for f in frequencies) if len(frequencies) == n_cpus else (0,) * n_cpus
+    return Machine(name.nodename, f"{name.sysname} {name.release}", name.machine, page_size,
+                   psutil.virtual_memory().total // page_size, mhz)
+
+
+def threads(pid: int) -> list[int]:
+    """The thread ids of a process in ascending order. Raises FileNotFoundError when it is gone."""
+    return sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
+
+
+def command_line(pid: int) -> list[bytes]:
+    """The arguments of a process; empty for kernel threads and zombies."""
+    return _read(f"/proc/{pid}/cmdline").split(b"\0")[:-1]
+
+
+def comm(pid: int, tid: int) -> bytes:
+    """The name of a thread as it stands, without the final newline."""
+    return _read(f"/proc/{pid}/task/{tid}/comm")[:-1]
+
+
+def parameter(name: str) -> int | None:
+    """A number below /proc/sys, such as ``kernel/perf_event_paranoid``; None where it cannot be read."""
+    try:
+        return int(_read(f"/proc/sys/{name}"))
+    except (OSError, ValueError):
+        return None
+
+
+@dataclass(frozen=True)
+class ProcessUsage:
+    """Counters of a whole process, cumulative since its start (0 where they cannot be read)."""
+
+    minor_faults: int = 0
+    major_faults: int = 0
+    voluntary_switches: int = 0
+    involuntary_switches: int = 0
+    system_calls: int = 0
+    io_characters: int = 0
+    input_blocks: int = 0
+    output_blocks: int = 0
+    user_ticks: int = 0
+    system_ticks: int = 0
+
+
+def process_usage(pid: int) -> ProcessUsage | None:
+    """The counters of a process as of now; None when it is gone. About 100 us."""
+    try:
+        stat = _read(f"/proc/{pid}/stat").rpartition(b")")[2].split()
+        switches = [int(n) for n in re.findall(rb"ctxt_switches:\s*(\d+)", _read(f"/proc/{pid}/status"))]
+    except (OSError, ValueError):
+        return None
+    if len(stat) < 13 or stat[0] in (b"Z", b"X") or len(switches) < 2:
+        return None
+    io = _io(pid)
+    return ProcessUsage(int(stat[7]), int(stat[9]), switches[0], switches[1], io.get("syscr", 0) + io.get("syscw", 0),
+                        io.get("rchar", 0) + io.get("wchar", 0), io.get("read_bytes", 0) >> 9,
+                        io.get("write_bytes", 0) >> 9, int(stat[11]), int(stat[12]))
+
+
+def _io(pid: int) -> dict[str, int]:
+    try:
+        lines = _read(f"/proc/{pid}/io").decode("ascii").splitlines()
+    except OSError:  # another user's process
+        return {}
+    return {name: int(value) for name, _, value in (line.partition(": ") for line in lines)}
+
+
+def kernel_symbols(pattern: bytes) -> list[tuple[int, bytes]]:
+    """(address, name) of the kernel symbols whose names match ``pattern``, sorted; empty where addresses are hidden.
+
+    The pattern is for a whole name. About 50 ms: the kernel prints every symbol it has.
+    """
+    try:
+        text = _read("/proc/kallsyms")
+    except OSError:
+        return []
+    found = re.findall(rb"^([0-9a-f]+) \w (" + pattern + rb")$", text, re.MULTILINE)
+    return sorted((int(address, 16), name) for address, name in found if int(address, 16))
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb", buffering=0) as file:
+        parts = []
+        while part := file.read(1 << 20):
+            parts.append(part)
+    return b"".join(parts)
