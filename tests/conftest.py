@@ -1,0 +1,275 @@
+"""What all tests share: workloads, the commands under test, the judge gprofng; and that nothing stays behind.
+
+A test that lacks a tool is skipped with the name of its Debian package; where ``CI`` is set it fails instead.
+``scripts/test`` finds what to install by looking for ``need("tool", "package")`` in the tests: write both as
+literals.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import glob
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import pytest
+
+TESTS = Path(__file__).resolve().parent
+ROOT = TESTS.parent
+COMMANDS = Path(sys.executable).parent
+
+Completed = subprocess.CompletedProcess[str]
+
+
+# --- tools ----------------------------------------------------------------------------------------
+
+
+def unavailable(reason: str) -> NoReturn:
+    """End the test: a skip for a developer, a failure under CI."""
+    if os.environ.get("CI"):
+        pytest.fail(f"under CI nothing is skipped: {reason}", pytrace=False)
+    pytest.skip(reason)
+
+
+def _need(tool: str, package: str) -> str:
+    """Path of a tool, which is a command's name or a path (``*`` allowed); without it the test ends here."""
+    found = next(iter(glob.glob(tool)), None) if "/" in tool else shutil.which(tool)
+    if found is None:
+        unavailable(f"{tool} is missing: apt-get install {package}")
+    return found
+
+
+@pytest.fixture(scope="session")
+def need() -> Callable[[str, str], str]:
+    """``need("gdb", "gdb")``: a tool's path, or the end of the test with the package to install."""
+    return _need
+
+
+def _perf_refused() -> str | None:
+    """Why this user may not profile with perf events, or None."""
+    try:
+        paranoid = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
+    except OSError:
+        return "this kernel has no perf events"
+    if os.geteuid() != 0 and paranoid > 2:
+        return f"kernel.perf_event_paranoid is {paranoid}: an ordinary user needs 2 or less"
+    return None
+
+
+@pytest.fixture(scope="session")
+def perf_allowed() -> None:
+    """For tests that record with the perf engine: ends the test where the kernel does not allow it."""
+    reason = _perf_refused()
+    if reason is not None:
+        unavailable(reason)
+
+
+# --- workloads ------------------------------------------------------------------------------------
+
+
+def _load_builder() -> ModuleType:
+    """``workloads/build.py`` as a module (the test folders are no packages)."""
+    spec = importlib.util.spec_from_file_location("workloads_build", TESTS / "workloads" / "build.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture(scope="session")
+def workload(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``workload("split", "-O0", "-static")``: a program of ``tests/workloads``, compiled once a session."""
+    builder = _load_builder()
+    directory = tmp_path_factory.mktemp("workloads")
+
+    def program(name: str, *flags: str) -> Path:
+        _need("gcc", "gcc")
+        _need("/usr/include/stdio.h", "libc6-dev")
+        if "-m32" in flags:
+            _need("/usr/lib32/libc.so.6", "gcc-multilib")
+        path = builder.build(name, directory, *flags)
+        assert isinstance(path, Path)
+        return path
+
+    return program
+
+
+# --- the commands under test ----------------------------------------------------------------------
+
+
+def _run(command: list[str], **options: Any) -> Completed:
+    """Run to the end with captured text; two minutes unless told otherwise."""
+    defaults: dict[str, Any] = {"capture_output": True, "text": True, "errors": "surrogateescape"}
+    return subprocess.run(command, check=False, **(defaults | {"timeout": 120} | options))
+
+
+def _command(name: str) -> Callable[..., Completed]:
+    def run(*arguments: str | Path, **options: Any) -> Completed:
+        return _run([str(COMMANDS / name), *map(str, arguments)], **options)
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def collect() -> Callable[..., Completed]:
+    """``collect("-p", "on", "-o", path, program)``: the command; keywords go to ``subprocess.run``."""
+    return _command("collect")
+
+
+@pytest.fixture(scope="session")
+def er_print() -> Callable[..., Completed]:
+    """The installed ``er_print``, like ``collect``."""
+    return _command("er_print")
+
+
+@pytest.fixture(scope="session")
+def er_archive() -> Callable[..., Completed]:
+    """The installed ``er_archive``, like ``collect``."""
+    return _command("er_archive")
+
+
+# --- the judge ------------------------------------------------------------------------------------
+
+_ROW = re.compile(r"\s*((?:-?\d+\.?\d*\s+)+)(\S.*?)\s*")
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What ``gprofng display text`` (or ``er_print``) printed, and its tables."""
+
+    text: str
+
+    @cached_property
+    def rows(self) -> list[tuple[str, tuple[float, ...]]]:
+        """Every table row in order: its name and its metrics, without those that are percentages."""
+        found, units = [], ""
+        for line in self.text.splitlines():
+            row = _ROW.fullmatch(line)
+            if row is None:
+                units = line
+                continue
+            found.append((row[2], _without_percentages(row[1].split(), units.split())))
+        return found
+
+    @cached_property
+    def tree(self) -> dict[tuple[str, ...], tuple[float, ...]]:
+        """A ``-calltree`` listing: ``{("<Total>", "_start", "main"): (attributed, ...)}``."""
+        found: dict[tuple[str, ...], tuple[float, ...]] = {}
+        path: list[tuple[int, str]] = []
+        lines = (line for line in self.text.splitlines() if "+-" in line and _ROW.fullmatch(line))
+        for line, (_, values) in zip(lines, (row for row in self.rows if "+-" in row[0]), strict=True):
+            column, name = line.index("+-"), line.split("+-", 1)[1].strip()
+            path = [step for step in path if step[0] < column] + [(column, name)]
+            found[tuple(name for _, name in path)] = values
+        return found
+
+    @cached_property
+    def functions(self) -> dict[str, tuple[float, ...]]:
+        """``{name: (exclusive, incl.)}``, all metrics of the listing; functions of one name are added up."""
+        sums: dict[str, tuple[float, ...]] = {}
+        for name, values in self.rows:
+            before = sums.get(name, (0.0,) * len(values))
+            sums[name] = tuple(a + b for a, b in zip(before, values, strict=True))
+        return sums
+
+
+def _without_percentages(numbers: list[str], units: list[str]) -> tuple[float, ...]:
+    """The line above a table's first row has one unit per metric when the metrics are times."""
+    if len(units) != len(numbers):
+        units = [""] * len(numbers)
+    return tuple(float(number) for number, unit in zip(numbers, units, strict=True) if unit != "%")
+
+
+@pytest.fixture(scope="session")
+def gprofng() -> Callable[..., Listing]:
+    """``gprofng("-functions", experiment=path)``: what binutils' reader prints, nothing on stderr."""
+
+    def display(*commands: str, experiment: str | Path) -> Listing:
+        reader = _need("gprofng", "binutils")
+        environment = os.environ | {"LC_ALL": "C"}
+        result = _run([reader, "display", "text", *commands, str(experiment)], env=environment)
+        assert result.stderr == ""
+        assert result.returncode == 0, result.stdout
+        return Listing(result.stdout)
+
+    return display
+
+
+# --- nothing stays behind -------------------------------------------------------------------------
+
+SYSCTLS = (
+    "kernel/perf_event_paranoid",
+    "kernel/perf_event_mlock_kb",
+    "kernel/perf_event_max_stack",
+    "kernel/perf_cpu_time_max_percent",
+    "kernel/yama/ptrace_scope",
+    "kernel/randomize_va_space",
+    "vm/unprivileged_userfaultfd",
+)
+PR_SET_CHILD_SUBREAPER = 36
+GRACE_S = 2.0
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def _sysctls() -> dict[str, str]:
+    return {name: _read(f"/proc/sys/{name}") for name in SYSCTLS}
+
+
+def _children() -> set[int]:
+    """PIDs of all children of this process, those that have ended included."""
+    paths = glob.glob("/proc/self/task/*/children")
+    return {int(pid) for path in paths for pid in _read(path).split()}
+
+
+def _lives(pid: int) -> bool:
+    """False for a process that has ended, which is put away."""
+    try:
+        return os.waitpid(pid, os.WNOHANG) == (0, 0)
+    except ChildProcessError:
+        return False
+
+
+def _left_behind(before: set[int]) -> set[int]:
+    """Children that were not there before and do not end within the grace period."""
+    deadline = time.monotonic() + GRACE_S
+    while (left := set(filter(_lives, _children() - before))) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    return left
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _adopt_orphans() -> None:
+    """Descendants whose parent died come to us instead of init, so that none escapes the check below."""
+    ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+@pytest.fixture(autouse=True)
+def _nothing_stays_behind(_adopt_orphans: None) -> Iterator[None]:
+    """No process started by a test outlives it, and no setting of the kernel is changed."""
+    children, sysctls = _children(), _sysctls()
+    yield
+    left = {pid: _read(f"/proc/{pid}/cmdline").replace("\0", " ") for pid in _left_behind(children)}
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+    assert not left, f"processes left behind (and killed now): {left}"
+    assert _sysctls() == sysctls

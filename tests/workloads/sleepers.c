@@ -1,0 +1,54 @@
+/* sleepers THREADS SECONDS: THREADS threads wait on one condition variable while main sleeps SECONDS.
+ *
+ * Printed is the sum over the threads of the wall time that each was asleep.
+ */
+#include "truth.h"
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static int awake_now, n_asleep;
+static int64_t asleep_ns;
+
+FRAME void *thread_main(void *unused) {
+    (void)unused;
+    pthread_mutex_lock(&lock);
+    n_asleep++;
+    int64_t start = wall_ns();
+    while (!awake_now) pthread_cond_wait(&changed, &lock);
+    asleep_ns += wall_ns() - start;
+    pthread_mutex_unlock(&lock);
+    return NULL;
+}
+
+static int all_asleep(int n_threads) {
+    pthread_mutex_lock(&lock);
+    int all = n_asleep == n_threads;
+    pthread_mutex_unlock(&lock);
+    return all;
+}
+
+int main(int argc, char **argv) {
+    int n_threads = argc > 1 ? atoi(argv[1]) : 1009;
+    int64_t sleep_for_ns = seconds_to_ns(argc > 2 ? argv[2] : "1");
+    pthread_t *threads = calloc((size_t)n_threads, sizeof *threads);
+    pthread_attr_t small;
+    check(threads == NULL, "calloc");
+    pthread_attr_init(&small);
+    pthread_attr_setstacksize(&small, 64 * 1024);
+    for (int i = 0; i < n_threads; i++) check(pthread_create(&threads[i], &small, thread_main, NULL), "pthread_create");
+    while (!all_asleep(n_threads)) sleep_ns(NS_PER_MS);
+    int64_t start = wall_ns();
+    sleep_ns(sleep_for_ns);
+    int64_t main_slept_ns = wall_ns() - start;
+    pthread_mutex_lock(&lock);
+    awake_now = 1;
+    pthread_cond_broadcast(&changed);
+    pthread_mutex_unlock(&lock);
+    for (int i = 0; i < n_threads; i++) pthread_join(threads[i], NULL);
+    free(threads);
+    printf("{\"threads\": %d, \"main_slept_s\": %.6f, \"asleep_s\": %.6f, ", n_threads, (double)main_slept_ns * 1e-9,
+           (double)asleep_ns * 1e-9);
+    print_rusage();
+    printf("}\n");
+    return 0;
+}

@@ -1,0 +1,444 @@
+/* states SCENARIO TURNS MILLISECONDS: puts threads into one microstate for a known time.
+ *
+ * A scenario is one function `wait_in_SCENARIO`, called by main or by a thread through
+ *
+ *   run -> wait_in_SCENARIO -> ...
+ *
+ * and timed from outside by the wall clock, turn by turn. Where somebody else must end the wait (an unlock, a wake-up,
+ * a byte in a pipe, the answer to a page fault, SIGCONT), a second thread or process does so MILLISECONDS later.
+ * Printed: the thread, its turns, the wall time and the CPU time inside the turns ("wall_s" - "cpu_s" is the time off
+ * CPU), and the wall time of its whole life.
+ *
+ *   scenario   what the thread does                                   state expected
+ *   mutex      pthread_mutex_lock of a mutex that is held             user lock
+ *   condvar    pthread_cond_wait                                      user lock
+ *   futex      futex(FUTEX_WAIT) by a bare system call                user lock
+ *   nanosleep, poll, epoll, pipe (read)                               sleep
+ *   spin       five threads work on one CPU                           wait CPU, four fifths
+ *   stop       works; a child process sends SIGSTOP, then SIGCONT     stopped
+ *   data       touches a page of a userfaultfd region                 data page fault
+ *   text       calls into a page of a userfaultfd region              text page fault
+ *   kernel     passes a page of a userfaultfd region to read          kernel page fault
+ *   ud2, int3  traps with a handler that returns (rt_sigreturn)       trap CPU and system CPU
+ *   trap       traps with a handler that jumps out: no system call    trap CPU
+ */
+#include "truth.h"
+#include <fcntl.h>
+#include <linux/futex.h>
+#include <linux/userfaultfd.h>
+#include <poll.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+
+enum { PAGE = 4096, MAX_TURNS = 1009, N_SPINNERS = 5 };
+
+static int n_turns;
+static int64_t turn_ns;
+
+typedef struct {
+    pid_t tid;
+    int64_t wall_ns, cpu_ns, life_ns;
+} Spent;
+
+static Spent spent[N_SPINNERS];
+static int n_spent = 1;
+
+/* A meeting point: the waiter says that it is about to wait, its partner lets the time pass and then ends the wait. */
+static int about_to_wait[2];
+
+static void tell_partner(void) { check(write(about_to_wait[1], "x", 1) != 1, "write"); }
+
+static void as_partner(void) {
+    char byte;
+    check(read(about_to_wait[0], &byte, 1) != 1, "read");
+    sleep_ns(turn_ns);
+}
+
+/* --- user locks --------------------------------------------------------------------------------------------------- */
+
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
+static volatile int signalled;
+static volatile uint32_t futex_word;
+static pthread_barrier_t both;
+
+FRAME void wait_in_mutex(int turn) {
+    (void)turn;
+    pthread_mutex_lock(&lock);
+    pthread_mutex_unlock(&lock);
+    KEEP_FRAME();
+}
+
+FRAME void *hold_mutex(void *unused) {
+    (void)unused;
+    for (int turn = 0; turn < n_turns; turn++) {
+        pthread_mutex_lock(&lock);
+        pthread_barrier_wait(&both);
+        sleep_ns(turn_ns);
+        pthread_mutex_unlock(&lock);
+        pthread_barrier_wait(&both);
+    }
+    return NULL;
+}
+
+FRAME void wait_in_condvar(int turn) {
+    (void)turn;
+    pthread_mutex_lock(&lock);
+    tell_partner();
+    while (!signalled) pthread_cond_wait(&changed, &lock);
+    signalled = 0;
+    pthread_mutex_unlock(&lock);
+    KEEP_FRAME();
+}
+
+FRAME void *signal_condvar(void *unused) {
+    (void)unused;
+    for (int turn = 0; turn < n_turns; turn++) {
+        as_partner();
+        pthread_mutex_lock(&lock);
+        signalled = 1;
+        pthread_cond_signal(&changed);
+        pthread_mutex_unlock(&lock);
+    }
+    return NULL;
+}
+
+FRAME void wait_in_futex(int turn) {
+    tell_partner();
+    while (futex_word == (uint32_t)turn) {
+        syscall(SYS_futex, &futex_word, FUTEX_WAIT_PRIVATE, (uint32_t)turn, NULL, NULL, 0);
+    }
+    KEEP_FRAME();
+}
+
+FRAME void *wake_futex(void *unused) {
+    (void)unused;
+    for (int turn = 0; turn < n_turns; turn++) {
+        as_partner();
+        futex_word = (uint32_t)turn + 1;
+        syscall(SYS_futex, &futex_word, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+    }
+    return NULL;
+}
+
+/* --- sleep -------------------------------------------------------------------------------------------------------- */
+
+static int waited_fd[2], epoll_fd;
+
+FRAME void wait_in_nanosleep(int turn) {
+    (void)turn;
+    sleep_ns(turn_ns);
+    KEEP_FRAME();
+}
+
+FRAME void wait_in_poll(int turn) {
+    struct pollfd quiet = {.fd = waited_fd[0], .events = POLLIN};
+    (void)turn;
+    poll(&quiet, 1, (int)(turn_ns / NS_PER_MS));
+    KEEP_FRAME();
+}
+
+FRAME void wait_in_epoll(int turn) {
+    struct epoll_event event;
+    (void)turn;
+    epoll_wait(epoll_fd, &event, 1, (int)(turn_ns / NS_PER_MS));
+    KEEP_FRAME();
+}
+
+FRAME void wait_in_pipe(int turn) {
+    char byte;
+    (void)turn;
+    tell_partner();
+    check(read(waited_fd[0], &byte, 1) != 1, "read");
+    KEEP_FRAME();
+}
+
+FRAME void *write_pipe(void *unused) {
+    (void)unused;
+    for (int turn = 0; turn < n_turns; turn++) {
+        as_partner();
+        check(write(waited_fd[1], "x", 1) != 1, "write");
+    }
+    return NULL;
+}
+
+/* --- CPU ---------------------------------------------------------------------------------------------------------- */
+
+FRAME void wait_in_spin(int turn) {
+    int64_t until_ns = wall_ns() + turn_ns;
+    (void)turn;
+    while (wall_ns() < until_ns) piece_of_work();
+}
+
+/* The stopped time is the partner's: from its SIGSTOP to its SIGCONT. The target works until it has been told. */
+static int stopped_pipe[2];
+static int64_t stopped_ns;
+
+static pid_t start_stopper(void) {
+    pid_t target = getpid(), child = fork();
+    check(child < 0, "fork");
+    if (child) return child;
+    for (int turn = 0; turn < n_turns; turn++) {
+        sleep_ns(23 * NS_PER_MS);
+        int64_t start = wall_ns();
+        kill(target, SIGSTOP);
+        sleep_ns(turn_ns);
+        int64_t gone_ns = wall_ns() - start;
+        kill(target, SIGCONT);
+        check(write(stopped_pipe[1], &gone_ns, sizeof gone_ns) != sizeof gone_ns, "write");
+    }
+    _exit(0);
+}
+
+FRAME void wait_in_stop(int turn) {
+    int64_t gone_ns;
+    (void)turn;
+    while (read(stopped_pipe[0], &gone_ns, sizeof gone_ns) != sizeof gone_ns) piece_of_work();
+    stopped_ns += gone_ns;
+}
+
+static volatile long n_traps;
+
+static void skip_ud2(int signal_number, siginfo_t *info, void *context) {
+    (void)signal_number;
+    (void)info;
+    n_traps++;
+#if defined(__x86_64__)
+    ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP] += 2;
+#elif defined(__aarch64__)
+    ((ucontext_t *)context)->uc_mcontext.pc += 4;
+#endif
+}
+
+static void after_int3(int signal_number, siginfo_t *info, void *context) {
+    (void)signal_number;
+    (void)info;
+    n_traps++;
+#if defined(__aarch64__)
+    ((ucontext_t *)context)->uc_mcontext.pc += 4;
+#else
+    (void)context;
+#endif
+}
+
+static void *resume[5];
+
+static void jump_out(int signal_number) {
+    (void)signal_number;
+    n_traps++;
+    __builtin_longjmp(resume, 1);
+}
+
+static void catch_with(int signal_number, void (*handler)(int, siginfo_t *, void *)) {
+    struct sigaction action = {.sa_sigaction = handler, .sa_flags = SA_SIGINFO};
+    check(sigaction(signal_number, &action, NULL), "sigaction");
+}
+
+/* An instruction that traps: undefined, or a breakpoint. */
+#if defined(__x86_64__) || defined(__i386__)
+#define UNDEFINED() __asm__ volatile("ud2")
+#define BREAKPOINT() __asm__ volatile("int3")
+#else
+#define UNDEFINED() __asm__ volatile("udf #0")
+#define BREAKPOINT() __asm__ volatile("brk #0")
+#endif
+
+FRAME void wait_in_ud2(int turn) {
+    int64_t until_ns = thread_cpu_ns() + turn_ns;
+    (void)turn;
+    while (thread_cpu_ns() < until_ns) {
+        for (int i = 0; i < 101; i++) UNDEFINED();
+    }
+}
+
+FRAME void wait_in_int3(int turn) {
+    int64_t until_ns = thread_cpu_ns() + turn_ns;
+    (void)turn;
+    while (thread_cpu_ns() < until_ns) {
+        for (int i = 0; i < 101; i++) BREAKPOINT();
+    }
+}
+
+FRAME void wait_in_trap(int turn) {
+    volatile int64_t until_ns = thread_cpu_ns() + turn_ns;
+    volatile int i = 0;
+    (void)turn;
+    if (__builtin_setjmp(resume)) {
+        if (++i % 101 == 0 && thread_cpu_ns() >= until_ns) return;
+    }
+    UNDEFINED();
+}
+
+/* --- page faults that are answered late ---------------------------------------------------------------------------- */
+
+static char *late_pages;
+static int fault_fd, source_fd;
+
+static void make_late_pages(void) {
+    struct uffdio_api api = {.api = UFFD_API};
+    struct uffdio_register range = {.mode = UFFDIO_REGISTER_MODE_MISSING};
+    fault_fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC);
+    if (fault_fd < 0) {
+        perror("userfaultfd (needs root or vm.unprivileged_userfaultfd=1)");
+        exit(77);
+    }
+    check(ioctl(fault_fd, UFFDIO_API, &api), "UFFDIO_API");
+    late_pages = mmap(NULL, (size_t)n_turns * PAGE, PROT_READ | PROT_WRITE | PROT_EXEC,
+                      MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    check(late_pages == MAP_FAILED, "mmap");
+    range.range.start = (uintptr_t)late_pages;
+    range.range.len = (uint64_t)n_turns * PAGE;
+    check(ioctl(fault_fd, UFFDIO_REGISTER, &range), "UFFDIO_REGISTER");
+    source_fd = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+    check(source_fd < 0, "/dev/zero");
+}
+
+/* Answers each fault MILLISECONDS late with a page that begins with a return instruction. */
+FRAME void *answer_faults(void *unused) {
+    static uint32_t page[PAGE / 4];
+    struct uffd_msg message;
+    (void)unused;
+#if defined(__aarch64__)
+    page[0] = 0xd65f03c0;
+#else
+    page[0] = 0xc3;
+#endif
+    for (int turn = 0; turn < n_turns; turn++) {
+        check(read(fault_fd, &message, sizeof message) != (ssize_t)sizeof message, "read userfaultfd");
+        sleep_ns(turn_ns);
+        uint64_t page_address = message.arg.pagefault.address & ~(uint64_t)(PAGE - 1);
+        struct uffdio_copy answer = {.dst = page_address, .src = (uintptr_t)page, .len = PAGE};
+        check(ioctl(fault_fd, UFFDIO_COPY, &answer), "UFFDIO_COPY");
+    }
+    return NULL;
+}
+
+FRAME void wait_in_data(int turn) { *(volatile char *)(late_pages + (size_t)turn * PAGE) = 1; }
+
+FRAME void wait_in_text(int turn) {
+    void (*code)(void) = (void (*)(void))(uintptr_t)(late_pages + (size_t)turn * PAGE);
+    code();
+    KEEP_FRAME();
+}
+
+FRAME void wait_in_kernel(int turn) {
+    check(read(source_fd, late_pages + (size_t)turn * PAGE, 16) != 16, "read");
+    KEEP_FRAME();
+}
+
+/* --- the table and main ------------------------------------------------------------------------------------------- */
+
+typedef struct {
+    const char *name;
+    void (*wait)(int turn);
+    void *(*partner)(void *);
+} Scenario;
+
+static const Scenario SCENARIOS[] = {
+    {"mutex", wait_in_mutex, hold_mutex}, {"condvar", wait_in_condvar, signal_condvar},
+    {"futex", wait_in_futex, wake_futex}, {"nanosleep", wait_in_nanosleep, NULL},
+    {"poll", wait_in_poll, NULL},         {"epoll", wait_in_epoll, NULL},
+    {"pipe", wait_in_pipe, write_pipe},   {"spin", wait_in_spin, NULL},
+    {"stop", wait_in_stop, NULL},         {"data", wait_in_data, answer_faults},
+    {"text", wait_in_text, answer_faults}, {"kernel", wait_in_kernel, answer_faults},
+    {"ud2", wait_in_ud2, NULL},           {"int3", wait_in_int3, NULL},
+    {"trap", wait_in_trap, NULL},
+};
+static const Scenario *scenario;
+
+static int is(const char *name) { return strcmp(scenario->name, name) == 0; }
+
+FRAME void run(Spent *mine) {
+    int64_t born_ns = wall_ns();
+    mine->tid = thread_id();
+    for (int turn = 0; turn < n_turns; turn++) {
+        if (is("mutex")) pthread_barrier_wait(&both);
+        int64_t wall_start = wall_ns(), cpu_start = thread_cpu_ns();
+        scenario->wait(turn);
+        mine->cpu_ns += thread_cpu_ns() - cpu_start;
+        mine->wall_ns += wall_ns() - wall_start;
+        if (is("mutex")) pthread_barrier_wait(&both);
+    }
+    mine->life_ns = wall_ns() - born_ns;
+    KEEP_FRAME();
+}
+
+static void *run_in_thread(void *mine) {
+    run(mine);
+    return NULL;
+}
+
+static void stay_on_one_cpu(void) {
+    cpu_set_t allowed, one;
+    check(sched_getaffinity(0, sizeof allowed, &allowed), "sched_getaffinity");
+    CPU_ZERO(&one);
+    for (int cpu = 0; cpu < CPU_SETSIZE && CPU_COUNT(&one) == 0; cpu++) {
+        if (CPU_ISSET(cpu, &allowed)) CPU_SET(cpu, &one);
+    }
+    check(sched_setaffinity(0, sizeof one, &one), "sched_setaffinity");
+}
+
+static void spin_together(void) {
+    pthread_t threads[N_SPINNERS];
+    stay_on_one_cpu();
+    n_spent = N_SPINNERS;
+    for (int i = 1; i < N_SPINNERS; i++) {
+        check(pthread_create(&threads[i], NULL, run_in_thread, &spent[i]), "pthread_create");
+    }
+    run(&spent[0]);
+    for (int i = 1; i < N_SPINNERS; i++) pthread_join(threads[i], NULL);
+}
+
+static void prepare(void) {
+    struct sigaction jump = {.sa_handler = jump_out, .sa_flags = SA_NODEFER};
+    check(pipe(about_to_wait) || pipe(waited_fd) || pipe2(stopped_pipe, O_NONBLOCK), "pipe");
+    epoll_fd = epoll_create1(EPOLL_CLOEXEC);
+    pthread_barrier_init(&both, NULL, 2);
+    if (is("data") || is("text") || is("kernel")) make_late_pages();
+    if (is("ud2")) catch_with(SIGILL, skip_ud2);
+    if (is("int3")) catch_with(SIGTRAP, after_int3);
+    if (is("trap")) check(sigaction(SIGILL, &jump, NULL), "sigaction");
+}
+
+static void perform(void) {
+    pthread_t partner;
+    pid_t stopper = is("stop") ? start_stopper() : 0;
+    if (scenario->partner) check(pthread_create(&partner, NULL, scenario->partner, NULL), "pthread_create");
+    if (is("spin")) {
+        spin_together();
+    } else {
+        run(&spent[0]);
+    }
+    if (scenario->partner) pthread_join(partner, NULL);
+    if (stopper) waitpid(stopper, NULL, 0);
+}
+
+static void report(void) {
+    printf("{\"scenario\": \"%s\", \"turns\": %d, \"threads\": [", scenario->name, n_turns);
+    for (int i = 0; i < n_spent; i++) {
+        printf("%s{\"tid\": %d, \"wall_s\": %.6f, \"cpu_s\": %.6f, \"life_s\": %.6f}", i ? ", " : "", (int)spent[i].tid,
+               (double)spent[i].wall_ns * 1e-9, (double)spent[i].cpu_ns * 1e-9, (double)spent[i].life_ns * 1e-9);
+    }
+    printf("], \"stopped_s\": %.6f, \"traps\": %ld, ", (double)stopped_ns * 1e-9, n_traps);
+    print_rusage();
+    printf("}\n");
+}
+
+int main(int argc, char **argv) {
+    const char *name = argc > 1 ? argv[1] : "nanosleep";
+    n_turns = argc > 2 ? atoi(argv[2]) : 7;
+    turn_ns = (int64_t)(atof(argc > 3 ? argv[3] : "31") * 1e6);
+    for (size_t i = 0; i < sizeof SCENARIOS / sizeof SCENARIOS[0]; i++) {
+        if (strcmp(SCENARIOS[i].name, name) == 0) scenario = &SCENARIOS[i];
+    }
+    if (scenario == NULL || n_turns < 1 || n_turns > MAX_TURNS) {
+        fprintf(stderr, "states: no scenario %s, or not 1 to %d turns\n", name, MAX_TURNS);
+        return 2;
+    }
+    prepare();
+    perform();
+    report();
+    return 0;
+}
