@@ -148,20 +148,22 @@ _ROW = re.compile(r"\s*((?:-?\d+\.?\d*\s+)+)(\S.*?)\s*")
 
 @dataclass(frozen=True)
 class Listing:
-    """What ``gprofng display text`` (or ``er_print``) printed, and its tables."""
+    """What ``gprofng display text`` (or ``er_print``) printed, and the last table in it."""
 
     text: str
 
     @cached_property
     def rows(self) -> list[tuple[str, tuple[float, ...]]]:
-        """Every table row in order: its name and its metrics, without those that are percentages."""
-        found, units = [], ""
+        """The rows of the last table: name and metrics, without those that are percentages."""
+        found: list[tuple[str, tuple[float, ...]]] = []
+        above, units = "", ""
         for line in self.text.splitlines():
             row = _ROW.fullmatch(line)
-            if row is None:
-                units = line
-                continue
-            found.append((row[2], _without_percentages(row[1].split(), units.split())))
+            if row is not None:
+                if _ROW.fullmatch(above) is None:
+                    found, units = [], above
+                found.append((row[2], _without_percentages(row[1].split(), units.split())))
+            above = line
         return found
 
     @cached_property
@@ -169,8 +171,8 @@ class Listing:
         """A ``-calltree`` listing: ``{("<Total>", "_start", "main"): (attributed, ...)}``."""
         found: dict[tuple[str, ...], tuple[float, ...]] = {}
         path: list[tuple[int, str]] = []
-        lines = (line for line in self.text.splitlines() if "+-" in line and _ROW.fullmatch(line))
-        for line, (_, values) in zip(lines, (row for row in self.rows if "+-" in row[0]), strict=True):
+        lines = [line for line in self.text.splitlines() if _ROW.fullmatch(line)][-len(self.rows) :]
+        for line, (_, values) in zip(lines, self.rows, strict=True):
             column, name = line.index("+-"), line.split("+-", 1)[1].strip()
             path = [step for step in path if step[0] < column] + [(column, name)]
             found[tuple(name for _, name in path)] = values

@@ -1,7 +1,7 @@
 """Builds the workloads: one C source and a set of compiler flags make one program.
 
-Used by the tests (``tests/conftest.py``) and by ``scripts/bench``. A program is named after its source and flags,
-so that the same request gives the same file and is compiled once per directory.
+Used by the tests (``tests/conftest.py``) and by ``scripts/bench``. A program is named after its source and
+flags, so that the same request gives the same file and is compiled once per directory.
 """
 
 from __future__ import annotations

@@ -1,0 +1,102 @@
+# Sourced by scripts/demo and scripts/test: finds the place to work in, makes the virtual environment there and installs
+# the project into it. After `prepare EXTRAS`:
+#
+#   ROOT        the project's folder: this clone, or a copy of it where the clone cannot be written
+#   PYTHON      the environment's python; its commands lie beside it
+#
+# Nothing is written outside ROOT, but for Debian packages, and these only by root.
+
+CLONE=$(cd -P -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
+ME=scripts/$(basename -- "$0")
+OLDEST='(3, 11)'
+
+say() { printf '%s: %s\n' "$ME" "$*" >&2; }
+fail() { say "$@"; exit 1; }
+
+# install_debian PACKAGE... : by root and apt-get, or not at all.
+install_debian() {
+    [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || return 1
+    local install=(env DEBIAN_FRONTEND=noninteractive apt-get -o DPkg::Lock::Timeout=300 install -qq -y
+                   --no-install-recommends)
+    say "installing Debian packages: $*"
+    "${install[@]}" "$@" >/dev/null 2>&1 && return 0
+    apt-get -o DPkg::Lock::Timeout=300 update -qq >&2 || true
+    "${install[@]}" "$@" >/dev/null 2>&1 && return 0
+    local package failed=0 # one that cannot be had must not keep the others away
+    for package in "$@"; do "${install[@]}" "$package" >/dev/null || failed=1; done
+    return $failed
+}
+
+# The first python that is new enough; a pyenv shim without a version behind it does not run and is passed over.
+candidates() {
+    local name path
+    for name in python3.13 python3.12 python3.11 python3; do
+        while IFS= read -r path; do
+            "$path" -c "import sys; sys.exit(sys.version_info < $OLDEST)" 2>/dev/null && printf '%s\n' "$path"
+        done < <(type -aP "$name")
+    done
+}
+
+find_python() {
+    local path first=
+    while IFS= read -r path; do
+        [ -n "$first" ] || first=$path
+        if "$path" -c 'import venv, ensurepip' 2>/dev/null; then
+            printf '%s\n' "$path"
+            return 0
+        fi
+    done < <(candidates)
+    [ -n "$first" ] || fail "no Python of version 3.11 or later was found: apt-get install python3"
+    install_debian python3-venv && /usr/bin/python3 -c "import sys, venv, ensurepip; sys.exit(sys.version_info < $OLDEST)" ||
+        fail "$first cannot make a virtual environment: as root, apt-get install python3-venv"
+    printf '/usr/bin/python3\n'
+}
+
+# A clone that cannot be written is worked on in a copy of it, kept for the next time where there is a home.
+choose_root() {
+    ROOT=$CLONE
+    [ -w "$CLONE" ] && [ -w "$CLONE/collector" ] && { [ ! -e "$CLONE/.venv" ] || [ -w "$CLONE/.venv/bin" ]; } && return
+    local kept=${XDG_CACHE_HOME:-${HOME:-/nonexistent}/.cache}
+    ROOT=$kept/collect-$(printf %s "$CLONE" | cksum | cut -d' ' -f1)
+    if ! mkdir -p -- "$ROOT" 2>/dev/null || [ ! -w "$ROOT" ]; then
+        ROOT=$(mktemp -d)
+        trap 'rm -rf -- "$ROOT"' EXIT
+    fi
+    say "$CLONE cannot be written here: working on a copy in $ROOT"
+    find "$ROOT" -mindepth 1 -maxdepth 1 ! -name .venv -exec rm -rf -- {} +
+    tar -C "$CLONE" --exclude=./.venv --exclude=./.git --exclude=__pycache__ --exclude='./.*_cache' -cf - . |
+        tar -C "$ROOT" --no-same-owner -xf -
+}
+
+# What the environment was made for: another path, another pyproject.toml or other extras make it stale.
+stamp_for() { printf '%s %s %s\n' "$ROOT" "$(cksum <"$ROOT/pyproject.toml" | cut -d' ' -f1)" "$1"; }
+
+is_fresh() {
+    local stamp=$ROOT/.venv/collect-stamp
+    [ -x "$PYTHON" ] && [ -e "$stamp" ] || return 1
+    [ "$(cat "$stamp")" = "$(stamp_for "$1")" ] || [ "$(cat "$stamp")" = "$(stamp_for test)" ]
+}
+
+# "compat" puts the project's folder on the path by a .pth line; the other way costs every start some milliseconds.
+install_project() {
+    local what=. pip=("$PYTHON" -m pip --disable-pip-version-check --quiet install)
+    [ "$1" = none ] || what=".[$1]"
+    (cd -- "$ROOT" && { "${pip[@]}" --config-settings editable_mode=compat -e "$what" 2>/dev/null ||
+        "${pip[@]}" -e "$what" >&2; }) || fail "pip could not install the project (see above)"
+}
+
+# prepare EXTRAS: "none" or an extra of pyproject.toml.
+prepare() {
+    choose_root
+    PYTHON=$ROOT/.venv/bin/python
+    if is_fresh "$1"; then return; fi
+    if ! grep -qsF "$ROOT/.venv/bin/" "$ROOT/.venv/bin/pip" || ! "$PYTHON" -c 'import pip' 2>/dev/null; then
+        local python
+        python=$(find_python) || exit 1
+        say "making the virtual environment .venv with $python"
+        "$python" -m venv --clear "$ROOT/.venv" || fail "$python could not make $ROOT/.venv"
+    fi
+    say "installing the project and the Python packages it needs"
+    install_project "$1"
+    stamp_for "$1" >"$ROOT/.venv/collect-stamp"
+}

@@ -1,0 +1,389 @@
+"""The plan of the house, checked: who may import whom, who keeps which dependency, where bytes are declared.
+
+Every rule is a function from a tree of source files to a list of violations, ``file:line: what``. The project's
+own tree must give an empty list, and for every rule there is a small tree with a planted violation that must not.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# --- the rules as tables --------------------------------------------------------------------------
+
+# What each room (a package or module directly in collector/) may import besides itself. Imports go down only.
+RECORDING = frozenset(
+    ["errors", "layout", "clock", "elf", "events", "linux", "target", "unwind", "engines", "experiment"]
+)
+MAY_IMPORT: dict[str, frozenset[str]] = {
+    "errors": frozenset(),
+    "layout": frozenset({"errors"}),
+    "clock": frozenset({"errors"}),
+    "elf": frozenset({"errors"}),
+    "events": frozenset({"errors", "layout"}),
+    "linux": frozenset({"errors", "layout"}),
+    "aggregate": frozenset({"errors", "layout"}),
+    "target": frozenset({"errors", "events"}),
+    "unwind": frozenset({"errors", "elf"}),
+    "engines": frozenset({"errors", "clock", "events", "linux"}),
+    "experiment": frozenset({"errors", "layout", "elf"}),
+    "report": frozenset({"errors", "elf", "experiment", "aggregate"}),
+    "export": frozenset({"errors", "report", "aggregate"}),
+    "session": RECORDING | {"aggregate"},
+    "cli": frozenset({"errors", "session", "experiment", "aggregate", "report", "export"}),
+}
+
+# Each foreign dependency has one keeper: a module, or a room.
+KEEPERS: dict[str, str] = {
+    "elftools": "elf.py",
+    "psutil": "linux/proc.py",
+    "lxml": "experiment/xml.py",
+    "ctypes": "linux/libc.py",
+    "symbolic": "report/symbols.py",
+    "pydemumble": "report/symbols.py",
+    "rich": "cli/",
+}
+
+# Where the layout of bytes may be declared.
+LAYOUTS = frozenset({"layout.py", "linux/abi.py", "experiment/records.py", "aggregate/dtrace.py"})
+STRUCT_FORMAT = re.compile(r"[@=<>!](\s*\d*[xcbB?hHiIlLqQnNefdspP])+")
+ARRAY_FORMAT = re.compile(r"[<>=|][biufcSVU]\d+")
+
+# Names that say nothing about what is inside.
+NAMELESS = frozenset({"utils", "util", "common", "core", "shared", "misc", "lib"})
+
+# --- walking the source ---------------------------------------------------------------------------
+
+
+def sources(package: Path) -> Iterator[tuple[Path, ast.Module]]:
+    """Every Python file below ``package``, with its path relative to it, parsed."""
+    for path in sorted(package.rglob("*.py")):
+        yield path.relative_to(package), ast.parse(path.read_text(encoding="utf-8"), str(path))
+
+
+def imports(relative: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """(line, absolute module) of every import, also inside functions and by ``import_module("...")``."""
+    parents = ("collector", *relative.parts[:-1])
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from ((node.lineno, alias.name) for alias in names)
+            case ast.ImportFrom(module=module, names=names, level=level):
+                base = [*parents[: len(parents) - level + 1]] if level else []
+                prefix = ".".join([*base, *([module] if module else [])])
+                yield from ((node.lineno, f"{prefix}.{alias.name}") for alias in names)
+            case ast.Call(
+                func=ast.Name("import_module" | "__import__") | ast.Attribute(attr="import_module"),
+                args=[ast.Constant(str(module)), *_],
+            ):
+                yield node.lineno, module
+
+
+def room_of(relative: Path) -> str:
+    """The room that a file of the package belongs to."""
+    return relative.parts[0].removesuffix(".py")
+
+
+# --- the rules ------------------------------------------------------------------------------------
+
+
+def upward_imports(package: Path) -> list[str]:
+    """Imports from a room that the importing room must not know."""
+    found = []
+    for relative, tree in sources(package):
+        room = room_of(relative)
+        for line, module in imports(relative, tree):
+            parts = module.split(".")
+            if parts[0] != "collector" or len(parts) < 2 or room == "__init__":
+                continue
+            if parts[1] != room and parts[1] not in MAY_IMPORT[room]:
+                found.append(f"{relative}:{line}: {room} imports {module}")
+    return found
+
+
+def rooms_without_a_rule(package: Path) -> list[str]:
+    """Rooms that the table of imports does not know: a new room needs a line there."""
+    names = {room_of(relative) for relative, _ in sources(package)} - {"__init__"}
+    return [f"{name}: not in the table of imports" for name in sorted(names - MAY_IMPORT.keys())]
+
+
+def doors_that_know_each_other(package: Path) -> list[str]:
+    """The experiment's writing door and its reading door do not import each other."""
+    other = {"experiment/recorder.py": "reader", "experiment/reader.py": "recorder"}
+    return [
+        f"{relative}:{line}: imports {module}"
+        for relative, tree in sources(package)
+        for line, module in imports(relative, tree)
+        if str(relative) in other
+        and f"{module}.".startswith(f"collector.experiment.{other[str(relative)]}.")
+    ]
+
+
+def kept_by_others(package: Path) -> list[str]:
+    """Foreign dependencies imported outside their keeper."""
+    return [
+        f"{relative}:{line}: {module} belongs to {keeper}"
+        for relative, tree in sources(package)
+        for line, module in imports(relative, tree)
+        if (keeper := KEEPERS.get(module.split(".")[0])) is not None
+        and not str(relative).startswith(keeper)
+    ]
+
+
+def layouts_elsewhere(package: Path) -> list[str]:
+    """Byte layouts outside their places: the struct module, its formats, array formats with a byte order."""
+    found = []
+    for relative, tree in sources(package):
+        if str(relative) in LAYOUTS:
+            continue
+        found += [f"{relative}:{line}: struct" for line, name in imports(relative, tree) if _is_struct(name)]
+        found += [f"{relative}:{line}: {text!r}" for line, text in _texts(tree) if _is_format(text)]
+    return found
+
+
+def _is_struct(module: str) -> bool:
+    return module.split(".")[0] == "struct"
+
+
+def _is_format(text: str) -> bool:
+    return bool(STRUCT_FORMAT.fullmatch(text) or ARRAY_FORMAT.fullmatch(text))
+
+
+def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """String constants, but for the format parts of f-strings (``>10d`` there aligns text)."""
+    aligning = {
+        id(part)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FormattedValue) and node.format_spec is not None
+        for part in ast.walk(node.format_spec)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in aligning:
+            yield node.lineno, node.value
+
+
+def nameless_folders(package: Path) -> list[str]:
+    """Folders and modules whose name says nothing."""
+    return [
+        f"{path.relative_to(package)}: the name says nothing"
+        for path in sorted(package.rglob("*"))
+        if path.name.removesuffix(".py") in NAMELESS
+    ]
+
+
+def talks_outside_the_door(package: Path) -> list[str]:
+    """Only ``cli`` prints and exits."""
+    return [
+        f"{relative}:{node.lineno}: {ast.unparse(node.func)}"
+        for relative, tree in sources(package)
+        if room_of(relative) != "cli"
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) in {"print", "exit", "quit", "sys.exit"}
+    ]
+
+
+ISSUE_NUMBER = re.compile(r"\bissues?\s*[#:]?\s*\d", re.IGNORECASE)
+NOT_OURS = frozenset({".git", ".venv", "build", "__pycache__", "node_modules"})
+
+
+def issue_numbers(tree: Path) -> list[str]:
+    """Text that only makes sense beside an issue tracker, anywhere in the project."""
+    return [
+        f"{path.relative_to(tree)}:{number}: {line.strip()}"
+        for path in sorted(_own_files(tree))
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1)
+        if ISSUE_NUMBER.search(line)
+    ]
+
+
+def _own_files(tree: Path) -> Iterator[Path]:
+    """Files below ``tree``, without what tools leave there (hidden caches, the environment, experiments)."""
+    for path in tree.iterdir():
+        leftover = path.name in NOT_OURS or path.name.endswith(("_cache", ".egg-info", ".er", ".erg"))
+        if leftover or path.name == ".hypothesis" or path.is_symlink():
+            continue
+        if path.is_dir():
+            yield from _own_files(path)
+        elif path.is_file():
+            yield path
+
+
+Rule = Callable[[Path], list[str]]
+PACKAGE_RULES: tuple[Rule, ...] = (
+    upward_imports,
+    rooms_without_a_rule,
+    doors_that_know_each_other,
+    kept_by_others,
+    layouts_elsewhere,
+    nameless_folders,
+    talks_outside_the_door,
+)
+
+
+@pytest.mark.parametrize("rule", PACKAGE_RULES, ids=lambda rule: rule.__name__)
+def test_the_house_follows_its_plan(rule: Rule) -> None:
+    assert rule(ROOT / "collector") == []
+
+
+def test_no_file_needs_an_issue_tracker_to_be_understood() -> None:
+    assert issue_numbers(ROOT) == []
+
+
+def test_the_table_of_imports_has_no_circle() -> None:
+    left = dict(MAY_IMPORT)
+    while bottom := {room for room, below in left.items() if not below & left.keys()}:
+        for room in bottom:
+            del left[room]
+    assert left == {}
+
+
+# (rule, file, source, the violation as reported): each is clean but for what is planted.
+PLANTED: tuple[tuple[Rule, str, str, str], ...] = (
+    (
+        upward_imports,
+        "unwind/cfi.py",
+        "import numpy\nimport collector.session.pipeline\n",
+        "unwind/cfi.py:2: unwind imports collector.session.pipeline",
+    ),
+    (
+        upward_imports,
+        "linux/perf.py",
+        "def late():\n    from ..engines import base\n",
+        "linux/perf.py:2: linux imports collector.engines.base",
+    ),
+    (
+        upward_imports,
+        "session/attach.py",
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from collector import report\n",
+        "session/attach.py:3: session imports collector.report",
+    ),
+    (
+        upward_imports,
+        "layout.py",
+        "from . import clock\n",
+        "layout.py:1: layout imports collector.clock",
+    ),
+    (
+        upward_imports,
+        "target/a/b.py",
+        "from ... import errors\nfrom ...linux.abi import X\n",
+        "target/a/b.py:2: target imports collector.linux.abi.X",
+    ),
+    (
+        upward_imports,
+        "target/space.py",
+        "import importlib\nimportlib.import_module('collector.cli.main')\n",
+        "target/space.py:2: target imports collector.cli.main",
+    ),
+    (rooms_without_a_rule, "attic/old.py", "", "attic: not in the table of imports"),
+    (
+        doors_that_know_each_other,
+        "experiment/recorder.py",
+        "from collector.experiment.reader import read\n",
+        "experiment/recorder.py:1: imports collector.experiment.reader.read",
+    ),
+    (
+        doors_that_know_each_other,
+        "experiment/reader.py",
+        "from collector.experiment import recorder\n",
+        "experiment/reader.py:1: imports collector.experiment.recorder",
+    ),
+    (
+        kept_by_others,
+        "session/launch.py",
+        "def f():\n    import psutil\n",
+        "session/launch.py:2: psutil belongs to linux/proc.py",
+    ),
+    (
+        kept_by_others,
+        "linux/perf.py",
+        "from ctypes import util\n",
+        "linux/perf.py:1: ctypes.util belongs to linux/libc.py",
+    ),
+    (kept_by_others, "report/a.py", "import rich.table\n", "report/a.py:1: rich.table belongs to cli/"),
+    (layouts_elsewhere, "linux/perf.py", "import struct\n", "linux/perf.py:1: struct"),
+    (layouts_elsewhere, "unwind/cfi.py", "F = '<IH4x'\n", "unwind/cfi.py:1: '<IH4x'"),
+    (layouts_elsewhere, "engines/base.py", "D = [('a', '<u8')]\n", "engines/base.py:1: '<u8'"),
+    (nameless_folders, "linux/utils/a.py", "", "linux/utils: the name says nothing"),
+    (nameless_folders, "common.py", "", "common.py: the name says nothing"),
+    (talks_outside_the_door, "session/a.py", "print('x')\n", "session/a.py:1: print"),
+    (talks_outside_the_door, "engines/a.py", "import sys\nsys.exit(1)\n", "engines/a.py:2: sys.exit"),
+    (issue_numbers, "cli/main.py", "\n# see issue" + " #7\n", "cli/main.py:2: # see issue" + " #7"),
+    (issue_numbers, "a.md", "Fixes issue" + " 12.\n", "a.md:1: Fixes issue" + " 12."),
+)
+
+
+@pytest.mark.parametrize(("rule", "name", "source", "violation"), PLANTED, ids=lambda value: str(value)[:40])
+def test_a_planted_violation_is_found(
+    tmp_path: Path, rule: Rule, name: str, source: str, violation: str
+) -> None:
+    path = tmp_path / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(source)
+    assert rule(tmp_path) == [violation]
+
+
+# A tree that uses everything rightly.
+CLEAN = {
+    "__init__.py": "",
+    "elf.py": "import elftools.elf\nfrom . import errors\n",
+    "linux/abi.py": "import struct\nHEADER = struct.Struct('<IHH')\n",
+    "linux/libc.py": "import ctypes\n",
+    "experiment/recorder.py": "from collector.experiment import records\nfrom .records import A\n",
+    "experiment/records.py": "D = [('a', '<u8')]\n",
+    "report/symbols.py": "def f():\n    import symbolic\n",
+    "cli/main.py": "import sys\nfrom rich import table\nfrom .. import session\nprint('x')\nsys.exit(0)\n",
+    "session/launch.py": "text = f'{1:>10d}' + ' > ' + 'issues'\nfrom collector.linux import abi\n",
+}
+
+
+@pytest.mark.parametrize("rule", [*PACKAGE_RULES, issue_numbers], ids=lambda rule: rule.__name__)
+def test_no_rule_objects_to_a_clean_tree(tmp_path: Path, rule: Rule) -> None:
+    for name, source in CLEAN.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(source)
+    assert rule(tmp_path) == []
+
+
+# --- the linters ----------------------------------------------------------------------------------
+
+SCRIPTS_WITHOUT_SUFFIX = ("scripts/bench",)
+
+
+def _passes(*command: str) -> None:
+    result = subprocess.run([sys.executable, "-m", *command], cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_ruff_is_content() -> None:
+    _passes("ruff", "check", "--no-cache", ".", *SCRIPTS_WITHOUT_SUFFIX)
+
+
+def test_mypy_strict_is_content_with_the_package() -> None:
+    _passes("mypy", "--strict", "-p", "collector")
+
+
+TOOLS = ("tests/conftest.py", "tests/workloads/build.py", "scripts/missing_packages.py", "scripts/bench")
+
+
+@pytest.mark.parametrize("script", TOOLS)
+def test_mypy_strict_is_content_with_the_tools(script: str) -> None:
+    _passes("mypy", "--strict", "--follow-imports=silent", script)
+
+
+# --- the recording path stays light ---------------------------------------------------------------
+
+
+def test_starting_collect_imports_nothing_that_recording_does_not_need() -> None:
+    heavy = "numpy rich symbolic pydemumble lxml psutil elftools collector.report collector.export"
+    code = f"import sys, collector.cli.main; print(*sorted(set({heavy.split()!r}) & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == []
