@@ -1,0 +1,97 @@
+"""What map.xml says: the address space over time, as lines to append.
+
+Readers make a load object of a segment only if its modes are exactly 5 (read, execute), overflow at 2 GiB,
+and warn when a segment covers a live one. So executable segments are written with modes 5 whatever else they
+are, large ones in pieces, and whatever a new segment covers is unmapped first.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+
+from collector.experiment.log import time_text
+from collector.experiment.xml import Value, element
+
+MODE_READ = 1
+MODE_WRITE = 2
+MODE_EXECUTE = 4
+MODES_TEXT = MODE_READ | MODE_EXECUTE
+# The largest piece of a segment: page aligned for any page size, below the 2 GiB at which readers overflow.
+PIECE_MAX = (1 << 31) - (1 << 20)
+
+_DELETED = b" (deleted)"
+_NO_CHECKSUM = {True: 0xFFFF_FFFF, False: 0}
+
+
+class MapLines:
+    """The lines of map.xml for an experiment that started at ``start_ns``; remembers what is mapped."""
+
+    def __init__(self, start_ns: int, page_size: int) -> None:
+        self._start_ns = start_ns
+        self._page_size = page_size
+        self._starts: list[int] = []  # vaddr of what is mapped, sorted
+        self._ends: dict[int, int] = {}  # vaddr -> end
+
+    def segment(self, time_ns: int, vaddr: int, size: int, file_offset: int, name: bytes,
+                modes: int) -> bytes:
+        """A mapped file; ``name`` as the kernel gives it."""
+        modes = MODES_TEXT if modes & MODE_EXECUTE else modes
+        lines = [self._make_room(time_ns, vaddr, vaddr + size)]
+        for done in range(0, size, PIECE_MAX):
+            piece = min(PIECE_MAX, size - done)
+            self._remember(vaddr + done, piece)
+            lines.append(self._map("segment", time_ns, vaddr + done, piece, {
+                "pagesz": self._page_size, "foffset": f"+0x{file_offset + done:08x}",
+                "modes": f"0x{modes:03x}", "chksum": f"0x{_NO_CHECKSUM[not modes & MODE_WRITE]:x}",
+                "name": name.removesuffix(_DELETED)}))
+        return b"".join(lines)
+
+    def function(self, time_ns: int, vaddr: int, size: int, name: bytes,
+                 symbols: Sequence[tuple[int, int, bytes]] = ()) -> bytes:
+        """Code without a file; ``symbols`` (vaddr, size, name) subdivide it."""
+        lines = [self._make_room(time_ns, vaddr, vaddr + size)]
+        lines += [element("event", {"kind": "map", "object": "dynfunc", "name": name,
+                                    "vaddr": f"0x{start:016X}", "size": length, "funcname": symbol})
+                  for start, length, symbol in symbols]
+        self._remember(vaddr, size)
+        lines.append(self._map("function", time_ns, vaddr, size, {"name": name}))
+        return b"".join(lines)
+
+    def unmapped(self, time_ns: int, vaddr: int, size: int = 0) -> bytes:
+        """Nothing is left in ``size`` bytes from ``vaddr``; 0: what was mapped to start there, whatever its
+        size.
+        """
+        return self._make_room(time_ns, vaddr, max(vaddr + size, self._end_of(vaddr)))
+
+    def _end_of(self, vaddr: int) -> int:
+        """The end of the segment at ``vaddr`` with its further pieces."""
+        end = vaddr
+        while end in self._ends:
+            piece = self._ends[end] - end
+            end += piece
+            if piece < PIECE_MAX:
+                break
+        return end
+
+    def _make_room(self, time_ns: int, vaddr: int, end: int) -> bytes:
+        """Unmap everything mapped that overlaps [vaddr, end)."""
+        first = bisect_right(self._starts, vaddr)
+        if first and self._ends[self._starts[first - 1]] > vaddr:
+            first -= 1
+        last = bisect_left(self._starts, end)
+        gone = self._starts[first:last]
+        del self._starts[first:last]
+        for start in gone:
+            del self._ends[start]
+        tstamp = time_text(time_ns - self._start_ns)
+        return b"".join(element("event", {"kind": "unmap", "tstamp": tstamp, "vaddr": f"0x{start:016X}"})
+                        for start in gone)
+
+    def _remember(self, vaddr: int, size: int) -> None:
+        self._starts.insert(bisect_left(self._starts, vaddr), vaddr)
+        self._ends[vaddr] = vaddr + size
+
+    def _map(self, kind: str, time_ns: int, vaddr: int, size: int, more: dict[str, Value]) -> bytes:
+        return element("event", {"kind": "map", "object": kind, "tstamp": time_text(time_ns - self._start_ns),
+                                 "vaddr": f"0x{vaddr:016X}", "size": size, **more})

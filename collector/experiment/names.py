@@ -1,0 +1,214 @@
+"""Names of experiments: founders, their descendants, groups. Standard library only: runs before the target starts.
+
+A founder is ``STEM.N.er``; a wanted name of that form that exists gets the next free number. Descendants lie
+directly in the founder, named by lineage: ``_f3`` is the third fork, ``_f3_x1`` the program that it turned
+into::
+
+    test.1.er/            founder
+        _f3.er/           its third fork            letters: f fork and vfork, x exec, C clone,
+        _f3_x1.er/        which then called exec             c other (posix_spawn, system, popen)
+        M_r2.er/          rank 2 of an MPI job
+
+A group is a text file that lists experiments.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from collector.errors import ExperimentError
+
+SUFFIX = ".er"
+GROUP_SUFFIX = ".erg"
+GROUP_HEADER = "#analyzer experiment group\n"
+DEFAULT_STEM = "test"
+LETTERS = "fxcC"
+
+_NUMBERED = re.compile(r"(?P<stem>.+)\.(?P<number>[0-9]+)\.er\Z", re.DOTALL)
+_STEP = re.compile(r"_(?P<letter>[A-Za-z])(?P<number>[0-9]+)")
+# What a directory may hold to be taken for an experiment that was begun and never got its log.
+_EARLY_FILES = {"archives", "overview", "notes", "data.frameinfo", "map.xml", "log.xml.new"}
+_ATTEMPTS = 1000
+
+
+def choose(output: str | None = None, *, overwrite: bool = False, directory: str | None = None,
+           group: str | None = None) -> Path:
+    """The path that ``create_directory`` would make now; nothing is made or removed. Raises ExperimentError.
+    """
+    wanted = _wanted(output, directory, group)
+    _check_parent(wanted.parent)
+    if group is not None:
+        _group_path(group, directory)
+        _group_member(wanted)
+    if overwrite and output is not None:
+        if os.path.lexists(wanted):
+            _check_removable(wanted)
+        return wanted
+    if not os.path.lexists(wanted):
+        return wanted if _NUMBERED.match(wanted.name) is None else _free(wanted, keep=True)
+    if _NUMBERED.match(wanted.name) is None:
+        raise ExperimentError(f"{shown(wanted)} exists; choose another name with -o, or -O to overwrite it")
+    return _free(wanted, keep=False)
+
+
+def create_directory(output: str | None = None, *, overwrite: bool = False, directory: str | None = None,
+                     group: str | None = None) -> Path:
+    """Make the founder's directory, for the user alone, and enter it in ``group``. Raises ExperimentError.
+
+    ``output`` is what -o or (with ``overwrite``) -O named, ``directory`` -d, ``group`` -g. On an error
+    nothing is left.
+    """
+    for _ in range(_ATTEMPTS):
+        path = choose(output, overwrite=overwrite, directory=directory, group=group)
+        if overwrite and output is not None and os.path.lexists(path):
+            _remove(path)
+        try:
+            os.mkdir(path, 0o700)
+        except FileExistsError:
+            continue  # somebody else took the number between the look and the making
+        except OSError as error:
+            raise _refusal(path, error) from error
+        break
+    else:
+        raise ExperimentError(f"cannot create {shown(path)}: other programs keep taking its name")
+    if group is not None:
+        try:
+            _join_group(_group_path(group, directory), path)
+        except ExperimentError:
+            os.rmdir(path)
+            raise
+    return path
+
+
+def child_lineage(parent: str, letter: str, number: int) -> str:
+    """``_f3``, ``x``, 1 -> ``_f3_x1``; the founder's own lineage is empty."""
+    if letter not in LETTERS:
+        raise ValueError(f"no such kind of descendant: {letter!r}")
+    return f"{parent}_{letter}{number}"
+
+
+def descendant_path(founder: Path, lineage: str) -> Path:
+    """Where the descendant with ``lineage`` is recorded."""
+    return founder / (lineage + SUFFIX)
+
+
+def mpi_name(rank: int) -> str:
+    """The name of rank ``rank`` of an MPI job, inside its founder."""
+    return f"M_r{rank}{SUFFIX}"
+
+
+def lineage_of(name: str) -> str:
+    """``_f3_x1.er`` -> ``_f3_x1``; empty for a founder."""
+    return name.removesuffix(SUFFIX) if name.startswith("_") else ""
+
+
+def sort_key(name: str) -> tuple[tuple[str, int], ...]:
+    """Orders names with their numbers compared as numbers: ``_f2`` before ``_f10``."""
+    parts = re.split(r"([0-9]+)", name)
+    return tuple((text, int(number or 0)) for text, number in zip(parts[::2], [*parts[1::2], "0"], strict=True))
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """A path for a one-line message."""
+    text = os.fspath(path)
+    return text if text.isprintable() else repr(text)
+
+
+def _wanted(output: str | None, directory: str | None, group: str | None) -> Path:
+    if output is None:
+        stem = DEFAULT_STEM if group is None else Path(group).name.removesuffix(GROUP_SUFFIX)
+        output = f"{stem}.1{SUFFIX}"
+    name = output.rstrip("/")
+    if not name.endswith(SUFFIX) or os.path.basename(name) == SUFFIX:
+        raise ExperimentError(f"{shown(output)}: the name of an experiment must end in {SUFFIX}, such as test.1.er")
+    if "\0" in name:
+        raise ExperimentError(f"{shown(output)}: not a file name")
+    return Path(directory or "", name)
+
+
+def _check_parent(parent: Path) -> None:
+    if not parent.is_dir():
+        problem = "is not a directory" if os.path.lexists(parent) else "does not exist"
+        raise ExperimentError(f"{shown(parent)} {problem}; create it, or name another directory with -d")
+
+
+def _free(wanted: Path, keep: bool) -> Path:
+    """The name with the largest number of its stem plus one; with ``keep`` the wanted one, which is free."""
+    if keep:
+        return wanted
+    stem = _NUMBERED.match(wanted.name)["stem"]  # type: ignore[index]
+    matches = (_NUMBERED.match(name) for name in os.listdir(wanted.parent))
+    numbers = [int(match["number"]) for match in matches if match and match["stem"] == stem]
+    return wanted.with_name(f"{stem}.{max(numbers, default=0) + 1}{SUFFIX}")
+
+
+def _check_removable(path: Path) -> None:
+    """Raise unless ``path`` is a directory of this user that looks like an experiment."""
+    status = os.lstat(path)
+    if stat.S_ISLNK(status.st_mode):
+        raise ExperimentError(f"{shown(path)} is a symbolic link; remove it yourself, or choose another name")
+    looks = stat.S_ISDIR(status.st_mode)
+    if looks:
+        try:
+            names = os.listdir(path)
+        except OSError as error:
+            raise _refusal(path, error) from error
+        looks = "log.xml" in names or _EARLY_FILES.issuperset(names)
+    if not looks:
+        raise ExperimentError(f"{shown(path)} is not an experiment, so -O does not remove it; choose another name")
+
+
+def _remove(path: Path) -> None:
+    _check_removable(path)
+    try:
+        shutil.rmtree(path)
+    except OSError as error:
+        raise ExperimentError(f"cannot remove {shown(path)}: {error.strerror}") from error
+
+
+def _refusal(path: Path, error: OSError) -> ExperimentError:
+    return ExperimentError(f"cannot create {shown(path)}: {error.strerror}; choose another name with -o, "
+                           "or another directory with -d")
+
+
+def _group_path(group: str, directory: str | None) -> Path:
+    if not group.endswith(GROUP_SUFFIX) or os.path.basename(group) == GROUP_SUFFIX:
+        raise ExperimentError(f"{shown(group)}: the name of a group must end in {GROUP_SUFFIX}")
+    return Path(directory or "", group)
+
+
+def _group_member(path: Path) -> str:
+    """The experiment as the group lists it: absolute, because readers resolve it against their own directory.
+    """
+    for candidate in (os.path.abspath(path), os.fspath(path)):
+        if not re.search(r"\s", candidate) and not candidate.startswith("#"):
+            return candidate
+    raise ExperimentError(f"{shown(path)}: a group cannot list an experiment whose path holds blanks; rename it")
+
+
+def _join_group(group: Path, path: Path) -> None:
+    """Append a line under a lock; whoever finds the file empty writes its header."""
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(group, flags, 0o600)
+        try:
+            fcntl.lockf(fd, fcntl.LOCK_EX)
+            size = os.fstat(fd).st_size
+            line = ("" if size else GROUP_HEADER) + _group_member(path) + "\n"
+            content = os.fsencode(line)
+            if size and os.pread(fd, 1, size - 1) != b"\n":
+                content = b"\n" + content
+            if os.write(fd, content) != len(content):
+                with suppress(OSError):
+                    os.ftruncate(fd, size)
+                raise ExperimentError(f"cannot write {shown(group)}: the disk is full")
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise ExperimentError(f"cannot write {shown(group)}: {error.strerror}") from error

@@ -1,0 +1,356 @@
+"""The writing door: one experiment, from its creation to its end.
+
+What is written when::
+
+    create      log.xml up to the run event, map.xml, overview record 0 and sample 0, data.frameinfo
+    clock       profile (its frames before it, by ``frames.intern``)
+    sample      the overview's record, then its event
+    sync        log.xml and map.xml: what has been said since; windows of idle files let go
+    close       profile and data.frameinfo cut to size; map; last sample, exit
+
+A descendant's directory appears under its name only when all its files are there. Nothing here raises once
+recording has begun: when the disk is full or the experiment has been deleted, ``stopped`` says so, what comes
+later is counted in ``n_dropped``, and what was written stays valid.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from collector.errors import ExperimentError
+from collector.experiment import overview
+from collector.experiment.blocks import (
+    TEXT_RESERVE,
+    DiskFull,
+    GrowingFile,
+    PacketFile,
+    TextFile,
+    create_file,
+    failure,
+)
+from collector.experiment.frames import I8, U8, StackTable
+from collector.experiment.log import (
+    COMMENT_ARGV,
+    COMMENT_CWD,
+    COMMENT_TEXT,
+    ERROR_DISK_FULL,
+    ERROR_SIZE_LIMIT,
+    ERROR_TEXT,
+    WARNING_TEXT,
+    Header,
+    LogLines,
+    header_text,
+)
+from collector.experiment.map import MODES_TEXT, MapLines
+from collector.experiment.overview import Usage
+from collector.experiment.records import BLOCK_SIZE, CLOCK, EXACT_UNKNOWN, HEAD, KIND_EMPTY, NO_SYSCALL
+from collector.experiment.xml import Value
+
+__all__ = ["Header", "Recorder", "Usage"]
+
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+LABEL_OPEN = "collector_open_experiment"
+LABEL_CLOSE = "collector_close_experiment"
+_MB = 1 << 20
+
+I4 = npt.NDArray[np.int32]
+
+
+class Recorder:
+    """An experiment that is being written. Times are absolute CLOCK_MONOTONIC nanoseconds."""
+
+    def __init__(self, path: Path, directory_fd: int, header: Header, log: TextFile, map_file: TextFile,
+                 frame_file: PacketFile) -> None:
+        """Internal; use ``create``."""
+        self.path = path
+        self.header = header
+        self.stopped: ExperimentError | None = None
+        self.n_dropped = 0
+        self.closed = False
+        self.frames = StackTable(self._append_frames, header.wsize)
+        self._directory_fd = directory_fd
+        self._log = log
+        self._map = map_file
+        self._frame_file = frame_file
+        self._profile = PacketFile(directory_fd, "profile")
+        self._written: dict[str, int] = {}  # bytes used at the last sync
+        self._log_lines = LogLines(header.start_ns)
+        self._map_lines = MapLines(header.start_ns, header.page_size)
+        self._log_pending: list[bytes] = []
+        self._map_pending: list[bytes] = []
+        self._last_sample = 0
+        self._data_closed = False
+
+    @classmethod
+    def create(cls, directory: Path, header: Header, usage: Usage | None = None) -> Recorder:
+        """Begin an experiment in ``directory``: an empty one (a founder's), or a new one (a descendant's).
+
+        ``usage`` is what the process had used before the start. Raises ExperimentError; then nothing is
+        left in the directory, or of it.
+        """
+        parent_fd = -1
+        temporary = ""
+        try:
+            if not os.path.lexists(directory):
+                parent_fd = os.open(directory.parent, _DIRECTORY)
+                temporary = "new" + directory.name
+                os.mkdir(temporary, 0o700, dir_fd=parent_fd)
+            dir_fd = parent_fd if temporary else None
+            directory_fd = os.open(temporary or directory, _DIRECTORY, dir_fd=dir_fd)
+        except OSError as error:
+            if parent_fd >= 0:
+                os.close(parent_fd)
+            raise failure(str(directory), error) from error
+        try:
+            recorder = cls._begin(directory, directory_fd, header, usage or Usage())
+            if temporary:
+                os.rename(temporary, directory.name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
+        except (OSError, ExperimentError) as error:
+            _remove_files(directory_fd)
+            os.close(directory_fd)
+            if temporary:
+                with suppress(OSError):
+                    os.rmdir(temporary, dir_fd=parent_fd)
+            if isinstance(error, OSError):
+                raise failure(str(directory), error) from error
+            raise
+        finally:
+            if parent_fd >= 0:
+                os.close(parent_fd)
+        return recorder
+
+    @classmethod
+    def _begin(cls, path: Path, directory_fd: int, header: Header, usage: Usage) -> Recorder:
+        lines = LogLines(header.start_ns)
+        log = header_text(header)
+        log += lines.sample(header.start_ns, 0, LABEL_OPEN)
+        log += lines.comment(header.start_ns, COMMENT_CWD, header.cwd)
+        log += lines.comment(header.start_ns, COMMENT_ARGV, header.arguments)
+        first = overview.record(usage, header.wsize, header.pid, 0, header.start_ns, header.start_ns)
+        # Not empty, because readers skip a descendant whose data.frameinfo is.
+        empty = np.array([(8, KIND_EMPTY)], HEAD.dtype).tobytes().ljust(8, b"\0")
+        if header.notes:
+            create_file(directory_fd, "notes", "".join(note + "\n" for note in header.notes).encode(
+                "utf-8", "surrogateescape"))
+        create_file(directory_fd, overview.NAME, first)
+        create_file(directory_fd, "data.frameinfo", empty)
+        create_file(directory_fd, "map.xml")
+        allocated = ((len(log) + TEXT_RESERVE) // BLOCK_SIZE + 1) * BLOCK_SIZE
+        create_file(directory_fd, "log.xml", log, allocated)
+        return cls(path, directory_fd, header,
+                   log=TextFile(directory_fd, "log.xml", len(log), allocated),
+                   map_file=TextFile(directory_fd, "map.xml"),
+                   frame_file=PacketFile(directory_fd, "data.frameinfo", len(empty), len(empty)))
+
+    # Data
+
+    def clock(self, tid: I8, cpu: I4, time_ns: I8, frame_uid: U8, state: I4, ticks: I4,
+              **extra: npt.NDArray[Any]) -> None:
+        """Append one packet per row; all arrays (n,). ``extra``: syscall (-1 for none), exact_ns (-1 for
+        unknown).
+        """
+        if self._refuses(len(tid)):
+            return
+        packets = np.zeros(len(tid), CLOCK.dtype)
+        packets["tsize"] = CLOCK.size
+        packets["kind"] = CLOCK.kind
+        packets["LWPID"] = packets["THRID"] = tid
+        packets["CPUID"] = cpu
+        packets["TSTAMP"] = time_ns
+        packets["FRINFO"] = frame_uid
+        packets["MSTATE"] = state
+        packets["NTICK"] = ticks
+        packets["SYSCALL"] = extra.pop("syscall", NO_SYSCALL)
+        packets["EXACT_NS"] = extra.pop("exact_ns", EXACT_UNKNOWN)
+        if extra:
+            raise TypeError(f"no such field of a clock packet: {', '.join(extra)}")
+        if not self._data(lambda: self._profile_file().append_array(packets)):
+            self.n_dropped += len(tid)
+
+    def thread_started(self, tid: int, time_ns: int, name: bytes) -> None:
+        """Threads get their numbers in the order of these calls."""
+        self._say(self._log_lines.thread_started(time_ns, tid, name))
+
+    def segment_mapped(self, time_ns: int, vaddr: int, size: int, file_offset: int, name: bytes,
+                       modes: int = MODES_TEXT) -> None:
+        """A file is mapped; modes 1 read, 2 write, 4 execute. What it covers is unmapped."""
+        self._map_pending.append(self._map_lines.segment(time_ns, vaddr, size, file_offset, name, modes))
+
+    def function_mapped(self, time_ns: int, vaddr: int, size: int, name: bytes,
+                        symbols: Sequence[tuple[int, int, bytes]] = ()) -> None:
+        """Code without a file, such as the vDSO; ``symbols`` (vaddr, size, name) subdivide it."""
+        self._map_pending.append(self._map_lines.function(time_ns, vaddr, size, name, symbols))
+
+    def unmapped(self, time_ns: int, vaddr: int, size: int = 0) -> None:
+        """Nothing is mapped from ``vaddr`` to ``vaddr + size`` any more; size 0: what was mapped to start at
+        vaddr.
+        """
+        self._map_pending.append(self._map_lines.unmapped(time_ns, vaddr, size))
+
+    def sample(self, usage: Usage, time_ns: int, label: str) -> None:
+        """A sample ends; ``usage`` is cumulative."""
+        if self._refuses(0):
+            return
+        number = self._last_sample + 1
+        header = self.header
+        content = overview.record(usage, header.wsize, header.pid, number, header.start_ns, time_ns)
+        if self._data(lambda: overview.append(self._directory_fd, content)):
+            self._last_sample = number
+            self._say(self._log_lines.sample(time_ns, number, label))
+
+    # Events
+
+    def comment(self, time_ns: int, text: Value, number: int = COMMENT_TEXT) -> None:
+        """A remark for the header."""
+        self._say(self._log_lines.comment(time_ns, number, text))
+
+    def warning(self, time_ns: int, text: Value, number: int = WARNING_TEXT) -> None:
+        """A warning for the header."""
+        self._say(self._log_lines.warning(time_ns, number, text))
+
+    def error(self, time_ns: int, text: Value, number: int = ERROR_TEXT, errno: int = 0) -> None:
+        """An error for the header."""
+        self._say(self._log_lines.error(time_ns, number, text, errno))
+
+    def pause(self, time_ns: int, name: str = "") -> None:
+        """Recording pauses."""
+        self._say(self._log_lines.pause(time_ns, name))
+
+    def resume(self, time_ns: int, name: str = "") -> None:
+        """Recording goes on."""
+        self._say(self._log_lines.resume(time_ns, name))
+
+    def descendant_starting(self, time_ns: int, variant: str, lineage: str, follow: bool,
+                            message: Value | None = None) -> None:
+        """Before a fork, clone, posix_spawn ...; ``variant`` is the call, ``lineage`` the child's, without
+        ``.er``.
+        """
+        self._say(self._log_lines.descendant("desc_start", time_ns, variant, lineage, follow, message))
+
+    def descendant_started(self, time_ns: int, variant: str, lineage: str, follow: bool,
+                           message: Value) -> None:
+        """After it; ``message`` is ``pid=N`` or ``err TEXT``."""
+        self._say(self._log_lines.descendant("desc_started", time_ns, variant, lineage, follow, message))
+
+    def exec_start(self, time_ns: int, variant: str, lineage: str, follow: bool, message: Value) -> None:
+        """The process turns into another program (``message``: PATH ARGS). Readers take it for a proper end.
+        """
+        self._say(self._log_lines.descendant("exec_start", time_ns, variant, lineage, follow, message))
+
+    def exec_error(self, time_ns: int, variant: str, lineage: str, follow: bool, message: Value) -> None:
+        """It did not; ``message`` is ``err TEXT``."""
+        self._say(self._log_lines.descendant("exec_error", time_ns, variant, lineage, follow, message))
+
+    # Keeping and ending
+
+    def sync(self) -> None:
+        """Write log and map; let go of files that have not grown since the last call."""
+        if self.closed:
+            return
+        if not self.stopped:
+            self._data(self._check_exists)
+        self._flush()
+        for file in (self._log, self._map, self._frame_file, self._profile):
+            if self._written.get(file.name) == file.used:
+                file.release()
+            self._written[file.name] = file.used
+
+    def close_data(self) -> None:
+        """No more packets: cut the data files to size and write log and map. Archiving goes between this and
+        close.
+        """
+        if self._data_closed:
+            return
+        self._data_closed = True
+        self._flush()
+        for file in (self._frame_file, self._profile, self._map):
+            self._close_file(file)
+
+    def close(self, time_ns: int, label: str = LABEL_CLOSE, usage: Usage | None = None) -> None:
+        """End the experiment properly: the last sample if ``usage`` is given, then the exit event.
+        Idempotent.
+        """
+        if self.closed:
+            return
+        if usage is not None:
+            self.sample(usage, time_ns, label)
+        self.close_data()
+        self._say(self._log_lines.exit(time_ns))
+        self._flush(last=True)
+        self._close_file(self._log)
+        self.closed = True
+        os.close(self._directory_fd)
+
+    def _refuses(self, n_packets: int) -> bool:
+        if self.stopped or self._data_closed:
+            self.n_dropped += n_packets
+            return True
+        return False
+
+    def _profile_file(self) -> PacketFile:
+        if not self._profile.allocated:
+            create_file(self._directory_fd, self._profile.name)
+        return self._profile
+
+    def _append_frames(self, packets: list[bytes]) -> None:
+        if not self._refuses(0):
+            self._data(lambda: self._frame_file.append_packets(packets))
+
+    def _say(self, line: bytes) -> None:
+        self._log_pending.append(line)
+
+    def _data(self, write: Callable[[], None]) -> bool:
+        """Run ``write``; a failure stops recording and is logged. False then."""
+        try:
+            write()
+            limit = self.header.size_limit_mb * _MB
+            if not limit or self._size() <= limit:
+                return True
+            self.error(self.header.start_ns, f"{self.header.size_limit_mb} MB", ERROR_SIZE_LIMIT)
+            self.stopped = ExperimentError(f"the experiment has reached its size limit of "
+                                           f"{self.header.size_limit_mb} MB; recording has stopped")
+            return True
+        except ExperimentError as error:
+            self.stopped = error
+            full = isinstance(error, DiskFull)
+            self.error(self.header.start_ns, str(error), ERROR_DISK_FULL if full else ERROR_TEXT,
+                       getattr(error, "errno", 0))
+            return False
+
+    def _size(self) -> int:
+        return self._profile.used + self._frame_file.used + self._log.used + self._map.used
+
+    def _check_exists(self) -> None:
+        if os.fstat(self._directory_fd).st_nlink == 0:
+            raise ExperimentError(f"{self.path} was deleted while it was recorded; recording has stopped")
+
+    def _flush(self, last: bool = False) -> None:
+        """Write what is pending. After a failure the map stays as it is, and the log may use its reserve."""
+        if self._map_pending and not self.stopped:
+            lines, self._map_pending = self._map_pending, []
+            self._data(lambda: self._map.append(b"".join(lines)))
+        if self._log_pending:
+            lines, self._log_pending = self._log_pending, []
+            try:
+                self._log.append(b"".join(lines), last or self.stopped is not None)
+            except ExperimentError as error:
+                self.stopped = self.stopped or error
+
+    def _close_file(self, file: GrowingFile) -> None:
+        try:
+            file.close()
+        except ExperimentError as error:
+            self.stopped = self.stopped or error
+
+
+def _remove_files(directory_fd: int) -> None:
+    for name in os.listdir(directory_fd):
+        with suppress(OSError):
+            os.unlink(name, dir_fd=directory_fd)

@@ -1,0 +1,106 @@
+"""Every byte layout of an experiment, declared once. The writing and the reading door both use these.
+
+A packet file is a chain of packets; each starts with ``tsize`` (bytes, the whole packet) and ``kind``::
+
+    0      2      4                          tsize
+    +------+------+---------------------------+------+------+---
+    |tsize | kind | body                      |tsize | kind | ...
+    +------+------+---------------------------+------+------+---
+
+A ``tsize`` of zero means "nothing here yet": readers go on at the next multiple of BLOCK_SIZE. So a packet
+whose ``tsize`` is written last does not exist before it is whole. Writing happens in blocks: no packet
+crosses a multiple of BLOCK_SIZE unless it is larger than a block.
+
+A stack is stored leaf first in a FRAME packet. Its tail may be shared: with the bit LINKED set, the last
+eight bytes name another stack or a UID packet that continues it toward the root::
+
+    FRAME 11  uid=48  [NATIVE uid=48: pc0 pc1 -> link 32]        pc0 pc1 pc2 pc3
+    UID   17  uid=32  [pc2 pc3]
+
+All numbers are little endian. The fields with a meaning are described in log.xml; the others are private to
+this file.
+"""
+
+from __future__ import annotations
+
+from collector.layout import Field, Record
+
+BLOCK_SIZE = 16_384
+PACKET_SIZE_MAX = 65_532
+
+KIND_EMPTY = 0
+KIND_CLOCK = 8
+KIND_FRAME = 11
+KIND_UID = 17
+KIND_CLOSED = 65_535
+
+STATES = ("user", "system", "trap", "textpfault", "datapfault", "kernelpfault", "lock", "sleep", "wait",
+          "stop")
+N_STATES = len(STATES)
+
+# Stored as the last pc of a stack that does not reach the root.
+PC_TRUNCATED = 0xFFFF_FFFF_FFFF_FFFE
+PC_UNWIND_FAILED = 0xFFFF_FFFF_FFFF_FFFD
+
+# In NATIVE's block kind and in a UID packet's flags: the last eight bytes are a link.
+LINKED = 0x8000_0000
+BLOCK_NATIVE = 1
+
+HEAD = Record(-1, "head", Field("tsize", "<u2"), Field("kind", "<u2"))
+
+# The fields and names that other collectors write, in 64 bytes so that 256 packets fill a block exactly and
+# every wide field lies on its natural boundary. SYSCALL and EXACT_NS are ours; readers offer them as
+# properties for filters.
+CLOCK = Record(
+    KIND_CLOCK, "clock",
+    Field("tsize", "<u2"), Field("kind", "<u2"),
+    Field("LWPID", "<i8", "Lightweight process id", 8),
+    Field("THRID", "<i8", "Thread number", 16),
+    Field("CPUID", "<i4", "CPU id", 24),
+    Field("SYSCALL", "<i4", "System call number", 28),
+    Field("TSTAMP", "<i8", "High resolution timestamp", 32),
+    Field("FRINFO", "<i8", "Frame Info", 40),
+    Field("MSTATE", "<i4", "Thread state", 48),
+    Field("NTICK", "<i4", "Duration", 52),
+    Field("EXACT_NS", "<i8", "Exact nanoseconds", 56),
+)
+NO_SYSCALL = -1
+EXACT_UNKNOWN = -1
+
+# A frame packet up to the first pc: the packet's head and the head of its only block, the native stack.
+FRAME = Record(
+    KIND_FRAME, "frame",
+    Field("tsize", "<u2"), Field("kind", "<u2"),
+    Field("hsize", "<u4"), Field("uid", "<u8"),
+    Field("block_hsize", "<u4"), Field("block_kind", "<u4"), Field("block_uid", "<u8"),
+)
+FRAME_BLOCKS_OFFSET = 16
+
+# The head of an info block inside a frame packet.
+INFO = Record(-1, "info", Field("hsize", "<u4"), Field("kind", "<u4"), Field("uid", "<u8"))
+
+UID = Record(
+    KIND_UID, "uid", Field("tsize", "<u2"), Field("kind", "<u2"), Field("flags", "<u4"), Field("uid", "<u8"),
+)
+
+# The overview's times are pairs of seconds and nanoseconds, its counters single words; a word is 8 or 4
+# bytes.
+_TIMES = ("tstamp", "created", "terminated", "real", *STATES)
+COUNTERS = ("minor_faults", "major_faults", "swaps", "input_blocks", "output_blocks", "messages_sent",
+            "messages_received", "signals", "voluntary_switches", "involuntary_switches", "system_calls",
+            "characters_io")
+_TIME_FILLERS = 6
+_COUNTER_FILLERS = 10
+
+
+def _overview(word: str, size: int) -> Record:
+    fields = [Field("lwpid", "<i4"), Field("count", "<i4")]
+    for name in _TIMES:
+        fields += [Field(name + "_s", word), Field(name + "_ns", word)]
+    counters_offset = 8 + (len(_TIMES) + _TIME_FILLERS) * 2 * int(word[2])
+    fields.append(Field(COUNTERS[0], word, offset=counters_offset))
+    fields += [Field(name, word) for name in COUNTERS[1:]]
+    return Record(-1, "overview", *fields, size=size)
+
+
+OVERVIEW = {64: _overview("<u8", 504), 32: _overview("<u4", 256)}
