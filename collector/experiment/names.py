@@ -1,4 +1,4 @@
-"""Names of experiments: founders, their descendants, groups. Standard library only: runs before the target starts.
+"""Names of experiments: founders, descendants, groups. Standard library only: runs before the target starts.
 
 A founder is ``STEM.N.er``; a wanted name of that form that exists gets the next free number. Descendants lie
 directly in the founder, named by lineage: ``_f3`` is the third fork, ``_f3_x1`` the program that it turned
@@ -14,6 +14,7 @@ A group is a text file that lists experiments.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -37,7 +38,7 @@ _EARLY_FILES = {"archives", "overview", "notes", "data.frameinfo", "map.xml", "l
 _ATTEMPTS = 1000
 
 
-def choose(output: str | None = None, *, overwrite: bool = False, directory: str | None = None,
+def choose(output: str | None = None, overwrite: bool = False, directory: str | None = None,
            group: str | None = None) -> Path:
     """The path that ``create_directory`` would make now; nothing is made or removed. Raises ExperimentError.
     """
@@ -51,21 +52,21 @@ def choose(output: str | None = None, *, overwrite: bool = False, directory: str
             _check_removable(wanted)
         return wanted
     if not os.path.lexists(wanted):
-        return wanted if _NUMBERED.match(wanted.name) is None else _free(wanted, keep=True)
+        return wanted
     if _NUMBERED.match(wanted.name) is None:
         raise ExperimentError(f"{shown(wanted)} exists; choose another name with -o, or -O to overwrite it")
-    return _free(wanted, keep=False)
+    return _free(wanted)
 
 
-def create_directory(output: str | None = None, *, overwrite: bool = False, directory: str | None = None,
+def create_directory(output: str | None = None, overwrite: bool = False, directory: str | None = None,
                      group: str | None = None) -> Path:
-    """Make the founder's directory, for the user alone, and enter it in ``group``. Raises ExperimentError.
+    """Make the founder's directory, for the user alone. Raises ExperimentError; then nothing is left.
 
-    ``output`` is what -o or (with ``overwrite``) -O named, ``directory`` -d, ``group`` -g. On an error
-    nothing is left.
+    ``output`` is what -o or (with ``overwrite``) -O named, ``directory`` -d, ``group`` -g, which is only looked at:
+    ``add_to_group`` enters the experiment once it is worth listing.
     """
     for _ in range(_ATTEMPTS):
-        path = choose(output, overwrite=overwrite, directory=directory, group=group)
+        path = choose(output, overwrite, directory, group)
         if overwrite and output is not None and os.path.lexists(path):
             _remove(path)
         try:
@@ -74,16 +75,28 @@ def create_directory(output: str | None = None, *, overwrite: bool = False, dire
             continue  # somebody else took the number between the look and the making
         except OSError as error:
             raise _refusal(path, error) from error
-        break
-    else:
-        raise ExperimentError(f"cannot create {shown(path)}: other programs keep taking its name")
-    if group is not None:
+        return path
+    raise ExperimentError(f"cannot create {shown(path)}: other programs keep taking its name")
+
+
+def remove_directory(path: Path) -> None:
+    """Remove an experiment that came to nothing; silently leaves what is not one."""
+    with suppress(ExperimentError, OSError):
+        _remove(path)
+
+
+def add_to_group(group: str, path: Path, directory: str | None = None) -> None:
+    """Enter the experiment in ``group``; a relative one lies in ``directory`` (-d). Raises ExperimentError."""
+    group_path = _group_path(group, directory)
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        fd = os.open(group_path, flags, 0o600)
         try:
-            _join_group(_group_path(group, directory), path)
-        except ExperimentError:
-            os.rmdir(path)
-            raise
-    return path
+            _append_member(fd, _group_member(path))
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise ExperimentError(f"cannot write {shown(group_path)}: {error.strerror}") from error
 
 
 def child_lineage(parent: str, letter: str, number: int) -> str:
@@ -126,7 +139,7 @@ def _wanted(output: str | None, directory: str | None, group: str | None) -> Pat
         output = f"{stem}.1{SUFFIX}"
     name = output.rstrip("/")
     if not name.endswith(SUFFIX) or os.path.basename(name) == SUFFIX:
-        raise ExperimentError(f"{shown(output)}: the name of an experiment must end in {SUFFIX}, such as test.1.er")
+        raise ExperimentError(f"{shown(output)}: an experiment's name must end in {SUFFIX}, such as test.1.er")
     if "\0" in name:
         raise ExperimentError(f"{shown(output)}: not a file name")
     return Path(directory or "", name)
@@ -138,14 +151,12 @@ def _check_parent(parent: Path) -> None:
         raise ExperimentError(f"{shown(parent)} {problem}; create it, or name another directory with -d")
 
 
-def _free(wanted: Path, keep: bool) -> Path:
-    """The name with the largest number of its stem plus one; with ``keep`` the wanted one, which is free."""
-    if keep:
-        return wanted
-    stem = _NUMBERED.match(wanted.name)["stem"]  # type: ignore[index]
-    matches = (_NUMBERED.match(name) for name in os.listdir(wanted.parent))
+def _free(wanted: Path) -> Path:
+    """The name with the largest number of its stem plus one."""
+    matches = [_NUMBERED.match(name) for name in (wanted.name, *os.listdir(wanted.parent))]
+    stem = matches[0]["stem"] if matches[0] else ""
     numbers = [int(match["number"]) for match in matches if match and match["stem"] == stem]
-    return wanted.with_name(f"{stem}.{max(numbers, default=0) + 1}{SUFFIX}")
+    return wanted.with_name(f"{stem}.{max(numbers) + 1}{SUFFIX}")
 
 
 def _check_removable(path: Path) -> None:
@@ -161,7 +172,7 @@ def _check_removable(path: Path) -> None:
             raise _refusal(path, error) from error
         looks = "log.xml" in names or _EARLY_FILES.issuperset(names)
     if not looks:
-        raise ExperimentError(f"{shown(path)} is not an experiment, so -O does not remove it; choose another name")
+        raise ExperimentError(f"{shown(path)} is not an experiment, so it is not removed; choose another name")
 
 
 def _remove(path: Path) -> None:
@@ -189,26 +200,15 @@ def _group_member(path: Path) -> str:
     for candidate in (os.path.abspath(path), os.fspath(path)):
         if not re.search(r"\s", candidate) and not candidate.startswith("#"):
             return candidate
-    raise ExperimentError(f"{shown(path)}: a group cannot list an experiment whose path holds blanks; rename it")
+    raise ExperimentError(f"{shown(path)}: a group cannot list an experiment whose path holds blanks")
 
 
-def _join_group(group: Path, path: Path) -> None:
-    """Append a line under a lock; whoever finds the file empty writes its header."""
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
-    try:
-        fd = os.open(group, flags, 0o600)
-        try:
-            fcntl.lockf(fd, fcntl.LOCK_EX)
-            size = os.fstat(fd).st_size
-            line = ("" if size else GROUP_HEADER) + _group_member(path) + "\n"
-            content = os.fsencode(line)
-            if size and os.pread(fd, 1, size - 1) != b"\n":
-                content = b"\n" + content
-            if os.write(fd, content) != len(content):
-                with suppress(OSError):
-                    os.ftruncate(fd, size)
-                raise ExperimentError(f"cannot write {shown(group)}: the disk is full")
-        finally:
-            os.close(fd)
-    except OSError as error:
-        raise ExperimentError(f"cannot write {shown(group)}: {error.strerror}") from error
+def _append_member(fd: int, member: str) -> None:
+    """Append a line under a lock, whole or not at all; whoever finds the file empty writes its header."""
+    fcntl.lockf(fd, fcntl.LOCK_EX)
+    size = os.fstat(fd).st_size
+    before = "" if size and os.pread(fd, 1, size - 1) == b"\n" else "\n"
+    content = os.fsencode((before if size else GROUP_HEADER) + member + "\n")
+    if os.write(fd, content) != len(content):
+        os.ftruncate(fd, size)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))

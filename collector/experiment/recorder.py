@@ -35,7 +35,7 @@ from collector.experiment.blocks import (
     create_file,
     failure,
 )
-from collector.experiment.frames import I8, U8, StackTable
+from collector.experiment.frames import StackTable
 from collector.experiment.log import (
     COMMENT_ARGV,
     COMMENT_CWD,
@@ -60,7 +60,7 @@ LABEL_OPEN = "collector_open_experiment"
 LABEL_CLOSE = "collector_close_experiment"
 _MB = 1 << 20
 
-I4 = npt.NDArray[np.int32]
+Column = npt.NDArray[Any]
 
 
 class Recorder:
@@ -86,6 +86,7 @@ class Recorder:
         self._log_pending: list[bytes] = []
         self._map_pending: list[bytes] = []
         self._last_sample = 0
+        self._latest_ns = header.start_ns
         self._data_closed = False
 
     @classmethod
@@ -151,13 +152,14 @@ class Recorder:
 
     # Data
 
-    def clock(self, tid: I8, cpu: I4, time_ns: I8, frame_uid: U8, state: I4, ticks: I4,
-              **extra: npt.NDArray[Any]) -> None:
+    def clock(self, tid: Column, cpu: Column, time_ns: Column, frame_uid: Column, state: Column, ticks: Column,
+              **extra: Column) -> None:
         """Append one packet per row; all arrays (n,). ``extra``: syscall (-1 for none), exact_ns (-1 for
         unknown).
         """
-        if self._refuses(len(tid)):
+        if self._refuses(len(tid)) or not len(tid):
             return
+        self._latest(int(time_ns[-1]))
         packets = np.zeros(len(tid), CLOCK.dtype)
         packets["tsize"] = CLOCK.size
         packets["kind"] = CLOCK.kind
@@ -199,6 +201,7 @@ class Recorder:
         if self._refuses(0):
             return
         number = self._last_sample + 1
+        self._latest(time_ns)
         header = self.header
         content = overview.record(usage, header.wsize, header.pid, number, header.start_ns, time_ns)
         if self._data(lambda: overview.append(self._directory_fd, content)):
@@ -207,17 +210,18 @@ class Recorder:
 
     # Events
 
-    def comment(self, time_ns: int, text: Value, number: int = COMMENT_TEXT) -> None:
-        """A remark for the header."""
-        self._say(self._log_lines.comment(time_ns, number, text))
+    def comment(self, text: Value, time_ns: int | None = None, number: int = COMMENT_TEXT) -> None:
+        """A remark for the header; without a time, of now."""
+        self._say(self._log_lines.comment(self._latest(time_ns), number, text))
 
-    def warning(self, time_ns: int, text: Value, number: int = WARNING_TEXT) -> None:
-        """A warning for the header."""
-        self._say(self._log_lines.warning(time_ns, number, text))
+    def warning(self, text: Value, time_ns: int | None = None, number: int = WARNING_TEXT) -> None:
+        """A warning for the header; without a time, of now."""
+        self._say(self._log_lines.warning(self._latest(time_ns), number, text))
 
-    def error(self, time_ns: int, text: Value, number: int = ERROR_TEXT, errno: int = 0) -> None:
-        """An error for the header."""
-        self._say(self._log_lines.error(time_ns, number, text, errno))
+    def error(self, text: Value, time_ns: int | None = None, number: int = ERROR_TEXT,
+              errno: int = 0) -> None:
+        """An error for the header; without a time, of now."""
+        self._say(self._log_lines.error(self._latest(time_ns), number, text, errno))
 
     def pause(self, time_ns: int, name: str = "") -> None:
         """Recording pauses."""
@@ -288,6 +292,11 @@ class Recorder:
         self.closed = True
         os.close(self._directory_fd)
 
+    def _latest(self, time_ns: int | None) -> int:
+        """The time given, or the latest that was."""
+        self._latest_ns = max(self._latest_ns, time_ns or 0)
+        return self._latest_ns if time_ns is None else time_ns
+
     def _refuses(self, n_packets: int) -> bool:
         if self.stopped or self._data_closed:
             self.n_dropped += n_packets
@@ -313,15 +322,14 @@ class Recorder:
             limit = self.header.size_limit_mb * _MB
             if not limit or self._size() <= limit:
                 return True
-            self.error(self.header.start_ns, f"{self.header.size_limit_mb} MB", ERROR_SIZE_LIMIT)
+            self.error(f"{self.header.size_limit_mb} MB", number=ERROR_SIZE_LIMIT)
             self.stopped = ExperimentError(f"the experiment has reached its size limit of "
                                            f"{self.header.size_limit_mb} MB; recording has stopped")
             return True
         except ExperimentError as error:
             self.stopped = error
-            full = isinstance(error, DiskFull)
-            self.error(self.header.start_ns, str(error), ERROR_DISK_FULL if full else ERROR_TEXT,
-                       getattr(error, "errno", 0))
+            self.error(str(error), number=ERROR_DISK_FULL if isinstance(error, DiskFull) else ERROR_TEXT,
+                       errno=error.errno if isinstance(error, DiskFull) else 0)
             return False
 
     def _size(self) -> int:
