@@ -41,13 +41,13 @@ find_python() {
     local path first=
     while IFS= read -r path; do
         [ -n "$first" ] || first=$path
-        if "$path" -c 'import venv, ensurepip' 2>/dev/null; then
+        if "$path" -c 'import venv; from ensurepip import bootstrap' 2>/dev/null; then
             printf '%s\n' "$path"
             return 0
         fi
     done < <(candidates)
     [ -n "$first" ] || fail "no Python of version 3.11 or later was found: apt-get install python3"
-    install_debian python3-venv && /usr/bin/python3 -c "import sys, venv, ensurepip; sys.exit(sys.version_info < $OLDEST)" ||
+    install_debian python3-venv && /usr/bin/python3 -c "import sys, venv; from ensurepip import bootstrap; sys.exit(sys.version_info < $OLDEST)" ||
         fail "$first cannot make a virtual environment: as root, apt-get install python3-venv"
     printf '/usr/bin/python3\n'
 }
