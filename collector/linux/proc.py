@@ -119,3 +119,19 @@ def _read(path: str) -> bytes:
         while part := file.read(1 << 20):
             parts.append(part)
     return b"".join(parts)
+
+
+def vdso_ranges(pid: int) -> list[tuple[int, int]]:
+    """Where the vDSO lies in a process: (start, end), none where it has none."""
+    maps = _read(f"/proc/{pid}/maps")
+    return [(int(start, 16), int(end, 16))
+            for start, end in re.findall(rb"^([0-9a-f]+)-([0-9a-f]+) .*\[vdso\]$", maps, re.MULTILINE)]
+
+
+def read_memory(pid: int, address: int, length: int) -> bytes:
+    """Memory of a process. Raises OSError when it is gone or not ours to read."""
+    fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(fd, length, address)
+    finally:
+        os.close(fd)

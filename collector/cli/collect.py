@@ -1,0 +1,142 @@
+"""The command ``collect``: options in the style of the Performance Analyzer, then a program and its arguments.
+
+Options end at the program's name, as getopt(3) under POSIX does it. Nothing heavy is imported here: the target waits.
+"""
+
+from __future__ import annotations
+
+import getopt
+import sys
+from dataclasses import replace
+
+from collector import __version__
+from collector.clock import (
+    INTERVAL_HIGH_NS,
+    INTERVAL_LOW_NS,
+    INTERVAL_MAX_NS,
+    INTERVAL_MIN_NS,
+    INTERVAL_ON_NS,
+    format_ms,
+    parse_interval,
+)
+from collector.errors import UsageError
+from collector.session.options import ARCHIVE_CHOICES, ENGINES, MAX_COMMENTS, Options
+
+_SHORT = "p:o:O:d:g:C:A:a:S:F:nvVh"
+_LONG = ["help", "version", "engine="]
+
+USAGE = f"""\
+usage: collect [options] program [arguments]
+
+Records where a program spends its time, by thread, call stack and microstate, into an experiment (test.1.er) that
+er_print and `gprofng display text` read.
+
+  -p on|off|lo|hi|VALUE[m|u]  clock interval: on {format_ms(INTERVAL_ON_NS)} ms (default), hi {
+    format_ms(INTERVAL_HIGH_NS)} ms, lo {format_ms(INTERVAL_LOW_NS)} ms, or a
+                              value in milliseconds (m) or microseconds (u); this machine allows
+                              {format_ms(INTERVAL_MIN_NS)} to {format_ms(INTERVAL_MAX_NS)} ms
+  -o NAME.er                  name of the experiment; it must not exist
+  -O NAME.er                  the same, but overwrites an existing experiment
+  -d DIR                      directory for an experiment whose name is not absolute
+  -g GROUP.erg                add the experiment to a group file
+  -C COMMENT                  a comment for the experiment's notes (up to {MAX_COMMENTS} times)
+  -A, -a on|off|ldobjects|usedldobjects|src|usedsrc|all
+                              what to copy into the experiment's archives at the end (default on: load objects)
+  -S on|off|SECONDS           period of the overview samples (default on: 1 s)
+  -F on|off                   follow descendants (for now the founder alone is recorded)
+  --engine auto|perf          how samples are taken
+  -n                          dry run: print what would happen and do nothing
+  -v                          say more; with -v, what is recorded and how
+  -V, --version               print the version
+  --help                      print this text
+  --                          end of options
+
+The exit status is the program's own (128+n for signal n), 127 if the program is not found, 126 if it cannot run.
+"""
+
+
+def run(argv: list[str]) -> int:
+    """Runs the command with ``argv`` (without its name) and returns the exit status."""
+    options = parse(argv)
+    if options is None:
+        return 0
+    if not options.arguments:
+        print(USAGE, end="")
+        return 0 if not argv else _no_program()
+    from collector.session.session import dry_run, record
+
+    if options.dry_run:
+        print("\n".join(dry_run(options)))
+        return 0
+    return record(options, say=_say)
+
+
+def parse(argv: list[str]) -> Options | None:
+    """The options; None when the command line only asked for a text, which has been printed."""
+    try:
+        pairs, arguments = getopt.getopt(argv, _SHORT, _LONG)
+    except getopt.GetoptError as err:
+        raise UsageError(f"{err.msg}; see collect --help") from None
+    options = Options(command_line=tuple(argv))
+    for option, value in pairs:
+        if option in ("-h", "--help"):
+            print(USAGE, end="")
+            return None
+        if option in ("-V", "--version"):
+            print(f"collect {__version__}")
+            return None
+        options = _with(options, option, value)
+    return replace(options, arguments=tuple(arguments))
+
+
+def _with(options: Options, option: str, value: str) -> Options:
+    """``options`` changed by one option of the command line."""
+    match option:
+        case "-p":
+            return replace(options, interval_ns=parse_interval(value))
+        case "-o" | "-O":
+            return replace(options, name=value, overwrite=option == "-O")
+        case "-d":
+            return replace(options, directory=value)
+        case "-g":
+            return replace(options, group=value)
+        case "-C":
+            if len(options.comments) == MAX_COMMENTS:
+                raise UsageError(f"-C: at most {MAX_COMMENTS} comments")
+            return replace(options, comments=(*options.comments, value))
+        case "-A" | "-a":
+            return replace(options, archive=_one_of(option, value, ARCHIVE_CHOICES))
+        case "-S":
+            return replace(options, sample_period_s=_sample_period(value))
+        case "-F":
+            return replace(options, follow=_one_of(option, value, ("on", "off")))
+        case "--engine":
+            return replace(options, engine=_one_of(option, value, ENGINES))
+        case "-n":
+            return replace(options, dry_run=True)
+    return replace(options, verbose=True)
+
+
+def _one_of(option: str, value: str, choices: tuple[str, ...]) -> str:
+    if value not in choices:
+        raise UsageError(f"{option} {value}: give one of {', '.join(choices)}")
+    return value
+
+
+def _sample_period(value: str) -> int:
+    """Seconds between overview samples; 0 for none."""
+    named = {"on": 1, "off": 0}
+    if value in named:
+        return named[value]
+    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= 1_000_000:
+        raise UsageError(f"-S {value}: give on, off, or whole seconds from 1")
+    return int(value)
+
+
+def _no_program() -> int:
+    raise UsageError("no program given; see collect --help")
+
+
+def _say(text: str) -> None:
+    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in f"collect: {text}")
+    print(line.encode("utf-8", "backslashreplace").decode(), file=sys.stderr, flush=True)

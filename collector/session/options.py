@@ -1,0 +1,31 @@
+"""What the user asked for, checked. Standard library only: made before the target starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from collector.clock import INTERVAL_ON_NS
+
+ARCHIVE_CHOICES = ("off", "on", "all", "ldobjects", "usedldobjects", "src", "usedsrc")
+ENGINES = ("auto", "perf")
+MAX_COMMENTS = 10
+
+
+@dataclass(frozen=True)
+class Options:
+    """One recording. ``arguments`` is the target's command line; ``name`` and the rest as on the command line."""
+
+    arguments: tuple[str, ...] = ()
+    interval_ns: int = INTERVAL_ON_NS
+    name: str | None = None
+    overwrite: bool = False
+    directory: str | None = None
+    group: str | None = None
+    comments: tuple[str, ...] = ()
+    archive: str = "on"
+    sample_period_s: int = 1
+    follow: str = "on"
+    engine: str = "auto"
+    dry_run: bool = False
+    verbose: bool = False
+    command_line: tuple[str, ...] = field(default=())

@@ -1,0 +1,163 @@
+"""What happens while the target runs: drain, sample, sync; and how it ends.
+
+Draining costs a fixed part each time, so it is done seldom: when a ring asks for it, else a few times a second. Records
+younger than ``_SLACK_NS`` stay in their rings until the next time, so that the rings can be merged by time.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from pathlib import Path
+
+from collector import __version__
+from collector.clock import NS_PER_MS, NS_PER_S
+from collector.engines.base import Engine
+from collector.engines.perf_events import PerfEngine
+from collector.engines.perf_open import Opened
+from collector.events import Batch
+from collector.experiment import archive, reader
+from collector.experiment.recorder import Header, Recorder, Usage
+from collector.linux import proc
+from collector.session.options import Options
+from collector.session.pipeline import N_STATES, SYSTEM_CPU, USER_CPU, Pipeline, Recorded
+from collector.session.tally import Tally
+from collector.target.process import Image, Process
+
+_SLACK_NS = 10 * NS_PER_MS
+_DRAIN_PERIOD_NS = 500 * NS_PER_MS
+_FOREVER_NS = 2**62
+_LABEL_PERIODIC = "periodic"
+_LABEL_CLOSE = "collector_close_experiment"
+
+
+class Recording:
+    """One target from its start to its closed experiment."""
+
+    def __init__(self, options: Options, directory: Path, pid: int, opened: Opened | None, start_ns: int) -> None:
+        self._options = options
+        self._directory = directory
+        self._pid = pid
+        self._start_ns = start_ns
+        self._tally = Tally()
+        self._engine: Engine | None = PerfEngine(opened, "the kernel allows it") if opened else None
+        self._machine = proc.machine()
+        self._recorder = Recorder.create(directory, self._header(pid, start_ns))
+        self._pipeline = Pipeline(options.interval_ns or 1, self._recorder_for, self._tally)
+        self._usage = proc.ProcessUsage()
+        process = self._pipeline.model.new_process(pid, start_ns)
+        self._pipeline.begin(process)
+        self._founder = self._pipeline.recorded[process.image.number]
+        self._recorder.thread_started(pid, start_ns, os.fsencode(options.arguments[0]))
+        period_ns = options.sample_period_s * NS_PER_S
+        self._sample_period_ns = period_ns or _FOREVER_NS
+        self._next_sample_ns = start_ns + self._sample_period_ns
+
+    @property
+    def engine_text(self) -> str:
+        """Engine and reason in one line."""
+        return f"{self._engine.name} ({self._engine.reason})" if self._engine else "none (-p off)"
+
+    def run(self) -> int:
+        """Records until the target has ended; returns its wait status."""
+        poller = select.poll()
+        pidfd = os.pidfd_open(self._pid)
+        poller.register(pidfd, select.POLLIN)
+        for fd in self._engine.poll_fds() if self._engine else ():
+            poller.register(fd, select.POLLIN)
+        ended = False
+        while not ended:
+            due_ns = min(time.monotonic_ns() + _DRAIN_PERIOD_NS, self._next_sample_ns)
+            for fd, event in poller.poll(max(0, due_ns - time.monotonic_ns()) / NS_PER_MS):
+                ended = ended or fd == pidfd
+                if fd != pidfd and event & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
+                    poller.unregister(fd)
+            self._drain(time.monotonic_ns() - _SLACK_NS)
+            self._sample_if_due()
+        os.close(pidfd)
+        return os.waitpid(self._pid, 0)[1]
+
+    def close(self) -> list[str]:
+        """Ends the recording in the order that keeps the experiment valid; returns what the user should know."""
+        end_ns = time.monotonic_ns()
+        if self._engine:
+            self._engine.stop()
+            self._drain(_FOREVER_NS, end_ns)
+            self._engine.close()
+        self._pipeline.finish(end_ns)
+        warnings = self._tally.warnings() + self._unreadable()
+        for line in warnings:
+            self._recorder.warning(text=line)
+        self._recorder.sample(self._usage_now(self._founder, end_ns), end_ns, _LABEL_CLOSE)
+        self._recorder.close(end_ns)
+        return [*self._archive(), *self._summary(warnings, end_ns)]
+
+    def _drain(self, until_ns: int, settled_ns: int = 0) -> None:
+        if self._engine is None:
+            return
+        batch = self._engine.drain(until_ns)
+        if settled_ns:
+            batch = Batch(settled_ns, batch.changes, batch.clock, batch.switches)
+        self._pipeline.feed(batch)
+        self._engine.release()
+        self._recorder.sync()
+
+    def _sample_if_due(self) -> None:
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._next_sample_ns:
+            self._recorder.sample(self._usage_now(self._founder, now_ns), now_ns, _LABEL_PERIODIC)
+            self._recorder.sync()
+            behind = (now_ns - self._next_sample_ns) // self._sample_period_ns
+            self._next_sample_ns += (behind + 1) * self._sample_period_ns
+
+    def _recorder_for(self, process: Process, _image: Image) -> Recorder | None:
+        return self._recorder if process.pid == self._pid else None
+
+    def _usage_now(self, recorded: Recorded, time_ns: int) -> Usage:
+        """What the process has used so far: the states by their ticks, scaled to the exact running time."""
+        self._usage = proc.process_usage(recorded.image.pid) or self._usage
+        states = [0] * N_STATES
+        cpu_ns = self._pipeline.cpu_ns(recorded, time_ns)
+        ticks = recorded.state_ticks[:SYSTEM_CPU + 2].tolist()
+        total = sum(ticks)
+        for state, count in enumerate(ticks):
+            states[state] = cpu_ns * count // total if total else 0
+        states[USER_CPU] += cpu_ns - sum(states)
+        usage = self._usage
+        return Usage(states_ns=tuple(states), minor_faults=usage.minor_faults, major_faults=usage.major_faults,
+                     input_blocks=usage.input_blocks, output_blocks=usage.output_blocks,
+                     voluntary_switches=usage.voluntary_switches, involuntary_switches=usage.involuntary_switches,
+                     system_calls=usage.system_calls, characters_io=usage.io_characters)
+
+    def _header(self, pid: int, start_ns: int) -> Header:
+        machine = self._machine
+        start_unix = int(time.time() - (time.monotonic_ns() - start_ns) / NS_PER_S)
+        arguments = b" ".join(os.fsencode(a) for a in self._options.arguments)
+        return Header(hostname=machine.hostname, os=machine.system, arch=machine.architecture,
+                      page_size=machine.page_size, n_pages=machine.n_pages, cpus=machine.cpu_mhz, pid=pid,
+                      ppid=os.getpid(), pgrp=os.getpgrp(), sid=os.getsid(0), cwd=os.getcwdb(), arguments=arguments,
+                      wsize=64, interval_ns=self._options.interval_ns, sample_period_s=self._options.sample_period_s,
+                      start_ns=start_ns, start_unix=start_unix, collector=f"collect {__version__}",
+                      notes=list(self._options.comments))
+
+    def _unreadable(self) -> list[str]:
+        return [f"{os.fsdecode(path)}: not readable as a load object: {why}"
+                for path, why in self._pipeline.objects.unreadable.items()]
+
+    def _archive(self) -> list[str]:
+        if self._options.archive == "off" or self._recorder.stopped:
+            return []
+        report = archive.archive(reader.open_experiment(self._directory), self._options.archive)
+        return report.problems
+
+    def _summary(self, warnings: list[str], end_ns: int) -> list[str]:
+        if self._recorder.stopped:
+            return [f"{self._directory}: {self._recorder.stopped}; {self._recorder.n_dropped} packets were dropped",
+                    *warnings]
+        seconds = (end_ns - self._start_ns) / NS_PER_S
+        cpu_s = self._founder.ended_cpu_ns / NS_PER_S
+        n_threads = len([t for t in self._pipeline.model.threads if t.process.pid == self._pid])
+        state = "nothing lost" if not warnings else "; ".join(warnings)
+        return [f"{self._directory}: {seconds:.2f} s, {cpu_s:.2f} s CPU, {n_threads} threads, "
+                f"{self._tally.n_samples} samples, {state}"]

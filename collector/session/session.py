@@ -1,0 +1,117 @@
+"""A recording from the command line to the closed experiment.
+
+Before the target runs: names, directory, child, events; standard library only. While it runs: everything else is
+imported, and the rings are drained now and then. Afterwards: the last drain, the closing lines, the archives.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from collector.clock import format_ms
+from collector.engines import perf_open
+from collector.errors import CollectorError
+from collector.experiment import names
+from collector.session import launch
+from collector.session.options import Options
+
+Say = Callable[[str], None]
+
+
+def record(options: Options, say: Say) -> int:
+    """Runs the target and records it; returns the exit status of the command."""
+    program = launch.find_program(options.arguments[0])
+    directory = names.create_directory(options.name, options.overwrite, options.directory, options.group)
+    dispositions = launch.dispositions_for_target()
+    try:
+        child = launch.HeldChild(program, options.arguments, dispositions)
+        forward = _keep_signals_from_us(child.pid)
+        try:
+            perf_open.raise_descriptor_limit()
+            opened = _open_events(child.pid, options)
+        except BaseException:
+            child.abandon()
+            raise
+        start_ns = time.monotonic_ns()
+        child.release()
+    except BaseException:
+        names.remove_directory(directory)
+        raise
+    forward()
+    try:
+        return _recorded(options, say, directory, child.pid, opened, start_ns)
+    except (CollectorError, OSError) as err:
+        say(f"{err}; nothing more is recorded, {options.arguments[0]} runs on")
+        _, status = os.waitpid(child.pid, 0)
+        return launch.exit_status(status)
+
+
+def dry_run(options: Options) -> list[str]:
+    """What ``record`` would do, in lines; nothing is created."""
+    program = launch.find_program(options.arguments[0])
+    path = names.choose(options.name, options.overwrite, options.directory, options.group)
+    clock = f"clock profiling every {format_ms(options.interval_ns)} ms" if options.interval_ns else "no clock profiling"
+    period = f"every {options.sample_period_s} s" if options.sample_period_s else "only at start and end"
+    lines = [f"would run {program!r} with {len(options.arguments) - 1} arguments",
+             f"would create experiment {str(path)!r}{' (overwriting it)' if options.overwrite else ''}",
+             f"{clock}; overview samples {period}; archive {options.archive}"]
+    return lines + ([f"would add it to group {options.group!r}"] if options.group else [])
+
+
+def _open_events(pid: int, options: Options) -> perf_open.Opened | None:
+    if not options.interval_ns:
+        return None
+    return perf_open.open_events([pid], options.interval_ns, on_exec=True, follow=False)
+
+
+def _keep_signals_from_us(pid: int) -> Callable[[], None]:
+    """Ctrl-C and Ctrl-\\ reach the target by the terminal; we stay to close the experiment.
+
+    SIGTERM and SIGHUP for us are meant for the job: they are handed on once the target runs (the function returned).
+    """
+    running = False
+    waiting: list[int] = []
+
+    def hand_on(number: int, _frame: object) -> None:
+        if running:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                pass
+        else:
+            waiting.append(number)
+
+    def now_running() -> None:
+        nonlocal running
+        running = True
+        for number in waiting:
+            hand_on(number, None)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGQUIT, signal.SIG_IGN)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, hand_on)
+    return now_running
+
+
+def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: perf_open.Opened | None,
+              start_ns: int) -> int:
+    """Everything from the target's first instruction on."""
+    from collector.session.recording import Recording
+
+    if options.group:
+        names.add_to_group(options.group, directory)
+    recording = Recording(options, directory, pid, opened, start_ns)
+    if options.verbose:
+        say(f"experiment {directory}, process {pid}, engine {recording.engine_text}")
+    status = recording.run()
+    for line in recording.close():
+        say(line)
+    return launch.exit_status(status)
+
+

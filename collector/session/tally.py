@@ -1,0 +1,48 @@
+"""What a recording counts of itself: above all, what was lost or could not be told. Shown at the end, never hidden."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from collector.events import Array
+from collector.unwind.batch import Stop
+
+
+@dataclass
+class Tally:
+    """Counters of one recording."""
+
+    n_packets: int = 0
+    n_samples: int = 0
+    n_settled_ticks: int = 0  # ticks given for time that no clock sample stood for
+    n_throttled: int = 0
+    losses: Counter[str] = field(default_factory=Counter)
+    stops: Counter[Stop] = field(default_factory=Counter)
+    unsampled_ns: int = 0  # running time of images that no sample fell into
+
+    def lost(self, source: str, count: int) -> None:
+        """``count`` records of ``source`` did not reach us."""
+        self.losses[source] += count
+
+    def stacks(self, stop: Array) -> None:
+        """How the unwinding of a batch ended."""
+        self.n_samples += len(stop)
+        for reason, count in zip(*np.unique(stop, return_counts=True), strict=True):
+            self.stops[Stop(int(reason))] += int(count)
+
+    def warnings(self) -> list[str]:
+        """A line for everything that is not as it should be."""
+        lines = [f"{count} {source} records lost: the collector was too slow for them"
+                 for source, count in sorted(self.losses.items()) if count]
+        if self.n_throttled:
+            lines.append(f"the kernel throttled clock samples {self.n_throttled} times")
+        broken = {stop: n for stop, n in self.stops.items() if stop is not Stop.ROOT and n}
+        if broken:
+            detail = ", ".join(f"{n} {stop.name.lower().replace('_', ' ')}" for stop, n in sorted(broken.items()))
+            lines.append(f"{sum(broken.values())} of {self.n_samples} stacks do not reach the root ({detail})")
+        if self.unsampled_ns:
+            lines.append(f"{self.unsampled_ns / 1e9:.3f} s of CPU time in processes too short for a sample")
+        return lines

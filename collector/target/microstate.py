@@ -1,0 +1,171 @@
+"""Where the time of every thread goes. Pure, and for all threads of a batch at once.
+
+A thread is in one microstate at a time. Its life is cut into periods by edges:
+
+    BORN ---wait--- IN ---running--- OUT_PREEMPTED ---wait--- IN ---running--- OUT_BLOCKED ---blocked--- IN ... ENDED
+
+Leaving a period adds its length to one account; nothing else adds time. So the accounts of a thread always add up to
+the time from BORN to its last edge, and the running account is exact, however few clock samples fell into it.
+
+Ticks are the clock's answer to *where*, the accounts are the answer to *how much*. A sample at time t earns
+
+    ticks = floor(cpu(t) / interval) - floor(cpu(t of the thread's last sample) / interval)
+
+with cpu(t) the exact running time up to t. Normally that is 1; it is more after lost samples and may be 0 when the
+clocks of two CPUs, which run separately for a thread, fire close together. Whatever the clock does,
+sum(ticks) * interval never differs by an interval or more from the exact time up to the last sample.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+
+from collector.events import Array
+
+
+class Cut(IntEnum):
+    """The edges of a thread's life; the first three are those of switch records."""
+
+    UNKNOWN = -1
+    IN = 0
+    OUT_BLOCKED = 1
+    OUT_PREEMPTED = 2
+    BORN = 3
+    ENDED = 4
+
+
+@dataclass(frozen=True)
+class Periods:
+    """Closed periods, p of them, by thread and then time; ``kind`` is the Cut that began each."""
+
+    slot: Array  # i8 (p,)
+    start_ns: Array  # i8 (p,)
+    end_ns: Array  # i8 (p,)
+    kind: Array  # i1 (p,)
+
+
+class ThreadClocks:
+    """Exact clocks of all threads, each at a slot (a small number that is never used again)."""
+
+    def __init__(self, interval_ns: int) -> None:
+        self.interval_ns = interval_ns
+        self.n_slots = 0
+        self.n_impossible = 0  # edges that cannot follow their predecessor: a record between them was lost
+        self.kind = np.full(64, Cut.UNKNOWN, dtype=np.int8)
+        self.since_ns = np.zeros(64, dtype=np.int64)
+        self.cpu_ns = np.zeros(64, dtype=np.int64)
+        self.ticks = np.zeros(64, dtype=np.int64)
+        self._edges = _no_edges()
+
+    def new_slot(self) -> int:
+        """A slot for a thread seen for the first time."""
+        if self.n_slots == len(self.kind):
+            for name, fill in (("kind", Cut.UNKNOWN), ("since_ns", 0), ("cpu_ns", 0), ("ticks", 0)):
+                old = getattr(self, name)
+                setattr(self, name, np.concatenate([old, np.full(len(old), fill, dtype=old.dtype)]))
+        self.n_slots += 1
+        return self.n_slots - 1
+
+    def advance(self, slot: Array, time_ns: Array, cut: Array) -> Periods:
+        """Takes the edges of a batch, (m,) each in time order, and returns the periods that they close.
+
+        Afterwards ``cpu_at`` answers for any time since the batch before.
+        """
+        order = np.argsort(slot, kind="stable")
+        slot, time_ns, cut = slot[order], time_ns[order], cut[order]
+        first = np.ones(len(slot), dtype=bool)
+        first[1:] = slot[1:] != slot[:-1]
+        before_kind = np.empty(len(slot), dtype=np.int8)
+        before_kind[1:] = cut[:-1]
+        before_kind[first] = self.kind[slot[first]]
+        start = np.empty(len(slot), dtype=np.int64)
+        start[1:] = time_ns[:-1]
+        start[first] = self.since_ns[slot[first]]
+        known = (before_kind != Cut.UNKNOWN) & (before_kind != Cut.ENDED)
+        end = np.maximum(time_ns, start)
+        running = np.where(known & (before_kind == Cut.IN), end - start, 0)
+        self.n_impossible += int(np.count_nonzero(known & ((before_kind == Cut.IN) == (cut == Cut.IN))
+                                                  & (cut != Cut.ENDED)))
+        cpu = _running_sums(running, first, self.cpu_ns[slot])
+        self._edges = _Edges(slot, end, cut, cpu, self.kind.copy(), self.since_ns.copy(), self.cpu_ns.copy())
+        last = np.ones(len(slot), dtype=bool)
+        last[:-1] = first[1:]
+        self.kind[slot[last]], self.since_ns[slot[last]], self.cpu_ns[slot[last]] = cut[last], end[last], cpu[last]
+        return Periods(slot[known], start[known], end[known], before_kind[known])
+
+    def cpu_at(self, slot: Array, time_ns: Array) -> Array:
+        """Exact running time (n,) in ns of each thread up to each time, not before the last batch's start."""
+        edges = self._edges
+        if not len(edges.slot):
+            kind, since, cpu = self.kind[slot], self.since_ns[slot], self.cpu_ns[slot]
+        else:
+            at = _last_edge_before(edges, slot, time_ns)
+            hit = at >= 0
+            kind = np.where(hit, edges.cut[at], edges.kind_before[slot])
+            since = np.where(hit, edges.time_ns[at], edges.since_before[slot])
+            cpu = np.where(hit, edges.cpu_ns[at], edges.cpu_before[slot])
+        return cpu + np.where(kind == Cut.IN, np.maximum(time_ns - since, 0), 0)
+
+    def ticks_of_samples(self, slot: Array, time_ns: Array) -> Array:
+        """Ticks (n,) that clock samples earn, given in time order; see the module's text."""
+        order = np.argsort(slot, kind="stable")
+        sorted_slot = slot[order]
+        total = self.cpu_at(sorted_slot, time_ns[order]) // self.interval_ns
+        first = np.ones(len(slot), dtype=bool)
+        first[1:] = sorted_slot[1:] != sorted_slot[:-1]
+        before = np.empty(len(slot), dtype=np.int64)
+        before[1:] = total[:-1]
+        before[first] = self.ticks[sorted_slot[first]]
+        earned = np.maximum(total - before, 0)
+        last = np.ones(len(slot), dtype=bool)
+        last[:-1] = first[1:]
+        self.ticks[sorted_slot[last]] = np.maximum(total[last], self.ticks[sorted_slot[last]])
+        ticks = np.empty(len(slot), dtype=np.int64)
+        ticks[order] = earned
+        return ticks
+
+    def residue_ns(self, slot: int) -> int:
+        """Running time of a thread that no tick stands for."""
+        return int(self.cpu_ns[slot] - self.ticks[slot] * self.interval_ns)
+
+
+@dataclass(frozen=True)
+class _Edges:
+    """The edges of the last batch by slot and time, and the threads' clocks as they were before it."""
+
+    slot: Array
+    time_ns: Array
+    cut: Array
+    cpu_ns: Array
+    kind_before: Array
+    since_before: Array
+    cpu_before: Array
+
+
+def _no_edges() -> _Edges:
+    none = np.zeros(0, dtype=np.int64)
+    return _Edges(none, none, none, none, none, none, none)
+
+
+def _running_sums(values: Array, first: Array, start: Array) -> Array:
+    """Sums of ``values`` up to each element within its group; groups begin where ``first``, at ``start``."""
+    if not len(values):
+        return values
+    total = np.cumsum(values)
+    begins = np.flatnonzero(first)
+    offset = total[begins] - values[begins] - start[begins]
+    group = np.cumsum(first) - 1
+    return total - offset[group]
+
+
+def _last_edge_before(edges: _Edges, slot: Array, time_ns: Array) -> Array:
+    """Index of the last edge of each slot at or before each time; -1 where there is none."""
+    origin = min(int(edges.time_ns.min()), int(time_ns.min()) if len(time_ns) else 0)
+    span = max(int(edges.time_ns.max()), int(time_ns.max()) if len(time_ns) else 0) - origin + 1
+    shift = span.bit_length()
+    keys = (edges.slot << shift) + (edges.time_ns - origin)
+    at = np.searchsorted(keys, (slot << shift) + (time_ns - origin), side="right") - 1
+    return np.where((at >= 0) & (edges.slot[at] == slot), at, -1)

@@ -1,0 +1,203 @@
+"""The processes and threads of a recording, driven by changes. Pure.
+
+Threads have *slots*: small numbers, never used again, at which the arrays of ``microstate`` keep their clocks. The
+kernel does use tids again, so a tid leads to *lives*: (from, slot) pairs, of which the batch's times choose one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from collector.events import Array, Executed, Exited, Forked
+from collector.target.microstate import Cut, ThreadClocks
+from collector.target.process import Epoch, Image, Process
+from collector.target.space import AddressSpace
+
+
+@dataclass(slots=True)
+class Thread:
+    """What is known of the thread at a slot."""
+
+    slot: int
+    tid: int
+    process: Process
+    start_ns: int
+    image: Image  # the last one that it ran
+    name: bytes = b""
+    alive: bool = True
+
+
+@dataclass(slots=True)
+class Cuts:
+    """Edges of threads' lives that are no switches, in time order of arrival."""
+
+    slot: list[int] = field(default_factory=list)
+    time_ns: list[int] = field(default_factory=list)
+    cut: list[int] = field(default_factory=list)
+
+    def add(self, slot: int, time_ns: int, cut: Cut) -> None:
+        """One more edge."""
+        self.slot.append(slot)
+        self.time_ns.append(time_ns)
+        self.cut.append(cut)
+
+
+class Model:
+    """All processes and threads; ``clocks`` are theirs."""
+
+    def __init__(self, clocks: ThreadClocks) -> None:
+        self.clocks = clocks
+        self.processes: dict[int, Process] = {}
+        self.threads: list[Thread] = []  # by slot
+        self.images: list[Image] = []
+        self.cuts = Cuts()
+        self._lives: dict[int, list[tuple[int, int]]] = {}  # tid: [(from_ns, slot), ...]
+        self._ended_tids: list[int] = []
+        self._ended_pids: list[int] = []
+
+    def new_process(self, pid: int, time_ns: int, space: AddressSpace | None = None,
+                    parent: Process | None = None, bits: int = 64) -> Process:
+        """A process seen for the first time, with the image that it begins with."""
+        image = self._new_image(pid, time_ns, bits)
+        process = Process(pid, [Epoch(time_ns, image, space or AddressSpace())], parent=parent)
+        self.processes[pid] = process
+        return process
+
+    def new_thread(self, process: Process, tid: int, time_ns: int, cut: Cut) -> Thread:
+        """A thread that begins with ``cut``: born runnable, or found running."""
+        slot = self.clocks.new_slot()
+        thread = Thread(slot, tid, process, time_ns, process.image)
+        self.threads.append(thread)
+        process.threads[tid] = slot
+        self._lives.setdefault(tid, []).append((time_ns, slot))
+        self.cuts.add(slot, time_ns, cut)
+        return thread
+
+    def forked(self, change: Forked) -> Thread:
+        """A new thread, and a new process around it where the pid says so."""
+        process = self.processes.get(change.pid)
+        if process is None or (change.pid != change.parent_pid and change.pid == change.tid):
+            parent = self.processes.get(change.parent_pid)
+            space = parent.space.copy() if parent else None
+            before = process
+            process = self.new_process(change.pid, change.time_ns, space, parent, parent.image.bits if parent else 64)
+            if before is not None:  # the pid's former owner ended in this very batch, with samples still to be told
+                process.epochs[:0] = before.epochs
+        return self.new_thread(process, change.tid, change.time_ns, Cut.BORN)
+
+    def exited(self, change: Exited) -> Thread | None:
+        """The end of a thread, and of its process if it was the last one."""
+        slot = self.slot_of(change.tid, change.time_ns)
+        if slot is None:
+            return None
+        thread = self.threads[slot]
+        self._end(thread, change.time_ns)
+        if not thread.process.threads:
+            thread.process.image.end_ns = change.time_ns
+            self._ended_pids.append(thread.process.pid)
+        return thread
+
+    def executed(self, change: Executed) -> tuple[Process, Image]:
+        """A new image in an empty space; returns the process and the image that ended.
+
+        Whichever thread called exec goes on under the process's id; all others are gone.
+        """
+        process = self.processes.get(change.pid)
+        if process is None:
+            process = self.new_process(change.pid, change.time_ns)
+        old = process.image
+        for tid, slot in list(process.threads.items()):
+            if tid != change.pid:
+                self._end(self.threads[slot], change.time_ns)
+        if change.pid not in process.threads:
+            self.new_thread(process, change.pid, change.time_ns, Cut.IN)
+        old.end_ns = change.time_ns
+        image = self._new_image(change.pid, change.time_ns, old.bits)
+        image.comm = change.comm
+        process.enter(change.time_ns, image, AddressSpace())
+        self.threads[process.threads[change.pid]].image = image
+        return process, old
+
+    def slot_of(self, tid: int, time_ns: int) -> int | None:
+        """The slot that had ``tid`` at a time."""
+        lives = self._lives.get(tid)
+        if not lives:
+            return None
+        for start, slot in reversed(lives):
+            if start <= time_ns:
+                return slot
+        return lives[0][1]
+
+    def slots(self, tid: Array, pid: Array, time_ns: Array) -> Array:
+        """The slots (n,) of threads at times; a thread not heard of before gets one (its birth was lost)."""
+        unique, first, inverse = np.unique(tid, return_index=True, return_inverse=True)
+        slots = np.empty(len(unique), dtype=np.int64)
+        reborn = []
+        for i, number in enumerate(unique.tolist()):
+            lives = self._lives.get(number)
+            if lives is None:
+                lives = [(0, self._stray(number, int(pid[first[i]]), int(time_ns[first[i]])))]
+            elif len(lives) > 1:
+                reborn.append((i, lives))
+            slots[i] = lives[-1][1]
+        result: Array = slots[inverse]
+        for i, lives in reborn:
+            rows = np.flatnonzero(inverse == i)
+            at = np.searchsorted(np.array([start for start, _ in lives]), time_ns[rows], side="right") - 1
+            result[rows] = np.array([slot for _, slot in lives])[np.maximum(at, 0)]
+        return result
+
+    def epochs(self, pid: Array, time_ns: Array) -> tuple[Array, list[Epoch]]:
+        """For each (n,) pid and time its epoch, as an index into the list returned."""
+        unique, inverse = np.unique(pid, return_inverse=True)
+        chosen: list[Epoch] = []
+        index = np.zeros(len(pid), dtype=np.int64)
+        for i, number in enumerate(unique.tolist()):
+            process = self.processes.get(number) or self.new_process(number, int(time_ns[inverse == i][0]))
+            rows = np.flatnonzero(inverse == i) if len(unique) > 1 else slice(None)
+            if len(process.epochs) > 1:
+                starts = np.array([epoch.time_ns for epoch in process.epochs])
+                at = np.maximum(np.searchsorted(starts, time_ns[rows], side="right") - 1, 0)
+                index[rows] = len(chosen) + at
+            else:
+                index[rows] = len(chosen)
+            chosen.extend(process.epochs)
+        return index, chosen
+
+    def take_cuts(self) -> Cuts:
+        """The edges gathered since the last call."""
+        cuts, self.cuts = self.cuts, Cuts()
+        return cuts
+
+    def forget_before(self, time_ns: int) -> None:
+        """Samples from before ``time_ns`` will not come any more: lives and epochs that ended before it can go."""
+        for tid in self._ended_tids:
+            lives = self._lives[tid]
+            del lives[0]
+            if not lives:
+                del self._lives[tid]
+        for pid in self._ended_pids:
+            process = self.processes.get(pid)
+            if process is not None and not process.threads:
+                del self.processes[pid]
+        self._ended_tids, self._ended_pids = [], []
+        for process in self.processes.values():
+            if len(process.epochs) > 1:
+                process.forget_before(time_ns)
+
+    def _stray(self, tid: int, pid: int, time_ns: int) -> int:
+        process = self.processes.get(pid) or self.new_process(pid, time_ns)
+        return self.new_thread(process, tid, time_ns, Cut.UNKNOWN).slot
+
+    def _end(self, thread: Thread, time_ns: int) -> None:
+        self.cuts.add(thread.slot, time_ns, Cut.ENDED)
+        thread.alive = False
+        thread.process.threads.pop(thread.tid, None)
+        self._ended_tids.append(thread.tid)
+
+    def _new_image(self, pid: int, time_ns: int, bits: int) -> Image:
+        image = Image(len(self.images), pid, time_ns, bits=bits)
+        self.images.append(image)
+        return image

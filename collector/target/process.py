@@ -1,0 +1,64 @@
+"""Processes, their threads and images. Pure; fed with changes in time order.
+
+An *image* is a process between two execs: it has one address space at a time and, later, one experiment. A process is a
+line of images. Which image and which space a sample belongs to is told by its process and time: every process keeps
+its *epochs*, the moments at which image or space changed, as long as samples from before may still come.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from collector.target.space import AddressSpace
+
+
+@dataclass(slots=True, eq=False)
+class Image:
+    """A program in a process. ``number`` counts all images of a recording."""
+
+    number: int
+    pid: int
+    start_ns: int
+    lineage: str = ""
+    end_ns: int | None = None
+    comm: bytes = b""
+    bits: int = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """From ``time_ns`` on the process is ``image`` in ``space``."""
+
+    time_ns: int
+    image: Image
+    space: AddressSpace
+
+
+@dataclass(slots=True, eq=False)
+class Process:
+    """A process: its epochs (the last one is now) and its threads' slots by tid."""
+
+    pid: int
+    epochs: list[Epoch]
+    threads: dict[int, int] = field(default_factory=dict)
+    parent: Process | None = None
+
+    @property
+    def image(self) -> Image:
+        """The image as of now."""
+        return self.epochs[-1].image
+
+    @property
+    def space(self) -> AddressSpace:
+        """The address space as of now."""
+        return self.epochs[-1].space
+
+    def enter(self, time_ns: int, image: Image, space: AddressSpace) -> None:
+        """A new epoch; one that would change nothing is not kept."""
+        if image is not self.image or space is not self.space:
+            self.epochs.append(Epoch(time_ns, image, space))
+
+    def forget_before(self, time_ns: int) -> None:
+        """Drops the epochs that ended before ``time_ns``."""
+        while len(self.epochs) > 1 and self.epochs[1].time_ns <= time_ns:
+            del self.epochs[0]

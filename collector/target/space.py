@@ -1,0 +1,67 @@
+"""Address spaces over time. Pure.
+
+A space is what unwinding needs to know of a process: which executable memory lies where. It only grows by mappings;
+as soon as one replaces another (a library unloaded and a new one in its place) a *new* space with a number of its own
+begins, so that samples from before and after are looked up each in what was there at their time. Numbers are never
+used again.
+"""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import dataclass, field
+from itertools import count
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class Mapping:
+    """Executable memory [start, end). ``object`` is the load object's number (-1: no file), pc_object = pc - bias."""
+
+    start: int
+    end: int
+    file_offset: int = field(compare=False)
+    path: bytes = field(compare=False)
+    object: int = field(compare=False)
+    bias: int = field(compare=False)
+
+
+_numbers = count()
+
+
+@dataclass(slots=True)
+class AddressSpace:
+    """Mappings sorted by address, none overlapping another."""
+
+    mappings: list[Mapping] = field(default_factory=list)
+    number: int = field(default_factory=lambda: next(_numbers))
+
+    def copy(self) -> AddressSpace:
+        """The same mappings under a number of their own: what a forked child begins with."""
+        return AddressSpace(list(self.mappings))
+
+    def map(self, new: Mapping) -> tuple[AddressSpace, list[Mapping]]:
+        """The space with ``new`` in it (this one, or a new one where something was replaced), and what was replaced.
+
+        What is left of a partly replaced mapping stays.
+        """
+        gone = [old for old in self.mappings if old.start < new.end and new.start < old.end]
+        if gone == [new] and gone[0].path == new.path and gone[0].file_offset == new.file_offset:
+            return self, []
+        if not gone:
+            insort(self.mappings, new)
+            return self, []
+        kept = [old for old in self.mappings if old not in gone]
+        for old in gone:
+            kept.extend(_rest(old, new))
+        return AddressSpace(sorted([*kept, new])), gone
+
+
+def _rest(old: Mapping, new: Mapping) -> list[Mapping]:
+    """The parts of ``old`` below and above ``new``."""
+    parts = []
+    if old.start < new.start:
+        parts.append(Mapping(old.start, new.start, old.file_offset, old.path, old.object, old.bias))
+    if new.end < old.end:
+        offset = old.file_offset + (new.end - old.start if old.path else 0)
+        parts.append(Mapping(new.end, old.end, offset, old.path, old.object, old.bias))
+    return parts
