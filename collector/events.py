@@ -59,7 +59,7 @@ class Executed:
 
 @dataclass(frozen=True, slots=True)
 class Mapped:
-    """Executable memory [start, start + size) of a process; ``path`` as the kernel gives it (``[vdso]``, ``//anon``)."""
+    """Executable memory [start, start + size) of a process; ``path`` as the kernel gives it (``[vdso]``)."""
 
     time_ns: int
     pid: int

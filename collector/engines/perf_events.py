@@ -113,7 +113,8 @@ class PerfEngine:
         # The words of a sample: header | pid tid | time | cpu | nr | nr chain words | abi | 17 registers |
         # stack size | stack ... | real size. Without registers the abi is 0, and stack size 0 ends the record.
         def word(at: Array) -> Array:
-            return self._words[base + (at & mask)]
+            found: Array = self._words[base + (at & mask)]
+            return found
 
         n = len(position)
         ids = word(position + 1)

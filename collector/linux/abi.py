@@ -50,7 +50,8 @@ TRAILER = Record(-1, "sample_id", Field("pid", "<u4"), Field("tid", "<u4"), Fiel
                  Field("cpu", "<u4"), Field("res", "<u4"))
 HEADER_SIZE = 8
 SWITCH = Record(RECORD_SWITCH, "switch", Field("type", "<u4"), Field("misc", "<u2"), Field("size", "<u2"),
-                Field("pid", "<u4"), Field("tid", "<u4"), Field("time", "<u8"), Field("cpu", "<u4"), Field("res", "<u4"))
+                Field("pid", "<u4"), Field("tid", "<u4"), Field("time", "<u8"), Field("cpu", "<u4"),
+                Field("res", "<u4"))
 
 # Bodies behind the 8-byte header (before the trailer), as struct formats for the few records that come one by one.
 HEADER_FORMAT = struct.Struct("<IHH")  # type, misc, size

@@ -65,7 +65,7 @@ def process_vm_readv(pid: int, ranges: Sequence[tuple[int, int]], into: memoryvi
     Returns the number of bytes read, which ends at the first unreadable page.
     """
     local = _IoVec(ctypes.addressof(ctypes.c_ubyte.from_buffer(into)), len(into))
-    remote = (_IoVec * len(ranges))(*ranges)
+    remote = (_IoVec * len(ranges))(*(_IoVec(address, length) for address, length in ranges))
     n = int(_libc.process_vm_readv(pid, ctypes.byref(local), 1, remote, len(ranges), 0))
     if n < 0:
         raise _fail("process_vm_readv")

@@ -26,7 +26,7 @@ _SMALLEST_RING = 16 * PAGE
 
 @dataclass(frozen=True)
 class EventSpec:
-    """One kind of event to open on every CPU. ``attr`` as packed by ``abi.pack_attr``; ``ring_bytes`` a power of two."""
+    """One kind of event for every CPU. ``attr`` as packed by ``abi.pack_attr``; ``ring_bytes`` a power of two."""
 
     name: str
     attr: bytes
@@ -101,7 +101,7 @@ def parse_cpu_list(text: str) -> list[int]:
 
 
 def open_rings(tids: Sequence[int], specs: Sequence[EventSpec]) -> Rings:
-    """Opens every event of ``specs`` on every online CPU for every thread of ``tids``; one mapped ring per event and CPU.
+    """Opens every event of ``specs`` on every online CPU for every thread of ``tids``; a mapped ring per event and CPU.
 
     The events of further threads write into the ring of the first one's. Rings are halved as long as the kernel's
     budget for locked memory refuses them. Raises OSError as perf_event_open(2) and mmap(2) do; nothing stays open then.
@@ -111,7 +111,8 @@ def open_rings(tids: Sequence[int], specs: Sequence[EventSpec]) -> Rings:
     try:
         for cpu in online_cpus():
             for spec in specs:
-                leaders.append((spec, cpu, libc.perf_event_open(spec.attr, tids[0], cpu, -1, abi.FLAG_FD_CLOEXEC)))
+                fd = libc.perf_event_open(spec.attr, tids[0], cpu, -1, abi.FLAG_FD_CLOEXEC)
+                leaders.append((spec, cpu, fd))
         rings, address, length = _map_what_the_budget_allows(leaders)
         for tid in tids[1:]:
             for spec, cpu, leader in leaders:

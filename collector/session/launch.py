@@ -105,7 +105,7 @@ def _become(path: str, arguments: Sequence[str], go: int, report: int,
         for number, disposition in dispositions.items():
             signal.signal(number, disposition)
         if os.read(go, 1):
-            os.execv(path, arguments)
+            os.execv(path, list(arguments))
     except OSError as err:
         code = err.errno or errno.EINVAL
     except BaseException:

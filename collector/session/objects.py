@@ -47,7 +47,7 @@ class Objects:
         return known, mapped.start - vaddr
 
     def _find(self, mapped: Mapped) -> Known:
-        if mapped.path != VDSO and not mapped.path.startswith(b"/") or mapped.path.startswith(b"//"):
+        if mapped.path != VDSO and not is_file(mapped.path):
             return Known(NO_OBJECT, None)
         # A 32-bit process has a vDSO of its own kind, of another size.
         key = (mapped.device, mapped.inode or mapped.size, mapped.path)
@@ -63,6 +63,11 @@ class Objects:
         except (ElfError, OSError) as err:
             self.unreadable[mapped.path] = str(err)
             return Known(NO_OBJECT, None)
+
+
+def is_file(path: bytes) -> bool:
+    """Whether a mapping's path names a file (``//anon`` and ``[stack]`` do not)."""
+    return path.startswith(b"/") and not path.startswith(b"//")
 
 
 def _vdso(mapped: Mapped) -> elf.LoadObject:

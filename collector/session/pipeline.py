@@ -29,7 +29,7 @@ from collector.events import (
     Throttled,
 )
 from collector.experiment.recorder import Recorder
-from collector.session.objects import VDSO, Objects
+from collector.session.objects import VDSO, Objects, is_file
 from collector.session.tally import Tally
 from collector.target.microstate import Cut, ThreadClocks
 from collector.target.model import Model
@@ -187,7 +187,7 @@ class Pipeline:
         size = mapping.end - mapping.start
         if mapping.path == VDSO:
             recorder.function_mapped(time_ns, mapping.start, size, VDSO, self._symbols(mapping))
-        elif mapping.path.startswith(b"/") and not mapping.path.startswith(b"//"):
+        elif is_file(mapping.path):
             recorder.segment_mapped(time_ns, mapping.start, size, mapping.file_offset, mapping.path)
         else:
             name = mapping.path if mapping.path.startswith(b"[") else b"[anonymous code]"

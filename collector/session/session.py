@@ -10,6 +10,7 @@ import os
 import signal
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from collector.clock import format_ms
@@ -54,7 +55,8 @@ def dry_run(options: Options) -> list[str]:
     """What ``record`` would do, in lines; nothing is created."""
     program = launch.find_program(options.arguments[0])
     path = names.choose(options.name, options.overwrite, options.directory, options.group)
-    clock = f"clock profiling every {format_ms(options.interval_ns)} ms" if options.interval_ns else "no clock profiling"
+    interval = format_ms(options.interval_ns)
+    clock = f"clock profiling every {interval} ms" if options.interval_ns else "no clock profiling"
     period = f"every {options.sample_period_s} s" if options.sample_period_s else "only at start and end"
     lines = [f"would run {program!r} with {len(options.arguments) - 1} arguments",
              f"would create experiment {str(path)!r}{' (overwriting it)' if options.overwrite else ''}",
@@ -78,10 +80,8 @@ def _keep_signals_from_us(pid: int) -> Callable[[], None]:
 
     def hand_on(number: int, _frame: object) -> None:
         if running:
-            try:
+            with suppress(ProcessLookupError):
                 os.kill(pid, number)
-            except ProcessLookupError:
-                pass
         else:
             waiting.append(number)
 
@@ -105,7 +105,7 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: per
     from collector.session.recording import Recording
 
     if options.group:
-        names.add_to_group(options.group, directory)
+        names.add_to_group(options.group, directory, options.directory)
     recording = Recording(options, directory, pid, opened, start_ns)
     if options.verbose:
         say(f"experiment {directory}, process {pid}, engine {recording.engine_text}")

@@ -157,8 +157,8 @@ def _running_sums(values: Array, first: Array, start: Array) -> Array:
     total = np.cumsum(values)
     begins = np.flatnonzero(first)
     offset = total[begins] - values[begins] - start[begins]
-    group = np.cumsum(first) - 1
-    return total - offset[group]
+    sums: Array = total - offset[np.cumsum(first) - 1]
+    return sums
 
 
 def _last_edge_before(edges: _Edges, slot: Array, time_ns: Array) -> Array:
