@@ -13,6 +13,11 @@ OLDEST='(3, 11)'
 say() { printf '%s: %s\n' "$ME" "$*" >&2; }
 fail() { say "$@"; exit 1; }
 
+# remove_at_exit FOLDER: gone when the script ends, however it ends.
+LEFTOVERS=()
+remove_at_exit() { LEFTOVERS+=("$1"); }
+trap 'for folder in "${LEFTOVERS[@]}"; do rm -rf -- "$folder"; done' EXIT
+
 # install_debian PACKAGE... : by root and apt-get, or not at all.
 install_debian() {
     [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null || return 1
@@ -41,15 +46,20 @@ find_python() {
     local path first=
     while IFS= read -r path; do
         [ -n "$first" ] || first=$path
-        if "$path" -c 'import venv; from ensurepip import bootstrap' 2>/dev/null; then
+        if makes_environments "$path"; then
             printf '%s\n' "$path"
             return 0
         fi
     done < <(candidates)
     [ -n "$first" ] || fail "no Python of version 3.11 or later was found: apt-get install python3"
-    install_debian python3-venv && /usr/bin/python3 -c "import sys, venv; from ensurepip import bootstrap; sys.exit(sys.version_info < $OLDEST)" ||
+    install_debian python3-venv && makes_environments /usr/bin/python3 ||
         fail "$first cannot make a virtual environment: as root, apt-get install python3-venv"
     printf '/usr/bin/python3\n'
+}
+
+# Debian's python3 has venv but no ensurepip before python3-venv is installed.
+makes_environments() {
+    "$1" -c "import sys, venv; from ensurepip import bootstrap; sys.exit(sys.version_info < $OLDEST)" 2>/dev/null
 }
 
 # A clone that cannot be written is worked on in a copy of it, kept for the next time where there is a home.
@@ -60,7 +70,7 @@ choose_root() {
     ROOT=$kept/collect-$(printf %s "$CLONE" | cksum | cut -d' ' -f1)
     if ! mkdir -p -- "$ROOT" 2>/dev/null || [ ! -w "$ROOT" ]; then
         ROOT=$(mktemp -d)
-        trap 'rm -rf -- "$ROOT"' EXIT
+        remove_at_exit "$ROOT"
     fi
     say "$CLONE cannot be written here: working on a copy in $ROOT"
     find "$ROOT" -mindepth 1 -maxdepth 1 ! -name .venv -exec rm -rf -- {} +
