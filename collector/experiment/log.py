@@ -1,4 +1,4 @@
-"""What log.xml says, as bytes to append: the header once, then one line per event.
+"""What log.xml says: as bytes to append (the header once, then one line per event), and read back.
 
 Times come in as absolute CLOCK_MONOTONIC nanoseconds and are written relative to the start, as
 ``seconds.nnnnnnnnn``. Readers take the digits after the dot for a number of nanoseconds, so there are always
@@ -8,12 +8,14 @@ nine. Only the run event and the threads' events carry absolute times.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from collector.clock import NS_PER_S, NS_PER_US
+from collector.errors import FormatError
 from collector.experiment.records import CLOCK, N_STATES
-from collector.experiment.xml import Value, element, encoded, escape
+from collector.experiment.xml import Element, Value, element, encoded, escape, parse, parse_number
+from collector.layout import Described
 
 FORMAT_VERSION = "12.4"
 # Numbers of messages that have a meaning of their own for readers.
@@ -158,3 +160,163 @@ class LogLines:
     def _event(self, kind: str, time_ns: int, text: bytes | None = None, /, **attributes: Value) -> bytes:
         tstamp = time_text(time_ns - self._start_ns)
         return element("event", {"kind": kind, "tstamp": tstamp, **attributes}, text)
+
+
+@dataclass(frozen=True)
+class Message:
+    """A cerror, cwarn or comment: its number, its text, when (absolute ns)."""
+
+    kind: str
+    id: int
+    text: str
+    time_ns: int
+    errno: int = 0
+
+
+@dataclass(frozen=True)
+class Event:
+    """Any event of the log, at an absolute time; attributes as text, undecodable bytes as surrogates."""
+
+    kind: str
+    time_ns: int
+    attributes: dict[str, str]
+
+
+@dataclass
+class Log:
+    """What a log.xml says. Times are absolute nanoseconds of the clock that the experiment was recorded with."""
+
+    version: str = ""
+    collector: str = ""
+    hostname: str = ""
+    os: str = ""
+    arch: str = ""
+    big_endian: bool = False
+    page_size: int = 0
+    n_pages: int = 0
+    cpus: list[int] = dataclasses.field(default_factory=list)  # MHz
+    pid: int = 0
+    ppid: int = 0
+    pgrp: int = 0
+    sid: int = 0
+    cwd: bytes = b""
+    arguments: bytes = b""
+    wsize: int = 64
+    interval_us: int = 0  # 0: no clock profiling
+    numstates: int = 0
+    settings: dict[str, str] = dataclasses.field(default_factory=dict)
+    start_ns: int = 0
+    start_unix: int = 0
+    end_ns: int = 0  # of the last sample or exec
+    complete: bool = False
+    messages: list[Message] = dataclasses.field(default_factory=list)
+    events: list[Event] = dataclasses.field(default_factory=list)
+    threads: dict[int, bytes] = dataclasses.field(default_factory=dict)  # tid -> name, in the log's order
+    described: dict[str, dict[int, list[Described]]] = dataclasses.field(default_factory=dict)  # data, packet kind
+
+    @property
+    def sample_period_s(self) -> int:
+        """Seconds between samples; 0 for none."""
+        return parse_number(self.settings.get("sample_period", "").encode())
+
+
+_MESSAGES = {"cerror", "cwarn", "comment"}
+_ENDS = {"sample", "exec_start", "exec_error"}
+_PROCESS_NUMBERS = ("pid", "ppid", "pgrp", "sid", "wsize")
+
+
+def read(data: bytes, before: bytes = b"") -> Log:
+    """Parse a log.xml; ``before`` is a warnings.xml, whose elements come first. Raises FormatError without a start."""
+    log = Log()
+    elements = parse(data)
+    run = next((e for e in elements if e.name == "event" and e.get("kind") == b"run"), None)
+    if run is None:
+        raise FormatError("log.xml: no run event; this is not an experiment, or it was never begun")
+    log.start_ns = log.end_ns = time_of(run.get("tstamp"))
+    log.start_unix = run.number("time")
+    for node in [*parse(before), *elements]:
+        _READERS.get(node.name, _ignore)(log, node)
+    if log.version and parse_number(log.version.partition(".")[0].encode()) < int(FORMAT_VERSION[:2]):
+        raise FormatError(f"log.xml: version {log.version!r} is too old; use the tools that recorded it")
+    log.complete = _is_complete(log.events)
+    return log
+
+
+def time_of(text: bytes) -> int:
+    """Nanoseconds of ``seconds.nnnnnnnnn``; what follows the dot is a number of nanoseconds, however short."""
+    seconds, _, rest = text.partition(b".")
+    return parse_number(seconds) * NS_PER_S + parse_number(rest)
+
+
+def _ignore(_log: Log, _node: Element) -> None:
+    pass
+
+
+def _read_experiment(log: Log, node: Element) -> None:
+    log.version = node.text_of("version")
+    for child in node.children:
+        _READERS.get(child.name, _ignore)(log, child)
+
+
+def _read_collector(log: Log, node: Element) -> None:
+    log.collector = node.text.decode("utf-8", "surrogateescape")
+
+
+def _read_system(log: Log, node: Element) -> None:
+    log.hostname, log.os, log.arch = (node.text_of(name) for name in ("hostname", "os", "arch"))
+    log.page_size, log.n_pages = node.number("pagesz"), node.number("npages")
+    log.big_endian = node.get("bigendian") == b"1"
+    log.cpus += [child.number("clk") for child in node.children if child.name == "cpu"]
+
+
+def _read_process(log: Log, node: Element) -> None:
+    for name in _PROCESS_NUMBERS:
+        if name in node.attributes:
+            setattr(log, name, node.number(name))
+    log.cwd = node.attributes.get("cwd", log.cwd)
+    if node.text.strip():
+        log.arguments = node.text
+
+
+def _read_setting(log: Log, node: Element) -> None:
+    log.settings.update((name, node.text_of(name)) for name in node.attributes)
+
+
+def _read_profile(log: Log, node: Element) -> None:
+    name = node.text_of("name")
+    if name == "profile":
+        log.interval_us, log.numstates = node.number("ptimer"), node.number("numstates")
+    for packet in node.children:
+        if packet.name == "profpckt":
+            log.described.setdefault(name, {})[packet.number("kind")] = [
+                Described(f.text_of("name"), f.text_of("uname"), f.number("offset", -1), f.text_of("type"))
+                for f in packet.children if f.name == "field"]
+
+
+def _read_event(log: Log, node: Element) -> None:
+    kind = node.text_of("kind")
+    absolute = kind == "run" or kind.startswith("jthread_")
+    time_ns = time_of(node.get("tstamp")) + (0 if absolute else log.start_ns)
+    if kind in _MESSAGES:
+        text = node.text or node.get("text")
+        log.messages.append(Message(kind, node.number("id"), text.decode("utf-8", "surrogateescape"), time_ns,
+                                    node.number("ec")))
+        return
+    if kind == "jthread_start":
+        log.threads.setdefault(node.number("tid"), node.get("name"))
+    if kind in _ENDS:
+        log.end_ns = max(log.end_ns, time_ns)
+    log.events.append(Event(kind, time_ns, {name: node.text_of(name) for name in node.attributes}))
+
+
+_READERS: dict[str, Callable[[Log, Element], None]] = {
+    "experiment": _read_experiment, "collector": _read_collector, "system": _read_system, "process": _read_process,
+    "setting": _read_setting, "profile": _read_profile, "event": _read_event}
+
+
+def _is_complete(events: list[Event]) -> bool:
+    """Whether the log shows a proper end after its last run event: an exit, or an exec that did not fail."""
+    kinds = [event.kind for event in events]
+    after = kinds[len(kinds) - kinds[::-1].index("run"):] if "run" in kinds else []
+    execs = [kind for kind in after if kind in ("exec_start", "exec_error")]
+    return "exit" in after or execs[-1:] == ["exec_start"]

@@ -1,4 +1,4 @@
-"""What map.xml says: the address space over time, as lines to append.
+"""What map.xml says: the address space over time, as lines to append and read back.
 
 Readers make a load object of a segment only if its modes are exactly 5 (read, execute), overflow at 2 GiB,
 and warn when a segment covers a live one. So executable segments are written with modes 5 whatever else they
@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from collector.experiment.log import time_text
-from collector.experiment.xml import Value, element
+from collector.experiment.log import time_of, time_text
+from collector.experiment.xml import Element, Value, element, parse
 
 MODE_READ = 1
 MODE_WRITE = 2
@@ -95,3 +96,94 @@ class MapLines:
     def _map(self, kind: str, time_ns: int, vaddr: int, size: int, more: dict[str, Value]) -> bytes:
         return element("event", {"kind": "map", "object": kind, "tstamp": time_text(time_ns - self._start_ns),
                                  "vaddr": f"0x{vaddr:016X}", "size": size, **more})
+
+
+@dataclass(frozen=True)
+class Segment:
+    """A file mapped at ``vaddr`` from start_ns until end_ns (absolute)."""
+
+    start_ns: int
+    end_ns: int
+    vaddr: int
+    size: int
+    file_offset: int
+    modes: int
+    name: bytes
+
+
+@dataclass(frozen=True)
+class DynamicFunction:
+    """Code without a file; ``symbols`` (vaddr, size, name) subdivide it."""
+
+    start_ns: int
+    end_ns: int
+    vaddr: int
+    size: int
+    name: bytes
+    symbols: tuple[tuple[int, int, bytes], ...] = ()
+
+
+# The end of what is mapped until the end.
+FOREVER_NS = (1 << 63) - 1
+
+
+def read(data: bytes, start_ns: int) -> tuple[list[Segment], list[DynamicFunction]]:
+    """Parse a map.xml of an experiment that started at ``start_ns``. What a later mapping covers ends there."""
+    events = [node for node in parse(data) if node.name == "event"]
+    symbols: list[tuple[int, int, bytes]] = []
+    timed: list[tuple[int, Element, tuple[tuple[int, int, bytes], ...]]] = []
+    for node in events:
+        if node.get("object") == b"dynfunc":
+            symbols.append((node.number("vaddr"), node.number("size"), node.get("funcname")))
+            continue
+        own, symbols = (tuple(symbols), []) if node.get("object") == b"function" else ((), symbols)
+        timed.append((time_of(node.get("tstamp")) + start_ns, node, own))
+    space = _Space()
+    for time_ns, node, own in sorted(timed, key=lambda event: event[0]):
+        if node.get("kind") == b"unmap":
+            space.unmap(time_ns, node.number("vaddr"), node.number("vaddr") + 1)
+        elif node.get("object") in (b"segment", b"function"):
+            space.map(_mapping(node, time_ns, own))
+    return ([m for m in space.everything() if isinstance(m, Segment)],
+            [m for m in space.everything() if isinstance(m, DynamicFunction)])
+
+
+def _mapping(node: Element, time_ns: int, symbols: tuple[tuple[int, int, bytes], ...]) -> Segment | DynamicFunction:
+    vaddr, size, name = node.number("vaddr"), node.number("size"), node.get("name")
+    if node.get("object") == b"function":
+        return DynamicFunction(time_ns, FOREVER_NS, vaddr, size, name, symbols)
+    return Segment(time_ns, FOREVER_NS, vaddr, size, node.number("foffset"), node.number("modes"), name)
+
+
+class _Space:
+    """Mappings while they are read in order of time."""
+
+    def __init__(self) -> None:
+        self._starts: list[int] = []
+        self._live: dict[int, int] = {}  # vaddr -> number in _all
+        self._all: list[Segment | DynamicFunction] = []
+
+    def everything(self) -> list[Segment | DynamicFunction]:
+        return self._all
+
+    def unmap(self, time_ns: int, vaddr: int, end: int) -> None:
+        first = bisect_right(self._starts, vaddr)
+        if first and self._end(self._starts[first - 1]) > vaddr:
+            first -= 1
+        last = bisect_left(self._starts, end)
+        for start in self._starts[first:last]:
+            number = self._live.pop(start)
+            self._all[number] = replace(self._all[number], end_ns=time_ns)
+        del self._starts[first:last]
+
+    def map(self, mapping: Segment | DynamicFunction) -> None:
+        if not mapping.size:
+            return
+        self.unmap(mapping.start_ns, mapping.vaddr, mapping.vaddr + mapping.size)
+        self._starts.insert(bisect_left(self._starts, mapping.vaddr), mapping.vaddr)
+        self._live[mapping.vaddr] = len(self._all)
+        self._all.append(mapping)
+
+    def _end(self, vaddr: int) -> int:
+        mapping = self._all[self._live[vaddr]]
+        return mapping.vaddr + mapping.size

@@ -21,6 +21,7 @@ import re
 import shutil
 import stat
 from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from collector.errors import ExperimentError
@@ -36,6 +37,12 @@ _STEP = re.compile(r"_(?P<letter>[A-Za-z])(?P<number>[0-9]+)")
 # What a directory may hold to be taken for an experiment that was begun and never got its log.
 _EARLY_FILES = {"archives", "overview", "notes", "data.frameinfo", "map.xml", "log.xml.new"}
 _ATTEMPTS = 1000
+# Copies in archives are named by their base name and a CRC-64 of their directory.
+_ALPHABET = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_"
+_CRC_POLYNOMIAL = 0x807
+_CRC_MASK = (1 << 64) - 1
+_BASE_MAX = 243
+_BASE_CUT = 231
 
 
 def choose(output: str | None = None, overwrite: bool = False, directory: str | None = None,
@@ -119,6 +126,35 @@ def mpi_name(rank: int) -> str:
 def lineage_of(name: str) -> str:
     """``_f3_x1.er`` -> ``_f3_x1``; empty for a founder."""
     return name.removesuffix(SUFFIX) if name.startswith("_") else ""
+
+
+def archive_name(path: bytes) -> bytes:
+    """The name of a copy of ``path`` in a founder's archives."""
+    directory, slash, base = path.rpartition(b"/")
+    code = _code(directory + slash if slash else b"./")
+    if len(base) > _BASE_MAX:
+        return base[:_BASE_CUT] + b"_" + code + b"_" + _code(base)
+    return base + b"_" + code
+
+
+def _code(data: bytes) -> bytes:
+    """Eleven characters for the CRC-64 of ``data``, least significant first."""
+    crc = 0
+    for byte in data:
+        crc = (crc << 8 & _CRC_MASK) ^ _crc_table()[crc >> 56 ^ byte]
+    return bytes(_ALPHABET[crc >> 6 * i & 63] for i in range(11))
+
+
+@cache
+def _crc_table() -> list[int]:
+    """For each byte the remainder of x**64 times it, most significant bit first."""
+    table = []
+    for byte in range(256):
+        crc = byte << 56
+        for _ in range(8):
+            crc = (crc << 1 & _CRC_MASK) ^ (_CRC_POLYNOMIAL if crc >> 63 else 0)
+        table.append(crc)
+    return table
 
 
 def sort_key(name: str) -> tuple[tuple[str, int], ...]:

@@ -1,4 +1,4 @@
-"""The overview: one record per sample point, each with everything up to then.
+"""The overview: one record per sample point, each with everything up to then; and the samples between them.
 
 Readers refuse an experiment whose overview is not a multiple of the record's size. So the file first grows by
 one record, at once, and the record is written afterwards; a full disk is met before anything is changed.
@@ -7,13 +7,18 @@ one record, at once, and the record is written afterwards; a full disk is met be
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from collector.clock import NS_PER_S
 from collector.experiment.blocks import failure
-from collector.experiment.records import N_STATES, OVERVIEW, STATES
+from collector.experiment.log import Event
+from collector.experiment.records import COUNTERS, N_STATES, OVERVIEW, STATES
+from collector.experiment.xml import parse_number
 
 NAME = "overview"
 
@@ -37,9 +42,6 @@ class Usage:
     characters_io: int = 0
 
 
-_COUNTERS = [field.name for field in fields(Usage)][1:]
-
-
 def record(usage: Usage, wsize: int, pid: int, count: int, start_ns: int, time_ns: int) -> bytes:
     """The bytes of one record; real time is the sum of the states, as over all threads of a process."""
     row = np.zeros(1, OVERVIEW[wsize].dtype)
@@ -50,7 +52,7 @@ def record(usage: Usage, wsize: int, pid: int, count: int, start_ns: int, time_n
     for name, value_ns in times.items():
         row[name + "_s"], row[name + "_ns"] = divmod(max(int(value_ns), 0), NS_PER_S)
     largest = (1 << wsize) - 1
-    for name in _COUNTERS:
+    for name in COUNTERS:
         row[name] = min(getattr(usage, name), largest)
     return row.tobytes()
 
@@ -71,3 +73,52 @@ def append(directory_fd: int, content: bytes) -> None:
             os.close(fd)
     except OSError as error:
         raise failure(NAME, error) from error
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What happened between two sample points (absolute ns): time in each of the ten states, and counters by name."""
+
+    id: int
+    start_label: str
+    label: str
+    start_ns: int
+    end_ns: int
+    states_ns: tuple[int, ...]
+    counters: dict[str, int]
+
+
+UNKNOWN_LABEL = "<unknown>"
+
+
+def read_samples(data: bytes, wsize: int, events: list[Event]) -> list[Sample]:
+    """The samples of an overview file and the log's events. Records without an event have an unknown label."""
+    dtype = OVERVIEW[wsize].dtype
+    records = np.frombuffer(data[:len(data) // dtype.itemsize * dtype.itemsize], dtype)
+    records = records[records["tstamp_s"] > 0]  # one that is being written is still zero
+    points = [event for event in events if event.kind == "sample"]
+    labels = [event.attributes.get("label", "") for event in points if _id(event) == 0][-1:] or [UNKNOWN_LABEL]
+    ends = [event for event in points if _id(event) > 0]
+    ids = []
+    for number in range(1, len(records)):
+        known = number <= len(ends)
+        ids.append(_id(ends[number - 1]) if known else number)
+        labels.append(ends[number - 1].attributes.get("label", "") if known else UNKNOWN_LABEL)
+    return [_sample(number, labels[i:i + 2], before, after)
+            for i, (number, (before, after)) in enumerate(zip(ids, pairwise(records), strict=True))]
+
+
+def _id(event: Event) -> int:
+    return parse_number(event.attributes.get("id", "").encode(), -1)
+
+
+def _sample(number: int, labels: list[str], before: npt.NDArray[Any], after: npt.NDArray[Any]) -> Sample:
+    states = [max(_ns(after, name) - _ns(before, name), 0) for name in STATES]
+    real_ns = _ns(after, "real") - _ns(before, "real")
+    states[STATES.index("sleep")] += max(real_ns - sum(states), 0)  # so do other readers
+    counters = {name: max(int(after[name]) - int(before[name]), 0) for name in COUNTERS}
+    return Sample(number, labels[0], labels[1], _ns(before, "tstamp"), _ns(after, "tstamp"), tuple(states), counters)
+
+
+def _ns(row: npt.NDArray[Any], name: str) -> int:
+    return int(row[name + "_s"]) * NS_PER_S + int(row[name + "_ns"])

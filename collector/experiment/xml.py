@@ -83,7 +83,7 @@ def parse(data: bytes) -> list[Element]:
 
     body = data[:data.rfind(b">") + 1].replace(b"\0", b" ")
     parser = lxml.etree.XMLParser(recover=True, huge_tree=True, resolve_entities=False, no_network=True,
-                                  remove_comments=True, remove_pis=True, encoding="latin-1")
+                                  remove_comments=True, remove_pis=True, encoding="iso-8859-1")
     root = lxml.etree.fromstring(b"<roots>" + body + b"</roots>", parser)
     return [] if root is None else list(_converted(root))
 

@@ -1,0 +1,116 @@
+"""Reading packet files: chains of packets with any mixture of kinds and sizes, whole, growing or damaged.
+
+Packets of one kind and size mostly follow each other. Such a run is one strided array, found by comparing the heads
+along the stride, so a million packets cost a few numpy calls. The rules of the chain are in ``records``; beyond them: a
+packet that would reach past the end of the file ends the reading; a size that no packet can have is counted, and
+reading goes on at the next block.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from collector.experiment.records import BLOCK_SIZE, HEAD
+from collector.layout import Described
+
+Bytes = npt.NDArray[np.uint8]
+Packets = npt.NDArray[Any]
+
+# So many equal heads in sequence make looking for a run worth while.
+_RUN_MIN = 4
+_TYPES = {"INT32": "<i4", "UINT32": "<u4", "INT64": "<i8", "UINT64": "<u8"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """``count`` packets of one ``kind``, each ``size`` bytes, from ``offset``."""
+
+    offset: int
+    size: int
+    kind: int
+    count: int
+
+
+@dataclass
+class Damage:
+    """What reading a chain found wrong."""
+
+    n_invalid: int = 0
+
+
+def runs(data: Bytes, damage: Damage | None = None) -> Iterator[Run]:
+    """The packets of a file, in order. data (n,) bytes."""
+    heads = data[:len(data) // 4 * 4].view("<u4")
+    look = heads.data
+    end = len(look) * 4
+    offset = 0
+    while offset < end:
+        head = look[offset >> 2]
+        size = head & 0xFFFF
+        if size < HEAD.size or size % 4:
+            if head and damage is not None:
+                damage.n_invalid += 1
+            offset = (offset // BLOCK_SIZE + 1) * BLOCK_SIZE
+            continue
+        fitting = (len(data) - offset) // size
+        if not fitting:
+            return
+        count = 1
+        while count < min(fitting, _RUN_MIN) and look[(offset + count * size) >> 2] == head:
+            count += 1
+        if count == _RUN_MIN:
+            count = _run_length(heads[offset >> 2::size >> 2][:fitting])
+        yield Run(offset, size, head >> 16, count)
+        offset += count * size
+
+
+def _run_length(heads: npt.NDArray[np.uint32]) -> int:
+    """How many of the heads are equal to the first; looks ahead in growing steps."""
+    done, step = 0, 64
+    while done < len(heads):
+        different = heads[done:done + step] != heads[0]
+        if different.any():
+            return done + int(different.argmax())
+        done += len(different)
+        step *= 8
+    return done
+
+
+def read(data: Bytes, described: Mapping[int, Sequence[Described]], damage: Damage | None = None) -> Packets:
+    """The packets of the kinds in ``described`` as one structured array in file order, fields by name.
+
+    A field that a packet lacks is zero; fields of types that no array holds are left out.
+    """
+    found = [run for run in runs(data, damage) if run.kind in described]
+    if len({(run.kind, run.size) for run in found}) == 1:
+        dtype = _dtype(described[found[0].kind], found[0].size)
+        size = found[0].size
+        pieces = [data[run.offset:run.offset + run.count * size] for run in found]
+        return (pieces[0] if len(pieces) == 1 else np.concatenate(pieces)).view(dtype)
+    return _mixed(data, found, described)
+
+
+def _mixed(data: Bytes, found: list[Run], described: Mapping[int, Sequence[Described]]) -> Packets:
+    formats = {field.name: _TYPES[field.type] for fields in described.values() for field in fields
+               if field.type in _TYPES}
+    result = np.zeros(sum(run.count for run in found), list(formats.items()))
+    done = 0
+    for run in found:
+        dtype = _dtype(described[run.kind], run.size)
+        packets = data[run.offset:run.offset + run.count * run.size].view(dtype)
+        for name in dtype.names or ():
+            result[name][done:done + run.count] = packets[name]
+        done += run.count
+    return result
+
+
+def _dtype(fields: Sequence[Described], size: int) -> np.dtype[Any]:
+    fitting = {field.name: field for field in fields if field.type in _TYPES
+               and field.offset >= 0 and field.offset + int(_TYPES[field.type][2]) <= size}
+    return np.dtype({"names": list(fitting), "formats": [_TYPES[field.type] for field in fitting.values()],
+                     "offsets": [field.offset for field in fitting.values()], "itemsize": size})

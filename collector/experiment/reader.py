@@ -1,0 +1,182 @@
+"""The reading door: an experiment as it is on disk, finished, running or crashed, whoever recorded it.
+
+What a packet holds comes from the descriptions in the experiment's own log. Everything is read when first asked for and
+kept; of a running experiment that is how it was then. Damage never stops the reading of what is whole: ``problems``
+tells.
+"""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from collector.errors import ExperimentError, FormatError
+from collector.experiment import log, map, names, overview
+from collector.experiment.log import Event, Log, Message
+from collector.experiment.map import FOREVER_NS, DynamicFunction, Segment
+from collector.experiment.overview import Sample
+from collector.experiment.packets import Bytes, Damage
+from collector.experiment.packets import read as read_packets
+from collector.experiment.stacks import Stacks, read_stacks
+
+__all__ = ["FOREVER_NS", "DynamicFunction", "Event", "Experiment", "Log", "Message", "Sample", "Segment", "Stacks",
+           "open_experiment"]
+
+_FILES = {"profile": "profile", "hwcounter": "hwcounters", "synctrace": "synctrace", "heaptrace": "heaptrace",
+          "iotrace": "iotrace"}
+_ARCHIVES = "archives"
+
+
+class Experiment:
+    """An experiment. ``name`` is its directory's; ``lineage`` is empty for a founder, ``_f3_x1`` for a descendant."""
+
+    def __init__(self, path: Path, contents: Log, founder: Experiment | None = None) -> None:
+        """Internal; use ``open_experiment``."""
+        self.path = path
+        self.name = path.name
+        self.lineage = names.lineage_of(path.name)
+        self.log = contents
+        self.founder = founder
+        self.problems: list[str] = []
+        self._packets: dict[str, npt.NDArray[Any]] = {}
+
+    def packets(self, kind: str = "profile") -> npt.NDArray[Any]:
+        """The packets of a data kind (profile, synctrace, ...) as a structured array, in file order."""
+        if kind not in self._packets:
+            damage = Damage()
+            self._packets[kind] = read_packets(self._bytes(_FILES[kind]), self.log.described.get(kind, {}), damage)
+            self._note(_FILES[kind], damage)
+        return self._packets[kind]
+
+    @cached_property
+    def stacks(self) -> Stacks:
+        """The call stacks that FRINFO of packets refers to."""
+        damage = Damage()
+        stacks = read_stacks(self._bytes("data.frameinfo"), self.log.wsize, damage)
+        self._note("data.frameinfo", damage)
+        return stacks
+
+    @cached_property
+    def _space(self) -> tuple[list[Segment], list[DynamicFunction]]:
+        return map.read(self._content("map.xml"), self.log.start_ns)
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The files that were mapped, in order of time."""
+        return self._space[0]
+
+    @property
+    def functions(self) -> list[DynamicFunction]:
+        """Code without a file, in order of time."""
+        return self._space[1]
+
+    @cached_property
+    def samples(self) -> list[Sample]:
+        """The overview's samples in order of time."""
+        return overview.read_samples(self._content(overview.NAME), self.log.wsize, self.log.events)
+
+    @cached_property
+    def threads(self) -> list[int]:
+        """Thread ids; the first is shown as 1, the second as 2 and so on."""
+        packets = self.packets()
+        known = list(self.log.threads)
+        if not len(packets):
+            return known
+        tids, first = np.unique(packets["THRID"], return_index=True)
+        return list(dict.fromkeys(known + tids[np.argsort(first)].tolist()))
+
+    @cached_property
+    def end_ns(self) -> int:
+        """The latest time of anything recorded (absolute)."""
+        packets = self.packets()
+        ends = [self.log.end_ns, *(sample.end_ns for sample in self.samples[-1:])]
+        return max(ends + ([int(packets["TSTAMP"].max())] if len(packets) else []))
+
+    @cached_property
+    def notes(self) -> list[str]:
+        """The user's comments."""
+        return self._content("notes").decode("utf-8", "surrogateescape").splitlines()
+
+    @cached_property
+    def children(self) -> list[Experiment]:
+        """The descendants, and the ranks of an MPI job, that lie in this directory; those that open."""
+        found = sorted((name for name in os.listdir(self.path)
+                        if name.startswith(("_", "M_r")) and name.endswith(names.SUFFIX)), key=names.sort_key)
+        children = []
+        for name in found:
+            try:
+                children.append(_opened(self.path / name, self.founder or self))
+            except ExperimentError as error:
+                self.problems.append(str(error))
+        return children
+
+    @property
+    def archives(self) -> Path:
+        """The directory with copies of load objects and sources: the founder's."""
+        founder = self.founder.path if self.founder else self.path
+        return founder / _ARCHIVES
+
+    def find_file(self, name: bytes) -> Path | None:
+        """The file that was mapped as ``name``: its copy in the archives, else itself, else None."""
+        copy = self.archives / os.fsdecode(names.archive_name(name))
+        for candidate in (copy, Path(os.fsdecode(name))):
+            if candidate.is_file():
+                return candidate
+        return None
+
+    def _content(self, name: str) -> bytes:
+        try:
+            return (self.path / name).read_bytes()
+        except FileNotFoundError:
+            return b""
+        except OSError as error:
+            self.problems.append(f"{names.shown(self.path / name)}: {error.strerror}")
+            return b""
+
+    def _bytes(self, name: str) -> Bytes:
+        try:
+            return np.fromfile(self.path / name, np.uint8)
+        except FileNotFoundError:
+            return np.zeros(0, np.uint8)
+        except OSError as error:
+            self.problems.append(f"{names.shown(self.path / name)}: {error.strerror}")
+            return np.zeros(0, np.uint8)
+
+    def _note(self, name: str, damage: Damage) -> None:
+        if damage.n_invalid:
+            self.problems.append(f"{names.shown(self.path / name)}: {damage.n_invalid} damaged places were skipped")
+
+
+def open_experiment(path: str | os.PathLike[str]) -> Experiment:
+    """Open an experiment, a founder or a descendant. Raises ExperimentError."""
+    directory = Path(path)
+    founder = None
+    if directory.name.startswith(("_", "M_r")):
+        above = Path(os.path.abspath(directory)).parent
+        if above.name.endswith(names.SUFFIX) and (above / "log.xml").is_file():
+            founder = _opened(above, None)
+    return _opened(directory, founder)
+
+
+def _opened(path: Path, founder: Experiment | None) -> Experiment:
+    shown = names.shown(path)
+    if not path.name.endswith(names.SUFFIX) or not path.is_dir():
+        raise ExperimentError(f"{shown}: not an experiment; give a directory whose name ends in {names.SUFFIX}")
+    try:
+        content = (path / "log.xml").read_bytes()
+        warnings = path / "warnings.xml"
+        contents = log.read(content, warnings.read_bytes() if warnings.is_file() else b"")
+    except FileNotFoundError as error:
+        raise ExperimentError(f"{shown}: not an experiment: it has no log.xml") from error
+    except OSError as error:
+        raise ExperimentError(f"{shown}: cannot read log.xml: {error.strerror}") from error
+    except FormatError as error:
+        raise FormatError(f"{shown}/{error}") from error
+    if contents.wsize not in (32, 64) or contents.big_endian:
+        raise FormatError(f"{shown}: recorded on a kind of machine that cannot be read here")
+    return Experiment(path, contents, founder)

@@ -1,0 +1,203 @@
+"""Reading call stacks from data.frameinfo, with shared tails resolved.
+
+Every native block and every UID packet is a node: some pcs of its own and perhaps a link to the node that continues it
+toward the root. A frame's stack is the chain of nodes from its block on::
+
+    frame 48 -> node 48 [pc0 pc1] -> node 32 [pc2 pc3]        pcs leaf first: pc0 pc1 pc2 pc3
+
+All frames walk their chains at once; the loop is over the length of the longest chain. A link to nowhere ends a stack,
+and so does one that leads in a circle.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from collector.experiment.packets import Bytes, Damage, runs
+from collector.experiment.records import (
+    BLOCK_NATIVE,
+    FRAME_BLOCKS_OFFSET,
+    INFO,
+    KIND_FRAME,
+    KIND_UID,
+    LINKED,
+    PC_TRUNCATED,
+    PC_UNWIND_FAILED,
+    UID,
+)
+
+U8 = npt.NDArray[np.uint64]
+I8 = npt.NDArray[np.int64]
+Flags = npt.NDArray[np.bool_]
+
+_KIND_MASK = LINKED - 1
+_LINK_SIZE = 8
+
+
+@dataclass(frozen=True)
+class Stacks:
+    """The unique stacks of an experiment.
+
+    Stack i is ``pcs[offsets[i]:offsets[i + 1]]``, leaf first, and belongs to the packets whose FRINFO is ``uids[i]``.
+    Markers are not among the pcs: a stack that does not reach the root is ``truncated`` or, if the unwinder gave up,
+    ``failed``.
+    """
+
+    uids: U8  # (n,) sorted
+    offsets: I8  # (n + 1,)
+    pcs: U8
+    truncated: Flags  # (n,)
+    failed: Flags  # (n,)
+
+    def __len__(self) -> int:
+        """The number of stacks."""
+        return len(self.uids)
+
+    def index(self, frame_uid: npt.NDArray[np.integer[npt.NBitBase]]) -> I8:
+        """For each FRINFO the number of its stack, -1 where there is none. (n,) -> (n,)"""
+        wanted = frame_uid.astype(np.uint64, copy=False)
+        if not len(self.uids):
+            return np.full(len(wanted), -1, np.int64)
+        place = np.searchsorted(self.uids, wanted).clip(max=len(self.uids) - 1)
+        return np.where(self.uids[place] == wanted, place, -1)
+
+    def stack(self, index: int) -> U8:
+        """The pcs of one stack."""
+        return self.pcs[self.offsets[index]:self.offsets[index + 1]]
+
+
+@dataclass
+class _Nodes:
+    uid: U8
+    start: I8  # byte offset of the first pc
+    count: I8  # pcs
+    link: U8  # 0: none
+
+
+def read_stacks(data: Bytes, wsize: int, damage: Damage | None = None) -> Stacks:
+    """All stacks of a data.frameinfo. data (n,) bytes; wsize 64 or 32 says how wide a pc is."""
+    words = data[:len(data) // 4 * 4].view("<u4")
+    frames, uids = _packet_offsets(data, damage)
+    pc_size = wsize // 8
+    frame_uid, blocks = _native_blocks(words, frames)
+    own = _block_nodes(words, blocks, pc_size)
+    tails = _tail_nodes(words, uids, pc_size)
+    nodes = _Nodes(*(np.concatenate([a, b]) for a, b in zip(vars(own).values(), vars(tails).values(), strict=True)))
+    frame_uid, first = np.unique(frame_uid, return_index=True)
+    offsets, pcs = _resolved(words, nodes, first, pc_size)
+    return _without_markers(frame_uid, offsets, pcs, pc_size)
+
+
+def _packet_offsets(data: Bytes, damage: Damage | None) -> tuple[I8, I8]:
+    found: dict[int, list[int]] = {KIND_FRAME: [], KIND_UID: []}
+    for run in runs(data, damage):
+        if run.kind in found and run.size >= UID.size:
+            found[run.kind].extend(range(run.offset, run.offset + run.count * run.size, run.size))
+    return np.array(found[KIND_FRAME], np.int64), np.array(found[KIND_UID], np.int64)
+
+
+def _u8(words: npt.NDArray[np.uint32], offset: I8) -> U8:
+    """The 64-bit numbers at byte offsets that are multiples of four."""
+    place = offset >> 2
+    high = words[place + 1].astype(np.uint64) << np.uint64(32)
+    numbers: U8 = words[place].astype(np.uint64) | high
+    return numbers
+
+
+def _native_blocks(words: npt.NDArray[np.uint32], frames: I8) -> tuple[U8, I8]:
+    """The frames that have a native stack: their uids, and the byte offsets of its block."""
+    ends = frames + (words[frames >> 2] & 0xFFFF)
+    blocks = frames + np.maximum(words[(frames >> 2) + 1], FRAME_BLOCKS_OFFSET).astype(np.int64)
+    live = np.ones(len(frames), np.bool_)
+    found = np.zeros(len(frames), np.bool_)
+    while live.any():
+        live &= (blocks % 4 == 0) & (blocks + INFO.size <= ends)
+        place = np.where(live, blocks >> 2, 0)
+        size = words[place].astype(np.int64)
+        live &= (size >= 8) & (blocks + size <= ends)
+        native = live & (words[np.where(live, place + 1, 0)] & _KIND_MASK == BLOCK_NATIVE) & (size >= INFO.size)
+        found |= native
+        live &= ~native
+        blocks = np.where(live, blocks + size, blocks)
+    return _u8(words, frames[found] + 8), blocks[found]
+
+
+def _block_nodes(words: npt.NDArray[np.uint32], blocks: I8, pc_size: int) -> _Nodes:
+    size = words[blocks >> 2].astype(np.int64)
+    linked = words[(blocks >> 2) + 1] & LINKED != 0
+    linked &= size >= INFO.size + _LINK_SIZE
+    uid = _u8(words, blocks + 8)
+    count = (size - INFO.size - linked * _LINK_SIZE) // pc_size
+    link = np.where(linked, _u8(words, np.where(linked, blocks + size - _LINK_SIZE, 0)), np.uint64(0))
+    elsewhere = (count == 0) & ~linked  # the block only names a stack
+    return _Nodes(np.where(elsewhere, np.uint64(0), uid), blocks + INFO.size, count,
+                  np.where(elsewhere, uid, link))
+
+
+def _tail_nodes(words: npt.NDArray[np.uint32], offsets: I8, pc_size: int) -> _Nodes:
+    size = (words[offsets >> 2] & 0xFFFF).astype(np.int64)
+    linked = words[(offsets >> 2) + 1] & LINKED != 0
+    linked &= size >= UID.size + _LINK_SIZE
+    count = (size - UID.size - linked * _LINK_SIZE) // pc_size
+    link = np.where(linked, _u8(words, np.where(linked, offsets + size - _LINK_SIZE, 0)), np.uint64(0))
+    return _Nodes(_u8(words, offsets + 8), offsets + UID.size, count, link)
+
+
+def _next_nodes(nodes: _Nodes) -> I8:
+    """For each node the number of the node it links to, -1 for none; links that lead in a circle are cut."""
+    order = np.argsort(nodes.uid, kind="stable")
+    sorted_uids = nodes.uid[order]
+    place = np.searchsorted(sorted_uids, nodes.link).clip(max=max(len(order) - 1, 0))
+    known = (nodes.link != 0) & (sorted_uids[place] == nodes.link)
+    following = np.where(known, order[place], -1)
+    jump = following
+    for _ in range(len(order).bit_length()):  # after k rounds: 2**k steps on
+        jump = np.where(jump >= 0, jump[jump], -1)
+    return np.where(jump >= 0, -1, following)
+
+
+def _resolved(words: npt.NDArray[np.uint32], nodes: _Nodes, first: I8, pc_size: int) -> tuple[I8, U8]:
+    """offsets (n + 1,) and pcs of the chains that begin at the nodes ``first`` (n,)."""
+    if not len(first):
+        return np.zeros(1, np.int64), np.zeros(0, np.uint64)
+    following = _next_nodes(nodes)
+    length = np.zeros(len(first), np.int64)
+    for rows, node in _steps(first, following):
+        length[rows] += nodes.count[node]
+    offsets = np.concatenate([[0], np.cumsum(length)])
+    pcs = np.zeros(offsets[-1], np.uint64)
+    filled = offsets[:-1].copy()
+    for rows, node in _steps(first, following):
+        count = nodes.count[node]
+        inside = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
+        source = np.repeat(nodes.start[node], count) + inside * pc_size
+        pcs[np.repeat(filled[rows], count) + inside] = _u8(words, source) if pc_size == 8 else words[source >> 2]
+        filled[rows] += count
+    return offsets, pcs
+
+
+def _steps(first: I8, following: I8) -> list[tuple[I8, I8]]:
+    """(rows, nodes) for each step along the chains, until all have ended."""
+    rows, node = np.arange(len(first)), first
+    steps = []
+    while len(rows):
+        steps.append((rows, node))
+        node = following[node]
+        rows, node = rows[node >= 0], node[node >= 0]
+    return steps
+
+
+def _without_markers(uids: U8, offsets: I8, pcs: U8, pc_size: int) -> Stacks:
+    mask = np.uint64((1 << 8 * pc_size) - 1)
+    last = offsets[1:] - 1
+    some = offsets[1:] > offsets[:-1]
+    last_pc = pcs[np.where(some, last, 0)] if len(pcs) else np.zeros(len(uids), np.uint64)
+    truncated = some & (last_pc == np.uint64(PC_TRUNCATED) & mask)
+    failed = some & (last_pc == np.uint64(PC_UNWIND_FAILED) & mask)
+    keep = np.ones(len(pcs), np.bool_)
+    keep[last[truncated | failed]] = False
+    lengths = np.diff(offsets) - (truncated | failed)
+    return Stacks(uids, np.concatenate([[0], np.cumsum(lengths)]), pcs[keep], truncated, failed)
