@@ -1,0 +1,224 @@
+"""Copies of load objects and sources in the founder's archives, so that an experiment can be read anywhere and later.
+
+A copy has the original's base name and a code of its directory. It appears whole or not at all (a temporary name, then
+rename) and is made once: whatever is there stays, unless forced. What cannot be copied, because it vanished, changed
+since it was mapped, or may not be read, is reported and is no reason to stop; a full disk is.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from collector.clock import NS_PER_S
+from collector.errors import ExperimentError
+from collector.experiment.map import MODES_TEXT, Segment
+from collector.experiment.names import archive_name, shown
+from collector.experiment.reader import Experiment
+
+CHOICES = ("off", "on", "all", "ldobjects", "usedldobjects", "src", "usedsrc")
+_USED = {"usedldobjects", "usedsrc"}
+_SOURCES = {"all", "src", "usedsrc"}
+
+# Names of mappings that no file stands behind.
+_NO_FILES = (b"/memfd:", b"/dev/", b"/SYSV", b"/anon_hugepage", b"/[", b"/i915", b"/drm")
+_CHUNK = 1 << 30
+_STEP = 1 << 20
+# Ways of copying inside the kernel are refused between some file systems; then the next one is tried.
+_TRY_OTHERWISE = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+
+
+@dataclass(frozen=True)
+class Copy:
+    """One file that was copied, or would be."""
+
+    source: bytes
+    target: Path
+    size: int
+
+
+@dataclass
+class Report:
+    """What archiving did: ``copied`` (in a dry run: would copy), ``kept`` as it was there, ``problems`` in lines."""
+
+    copied: list[Copy] = field(default_factory=list)
+    kept: list[bytes] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+class _Changed(Exception):
+    """The file is not the one that was mapped, or changed while it was copied."""
+
+
+def archive(experiment: Experiment, choice: str = "on", force: bool = False, dry_run: bool = False,
+            root: str = "") -> Report:
+    """Copy what ``choice`` (one of CHOICES) names, of this experiment and its children. Raises ExperimentError.
+
+    ``root`` is put before every path (a container's root).
+    """
+    if choice not in CHOICES:
+        raise ExperimentError(f"cannot archive {choice!r}; choose one of {', '.join(CHOICES)}")
+    report = Report()
+    if choice == "off":
+        return report
+    archiver = _Archiver(experiment, report, force, dry_run, root)
+    try:
+        objects = _load_objects(experiment, used_only=choice in _USED)
+        for name, mapped_unix_ns in sorted(objects.items()):
+            archiver.add(name, mapped_unix_ns)
+        if choice in _SOURCES:
+            for source in archiver.sources(objects):
+                archiver.add(source)
+    finally:
+        archiver.close()
+    return report
+
+
+def _load_objects(experiment: Experiment, used_only: bool) -> dict[bytes, int]:
+    """Name of each load object -> when it was mapped (Unix ns), in this experiment and its children."""
+    found: dict[bytes, int] = {}
+    for each in (experiment, *experiment.children):
+        texts = [segment for segment in each.segments if segment.modes == MODES_TEXT and _is_file(segment.name)]
+        unix_ns = each.log.start_unix * NS_PER_S - each.log.start_ns
+        for segment in _used(each, texts) if used_only else texts:
+            found[segment.name] = max(found.get(segment.name, 0), segment.start_ns + unix_ns)
+    return found
+
+
+def _is_file(name: bytes) -> bool:
+    return name.startswith(b"/") and not name.startswith(_NO_FILES)
+
+
+def _used(experiment: Experiment, segments: Iterable[Segment]) -> Iterator[Segment]:
+    pcs = np.unique(experiment.stacks.pcs)
+    for segment in segments:
+        first, last = np.searchsorted(pcs, np.array([segment.vaddr, segment.vaddr + segment.size], np.uint64))
+        if first < last:
+            yield segment
+
+
+class _Archiver:
+    def __init__(self, experiment: Experiment, report: Report, force: bool, dry_run: bool, root: str) -> None:
+        self._directory = experiment.archives
+        self._report = report
+        self._force = force
+        self._dry_run = dry_run
+        self._root = root
+        self._fd = -1 if dry_run else _open_directory(self._directory)
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def add(self, name: bytes, mapped_unix_ns: int | None = None) -> None:
+        """Copy one file, unless a copy is there; trouble is reported. Raises ExperimentError on a full disk."""
+        copy = archive_name(name)
+        target = self._directory / os.fsdecode(copy)
+        if not self._force and os.path.lexists(target):
+            self._report.kept.append(name)
+            return
+        limit_ns = None if self._force or mapped_unix_ns is None else mapped_unix_ns + NS_PER_S
+        try:
+            source, size = _open_source(self._path(name), limit_ns)
+            try:
+                if not self._dry_run:
+                    _copy_whole(source, size, self._fd, copy)
+            finally:
+                os.close(source)
+            self._report.copied.append(Copy(name, target, size))
+        except _Changed as change:
+            self._report.problems.append(f"{shown(os.fsdecode(name))}: not archived: {change}")
+        except OSError as error:
+            if error.errno in _FULL:
+                raise ExperimentError(f"cannot archive into {shown(self._directory)}: {error.strerror}; "
+                                      "free some space and archive again") from error
+            self._report.problems.append(f"{shown(os.fsdecode(name))}: not archived: {error.strerror}")
+
+    def sources(self, objects: Iterable[bytes]) -> list[bytes]:
+        """The source files that the line tables of the objects name and that exist."""
+        return []
+
+    def _path(self, name: bytes) -> str:
+        return self._root + os.fsdecode(name)
+
+
+def _open_directory(directory: Path) -> int:
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(directory, 0o700)
+        return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise ExperimentError(f"cannot archive into {shown(directory)}: {error.strerror}") from error
+
+
+def _open_source(path: str, changed_after_ns: int | None) -> tuple[int, int]:
+    """A descriptor and the size of a regular file that has not changed since. Does not wait on FIFOs."""
+    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    status = os.fstat(fd)
+    problem = ""
+    if not stat.S_ISREG(status.st_mode):
+        problem = "it is not a regular file"
+    elif changed_after_ns is not None and status.st_mtime_ns > changed_after_ns:
+        problem = "it has changed since it was recorded"
+    if problem:
+        os.close(fd)
+        raise _Changed(problem)
+    return fd, status.st_size
+
+
+def _copy_whole(source: int, size: int, directory_fd: int, name: bytes) -> None:
+    """Copy under a temporary name, then rename over whatever has the name."""
+    before = os.fstat(source)
+    temporary = b"%d.new" % os.getpid()
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with suppress(FileNotFoundError):
+        os.unlink(temporary, dir_fd=directory_fd)
+    target = os.open(temporary, flags, 0o600, dir_fd=directory_fd)
+    try:
+        try:
+            copied = _copy(source, target, size)
+        finally:
+            os.close(target)
+        after = os.fstat(source)
+        if copied != size or (after.st_mtime_ns, after.st_size) != (before.st_mtime_ns, before.st_size):
+            raise _Changed("it changed while it was copied")
+        os.rename(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary, dir_fd=directory_fd)
+        raise
+
+
+def _copy(source: int, target: int, size: int) -> int:
+    """Bytes copied: inside the kernel, the first way that the file systems allow."""
+    for way in (os.copy_file_range, _by_sendfile):
+        done = 0
+        try:
+            while done < size and (step := way(source, target, min(size - done, _CHUNK))):
+                done += step
+            if done == size:
+                return done
+        except OSError as error:
+            if error.errno not in _TRY_OTHERWISE:
+                raise
+        os.lseek(source, 0, os.SEEK_SET)
+        os.lseek(target, 0, os.SEEK_SET)
+    done = 0
+    while data := os.read(source, _STEP):
+        view = memoryview(data)
+        while view:
+            view = view[os.write(target, view):]
+        done += len(data)
+    return done
+
+
+def _by_sendfile(source: int, target: int, count: int) -> int:
+    return os.sendfile(target, source, None, count)
