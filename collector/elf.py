@@ -1,0 +1,577 @@
+"""ELF load objects: what a recorder and a reader need of them, read on demand. The keeper of pyelftools.
+
+A load object is opened while the target runs, so opening must cost the same for 30 KB and for 30 MB: the ELF header and
+the program headers are read at once (about 0.5 ms), the section headers when a section is asked for by name, symbols
+and call frame information only when they are wanted, and never more of them than that.
+
+Bytes come through ``pread`` and not through a mapping: whoever owns a shared library may truncate it at any instant,
+and a mapping would answer with SIGBUS where ``pread`` answers with a short read, which is an ``ElfError`` here. The
+sizes in a file are its own claims; none is believed beyond the end of the file.
+
+Addresses have three spaces: ``file_offset``; ``vaddr``, the address that the link editor gave (``pc_object``
+elsewhere); and the run-time address, which this module does not know.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import os
+import stat
+import zlib
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from collector.errors import ElfError
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
+EM_386, EM_X86_64, EM_AARCH64 = 3, 62, 183
+ET_EXEC, ET_DYN = 2, 3
+PF_X, PF_W, PF_R = 1, 2, 4
+
+# The largest page of a machine: a mapping of a segment begins at a page.
+_PAGE = {EM_AARCH64: 65536}
+# The kernel runs nothing with more than 64 KiB of program headers (fs/binfmt_elf.c, load_elf_phdrs).
+_MAX_PROGRAM_HEADERS = 65536 // 32
+_MAX_SECTIONS = 16384
+_MAX_NOTES = 1 << 16
+_SHF_COMPRESSED = 0x800
+_SHT_NOBITS = 8
+_STT_FUNC, _STT_GNU_IFUNC = 2, 10
+_SYMBOL_64 = [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
+_SYMBOL_32 = [("name", "<u4"), ("value", "<u4"), ("size", "<u4"), ("info", "u1"), ("other", "u1"),
+              ("section", "<u2")]
+
+Read = Callable[[int, int], bytes]
+
+
+@dataclass(frozen=True)
+class Segment:
+    """One program header. ``type`` is pyelftools' name (``PT_LOAD``) or, where it knows none, the number as text."""
+
+    type: str
+    flags: int
+    file_offset: int
+    vaddr: int
+    file_size: int
+    memory_size: int
+
+    @property
+    def is_executable(self) -> bool:
+        """Whether the segment is mapped with the right to execute."""
+        return bool(self.flags & PF_X)
+
+
+@dataclass(frozen=True)
+class Section:
+    """One section header, and the way to its bytes."""
+
+    name: str
+    type: str
+    flags: int
+    vaddr: int
+    file_offset: int
+    size: int
+    link: int
+    entry_size: int
+
+
+@dataclass(frozen=True)
+class Extent:
+    """A run of ``size`` bytes at ``vaddr`` that can be read piecewise: ``read(offset, n)``, offset from its begin."""
+
+    vaddr: int
+    size: int
+    read: Read
+
+
+@dataclass(frozen=True)
+class Symbols:
+    """Function symbols sorted by value. Parallel arrays: value u8, size u8, name_offset i8 into ``strings``.
+
+    ``is_indirect`` marks STT_GNU_IFUNC: the code at ``value`` is the resolver's, not the named function's.
+    """
+
+    value: npt.NDArray[np.uint64]
+    size: npt.NDArray[np.uint64]
+    name_offset: npt.NDArray[np.int64]
+    strings: bytes
+    is_indirect: npt.NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        return len(self.value)
+
+    def name(self, index: int) -> bytes:
+        """The name of one symbol as it stands in the file; empty where the file's offset leads nowhere."""
+        start = int(self.name_offset[index])
+        end = self.strings.find(b"\0", start)
+        return self.strings[start:end] if end >= 0 else b""
+
+    def at(self, vaddr: int) -> int | None:
+        """Index of the last symbol that starts at or below ``vaddr`` and, if it has a size, covers it."""
+        index = int(self.value.searchsorted(vaddr, side="right")) - 1
+        if index < 0:
+            return None
+        size = int(self.size[index])
+        return index if not size or vaddr - int(self.value[index]) < size else None
+
+
+class LoadObject:
+    """One ELF file or memory image. Make it with ``open_object``, ``object_of_fd`` or ``object_of_bytes``.
+
+    Everything raises ElfError, and nothing else, on bytes that are not what they claim to be. ``close()`` gives the
+    descriptor back; what was not read before cannot be read afterwards.
+    """
+
+    def __init__(self, name: str, size: int, read: Read, close: Callable[[], None] = lambda: None) -> None:
+        self.name = name
+        self.size = size
+        self.close = close
+        self._read = read
+        self._section_order: list[Any] = []
+        self._elf = self._guarded("ELF header", self._open)
+        header = self._elf.header
+        self.is_64: bool = self._elf.elfclass == 64
+        self.is_little_endian: bool = self._elf.little_endian
+        self.machine: int = _number(header["e_machine"], "ENUM_E_MACHINE")
+        self.type: int = _number(header["e_type"], "ENUM_E_TYPE")
+        self.entry: int = int(header["e_entry"])
+        self.segments: tuple[Segment, ...] = self._guarded("program headers", self._read_segments)
+
+    # -- addresses
+
+    @property
+    def word_size(self) -> int:
+        """Bytes of a machine word: 8 or 4."""
+        return 8 if self.is_64 else 4
+
+    @cached_property
+    def loads(self) -> tuple[Segment, ...]:
+        """The PT_LOAD program headers, in the file's order."""
+        return tuple(s for s in self.segments if s.type == "PT_LOAD")
+
+    def vaddr_of(self, file_offset: int) -> int | None:
+        """The object's address of the byte at ``file_offset`` of an executable mapping; None if there is none.
+
+        A mapping starts at a page, its segment need not: offsets from the begin of the segment's page on belong to it.
+        """
+        for within_page in (0, _PAGE.get(self.machine, 4096) - 1):
+            for load in self.loads:
+                low = load.file_offset & ~within_page
+                if load.is_executable and low <= file_offset < load.file_offset + load.file_size:
+                    return load.vaddr + file_offset - load.file_offset
+        return None
+
+    def offset_of(self, vaddr: int) -> int | None:
+        """The file offset of an address of the object; None where no segment has bytes in the file."""
+        for load in self.loads:
+            if load.vaddr <= vaddr < load.vaddr + load.file_size:
+                return load.file_offset + vaddr - load.vaddr
+        return None
+
+    def read_at(self, vaddr: int, size: int) -> bytes:
+        """Up to ``size`` bytes at an address of the object: fewer, or none, where its segment ends."""
+        for load in self.loads:
+            if load.vaddr <= vaddr < load.vaddr + load.file_size:
+                skip = vaddr - load.vaddr
+                return self._read(load.file_offset + skip, min(size, load.file_size - skip))
+        return b""
+
+    def extent_at(self, vaddr: int) -> Extent | None:
+        """The bytes from ``vaddr`` to the end of its segment in the file, without reading them."""
+        for load in self.loads:
+            if load.vaddr <= vaddr < load.vaddr + load.file_size:
+                skip = vaddr - load.vaddr
+                return self._extent(vaddr, load.file_offset + skip, load.file_size - skip)
+        return None
+
+    # -- call frame information
+
+    def eh_frame_hdr(self) -> Extent | None:
+        """``.eh_frame_hdr``, found by its program header as the run-time unwinder does: no section header needed."""
+        for segment in self.segments:
+            if segment.type == "PT_GNU_EH_FRAME" and segment.file_size:
+                return self._extent(segment.vaddr, segment.file_offset, segment.file_size)
+        return self._plain_section(".eh_frame_hdr")
+
+    def eh_frame(self) -> Extent | None:
+        """``.eh_frame`` by its section header; for objects without a usable ``.eh_frame_hdr``."""
+        return self._plain_section(".eh_frame")
+
+    def debug_frame(self) -> Extent | None:
+        """``.debug_frame``, decompressed if need be, of this very file (see ``debug_object`` for the other one)."""
+        for name in (".debug_frame", ".zdebug_frame"):
+            section = self.sections.get(name)
+            if section is not None and section.type != "SHT_NOBITS" and section.size:
+                return _extent_of_bytes(section.vaddr, self.section_bytes(name))
+        return None
+
+    def debug_object(self, root: str = "") -> LoadObject | None:
+        """The separate debug file by build-id or by ``.gnu_debuglink``; None if there is none that fits.
+
+        ``root`` is put before every path (a container's root). The file found is proved by build-id or checksum.
+        """
+        for path, checksum in self._debug_paths(root):
+            with suppress(ElfError):
+                found = open_object(path)
+                if found.size and self._fits(found, checksum):
+                    return found
+                found.close()
+        return None
+
+    # -- sections and symbols
+
+    @cached_property
+    def sections(self) -> dict[str, Section]:
+        """Section headers by name (the first of a name); costs about 10 us each, once."""
+        found: dict[str, Section] = self._guarded("section headers", self._read_sections)
+        return found
+
+    def section_bytes(self, name: str) -> bytes:
+        """The contents of a section, decompressed; ElfError if there is no such section or it has no bytes."""
+        section = self.sections.get(name)
+        if section is None or section.type == "SHT_NOBITS":
+            raise ElfError(f"{self.name}: no section {name}")
+        data = self._read(section.file_offset, section.size)
+        if section.flags & _SHF_COMPRESSED:
+            return self._inflate(data, 24 if self.is_64 else 12, name)
+        if name.startswith(".zdebug"):
+            return self._inflate(data, 12, name)
+        return data
+
+    @cached_property
+    def build_id(self) -> bytes | None:
+        """The NT_GNU_BUILD_ID note, from the program headers, else from ``.note.gnu.build-id``."""
+        for segment in self.segments:
+            if segment.type == "PT_NOTE":
+                data = self._read(segment.file_offset, min(segment.file_size, _MAX_NOTES))
+                if (found := _build_id_of(data, self.is_little_endian)) is not None:
+                    return found
+        if ".note.gnu.build-id" not in self.sections:
+            return None
+        return _build_id_of(self.section_bytes(".note.gnu.build-id"), self.is_little_endian)
+
+    @cached_property
+    def interpreter(self) -> bytes | None:
+        """The path of the dynamic linker that the file asks for."""
+        for segment in self.segments:
+            if segment.type == "PT_INTERP":
+                return self._read(segment.file_offset, min(segment.file_size, 4096)).split(b"\0")[0]
+        return None
+
+    @property
+    def is_static(self) -> bool:
+        """A program without a dynamic linker (also a position-independent one); a library is not static."""
+        if self.type == ET_EXEC:
+            return self.interpreter is None
+        return self.type == ET_DYN and self.interpreter is None and self._is_pie()
+
+    def symbols(self) -> Symbols:
+        """Function symbols of ``.symtab``, else ``.dynsym``; empty arrays if there are none. No loop over symbols."""
+        import numpy as np
+
+        for name in (".symtab", ".dynsym"):
+            section = self.sections.get(name)
+            if section is not None and section.type != "SHT_NOBITS" and section.size:
+                return self._symbols_of(section)
+        none = np.zeros(0, np.uint64)
+        return Symbols(none, none, np.zeros(0, np.int64), b"", np.zeros(0, np.bool_))
+
+    # -- life
+
+    def __enter__(self) -> LoadObject:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"LoadObject({self.name!r})"
+
+    # -- internals
+
+    def _open(self) -> Any:
+        from elftools.elf.elffile import ELFFile
+
+        return ELFFile(io.BufferedReader(_Stream(self._read, self.size), 4096))
+
+    def _guarded(self, what: str, action: Callable[[], Any]) -> Any:
+        """Run what reads foreign bytes through pyelftools; whatever it trips over is the file's fault."""
+        try:
+            return action()
+        except ElfError:
+            raise
+        # pyelftools promises ELFError but damaged files also raise construct's errors, KeyError, AssertionError, ...
+        except Exception as err:
+            detail = str(err).splitlines()[0] if str(err) else type(err).__name__
+            raise ElfError(f"{self.name}: damaged {what}: {detail}") from err
+
+    def _read_segments(self) -> tuple[Segment, ...]:
+        from elftools.common.utils import struct_parse
+
+        header, count = self._elf.header, self._elf.num_segments()
+        step = self._table_step(count, header["e_phentsize"], self._elf.structs.Elf_Phdr.sizeof(),
+                                _MAX_PROGRAM_HEADERS)
+        found = []
+        for index in range(count):
+            h = struct_parse(self._elf.structs.Elf_Phdr, self._elf.stream, header["e_phoff"] + index * step)
+            found.append(Segment(str(h["p_type"]), h["p_flags"], h["p_offset"], h["p_vaddr"], h["p_filesz"],
+                                 h["p_memsz"]))
+        return tuple(found)
+
+    def _read_sections(self) -> dict[str, Section]:
+        from elftools.common.utils import struct_parse
+
+        header = self._elf.header
+        count = self._elf.num_sections() if header["e_shoff"] else 0
+        step = self._table_step(count, header["e_shentsize"], self._elf.structs.Elf_Shdr.sizeof(), _MAX_SECTIONS)
+        raw = [struct_parse(self._elf.structs.Elf_Shdr, self._elf.stream, header["e_shoff"] + index * step)
+               for index in range(count)]
+        self._section_order = raw
+        found: dict[str, Section] = {}
+        names = self._section_names(raw)
+        for h in raw:
+            start = h["sh_name"]
+            name = names[start:names.find(b"\0", start)].decode("utf-8", "backslashreplace")
+            found.setdefault(name, Section(name, str(h["sh_type"]), h["sh_flags"], h["sh_addr"], h["sh_offset"],
+                                           h["sh_size"], h["sh_link"], h["sh_entsize"]))
+        return found
+
+    def _section_names(self, raw: list[Any]) -> bytes:
+        if not raw:
+            return b""
+        index = self._elf.get_shstrndx()
+        if not index:
+            return b""
+        return self._read(raw[index]["sh_offset"], raw[index]["sh_size"])
+
+    def _table_step(self, count: int, entry_size: int, needed: int, limit: int) -> int:
+        if count > limit:
+            raise ElfError(f"{self.name}: {count} headers in one table; the file is damaged")
+        if count and entry_size < needed:
+            raise ElfError(f"{self.name}: header entries of {entry_size} bytes; the file is damaged")
+        return int(entry_size)
+
+    def _extent(self, vaddr: int, file_offset: int, size: int) -> Extent:
+        size = max(0, min(size, self.size - file_offset))
+        read = self._read
+
+        def read_within(offset: int, count: int) -> bytes:
+            return read(file_offset + offset, max(0, min(count, size - offset)))
+
+        return Extent(vaddr, size, read_within)
+
+    def _plain_section(self, name: str) -> Extent | None:
+        section = self.sections.get(name)
+        if section is None or section.type == "SHT_NOBITS" or not section.size:
+            return None
+        return self._extent(section.vaddr, section.file_offset, section.size)
+
+    def _inflate(self, data: bytes, header_size: int, name: str) -> bytes:
+        """Undo SHF_COMPRESSED (type, [reserved,] size, align) or the older ``ZLIB`` with a big-endian size."""
+        order = "little" if self.is_little_endian else "big"
+        if name.startswith(".zdebug"):
+            size, kind = int.from_bytes(data[4:12], "big"), 1 if data[:4] == b"ZLIB" else 0
+        elif header_size == 24:
+            size, kind = int.from_bytes(data[8:16], order), int.from_bytes(data[:4], order)  # type: ignore[arg-type]
+        else:
+            size, kind = int.from_bytes(data[4:8], order), int.from_bytes(data[:4], order)  # type: ignore[arg-type]
+        if kind != 1:
+            raise ElfError(f"{self.name}: {name} is compressed in a way that is not known here (type {kind})")
+        # zlib cannot shrink anything to less than about a thousandth.
+        if size > 1100 * (len(data) + 1):
+            raise ElfError(f"{self.name}: {name} claims {size} bytes; the file is damaged")
+        try:
+            plain = zlib.decompressobj().decompress(data[header_size:], size or 1)
+        except zlib.error as err:
+            raise ElfError(f"{self.name}: damaged {name}: {err}") from err
+        if len(plain) != size:
+            raise ElfError(f"{self.name}: {name} ends early; the file is damaged")
+        return plain
+
+    def _symbols_of(self, section: Section) -> Symbols:
+        import numpy as np
+
+        if section.link >= len(self._section_order):
+            raise ElfError(f"{self.name}: {section.name} has no strings; the file is damaged")
+        strings = self._section_order[section.link]
+        names = self._read(strings["sh_offset"], strings["sh_size"])
+        dtype = np.dtype(_SYMBOL_64 if self.is_64 else _SYMBOL_32).newbyteorder("<" if self.is_little_endian else ">")
+        data = self.section_bytes(section.name)
+        table = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
+        kind = table["info"] & 15
+        table = table[((kind == _STT_FUNC) | (kind == _STT_GNU_IFUNC)) & (table["section"] != 0)]
+        table = table[np.lexsort((table["size"], table["value"]))]
+        return Symbols(table["value"].astype(np.uint64), table["size"].astype(np.uint64),
+                       table["name"].astype(np.int64), names, table["info"] & 15 == _STT_GNU_IFUNC)
+
+    def _is_pie(self) -> bool:
+        """DF_1_PIE in the dynamic section; without one, an entry point is the only sign."""
+        width = self.word_size
+        order = "little" if self.is_little_endian else "big"
+        for segment in self.segments:
+            if segment.type == "PT_DYNAMIC":
+                data = self._read(segment.file_offset, min(segment.file_size, _MAX_NOTES))
+                for at in range(0, len(data) - 2 * width + 1, 2 * width):
+                    if int.from_bytes(data[at:at + width], order) == 0x6FFFFFFB:  # type: ignore[arg-type]
+                        return bool(int.from_bytes(data[at + width:at + 2 * width], order)  # type: ignore[arg-type]
+                                    & 0x08000000)
+                return False
+        return self.entry != 0
+
+    def _debug_paths(self, root: str) -> Iterable[tuple[str, int | None]]:
+        base = f"{root}/usr/lib/debug"
+        if self.build_id is not None and len(self.build_id) > 1:
+            text = self.build_id.hex()
+            yield f"{base}/.build-id/{text[:2]}/{text[2:]}.debug", None
+        if ".gnu_debuglink" not in self.sections:
+            return
+        link = self.section_bytes(".gnu_debuglink")
+        name = os.fsdecode(link.split(b"\0")[0])
+        if not name or "/" in name or len(link) < 5:
+            return
+        checksum = int.from_bytes(link[-4:], "little" if self.is_little_endian else "big")
+        folder = os.path.dirname(self.name)
+        inside = folder[len(root):] if root and folder.startswith(root) else folder
+        for place in (folder, f"{folder}/.debug", f"{base}{inside}"):
+            yield f"{place}/{name}", checksum
+
+    def _fits(self, found: LoadObject, checksum: int | None) -> bool:
+        """Whether ``found`` was made together with us: equal build-ids, or the link's checksum of all its bytes."""
+        if self.build_id is not None and found.build_id is not None:
+            return self.build_id == found.build_id
+        if checksum is None:
+            return False
+        total = 0
+        for at in range(0, found.size, 1 << 20):
+            total = zlib.crc32(found._read(at, min(1 << 20, found.size - at)), total)
+        return total == checksum
+
+
+def open_object(path: str) -> LoadObject:
+    """The load object in the file at ``path``. ElfError if there is none.
+
+    The path may be anybody's: only regular files are read, and opening a FIFO or a device does not wait.
+    """
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except (OSError, ValueError) as err:
+        raise ElfError(f"{path}: cannot be opened: {getattr(err, 'strerror', None) or err}") from err
+    return object_of_fd(fd, path)
+
+
+def object_of_fd(fd: int, name: str) -> LoadObject:
+    """The load object in an open file. The descriptor is ours from here on, also when ElfError is raised."""
+    file = _File(fd, name)
+    try:
+        return LoadObject(name, file.size, file.read, file.close)
+    except ElfError:
+        file.close()
+        raise
+
+
+def object_of_bytes(data: bytes, name: str) -> LoadObject:
+    """The load object in memory, such as the vDSO's image."""
+    def read(offset: int, size: int) -> bytes:
+        if size < 0 or offset < 0 or offset + size > len(data):
+            raise ElfError(f"{name}: wants {size} bytes at {offset:#x}, behind its end; it is damaged")
+        return data[offset:offset + size]
+
+    return LoadObject(name, len(data), read)
+
+
+def _extent_of_bytes(vaddr: int, data: bytes) -> Extent:
+    return Extent(vaddr, len(data), lambda offset, size: data[offset:offset + size])
+
+
+class _File:
+    """An open regular file. It lives as long as anything that can read from it, so no number is ever used twice."""
+
+    def __init__(self, fd: int, name: str) -> None:
+        self._fd, self._name = fd, name
+        status = os.fstat(fd)
+        if not stat.S_ISREG(status.st_mode):
+            self.close()
+            raise ElfError(f"{name}: not a regular file")
+        self.size = status.st_size
+
+    def read(self, offset: int, size: int) -> bytes:
+        # Checked against the size first: a damaged header must not make us allocate what no file can fill.
+        if size < 0 or offset < 0 or offset + size > self.size:
+            raise ElfError(f"{self._name}: wants {size} bytes at {offset:#x}, behind its end; the file is damaged")
+        try:
+            data = os.pread(self._fd, size, offset)
+            while len(data) < size and (more := os.pread(self._fd, size - len(data), offset + len(data))):
+                data += more
+        except OSError as err:
+            raise ElfError(f"{self._name}: cannot be read: {err.strerror}") from err
+        if len(data) < size:
+            raise ElfError(f"{self._name}: became shorter while it was read")
+        return data
+
+    def close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+    def __del__(self) -> None:
+        self.close()
+
+
+class _Stream(io.RawIOBase):
+    """What pyelftools reads from: a position over ``read``; reading at the end gives nothing, as files do."""
+
+    def __init__(self, read: Read, size: int) -> None:
+        super().__init__()
+        self._bytes_at, self._size, self._position = read, size, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise OSError(errno.EINVAL, "position before the begin")
+        self._position = base + offset
+        return self._position
+
+    def tell(self) -> int:
+        return self._position
+
+    def readinto(self, buffer: Any) -> int:
+        count = max(0, min(len(buffer), self._size - self._position))
+        buffer[:count] = self._bytes_at(self._position, count) if count else b""
+        self._position += count
+        return count
+
+
+def _number(value: str | int, enum_name: str) -> int:
+    """pyelftools gives names where it knows one; we keep the file's number."""
+    if isinstance(value, int):
+        return value
+    from elftools.elf import enums
+
+    return int(getattr(enums, enum_name)[value])
+
+
+def _build_id_of(notes: bytes, little_endian: bool) -> bytes | None:
+    """The description of the note (name ``GNU``, type 3) in a run of notes, each padded to four bytes."""
+    at = 0
+    order = "little" if little_endian else "big"
+    while at + 12 <= len(notes):
+        name_size, size, kind = (int.from_bytes(notes[at + i:at + i + 4], order) for i in (0, 4, 8))  # type: ignore[arg-type]
+        name_at = at + 12
+        body_at = name_at + (name_size + 3) // 4 * 4
+        if kind == 3 and notes[name_at:name_at + name_size] == b"GNU\0" and body_at + size <= len(notes):
+            return notes[body_at:body_at + size]
+        at = body_at + (size + 3) // 4 * 4
+    return None

@@ -1,0 +1,580 @@
+"""The wavefront: all samples of a batch climb their stacks together, one frame per turn. Pure.
+
+A turn, for n live samples, whatever their processes:
+
+    1  (space, pc) -> mapping          one binary search in all mappings of the batch
+    2  pc + shift of the mapping       a place on the line of all load objects (see ``table.py``)
+    3  place -> rule                   one binary search; new functions are decoded on the way
+    4  cfa = base + offset; the return address and the registers tracked are read from the stack
+    5  sp' = cfa, pc' = return address - 1; who has no caller leaves the wave with its reason
+
+A return address is looked up minus one, because a call may be the last instruction of its function; a pc that a
+signal interrupted is looked up as it is. ``pcs`` has what was looked up.
+
+The wave tracks fp, ip and sp alone. A sample that comes upon a rule that needs another register (frames on rbx, r10 or
+r13, whole expressions) leaves it and starts again from its leaf in a second wave that tracks them all. Rules beyond the
+two equations of step 4 are worked out one kind at a time for the samples that need them (``_general``), and code
+without rules goes by frame pointers (``frame_pointer.py``). No fallback is asked where call frame information has an
+answer.
+
+A register that is not known has the value UNKNOWN, which is no address on any machine: whatever is computed from it
+cannot be read, so nothing has to be masked, and the reason is found out when the sample leaves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from collector.unwind import frame_pointer
+from collector.unwind.expression import Unreadable, Unsupported, evaluate
+from collector.unwind.memory import Memory
+from collector.unwind.rules import Architecture, Cfa, CfaKind, How, Kind, Rule
+from collector.unwind.table import (
+    ARCHITECTURES,
+    FIRST_ORIGIN,
+    ODD_FALLBACK,
+    ODD_FULL,
+    ODD_GENERAL,
+    ROOT,
+    RuleSet,
+    Tables,
+    View,
+    how_of,
+)
+
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
+
+MAX_DEPTH = 2048
+
+UNKNOWN = 0xBAD0_0BAD_0BAD_0BAD
+_UNKNOWN = np.uint64(UNKNOWN)
+_ONE = np.uint64(1)
+# Pcs of samples that have no caller are this or more: UNKNOWN minus one, and zero minus one.
+_LAST = np.uint64(UNKNOWN - 1)
+# Addresses of user space have fewer bits; above them the number of the space is put.
+_SPACE_SHIFT = 48
+_TOP = np.uint64((1 << _SPACE_SHIFT) - 1)
+_MAX_SPACES = 1 << 15
+_MASK = (1 << 64) - 1
+# A frame pointer that far above the copy still belongs to the same stack; above it, to none.
+_NEAR = np.uint64(1 << 23)
+
+# Rows of the state, from the end: the last three columns of every view.
+_FP, _IP, _SP = -3, -2, -1
+
+
+class Stop(IntEnum):
+    """Why a stack ends. ROOT is a whole stack; all others are what kept us from it."""
+
+    ROOT = 0
+    """Call frame information leaves the return address undefined (``_start``, ``clone3``, thread entries), the return
+    address is zero, the code is a program's entry without call frame information, or, in code without it, the frame
+    pointer is zero."""
+    TRUNCATED = 1
+    """The frame lies behind the end of the copy: a larger copy would show more."""
+    NO_MAP = 2
+    """The return address lies in no executable mapping (the leaf's own pc: then there is one frame)."""
+    NO_RULE = 3
+    """No call frame information here, and no frame pointer chain either."""
+    LOOP = 4
+    """The caller's frame would not lie above this one."""
+    DEPTH = 5
+    """More frames than asked for."""
+    OUTSIDE = 6
+    """The frame lies below the copy or is not aligned: another stack, or a damaged one."""
+    NO_REGISTER = 7
+    """The rule needs a register that is not known."""
+    UNSUPPORTED = 8
+    """The rule is an expression that cannot be worked out; counted in the tables."""
+
+
+class Proof(IntEnum):
+    """What a stack found without its frame pointer is worth."""
+
+    CERTAIN = 0
+    """Nothing had to be searched for."""
+    PROVEN = 1
+    """A frame pointer was searched for, and its chain holds to its end."""
+    UNPROVEN = 2
+    """A frame pointer was searched for; its chain breaks."""
+
+
+@dataclass
+class Stacks:
+    """n samples of one architecture, of any processes. Word k of a stack is ``words[base + ((first + k) & mask)]``.
+
+    ``regs`` has the registers in DWARF order, the last one ip: 17 columns are x86-64, 9 are i386. ``words`` is u8
+    for 64-bit targets, u4 for 32-bit ones. ``low`` is the address of word 0; a stack pointer that is not a multiple of
+    the word fails softly (OUTSIDE).
+    """
+
+    space: I64
+    """(n,) number of the address space."""
+    regs: U64
+    """(n, registers)."""
+    words: npt.NDArray[Any]
+    """One array of machine words with all the stacks; a view, never copied."""
+    base: I64
+    """(n,) index in ``words`` of the ring that the stack lies in."""
+    mask: I64
+    """(n,) size of the ring in words minus one; the size is a power of two."""
+    first: I64
+    """(n,) index in the ring of word 0."""
+    low: U64
+    """(n,) address of word 0."""
+    n_words: I64
+    """(n,) words that are real."""
+    known: U64 | None = None
+    """(n,) bit r is set if register r is known; None: all are."""
+
+
+@dataclass
+class Maps:
+    """Executable mappings of all spaces of a batch, sorted by (space, start). ``pc_object = pc_runtime - bias``."""
+
+    space: I64
+    start: U64
+    end: U64
+    bias: U64
+    object: I64
+    """Number in the tables; -1: executable memory without a file."""
+
+
+@dataclass
+class Frames:
+    """The stacks found."""
+
+    pcs: U64
+    """(n, depth) leaf first, zeros behind the end. Callers: the return address minus one; the leaf and what a signal
+    interrupted: the pc itself."""
+    length: I64
+    """(n,) frames of each stack; at least one."""
+    stop: npt.NDArray[np.int8]
+    """(n,) ``Stop``."""
+    proof: npt.NDArray[np.int8]
+    """(n,) ``Proof``."""
+
+
+def unwind(stacks: Stacks, maps: Maps, tables: Tables, max_depth: int = MAX_DEPTH) -> Frames:
+    """The call stacks of a batch. ValueError if the arrays do not fit each other; bad stacks only stop early."""
+    n, arch = len(stacks.space), _architecture(stacks)
+    _validate(stacks, arch, n)
+    book = _Book(n)
+    # The number of a space has to fit above the address.
+    spaces, rank = np.unique(stacks.space, return_inverse=True)
+    for low in range(0, len(spaces), _MAX_SPACES):
+        which = np.flatnonzero((rank >= low) & (rank < low + _MAX_SPACES))
+        code = _Code(maps, tables, arch, spaces[low:low + _MAX_SPACES])
+        _unwind_some(stacks, which, (rank[which] - low).astype(np.uint64), code, book, max_depth)
+    return book.frames()
+
+
+def _unwind_some(stacks: Stacks, which: I64, rank: U64, code: _Code, book: _Book, max_depth: int) -> None:
+    space_key = rank << np.uint64(_SPACE_SHIFT)
+    fast = _Wave(stacks, which, space_key, code, code.rules.fast, book, max_depth)
+    fast.run()
+    if fast.deferred:
+        again = np.sort(np.concatenate(fast.deferred))
+        _Wave(stacks, again, space_key[which.searchsorted(again)], code, code.rules.full, book, max_depth).run()
+
+
+def _architecture(stacks: Stacks) -> Architecture:
+    for arch in ARCHITECTURES.values():
+        if stacks.regs.ndim == 2 and stacks.regs.shape[1] == arch.n_registers:
+            return arch
+    raise ValueError(f"no architecture has registers of shape {stacks.regs.shape}")
+
+
+def _validate(stacks: Stacks, arch: Architecture, n: int) -> None:
+    """What memory safety rests on: no index made of these numbers leaves ``words``."""
+    columns = (stacks.base, stacks.mask, stacks.first, stacks.low, stacks.n_words, stacks.regs)
+    if any(len(column) != n for column in columns):
+        raise ValueError("columns of different lengths")
+    if stacks.words.dtype.itemsize != arch.word_size or stacks.words.dtype.kind != "u":
+        raise ValueError(f"{arch.name} has words of {arch.word_size} bytes, not {stacks.words.dtype}")
+    size = stacks.mask + 1
+    if n and (stacks.base.min() < 0 or stacks.mask.min() < 0 or (size & stacks.mask).any() or stacks.n_words.min() < 0
+              or (stacks.base + size).max() > len(stacks.words) or (stacks.n_words > size).any()):
+        raise ValueError("a stack leads out of the words")
+
+
+class _Book:
+    """What is written down while the waves run. Row d of ``pcs`` is depth d, so that a turn writes into one row."""
+
+    def __init__(self, n: int) -> None:
+        self.pcs = np.zeros((32, n), np.uint64)
+        self.length = np.zeros(n, np.int64)
+        self.stop = np.zeros(n, np.int8)
+        self.proof = np.zeros(n, np.int8)
+
+    def record(self, depth: int, index: I64, pc: U64) -> None:
+        if depth == len(self.pcs):
+            self.pcs = np.concatenate((self.pcs, np.zeros_like(self.pcs)))
+        self.pcs[depth][index] = pc
+
+    def frames(self) -> Frames:
+        depth = int(self.length.max(initial=0))
+        pcs = np.ascontiguousarray(self.pcs[:depth].T)
+        # A sample that was started again may have been deeper before.
+        pcs[np.arange(depth) >= self.length[:, None]] = 0
+        return Frames(pcs, self.length, self.stop, self.proof)
+
+
+class _Code:
+    """All executable memory of a batch: from (space, pc) to places on the line of the tables.
+
+    Sorted ``key`` (space number above address), ``end`` in the same form, ``shift`` from run-time address to the line.
+    Row 0 covers nothing. Code without an object stays below FIRST_ORIGIN, where the line has no rules.
+    """
+
+    def __init__(self, maps: Maps, tables: Tables, arch: Architecture, spaces: I64) -> None:
+        self.tables, self.arch = tables, arch
+        self.rules: RuleSet = tables.rule_sets[arch.machine]
+        rank = np.minimum(spaces.searchsorted(maps.space), max(len(spaces) - 1, 0))
+        ours = (spaces[rank] == maps.space) & (maps.start <= _TOP) if len(spaces) else np.zeros(len(maps.space), bool)
+        key = rank[ours].astype(np.uint64) << np.uint64(_SPACE_SHIFT)
+        start, end = maps.start[ours], np.minimum(maps.end[ours], _TOP)
+        nothing = np.zeros(1, np.uint64)
+        self.key = np.concatenate((nothing, key + start))
+        self.end = np.concatenate((nothing, key + end))
+        self.shift = np.concatenate((nothing, self._shifts(start, end, maps.bias[ours], maps.object[ours])))
+
+    def _shifts(self, start: U64, end: U64, bias: U64, number: I64) -> U64:
+        """Zero where a mapping has no object, one of another architecture, or does not fit into its object."""
+        tables = self.tables
+        if not len(tables.origin):
+            return np.zeros(len(start), np.uint64)
+        known = np.where((number >= 0) & (number < len(tables.origin)), number, 0)
+        shift = tables.origin[known] - bias
+        low, high = start + shift, end + shift
+        fits = ((number == known) & (tables.machine[known] == self.arch.machine) & (low >= tables.low[known])
+                & (high <= tables.high[known]) & (low <= high))
+        return np.where(fits, shift, np.uint64(0))
+
+    def find(self, pc: U64, space_key: U64) -> tuple[I64, Bools]:
+        """(number of the mapping, whether it holds the pc) for pcs (n,)."""
+        key = np.minimum(pc, _TOP)
+        key += space_key
+        index = self.key.searchsorted(key, "right")
+        index -= 1
+        return index, key < self.end.take(index)
+
+    def grade(self, word: U64, space_key: U64) -> frame_pointer.Grades:
+        """What words (n,) are worth as return addresses in their spaces."""
+        found = np.zeros(len(word), np.int8)
+        index, inside = self.find(word - _ONE, space_key)
+        line = word + self.shift.take(index)
+        in_file = inside & (line > FIRST_ORIGIN)
+        found[inside & ~in_file] = frame_pointer.CODE
+        where = np.flatnonzero(in_file)
+        if len(where):
+            found[where] = self.tables.follows_call(line[where]) * np.int8(frame_pointer.AFTER_CALL)
+        return found
+
+    def needs_fp(self, return_address: int, space_key: U64) -> bool:
+        """Whether the code that is returned to finds its frame by the frame pointer."""
+        pc = np.array([return_address], np.uint64) - _ONE
+        index, inside = self.find(pc, space_key)
+        if not inside[0]:
+            return True
+        view = self.rules.fast
+        number = self.tables.rules_at(pc + self.shift.take(index))[0]
+        return bool(view.cfa_column[number] == view.column_of[self.arch.fp])
+
+
+@dataclass(frozen=True)
+class _Judge:
+    """What a search for a frame pointer asks about the code of one process."""
+
+    code: _Code
+    space_key: Any
+
+    def grade(self, words: U64) -> frame_pointer.Grades:
+        return self.code.grade(words, self.space_key)
+
+    def needs_fp(self, return_address: int) -> bool:
+        return self.code.needs_fp(return_address, self.space_key)
+
+
+class _Wave:
+    """The live samples of one run and their state.
+
+    regs (T, n) u8 in the order of the view's columns; who (n,) index of the sample; space_key (n,); pc (n,) as looked
+    up; exact (n,) whether the pc is that of an interrupted instruction.
+    """
+
+    def __init__(self, stacks: Stacks, which: I64, space_key: U64, code: _Code, view: View, book: _Book,
+                 max_depth: int) -> None:
+        self.code, self.view, self.book, self.max_depth = code, view, book, max_depth
+        self.tables = code.tables
+        self.who, self.space_key = which, space_key
+        region = np.stack([column[which].view(np.uint64) for column in (
+            stacks.low, stacks.n_words, stacks.first, stacks.mask, stacks.base)])
+        self.memory = Memory(stacks.words, region)
+        self.regs = np.ascontiguousarray(stacks.regs[which][:, list(view.columns)].T)
+        self.searches = stacks.known is not None
+        if stacks.known is not None:
+            bits = np.array(view.columns, np.uint64)[:, None]
+            self.regs[(stacks.known[which] >> bits) & _ONE == 0] = _UNKNOWN
+        self.pc = self.regs[_IP].copy()
+        self.exact = np.ones(len(which), bool)
+        self.deferred: list[I64] = []
+        self.depth = 0
+
+    def run(self) -> None:
+        """Climb until nobody is left."""
+        self.book.record(0, self.who, self.pc)
+        while len(self.who):
+            index, inside = self.code.find(self.pc, self.space_key)
+            if not inside.all():
+                self.leave(~inside, Stop.NO_MAP, max(self.depth, 1))
+                index = index[inside]
+            if self.depth >= self.max_depth:
+                self.leave(np.ones(len(self.who), bool), Stop.DEPTH, self.depth)
+            if not len(self.who):
+                return
+            self.book.record(self.depth, self.who, self.pc)
+            self.depth += 1
+            self.turn(self.pc + self.code.shift.take(index))
+
+    def turn(self, line: U64) -> None:
+        """Steps 3 to 5 for all live samples; ``line`` (n,) is where their pcs are on the line."""
+        view = self.view
+        number = self.tables.rules_at(line)
+        odd = view.odd.take(number)
+        if self.searches:
+            self.search_frame_pointers(number)
+        if not view.is_full and (odd & ODD_FULL).any():
+            keep = self.defer((odd & ODD_FULL) != 0)
+            number, odd, line = number[keep], odd[keep], line[keep]
+        n = len(number)
+        base = view.cfa_column.take(number)
+        base *= n
+        base += np.arange(n)
+        cfa = self.regs.take(base)
+        cfa += view.cfa_offset.take(number)
+        address = view.offset.take(number, axis=1)
+        address += cfa
+        value, ok = self.memory.read(address)
+        if not ok.all():
+            value = np.where(ok, value, _UNKNOWN)
+        new = np.empty_like(self.regs)
+        new[:-1] = np.where(view.saved.take(number, axis=1), value, self.regs[:-1])
+        new[_SP] = cfa
+        step = _Step(number, new, address[_IP + 1], cfa > self.regs[_SP])
+        if odd.any():
+            self.odd_turn(step, odd, line)
+        self.advance(step)
+
+    def advance(self, step: _Step) -> None:
+        """Step 5."""
+        new, exact = step.new, step.exact
+        pc = new[_IP] - _ONE
+        # A return address of zero has become the largest number.
+        good = step.rises & (pc < _LAST)
+        if exact is not None:
+            pc += exact
+        if not good.all():
+            self.explain(step, ~good)
+            keep = np.flatnonzero(good)
+            new, pc = new.take(keep, axis=1), pc.take(keep)
+            exact = exact[keep] if exact is not None else None
+        self.regs, self.pc = new, pc
+        self.exact = np.zeros(len(pc), bool) if exact is None else exact
+
+    def explain(self, step: _Step, bad: Bools) -> None:
+        """Let the samples that have no caller leave, each with its reason. The state is still that of this frame."""
+        where = np.flatnonzero(bad)
+        number = step.number[where]
+        if (number == ROOT).all():
+            self.leave(bad, Stop.ROOT, self.depth)
+            return
+        base = self.regs.take(self.view.cfa_column[number] * len(bad) + where)
+        return_address = step.new[_IP][where]
+        lost = return_address == _UNKNOWN
+        above = self.memory.subset(where).is_above(step.return_at[where])
+        reason = np.select(
+            (number == ROOT, lost & (base == _UNKNOWN), lost & above, lost, return_address == 0, ~step.rises[where]),
+            (Stop.ROOT, Stop.NO_REGISTER, Stop.TRUNCATED, Stop.OUTSIDE, Stop.ROOT, Stop.LOOP), Stop.NO_MAP)
+        if step.reason is not None:
+            reason = np.where(step.reason[where] >= 0, step.reason[where], reason)
+        self.leave(bad, reason, self.depth)
+
+    def leave(self, gone: Bools, reason: int | npt.NDArray[Any], length: int) -> None:
+        """Take samples out of the wave. ``reason``: one for all, or one each."""
+        who = self.who[gone]
+        self.book.stop[who] = reason
+        self.book.length[who] = length
+        self.keep(np.flatnonzero(~gone))
+
+    def defer(self, gone: Bools) -> I64:
+        """Leave samples to the wave that tracks all registers; the indices of those that stay."""
+        self.deferred.append(self.who[gone])
+        keep = np.flatnonzero(~gone)
+        self.keep(keep)
+        return keep
+
+    def keep(self, which: I64) -> None:
+        """Go on with some samples only. Every turn costs by the number of those still climbing."""
+        self.who, self.space_key, self.pc = self.who.take(which), self.space_key.take(which), self.pc.take(which)
+        self.exact = self.exact.take(which)
+        self.regs = self.regs.take(which, axis=1)
+        self.memory = self.memory.subset(which)
+
+    # -- what two equations cannot do
+
+    def odd_turn(self, step: _Step, odd: npt.NDArray[np.uint8], line: U64) -> None:
+        """Work out anew the samples whose rule is none of the plain ones, one rule at a time."""
+        step.exact = np.zeros(len(odd), bool)
+        step.reason = np.full(len(odd), -1, np.int8)
+        without = np.flatnonzero(odd & ODD_FALLBACK)
+        if len(without):
+            self.fall_back(step, without, line)
+        general = np.flatnonzero(odd & ODD_GENERAL)
+        for number in np.unique(step.number[general]).tolist():
+            which = general[step.number[general] == number]
+            rule = self.code.rules.rules[number]
+            assert rule is not None
+            self.general(step, rule, which)
+
+    def fall_back(self, step: _Step, which: I64, line: U64) -> None:
+        """Frames of code without call frame information."""
+        memory, key, leaf = self.memory.subset(which), self.space_key[which], self.exact[which]
+        hints = [self.tables.leaf_hint(place) if is_leaf else None
+                 for place, is_leaf in zip(line[which].tolist(), leaf.tolist(), strict=True)]
+        sp, fp = self.regs[_SP][which], self.regs[_FP][which]
+        found = frame_pointer.step(memory, sp, fp, leaf, hints, lambda words: self.code.grade(words, key))
+        step.new[:, which] = _UNKNOWN
+        step.new[_SP, which] = found.cfa
+        step.new[_IP, which] = np.where(found.ok, found.return_address, _UNKNOWN)
+        step.new[_FP, which] = found.fp
+        step.rises[which] = found.cfa > sp
+        beyond = memory.is_above(fp) & (fp != _UNKNOWN) & ((fp & np.uint64(memory.word_size - 1)) == 0)
+        step.reason[which] = np.select(  # type: ignore[index]
+            (found.ok, found.is_root, beyond & (fp < memory.low + _NEAR)),
+            (-1, Stop.ROOT, Stop.TRUNCATED), Stop.NO_RULE)
+        self.tables.counters.fallback_frames += int(found.ok.sum())
+        self.tables.counters.fallback_failures += int((~found.ok & ~found.is_root).sum())
+
+    def general(self, step: _Step, rule: Rule, which: I64) -> None:
+        """All equations of ``rules.py`` for the samples ``which``, which have this rule in common."""
+        frames = _SameRule(self.code, self.view, self.regs.take(which, axis=1), self.memory.subset(which))
+        cfa, asked_at = frames.cfa(rule.cfa)
+        step.new[_SP, which] = cfa
+        step.rises[which] = (cfa > frames.regs[_SP]) | rule.is_signal
+        for row, register in enumerate(self.view.columns[:-1]):
+            value, at = frames.register(how_of(rule, register, self.code.arch), row, cfa)
+            step.new[row, which] = value
+            if register == self.code.arch.ip:
+                step.return_at[which] = np.where(cfa == _UNKNOWN, asked_at, at)
+        step.exact[which] = rule.is_signal  # type: ignore[index]
+        step.reason[which[frames.unsupported]] = Stop.UNSUPPORTED  # type: ignore[index]
+
+    def search_frame_pointers(self, number: I64) -> None:
+        """Frames that are found by a frame pointer that nobody knows: search for it in the stack."""
+        needed = (self.view.cfa_column[number] == self.view.column_of[self.code.arch.fp])
+        for i in np.flatnonzero(needed & (self.regs[_FP] == _UNKNOWN)).tolist():
+            self.tables.counters.frame_chain_searches += 1
+            found = frame_pointer.search(self.memory, i, int(self.regs[_SP, i]), _Judge(self.code, self.space_key[i]))
+            if found is not None:
+                self.regs[_FP, i] = found.fp
+                proof = Proof.PROVEN if found.is_proven else Proof.UNPROVEN
+                self.book.proof[self.who[i]] = max(self.book.proof[self.who[i]], proof)
+
+
+@dataclass
+class _Step:
+    """One turn's outcome. ``return_at`` is where the return address was asked for; ``exact`` and ``reason`` (a Stop, -1
+    for none) exist only if some sample had an odd rule."""
+
+    number: I64
+    new: U64
+    return_at: U64
+    rises: Bools
+    exact: Bools | None = None
+    reason: npt.NDArray[np.int8] | None = None
+
+
+class _SameRule:
+    """Frames (k,) that have one rule in common. regs (T, k)."""
+
+    def __init__(self, code: _Code, view: View, regs: U64, memory: Memory) -> None:
+        self.code, self.view, self.regs, self.memory = code, view, regs, memory
+        self.unsupported = np.zeros(0, np.int64)
+
+    def cfa(self, rule: Cfa) -> tuple[U64, U64]:
+        """(the frame addresses, where the stack was read for them). UNKNOWN where that failed."""
+        if rule.kind == CfaKind.EXPRESSION:
+            return self.evaluate(rule.expression, None)
+        base = self.regs[self.view.column_of[rule.register]] + np.uint64(rule.offset & _MASK)
+        if rule.kind == CfaKind.DEREF:
+            return self.load(base), base
+        if rule.kind == CfaKind.PLT:
+            pushed = (self.regs[_IP] & np.uint64(15)) >= np.uint64(rule.threshold)
+            base += pushed * np.uint64(self.code.arch.word_size)
+        return base, base
+
+    def register(self, how: How, row: int, cfa: U64) -> tuple[U64, U64]:
+        """(one register of the callers, where the stack was read for it)."""
+        if how.kind == Kind.SAME:
+            return self.regs[row], cfa
+        if how.kind == Kind.UNDEFINED:
+            return np.full(len(cfa), _UNKNOWN), cfa
+        if how.kind in (Kind.EXPRESSION, Kind.VALUE_EXPRESSION):
+            value, _ = self.evaluate(how.expression, cfa)
+            return (value, cfa) if how.kind == Kind.VALUE_EXPRESSION else (self.load(value), value)
+        of_cfa = how.kind in (Kind.SAVED, Kind.VALUE)
+        at = (cfa if of_cfa else self.regs[self.view.column_of[how.register]]) + np.uint64(how.offset & _MASK)
+        return (self.load(at), at) if how.kind in (Kind.SAVED, Kind.SAVED_AT) else (at, at)
+
+    def load(self, address: U64) -> U64:
+        value, ok = self.memory.read(address)
+        return np.where(ok, value, _UNKNOWN)
+
+    def evaluate(self, expression: bytes, cfa: U64 | None) -> tuple[U64, U64]:
+        """(values of an expression, addresses that could not be read), sample by sample: these rules are rare."""
+        counters = self.code.tables.counters
+        k = self.regs.shape[1]
+        values, asked = np.full(k, _UNKNOWN), np.zeros(k, np.uint64)
+        failed = []
+        for i in range(k):
+            initial = [] if cfa is None else [int(cfa[i])]
+            counters.expressions_evaluated += 1
+            try:
+                values[i] = evaluate(expression, initial, self._register_of(i), self._word_of(i),
+                                     self.memory.word_size)
+            except Unreadable as err:
+                asked[i] = err.args[0]
+            except Unsupported:
+                counters.expressions_unsupported += 1
+                failed.append(i)
+        self.unsupported = np.union1d(self.unsupported, failed).astype(np.int64)
+        return values, asked
+
+    def _register_of(self, i: int) -> Callable[[int], int]:
+        def register(number: int) -> int:
+            column = self.view.column_of.get(number)
+            if column is None or self.regs[column, i] == _UNKNOWN:
+                raise Unsupported(f"register {number} is not known")
+            return int(self.regs[column, i])
+
+        return register
+
+    def _word_of(self, i: int) -> Callable[[int], int]:
+        memory = self.memory.subset(np.array([i]))
+
+        def word_at(address: int) -> int:
+            value, ok = memory.read(np.array([address], np.uint64))
+            if not ok[0]:
+                raise Unreadable(address)
+            return int(value[0])
+
+        return word_at

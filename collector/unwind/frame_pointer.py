@@ -1,0 +1,144 @@
+"""Frames of code without call frame information: by frame pointers, and by what its instructions say. Pure.
+
+Code built with frame pointers keeps a chain in the stack, each link two words::
+
+    fp -> [fp of the caller] [return address]     ... higher addresses ...
+                |
+                +-> [fp of its caller] [return address]
+
+A link is believed only if it lies at or above the stack pointer (so the chain rises), is aligned, lies in the copied
+stack, and its return address follows a call instruction, or lies in executable memory that has no file to look into.
+A frame pointer of zero ends the chain.
+
+A leaf may not have its link yet or any more: then the instructions around the pc tell where the return address is
+(``LeafHint``), and at last a word at the stack pointer that follows a call is believed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from collector.unwind.memory import Bools, Memory
+from collector.unwind.rules import LeafHint
+
+U64 = npt.NDArray[np.uint64]
+Grades = npt.NDArray[np.int8]
+
+# What a word is worth as a return address.
+NOT_CODE, CODE, AFTER_CALL = 0, 1, 2
+
+# How far a lost frame pointer is searched: frames of more than 64 KiB are rare, and chance hits grow with the distance.
+_SEARCH_WORDS = 8192
+_MAX_LINKS = 64
+
+
+class Judge(Protocol):
+    """What a search has to know about the code of one process."""
+
+    def grade(self, words: U64) -> Grades:
+        """What words (n,) are worth as return addresses."""
+
+    def needs_fp(self, return_address: int) -> bool:
+        """Whether the code that is returned to finds its frame by the frame pointer."""
+
+
+class Step(NamedTuple):
+    """The callers of n frames: CFA, return address and frame pointer, all u8 (n,); whether found; whether the root."""
+
+    cfa: U64
+    return_address: U64
+    fp: U64
+    ok: Bools
+    is_root: Bools
+
+
+class Found(NamedTuple):
+    """A frame pointer found by search, and whether the chain from it is proven to its end."""
+
+    fp: int
+    is_proven: bool
+
+
+def step(memory: Memory, sp: U64, fp: U64, is_leaf: Bools, hints: Sequence[LeafHint | None],
+         grade: Callable[[U64], Grades]) -> Step:
+    """The callers of n frames without call frame information. ``grade``: what words (n,) are worth as return addresses.
+
+    ``hints`` (n,) has None for all but leaves.
+    """
+    word = np.uint64(memory.word_size)
+    link, ok = memory.read(np.stack((fp, fp + word)))
+    ok = ok[0] & ok[1] & (fp >= sp) & (grade(link[1]) != NOT_CODE)
+    found = Step(fp + word + word, link[1], link[0], ok, fp == 0)
+    if is_leaf.any():
+        found = _leaf(memory, sp, fp, is_leaf, hints, grade, found)
+    found.is_root[found.ok] = False
+    return found
+
+
+def _leaf(memory: Memory, sp: U64, fp: U64, is_leaf: Bools, hints: Sequence[LeafHint | None],
+          grade: Callable[[U64], Grades], chained: Step) -> Step:
+    """Leaves: a hint of the instructions counts more than the chain, the chain more than a word at sp."""
+    word = np.uint64(memory.word_size)
+    at = np.array([hint.return_word if hint else 0 for hint in hints], np.uint64) * word + sp
+    fp_at = np.array([max(hint.fp_word, 0) if hint else 0 for hint in hints], np.uint64) * word + sp
+    has_hint = np.array([hint is not None for hint in hints], bool)
+    has_fp = np.array([hint is not None and hint.fp_word >= 0 for hint in hints], bool)
+    value, ok = memory.read(np.stack((at, fp_at)))
+    worth = grade(value[0])
+    hinted = is_leaf & has_hint & ok[0] & (worth != NOT_CODE) & (~has_fp | ok[1])
+    plain = is_leaf & ~chained.ok & ok[0] & (worth == AFTER_CALL)
+    here = hinted | plain
+    return Step(np.where(here, at + word, chained.cfa), np.where(here, value[0], chained.return_address),
+                np.where(hinted & has_fp, value[1], np.where(here, fp, chained.fp)), chained.ok | here,
+                chained.is_root)
+
+
+def search(memory: Memory, sample: int, sp: int, judge: Judge) -> Found | None:
+    """The frame pointer of a frame of which only sp and pc are known: the lowest link in its stack that can be one.
+
+    A chain is proven if every link rises and every return address follows a call up to where the chain ends: a zero,
+    the end of the copy, or a caller that does not use a frame pointer. A proven
+    chain is taken before one that breaks. The judge knows the code of this sample's process.
+    """
+    words = memory.column(sample, sp, _SEARCH_WORDS)
+    if len(words) < 2:
+        return None
+    size = memory.word_size
+    address = np.uint64(sp) + np.arange(len(words) - 1, dtype=np.uint64) * np.uint64(size)
+    saved = words[:-1]
+    # A saved frame pointer points above itself, or ends the chain, or belongs to a caller that uses none.
+    candidates = np.flatnonzero(judge.grade(words[1:]) != NOT_CODE)
+    best: Found | None = None
+    for k in candidates.tolist():
+        if not _may_link(int(saved[k]), int(address[k]), int(words[k + 1]), size, judge):
+            continue
+        if _is_proven(words, sp, k, size, judge):
+            return Found(int(address[k]), True)
+        best = best or Found(int(address[k]), False)
+    return best
+
+
+def _may_link(saved: int, address: int, return_address: int, size: int, judge: Judge) -> bool:
+    rises = saved > address and saved % size == 0
+    return rises or saved == 0 or not judge.needs_fp(return_address)
+
+
+def _is_proven(words: U64, sp: int, k: int, size: int, judge: Judge) -> bool:
+    """Follow the chain from word ``k`` on; see ``search``."""
+    for _ in range(_MAX_LINKS):
+        if k + 1 >= len(words):
+            return True
+        saved, return_address = int(words[k]), int(words[k + 1])
+        if judge.grade(words[k + 1:k + 2])[0] != AFTER_CALL:
+            return False
+        if saved == 0 or not judge.needs_fp(return_address):
+            return True
+        distance = saved - (sp + k * size)
+        if distance <= 0 or distance % size:
+            return False
+        k += distance // size
+    return True

@@ -1,0 +1,465 @@
+"""The tables of all load objects as one: which rule holds at a pc. Grows with what is hit.
+
+Every object gets a stretch of one long line of addresses, so that an object and an address in it are a single number::
+
+    pc_line = pc_object + origin[object]
+
+    0 ............. 2**48 ......................................................... 2**64
+    no object: code   | object 0        | object 1   | object 2          | ...
+    without a file    | its loads       |            |                   |
+
+On the line lie rows: row i holds from ``start[i]`` to ``start[i + 1]`` and names a rule by number. Rules are few (some
+hundreds for a large program), so a row is two numbers and the rules' columns stay in the cache. At first an object is
+one row UNDECODED. A pc that falls into such a row has its FDE decoded, and the rows of the function take their place in
+the line. What lies between two FDEs is known as a hole as soon as it is hit, by the FDEs' own ranges: frame pointers
+are tried there, and no rule of a neighbour is ever used. Special rules have the same number in all architectures.
+
+A rule set compiles the rules of one architecture into columns. The fast view tracks fp, ip and sp alone, which is all
+that nearly every frame needs; the full view tracks every register. What a view cannot do in two equations is marked
+odd.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from collector.elf import LoadObject
+from collector.errors import ElfError
+from collector.unwind.cfi import CfiSection, Index, search_table
+from collector.unwind.i386 import I386
+from collector.unwind.rules import Architecture, CfaKind, How, Kind, LeafHint, Rule
+from collector.unwind.x86_64 import X86_64
+
+T = TypeVar("T", bound=np.generic)
+U64 = npt.NDArray[np.uint64]
+I64 = npt.NDArray[np.int64]
+
+ARCHITECTURES = {X86_64.machine: X86_64, I386.machine: I386}
+
+# Rules with a number of their own.
+UNDECODED, HOLE, ROOT = 0, 1, 2
+
+# Marks of a rule in a view.
+ODD_FALLBACK, ODD_GENERAL, ODD_FULL = 1, 2, 4
+
+FIRST_ORIGIN = 1 << 48
+_MAX_SPAN = 1 << 40
+# Room around the loads: mappings are whole pages, of 64 KiB at most.
+_MARGIN = 1 << 16
+_IMPOSSIBLE = 1 << 63
+_MASK = (1 << 64) - 1
+# A program's entry code has no caller; this many bytes of it, where no call frame information says so.
+_ENTRY_BYTES = 128
+# Holes are looked at in windows of this size.
+_WINDOW = 1 << 16
+_ROOM = 256
+
+
+@dataclass
+class Counters:
+    """What happened in the tables so far. Damage and gaps are counted, never hidden."""
+
+    fdes_decoded: int = 0
+    fdes_damaged: int = 0
+    holes: int = 0
+    objects_without_cfi: int = 0
+    objects_damaged: int = 0
+    rules: int = 0
+    expressions_evaluated: int = 0
+    expressions_unsupported: int = 0
+    fallback_frames: int = 0
+    fallback_failures: int = 0
+    frame_chain_searches: int = 0
+
+
+class View:
+    """The rules as columns over the tracked registers; arrays with room, filled up to the number of rules.
+
+    ``columns``: DWARF numbers, the last three fp, ip, sp. Per rule (R,): ``odd``, ``cfa_column``, ``cfa_offset``. Per
+    tracked register but sp and rule (T-1, R): ``saved`` (else the same) and ``offset`` from the CFA.
+    """
+
+    def __init__(self, arch: Architecture, columns: tuple[int, ...]) -> None:
+        self.arch, self.columns = arch, columns
+        self.column_of = {register: i for i, register in enumerate(columns)}
+        self.is_full = len(columns) == arch.n_registers
+        tall = (len(columns) - 1, _ROOM)
+        self.odd = np.zeros(_ROOM, np.uint8)
+        self.cfa_column = np.zeros(_ROOM, np.int64)
+        self.cfa_offset = np.zeros(_ROOM, np.uint64)
+        self.saved = np.zeros(tall, bool)
+        self.offset = np.zeros(tall, np.uint64)
+
+    def _grow(self) -> None:
+        self.odd, self.cfa_column = _doubled(self.odd), _doubled(self.cfa_column)
+        self.cfa_offset, self.offset = _doubled(self.cfa_offset), _doubled(self.offset)
+        self.saved = _doubled(self.saved)
+
+    def put(self, number: int, rule: Rule | None) -> None:
+        """Compile one rule; None for the special ones."""
+        if number >= len(self.odd):
+            self._grow()
+        if rule is None:
+            self._put_special(number)
+            return
+        cfa = rule.cfa
+        known = cfa.kind == CfaKind.EXPRESSION or cfa.register in self.column_of
+        self.cfa_column[number] = self.column_of.get(cfa.register, -1) if cfa.kind != CfaKind.EXPRESSION else -1
+        self.cfa_offset[number] = cfa.offset & _MASK
+        odd = 0 if cfa.kind == CfaKind.REGISTER and not rule.is_signal else ODD_GENERAL
+        if not known or cfa.kind == CfaKind.EXPRESSION:
+            odd |= ODD_FULL
+        for row, register in enumerate(self.columns[:-1]):
+            odd |= self._put_register(number, row, how_of(rule, register, self.arch))
+        self.odd[number] = odd & ~ODD_FULL if self.is_full else odd
+
+    def _put_special(self, number: int) -> None:
+        self.cfa_column[number] = self.column_of[self.arch.fp if number == HOLE else self.arch.sp]
+        self.odd[number] = ODD_FALLBACK if number == HOLE else 0
+        self.saved[:, number] = True
+        self.offset[:, number] = _IMPOSSIBLE
+
+    def _put_register(self, number: int, row: int, how: How) -> int:
+        """Compile one register; the marks that its rule needs. An undefined one is read from where nothing is."""
+        self.saved[row, number] = how.kind != Kind.SAME
+        self.offset[row, number] = how.offset & _MASK if how.kind == Kind.SAVED else _IMPOSSIBLE
+        if how.kind in (Kind.SAME, Kind.SAVED, Kind.UNDEFINED):
+            return 0
+        if how.kind in (Kind.EXPRESSION, Kind.VALUE_EXPRESSION):
+            return ODD_GENERAL | ODD_FULL
+        if how.kind != Kind.VALUE and how.register not in self.column_of:
+            return ODD_GENERAL | ODD_FULL
+        return ODD_GENERAL
+
+
+def _doubled(old: npt.NDArray[T]) -> npt.NDArray[T]:
+    """The same array with twice the room in its last axis."""
+    return np.concatenate((old, np.zeros_like(old)), axis=-1)
+
+
+def how_of(rule: Rule, register: int, arch: Architecture) -> How:
+    """How the caller's ``register`` is found, also where the rule does not mention it."""
+    for number, how in rule.registers:
+        if number == register:
+            return how
+    return How(Kind.SAME if register in arch.callee_saved else Kind.UNDEFINED)
+
+
+class RuleSet:
+    """All rules met of one architecture, each once, and their two views."""
+
+    def __init__(self, arch: Architecture, counters: Counters) -> None:
+        self.arch, self._counters = arch, counters
+        self.fast = View(arch, arch.fast_columns)
+        self.full = View(arch, arch.all_columns)
+        self._numbers: dict[Rule, int] = {}
+        self.rules: list[Rule | None] = []
+        for _ in (UNDECODED, HOLE, ROOT):
+            self._append(None)
+
+    def number_of(self, rule: Rule) -> int:
+        """The rule's number. ROOT if it leaves the return address undefined, HOLE if it makes no sense."""
+        number = self._numbers.get(rule)
+        if number is None:
+            number = self._numbers[rule] = self._classify(rule)
+        return number
+
+    def _classify(self, rule: Rule) -> int:
+        how = how_of(rule, self.arch.ip, self.arch)
+        if how.kind == Kind.UNDEFINED:
+            return ROOT
+        registers = [how.register for _, how in rule.registers] + [rule.cfa.register]
+        if how.kind == Kind.SAME or max(registers) >= self.arch.n_registers:
+            return HOLE
+        return self._append(rule)
+
+    def _append(self, rule: Rule | None) -> int:
+        number = len(self.rules)
+        self.rules.append(rule)
+        self.fast.put(number, rule)
+        self.full.put(number, rule)
+        self._counters.rules += rule is not None
+        return number
+
+
+@dataclass(frozen=True)
+class Source:
+    """One section and the index over it. ``base`` is taken off the index's offsets."""
+
+    section: CfiSection
+    index: Index
+    base: int
+
+
+@dataclass
+class _Object:
+    """What the tables keep of one load object. ``sources`` is made at the first hit."""
+
+    load_object: LoadObject
+    arch: Architecture | None
+    origin: int
+    low: int
+    high: int
+    sources: list[Source] | None = None
+    tried_debug: bool = False
+
+
+class Tables:
+    """Rules of all load objects of a recording, shared by all its processes."""
+
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.rule_sets = {machine: RuleSet(arch, self.counters) for machine, arch in ARCHITECTURES.items()}
+        self._objects: list[_Object] = []
+        self._next = FIRST_ORIGIN
+        # Objects, as arrays: origin u8, the ends of their stretch of the line u8, machine i8.
+        self.origin = np.zeros(0, np.uint64)
+        self.low = np.zeros(0, np.uint64)
+        self.high = np.zeros(0, np.uint64)
+        self.machine = np.zeros(0, np.int64)
+        # Rows: start on the line u8 ascending, rule i8.
+        self.start = np.zeros(1, np.uint64)
+        self.rule = np.full(1, HOLE, np.int64)
+        self._call_sites: dict[int, bool] = {}
+        self._hints: dict[int, LeafHint | None] = {}
+
+    # -- objects
+
+    def add_object(self, load_object: LoadObject) -> int:
+        """Give a load object its stretch of the line; its number. Cheap: no call frame information is read yet.
+
+        The tables read from the object later on: leave it open. An object of another architecture, or without
+        anything to load, is taken as well; its code is then unwound by frame pointers.
+        """
+        arch = ARCHITECTURES.get(load_object.machine)
+        if arch is not None and arch.word_size != load_object.word_size:
+            arch = None  # x32
+        loads = load_object.loads
+        low = max(min((s.vaddr for s in loads), default=0) - _MARGIN, 0)
+        high = max((s.vaddr + s.memory_size for s in loads), default=0) + _MARGIN
+        if high - low > _MAX_SPAN or self._next + high - low >= _IMPOSSIBLE:
+            self.counters.objects_damaged += 1
+            arch, low, high = None, 0, 0
+        self._place(load_object, arch, low, high)
+        return len(self._objects) - 1
+
+    def close(self) -> None:
+        """Close all load objects."""
+        for known in self._objects:
+            known.load_object.close()
+
+    def _place(self, load_object: LoadObject, arch: Architecture | None, low: int, high: int) -> None:
+        start = self._next
+        end = self._next = start + high - low
+        self._objects.append(_Object(load_object, arch, (start - low) & _MASK, start, end))
+        self.origin = np.append(self.origin, np.uint64((start - low) & _MASK))
+        self.low = np.append(self.low, np.uint64(start))
+        self.high = np.append(self.high, np.uint64(end))
+        self.machine = np.append(self.machine, np.int64(arch.machine if arch else -1))
+        if end > start:
+            self.start = np.append(self.start, np.uint64(start))
+            self.rule = np.append(self.rule, np.int64(UNDECODED if arch else HOLE))
+
+    def _object_at(self, pc_line: int) -> _Object | None:
+        # An object without addresses shares its start with the next one, which is the last to start there.
+        index = int(self.low.searchsorted(np.uint64(pc_line), "right")) - 1
+        return self._objects[index] if index >= 0 and pc_line < self._objects[index].high else None
+
+    # -- rules
+
+    def rules_at(self, pc_line: U64) -> I64:
+        """The numbers of the rules at places of the line (n,), decoding what is hit for the first time."""
+        number = self.rule.take(self.start.searchsorted(pc_line, "right") - 1)
+        while not number.all():
+            self._decode(np.unique(pc_line[number == UNDECODED]))
+            number = self.rule.take(self.start.searchsorted(pc_line, "right") - 1)
+        return number
+
+    def _decode(self, pcs_line: U64) -> None:
+        """Decode what covers these places, all of which are UNDECODED, and merge the rows into the line."""
+        starts: list[int] = []
+        numbers: list[int] = []
+        terminators: list[int] = []
+        done = 0
+        for pc_line in pcs_line.tolist():
+            if pc_line < done:
+                continue
+            row = int(self.start.searchsorted(np.uint64(pc_line), "right")) - 1
+            low = max(int(self.start[row]), done)
+            high = int(self.start[row + 1]) if row + 1 < len(self.start) else self._next
+            known = self._object_at(pc_line)
+            if known is None:
+                rows, done = [(low, HOLE)], high
+            else:
+                rows, done = self._rows_around(known, pc_line, low, min(high, known.high))
+            starts += [start for start, _ in rows]
+            numbers += [number for _, number in rows]
+            if done < high:
+                terminators.append(done)
+        self._merge(starts, numbers, terminators)
+
+    def _merge(self, starts: list[int], numbers: list[int], terminators: list[int]) -> None:
+        """Of rows with equal starts the newly decoded one counts, then the old one, then a terminator."""
+        start = np.concatenate((np.array(terminators, np.uint64), self.start, np.array(starts, np.uint64)))
+        rule = np.concatenate((np.full(len(terminators), UNDECODED), self.rule, np.array(numbers, np.int64)))
+        order = np.argsort(start, kind="stable")
+        start, rule = start[order], rule[order]
+        last = np.append(start[1:] != start[:-1], True)
+        self.start, self.rule = start[last], rule[last]
+
+    def _rows_around(self, known: _Object, pc_line: int, low: int, high: int) -> tuple[list[tuple[int, int]], int]:
+        """Rows for the function or hole around a place, cut to ``[low, high)``, and where they end."""
+        assert known.arch is not None
+        origin = known.origin - (1 << 64) if known.origin >> 63 else known.origin
+        pc, hole_low, hole_high = pc_line - origin, low - origin, high - origin
+        for source in self._sources(known):
+            rows, begin, end = self._look_up(source, known.arch, pc)
+            if rows:
+                end = min(end, hole_high)
+                return [(max(start, hole_low) + origin, number) for start, number in rows if start < end], end + origin
+            hole_low, hole_high = max(hole_low, begin), min(hole_high, end)
+        self.counters.holes += 1
+        rows, end = self._hole(known, pc, hole_low, hole_high)
+        return [(start + origin, number) for start, number in rows], end + origin
+
+    def _look_up(self, source: Source, arch: Architecture, pc: int) -> tuple[list[tuple[int, int]], int, int]:
+        """(rows, begin, end) of the function at an object's address, or ([], begin, end) of the hole around it."""
+        begins = source.index.begin
+        at = int(begins.searchsorted(np.uint64(pc), "right")) - 1
+        hole_end = int(begins[at + 1]) if at + 1 < len(begins) else _MASK
+        if at < 0:
+            return [], 0, hole_end
+        try:
+            fde = source.section.fde_at(int(source.index.offset[at]) - source.base)
+            if not fde.begin <= pc < fde.end:
+                return [], min(max(fde.end, int(begins[at])), pc), hole_end
+            rows = source.section.rows_of(fde)
+        except ElfError:
+            self.counters.fdes_damaged += 1
+            return [], min(int(begins[at]), pc), hole_end
+        self.counters.fdes_decoded += 1
+        number_of = self.rule_sets[arch.machine].number_of
+        return [(start, number_of(rule)) for start, rule in rows], fde.begin, fde.end
+
+    # -- sources
+
+    def _sources(self, known: _Object) -> list[Source]:
+        """The sections of an object, best first. ``.debug_frame``, here or in a debug file, only fills holes."""
+        if known.sources is None:
+            known.sources = []
+            for find in (_eh_frame, _debug_frame):
+                try:
+                    if (source := find(known.load_object, known.arch)) is not None:
+                        known.sources.append(source)
+                except ElfError:
+                    self.counters.objects_damaged += 1
+            if not known.sources and (source := self._separate_source(known)) is not None:
+                known.sources.append(source)
+            self.counters.objects_without_cfi += not known.sources
+        return known.sources
+
+    def _separate_source(self, known: _Object) -> Source | None:
+        try:
+            debug = known.load_object.debug_object()
+            return _debug_frame(debug, known.arch) if debug is not None else None
+        except ElfError:
+            return None
+
+    # -- what no section covers
+
+    def _hole(self, known: _Object, pc: int, low: int, high: int) -> tuple[list[tuple[int, int]], int]:
+        """Rows of the part of a hole that lies in the window of ``pc``, and where they end.
+
+        Entry code and signal trampolines have rules of their own there, all else is HOLE.
+        """
+        low, high = max(low, pc & -_WINDOW), min(high, (pc & -_WINDOW) + _WINDOW)
+        special = self._trampolines(known, low, high)
+        entry = known.load_object.entry
+        if entry and low <= entry < high:
+            special.append((entry, min(entry + _ENTRY_BYTES, high), ROOT))
+        rows = [(low, HOLE)]
+        for begin, end, number in sorted(special):
+            begin = max(begin, rows[-1][0])
+            rows += [(begin, number), (max(end, begin + 1), HOLE)]
+        return [row for row in rows if row[0] < high], high
+
+    def _trampolines(self, known: _Object, low: int, high: int) -> list[tuple[int, int, int]]:
+        """(begin, end, rule) of trampolines in ``[low, high)``. They begin a byte early: a handler returns to the
+        first instruction, and return addresses are looked up minus one."""
+        assert known.arch is not None
+        text = self._text(known, low, high - low + 16)
+        found = []
+        for code, rule in known.arch.trampolines:
+            at = text.find(code)
+            while at >= 0:
+                number = self.rule_sets[known.arch.machine].number_of(rule)
+                found.append((low + at - 1, low + at + len(code), number))
+                at = text.find(code, at + 1)
+        return found
+
+    def _text(self, known: _Object, vaddr: int, size: int) -> bytes:
+        try:
+            return known.load_object.read_at(vaddr, size)
+        except ElfError:
+            return b""
+
+    def follows_call(self, return_line: U64) -> npt.NDArray[np.bool_]:
+        """Whether a call instruction ends at places of the line (n,); False where there is no file to look into."""
+        sites = self._call_sites
+        return np.array([sites[place] if place in sites else self._inspect_call(place)
+                         for place in return_line.tolist()], bool)
+
+    def _inspect_call(self, return_line: int) -> bool:
+        known = self._object_at(return_line - 1)
+        found = False
+        if known is not None and known.arch is not None:
+            size = known.arch.longest_call
+            vaddr = (return_line - known.origin) & _MASK
+            # A call may be the first thing in its segment: look at fewer bytes then.
+            found = any(known.arch.is_call_before(self._text(known, vaddr - n, n)) for n in (size, 5, 2) if vaddr >= n)
+        self._call_sites[return_line] = found
+        return found
+
+    def leaf_hint(self, pc_line: int) -> LeafHint | None:
+        """What the instructions around a pc say about where its return address is."""
+        if pc_line not in self._hints:
+            known = self._object_at(pc_line)
+            self._hints[pc_line] = None if known is None or known.arch is None else self._find_hint(known, pc_line)
+        return self._hints[pc_line]
+
+    def _find_hint(self, known: _Object, pc_line: int) -> LeafHint | None:
+        assert known.arch is not None
+        vaddr = (pc_line - known.origin) & _MASK
+        before = self._text(known, vaddr - 8, 8) if vaddr >= 8 else b""
+        after = self._text(known, vaddr, 16)
+        for hint in known.arch.leaf_hints:
+            if hint.before.search(before) and hint.after.match(after):
+                return hint
+        return None
+
+
+def _eh_frame(load_object: LoadObject, arch: Architecture | None) -> Source | None:
+    assert arch is not None
+    hdr = load_object.eh_frame_hdr()
+    if hdr is not None:
+        vaddr, index = search_table(hdr, arch.word_size)
+        extent = load_object.extent_at(vaddr)
+        if extent is not None:
+            section = CfiSection(extent, arch)
+            return Source(section, index, vaddr) if index is not None else Source(section, section.index(), 0)
+    extent = load_object.eh_frame()
+    return None if extent is None else _indexed(CfiSection(extent, arch))
+
+
+def _debug_frame(load_object: LoadObject, arch: Architecture | None) -> Source | None:
+    assert arch is not None
+    extent = load_object.debug_frame()
+    return None if extent is None else _indexed(CfiSection(extent, arch, is_debug=True))
+
+
+def _indexed(section: CfiSection) -> Source:
+    return Source(section, section.index(), 0)
