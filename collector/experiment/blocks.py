@@ -35,8 +35,9 @@ from collector.experiment.records import BLOCK_SIZE, HEAD, KIND_CLOSED, KIND_EMP
 
 # The most that is allocated ahead at once; a file doubles until then.
 AHEAD_MAX = 1 << 20
-# What a text file keeps allocated for its last lines.
+# What a text file keeps allocated for its last lines, and of that for the very last ones.
 TEXT_RESERVE = 4096
+TEXT_RESERVE_END = 512
 # A window starts and ends where the kernel lets mappings start: 4 KiB on x86-64, up to 64 KiB on aarch64.
 _WINDOW_UNIT = max(BLOCK_SIZE, mmap.ALLOCATIONGRANULARITY)
 
@@ -247,11 +248,8 @@ class PacketFile(GrowingFile):
 class TextFile(GrowingFile):
     """An XML file of several roots, padded with NULs; its last byte is a newline."""
 
-    def append(self, text: bytes, last: bool = False) -> None:
-        """Append whole lines. With ``last`` the space kept in reserve may be used; else DiskFull comes before
-        it.
-        """
-        reserve = 0 if last else TEXT_RESERVE
+    def append(self, text: bytes, reserve: int = TEXT_RESERVE) -> None:
+        """Append whole lines. Raises DiskFull if fewer than ``reserve`` bytes would be left for later lines."""
         window = self._reach(self.used + len(text) + reserve)
         window[-1] = ord("\n")
         start = self.used - self._window_start

@@ -28,6 +28,7 @@ from collector.errors import ExperimentError
 from collector.experiment import overview
 from collector.experiment.blocks import (
     TEXT_RESERVE,
+    TEXT_RESERVE_END,
     DiskFull,
     GrowingFile,
     PacketFile,
@@ -67,7 +68,7 @@ class Recorder:
     """An experiment that is being written. Times are absolute CLOCK_MONOTONIC nanoseconds."""
 
     def __init__(self, path: Path, directory_fd: int, header: Header, log: TextFile, map_file: TextFile,
-                 frame_file: PacketFile) -> None:
+                 frame_file: PacketFile, usage: Usage) -> None:
         """Internal; use ``create``."""
         self.path = path
         self.header = header
@@ -86,6 +87,8 @@ class Recorder:
         self._log_pending: list[bytes] = []
         self._map_pending: list[bytes] = []
         self._last_sample = 0
+        self._sample_ns = header.start_ns
+        self._usage = usage
         self._latest_ns = header.start_ns
         self._data_closed = False
 
@@ -148,7 +151,8 @@ class Recorder:
         return cls(path, directory_fd, header,
                    log=TextFile(directory_fd, "log.xml", len(log), allocated),
                    map_file=TextFile(directory_fd, "map.xml"),
-                   frame_file=PacketFile(directory_fd, "data.frameinfo", len(empty), len(empty)))
+                   frame_file=PacketFile(directory_fd, "data.frameinfo", len(empty), len(empty)),
+                   usage=usage)
 
     # Data
 
@@ -200,13 +204,15 @@ class Recorder:
         """A sample ends; ``usage`` is cumulative."""
         if self._refuses(0):
             return
-        number = self._last_sample + 1
         self._latest(time_ns)
-        header = self.header
+        self._data(lambda: self._add_sample(usage, time_ns, label))
+
+    def _add_sample(self, usage: Usage, time_ns: int, label: str) -> None:
+        number, header = self._last_sample + 1, self.header
         content = overview.record(usage, header.wsize, header.pid, number, header.start_ns, time_ns)
-        if self._data(lambda: overview.append(self._directory_fd, content)):
-            self._last_sample = number
-            self._say(self._log_lines.sample(time_ns, number, label))
+        overview.append(self._directory_fd, content)
+        self._last_sample, self._sample_ns, self._usage = number, time_ns, usage
+        self._say(self._log_lines.sample(time_ns, number, label))
 
     # Events
 
@@ -278,14 +284,16 @@ class Recorder:
             self._close_file(file)
 
     def close(self, time_ns: int, label: str = LABEL_CLOSE, usage: Usage | None = None) -> None:
-        """End the experiment properly: the last sample if ``usage`` is given, then the exit event.
-        Idempotent.
+        """End the experiment: a last sample, unless one ended at ``time_ns``, then the exit event. Idempotent.
+
+        Without ``usage`` nothing more has been used since the last sample.
         """
         if self.closed:
             return
-        if usage is not None:
-            self.sample(usage, time_ns, label)
-        self.close_data()
+        self.close_data()  # this also frees what was allocated ahead, so that there is room for the rest
+        if self._sample_ns < time_ns:
+            with suppress(ExperimentError):
+                self._add_sample(usage or self._usage, time_ns, label)
         self._say(self._log_lines.exit(time_ns))
         self._flush(last=True)
         self._close_file(self._log)
@@ -340,16 +348,17 @@ class Recorder:
             raise ExperimentError(f"{self.path} was deleted while it was recorded; recording has stopped")
 
     def _flush(self, last: bool = False) -> None:
-        """Write what is pending. After a failure the map stays as it is, and the log may use its reserve."""
+        """Write what is pending. After a failure the map stays as it is; the log uses its reserve while it lasts."""
         if self._map_pending and not self.stopped:
             lines, self._map_pending = self._map_pending, []
             self._data(lambda: self._map.append(b"".join(lines)))
-        if self._log_pending:
-            lines, self._log_pending = self._log_pending, []
-            try:
-                self._log.append(b"".join(lines), last or self.stopped is not None)
-            except ExperimentError as error:
-                self.stopped = self.stopped or error
+        lines, self._log_pending = self._log_pending, []
+        if lines and not self.stopped and self._data(lambda: self._log.append(b"".join(lines))):
+            return
+        for line in [*lines, *self._log_pending] if self.stopped else ():
+            with suppress(ExperimentError):
+                self._log.append(line, 0 if last else TEXT_RESERVE_END)
+        self._log_pending = []
 
     def _close_file(self, file: GrowingFile) -> None:
         try:
