@@ -76,6 +76,13 @@ def perf_allowed() -> None:
         unavailable(reason)
 
 
+@pytest.fixture(scope="session")
+def userfaultfd_allowed() -> None:
+    """For tests whose target answers page faults of the kernel itself: root, or the kernel's permission."""
+    if os.geteuid() != 0 and _read("/proc/sys/vm/unprivileged_userfaultfd").strip() != "1":
+        unavailable("userfaultfd needs root or sysctl vm.unprivileged_userfaultfd=1")
+
+
 # --- workloads ------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,147 @@
+"""The judges judged: every workload does what it says, and says what it did, without any collector around."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Workload = Callable[..., Path]
+
+
+def _lines(program: Path, *arguments: object) -> list[dict[str, Any]]:
+    command = [str(program), *map(str, arguments)]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def _truth(program: Path, *arguments: object) -> dict[str, Any]:
+    (truth,) = _lines(program, *arguments)
+    return truth
+
+
+@pytest.mark.parametrize("flags", [("-O0",), ("-O2",), ("-O2", "-static", "-s")], ids=" ".join)
+def test_split_divides_its_time_as_one_to_three_to_seven(workload: Workload, flags: tuple[str, ...]) -> None:
+    truth = _truth(workload("split", *flags), 0.63)
+    assert len({thread["tid"] for thread in truth["threads"]}) == 3
+    for thread in truth["threads"]:
+        parts = [thread["leaf_one"], thread["leaf_three"], thread["leaf_seven"]]
+        assert sum(parts) == pytest.approx(thread["cpu_s"], rel=0.02)
+        assert [part / sum(parts) for part in parts] == pytest.approx([1 / 11, 3 / 11, 7 / 11], abs=0.02)
+    assert truth["user_s"] + truth["system_s"] == pytest.approx(0.63, rel=0.1)
+
+
+def test_usersys_divides_its_time_between_user_and_system(workload: Workload) -> None:
+    truth = _truth(workload("usersys"), 0.7, 61)
+    assert truth["in_user"] / (truth["in_user"] + truth["in_system"]) == pytest.approx(0.61, abs=0.02)
+    assert truth["user_s"] / (truth["user_s"] + truth["system_s"]) == pytest.approx(0.61, abs=0.1)
+
+
+def _waits_without_using_cpu(workload: Workload, scenario: str) -> None:
+    truth = _truth(workload("states"), scenario, 5, 23)
+    (thread,) = truth["threads"]
+    assert 0.115 <= thread["wall_s"] < 0.2
+    assert thread["cpu_s"] < 0.01
+    assert truth["turns"] == 5
+
+
+@pytest.mark.parametrize("scenario", ["mutex", "condvar", "futex", "nanosleep", "poll", "epoll", "pipe"])
+def test_states_waits_for_locks_and_sleeps(workload: Workload, scenario: str) -> None:
+    _waits_without_using_cpu(workload, scenario)
+
+
+@pytest.mark.usefixtures("userfaultfd_allowed")
+@pytest.mark.parametrize("scenario", ["data", "text", "kernel"])
+def test_states_waits_for_pages(workload: Workload, scenario: str) -> None:
+    _waits_without_using_cpu(workload, scenario)
+
+
+def test_states_spins_with_a_fifth_of_one_cpu_each(workload: Workload) -> None:
+    truth = _truth(workload("states"), "spin", 1, 701)
+    assert len({thread["tid"] for thread in truth["threads"]}) == 5
+    for thread in truth["threads"]:
+        assert thread["wall_s"] == pytest.approx(0.701, abs=0.1)
+        assert thread["cpu_s"] <= 0.35  # a fifth is 0.14; less still when others use this CPU
+
+
+def test_states_is_stopped_for_a_known_time(workload: Workload) -> None:
+    truth = _truth(workload("states"), "stop", 3, 41)
+    (thread,) = truth["threads"]
+    assert 0.123 <= truth["stopped_s"] < 0.2
+    assert thread["wall_s"] - thread["cpu_s"] >= truth["stopped_s"] - 0.01
+
+
+@pytest.mark.parametrize("scenario", ["ud2", "int3", "trap"])
+def test_states_traps_and_goes_on(workload: Workload, scenario: str) -> None:
+    truth = _truth(workload("states"), scenario, 3, 31)
+    (thread,) = truth["threads"]
+    assert thread["cpu_s"] == pytest.approx(0.093, abs=0.02)
+    assert truth["traps"] > 1000
+
+
+def test_sites_sleep_their_own_times(workload: Workload) -> None:
+    truth = _truth(workload("sites"), 2)
+    expected = {f"site_{n}": 2e-3 * ms for n, ms in enumerate((2, 3, 5, 7, 11, 13, 17, 19, 23, 29))}
+    for site, at_least_s in expected.items():
+        assert at_least_s <= truth["sites"][site] < at_least_s + 0.05
+
+
+def test_forks_has_every_kind_of_descendant(workload: Workload) -> None:
+    lines = _lines(workload("forks"), 3)
+    assert Counter(line["role"] for line in lines) == {
+        "founder": 1, "fork": 23, "third": 1, "spawned": 1, "in_system": 1, "in_popen": 1, "vforked": 1,
+        "clone_sigchld": 1, "clone_silent": 1, "daemon_parent": 1, "daemon": 1, "last": 1,
+    }  # fmt: skip
+    by_role = {line["role"]: line for line in lines if line["role"] != "fork"}
+    forks = {line["number"]: line for line in lines if line["role"] == "fork"}
+    assert sorted(forks) == list(range(1, 24))
+    assert {fork["parent"] for fork in forks.values()} == {by_role["founder"]["pid"]}
+    assert by_role["third"]["pid"] == by_role["last"]["pid"] == forks[3]["pid"]
+    children = ("spawned", "vforked", "clone_sigchld", "clone_silent", "daemon_parent")
+    assert {by_role[role]["parent"] for role in children} == {by_role["third"]["pid"]}
+    assert by_role["daemon"]["parent"] != by_role["third"]["pid"]
+    assert all(line["work_s"] >= 0.003 for line in lines)
+
+
+def test_pingpong_switches_twice_a_round(workload: Workload) -> None:
+    truth = _truth(workload("pingpong"), 5003)
+    assert truth["n_voluntary"] + truth["n_involuntary"] >= 2 * 5003
+
+
+def test_sleepers_sleep(workload: Workload) -> None:
+    truth = _truth(workload("sleepers"), 31, 0.1)
+    assert truth["asleep_s"] >= 31 * 0.1
+    assert truth["user_s"] + truth["system_s"] < 0.05
+
+
+def test_recurse_is_as_deep_as_asked(workload: Workload) -> None:
+    shallow, deep = (_truth(workload("recurse"), depth, 0.01) for depth in (101, 10_007))
+    frame_bytes = (deep["stack_bytes"] - shallow["stack_bytes"]) / (10_007 - 101)
+    assert frame_bytes >= 16
+    assert frame_bytes == int(frame_bytes)
+
+
+@pytest.mark.parametrize("stack", [(), ("alt",)], ids=["same stack", "own stack"])
+def test_sigframe_works_in_the_handler_and_below(workload: Workload, stack: tuple[str, ...]) -> None:
+    truth = _truth(workload("sigframe"), 0.11, *stack)
+    assert truth["signals"] == 11
+    assert truth["handler_work"] == pytest.approx(0.055, abs=0.02)
+    assert truth["inner"] == pytest.approx(0.055, abs=0.02)
+
+
+def test_eintr_counts_none_when_undisturbed(workload: Workload) -> None:
+    truth = _truth(workload("eintr"), 0.2)
+    assert min(truth["calls"].values()) >= 5
+    assert set(truth["eintr"].values()) == {0}
+
+
+def test_busy_does_the_same_work_in_every_thread(workload: Workload) -> None:
+    truth = _truth(workload("busy"), 3, 211)
+    assert len(truth["threads_cpu_s"]) == 3
+    assert sum(truth["threads_cpu_s"]) == pytest.approx(truth["cpu_s"], rel=0.1)
