@@ -7,7 +7,7 @@ What happens at the clock's rate comes as arrays, never as single values.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -108,6 +108,17 @@ class Edge(IntEnum):
     OUT_PREEMPTED = 2
 
 
+class Reason(IntEnum):
+    """Why a thread left its CPU, as far as the kernel's call chain tells."""
+
+    UNKNOWN = 0
+    SLEEP = 1
+    LOCK = 2
+    USER_FAULT = 3  # on a page that user code touched
+    KERNEL_FAULT = 4  # on a page that a system call touched
+    STOPPED = 5
+
+
 @dataclass(slots=True)
 class ClockSamples:
     """n clock samples in time order. The stacks stay where the kernel wrote them: ``words`` is a view, valid until
@@ -117,7 +128,7 @@ class ClockSamples:
     pid: Array  # i8 (n,)
     tid: Array  # i8 (n,)
     cpu: Array  # i4 (n,)
-    mode: Array  # i1 (n,) Mode
+    mode: Array  # i1 (n,) Mode (of a clock sample) or Reason (of a thread leaving its CPU)
     abi: Array  # i1 (n,) 32 or 64: the bits of the code that ran; 0 where no registers were had
     regs: Array  # u8 (n, 17) in DWARF order of x86-64
     words: Array  # u8 (all the rings)
@@ -139,11 +150,37 @@ class Switches:
 
 
 @dataclass(slots=True)
+class Sites:
+    """k switch-outs in time order: the registers that tell one sleeping place of a thread from another."""
+
+    time_ns: Array  # i8 (k,)
+    pid: Array  # i8 (k,)
+    tid: Array  # i8 (k,)
+    ip: Array  # u8 (k,)
+    sp: Array  # u8 (k,)
+    bp: Array  # u8 (k,)
+
+
+@dataclass(slots=True)
+class Faults:
+    """Page faults that had to wait, at their completion: after the wait, before the thread is in user mode again."""
+
+    time_ns: Array  # i8 (f,)
+    pid: Array  # i8 (f,)
+    tid: Array  # i8 (f,)
+    address: Array  # u8 (f,) that was touched
+    ip: Array  # u8 (f,) of the thread's user code
+    in_kernel: Array  # bool (f,) touched by the kernel on behalf of the thread
+
+
+@dataclass(slots=True)
 class Batch:
-    """All that happened up to ``until_ns``."""
+    """All that happened up to ``until_ns``. ``leaving``: samples of threads leaving their CPU, ``mode`` is a Reason."""
 
     until_ns: int
     changes: tuple[Change, ...] = ()
     clock: ClockSamples | None = None
     switches: Switches | None = None
-    extras: dict[str, Any] = field(default_factory=dict)
+    leaving: ClockSamples | None = None
+    sites: Sites | None = None
+    faults: Faults | None = None

@@ -1,10 +1,10 @@
 """The perf engine: the kernel's rings in, batches out.
 
-A ring holds records of varying size back to back, the oldest at ``tail``, the newest before ``head``; both only grow
-and are taken modulo the ring's size. Sizes vary with the depth of the kernel's call chain, so the clock ring is walked
-header by header (one step of about 0.1 us per record, the only loop over samples); everything behind that is done for
-all samples at once by indexing the words of all rings. Stacks are not copied: the batch points into the rings, which
-are given back in ``release``.
+A ring holds records back to back, the oldest at ``tail``, the newest before ``head``; both only grow and are taken
+modulo the ring's size. There are two kinds of rings. Those whose records have one size are read as arrays, run by run.
+Those whose samples vary with the depth of the kernel's call chain are walked header by header (a step of about 0.1 us
+per record, the only loop over samples); everything behind that is done for all samples at once by indexing the words of
+all rings. Stacks are not copied: the batch points into the rings, which are given back in ``release``.
 
 Order: the rings of different CPUs are merged by time. A record is stamped a little before it is visible to us, so what
 is younger than ``until_ns``, which the session keeps some ms in the past, stays in the ring for the next batch.
@@ -12,11 +12,13 @@ is younger than ``until_ns``, which the session keeps some ms in the past, stays
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
+from collector.engines.kernel_code import KernelCode
 from collector.engines.perf_open import N_REGS, Opened
 from collector.events import (
     Array,
@@ -25,21 +27,24 @@ from collector.events import (
     ClockSamples,
     Executed,
     Exited,
+    Faults,
     Forked,
     Mapped,
-    Mode,
     RecordsLost,
     Renamed,
+    Sites,
     Switches,
     Throttled,
 )
-from collector.linux import abi, proc
+from collector.linux import abi
 from collector.linux.perf import Ring
 
 # perf's register order to the DWARF order of x86-64.
 _TO_DWARF = np.array([0, 3, 2, 1, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 8])
-_SWITCH_WORDS = abi.SWITCH.size // 8
 _LOW32 = np.uint64(0xFFFF_FFFF)
+_FIXED = {"switch": abi.SWITCH, "site": abi.SITE, "fault": abi.FAULT}
+
+Part = TypeVar("Part", ClockSamples, Switches, Sites, Faults)
 
 
 class PerfEngine:
@@ -51,9 +56,10 @@ class PerfEngine:
         self.reason = reason
         self.opened = opened
         self._rings = opened.rings
-        self._words: Array = np.frombuffer(self._rings.memory, dtype=np.uint64)
+        self._bytes: Array = np.frombuffer(self._rings.memory, dtype=np.uint8)
+        self._words: Array = self._bytes.view(np.uint64)
         self._view = self._rings.memory.cast("Q")
-        self._entries = KernelEntries()
+        self._kernel = KernelCode()
         self._tails: list[tuple[Ring, int]] = []
 
     def poll_fds(self) -> list[int]:
@@ -63,19 +69,15 @@ class PerfEngine:
     def drain(self, until_ns: int) -> Batch:
         """The records stamped up to ``until_ns``; see the module's text."""
         changes: list[Change] = []
-        clocks: list[ClockSamples] = []
-        switches: list[Switches] = []
+        parts: dict[str, list[Any]] = defaultdict(list)
         for ring in self._rings.rings:
             tail, head = self._rings.tail(ring), self._rings.head(ring)
-            if head == tail:
-                continue
-            if ring.name == "clock":
-                end = self._drain_clock(ring, tail, head, until_ns, changes, clocks)
-            else:
-                end = self._drain_switches(ring, tail, head, until_ns, changes, switches)
-            self._tails.append((ring, end))
+            if head != tail:
+                drain = self._drain_fixed if ring.name in _FIXED else self._drain_stacks
+                self._tails.append((ring, drain(ring, tail, head, until_ns, changes, parts[ring.name])))
         changes.sort(key=lambda change: change.time_ns)
-        return Batch(until_ns, tuple(changes), _merged_clock(clocks), _merged_switches(switches))
+        return Batch(until_ns, tuple(changes), _merged(parts["clock"]), _merged(parts["switch"]),
+                     _merged(parts["leave"]), _merged(parts["site"]), _merged(parts["fault"]))
 
     def release(self) -> None:
         """Lets the kernel write again where the last batch was."""
@@ -91,13 +93,14 @@ class PerfEngine:
         """Closes the events."""
         self._rings.close()
 
-    def _drain_clock(self, ring: Ring, tail: int, head: int, until_ns: int, changes: list[Change],
-                     clocks: list[ClockSamples]) -> int:
+    # -- rings of samples with stacks
+
+    def _drain_stacks(self, ring: Ring, tail: int, head: int, until_ns: int, changes: list[Change],
+                      parts: list[Any]) -> int:
         base, mask = ring.data_offset >> 3, (ring.data_bytes >> 3) - 1
         position = np.array(walk(self._view, base, mask, tail >> 3, head >> 3), dtype=np.int64)
         header = self._words[base + (position & mask)]
-        kind = header & _LOW32
-        is_sample = kind == abi.RECORD_SAMPLE
+        is_sample = (header & _LOW32) == abi.RECORD_SAMPLE
         time_at = np.where(is_sample, position + 2, position + (header >> 51).astype(np.int64) - 2)
         time = self._words[base + (time_at & mask)].astype(np.int64)
         late = np.flatnonzero(time > until_ns)
@@ -106,12 +109,14 @@ class PerfEngine:
             self._decode_change(ring, int(position[i]), int(header[i]), int(time[i]), changes)
         chosen = np.flatnonzero(is_sample[:n])
         if len(chosen):
-            clocks.append(self._decode_samples(base, mask, position[chosen], header[chosen]))
+            parts.append(self._decode_samples(ring, position[chosen], header[chosen]))
         return int(position[n]) << 3 if n < len(position) else head
 
-    def _decode_samples(self, base: int, mask: int, position: Array, header: Array) -> ClockSamples:
+    def _decode_samples(self, ring: Ring, position: Array, header: Array) -> ClockSamples:
         # The words of a sample: header | pid tid | time | cpu | nr | nr chain words | abi | 17 registers |
         # stack size | stack ... | real size. Without registers the abi is 0, and stack size 0 ends the record.
+        base, mask = ring.data_offset >> 3, (ring.data_bytes >> 3) - 1
+
         def word(at: Array) -> Array:
             found: Array = self._words[base + (at & mask)]
             return found
@@ -127,56 +132,63 @@ class PerfEngine:
         size_at = np.where(has_regs, at + 1 + N_REGS, at + 1)
         n_copied = word(size_at).astype(np.int64) >> 3
         n_real = np.where(n_copied > 0, word(size_at + 1 + n_copied).astype(np.int64) >> 3, 0)
-        in_kernel = ((header >> np.uint64(32)) & np.uint64(abi.MISC_CPUMODE_MASK)) == abi.MISC_CPUMODE_KERNEL
         return ClockSamples(
             time_ns=word(position + 2).astype(np.int64), pid=(ids & _LOW32).astype(np.int64),
             tid=(ids >> np.uint64(32)).astype(np.int64), cpu=(word(position + 3) & _LOW32).astype(np.int32),
-            mode=self._entries.modes(in_kernel, np.where(n_chain > 1, word(position + 4 + n_chain), 0)),
+            mode=self._told_by_chain(ring.name, header, word, position + 5, n_chain),
             abi=(abi_word * np.uint64(32)).astype(np.int8), regs=registers, words=self._words,
             base=np.full(n, base, dtype=np.int64), mask=np.full(n, mask, dtype=np.int64), first=(size_at + 1) & mask,
             low=registers[:, 7], n_words=n_real)
 
-    def _drain_switches(self, ring: Ring, tail: int, head: int, until_ns: int, changes: list[Change],
-                        switches: list[Switches]) -> int:
-        """Runs of 32-byte switch records, and now and then a record of another kind between them."""
-        base, mask = ring.data_offset >> 3, (ring.data_bytes >> 3) - 1
-        at, end = tail >> 3, head >> 3
-        while at < end:
-            position = np.arange(at, end - _SWITCH_WORDS + 1, _SWITCH_WORDS)
-            header = self._words[base + (position & mask)]
-            other = np.flatnonzero((header & _LOW32) != abi.RECORD_SWITCH)
-            n = int(other[0]) if len(other) else len(position)
-            time = self._words[base + ((position[:n] + 2) & mask)].astype(np.int64)
-            late = np.flatnonzero(time > until_ns)
+    def _told_by_chain(self, name: str, header: Array, word: Callable[[Array], Array], chain_at: Array,
+                       n_chain: Array) -> Array:
+        """Mode of clock samples, Reason of samples of threads leaving; the first chain word is a context mark."""
+        if name == "clock":
+            in_kernel = (header >> np.uint64(32) & np.uint64(abi.MISC_CPUMODE_MASK)) == abi.MISC_CPUMODE_KERNEL
+            return self._kernel.modes(in_kernel, np.where(n_chain > 1, word(chain_at + n_chain - 1), 0))
+        begins = np.cumsum(n_chain) - n_chain
+        at = np.repeat(chain_at - begins, n_chain) + np.arange(int(n_chain.sum()))
+        return self._kernel.reasons(word(at), begins, n_chain)
+
+    # -- rings of records of one size
+
+    def _drain_fixed(self, ring: Ring, tail: int, head: int, until_ns: int, changes: list[Change],
+                     parts: list[Any]) -> int:
+        """Runs of equal records, and now and then a record of another kind between them."""
+        record = _FIXED[ring.name]
+        data = self._bytes_between(ring, tail, head)
+        at = 0
+        while at < len(data):
+            rows = data[at:at + (len(data) - at) // record.size * record.size].view(record.dtype)
+            odd = np.flatnonzero((rows["type"] != record.kind) | (rows["size"] != record.size))
+            n = int(odd[0]) if len(odd) else len(rows)
+            late = np.flatnonzero(rows["time"][:n] > until_ns)
             n = int(late[0]) if len(late) else n
             if n:
-                switches.append(self._decode_switches(base, mask, position[:n], header[:n], time[:n]))
-                at += n * _SWITCH_WORDS
-            if len(late) or at >= end:
+                parts.append(_DECODE_FIXED[ring.name](rows[:n]))
+            at += n * record.size
+            if len(late) or at >= len(data):
                 break
-            word = int(header[n])
-            self._decode_change(ring, at, word, until_ns, changes)
-            at += word >> 51
-        return at << 3
+            header = int(data[at:at + 8].view(np.uint64)[0])
+            self._decode_change(ring, (tail + at) >> 3, header, until_ns, changes)
+            at += header >> 48
+        return tail + at
 
-    def _decode_switches(self, base: int, mask: int, position: Array, header: Array, time: Array) -> Switches:
-        ids = self._words[base + ((position + 1) & mask)]
-        misc = header >> np.uint64(32)
-        out = (misc & np.uint64(abi.MISC_SWITCH_OUT)) != 0
-        preempted = (misc & np.uint64(abi.MISC_SWITCH_OUT_PREEMPT)) != 0
-        return Switches(time, (ids & _LOW32).astype(np.int64), (ids >> np.uint64(32)).astype(np.int64),
-                        (out.astype(np.int8) + (out & preempted).astype(np.int8)).astype(np.int8))
+    def _bytes_between(self, ring: Ring, tail: int, head: int) -> Array:
+        """A copy of a part of the ring."""
+        start, end = tail % ring.data_bytes, (head - 1) % ring.data_bytes + 1
+        data = self._bytes[ring.data_offset:ring.data_offset + ring.data_bytes]
+        return data[start:end].copy() if start < end else np.concatenate([data[start:], data[:end]])
+
+    # -- single records
 
     def _decode_change(self, ring: Ring, position: int, header: int, time_ns: int, changes: list[Change]) -> None:
         base, mask = ring.data_offset >> 3, (ring.data_bytes >> 3) - 1
-        n_words = header >> 51
-        record = self._words[base + ((position + np.arange(n_words)) & mask)].tobytes()
-        decode = _DECODERS.get(header & 0xFFFF_FFFF)
+        decode = _DECODE_CHANGE.get(header & 0xFFFF_FFFF)
         if decode is not None:
+            record = self._words[base + ((position + np.arange(header >> 51)) & mask)].tobytes()
             body = record[abi.HEADER_SIZE:-abi.TRAILER.size]
-            change = decode(time_ns, header >> 32 & 0xFFFF, body, ring)
-            if change is not None:
-                changes.append(change)
+            changes.append(decode(time_ns, header >> 32 & 0xFFFF, body, ring))
 
 
 def walk(view: memoryview, base: int, mask: int, position: int, end: int) -> list[int]:
@@ -188,46 +200,39 @@ def walk(view: memoryview, base: int, mask: int, position: int, end: int) -> lis
     return found
 
 
-class KernelEntries:
-    """By which door the kernel was entered, told by the outermost frame of its call chain.
-
-    A system call or a page fault is system time, any other exception or interrupt is trap time, as on Solaris.
-    """
-
-    _PATTERN = rb"(?:entry|asm|ret_from|error|paranoid)_\w+"
-    _TRAP = (b"asm_exc_", b"asm_sysvec_", b"asm_common_interrupt", b"asm_spurious")
-
-    def __init__(self) -> None:
-        symbols = proc.kernel_symbols(self._PATTERN)
-        self._start: Array = np.array([address for address, _ in symbols], dtype=np.uint64)
-        self._trap: Array = np.array([name.startswith(self._TRAP) and name != b"asm_exc_page_fault"
-                                      for _, name in symbols], dtype=bool)
-
-    def modes(self, in_kernel: Array, outermost: Array) -> Array:
-        """Mode of each sample; a kernel sample whose door cannot be told counts as a system call."""
-        mode = np.where(in_kernel, np.int8(Mode.SYSTEM_CALL), np.int8(Mode.USER))
-        if len(self._start):
-            # Call chains hold return addresses: minus one lies in the calling symbol.
-            symbol = np.searchsorted(self._start, outermost - np.uint64(1), side="right") - 1
-            mode[in_kernel & (symbol >= 0) & (outermost != 0) & self._trap[symbol]] = Mode.TRAP
-        return mode
-
-
-def _merged_clock(parts: list[ClockSamples]) -> ClockSamples | None:
+def _merged(parts: list[Part]) -> Part | None:
+    """The parts from all CPUs as one, in time order."""
     if not parts:
         return None
-    names = [name for name in ClockSamples.__slots__ if name != "words"]
+    kind = type(parts[0])
+    names = [name for name in kind.__slots__ if name != "words"]
     columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     order = np.argsort(columns["time_ns"], kind="stable")
-    return ClockSamples(words=parts[0].words, **{name: column[order] for name, column in columns.items()})
+    shared: dict[str, Any] = {"words": parts[0].words} if isinstance(parts[0], ClockSamples) else {}
+    return kind(**shared, **{name: column[order] for name, column in columns.items()})
 
 
-def _merged_switches(parts: list[Switches]) -> Switches | None:
-    if not parts:
-        return None
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in Switches.__slots__}
-    order = np.argsort(columns["time_ns"], kind="stable")
-    return Switches(**{name: column[order] for name, column in columns.items()})
+def _who(rows: Array) -> tuple[Array, Array, Array]:
+    return rows["time"].astype(np.int64), rows["pid"].astype(np.int64), rows["tid"].astype(np.int64)
+
+
+def _switches(rows: Array) -> Switches:
+    out = (rows["misc"] & abi.MISC_SWITCH_OUT) != 0
+    preempted = out & ((rows["misc"] & abi.MISC_SWITCH_OUT_PREEMPT) != 0)
+    return Switches(*_who(rows), edge=out.astype(np.int8) + preempted.astype(np.int8))
+
+
+def _sites(rows: Array) -> Sites:
+    return Sites(*_who(rows), ip=rows["ip"].copy(), sp=rows["sp"].copy(), bp=rows["bp"].copy())
+
+
+def _faults(rows: Array) -> Faults:
+    in_kernel = (rows["misc"] & abi.MISC_CPUMODE_MASK) == abi.MISC_CPUMODE_KERNEL
+    return Faults(*_who(rows), address=rows["address"].copy(), ip=rows["ip"].copy(), in_kernel=in_kernel)
+
+
+_DECODE_FIXED: dict[str, Callable[[Array], Any]] = {
+    "switch": _switches, "site": _sites, "fault": _faults}
 
 
 def _lost(time_ns: int, _misc: int, body: bytes, ring: Ring) -> Change:
@@ -264,7 +269,7 @@ def _throttle(time_ns: int, _misc: int, _body: bytes, ring: Ring) -> Change:
     return Throttled(time_ns, ring.cpu)
 
 
-_DECODERS: dict[int, Callable[[int, int, bytes, Ring], Change | None]] = {
+_DECODE_CHANGE: dict[int, Callable[[int, int, bytes, Ring], Change]] = {
     abi.RECORD_LOST: _lost, abi.RECORD_LOST_SAMPLES: _lost_samples, abi.RECORD_COMM: _comm, abi.RECORD_FORK: _fork,
     abi.RECORD_EXIT: _exit, abi.RECORD_MMAP2: _mmap2, abi.RECORD_THROTTLE: _throttle,
 }

@@ -1,8 +1,15 @@
 """Opening the perf engine's events. Standard library only: the target waits for this and for nothing else.
 
-Per CPU and thread: ``clock`` (task-clock at the profiling interval, with the user's registers, a copy of the stack and
-the kernel's call chain; also processes, threads, names and mappings), ``switch`` (a record when a thread gets a CPU and
-when it leaves it, with the reason). Children are followed by inheritance, without any help from the target.
+Per CPU and thread, each kind with a ring of its own per CPU; children follow by inheritance, without any help from the
+target:
+
+    clock   task-clock at the profiling interval: user registers, a copy of the stack, the kernel's call chain; also
+            processes, threads, names and mappings
+    switch  a record when a thread gets a CPU and when it leaves it, and whether it was preempted; exact times
+    site    every switch-out: the registers (sp, bp, ip) that tell one sleeping place from another
+    leave   switch-outs with everything that a clock sample has. At first every one; the kernel thins them out for
+            threads that leave their CPU hundreds of times a second, so that the copies stay cheap
+    fault   page faults that had to wait, with their address, at their completion (rare by nature)
 """
 
 from __future__ import annotations
@@ -18,9 +25,17 @@ from collector.linux import abi, perf
 # rax rbx rcx rdx rsi rdi rbp rsp rip r8..r15 in perf's numbering; they come in the order of their bits.
 REGS_USER_X86 = 0x1FF | 0xFF << 16
 N_REGS = 17
+REGS_SITE_X86 = 1 << 6 | 1 << 7 | 1 << 8  # rbp rsp rip
 
 _COMMON = abi.SAMPLE_ID_ALL | abi.USE_CLOCKID | abi.WATERMARK | abi.INHERIT | abi.DISABLED
-_SWITCH_RING_BYTES = 1 << 21
+_WHO = abi.SAMPLE_TID | abi.SAMPLE_TIME | abi.SAMPLE_CPU
+_STACK = _WHO | abi.SAMPLE_CALLCHAIN | abi.SAMPLE_REGS_USER | abi.SAMPLE_STACK_USER
+_SWITCH_RING_BYTES = 1 << 22
+_SITE_RING_BYTES = 1 << 22
+_LEAVE_RING_BYTES = 1 << 22
+_FAULT_RING_BYTES = 1 << 17
+_LEAVE_STACK_BYTES = 8 << 10
+_LEAVES_PER_S = 150  # per thread and CPU, where the kernel begins to thin out
 _RING_SECONDS = 0.5  # of clock samples at full rate: the collector's own start fits into it
 _ALL_RINGS_BYTES = 1 << 28
 
@@ -31,7 +46,6 @@ class Opened:
 
     rings: perf.Rings
     interval_ns: int
-    stack_bytes: int
     kernel: bool
 
 
@@ -47,11 +61,11 @@ def open_events(tids: Sequence[int], interval_ns: int, *, on_exec: bool, follow:
     ``follow``: child processes too, not only threads. Kernel mode is left out where the kernel does not allow it.
     Raises EngineRefused with what to set.
     """
-    stack_bytes = stack_bytes_for(interval_ns)
     for kernel in (True, False):
+        flags = _COMMON | (abi.ENABLE_ON_EXEC if on_exec else 0) | (0 if follow else abi.INHERIT_THREAD)
+        flags |= 0 if kernel else abi.EXCLUDE_KERNEL
         try:
-            specs = _specs(interval_ns, stack_bytes, on_exec, follow, kernel)
-            return Opened(perf.open_rings(tids, specs), interval_ns, stack_bytes, kernel)
+            return Opened(perf.open_rings(tids, _specs(interval_ns, flags)), interval_ns, kernel)
         except OSError as err:
             refusal = err
             if err.errno not in (errno.EACCES, errno.EPERM):
@@ -59,21 +73,31 @@ def open_events(tids: Sequence[int], interval_ns: int, *, on_exec: bool, follow:
     raise EngineRefused(_advice(refusal)) from refusal
 
 
-def _specs(interval_ns: int, stack_bytes: int, on_exec: bool, follow: bool, kernel: bool) -> list[perf.EventSpec]:
-    flags = _COMMON | (abi.ENABLE_ON_EXEC if on_exec else 0) | (0 if follow else abi.INHERIT_THREAD)
-    ring_bytes = _clock_ring_bytes(interval_ns, stack_bytes)
-    clock = abi.pack_attr(
-        config=abi.SW_TASK_CLOCK, period=interval_ns, watermark=ring_bytes // 4,
-        sample_type=(abi.SAMPLE_TID | abi.SAMPLE_TIME | abi.SAMPLE_CPU | abi.SAMPLE_CALLCHAIN | abi.SAMPLE_REGS_USER
-                     | abi.SAMPLE_STACK_USER),
-        flags=(flags | abi.MMAP | abi.MMAP2 | abi.COMM | abi.COMM_EXEC | abi.TASK | abi.EXCLUDE_CALLCHAIN_USER
-               | (0 if kernel else abi.EXCLUDE_KERNEL)),
-        regs_user=REGS_USER_X86, stack_user=stack_bytes)
-    switch = abi.pack_attr(
-        config=abi.SW_DUMMY, period=0, watermark=_SWITCH_RING_BYTES // 4,
-        sample_type=abi.SAMPLE_TID | abi.SAMPLE_TIME | abi.SAMPLE_CPU,
-        flags=flags | abi.CONTEXT_SWITCH | (0 if kernel else abi.EXCLUDE_KERNEL))
-    return [perf.EventSpec("clock", clock, ring_bytes), perf.EventSpec("switch", switch, _SWITCH_RING_BYTES)]
+def _specs(interval_ns: int, flags: int) -> list[perf.EventSpec]:
+    stack_bytes = stack_bytes_for(interval_ns)
+    specs = [
+        _spec("clock", _clock_ring_bytes(interval_ns, stack_bytes), config=abi.SW_TASK_CLOCK, period=interval_ns,
+              sample_type=_STACK, regs_user=REGS_USER_X86, stack_user=stack_bytes,
+              flags=flags | abi.EXCLUDE_CALLCHAIN_USER | abi.MMAP | abi.MMAP2 | abi.COMM | abi.COMM_EXEC | abi.TASK),
+        _spec("switch", _SWITCH_RING_BYTES, config=abi.SW_DUMMY, period=0, sample_type=_WHO,
+              flags=flags | abi.CONTEXT_SWITCH)]
+    if flags & abi.EXCLUDE_KERNEL:
+        return specs
+    return specs + [
+        _spec("site", _SITE_RING_BYTES, config=abi.SW_CONTEXT_SWITCHES, period=1, flags=flags,
+              sample_type=_WHO | abi.SAMPLE_REGS_USER, regs_user=REGS_SITE_X86),
+        _spec("leave", _LEAVE_RING_BYTES, config=abi.SW_CONTEXT_SWITCHES, period=_LEAVES_PER_S, sample_type=_STACK,
+              regs_user=REGS_USER_X86, stack_user=_LEAVE_STACK_BYTES,
+              flags=flags | abi.EXCLUDE_CALLCHAIN_USER | abi.FREQUENCY),
+        _spec("fault", _FAULT_RING_BYTES, config=abi.SW_PAGE_FAULTS_MAJOR, period=1, flags=flags,
+              sample_type=_WHO | abi.SAMPLE_ADDRESS | abi.SAMPLE_REGS_USER, regs_user=REGS_SITE_X86)]
+
+
+def _spec(name: str, ring_bytes: int, *, config: int, period: int, sample_type: int, flags: int, regs_user: int = 0,
+          stack_user: int = 0) -> perf.EventSpec:
+    attr = abi.pack_attr(config=config, period=period, sample_type=sample_type, flags=flags,
+                         watermark=ring_bytes // 4, regs_user=regs_user, stack_user=stack_user)
+    return perf.EventSpec(name, attr, ring_bytes)
 
 
 def _clock_ring_bytes(interval_ns: int, stack_bytes: int) -> int:
@@ -84,9 +108,8 @@ def _clock_ring_bytes(interval_ns: int, stack_bytes: int) -> int:
 
 def _advice(err: OSError) -> str:
     if err.errno in (errno.EACCES, errno.EPERM):
-        level = _paranoid_level()
-        return (f"the kernel refuses perf events to this user (perf_event_paranoid is {level}): run as root, or set "
-                "sysctl kernel.perf_event_paranoid=1, or give python3 the capability cap_perfmon")
+        return (f"the kernel refuses perf events to this user (perf_event_paranoid is {_paranoid_level()}): run as "
+                "root, or set sysctl kernel.perf_event_paranoid=1, or give python3 the capability cap_perfmon")
     if err.errno in (errno.EMFILE, errno.ENFILE):
         return "too many open files for the perf events of every CPU: raise the limit (ulimit -n)"
     if err.errno in (errno.ENOSYS, errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL):
@@ -108,4 +131,3 @@ def raise_descriptor_limit() -> None:
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-

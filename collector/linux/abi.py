@@ -14,13 +14,14 @@ _ATTR = struct.Struct("<IIQQQQQIIQQQQIiQIHH")
 ATTR_SIZE = _ATTR.size
 
 TYPE_SOFTWARE = 1
-SW_TASK_CLOCK, SW_CONTEXT_SWITCHES, SW_DUMMY = 1, 3, 9
+SW_TASK_CLOCK, SW_CONTEXT_SWITCHES, SW_PAGE_FAULTS_MAJOR, SW_DUMMY = 1, 3, 6, 9
 
-SAMPLE_TID, SAMPLE_TIME, SAMPLE_CALLCHAIN, SAMPLE_CPU = 1 << 1, 1 << 2, 1 << 5, 1 << 7
+SAMPLE_TID, SAMPLE_TIME, SAMPLE_ADDRESS = 1 << 1, 1 << 2, 1 << 3
+SAMPLE_CALLCHAIN, SAMPLE_CPU = 1 << 5, 1 << 7
 SAMPLE_REGS_USER, SAMPLE_STACK_USER = 1 << 12, 1 << 13
 
 # Bits of the attribute's flag word, in the order of the header's bit field.
-DISABLED, INHERIT, EXCLUDE_KERNEL = 1 << 0, 1 << 1, 1 << 5
+DISABLED, INHERIT, EXCLUDE_KERNEL, FREQUENCY = 1 << 0, 1 << 1, 1 << 5, 1 << 10
 MMAP, COMM, ENABLE_ON_EXEC, TASK, WATERMARK = 1 << 8, 1 << 9, 1 << 12, 1 << 13, 1 << 14
 SAMPLE_ID_ALL, EXCLUDE_CALLCHAIN_USER, MMAP2, COMM_EXEC = 1 << 18, 1 << 22, 1 << 23, 1 << 24
 USE_CLOCKID, CONTEXT_SWITCH = 1 << 25, 1 << 26
@@ -52,6 +53,14 @@ HEADER_SIZE = 8
 SWITCH = Record(RECORD_SWITCH, "switch", Field("type", "<u4"), Field("misc", "<u2"), Field("size", "<u2"),
                 Field("pid", "<u4"), Field("tid", "<u4"), Field("time", "<u8"), Field("cpu", "<u4"),
                 Field("res", "<u4"))
+
+# Samples of one size each, with their header in front.
+_SAMPLE_HEAD = SWITCH.fields
+SITE = Record(RECORD_SAMPLE, "site", *_SAMPLE_HEAD, Field("abi", "<u8"), Field("bp", "<u8"), Field("sp", "<u8"),
+              Field("ip", "<u8"))
+FAULT = Record(RECORD_SAMPLE, "fault", *_SAMPLE_HEAD[:5], Field("time", "<u8"), Field("address", "<u8"),
+               Field("cpu", "<u4"), Field("res", "<u4"), Field("abi", "<u8"), Field("bp", "<u8"), Field("sp", "<u8"),
+               Field("ip", "<u8"))
 
 # Bodies behind the 8-byte header (before the trailer), as struct formats for the few records that come one by one.
 HEADER_FORMAT = struct.Struct("<IHH")  # type, misc, size

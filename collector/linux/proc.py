@@ -100,17 +100,32 @@ def _io(pid: int) -> dict[str, int]:
     return {name: int(value) for name, _, value in (line.partition(": ") for line in lines)}
 
 
-def kernel_symbols(pattern: bytes) -> list[tuple[int, bytes]]:
-    """(address, name) of the kernel symbols whose names match ``pattern``, sorted; empty where addresses are hidden.
+def kernel_functions(pattern: bytes) -> list[tuple[int, int, bytes]]:
+    """(start, end, name) of the kernel's functions whose names match ``pattern``, sorted; empty where they are hidden.
 
-    The pattern is for a whole name. About 50 ms: the kernel prints every symbol it has.
+    The pattern is for a whole name. About 50 ms: the kernel prints every symbol it has, sorted by address.
     """
     try:
         text = _read("/proc/kallsyms")
     except OSError:
         return []
-    found = re.findall(rb"^([0-9a-f]+) \w (" + pattern + rb")$", text, re.MULTILINE)
-    return sorted((int(address, 16), name) for address, name in found if int(address, 16))
+    found = []
+    for match in re.finditer(rb"^([0-9a-f]+) [tTwW] (" + pattern + rb")$", text, re.MULTILINE):
+        start = int(match[1], 16)
+        end = _address_behind(text, match.end(), match[1])
+        if start and end > start:
+            found.append((start, end, match[2]))
+    return sorted(found)
+
+
+def _address_behind(text: bytes, at: int, address: bytes) -> int:
+    """The first address after position ``at`` of kallsyms that is not ``address``; 0 at the end."""
+    while (line := at + 1) < len(text):
+        at = text.find(b"\n", line)
+        other = text[line:at].partition(b" ")[0]
+        if at < 0 or other != address:
+            return int(other or b"0", 16)
+    return 0
 
 
 def _read(path: str) -> bytes:

@@ -14,7 +14,7 @@ from collector import elf
 from collector.errors import ElfError
 from collector.events import Mapped
 from collector.linux import proc
-from collector.unwind.batch import Tables
+from collector.unwind.table import Tables
 
 VDSO = b"[vdso]"
 NO_OBJECT = -1
@@ -34,6 +34,7 @@ class Objects:
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
         self.unreadable: dict[bytes, str] = {}  # path: why
+        self.by_number: dict[int, elf.LoadObject] = {}
         self._known: dict[tuple[int, int, bytes], Known] = {}
 
     def place(self, mapped: Mapped) -> tuple[Known, int]:
@@ -59,7 +60,9 @@ class Objects:
     def _open(self, mapped: Mapped) -> Known:
         try:
             opened = _vdso(mapped) if mapped.path == VDSO else _file(mapped)
-            return Known(self.tables.add_object(opened), opened)
+            number = self.tables.add_object(opened)
+            self.by_number[number] = opened
+            return Known(number, opened)
         except (ElfError, OSError) as err:
             self.unreadable[mapped.path] = str(err)
             return Known(NO_OBJECT, None)

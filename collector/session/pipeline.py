@@ -36,7 +36,8 @@ from collector.target.model import Model
 from collector.target.process import Epoch, Image, Process
 from collector.target.space import AddressSpace, Mapping
 from collector.unwind import batch as unwinding
-from collector.unwind.batch import Frames, Maps, Stacks, Stop, Tables
+from collector.unwind.batch import Frames, Maps, Stacks, Stop
+from collector.unwind.table import Tables
 
 USER_CPU, SYSTEM_CPU, TRAP_CPU = 0, 1, 2
 N_STATES = 10
@@ -197,7 +198,7 @@ class Pipeline:
         """The functions of a load object at their run-time addresses: (start, size, name), one per address."""
         if mapping.object < 0:
             return []
-        symbols = self.tables.object(mapping.object).symbols()
+        symbols = self.objects.by_number[mapping.object].symbols
         by_start = {}
         for i in range(len(symbols)):
             start, size = int(symbols.value[i]) + mapping.bias, int(symbols.size[i])

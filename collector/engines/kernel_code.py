@@ -1,0 +1,71 @@
+"""What a kernel call chain tells of its thread: by which door it came in, and what it is blocked in.
+
+Only the outermost frame tells the door: a system call or a page fault is system time, any other exception or interrupt
+is trap time, as on Solaris. What a thread waits for shows in the functions between: futex(2) is the lock of user mode,
+a page fault handler waits for memory, the signal code's stop functions stop. All by address, from /proc/kallsyms, whose
+addresses are shown only to the privileged; without them nothing is told.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from collector.events import Array, Mode, Reason
+from collector.linux import abi, proc
+
+# Bits of what an address lies in.
+_TRAP_ENTRY, _FAULT_ENTRY, _FAULT, _FUTEX, _STOP = 1, 2, 4, 8, 16
+
+_KINDS: tuple[tuple[int, bytes], ...] = (
+    (_FAULT_ENTRY | _FAULT, rb"asm_exc_page_fault"),
+    (_TRAP_ENTRY, rb"asm_(?:exc_(?!page_fault)\w+|sysvec_\w+|common_interrupt|spurious_interrupt)"),
+    (_FAULT, rb"exc_page_fault|handle_mm_fault|handle_userfault|faultin_page"),
+    (_FUTEX, rb"do_futex|__futex_wait|futex_wait|futex_wait_multiple|futex_wait_requeue_pi|futex_lock_pi"),
+    (_STOP, rb"do_signal_stop|ptrace_stop|do_jobctl_trap|ptrace_do_notify|do_freezer_trap"),
+)
+
+
+class KernelCode:
+    """Tells door and reason from call chains; ``known`` is False where the kernel hides its addresses."""
+
+    def __init__(self) -> None:
+        everything = rb"|".join(pattern for _, pattern in _KINDS)
+        ranges = [(start, end, next(bits for bits, pattern in _KINDS if re.fullmatch(pattern, name)))
+                  for start, end, name in proc.kernel_functions(everything)]
+        self._start: Array = np.array([start for start, _, _ in ranges], dtype=np.uint64)
+        self._end: Array = np.array([end for _, end, _ in ranges], dtype=np.uint64)
+        self._bits: Array = np.array([bits for _, _, bits in ranges], dtype=np.uint8)
+        self.known = bool(len(ranges))
+
+    def bits(self, address: Array) -> Array:
+        """Of what kind the functions are that contain ``address - 1`` (chains hold return addresses); 0 for others."""
+        if not self.known:
+            return np.zeros(len(address), dtype=np.uint8)
+        inside = address - np.uint64(1)
+        at = np.searchsorted(self._start, inside, side="right") - 1
+        hit = (at >= 0) & (inside < self._end[at]) & (address < abi.CONTEXT_MAX)
+        return np.where(hit, self._bits[at], np.uint8(0))
+
+    def modes(self, in_kernel: Array, outermost: Array) -> Array:
+        """Mode (n,) of clock samples; a kernel sample whose door cannot be told counts as a system call."""
+        mode = np.where(in_kernel, np.int8(Mode.SYSTEM_CALL), np.int8(Mode.USER))
+        mode[in_kernel & (self.bits(outermost) & _TRAP_ENTRY != 0)] = Mode.TRAP
+        return mode
+
+    def reasons(self, chain: Array, first: Array, n_chain: Array) -> Array:
+        """Reason (n,) of switch-outs, whose chains lie in ``chain`` from ``first`` on; UNKNOWN where none is told."""
+        if not self.known:
+            return np.full(len(first), Reason.UNKNOWN, dtype=np.int8)
+        some = n_chain > 0
+        reason = np.full(len(first), Reason.UNKNOWN, dtype=np.int8)
+        if not some.any():
+            return reason
+        bits = self.bits(chain)
+        every = np.bitwise_or.reduceat(bits, first[some])
+        outermost = bits[(first + n_chain - 1)[some]]
+        reason[some] = np.select(
+            [every & _STOP != 0, outermost & _FAULT_ENTRY != 0, every & _FAULT != 0, every & _FUTEX != 0],
+            [Reason.STOPPED, Reason.USER_FAULT, Reason.KERNEL_FAULT, Reason.LOCK], Reason.SLEEP)
+        return reason
