@@ -1,0 +1,237 @@
+"""Which function holds a file offset: the functions of one load object, by the rules of gprofng's reader.
+
+Two tools that read one experiment must print one set of names, so the rules are gprofng's (2.40), quirks included:
+
+* Only STT_FUNC symbols count, of ``.symtab``, else of ``.dynsym``; they are placed by file offset.
+* A symbol without a size, and one that runs into the next, ends where the next begins. Symbols at one offset are aliases:
+  they all get the largest size, and the one with the shortest (demangled) name, the first of the alphabet among
+  equals, is shown.
+* ``.plt`` is one function ``@plt``.
+* An offset between two functions makes a new function that fills the hole: ``<static>@0xSTART (<object>)``.
+* What lies at or behind an offset equal to the *size* of the only executable segment "cannot be mapped":
+  ``<static>@0xSIZE (<object>) --  no functions found``, inserted where the search ended, out of order. Later searches
+  may stumble over it, so answers depend on what was asked before; we ask in gprofng's order.
+
+``FunctionTable.find`` is called once per distinct offset (thousands), not per sample.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from collector.elf import LoadObject, Symbols
+
+I8 = npt.NDArray[np.int64]
+
+PLT_NAME = b"@plt"
+# The reader keeps its last answers in a table of this many places; an answer found there is not searched for.
+_CACHE_PLACES = 1024
+_CACHE_SHIFT = 6
+
+
+@dataclass(eq=False)
+class Function:
+    """Something that code belongs to. ``name`` is what is shown, ``linkage`` the symbol; bytes as in the file."""
+
+    name: bytes
+    linkage: bytes
+    object_name: bytes
+    offset: int = 0
+    size: int = 0
+    object_number: int = 0
+    is_plt: bool = False
+    has_offsets: bool = True
+    path: bytes = b""
+
+
+@dataclass(frozen=True)
+class SymbolTable:
+    """Function symbols of one file, sorted by ``offset`` (file offset). ``names(i)`` is the name of the i-th."""
+
+    offset: I8
+    size: I8
+    name: Callable[[int], bytes]
+    plt: tuple[int, int] | None = None
+    text_size: int = 0
+
+    @classmethod
+    def empty(cls, text_size: int) -> SymbolTable:
+        """What is known of an object whose file cannot be read."""
+        return cls(np.zeros(0, np.int64), np.zeros(0, np.int64), lambda _: b"", None, text_size)
+
+
+def symbol_table(elf: LoadObject, mapped_size: int, debug: LoadObject | None = None) -> SymbolTable:
+    """The symbols of an ELF file, or of its separate debug file; places are those of the file that was mapped."""
+    symbols = (debug or elf).symbols()
+    offset = _offsets_of(elf, symbols)
+    keep = np.flatnonzero((offset >= 0) & ~symbols.is_indirect)
+    keep = keep[np.argsort(offset[keep], kind="stable")]
+    plt = elf.sections.get(".plt")
+    texts = [load for load in elf.loads if load.flags == 5]
+    text_size = texts[0].memory_size if len(texts) == 1 else 0
+    return SymbolTable(offset[keep], symbols.size[keep].astype(np.int64), lambda i: symbols.name(int(keep[i])),
+                       (plt.file_offset, plt.size) if plt is not None else None, text_size or mapped_size)
+
+
+class FunctionTable:
+    """The functions of one load object; grows by the holes that are asked for."""
+
+    def __init__(self, table: SymbolTable, path: bytes, object_number: int,
+                 demangle: Callable[[bytes], bytes]) -> None:
+        self._table = table
+        self._path = path
+        self.name = b"<" + path.rsplit(b"/", 1)[-1] + b">"
+        self._number = object_number
+        self._demangle = demangle
+        offset, size, symbol = _settled(table)
+        self._symbol: list[int] = symbol.tolist()  # index of the symbol; -1: @plt; -2: made by find
+        self._offsets: list[int] = offset.tolist()
+        self._ends: list[int] = (offset + size).tolist()
+        self._made: dict[int, Function] = {}  # by offset: what symbols at it have become
+        self._holes: dict[int, Function] = {}  # by place in the lists
+        self._cache: dict[int, Function] = {}
+
+    def find(self, file_offset: int) -> Function:
+        """The function at ``file_offset``; there always is one."""
+        place = (file_offset >> _CACHE_SHIFT) % _CACHE_PLACES
+        cached = self._cache.get(place)
+        if cached is not None and cached.offset <= file_offset < cached.offset + cached.size:
+            return cached
+        index, insert_at = self._search(file_offset)
+        if index < 0:
+            index = self._fill(file_offset, insert_at)
+        function = self._function(index)
+        self._cache[place] = function
+        return function
+
+    def _search(self, file_offset: int) -> tuple[int, int]:
+        left, right = 0, len(self._offsets) - 1
+        while left <= right:
+            middle = (left + right) // 2
+            if file_offset < self._offsets[middle]:
+                right = middle - 1
+            elif file_offset >= self._ends[middle]:
+                left = middle + 1
+            else:
+                return middle, left
+        return -1, left
+
+    def _fill(self, file_offset: int, at: int) -> int:
+        """Make a function for a hole; its index."""
+        unmapped = self._table.text_size
+        last = len(self._offsets) - 1
+        tail = b""
+        if file_offset >= unmapped:
+            if last >= 0 and self._offsets[last] == unmapped:
+                self._ends[last] = max(self._ends[last], file_offset)
+                self._function(last).size = self._ends[last] - unmapped
+                return last
+            low, high, tail = unmapped, file_offset, b" --  no functions found"
+        elif last < 0:
+            low, high, tail = 0, unmapped, b" --  no functions found"
+        elif file_offset < self._offsets[0]:
+            low, high = 0, self._offsets[0]
+        elif file_offset >= self._ends[last]:
+            low, high = self._ends[last], unmapped
+        elif file_offset >= self._ends[at]:
+            low, high = self._ends[at], self._offsets[at + 1]
+        else:
+            low, high = self._ends[at - 1], self._offsets[at]
+        name = b"<static>@0x%x (%s)%s" % (low, self.name, tail)
+        self._insert(at, low, high, Function(name, name, self.name, low, high - low, self._number, path=self._path))
+        return at
+
+    def _insert(self, at: int, low: int, high: int, function: Function) -> None:
+        self._offsets.insert(at, low)
+        self._ends.insert(at, high)
+        self._symbol.insert(at, -2 - len(self._holes))
+        self._holes[-2 - len(self._holes)] = function
+
+    def _function(self, index: int) -> Function:
+        symbol = self._symbol[index]
+        if symbol <= -2:
+            return self._holes[symbol]
+        offset = self._offsets[index]
+        function = self._made.get(offset)
+        if function is None:
+            linkage, shown = self._choose(index)
+            function = Function(shown, linkage, self.name, offset, self._ends[index] - offset, self._number,
+                                is_plt=linkage == PLT_NAME, path=self._path)
+            self._made[offset] = function
+        return function
+
+    def _choose(self, index: int) -> tuple[bytes, bytes]:
+        """Among the symbols at one offset: (linkage name, name shown)."""
+        first = last = index
+        while first > 0 and self._offsets[first - 1] == self._offsets[index] and self._symbol[first - 1] >= -1:
+            first -= 1
+        while last + 1 < len(self._offsets) and self._offsets[last + 1] == self._offsets[index] \
+                and self._symbol[last + 1] >= -1:
+            last += 1
+        names = {self._linkage(self._symbol[i]) for i in range(first, last + 1)}
+        shown = sorted((self._shown(name), name) for name in names)
+        return min(shown, key=lambda pair: len(pair[0]))[::-1]
+
+    def _linkage(self, symbol: int) -> bytes:
+        return PLT_NAME if symbol == -1 else self._table.name(symbol)
+
+    def _shown(self, linkage: bytes) -> bytes:
+        return self._demangle(linkage) if linkage.startswith(b"_") else linkage
+
+
+def short_name(name: bytes) -> bytes:
+    """A name without its parameters: up to the last parenthesis that is in no template's arguments."""
+    angles = rounds = 0
+    for at in range(len(name) - 1, -1, -1):
+        mark = name[at:at + 1]
+        angles += (mark == b">") - (mark == b"<")
+        rounds += (mark == b")") - (mark == b"(")
+        if mark == b"(" and angles <= 0 and rounds <= 0:
+            return name[:at]
+    return name
+
+
+def _offsets_of(elf: LoadObject, symbols: Symbols) -> I8:
+    """File offsets of symbols by the PT_LOAD headers of the mapped file; -1 outside them."""
+    value = symbols.value.astype(np.int64)
+    offset = np.full(len(value), -1, np.int64)
+    for load in elf.loads:
+        inside = (value >= load.vaddr) & (value < load.vaddr + load.memory_size)
+        offset[inside] = value[inside] - load.vaddr + load.file_offset
+    return offset
+
+
+def _settled(table: SymbolTable) -> tuple[I8, I8, I8]:
+    """Offsets, sizes and symbol indices of all functions after sizes have been made to fit, sorted by offset."""
+    size = _fitted(table.offset, table.size)
+    keep = np.flatnonzero(size > 0)
+    offset, size, symbol = table.offset[keep], size[keep], keep.astype(np.int64)
+    if table.plt is not None:
+        at = int(np.searchsorted(offset, table.plt[0], side="left"))
+        offset = np.insert(offset, at, table.plt[0])
+        size = np.insert(size, at, table.plt[1])
+        symbol = np.insert(symbol, at, -1)
+    return offset, _fitted(offset, size), symbol
+
+
+def _fitted(offset: I8, size: I8) -> I8:
+    """Equal offsets share their largest size; a size of 0, or into the next offset, ends at the next offset.
+
+    What lies at offset 0 is left as it is.
+    """
+    if not len(offset):
+        return size
+    starts = np.flatnonzero(np.diff(offset, prepend=offset[0] - 1))
+    places = offset[starts]
+    largest = np.maximum.reduceat(size, starts)
+    room = np.append(np.diff(places), np.iinfo(np.int64).max)
+    fitted = np.where((largest == 0) | (largest > room), room, largest)
+    fitted[-1] = largest[-1]
+    spread = np.repeat(fitted, np.diff(np.append(starts, len(offset))))
+    return np.where(offset == 0, size, spread)

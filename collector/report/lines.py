@@ -1,0 +1,131 @@
+"""Stacks as source lines, as instructions, and with inlined functions made visible.
+
+Names of lines are those that the Performance Analyzer prints: ``main, line 6 in "prog.c"``. Where debug information says
+nothing, all instructions of a function are one line of their own. Debug information is opened once per load object, and
+only for objects in which some stack has a pc; separate debug files are found by build-id or ``.gnu_debuglink``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from collector.elf import open_object
+from collector.errors import ElfError
+from collector.report.build import TOTAL_FUNCTION, DataSet, LoadedObject
+from collector.report.functions import Function
+from collector.report.profile import I8, Weighted, merge_equal
+from collector.report.symbols import Frame, Lines, demangle
+
+
+def line_stacks(data: DataSet, with_inlines: bool) -> tuple[Weighted, list[bytes]]:
+    """All stacks as source lines, and the lines' names; id 0 is the total."""
+    frames = _frames_by_instruction(data, with_inlines)
+    names: dict[bytes, int] = {data.functions[TOTAL_FUNCTION].name: TOTAL_FUNCTION}
+    groups = [[names.setdefault(_line_name(function, line), len(names)) for function, line in inside]
+              for inside in frames]
+    return _expanded(data.instructions, groups, len(names)), list(names)
+
+
+def instruction_stacks(data: DataSet) -> tuple[Weighted, list[bytes]]:
+    """All stacks as instructions, and their names; id 0 is the total."""
+    names = [data.functions[TOTAL_FUNCTION].name]
+    for number, offset in zip(data.function, data.offset, strict=True):
+        function = data.functions[number]
+        names.append(b"%s + 0x%08X" % (function.name, offset) if function.has_offsets else function.name)
+    return data.regrouped(np.arange(1, len(names), dtype=np.int64), len(names)), names
+
+
+def inline_stacks(data: DataSet) -> tuple[Weighted, list[Function]]:
+    """All stacks as functions, inlined ones as frames of their own; and the functions."""
+    functions = list(data.functions)
+    made: dict[tuple[bytes, bytes], int] = {}
+
+    def number_of(index: int, function: Function) -> int:
+        if function in (own := data.functions[data.function[index]],):
+            return data.function[index]
+        key = (function.name, own.object_name)
+        if key not in made:
+            made[key] = len(functions)
+            functions.append(function)
+        return made[key]
+
+    groups = [[number_of(index, function) for function, _ in inside]
+              for index, inside in enumerate(_frames_by_instruction(data, True))]
+    return _expanded(data.instructions, groups, len(functions)), functions
+
+
+def _frames_by_instruction(data: DataSet, with_inlines: bool) -> list[list[tuple[Function, Frame | None]]]:
+    """For every instruction its levels, innermost first: function, and what is known of its line."""
+    by_number = {loaded.number: loaded for loaded in data.objects.values()}
+    look_ups: dict[int, Callable[[int], list[Frame]]] = {}
+    result: list[list[tuple[Function, Frame | None]]] = []
+    for number, offset in zip(data.function, data.offset, strict=True):
+        function = data.functions[number]
+        loaded = by_number.get(function.object_number)
+        if loaded is None or not function.has_offsets or loaded.file is None:
+            result.append([(function, None)])
+            continue
+        if loaded.number not in look_ups:
+            look_ups[loaded.number] = _look_up_of(loaded, loaded.file)
+        found = look_ups[loaded.number](function.offset + offset)
+        result.append(_levels(function, found, with_inlines))
+    return result
+
+
+def _levels(function: Function, found: list[Frame], with_inlines: bool) -> list[tuple[Function, Frame | None]]:
+    """The innermost line belongs to the innermost function; without inlining, to the one that holds the code."""
+    if not found:
+        return [(function, None)]
+    if not with_inlines:
+        return [(function, found[0])]
+    inner = [(Function(demangle(frame.function), frame.function, function.object_name, function.offset, 0,
+                       function.object_number, path=function.path), frame) for frame in found[:-1]]
+    return [*inner, (function, found[-1])]
+
+
+def _look_up_of(loaded: LoadedObject, file: Path) -> Callable[[int], list[Frame]]:
+    """A function from file offsets to frames; it knows nothing where there is no debug information."""
+    try:
+        elf = open_object(str(file))
+    except ElfError:
+        return lambda _: []
+    with elf:
+        debug = elf.debug_object()
+        base = min((load.vaddr for load in elf.loads), default=0)
+        lines = Lines.open(Path(debug.name) if debug is not None else file)
+        if debug is not None:
+            debug.close()
+        if lines is None:
+            return lambda _: []
+
+        def look_up(file_offset: int) -> list[Frame]:
+            vaddr = elf.vaddr_of(file_offset)
+            return [] if vaddr is None else lines.at(vaddr - base)
+
+        return look_up
+
+
+def _line_name(function: Function, frame: Frame | None) -> bytes:
+    if not function.has_offsets:
+        return function.name
+    if frame is None or not frame.line:
+        if function.name == b"<Unknown>":
+            return function.name
+        return b"<Function: %s, instructions without line numbers>" % function.name
+    base = frame.path.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape")
+    return b'%s, line %d in "%s"' % (function.name, frame.line, base)
+
+
+def _expanded(stacks: Weighted, groups: list[list[int]], n_groups: int) -> Weighted:
+    """Stacks with every object replaced by the run ``groups[object]``, innermost first."""
+    lengths = np.array([len(group) for group in groups], np.int64)
+    begins = np.concatenate([[0], np.cumsum(lengths)])[:-1]
+    flat = np.array([number for group in groups for number in group], np.int64)
+    counts = lengths[stacks.objects]
+    ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+    source = np.repeat(begins[stacks.objects] - ends[:-1], counts) + np.arange(ends[-1])
+    offsets: I8 = ends[stacks.offsets]
+    return merge_equal(Weighted(offsets, flat[source], stacks.weights, n_groups))

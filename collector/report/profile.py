@@ -1,0 +1,177 @@
+"""Neutral tables: what stacks weigh, per object, per pair of objects, and as a tree. Pure arrays in, pure arrays out.
+
+A ``Weighted`` holds n stacks, each a run of object ids (functions, lines, instructions), **leaf first**, and k weights per
+stack (nanoseconds or microseconds in k states). Everything below is a sum of rows of ``weights`` over some stacks::
+
+    exclusive(o)         stacks whose leaf is o
+    inclusive(o)         stacks in which o occurs, each once
+    callers(o)[c]        stacks in which o occurs and whose occurrence of o nearest to the leaf was called by c
+    callees(o)[c]        ... called c; a stack whose leaf is o counts for o itself
+    tree node            stacks that begin, from the root, with the path to the node
+
+So the callers of o add up to its inclusive weight, and so do its callees and its own. A pair (caller, callee) that occurs
+only in the outer turns of a recursion exists with weight zero. Loops run over depth, never over stacks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+I8 = npt.NDArray[np.int64]
+Bool = npt.NDArray[np.bool_]
+
+ROOT = -1
+
+
+@dataclass(frozen=True)
+class Weighted:
+    """``offsets`` (n + 1), ``objects`` CSR leaf first, ``weights`` (n, k); ``n_objects``: all ids are below it."""
+
+    offsets: I8
+    objects: I8
+    weights: I8
+    n_objects: int
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def depths(self) -> I8:
+        """Frames per stack (n)."""
+        return np.diff(self.offsets)
+
+    @property
+    def rows(self) -> I8:
+        """The stack to which each element of ``objects`` belongs."""
+        return np.repeat(np.arange(len(self), dtype=np.int64), self.depths)
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Edges ``caller`` -> ``callee``, each once, and what they carry (p, k)."""
+
+    caller: I8
+    callee: I8
+    weights: I8
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Nodes in an order in which parents come before children; the parent of a top node is ROOT."""
+
+    parent: I8
+    object: I8
+    weights: I8
+
+
+def total(stacks: Weighted) -> I8:
+    """The sum over all stacks, also empty ones (k)."""
+    return np.asarray(stacks.weights.sum(axis=0), np.int64)
+
+
+def present(stacks: Weighted) -> I8:
+    """The ids of all objects that occur, sorted."""
+    return np.unique(stacks.objects)
+
+
+def exclusive(stacks: Weighted) -> I8:
+    """Per object (n_objects, k), the stacks whose leaf it is."""
+    has_leaf = stacks.depths > 0
+    leaves = stacks.objects[stacks.offsets[:-1][has_leaf]]
+    return _sum_by(leaves, stacks.weights[has_leaf], stacks.n_objects)
+
+
+def inclusive(stacks: Weighted) -> I8:
+    """Per object (n_objects, k), the stacks in which it occurs."""
+    keys = np.unique(stacks.objects * np.int64(len(stacks) or 1) + stacks.rows)
+    objects, rows = np.divmod(keys, np.int64(len(stacks) or 1))
+    return _sum_by(objects, stacks.weights[rows], stacks.n_objects)
+
+
+def pairs(stacks: Weighted) -> tuple[Pairs, Pairs]:
+    """Callers and callees: ``(callers, callees)``, both as Pairs; a top function's caller is ROOT.
+
+    Their weights differ where there is recursion: see the module's text.
+    """
+    objects, rows = stacks.objects, stacks.rows
+    at = np.arange(len(objects), dtype=np.int64)
+    is_leaf = at == stacks.offsets[:-1][rows] if len(objects) else np.zeros(0, bool)
+    is_top = at == stacks.offsets[1:][rows] - 1 if len(objects) else np.zeros(0, bool)
+    innermost = _first_of_each(objects, rows, len(stacks))
+    above = np.where(is_top, ROOT, np.append(objects[1:], ROOT))
+    below = np.append(ROOT, objects[:-1])
+    callers = _pairs_of(above, objects, innermost, stacks.weights[rows], stacks.n_objects)
+    inner = ~is_leaf
+    callees = _pairs_of(objects[inner], below[inner], innermost[inner], stacks.weights[rows[inner]], stacks.n_objects)
+    return callers, callees
+
+
+def tops(stacks: Weighted) -> Pairs:
+    """What lies directly under the root: the functions at the top of the stacks, called by ROOT, every stack counted."""
+    some = stacks.depths > 0
+    callee = stacks.objects[stacks.offsets[1:][some] - 1]
+    return _pairs_of(np.full(len(callee), ROOT, np.int64), callee, np.ones(len(callee), bool), stacks.weights[some],
+                     stacks.n_objects)
+
+
+def tree(stacks: Weighted) -> Tree:
+    """The call tree of all stacks with at least one frame."""
+    depths = stacks.depths
+    order = np.argsort(-depths, kind="stable")
+    depths, weights = depths[order], stacks.weights[order]
+    ends = stacks.offsets[1:][order]
+    node_of = np.full(len(order), ROOT, np.int64)
+    parents, objects, sums = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [weights[:0]]
+    n_nodes = 0
+    for level in range(int(depths.max(initial=0))):
+        live = int(np.searchsorted(-depths, -level, side="left"))  # stacks deeper than ``level`` come first
+        here = stacks.objects[ends[:live] - 1 - level]
+        keys, inverse = np.unique((node_of[:live] + 1) * np.int64(stacks.n_objects) + here, return_inverse=True)
+        above, objects_here = np.divmod(keys, np.int64(stacks.n_objects))
+        parents.append(above - 1)
+        objects.append(objects_here)
+        sums.append(_sum_by(inverse, weights[:live], len(keys)))
+        node_of[:live] = n_nodes + inverse
+        n_nodes += len(keys)
+    return Tree(np.concatenate(parents), np.concatenate(objects), np.concatenate(sums))
+
+
+def merge_equal(stacks: Weighted) -> Weighted:
+    """The same weights on fewer rows: stacks with the same frames become one. Order of first occurrence."""
+    text = stacks.objects.astype("<i8").tobytes()
+    bounds = (stacks.offsets * 8).tolist()
+    place: dict[bytes, int] = {}
+    owner = np.array([place.setdefault(text[a:b], len(place)) for a, b in zip(bounds, bounds[1:], strict=False)],
+                     np.int64)
+    keep = np.unique(owner, return_index=True)[1]
+    depths = stacks.depths[keep]
+    offsets = np.concatenate([[0], np.cumsum(depths)]).astype(np.int64)
+    source = np.repeat(stacks.offsets[keep] - offsets[:-1], depths) + np.arange(offsets[-1])
+    return Weighted(offsets, stacks.objects[source], _sum_by(owner, stacks.weights, len(keep)), stacks.n_objects)
+
+
+def _first_of_each(objects: I8, rows: I8, n_rows: int) -> Bool:
+    """True where an object occurs for the first time in its row, that is nearest to the leaf."""
+    first = np.zeros(len(objects), bool)
+    first[np.unique(objects * np.int64(n_rows or 1) + rows, return_index=True)[1]] = True
+    return first
+
+
+def _pairs_of(caller: I8, callee: I8, counts: Bool, weights: I8, n_objects: int) -> Pairs:
+    keys, inverse = np.unique((caller + 1) * np.int64(n_objects) + callee, return_inverse=True)
+    above, below = np.divmod(keys, np.int64(n_objects or 1))
+    return Pairs(above - 1, below, _sum_by(inverse, weights * counts[:, None], len(keys)))
+
+
+def _sum_by(groups: I8, weights: I8, n_groups: int) -> I8:
+    """Sum the rows of ``weights`` (m, k) by their group (m); exact in integers."""
+    sums = np.zeros((n_groups, weights.shape[1]), np.int64)
+    if len(groups):
+        order = np.argsort(groups, kind="stable")
+        sorted_groups = groups[order]
+        starts = np.flatnonzero(np.diff(sorted_groups, prepend=sorted_groups[0] - 1))
+        sums[sorted_groups[starts]] = np.add.reduceat(weights[order], starts, axis=0)
+    return sums

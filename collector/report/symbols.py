@@ -1,0 +1,125 @@
+"""Names and source lines from debug information: the keeper of symbolic, cxxfilt and pydemumble.
+
+Plain function names come from symbol tables (``functions``); nothing here is imported before it is needed. C++ names
+are demangled by the C++ library's own demangler (cxxfilt), because its spelling is the one that binutils prints;
+where that library is missing, LLVM's (pydemumble) takes its place. Rust's newer names are LLVM's business as well; its
+older ones are C++ names with an encoding on top.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+_RUST_HASH = re.compile(rb"17h[0-9a-f]{16}E(?:[.@][A-Za-z0-9_.$@]*)?\Z")
+_RUST_ESCAPES = {b"SP": "@", b"BP": "*", b"RF": "&", b"LT": "<", b"GT": ">", b"LP": "(", b"RP": ")", b"C": ","}
+_RUST_ESCAPE = re.compile(rb"\$([A-Z]+|u[0-9a-f]{1,6})\$")
+
+
+@lru_cache(maxsize=1 << 16)
+def demangle(linkage: bytes) -> bytes:
+    """The name that a programmer would write; the linkage name itself if it is not a mangled one."""
+    if linkage.startswith(b"_ZN") and _RUST_HASH.search(linkage):
+        parts = _rust_parts(linkage)
+        if parts is not None:
+            return parts
+    if linkage.startswith(b"_Z"):
+        return _cplusplus()(linkage)
+    if linkage.startswith(b"_R"):
+        return _llvm(linkage)
+    return linkage
+
+
+def _rust_parts(linkage: bytes) -> bytes | None:
+    """``_ZN4core3fmt5write17h0123456789abcdefE`` -> ``core::fmt::write``; None if it is not built like that."""
+    rest, parts = linkage[3:], []
+    while match := re.match(rb"([1-9][0-9]*)", rest):
+        length, begin = int(match[1]), match.end()
+        if begin + length > len(rest):
+            return None
+        parts.append(rest[begin:begin + length])
+        rest = rest[begin + length:]
+    if not rest.startswith(b"E") or len(parts) < 2:
+        return None
+    return b"::".join(_rust_part(part) for part in parts[:-1])
+
+
+def _rust_part(part: bytes) -> bytes:
+    if part.startswith(b"_$"):
+        part = part[1:]
+
+    def character(match: re.Match[bytes]) -> bytes:
+        code = match[1]
+        if code.startswith(b"u"):
+            return chr(int(code[1:], 16)).encode("utf-8", "replace")
+        return _RUST_ESCAPES.get(code, match[0].decode("ascii")).encode()
+
+    return _RUST_ESCAPE.sub(character, part).replace(b"..", b"::")
+
+
+@lru_cache(maxsize=1)
+def _cplusplus() -> Callable[[bytes], bytes]:
+    try:
+        import cxxfilt
+    except Exception:
+        return _llvm
+
+    def by_library(linkage: bytes) -> bytes:
+        try:
+            return bytes(cxxfilt.demangleb(linkage))
+        except cxxfilt.Error:
+            return linkage
+
+    return by_library
+
+
+def _llvm(linkage: bytes) -> bytes:
+    """LLVM's spelling, with the older ``> >`` of nested templates."""
+    import pydemumble
+
+    try:
+        text = linkage.decode("ascii")
+    except UnicodeDecodeError:
+        return linkage
+    shown = pydemumble.demangle(text)
+    if not shown:
+        return linkage
+    return re.sub(r"(?<!operator)>(?=>)", "> ", shown).encode()
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One level at an address: an inlined function or, last, the function itself. ``line`` 0: unknown."""
+
+    function: bytes
+    path: str
+    line: int
+
+
+class Lines:
+    """Source lines and inlined functions of one file, from DWARF. Opening reads all of it: 0.2 s for 30 MB."""
+
+    def __init__(self, cache: Any) -> None:
+        self._cache = cache
+
+    @classmethod
+    def open(cls, path: Path) -> Lines | None:
+        """None if the file has nothing that could be read."""
+        import symbolic
+
+        try:
+            archive = symbolic.Archive.open(str(path))
+            for found in archive.iter_objects():
+                return cls(found.make_symcache())
+        except (symbolic.ObjectError, symbolic.SymCacheError, symbolic.common.SymbolicError, OSError):
+            return None
+        return None
+
+    def at(self, vaddr: int) -> list[Frame]:
+        """Innermost first; empty where nothing is known."""
+        return [Frame(location.symbol.encode("utf-8", "surrogateescape"), location.full_path or "", location.line)
+                for location in self._cache.lookup(vaddr)]
