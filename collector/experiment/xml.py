@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 
 _ENTITIES = {b"&": b"&amp;", b"<": b"&lt;", b">": b"&gt;", b'"': b"&quot;", b"'": b"&apos;"}
 _UNSAFE = re.compile(rb"[^ !#$(-;=?-~]")
+# Readers skip these up to the first ">" without looking inside.
+_SKIPPED = re.compile(rb"<[?!][^>]*>")
 _ESCAPED = re.compile(rb"%([0-9a-f]{2})%")
 
 Value = bytes | str | int
@@ -81,7 +83,10 @@ def parse(data: bytes) -> list[Element]:
     """All whole root elements in file order. Damage loses what is damaged and nothing before it."""
     import lxml.etree
 
-    body = data[:data.rfind(b">") + 1].replace(b"\0", b" ")
+    body = _SKIPPED.sub(b"", data[:data.rfind(b">") + 1]).replace(b"\0", b" ")
+    # After damage libxml2 goes on but drops entities, so it gets none to see.
+    for character, entity in _ENTITIES.items():
+        body = body.replace(entity, b"%%%02x%%" % ord(character))
     parser = lxml.etree.XMLParser(recover=True, huge_tree=True, resolve_entities=False, no_network=True,
                                   remove_comments=True, remove_pis=True, encoding="iso-8859-1")
     root = lxml.etree.fromstring(b"<roots>" + body + b"</roots>", parser)

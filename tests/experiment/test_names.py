@@ -1,0 +1,220 @@
+"""Names of founders, descendants and groups."""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from collector.errors import ExperimentError
+from collector.experiment import names
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty current directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def experiment(path: Path) -> Path:
+    path.mkdir()
+    (path / "log.xml").write_text("")
+    return path
+
+
+def test_importing_names_needs_nothing_beyond_the_standard_library() -> None:
+    code = "import sys; before = set(sys.modules); import collector.experiment.names; print(*set(sys.modules) - before)"
+    loaded = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout.split()
+    foreign = {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names
+    assert foreign == {"collector"}
+
+
+@pytest.mark.parametrize(("existing", "arguments", "expected"), [
+    ([], {}, "test.1.er"),
+    (["test.1.er"], {}, "test.2.er"),
+    (["test.1.er", "test.17.er", "test.9.er", "test.x.er", "test12.er", "a.test.99.er", "test.5.er.d"], {},
+     "test.18.er"),
+    (["test.2.er"], {}, "test.1.er"),
+    ([], {"output": "mine.er"}, "mine.er"),
+    ([], {"output": "mine.er///"}, "mine.er"),
+    (["mine.3.er"], {"output": "mine.3.er"}, "mine.4.er"),
+    (["mine.3.er", "mine.11.er"], {"output": "mine.3.er"}, "mine.12.er"),
+    (["mine.3.er"], {"output": "mine.2.er"}, "mine.2.er"),
+    (["a.b.1.er", "a.b.1.7.er"], {"output": "a.b.1.er"}, "a.b.2.er"),
+    (["a\nb.1.er"], {"output": "a\nb.1.er"}, "a\nb.2.er"),
+    (["d/test.1.er"], {"directory": "d"}, "d/test.2.er"),
+    (["d/x.1.er"], {"directory": "d", "output": "x.1.er"}, "d/x.2.er"),
+    (["run.4.er"], {"group": "run.erg"}, "run.1.er"),
+    (["run.1.er"], {"group": "g/run.erg"}, "run.2.er"),
+    (["run.1.er"], {"group": "run.erg", "output": "own.er"}, "own.er"),
+    (["mine.er"], {"output": "mine.er", "overwrite": True}, "mine.er"),
+    (["mine.1.er"], {"output": "mine.1.er", "overwrite": True}, "mine.1.er"),
+    (["test.1.er"], {"overwrite": True}, "test.2.er"),
+])
+def test_names_chosen(here: Path, existing: list[str], arguments: dict[str, str], expected: str) -> None:
+    for name in existing:
+        (here / name).parent.mkdir(exist_ok=True)
+        experiment(here / name)
+    (here / "d").mkdir(exist_ok=True)
+    assert names.choose(**arguments) == Path(expected)  # type: ignore[arg-type]
+    assert names.create_directory(**arguments) == Path(expected)  # type: ignore[arg-type]
+    assert stat.S_IMODE((here / expected).stat().st_mode) == 0o700
+    assert os.listdir(here / expected) == []
+
+
+@pytest.mark.parametrize(("arguments", "message"), [
+    ({"output": "mine"}, "must end in .er"),
+    ({"output": ".er"}, "must end in .er"),
+    ({"output": "d/.er"}, "must end in .er"),
+    ({"output": ""}, "must end in .er"),
+    ({"output": "a\0b.er"}, "not a file name"),
+    ({"output": "taken.er"}, "taken.er exists; choose another name with -o, or -O"),
+    ({"output": "taken12.er"}, "taken12.er exists"),
+    ({"output": "12.er"}, "12.er exists"),
+    ({"output": "nowhere/x.er"}, "nowhere does not exist"),
+    ({"directory": "nowhere"}, "nowhere does not exist"),
+    ({"directory": "file"}, "file is not a directory"),
+    ({"output": "x" * 300 + ".er"}, "File name too long"),
+    ({"output": "file.er", "overwrite": True}, "file.er is not an experiment"),
+    ({"output": "link.er", "overwrite": True}, "link.er is a symbolic link"),
+    ({"output": "precious.er", "overwrite": True}, "precious.er is not an experiment"),
+    ({"group": "run"}, "must end in .erg"),
+    ({"group": ".erg"}, "must end in .erg"),
+    ({"group": "run.erg", "output": "blank d/x.er"}, "blanks"),
+])
+def test_names_refused(here: Path, arguments: dict[str, str], message: str) -> None:
+    for name in ("taken.er", "taken12.er", "12.er", "victim.er"):
+        experiment(here / name)
+    (here / "file").touch()
+    (here / "file.er").touch()
+    (here / "blank d").mkdir()
+    (here / "link.er").symlink_to("victim.er")
+    (here / "precious.er").mkdir()
+    (here / "precious.er" / "thesis.tex").write_text("words")
+    before = sorted(here.rglob("*"))
+    for refuse in (names.choose, names.create_directory):
+        if "too long" in message and refuse is names.choose:
+            continue
+        with pytest.raises(ExperimentError, match=re.escape(message)) as error:
+            refuse(**arguments)  # type: ignore[arg-type]
+        assert "\n" not in str(error.value)
+    assert sorted(here.rglob("*")) == before
+
+
+def test_a_message_stays_on_one_line(here: Path) -> None:
+    experiment(here / "a\nb.er")
+    with pytest.raises(ExperimentError) as error:
+        names.create_directory("a\nb.er")
+    assert str(error.value).startswith("'a\\nb.er' exists")
+
+
+def test_an_unwritable_directory_is_named(here: Path) -> None:
+    with pytest.raises(ExperimentError, match=r"cannot create /proc/self/test\.1\.er: .*-d"):
+        names.create_directory(directory="/proc/self")
+
+
+def test_overwriting_removes_the_old_experiment_and_nothing_outside(here: Path) -> None:
+    outside = experiment(here / "outside.er")
+    old = experiment(here / "old.er")
+    (old / "archives").symlink_to(outside, target_is_directory=True)
+    (old / "deep").mkdir()
+    (old / "deep" / "file").touch()
+    assert names.create_directory("old.er", overwrite=True) == Path("old.er")
+    assert os.listdir("old.er") == []
+    assert os.listdir(outside) == ["log.xml"]
+
+
+def test_removing_takes_what_was_begun_and_leaves_the_rest(here: Path) -> None:
+    begun, other = here / "begun.er", here / "other.er"
+    begun.mkdir()
+    (begun / "overview").touch()
+    other.mkdir()
+    (other / "thesis.tex").touch()
+    for path in (begun, other, here / "nothing.er"):
+        names.remove_directory(path)
+    assert os.listdir(here) == ["other.er"]
+
+
+def test_many_at_once_get_different_names(here: Path) -> None:
+    code = "from collector.experiment import names; print(names.create_directory())"
+    running = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(7)]
+    made = [process.communicate()[0].strip() for process in running]
+    assert sorted(made) == [f"test.{number}.er" for number in range(1, 8)]
+
+
+def test_a_group_lists_its_experiments_and_gprofng_reads_it(
+        here: Path, record: Callable[..., object], gprofng: Callable[..., object]) -> None:
+    for name in ("run.1.er", "run.2.er"):
+        record(name)
+        names.add_to_group("run.erg", Path(name))
+    assert (here / "run.erg").read_text() == f"#analyzer experiment group\n{here}/run.1.er\n{here}/run.2.er\n"
+    listed = gprofng("-experiment_list", experiment=here / "run.erg")
+    assert re.findall(r"4711 (\S+)", listed.text) == [f"{here}/run.1.er", f"{here}/run.2.er"]  # type: ignore[attr-defined]
+
+
+def test_a_relative_group_lies_where_the_experiments_lie(here: Path) -> None:
+    (here / "d").mkdir()
+    names.add_to_group("run.erg", Path("d/run.1.er"), "d")
+    assert (here / "d/run.erg").exists()
+
+
+def test_a_group_without_a_last_newline_is_continued_properly(here: Path) -> None:
+    (here / "run.erg").write_text("#analyzer experiment group\nold.er")
+    names.add_to_group("run.erg", Path("new.er"))
+    assert (here / "run.erg").read_text() == f"#analyzer experiment group\nold.er\n{here}/new.er\n"
+
+
+def test_a_group_that_is_a_symbolic_link_is_refused(here: Path) -> None:
+    (here / "victim").write_text("")
+    (here / "run.erg").symlink_to("victim")
+    with pytest.raises(ExperimentError, match=r"cannot write run\.erg"):
+        names.add_to_group("run.erg", Path("x.er"))
+    assert (here / "victim").read_text() == ""
+
+
+def test_concurrent_members_of_a_group_are_all_there(here: Path) -> None:
+    code = ("import sys; from pathlib import Path; from collector.experiment import names\n"
+            "for i in range(50): names.add_to_group('g.erg', Path(f'{sys.argv[1]}.{i}.er'))")
+    running = [subprocess.Popen([sys.executable, "-c", code, letter]) for letter in "abc"]
+    assert [process.wait() for process in running] == [0, 0, 0]
+    lines = (here / "g.erg").read_text().splitlines()
+    assert lines[0] == "#analyzer experiment group"
+    assert sorted(lines[1:]) == sorted(f"{here}/{letter}.{i}.er" for letter in "abc" for i in range(50))
+
+
+def test_lineages() -> None:
+    assert names.child_lineage("", "f", 3) == "_f3"
+    assert names.child_lineage("_f3", "x", 1) == "_f3_x1"
+    assert names.descendant_path(Path("test.1.er"), "_f3_x1") == Path("test.1.er/_f3_x1.er")
+    assert names.mpi_name(2) == "M_r2.er"
+    assert (names.lineage_of("_f3_x1.er"), names.lineage_of("test.1.er")) == ("_f3_x1", "")
+    with pytest.raises(ValueError, match="no such kind"):
+        names.child_lineage("", "z", 1)
+
+
+def test_descendants_are_sorted_by_number() -> None:
+    wanted = ["_C1.er", "_f1.er", "_f1_x1.er", "_f2.er", "_f2_f9.er", "_f2_f10.er", "_f10.er", "_x1.er"]
+    assert sorted(wanted[3:] + wanted[:3], key=names.sort_key) == wanted
+
+
+@pytest.mark.parametrize(("path", "copy"), [
+    (b"/usr/lib/x86_64-linux-gnu/libc.so.6", b"libc.so.6_dnWuQRcLhw9"),
+    (b"/usr/bin/xz", b"xz_UHyILZt997d"),
+    (b"xz", b"xz_dbrs1000000"),
+    (b"/usr/bin/" + b"n" * 243, b"n" * 243 + b"_UHyILZt997d"),
+])
+def test_names_of_copies(path: bytes, copy: bytes) -> None:
+    assert names.archive_name(path) == copy
+
+
+def test_names_of_copies_of_long_names_fit() -> None:
+    copy = names.archive_name(b"/usr/bin/" + b"n" * 244)
+    assert copy.startswith(b"n" * 231 + b"_UHyILZt997d_")
+    assert len(copy) == 255
