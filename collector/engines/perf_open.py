@@ -83,7 +83,8 @@ def _specs(interval_ns: int, flags: int) -> list[perf.EventSpec]:
               flags=flags | abi.CONTEXT_SWITCH)]
     if flags & abi.EXCLUDE_KERNEL:
         return specs
-    return specs + [
+    return [
+        *specs,
         _spec("site", _SITE_RING_BYTES, config=abi.SW_CONTEXT_SWITCHES, period=1, flags=flags,
               sample_type=_WHO | abi.SAMPLE_REGS_USER, regs_user=REGS_SITE_X86),
         _spec("leave", _LEAVE_RING_BYTES, config=abi.SW_CONTEXT_SWITCHES, period=_LEAVES_PER_S, sample_type=_STACK,

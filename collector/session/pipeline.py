@@ -1,8 +1,10 @@
 """From batches of events to packets in experiments: the one way that everything recorded takes.
 
     batch -> changes -> model (images, spaces, threads), maps and logs of the experiments
-          -> switches -> exact clocks of all threads
-          -> clock samples -> frames (one unwinding for all) -> stacks interned -> packets with the ticks they earn
+          -> switches -> exact clocks of all threads; the periods that they close
+          -> samples -> one unwinding for all -> stacks interned per experiment
+          -> clock samples: packets with the ticks that they earn
+          -> periods off CPU: their states, and packets with the ticks that those earn
 
 Each step works on whole arrays; Python loops run over changes, images and threads that end, never over samples.
 """
@@ -20,34 +22,33 @@ from collector.events import (
     ClockSamples,
     Executed,
     Exited,
+    Faults,
     Forked,
     Mapped,
     Mode,
     RecordsLost,
     Renamed,
+    Sites,
     Switches,
     Throttled,
 )
 from collector.experiment.recorder import Recorder
+from collector.session import sites
 from collector.session.objects import VDSO, Objects, is_file
+from collector.session.placing import FAILED_MARK, TRUNCATED_MARK, Placed, joined, place
 from collector.session.tally import Tally
-from collector.target.microstate import Cut, ThreadClocks
+from collector.target.microstate import Cut, Periods, ThreadClocks
 from collector.target.model import Model
-from collector.target.process import Epoch, Image, Process
-from collector.target.space import AddressSpace, Mapping
-from collector.unwind import batch as unwinding
-from collector.unwind.batch import Frames, Maps, Stacks, Stop
+from collector.target.process import Image, Process
+from collector.target.space import Mapping
+from collector.target.waiting import N_STATES, Departures, FaultEnds, Microstate, Spans, Waiting
 from collector.unwind.table import Tables
 
-USER_CPU, SYSTEM_CPU, TRAP_CPU = 0, 1, 2
-N_STATES = 10
-
-# What stands at the root of a stack that does not reach it.
-TRUNCATED_MARK = np.uint64(2**64 - 2)
-FAILED_MARK = np.uint64(2**64 - 3)
-
-_STATE_OF_MODE = np.array([USER_CPU, SYSTEM_CPU, TRAP_CPU], dtype=np.int32)
+_STATE_OF_MODE = np.array([Microstate.USER, Microstate.SYSTEM, Microstate.TRAP], dtype=np.int32)
 assert [Mode.USER, Mode.SYSTEM_CALL, Mode.TRAP] == [0, 1, 2]
+_IP, _SP, _BP = 16, 7, 6  # columns of a sample's registers
+
+RunDelay = Callable[[int, int], int | None]
 
 
 @dataclass(slots=True, eq=False)
@@ -57,84 +58,132 @@ class Recorded:
     image: Image
     recorder: Recorder
     state_ticks: Array = field(default_factory=lambda: np.zeros(N_STATES, dtype=np.int64))
+    waited_ns: Array = field(default_factory=lambda: np.zeros(N_STATES, dtype=np.int64))  # exact, by state
     ended_cpu_ns: int = 0  # of threads that have ended
     pool_ns: int = 0  # running time of ended threads that no tick stands for yet
     last: tuple[int, int, int, int] | None = None  # tid, cpu, uid, state of the last sample
+    n_threads: int = 0
 
 
-@dataclass(slots=True)
 class LastSample:
-    """Per slot: the stack, state and CPU of the thread's last sample (uid 0: none yet)."""
+    """Per slot: image, stack, state and CPU of the thread's last clock sample or departure (uid 0: none yet)."""
 
-    uid: Array
-    state: Array
-    cpu: Array
+    def __init__(self) -> None:
+        self.image: Array = np.full(64, -1, dtype=np.int64)
+        self.uid: Array = np.zeros(64, dtype=np.uint64)
+        self.state: Array = np.zeros(64, dtype=np.int32)
+        self.cpu: Array = np.zeros(64, dtype=np.int32)
 
-    def grown(self, n: int) -> LastSample:
-        """The same with room for ``n`` slots."""
-        if n <= len(self.uid):
-            return self
+    def grow(self, n: int) -> None:
+        """Makes room for ``n`` slots."""
         more = max(n, 2 * len(self.uid)) - len(self.uid)
-        return LastSample(*(np.concatenate([a, np.zeros(more, dtype=a.dtype)])
-                            for a in (self.uid, self.state, self.cpu)))
+        if n > len(self.uid):
+            for name, fill in (("image", -1), ("uid", 0), ("state", 0), ("cpu", 0)):
+                old = getattr(self, name)
+                setattr(self, name, np.concatenate([old, np.full(more, fill, dtype=old.dtype)]))
+
+    def set(self, placed: Placed, cpu: Array, state: Array | None = None) -> None:
+        """What samples in time order leave behind; without ``state`` that stays as it was."""
+        self.image[placed.slot], self.uid[placed.slot], self.cpu[placed.slot] = placed.image, placed.uid, cpu
+        if state is not None:
+            self.state[placed.slot] = state
 
 
 class Pipeline:
-    """Feeds on batches. ``recorder_for`` gives the experiment of an image, or None where it is not to be recorded."""
+    """Feeds on batches.
+
+    ``recorder_for`` gives the experiment of an image, or None where it is not to be recorded; ``run_delay`` the time
+    that a thread (pid, tid) has waited for a CPU in its life, or None where that cannot be had.
+    """
 
     def __init__(self, interval_ns: int, recorder_for: Callable[[Process, Image], Recorder | None],
-                 tally: Tally) -> None:
+                 run_delay: RunDelay, tally: Tally) -> None:
         self.interval_ns = interval_ns
         self.clocks = ThreadClocks(interval_ns)
+        self.waiting = Waiting(interval_ns)
         self.model = Model(self.clocks)
         self.tables = Tables()
         self.objects = Objects(self.tables)
         self.tally = tally
         self.recorded: dict[int, Recorded] = {}  # by image number
+        self._recorders: dict[int, Recorder] = {}  # the same, for placing
         self._recorder_for = recorder_for
-        self._last = LastSample(np.zeros(64, np.uint64), np.zeros(64, np.int32), np.zeros(64, np.int32))
+        self._run_delay = run_delay
+        self._delay_seen: dict[int, int] = {}  # by slot
+        self._sites = sites.SiteTable()
+        self._last = LastSample()
+        self._ending: Array = np.zeros(0, dtype=np.int64)
 
     def feed(self, batch: Batch) -> None:
         """Takes one batch; afterwards its arrays are not needed any more."""
         for change in batch.changes:
             _APPLY[type(change)](self, change)
-        self._advance(batch.switches)
-        self._last = self._last.grown(self.clocks.n_slots)
-        if batch.clock is not None:
-            self._clock(batch.clock)
-        self._settle_ended(batch.until_ns)
+        periods = self._advance(batch.switches).off_cpu()
+        clock, leaving = self._place(batch.clock, batch.leaving)
+        if batch.clock is not None and clock is not None:
+            self._write_clock(batch.clock, clock)
+        departures = self._departures(batch.leaving, leaving, batch.sites)
+        if len(periods.slot) or len(self.clocks.edges.slot):
+            faults = self._faults(batch.faults)
+            spans = self.waiting.close(periods, self.clocks.edges, departures, faults, self._run_delays(periods))
+            self._write_spans(spans)
+        self._settle_ended()
         self.model.forget_before(batch.until_ns)
+
+    def flush_waiting(self, now_ns: int) -> None:
+        """Gives threads that are off CPU their ticks so far, up to ``now_ns``, which no batch may have passed."""
+        slots = np.array([slot for process in self.model.processes.values() if process.image.number in self.recorded
+                          for slot in process.threads.values()], dtype=np.int64)
+        kind, since = self.clocks.kind[slots], self.clocks.since_ns[slots]
+        off = np.isin(kind, (Cut.OUT_BLOCKED, Cut.OUT_PREEMPTED, Cut.BORN)) & (since < now_ns)
+        slots = slots[off]
+        self._write_spans(self.waiting.still_waiting(slots, kind[off], since[off], now_ns))
+        self.clocks.since_ns[slots] = now_ns
 
     def finish(self, time_ns: int) -> None:
         """The recording ends: what threads still owe is settled as if they ended now."""
+        self.flush_waiting(time_ns)
         for thread in self.model.threads:
             if thread.alive:
                 self.model.cuts.add(thread.slot, time_ns, Cut.ENDED)
                 thread.alive = False
         self._advance(None)
-        self._settle_ended(time_ns)
+        self._settle_ended()
+        self.tally.n_guessed_faults = self.waiting.n_guessed
+        self.tally.n_impossible = self.clocks.n_impossible
+        self.tally.unsampled_ns = sum(recorded.pool_ns for recorded in self._all_recorded() if recorded.last is None)
 
     def begin(self, process: Process) -> None:
         """Starts recording the process's present image, if it is to be recorded."""
         recorder = self._recorder_for(process, process.image)
         if recorder is not None:
-            self.recorded[process.image.number] = Recorded(process.image, recorder)
+            self._record(process.image, Recorded(process.image, recorder))
 
-    def cpu_ns(self, recorded: Recorded, time_ns: int) -> int:
+    def usage_ns(self, recorded: Recorded, time_ns: int) -> list[int]:
+        """Exact time in each state of all threads of an image so far; CPU states in the proportion of their ticks."""
+        states: list[int] = recorded.waited_ns.tolist()
+        cpu_ns = self._cpu_ns(recorded, time_ns)
+        ticks = recorded.state_ticks[:Microstate.TRAP + 1]
+        total = int(ticks.sum())
+        for state in (Microstate.SYSTEM, Microstate.TRAP):
+            states[state] = cpu_ns * int(ticks[state]) // total if total else 0
+        states[Microstate.USER] = cpu_ns - states[Microstate.SYSTEM] - states[Microstate.TRAP]
+        return states
+
+    def _cpu_ns(self, recorded: Recorded, time_ns: int) -> int:
         """Exact running time of all threads of an image so far."""
         process = self.model.processes.get(recorded.image.pid)
         if process is None or process.image is not recorded.image:
             return recorded.ended_cpu_ns
-        slots = np.fromiter(process.threads.values(), dtype=np.int64)
+        slots = np.array(list(process.threads.values()), dtype=np.int64)
         running = np.where(self.clocks.kind[slots] == Cut.IN, time_ns - self.clocks.since_ns[slots], 0)
         return recorded.ended_cpu_ns + int(self.clocks.cpu_ns[slots].sum() + np.maximum(running, 0).sum())
 
     # -- changes
 
     def _on_fork(self, change: Forked) -> None:
-        known = change.pid in self.model.processes
         thread = self.model.forked(change)
-        if not known:
+        if change.pid != change.parent_pid:
             self.begin(thread.process)
         self._started(thread.process, change.tid, change.time_ns)
 
@@ -149,12 +198,12 @@ class Pipeline:
     def _on_exec(self, change: Executed) -> None:
         process, old = self.model.executed(change)
         before = self.recorded.get(old.number)
-        if before is not None and before.image is old:
+        if before is not None:
             # The founder alone is recorded, and goes on in its experiment under its new image.
             for mapping in process.epochs[-2].space.mappings if len(process.epochs) > 1 else ():
                 before.recorder.unmapped(change.time_ns, mapping.start, mapping.end - mapping.start)
-            self.recorded[process.image.number] = before
             before.image = process.image
+            self._record(process.image, before)
         else:
             self.begin(process)
             self._started(process, change.pid, change.time_ns)
@@ -182,7 +231,15 @@ class Pipeline:
     def _started(self, process: Process, tid: int, time_ns: int) -> None:
         recorded = self.recorded.get(process.image.number)
         if recorded is not None:
+            recorded.n_threads += 1
             recorded.recorder.thread_started(tid, time_ns, process.image.comm)
+
+    def _record(self, image: Image, recorded: Recorded) -> None:
+        self.recorded[image.number] = recorded
+        self._recorders[image.number] = recorded.recorder
+
+    def _all_recorded(self) -> list[Recorded]:
+        return list({id(recorded): recorded for recorded in self.recorded.values()}.values())
 
     def _write_mapping(self, recorder: Recorder, time_ns: int, mapping: Mapping) -> None:
         size = mapping.end - mapping.start
@@ -198,7 +255,7 @@ class Pipeline:
         """The functions of a load object at their run-time addresses: (start, size, name), one per address."""
         if mapping.object < 0:
             return []
-        symbols = self.objects.by_number[mapping.object].symbols
+        symbols = self.objects.by_number[mapping.object].symbols()
         by_start = {}
         for i in range(len(symbols)):
             start, size = int(symbols.value[i]) + mapping.bias, int(symbols.size[i])
@@ -206,85 +263,170 @@ class Pipeline:
                 by_start[start] = (start, size, symbols.name(i))
         return [by_start[start] for start in sorted(by_start)]
 
-    # -- clocks
+    # -- clocks and samples
 
-    def _advance(self, switches: Switches | None) -> None:
-        cuts = self.model.cuts
+    def _advance(self, switches: Switches | None) -> Periods:
+        slot, time_ns, cut = (np.zeros(0, dtype=np.int64),) * 2 + (np.zeros(0, dtype=np.int8),)
         if switches is not None:
             slot = self.model.slots(switches.tid, switches.pid, switches.time_ns)
-            cuts = self.model.take_cuts()  # after slots(): strays have been added
-            slot = np.concatenate([slot, np.array(cuts.slot, dtype=np.int64)])
-            time_ns = np.concatenate([switches.time_ns, np.array(cuts.time_ns, dtype=np.int64)])
-            cut = np.concatenate([switches.edge, np.array(cuts.cut, dtype=np.int8)])
-        else:
-            cuts = self.model.take_cuts()
-            slot, time_ns, cut = (np.array(cuts.slot, dtype=np.int64), np.array(cuts.time_ns, dtype=np.int64),
-                                  np.array(cuts.cut, dtype=np.int8))
+            time_ns, cut = switches.time_ns, switches.edge
+        cuts = self.model.take_cuts()  # after slots(), which may have met threads not heard of before
+        slot = np.concatenate([slot, np.array(cuts.slot, dtype=np.int64)])
+        time_ns = np.concatenate([time_ns, np.array(cuts.time_ns, dtype=np.int64)])
+        cut = np.concatenate([cut, np.array(cuts.cut, dtype=np.int8)])
         self._ending = np.unique(slot[cut == Cut.ENDED])
         # BORN before anything else of its thread, ENDED after everything else, whatever their stamps say.
         rank = np.where(cut == Cut.BORN, 0, np.where(cut == Cut.ENDED, 2, 1))
         order = np.lexsort((time_ns, rank))
-        self.clocks.advance(slot[order], time_ns[order], cut[order])
+        return self.clocks.advance(slot[order], time_ns[order], cut[order])
 
-    def _clock(self, clock: ClockSamples) -> None:
-        slot = self.model.slots(clock.tid, clock.pid, clock.time_ns)
-        self._last = self._last.grown(self.clocks.n_slots)
-        index, epochs = self.model.epochs(clock.pid, clock.time_ns)
-        pcs, length = self._unwind(clock, index, epochs)
-        ticks = self.clocks.ticks_of_samples(slot, clock.time_ns)
+    def _place(self, clock: ClockSamples | None, leaving: ClockSamples | None) -> tuple[Placed | None, Placed | None]:
+        """Both kinds of samples in one unwinding."""
+        both = joined(clock, leaving)
+        if both is None:
+            return None, None
+        placed = place(both, self.model, self.tables, self._recorders, self.tally)
+        self._last.grow(self.clocks.n_slots)
+        self.waiting.grow(self.clocks.n_slots)
+        n = len(clock.time_ns) if clock is not None else 0
+        return (Placed(placed.slot[:n], placed.image[:n], placed.uid[:n]),
+                Placed(placed.slot[n:], placed.image[n:], placed.uid[n:]))
+
+    def _write_clock(self, clock: ClockSamples, placed: Placed) -> None:
+        ticks = self.clocks.ticks_of_samples(placed.slot, clock.time_ns)
         state = _STATE_OF_MODE[clock.mode]
-        image = np.array([epoch.image.number for epoch in epochs])[index]
-        uid = np.zeros(len(slot), dtype=np.uint64)
-        for number in np.unique(image).tolist():
+        self.tally.n_samples += len(ticks)
+        for number in np.unique(placed.image).tolist():
+            recorded = self.recorded.get(number)
+            rows = np.flatnonzero((placed.image == number) & (ticks > 0))
+            if recorded is not None and len(rows):
+                recorded.recorder.clock(clock.tid[rows], clock.cpu[rows], clock.time_ns[rows], placed.uid[rows],
+                                        state[rows], ticks[rows])
+                recorded.state_ticks += np.bincount(state[rows], ticks[rows], N_STATES).astype(np.int64)
+                end = rows[-1]
+                recorded.last = (int(clock.tid[end]), int(clock.cpu[end]), int(placed.uid[end]), int(state[end]))
+                self.tally.n_packets += len(rows)
+        self._last.set(placed, clock.cpu, state)
+
+    # -- waiting
+
+    def _departures(self, leaving: ClockSamples | None, placed: Placed | None, seen: Sites | None) -> Departures:
+        """What is known of the batch's switch-outs: from those with stacks, and for the others from their sites."""
+        none = np.zeros(0, dtype=np.int64)
+        known = Departures(none, none, none.astype(np.uint64), none.astype(np.int8), none.astype(np.uint64),
+                           none.astype(np.int32))
+        if leaving is not None and placed is not None and len(placed.slot):
+            regs = leaving.regs
+            self._sites.learn(sites.keys(placed.slot, placed.image, regs[:, _IP], regs[:, _SP], regs[:, _BP]),
+                              placed.uid, leaving.mode)
+            self._last.set(placed, leaving.cpu)
+            known = Departures(placed.slot, leaving.time_ns, placed.uid, leaving.mode, regs[:, _IP], leaving.cpu)
+        n_out = int(np.count_nonzero(np.isin(self.clocks.edges.cut, (Cut.OUT_BLOCKED, Cut.OUT_PREEMPTED))))
+        if seen is None or n_out <= len(known.slot):
+            return known
+        others = self._at_sites(seen)
+        # Those with stacks last: they replace what their site would have told.
+        return Departures(*(np.concatenate([getattr(others, name), getattr(known, name)])
+                            for name in Departures.__slots__))
+
+    def _at_sites(self, seen: Sites) -> Departures:
+        slot = self.model.slots(seen.tid, seen.pid, seen.time_ns)
+        index, epochs = self.model.epochs(seen.pid, seen.time_ns)
+        image = np.array([epoch.image.number for epoch in epochs], dtype=np.int64)[index]
+        uid, reason = self._sites.find(sites.keys(slot, image, seen.ip, seen.sp, seen.bp))
+        for number in np.unique(image[uid == 0]).tolist():
             recorded = self.recorded.get(number)
             if recorded is not None:
-                rows = np.flatnonzero(image == number)
-                uid[rows] = recorded.recorder.frames.intern(pcs[rows], length[rows])
-                self._write(recorded, rows[ticks[rows] > 0], clock, uid, state, ticks)
-        self._last.uid[slot], self._last.state[slot], self._last.cpu[slot] = uid, state, clock.cpu
+                rows = np.flatnonzero((uid == 0) & (image == number))
+                leaf = np.stack([seen.ip[rows], np.full(len(rows), TRUNCATED_MARK)], axis=1)
+                uid[rows] = recorded.recorder.frames.intern(leaf, np.full(len(rows), 2))
+                self.tally.n_unknown_sites += len(rows)
+        self.waiting.grow(self.clocks.n_slots)
+        self._last.grow(self.clocks.n_slots)
+        return Departures(slot, seen.time_ns, uid, reason, seen.ip, self._last.cpu[slot])
 
-    def _write(self, recorded: Recorded, rows: Array, clock: ClockSamples, uid: Array, state: Array,
-               ticks: Array) -> None:
-        """The packets of one image's samples."""
-        if not len(rows):
+    def _faults(self, faults: Faults | None) -> FaultEnds:
+        if faults is None:
+            none = np.zeros(0, dtype=np.int64)
+            return FaultEnds(none, none, none.astype(np.uint64), none.astype(np.uint64), none.astype(bool))
+        slot = self.model.slots(faults.tid, faults.pid, faults.time_ns)
+        return FaultEnds(slot, faults.time_ns, faults.address, faults.ip, faults.in_kernel)
+
+    def _run_delays(self, periods: Periods) -> tuple[Array, Array]:
+        """How much run_delay has grown for the threads that were blocked in these periods."""
+        self.waiting.grow(self.clocks.n_slots)
+        slots, grown = [], []
+        for slot in np.unique(periods.slot[periods.kind == Cut.OUT_BLOCKED]).tolist():
+            thread = self.model.threads[slot]
+            delay_ns = self._run_delay(thread.process.pid, thread.tid) if thread.alive else None
+            if delay_ns is not None:
+                slots.append(slot)
+                grown.append(delay_ns - self._delay_seen.get(slot, 0))
+                self._delay_seen[slot] = delay_ns
+        return np.array(slots, dtype=np.int64), np.array(grown, dtype=np.int64)
+
+    def _write_spans(self, spans: Spans) -> None:
+        """Packets for time spent waiting."""
+        if not len(spans.slot):
             return
-        recorded.recorder.clock(clock.tid[rows], clock.cpu[rows], clock.time_ns[rows], uid[rows], state[rows],
-                                ticks[rows])
-        recorded.state_ticks += np.bincount(state[rows], ticks[rows], N_STATES).astype(np.int64)
-        end = rows[-1]
-        recorded.last = (int(clock.tid[end]), int(clock.cpu[end]), int(uid[end]), int(state[end]))
-        self.tally.n_packets += len(rows)
+        self._last.grow(self.clocks.n_slots)
+        self.waiting.grow(self.clocks.n_slots)
+        image = np.array([self.model.threads[slot].image.number for slot in range(self.clocks.n_slots)],
+                         dtype=np.int64)[spans.slot]
+        tids = np.array([thread.tid for thread in self.model.threads], dtype=np.int64)
+        ticks = self.waiting.ticks(spans)
+        for number in np.unique(image).tolist():
+            recorded = self.recorded.get(number)
+            if recorded is None:
+                continue
+            mine = image == number
+            recorded.waited_ns += np.bincount(spans.state[mine], spans.length_ns[mine], N_STATES).astype(np.int64)
+            rows = np.flatnonzero(mine & (ticks > 0))
+            if len(rows):
+                uid = self._stacks_for(recorded, spans.slot[rows], spans.uid[rows])
+                recorded.recorder.clock(tids[spans.slot[rows]], spans.cpu[rows], spans.end_ns[rows], uid,
+                                        spans.state[rows].astype(np.int32), ticks[rows],
+                                        exact_ns=spans.length_ns[rows])
+                recorded.state_ticks += np.bincount(spans.state[rows], ticks[rows], N_STATES).astype(np.int64)
+                self.tally.n_packets += len(rows)
 
-    def _unwind(self, clock: ClockSamples, index: Array, epochs: list[Epoch]) -> tuple[Array, Array]:
-        """Stacks of all samples as (pcs (n, depth), length (n,)), with marks where the root was not reached."""
-        space = np.array([epoch.space.number for epoch in epochs], dtype=np.int64)[index]
-        maps = merged_maps([epoch.space for epoch in epochs])
-        stacks = Stacks(space=space, regs=clock.regs, known=None, words=clock.words, base=clock.base, mask=clock.mask,
-                        first=clock.first, low=clock.low, n_words=clock.n_words)
-        frames = unwinding.unwind(stacks, maps, self.tables)
-        self.tally.stacks(frames.stop)
-        return marked(frames)
+    def _stacks_for(self, recorded: Recorded, slot: Array, uid: Array) -> Array:
+        """``uid``, and where that is unknown the thread's last stack, else a stack that says that none was had."""
+        unknown = uid == 0
+        if not unknown.any():
+            return uid
+        own = self._last.image[slot] == recorded.image.number
+        uid = np.where(unknown & own, self._last.uid[slot], uid)
+        if (uid == 0).any():
+            failed = recorded.recorder.frames.intern(np.full((1, 1), FAILED_MARK), np.ones(1, dtype=np.int64))
+            uid = np.where(uid == 0, failed, uid)
+        self.tally.n_borrowed_stacks += int(np.count_nonzero(unknown))
+        return uid
 
     # -- ends
 
-    def _settle_ended(self, time_ns: int) -> None:
+    def _settle_ended(self) -> None:
         """Running time that no clock sample stood for, given to stacks that the thread is known to have had.
 
         Whole intervals go to the thread's last stack. What is left is pooled over the image's threads, so that many
         short threads together get their due; images without any sample are counted.
         """
+        self._last.grow(self.clocks.n_slots)
         for slot in self._ending.tolist():
             thread = self.model.threads[slot]
-            recorded = self.recorded.get(thread.image.number) or self.recorded.get(thread.process.image.number)
+            self._delay_seen.pop(slot, None)
+            recorded = self.recorded.get(thread.image.number)
             if recorded is None:
                 continue
-            uid = int(self._last.uid[slot])
+            own = self._last.image[slot] == recorded.image.number and self._last.uid[slot]
+            stack = (thread.tid, int(self._last.cpu[slot]), int(self._last.uid[slot]),
+                     int(self._last.state[slot])) if own else recorded.last
             recorded.ended_cpu_ns += int(self.clocks.cpu_ns[slot])
             recorded.pool_ns += self.clocks.residue_ns(slot)
-            stack = (thread.tid, int(self._last.cpu[slot]), uid, int(self._last.state[slot])) if uid else recorded.last
             ticks = recorded.pool_ns // self.interval_ns
             if ticks > 0 and stack is not None:
                 self._write_ticks(recorded, stack, int(self.clocks.since_ns[slot]), ticks)
+        self._ending = np.zeros(0, dtype=np.int64)
 
     def _write_ticks(self, recorded: Recorded, stack: tuple[int, int, int, int], time_ns: int, ticks: int) -> None:
         tid, cpu, uid, state = stack
@@ -295,31 +437,6 @@ class Pipeline:
         recorded.state_ticks[state] += ticks
         self.tally.n_packets += 1
         self.tally.n_settled_ticks += ticks
-
-
-def merged_maps(spaces: list[AddressSpace]) -> Maps:
-    """The mappings of all spaces, sorted by space and address."""
-    by_number = {space.number: space for space in spaces}
-    rows = [(number, m.start, m.end, m.bias % 2**64, m.object)
-            for number in sorted(by_number) for m in by_number[number].mappings]
-    columns = list(zip(*rows, strict=True)) if rows else [(), (), (), (), ()]
-    kinds = (np.int64, np.uint64, np.uint64, np.uint64, np.int64)
-    space, start, end, bias, number = (np.array(c, dtype=k) for c, k in zip(columns, kinds, strict=True))
-    return Maps(space=space, start=start, end=end, bias=bias, object=number)
-
-
-def marked(frames: Frames) -> tuple[Array, Array]:
-    """The frames with a mark behind the last one where the stack does not reach the root."""
-    n, depth = frames.pcs.shape
-    unfinished = frames.stop != Stop.ROOT
-    if not unfinished.any():
-        return frames.pcs, frames.length
-    pcs = np.zeros((n, depth + 1), dtype=np.uint64)
-    pcs[:, :depth] = frames.pcs
-    rows = np.flatnonzero(unfinished)
-    cut_short = np.isin(frames.stop[rows], [Stop.TRUNCATED, Stop.DEPTH])
-    pcs[rows, frames.length[rows]] = np.where(cut_short, TRUNCATED_MARK, FAILED_MARK)
-    return pcs, frames.length + unfinished
 
 
 _APPLY: dict[type, Callable[..., None]] = {

@@ -16,12 +16,11 @@ from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.base import Engine
 from collector.engines.perf_events import PerfEngine
 from collector.engines.perf_open import Opened
-from collector.events import Batch
 from collector.experiment import archive, reader
 from collector.experiment.recorder import Header, Recorder, Usage
 from collector.linux import proc
 from collector.session.options import Options
-from collector.session.pipeline import N_STATES, SYSTEM_CPU, USER_CPU, Pipeline, Recorded
+from collector.session.pipeline import Pipeline, Recorded
 from collector.session.tally import Tally
 from collector.target.process import Image, Process
 
@@ -44,13 +43,15 @@ class Recording:
         self._engine: Engine | None = PerfEngine(opened, "the kernel allows it") if opened else None
         self._machine = proc.machine()
         self._recorder = Recorder.create(directory, self._header(pid, start_ns))
-        self._pipeline = Pipeline(options.interval_ns or 1, self._recorder_for, self._tally)
+        self._run_delays = proc.RunDelays()
+        self._pipeline = Pipeline(options.interval_ns or 1, self._recorder_for, self._run_delays.read, self._tally)
         self._usage = proc.ProcessUsage()
         process = self._pipeline.model.new_process(pid, start_ns)
         self._pipeline.begin(process)
         self._founder = self._pipeline.recorded[process.image.number]
         self._recorder.thread_started(pid, start_ns, os.fsencode(options.arguments[0]))
         period_ns = options.sample_period_s * NS_PER_S
+        self._drained_ns = start_ns
         self._sample_period_ns = period_ns or _FOREVER_NS
         self._next_sample_ns = start_ns + self._sample_period_ns
 
@@ -97,8 +98,9 @@ class Recording:
         if self._engine is None:
             return
         batch = self._engine.drain(until_ns)
+        self._drained_ns = settled_ns or until_ns
         if settled_ns:
-            batch = Batch(settled_ns, batch.changes, batch.clock, batch.switches)
+            batch.until_ns = settled_ns
         self._pipeline.feed(batch)
         self._engine.release()
         self._recorder.sync()
@@ -106,6 +108,7 @@ class Recording:
     def _sample_if_due(self) -> None:
         now_ns = time.monotonic_ns()
         if now_ns >= self._next_sample_ns:
+            self._pipeline.flush_waiting(self._drained_ns)
             self._recorder.sample(self._usage_now(self._founder, now_ns), now_ns, _LABEL_PERIODIC)
             self._recorder.sync()
             behind = (now_ns - self._next_sample_ns) // self._sample_period_ns
@@ -115,17 +118,11 @@ class Recording:
         return self._recorder if process.pid == self._pid else None
 
     def _usage_now(self, recorded: Recorded, time_ns: int) -> Usage:
-        """What the process has used so far: the states by their ticks, scaled to the exact running time."""
+        """What the process has used so far."""
         self._usage = proc.process_usage(recorded.image.pid) or self._usage
-        states = [0] * N_STATES
-        cpu_ns = self._pipeline.cpu_ns(recorded, time_ns)
-        ticks = recorded.state_ticks[:SYSTEM_CPU + 2].tolist()
-        total = sum(ticks)
-        for state, count in enumerate(ticks):
-            states[state] = cpu_ns * count // total if total else 0
-        states[USER_CPU] += cpu_ns - sum(states)
         usage = self._usage
-        return Usage(states_ns=tuple(states), minor_faults=usage.minor_faults, major_faults=usage.major_faults,
+        states_ns = tuple(self._pipeline.usage_ns(recorded, time_ns))
+        return Usage(states_ns=states_ns, minor_faults=usage.minor_faults, major_faults=usage.major_faults,
                      input_blocks=usage.input_blocks, output_blocks=usage.output_blocks,
                      voluntary_switches=usage.voluntary_switches, involuntary_switches=usage.involuntary_switches,
                      system_calls=usage.system_calls, characters_io=usage.io_characters)

@@ -16,12 +16,17 @@ class Tally:
     """Counters of one recording."""
 
     n_packets: int = 0
-    n_samples: int = 0
+    n_samples: int = 0  # clock samples
+    n_stacks: int = 0  # stacks unwound
     n_settled_ticks: int = 0  # ticks given for time that no clock sample stood for
     n_throttled: int = 0
     losses: Counter[str] = field(default_factory=Counter)
     stops: Counter[Stop] = field(default_factory=Counter)
     unsampled_ns: int = 0  # running time of images that no sample fell into
+    n_guessed_faults: int = 0  # waits for pages of which nothing told whether text or data was missing
+    n_unknown_sites: int = 0  # switch-outs of which only the leaf is known
+    n_borrowed_stacks: int = 0  # packets with the thread's last stack, since their own is unknown
+    n_impossible: int = 0  # switch records that cannot follow each other: one between them is missing
 
     def lost(self, source: str, count: int) -> None:
         """``count`` records of ``source`` did not reach us."""
@@ -29,7 +34,7 @@ class Tally:
 
     def stacks(self, stop: Array) -> None:
         """How the unwinding of a batch ended."""
-        self.n_samples += len(stop)
+        self.n_stacks += len(stop)
         for reason, count in zip(*np.unique(stop, return_counts=True), strict=True):
             self.stops[Stop(int(reason))] += int(count)
 
@@ -42,7 +47,13 @@ class Tally:
         broken = {stop: n for stop, n in self.stops.items() if stop is not Stop.ROOT and n}
         if broken:
             detail = ", ".join(f"{n} {stop.name.lower().replace('_', ' ')}" for stop, n in sorted(broken.items()))
-            lines.append(f"{sum(broken.values())} of {self.n_samples} stacks do not reach the root ({detail})")
+            lines.append(f"{sum(broken.values())} of {self.n_stacks} stacks do not reach the root ({detail})")
         if self.unsampled_ns:
             lines.append(f"{self.unsampled_ns / 1e9:.3f} s of CPU time in processes too short for a sample")
+        if self.n_unknown_sites:
+            lines.append(f"{self.n_unknown_sites} waits with only their leaf known")
+        if self.n_impossible:
+            lines.append(f"{self.n_impossible} switch records are missing")
+        if self.n_guessed_faults:
+            lines.append(f"{self.n_guessed_faults} waits for pages counted as data, though nothing told text from data")
         return lines

@@ -45,6 +45,45 @@ class Periods:
     start_ns: Array  # i8 (p,)
     end_ns: Array  # i8 (p,)
     kind: Array  # i1 (p,)
+    began: Array  # i8 (p,) index of the edge that began it, -1 if that came in an earlier batch
+
+    def off_cpu(self) -> Periods:
+        """Those in which the thread did not run."""
+        rows = self.kind != Cut.IN
+        return Periods(self.slot[rows], self.start_ns[rows], self.end_ns[rows], self.kind[rows], self.began[rows])
+
+
+@dataclass(frozen=True)
+class Edges:
+    """The edges of a batch by slot and time, and the threads' clocks as they were before it."""
+
+    slot: Array  # i8 (m,)
+    time_ns: Array  # i8 (m,)
+    cut: Array  # i1 (m,)
+    cpu_ns: Array  # i8 (m,) running time of the thread up to the edge
+    last: Array  # bool (m,) the thread's last one in the batch
+    kind_before: Array
+    since_before: Array
+    cpu_before: Array
+
+    def last_before(self, slot: Array, time_ns: Array) -> Array:
+        """Index of the last edge of each slot at or before each time; -1 where there is none."""
+        keys, wanted = self._keys(slot, time_ns)
+        at = np.searchsorted(keys, wanted, side="right") - 1
+        return np.where((at >= 0) & (self.slot[at] == slot), at, -1)
+
+    def next_at(self, slot: Array, time_ns: Array) -> Array:
+        """Index of the first edge of each slot at or after each time; -1 where there is none."""
+        keys, wanted = self._keys(slot, time_ns)
+        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where((self.slot[at] == slot) & (keys[at] >= wanted), at, -1)
+
+    def _keys(self, slot: Array, time_ns: Array) -> tuple[Array, Array]:
+        """(slot, time) as one number each, of the edges and of what is looked for."""
+        times = [self.time_ns] if not len(time_ns) else [self.time_ns, time_ns]
+        origin = min(int(t.min()) for t in times)
+        shift = (max(int(t.max()) for t in times) - origin + 1).bit_length()
+        return (self.slot << shift) + (self.time_ns - origin), (slot << shift) + (time_ns - origin)
 
 
 class ThreadClocks:
@@ -58,7 +97,7 @@ class ThreadClocks:
         self.since_ns = np.zeros(64, dtype=np.int64)
         self.cpu_ns = np.zeros(64, dtype=np.int64)
         self.ticks = np.zeros(64, dtype=np.int64)
-        self._edges = _no_edges()
+        self.edges = _no_edges()
 
     def new_slot(self) -> int:
         """A slot for a thread seen for the first time."""
@@ -90,19 +129,20 @@ class ThreadClocks:
         self.n_impossible += int(np.count_nonzero(known & ((before_kind == Cut.IN) == (cut == Cut.IN))
                                                   & (cut != Cut.ENDED)))
         cpu = _running_sums(running, first, self.cpu_ns[slot])
-        self._edges = _Edges(slot, end, cut, cpu, self.kind.copy(), self.since_ns.copy(), self.cpu_ns.copy())
         last = np.ones(len(slot), dtype=bool)
         last[:-1] = first[1:]
+        self.edges = Edges(slot, end, cut, cpu, last, self.kind.copy(), self.since_ns.copy(), self.cpu_ns.copy())
         self.kind[slot[last]], self.since_ns[slot[last]], self.cpu_ns[slot[last]] = cut[last], end[last], cpu[last]
-        return Periods(slot[known], start[known], end[known], before_kind[known])
+        began = np.where(first, -1, np.arange(len(slot)) - 1)
+        return Periods(slot[known], start[known], end[known], before_kind[known], began[known])
 
     def cpu_at(self, slot: Array, time_ns: Array) -> Array:
         """Exact running time (n,) in ns of each thread up to each time, not before the last batch's start."""
-        edges = self._edges
+        edges = self.edges
         if not len(edges.slot):
             kind, since, cpu = self.kind[slot], self.since_ns[slot], self.cpu_ns[slot]
         else:
-            at = _last_edge_before(edges, slot, time_ns)
+            at = edges.last_before(slot, time_ns)
             hit = at >= 0
             kind = np.where(hit, edges.cut[at], edges.kind_before[slot])
             since = np.where(hit, edges.time_ns[at], edges.since_before[slot])
@@ -132,22 +172,9 @@ class ThreadClocks:
         return int(self.cpu_ns[slot] - self.ticks[slot] * self.interval_ns)
 
 
-@dataclass(frozen=True)
-class _Edges:
-    """The edges of the last batch by slot and time, and the threads' clocks as they were before it."""
-
-    slot: Array
-    time_ns: Array
-    cut: Array
-    cpu_ns: Array
-    kind_before: Array
-    since_before: Array
-    cpu_before: Array
-
-
-def _no_edges() -> _Edges:
+def _no_edges() -> Edges:
     none = np.zeros(0, dtype=np.int64)
-    return _Edges(none, none, none, none, none, none, none)
+    return Edges(none, none, none, none, none, none, none, none)
 
 
 def _running_sums(values: Array, first: Array, start: Array) -> Array:
@@ -159,13 +186,3 @@ def _running_sums(values: Array, first: Array, start: Array) -> Array:
     offset = total[begins] - values[begins] - start[begins]
     sums: Array = total - offset[np.cumsum(first) - 1]
     return sums
-
-
-def _last_edge_before(edges: _Edges, slot: Array, time_ns: Array) -> Array:
-    """Index of the last edge of each slot at or before each time; -1 where there is none."""
-    origin = min(int(edges.time_ns.min()), int(time_ns.min()) if len(time_ns) else 0)
-    span = max(int(edges.time_ns.max()), int(time_ns.max()) if len(time_ns) else 0) - origin + 1
-    shift = span.bit_length()
-    keys = (edges.slot << shift) + (edges.time_ns - origin)
-    at = np.searchsorted(keys, (slot << shift) + (time_ns - origin), side="right") - 1
-    return np.where((at >= 0) & (edges.slot[at] == slot), at, -1)

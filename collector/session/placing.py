@@ -1,0 +1,111 @@
+"""Samples with registers and a stack in, interned stacks out: unwinding for all processes at once.
+
+Which experiment a sample belongs to, and in which address space it is to be unwound, is told by its process and time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping as MappingOf
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from collector.events import Array, ClockSamples
+from collector.experiment.recorder import Recorder
+from collector.session.tally import Tally
+from collector.target.model import Model
+from collector.target.process import Epoch
+from collector.target.space import AddressSpace
+from collector.unwind import batch as unwinding
+from collector.unwind.batch import Frames, Maps, Stacks, Stop
+from collector.unwind.table import Tables
+
+# What stands at the root of a stack that does not reach it.
+TRUNCATED_MARK = np.uint64(2**64 - 2)
+FAILED_MARK = np.uint64(2**64 - 3)
+
+# Columns of i386's registers in the x86-64 order of the samples: eax ecx edx ebx esp ebp esi edi eip.
+_I386_COLUMNS = np.array([0, 2, 1, 3, 7, 6, 4, 5, 16])
+_LOW32 = np.uint64(0xFFFF_FFFF)
+
+
+@dataclass(slots=True)
+class Placed:
+    """For each of n samples: its thread's slot, its image's number and its stack in that image's experiment."""
+
+    slot: Array  # i8 (n,)
+    image: Array  # i8 (n,)
+    uid: Array  # u8 (n,) 0 where the image is not recorded
+
+
+def place(samples: ClockSamples, model: Model, tables: Tables, recorders: MappingOf[int, Recorder],
+          tally: Tally) -> Placed:
+    """Unwinds and interns; ``recorders`` are those of the recorded images, by number."""
+    slot = model.slots(samples.tid, samples.pid, samples.time_ns)
+    index, epochs = model.epochs(samples.pid, samples.time_ns)
+    image = np.array([epoch.image.number for epoch in epochs], dtype=np.int64)[index]
+    uid = np.zeros(len(slot), dtype=np.uint64)
+    for bits in np.unique(samples.abi).tolist():
+        rows = np.flatnonzero(samples.abi == bits)
+        pcs, length = _unwound(samples, rows, bits, index, epochs, tables, tally)
+        for number in np.unique(image[rows]).tolist():
+            recorder = recorders.get(number)
+            if recorder is not None:
+                mine = image[rows] == number
+                uid[rows[mine]] = recorder.frames.intern(pcs[mine], length[mine])
+    return Placed(slot, image, uid)
+
+
+def joined(first: ClockSamples | None, second: ClockSamples | None) -> ClockSamples | None:
+    """Both as one, the first one's rows first."""
+    if first is None or second is None:
+        return first or second
+    names = [name for name in ClockSamples.__slots__ if name != "words"]
+    return replace(first, **{name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in names})
+
+
+def _unwound(samples: ClockSamples, rows: Array, bits: int, index: Array, epochs: list[Epoch], tables: Tables,
+             tally: Tally) -> tuple[Array, Array]:
+    """Stacks of samples of one word size as (pcs (n, depth), length (n,)), marked where the root was not reached."""
+    if bits == 0:  # no registers of user mode: a thread of the kernel's
+        return np.full((len(rows), 1), FAILED_MARK), np.ones(len(rows), dtype=np.int64)
+    space = np.array([epoch.space.number for epoch in epochs], dtype=np.int64)[index[rows]]
+    maps = merged_maps([epoch.space for epoch in epochs])
+    columns = {name: getattr(samples, name)[rows] for name in ("base", "mask", "first", "low", "n_words")}
+    if bits == 64:
+        stacks = Stacks(space=space, regs=samples.regs[rows], words=samples.words, **columns)
+    else:
+        # The same copies as words of four bytes.
+        columns["mask"] = columns["mask"] * 2 + 1
+        for name in ("base", "first", "n_words"):
+            columns[name] = columns[name] * 2
+        columns["low"] = columns["low"] & _LOW32
+        stacks = Stacks(space=space, regs=samples.regs[rows][:, _I386_COLUMNS] & _LOW32,
+                        words=samples.words.view(np.uint32), **columns)
+    frames = unwinding.unwind(stacks, maps, tables)
+    tally.stacks(frames.stop)
+    return marked(frames)
+
+
+def merged_maps(spaces: list[AddressSpace]) -> Maps:
+    """The mappings of all spaces, sorted by space and address."""
+    by_number = {space.number: space for space in spaces}
+    rows = [(number, m.start, m.end, m.bias % 2**64, m.object)
+            for number in sorted(by_number) for m in by_number[number].mappings]
+    space, start, end, bias, number = zip(*rows, strict=True) if rows else [()] * 5
+    return Maps(space=np.array(space, np.int64), start=np.array(start, np.uint64), end=np.array(end, np.uint64),
+                bias=np.array(bias, np.uint64), object=np.array(number, np.int64))
+
+
+def marked(frames: Frames) -> tuple[Array, Array]:
+    """The frames with a mark behind the last one where the stack does not reach the root."""
+    n, depth = frames.pcs.shape
+    unfinished = frames.stop != Stop.ROOT
+    if not unfinished.any():
+        return frames.pcs, frames.length
+    pcs = np.zeros((n, depth + 1), dtype=np.uint64)
+    pcs[:, :depth] = frames.pcs
+    rows = np.flatnonzero(unfinished)
+    cut_short = np.isin(frames.stop[rows], [Stop.TRUNCATED, Stop.DEPTH])
+    pcs[rows, frames.length[rows]] = np.where(cut_short, TRUNCATED_MARK, FAILED_MARK)
+    return pcs, frames.length + unfinished

@@ -1,0 +1,49 @@
+"""Sleeping places by their registers, for switch-outs of which only the registers were recorded.
+
+A thread that leaves its CPU very often has only some of its departures recorded with a stack. The others are known by
+thread, ip, sp and bp; the last stack seen with the same four is taken for theirs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from collector.events import Array
+
+_ODD = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9),
+        np.uint64(0xD6E8FEB86659FD93))
+_MAX_SITES = 1 << 18
+
+
+class SiteTable:
+    """Keys of sites (u8, sorted) with the stack and reason last seen there."""
+
+    def __init__(self) -> None:
+        self._key: Array = np.zeros(0, dtype=np.uint64)
+        self._uid: Array = np.zeros(0, dtype=np.uint64)
+        self._reason: Array = np.zeros(0, dtype=np.int8)
+
+    def learn(self, key: Array, uid: Array, reason: Array) -> None:
+        """Stacks seen at sites, in time order; newer ones replace older ones."""
+        keys = np.concatenate([key[::-1], self._key])
+        self._key, at = np.unique(keys, return_index=True)
+        self._uid = np.concatenate([uid[::-1], self._uid])[at]
+        self._reason = np.concatenate([reason[::-1], self._reason])[at]
+        if len(self._key) > _MAX_SITES:  # programs do not have so many: forget all and learn anew
+            self._key, self._uid, self._reason = self._key[:0], self._uid[:0], self._reason[:0]
+
+    def find(self, key: Array) -> tuple[Array, Array]:
+        """Stack (0: unknown) and reason of each key."""
+        if not len(self._key):
+            return np.zeros(len(key), dtype=np.uint64), np.zeros(len(key), dtype=np.int8)
+        at = np.minimum(np.searchsorted(self._key, key), len(self._key) - 1)
+        hit = self._key[at] == key
+        return np.where(hit, self._uid[at], np.uint64(0)), np.where(hit, self._reason[at], np.int8(0))
+
+
+def keys(slot: Array, image: Array, ip: Array, sp: Array, bp: Array) -> Array:
+    """One number (n,) for thread, image and registers."""
+    thread = (slot.astype(np.uint64) << np.uint64(24)) ^ image.astype(np.uint64)
+    key: Array = (thread * _ODD[0]) ^ (ip * _ODD[1]) ^ (sp * _ODD[2]) ^ (bp * _ODD[3])
+    key ^= key >> np.uint64(29)
+    return key
