@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -43,8 +44,7 @@ class Session:
     naming: str = "long"
     with_object: bool = False
     out: TextIO = field(default_factory=lambda: sys.stdout)
-    _view: View | None = None
-    _base_view: View | None = None
+    _views: dict[str, View] = field(default_factory=dict)
 
     @cached_property
     def founders(self) -> list[Experiment]:
@@ -76,25 +76,28 @@ class Session:
     @property
     def view(self) -> View:
         """The columns of function lists and their order."""
-        if self._view is None:
+        return self.derived("ei")
+
+    def derived(self, flavors: str) -> View:
+        """The columns for function lists (``ei``), callers and callees (``a``), threads and the like (``e``)."""
+        if not self._views:
             self.set_view(_default_view(self.metrics))
-        assert self._view is not None
-        return self._view
+        return self._views[flavors]
 
     def set_view(self, view: View) -> None:
-        """New columns; callers and threads are sorted by these columns' own order, whatever -sort says later."""
-        self._view = self._base_view = view
+        """New columns everywhere."""
+        from collector.report.metrics import NAME, with_flavor
 
-    def set_sort(self, view: View) -> None:
-        """Another order of function lists."""
-        self._view = view
+        self._views = {"ei": view, "a": with_flavor(view, "a"), "e": with_flavor(view, "e", (NAME,))}
 
-    def derived(self, flavor: str) -> View:
-        """The columns for callers and callees (``a``) or for threads and the like (``e``)."""
-        from collector.report.metrics import NAME, STATICS, with_flavor
+    def set_sort(self, spec: str) -> None:
+        """Another order of function lists, and of the other tables where they have such a column."""
+        from collector.report.metrics import parse_sort
 
-        assert self.view and self._base_view
-        return with_flavor(self._base_view, flavor, STATICS if flavor == "a" else (NAME,))
+        self._views["ei"] = parse_sort(spec, self.view)
+        for flavors in ("a", "e"):
+            with suppress(UsageError):
+                self._views[flavors] = parse_sort(spec, self._views[flavors], flavors)
 
     def say(self, lines: Iterable[str]) -> None:
         """Print lines."""
@@ -233,9 +236,7 @@ def _metrics(session: Session, spec: str) -> None:
 
 
 def _sort(session: Session, spec: str) -> None:
-    from collector.report.metrics import parse_sort
-
-    session.set_sort(parse_sort(spec, session.view))
+    session.set_sort(spec)
     session.say(_current(session)[1:])
 
 
@@ -357,7 +358,6 @@ def _calltree(session: Session) -> None:
             break
         session.say([layout.row(row.values.tolist(), row.percents.tolist(), names[row.object],
                                 tree_mark(row.is_last))])
-    session.say([""])
 
 
 def _print_rows(session: Session, what: str, rows: Rows, view: View, labels: Labels) -> None:
@@ -415,12 +415,12 @@ def _named(session: Session, function: Function) -> bytes:
 # -- threads and the like: what packets say of themselves
 
 
-def _key_table(session: Session, names: Sequence[bytes], weights: I8) -> None:
-    """``weights`` (n, states) of the ``names`` (n)."""
+def _key_table(session: Session, names: Sequence[bytes], weights: I8, ranks: Sequence[int] = ()) -> None:
+    """``weights`` (n, states) of the ``names`` (n); among equals in the order of ``ranks``, else as they stand."""
     from collector.report.tables import Labels, key_rows
 
     view = session.derived("e")
-    labels = Labels.of_names([*names, b"<Total>"], len(names))
+    labels = Labels.of_names([*names, b"<Total>"], len(names), [*(ranks or range(len(names))), len(names)])
     _print_rows(session, "Objects", key_rows(weights, view, labels), view, labels)
 
 
@@ -476,7 +476,9 @@ def _processes(session: Session) -> None:
              for i, experiment in enumerate(experiments, 1)]
     weights = session.data.weights_by(
         lambda experiment, packets: np.full(len(packets), number[id(experiment)], np.int64), len(names))
-    _key_table(session, names, weights)
+    # By name; those without one come last.
+    ordered = sorted(range(len(names)), key=lambda i: (names[i].startswith(b"("), names[i]))
+    _key_table(session, names, weights, [ordered.index(i) for i in range(len(names))])
 
 
 def _program(experiment: Experiment) -> bytes:
@@ -552,7 +554,7 @@ def _experiment_list(session: Session) -> None:
     widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
     for row in (heads, tuple("=" * width for width in widths), *rows):
         numbers = (text.rjust(width) for text, width in zip(row[:3], widths, strict=False))
-        session.say([f"{' '.join(numbers)} {row[3]}"])
+        session.say([f"{' '.join(numbers)} {row[3]} "])
 
 
 def _objects(session: Session) -> None:

@@ -193,7 +193,7 @@ def _sample_lines(start_label: str, end_label: str, start_ns: int | None, end_ns
     average = f"{total_ns / duration_ns:.3f}".rjust(width) if duration_ns else "N/A"
     yield _labelled("Average number of Threads", average)
     yield ""
-    yield "Process Times (sec.)".rjust(_LABEL_WIDTH - 1) + ":"
+    yield "Process Times (sec.)".rjust(_LABEL_WIDTH) + ":"
     for state, label in STATE_LINES:
         value_ns = states_ns[state]
         share = f"{100 * value_ns / total_ns:5.1f}%" if value_ns else "  0. %"
@@ -235,7 +235,7 @@ def _is_hot(metric: Metric, value_us: int, cpu_us: int) -> bool:
 
 
 def _labelled(label: str, value: str) -> str:
-    return f"{label.rjust(_LABEL_WIDTH - 1)}: {value}"
+    return f"{label.rjust(_LABEL_WIDTH)}: {value}"
 
 
 def _line(text: str) -> str:

@@ -65,7 +65,7 @@ class Layout:
         return [line.rstrip() for line in lines]
 
     def row(self, values: Sequence[int], percents: Sequence[float], name: str, mark: str = " ") -> str:
-        """One line; ``mark`` stands before the name."""
+        """One line without trailing blanks; ``mark`` stands before the name."""
         parts: list[str] = []
         last = len(self._columns) - 1
         for i, column in enumerate(self._columns):
@@ -79,7 +79,7 @@ class Layout:
                 cell.append(f"{percents[i]:6.2f}" if percents[i] else "  0.  ")
             text = " ".join(cell)
             parts.append(text if i == last else text.ljust(self._heading_of(i)[0] + _GAP))
-        return "".join(parts)
+        return "".join(parts).rstrip()
 
     def _value_width(self, index: int) -> int:
         column = self._columns[index]

@@ -89,26 +89,17 @@ class LoadedObject:
         return SymbolTable.empty(self.mapped_size)
 
 
-@dataclass
 class DataSet:
     """Some experiments as one: all their stacks with weights in microseconds per state, and what the pcs are.
 
-    Instruction i is ``offset[i]`` bytes into function ``function[i]`` of ``functions``.
+    Nothing is read before it is asked for.
     """
 
-    experiments: list[Experiment]
-    functions: list[Function] = field(default_factory=lambda: list(_SPECIAL))
-    objects: dict[bytes, LoadedObject] = field(default_factory=dict)
-    function: list[int] = field(default_factory=list)
-    offset: list[int] = field(default_factory=list)
-    n_missing_stacks: int = 0
-
-    def __post_init__(self) -> None:
-        self._function_ids = {id(f): i for i, f in enumerate(self.functions)}
-        self._instruction_ids: dict[tuple[int, int], int] = {}
-        self._truncated = self._instruction(TRUNCATED_FUNCTION, 0)
-        self._failed = self._instruction(FAILED_FUNCTION, 0)
-        self._parts = [_Part(self, experiment) for experiment in self.experiments]
+    def __init__(self, experiments: Sequence[Experiment]) -> None:
+        self.experiments = list(experiments)
+        self.objects: dict[bytes, LoadedObject] = {}
+        self._code = _Code()
+        self._parts = [_Part(self._code, self._load_object, experiment) for experiment in self.experiments]
 
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
@@ -119,6 +110,26 @@ class DataSet:
                 return METRICS_BY_NUMSTATES[code]
         return ()
 
+    @property
+    def functions(self) -> list[Function]:
+        """All functions that occur, by id; the first ones are the special ones."""
+        return self._looked_up.functions
+
+    @property
+    def places(self) -> list[tuple[int, int]]:
+        """For each instruction its function's id and its offset in it."""
+        return self._looked_up.places
+
+    @property
+    def _looked_up(self) -> _Code:
+        assert len(self.instructions) >= 0
+        return self._code
+
+    @property
+    def n_missing_stacks(self) -> int:
+        """Packets whose stack is not in the experiment; they count for the total alone."""
+        return sum(part.n_missing_stacks for part in self._parts)
+
     @cached_property
     def instructions(self) -> Weighted:
         """All stacks, as instructions."""
@@ -126,16 +137,14 @@ class DataSet:
         depths = np.concatenate([np.diff(offsets) for offsets, _, _ in parts] or [np.zeros(0, np.int64)])
         objects = np.concatenate([objects for _, objects, _ in parts] or [np.zeros(0, np.int64)])
         weights = np.concatenate([w for _, _, w in parts] or [np.zeros((0, N_STATE_COLUMNS), np.int64)])
-        stacks = Weighted(np.concatenate([[0], np.cumsum(depths)]).astype(np.int64), objects.astype(np.int64), weights,
-                          len(self.function))
+        offsets = np.concatenate([[0], np.cumsum(depths)]).astype(np.int64)
+        stacks = Weighted(offsets, objects.astype(np.int64), weights, len(self._code.places))
         return _without_weightless(stacks, self.metrics)
 
     @cached_property
     def stacks(self) -> Weighted:
         """All stacks, as functions (ids into ``functions``)."""
-        at = self.instructions
-        function = np.array(self.function, np.int64)
-        return merge_equal(Weighted(at.offsets, function[at.objects], at.weights, len(self.functions)))
+        return self.regrouped(np.array([function for function, _ in self.places], np.int64), len(self.functions))
 
     def regrouped(self, group: I8, n_groups: int) -> Weighted:
         """All stacks with each instruction replaced by ``group[instruction]``."""
@@ -149,29 +158,12 @@ class DataSet:
             sums += _weights(keys(part.experiment, part.packets), part.packets, part.experiment, n_keys)
         return sums
 
-    def function_id(self, function: Function) -> int:
-        """The number of a function; it gets one when it is first met."""
-        number = self._function_ids.get(id(function))
-        if number is None:
-            number = self._function_ids[id(function)] = len(self.functions)
-            self.functions.append(function)
-        return number
-
-    def _instruction(self, function: int, offset: int) -> int:
-        key = (function, offset)
-        number = self._instruction_ids.get(key)
-        if number is None:
-            number = self._instruction_ids[key] = len(self.function)
-            self.function.append(function)
-            self.offset.append(offset)
-        return number
-
-    def _load_object(self, path: bytes, size: int, experiment: Experiment) -> LoadedObject:
-        found = self.objects.get(path)
-        if found is None:
-            found = LoadedObject(path, _FIRST_OBJECT_NUMBER + len(self.objects), size, experiment.find_file(path))
-            self.objects[path] = found
-        return found
+    def _load_object(self, path: bytes, text_size: int, experiment: Experiment) -> LoadedObject | None:
+        """The load object mapped as ``path``; it comes into being with its first text (``text_size`` above 0)."""
+        if path not in self.objects and text_size:
+            number = _FIRST_OBJECT_NUMBER + len(self.objects)
+            self.objects[path] = LoadedObject(path, number, text_size, experiment.find_file(path))
+        return self.objects.get(path)
 
 
 def load(experiments: Sequence[Experiment]) -> DataSet:
@@ -192,12 +184,43 @@ def _is_empty(path: Path) -> bool:
         return False
 
 
+class _Code:
+    """Functions and instructions of a data set, numbered as they are met."""
+
+    def __init__(self) -> None:
+        self.functions = list(_SPECIAL)
+        self.places: list[tuple[int, int]] = []
+        self._function_ids = {id(function): number for number, function in enumerate(self.functions)}
+        self._instruction_ids: dict[tuple[int, int], int] = {}
+        self.truncated = self.instruction(TRUNCATED_FUNCTION, 0)
+        self.failed = self.instruction(FAILED_FUNCTION, 0)
+
+    def function(self, function: Function) -> int:
+        """The number of a function."""
+        number = self._function_ids.get(id(function))
+        if number is None:
+            number = self._function_ids[id(function)] = len(self.functions)
+            self.functions.append(function)
+        return number
+
+    def instruction(self, function: int, offset: int) -> int:
+        """The number of an instruction."""
+        number = self._instruction_ids.setdefault((function, offset), len(self.places))
+        if number == len(self.places):
+            self.places.append((function, offset))
+        return number
+
+
 class _Part:
     """One experiment of a data set."""
 
-    def __init__(self, owner: DataSet, experiment: Experiment) -> None:
-        self._owner = owner
+    def __init__(self, code: _Code, load_object: Callable[[bytes, int, Experiment], LoadedObject | None],
+                 experiment: Experiment) -> None:
         self.experiment = experiment
+        self.n_missing_stacks = 0
+        self._code = code
+        self._objects: dict[bytes, LoadedObject] = {}
+        self._load_object = load_object
         self._mapped = list(self._address_space())
 
     @property
@@ -209,7 +232,7 @@ class _Part:
         """Offsets, instructions and weights of the distinct stacks, in order of first appearance."""
         packets, stacks = self.packets, self.experiment.stacks
         row = stacks.index(packets["FRINFO"])
-        self._owner.n_missing_stacks += int((row < 0).sum())
+        self.n_missing_stacks = int((row < 0).sum())
         bounds = _epoch_bounds(self._mapped)
         epoch = np.searchsorted(bounds, packets["TSTAMP"], side="right")
         n_epochs = len(bounds) + 1
@@ -220,7 +243,7 @@ class _Part:
         at, offsets = _frames_of(rows, stacks.offsets)
         objects = self._instructions_of(stacks.pcs[at], np.repeat(epochs, np.diff(offsets)), bounds)
         offsets, objects = self._without_non_frames(offsets, objects)
-        marker = np.where(stacks.truncated, self._owner._truncated, np.where(stacks.failed, self._owner._failed, -1))
+        marker = np.where(stacks.truncated, self._code.truncated, np.where(stacks.failed, self._code.failed, -1))
         return *_with_roots(offsets, objects, np.append(marker, -1)[rows]), weights
 
     def _instructions_of(self, pcs: U8, epochs: I8, bounds: I8) -> I8:
@@ -240,21 +263,21 @@ class _Part:
         return numbers[inverse] if len(keys) else np.zeros(0, np.int64)
 
     def _look_up(self, pc: int, index: int) -> int:
-        owner = self._owner
+        code = self._code
         if pc == _PC_LEAF_CHECK:
             return -1
         if index < 0:
-            return owner._instruction(UNKNOWN_FUNCTION, pc)
+            return code.instruction(UNKNOWN_FUNCTION, pc)
         mapped = self._mapped[index]
         inside = pc - mapped.vaddr
         if mapped.function >= 0:
-            return owner._instruction(mapped.function, inside)
-        function = owner.objects[mapped.path].table.find(inside + mapped.file_offset)
-        return owner._instruction(owner.function_id(function), inside + mapped.file_offset - function.offset)
+            return code.instruction(mapped.function, inside)
+        function = self._objects[mapped.path].table.find(inside + mapped.file_offset)
+        return code.instruction(code.function(function), inside + mapped.file_offset - function.offset)
 
     def _without_non_frames(self, offsets: I8, objects: I8) -> tuple[I8, I8]:
         """Drop what is no frame: markers of other machines, and a leaf in the PLT, which stands for its caller."""
-        plt = np.array([self._owner.functions[f].is_plt for f in self._owner.function], bool)
+        plt = np.array([self._code.functions[function].is_plt for function, _ in self._code.places], bool)
         drop = objects < 0
         leaves = offsets[:-1][np.diff(offsets) > 0]
         drop[leaves] |= plt[objects[leaves]]
@@ -263,17 +286,17 @@ class _Part:
 
     def _address_space(self) -> Iterable[Mapped]:
         """Segments of load objects (an object exists from its first executable segment on) and dynamic functions."""
-        owner, experiment = self._owner, self.experiment
+        experiment = self.experiment
         for segment in experiment.segments:
-            if segment.name not in owner.objects and segment.modes != MODES_TEXT:
-                continue
-            owner._load_object(segment.name, segment.size, experiment)
-            yield Mapped(segment.start_ns, segment.end_ns, segment.vaddr, segment.size, segment.file_offset,
-                         segment.name)
+            loaded = self._load_object(segment.name, segment.size if segment.modes == MODES_TEXT else 0, experiment)
+            if loaded is not None:
+                self._objects[segment.name] = loaded
+                yield Mapped(segment.start_ns, segment.end_ns, segment.vaddr, segment.size, segment.file_offset,
+                             segment.name)
         for dynamic in experiment.functions:
             for vaddr, size, name in _pieces(dynamic):
                 shown = demangle(name) if name.startswith(b"_") else name
-                function = owner.function_id(Function(shown, name, b"<DYNAMIC_FUNCTIONS>", vaddr, size))
+                function = self._code.function(Function(shown, name, b"<DYNAMIC_FUNCTIONS>", vaddr, size))
                 yield Mapped(dynamic.start_ns, dynamic.end_ns, vaddr, size, 0, b"", function)
 
 

@@ -32,7 +32,7 @@ def line_stacks(data: DataSet, with_inlines: bool) -> tuple[Weighted, list[bytes
 def instruction_stacks(data: DataSet) -> tuple[Weighted, list[bytes]]:
     """All stacks as instructions, and their names; id 0 is the total."""
     names = [data.functions[TOTAL_FUNCTION].name]
-    for number, offset in zip(data.function, data.offset, strict=True):
+    for number, offset in data.places:
         function = data.functions[number]
         names.append(b"%s + 0x%08X" % (function.name, offset) if function.has_offsets else function.name)
     return data.regrouped(np.arange(1, len(names), dtype=np.int64), len(names)), names
@@ -44,13 +44,13 @@ def inline_stacks(data: DataSet) -> tuple[Weighted, list[Function]]:
     made: dict[tuple[bytes, bytes], int] = {}
 
     def number_of(index: int, function: Function) -> int:
-        if function in (own := data.functions[data.function[index]],):
-            return data.function[index]
-        key = (function.name, own.object_name)
-        if key not in made:
-            made[key] = len(functions)
+        own = data.places[index][0]
+        if function is data.functions[own]:
+            return own
+        number = made.setdefault((function.name, function.object_name), len(functions))
+        if number == len(functions):
             functions.append(function)
-        return made[key]
+        return number
 
     groups = [[number_of(index, function) for function, _ in inside]
               for index, inside in enumerate(_frames_by_instruction(data, True))]
@@ -62,7 +62,7 @@ def _frames_by_instruction(data: DataSet, with_inlines: bool) -> list[list[tuple
     by_number = {loaded.number: loaded for loaded in data.objects.values()}
     look_ups: dict[int, Callable[[int], list[Frame]]] = {}
     result: list[list[tuple[Function, Frame | None]]] = []
-    for number, offset in zip(data.function, data.offset, strict=True):
+    for number, offset in data.places:
         function = data.functions[number]
         loaded = by_number.get(function.object_number)
         if loaded is None or not function.has_offsets or loaded.file is None:

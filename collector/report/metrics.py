@@ -159,14 +159,19 @@ def parse_view(spec: str, metrics: Sequence[Metric]) -> View:
     return View(tuple(shown), _fallback_sort(shown))
 
 
-def parse_sort(spec: str, view: View) -> View:
-    """The view sorted as ``-sort SPEC`` asks: by the first of the columns named that is shown. Raises UsageError."""
+def parse_sort(spec: str, view: View, allowed: str = EXCLUSIVE + INCLUSIVE) -> View:
+    """The view sorted as ``-sort SPEC`` asks: by the first of the columns named that is shown.
+
+    Raises UsageError when there is none, or when a flavor that is not ``allowed`` comes before it.
+    """
     is_reversed = spec.startswith("-")
     for text in filter(None, spec[is_reversed:].split(":")):
         flavors, visible, command = _split(text)
         if "!" in visible:
             continue
         for flavor in flavors or STATIC_ONLY:
+            if flavor not in allowed:
+                raise UsageError(f"-sort {spec}: {text!r} cannot be sorted by here")
             for column in view.columns:
                 if column.flavor == flavor and (command in _WILDCARDS or command == column.metric.command):
                     return replace(view, sort=column, is_reversed=is_reversed)

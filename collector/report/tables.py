@@ -21,6 +21,7 @@ from collector.report.profile import ROOT, I8
 F8 = npt.NDArray[np.float64]
 
 _OFFSET_BITS = 40
+_US_PER_S = 1e6
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,7 @@ class Labels:
     sizes: I8
     addresses: I8
     total: int = TOTAL_FUNCTION
+    order: Sequence[int] | None = None
 
     @classmethod
     def of_functions(cls, functions: Sequence[Function]) -> Labels:
@@ -70,13 +72,15 @@ class Labels:
                    np.array([pack_address(f.object_number, f.offset) for f in functions], np.int64))
 
     @classmethod
-    def of_names(cls, names: Sequence[bytes], total: int) -> Labels:
-        """Only names."""
+    def of_names(cls, names: Sequence[bytes], total: int, order: Sequence[int] | None = None) -> Labels:
+        """Only names, and perhaps another order than that of the names."""
         nothing = np.zeros(len(names), np.int64)
-        return cls(names, nothing, nothing, total)
+        return cls(names, nothing, nothing, total, order)
 
     def ranks(self) -> I8:
         """For each id its place among the names; equal names, equal places."""
+        if self.order is not None:
+            return np.array(self.order, np.int64)
         order = {name: i for i, name in enumerate(sorted(set(self.names)))}
         return np.array([order[name] for name in self.names], np.int64)
 
@@ -213,5 +217,7 @@ def _sort_keys(ids: I8, values: I8, view: View, labels: Labels) -> list[I8]:
 
 
 def _percents(values: I8, total: I8) -> F8:
-    """Shares of the total in percent; zero where the total is."""
-    return np.asarray(100.0 * np.divide(values, total, out=np.zeros(values.shape), where=np.asarray(total != 0)))
+    """Shares of the total in percent; zero where the total is. In seconds, because that is how others divide."""
+    shares = np.divide(values / _US_PER_S, total / _US_PER_S, out=np.zeros(values.shape),
+                       where=np.asarray(total != 0))
+    return np.asarray(100.0 * shares)
