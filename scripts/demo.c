@@ -33,10 +33,12 @@ __attribute__((noinline)) static Slot *find_slot(const char *word) {
     return &slots[place];
 }
 
+static int is_letter(char c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
+
 __attribute__((noinline)) static const char *next_word(const char *text, char *word) {
     size_t length = 0;
-    text += strcspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ");
-    while (length < MAX_WORD - 1 && ((*text | 32) >= 'a' && (*text | 32) <= 'z')) word[length++] = *text++ | 32;
+    while (*text && !is_letter(*text)) text++;
+    while (length < MAX_WORD - 1 && is_letter(*text)) word[length++] = *text++ | 32;
     word[length] = '\0';
     return length ? text : NULL;
 }

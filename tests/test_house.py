@@ -35,7 +35,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "aggregate": frozenset({"errors", "layout"}),
     "target": frozenset({"errors", "events"}),
     "unwind": frozenset({"errors", "elf"}),
-    "engines": frozenset({"errors", "clock", "events", "linux"}),
+    "engines": frozenset({"errors", "layout", "clock", "events", "linux"}),
     "experiment": frozenset({"errors", "clock", "layout", "elf"}),
     "report": frozenset({"errors", "clock", "elf", "experiment", "aggregate"}),
     "export": frozenset({"errors", "clock", "report", "aggregate"}),
