@@ -10,6 +10,8 @@ target:
     leave   switch-outs with everything that a clock sample has. At first every one; the kernel thins them out for
             threads that leave their CPU hundreds of times a second, so that the copies stay cheap
     fault   page faults that had to wait, with their address, at their completion (rare by nature)
+    birth   the making of a thread or process: the flags of clone(2) and the maker's stack, which tell fork from
+            posix_spawn (a tracepoint: only where the kernel shows us its number, which takes privileges)
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ _SWITCH_RING_BYTES = 1 << 22
 _SITE_RING_BYTES = 1 << 22
 _LEAVE_RING_BYTES = 1 << 22
 _FAULT_RING_BYTES = 1 << 17
+_BIRTH_RING_BYTES = 1 << 19
 _LEAVE_STACK_BYTES = 8 << 10
+_BIRTH_STACK_BYTES = 4 << 10
 _LEAVES_PER_S = 150  # per thread and CPU, where the kernel begins to thin out
 _RING_SECONDS = 0.5  # of clock samples at full rate: the collector's own start fits into it
 _ALL_RINGS_BYTES = 1 << 28
@@ -61,11 +65,13 @@ def open_events(tids: Sequence[int], interval_ns: int, *, on_exec: bool, follow:
     ``follow``: child processes too, not only threads. Kernel mode is left out where the kernel does not allow it.
     Raises EngineRefused with what to set.
     """
+    newtask = perf.tracepoint_number("task", "task_newtask") if follow else None
     for kernel in (True, False):
         flags = _COMMON | (abi.ENABLE_ON_EXEC if on_exec else 0) | (0 if follow else abi.INHERIT_THREAD)
         flags |= 0 if kernel else abi.EXCLUDE_KERNEL
         try:
-            return Opened(perf.open_rings(tids, _specs(interval_ns, flags)), interval_ns, kernel)
+            specs = _specs(interval_ns, flags, newtask if kernel else None)
+            return Opened(perf.open_rings(tids, specs), interval_ns, kernel)
         except OSError as err:
             refusal = err
             if err.errno not in (errno.EACCES, errno.EPERM):
@@ -73,7 +79,7 @@ def open_events(tids: Sequence[int], interval_ns: int, *, on_exec: bool, follow:
     raise EngineRefused(_advice(refusal)) from refusal
 
 
-def _specs(interval_ns: int, flags: int) -> list[perf.EventSpec]:
+def _specs(interval_ns: int, flags: int, newtask: int | None) -> list[perf.EventSpec]:
     stack_bytes = stack_bytes_for(interval_ns)
     specs = [
         _spec("clock", _clock_ring_bytes(interval_ns, stack_bytes), config=abi.SW_TASK_CLOCK, period=interval_ns,
@@ -83,8 +89,7 @@ def _specs(interval_ns: int, flags: int) -> list[perf.EventSpec]:
               flags=flags | abi.CONTEXT_SWITCH)]
     if flags & abi.EXCLUDE_KERNEL:
         return specs
-    return [
-        *specs,
+    specs += [
         _spec("site", _SITE_RING_BYTES, config=abi.SW_CONTEXT_SWITCHES, period=1, flags=flags,
               sample_type=_WHO | abi.SAMPLE_REGS_USER, regs_user=REGS_SITE_X86),
         _spec("leave", _LEAVE_RING_BYTES, config=abi.SW_CONTEXT_SWITCHES, period=_LEAVES_PER_S, sample_type=_STACK,
@@ -92,12 +97,19 @@ def _specs(interval_ns: int, flags: int) -> list[perf.EventSpec]:
               flags=flags | abi.EXCLUDE_CALLCHAIN_USER | abi.FREQUENCY),
         _spec("fault", _FAULT_RING_BYTES, config=abi.SW_PAGE_FAULTS_MAJOR, period=1, flags=flags,
               sample_type=_WHO | abi.SAMPLE_ADDRESS | abi.SAMPLE_REGS_USER, regs_user=REGS_SITE_X86)]
+    if newtask is not None:
+        specs.append(_spec("birth", _BIRTH_RING_BYTES, kind=abi.TYPE_TRACEPOINT, config=newtask, period=1,
+                           sample_type=_STACK | abi.SAMPLE_RAW, regs_user=REGS_USER_X86,
+                           stack_user=_BIRTH_STACK_BYTES, flags=flags | abi.EXCLUDE_CALLCHAIN_USER))
+    return specs
 
 
 def _spec(name: str, ring_bytes: int, *, config: int, period: int, sample_type: int, flags: int, regs_user: int = 0,
           stack_user: int = 0) -> perf.EventSpec:
+    # Watermark 0: half of the ring as it is in the end. A size of our own would be that of the ring that was asked for,
+    # and one that the budget for locked memory made smaller than it would only wake us when it is full.
     attr = abi.pack_attr(config=config, period=period, sample_type=sample_type, flags=flags,
-                         watermark=ring_bytes // 4, regs_user=regs_user, stack_user=stack_user)
+                         watermark=0, regs_user=regs_user, stack_user=stack_user)
     return perf.EventSpec(name, attr, ring_bytes)
 
 
