@@ -50,6 +50,7 @@ from collector.experiment.log import (
     header_text,
 )
 from collector.experiment.map import MODES_TEXT, MapLines
+from collector.experiment.names import shown
 from collector.experiment.overview import Usage
 from collector.experiment.records import BLOCK_SIZE, CLOCK, EXACT_UNKNOWN, HEAD, KIND_EMPTY, NO_SYSCALL
 from collector.experiment.xml import Value
@@ -99,39 +100,49 @@ class Recorder:
         ``usage`` is what the process had used before the start. Raises ExperimentError; then nothing is
         left in the directory, or of it.
         """
-        parent_fd = -1
-        temporary = ""
+        usage = usage or Usage()
         try:
-            if not os.path.lexists(directory):
-                parent_fd = os.open(directory.parent, _DIRECTORY)
-                temporary = "new" + directory.name
-                os.mkdir(temporary, 0o700, dir_fd=parent_fd)
-            dir_fd = parent_fd if temporary else None
-            directory_fd = os.open(temporary or directory, _DIRECTORY, dir_fd=dir_fd)
+            if os.path.lexists(directory):
+                return cls._begin(directory, os.open(directory, _DIRECTORY), header, usage)
+            parent_fd = os.open(directory.parent, _DIRECTORY)
+            try:
+                return cls._begin_new(directory, parent_fd, header, usage)
+            finally:
+                os.close(parent_fd)
         except OSError as error:
-            if parent_fd >= 0:
-                os.close(parent_fd)
-            raise failure(str(directory), error) from error
+            raise failure(shown(directory), error) from error
+
+    @classmethod
+    def _begin_new(cls, path: Path, parent_fd: int, header: Header, usage: Usage) -> Recorder:
+        """Make the directory under a name that readers ignore; it gets its own when all its files are there."""
+        temporary = "new" + path.name
+        os.mkdir(temporary, 0o700, dir_fd=parent_fd)
         try:
-            recorder = cls._begin(directory, directory_fd, header, usage or Usage())
-            if temporary:
-                os.rename(temporary, directory.name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
-        except (OSError, ExperimentError) as error:
-            _remove_files(directory_fd)
-            os.close(directory_fd)
-            if temporary:
-                with suppress(OSError):
-                    os.rmdir(temporary, dir_fd=parent_fd)
-            if isinstance(error, OSError):
-                raise failure(str(directory), error) from error
+            recorder = cls._begin(path, os.open(temporary, _DIRECTORY, dir_fd=parent_fd), header, usage)
+            os.rename(temporary, path.name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
+        except BaseException:
+            with suppress(OSError):
+                os.rmdir(temporary, dir_fd=parent_fd)
             raise
-        finally:
-            if parent_fd >= 0:
-                os.close(parent_fd)
         return recorder
 
     @classmethod
     def _begin(cls, path: Path, directory_fd: int, header: Header, usage: Usage) -> Recorder:
+        """Write the first files into an empty directory. The descriptor is the recorder's from here on."""
+        try:
+            if os.listdir(directory_fd):
+                raise ExperimentError(f"{shown(path)} is not empty; choose another name with -o")
+            try:
+                return cls._write_first(path, directory_fd, header, usage)
+            except BaseException:
+                _remove_files(directory_fd)
+                raise
+        except BaseException:
+            os.close(directory_fd)
+            raise
+
+    @classmethod
+    def _write_first(cls, path: Path, directory_fd: int, header: Header, usage: Usage) -> Recorder:
         lines = LogLines(header.start_ns)
         log = header_text(header)
         log += lines.sample(header.start_ns, 0, LABEL_OPEN)
@@ -345,7 +356,7 @@ class Recorder:
 
     def _check_exists(self) -> None:
         if os.fstat(self._directory_fd).st_nlink == 0:
-            raise ExperimentError(f"{self.path} was deleted while it was recorded; recording has stopped")
+            raise ExperimentError(f"{shown(self.path)} was deleted while it was recorded; recording has stopped")
 
     def _flush(self, last: bool = False) -> None:
         """Write what is pending. After a failure the map stays as it is; the log uses its reserve while it lasts."""

@@ -47,6 +47,27 @@ def record(tmp_path: Path) -> Iterator[Callable[..., Recorder]]:
         recorder.close(START_NS)
 
 
+@pytest.fixture
+def mount_tmpfs(tmp_path: Path) -> Iterator[Callable[[str], Path]]:
+    """``mount_tmpfs("2m")``: a file system of that size. Where it cannot be mounted the test ends."""
+    mounted: list[Path] = []
+
+    def mount(size: str) -> Path:
+        path = tmp_path / f"tmpfs{len(mounted)}"
+        path.mkdir()
+        done = subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", path], capture_output=True,
+                              text=True)
+        if done.returncode:
+            end = pytest.fail if os.environ.get("CI") and os.geteuid() == 0 else pytest.skip
+            end(f"a small disk is mounted by root only: {done.stderr.strip()}")
+        mounted.append(path)
+        return path
+
+    yield mount
+    for path in mounted:
+        subprocess.run(["umount", path], check=True)
+
+
 @dataclass(frozen=True)
 class Program:
     """A real program as if mapped: the text segment, and its functions by name -> (first pc, size)."""

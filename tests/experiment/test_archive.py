@@ -1,0 +1,181 @@
+"""Copies of load objects in the founder's archives."""
+
+from __future__ import annotations
+
+import filecmp
+import os
+import shutil
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collector.errors import ExperimentError
+from collector.experiment.archive import CHOICES, archive
+from collector.experiment.names import archive_name
+from collector.experiment.reader import open_experiment
+from collector.experiment.recorder import Recorder
+
+START_NS = 7_001_000_000_013
+NS = 1_000_000_000
+
+Record = Callable[..., Recorder]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> dict[str, Path]:
+    """Three objects, a hostile name among them."""
+    places = {"used": tmp_path / "used.so", "idle": tmp_path / "idle.so", "odd": tmp_path / "o<d\nd\udcff .so"}
+    for number, path in enumerate(places.values()):
+        path.write_bytes(os.urandom(4096 * number + 17))
+    return places
+
+
+@pytest.fixture
+def recorded(record: Record, files: dict[str, Path]) -> Path:
+    """A founder that maps all three and has a pc in one, and a descendant that maps the program interpreter."""
+    now = int(time.time())
+    founder = record("a.er", start_unix=now)
+    for number, path in enumerate(files.values()):
+        founder.segment_mapped(START_NS, number << 20, 8192, 0, os.fsencode(path))
+    founder.segment_mapped(START_NS, 7 << 20, 4096, 0, b"/memfd:jit (deleted)")
+    founder.segment_mapped(START_NS, 8 << 20, 4096, 0, b"/dev/zero")
+    founder.function_mapped(START_NS, 9 << 20, 4096, b"[vdso]")
+    founder.frames.intern(np.array([[17, 9 << 20]], np.uint64), np.array([2]))
+    founder.close(START_NS + NS)
+    child = record("a.er/_f1.er", start_unix=now)
+    child.segment_mapped(START_NS, 1 << 20, 4096, 0, b"/bin/sh")
+    child.close(START_NS + NS)
+    return founder.path
+
+
+def archived(path: Path) -> set[bytes]:
+    directory = path / "archives"
+    return set(os.listdir(os.fsencode(directory))) if directory.exists() else set()
+
+
+def copies(*paths: Path | bytes) -> set[bytes]:
+    return {archive_name(os.fsencode(path)) for path in paths}
+
+
+@pytest.mark.parametrize(("choice", "expected"), [
+    ("off", ()), ("on", ("used", "idle", "odd", "sh")), ("ldobjects", ("used", "idle", "odd", "sh")),
+    ("all", ("used", "idle", "odd", "sh")), ("src", ("used", "idle", "odd", "sh")), ("usedldobjects", ("used",)),
+    ("usedsrc", ("used",))])
+def test_choices(recorded: Path, files: dict[str, Path], choice: str, expected: tuple[str, ...]) -> None:
+    wanted = copies(*({**files, "sh": b"/bin/sh"}[name] for name in expected))
+    dry = archive(open_experiment(recorded), choice, dry_run=True)
+    assert archived(recorded) == set()
+    report = archive(open_experiment(recorded), choice)
+    assert archived(recorded) == wanted
+    assert report == dry
+    assert {os.fsencode(copy.target.name) for copy in report.copied} == wanted
+    assert (report.kept, report.problems) == ([], [])
+    for copy in report.copied:
+        assert filecmp.cmp(os.fsdecode(copy.source), copy.target, shallow=False)
+        assert copy.size == copy.target.stat().st_size
+        assert stat.S_IMODE(copy.target.stat().st_mode) == 0o600
+    assert sorted(CHOICES) == sorted(["off", "on", "all", "ldobjects", "usedldobjects", "src", "usedsrc"])
+
+
+def test_a_descendant_is_archived_into_its_founder(recorded: Path) -> None:
+    archive(open_experiment(recorded / "_f1.er"))
+    assert archived(recorded) == copies(b"/bin/sh")
+    assert archived(recorded / "_f1.er") == set()
+    assert open_experiment(recorded / "_f1.er").find_file(b"/bin/sh") == (
+        recorded.absolute() / "archives" / os.fsdecode(archive_name(b"/bin/sh")))
+
+
+def test_copies_are_kept_unless_forced(recorded: Path, files: dict[str, Path]) -> None:
+    archive(open_experiment(recorded))
+    copy = recorded / "archives" / os.fsdecode(archive_name(os.fsencode(files["used"])))
+    copy.write_bytes(b"old")
+    again = archive(open_experiment(recorded))
+    assert again.copied == []
+    assert sorted(again.kept) == sorted([b"/bin/sh", *map(os.fsencode, files.values())])
+    assert copy.read_bytes() == b"old"
+    forced = archive(open_experiment(recorded), force=True)
+    assert len(forced.copied) == 4
+    assert filecmp.cmp(copy, files["used"], shallow=False)
+
+
+def test_what_vanished_or_changed_or_is_no_file_is_reported(recorded: Path, files: dict[str, Path]) -> None:
+    files["used"].unlink()
+    later = time.time() + 60
+    os.utime(files["idle"], (later, later))
+    files["odd"].unlink()
+    os.mkfifo(files["odd"])
+    report = archive(open_experiment(recorded))
+    assert archived(recorded) == copies(b"/bin/sh")
+    assert sorted(report.problems) == sorted([
+        f"{files['used']}: not archived: No such file or directory",
+        f"{files['idle']}: not archived: it has changed since it was recorded",
+        f"{str(files['odd'])!r}: not archived: it is not a regular file"])
+    assert [copy.source for copy in archive(open_experiment(recorded), force=True).copied] == [
+        b"/bin/sh", os.fsencode(files["idle"])]
+
+
+def test_symbolic_links_are_not_followed_out(recorded: Path, tmp_path: Path, files: dict[str, Path]) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (recorded / "archives").symlink_to(outside)
+    with pytest.raises(ExperimentError, match="cannot archive into"):
+        archive(open_experiment(recorded))
+    assert os.listdir(outside) == []
+    (recorded / "archives").unlink()
+    (recorded / "archives").mkdir()
+    victim = outside / "victim"
+    victim.write_text("precious")
+    copy = recorded / "archives" / os.fsdecode(archive_name(os.fsencode(files["used"])))
+    copy.symlink_to(victim)
+    (recorded / "archives" / f"{os.getpid()}.new").symlink_to(victim)
+    archive(open_experiment(recorded), force=True)
+    assert victim.read_text() == "precious"
+    assert not copy.is_symlink()
+    assert archived(recorded) == copies(b"/bin/sh", *files.values())
+
+
+def test_an_unknown_choice_is_an_error(recorded: Path) -> None:
+    with pytest.raises(ExperimentError, match="cannot archive 'some'; choose one of off, on"):
+        archive(open_experiment(recorded), "some")
+
+
+def test_a_full_disk_is_an_error_and_leaves_no_half_copy(
+        record: Record, mount_tmpfs: Callable[[str], Path], files: dict[str, Path]) -> None:
+    small = mount_tmpfs("1m")
+    recorder = record("b.er", start_unix=int(time.time()))
+    files["idle"].write_bytes(os.urandom(2 << 20))
+    recorder.segment_mapped(START_NS, 1 << 20, 4096, 0, os.fsencode(files["idle"]))
+    recorder.close(START_NS + NS)
+    shutil.copytree(recorder.path, small / "b.er")
+    with pytest.raises(ExperimentError, match="No space left on device; free some space and archive again"):
+        archive(open_experiment(small / "b.er"))
+    assert archived(small / "b.er") == set()
+
+
+def test_a_container_s_files_are_read_through_its_root(record: Record, tmp_path: Path) -> None:
+    root = tmp_path / "root"
+    (root / "bin").mkdir(parents=True)
+    (root / "bin" / "inside").write_bytes(b"elf")
+    recorder = record(start_unix=int(time.time()))
+    recorder.segment_mapped(START_NS, 1 << 20, 4096, 0, b"/bin/inside")
+    recorder.close(START_NS + NS)
+    assert archive(open_experiment(recorder.path)).problems == ["/bin/inside: not archived: No such file or directory"]
+    assert [c.source for c in archive(open_experiment(recorder.path), root=str(root)).copied] == [b"/bin/inside"]
+
+
+def test_gprofng_reads_the_copies(record: Record, program: Any, gprofng: Callable[..., Any], tmp_path: Path) -> None:
+    moved = tmp_path / "moved"
+    shutil.copy2(program.path, moved)
+    recorder = record(start_unix=int(time.time()))
+    recorder.segment_mapped(START_NS, program.vaddr, program.size, program.file_offset, os.fsencode(moved))
+    uid = recorder.frames.intern(np.array([[program.pc("inner", 4)]], np.uint64), np.array([1]))
+    recorder.clock(*(np.array([v]) for v in (4711, 0, START_NS + 5, int(uid[0]), 0, 4)))
+    recorder.close(START_NS + NS)
+    assert archive(open_experiment(recorder.path)).problems == []
+    moved.unlink()
+    assert set(gprofng("-functions", experiment=recorder.path).functions) == {"<Total>", "inner"}
