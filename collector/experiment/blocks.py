@@ -9,7 +9,7 @@ allocated but not written reads as zeros, which readers skip::
 
 Killed between any two stores, the file is still valid. Three ways of making a write appear at once:
 
-* packets in a block: all bytes behind the first packet's size field, then that field (two bytes);
+* packets in a block: all bytes behind the head of the first, then that head (four bytes, aligned);
 * a packet larger than a block: first the head of an EMPTY packet of the same size, then the body, then the
   kind;
 * text: everything with blanks for ``<`` (readers skip such text), then each ``<`` from first to last, so that
@@ -225,8 +225,8 @@ class PacketFile(GrowingFile):
         window = self._reach(self.used + len(chunk))
         start = self.used - self._window_start
         place = np.frombuffer(window, np.uint8, len(chunk), start)
-        place[2:] = chunk[2:]
-        place[:2].view(np.uint16)[0] = chunk[:2].view(np.uint16)[0]
+        place[4:] = chunk[4:]
+        place[:4].view(np.uint32)[0] = chunk[:4].view(np.uint32)[0]
         self.used += len(chunk)
 
     def _commit_large(self, packet: bytes) -> None:

@@ -53,7 +53,7 @@ def runs(data: Bytes, damage: Damage | None = None) -> Iterator[Run]:
         head = look[offset >> 2]
         size = head & 0xFFFF
         if size < HEAD.size or size % 4:
-            if head and damage is not None:
+            if size and damage is not None:
                 damage.n_invalid += 1
             offset = (offset // BLOCK_SIZE + 1) * BLOCK_SIZE
             continue

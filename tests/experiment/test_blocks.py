@@ -96,7 +96,7 @@ def test_packets_of_any_size(directory: int, tmp_path: Path, wanted: list[int]) 
 
 
 def test_a_commit_cut_after_any_store_shows_whole_packets_only(directory: int, tmp_path: Path) -> None:
-    """The stores of one commit, in order: everything behind the first size field, byte by byte, then that field."""
+    """The stores of one commit, in order: everything behind the first head, byte by byte, then that head."""
     create_file(directory, "p")
     file = PacketFile(directory, "p")
     file.append_array(odd_packets(0, 3))
@@ -104,9 +104,9 @@ def test_a_commit_cut_after_any_store_shows_whole_packets_only(directory: int, t
     start = file.used
     file.append_array(odd_packets(3, 4))
     after = content(tmp_path / "p")
-    for stored in range(2, file.used - start):
+    for stored in range(4, file.used - start):
         cut = before.copy()
-        cut[start + 2:start + stored] = after[start + 2:start + stored]
+        cut[start + 4:start + stored] = after[start + 4:start + stored]
         assert [run.count for run in runs(cut) if run.kind == ODD.kind] == [3]
     assert [run.count for run in runs(after)] == [7]
 
