@@ -390,6 +390,7 @@ def test_mypy_strict_is_content_with_the_package() -> None:
 
 
 TOOLS = (
+    "tests/workloads/test_fixtures.py",
     "tests/workloads/test_workloads.py",
     "tests/test_house.py",
     "tests/conftest.py",
