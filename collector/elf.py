@@ -575,3 +575,34 @@ def _build_id_of(notes: bytes, little_endian: bool) -> bytes | None:
             return notes[body_at:body_at + size]
         at = body_at + (size + 3) // 4 * 4
     return None
+
+
+def source_files(found: LoadObject) -> list[bytes]:
+    """The absolute paths that the line tables of an object name, headers included; sorted, without dots.
+
+    Whoever wants those of a separate debug file asks with that file. ElfError if the tables are damaged.
+    """
+    def read() -> list[bytes]:
+        paths: set[bytes] = set()
+        if not found._elf.has_dwarf_info():
+            return []
+        dwarf = found._elf.get_dwarf_info(follow_links=False)
+        for unit in dwarf.iter_CUs():
+            program = dwarf.line_program_for_CU(unit)
+            if program is not None:
+                paths.update(_line_table_paths(program.header, unit))
+        return sorted(path for path in paths if path.startswith(b"/"))
+
+    return list(found._guarded("line tables", read))
+
+
+def _line_table_paths(header: Any, unit: Any) -> Iterable[bytes]:
+    """One table's files. From DWARF 5 on directory 0 is among the table's own, before it is the unit's."""
+    folders = list(header["include_directory"])
+    comp_dir = unit.get_top_DIE().attributes.get("DW_AT_comp_dir")
+    base = comp_dir.value if comp_dir is not None else b""
+    if header["version"] < 5:
+        folders.insert(0, base)
+    for entry in header["file_entry"]:
+        folder = folders[entry.dir_index] if entry.dir_index < len(folders) else b""
+        yield os.path.normpath(os.path.join(base, folder, entry.name))
