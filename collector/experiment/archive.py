@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from collector.clock import NS_PER_S
-from collector.errors import ExperimentError
+from collector.errors import ElfError, ExperimentError
 from collector.experiment.map import MODES_TEXT, Segment
 from collector.experiment.names import archive_name, shown
 from collector.experiment.reader import Experiment
@@ -143,11 +143,34 @@ class _Archiver:
             self._report.problems.append(f"{shown(os.fsdecode(name))}: not archived: {error.strerror}")
 
     def sources(self, objects: Iterable[bytes]) -> list[bytes]:
-        """The source files that the line tables of the objects name and that exist."""
-        return []
+        """The source files that the line tables of the objects name and that exist; sorted."""
+        from collector import elf
+
+        found: set[bytes] = set()
+        for name in objects:
+            try:
+                with elf.open_object(self._path(name)) as program:
+                    debug = program.debug_object(self._root)
+                    found.update(elf.source_files(debug or program))
+                    if debug is not None:
+                        debug.close()
+            except ElfError as error:
+                if _is_elf(self._path(name)):
+                    self._report.problems.append(f"{shown(os.fsdecode(name))}: no sources archived: {error}")
+        return sorted(path for path in found if os.path.isfile(self._path(path)))
 
     def _path(self, name: bytes) -> str:
         return self._root + os.fsdecode(name)
+
+
+def _is_elf(path: str) -> bool:
+    with suppress(OSError, _Changed):
+        fd, _ = _open_source(path, None)
+        try:
+            return os.read(fd, 4) == b"\x7fELF"
+        finally:
+            os.close(fd)
+    return False
 
 
 def _open_directory(directory: Path) -> int:

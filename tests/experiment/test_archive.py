@@ -6,6 +6,7 @@ import filecmp
 import os
 import shutil
 import stat
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -109,7 +110,7 @@ def test_what_vanished_or_changed_or_is_no_file_is_reported(recorded: Path, file
     os.utime(files["idle"], (later, later))
     files["odd"].unlink()
     os.mkfifo(files["odd"])
-    report = archive(open_experiment(recorded))
+    report = archive(open_experiment(recorded), "src")
     assert archived(recorded) == copies(b"/bin/sh")
     assert sorted(report.problems) == sorted([
         f"{files['used']}: not archived: No such file or directory",
@@ -179,3 +180,52 @@ def test_gprofng_reads_the_copies(record: Record, program: Any, gprofng: Callabl
     assert archive(open_experiment(recorder.path)).problems == []
     moved.unlink()
     assert set(gprofng("-functions", experiment=recorder.path).functions) == {"<Total>", "inner"}
+
+
+SOURCES = {"m.c": '#include "./other.h"\nint work(int);\nint main(void) { return other(work(3)) & 1; }\n',
+           "other.h": "static inline int other(int y) { return y + 1; }\n",
+           "sub/a.c": '#include "inc/h.h"\nint work(int n) { return helper(n); }\n',
+           "sub/inc/h.h": "static int helper(int x) { return x * 3; }\n",
+           "unused.c": "int unused;\n"}
+
+
+@pytest.mark.parametrize("choice", ["src", "usedsrc", "all"])
+def test_sources_are_archived_as_gprofng_does_it(record: Record, need: Callable[[str, str], str], tmp_path: Path,
+                                                 choice: str) -> None:
+    for name, text in SOURCES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    programs = []
+    for flag in ("-gdwarf-4", "-gdwarf-5"):
+        programs.append(tmp_path / f"prog{flag}")
+        subprocess.run([need("gcc", "gcc"), flag, "-O0", "-o", programs[-1], "m.c", "./sub/a.c"], cwd=tmp_path,
+                       check=True)
+    for program in programs:
+        loads = subprocess.run(["readelf", "-lW", program], check=True, capture_output=True, text=True).stdout
+        offset = next(int(line.split()[1], 16) for line in loads.splitlines() if " LOAD " in line and "R E" in line)
+        recorder = record(f"{program.name}.er", start_unix=int(time.time()))
+        recorder.segment_mapped(START_NS, 1 << 20, 4096, offset, os.fsencode(program))
+        uid = recorder.frames.intern(np.array([[(1 << 20) + 0x139]], np.uint64), np.array([1]))
+        recorder.clock(*(np.array([v]) for v in (4711, 0, START_NS + 5, int(uid[0]), 0, 4)))
+        recorder.close(START_NS + NS)
+        report = archive(open_experiment(recorder.path), choice)
+        assert report.problems == []
+        expected = copies(program, *(tmp_path / name for name in SOURCES if name != "unused.c"))
+        assert archived(recorder.path) == expected
+        if flag_of(program) == "-gdwarf-4":  # the installed gprofng does not read version 5
+            shutil.rmtree(recorder.path / "archives")
+            subprocess.run([need("gprofng", "binutils"), "archive", "-a", choice, recorder.path], check=True,
+                           capture_output=True)
+            assert archived(recorder.path) == expected
+
+
+def flag_of(program: Path) -> str:
+    return program.name.removeprefix("prog")
+
+
+def test_a_damaged_object_has_no_sources(recorded: Path, files: dict[str, Path]) -> None:
+    report = archive(open_experiment(recorded), "src")
+    assert report.problems == []
+    files["used"].write_bytes(b"\x7fELF" + b"\xff" * 100)
+    report = archive(open_experiment(recorded), "usedsrc", force=True)
+    assert [problem.split(":")[:2] for problem in report.problems] == [[str(files["used"]), " no sources archived"]]
