@@ -1,7 +1,7 @@
 """``er_print``: the reports of experiments as text, in the language of the Performance Analyzer's er_print.
 
-Commands are carried out from left to right, so what is set (``-metrics``, ``-limit``, ``-outfile``) holds for what follows.
-Arguments that are no commands are experiments, wherever they stand; they are opened before the first command.
+Commands are carried out from left to right, so what is set (``-metrics``, ``-limit``, ``-outfile``) holds for what
+follows. Arguments that are no commands are experiments, wherever they stand; they are opened before the first command.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from collector import __version__
 from collector.errors import ExperimentError, UsageError
@@ -220,9 +220,9 @@ def _print_help() -> None:
     for command in COMMANDS:
         print(f"  {f'-{command.name} {command.argument}'.ljust(width)}{command.help}")
     print(f"  {'--help'.ljust(width)}this text\n  {'--version'.ljust(width)}the version\n\n"
-          "SPEC is METRIC[:METRIC]...; METRIC is e (exclusive), i (inclusive) or both, then . (seconds) and % (share),\n"
-          "then a name: user system trap textpfault datapfault kernelpfault lock sleep wait stop total totalcpu;\n"
-          "or size, address, name. Example: -metrics e.user:i.%total:name -sort i.total -functions")
+          "SPEC is METRIC[:METRIC]...; METRIC is e (exclusive), i (inclusive) or both, then . (seconds) and %\n"
+          "(share), then a name: user system trap textpfault datapfault kernelpfault lock sleep wait stop total\n"
+          "totalcpu; or size, address, name. Example: -metrics e.user:i.%total:name -sort i.total -functions")
 
 
 # -- settings
@@ -274,13 +274,13 @@ def _on_off(command: str, text: str) -> bool:
     return text == "on"
 
 
-def _outfile(session: Session, name: str, mode: str = "w") -> None:
+def _outfile(session: Session, name: str, mode: Literal["w", "a"] = "w") -> None:
     _close(session)
     session.out = sys.stdout
     if name in ("-", "--"):
         return
     try:
-        session.out = open(name, mode, encoding="utf-8")  # noqa: SIM115 - closed at the end
+        session.out = Path(name).open(mode, encoding="utf-8")  # noqa: SIM115 - closed at the end
     except OSError as err:
         raise UsageError(f"-outfile {name}: {err.strerror}") from err
 
@@ -560,10 +560,11 @@ def _experiment_list(session: Session) -> None:
 def _objects(session: Session) -> None:
     from collector.export.text import printable
 
+    assert session.data.instructions is not None
     session.say([" <Unknown> (<Unknown>)"])
     for loaded in session.data.objects.values():
-        session.say([f" {printable(loaded.table.name)} ({printable(loaded.path)})"])
-        if loaded.file is None:
+        session.say([f" {printable(loaded.name)} ({printable(loaded.path)})"])
+        if loaded.file is None and loaded.path.startswith(b"/"):
             session.say(["       *** Warning: the file cannot be found; its functions are unknown"])
     session.say([""])
 

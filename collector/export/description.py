@@ -31,8 +31,7 @@ _MESSAGES = {
 }
 _SELF_EXPLAINING = {("cerror", 47), ("cwarn", 227), ("comment", 400)}
 _LEADS = {"cerror": "*** Collector Error: ", "cwarn": "*** Collect: "}
-# Comments that repeat what the header shows anyway.
-_SILENT_COMMENTS = {401, 402, 404, 405, 406}
+_QUOTING = {("comment", 401): "Initial execution directory", ("comment", 402): "Argument list"}
 _VERBS = {"desc_start": "Starting", "desc_started": "Started ", "exec_start": "Starting", "exec_error": "Failed  "}
 
 # Order and names in which the states of a sample are listed.
@@ -58,8 +57,7 @@ def header(experiment: Experiment) -> Iterator[str]:
     if experiment.notes:
         yield from ("Notes:", *(_line(note) for note in experiment.notes), "=" * 60)
     for kind, nothing in (("cerror", "No errors"), ("cwarn", "No warnings"), ("comment", "")):
-        lines = [_message(message) for message in log.messages
-                 if message.kind == kind and not (kind == "comment" and message.id in _SILENT_COMMENTS)]
+        lines = [_message(message) for message in log.messages if message.kind == kind]
         yield from lines or ([nothing] if nothing else [])
     if not log.complete:
         yield "*** Note: experiment was not closed"
@@ -132,7 +130,9 @@ def _paused_ns(experiment: Experiment) -> int:
 def _message(message: Message) -> str:
     key = (message.kind, message.id)
     text = _line(message.text)
-    if key in _MESSAGES:
+    if key in _QUOTING:
+        text = f"{_QUOTING[key]} `{text}'"
+    elif key in _MESSAGES:
         text = f"{_MESSAGES[key]}: {text}" if text else _MESSAGES[key]
     elif key not in _SELF_EXPLAINING:
         text = f"message {message.id} {text}".rstrip()
@@ -149,11 +149,11 @@ def statistics(name: str, samples: Sequence[Sample], start_ns: int | None, end_n
     yield ""
     totals = [sum(values) for values in zip(*(sample.states_ns for sample in samples), strict=True)] or [0] * 10
     duration_ns = sum(sample.end_ns - sample.start_ns for sample in samples)
-    yield from _sample_lines("Total", "Total", start_ns, end_ns, duration_ns, totals)
+    counters = {key: sum(sample.counters.get(key, 0) for sample in samples) for key, _ in COUNTER_LINES}
+    width = max(len(f"{sum(totals) / NS_PER_S:.3f}"), *(len(str(value)) for value in counters.values()))
+    yield from _sample_lines("Total", "Total", start_ns, end_ns, duration_ns, totals, width if with_counters else 0)
     if with_counters:
         yield ""
-        counters = {key: sum(sample.counters.get(key, 0) for sample in samples) for key, _ in COUNTER_LINES}
-        width = max(5, *(len(str(value)) for value in counters.values()))
         yield from (_labelled(label, str(counters[key]).rjust(width)) for key, label in COUNTER_LINES)
     yield ""
 
@@ -182,9 +182,9 @@ def _end_of(experiment: Experiment) -> int:
 
 
 def _sample_lines(start_label: str, end_label: str, start_ns: int | None, end_ns: int, duration_ns: int,
-                  states_ns: Sequence[int]) -> Iterator[str]:
+                  states_ns: Sequence[int], width: int = 0) -> Iterator[str]:
     total_ns = sum(states_ns)
-    width = len(f"{total_ns / NS_PER_S:.3f}")
+    width = max(width, len(f"{total_ns / NS_PER_S:.3f}"))
     yield _labelled("Start Label", start_label)
     yield _labelled("End Label", end_label)
     for label, value_ns in (("Start Time (sec.)", start_ns), ("End Time (sec.)", None if start_ns is None else end_ns),

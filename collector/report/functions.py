@@ -3,16 +3,16 @@
 Two tools that read one experiment must print one set of names, so the rules are gprofng's (2.40), quirks included:
 
 * Only STT_FUNC symbols count, of ``.symtab``, else of ``.dynsym``; they are placed by file offset.
-* A symbol without a size, and one that runs into the next, ends where the next begins. Symbols at one offset are aliases:
-  they all get the largest size, and the one with the shortest (demangled) name, the first of the alphabet among
-  equals, is shown.
+* A symbol without a size, and one that runs into the next, ends where the next begins. Symbols at one offset are
+  aliases: they all get the largest size, and the one with the shortest (demangled) name, the first of the alphabet
+  among equals, is shown.
 * ``.plt`` is one function ``@plt``.
 * An offset between two functions makes a new function that fills the hole: ``<static>@0xSTART (<object>)``.
 * What lies at or behind an offset equal to the *size* of the only executable segment "cannot be mapped":
   ``<static>@0xSIZE (<object>) --  no functions found``, inserted where the search ended, out of order. Later searches
   may stumble over it, so answers depend on what was asked before; we ask in gprofng's order.
 
-``FunctionTable.find`` is called once per distinct offset (thousands), not per sample.
+``FunctionTable.find`` is called once per distinct offset (thousands), not per sample; ``resolve`` has the exception.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ PLT_NAME = b"@plt"
 # The reader keeps its last answers in a table of this many places; an answer found there is not searched for.
 _CACHE_PLACES = 1024
 _CACHE_SHIFT = 6
+# ... and its last instructions in another.
+_RECENT_PLACES = 4096
+_RECENT_SHIFT = 2
 
 
 @dataclass(eq=False)
@@ -47,7 +50,6 @@ class Function:
     object_number: int = 0
     is_plt: bool = False
     has_offsets: bool = True
-    path: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -82,11 +84,10 @@ def symbol_table(elf: LoadObject, mapped_size: int, debug: LoadObject | None = N
 class FunctionTable:
     """The functions of one load object; grows by the holes that are asked for."""
 
-    def __init__(self, table: SymbolTable, path: bytes, object_number: int,
+    def __init__(self, table: SymbolTable, name: bytes, object_number: int,
                  demangle: Callable[[bytes], bytes]) -> None:
         self._table = table
-        self._path = path
-        self.name = b"<" + path.rsplit(b"/", 1)[-1] + b">"
+        self.name = name
         self._number = object_number
         self._demangle = demangle
         offset, size, symbol = _settled(table)
@@ -96,6 +97,8 @@ class FunctionTable:
         self._made: dict[int, Function] = {}  # by offset: what symbols at it have become
         self._holes: dict[int, Function] = {}  # by place in the lists
         self._cache: dict[int, Function] = {}
+        self._recent: dict[int, tuple[int, Function]] = {}
+        self.is_order_dependent = False
 
     def find(self, file_offset: int) -> Function:
         """The function at ``file_offset``; there always is one."""
@@ -108,6 +111,16 @@ class FunctionTable:
             index = self._fill(file_offset, insert_at)
         function = self._function(index)
         self._cache[place] = function
+        return function
+
+    def find_again(self, file_offset: int) -> Function:
+        """As ``find``, but what was found for this offset is the answer while the reader would remember it."""
+        place = (file_offset >> _RECENT_SHIFT) % _RECENT_PLACES
+        recent = self._recent.get(place)
+        if recent is not None and recent[0] == file_offset:
+            return recent[1]
+        function = self.find(file_offset)
+        self._recent[place] = (file_offset, function)
         return function
 
     def _search(self, file_offset: int) -> tuple[int, int]:
@@ -133,6 +146,7 @@ class FunctionTable:
                 self._function(last).size = self._ends[last] - unmapped
                 return last
             low, high, tail = unmapped, file_offset, b" --  no functions found"
+            self.is_order_dependent |= last >= 0
         elif last < 0:
             low, high, tail = 0, unmapped, b" --  no functions found"
         elif file_offset < self._offsets[0]:
@@ -144,7 +158,7 @@ class FunctionTable:
         else:
             low, high = self._ends[at - 1], self._offsets[at]
         name = b"<static>@0x%x (%s)%s" % (low, self.name, tail)
-        self._insert(at, low, high, Function(name, name, self.name, low, high - low, self._number, path=self._path))
+        self._insert(at, low, high, Function(name, name, self.name, low, high - low, self._number))
         return at
 
     def _insert(self, at: int, low: int, high: int, function: Function) -> None:
@@ -162,7 +176,7 @@ class FunctionTable:
         if function is None:
             linkage, shown = self._choose(index)
             function = Function(shown, linkage, self.name, offset, self._ends[index] - offset, self._number,
-                                is_plt=linkage == PLT_NAME, path=self._path)
+                                is_plt=linkage == PLT_NAME)
             self._made[offset] = function
         return function
 
@@ -175,8 +189,8 @@ class FunctionTable:
                 and self._symbol[last + 1] >= -1:
             last += 1
         names = {self._linkage(self._symbol[i]) for i in range(first, last + 1)}
-        shown = sorted((self._shown(name), name) for name in names)
-        return min(shown, key=lambda pair: len(pair[0]))[::-1]
+        shown = [(self._shown(name), name) for name in sorted(names, reverse=True)]
+        return min(shown, key=lambda pair: (len(pair[0]), pair[0]))[::-1]
 
     def _linkage(self, symbol: int) -> bytes:
         return PLT_NAME if symbol == -1 else self._table.name(symbol)

@@ -1,8 +1,9 @@
 """Stacks as source lines, as instructions, and with inlined functions made visible.
 
-Names of lines are those that the Performance Analyzer prints: ``main, line 6 in "prog.c"``. Where debug information says
-nothing, all instructions of a function are one line of their own. Debug information is opened once per load object, and
-only for objects in which some stack has a pc; separate debug files are found by build-id or ``.gnu_debuglink``.
+Names of lines are those that the Performance Analyzer prints: ``main, line 6 in "prog.c"``. Where debug information
+says nothing, all instructions of a function are one line of their own. Debug information is opened once per load
+object, and only for objects in which some stack has a pc; separate debug files are found by build-id or
+``.gnu_debuglink``.
 """
 
 from __future__ import annotations
@@ -76,14 +77,22 @@ def _frames_by_instruction(data: DataSet, with_inlines: bool) -> list[list[tuple
 
 
 def _levels(function: Function, found: list[Frame], with_inlines: bool) -> list[tuple[Function, Frame | None]]:
-    """The innermost line belongs to the innermost function; without inlining, to the one that holds the code."""
+    """The innermost line belongs to the innermost function; without inlining, to the one that holds the code.
+
+    A hole in the symbol table gets the name that debug information has for it.
+    """
     if not found:
         return [(function, None)]
+    if function.name.startswith(b"<static>@"):
+        function = _named_like(function, found[-1])
     if not with_inlines:
         return [(function, found[0])]
-    inner = [(Function(demangle(frame.function), frame.function, function.object_name, function.offset, 0,
-                       function.object_number, path=function.path), frame) for frame in found[:-1]]
-    return [*inner, (function, found[-1])]
+    return [*((_named_like(function, frame), frame) for frame in found[:-1]), (function, found[-1])]
+
+
+def _named_like(function: Function, frame: Frame) -> Function:
+    return Function(demangle(frame.function), frame.function, function.object_name, function.offset, 0,
+                    function.object_number)
 
 
 def _look_up_of(loaded: LoadedObject, file: Path) -> Callable[[int], list[Frame]]:

@@ -1,7 +1,7 @@
 """Neutral tables: what stacks weigh, per object, per pair of objects, and as a tree. Pure arrays in, pure arrays out.
 
-A ``Weighted`` holds n stacks, each a run of object ids (functions, lines, instructions), **leaf first**, and k weights per
-stack (nanoseconds or microseconds in k states). Everything below is a sum of rows of ``weights`` over some stacks::
+A ``Weighted`` holds n stacks, each a run of object ids (functions, lines, instructions), **leaf first**, and k weights
+per stack (microseconds in k states). Everything below is a sum of rows of ``weights`` over some stacks::
 
     exclusive(o)         stacks whose leaf is o
     inclusive(o)         stacks in which o occurs, each once
@@ -9,13 +9,14 @@ stack (nanoseconds or microseconds in k states). Everything below is a sum of ro
     callees(o)[c]        ... called c; a stack whose leaf is o counts for o itself
     tree node            stacks that begin, from the root, with the path to the node
 
-So the callers of o add up to its inclusive weight, and so do its callees and its own. A pair (caller, callee) that occurs
-only in the outer turns of a recursion exists with weight zero. Loops run over depth, never over stacks.
+So the callers of o add up to its inclusive weight, and so do its callees and its own. A pair (caller, callee) that
+occurs only in the outer turns of a recursion exists with weight zero. Loops run over depth, never over stacks.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
@@ -110,7 +111,7 @@ def pairs(stacks: Weighted) -> tuple[Pairs, Pairs]:
 
 
 def tops(stacks: Weighted) -> Pairs:
-    """What lies directly under the root: the functions at the top of the stacks, called by ROOT, every stack counted."""
+    """What lies directly under the root: the objects at the top of the stacks, called by ROOT, all stacks counted."""
     some = stacks.depths > 0
     callee = stacks.objects[stacks.offsets[1:][some] - 1]
     return _pairs_of(np.full(len(callee), ROOT, np.int64), callee, np.ones(len(callee), bool), stacks.weights[some],
@@ -139,17 +140,23 @@ def tree(stacks: Weighted) -> Tree:
     return Tree(np.concatenate(parents), np.concatenate(objects), np.concatenate(sums))
 
 
+def frames_of(rows: I8, offsets: I8) -> tuple[I8, I8]:
+    """Where all frames of the given stacks are, one stack after the other, and where each begins; row -1: no frames."""
+    depths = np.where(rows >= 0, np.diff(offsets)[rows] if len(offsets) > 1 else 0, 0)
+    begins = np.concatenate([[0], np.cumsum(depths)]).astype(np.int64)
+    source = np.repeat(np.where(rows >= 0, offsets[rows], 0) - begins[:-1], depths) + np.arange(begins[-1])
+    return source.astype(np.int64), begins
+
+
 def merge_equal(stacks: Weighted) -> Weighted:
     """The same weights on fewer rows: stacks with the same frames become one. Order of first occurrence."""
     text = stacks.objects.astype("<i8").tobytes()
     bounds = (stacks.offsets * 8).tolist()
     place: dict[bytes, int] = {}
-    owner = np.array([place.setdefault(text[a:b], len(place)) for a, b in zip(bounds, bounds[1:], strict=False)],
+    owner = np.array([place.setdefault(text[a:b], len(place)) for a, b in pairwise(bounds)],
                      np.int64)
     keep = np.unique(owner, return_index=True)[1]
-    depths = stacks.depths[keep]
-    offsets = np.concatenate([[0], np.cumsum(depths)]).astype(np.int64)
-    source = np.repeat(stacks.offsets[keep] - offsets[:-1], depths) + np.arange(offsets[-1])
+    source, offsets = frames_of(keep, stacks.offsets)
     return Weighted(offsets, stacks.objects[source], _sum_by(owner, stacks.weights, len(keep)), stacks.n_objects)
 
 

@@ -109,13 +109,13 @@ class Lines:
     @classmethod
     def open(cls, path: Path) -> Lines | None:
         """None if the file has nothing that could be read."""
-        import symbolic
+        from symbolic.debuginfo import Archive
+        from symbolic.exceptions import SymbolicError
 
         try:
-            archive = symbolic.Archive.open(str(path))
-            for found in archive.iter_objects():
+            for found in Archive.open(str(path)).iter_objects():
                 return cls(found.make_symcache())
-        except (symbolic.ObjectError, symbolic.SymCacheError, symbolic.common.SymbolicError, OSError):
+        except (SymbolicError, OSError):
             return None
         return None
 

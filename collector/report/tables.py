@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ from collector.report import profile
 from collector.report.build import TOTAL_FUNCTION
 from collector.report.functions import Function
 from collector.report.metrics import EXCLUSIVE, N_STATE_COLUMNS, View
-from collector.report.profile import ROOT, I8
+from collector.report.profile import I8, ROOT
 
 F8 = npt.NDArray[np.float64]
 
@@ -77,6 +78,7 @@ class Labels:
         nothing = np.zeros(len(names), np.int64)
         return cls(names, nothing, nothing, total, order)
 
+    @cached_property
     def ranks(self) -> I8:
         """For each id its place among the names; equal names, equal places."""
         if self.order is not None:
@@ -208,11 +210,8 @@ def _sort_keys(ids: I8, values: I8, view: View, labels: Labels) -> list[I8]:
     is_ascending = view.sort.metric.kind in ("name", "address")
     sign = 1 if is_ascending else -1
     columns = [sign * values[:, i] for i, column in enumerate(view.columns) if column.metric.kind != "name"]
-    names = labels.ranks()[ids]
-    if view.sort.metric.kind == "name":
-        first = names
-    else:
-        first = sign * values[:, view.columns.index(view.sort)]
+    names = labels.ranks[ids]
+    first = names if view.sort.metric.kind == "name" else sign * values[:, view.columns.index(view.sort)]
     return [ids, labels.addresses[ids], *reversed(columns), names, first]
 
 

@@ -1,0 +1,425 @@
+"""One experiment's packets as distinct stacks of instructions with weights.
+
+    packets (TSTAMP, FRINFO, MSTATE, NTICK)       one million; everything here is numpy over whole columns
+        -> distinct (stack, epoch)                thousands, in order of first appearance
+        -> distinct (pc, epoch)                   thousands; the only Python loop: function and offset of each
+
+An *epoch* is a time in which the address space does not contradict itself: it ends when a segment is unmapped or when
+one takes the place of another. Most experiments have one. A pc of a segment that is mapped only later belongs to it
+nevertheless: the map is written by polling, samples are exact.
+
+Looking every pc up once is enough unless an object's answers depend on what was asked before (``functions``: holes at
+the end of an object, where libc has its memcpy). Then the same stack may mean different functions at different
+times, and only looking up every frame of every packet in order gives gprofng's answers; so that is what we do, for
+the frames in such objects, up to ``EXACT_LOOK_UPS_MAX`` of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from collector.elf import LoadObject, open_object
+from collector.errors import ElfError
+from collector.experiment.reader import DynamicFunction, Experiment, Segment
+from collector.report.functions import Function, FunctionTable, SymbolTable, symbol_table
+from collector.report.metrics import N_STATE_COLUMNS, STATE_OTHER
+from collector.report.profile import I8, frames_of
+from collector.report.symbols import demangle
+
+U8 = npt.NDArray[np.uint64]
+Bool = npt.NDArray[np.bool_]
+Packets = npt.NDArray[Any]
+
+EXACT_LOOK_UPS_MAX = 2_000_000
+DYNAMIC_FUNCTIONS = b"DYNAMIC_FUNCTIONS"
+MODES_TEXT = 5
+TOTAL_FUNCTION, UNKNOWN_FUNCTION, TRUNCATED_FUNCTION, FAILED_FUNCTION = range(4)
+_SPECIAL = (
+    Function(b"<Total>", b"", b"<Total>", object_number=1, has_offsets=False),
+    Function(b"<Unknown>", b"<Unknown>", b"<Unknown>"),
+    Function(b"<Truncated-stack>", b"<Truncated-stack>", b"<Total>", object_number=1, has_offsets=False),
+    Function(b"<Stack-unwind-failed>", b"<Stack-unwind-failed>", b"<Total>", object_number=1, has_offsets=False),
+)
+_PC_LEAF_CHECK = 0xFFFF_FFFF_FFFF_FFFF
+_END_OF_TIME = np.iinfo(np.int64).max
+_NO_FRAME = -1
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """One piece of an address space: a load object's segment or a function without a file."""
+
+    start_ns: int
+    end_ns: int
+    vaddr: int
+    size: int
+    file_offset: int
+    path: bytes
+    function: int = -1
+
+
+@dataclass
+class LoadedObject:
+    """A load object of the experiments; its file is opened when a pc falls into it."""
+
+    path: bytes
+    number: int
+    mapped_size: int
+    file: Path | None
+    _table: FunctionTable | None = field(default=None, repr=False)
+    _symbols: SymbolTable | None = field(default=None, repr=False)
+
+    @property
+    def name(self) -> bytes:
+        """As it is shown: the base name in angle brackets."""
+        return b"<" + self.path.rsplit(b"/", 1)[-1] + b">"
+
+    @property
+    def table(self) -> FunctionTable:
+        """Its functions; those of a file that cannot be read are one hole."""
+        if self._table is None:
+            self._table = FunctionTable(self.symbols, self.name, self.number, demangle)
+        return self._table
+
+    @property
+    def symbols(self) -> SymbolTable:
+        """Its function symbols; none if the file cannot be read."""
+        if self._symbols is None:
+            self._symbols = self._read_symbols()
+        return self._symbols
+
+    def is_order_dependent(self) -> bool:
+        """Whether the functions found so far depend on the order of the questions."""
+        return self._table is not None and self._table.is_order_dependent
+
+    def forget(self) -> None:
+        """Begin anew, as if nothing had been asked."""
+        self._table = None
+
+    def _read_symbols(self) -> SymbolTable:
+        if self.file is not None:
+            try:
+                with open_object(str(self.file)) as elf:
+                    return symbol_table(elf, self.mapped_size, debug_object_beside(elf, self.path))
+            except ElfError:
+                pass
+        return SymbolTable.empty(self.mapped_size)
+
+
+def debug_object_beside(elf: LoadObject, path: bytes) -> LoadObject | None:
+    """The file that ``.gnu_debuglink`` names, in the directory from which the object was mapped; else None."""
+    if ".gnu_debuglink" not in elf.sections:
+        return None
+    name = elf.section_bytes(".gnu_debuglink").split(b"\0")[0]
+    if not name or b"/" in name:
+        return None
+    place = Path(path.decode("utf-8", "surrogateescape")).parent / name.decode("utf-8", "surrogateescape")
+    try:
+        return open_object(str(place))
+    except ElfError:
+        return None
+
+
+# The load object of a path: (path, size of its text or 0, experiment); None while it has had no text.
+LoadObjectOf = Callable[[bytes, int, Experiment], LoadedObject | None]
+
+
+class Code:
+    """Functions and instructions of a data set, numbered as they are met."""
+
+    def __init__(self) -> None:
+        self.functions = list(_SPECIAL)
+        self.places: list[tuple[int, int]] = []
+        self._function_ids = {id(function): number for number, function in enumerate(self.functions)}
+        self._instruction_ids: dict[tuple[int, int], int] = {}
+        self.truncated = self.instruction(TRUNCATED_FUNCTION, 0)
+        self.failed = self.instruction(FAILED_FUNCTION, 0)
+
+    def function(self, function: Function) -> int:
+        """The number of a function."""
+        number = self._function_ids.get(id(function))
+        if number is None:
+            number = self._function_ids[id(function)] = len(self.functions)
+            self.functions.append(function)
+        return number
+
+    def instruction(self, function: int, offset: int) -> int:
+        """The number of an instruction."""
+        number = self._instruction_ids.setdefault((function, offset), len(self.places))
+        if number == len(self.places):
+            self.places.append((function, offset))
+        return number
+
+    def at(self, function: Function, file_offset: int) -> int:
+        """The number of the instruction at a file offset, given the function that it belongs to."""
+        return self.instruction(self.function(function), file_offset - function.offset)
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """Distinct stacks: ``offsets`` (n + 1), ``instructions`` leaf first, ``weights`` (n, states)."""
+
+    offsets: I8
+    instructions: I8
+    weights: I8
+
+
+@dataclass(frozen=True)
+class _Frames:
+    """The distinct (stack, epoch) pairs, in order of first appearance, and the pcs of their frames.
+
+    ``of_packet`` (packets): the pair of each packet. ``rows`` (n): its stack. ``pcs``, ``mapped``, ``file_offset`` per
+    frame; ``offsets`` (n + 1).
+    """
+
+    of_packet: I8
+    rows: I8
+    offsets: I8
+    pcs: U8
+    epochs: I8
+    mapped: I8
+
+
+class Part:
+    """One experiment of a data set."""
+
+    def __init__(self, code: Code, load_object: LoadObjectOf, experiment: Experiment) -> None:
+        self.experiment = experiment
+        self.n_missing_stacks = 0
+        self._code = code
+        self._objects: dict[bytes, LoadedObject] = {}
+        self._mapped = list(self._address_space(load_object))
+
+    @property
+    def packets(self) -> Packets:
+        """The clock packets."""
+        return self.experiment.packets()
+
+    def resolve(self) -> Resolved:
+        """Every pc looked up once."""
+        frames = self._frames
+        weights = weights_of(frames.of_packet, self.packets, self.experiment, len(frames.rows))
+        return self._finished(frames.rows, frames.offsets, self._instructions, weights)
+
+    def n_look_ups_in(self, objects: Set[bytes]) -> int:
+        """How many frames all packets together have in these objects."""
+        inside = self._frames_in(objects)
+        per_stack = np.add.reduceat(np.append(inside, 0), self._frames.offsets[:-1]) if len(inside) else np.zeros(0)
+        per_stack = np.where(np.diff(self._frames.offsets) > 0, per_stack, 0) if len(inside) else per_stack
+        return int(np.bincount(self._frames.of_packet, minlength=len(per_stack))[:len(per_stack)] @ per_stack)
+
+    def resolve_exactly(self, objects: Set[bytes]) -> Resolved:
+        """As ``resolve``, but the frames in ``objects`` are looked up for every packet, in the packets' order."""
+        frames, code = self._frames, self._code
+        work = self._work_in(objects)
+        variants: dict[tuple[int, tuple[Function, ...]], int] = {}
+        of_packet = np.zeros(len(frames.of_packet), np.int64)
+        nothing: tuple[Function, ...] = ()
+        for packet, pair in enumerate(frames.of_packet.tolist()):
+            todo = work[pair]
+            found = tuple([look_up(file_offset) for _, look_up, file_offset in todo]) if todo else nothing
+            of_packet[packet] = variants.setdefault((pair, found), len(variants))
+        pairs = np.array([pair for pair, _ in variants], np.int64)
+        source, offsets = frames_of(pairs, frames.offsets)
+        instructions = self._instructions[source]
+        for number, (pair, found) in enumerate(variants):
+            for (at, _, file_offset), function in zip(work[pair], found, strict=True):
+                instructions[offsets[number] + at] = code.at(function, file_offset)
+        weights = weights_of(of_packet, self.packets, self.experiment, len(variants))
+        return self._finished(frames.rows[pairs], offsets, instructions, weights)
+
+    @cached_property
+    def _frames(self) -> _Frames:
+        packets, stacks = self.packets, self.experiment.stacks
+        row = stacks.index(packets["FRINFO"])
+        self.n_missing_stacks = int((row < 0).sum())
+        bounds = epoch_bounds(self._mapped)
+        epoch = np.searchsorted(bounds, packets["TSTAMP"], side="right")
+        n_epochs = len(bounds) + 1
+        code = (row + 1) * n_epochs + epoch
+        first, rank = _first_appearance(code, (len(stacks) + 1) * n_epochs)
+        at, offsets = frames_of(row[first], stacks.offsets)
+        pcs, epochs = stacks.pcs[at], np.repeat(epoch[first], np.diff(offsets))
+        return _Frames(rank[code], row[first], offsets, pcs, epochs, self._located(pcs, epochs, bounds))
+
+    def _located(self, pcs: U8, epochs: I8, bounds: I8) -> I8:
+        """For every frame its place in the address space; -1: nowhere."""
+        found = np.full(len(pcs), -1, np.int64)
+        for epoch in np.unique(epochs).tolist():
+            here = np.flatnonzero(epochs == epoch)
+            distinct, inverse = np.unique(pcs[here], return_inverse=True)
+            time_ns = int(bounds[epoch - 1]) if epoch else -_END_OF_TIME
+            found[here] = locate(self._mapped, distinct, time_ns)[inverse]
+        return found
+
+    @cached_property
+    def _instructions(self) -> I8:
+        """The instruction of every frame; each (pc, epoch) is looked up once, in order of first appearance."""
+        frames = self._frames
+        _, where = np.unique(frames.pcs, return_inverse=True)
+        code = where.astype(np.int64) * (int(frames.epochs.max(initial=0)) + 1) + frames.epochs
+        keys, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+        numbers = np.zeros(len(keys), np.int64)
+        for key in np.argsort(first, kind="stable").tolist():
+            numbers[key] = self._look_up(int(frames.pcs[first[key]]), int(frames.mapped[first[key]]))
+        return numbers[inverse]
+
+    def _look_up(self, pc: int, index: int) -> int:
+        if pc == _PC_LEAF_CHECK:
+            return _NO_FRAME
+        if index < 0:
+            return self._code.instruction(UNKNOWN_FUNCTION, pc)
+        mapped = self._mapped[index]
+        inside = pc - mapped.vaddr
+        if mapped.function >= 0:
+            return self._code.instruction(mapped.function, inside)
+        file_offset = inside + mapped.file_offset
+        return self._code.at(self._objects[mapped.path].table.find(file_offset), file_offset)
+
+    def _frames_in(self, objects: Set[bytes]) -> Bool:
+        is_in = np.array([mapped.path in objects and mapped.function < 0 for mapped in self._mapped] + [False], bool)
+        return np.asarray(is_in[self._frames.mapped], bool)
+
+    def _work_in(self, objects: Set[bytes]) -> list[list[tuple[int, Callable[[int], Function], int]]]:
+        """For each distinct stack what is to be looked up, leaf first: (position, how, file offset)."""
+        frames = self._frames
+        work: list[list[tuple[int, Callable[[int], Function], int]]] = [[] for _ in frames.rows]
+        owner = np.repeat(np.arange(len(frames.rows)), np.diff(frames.offsets))
+        for at in np.flatnonzero(self._frames_in(objects)).tolist():
+            mapped, pair = self._mapped[frames.mapped[at]], int(owner[at])
+            look_up = self._objects[mapped.path].table.find_again
+            work[pair].append((at - int(frames.offsets[pair]), look_up,
+                               int(frames.pcs[at]) - mapped.vaddr + mapped.file_offset))
+        return work
+
+    def _finished(self, rows: I8, offsets: I8, instructions: I8, weights: I8) -> Resolved:
+        """Without what is no frame, and with the marker of an incomplete stack as its root."""
+        code, stacks = self._code, self.experiment.stacks
+        offsets, instructions = self._without_non_frames(offsets, instructions)
+        marker = np.where(stacks.truncated, code.truncated, np.where(stacks.failed, code.failed, _NO_FRAME))
+        return Resolved(*_with_roots(offsets, instructions, np.append(marker, _NO_FRAME)[rows]), weights)
+
+    def _without_non_frames(self, offsets: I8, instructions: I8) -> tuple[I8, I8]:
+        """Drop markers of other machines, and a leaf in the PLT, which stands for its caller."""
+        plt = np.array([self._code.functions[function].is_plt for function, _ in self._code.places], bool)
+        drop = instructions < 0
+        leaves = offsets[:-1][np.diff(offsets) > 0]
+        drop[leaves] |= plt[instructions[leaves]]
+        kept = np.concatenate([[0], np.cumsum(~drop)])
+        return kept[offsets].astype(np.int64), instructions[~drop]
+
+    def _address_space(self, load_object: LoadObjectOf) -> Iterable[Mapped]:
+        """Segments of load objects (which exist from their first executable segment on) and dynamic functions."""
+        everything: list[Segment | DynamicFunction] = [*self.experiment.segments, *self.experiment.functions]
+        for one in sorted(everything, key=lambda one: one.start_ns):
+            yield from self._of_segment(one, load_object) if isinstance(one, Segment) \
+                else self._of_function(one, load_object)
+
+    def _of_segment(self, segment: Segment, load_object: LoadObjectOf) -> Iterable[Mapped]:
+        text_size = segment.size if segment.modes == MODES_TEXT else 0
+        loaded = load_object(segment.name, text_size, self.experiment)
+        if loaded is not None:
+            self._objects[segment.name] = loaded
+            yield Mapped(segment.start_ns, segment.end_ns, segment.vaddr, segment.size, segment.file_offset,
+                         segment.name)
+
+    def _of_function(self, dynamic: DynamicFunction, load_object: LoadObjectOf) -> Iterable[Mapped]:
+        loaded = load_object(DYNAMIC_FUNCTIONS, dynamic.size, self.experiment)
+        assert loaded is not None
+        for vaddr, size, name in _pieces(dynamic):
+            shown = demangle(name) if name.startswith(b"_") else name
+            function = Function(shown, name, loaded.name, vaddr, size, loaded.number)
+            yield Mapped(dynamic.start_ns, dynamic.end_ns, vaddr, size, 0, b"", self._code.function(function))
+
+
+def weights_of(group: I8, packets: Packets, experiment: Experiment, n_groups: int) -> I8:
+    """Microseconds per group and state (n_groups, states) of packets, each in the group given; below 0: in none."""
+    state = packets["MSTATE"].astype(np.int64)
+    state[(state < 0) | (state >= STATE_OTHER)] = STATE_OTHER
+    code, ticks = group * N_STATE_COLUMNS + state, packets["NTICK"]
+    if len(group) and int(group.min()) < 0:
+        code, ticks = code[group >= 0], ticks[group >= 0]
+    # Ticks are added as doubles: exact below 2**53.
+    sums = np.bincount(code, ticks, n_groups * N_STATE_COLUMNS).astype(np.int64)
+    return np.asarray(sums.reshape(n_groups, N_STATE_COLUMNS) * experiment.log.interval_us, np.int64)
+
+
+def epoch_bounds(mapped: Sequence[Mapped]) -> I8:
+    """Times at which an address may change its meaning: something ends, or begins over something else."""
+    bounds = {m.end_ns for m in mapped if m.end_ns < _END_OF_TIME}
+    end, latest = 0, 0
+    for m in sorted(mapped, key=lambda m: m.vaddr):
+        if m.vaddr < end:
+            bounds |= {m.start_ns, latest}
+        if m.vaddr + m.size > end:
+            end, latest = m.vaddr + m.size, m.start_ns
+    return np.array(sorted(bounds), np.int64)
+
+
+def locate(mapped: Sequence[Mapped], pcs: U8, time_ns: int) -> I8:
+    """Index into ``mapped`` for each pc at a time; -1 where nothing is.
+
+    What is mapped and begins closest below wins; what is mapped later stands in where nothing is mapped yet.
+    """
+    now = {m.vaddr: i for i, m in sorted(enumerate(mapped), key=lambda pair: pair[1].start_ns)
+           if m.start_ns <= time_ns < m.end_ns}
+    found = _containing(mapped, sorted(now.items()), pcs)
+    missing = np.flatnonzero(found < 0)
+    for i in sorted((i for i, m in enumerate(mapped) if time_ns < m.end_ns), key=lambda i: mapped[i].end_ns):
+        if not len(missing):
+            break
+        inside = pcs[missing] - np.uint64(mapped[i].vaddr) < np.uint64(mapped[i].size)
+        found[missing[inside]] = i
+        missing = missing[~inside]
+    return found
+
+
+def _containing(mapped: Sequence[Mapped], places: Sequence[tuple[int, int]], pcs: U8) -> I8:
+    if not places:
+        return np.full(len(pcs), -1, np.int64)
+    starts = np.array([vaddr for vaddr, _ in places], np.uint64)
+    indices = np.array([index for _, index in places], np.int64)
+    sizes = np.array([mapped[index].size for _, index in places], np.uint64)
+    at = np.searchsorted(starts, pcs, side="right") - 1
+    inside = (at >= 0) & (pcs - starts[at] < sizes[at])
+    return np.where(inside, indices[at], -1).astype(np.int64)
+
+
+def _first_appearance(code: I8, n_codes: int) -> tuple[I8, I8]:
+    """For codes below ``n_codes``: where each distinct one first occurs, in that order; and code -> its rank."""
+    first = np.full(n_codes, len(code), np.int64)
+    first[code[::-1]] = np.arange(len(code) - 1, -1, -1)
+    found = np.flatnonzero(first < len(code))
+    found = found[np.argsort(first[found])]
+    rank = np.full(n_codes, -1, np.int64)
+    rank[found] = np.arange(len(found))
+    return first[found], rank
+
+
+def _with_roots(offsets: I8, objects: I8, roots: I8) -> tuple[I8, I8]:
+    """Every stack with one more frame toward the root; -1: none."""
+    more = roots >= 0
+    objects = np.insert(objects, offsets[1:][more], roots[more])
+    return offsets + np.concatenate([[0], np.cumsum(more)]), objects
+
+
+def _pieces(dynamic: DynamicFunction) -> Iterable[tuple[int, int, bytes]]:
+    """The symbols of a function without a file and the holes between them; without symbols, itself."""
+    if not dynamic.symbols:
+        yield dynamic.vaddr, dynamic.size, dynamic.name
+        return
+    end = dynamic.vaddr
+    for vaddr, size, name in sorted(dynamic.symbols):
+        if end < vaddr:
+            yield end, vaddr - end, b"<static>@0x%x (%s)" % (end, dynamic.name)
+        yield vaddr, size, name
+        end = vaddr + size
+    if end < dynamic.vaddr + dynamic.size:
+        yield end, dynamic.vaddr + dynamic.size - end, b"<static>@0x%x (%s)" % (end, dynamic.name)
