@@ -51,6 +51,7 @@ KEEPERS: dict[str, str] = {
     "ctypes": "linux/libc.py",
     "symbolic": "report/symbols.py",
     "pydemumble": "report/symbols.py",
+    "cxxfilt": "report/symbols.py",
     "rich": "cli/",
 }
 
