@@ -7,11 +7,11 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from collector.experiment.reader import Experiment, Message, Sample
+from collector.clock import NS_PER_S
 from collector.export.text import printable, seconds
+from collector.report.build import Experiment, Message, Sample
 from collector.report.metrics import Metric, View
 
-NS_PER_S = 1_000_000_000
 _LABEL_WIDTH = 50
 
 # Messages whose text in the log is only a parameter. Numbers not here are shown with their text, or alone.

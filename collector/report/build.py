@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from collector.experiment.reader import Experiment
+from collector.experiment.reader import Experiment, Message, Sample
 from collector.report.functions import Function
 from collector.report.metrics import METRICS_BY_NUMSTATES, N_STATE_COLUMNS, Metric
 from collector.report.profile import I8, Weighted, frames_of, merge_equal
@@ -25,7 +25,9 @@ from collector.report.resolve import (
     weights_of,
 )
 
-__all__ = ["TOTAL_FUNCTION", "UNKNOWN_FUNCTION", "DataSet", "LoadedObject", "Packets", "descendants", "load"]
+# Exports know experiments through this room.
+__all__ = ["TOTAL_FUNCTION", "UNKNOWN_FUNCTION", "DataSet", "Experiment", "LoadedObject", "Message", "Packets",
+           "Sample", "descendants", "load"]
 
 _FIRST_OBJECT_NUMBER = 2
 
