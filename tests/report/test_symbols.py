@@ -1,0 +1,149 @@
+"""Demangling and debug information against binutils: c++filt and addr2line."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from collector.elf import open_object
+from collector.report.functions import FunctionTable, SymbolTable, short_name, symbol_table
+from collector.report.symbols import Lines, demangle
+
+SOURCE = """
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+template<class T> struct Box { T t; template<class U> T put(U u) const { return t + static_cast<T>(u); } };
+namespace outer { namespace { int hidden(int x) { return x * 2; } } int shown(int x) { return hidden(x); } }
+struct Op { bool operator()(int a, int b) const { return a > b; } operator bool() const; long operator>>(int) const; };
+Op::operator bool() const { return true; }
+long Op::operator>>(int n) const { return n; }
+int main(int n, char **v) {
+  std::map<std::string, std::vector<std::pair<int, Op *>>> m;
+  m[v[0]].push_back({n, nullptr});
+  auto f = [&](auto q) { return Box<double>{1.5}.put(q) + outer::shown(n); };
+  std::vector<int> s{3, n, 2};
+  std::sort(s.begin(), s.end(), [](int a, int b) { return a < b; });
+  std::sort(s.begin(), s.end(), Op());
+  return static_cast<int>(f(2L)) + static_cast<int>(m.size()) + static_cast<int>(Op() >> n);
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def cplusplus(tmp_path_factory: pytest.TempPathFactory, need: Callable[[str, str], str]) -> Path:
+    """A C++ program with templates, lambdas, operators and anonymous namespaces."""
+    directory = tmp_path_factory.mktemp("cplusplus")
+    (directory / "prog.cc").write_text(SOURCE)
+    subprocess.run([need("g++", "g++"), "-O0", "-std=c++17", "-o", directory / "prog", directory / "prog.cc"],
+                   check=True)
+    return directory / "prog"
+
+
+def test_cplusplus_names_are_those_of_cxxfilt(cplusplus: Path, need: Callable[[str, str], str]) -> None:
+    listed = subprocess.run([need("nm", "binutils"), cplusplus], capture_output=True, check=True).stdout
+    names = [word for line in listed.splitlines() if (word := line.split()[-1]).startswith(b"_Z") and b"@" not in word]
+    assert len(names) > 150
+    filtered = subprocess.run([need("c++filt", "binutils"), "-i"], input=b"\n".join(names), capture_output=True,
+                              check=True).stdout.splitlines()
+    assert [demangle(name) for name in names] == filtered
+
+
+@pytest.mark.parametrize("name", [
+    b"_ZN4core3fmt5write17h0123456789abcdefE",
+    b"_ZN71_$LT$Test$u20$$u2b$$u20$$u27$static$u20$as$u20$foo..Bar$LT$Test$GT$$GT$3bar17h930b740aa94f1d3aE",
+    b"_ZN13test_coroutine4main28_$u7b$$u7b$closure$u7d$$u7d$17h0123456789abcdefE",
+    b"_ZN3foo3barE",
+    b"_ZNSt6vectorIiSaIiEE9push_backEOi.cold",
+    b"_ZN3foo17h0123456789abcdeE",
+])
+def test_rust_and_odd_names_are_those_of_cxxfilt(name: bytes, need: Callable[[str, str], str]) -> None:
+    filtered = subprocess.run([need("c++filt", "binutils"), "-i"], input=name, capture_output=True, check=True).stdout
+    assert demangle(name) == filtered.rstrip(b"\n")
+
+
+@pytest.mark.parametrize("name", [b"main", b"_start", b"_Z", b"_ZN", b"_Zsomething", b"_R", b"_RNv", b"", b"_Z\xff\xfe",
+                                  b"_ZN99999999999999999999999999aE", b"_Z" + b"N" * 5000])
+def test_what_is_no_mangled_name_stays_as_it_is(name: bytes) -> None:
+    assert demangle(name) == name
+
+
+@pytest.mark.parametrize(("name", "short"), [
+    (b"main", b"main"),
+    (b"f(int)", b"f"),
+    (b"std::vector<int, std::allocator<int> >::push_back(int&&)", b"std::vector<int, std::allocator<int> >::push_back"),
+    (b"void g<void (*)(int)>(char)", b"void g<void (*)(int)>"),
+    (b"ns::h(int) const", b"ns::h"),
+])
+def test_short_names(name: bytes, short: bytes) -> None:
+    assert short_name(name) == short
+
+
+INLINING = """
+static inline __attribute__((always_inline)) int innermost(volatile int *p) { return *p * 3; }
+static inline __attribute__((always_inline)) int inner(volatile int *p) { return innermost(p) + 1; }
+__attribute__((noinline)) int outer(volatile int *p) { return inner(p) + 2; }
+int main(int n, char **v) { (void)v; return outer(&n); }
+"""
+
+
+@pytest.mark.parametrize("flags", [("-pie", "-fPIE", "-gdwarf-5"), ("-no-pie", "-gdwarf-4")])
+def test_inlined_frames_are_those_of_addr2line(tmp_path: Path, flags: tuple[str, ...],
+                                               need: Callable[[str, str], str]) -> None:
+    source, program = tmp_path / "inl.c", tmp_path / "inl"
+    source.write_text(INLINING)
+    subprocess.run([need("gcc", "gcc"), "-O2", *flags, "-o", program, source], check=True)
+    with open_object(str(program)) as elf:
+        symbols = elf.symbols()
+        base = min(load.vaddr for load in elf.loads)
+        at = next(i for i in range(len(symbols)) if symbols.name(i) == b"outer")
+        start, size = int(symbols.value[at]), int(symbols.size[at])
+    lines = Lines.open(program)
+    assert lines is not None
+    depths = set()
+    for vaddr in range(start, start + size):
+        told = subprocess.run([need("addr2line", "binutils"), "-i", "-f", "-e", program, hex(vaddr)],
+                              capture_output=True, text=True, check=True).stdout.split("\n")
+        expected = [(name, place.split(":")[0], int(place.split(":")[1].split()[0]))
+                    for name, place in zip(told[::2], told[1::2], strict=False)]
+        found = [(frame.function.decode(), frame.path, frame.line) for frame in lines.at(vaddr - base)]
+        assert found == expected
+        depths.add(len(found))
+    assert 3 in depths
+
+
+def test_a_file_without_debug_information_has_no_lines(tmp_path: Path) -> None:
+    empty = tmp_path / "text"
+    empty.write_text("not ELF")
+    assert Lines.open(empty) is None
+    assert Lines.open(tmp_path / "nothing") is None
+
+
+def test_every_symbol_of_libc_is_found_at_its_place(need: Callable[[str, str], str]) -> None:
+    libc = need("/lib/*-linux-gnu/libc.so.6", "libc6")
+    listed = subprocess.run([need("readelf", "binutils"), "--dyn-syms", "-W", libc], capture_output=True, text=True,
+                            check=True).stdout
+    words = [line.split() for line in listed.splitlines()]
+    at: dict[int, set[str]] = {}
+    for row in words:
+        if len(row) > 7 and row[3] == "FUNC" and row[6].isdigit() and row[2] != "0":
+            at.setdefault(int(row[1], 16), set()).add(row[7].split("@")[0])
+    assert len(at) > 2000
+    with open_object(libc) as elf:
+        table = FunctionTable(symbol_table(elf, 0), b"<libc.so.6>", 2, demangle)
+        found = {vaddr: table.find(elf.offset_of(vaddr) or 0).name.decode() for vaddr in at}
+    assert not table.is_order_dependent
+    assert {vaddr for vaddr, name in found.items() if name not in at[vaddr]} == set()
+    assert {vaddr for vaddr, name in found.items() if len(name) > min(map(len, at[vaddr]))} == set()
+
+
+def test_an_object_that_cannot_be_read_is_one_hole() -> None:
+    table = FunctionTable(SymbolTable.empty(0x2000), b"<gone>", 2, demangle)
+    assert table.find(0x1234).name == b"<static>@0x0 (<gone>) --  no functions found"
+    other = FunctionTable(SymbolTable.empty(0x2000), b"<gone>", 2, demangle)
+    names = {other.find(offset).name for offset in (0x3000, 0x2345, 0x3001, 0x5000)}
+    assert names == {b"<static>@0x2000 (<gone>) --  no functions found"}
