@@ -1,0 +1,486 @@
+"""CPU time from end to end: known programs under ``collect``, judged by gprofng, getrusage and the programs themselves.
+
+Every number of an experiment is compared with what the same run says of itself, never with wall time: this machine may
+be busy with something else.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collector.experiment.reader import Experiment, open_experiment
+
+pytestmark = pytest.mark.usefixtures("perf_allowed")
+
+INTERVAL_S = {"on": 10.007e-3, "hi": 0.997e-3}
+SYSTEM, TRAP = 1, 2
+NOBODY = 65534
+COLLECT = str(Path(sys.executable).parent / "collect")
+
+VARIANTS = {
+    "-O2": ("-O2", "-fomit-frame-pointer"),
+    "-O0": ("-O0",),
+    "static": ("-O2", "-static"),
+    "stripped": ("-O2", "-s"),
+    "not PIE": ("-O2", "-no-pie"),
+    "32-bit": ("-O2", "-m32"),
+}
+NAMED = [name for name in VARIANTS if name != "stripped"]
+SECONDS = {"on": 3.5, "hi": 1.7}
+BOTH = pytest.mark.parametrize("interval", ["on", "hi"])
+
+# A function without a symbol is called by where the hole between symbols begins.
+HOLE = re.compile(r"<static>@0x[0-9a-f]+ \(<(\S+)>\)( --  no functions found)?")
+
+
+@pytest.fixture(scope="session")
+def root() -> None:
+    """For tests of what only root sees or may do."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+
+
+@dataclass
+class Run:
+    """A finished recording: the experiment, what the program said of itself, what collect said."""
+
+    path: Path
+    truth: dict[str, Any]
+    said: str
+
+    @property
+    def cpu_s(self) -> float:
+        """By getrusage."""
+        return float(self.truth["user_s"] + self.truth["system_s"])
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """By our own reader."""
+        return open_experiment(self.path)
+
+    def ticks_by_state(self) -> Any:
+        """Ticks (3,) of user, system and trap CPU."""
+        packets = self.experiment.packets()
+        return np.bincount(packets["MSTATE"], packets["NTICK"], 10)[:3]
+
+    def rooted(self) -> float:
+        """The share of CPU ticks whose stacks reach the root."""
+        packets, stacks = self.experiment.packets(), self.experiment.stacks
+        packets = packets[packets["MSTATE"] <= TRAP]
+        row = stacks.index(packets["FRINFO"])
+        assert (row >= 0).all()
+        whole = ~(stacks.truncated | stacks.failed)[row]
+        return float(packets["NTICK"][whole].sum() / packets["NTICK"].sum())
+
+
+def record(path: Path, interval: str, *command: object, user: int | None = None, **options: Any) -> Run:
+    """Runs a workload under collect; the program's JSON is its truth."""
+    become = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups"] if user else []
+    result = subprocess.run([*become, COLLECT, "-p", interval, "-o", str(path), *map(str, command)],
+                            capture_output=True, text=True, timeout=100, check=False, **options)
+    assert result.returncode == 0, result.stderr
+    return Run(path, json.loads(result.stdout) if result.stdout.startswith("{") else {}, result.stderr)
+
+
+@pytest.fixture(scope="module")
+def split(workload: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Run]:
+    """``split("-O0", "hi")``: the three threads that divide their time as 1:3:7, recorded once."""
+    runs: dict[tuple[str, str], Run] = {}
+    directory = tmp_path_factory.mktemp("split")
+
+    def run(variant: str, interval: str) -> Run:
+        key = (variant, interval)
+        if key not in runs:
+            path = directory / f"{len(runs)}.er"
+            runs[key] = record(path, interval, workload("split", *VARIANTS[variant]), SECONDS[interval])
+        return runs[key]
+
+    return run
+
+
+def shares(truth: dict[str, Any]) -> dict[str, float]:
+    """The leaves' shares of the time of all threads, as the program measured them."""
+    total = sum(thread["cpu_s"] for thread in truth["threads"])
+    return {leaf: sum(thread[leaf] for thread in truth["threads"]) / total
+            for leaf in ("leaf_one", "leaf_three", "leaf_seven")}
+
+
+# --- one to three to seven ------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize("variant", NAMED)
+def test_the_split_is_that_of_the_program(split: Any, gprofng: Any, variant: str, interval: str) -> None:
+    run = split(variant, interval)
+    functions = gprofng("-functions", experiment=run.path).functions
+    total = functions["<Total>"][1]
+    for leaf, share in shares(run.truth).items():
+        assert functions[leaf][1] / total == pytest.approx(share, abs=0.03), leaf
+
+
+@BOTH
+def test_the_split_of_a_stripped_program_is_in_its_addresses(
+        split: Any, gprofng: Any, workload: Any, interval: str) -> None:
+    run = split("stripped", interval)
+    names = subprocess.run(["nm", workload("split", "-O2")], capture_output=True, text=True, check=True).stdout
+    symbols = sorted((int(at, 16), name) for at, name in re.findall(r"^(\w+) [tT] (\w+)$", names, re.MULTILINE))
+    spent = dict.fromkeys(("leaf_one", "leaf_three", "leaf_seven"), 0.0)
+    rows = gprofng("-pcs", experiment=run.path).rows
+    for row, (exclusive, _) in rows:
+        place = re.fullmatch(r"<static>@0x(\w+) \(<split.*>\) --  no functions found \+ 0x(\w+)", row)
+        if place:
+            pc = int(place[1], 16) + int(place[2], 16)
+            name = symbols[bisect.bisect_right(symbols, (pc, "~")) - 1][1]
+            spent[name] = spent.get(name, 0) + exclusive
+    total = next(values[0] for row, values in rows if row == "<Total>")
+    for leaf, share in shares(run.truth).items():
+        assert spent[leaf] / total == pytest.approx(share, abs=0.03), leaf
+
+
+@BOTH
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_totals_are_those_of_getrusage(split: Any, gprofng: Any, variant: str, interval: str) -> None:
+    run = split(variant, interval)
+    total = gprofng("-functions", experiment=run.path).functions["<Total>"][0]
+    assert total == pytest.approx(run.cpu_s, rel=0.01)
+    ticks = run.ticks_by_state()
+    assert ticks.sum() * INTERVAL_S[interval] == pytest.approx(run.cpu_s, rel=0.01)
+
+
+@BOTH
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_thread_has_its_own_time(split: Any, variant: str, interval: str) -> None:
+    run = split(variant, interval)
+    packets = run.experiment.packets()
+    packets = packets[packets["MSTATE"] <= TRAP]
+    assert list(run.experiment.threads) == [thread["tid"] for thread in run.truth["threads"]]
+    for thread in run.truth["threads"]:
+        ticks = packets["NTICK"][packets["THRID"] == thread["tid"]].sum()
+        # One interval of rounding; before main and after its last look a thread uses a few milliseconds.
+        assert ticks * INTERVAL_S[interval] == pytest.approx(thread["cpu_s"], abs=INTERVAL_S[interval] + 0.01)
+
+
+@BOTH
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_the_call_tree_has_every_function_on_the_path(
+        split: Any, gprofng: Any, variant: str, interval: str) -> None:
+    run = split(variant, interval)
+    tree = gprofng("-calltree", experiment=run.path).tree
+    total = tree[("<Total>",)][0]
+    attributed = {tuple(map(without_places, path[1:])): seconds[0] for path, seconds in tree.items()}
+    for stage, leaf, share in (("stage_one", "leaf_one", 1 / 11), ("stage_three", "leaf_three", 3 / 11),
+                               ("stage_seven", "leaf_seven", 7 / 11)):
+        for above, n_threads in PATHS[variant]:
+            path = (*above, "run", stage, leaf)
+            if variant == "stripped":
+                path, share = tuple(name if name in KEPT else "?split" for name in path), 1.0
+            assert attributed[path] / total == pytest.approx(share * n_threads / 3, abs=0.03), path
+    elsewhere = sum(seconds for path, seconds in attributed.items()
+                    if len(path) == 1 and path not in {above[:1] for above, _ in PATHS[variant]}
+                    and path not in {("?split",)})
+    assert elsewhere <= 0.01 * total
+
+
+LIBC = "?libc.so.6"
+KEPT = {LIBC, "__libc_start_main"}  # what a stripped program's tree still has names for
+_DYNAMIC = ((("_start", "__libc_start_main", LIBC, "main"), 1), ((LIBC, LIBC, "thread_main"), 2))
+# From the root to what all threads share, and how many threads come that way. Debian's libc has the names of exported
+# functions only: __libc_start_call_main, start_thread and clone3 are not among them.
+PATHS: dict[str, tuple[tuple[tuple[str, ...], int], ...]] = dict.fromkeys(VARIANTS, _DYNAMIC) | {
+    "static": ((("_start", "__libc_start_main", "__libc_start_call_main", "main"), 1),
+               (("clone3", "start_thread", "thread_main"), 2))}
+
+
+def without_places(name: str) -> str:
+    """A hole's name says where it begins, which differs between builds: ``?`` and the object instead."""
+    hole = HOLE.fullmatch(name)
+    return "?" + re.sub("^split.*", "split", hole[1]) if hole else name
+
+
+@BOTH
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_nothing_is_wrong_with_the_experiment(split: Any, gprofng: Any, variant: str, interval: str) -> None:
+    run = split(variant, interval)
+    header = gprofng("-header", experiment=run.path).text
+    assert "\nNo errors\nInitial execution directory" in header  # warnings would stand between
+    assert "was not closed" not in header
+    assert f"Clock-profiling, interval = {round(INTERVAL_S[interval] * 1e6)} microsecs." in header
+    if variant != "32-bit":
+        assert f"Target command (64-bit): '{os.fsdecode(run.experiment.log.arguments)}'" in header
+    functions = gprofng("-functions", experiment=run.path).functions
+    assert not {"<Unknown>", "<no Java callstack recorded>"} & functions.keys()
+    for cut in ("<Truncated-stack>", "<Stack-unwind-failed>"):
+        assert functions.get(cut, (0.0, 0.0)) == (0.0, 0.0)
+    summary = re.fullmatch(rf"collect: {re.escape(str(run.path))}: [\d.]+ s, [\d.]+ s CPU, 3 threads, \d+ samples, "
+                           "nothing lost\n", run.said)
+    assert summary, run.said
+
+
+# --- user, system and trap ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("percent", [17, 61, 97])
+def test_user_and_system_time_are_told_apart(workload: Any, tmp_path: Path, gprofng: Any, percent: int) -> None:
+    run = record(tmp_path / "us.er", "hi", workload("usersys"), 1.3, percent)
+    user, system, trap = run.ticks_by_state() / run.ticks_by_state().sum()
+    truth = run.truth["in_user"] / (run.truth["in_user"] + run.truth["in_system"])
+    assert user == pytest.approx(truth, abs=0.03)
+    assert user == pytest.approx(run.truth["user_s"] / run.cpu_s, abs=0.05)  # the kernel's own split is by its tick
+    if os.geteuid() == 0:
+        assert system == pytest.approx(1 - truth, abs=0.03)
+        assert trap <= 0.02  # interrupts that came while it ran
+    listing = gprofng("-metrics", "e.user:e.system:e.trap:name", "-functions", experiment=run.path)
+    by_function = listing.functions
+    assert by_function["in_user"][0] == pytest.approx(run.truth["in_user"], rel=0.04)
+    assert by_function["in_user"][1] <= 0.02 * run.cpu_s
+    assert by_function["read"][1] == pytest.approx(run.truth["in_system"], rel=0.04)
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("scenario", ["ud2", "int3"])
+def test_exceptions_are_trap_time(workload: Any, tmp_path: Path, scenario: str) -> None:
+    run = record(tmp_path / "trap.er", "hi", workload("states"), scenario, 3, 131)
+    user, system, trap = run.ticks_by_state() / run.ticks_by_state().sum()
+    assert user + system + trap == pytest.approx(1)
+    assert trap >= 0.2  # the exception, the signal's delivery
+
+
+# --- odd stacks -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("variant", ["-O2", "-O0", "32-bit"])
+def test_a_deep_recursion_is_a_deep_tree(workload: Any, tmp_path: Path, gprofng: Any, variant: str) -> None:
+    run = record(tmp_path / "deep.er", "hi", workload("recurse", *VARIANTS[variant]), 307, 0.3)
+    assert run.rooted() == 1
+    stacks, packets = run.experiment.stacks, run.experiment.packets()
+    row = stacks.index(packets["FRINFO"][packets["MSTATE"] <= TRAP])
+    depths = np.diff(stacks.offsets)[row]
+    # _start, __libc_start_main, its helper, main, run, bottom; clock_gettime(2) and its like above bottom
+    assert np.median(depths) == 307 + 6
+    functions = gprofng("-functions", experiment=run.path).functions
+    assert functions["bottom"][1] == pytest.approx(run.truth["bottom"], rel=0.02)
+    assert functions["recurse"][1] == functions["run"][1] == pytest.approx(functions["bottom"][1], abs=2e-3)
+
+
+def test_a_stack_deeper_than_its_copy_is_cut_and_says_so(workload: Any, tmp_path: Path, gprofng: Any) -> None:
+    run = record(tmp_path / "deep.er", "hi", workload("recurse"), 10_007, 0.2)
+    assert run.truth["stack_bytes"] > 65_536
+    assert run.rooted() < 0.1
+    functions = gprofng("-functions", experiment=run.path).functions
+    assert functions["<Truncated-stack>"][1] >= 0.9 * functions["bottom"][1] > 0
+    assert "stacks do not reach the root" in run.said
+    assert "stacks do not reach the root" in gprofng("-header", experiment=run.path).text
+
+
+def test_a_deep_but_copied_stack_reaches_the_root(workload: Any, tmp_path: Path) -> None:
+    run = record(tmp_path / "deep.er", "on", workload("recurse"), 1009, 0.4)
+    assert 8192 < run.truth["stack_bytes"] < 32_000
+    assert run.rooted() == 1
+
+
+@pytest.mark.parametrize("stack", [(), ("alt",)], ids=["same stack", "own stack"])
+@pytest.mark.parametrize("variant", ["-O2", "-O0", "static"])
+def test_a_signal_handler_stands_above_what_it_interrupted(
+        workload: Any, tmp_path: Path, gprofng: Any, variant: str, stack: tuple[str, ...]) -> None:
+    run = record(tmp_path / "signal.er", "hi", workload("sigframe", *VARIANTS[variant]), 0.4, *stack)
+    assert run.rooted() >= 0.99
+    tree = gprofng("-calltree", experiment=run.path).tree
+    (path, seconds), = [(path, seconds[0]) for path, seconds in tree.items() if path[-1] == "handler_work"]
+    assert path[-6:-3] == ("main", "outer", "inner")  # then the frame that the kernel made, then the handler
+    assert path[-2] == "on_signal"
+    assert path[1] == "_start"
+    assert seconds == pytest.approx(run.truth["handler_work"], rel=0.05)
+    inner = gprofng("-functions", experiment=run.path).functions["inner"]
+    assert inner[1] == pytest.approx(run.truth["handler_work"] + run.truth["inner"], rel=0.05)
+
+
+# --- code that comes and goes ---------------------------------------------------------------------
+
+
+def test_threads_shorter_than_the_interval_have_their_time(workload: Any, tmp_path: Path, gprofng: Any) -> None:
+    for interval in ("on", "hi"):
+        run = record(tmp_path / f"pool-{interval}.er", interval, workload("pool"), 211, 3)
+        functions = gprofng("-functions", experiment=run.path).functions
+        assert functions["<Total>"][0] == pytest.approx(run.cpu_s, rel=0.02, abs=INTERVAL_S[interval])
+        assert functions["burst"][1] >= 0.95 * run.truth["burst"]
+        assert "212 threads" in run.said
+
+
+def test_libraries_at_the_same_address_are_told_apart_by_time(
+        workload: Any, tmp_path: Path, gprofng: Any) -> None:
+    source = Path(__file__).parent.parent / "workloads" / "plugin.c"
+    libraries = {name: tmp_path / f"lib{name}.so" for name in ("first", "second")}
+    for name, library in libraries.items():
+        subprocess.run(["gcc", "-O2", "-g", "-shared", "-fPIC", "-pthread", f"-DWORK={name}", source, "-o", library],
+                       check=True)
+    run = record(tmp_path / "plugins.er", "hi", workload("plugins"), 0.88, 7, libraries["first"], "first", 1,
+                 libraries["second"], "second", 3)
+    assert run.truth["addresses"] == 1
+    functions = gprofng("-functions", experiment=run.path).functions
+    for name in libraries:
+        # The map's times are exact; a sample at the moment of the change may fall on either side.
+        assert functions[f"leaf_{name}"][1] == pytest.approx(run.truth[name], rel=0.03, abs=5e-3)
+    tree = gprofng("-calltree", experiment=run.path).tree
+    parents = {path[-2] for path in tree if path[-1] == "leaf_second"}
+    assert parents == {"second"}
+    assert run.rooted() >= 0.99
+
+
+def test_code_made_executable_later_is_a_function_without_a_file(
+        workload: Any, tmp_path: Path, gprofng: Any) -> None:
+    run = record(tmp_path / "jit.er", "hi", workload("jit"), 0.4)
+    functions = gprofng("-functions", experiment=run.path).functions
+    assert functions["<Total>"][0] == pytest.approx(run.cpu_s, rel=0.01, abs=2e-3)
+    assert functions["[anonymous code]"][0] == pytest.approx(run.truth["jit"], rel=0.05)
+    tree = gprofng("-calltree", experiment=run.path).tree
+    (path,) = [path for path in tree if path[-1] == "[anonymous code]"]
+    assert (path[1], path[-3:]) == ("_start", ("main", "run", "[anonymous code]"))
+    assert "<Unknown>" not in functions
+    assert run.rooted() >= 0.99
+
+
+def test_a_program_that_execs_itself_goes_on_as_the_founder(workload: Any, tmp_path: Path, gprofng: Any) -> None:
+    run = record(tmp_path / "reexec.er", "hi", workload("reexec"), 0.3)
+    functions = gprofng("-functions", experiment=run.path).functions
+    assert functions["<Total>"][0] == pytest.approx(run.cpu_s, rel=0.01, abs=2e-3)
+    assert functions["before"][1] == pytest.approx(run.truth["before"], rel=0.03)
+    assert functions["after"][1] == pytest.approx(run.truth["after"], rel=0.03)
+    tree = gprofng("-calltree", experiment=run.path).tree
+    for name in ("before", "after"):
+        (path,) = [path for path in tree if path[-1] == name and path[1] == "_start"]
+        assert path[-2] == "main"
+
+
+# --- programs that nobody here wrote --------------------------------------------------------------
+
+SQL = """
+create table t(a integer primary key, b text, c real);
+with recursive n(i) as (select 1 union all select i + 1 from n where i < 150000)
+  insert into t select i, 'row ' || (i * 7919 % 100003), i * 0.37 from n;
+create index tb on t(b);
+select count(*), sum(c) from t where b like '%77%';
+select b, count(*) k from t group by b order by k desc, b limit 3;
+"""
+PYTHON = """
+import collections, json, re, zlib
+text = ' '.join(str(i * 7919 % 100003) for i in range(150000))
+for _ in range(2):
+    counts = collections.Counter(re.findall(r'\\w+', text))
+    assert json.loads(json.dumps(counts)) == counts
+    zlib.compress(text.encode())
+    sorted(counts, key=lambda word: (len(word), word))
+"""
+
+
+def xz(directory: Path) -> list[object]:
+    """Compressing this Python's own library in two threads."""
+    libraries = sorted(Path("/usr/lib/x86_64-linux-gnu").glob("*.so.*"))
+    with open(directory / "input", "wb") as file:
+        for library in libraries:
+            if file.tell() < 9_000_000:
+                file.write(library.read_bytes()[:3_000_000])
+    return ["xz", "-T2", "-3", "--block-size=1MiB", "-k", directory / "input"]
+
+
+def sqlite3(directory: Path) -> list[object]:
+    """A table filled, indexed and asked."""
+    (directory / "commands.sql").write_text(SQL)
+    return ["sqlite3", "-init", directory / "commands.sql", ":memory:", ".quit"]
+
+
+def python3(directory: Path) -> list[object]:
+    """The distribution's own interpreter, with modules in C."""
+    (directory / "script.py").write_text(PYTHON)
+    return ["/usr/bin/python3", directory / "script.py"]
+
+
+@pytest.mark.parametrize("program", [xz, sqlite3, python3], ids=lambda program: program.__name__)
+def test_real_programs_have_stacks_that_reach_the_root(
+        need: Any, tmp_path: Path, gprofng: Any, program: Callable[[Path], list[object]]) -> None:
+    need("xz", "xz-utils")
+    need("sqlite3", "sqlite3")
+    need("/usr/bin/python3", "python3-minimal")
+    run = record(tmp_path / "real.er", "hi", *program(tmp_path), stdin=subprocess.DEVNULL)
+    assert run.ticks_by_state().sum() > 150
+    assert run.rooted() >= 0.98
+    functions = gprofng("-functions", experiment=run.path).functions
+    assert functions.get("<Unknown>", (0.0,))[0] <= 0.02 * functions["<Total>"][0]
+
+
+# --- while it runs --------------------------------------------------------------------------------
+
+
+def test_gprofng_reads_it_while_it_grows(workload: Any, need: Any, tmp_path: Path) -> None:
+    reader, path = need("gprofng", "binutils"), tmp_path / "live.er"
+    command = [COLLECT, "-p", "hi", "-o", str(path), str(workload("split")), "4.1"]
+    totals, complaints = [], []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as target:
+        while not (path / "log.xml").exists() or not (path / "profile").exists():
+            assert target.poll() is None
+            time.sleep(0.01)
+        while target.poll() is None:
+            seen = subprocess.run([reader, "display", "text", "-functions", str(path)], capture_output=True,
+                                  text=True, check=False, timeout=30)
+            complaints += [seen.stderr] if seen.stderr or seen.returncode else []
+            total = re.search(r"([\d.]+)\s+100\.00\s.*<Total>", seen.stdout)
+            totals.append(float(total[1]) if total else 0.0)
+            time.sleep(0.25)
+        out, _ = target.communicate(timeout=30)
+    assert target.returncode == 0
+    assert complaints == []
+    assert totals == sorted(totals)
+    assert len({total for total in totals if total}) >= 3, totals  # it grew while it was watched
+    truth = json.loads(out)
+    assert totals[-1] <= 1.01 * (truth["user_s"] + truth["system_s"])
+
+
+# --- as an ordinary user --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def open_directory(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A directory that an ordinary user may enter and write to, programs included; pytest's own are private."""
+    directory = Path("/tmp") / f"collect-test-{os.getpid()}"
+    directory.mkdir(mode=0o777)
+    directory.chmod(0o777)
+    yield directory
+    shutil.rmtree(directory)
+
+
+def _may_run_python(user: int) -> bool:
+    command = ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", sys.executable, "-c", "import numpy"]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
+
+
+@pytest.mark.usefixtures("root")
+@BOTH
+def test_an_ordinary_user_records_too(workload: Any, open_directory: Path, gprofng: Any, interval: str) -> None:
+    paranoid = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
+    if paranoid > 2 or not _may_run_python(NOBODY):
+        pytest.skip(f"an ordinary user may not: perf_event_paranoid {paranoid}, or this Python is private")
+    program = open_directory / "split"
+    shutil.copy(workload("split"), program)
+    run = record(open_directory / "user.er", interval, program, 3.3, user=NOBODY, cwd=open_directory)
+    assert "nothing lost" in run.said
+    functions = gprofng("-functions", experiment=run.path).functions
+    total = functions["<Total>"][0]
+    assert total == pytest.approx(run.cpu_s, rel=0.01)
+    for leaf, share in shares(run.truth).items():
+        assert functions[leaf][1] / total == pytest.approx(share, abs=0.03), leaf
+    assert run.rooted() == 1
+    assert {file.stat().st_uid for file in run.path.rglob("*")} == {NOBODY}
