@@ -18,8 +18,9 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.kernel_code import KernelCode
-from collector.engines.perf_open import N_REGS, Opened
+from collector.engines.perf_open import MOST_PER_S, N_REGS, Opened
 from collector.events import (
     Array,
     Batch,
@@ -42,7 +43,9 @@ from collector.linux.perf import Ring
 # perf's register order to the DWARF order of x86-64.
 _TO_DWARF = np.array([0, 3, 2, 1, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 8])
 _LOW32 = np.uint64(0xFFFF_FFFF)
-_FIXED = {"switch": abi.SWITCH, "site": abi.SITE, "fault": abi.FAULT}
+_FIXED = {"switch": abi.SWITCH, "site": abi.SITE, "fault": abi.FAULT, "touch": abi.FAULT}
+_REST_NS = 100 * NS_PER_MS
+_RECORD_BYTES = {"leave": 8500, "touch": abi.FAULT.size}  # about
 
 Part = TypeVar("Part", ClockSamples, Switches, Sites, Faults)
 
@@ -61,6 +64,9 @@ class PerfEngine:
         self._view = self._rings.memory.cast("Q")
         self._kernel = KernelCode()
         self._tails: list[tuple[Ring, int]] = []
+        self._drained_ns = 0
+        self._heads: dict[Ring, int] = {}  # of the rings that may rest, at the last drain
+        self._resting: dict[Ring, int] = {}  # and until when they rest
 
     def poll_fds(self) -> list[int]:
         """The descriptors of the rings."""
@@ -75,9 +81,13 @@ class PerfEngine:
             if head != tail:
                 drain = self._drain_fixed if ring.name in _FIXED else self._drain_stacks
                 self._tails.append((ring, drain(ring, tail, head, until_ns, changes, parts[ring.name])))
+            if ring.name in MOST_PER_S:
+                self._rest_or_wake(ring, head, until_ns)
+        self._drained_ns = until_ns
         changes.sort(key=lambda change: change.time_ns)
         return Batch(until_ns, tuple(changes), _merged(parts["clock"]), _merged(parts["switch"]),
-                     _merged(parts["leave"]), _merged(parts["site"]), _merged(parts["fault"]))
+                     _merged(parts["leave"]), _merged(parts["site"]),
+                     _merged(parts["fault"] + parts["touch"]))
 
     def release(self) -> None:
         """Lets the kernel write again where the last batch was."""
@@ -92,6 +102,18 @@ class PerfEngine:
     def close(self) -> None:
         """Closes the events."""
         self._rings.close()
+
+    def _rest_or_wake(self, ring: Ring, head: int, until_ns: int) -> None:
+        """Lets the events of a ring rest that brings more than is worth its cost, and wakes them later."""
+        bytes_per_s = (head - self._heads.get(ring, 0)) * NS_PER_S // max(until_ns - self._drained_ns, NS_PER_MS)
+        self._heads[ring] = head
+        wake_ns = self._resting.get(ring)
+        if wake_ns is None and bytes_per_s > MOST_PER_S[ring.name] * _RECORD_BYTES[ring.name]:
+            self._rings.rest(ring)
+            self._resting[ring] = until_ns + _REST_NS
+        elif wake_ns is not None and until_ns >= wake_ns:
+            self._rings.wake(ring)
+            del self._resting[ring]
 
     # -- rings of samples with stacks
 
@@ -185,6 +207,8 @@ class PerfEngine:
     def _decode_change(self, ring: Ring, position: int, header: int, time_ns: int, changes: list[Change]) -> None:
         base, mask = ring.data_offset >> 3, (ring.data_bytes >> 3) - 1
         decode = _DECODE_CHANGE.get(header & 0xFFFF_FFFF)
+        if decode in (_lost, _lost_samples) and ring.name in MOST_PER_S:
+            return  # as if the event had rested
         if decode is not None:
             record = self._words[base + ((position + np.arange(header >> 51)) & mask)].tobytes()
             body = record[abi.HEADER_SIZE:-abi.TRAILER.size]
@@ -231,8 +255,13 @@ def _faults(rows: Array) -> Faults:
     return Faults(*_who(rows), address=rows["address"].copy(), ip=rows["ip"].copy(), in_kernel=in_kernel)
 
 
+def _touches(rows: Array) -> Faults:
+    """Those from user mode: the kernel's own are told from others by its call chain."""
+    return _faults(rows[(rows["misc"] & abi.MISC_CPUMODE_MASK) != abi.MISC_CPUMODE_KERNEL])
+
+
 _DECODE_FIXED: dict[str, Callable[[Array], Any]] = {
-    "switch": _switches, "site": _sites, "fault": _faults}
+    "switch": _switches, "site": _sites, "fault": _faults, "touch": _touches}
 
 
 def _lost(time_ns: int, _misc: int, body: bytes, ring: Ring) -> Change:

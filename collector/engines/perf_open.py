@@ -7,9 +7,14 @@ target:
             processes, threads, names and mappings
     switch  a record when a thread gets a CPU and when it leaves it, and whether it was preempted; exact times
     site    every switch-out: the registers (sp, bp, ip) that tell one sleeping place from another
-    leave   switch-outs with everything that a clock sample has. At first every one; the kernel thins them out for
-            threads that leave their CPU hundreds of times a second, so that the copies stay cheap
+    leave   every switch-out with everything that a clock sample has
     fault   page faults that had to wait, with their address, at their completion (rare by nature)
+    touch   every page fault, with its address, when it begins: the kernel counts some of those that had to wait as
+            minor ones (userfaultfd)
+
+``leave`` and ``touch`` rest for a while where they come too often (MOST_PER_S): what they lack then is told by other
+records, or counted as untold. The kernel's own means, a frequency instead of a period, is of no use for that: a burst
+of switches makes the period longer, and nothing makes it shorter again in a thread that mostly sleeps.
     birth   the making of a thread or process: the flags of clone(2) and the maker's stack, which tell fork from
             posix_spawn (a tracepoint: only where the kernel shows us its number, which takes privileges)
 """
@@ -36,12 +41,14 @@ _SWITCH_RING_BYTES = 1 << 22
 _SITE_RING_BYTES = 1 << 22
 _LEAVE_RING_BYTES = 1 << 22
 _FAULT_RING_BYTES = 1 << 17
+_TOUCH_RING_BYTES = 1 << 20
 _BIRTH_RING_BYTES = 1 << 19
 _LEAVE_STACK_BYTES = 8 << 10
 _BIRTH_STACK_BYTES = 4 << 10
-_LEAVES_PER_S = 150  # per thread and CPU, where the kernel begins to thin out
 _RING_SECONDS = 0.5  # of clock samples at full rate: the collector's own start fits into it
 _ALL_RINGS_BYTES = 1 << 28
+# Records per second and CPU from which an event rests.
+MOST_PER_S = {"leave": 1500, "touch": 15000}
 
 
 @dataclass(frozen=True)
@@ -92,11 +99,12 @@ def _specs(interval_ns: int, flags: int, newtask: int | None) -> list[perf.Event
     specs += [
         _spec("site", _SITE_RING_BYTES, config=abi.SW_CONTEXT_SWITCHES, period=1, flags=flags,
               sample_type=_WHO | abi.SAMPLE_REGS_USER, regs_user=REGS_SITE_X86),
-        _spec("leave", _LEAVE_RING_BYTES, config=abi.SW_CONTEXT_SWITCHES, period=_LEAVES_PER_S, sample_type=_STACK,
-              regs_user=REGS_USER_X86, stack_user=_LEAVE_STACK_BYTES,
-              flags=flags | abi.EXCLUDE_CALLCHAIN_USER | abi.FREQUENCY),
-        _spec("fault", _FAULT_RING_BYTES, config=abi.SW_PAGE_FAULTS_MAJOR, period=1, flags=flags,
-              sample_type=_WHO | abi.SAMPLE_ADDRESS | abi.SAMPLE_REGS_USER, regs_user=REGS_SITE_X86)]
+        _spec("leave", _LEAVE_RING_BYTES, config=abi.SW_CONTEXT_SWITCHES, period=1, sample_type=_STACK,
+              regs_user=REGS_USER_X86, stack_user=_LEAVE_STACK_BYTES, flags=flags | abi.EXCLUDE_CALLCHAIN_USER),
+        *(_spec(name, ring_bytes, config=config, period=1, flags=flags, regs_user=REGS_SITE_X86,
+                sample_type=_WHO | abi.SAMPLE_ADDRESS | abi.SAMPLE_REGS_USER)
+          for name, ring_bytes, config in (("fault", _FAULT_RING_BYTES, abi.SW_PAGE_FAULTS_MAJOR),
+                                           ("touch", _TOUCH_RING_BYTES, abi.SW_PAGE_FAULTS)))]
     if newtask is not None:
         specs.append(_spec("birth", _BIRTH_RING_BYTES, kind=abi.TYPE_TRACEPOINT, config=newtask, period=1,
                            sample_type=_STACK | abi.SAMPLE_RAW, regs_user=REGS_USER_X86,

@@ -48,8 +48,9 @@ class Ring:
 class Rings:
     """Open events and their mapped rings; ``memory`` is the whole reservation."""
 
-    def __init__(self, fds: list[int], rings: list[Ring], address: int, length: int) -> None:
-        self._fds = fds
+    def __init__(self, writers: dict[int, list[int]], rings: list[Ring], address: int, length: int) -> None:
+        self._writers = writers  # by the ring's descriptor: those of all events that write into it
+        self._fds = [fd for writing in writers.values() for fd in writing]
         self.rings = rings
         self.address = address
         self.length = length
@@ -77,6 +78,16 @@ class Rings:
         """Stops all events; what is in the rings stays readable."""
         for fd in self._fds:
             ioctl(fd, abi.IOC_DISABLE, 0)
+
+    def rest(self, ring: Ring) -> None:
+        """Stops the events that write into one ring, in all threads."""
+        for fd in self._writers[ring.fd]:
+            ioctl(fd, abi.IOC_DISABLE, 0)
+
+    def wake(self, ring: Ring) -> None:
+        """Starts them again."""
+        for fd in self._writers[ring.fd]:
+            ioctl(fd, abi.IOC_ENABLE, 0)
 
     def close(self) -> None:
         """Closes the events. The mapping stays until the process ends: arrays may still look at it."""
@@ -107,22 +118,23 @@ def open_rings(tids: Sequence[int], specs: Sequence[EventSpec]) -> Rings:
     budget for locked memory refuses them. Raises OSError as perf_event_open(2) and mmap(2) do; nothing stays open then.
     """
     leaders: list[tuple[EventSpec, int, int]] = []
-    followers: list[int] = []
+    writers: dict[int, list[int]] = {}
     try:
         for cpu in online_cpus():
             for spec in specs:
                 fd = libc.perf_event_open(spec.attr, tids[0], cpu, -1, abi.FLAG_FD_CLOEXEC)
                 leaders.append((spec, cpu, fd))
+                writers[fd] = [fd]
         rings, address, length = _map_what_the_budget_allows(leaders)
         for tid in tids[1:]:
             for spec, cpu, leader in leaders:
-                followers.append(libc.perf_event_open(spec.attr, tid, cpu, -1, abi.FLAG_FD_CLOEXEC))
-                ioctl(followers[-1], abi.IOC_SET_OUTPUT, leader)
+                writers[leader].append(libc.perf_event_open(spec.attr, tid, cpu, -1, abi.FLAG_FD_CLOEXEC))
+                ioctl(writers[leader][-1], abi.IOC_SET_OUTPUT, leader)
     except OSError:
-        for fd in followers + [fd for _, _, fd in leaders]:
+        for fd in [fd for writing in writers.values() for fd in writing]:
             os.close(fd)
         raise
-    return Rings([fd for _, _, fd in leaders] + followers, rings, address, length)
+    return Rings(writers, rings, address, length)
 
 
 def _map_what_the_budget_allows(leaders: list[tuple[EventSpec, int, int]]) -> tuple[list[Ring], int, int]:

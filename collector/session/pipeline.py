@@ -41,7 +41,7 @@ from collector.target.microstate import Cut, Periods, ThreadClocks
 from collector.target.model import Model
 from collector.target.process import Image, Process
 from collector.target.space import Mapping
-from collector.target.waiting import N_STATES, Departures, FaultEnds, Microstate, Spans, Waiting
+from collector.target.waiting import N_STATES, Departures, Microstate, PageFaults, Spans, Waiting
 from collector.unwind.table import Tables
 
 _STATE_OF_MODE = np.array([Microstate.USER, Microstate.SYSTEM, Microstate.TRAP], dtype=np.int32)
@@ -345,12 +345,12 @@ class Pipeline:
         self._last.grow(self.clocks.n_slots)
         return Departures(slot, seen.time_ns, uid, reason, seen.ip, self._last.cpu[slot])
 
-    def _faults(self, faults: Faults | None) -> FaultEnds:
+    def _faults(self, faults: Faults | None) -> PageFaults:
         if faults is None:
             none = np.zeros(0, dtype=np.int64)
-            return FaultEnds(none, none, none.astype(np.uint64), none.astype(np.uint64), none.astype(bool))
+            return PageFaults(none, none, none.astype(np.uint64), none.astype(np.uint64), none.astype(bool))
         slot = self.model.slots(faults.tid, faults.pid, faults.time_ns)
-        return FaultEnds(slot, faults.time_ns, faults.address, faults.ip, faults.in_kernel)
+        return PageFaults(slot, faults.time_ns, faults.address, faults.ip, faults.in_kernel)
 
     def _run_delays(self, periods: Periods) -> tuple[Array, Array]:
         """How much run_delay has grown for the threads that were blocked in these periods."""

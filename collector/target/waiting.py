@@ -8,10 +8,10 @@ A period off CPU lies between a switch-out and the next switch-in. Its states:
                  out            woken        in
     running -----|--- blocked ---|-- wait ---|----- running
 
-*What for* is the Reason that came with the switch-out, and for page faults the record of the fault's completion, which
-says whose fault it was and whether the page held the code itself. *When woken* is not recorded; but the kernel keeps
-the sum of all waits of a thread (run_delay), and whatever of it is not explained by preemption was spent behind
-wake-ups.
+*What for* is the Reason that came with the switch-out, and for page faults the record of the fault, made when it began
+or when it was completed, which says whose fault it was and whether the page held the code itself. *When woken* is not
+recorded; but the kernel keeps the sum of all waits of a thread (run_delay), and whatever of it is not explained by
+preemption was spent behind wake-ups.
 
 Ticks: every thread and state has an account. A period adds its length; when the account passes multiples of the
 interval, so many ticks are due, at the end of that period and with its stack. So the sum of ticks differs from the true
@@ -65,8 +65,8 @@ class Departures:
 
 
 @dataclass(slots=True)
-class FaultEnds:
-    """Completed page faults that had to wait, by slot."""
+class PageFaults:
+    """Page faults in time order: each stamped before the period that it was waited for, or after, or both."""
 
     slot: Array  # i8 (f,)
     time_ns: Array  # i8 (f,)
@@ -99,6 +99,9 @@ class Waiting:
         self._reason = np.zeros(64, dtype=np.int8)
         self._ip = np.zeros(64, dtype=np.uint64)
         self._cpu = np.zeros(64, dtype=np.int32)
+        # The thread's last page fault: at which instruction, and the state that waiting for it is.
+        self._fault_ip = np.zeros(64, dtype=np.uint64)
+        self._fault_state = np.zeros(64, dtype=np.int8)
         # run_delay that no switch record has explained yet.
         self._unexplained_ns = np.zeros(64, dtype=np.int64)
 
@@ -107,11 +110,11 @@ class Waiting:
         if n <= len(self._uid):
             return
         more = max(n, 2 * len(self._uid)) - len(self._uid)
-        for name in ("account_ns", "_uid", "_reason", "_ip", "_cpu", "_unexplained_ns"):
+        for name in ("account_ns", "_uid", "_reason", "_ip", "_cpu", "_fault_ip", "_fault_state", "_unexplained_ns"):
             old = getattr(self, name)
             setattr(self, name, np.concatenate([old, np.zeros((more, *old.shape[1:]), dtype=old.dtype)]))
 
-    def close(self, periods: Periods, edges: Edges, departures: Departures, faults: FaultEnds,
+    def close(self, periods: Periods, edges: Edges, departures: Departures, faults: PageFaults,
               run_delay_ns: tuple[Array, Array]) -> Spans:
         """The states of the periods that a batch closed.
 
@@ -135,6 +138,8 @@ class Waiting:
         """What threads that are off CPU have waited so far: (n,) slots, the Cut each is behind, and since when."""
         blocked = kind == Cut.OUT_BLOCKED
         state = np.where(blocked, _STATE_OF_REASON[self._reason[slot]], Microstate.WAIT_CPU)
+        told = blocked & _of_fault(self._reason[slot], self._fault_state[slot], self._fault_ip[slot] == self._ip[slot])
+        state = np.where(told, self._fault_state[slot], state)
         return Spans(slot, state, np.maximum(now_ns - since_ns, 0), np.full(len(slot), now_ns), self._uid[slot],
                      self._cpu[slot])
 
@@ -177,24 +182,35 @@ class Waiting:
         self._uid[slot], self._reason[slot] = uid[last], reason[last]
         self._ip[slot], self._cpu[slot] = ip[last], cpu[last]
 
-    def _states(self, periods: Periods, reason: Array, ip: Array, faults: FaultEnds) -> Array:
+    def _states(self, periods: Periods, reason: Array, ip: Array, faults: PageFaults) -> Array:
         """State (p,) of the part of each period before the wake-up."""
-        state = np.where(periods.kind == Cut.OUT_BLOCKED, _STATE_OF_REASON[reason], Microstate.WAIT_CPU)
-        at_fault = (periods.kind == Cut.OUT_BLOCKED) & (reason == Reason.USER_FAULT)
-        unknown = (periods.kind == Cut.OUT_BLOCKED) & (reason == Reason.UNKNOWN)
-        if len(faults.slot):
-            # The thread's next completed fault, if it is of the very instruction that it was blocked at.
-            order = np.lexsort((faults.time_ns, faults.slot))
-            at = order[_next_of(faults.slot[order], faults.time_ns[order], periods.slot, periods.end_ns)]
-            same = (faults.slot[at] == periods.slot) & (faults.time_ns[at] >= periods.end_ns) & (faults.ip[at] == ip)
-            text = (faults.address[at] >> _PAGE_BITS) == (ip >> _PAGE_BITS)
-            kind = np.where(faults.in_kernel[at], Microstate.KERNEL_FAULT,
-                            np.where(text, Microstate.TEXT_FAULT, Microstate.DATA_FAULT))
-            told = same & (unknown | (at_fault & ~faults.in_kernel[at]))
+        blocked = periods.kind == Cut.OUT_BLOCKED
+        state = np.where(blocked, _STATE_OF_REASON[reason], Microstate.WAIT_CPU)
+        untold = blocked & (reason == Reason.USER_FAULT)
+        # A fault of the very instruction that the thread was blocked at: the last one before, else the next one after.
+        order = np.lexsort((faults.time_ns, faults.slot))
+        faults_by_slot = PageFaults(*(getattr(faults, name)[order] for name in PageFaults.__slots__))
+        fault_state = _fault_states(faults_by_slot)
+        for kind, same in self._last_faults(faults_by_slot, fault_state, periods, ip):
+            told = blocked & _of_fault(reason, kind, same) & (untold | (reason == Reason.UNKNOWN))
             state[told] = kind[told]
-            at_fault &= ~told
-        self.n_guessed += int(np.count_nonzero(at_fault))
+            untold &= ~told
+            blocked &= ~told
+        self._fault_ip[faults_by_slot.slot], self._fault_state[faults_by_slot.slot] = faults_by_slot.ip, fault_state
+        self.n_guessed += int(np.count_nonzero(untold))
         return state
+
+    def _last_faults(self, faults: PageFaults, fault_state: Array, periods: Periods,
+                     ip: Array) -> list[tuple[Array, Array]]:
+        """For each period (p,): the state that a fault tells, and whether it is the same instruction's; three tries."""
+        tries = [(self._fault_state[periods.slot], self._fault_ip[periods.slot] == ip)]
+        if len(faults.slot):
+            for at in (_next_of(faults, periods.slot, periods.start_ns) - 1,
+                       _next_of(faults, periods.slot, periods.end_ns)):
+                inside = np.clip(at, 0, len(faults.slot) - 1)
+                same = (inside == at) & (faults.slot[inside] == periods.slot) & (faults.ip[inside] == ip)
+                tries.append((fault_state[inside], same))
+        return tries[1:2] + tries[:1] + tries[2:]
 
     def _split(self, periods: Periods, state: Array, uid: Array, cpu: Array,
                run_delay_ns: tuple[Array, Array]) -> Spans:
@@ -220,11 +236,26 @@ class Waiting:
                      np.concatenate([uid, uid[late]]), np.concatenate([cpu, cpu[late]]))
 
 
-def _next_of(slots: Array, times: Array, slot: Array, time_ns: Array) -> Array:
-    """Index of the first of (slots, times), sorted, at or after each (slot, time); the last index where none is."""
-    origin = min(int(times.min()), int(time_ns.min())) if len(time_ns) else 0
-    span = max(int(times.max()), int(time_ns.max())) - origin + 1 if len(time_ns) else 1
-    shift = span.bit_length()
-    at = np.searchsorted((slots << shift) + (times - origin), (slot << shift) + (time_ns - origin))
-    clipped: Array = np.minimum(at, len(slots) - 1)
-    return clipped
+def _fault_states(faults: PageFaults) -> Array:
+    """The state (f,) that waiting for each page is."""
+    text = (faults.address >> _PAGE_BITS) == (faults.ip >> _PAGE_BITS)
+    return np.where(faults.in_kernel, np.int8(Microstate.KERNEL_FAULT),
+                    np.where(text, np.int8(Microstate.TEXT_FAULT), np.int8(Microstate.DATA_FAULT)))
+
+
+def _of_fault(reason: Array, fault_state: Array, same: Array) -> Array:
+    """Whether the fault may be what was waited for: the same instruction's, and from user mode where that is known."""
+    found: Array = same & (fault_state != 0) & np.where(
+        reason == Reason.USER_FAULT, fault_state != Microstate.KERNEL_FAULT, reason == Reason.UNKNOWN)
+    return found
+
+
+def _next_of(faults: PageFaults, slot: Array, time_ns: Array) -> Array:
+    """Index of the first of the faults, which are sorted by slot and time, at or after each (slot, time)."""
+    if not len(slot):
+        return np.zeros(0, dtype=np.int64)
+    origin = min(int(faults.time_ns.min()), int(time_ns.min()))
+    shift = (max(int(faults.time_ns.max()), int(time_ns.max())) - origin + 1).bit_length()
+    found: Array = np.searchsorted((faults.slot << shift) + (faults.time_ns - origin),
+                                   (slot << shift) + (time_ns - origin))
+    return found
