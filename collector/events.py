@@ -174,6 +174,15 @@ class Faults:
 
 
 @dataclass(slots=True)
+class Births:
+    """The making of threads and processes, seen in the maker: its stack, whom it made and with which clone(2) flags."""
+
+    makers: ClockSamples  # n, in time order; ``mode`` says nothing
+    child: Array  # i8 (n,) tid
+    flags: Array  # i8 (n,)
+
+
+@dataclass(slots=True)
 class Batch:
     """All that happened up to ``until_ns``. ``leaving``: samples of threads leaving their CPU, ``mode`` is a Reason."""
 
@@ -184,3 +193,4 @@ class Batch:
     leaving: ClockSamples | None = None
     sites: Sites | None = None
     faults: Faults | None = None
+    births: Births | None = None

@@ -24,6 +24,7 @@ from collector.engines.perf_open import MOST_PER_S, N_REGS, Opened
 from collector.events import (
     Array,
     Batch,
+    Births,
     Change,
     ClockSamples,
     Executed,
@@ -87,7 +88,8 @@ class PerfEngine:
         changes.sort(key=lambda change: change.time_ns)
         return Batch(until_ns, tuple(changes), _merged(parts["clock"]), _merged(parts["switch"]),
                      _merged(parts["leave"]), _merged(parts["site"]),
-                     _merged(parts["fault"] + parts["touch"]))
+                     _merged(parts["fault"] + parts["touch"]),
+                     _merged_births(parts["birth"]))
 
     def release(self) -> None:
         """Lets the kernel write again where the last batch was."""
@@ -131,11 +133,25 @@ class PerfEngine:
             self._decode_change(ring, int(position[i]), int(header[i]), int(time[i]), changes)
         chosen = np.flatnonzero(is_sample[:n])
         if len(chosen):
-            parts.append(self._decode_samples(ring, position[chosen], header[chosen]))
+            position_of, header_of = position[chosen], header[chosen]
+            if ring.name == "birth":
+                parts.append(self._decode_births(ring, position_of, header_of))
+            else:
+                parts.append(self._decode_samples(ring, position_of, header_of))
         return int(position[n]) << 3 if n < len(position) else head
 
-    def _decode_samples(self, ring: Ring, position: Array, header: Array) -> ClockSamples:
-        # The words of a sample: header | pid tid | time | cpu | nr | nr chain words | abi | 17 registers |
+    def _decode_births(self, ring: Ring, position: Array, header: Array) -> Births:
+        """Makers' samples with the tracepoint's own data (a size of 4 bytes, then so many) before the registers."""
+        base, mask = ring.data_offset >> 3, (ring.data_bytes >> 3) - 1
+        at = position + 5 + self._words[base + ((position + 4) & mask)].astype(np.int64)
+        n_raw = ((self._words[base + (at & mask)] & _LOW32).astype(np.int64) + 4) >> 3
+        raw = [self._words[base + ((start + np.arange(n)) & mask)].tobytes()
+               for start, n in zip(at.tolist(), n_raw.tolist(), strict=True)]
+        made = np.array([abi.NEWTASK_FORMAT.unpack_from(data, 4) for data in raw], dtype=np.int64)
+        return Births(self._decode_samples(ring, position, header, n_raw), made[:, 0], made[:, 1])
+
+    def _decode_samples(self, ring: Ring, position: Array, header: Array, n_raw: Array | int = 0) -> ClockSamples:
+        # The words of a sample: header | pid tid | time | cpu | nr | nr chain words | raw data | abi | 17 registers |
         # stack size | stack ... | real size. Without registers the abi is 0, and stack size 0 ends the record.
         base, mask = ring.data_offset >> 3, (ring.data_bytes >> 3) - 1
 
@@ -146,7 +162,7 @@ class PerfEngine:
         n = len(position)
         ids = word(position + 1)
         n_chain = word(position + 4).astype(np.int64)
-        at = position + 5 + n_chain
+        at = position + 5 + n_chain + n_raw
         abi_word = word(at)
         has_regs = abi_word != abi.REGS_ABI_NONE
         registers = word(at[:, None] + 1 + np.arange(N_REGS)[None, :])[:, _TO_DWARF]
@@ -234,6 +250,17 @@ def _merged(parts: list[Part]) -> Part | None:
     order = np.argsort(columns["time_ns"], kind="stable")
     shared: dict[str, Any] = {"words": parts[0].words} if isinstance(parts[0], ClockSamples) else {}
     return kind(**shared, **{name: column[order] for name, column in columns.items()})
+
+
+def _merged_births(parts: list[Births]) -> Births | None:
+    """The parts from all CPUs as one, in time order."""
+    if not parts:
+        return None
+    order = np.argsort(np.concatenate([part.makers.time_ns for part in parts]), kind="stable")
+    makers = _merged([part.makers for part in parts])
+    assert makers is not None
+    return Births(makers, np.concatenate([part.child for part in parts])[order],
+                  np.concatenate([part.flags for part in parts])[order])
 
 
 def _who(rows: Array) -> tuple[Array, Array, Array]:

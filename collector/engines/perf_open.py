@@ -113,10 +113,10 @@ def _specs(interval_ns: int, flags: int, newtask: int | None) -> list[perf.Event
 
 
 def _spec(name: str, ring_bytes: int, *, config: int, period: int, sample_type: int, flags: int, regs_user: int = 0,
-          stack_user: int = 0) -> perf.EventSpec:
+          stack_user: int = 0, kind: int = abi.TYPE_SOFTWARE) -> perf.EventSpec:
     # Watermark 0: half of the ring as it is in the end. A size of our own would be that of the ring that was asked for,
     # and one that the budget for locked memory made smaller than it would only wake us when it is full.
-    attr = abi.pack_attr(config=config, period=period, sample_type=sample_type, flags=flags,
+    attr = abi.pack_attr(kind=kind, config=config, period=period, sample_type=sample_type, flags=flags,
                          watermark=0, regs_user=regs_user, stack_user=stack_user)
     return perf.EventSpec(name, attr, ring_bytes)
 

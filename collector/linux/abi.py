@@ -13,11 +13,11 @@ from collector.layout import Field, Record
 _ATTR = struct.Struct("<IIQQQQQIIQQQQIiQIHH")
 ATTR_SIZE = _ATTR.size
 
-TYPE_SOFTWARE = 1
+TYPE_SOFTWARE, TYPE_TRACEPOINT = 1, 2
 SW_TASK_CLOCK, SW_PAGE_FAULTS, SW_CONTEXT_SWITCHES, SW_PAGE_FAULTS_MAJOR, SW_DUMMY = 1, 2, 3, 6, 9
 
 SAMPLE_TID, SAMPLE_TIME, SAMPLE_ADDRESS = 1 << 1, 1 << 2, 1 << 3
-SAMPLE_CALLCHAIN, SAMPLE_CPU = 1 << 5, 1 << 7
+SAMPLE_CALLCHAIN, SAMPLE_CPU, SAMPLE_RAW = 1 << 5, 1 << 7, 1 << 10
 SAMPLE_REGS_USER, SAMPLE_STACK_USER = 1 << 12, 1 << 13
 
 # Bits of the attribute's flag word, in the order of the header's bit field.
@@ -69,6 +69,10 @@ LOST_SAMPLES_FORMAT = struct.Struct("<Q")  # lost
 COMM_FORMAT = struct.Struct("<II")  # pid, tid; then the name
 TASK_FORMAT = struct.Struct("<IIIIQ")  # pid, ppid, tid, ptid, time
 MMAP2_FORMAT = struct.Struct("<IIQQQIIQQII")  # pid tid addr len pgoff maj min ino ino_generation prot flags; then name
+# task:task_newtask as a tracepoint's raw data has it: 8 bytes common to all, pid, comm[16], 4 bytes of padding, flags.
+NEWTASK_FORMAT = struct.Struct("<8xi16x4xQ")
+CLONE_VM, CLONE_VFORK, CLONE_THREAD = 0x100, 0x4000, 0x10000
+CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x200000, 0x1000000
 TRAILER_FORMAT = struct.Struct("<IIQII")  # pid, tid, time, cpu, res
 
 

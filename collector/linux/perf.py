@@ -137,6 +137,31 @@ def open_rings(tids: Sequence[int], specs: Sequence[EventSpec]) -> Rings:
     return Rings(writers, rings, address, length)
 
 
+def tracepoint_number(system: str, name: str) -> int | None:
+    """The number of a tracepoint as perf_event_attr wants it; None where the kernel does not show it to us.
+
+    It stands in tracefs. Where that is not mounted, we look into an instance of it that is mounted nowhere.
+    """
+    path = f"events/{system}/{name}/id"
+    for root in ("/sys/kernel/tracing", "/sys/kernel/debug/tracing"):
+        try:
+            with open(f"{root}/{path}", encoding="ascii") as file:
+                return int(file.read())
+        except OSError:
+            continue
+    try:
+        root_fd = libc.detached_mount(b"tracefs")
+    except OSError:
+        return None
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=root_fd), encoding="ascii") as file:
+            return int(file.read())
+    except OSError:
+        return None
+    finally:
+        os.close(root_fd)
+
+
 def _map_what_the_budget_allows(leaders: list[tuple[EventSpec, int, int]]) -> tuple[list[Ring], int, int]:
     smallest = min(spec.ring_bytes for spec, _, _ in leaders)
     shift = 0
