@@ -83,8 +83,10 @@ def _machine(experiment: Experiment) -> Iterator[str]:
     yield (f"Host `{_line(log.hostname)}', OS `{_line(log.os)}', page size {log.page_size}, "
            f"architecture `{_line(log.arch)}'")
     if log.cpus:
-        plural = "s" if len(log.cpus) > 1 else ""
-        yield f"  {len(log.cpus)} CPU{plural}, clock speed {log.cpus[0]} MHz."
+        slow, fast = min(log.cpus), max(log.cpus)
+        speed = f"clock speed {fast} MHz." if slow == fast else \
+            f"with clocks ranging from {slow} to {fast} MHz.; max of {fast} MHz. assumed"
+        yield f"  {len(log.cpus)} CPU{'s' if len(log.cpus) > 1 else ''}, {speed}"
     if log.n_pages:
         yield (f"  Memory: {log.n_pages} pages @  {log.page_size} = "
                f"{log.n_pages * log.page_size // (1 << 20)} MB.")
@@ -164,11 +166,13 @@ def sample_detail(experiment: Experiment) -> Iterator[str]:
     yield from statistics(f"Experiment: {shown_path(experiment.path)}", experiment.samples, 0,
                           _end_of(experiment), with_counters=False)
     yield from ("", "Individual samples".rjust(_LABEL_WIDTH), "")
+    width = len(f"{sum(sum(sample.states_ns) for sample in experiment.samples) / NS_PER_S:.3f}")
     for sample in experiment.samples:
         yield _labelled("Sample Number", str(sample.id))
         yield ""
         yield from _sample_lines(_line(sample.start_label), _line(sample.label), sample.start_ns - start_ns,
-                                 sample.end_ns - start_ns, sample.end_ns - sample.start_ns, sample.states_ns)
+                                 sample.end_ns - start_ns, sample.end_ns - sample.start_ns, sample.states_ns,
+                                 width)
         yield ""
 
 

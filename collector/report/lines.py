@@ -35,7 +35,8 @@ def instruction_stacks(data: DataSet) -> tuple[Weighted, list[bytes]]:
     names = [data.functions[TOTAL_FUNCTION].name]
     for number, offset in data.places:
         function = data.functions[number]
-        names.append(b"%s + 0x%08X" % (function.name, offset) if function.has_offsets else function.name)
+        digits = 8 if offset < 1 << 32 else 16
+        names.append(b"%s + 0x%0*X" % (function.name, digits, offset) if function.has_offsets else function.name)
     return data.regrouped(np.arange(1, len(names), dtype=np.int64), len(names)), names
 
 

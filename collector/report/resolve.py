@@ -334,8 +334,7 @@ class Part:
         loaded = load_object(DYNAMIC_FUNCTIONS, dynamic.size, self.experiment)
         assert loaded is not None
         for vaddr, size, name in _pieces(dynamic):
-            shown = demangle(name) if name.startswith(b"_") else name
-            function = Function(shown, name, loaded.name, vaddr, size, loaded.number)
+            function = Function(name, name, loaded.name, vaddr, size, loaded.number)
             yield Mapped(dynamic.start_ns, dynamic.end_ns, vaddr, size, 0, b"", self._code.function(function))
 
 
