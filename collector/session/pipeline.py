@@ -41,7 +41,7 @@ from collector.target.microstate import Cut, Periods, ThreadClocks
 from collector.target.model import Model
 from collector.target.process import Image, Process
 from collector.target.space import Mapping
-from collector.target.waiting import N_STATES, Departures, Microstate, PageFaults, Spans, Waiting
+from collector.target.waiting import N_STATES, Departures, Microstate, PageFaults, Spans, Waiting, settle
 from collector.unwind.table import Tables
 
 _STATE_OF_MODE = np.array([Microstate.USER, Microstate.SYSTEM, Microstate.TRAP], dtype=np.int32)
@@ -60,7 +60,8 @@ class Recorded:
     state_ticks: Array = field(default_factory=lambda: np.zeros(N_STATES, dtype=np.int64))
     waited_ns: Array = field(default_factory=lambda: np.zeros(N_STATES, dtype=np.int64))  # exact, by state
     ended_cpu_ns: int = 0  # of threads that have ended
-    pool_ns: int = 0  # running time of ended threads that no tick stands for yet
+    # Time of ended threads that no tick stands for yet, by state; running time as USER.
+    pool_ns: Array = field(default_factory=lambda: np.zeros(N_STATES, dtype=np.int64))
     last: tuple[int, int, int, int] | None = None  # tid, cpu, uid, state of the last sample
     n_threads: int = 0
 
@@ -151,7 +152,8 @@ class Pipeline:
         self._settle_ended()
         self.tally.n_guessed_faults = self.waiting.n_guessed
         self.tally.n_impossible = self.clocks.n_impossible
-        self.tally.unsampled_ns = sum(recorded.pool_ns for recorded in self._all_recorded() if recorded.last is None)
+        self.tally.unsampled_ns = sum(int(recorded.pool_ns[Microstate.USER])
+                                       for recorded in self._all_recorded() if recorded.last is None)
 
     def begin(self, process: Process) -> None:
         """Starts recording the process's present image, if it is to be recorded."""
@@ -406,34 +408,41 @@ class Pipeline:
     # -- ends
 
     def _settle_ended(self) -> None:
-        """Running time that no clock sample stood for, given to stacks that the thread is known to have had.
-
-        Whole intervals go to the thread's last stack. What is left is pooled over the image's threads, so that many
-        short threads together get their due; images without any sample are counted.
-        """
+        """Time of ended threads that no tick stands for, given to stacks that they are known to have had."""
         self._last.grow(self.clocks.n_slots)
+        self.waiting.grow(self.clocks.n_slots)
         for slot in self._ending.tolist():
-            thread = self.model.threads[slot]
             self._delay_seen.pop(slot, None)
-            recorded = self.recorded.get(thread.image.number)
+            recorded = self.recorded.get(self.model.threads[slot].image.number)
             if recorded is None:
                 continue
-            own = self._last.image[slot] == recorded.image.number and self._last.uid[slot]
-            stack = (thread.tid, int(self._last.cpu[slot]), int(self._last.uid[slot]),
-                     int(self._last.state[slot])) if own else recorded.last
             recorded.ended_cpu_ns += int(self.clocks.cpu_ns[slot])
-            recorded.pool_ns += self.clocks.residue_ns(slot)
-            ticks = recorded.pool_ns // self.interval_ns
-            if ticks > 0 and stack is not None:
-                self._write_ticks(recorded, stack, int(self.clocks.since_ns[slot]), ticks)
+            owed_ns = self.waiting.take_account(slot)
+            owed_ns[Microstate.USER] = self.clocks.residue_ns(slot)
+            ticks = settle(owed_ns, recorded.pool_ns, self.interval_ns)
+            for state in np.flatnonzero(ticks).tolist():
+                self._settle_state(recorded, slot, state, int(ticks[state]))
         self._ending = np.zeros(0, dtype=np.int64)
+
+    def _settle_state(self, recorded: Recorded, slot: int, state: int, ticks: int) -> None:
+        thread, cpu = self.model.threads[slot], int(self._last.cpu[slot])
+        if state != Microstate.USER:
+            uid = self._stacks_for(recorded, np.array([slot]), self.waiting.last_uid[slot, state:state + 1])
+            stack = (thread.tid, cpu, int(uid[0]), state)
+        elif self._last.image[slot] == recorded.image.number and self._last.uid[slot]:
+            stack = (thread.tid, cpu, int(self._last.uid[slot]), int(self._last.state[slot]))
+        elif recorded.last is not None:
+            stack = recorded.last
+        else:
+            recorded.pool_ns[state] += ticks * self.interval_ns
+            return
+        self._write_ticks(recorded, stack, int(self.clocks.since_ns[slot]), ticks)
 
     def _write_ticks(self, recorded: Recorded, stack: tuple[int, int, int, int], time_ns: int, ticks: int) -> None:
         tid, cpu, uid, state = stack
         recorded.recorder.clock(*(np.array([value], dtype=kind) for value, kind in (
             (tid, np.int64), (cpu, np.int32), (time_ns, np.int64), (uid, np.uint64), (state, np.int32),
             (ticks, np.int32))))
-        recorded.pool_ns -= ticks * self.interval_ns
         recorded.state_ticks[state] += ticks
         self.tally.n_packets += 1
         self.tally.n_settled_ticks += ticks

@@ -15,7 +15,8 @@ preemption was spent behind wake-ups.
 
 Ticks: every thread and state has an account. A period adds its length; when the account passes multiples of the
 interval, so many ticks are due, at the end of that period and with its stack. So the sum of ticks differs from the true
-time by less than one interval, always.
+time by less than one interval, always. When a thread ends, what is left on its accounts is settled, so that the sum
+over its states keeps that promise, too.
 """
 
 from __future__ import annotations
@@ -94,6 +95,7 @@ class Waiting:
         self.interval_ns = interval_ns
         self.n_guessed = 0  # page faults of which nothing tells whether text or data was missing
         self.account_ns = np.zeros((64, N_STATES), dtype=np.int64)
+        self.last_uid = np.zeros((64, N_STATES), dtype=np.uint64)  # the stack of the thread's last span in each state
         # Of the switch-out that a thread is behind, as far as it is off CPU now.
         self._uid = np.zeros(64, dtype=np.uint64)
         self._reason = np.zeros(64, dtype=np.int8)
@@ -110,7 +112,8 @@ class Waiting:
         if n <= len(self._uid):
             return
         more = max(n, 2 * len(self._uid)) - len(self._uid)
-        for name in ("account_ns", "_uid", "_reason", "_ip", "_cpu", "_fault_ip", "_fault_state", "_unexplained_ns"):
+        for name in ("account_ns", "last_uid", "_uid", "_reason", "_ip", "_cpu", "_fault_ip", "_fault_state",
+                     "_unexplained_ns"):
             old = getattr(self, name)
             setattr(self, name, np.concatenate([old, np.zeros((more, *old.shape[1:]), dtype=old.dtype)]))
 
@@ -143,8 +146,15 @@ class Waiting:
         return Spans(slot, state, np.maximum(now_ns - since_ns, 0), np.full(len(slot), now_ns), self._uid[slot],
                      self._cpu[slot])
 
+    def take_account(self, slot: int) -> Array:
+        """What is left on the accounts (10,) of a thread that has ended; they are empty then."""
+        left: Array = self.account_ns[slot].copy()
+        self.account_ns[slot] = 0
+        return left
+
     def ticks(self, spans: Spans) -> Array:
         """Ticks (s,) that each span earns, in the order given."""
+        self.last_uid[spans.slot, spans.state] = spans.uid
         code = spans.slot * N_STATES + spans.state
         order = np.argsort(code, kind="stable")
         code, length = code[order], spans.length_ns[order]
@@ -234,6 +244,24 @@ class Waiting:
                      np.concatenate([length - wait, wait[late]]),
                      np.concatenate([periods.end_ns, periods.end_ns[late]]),
                      np.concatenate([uid, uid[late]]), np.concatenate([cpu, cpu[late]]))
+
+
+def settle(owed_ns: Array, pool_ns: Array, interval_ns: int) -> Array:
+    """Ticks (10,) for what a thread that ends is owed by state (10,); ``pool_ns`` (10,) takes what is left, in place.
+
+    As many ticks as the whole is worth go to the states that are owed most, so that every state is off by less than an
+    interval and their sum, too. What remains, over or under, is pooled, so that many short threads get their due
+    together: at most one tick per thread is paid from the pool, for a state that the thread knows.
+    """
+    ticks: Array = owed_ns // interval_ns
+    left = owed_ns - ticks * interval_ns
+    ticks[np.argsort(-left, kind="stable")[:int(left.sum()) // interval_ns]] += 1
+    pool_ns += owed_ns - ticks * interval_ns
+    due = int(np.argmax(np.where(owed_ns > 0, pool_ns, 0)))
+    if owed_ns[due] > 0 and pool_ns[due] >= interval_ns:
+        ticks[due] += 1
+        pool_ns[due] -= interval_ns
+    return ticks
 
 
 def _fault_states(faults: PageFaults) -> Array:
