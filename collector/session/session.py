@@ -43,12 +43,7 @@ def record(options: Options, say: Say) -> int:
         names.remove_directory(directory)
         raise
     forward()
-    try:
-        return _recorded(options, say, directory, child.pid, opened, start_ns)
-    except (CollectorError, OSError) as err:
-        say(f"{err}; nothing more is recorded, {options.arguments[0]} runs on")
-        _, status = os.waitpid(child.pid, 0)
-        return launch.exit_status(status)
+    return launch.exit_status(_recorded(options, say, directory, child.pid, opened, start_ns))
 
 
 def dry_run(options: Options) -> list[str]:
@@ -101,17 +96,32 @@ def _keep_signals_from_us(pid: int) -> Callable[[], None]:
 
 def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: perf_open.Opened | None,
               start_ns: int) -> int:
-    """Everything from the target's first instruction on."""
+    """Everything from the target's first instruction on. Whatever fails, the target runs on; returns its wait status.
+    """
     from collector.session.recording import Recording
 
-    if options.group:
-        names.add_to_group(options.group, directory, options.directory)
-    recording = Recording(options, directory, pid, opened, start_ns)
+    try:
+        recording = Recording(options, directory, pid, opened, start_ns)
+        if options.group:
+            names.add_to_group(options.group, directory, options.directory)
+    except (CollectorError, OSError) as err:
+        names.remove_directory(directory)
+        return _unrecorded(options, say, pid, err)
     if options.verbose:
         say(f"experiment {directory}, process {pid}, engine {recording.engine_text}")
-    status = recording.run()
-    for line in recording.close():
-        say(line)
-    return launch.exit_status(status)
+    try:
+        status = recording.run()
+    except (CollectorError, OSError) as err:
+        return _unrecorded(options, say, pid, err)
+    try:
+        for line in recording.close():
+            say(line)
+    except (CollectorError, OSError) as err:
+        say(f"{directory}: {err}")
+    return status
 
 
+def _unrecorded(options: Options, say: Say, pid: int, why: Exception) -> int:
+    """Lets the target go on without being recorded, and waits for it."""
+    say(f"{why}; nothing more is recorded, {options.arguments[0]} runs on")
+    return os.waitpid(pid, 0)[1]
