@@ -1,0 +1,549 @@
+"""The command line of collect: what the target gets, what it gives back, and every error, by the commands that a user
+would type.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collector import __version__
+from collector.experiment.reader import open_experiment
+
+COLLECT = str(Path(sys.executable).parent / "collect")
+SH = "/bin/sh"
+NOBODY = 65534
+
+perf = pytest.mark.usefixtures("perf_allowed")
+SUMMARY = r"collect: \S+: [\d.]+ s, [\d.]+ s CPU, \d+ threads, \d+ samples, nothing lost\n"
+
+
+@pytest.fixture
+def root() -> None:
+    """For tests of what only root may do."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+
+
+def run(*arguments: object, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
+    """collect, in a directory."""
+    defaults: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 60}
+    return subprocess.run([COLLECT, *map(str, arguments)], cwd=cwd, check=False, **(defaults | options))
+
+
+def left_in(directory: Path) -> list[str]:
+    """What lies in a directory."""
+    return sorted(os.listdir(directory))
+
+
+def script(directory: Path, text: str, mode: int = 0o755) -> Path:
+    """A file with a text and a mode."""
+    path = directory / "script"
+    path.write_text(text)
+    path.chmod(mode)
+    return path
+
+
+# --- errors: one line, the right status, nothing left behind --------------------------------------
+
+USAGE_ERRORS = {
+    "unknown option": (["-Z", "true"], "-Z"),
+    "unknown long option": (["--frobnicate", "true"], "--frobnicate"),
+    "option without its value": (["-p"], "-p"),
+    "interval too short": (["-p", "0.499", "true"], "from 0.5 to 1000 milliseconds"),
+    "interval too short in microseconds": (["-p", "499u", "true"], "from 0.5 to 1000 milliseconds"),
+    "interval too long": (["-p", "1000.001m", "true"], "from 0.5 to 1000 milliseconds"),
+    "interval of no time": (["-p", "0", "true"], "from 0.5 to 1000 milliseconds"),
+    "interval below nothing": (["-p", "-5", "true"], "from 0.5 to 1000 milliseconds"),
+    "interval in words": (["-p", "often", "true"], "from 0.5 to 1000 milliseconds"),
+    "interval of nothing": (["-p", "", "true"], "from 0.5 to 1000 milliseconds"),
+    "interval in another unit": (["-p", "5s", "true"], "from 0.5 to 1000 milliseconds"),
+    "interval in other digits": (["-p", "\u0665", "true"], "from 0.5 to 1000 milliseconds"),
+    "interval and more": (["-p", "5\n", "true"], "from 0.5 to 1000 milliseconds"),
+    "sample period of nothing": (["-S", "0", "true"], "-S 0"),
+    "sample period in words": (["-S", "often", "true"], "-S often"),
+    "unknown archive choice": (["-A", "some", "true"], "usedldobjects"),
+    "unknown archive choice, small": (["-a", "some", "true"], "usedldobjects"),
+    "unknown follow choice": (["-F", "perhaps", "true"], "on"),
+    "unknown engine": (["--engine", "steam", "true"], "auto"),
+    "eleven comments": ([*(["-C", "text"] * 11), "true"], "at most 10"),
+    "no program": (["-p", "on"], "no program"),
+    "no program behind the end of options": (["--"], "no program"),
+}
+
+
+@pytest.mark.parametrize("case", USAGE_ERRORS)
+def test_a_wrong_command_line_is_refused(tmp_path: Path, case: str) -> None:
+    arguments, said = USAGE_ERRORS[case]
+    result = run(*arguments, cwd=tmp_path)
+    assert result.returncode == 2
+    assert re.fullmatch(r"collect: [^\n]+\n", result.stderr), result.stderr
+    assert said in result.stderr
+    assert left_in(tmp_path) == []
+
+
+def one_line(result: subprocess.CompletedProcess[str], status: int, said: str) -> None:
+    """An error of collect as it must be."""
+    assert re.fullmatch(r"collect: [^\n]+\n", result.stderr), result.stderr
+    assert said in result.stderr
+    assert (result.returncode, result.stdout) == (status, "")
+
+
+@pytest.mark.parametrize("name", ["./missing", "no-such-program-anywhere", "/no/such/directory/program", "", "a\nb"])
+def test_a_program_that_is_not_there(tmp_path: Path, name: str) -> None:
+    one_line(run(name, cwd=tmp_path), 127, "not found")
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", ["./here", "here"])
+def test_the_path_alone_finds_programs_without_a_slash(tmp_path: Path, name: str) -> None:
+    script(tmp_path, "#!/bin/sh\nexit 3\n").rename(tmp_path / "here")
+    result = run("-p", "off", name, cwd=tmp_path, env=os.environ | {"PATH": "/usr/bin:/bin"})
+    assert result.returncode == (3 if "/" in name else 127)
+
+
+def test_a_program_that_may_not_be_executed(tmp_path: Path) -> None:
+    path = script(tmp_path, "#!/bin/sh\n", mode=0o644)
+    one_line(run("./script", cwd=tmp_path), 126, "script")
+    one_line(run("/etc", cwd=tmp_path), 126, "/etc")
+    path.unlink()
+    assert left_in(tmp_path) == []
+
+
+@perf
+def test_a_file_that_is_no_program(tmp_path: Path) -> None:
+    path = script(tmp_path, "\x7fELF but not really")
+    one_line(run(path, cwd=tmp_path), 126, "not a program for this machine")
+    assert left_in(tmp_path) == ["script"]
+
+
+@perf
+def test_a_script_whose_interpreter_is_missing(tmp_path: Path) -> None:
+    path = script(tmp_path, "#!/no/such/interpreter\n")
+    one_line(run(path, cwd=tmp_path), 127, "interpreter")
+    assert left_in(tmp_path) == ["script"]
+
+
+@pytest.mark.parametrize(("option", "name", "ending"), [
+    ("-o", "test.1", ".er"), ("-O", "", ".er"), ("-o", ".er", ".er"), ("-g", "group", ".erg"), ("-g", ".erg", ".erg")])
+def test_names_without_their_ending(tmp_path: Path, option: str, name: str, ending: str) -> None:
+    one_line(run(option, name, "touch", "ran", cwd=tmp_path), 1, ending)
+    assert left_in(tmp_path) == []
+
+
+def test_an_experiment_that_is_there_already(tmp_path: Path) -> None:
+    (tmp_path / "x.er").mkdir()
+    (tmp_path / "x.er" / "precious").write_text("data")
+    result = run("-o", "x.er", "touch", "ran", cwd=tmp_path)
+    one_line(result, 1, "x.er")
+    assert left_in(tmp_path) == ["x.er"]
+    assert left_in(tmp_path / "x.er") == ["precious"]
+
+
+def test_overwriting_takes_experiments_only(tmp_path: Path) -> None:
+    (tmp_path / "x.er").mkdir()
+    (tmp_path / "x.er" / "precious").write_text("data")
+    one_line(run("-O", "x.er", "touch", "ran", cwd=tmp_path), 1, "x.er")
+    assert left_in(tmp_path) == ["x.er"]
+    assert (tmp_path / "x.er" / "precious").read_text() == "data"
+
+
+@pytest.mark.parametrize("directory", ["missing", "/proc/1/fdinfo", "file"])
+def test_a_directory_that_cannot_be_written(tmp_path: Path, directory: str) -> None:
+    (tmp_path / "file").write_text("")
+    one_line(run("-d", directory, "touch", "ran", cwd=tmp_path), 1, directory)
+    assert left_in(tmp_path) == ["file"]
+
+
+@pytest.mark.usefixtures("root")
+def test_a_directory_of_somebody_else(tmp_path: Path) -> None:
+    command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", COLLECT, "-d", "/usr",
+               "touch", "/usr/ran"]
+    result = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
+    one_line(result, 1, "/usr")
+    assert not list(Path("/usr").glob("*.er"))
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.ENOSYS])
+def test_perf_events_that_are_refused(workload: Callable[..., Path], tmp_path: Path, code: int) -> None:
+    command = [workload("noperf"), str(code), COLLECT, "--engine", "perf", "-o", "x.er", "touch", "ran"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30)
+    one_line(result, 1, "kernel")
+    if code != errno.ENOSYS:
+        assert "sysctl kernel.perf_event_paranoid=1" in result.stderr  # what to set
+    assert left_in(tmp_path) == []
+
+
+def test_without_clock_profiling_perf_events_are_not_needed(workload: Callable[..., Path], tmp_path: Path) -> None:
+    command = [workload("noperf"), str(errno.EPERM), COLLECT, "-p", "off", "-o", "x.er", SH, "-c", "exit 7"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=30)
+    assert result.returncode == 7
+    experiment = open_experiment(tmp_path / "x.er")
+    assert experiment.log.complete
+    assert len(experiment.packets()) == 0
+
+
+# --- a full disk ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def small_disk(root: None, need: Callable[[str, str], str], tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """``small_disk(100)``: a file system of about so many KiB."""
+    mount, umount = need("mount", "mount"), need("umount", "mount")
+    mounted: list[Path] = []
+
+    def make(kib: int) -> Path:
+        path = tmp_path / f"disk-{len(mounted)}"
+        path.mkdir()
+        subprocess.run([mount, "-t", "tmpfs", "-o", f"size={kib}k,mode=777", "tmpfs", path], check=True)
+        mounted.append(path)
+        return path
+
+    yield make
+    for path in mounted:
+        subprocess.run([umount, path], check=True)
+
+
+@perf
+def test_a_disk_that_is_full_from_the_start(small_disk: Callable[[int], Path], tmp_path: Path) -> None:
+    disk = small_disk(16)
+    with pytest.raises(OSError, match="No space"), open(disk / "filler", "wb", buffering=0) as filler:
+        while True:
+            filler.write(b"x" * 4096)
+    result = run("-o", disk / "x.er", SH, "-c", "echo ran; exit 7", cwd=tmp_path)
+    assert re.fullmatch(r"collect: [^\n]*disk is full[^\n]*\n", result.stderr), result.stderr
+    assert (result.returncode, result.stdout) in ((1, ""), (7, "ran\n"))
+    assert left_in(disk) == ["filler"]
+
+
+FULL = [8, 12, 16, 20, 24, 32, 48, 64, 80, 100, 140]
+
+
+@perf
+@pytest.mark.parametrize("kib", FULL)
+def test_a_disk_that_becomes_full(
+        small_disk: Callable[[int], Path], tmp_path: Path, gprofng: Any, workload: Callable[..., Path],
+        kib: int) -> None:
+    disk = small_disk(kib)
+    result = run("-p", "hi", "-o", disk / "x.er", SH, "-c", f"{workload('start')}; exit 7", cwd=tmp_path)
+    assert result.returncode == 7
+    assert result.stdout.startswith('{"start_ns"')  # the target is unharmed
+    assert re.fullmatch(r"(collect: [^\n]*\n)+", result.stderr)
+    if left_in(disk):
+        gprofng("-functions", experiment=disk / "x.er")
+        experiment = open_experiment(disk / "x.er")
+        assert experiment.problems == []
+        assert experiment.log.complete
+    else:
+        assert "nothing more is recorded" in result.stderr
+
+
+@perf
+@pytest.mark.parametrize("kib", [90, 150])
+def test_what_came_before_the_disk_was_full_is_kept(
+        small_disk: Callable[[int], Path], tmp_path: Path, gprofng: Any, workload: Callable[..., Path],
+        kib: int) -> None:
+    disk = small_disk(kib)
+    result = run("-p", "hi", "-A", "off", "-o", disk / "x.er", workload("split"), 2.3, cwd=tmp_path)
+    assert result.returncode == 0
+    assert result.stdout.startswith('{"threads"')
+    assert "disk is full" in result.stderr
+    experiment = open_experiment(disk / "x.er")
+    assert experiment.problems == []
+    assert experiment.log.complete
+    assert len(experiment.packets()) > 300
+    functions = gprofng("-functions", experiment=disk / "x.er").functions
+    assert functions["<Total>"][0] > 0.3
+    assert "disk is full" in gprofng("-header", experiment=disk / "x.er").text
+
+
+# --- the target's ending --------------------------------------------------------------------------
+
+
+@perf
+@pytest.mark.parametrize(("command", "status"), [
+    ("exit 0", 0), ("exit 7", 7), ("exit 255", 255), ("exit 127", 127), ("kill -TERM $$", 143), ("kill -KILL $$", 137),
+    ("kill -INT $$", 130), ("kill -PIPE $$", 141), ("ulimit -c 0; kill -SEGV $$", 139)])
+def test_the_exit_status_is_the_targets(tmp_path: Path, command: str, status: int) -> None:
+    result = run("-o", "x.er", SH, "-c", command, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (status, "")
+    assert open_experiment(tmp_path / "x.er").log.complete
+
+
+class Running:
+    """collect as a shell's job, in a process group of its own."""
+
+    def __init__(self, directory: Path, *arguments: object, **options: Any) -> None:
+        self.process = subprocess.Popen([COLLECT, *map(str, arguments)], cwd=directory, start_new_session=True,
+                                        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
+        assert self.process.stdout is not None
+        self.first_line = self.process.stdout.readline()
+
+    def end(self) -> tuple[int, str, str]:
+        """Exit status and the rest of what was said."""
+        out, err = self.process.communicate(timeout=30)
+        return self.process.returncode, out, err
+
+
+WAITING = "while :; do sleep 0.03; done"
+
+
+@perf
+@pytest.mark.parametrize(("command", "expected"), [
+    (f"trap 'echo caught; exit 5' INT; echo ready; {WAITING}", (5, "caught\n")),
+    (f"echo ready; {WAITING}", (130, "")),
+    ("trap '' INT; echo ready; sleep 0.5; echo done; exit 6", (6, "done\n"))])
+@pytest.mark.parametrize("after_s", [0, 0.4])
+def test_ctrl_c_reaches_the_target_and_the_experiment_is_closed(
+        tmp_path: Path, command: str, expected: tuple[int, str], after_s: float) -> None:
+    job = Running(tmp_path, "-o", "x.er", SH, "-c", command)
+    assert job.first_line == "ready\n"
+    time.sleep(after_s)  # with 0, collect itself is still starting up
+    os.killpg(job.process.pid, signal.SIGINT)
+    status, out, err = job.end()
+    assert (status, out) == expected
+    assert re.fullmatch(SUMMARY, err), err
+    experiment = open_experiment(tmp_path / "x.er")
+    assert experiment.log.complete
+    assert any(experiment.archives.iterdir())
+
+
+@perf
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_signals_are_handed_on(tmp_path: Path, number: signal.Signals) -> None:
+    job = Running(tmp_path, "-o", "x.er", SH, "-c", f"echo ready; {WAITING}")
+    os.kill(job.process.pid, number)
+    assert job.end()[0] == 128 + number
+    assert open_experiment(tmp_path / "x.er").log.complete
+
+
+@perf
+def test_stopping_and_going_on_does_no_harm(tmp_path: Path) -> None:
+    job = Running(tmp_path, "-o", "x.er", SH, "-c", "echo ready; sleep 0.2; echo done; exit 9")
+    os.killpg(job.process.pid, signal.SIGTSTP)
+    time.sleep(0.1)
+    os.killpg(job.process.pid, signal.SIGCONT)
+    assert job.end()[:2] == (9, "done\n")
+    assert open_experiment(tmp_path / "x.er").log.complete
+
+
+# --- what the target finds ------------------------------------------------------------------------
+
+
+@perf
+def test_input_and_output_are_the_targets(tmp_path: Path) -> None:
+    data = bytes(range(256)) * 1009
+    result = run("-o", "x.er", SH, "-c", "cat; echo to stderr >&2", cwd=tmp_path, input=data, text=False)
+    assert result.stdout == data
+    assert re.fullmatch(b"to stderr\n" + SUMMARY.encode(), result.stderr), result.stderr
+
+
+@perf
+def test_the_summary_follows_the_targets_own_output(tmp_path: Path) -> None:
+    result = run("-o", "x.er", SH, "-c", "echo out; echo err >&2", cwd=tmp_path, capture_output=False,
+                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    assert re.fullmatch("out\nerr\n" + SUMMARY, result.stdout)
+
+
+def block_and_ignore() -> None:
+    """In the child before exec: a blocked and some ignored signals."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+WORLD = r"""
+grep -E '^(Sig|Shd|Umask|NoNewPrivs|Seccomp:|Cap|Groups)' /proc/self/status
+cut -d' ' -f5,6,7,18,19 /proc/$$/stat | sed "s/^$$ //"
+cat /proc/$$/limits /proc/$$/oom_score_adj /proc/$$/timerslack_ns
+pwd; env | grep -v '^_=' | sort
+ls -l /proc/$$/fd | sed 's/.*[0-9] \([0-9]* ->\)/\1/; s/\[[0-9]*\]/[n]/'
+"""
+
+
+@perf
+@pytest.mark.parametrize("prepare", [None, block_and_ignore], ids=["plain", "signals blocked and ignored"])
+@pytest.mark.parametrize("options", [(), ("-p", "off")], ids=" ".join)
+def test_the_target_finds_the_world_as_without_collect(
+        tmp_path: Path, prepare: Callable[[], None] | None, options: tuple[str, ...]) -> None:
+    environment = os.environ | {"ODD": "a\tb=c", "LC_ALL": "C", "EMPTY": ""}
+    common: dict[str, Any] = {
+        "cwd": tmp_path, "capture_output": True, "text": True, "env": environment, "preexec_fn": prepare,
+        "stdin": subprocess.DEVNULL, "umask": 0o027, "check": False}
+    plain = subprocess.run([SH, "-c", WORLD], **common)
+    under = subprocess.run([COLLECT, *options, "-o", str(tmp_path / "x.er"), SH, "-c", WORLD], **common)
+    assert plain.returncode == under.returncode == 0
+    assert under.stdout.splitlines() == plain.stdout.splitlines()
+
+
+@perf
+def test_nohup_stays_in_force(tmp_path: Path, need: Callable[[str, str], str]) -> None:
+    command = f"trap '' HUP; exec {COLLECT} -o x.er {SH} -c 'echo ready; sleep 0.4; exit 8'"
+    with subprocess.Popen([SH, "-c", command], cwd=tmp_path, start_new_session=True, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE, text=True) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "ready\n"
+        os.killpg(job.pid, signal.SIGHUP)
+        job.communicate(timeout=30)
+    assert job.returncode == 8
+
+
+@perf
+def test_arguments_arrive_byte_by_byte(tmp_path: Path) -> None:
+    odd = ["-p", "", "a b", "--", "-o", "\u00e4", os.fsdecode(b"\xff\xfe"), "new\nline", "<&\">"]
+    command = [COLLECT, "-o", "x.er", "--", "/usr/bin/printf", "%s\\0", *odd]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, check=True)
+    assert [os.fsdecode(part) for part in result.stdout.split(b"\0")[:-1]] == odd
+    assert open_experiment(tmp_path / "x.er").log.complete
+
+
+@perf
+def test_a_script_runs_under_its_interpreter(tmp_path: Path) -> None:
+    path = script(tmp_path, '#!/bin/sh -e\necho "$0" "$@"\nfalse\necho not reached\n')
+    result = run("-o", "x.er", path, "one", "two three", cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (1, f"{path} one two three\n")
+
+
+@perf
+@pytest.mark.parametrize("flags", [("-static",), ("-m32",), ("-s",), ("-no-pie",), ("-static", "-m32")], ids=" ".join)
+def test_every_kind_of_program_runs(workload: Callable[..., Path], tmp_path: Path, flags: tuple[str, ...]) -> None:
+    result = run("-o", "x.er", workload("start", *flags), cwd=tmp_path)
+    assert result.returncode == 0
+    assert re.fullmatch(r'\{"start_ns": \d+\}\n', result.stdout)
+    assert re.fullmatch(SUMMARY, result.stderr), result.stderr
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+def test_without_arguments_it_prints_its_usage_with_the_intervals(tmp_path: Path) -> None:
+    result = run(cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "usage: collect [options] program [arguments]" in result.stdout
+    for text in ("10.007", "0.997", "100.003", "0.500 to 1000.000"):
+        assert text in result.stdout
+    assert run("--help", cwd=tmp_path).stdout == run("-h", cwd=tmp_path).stdout == result.stdout
+    assert left_in(tmp_path) == []
+
+
+@pytest.mark.parametrize("option", ["-V", "--version"])
+def test_it_knows_its_version(tmp_path: Path, option: str) -> None:
+    result = run(option, cwd=tmp_path)
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"collect {__version__}\n", "")
+
+
+@pytest.mark.parametrize("more", [[], ["-g", "g.erg"], ["-o", "name.er"], ["-O", "name.er"]], ids=" ".join)
+def test_a_dry_run_does_nothing(tmp_path: Path, more: list[str]) -> None:
+    result = run("-n", *more, "touch", "ran", cwd=tmp_path)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "touch" in result.stdout
+    assert (more[1] if more else "test.1.er") in result.stdout
+    assert left_in(tmp_path) == []
+
+
+def test_a_dry_run_finds_the_same_errors(tmp_path: Path) -> None:
+    (tmp_path / "x.er").mkdir()
+    one_line(run("-n", "./missing", cwd=tmp_path), 127, "missing")
+    one_line(run("-n", "-o", "x.er", "true", cwd=tmp_path), 1, "x.er")
+
+
+@perf
+def test_experiments_without_a_name_are_numbered(tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        assert run("true", cwd=tmp_path).returncode == 0
+        assert f"test.{number}.er" in left_in(tmp_path)
+
+
+@perf
+def test_a_directory_and_a_group_of_ones_own(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    assert run("-d", "there", "-g", "all.erg", "true", cwd=tmp_path).returncode == 0
+    assert run("-d", "there", "-g", "all.erg", "true", cwd=tmp_path).returncode == 0
+    names = left_in(tmp_path / "there")
+    assert left_in(tmp_path) == ["there"]
+    assert names == ["all.1.er", "all.2.er", "all.erg"]
+    lines = (tmp_path / "there" / "all.erg").read_text().splitlines()
+    assert [Path(line).name for line in lines[-2:]] == ["all.1.er", "all.2.er"]
+    assert lines[0] == "#analyzer experiment group"
+
+
+@perf
+def test_overwriting_replaces_an_experiment(tmp_path: Path) -> None:
+    assert run("-O", "x.er", SH, "-c", "exit 3", cwd=tmp_path).returncode == 3
+    before = open_experiment(tmp_path / "x.er").log.pid
+    assert run("-O", "x.er", SH, "-c", "exit 4", cwd=tmp_path).returncode == 4
+    assert left_in(tmp_path) == ["x.er"]
+    after = open_experiment(tmp_path / "x.er")
+    assert after.log.pid != before
+    assert after.log.complete
+
+
+@perf
+def test_ten_comments_become_notes(tmp_path: Path, gprofng: Any) -> None:
+    comments = [f"comment {number} <&> \u00e4" for number in range(10)]
+    options = [word for comment in comments for word in ("-C", comment)]
+    assert run(*options, "-o", "x.er", "true", cwd=tmp_path).returncode == 0
+    assert open_experiment(tmp_path / "x.er").notes == comments
+    header = gprofng("-header", experiment=tmp_path / "x.er").text
+    assert all(comment in header for comment in comments)
+
+
+@perf
+@pytest.mark.parametrize(("value", "interval_us"), [
+    ("on", 10_007), ("hi", 997), ("high", 997), ("lo", 100_003), ("low", 100_003), ("0.5", 500), ("500u", 500),
+    ("1000m", 1_000_000), ("7", 7000), ("3.337m", 3337), ("off", 0)])
+def test_the_interval_is_the_one_asked_for(
+        workload: Callable[..., Path], tmp_path: Path, gprofng: Any, value: str, interval_us: int) -> None:
+    assert run("-p", value, "-o", "x.er", workload("recurse"), 3, 0.05, cwd=tmp_path).returncode == 0
+    experiment = open_experiment(tmp_path / "x.er")
+    assert experiment.log.interval_us == interval_us
+    packets = experiment.packets()
+    if 0 < interval_us <= 10_007:
+        assert packets["NTICK"][packets["MSTATE"] <= 2].sum() * interval_us * 1e-6 == pytest.approx(
+            0.05, abs=interval_us * 1e-6 + 5e-3)
+    if interval_us == 0:
+        assert len(packets) == 0
+    header = gprofng("-header", experiment=tmp_path / "x.er").text
+    if interval_us:
+        assert f"interval = {interval_us} microsecs." in header
+
+
+@perf
+@pytest.mark.parametrize(("value", "n_periodic"), [("off", 0), ("on", 2), ("2", 1)])
+def test_overview_samples_come_at_their_period(tmp_path: Path, value: str, n_periodic: int) -> None:
+    assert run("-S", value, "-o", "x.er", "sleep", "2.3", cwd=tmp_path).returncode == 0
+    events = [event for event in open_experiment(tmp_path / "x.er").log.events if event.kind == "sample"]
+    labels = [event.attributes["label"] for event in events]
+    assert labels == ["collector_open_experiment", *["periodic"] * n_periodic, "collector_close_experiment"]
+
+
+@perf
+@pytest.mark.parametrize("option", ["-A", "-a"])
+@pytest.mark.parametrize("choice", ["off", "on", "ldobjects", "usedldobjects", "src", "usedsrc"])
+def test_archives_are_chosen(workload: Callable[..., Path], tmp_path: Path, option: str, choice: str) -> None:
+    program = workload("recurse", "-O0")
+    assert run(option, choice, "-p", "hi", "-o", "x.er", program, 3, 0.03, cwd=tmp_path).returncode == 0
+    archived = left_in(tmp_path / "x.er" / "archives") if "archives" in left_in(tmp_path / "x.er") else []
+    assert bool(archived) == (choice != "off")
+    assert any(name.startswith("recurse") and "-O0" in name for name in archived) == (choice != "off")
+    assert any("recurse.c" in name for name in archived) == (choice in ("src", "usedsrc"))
+
+
+@perf
+def test_verbose_says_what_is_recorded(tmp_path: Path) -> None:
+    result = run("-v", "-o", "x.er", "true", cwd=tmp_path)
+    lines = result.stderr.splitlines()
+    assert len(lines) >= 2
+    assert all(line.startswith("collect: ") for line in lines)
+    assert "x.er" in lines[0]
+    assert "perf" in lines[0]
