@@ -152,8 +152,10 @@ class Pipeline:
         self._settle_ended()
         self.tally.n_guessed_faults = self.waiting.n_guessed
         self.tally.n_impossible = self.clocks.n_impossible
-        self.tally.unsampled_ns = sum(int(recorded.pool_ns[Microstate.USER])
-                                       for recorded in self._all_recorded() if recorded.last is None)
+        unsampled_ns = sum(int(recorded.pool_ns[Microstate.USER])
+                           for recorded in self._all_recorded() if recorded.last is None)
+        # Less than one interval altogether is what any clock rounds away.
+        self.tally.unsampled_ns = unsampled_ns if unsampled_ns >= self.interval_ns else 0
 
     def begin(self, process: Process) -> None:
         """Starts recording the process's present image, if it is to be recorded."""
