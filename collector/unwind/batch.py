@@ -42,10 +42,12 @@ from collector.unwind.table import (
     ODD_FULL,
     ODD_GENERAL,
     ROOT,
+    Call,
     RuleSet,
     Tables,
     View,
     how_of,
+    sp_of,
 )
 
 U64 = npt.NDArray[np.uint64]
@@ -279,6 +281,13 @@ class _Code:
             found[where] = self.tables.follows_call(line[where]) * np.int8(frame_pointer.AFTER_CALL)
         return found
 
+    def call_between(self, return_address: int, pc: int, space_key: U64) -> Call:
+        """Whether the call before a return address has led to the function around a pc."""
+        both = np.array([return_address, pc], np.uint64)
+        index, inside = self.find(both - np.array([1, 0], np.uint64), space_key)
+        caller, callee = (both + self.shift.take(index)).tolist()
+        return self.tables.call_between(caller, callee) if inside.all() else Call.IMPOSSIBLE
+
     def needs_fp(self, return_address: int, space_key: U64) -> bool:
         """Whether the code that is returned to finds its frame by the frame pointer."""
         pc = np.array([return_address], np.uint64) - _ONE
@@ -299,6 +308,9 @@ class _Judge:
 
     def grade(self, words: U64) -> frame_pointer.Grades:
         return self.code.grade(words, self.space_key)
+
+    def call_between(self, return_address: int, pc: int) -> Call:
+        return self.code.call_between(return_address, pc, self.space_key)
 
     def needs_fp(self, return_address: int) -> bool:
         return self.code.needs_fp(return_address, self.space_key)
@@ -468,8 +480,10 @@ class _Wave:
         """All equations of ``rules.py`` for the samples ``which``, which have this rule in common."""
         frames = _SameRule(self.code, self.view, self.regs.take(which, axis=1), self.memory.subset(which))
         cfa, asked_at = frames.cfa(rule.cfa)
-        step.new[_SP, which] = cfa
-        step.rises[which] = (cfa > frames.regs[_SP]) | rule.is_signal
+        how = sp_of(rule, self.code.arch)
+        sp = cfa if how is None else frames.register(how, _SP, cfa)[0]
+        step.new[_SP, which] = sp
+        step.rises[which] = (sp > frames.regs[_SP]) | rule.is_signal
         for row, register in enumerate(self.view.columns[:-1]):
             value, at = frames.register(how_of(rule, register, self.code.arch), row, cfa)
             step.new[row, which] = value
@@ -483,7 +497,8 @@ class _Wave:
         needed = (self.view.cfa_column[number] == self.view.column_of[self.code.arch.fp])
         for i in np.flatnonzero(needed & (self.regs[_FP] == _UNKNOWN)).tolist():
             self.tables.counters.frame_chain_searches += 1
-            found = frame_pointer.search(self.memory, i, int(self.regs[_SP, i]), _Judge(self.code, self.space_key[i]))
+            judge = _Judge(self.code, self.space_key[i])
+            found = frame_pointer.search(self.memory, i, int(self.regs[_SP, i]), int(self.pc[i]), judge)
             if found is not None:
                 self.regs[_FP, i] = found.fp
                 proof = Proof.PROVEN if found.is_proven else Proof.UNPROVEN
@@ -516,7 +531,8 @@ class _SameRule:
             return self.evaluate(rule.expression, None)
         base = self.regs[self.view.column_of[rule.register]] + np.uint64(rule.offset & _MASK)
         if rule.kind == CfaKind.DEREF:
-            return self.load(base), base
+            value = self.load(base)
+            return np.where(value == _UNKNOWN, value, value + np.uint64(rule.addend & _MASK)), base
         if rule.kind == CfaKind.PLT:
             pushed = (self.regs[_IP] & np.uint64(15)) >= np.uint64(rule.threshold)
             base += pushed * np.uint64(self.code.arch.word_size)

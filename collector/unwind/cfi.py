@@ -411,9 +411,7 @@ def cfa_of_expression(code: bytes, arch: Architecture) -> Cfa:
     """The CFA rule that an expression amounts to, a simple one where it is one of the known forms."""
     if base := _register_plus(code):
         return Cfa(CfaKind.REGISTER, *base)
-    if code[-1:] == b"\x06" and (base := _register_plus(code[:-1])):
-        return Cfa(CfaKind.DEREF, *base)
-    return _plt_cfa(code, arch) or Cfa(CfaKind.EXPRESSION, expression=code)
+    return _deref_cfa(code) or _plt_cfa(code, arch) or Cfa(CfaKind.EXPRESSION, expression=code)
 
 
 def _register_plus(code: bytes) -> tuple[int, int] | None:
@@ -425,6 +423,20 @@ def _register_plus(code: bytes) -> tuple[int, int] | None:
     except IndexError:
         return None
     return (code[0] - 0x70, offset) if at == len(code) else None
+
+
+def _deref_cfa(code: bytes) -> Cfa | None:
+    """``breg off; deref``, by itself or followed by ``plus_uconst n``: the caller's sp was saved in the stack."""
+    for size in range(3, len(code) + 1):
+        base = _register_plus(code[:size - 1])
+        if code[size - 1] == 0x06 and base:
+            if size == len(code):
+                return Cfa(CfaKind.DEREF, *base)
+            if code[size] == 0x23 and size + 1 < len(code):
+                addend, end = uleb128(code + b"\0", size + 1)
+                return Cfa(CfaKind.DEREF, *base, addend=addend) if end == len(code) else None
+            return None
+    return None
 
 
 def _plt_cfa(code: bytes, arch: Architecture) -> Cfa | None:

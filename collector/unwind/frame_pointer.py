@@ -42,6 +42,9 @@ class Judge(Protocol):
     def grade(self, words: U64) -> Grades:
         """What words (n,) are worth as return addresses."""
 
+    def call_between(self, return_address: int, pc: int) -> int:
+        """Whether the call before a return address has led to the function around a pc: 0 no, 1 perhaps, 2 yes."""
+
     def needs_fp(self, return_address: int) -> bool:
         """Whether the code that is returned to finds its frame by the frame pointer."""
 
@@ -97,48 +100,44 @@ def _leaf(memory: Memory, sp: U64, fp: U64, is_leaf: Bools, hints: Sequence[Leaf
                 chained.is_root)
 
 
-def search(memory: Memory, sample: int, sp: int, judge: Judge) -> Found | None:
-    """The frame pointer of a frame of which only sp and pc are known: the lowest link in its stack that can be one.
+def search(memory: Memory, sample: int, sp: int, pc: int, judge: Judge) -> Found | None:
+    """The frame pointer of a frame of which only sp and pc are known: the link in its stack that is most likely its
+    own.
 
-    A chain is proven if every link rises and every return address follows a call up to where the chain ends: a zero,
-    the end of the copy, or a caller that does not use a frame pointer. A proven
-    chain is taken before one that breaks. The judge knows the code of this sample's process.
+    Stacks hold remains of older frames, so every word pair that can be a link is a candidate, and its chain is
+    followed: each link has to rise, and each return address to follow a call that can have led into the function
+    below. The chain ends well with a zero, at the end of the copy, or in a caller that does not use a frame pointer.
+    The best candidate is one whose call leads into this very function, then one whose chain ends well, then the one
+    with most such calls, then the lowest. It is proven if its chain ends well and a direct call in it is known to
+    have led where we are.
     """
     words = memory.column(sample, sp, _SEARCH_WORDS)
     if len(words) < 2:
         return None
-    size = memory.word_size
-    address = np.uint64(sp) + np.arange(len(words) - 1, dtype=np.uint64) * np.uint64(size)
-    saved = words[:-1]
-    # A saved frame pointer points above itself, or ends the chain, or belongs to a caller that uses none.
-    candidates = np.flatnonzero(judge.grade(words[1:]) != NOT_CODE)
-    best: Found | None = None
-    for k in candidates.tolist():
-        if not _may_link(int(saved[k]), int(address[k]), int(words[k + 1]), size, judge):
-            continue
-        if _is_proven(words, sp, k, size, judge):
-            return Found(int(address[k]), True)
-        best = best or Found(int(address[k]), False)
-    return best
+    best, best_rank = -1, (False, False, -1)
+    for k in np.flatnonzero(judge.grade(words[1:]) != NOT_CODE).tolist():
+        rank = _follow(words, sp, pc, k, memory.word_size, judge)
+        if rank is not None and rank > best_rank:
+            best, best_rank = k, rank
+    return Found(sp + best * memory.word_size, best_rank[1] and best_rank[2] > 0) if best >= 0 else None
 
 
-def _may_link(saved: int, address: int, return_address: int, size: int, judge: Judge) -> bool:
-    rises = saved > address and saved % size == 0
-    return rises or saved == 0 or not judge.needs_fp(return_address)
-
-
-def _is_proven(words: U64, sp: int, k: int, size: int, judge: Judge) -> bool:
-    """Follow the chain from word ``k`` on; see ``search``."""
-    for _ in range(_MAX_LINKS):
-        if k + 1 >= len(words):
-            return True
+def _follow(words: U64, sp: int, pc: int, k: int, size: int, judge: Judge) -> tuple[bool, bool, int] | None:
+    """(whether the first call leads here for certain, whether the chain ends well, certain calls); None: no link."""
+    first, certain = False, 0
+    for link in range(_MAX_LINKS):
         saved, return_address = int(words[k]), int(words[k + 1])
-        if judge.grade(words[k + 1:k + 2])[0] != AFTER_CALL:
-            return False
+        call = judge.call_between(return_address, pc) if judge.grade(words[k + 1:k + 2])[0] != NOT_CODE else 0
+        if not call:
+            return (first, False, certain) if link else None
+        certain += call > 1
+        first = first or (not link and call > 1)
         if saved == 0 or not judge.needs_fp(return_address):
-            return True
+            return first, True, certain
         distance = saved - (sp + k * size)
         if distance <= 0 or distance % size:
-            return False
-        k += distance // size
-    return True
+            return first, False, certain
+        pc, k = return_address - 1, k + distance // size
+        if k + 1 >= len(words):
+            return first, True, certain
+    return first, True, certain

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from collector.unwind.rules import Architecture, Trampoline, sigreturn_rule
 from collector.unwind.x86_64 import hint, is_call_before
 
@@ -28,10 +30,15 @@ LEAF_HINTS = (
     hint(rb"\x55", rb"(?:\x89\xe5|\x8b\xec)", 1, 0),  # push ebp; here: mov ebp, esp
 )
 
+# push ebp; mov ebp, esp; or, in functions that realign the stack: lea 4(esp), ecx
+FRAME_PROLOGUE = re.compile(rb"(?:\xf3\x0f\x1e\xfb)?(?:\x55(?:\x89\xe5|\x8b\xec)|\x8d\x4c\x24\x04)")
+PLT_JUMP = re.compile(rb"(?s:(?:\xf3\x0f\x1e\xfb)?(?:\xff[\x25\xa3]|\x68.{4}\xe9))")
+
 I386 = Architecture(
     name="i386", machine=3, word_size=4, n_registers=9, sp=ESP, fp=EBP, ip=EIP,
     callee_saved=frozenset((EBX, EBP, ESI, EDI)), register_names=NAMES,
-    is_call_before=is_call_before, longest_call=7, leaf_hints=LEAF_HINTS,
+    is_call_before=is_call_before, longest_call=7, frame_prologue=FRAME_PROLOGUE,
+    plt_jump=PLT_JUMP, leaf_hints=LEAF_HINTS,
     # pop %eax; mov $119, %eax; int $0x80      mov $173, %eax; int $0x80
     trampolines=(Trampoline(b"\x58\xb8\x77\x00\x00\x00\xcd\x80", sigreturn_rule(ESP, _PLAIN[ESP], _PLAIN)),
                  Trampoline(b"\xb8\xad\x00\x00\x00\xcd\x80", sigreturn_rule(ESP, _RT[ESP], _RT))))

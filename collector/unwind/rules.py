@@ -4,9 +4,9 @@ Call frame information says, for every instruction, how the caller's registers a
 All of it is translated into rules of the few forms below; stepping a frame is then the evaluation of two equations.
 With ``[a]`` the word of the stack at address a, ``r`` a register of this frame and ``r'`` the same of the caller:
 
-    the canonical frame address (CFA), which is the caller's stack pointer:
+    the canonical frame address (CFA), which is the caller's stack pointer unless a rule for sp says otherwise:
         REGISTER      cfa = r + offset
-        DEREF         cfa = [r + offset]                        (realigned frames, signal frames)
+        DEREF         cfa = [r + offset] + addend               (realigned frames, signal frames)
         PLT           cfa = sp + offset + (word if (ip & 15) >= threshold else 0)
         EXPRESSION    cfa = any DWARF expression
 
@@ -61,6 +61,7 @@ class Cfa(NamedTuple):
     register: int = 0
     offset: int = 0
     threshold: int = 0
+    addend: int = 0
     expression: bytes = b""
 
 
@@ -117,6 +118,8 @@ class Architecture:
     register_names: tuple[str, ...]
     is_call_before: Callable[[bytes], bool]
     longest_call: int
+    frame_prologue: re.Pattern[bytes]
+    plt_jump: re.Pattern[bytes]
     leaf_hints: tuple[LeafHint, ...] = ()
     trampolines: tuple[Trampoline, ...] = field(default=())
 

@@ -21,13 +21,16 @@ odd.
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from dataclasses import dataclass
+from enum import IntEnum
 from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from collector.elf import LoadObject
+from collector.elf import LoadObject, Symbols
 from collector.errors import ElfError
 from collector.unwind.cfi import CfiSection, Index, search_table
 from collector.unwind.i386 import I386
@@ -57,6 +60,9 @@ _ENTRY_BYTES = 128
 # Holes are looked at in windows of this size.
 _WINDOW = 1 << 16
 _ROOM = 256
+_LONGEST_FUNCTION = 1 << 20
+# A function that makes no frame: its return address is the word at sp, if a call led there.
+_FRAMELESS = LeafHint(re.compile(b""), re.compile(b""), 0, -1)
 
 
 @dataclass
@@ -110,11 +116,14 @@ class View:
         known = cfa.kind == CfaKind.EXPRESSION or cfa.register in self.column_of
         self.cfa_column[number] = self.column_of.get(cfa.register, -1) if cfa.kind != CfaKind.EXPRESSION else -1
         self.cfa_offset[number] = cfa.offset & _MASK
-        odd = 0 if cfa.kind == CfaKind.REGISTER and not rule.is_signal else ODD_GENERAL
+        plain = cfa.kind == CfaKind.REGISTER and not rule.is_signal and sp_of(rule, self.arch) is None
+        odd = 0 if plain else ODD_GENERAL
         if not known or cfa.kind == CfaKind.EXPRESSION:
             odd |= ODD_FULL
         for row, register in enumerate(self.columns[:-1]):
             odd |= self._put_register(number, row, how_of(rule, register, self.arch))
+        if (how := sp_of(rule, self.arch)) is not None and _needs_full(how, self.column_of):
+            odd |= ODD_FULL
         self.odd[number] = odd & ~ODD_FULL if self.is_full else odd
 
     def _put_special(self, number: int) -> None:
@@ -129,16 +138,26 @@ class View:
         self.offset[row, number] = how.offset & _MASK if how.kind == Kind.SAVED else _IMPOSSIBLE
         if how.kind in (Kind.SAME, Kind.SAVED, Kind.UNDEFINED):
             return 0
-        if how.kind in (Kind.EXPRESSION, Kind.VALUE_EXPRESSION):
-            return ODD_GENERAL | ODD_FULL
-        if how.kind != Kind.VALUE and how.register not in self.column_of:
-            return ODD_GENERAL | ODD_FULL
-        return ODD_GENERAL
+        return ODD_GENERAL | ODD_FULL if _needs_full(how, self.column_of) else ODD_GENERAL
 
 
 def _doubled(old: npt.NDArray[T]) -> npt.NDArray[T]:
     """The same array with twice the room in its last axis."""
     return np.concatenate((old, np.zeros_like(old)), axis=-1)
+
+
+def _needs_full(how: How, column_of: dict[int, int]) -> bool:
+    if how.kind in (Kind.EXPRESSION, Kind.VALUE_EXPRESSION):
+        return True
+    return how.kind in (Kind.SAVED_AT, Kind.REGISTER_VALUE) and how.register not in column_of
+
+
+def sp_of(rule: Rule, arch: Architecture) -> How | None:
+    """How the caller's stack pointer is found where it is not the CFA (``longjmp``, signal frames), else None."""
+    for number, how in rule.registers:
+        if number == arch.sp and how.kind not in (Kind.SAME, Kind.UNDEFINED):
+            return how
+    return None
 
 
 def how_of(rule: Rule, register: int, arch: Architecture) -> How:
@@ -186,6 +205,14 @@ class RuleSet:
         return number
 
 
+class Call(IntEnum):
+    """Whether a call has led to a function."""
+
+    IMPOSSIBLE = 0
+    POSSIBLE = 1
+    CERTAIN = 2
+
+
 @dataclass(frozen=True)
 class Source:
     """One section and the index over it. ``base`` is taken off the index's offsets."""
@@ -205,7 +232,8 @@ class _Object:
     low: int
     high: int
     sources: list[Source] | None = None
-    tried_debug: bool = False
+    symbols: Symbols | None = None
+    tried_symbols: bool = False
 
 
 class Tables:
@@ -424,6 +452,29 @@ class Tables:
         self._call_sites[return_line] = found
         return found
 
+    def call_between(self, return_line: int, pc_line: int) -> Call:
+        """Whether the call that ends at one place of the line has led to the function around another.
+
+        A direct call says where it leads: to the function's entry, or to a jump through the PLT, which may go on to it.
+        """
+        caller = self._object_at(return_line - 1)
+        if caller is None or caller.arch is None:
+            return Call.POSSIBLE
+        vaddr = (return_line - caller.origin) & _MASK
+        call = self._text(caller, vaddr - 5, 5) if vaddr >= 5 else b""
+        if call[:1] != b"\xe8":
+            return Call.POSSIBLE
+        target = vaddr + int.from_bytes(call[1:], "little", signed=True)
+        if caller.arch.plt_jump.match(self._text(caller, target, 16)):
+            return Call.POSSIBLE
+        if self._object_at(pc_line) is not caller:
+            return Call.IMPOSSIBLE
+        pc = (pc_line - caller.origin) & _MASK
+        start = self._function_start(caller, pc)
+        if start is None:
+            return Call.POSSIBLE if target <= pc < target + _LONGEST_FUNCTION else Call.IMPOSSIBLE
+        return Call.CERTAIN if target == start else Call.IMPOSSIBLE
+
     def leaf_hint(self, pc_line: int) -> LeafHint | None:
         """What the instructions around a pc say about where its return address is."""
         if pc_line not in self._hints:
@@ -439,7 +490,23 @@ class Tables:
         for hint in known.arch.leaf_hints:
             if hint.before.search(before) and hint.after.match(after):
                 return hint
-        return None
+        start = self._function_start(known, vaddr)
+        makes_frame = start is None or known.arch.frame_prologue.match(self._text(known, start, 16))
+        return None if makes_frame else _FRAMELESS
+
+    def _function_start(self, known: _Object, vaddr: int) -> int | None:
+        """Where the function begins, by its FDE or else its symbol; symbols are read once, and only if asked here."""
+        assert known.arch is not None
+        for source in self._sources(known):
+            rows, begin, _ = self._look_up(source, known.arch, vaddr)
+            if rows:
+                return begin
+        if not known.tried_symbols:
+            known.tried_symbols = True
+            with suppress(ElfError):
+                known.symbols = known.load_object.symbols()
+        index = None if known.symbols is None else known.symbols.at(vaddr)
+        return None if known.symbols is None or index is None else int(known.symbols.value[index])
 
 
 def _eh_frame(load_object: LoadObject, arch: Architecture | None) -> Source | None:

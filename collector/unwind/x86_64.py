@@ -54,10 +54,16 @@ LEAF_HINTS = (
     hint(rb"\x55", rb"\x48(?:\x89\xe5|\x8b\xec)", 1, 0),  # push rbp; here: mov rbp, rsp
 )
 
+# How a function begins that makes a frame: push rbp; mov rbp, rsp.
+FRAME_PROLOGUE = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?\x55\x48(?:\x89\xe5|\x8b\xec)")
+# jmp *slot(%rip), and what a lazy PLT entry with branch tracking has before it: push index; jmp first entry.
+PLT_JUMP = re.compile(rb"(?s:(?:\xf3\x0f\x1e\xfa)?(?:\xf2?\xff\x25|\x68.{4}\xf2?\xe9))")
+
 X86_64 = Architecture(
     name="x86-64", machine=62, word_size=8, n_registers=17, sp=RSP, fp=RBP, ip=RIP,
     callee_saved=frozenset((RBX, RBP, R12, R13, R14, R15)), register_names=NAMES,
-    is_call_before=is_call_before, longest_call=7, leaf_hints=LEAF_HINTS,
+    is_call_before=is_call_before, longest_call=7, frame_prologue=FRAME_PROLOGUE,
+    plt_jump=PLT_JUMP, leaf_hints=LEAF_HINTS,
     # mov $15, %eax or %rax; syscall
     trampolines=(Trampoline(b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05", sigreturn_rule(RSP, _CONTEXT[RSP], _CONTEXT)),
                  Trampoline(b"\xb8\x0f\x00\x00\x00\x0f\x05", sigreturn_rule(RSP, _CONTEXT[RSP], _CONTEXT))))

@@ -1,0 +1,116 @@
+"""Code without call frame information, and threads of which only sp and pc are known; gdb is the judge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collector.unwind.batch import Frames, Proof, Stop, unwind
+from collector.unwind.x86_64 import RBP, RIP, RSP
+
+HERE = Path(__file__).parent
+NO_CFI = ("-fno-asynchronous-unwind-tables", "-fno-unwind-tables", "-fno-omit-frame-pointer")
+
+CHAIN = """
+#include <unistd.h>
+volatile long sink;
+long leaf(long n) { for (long i = 0; i < 50; i++) sink += i * n; return sink; }
+long through(long n) { long (*volatile f)(long) = leaf; return f(n) + leaf(n + 1); }
+long deep(long n) { return n ? deep(n - 1) + 1 : through(n); }
+void _exit_never(void) { for (;;) sink += deep(7); }
+int main(int n, char **v) { if (n > 1) { char c; return read(0, &c, 1); } _exit_never(); return 0; }
+"""
+
+BLOCKED = """
+#include <unistd.h>
+char c;
+int waits(int n) { volatile char room[64]; room[n] = n; return pause() + room[n]; }
+int deep(int n) { volatile char room[128]; room[n] = 1; return n ? deep(n - 1) + room[n] : waits(n); }
+int main(void) { return deep(9); }
+"""
+
+
+def pcs_of(frames: Frames, index: int) -> list[int]:
+    found: list[int] = frames.pcs[index][:frames.length[index]].tolist()
+    return found
+
+
+def gdb_pcs(stop: dict[str, Any]) -> list[int]:
+    kinds = ["signal", *(kind for _, kind in stop["frames"])]
+    return [pc - (before != "signal") for (pc, _), before in zip(stop["frames"], kinds, strict=False)]
+
+
+@pytest.mark.parametrize("flags", [("-O0",), ("-O1",), ("-O0", "-m32")], ids=" ".join)
+def test_frame_pointers_where_there_is_nothing_else(flags: tuple[str, ...], world: Any, gdb_stops: Callable[..., Any],
+                                                    compile_c: Callable[..., Path]) -> None:
+    """Every instruction of these functions is stopped at: before, in and after the making of the frame."""
+    world.stops = gdb_stops([compile_c("chain", CHAIN, *flags, *NO_CFI)], 61, ["stepi", "stepi", "stepi 7", "stepi 31"])
+    frames = world.unwind()
+    assert [pcs_of(frames, i) for i in range(len(world.stops))] == [gdb_pcs(stop) for stop in world.stops]
+    # On i386 main realigns its stack, which frame pointers cannot tell: gdb stops at its caller as well.
+    assert (frames.stop == (Stop.NO_MAP if "-m32" in flags else Stop.ROOT)).all()
+    assert world.tables.counters.fallback_frames > 500
+    assert world.tables.counters.fallback_failures == 0
+
+
+def test_code_without_a_file(world: Any, gdb_stops: Callable[..., Any], compile_c: Callable[..., Path]) -> None:
+    """The same stacks with the program's code as if it had been made at run time."""
+    program = compile_c("chain", CHAIN, "-O0", *NO_CFI)
+    world.stops = gdb_stops([program], 13, ["stepi 101"])
+    maps = world.maps()
+    maps.object[maps.object == world.objects[str(program)]] = -1
+    frames = unwind(world.stacks(), maps, world.tables)
+    for i, stop in enumerate(world.stops):
+        expected, found = gdb_pcs(stop), pcs_of(frames, i)
+        # A leaf that has no frame yet hides its caller: there is no code to look into.
+        assert found in (expected, [expected[0], *expected[2:]])
+    assert (frames.stop == Stop.ROOT).all()
+
+
+@pytest.mark.parametrize("flags", [("-O1",), ("-O1", "-m32")], ids=" ".join)
+def test_a_trampoline_known_by_its_bytes(flags: tuple[str, ...], world: Any, gdb_stops: Callable[..., Any],
+                                         compile_c: Callable[..., Path]) -> None:
+    steps = ["tbreak handler;signal SIGALRM", "stepi", "stepi 101", "tbreak realigned;continue", "stepi 7"]
+    world.stops = gdb_stops([compile_c("restorer", HERE / "restorer.c", *flags)], 23, steps)
+    frames = world.unwind()
+    assert [pcs_of(frames, i) for i in range(len(world.stops))] == [gdb_pcs(stop) for stop in world.stops]
+    assert (frames.stop == Stop.ROOT).all()
+    assert sum(any(kind == "signal" for _, kind in stop["frames"]) for stop in world.stops) >= 10
+
+
+@pytest.mark.parametrize("flags", [("-O0",), ("-O0", *NO_CFI)], ids=["with CFI", "without CFI"])
+def test_only_sp_and_pc_are_known(flags: tuple[str, ...], world: Any, gdb_stops: Callable[..., Any],
+                                  compile_c: Callable[..., Path]) -> None:
+    world.stops = gdb_stops([compile_c("blocked", BLOCKED, *flags)], 1, ["echo"])
+    stacks = world.stacks()
+    stacks.regs[:, [r for r in range(17) if r not in (RSP, RIP)]] = 0x1234
+    stacks.known = np.full(1, 1 << RSP | 1 << RIP, np.uint64)
+    frames = unwind(stacks, world.maps(), world.tables)
+    assert pcs_of(frames, 0) == gdb_pcs(world.stops[0])
+    assert (frames.stop[0], frames.proof[0]) == (Stop.ROOT, Proof.PROVEN)
+    assert world.tables.counters.frame_chain_searches == 1
+
+
+def test_a_broken_chain_is_unproven(world: Any, gdb_stops: Callable[..., Any], compile_c: Callable[..., Path]) -> None:
+    """The third link is cut: what was found counts as unproven, and no frame is invented."""
+    world.stops = gdb_stops([compile_c("blocked", BLOCKED, "-O0", *NO_CFI)], 1, ["echo"])
+    whole = world.unwind()
+    stacks = world.stacks()
+    fp = world.stops[0]["regs"][RBP]
+    assert fp > world.stops[0]["low"]
+    at = fp
+    for _ in range(3):
+        place = int(stacks.base[0] + ((stacks.first[0] + (at - int(stacks.low[0])) // 8) & stacks.mask[0]))
+        at = int(stacks.words[place])
+    stacks.words[place] = 0x10
+    stacks.known = np.full(1, 1 << RSP | 1 << RIP, np.uint64)
+    frames = unwind(stacks, world.maps(), world.tables)
+    found = pcs_of(frames, 0)
+    assert 3 <= len(found) < whole.length[0]
+    assert found == pcs_of(whole, 0)[:len(found)]
+    assert frames.proof[0] == Proof.UNPROVEN
+    assert frames.stop[0] == Stop.NO_RULE
