@@ -174,6 +174,14 @@ class Faults:
 
 
 @dataclass(slots=True)
+class Wakings:
+    """When blocked threads were woken; some twice, and strangers among them."""
+
+    tid: Array  # i8 (w,) of the woken
+    time_ns: Array  # i8 (w,)
+
+
+@dataclass(slots=True)
 class Births:
     """The making of threads and processes, seen in the maker: its stack, whom it made and with which clone(2) flags."""
 
@@ -194,3 +202,4 @@ class Batch:
     sites: Sites | None = None
     faults: Faults | None = None
     births: Births | None = None
+    wakings: Wakings | None = None

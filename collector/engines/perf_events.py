@@ -37,6 +37,7 @@ from collector.events import (
     Sites,
     Switches,
     Throttled,
+    Wakings,
 )
 from collector.linux import abi
 from collector.linux.perf import Ring
@@ -44,11 +45,11 @@ from collector.linux.perf import Ring
 # perf's register order to the DWARF order of x86-64.
 _TO_DWARF = np.array([0, 3, 2, 1, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 8])
 _LOW32 = np.uint64(0xFFFF_FFFF)
-_FIXED = {"switch": abi.SWITCH, "site": abi.SITE, "fault": abi.FAULT, "touch": abi.FAULT}
+_FIXED = {"switch": abi.SWITCH, "site": abi.SITE, "fault": abi.FAULT, "touch": abi.FAULT, "waking": abi.WAKING}
 _REST_NS = 100 * NS_PER_MS
-_RECORD_BYTES = {"leave": 8500, "touch": abi.FAULT.size}  # about
+_RECORD_BYTES = {"leave": 8500, "touch": abi.FAULT.size, "waking": abi.WAKING.size}  # about
 
-Part = TypeVar("Part", ClockSamples, Switches, Sites, Faults)
+Part = TypeVar("Part", ClockSamples, Switches, Sites, Faults, Wakings)
 
 
 class PerfEngine:
@@ -89,7 +90,7 @@ class PerfEngine:
         return Batch(until_ns, tuple(changes), _merged(parts["clock"]), _merged(parts["switch"]),
                      _merged(parts["leave"]), _merged(parts["site"]),
                      _merged(parts["fault"] + parts["touch"]),
-                     _merged_births(parts["birth"]))
+                     _merged_births(parts["birth"]), _merged(parts["waking"]))
 
     def release(self) -> None:
         """Lets the kernel write again where the last batch was."""
@@ -287,8 +288,12 @@ def _touches(rows: Array) -> Faults:
     return _faults(rows[(rows["misc"] & abi.MISC_CPUMODE_MASK) != abi.MISC_CPUMODE_KERNEL])
 
 
+def _wakings(rows: Array) -> Wakings:
+    return Wakings(rows["woken"].astype(np.int64), rows["time"].astype(np.int64))
+
+
 _DECODE_FIXED: dict[str, Callable[[Array], Any]] = {
-    "switch": _switches, "site": _sites, "fault": _faults, "touch": _touches}
+    "switch": _switches, "site": _sites, "fault": _faults, "touch": _touches, "waking": _wakings}
 
 
 def _lost(time_ns: int, _misc: int, body: bytes, ring: Ring) -> Change:

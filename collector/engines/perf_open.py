@@ -11,10 +11,12 @@ target:
     fault   page faults that had to wait, with their address, at their completion (rare by nature)
     touch   every page fault, with its address, when it begins: the kernel counts some of those that had to wait as
             minor ones (userfaultfd)
+    waking  when a thread is made runnable, a tracepoint (where the user may see those). The kernel writes it into the
+            woken thread's event for the CPU of the waker, and into the waker's own
 
-``leave`` and ``touch`` rest for a while where they come too often (MOST_PER_S): what they lack then is told by other
-records, or counted as untold. The kernel's own means, a frequency instead of a period, is of no use for that: a burst
-of switches makes the period longer, and nothing makes it shorter again in a thread that mostly sleeps.
+``leave``, ``touch`` and ``waking`` rest for a while where they come too often (MOST_PER_S): what they lack then is told
+by other records, or counted as untold. The kernel's own means, a frequency instead of a period, is of no use for that:
+a burst of switches makes the period longer, and nothing makes it shorter again in a thread that mostly sleeps.
     birth   the making of a thread or process: the flags of clone(2) and the maker's stack, which tell fork from
             posix_spawn (a tracepoint: only where the kernel shows us its number, which takes privileges)
 """
@@ -42,13 +44,14 @@ _SITE_RING_BYTES = 1 << 22
 _LEAVE_RING_BYTES = 1 << 22
 _FAULT_RING_BYTES = 1 << 17
 _TOUCH_RING_BYTES = 1 << 20
+_WAKING_RING_BYTES = 1 << 18
 _BIRTH_RING_BYTES = 1 << 19
 _LEAVE_STACK_BYTES = 8 << 10
 _BIRTH_STACK_BYTES = 4 << 10
 _RING_SECONDS = 0.5  # of clock samples at full rate: the collector's own start fits into it
 _ALL_RINGS_BYTES = 1 << 28
 # Records per second and CPU from which an event rests.
-MOST_PER_S = {"leave": 1500, "touch": 15000}
+MOST_PER_S = {"leave": 1500, "touch": 15000, "waking": 5000}
 
 
 @dataclass(frozen=True)
@@ -73,11 +76,12 @@ def open_events(tids: Sequence[int], interval_ns: int, *, on_exec: bool, follow:
     Raises EngineRefused with what to set.
     """
     newtask = perf.tracepoint_number("task", "task_newtask") if follow else None
+    waking = perf.tracepoint_number("sched", "sched_waking")
     for kernel in (True, False):
         flags = _COMMON | (abi.ENABLE_ON_EXEC if on_exec else 0) | (0 if follow else abi.INHERIT_THREAD)
         flags |= 0 if kernel else abi.EXCLUDE_KERNEL
         try:
-            specs = _specs(interval_ns, flags, newtask if kernel else None)
+            specs = _specs(interval_ns, flags, newtask if kernel else None, waking if kernel else None)
             return Opened(perf.open_rings(tids, specs), interval_ns, kernel)
         except OSError as err:
             refusal = err
@@ -86,7 +90,7 @@ def open_events(tids: Sequence[int], interval_ns: int, *, on_exec: bool, follow:
     raise EngineRefused(_advice(refusal)) from refusal
 
 
-def _specs(interval_ns: int, flags: int, newtask: int | None) -> list[perf.EventSpec]:
+def _specs(interval_ns: int, flags: int, newtask: int | None, waking: int | None) -> list[perf.EventSpec]:
     stack_bytes = stack_bytes_for(interval_ns)
     specs = [
         _spec("clock", _clock_ring_bytes(interval_ns, stack_bytes), config=abi.SW_TASK_CLOCK, period=interval_ns,
@@ -105,6 +109,9 @@ def _specs(interval_ns: int, flags: int, newtask: int | None) -> list[perf.Event
                 sample_type=_WHO | abi.SAMPLE_ADDRESS | abi.SAMPLE_REGS_USER)
           for name, ring_bytes, config in (("fault", _FAULT_RING_BYTES, abi.SW_PAGE_FAULTS_MAJOR),
                                            ("touch", _TOUCH_RING_BYTES, abi.SW_PAGE_FAULTS)))]
+    if waking is not None:
+        specs.append(_spec("waking", _WAKING_RING_BYTES, kind=abi.TYPE_TRACEPOINT, config=waking, period=1, flags=flags,
+                           sample_type=_WHO | abi.SAMPLE_RAW))
     if newtask is not None:
         specs.append(_spec("birth", _BIRTH_RING_BYTES, kind=abi.TYPE_TRACEPOINT, config=newtask, period=1,
                            sample_type=_STACK | abi.SAMPLE_RAW, regs_user=REGS_USER_X86,

@@ -62,6 +62,12 @@ FAULT = Record(RECORD_SAMPLE, "fault", *_SAMPLE_HEAD[:5], Field("time", "<u8"), 
                Field("cpu", "<u4"), Field("res", "<u4"), Field("abi", "<u8"), Field("bp", "<u8"), Field("sp", "<u8"),
                Field("ip", "<u8"))
 
+# sched:sched_waking as a tracepoint's raw data: 8 bytes common to all, comm[16], pid, prio, target_cpu. The head names
+# the waker; ``woken`` is whom it woke. (Before Linux 5.14 a word more: such records are of another size and not used.)
+WAKING = Record(RECORD_SAMPLE, "waking", *_SAMPLE_HEAD, Field("raw_size", "<u4"), Field("common", "<u4"),
+                Field("common_pid", "<u4"), Field("comm", "<u4"), Field("comm_4", "<u4"), Field("comm_8", "<u4"),
+                Field("comm_12", "<u4"), Field("woken", "<u4"), Field("prio", "<u4"), Field("target_cpu", "<u4"))
+
 # Bodies behind the 8-byte header (before the trailer), as struct formats for the few records that come one by one.
 HEADER_FORMAT = struct.Struct("<IHH")  # type, misc, size
 LOST_FORMAT = struct.Struct("<QQ")  # id, lost

@@ -31,6 +31,7 @@ from collector.events import (
     Sites,
     Switches,
     Throttled,
+    Wakings,
 )
 from collector.experiment.recorder import Recorder
 from collector.session import sites
@@ -126,7 +127,9 @@ class Pipeline:
         departures = self._departures(batch.leaving, leaving, batch.sites)
         if len(periods.slot) or len(self.clocks.edges.slot):
             faults = self._faults(batch.faults)
-            spans = self.waiting.close(periods, self.clocks.edges, departures, faults, self._run_delays(periods))
+            woken_ns = self._woken_ns(periods, batch.wakings)
+            spans = self.waiting.close(periods, self.clocks.edges, departures, faults, woken_ns,
+                                       self._run_delays(periods, woken_ns == 0))
             self._write_spans(spans)
         self._settle_ended()
         self.model.forget_before(batch.until_ns)
@@ -356,11 +359,20 @@ class Pipeline:
         slot = self.model.slots(faults.tid, faults.pid, faults.time_ns)
         return PageFaults(slot, faults.time_ns, faults.address, faults.ip, faults.in_kernel)
 
-    def _run_delays(self, periods: Periods) -> tuple[Array, Array]:
-        """How much run_delay has grown for the threads that were blocked in these periods."""
+    def _woken_ns(self, periods: Periods, wakings: Wakings | None) -> Array:
+        """When the thread was woken in each period, 0 where unknown."""
         self.waiting.grow(self.clocks.n_slots)
+        if wakings is None:
+            none = np.zeros(0, dtype=np.int64)
+            return self.waiting.woken_ns(periods, none, none)
+        ours = self.model.known(wakings.tid)
+        tid, time_ns = wakings.tid[ours], wakings.time_ns[ours]
+        return self.waiting.woken_ns(periods, self.model.slots(tid, tid, time_ns), time_ns)
+
+    def _run_delays(self, periods: Periods, untold: Array) -> tuple[Array, Array]:
+        """How much run_delay has grown for the threads that were blocked in periods with an untold wake-up."""
         slots, grown = [], []
-        for slot in np.unique(periods.slot[periods.kind == Cut.OUT_BLOCKED]).tolist():
+        for slot in np.unique(periods.slot[untold & (periods.kind == Cut.OUT_BLOCKED)]).tolist():
             thread = self.model.threads[slot]
             delay_ns = self._run_delay(thread.process.pid, thread.tid) if thread.alive else None
             if delay_ns is not None:

@@ -149,6 +149,12 @@ class Model:
             result[rows] = np.array([slot for _, slot in lives])[np.maximum(at, 0)]
         return result
 
+    def known(self, tid: Array) -> Array:
+        """Which (n,) tids are or were threads of ours."""
+        unique, inverse = np.unique(tid, return_inverse=True)
+        found: Array = np.array([number in self._lives for number in unique.tolist()], dtype=bool)[inverse]
+        return found
+
     def epochs(self, pid: Array, time_ns: Array) -> tuple[Array, list[Epoch]]:
         """For each (n,) pid and time its epoch, as an index into the list returned."""
         unique, inverse = np.unique(pid, return_inverse=True)

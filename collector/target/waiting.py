@@ -9,9 +9,9 @@ A period off CPU lies between a switch-out and the next switch-in. Its states:
     running -----|--- blocked ---|-- wait ---|----- running
 
 *What for* is the Reason that came with the switch-out, and for page faults the record of the fault, made when it began
-or when it was completed, which says whose fault it was and whether the page held the code itself. *When woken* is not
-recorded; but the kernel keeps the sum of all waits of a thread (run_delay), and whatever of it is not explained by
-preemption was spent behind wake-ups.
+or when it was completed, which says whose fault it was and whether the page held the code itself. *When woken* is
+recorded where the user may see it. Where it is not, the kernel still keeps the sum of all waits of a thread
+(run_delay), and whatever of it is explained neither by preemption nor by known wake-ups was spent behind the others.
 
 Ticks: every thread and state has an account. A period adds its length; when the account passes multiples of the
 interval, so many ticks are due, at the end of that period and with its stack. So the sum of ticks differs from the true
@@ -101,6 +101,7 @@ class Waiting:
         self._reason = np.zeros(64, dtype=np.int8)
         self._ip = np.zeros(64, dtype=np.uint64)
         self._cpu = np.zeros(64, dtype=np.int32)
+        self._woken_ns = np.zeros(64, dtype=np.int64)  # the thread's last wake-up
         # The thread's last page fault: at which instruction, and the state that waiting for it is.
         self._fault_ip = np.zeros(64, dtype=np.uint64)
         self._fault_state = np.zeros(64, dtype=np.int8)
@@ -113,15 +114,30 @@ class Waiting:
             return
         more = max(n, 2 * len(self._uid)) - len(self._uid)
         for name in ("account_ns", "last_uid", "_uid", "_reason", "_ip", "_cpu", "_fault_ip", "_fault_state",
-                     "_unexplained_ns"):
+                     "_unexplained_ns", "_woken_ns"):
             old = getattr(self, name)
             setattr(self, name, np.concatenate([old, np.zeros((more, *old.shape[1:]), dtype=old.dtype)]))
 
-    def close(self, periods: Periods, edges: Edges, departures: Departures, faults: PageFaults,
+    def woken_ns(self, periods: Periods, slot: Array, time_ns: Array) -> Array:
+        """When the thread was woken in each period (p,), 0 where unknown; wake-ups are (w,) slots and times."""
+        before = self._woken_ns[periods.slot]
+        woken: Array = np.where((before >= periods.start_ns) & (before <= periods.end_ns), before, 0)
+        if len(slot) and len(woken):
+            order = np.lexsort((time_ns, slot))
+            slot, time_ns = slot[order], time_ns[order]
+            at = np.minimum(_first_at(slot, time_ns, periods.slot, periods.start_ns), len(slot) - 1)
+            hit = (slot[at] == periods.slot) & (time_ns[at] >= periods.start_ns) & (time_ns[at] <= periods.end_ns)
+            woken = np.where((woken == 0) & hit, time_ns[at], woken)
+        self._woken_ns[slot] = time_ns
+        woken[periods.kind != Cut.OUT_BLOCKED] = 0
+        return woken
+
+    def close(self, periods: Periods, edges: Edges, departures: Departures, faults: PageFaults, woken_ns: Array,
               run_delay_ns: tuple[Array, Array]) -> Spans:
         """The states of the periods that a batch closed.
 
-        ``edges`` are the batch's; ``run_delay_ns`` is (slots, how much each one's run_delay has grown).
+        ``edges`` are the batch's; ``woken_ns`` as told by the method of that name; ``run_delay_ns`` is (slots, how much
+        each one's run_delay has grown), at least of the threads with unknown wake-ups.
         """
         uid, reason, ip, cpu = self._departed(edges, departures)
         began, slot = periods.began, periods.slot
@@ -135,7 +151,7 @@ class Waiting:
         spans = self._states(periods, of_period(reason, self._reason), of_period(ip, self._ip), faults)
         stacks, cpus = of_period(uid, self._uid), of_period(cpu, self._cpu)
         self._remember(edges, uid, reason, ip, cpu)
-        return self._split(periods, spans, stacks, cpus, run_delay_ns)
+        return self._split(periods, spans, stacks, cpus, woken_ns, run_delay_ns)
 
     def still_waiting(self, slot: Array, kind: Array, since_ns: Array, now_ns: int) -> Spans:
         """What threads that are off CPU have waited so far: (n,) slots, the Cut each is behind, and since when."""
@@ -222,7 +238,7 @@ class Waiting:
                 tries.append((fault_state[inside], same))
         return tries[1:2] + tries[:1] + tries[2:]
 
-    def _split(self, periods: Periods, state: Array, uid: Array, cpu: Array,
+    def _split(self, periods: Periods, state: Array, uid: Array, cpu: Array, woken_ns: Array,
                run_delay_ns: tuple[Array, Array]) -> Spans:
         """Cuts the wait behind the wake-up off the blocked periods."""
         length = periods.end_ns - periods.start_ns
@@ -230,14 +246,16 @@ class Waiting:
         n_slots = len(self._uid)
         slots, grown = run_delay_ns
         self._unexplained_ns[slots] += grown
+        wait = np.where(woken_ns > 0, periods.end_ns - woken_ns, 0)
+        self._unexplained_ns -= np.bincount(periods.slot, np.where(blocked, wait, length), n_slots).astype(np.int64)
         known = np.zeros(n_slots, dtype=bool)
         known[slots] = True
-        explained = np.bincount(periods.slot[~blocked], length[~blocked], n_slots).astype(np.int64)
-        self._unexplained_ns[known] -= explained[known]
-        n_blocked = np.bincount(periods.slot[blocked], minlength=n_slots)
-        share = np.maximum(self._unexplained_ns, 0) // np.maximum(n_blocked, 1) * known
-        wait = np.where(blocked, np.minimum(share[periods.slot], length), 0)
-        self._unexplained_ns -= np.bincount(periods.slot, wait, n_slots).astype(np.int64)
+        untold = blocked & (woken_ns == 0)
+        n_untold = np.bincount(periods.slot[untold], minlength=n_slots)
+        share = np.maximum(self._unexplained_ns, 0) // np.maximum(n_untold, 1) * known
+        shared = np.where(untold, np.minimum(share[periods.slot], length), 0)
+        self._unexplained_ns -= np.bincount(periods.slot, shared, n_slots).astype(np.int64)
+        wait += shared
         late = wait > 0
         return Spans(np.concatenate([periods.slot, periods.slot[late]]),
                      np.concatenate([state, np.full(int(late.sum()), Microstate.WAIT_CPU)]),
@@ -280,10 +298,14 @@ def _of_fault(reason: Array, fault_state: Array, same: Array) -> Array:
 
 def _next_of(faults: PageFaults, slot: Array, time_ns: Array) -> Array:
     """Index of the first of the faults, which are sorted by slot and time, at or after each (slot, time)."""
+    return _first_at(faults.slot, faults.time_ns, slot, time_ns)
+
+
+def _first_at(slots: Array, times_ns: Array, slot: Array, time_ns: Array) -> Array:
+    """Index of the first of (slots, times), sorted and not empty, at or after each (slot, time)."""
     if not len(slot):
         return np.zeros(0, dtype=np.int64)
-    origin = min(int(faults.time_ns.min()), int(time_ns.min()))
-    shift = (max(int(faults.time_ns.max()), int(time_ns.max())) - origin + 1).bit_length()
-    found: Array = np.searchsorted((faults.slot << shift) + (faults.time_ns - origin),
-                                   (slot << shift) + (time_ns - origin))
+    origin = min(int(times_ns.min()), int(time_ns.min()))
+    shift = (max(int(times_ns.max()), int(time_ns.max())) - origin + 1).bit_length()
+    found: Array = np.searchsorted((slots << shift) + (times_ns - origin), (slot << shift) + (time_ns - origin))
     return found
