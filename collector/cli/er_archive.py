@@ -45,7 +45,9 @@ def run(argv: list[str]) -> int:
         raise UsageError("give one experiment; er_archive --help shows how")
     from collector.experiment.archive import archive
     from collector.experiment.reader import open_experiment
+    from collector.export.text import make_tolerant
 
+    make_tolerant(sys.stdout)
     report = archive(open_experiment(experiments[0]), options.choice, options.force, options.dry_run)
     for problem in report.problems:
         print(f"er_archive: {problem}", file=sys.stderr)

@@ -10,7 +10,9 @@ A column is as wide as its widest value or word. Names come from anywhere and ar
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Sequence
+from typing import TextIO
 
 from collector.report.metrics import Column, View
 from collector.report.tables import unpack_address
@@ -18,6 +20,12 @@ from collector.report.tables import unpack_address
 _GAP = 2
 _PERCENT_WIDTH = 6
 _HEADING_LINES = 3
+
+
+def make_tolerant(stream: TextIO) -> None:
+    """Let a stream whose encoding lacks a character write an escape instead of failing."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
 
 
 def printable(name: bytes) -> str:

@@ -100,13 +100,18 @@ class DataSet:
 
     def _resolved(self) -> list[Resolved]:
         parts = [part.resolve() for part in self._parts]
-        dependent = {path for path, loaded in self.objects.items() if loaded.is_order_dependent()}
-        n_look_ups = sum(part.n_look_ups_in(dependent) for part in self._parts) if dependent else 0
-        if not 0 < n_look_ups <= EXACT_LOOK_UPS_MAX:
+        dependent = {path: loaded for path, loaded in self.objects.items() if loaded.is_order_dependent()}
+        if not dependent:
             return parts
-        for path in dependent:
-            self.objects[path].forget()
-        return [part.resolve_exactly(dependent) for part in self._parts]
+        entangled = {}
+        for path, loaded in dependent.items():
+            loaded.forget()
+            asked = np.unique(np.concatenate([part.offsets_in(path) for part in self._parts]))
+            entangled[path] = loaded.table.entangled(asked)
+        work = [part.work_in(entangled) for part in self._parts]
+        if sum(one.n_look_ups for one in work) > EXACT_LOOK_UPS_MAX:
+            return parts
+        return [part.resolve_exactly(one) for part, one in zip(self._parts, work, strict=True)]
 
     def _load_object(self, path: bytes, text_size: int, experiment: Experiment) -> LoadedObject | None:
         """The load object mapped as ``path``; it comes into being with its first text (``text_size`` above 0)."""

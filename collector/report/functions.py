@@ -100,6 +100,12 @@ class FunctionTable:
         self._recent: dict[int, tuple[int, Function]] = {}
         self.is_order_dependent = False
 
+    def renewed(self) -> FunctionTable:
+        """The table as if nothing had been asked; symbols remain the same functions."""
+        fresh = FunctionTable(self._table, self.name, self._number, self._demangle)
+        fresh._made = self._made
+        return fresh
+
     def find(self, file_offset: int) -> Function:
         """The function at ``file_offset``; there always is one."""
         place = (file_offset >> _CACHE_SHIFT) % _CACHE_PLACES
@@ -122,6 +128,22 @@ class FunctionTable:
         function = self.find(file_offset)
         self._recent[place] = (file_offset, function)
         return function
+
+    def entangled(self, offsets: I8) -> I8:
+        """Those of ``offsets`` (all that will be asked for) whose look-ups may bear on an answer behind the text.
+
+        Besides the offsets behind the text: those in holes, because filling them moves what comes behind, and those
+        that drive the others out of the reader's two tables of last answers. Before the first look-up.
+        """
+        starts, ends = np.array(self._offsets, np.int64), np.array(self._ends, np.int64)
+        behind = offsets >= self._table.text_size
+        below = np.searchsorted(starts, offsets, side="right") - 1
+        in_hole = (below < 0) | (offsets >= ends[below]) if len(starts) else np.ones(len(offsets), bool)
+        answers = (offsets >> _CACHE_SHIFT) % _CACHE_PLACES
+        shares_answer = np.isin(answers, answers[behind])
+        recent = (offsets >> _RECENT_SHIFT) % _RECENT_PLACES
+        shares_recent = np.isin(recent, recent[behind | shares_answer])
+        return offsets[behind | in_hole | shares_answer | shares_recent]
 
     def _search(self, file_offset: int) -> tuple[int, int]:
         left, right = 0, len(self._offsets) - 1

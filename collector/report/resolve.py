@@ -11,7 +11,7 @@ nevertheless: the map is written by polling, samples are exact.
 Looking every pc up once is enough unless an object's answers depend on what was asked before (``functions``: holes at
 the end of an object, where libc has its memcpy). Then the same stack may mean different functions at different
 times, and only looking up every frame of every packet in order gives gprofng's answers; so that is what we do, for
-the frames in such objects, up to ``EXACT_LOOK_UPS_MAX`` of them.
+those frames in such objects that matter, up to ``EXACT_LOOK_UPS_MAX`` of them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ U8 = npt.NDArray[np.uint64]
 Bool = npt.NDArray[np.bool_]
 Packets = npt.NDArray[Any]
 
-EXACT_LOOK_UPS_MAX = 2_000_000
+EXACT_LOOK_UPS_MAX = 5_000_000
 DYNAMIC_FUNCTIONS = b"DYNAMIC_FUNCTIONS"
 MODES_TEXT = 5
 TOTAL_FUNCTION, UNKNOWN_FUNCTION, TRUNCATED_FUNCTION, FAILED_FUNCTION = range(4)
@@ -101,7 +101,7 @@ class LoadedObject:
 
     def forget(self) -> None:
         """Begin anew, as if nothing had been asked."""
-        self._table = None
+        self._table = self.table.renewed()
 
     def _read_symbols(self) -> SymbolTable:
         if self.file is not None:
@@ -172,11 +172,19 @@ class Resolved:
 
 
 @dataclass(frozen=True)
+class Work:
+    """For each distinct stack what is looked up, leaf first: (position, how, file offset); and how often in all."""
+
+    todo: list[list[tuple[int, Callable[[int], Function], int]]]
+    n_look_ups: int
+
+
+@dataclass(frozen=True)
 class _Frames:
     """The distinct (stack, epoch) pairs, in order of first appearance, and the pcs of their frames.
 
-    ``of_packet`` (packets): the pair of each packet. ``rows`` (n): its stack. ``pcs``, ``mapped``, ``file_offset`` per
-    frame; ``offsets`` (n + 1).
+    ``of_packet`` (packets): the pair of each packet. ``rows`` (n): its stack. ``offsets`` (n + 1). Per frame: ``pcs``,
+    ``epochs``, and ``mapped``: where in the address space, -1: nowhere.
     """
 
     of_packet: I8
@@ -208,29 +216,40 @@ class Part:
         weights = weights_of(frames.of_packet, self.packets, self.experiment, len(frames.rows))
         return self._finished(frames.rows, frames.offsets, self._instructions, weights)
 
-    def n_look_ups_in(self, objects: Set[bytes]) -> int:
-        """How many frames all packets together have in these objects."""
-        inside = self._frames_in(objects)
-        per_stack = np.add.reduceat(np.append(inside, 0), self._frames.offsets[:-1]) if len(inside) else np.zeros(0)
-        per_stack = np.where(np.diff(self._frames.offsets) > 0, per_stack, 0) if len(inside) else per_stack
-        return int(np.bincount(self._frames.of_packet, minlength=len(per_stack))[:len(per_stack)] @ per_stack)
+    def offsets_in(self, path: bytes) -> I8:
+        """The distinct file offsets of all frames in an object."""
+        return np.unique(self._file_offsets[self._frames_in({path})])
 
-    def resolve_exactly(self, objects: Set[bytes]) -> Resolved:
-        """As ``resolve``, but the frames in ``objects`` are looked up for every packet, in the packets' order."""
+    def work_in(self, objects: dict[bytes, I8]) -> Work:
+        """What must be looked up packet by packet: the frames in ``objects`` whose file offsets are given there."""
+        frames = self._frames
+        todo: list[list[tuple[int, Callable[[int], Function], int]]] = [[] for _ in frames.rows]
+        owner = np.repeat(np.arange(len(frames.rows)), np.diff(frames.offsets))
+        wanted = np.zeros(len(frames.pcs), bool)
+        for path, offsets in objects.items():
+            wanted |= self._frames_in({path}) & np.isin(self._file_offsets, offsets)
+        for at in np.flatnonzero(wanted).tolist():
+            pair = int(owner[at])
+            look_up = self._objects[self._mapped[frames.mapped[at]].path].table.find_again
+            todo[pair].append((at - int(frames.offsets[pair]), look_up, int(self._file_offsets[at])))
+        lengths = np.array([len(one) for one in todo], np.int64)
+        return Work(todo, int(lengths[frames.of_packet].sum()) if len(frames.of_packet) else 0)
+
+    def resolve_exactly(self, work: Work) -> Resolved:
+        """As ``resolve``, but what is in ``work`` is looked up for every packet, in the packets' order."""
         frames, code = self._frames, self._code
-        work = self._work_in(objects)
         variants: dict[tuple[int, tuple[Function, ...]], int] = {}
         of_packet = np.zeros(len(frames.of_packet), np.int64)
         nothing: tuple[Function, ...] = ()
         for packet, pair in enumerate(frames.of_packet.tolist()):
-            todo = work[pair]
+            todo = work.todo[pair]
             found = tuple([look_up(file_offset) for _, look_up, file_offset in todo]) if todo else nothing
             of_packet[packet] = variants.setdefault((pair, found), len(variants))
         pairs = np.array([pair for pair, _ in variants], np.int64)
         source, offsets = frames_of(pairs, frames.offsets)
         instructions = self._instructions[source]
         for number, (pair, found) in enumerate(variants):
-            for (at, _, file_offset), function in zip(work[pair], found, strict=True):
+            for (at, _, file_offset), function in zip(work.todo[pair], found, strict=True):
                 instructions[offsets[number] + at] = code.at(function, file_offset)
         weights = weights_of(of_packet, self.packets, self.experiment, len(variants))
         return self._finished(frames.rows[pairs], offsets, instructions, weights)
@@ -287,17 +306,11 @@ class Part:
         is_in = np.array([mapped.path in objects and mapped.function < 0 for mapped in self._mapped] + [False], bool)
         return np.asarray(is_in[self._frames.mapped], bool)
 
-    def _work_in(self, objects: Set[bytes]) -> list[list[tuple[int, Callable[[int], Function], int]]]:
-        """For each distinct stack what is to be looked up, leaf first: (position, how, file offset)."""
-        frames = self._frames
-        work: list[list[tuple[int, Callable[[int], Function], int]]] = [[] for _ in frames.rows]
-        owner = np.repeat(np.arange(len(frames.rows)), np.diff(frames.offsets))
-        for at in np.flatnonzero(self._frames_in(objects)).tolist():
-            mapped, pair = self._mapped[frames.mapped[at]], int(owner[at])
-            look_up = self._objects[mapped.path].table.find_again
-            work[pair].append((at - int(frames.offsets[pair]), look_up,
-                               int(frames.pcs[at]) - mapped.vaddr + mapped.file_offset))
-        return work
+    @cached_property
+    def _file_offsets(self) -> I8:
+        """The offset of every frame in its file; nonsense where there is none."""
+        shift = np.array([m.file_offset - m.vaddr for m in self._mapped] + [0], np.int64)
+        return self._frames.pcs.astype(np.int64) + shift[self._frames.mapped]
 
     def _finished(self, rows: I8, offsets: I8, instructions: I8, weights: I8) -> Resolved:
         """Without what is no frame, and with the marker of an incomplete stack as its root."""

@@ -28,7 +28,8 @@ def recorded(tmp_path: Path, need: Callable[[str, str], str]) -> Iterator[tuple[
     programs = []
     for number in range(2):
         source, program = tmp_path / f"p{number}.c", tmp_path / f"p{number}"
-        source.write_text(f"static int spin{number}(int n) {{ return n; }}\nint main(int n) {{ return spin{number}(n); }}\n")
+        source.write_text(f"static int spin{number}(int n) {{ return n; }}\n"
+                          f"int main(int n) {{ return spin{number}(n); }}\n")
         subprocess.run([need("gcc", "gcc"), "-O0", "-g", "-nostdlib", "-shared", "-o", program, source], check=True)
         programs.append(program)
     path = tmp_path / "a.1.er"

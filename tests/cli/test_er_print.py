@@ -477,6 +477,14 @@ def test_hostile_names_are_printed_as_one_line(tmp_path: Path, need: Callable[[s
         assert shown in text
 
 
+def test_a_terminal_that_lacks_a_letter_gets_an_escape(begin: Callable[..., Recorder],
+                                                       er_print: Callable[..., Any]) -> None:
+    recorder = begin("gr\u00fc\u00df.1.er")
+    done = er_print("-experiment_list", recorder.path, env=os.environ | {"PYTHONIOENCODING": "ascii"})
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "gr\\xfc\\xdf.1.er" in done.stdout
+
+
 # --- settings and errors --------------------------------------------------------------------------
 
 
