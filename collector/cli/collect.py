@@ -23,7 +23,7 @@ from collector.errors import UsageError
 from collector.session.options import ARCHIVE_CHOICES, ENGINES, MAX_COMMENTS, Options
 
 _SHORT = "p:o:O:d:g:C:A:a:S:F:nvVh"
-_LONG = ["help", "version", "engine="]
+_LONG = ["help", "version", "engine=", "wait-descendants"]
 
 USAGE = f"""\
 usage: collect [options] program [arguments]
@@ -43,7 +43,9 @@ er_print and `gprofng display text` read.
   -A, -a on|off|ldobjects|usedldobjects|src|usedsrc|all
                               what to copy into the experiment's archives at the end (default on: load objects)
   -S on|off|SECONDS           period of the overview samples (default on: 1 s)
-  -F on|off                   follow descendants (for now the founder alone is recorded)
+  -F on|off|=REGEX            record descendants (default on), the founder alone, or those whose lineage or program
+                              REGEX matches
+  --wait-descendants          end when the last descendant has ended, not with the founder
   --engine auto|perf          how samples are taken
   -n                          dry run: print what would happen and do nothing
   -v                          say more; with -v, what is recorded and how
@@ -109,7 +111,11 @@ def _with(options: Options, option: str, value: str) -> Options:
         case "-S":
             return replace(options, sample_period_s=_sample_period(value))
         case "-F":
-            return replace(options, follow=_one_of(option, value, ("on", "off")))
+            from collector.session.follow import checked
+
+            return replace(options, follow=checked(value))
+        case "--wait-descendants":
+            return replace(options, wait_descendants=True)
         case "--engine":
             return replace(options, engine=_one_of(option, value, ENGINES))
         case "-n":

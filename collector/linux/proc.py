@@ -84,7 +84,7 @@ def process_usage(pid: int) -> ProcessUsage | None:
         switches = [int(n) for n in re.findall(rb"ctxt_switches:\s*(\d+)", _read(f"/proc/{pid}/status"))]
     except (OSError, ValueError):
         return None
-    if len(stat) < 13 or stat[0] in (b"Z", b"X") or len(switches) < 2:
+    if len(stat) < 13 or len(switches) < 2:
         return None
     io = _io(pid)
     return ProcessUsage(int(stat[7]), int(stat[9]), switches[0], switches[1], io.get("syscr", 0) + io.get("syscw", 0),

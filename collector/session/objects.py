@@ -34,6 +34,7 @@ class Objects:
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
         self.unreadable: dict[bytes, str] = {}  # path: why
+        self.symbols: dict[int, elf.Symbols] = {}  # of those that have been asked for
         self.by_number: dict[int, elf.LoadObject] = {}
         self._known: dict[tuple[int, int, bytes], Known] = {}
 

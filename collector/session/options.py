@@ -25,6 +25,7 @@ class Options:
     archive: str = "on"
     sample_period_s: int = 1
     follow: str = "on"
+    wait_descendants: bool = False
     engine: str = "auto"
     dry_run: bool = False
     verbose: bool = False

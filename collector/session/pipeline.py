@@ -12,7 +12,6 @@ Each step works on whole arrays; Python loops run over changes, images and threa
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -33,14 +32,16 @@ from collector.events import (
     Throttled,
     Wakings,
 )
-from collector.experiment.recorder import Recorder
+from collector.experiment.recorder import Usage
+from collector.linux import proc
 from collector.session import sites
+from collector.session.births import Makings
+from collector.session.experiments import Experiments, Recorded
 from collector.session.objects import VDSO, Objects, is_file
-from collector.session.placing import FAILED_MARK, TRUNCATED_MARK, Placed, joined, place
+from collector.session.placing import FAILED_MARK, TRUNCATED_MARK, Placed, interned, joined, unwound
 from collector.session.tally import Tally
 from collector.target.microstate import Cut, Periods, ThreadClocks
 from collector.target.model import Model
-from collector.target.process import Image, Process
 from collector.target.space import Mapping
 from collector.target.waiting import N_STATES, Departures, Microstate, PageFaults, Spans, Waiting, settle
 from collector.unwind.table import Tables
@@ -50,21 +51,7 @@ assert [Mode.USER, Mode.SYSTEM_CALL, Mode.TRAP] == [0, 1, 2]
 _IP, _SP, _BP = 16, 7, 6  # columns of a sample's registers
 
 RunDelay = Callable[[int, int], int | None]
-
-
-@dataclass(slots=True, eq=False)
-class Recorded:
-    """An image that is recorded: its experiment and what has been written to it."""
-
-    image: Image
-    recorder: Recorder
-    state_ticks: Array = field(default_factory=lambda: np.zeros(N_STATES, dtype=np.int64))
-    waited_ns: Array = field(default_factory=lambda: np.zeros(N_STATES, dtype=np.int64))  # exact, by state
-    ended_cpu_ns: int = 0  # of threads that have ended
-    # Time of ended threads that no tick stands for yet, by state; running time as USER.
-    pool_ns: Array = field(default_factory=lambda: np.zeros(N_STATES, dtype=np.int64))
-    last: tuple[int, int, int, int] | None = None  # tid, cpu, uid, state of the last sample
-    n_threads: int = 0
+UsageOf = Callable[[Recorded, int], Usage]
 
 
 class LastSample:
@@ -94,34 +81,35 @@ class LastSample:
 class Pipeline:
     """Feeds on batches.
 
-    ``recorder_for`` gives the experiment of an image, or None where it is not to be recorded; ``run_delay`` the time
-    that a thread (pid, tid) has waited for a CPU in its life, or None where that cannot be had.
+    ``run_delay`` is the time that a thread (pid, tid) has waited for a CPU in its life, or None where that cannot be
+    had; ``usage_of`` what an image had used at a time.
     """
 
-    def __init__(self, interval_ns: int, recorder_for: Callable[[Process, Image], Recorder | None],
-                 run_delay: RunDelay, tally: Tally) -> None:
+    def __init__(self, interval_ns: int, experiments: Experiments, run_delay: RunDelay, usage_of: UsageOf,
+                 tally: Tally) -> None:
         self.interval_ns = interval_ns
+        self.experiments = experiments
         self.clocks = ThreadClocks(interval_ns)
         self.waiting = Waiting(interval_ns)
         self.model = Model(self.clocks)
         self.tables = Tables()
         self.objects = Objects(self.tables)
         self.tally = tally
-        self.recorded: dict[int, Recorded] = {}  # by image number
-        self._recorders: dict[int, Recorder] = {}  # the same, for placing
-        self._recorder_for = recorder_for
+        self.total_cpu_ns = 0  # exact running time of all threads that have ended
         self._run_delay = run_delay
+        self._usage_of = usage_of
         self._delay_seen: dict[int, int] = {}  # by slot
         self._sites = sites.SiteTable()
         self._last = LastSample()
         self._ending: Array = np.zeros(0, dtype=np.int64)
+        self._carry_ns: Array = np.zeros(N_STATES, dtype=np.int64)  # of ended images, less than a tick in each state
 
     def feed(self, batch: Batch) -> None:
         """Takes one batch; afterwards its arrays are not needed any more."""
         for change in batch.changes:
             _APPLY[type(change)](self, change)
         periods = self._advance(batch.switches).off_cpu()
-        clock, leaving = self._place(batch.clock, batch.leaving)
+        clock, leaving = self._place(batch)
         if batch.clock is not None and clock is not None:
             self._write_clock(batch.clock, clock)
         departures = self._departures(batch.leaving, leaving, batch.sites)
@@ -132,11 +120,13 @@ class Pipeline:
                                        self._run_delays(periods, woken_ns == 0))
             self._write_spans(spans)
         self._settle_ended()
+        self._close_ended()
         self.model.forget_before(batch.until_ns)
 
     def flush_waiting(self, now_ns: int) -> None:
         """Gives threads that are off CPU their ticks so far, up to ``now_ns``, which no batch may have passed."""
-        slots = np.array([slot for process in self.model.processes.values() if process.image.number in self.recorded
+        slots = np.array([slot for process in self.model.processes.values()
+                          if process.image.number in self.experiments.recorders
                           for slot in process.threads.values()], dtype=np.int64)
         kind, since = self.clocks.kind[slots], self.clocks.since_ns[slots]
         off = np.isin(kind, (Cut.OUT_BLOCKED, Cut.OUT_PREEMPTED, Cut.BORN)) & (since < now_ns)
@@ -155,16 +145,10 @@ class Pipeline:
         self._settle_ended()
         self.tally.n_guessed_faults = self.waiting.n_guessed
         self.tally.n_impossible = self.clocks.n_impossible
-        unsampled_ns = sum(int(recorded.pool_ns[Microstate.USER])
-                           for recorded in self._all_recorded() if recorded.last is None)
+        self._close_ended()
         # Less than one interval altogether is what any clock rounds away.
-        self.tally.unsampled_ns = unsampled_ns if unsampled_ns >= self.interval_ns else 0
-
-    def begin(self, process: Process) -> None:
-        """Starts recording the process's present image, if it is to be recorded."""
-        recorder = self._recorder_for(process, process.image)
-        if recorder is not None:
-            self._record(process.image, Recorded(process.image, recorder))
+        carry_ns = int(self._carry_ns[Microstate.USER])
+        self.tally.unsampled_ns = carry_ns if carry_ns >= self.interval_ns else 0
 
     def usage_ns(self, recorded: Recorded, time_ns: int) -> list[int]:
         """Exact time in each state of all threads of an image so far; CPU states in the proportion of their ticks."""
@@ -189,13 +173,27 @@ class Pipeline:
     # -- changes
 
     def _on_fork(self, change: Forked) -> None:
-        thread = self.model.forked(change)
-        if change.pid != change.parent_pid:
-            self.begin(thread.process)
-        self._started(thread.process, change.tid, change.time_ns)
+        is_process = change.pid != change.parent_pid
+        if is_process and not self.experiments.follow.descendants:
+            return
+        parent = self.model.processes.get(change.parent_pid)
+        maker = self.experiments.by_image.get(parent.image.number) if parent else None
+        process = self.model.forked(change).process
+        recorded = self.experiments.by_image.get(process.image.number)
+        if is_process and recorded is None:
+            process.image.comm, process.image.path = (parent.image.comm, parent.image.path) if parent else (b"", b"")
+            recorded = self.experiments.forked(maker, process.image)
+            for mapping in process.space.mappings:
+                self._write_mapping(recorded, change.time_ns, mapping)
+        if recorded is not None:
+            recorded.thread_started(change.tid, change.time_ns, process.image.comm)
 
     def _on_exit(self, change: Exited) -> None:
-        self.model.exited(change)
+        thread = self.model.exited(change)
+        if thread is not None and not thread.process.threads:
+            recorded = self.experiments.by_image.get(thread.image.number)
+            if recorded is not None:
+                self.experiments.end(recorded, change.time_ns)
 
     def _on_rename(self, change: Renamed) -> None:
         slot = self.model.slot_of(change.tid, change.time_ns)
@@ -203,31 +201,37 @@ class Pipeline:
             self.model.threads[slot].name = change.comm
 
     def _on_exec(self, change: Executed) -> None:
+        slot = self.model.slot_of(change.pid, change.time_ns)
         process, old = self.model.executed(change)
-        before = self.recorded.get(old.number)
-        if before is not None:
-            # The founder alone is recorded, and goes on in its experiment under its new image.
+        if slot is not None and slot in self._delay_seen:
+            self._delay_seen[process.threads[change.pid]] = self._delay_seen[slot]
+        before = self.experiments.by_image.get(old.number)
+        if before is not None and not self.experiments.follow.descendants:
             for mapping in process.epochs[-2].space.mappings if len(process.epochs) > 1 else ():
-                before.recorder.unmapped(change.time_ns, mapping.start, mapping.end - mapping.start)
-            before.image = process.image
-            self._record(process.image, before)
+                before.tell("unmapped", change.time_ns, mapping.start, mapping.end - mapping.start)
+            self.experiments.go_on(before, process.image)
+        elif before is not None and before.parent is None and before.n_threads == 0:
+            self.experiments.go_on(before, process.image)  # the exec by which the founder became itself
+            before.thread_started(change.pid, change.time_ns, change.comm)
         else:
-            self.begin(process)
-            self._started(process, change.pid, change.time_ns)
+            recorded = self.experiments.executed(before, process.image, change.time_ns)
+            recorded.arguments = self._arguments_of(change)
+            recorded.thread_started(change.pid, change.time_ns, change.comm)
 
     def _on_map(self, change: Mapped) -> None:
         process = self.model.processes.get(change.pid)
         if process is None:
             return
         known, bias = self.objects.place(change)
-        if known.object is not None and change.path != VDSO and not process.space.mappings:
-            process.image.bits = known.object.word_size * 8
+        if not process.space.mappings and change.path != VDSO:
+            process.image.path = change.path
+            process.image.bits = known.object.word_size * 8 if known.object is not None else process.image.bits
         mapping = Mapping(change.start, change.start + change.size, change.file_offset, change.path, known.number, bias)
         space, _ = process.space.map(mapping)
         process.enter(change.time_ns, process.image, space)
-        recorded = self.recorded.get(process.image.number)
+        recorded = self.experiments.by_image.get(process.image.number)
         if recorded is not None:
-            self._write_mapping(recorded.recorder, change.time_ns, mapping)
+            self._write_mapping(recorded, change.time_ns, mapping)
 
     def _on_loss(self, change: RecordsLost) -> None:
         self.tally.lost(change.source, change.count)
@@ -235,28 +239,17 @@ class Pipeline:
     def _on_throttle(self, change: Throttled) -> None:
         self.tally.n_throttled += 1
 
-    def _started(self, process: Process, tid: int, time_ns: int) -> None:
-        recorded = self.recorded.get(process.image.number)
-        if recorded is not None:
-            recorded.n_threads += 1
-            recorded.recorder.thread_started(tid, time_ns, process.image.comm)
-
-    def _record(self, image: Image, recorded: Recorded) -> None:
-        self.recorded[image.number] = recorded
-        self._recorders[image.number] = recorded.recorder
-
-    def _all_recorded(self) -> list[Recorded]:
-        return list({id(recorded): recorded for recorded in self.recorded.values()}.values())
-
-    def _write_mapping(self, recorder: Recorder, time_ns: int, mapping: Mapping) -> None:
+    def _write_mapping(self, recorded: Recorded, time_ns: int, mapping: Mapping) -> None:
+        if recorded.recorder is None and not recorded.followed:
+            return
         size = mapping.end - mapping.start
         if mapping.path == VDSO:
-            recorder.function_mapped(time_ns, mapping.start, size, VDSO, self._symbols(mapping))
+            recorded.tell("function_mapped", time_ns, mapping.start, size, VDSO, self._symbols(mapping))
         elif is_file(mapping.path):
-            recorder.segment_mapped(time_ns, mapping.start, size, mapping.file_offset, mapping.path)
+            recorded.tell("segment_mapped", time_ns, mapping.start, size, mapping.file_offset, mapping.path)
         else:
             name = mapping.path if mapping.path.startswith(b"[") else b"[anonymous code]"
-            recorder.function_mapped(time_ns, mapping.start, size, name)
+            recorded.tell("function_mapped", time_ns, mapping.start, size, name)
 
     def _symbols(self, mapping: Mapping) -> list[tuple[int, int, bytes]]:
         """The functions of a load object at their run-time addresses: (start, size, name), one per address."""
@@ -287,26 +280,32 @@ class Pipeline:
         order = np.lexsort((time_ns, rank))
         return self.clocks.advance(slot[order], time_ns[order], cut[order])
 
-    def _place(self, clock: ClockSamples | None, leaving: ClockSamples | None) -> tuple[Placed | None, Placed | None]:
-        """Both kinds of samples in one unwinding."""
-        both = joined(clock, leaving)
-        if both is None:
-            return None, None
-        placed = place(both, self.model, self.tables, self._recorders, self.tally)
+    def _place(self, batch: Batch) -> tuple[Placed | None, Placed | None]:
+        """The stacks of the batch's clock samples and departures; with all others in one unwinding.
+
+        In between, the processes that were made are named, now that the stacks of their makers are known.
+        """
+        parts = [batch.clock, batch.leaving, batch.births.makers if batch.births else None]
+        some = [part for part in parts if part is not None]
+        frames = unwound(joined(some), self.model, self.tables, self.tally) if some else None
         self._last.grow(self.clocks.n_slots)
         self.waiting.grow(self.clocks.n_slots)
-        n = len(clock.time_ns) if clock is not None else 0
-        return (Placed(placed.slot[:n], placed.image[:n], placed.uid[:n]),
-                Placed(placed.slot[n:], placed.image[n:], placed.uid[n:]))
+        ends = np.cumsum([len(part.time_ns) if part is not None else 0 for part in parts]).tolist()
+        makings = Makings(self.objects, batch.births, frames[ends[1]:ends[2]] if frames else None)
+        self.experiments.open_pending(makings.of)
+        if frames is None:
+            return None, None
+        return (interned(frames[:ends[0]], self.experiments.recorders),
+                interned(frames[ends[0]:ends[1]], self.experiments.recorders))
 
     def _write_clock(self, clock: ClockSamples, placed: Placed) -> None:
         ticks = self.clocks.ticks_of_samples(placed.slot, clock.time_ns)
         state = _STATE_OF_MODE[clock.mode]
         self.tally.n_samples += len(ticks)
         for number in np.unique(placed.image).tolist():
-            recorded = self.recorded.get(number)
-            rows = np.flatnonzero((placed.image == number) & (ticks > 0))
-            if recorded is not None and len(rows):
+            recorded = self.experiments.by_image.get(number)
+            rows = np.flatnonzero((placed.image == number) & (ticks > 0) & (placed.uid != 0))
+            if recorded is not None and recorded.recorder is not None and len(rows):
                 recorded.recorder.clock(clock.tid[rows], clock.cpu[rows], clock.time_ns[rows], placed.uid[rows],
                                         state[rows], ticks[rows])
                 recorded.state_ticks += np.bincount(state[rows], ticks[rows], N_STATES).astype(np.int64)
@@ -327,6 +326,7 @@ class Pipeline:
             self._sites.learn(sites.keys(placed.slot, placed.image, regs[:, _IP], regs[:, _SP], regs[:, _BP]),
                               placed.uid, leaving.mode)
             self._last.set(placed, leaving.cpu)
+            self._note_last(leaving, placed)
             known = Departures(placed.slot, leaving.time_ns, placed.uid, leaving.mode, regs[:, _IP], leaving.cpu)
         n_out = int(np.count_nonzero(np.isin(self.clocks.edges.cut, (Cut.OUT_BLOCKED, Cut.OUT_PREEMPTED))))
         if seen is None or n_out <= len(known.slot):
@@ -336,17 +336,27 @@ class Pipeline:
         return Departures(*(np.concatenate([getattr(others, name), getattr(known, name)])
                             for name in Departures.__slots__))
 
+    def _note_last(self, leaving: ClockSamples, placed: Placed) -> None:
+        """The last departure of images that no clock sample has met yet stands for them."""
+        for number in np.unique(placed.image).tolist():
+            recorded = self.experiments.by_image.get(number)
+            if recorded is not None and recorded.last is None:
+                row = int(np.flatnonzero(placed.image == number)[-1])
+                if placed.uid[row]:
+                    recorded.last = (int(leaving.tid[row]), int(leaving.cpu[row]), int(placed.uid[row]),
+                                     int(Microstate.USER))
+
     def _at_sites(self, seen: Sites) -> Departures:
         slot = self.model.slots(seen.tid, seen.pid, seen.time_ns)
         index, epochs = self.model.epochs(seen.pid, seen.time_ns)
         image = np.array([epoch.image.number for epoch in epochs], dtype=np.int64)[index]
         uid, reason = self._sites.find(sites.keys(slot, image, seen.ip, seen.sp, seen.bp))
         for number in np.unique(image[uid == 0]).tolist():
-            recorded = self.recorded.get(number)
-            if recorded is not None:
+            recorder = self.experiments.recorders.get(number)
+            if recorder is not None:
                 rows = np.flatnonzero((uid == 0) & (image == number))
                 leaf = np.stack([seen.ip[rows], np.full(len(rows), TRUNCATED_MARK)], axis=1)
-                uid[rows] = recorded.recorder.frames.intern(leaf, np.full(len(rows), 2))
+                uid[rows] = recorder.frames.intern(leaf, np.full(len(rows), 2))
                 self.tally.n_unknown_sites += len(rows)
         self.waiting.grow(self.clocks.n_slots)
         self._last.grow(self.clocks.n_slots)
@@ -387,20 +397,21 @@ class Pipeline:
             return
         self._last.grow(self.clocks.n_slots)
         self.waiting.grow(self.clocks.n_slots)
-        image = np.array([self.model.threads[slot].image.number for slot in range(self.clocks.n_slots)],
-                         dtype=np.int64)[spans.slot]
-        tids = np.array([thread.tid for thread in self.model.threads], dtype=np.int64)
+        slots, inverse = np.unique(spans.slot, return_inverse=True)
+        threads = [self.model.threads[slot] for slot in slots.tolist()]
+        image = np.array([thread.image.number for thread in threads], dtype=np.int64)[inverse]
+        tid = np.array([thread.tid for thread in threads], dtype=np.int64)[inverse]
         ticks = self.waiting.ticks(spans)
         for number in np.unique(image).tolist():
-            recorded = self.recorded.get(number)
-            if recorded is None:
+            recorded = self.experiments.by_image.get(number)
+            if recorded is None or recorded.recorder is None:
                 continue
             mine = image == number
             recorded.waited_ns += np.bincount(spans.state[mine], spans.length_ns[mine], N_STATES).astype(np.int64)
             rows = np.flatnonzero(mine & (ticks > 0))
             if len(rows):
                 uid = self._stacks_for(recorded, spans.slot[rows], spans.uid[rows])
-                recorded.recorder.clock(tids[spans.slot[rows]], spans.cpu[rows], spans.end_ns[rows], uid,
+                recorded.recorder.clock(tid[rows], spans.cpu[rows], spans.end_ns[rows], uid,
                                         spans.state[rows].astype(np.int32), ticks[rows],
                                         exact_ns=spans.length_ns[rows])
                 recorded.state_ticks += np.bincount(spans.state[rows], ticks[rows], N_STATES).astype(np.int64)
@@ -414,10 +425,14 @@ class Pipeline:
         own = self._last.image[slot] == recorded.image.number
         uid = np.where(unknown & own, self._last.uid[slot], uid)
         if (uid == 0).any():
-            failed = recorded.recorder.frames.intern(np.full((1, 1), FAILED_MARK), np.ones(1, dtype=np.int64))
-            uid = np.where(uid == 0, failed, uid)
+            uid = np.where(uid == 0, self._no_stack(recorded), uid)
         self.tally.n_borrowed_stacks += int(np.count_nonzero(unknown))
         return uid
+
+    def _no_stack(self, recorded: Recorded) -> Array:
+        """The stack (1,) that says that none was had."""
+        assert recorded.recorder is not None
+        return recorded.recorder.frames.intern(np.full((1, 1), FAILED_MARK), np.ones(1, dtype=np.int64))
 
     # -- ends
 
@@ -427,10 +442,11 @@ class Pipeline:
         self.waiting.grow(self.clocks.n_slots)
         for slot in self._ending.tolist():
             self._delay_seen.pop(slot, None)
-            recorded = self.recorded.get(self.model.threads[slot].image.number)
-            if recorded is None:
+            recorded = self.experiments.by_image.get(self.model.threads[slot].image.number)
+            if recorded is None or recorded.recorder is None:
                 continue
             recorded.ended_cpu_ns += int(self.clocks.cpu_ns[slot])
+            self.total_cpu_ns += int(self.clocks.cpu_ns[slot])
             owed_ns = self.waiting.take_account(slot)
             owed_ns[Microstate.USER] = self.clocks.residue_ns(slot)
             ticks = settle(owed_ns, recorded.pool_ns, self.interval_ns)
@@ -452,8 +468,34 @@ class Pipeline:
             return
         self._write_ticks(recorded, stack, int(self.clocks.since_ns[slot]), ticks)
 
+    def _close_ended(self) -> None:
+        """Ends the experiments of images that are over.
+
+        What is left of their pools, less than a tick for each state, is carried from one to the next: one of many that
+        are too short for a tick of their own gets the tick of all.
+        """
+        for recorded in self.experiments.ended():
+            if recorded.recorder is None:
+                continue
+            self._carry_ns += recorded.pool_ns
+            recorded.pool_ns[:] = 0
+            for state in np.flatnonzero(self._carry_ns >= self.interval_ns).tolist():
+                ticks = int(self._carry_ns[state] // self.interval_ns)
+                self._carry_ns[state] -= ticks * self.interval_ns
+                tid, cpu, uid, _ = recorded.last or (recorded.image.pid, 0, int(self._no_stack(recorded)[0]), state)
+                self._write_ticks(recorded, (tid, cpu, uid, state), recorded.end_ns or recorded.start_ns, ticks)
+        self.experiments.close_ended(self._usage_of)
+
+    def _arguments_of(self, change: Executed) -> bytes:
+        """The command line of a new image; only its name if the process has gone on since then."""
+        try:
+            return b" ".join(proc.command_line(change.pid)) or change.comm
+        except OSError:
+            return change.comm
+
     def _write_ticks(self, recorded: Recorded, stack: tuple[int, int, int, int], time_ns: int, ticks: int) -> None:
         tid, cpu, uid, state = stack
+        assert recorded.recorder is not None
         recorded.recorder.clock(*(np.array([value], dtype=kind) for value, kind in (
             (tid, np.int64), (cpu, np.int32), (time_ns, np.int64), (uid, np.uint64), (state, np.int32),
             (ticks, np.int32))))

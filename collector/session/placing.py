@@ -30,6 +30,22 @@ _LOW32 = np.uint64(0xFFFF_FFFF)
 
 
 @dataclass(slots=True)
+class Unwound:
+    """For each of n samples: its thread's slot, its image's number, its space and its frames, marked at the end."""
+
+    slot: Array  # i8 (n,)
+    image: Array  # i8 (n,)
+    epoch: Array  # i8 (n,) index into ``epochs``
+    epochs: list[Epoch]
+    pcs: Array  # u8 (n, depth) leaf first
+    length: Array  # i8 (n,)
+
+    def __getitem__(self, rows: slice) -> Unwound:
+        return Unwound(self.slot[rows], self.image[rows], self.epoch[rows], self.epochs, self.pcs[rows],
+                       self.length[rows])
+
+
+@dataclass(slots=True)
 class Placed:
     """For each of n samples: its thread's slot, its image's number and its stack in that image's experiment."""
 
@@ -38,30 +54,43 @@ class Placed:
     uid: Array  # u8 (n,) 0 where the image is not recorded
 
 
-def place(samples: ClockSamples, model: Model, tables: Tables, recorders: MappingOf[int, Recorder],
-          tally: Tally) -> Placed:
-    """Unwinds and interns; ``recorders`` are those of the recorded images, by number."""
+def unwound(samples: ClockSamples, model: Model, tables: Tables, tally: Tally) -> Unwound:
+    """Unwinds samples of any processes and word sizes."""
     slot = model.slots(samples.tid, samples.pid, samples.time_ns)
     index, epochs = model.epochs(samples.pid, samples.time_ns)
     image = np.array([epoch.image.number for epoch in epochs], dtype=np.int64)[index]
-    uid = np.zeros(len(slot), dtype=np.uint64)
+    parts = []
     for bits in np.unique(samples.abi).tolist():
         rows = np.flatnonzero(samples.abi == bits)
-        pcs, length = _unwound(samples, rows, bits, index, epochs, tables, tally)
-        for number in np.unique(image[rows]).tolist():
-            recorder = recorders.get(number)
-            if recorder is not None:
-                mine = image[rows] == number
-                uid[rows[mine]] = recorder.frames.intern(pcs[mine], length[mine])
-    return Placed(slot, image, uid)
+        parts.append((rows, *_unwound(samples, rows, bits, index, epochs, tables, tally)))
+    if len(parts) == 1:
+        return Unwound(slot, image, index, epochs, parts[0][1], parts[0][2])
+    pcs = np.zeros((len(slot), max(part.shape[1] for _, part, _ in parts)), dtype=np.uint64)
+    length = np.zeros(len(slot), dtype=np.int64)
+    for rows, part, part_length in parts:
+        pcs[rows, :part.shape[1]], length[rows] = part, part_length
+    return Unwound(slot, image, index, epochs, pcs, length)
 
 
-def joined(first: ClockSamples | None, second: ClockSamples | None) -> ClockSamples | None:
-    """Both as one, the first one's rows first."""
-    if first is None or second is None:
-        return first or second
+def interned(frames: Unwound, recorders: MappingOf[int, Recorder]) -> Placed:
+    """Gives every stack its uid in the experiment of its image; ``recorders`` are those that are open, by image."""
+    uid = np.zeros(len(frames.slot), dtype=np.uint64)
+    for number in np.unique(frames.image).tolist():
+        recorder = recorders.get(number)
+        if recorder is not None:
+            mine = np.flatnonzero(frames.image == number)
+            length = frames.length[mine]
+            depth = max(int(length.max()), 1)
+            uid[mine] = recorder.frames.intern(frames.pcs[mine, :depth], length)
+    return Placed(frames.slot, frames.image, uid)
+
+
+def joined(parts: list[ClockSamples]) -> ClockSamples:
+    """All as one, in the order given."""
+    if len(parts) == 1:
+        return parts[0]
     names = [name for name in ClockSamples.__slots__ if name != "words"]
-    return replace(first, **{name: np.concatenate([getattr(first, name), getattr(second, name)]) for name in names})
+    return replace(parts[0], **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
 def _unwound(samples: ClockSamples, rows: Array, bits: int, index: Array, epochs: list[Epoch], tables: Tables,

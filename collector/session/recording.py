@@ -19,16 +19,16 @@ from collector.engines.perf_open import Opened
 from collector.experiment import archive, reader
 from collector.experiment.recorder import Header, Recorder, Usage
 from collector.linux import proc
+from collector.session.experiments import Experiments, Recorded
+from collector.session.follow import Follow
 from collector.session.options import Options
-from collector.session.pipeline import Pipeline, Recorded
+from collector.session.pipeline import Pipeline
 from collector.session.tally import Tally
-from collector.target.process import Image, Process
 
 _SLACK_NS = 10 * NS_PER_MS
 _DRAIN_PERIOD_NS = 500 * NS_PER_MS
 _FOREVER_NS = 2**62
 _LABEL_PERIODIC = "periodic"
-_LABEL_CLOSE = "collector_close_experiment"
 
 
 class Recording:
@@ -42,14 +42,17 @@ class Recording:
         self._tally = Tally()
         self._engine: Engine | None = PerfEngine(opened, "the kernel allows it") if opened else None
         self._machine = proc.machine()
-        self._recorder = Recorder.create(directory, self._header(pid, start_ns))
         self._run_delays = proc.RunDelays()
-        self._pipeline = Pipeline(options.interval_ns or 1, self._recorder_for, self._run_delays.read, self._tally)
-        self._usage = proc.ProcessUsage()
+        self._usages: dict[int, proc.ProcessUsage] = {}  # as last read, by image
+        arguments = b" ".join(os.fsencode(argument) for argument in options.arguments)
+        header = self._header(pid, os.getpid(), start_ns, _bits_of(pid), arguments, options.comments)
+        recorder = Recorder.create(directory, header)
+        self._experiments = Experiments(directory, Follow(options.follow), self._header_of)
+        self._pipeline = Pipeline(options.interval_ns or 1, self._experiments, self._run_delays.read, self._usage_now,
+                                  self._tally)
         process = self._pipeline.model.new_process(pid, start_ns)
-        self._pipeline.begin(process)
-        self._founder = self._pipeline.recorded[process.image.number]
-        self._recorder.thread_started(pid, start_ns, os.fsencode(options.arguments[0]))
+        self._founder = self._experiments.founder(process.image, recorder)
+        self._recorder = recorder
         period_ns = options.sample_period_s * NS_PER_S
         self._drained_ns = start_ns
         self._sample_period_ns = period_ns or _FOREVER_NS
@@ -61,23 +64,25 @@ class Recording:
         return f"{self._engine.name} ({self._engine.reason})" if self._engine else "none (-p off)"
 
     def run(self) -> int:
-        """Records until the target has ended; returns its wait status."""
+        """Records until the target has ended (and its descendants, if asked to wait); returns its wait status."""
         poller = select.poll()
         pidfd = os.pidfd_open(self._pid)
         poller.register(pidfd, select.POLLIN)
         for fd in self._engine.poll_fds() if self._engine else ():
             poller.register(fd, select.POLLIN)
-        ended = False
-        while not ended:
+        status: int | None = None
+        while status is None or (self._options.wait_descendants and self._pipeline.model.processes):
             due_ns = min(time.monotonic_ns() + _DRAIN_PERIOD_NS, self._next_sample_ns)
             for fd, event in poller.poll(max(0, due_ns - time.monotonic_ns()) / NS_PER_MS):
-                ended = ended or fd == pidfd
-                if fd != pidfd and event & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
+                if fd == pidfd:
+                    poller.unregister(pidfd)
+                    status = self._reaped()
+                elif event & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
                     poller.unregister(fd)
             self._drain(time.monotonic_ns() - _SLACK_NS)
             self._sample_if_due()
         os.close(pidfd)
-        return os.waitpid(self._pid, 0)[1]
+        return status
 
     def close(self) -> list[str]:
         """Ends the recording in the order that keeps the experiment valid; returns what the user should know."""
@@ -86,57 +91,78 @@ class Recording:
             self._engine.stop()
             self._drain(_FOREVER_NS, end_ns)
             self._engine.close()
+        for recorded in self._experiments.open_ones():
+            if recorded.parent is not None:
+                recorded.tell("comment", "still running when the founder had ended; recording ended here")
+            self._experiments.end(recorded, end_ns)
         self._pipeline.finish(end_ns)
         warnings = self._tally.warnings() + self._unreadable()
         for line in warnings:
-            self._recorder.warning(text=line)
-        self._recorder.sample(self._usage_now(self._founder, end_ns), end_ns, _LABEL_CLOSE)
-        self._recorder.close(end_ns)
+            self._recorder.warning(line)
+        for line in self._tally.remarks():
+            self._recorder.comment(line)
+        self._recorder.close(self._founder.end_ns or end_ns)
         return [*self._archive(), *self._summary(warnings, end_ns)]
+
+    def _reaped(self) -> int:
+        """The wait status of the target, whose last usage is read while it is a zombie."""
+        self._read_usage(self._founder)
+        return os.waitpid(self._pid, 0)[1]
 
     def _drain(self, until_ns: int, settled_ns: int = 0) -> None:
         if self._engine is None:
             return
         batch = self._engine.drain(until_ns)
-        self._drained_ns = settled_ns or until_ns
-        if settled_ns:
-            batch.until_ns = settled_ns
+        self._drained_ns = batch.until_ns = settled_ns or until_ns
         self._pipeline.feed(batch)
         self._engine.release()
-        self._recorder.sync()
+        for recorded in self._experiments.open_ones():
+            recorded.tell("sync")
 
     def _sample_if_due(self) -> None:
         now_ns = time.monotonic_ns()
-        if now_ns >= self._next_sample_ns:
-            self._pipeline.flush_waiting(self._drained_ns)
-            self._recorder.sample(self._usage_now(self._founder, now_ns), now_ns, _LABEL_PERIODIC)
-            self._recorder.sync()
-            behind = (now_ns - self._next_sample_ns) // self._sample_period_ns
-            self._next_sample_ns += (behind + 1) * self._sample_period_ns
+        if now_ns < self._next_sample_ns:
+            return
+        self._pipeline.flush_waiting(self._drained_ns)
+        for recorded in self._experiments.open_ones():
+            recorded.tell("sample", self._usage_now(recorded, now_ns), now_ns, _LABEL_PERIODIC)
+            recorded.tell("sync")
+        behind = (now_ns - self._next_sample_ns) // self._sample_period_ns
+        self._next_sample_ns += (behind + 1) * self._sample_period_ns
 
-    def _recorder_for(self, process: Process, _image: Image) -> Recorder | None:
-        return self._recorder if process.pid == self._pid else None
+    def _read_usage(self, recorded: Recorded) -> proc.ProcessUsage:
+        """The counters of an image's process as of now, or as they were last seen."""
+        number = recorded.image.number
+        usage = proc.process_usage(recorded.image.pid) if recorded.end_ns is None else None
+        if usage is not None:
+            self._usages[number] = usage
+        return self._usages.get(number) or proc.ProcessUsage()
 
     def _usage_now(self, recorded: Recorded, time_ns: int) -> Usage:
-        """What the process has used so far."""
-        self._usage = proc.process_usage(recorded.image.pid) or self._usage
-        usage = self._usage
+        """What an image has used so far."""
+        usage = self._read_usage(recorded)
         states_ns = tuple(self._pipeline.usage_ns(recorded, time_ns))
         return Usage(states_ns=states_ns, minor_faults=usage.minor_faults, major_faults=usage.major_faults,
                      input_blocks=usage.input_blocks, output_blocks=usage.output_blocks,
                      voluntary_switches=usage.voluntary_switches, involuntary_switches=usage.involuntary_switches,
                      system_calls=usage.system_calls, characters_io=usage.io_characters)
 
-    def _header(self, pid: int, start_ns: int) -> Header:
+    def _header_of(self, recorded: Recorded) -> Header:
+        """The header of a descendant's experiment."""
+        image = recorded.image
+        parent_pid = recorded.parent.image.pid if recorded.parent is not None else 0
+        return self._header(image.pid, parent_pid, recorded.start_ns, image.bits, recorded.arguments)
+
+    def _header(self, pid: int, parent_pid: int, start_ns: int, bits: int, arguments: bytes,
+                notes: tuple[str, ...] = ()) -> Header:
         machine = self._machine
         start_unix = int(time.time() - (time.monotonic_ns() - start_ns) / NS_PER_S)
-        arguments = b" ".join(os.fsencode(a) for a in self._options.arguments)
         return Header(hostname=machine.hostname, os=machine.system, arch=machine.architecture,
                       page_size=machine.page_size, n_pages=machine.n_pages, cpus=machine.cpu_mhz, pid=pid,
-                      ppid=os.getpid(), pgrp=os.getpgrp(), sid=os.getsid(0), cwd=os.getcwdb(), arguments=arguments,
-                      wsize=64, interval_ns=self._options.interval_ns, sample_period_s=self._options.sample_period_s,
-                      start_ns=start_ns, start_unix=start_unix, collector=f"collect {__version__}",
-                      notes=list(self._options.comments))
+                      ppid=parent_pid, pgrp=os.getpgrp(), sid=os.getsid(0), cwd=os.getcwdb(), arguments=arguments,
+                      wsize=bits, interval_ns=self._options.interval_ns,
+                      sample_period_s=self._options.sample_period_s, start_ns=start_ns, start_unix=start_unix,
+                      collector=f"collect {__version__}", follow=self._options.follow != "off", notes=list(notes))
 
     def _unreadable(self) -> list[str]:
         return [f"{os.fsdecode(path)}: not readable as a load object: {why}"
@@ -153,8 +179,16 @@ class Recording:
             return [f"{self._directory}: {self._recorder.stopped}; {self._recorder.n_dropped} packets were dropped",
                     *warnings]
         seconds = (end_ns - self._start_ns) / NS_PER_S
-        cpu_s = self._founder.ended_cpu_ns / NS_PER_S
-        n_threads = len([t for t in self._pipeline.model.threads if t.process.pid == self._pid])
+        others = f", {self._experiments.n_made} descendants" if self._experiments.n_made else ""
         state = "nothing lost" if not warnings else "; ".join(warnings)
-        return [f"{self._directory}: {seconds:.2f} s, {cpu_s:.2f} s CPU, {n_threads} threads, "
-                f"{self._tally.n_samples} samples, {state}"]
+        return [f"{self._directory}: {seconds:.2f} s, {self._pipeline.total_cpu_ns / NS_PER_S:.2f} s CPU, "
+                f"{self._pipeline.model.n_threads} threads{others}, {self._tally.n_samples} samples, {state}"]
+
+
+def _bits_of(pid: int) -> int:
+    """Word size of a process's program; 64 where it cannot be read."""
+    try:
+        with open(f"/proc/{pid}/exe", "rb") as file:
+            return 32 if file.read(5)[4:] == b"\1" else 64
+    except OSError:
+        return 64

@@ -62,7 +62,7 @@ def dry_run(options: Options) -> list[str]:
 def _open_events(pid: int, options: Options) -> perf_open.Opened | None:
     if not options.interval_ns:
         return None
-    return perf_open.open_events([pid], options.interval_ns, on_exec=True, follow=False)
+    return perf_open.open_events([pid], options.interval_ns, on_exec=True, follow=options.follow != "off")
 
 
 def _keep_signals_from_us(pid: int) -> Callable[[], None]:

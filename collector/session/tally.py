@@ -38,6 +38,13 @@ class Tally:
         for reason, count in zip(*np.unique(stop, return_counts=True), strict=True):
             self.stops[Stop(int(reason))] += int(count)
 
+    def remarks(self) -> list[str]:
+        """What a reader of the figures may want to know, though nothing is amiss."""
+        lines = []
+        if self.n_settled_ticks:
+            lines.append(f"{self.n_settled_ticks} ticks stand for time between the last sample and the end of threads")
+        return lines
+
     def warnings(self) -> list[str]:
         """A line for everything that is not as it should be."""
         lines = [f"{count} {source} records lost: the collector was too slow for them"

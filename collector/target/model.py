@@ -51,6 +51,7 @@ class Model:
         self.clocks = clocks
         self.processes: dict[int, Process] = {}
         self.threads: list[Thread] = []  # by slot
+        self.n_threads = 0  # without counting again those that an exec gave a new slot
         self.images: list[Image] = []
         self.cuts = Cuts()
         self._lives: dict[int, list[tuple[int, int]]] = {}  # tid: [(from_ns, slot), ...]
@@ -68,6 +69,7 @@ class Model:
     def new_thread(self, process: Process, tid: int, time_ns: int, cut: Cut) -> Thread:
         """A thread that begins with ``cut``: born runnable, or found running."""
         slot = self.clocks.new_slot()
+        self.n_threads += cut != Cut.IN or not self._lives.get(tid)
         thread = Thread(slot, tid, process, time_ns, process.image)
         self.threads.append(thread)
         process.threads[tid] = slot
@@ -102,22 +104,20 @@ class Model:
     def executed(self, change: Executed) -> tuple[Process, Image]:
         """A new image in an empty space; returns the process and the image that ended.
 
-        Whichever thread called exec goes on under the process's id; all others are gone.
+        Whichever thread called exec goes on under the process's id; all others are gone. It gets a new slot, so that
+        each slot's time belongs to one image.
         """
         process = self.processes.get(change.pid)
         if process is None:
             process = self.new_process(change.pid, change.time_ns)
         old = process.image
-        for tid, slot in list(process.threads.items()):
-            if tid != change.pid:
-                self._end(self.threads[slot], change.time_ns)
-        if change.pid not in process.threads:
-            self.new_thread(process, change.pid, change.time_ns, Cut.IN)
+        for slot in list(process.threads.values()):
+            self._end(self.threads[slot], change.time_ns)
         old.end_ns = change.time_ns
         image = self._new_image(change.pid, change.time_ns, old.bits)
         image.comm = change.comm
         process.enter(change.time_ns, image, AddressSpace())
-        self.threads[process.threads[change.pid]].image = image
+        self.new_thread(process, change.pid, change.time_ns, Cut.IN)
         return process, old
 
     def slot_of(self, tid: int, time_ns: int) -> int | None:

@@ -19,10 +19,19 @@ class Image:
     number: int
     pid: int
     start_ns: int
-    lineage: str = ""
     end_ns: int | None = None
     comm: bytes = b""
+    path: bytes = b""  # of the program, once its first mapping is known
     bits: int = 64
+
+    @property
+    def program(self) -> bytes:
+        """Its path, or its name where that is not known."""
+        return self.path or self.comm
+
+    def names(self) -> list[bytes]:
+        """What the program may be called: its path and its thread's name, which differ for scripts."""
+        return [self.path, self.comm]
 
 
 @dataclass(frozen=True, slots=True)

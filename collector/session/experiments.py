@@ -1,0 +1,221 @@
+"""The experiments of a recording: one for every image that is followed, from its birth to its end.
+
+What is said of an image before its experiment exists is kept in a journal. So names can wait until the whole batch is
+known: how a process was made is read off its maker's stack, which is unwound together with everything else. A process
+that lived and died between two drains gets its experiment in one stroke, and nothing in the target waits for any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from collector.events import Array
+from collector.experiment import names
+from collector.experiment.recorder import Header, Recorder, Usage
+from collector.session.follow import Follow
+from collector.target.lineage import EXEC, FOUNDER, UNTOLD, Making
+from collector.target.process import Image
+from collector.target.waiting import N_STATES
+
+LABEL_EXEC = "suspend_for_exec"
+LABEL_CLOSE = "collector_close_experiment"
+
+
+@dataclass(slots=True, eq=False)
+class Recorded:
+    """An image (or, for a spawned process, its two) and its experiment; ``recorder`` is None until it has a name and
+    for good if it is not followed."""
+
+    image: Image
+    start_ns: int
+    parent: Recorded | None
+    making: Making | None = None  # None: not told yet
+    lineage: str = ""
+    arguments: bytes = b"(fork)"
+    recorder: Recorder | None = None
+    journal: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+    followed: bool = True
+    counters: dict[str, int] = field(default_factory=dict)  # descendants so far, by letter
+    adopted: bool = False  # a spawned process that has come to its new image
+    end_ns: int | None = None
+    end_label: str = LABEL_CLOSE
+    state_ticks: Array = field(default_factory=lambda: np.zeros(N_STATES, dtype=np.int64))
+    waited_ns: Array = field(default_factory=lambda: np.zeros(N_STATES, dtype=np.int64))  # exact, by state
+    ended_cpu_ns: int = 0  # of threads that have ended
+    # Time of ended threads that no tick stands for yet, by state; running time as USER.
+    pool_ns: Array = field(default_factory=lambda: np.zeros(N_STATES, dtype=np.int64))
+    last: tuple[int, int, int, int] | None = None  # tid, cpu, uid, state of the last sample
+    n_threads: int = 0
+
+    def tell(self, what: str, *arguments: object) -> None:
+        """Calls the recorder's method ``what``, now or when there is a recorder."""
+        if self.recorder is not None:
+            getattr(self.recorder, what)(*arguments)
+        elif self.followed:
+            self.journal.append((what, arguments))
+
+    def thread_started(self, tid: int, time_ns: int, name: bytes) -> None:
+        """Threads are numbered in the order of these calls."""
+        self.n_threads += 1
+        self.tell("thread_started", tid, time_ns, name)
+
+
+HeaderFor = Callable[[Recorded], Header]
+
+
+class Experiments:
+    """All experiments by image number. ``header_for`` makes a descendant's header when its time has come."""
+
+    def __init__(self, founder: Path, follow: Follow, header_for: HeaderFor) -> None:
+        self.follow = follow
+        self.by_image: dict[int, Recorded] = {}
+        self.recorders: dict[int, Recorder] = {}  # those that are open, by image number
+        self.n_made = 0
+        self.n_failed = 0  # experiments that could not be made
+        self._founder_path = founder
+        self._header_for = header_for
+        self._pending: list[Recorded] = []
+        self._ended: list[Recorded] = []
+
+    def founder(self, image: Image, recorder: Recorder) -> Recorded:
+        """Begins with the founder, whose experiment is there already."""
+        recorded = Recorded(image, image.start_ns, None, FOUNDER, recorder=recorder)
+        self.by_image[image.number] = recorded
+        self.recorders[image.number] = recorder
+        return recorded
+
+    def go_on(self, recorded: Recorded, image: Image) -> None:
+        """The same experiment goes on with another image."""
+        self.recorders.pop(recorded.image.number, None)
+        recorded.image = image
+        self.by_image[image.number] = recorded
+        if recorded.recorder is not None:
+            self.recorders[image.number] = recorded.recorder
+
+    def forked(self, parent: Recorded | None, image: Image) -> Recorded:
+        """A new process; how it was made is told later."""
+        return self._begin(Recorded(image, image.start_ns, parent))
+
+    def executed(self, old: Recorded | None, image: Image, time_ns: int) -> Recorded:
+        """A new image in a process that was ``old``, which ends here unless it was only born for this."""
+        if old is not None:
+            self.end(old, time_ns, LABEL_EXEC)
+        return self._begin(Recorded(image, time_ns, old, EXEC))
+
+    def end(self, recorded: Recorded, time_ns: int, label: str = LABEL_CLOSE) -> None:
+        """The image is over; its experiment is closed by ``close_ended``."""
+        if recorded.end_ns is None:
+            recorded.end_ns, recorded.end_label = time_ns, label
+            self._ended.append(recorded)
+
+    def open_pending(self, making_of: Callable[[int], Making | None]) -> None:
+        """Names and creates what has begun since the last call; ``making_of`` a pid tells how it was made."""
+        pending, self._pending = self._pending, []
+        for recorded in pending:
+            if recorded.making is EXEC:
+                self._name_exec(recorded, pending)
+            else:
+                recorded.making = making_of(recorded.image.pid) or UNTOLD
+                self._name_fork(recorded, pending)
+
+    def ended(self) -> list[Recorded]:
+        """Those that are over and not closed yet."""
+        return list(self._ended)
+
+    def close_ended(self, usage_of: Callable[[Recorded, int], Usage]) -> None:
+        """Closes the experiments of images that are over; the founder's stays open for what is said at the end."""
+        ended, self._ended = self._ended, []
+        for recorded in ended:
+            assert recorded.end_ns is not None
+            if recorded.recorder is None:
+                continue
+            usage = usage_of(recorded, recorded.end_ns)
+            if recorded.parent is None:
+                recorded.recorder.sample(usage, recorded.end_ns, recorded.end_label)
+            else:
+                recorded.recorder.close(recorded.end_ns, recorded.end_label, usage)
+                recorded.recorder = None
+                recorded.followed = False
+            self.recorders.pop(recorded.image.number, None)
+            self.forget(recorded)
+
+    def open_ones(self) -> list[Recorded]:
+        """The experiments that go on, each once."""
+        alive = {id(r): r for r in self.by_image.values() if r.recorder is not None and r.end_ns is None}
+        return list(alive.values())
+
+    def forget(self, recorded: Recorded) -> None:
+        """Nothing will be said of an ended image any more."""
+        if recorded.parent is not None:
+            self.by_image.pop(recorded.image.number, None)
+
+    def _begin(self, recorded: Recorded) -> Recorded:
+        self.by_image[recorded.image.number] = recorded
+        self._pending.append(recorded)
+        return recorded
+
+    def _name_fork(self, recorded: Recorded, pending: list[Recorded]) -> None:
+        assert recorded.making is not None
+        parent, letter = recorded.parent, recorded.making.letter
+        number = 1
+        if parent is not None:
+            number = parent.counters[letter] = parent.counters.get(letter, 0) + 1
+        recorded.lineage = names.child_lineage(parent.lineage if parent else "", letter, number)
+        if recorded.making.spawned:
+            for new in pending:
+                if new.parent is recorded and new.making is EXEC:  # the same batch has its exec as well
+                    recorded.arguments = new.arguments
+                    self._adopt(recorded, new, pending)
+                    break
+        self._create(recorded)
+        if parent is not None:
+            at = (recorded.start_ns, recorded.making.call, recorded.lineage, recorded.followed)
+            parent.tell("descendant_starting", *at)
+            parent.tell("descendant_started", *at, f"pid={recorded.image.pid}")
+
+    def _name_exec(self, recorded: Recorded, pending: list[Recorded]) -> None:
+        old = recorded.parent
+        if recorded.adopted:
+            return
+        if old is not None and old.making is not None and old.making.spawned and not old.adopted:
+            old.tell("comment", b"spawned: " + recorded.arguments, recorded.start_ns)
+            self._adopt(old, recorded, pending)
+            return
+        recorded.lineage = names.child_lineage(old.lineage if old else "", "x", 1)
+        self._create(recorded)
+        if old is not None:
+            old.tell("exec_start", recorded.start_ns, EXEC.call, recorded.lineage, recorded.followed,
+                     recorded.arguments)
+
+    def _adopt(self, old: Recorded, new: Recorded, pending: list[Recorded]) -> None:
+        """A spawned process goes on under its lineage in its new image."""
+        old.adopted = new.adopted = True
+        self.go_on(old, new.image)
+        old.end_ns = None
+        self._ended = [recorded for recorded in self._ended if recorded is not old]
+        if new.end_ns is not None:
+            old.end_ns, old.end_label = new.end_ns, new.end_label
+            self._ended = [old if recorded is new else recorded for recorded in self._ended]
+        for child in pending:
+            if child.parent is new:
+                child.parent = old
+        for what, arguments in new.journal:
+            if what != "thread_started" or arguments[0] != new.image.pid:
+                old.tell(what, *arguments)
+
+    def _create(self, recorded: Recorded) -> None:
+        recorded.followed = self.follow.wants(recorded.lineage, recorded.image.names())
+        journal, recorded.journal = recorded.journal, []
+        if not recorded.followed:
+            return
+        path = names.descendant_path(self._founder_path, recorded.lineage)
+        recorded.recorder = Recorder.create(path, self._header_for(recorded))
+        self.recorders[recorded.image.number] = recorded.recorder
+        self.n_made += 1
+        for what, arguments in journal:
+            recorded.tell(what, *arguments)

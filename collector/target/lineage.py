@@ -1,0 +1,74 @@
+"""How a process came to be, told from its maker's stack and the flags of clone(2). Pure.
+
+    letter  call                                          evidence
+    f       fork, vfork                                   a function of that name makes the call, or fork's usual flags
+    c       posix_spawn, system, popen                    posix_spawn is on the stack; below it system or popen
+    C       clone(2) as a process                         no copy-on-write fork and no spawn
+    x       exec                                          (of a process that is there already)
+
+Without flags (they take privileges) every new process counts as forked, which the lineage cannot tell from the others.
+A spawned process runs its new image under the lineage that it was born with, because the call makes both in one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_VM, _VFORK, _SETTID, _CLEARTID = 0x100, 0x4000, 0x1000000, 0x200000
+
+_SPAWN = re.compile(rb"_*posix_spawnp?(?:_\w+)?(?:@.*)?\Z|_*spawnix?\Z")
+_POPEN = re.compile(rb"_*(?:IO_)?(?:new_)?(?:popen|proc_open)\Z")
+_SYSTEM = re.compile(rb"_*(?:libc_)?system\Z|do_system\Z")
+_FORK = re.compile(rb"_*(?:libc_|GI_|I_)*fork\w*\Z|_Fork\Z|forkpty\Z|daemon\Z")
+_VFORK_NAME = re.compile(rb"_*(?:libc_)?vfork\Z")
+# How far from the leaf the C library's own frames reach.
+_DEPTH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Making:
+    """How a process was made: its letter in the lineage and the call as the log names it."""
+
+    letter: str
+    call: str
+
+    @property
+    def spawned(self) -> bool:
+        """The call makes a process and its new image in one."""
+        return self.letter == "c"
+
+
+UNTOLD = Making("f", "fork")
+EXEC = Making("x", "execve")
+FOUNDER = Making("", "")
+
+
+def making(flags: int | None, functions: Sequence[bytes]) -> Making:
+    """Tells it from clone's flags (None: not known) and the maker's functions, leaf first (empty: no name)."""
+    if flags is None:
+        return UNTOLD
+    near = functions[:_DEPTH]
+    leaf = near[0] if near else b""
+    if any(_SPAWN.match(name) for name in near):
+        return _spawn(near)
+    if any(_VFORK_NAME.match(name) for name in near[:2]):
+        return Making("f", "vfork")
+    if flags & _VM and flags & _VFORK:
+        return Making("C", "clone") if leaf else Making("c", "posix_spawn")
+    if any(_FORK.match(name) for name in near) or (flags & _SETTID and flags & _CLEARTID and not flags & _VM):
+        return Making("f", "fork")
+    return Making("C", "clone") if leaf else UNTOLD
+
+
+def _spawn(functions: Sequence[bytes]) -> Making:
+    """posix_spawn by itself, or on behalf of system or popen."""
+    outermost = max(i for i, name in enumerate(functions) if _SPAWN.match(name))
+    callers = functions[outermost + 1:]
+    if any(_POPEN.match(name) for name in callers):
+        return Making("c", "popen")
+    # system jumps into a function of its library that has no public name.
+    if any(_SYSTEM.match(name) for name in callers) or callers[:1] == [b""]:
+        return Making("c", "system")
+    return Making("c", "posix_spawn")
