@@ -1,0 +1,307 @@
+"""Load objects: real files against readelf, damaged ones against nothing but ElfError, hostile paths against time."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from collector.elf import EM_386, EM_X86_64, ET_DYN, LoadObject, object_of_bytes, object_of_fd, open_object
+from collector.errors import ElfError
+
+LIBC = "/usr/lib/x86_64-linux-gnu/libc.so.6"
+PROGRAM = """
+int global_function(int a) { return a + 1; }
+static int local_function(int a) { return a + 2; }
+int main(int n, char **v) { return global_function(n) + local_function(n); }
+"""
+Need = Callable[[str, str], str]
+
+
+@pytest.fixture
+def build(need: Need, tmp_path: Path) -> Callable[..., Path]:
+    def make(name: str, *flags: str) -> Path:
+        if "-m32" in flags:
+            need("/usr/lib32/libc.so.6", "gcc-multilib")
+        source, program = tmp_path / "program.c", tmp_path / name
+        source.write_text(PROGRAM)
+        subprocess.run([need("gcc", "gcc"), "-w", "-o", program, source, *flags], check=True, timeout=60)
+        return program
+
+    return make
+
+
+def readelf(need: Need, path: Path | str, *options: str) -> str:
+    return subprocess.run([need("readelf", "binutils"), "-W", *options, path], capture_output=True, text=True,
+                          timeout=60, check=True).stdout
+
+
+FLAGS = {"pie": ("-pie",), "no pie": ("-no-pie",), "static": ("-static",), "static pie": ("-static-pie",),
+         "library": ("-shared", "-fPIC"), "i386": ("-m32",)}
+
+
+@pytest.mark.parametrize("kind", FLAGS)
+def test_headers_are_readelfs(kind: str, build: Callable[..., Path], need: Need) -> None:
+    path = build("program", *FLAGS[kind], "-Wl,--build-id")
+    with open_object(str(path)) as found:
+        header, notes = readelf(need, path, "-h"), readelf(need, path, "-n")
+        assert found.is_64 == ("ELF64" in header)
+        assert found.machine == (EM_386 if kind == "i386" else EM_X86_64)
+        assert (found.type == ET_DYN) == ("DYN (" in header)
+        assert f"{found.entry:#x}" == re.findall(r"Entry point address:\s+(\S+)", header)[0]
+        assert found.build_id is not None
+        assert found.build_id.hex() == re.findall(r"Build ID: ([0-9a-f]+)", notes)[0]
+        assert found.is_static == kind.startswith("static")
+        assert (found.interpreter is None) == (kind.startswith("static") or kind == "library")
+        loads = [tuple(int(part, 16) for part in match) for match in
+                 re.findall(r"LOAD\s+0x(\S+) 0x(\S+) 0x\S+ 0x(\S+) 0x(\S+)", readelf(need, path, "-l"))]
+        assert [(s.file_offset, s.vaddr, s.file_size, s.memory_size) for s in found.loads] == loads
+
+
+@pytest.mark.parametrize("kind", FLAGS)
+def test_sections_and_symbols_are_readelfs(kind: str, build: Callable[..., Path], need: Need) -> None:
+    path = build("program", *FLAGS[kind])
+    with open_object(str(path)) as found:
+        pattern = r"\[ *\d+\] (\S+)\s+\S+\s+([0-9a-f]+) ([0-9a-f]+) ([0-9a-f]+)"
+        expected = {name: tuple(int(x, 16) for x in rest)
+                    for name, *rest in re.findall(pattern, readelf(need, path, "-S"))}
+        assert expected.items() <= {s.name: (s.vaddr, s.file_offset, s.size) for s in found.sections.values()}.items()
+        symbols = found.symbols()
+        ours = sorted((int(symbols.value[i]), int(symbols.size[i]), symbols.name(i).decode())
+                      for i in range(len(symbols)))
+        pattern = r"\d+: ([0-9a-f]+)\s+(\d+|0x[0-9a-f]+) (?:FUNC|IFUNC)\s+\S+\s+\S+\s+(?:\[.*\]\s+)?(\d+) (\S+)"
+        lines = re.findall(pattern, readelf(need, path, "-s").split("'.symtab'")[1])
+        assert ours == sorted((int(value, 16), int(size, 0), name) for value, size, _, name in lines)
+        assert {"main", "global_function", "local_function"} <= {name for *_, name in ours}
+        assert symbols.value.tolist() == sorted(symbols.value.tolist())
+
+
+def test_dynamic_symbols_of_a_stripped_library(build: Callable[..., Path], need: Need) -> None:
+    path = build("library", "-shared", "-fPIC")
+    subprocess.run([need("strip", "binutils"), path], check=True, timeout=60)
+    with open_object(str(path)) as found:
+        symbols = found.symbols()
+        names = [symbols.name(i) for i in range(len(symbols))]
+        assert b"global_function" in names
+        assert b"local_function" not in names
+        start = int(symbols.value[names.index(b"global_function")])
+        assert symbols.at(start) == symbols.at(start + 3) == names.index(b"global_function")
+        assert symbols.at(0) is None
+
+
+def test_addresses_and_file_offsets() -> None:
+    with open_object(LIBC) as found:
+        text = next(s for s in found.loads if s.is_executable)
+        page = text.file_offset & -4096
+        assert found.vaddr_of(text.file_offset) == text.vaddr
+        assert found.vaddr_of(page) == text.vaddr - (text.file_offset - page)
+        assert found.vaddr_of(text.file_offset + text.file_size - 1) == text.vaddr + text.file_size - 1
+        assert found.vaddr_of(found.loads[0].file_offset) is None
+        assert found.vaddr_of(1 << 40) is None
+        assert found.offset_of(text.vaddr + 5) == text.file_offset + 5
+        assert found.offset_of(1 << 40) is None
+        with open(LIBC, "rb") as file:
+            file.seek(text.file_offset + 100)
+            assert found.read_at(text.vaddr + 100, 64) == file.read(64)
+        assert len(found.read_at(text.vaddr + text.file_size - 3, 64)) == 3
+        assert found.read_at(1 << 40, 64) == b""
+
+
+def test_the_vdso_is_an_object_in_memory() -> None:
+    line = next(x for x in Path("/proc/self/maps").read_text().splitlines() if x.endswith("[vdso]"))
+    start, end = (int(x, 16) for x in line.split()[0].split("-"))
+    with open("/proc/self/mem", "rb") as memory:
+        memory.seek(start)
+        found = object_of_bytes(memory.read(end - start), "[vdso]")
+    symbols = found.symbols()
+    assert b"__vdso_clock_gettime" in [symbols.name(i) for i in range(len(symbols))]
+    assert found.vaddr_of(0) == 0
+    hdr = found.eh_frame_hdr()
+    assert hdr is not None
+    assert hdr.read(0, 1) == b"\1"
+
+
+@pytest.mark.parametrize("how", ["build-id", "link"])
+def test_separate_debug_files(how: str, build: Callable[..., Path], need: Need, tmp_path: Path) -> None:
+    flags = ("-g", "-Wl,--build-id" if how == "build-id" else "-Wl,--build-id=none", "-fno-asynchronous-unwind-tables")
+    path, objcopy = build("program", *flags), need("objcopy", "binutils")
+    debug = tmp_path / "program.debug"
+    subprocess.run([objcopy, "--only-keep-debug", path, debug], check=True, timeout=60)
+    subprocess.run([objcopy, "--strip-all", f"--add-gnu-debuglink={debug}", path], check=True, timeout=60)
+    with open_object(str(path)) as found:
+        assert found.debug_frame() is None
+        if how == "build-id":
+            assert found.build_id is not None
+            text = found.build_id.hex()
+            place = tmp_path / "usr/lib/debug/.build-id" / text[:2] / f"{text[2:]}.debug"
+            place.parent.mkdir(parents=True)
+            shutil.move(debug, place)
+        other = found.debug_object(str(tmp_path) if how == "build-id" else "")
+        assert other is not None
+        extent = other.debug_frame()
+        assert extent is not None
+        assert len(extent.read(0, extent.size)) == extent.size > 50
+        other.close()
+    if how == "link":
+        debug.write_bytes(debug.read_bytes() + b"changed")
+        with open_object(str(path)) as found:
+            assert found.debug_object() is None
+
+
+def test_compressed_sections(build: Callable[..., Path], need: Need) -> None:
+    flags = ("-g", "-fno-asynchronous-unwind-tables")
+    with open_object(str(build("plain", *flags))) as plain, open_object(str(build("small", *flags, "-gz"))) as small:
+        one, other = plain.section_bytes(".debug_info"), small.section_bytes(".debug_info")
+        assert small.sections[".debug_info"].size < len(other)
+        assert len(one) == len(other)
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def use_everything(found: LoadObject) -> None:
+    """Whatever can be asked of an object; only ElfError may come out."""
+    questions: list[Callable[[], object]] = [
+        lambda: found.build_id, lambda: found.interpreter, lambda: found.is_static, lambda: found.sections,
+        found.symbols, found.eh_frame, found.debug_frame, found.debug_object, lambda: found.vaddr_of(0x1000),
+        lambda: found.offset_of(0x1000), lambda: found.read_at(found.entry, 64),
+        lambda: [found.section_bytes(name) for name in found.sections],
+        lambda: (extent := found.eh_frame_hdr()) and extent.read(0, extent.size),
+        lambda: (symbols := found.symbols()) and [symbols.name(i) for i in range(len(symbols))]]
+    for question in questions:
+        try:
+            question()
+        except ElfError as err:
+            assert "\n" not in str(err)
+
+
+@pytest.fixture(scope="module")
+def small_program(tmp_path_factory: pytest.TempPathFactory, need: Need) -> bytes:
+    gcc = need("gcc", "gcc")
+    folder = tmp_path_factory.mktemp("elf")
+    (folder / "a.c").write_text("int add(int a) { return a + 1; }\n")
+    subprocess.run([gcc, "-g", "-gz", "-shared", "-nostdlib", "-Wl,--build-id", "-o", folder / "a", folder / "a.c"],
+                   check=True, timeout=60)
+    return (folder / "a").read_bytes()
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_damaged_anywhere(small_program: bytes, data: st.DataObject) -> None:
+    """Bytes of the headers and tables changed, or the end cut off: an answer or ElfError."""
+    content = bytearray(small_program)
+    for _ in range(data.draw(st.integers(1, 4))):
+        in_header = data.draw(st.booleans())
+        at = data.draw(st.integers(0, 600 if in_header else len(content) - 1))
+        content[at] = data.draw(st.sampled_from([0, 1, 0x7F, 0x80, 0xFF, content[at] ^ 1]))
+    content = content[:data.draw(st.sampled_from([len(content), data.draw(st.integers(0, len(content)))]))]
+    try:
+        found = object_of_bytes(bytes(content), "damaged")
+    except ElfError as err:
+        assert "\n" not in str(err)
+        return
+    use_everything(found)
+
+
+def test_cut_at_every_sixteenth_byte(small_program: bytes) -> None:
+    for end in range(0, len(small_program), 16):
+        try:
+            found = object_of_bytes(small_program[:end], "cut")
+        except ElfError:
+            continue
+        use_everything(found)
+
+
+def test_headers_cut_at_every_byte(small_program: bytes) -> None:
+    for end in range(64 + 56):
+        with pytest.raises(ElfError):
+            object_of_bytes(small_program[:end], "cut")
+
+
+@pytest.mark.parametrize(("at", "value"), [(0x38, 0xFFFE), (0x3C, 0xFEFF), (0x36, 8), (0x3A, 8)],
+                         ids=["program headers", "sections", "size of a program header", "size of a section header"])
+def test_absurd_tables_are_refused_at_once(at: int, value: int, small_program: bytes) -> None:
+    """Also in a file that is long enough for the whole of it."""
+    content = bytearray(small_program + bytes(5_000_000))
+    content[at:at + 2] = value.to_bytes(2, "little")
+    start = time.perf_counter()
+    with pytest.raises(ElfError):
+        assert object_of_bytes(bytes(content), "absurd").sections
+    assert time.perf_counter() - start < 0.5
+
+
+# --- hostile paths --------------------------------------------------------------------------------
+
+
+def test_what_is_not_a_regular_file_is_refused(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "text").write_text("#!/bin/sh\n")
+    (tmp_path / "empty").touch()
+    for path in (tmp_path / "fifo", tmp_path / "folder", tmp_path / "text", tmp_path / "empty", tmp_path / "none",
+                 Path("/dev/zero"), Path("/dev/tty")):
+        with pytest.raises(ElfError, match=re.escape(str(path))):
+            open_object(str(path))
+    with pytest.raises(ElfError):
+        open_object("a\0b")
+
+
+def test_a_file_that_becomes_shorter(tmp_path: Path) -> None:
+    path = tmp_path / "library.so"
+    shutil.copy(LIBC, path)
+    with open_object(str(path)) as found:
+        extent = found.eh_frame_hdr()
+        assert extent is not None
+        os.truncate(path, 4096)
+        with pytest.raises(ElfError, match="became shorter"):
+            extent.read(0, extent.size)
+
+
+def test_descriptors_are_given_back(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("not ELF")
+    before = len(os.listdir("/proc/self/fd"))
+    for path in (LIBC, str(tmp_path / "text"), str(tmp_path)):
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            found = object_of_fd(fd, path)
+        except ElfError:
+            continue
+        assert not os.get_inheritable(fd)
+        extent = found.eh_frame_hdr()
+        found.close()
+        found.close()
+        assert extent is not None
+        with pytest.raises(ElfError):
+            extent.read(0, 4)
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_import_is_cheap() -> None:
+    """numpy and pyelftools come when they are needed."""
+    code = "import sys, collector.elf; assert not {'numpy', 'elftools'} & set(sys.modules), sorted(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_opening_does_not_scale_with_the_file(tmp_path: Path, build: Callable[..., Path]) -> None:
+    small = build("program")
+    big = tmp_path / "big"
+    with open(small, "rb") as source, open(big, "wb") as out:
+        out.write(source.read())
+        out.truncate(1 << 33)
+
+    def opened(path: Path) -> float:
+        start = time.perf_counter()
+        with open_object(str(path)) as found:
+            assert found.eh_frame_hdr() is not None
+        return time.perf_counter() - start
+
+    assert min(opened(big) for _ in range(5)) < 2 * min(opened(small) for _ in range(5)) + 0.002
