@@ -37,6 +37,7 @@ class Recorded:
     making: Making | None = None  # None: not told yet
     lineage: str = ""
     arguments: bytes = b"(fork)"
+    parent_pid: int = 0
     recorder: Recorder | None = None
     journal: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
     followed: bool = True
@@ -99,13 +100,13 @@ class Experiments:
 
     def forked(self, parent: Recorded | None, image: Image) -> Recorded:
         """A new process; how it was made is told later."""
-        return self._begin(Recorded(image, image.start_ns, parent))
+        return self._begin(Recorded(image, image.start_ns, parent, parent_pid=parent.image.pid if parent else 0))
 
     def executed(self, old: Recorded | None, image: Image, time_ns: int) -> Recorded:
         """A new image in a process that was ``old``, which ends here unless it was only born for this."""
         if old is not None:
             self.end(old, time_ns, LABEL_EXEC)
-        return self._begin(Recorded(image, time_ns, old, EXEC))
+        return self._begin(Recorded(image, time_ns, old, EXEC, parent_pid=old.parent_pid if old else 0))
 
     def end(self, recorded: Recorded, time_ns: int, label: str = LABEL_CLOSE) -> None:
         """The image is over; its experiment is closed by ``close_ended``."""
@@ -183,14 +184,14 @@ class Experiments:
         if recorded.adopted:
             return
         if old is not None and old.making is not None and old.making.spawned and not old.adopted:
-            old.tell("comment", b"spawned: " + recorded.arguments, recorded.start_ns)
+            old.tell("comment", b"spawned: " + (recorded.arguments or recorded.image.program), recorded.start_ns)
             self._adopt(old, recorded, pending)
             return
         recorded.lineage = names.child_lineage(old.lineage if old else "", "x", 1)
         self._create(recorded)
         if old is not None:
             old.tell("exec_start", recorded.start_ns, EXEC.call, recorded.lineage, recorded.followed,
-                     recorded.arguments)
+                     recorded.arguments or recorded.image.program)
 
     def _adopt(self, old: Recorded, new: Recorded, pending: list[Recorded]) -> None:
         """A spawned process goes on under its lineage in its new image."""

@@ -287,7 +287,7 @@ class Pipeline:
         """
         parts = [batch.clock, batch.leaving, batch.births.makers if batch.births else None]
         some = [part for part in parts if part is not None]
-        frames = unwound(joined(some), self.model, self.tables, self.tally) if some else None
+        frames = unwound(joined(some), self.model, self.tables) if some else None
         self._last.grow(self.clocks.n_slots)
         self.waiting.grow(self.clocks.n_slots)
         ends = np.cumsum([len(part.time_ns) if part is not None else 0 for part in parts]).tolist()
@@ -295,6 +295,7 @@ class Pipeline:
         self.experiments.open_pending(makings.of)
         if frames is None:
             return None, None
+        self.tally.stacks(frames.stop[:ends[1]])
         return (interned(frames[:ends[0]], self.experiments.recorders),
                 interned(frames[ends[0]:ends[1]], self.experiments.recorders))
 
@@ -487,11 +488,11 @@ class Pipeline:
         self.experiments.close_ended(self._usage_of)
 
     def _arguments_of(self, change: Executed) -> bytes:
-        """The command line of a new image; only its name if the process has gone on since then."""
+        """The command line of a new image; empty if the process is gone by now."""
         try:
-            return b" ".join(proc.command_line(change.pid)) or change.comm
+            return b" ".join(proc.command_line(change.pid))
         except OSError:
-            return change.comm
+            return b""
 
     def _write_ticks(self, recorded: Recorded, stack: tuple[int, int, int, int], time_ns: int, ticks: int) -> None:
         tid, cpu, uid, state = stack

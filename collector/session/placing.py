@@ -12,7 +12,7 @@ import numpy as np
 
 from collector.events import Array, ClockSamples
 from collector.experiment.recorder import Recorder
-from collector.session.tally import Tally
+from collector.session.tally import GONE
 from collector.target.model import Model
 from collector.target.process import Epoch
 from collector.target.space import AddressSpace
@@ -39,10 +39,11 @@ class Unwound:
     epochs: list[Epoch]
     pcs: Array  # u8 (n, depth) leaf first
     length: Array  # i8 (n,)
+    stop: Array  # i1 (n,) Stop; GONE where there was no stack to unwind
 
     def __getitem__(self, rows: slice) -> Unwound:
         return Unwound(self.slot[rows], self.image[rows], self.epoch[rows], self.epochs, self.pcs[rows],
-                       self.length[rows])
+                       self.length[rows], self.stop[rows])
 
 
 @dataclass(slots=True)
@@ -54,22 +55,27 @@ class Placed:
     uid: Array  # u8 (n,) 0 where the image is not recorded
 
 
-def unwound(samples: ClockSamples, model: Model, tables: Tables, tally: Tally) -> Unwound:
-    """Unwinds samples of any processes and word sizes."""
+def unwound(samples: ClockSamples, model: Model, tables: Tables) -> Unwound:
+    """Unwinds samples of any processes and word sizes.
+
+    A thread that is being replaced by an exec, or is leaving for good, runs in the kernel without the memory that its
+    stack was in.
+    """
     slot = model.slots(samples.tid, samples.pid, samples.time_ns)
     index, epochs = model.epochs(samples.pid, samples.time_ns)
     image = np.array([epoch.image.number for epoch in epochs], dtype=np.int64)[index]
     parts = []
     for bits in np.unique(samples.abi).tolist():
         rows = np.flatnonzero(samples.abi == bits)
-        parts.append((rows, *_unwound(samples, rows, bits, index, epochs, tables, tally)))
-    if len(parts) == 1:
-        return Unwound(slot, image, index, epochs, parts[0][1], parts[0][2])
-    pcs = np.zeros((len(slot), max(part.shape[1] for _, part, _ in parts)), dtype=np.uint64)
+        parts.append((rows, *_unwound(samples, rows, bits, index, epochs, tables)))
+    pcs = np.zeros((len(slot), max(part.shape[1] for _, part, _, _ in parts)), dtype=np.uint64)
     length = np.zeros(len(slot), dtype=np.int64)
-    for rows, part, part_length in parts:
-        pcs[rows, :part.shape[1]], length[rows] = part, part_length
-    return Unwound(slot, image, index, epochs, pcs, length)
+    stop = np.zeros(len(slot), dtype=np.int8)
+    for rows, part, part_length, part_stop in parts:
+        pcs[rows, :part.shape[1]], length[rows], stop[rows] = part, part_length, part_stop
+    gone = (stop != Stop.ROOT) & (samples.n_words == 0)
+    stop[gone] = GONE
+    return Unwound(slot, image, index, epochs, pcs, length, stop)
 
 
 def interned(frames: Unwound, recorders: MappingOf[int, Recorder]) -> Placed:
@@ -93,11 +99,12 @@ def joined(parts: list[ClockSamples]) -> ClockSamples:
     return replace(parts[0], **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
-def _unwound(samples: ClockSamples, rows: Array, bits: int, index: Array, epochs: list[Epoch], tables: Tables,
-             tally: Tally) -> tuple[Array, Array]:
-    """Stacks of samples of one word size as (pcs (n, depth), length (n,)), marked where the root was not reached."""
+def _unwound(samples: ClockSamples, rows: Array, bits: int, index: Array, epochs: list[Epoch],
+             tables: Tables) -> tuple[Array, Array, Array]:
+    """Stacks of samples of one word size as (pcs (n, depth), length (n,), stop (n,)), marked short of the root."""
     if bits == 0:  # no registers of user mode: a thread of the kernel's
-        return np.full((len(rows), 1), FAILED_MARK), np.ones(len(rows), dtype=np.int64)
+        n = len(rows)
+        return np.full((n, 1), FAILED_MARK), np.ones(n, dtype=np.int64), np.full(n, Stop.NO_REGISTER, dtype=np.int8)
     space = np.array([epoch.space.number for epoch in epochs], dtype=np.int64)[index[rows]]
     maps = merged_maps([epoch.space for epoch in epochs])
     columns = {name: getattr(samples, name)[rows] for name in ("base", "mask", "first", "low", "n_words")}
@@ -112,8 +119,7 @@ def _unwound(samples: ClockSamples, rows: Array, bits: int, index: Array, epochs
         stacks = Stacks(space=space, regs=samples.regs[rows][:, _I386_COLUMNS] & _LOW32,
                         words=samples.words.view(np.uint32), **columns)
     frames = unwinding.unwind(stacks, maps, tables)
-    tally.stacks(frames.stop)
-    return marked(frames)
+    return (*marked(frames), frames.stop)
 
 
 def merged_maps(spaces: list[AddressSpace]) -> Maps:

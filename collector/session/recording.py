@@ -150,8 +150,8 @@ class Recording:
     def _header_of(self, recorded: Recorded) -> Header:
         """The header of a descendant's experiment."""
         image = recorded.image
-        parent_pid = recorded.parent.image.pid if recorded.parent is not None else 0
-        return self._header(image.pid, parent_pid, recorded.start_ns, image.bits, recorded.arguments)
+        arguments = recorded.arguments or image.program
+        return self._header(image.pid, recorded.parent_pid, recorded.start_ns, image.bits, arguments)
 
     def _header(self, pid: int, parent_pid: int, start_ns: int, bits: int, arguments: bytes,
                 notes: tuple[str, ...] = ()) -> Header:

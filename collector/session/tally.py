@@ -10,6 +10,9 @@ import numpy as np
 from collector.events import Array
 from collector.unwind.batch import Stop
 
+# Beside the unwinder's reasons: the thread had no memory any more, in the middle of an exec or at its end.
+GONE = max(Stop) + 1
+
 
 @dataclass
 class Tally:
@@ -18,6 +21,7 @@ class Tally:
     n_packets: int = 0
     n_samples: int = 0  # clock samples
     n_stacks: int = 0  # stacks unwound
+    n_gone: int = 0  # stacks of threads in the middle of an exec or at their end
     n_settled_ticks: int = 0  # ticks given for time that no clock sample stood for
     n_throttled: int = 0
     losses: Counter[str] = field(default_factory=Counter)
@@ -36,13 +40,18 @@ class Tally:
         """How the unwinding of a batch ended."""
         self.n_stacks += len(stop)
         for reason, count in zip(*np.unique(stop, return_counts=True), strict=True):
-            self.stops[Stop(int(reason))] += int(count)
+            if reason == GONE:
+                self.n_gone += int(count)
+            else:
+                self.stops[Stop(int(reason))] += int(count)
 
     def remarks(self) -> list[str]:
         """What a reader of the figures may want to know, though nothing is amiss."""
         lines = []
         if self.n_settled_ticks:
             lines.append(f"{self.n_settled_ticks} ticks stand for time between the last sample and the end of threads")
+        if self.n_gone:
+            lines.append(f"{self.n_gone} stacks are cut, of threads whose memory was gone: in an exec, or at their end")
         return lines
 
     def warnings(self) -> list[str]:
