@@ -1,0 +1,167 @@
+"""Processes, threads and images: who a tid or pid was at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from collector.events import Executed, Exited, Forked
+from collector.target.microstate import Cut, ThreadClocks
+from collector.target.model import Model
+from collector.target.space import Mapping
+
+LIBRARY = Mapping(0x1000, 0x2000, 0, b"/lib/a.so", 3, 0)
+
+
+def model_of(pid: int = 100, time_ns: int = 10) -> Model:
+    """A founder with its first thread."""
+    model = Model(ThreadClocks(10_007))
+    model.new_thread(model.new_process(pid, time_ns), pid, time_ns, Cut.BORN)
+    return model
+
+
+def slots(model: Model, *who: tuple[int, int, int]) -> list[int]:
+    """Slots of (tid, pid, time)."""
+    tid, pid, time = (np.array([row[i] for row in who], np.int64) for i in range(3))
+    found: list[int] = model.slots(tid, pid, time).tolist()
+    return found
+
+
+def cuts(model: Model) -> list[tuple[int, int, Cut]]:
+    """The edges since the last call, as (time, slot, cut)."""
+    taken = model.take_cuts()
+    return list(zip(taken.time_ns, taken.slot, taken.cut, strict=True))
+
+
+def test_threads_begin_and_end() -> None:
+    model = model_of()
+    model.forked(Forked(20, 100, 101, 100, 100))
+    model.forked(Forked(30, 100, 102, 100, 101))
+    model.exited(Exited(40, 100, 101))
+    assert slots(model, (100, 100, 50), (101, 100, 35), (102, 100, 50)) == [0, 1, 2]
+    assert cuts(model) == [(10, 0, Cut.BORN), (20, 1, Cut.BORN), (30, 2, Cut.BORN), (40, 1, Cut.ENDED)]
+    assert cuts(model) == []
+    assert [thread.alive for thread in model.threads] == [True, False, True]
+    assert model.processes[100].threads == {100: 0, 102: 2}
+
+
+def test_a_tid_used_again_is_another_thread() -> None:
+    model = model_of()
+    for start in (20, 40, 60):
+        model.forked(Forked(start, 100, 101, 100, 100))
+        model.exited(Exited(start + 10, 100, 101))
+    assert slots(model, *((101, 100, time) for time in (20, 29, 40, 45, 60, 69))) == [1, 1, 2, 2, 3, 3]
+    assert [model.slot_of(101, time) for time in (20, 45, 69)] == [1, 2, 3]
+
+
+def test_a_tid_used_again_after_its_batch_is_forgotten() -> None:
+    model = model_of()
+    model.forked(Forked(20, 100, 101, 100, 100))
+    model.exited(Exited(30, 100, 101))
+    model.forget_before(35)
+    assert model.slot_of(101, 36) is None
+    model.forked(Forked(40, 100, 101, 100, 100))
+    assert slots(model, (101, 100, 41)) == [2]
+
+
+def test_a_child_has_its_parents_memory_and_its_own() -> None:
+    model = model_of()
+    founder = model.processes[100]
+    founder.space.map(LIBRARY)
+    model.forked(Forked(20, 200, 200, 100, 100))
+    child = model.processes[200]
+    assert (child.parent, child.space.mappings) == (founder, [LIBRARY])
+    assert child.space.number != founder.space.number
+    assert child.image.number != founder.image.number
+    assert slots(model, (200, 200, 25)) == [1]
+
+
+def test_exec_begins_an_image_in_an_empty_space() -> None:
+    model = model_of()
+    process = model.processes[100]
+    process.space.map(LIBRARY)
+    first = process.image
+    changed, old = model.executed(Executed(50, 100, 100, b"prog"))
+    assert (changed, old, old.end_ns) == (process, first, 50)
+    assert (process.image.comm, process.space.mappings) == (b"prog", [])
+    index, epochs = model.epochs(np.array([100, 100, 100]), np.array([49, 50, 51]))
+    assert [epochs[i].image for i in index] == [first, process.image, process.image]
+    assert [epochs[i].space.mappings for i in index] == [[LIBRARY], [], []]
+
+
+def test_exec_by_any_thread_ends_all_and_goes_on_as_the_leader() -> None:
+    model = model_of()
+    model.forked(Forked(20, 100, 101, 100, 100))
+    model.forked(Forked(21, 100, 102, 100, 101))
+    cuts(model)
+    model.executed(Executed(50, 100, 100, b"prog"))
+    # A slot's time belongs to one image: the leader goes on at a new one, running.
+    assert sorted(cuts(model)) == [(50, 0, Cut.ENDED), (50, 1, Cut.ENDED), (50, 2, Cut.ENDED), (50, 3, Cut.IN)]
+    assert model.processes[100].threads == {100: 3}
+    assert [thread.image.number for thread in model.threads] == [0, 0, 0, 1]
+    assert slots(model, (100, 100, 49), (100, 100, 50), (101, 100, 49)) == [0, 3, 1]
+    assert model.n_threads == 3
+
+
+def test_epochs_are_kept_until_no_sample_can_come() -> None:
+    model = model_of()
+    for time in (50, 60, 70):
+        model.executed(Executed(time, 100, 100, b"prog"))
+    times = np.array([45, 55, 65, 75])
+    index, epochs = model.epochs(np.full(4, 100), times)
+    numbers = [epochs[i].image.number for i in index]
+    assert numbers == [0, 1, 2, 3]
+    model.forget_before(62)
+    assert [epoch.time_ns for epoch in model.processes[100].epochs] == [60, 70]
+    index, epochs = model.epochs(np.full(2, 100), np.array([65, 75]))
+    assert [epochs[i].image.number for i in index] == [2, 3]
+
+
+def test_a_process_ends_with_its_last_thread() -> None:
+    model = model_of()
+    model.forked(Forked(20, 100, 101, 100, 100))
+    model.exited(Exited(30, 100, 100))
+    assert model.processes[100].image.end_ns is None
+    model.exited(Exited(40, 100, 101))
+    assert model.processes[100].image.end_ns == 40
+    model.forget_before(41)
+    assert 100 not in model.processes
+
+
+def test_a_pid_used_again_within_a_batch_is_two_processes() -> None:
+    model = model_of()
+    model.forked(Forked(20, 200, 200, 100, 100))
+    first = model.processes[200].image
+    model.exited(Exited(30, 200, 200))
+    model.forked(Forked(40, 200, 200, 100, 100))
+    index, epochs = model.epochs(np.array([200, 200]), np.array([25, 45]))
+    assert [epochs[i].image for i in index] == [first, model.processes[200].image]
+    assert slots(model, (200, 200, 25), (200, 200, 45)) == [1, 2]
+    model.forget_before(50)
+    assert model.processes[200].threads == {200: 2}
+
+
+def test_a_thread_whose_birth_was_lost_has_a_slot_nevertheless() -> None:
+    model = model_of()
+    assert slots(model, (777, 100, 33), (777, 100, 44), (888, 800, 55)) == [1, 1, 2]
+    assert model.processes[100].threads == {100: 0, 777: 1}
+    assert 800 in model.processes
+    assert cuts(model)[1:] == [(33, 1, Cut.UNKNOWN), (55, 2, Cut.UNKNOWN)]
+
+
+def test_the_end_of_somebody_unknown_is_nothing() -> None:
+    model = model_of()
+    assert model.exited(Exited(30, 100, 999)) is None
+    assert model.slot_of(999, 30) is None
+
+
+def test_ours_are_known_from_others() -> None:
+    model = model_of()
+    model.forked(Forked(20, 100, 101, 100, 100))
+    assert model.known(np.array([101, 999, 100, 101])).tolist() == [True, False, True, True]
+    assert model.known(np.zeros(0, np.int64)).tolist() == []
+
+
+def test_slots_of_nobody() -> None:
+    assert slots(model_of()) == []
+    index, epochs = model_of().epochs(np.zeros(0, np.int64), np.zeros(0, np.int64))
+    assert (index.tolist(), epochs) == ([], [])
