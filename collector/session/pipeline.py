@@ -398,25 +398,29 @@ class Pipeline:
             return
         self._last.grow(self.clocks.n_slots)
         self.waiting.grow(self.clocks.n_slots)
-        slots, inverse = np.unique(spans.slot, return_inverse=True)
-        threads = [self.model.threads[slot] for slot in slots.tolist()]
-        image = np.array([thread.image.number for thread in threads], dtype=np.int64)[inverse]
-        tid = np.array([thread.tid for thread in threads], dtype=np.int64)[inverse]
-        ticks = self.waiting.ticks(spans)
+        due, ticks = self.waiting.ticks(spans)
+        image, _ = self._whose(spans.slot)
+        image_due, tid = self._whose(due.slot)
         for number in np.unique(image).tolist():
             recorded = self.experiments.by_image.get(number)
             if recorded is None or recorded.recorder is None:
                 continue
             mine = image == number
             recorded.waited_ns += np.bincount(spans.state[mine], spans.length_ns[mine], N_STATES).astype(np.int64)
-            rows = np.flatnonzero(mine & (ticks > 0))
+            rows = np.flatnonzero(image_due == number)
             if len(rows):
-                uid = self._stacks_for(recorded, spans.slot[rows], spans.uid[rows])
-                recorded.recorder.clock(tid[rows], spans.cpu[rows], spans.end_ns[rows], uid,
-                                        spans.state[rows].astype(np.int32), ticks[rows],
-                                        exact_ns=spans.length_ns[rows])
-                recorded.state_ticks += np.bincount(spans.state[rows], ticks[rows], N_STATES).astype(np.int64)
+                uid = self._stacks_for(recorded, due.slot[rows], due.uid[rows])
+                recorded.recorder.clock(tid[rows], due.cpu[rows], due.end_ns[rows], uid,
+                                        due.state[rows].astype(np.int32), ticks[rows], exact_ns=due.length_ns[rows])
+                recorded.state_ticks += np.bincount(due.state[rows], ticks[rows], N_STATES).astype(np.int64)
                 self.tally.n_packets += len(rows)
+
+    def _whose(self, slot: Array) -> tuple[Array, Array]:
+        """Image number and tid (s,) of the threads at slots (s,)."""
+        slots, inverse = np.unique(slot, return_inverse=True)
+        threads = [self.model.threads[slot] for slot in slots.tolist()]
+        return (np.array([thread.image.number for thread in threads], dtype=np.int64)[inverse],
+                np.array([thread.tid for thread in threads], dtype=np.int64)[inverse])
 
     def _stacks_for(self, recorded: Recorded, slot: Array, uid: Array) -> Array:
         """``uid``, and where that is unknown the thread's last stack, else a stack that says that none was had."""
@@ -448,18 +452,17 @@ class Pipeline:
                 continue
             recorded.ended_cpu_ns += int(self.clocks.cpu_ns[slot])
             self.total_cpu_ns += int(self.clocks.cpu_ns[slot])
-            owed_ns = self.waiting.take_account(slot)
+            owed_ns, stacks = self.waiting.take_account(slot)
             owed_ns[Microstate.USER] = self.clocks.residue_ns(slot)
             ticks = settle(owed_ns, recorded.pool_ns, self.interval_ns)
             for state in np.flatnonzero(ticks).tolist():
-                self._settle_state(recorded, slot, state, int(ticks[state]))
+                self._settle_state(recorded, slot, state, int(ticks[state]), stacks[state:state + 1])
         self._ending = np.zeros(0, dtype=np.int64)
 
-    def _settle_state(self, recorded: Recorded, slot: int, state: int, ticks: int) -> None:
+    def _settle_state(self, recorded: Recorded, slot: int, state: int, ticks: int, uid: Array) -> None:
         thread, cpu = self.model.threads[slot], int(self._last.cpu[slot])
         if state != Microstate.USER:
-            uid = self._stacks_for(recorded, np.array([slot]), self.waiting.last_uid[slot, state:state + 1])
-            stack = (thread.tid, cpu, int(uid[0]), state)
+            stack = (thread.tid, cpu, int(self._stacks_for(recorded, np.array([slot]), uid)[0]), state)
         elif self._last.image[slot] == recorded.image.number and self._last.uid[slot]:
             stack = (thread.tid, cpu, int(self._last.uid[slot]), int(self._last.state[slot]))
         elif recorded.last is not None:

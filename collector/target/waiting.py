@@ -13,10 +13,8 @@ or when it was completed, which says whose fault it was and whether the page hel
 recorded where the user may see it. Where it is not, the kernel still keeps the sum of all waits of a thread
 (run_delay), and whatever of it is explained neither by preemption nor by known wake-ups was spent behind the others.
 
-Ticks: every thread and state has an account. A period adds its length; when the account passes multiples of the
-interval, so many ticks are due, at the end of that period and with its stack. So the sum of ticks differs from the true
-time by less than one interval, always. When a thread ends, what is left on its accounts is settled, so that the sum
-over its states keeps that promise, too.
+Ticks are earned as ``ticks`` tells: by thread and state, for the stacks that are owed most. When a thread ends, what it
+is still owed is settled, so that the sum over its states is not off by an interval, either.
 """
 
 from __future__ import annotations
@@ -28,6 +26,7 @@ import numpy as np
 
 from collector.events import Array, Reason
 from collector.target.microstate import Cut, Edges, Periods
+from collector.target.ticks import Accounts
 
 N_STATES = 10
 
@@ -94,8 +93,7 @@ class Waiting:
     def __init__(self, interval_ns: int) -> None:
         self.interval_ns = interval_ns
         self.n_guessed = 0  # page faults of which nothing tells whether text or data was missing
-        self.account_ns = np.zeros((64, N_STATES), dtype=np.int64)
-        self.last_uid = np.zeros((64, N_STATES), dtype=np.uint64)  # the stack of the thread's last span in each state
+        self._accounts = Accounts(interval_ns)
         # Of the switch-out that a thread is behind, as far as it is off CPU now.
         self._uid = np.zeros(64, dtype=np.uint64)
         self._reason = np.zeros(64, dtype=np.int8)
@@ -113,7 +111,7 @@ class Waiting:
         if n <= len(self._uid):
             return
         more = max(n, 2 * len(self._uid)) - len(self._uid)
-        for name in ("account_ns", "last_uid", "_uid", "_reason", "_ip", "_cpu", "_fault_ip", "_fault_state",
+        for name in ("_uid", "_reason", "_ip", "_cpu", "_fault_ip", "_fault_state",
                      "_unexplained_ns", "_woken_ns"):
             old = getattr(self, name)
             setattr(self, name, np.concatenate([old, np.zeros((more, *old.shape[1:]), dtype=old.dtype)]))
@@ -162,31 +160,24 @@ class Waiting:
         return Spans(slot, state, np.maximum(now_ns - since_ns, 0), np.full(len(slot), now_ns), self._uid[slot],
                      self._cpu[slot])
 
-    def take_account(self, slot: int) -> Array:
-        """What is left on the accounts (10,) of a thread that has ended; they are empty then."""
-        left: Array = self.account_ns[slot].copy()
-        self.account_ns[slot] = 0
-        return left
+    def ticks(self, spans: Spans) -> tuple[Spans, Array]:
+        """Spans that earn ticks, and how many (t,); those of length 0 are paid for time in earlier batches."""
+        earned, group, uid, more = self._accounts.add(spans.slot * N_STATES + spans.state, spans.uid, spans.length_ns)
+        rows = np.flatnonzero(earned)
+        slot = group // N_STATES
+        end_ns = np.full(len(group), int(spans.end_ns.max()) if len(spans.end_ns) else 0)
+        extra = Spans(slot, group % N_STATES, np.zeros(len(group), dtype=np.int64), end_ns, uid, self._cpu[slot])
+        due = Spans(*(np.concatenate([getattr(spans, name)[rows], getattr(extra, name)]) for name in Spans.__slots__))
+        return due, np.concatenate([earned[rows], more])
 
-    def ticks(self, spans: Spans) -> Array:
-        """Ticks (s,) that each span earns, in the order given."""
-        self.last_uid[spans.slot, spans.state] = spans.uid
-        code = spans.slot * N_STATES + spans.state
-        order = np.argsort(code, kind="stable")
-        code, length = code[order], spans.length_ns[order]
-        earned = np.zeros(len(code), dtype=np.int64)
-        if len(code):
-            accounts = self.account_ns.reshape(-1)
-            first = np.ones(len(code), dtype=bool)
-            first[1:] = code[1:] != code[:-1]
-            last = np.ones(len(code), dtype=bool)
-            last[:-1] = first[1:]
-            begins = np.flatnonzero(first)
-            total = np.cumsum(length)
-            total += (accounts[code[begins]] - (total[begins] - length[begins]))[np.cumsum(first) - 1]
-            earned[order] = total // self.interval_ns - (total - length) // self.interval_ns
-            accounts[code[last]] = total[last] % self.interval_ns
-        return earned
+    def take_account(self, slot: int) -> tuple[Array, Array]:
+        """What a thread that has ended is still owed by state (10,), and for which stack most of it (10,)."""
+        group, uid, owed_ns = self._accounts.close(slot * N_STATES, slot * N_STATES + N_STATES - 1)
+        state = group % N_STATES
+        stacks = np.zeros(N_STATES, dtype=np.uint64)
+        order = np.argsort(owed_ns, kind="stable")
+        stacks[state[order]] = uid[order]
+        return np.bincount(state, owed_ns, N_STATES).astype(np.int64), stacks
 
     def _departed(self, edges: Edges, departures: Departures) -> tuple[Array, Array, Array, Array]:
         """Stack, reason, ip and CPU of every edge that is a switch-out (zero for the others)."""

@@ -1,0 +1,127 @@
+"""Which stacks get the ticks of time spent waiting. Pure, for all threads of a batch at once.
+
+A thread and a state are a *group*. Ticks are due by group: one for every interval of its time, so that a group is never
+off by an interval. Within the group every stack has an account of its own,
+
+    owed = its time - interval * its ticks
+
+and the ticks that are due go to the stacks that are owed most. So ten places where a thread sleeps less than an
+interval each get what is theirs, whoever sleeps when a tick falls due; a stack is off by about an interval at most.
+
+A group keeps its few largest accounts. Others, as of threads preempted at ever new places, are added to the largest.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from collector.events import Array
+
+_KEPT = 16  # accounts per group
+
+
+class Accounts:
+    """What is owed, by group (any number) and stack: three arrays of one length, sorted by group and stack."""
+
+    def __init__(self, interval_ns: int) -> None:
+        self.interval_ns = interval_ns
+        self.group: Array = np.zeros(0, dtype=np.int64)
+        self.uid: Array = np.zeros(0, dtype=np.uint64)
+        self.owed_ns: Array = np.zeros(0, dtype=np.int64)
+
+    def add(self, group: Array, uid: Array, length_ns: Array) -> tuple[Array, Array, Array, Array]:
+        """Adds stretches of time (s,) in time order.
+
+        Returns the ticks that each earns (s,), and for ticks of stacks that are not among them (e,): group, uid, ticks.
+        """
+        touched = np.isin(self.group, group)
+        n_old = int(np.count_nonzero(touched))
+        groups = np.concatenate([self.group[touched], group])
+        uids = np.concatenate([self.uid[touched], uid])
+        lengths = np.concatenate([self.owed_ns[touched], length_ns])
+        order = np.lexsort((uids, groups))
+        first = _changes(groups[order], uids[order])
+        key = np.empty(len(order), dtype=np.int64)
+        key[order] = np.cumsum(first) - 1
+        key_group, key_uid = groups[order][first], uids[order][first]
+        owed = np.bincount(key, lengths, len(key_group)).astype(np.int64) if len(key) else lengths
+        ticks = self._due(key_group, owed)
+        earned, paid = _spread(key[n_old:], length_ns, ticks)
+        self._keep(~touched, key_group, key_uid, owed - ticks * self.interval_ns)
+        rest = np.flatnonzero((ticks > 0) & ~paid)
+        return earned, key_group[rest], key_uid[rest], ticks[rest]
+
+    def close(self, lowest: int, highest: int) -> tuple[Array, Array, Array]:
+        """Ends the groups from ``lowest`` to ``highest``; returns (group, uid, owed_ns) of their accounts."""
+        mine = slice(*np.searchsorted(self.group, [lowest, highest + 1]).tolist())
+        closed = self.group[mine], self.uid[mine], self.owed_ns[mine]
+        for name in ("group", "uid", "owed_ns"):
+            setattr(self, name, np.delete(getattr(self, name), mine))
+        return closed
+
+    def _due(self, group: Array, owed_ns: Array) -> Array:
+        """Ticks (k,) for accounts sorted by group: as many as the group's sum is worth, the largest accounts first."""
+        if not len(group):
+            return owed_ns
+        first = _changes(group)
+        number = np.cumsum(first) - 1
+        due = np.maximum(np.add.reduceat(owed_ns, np.flatnonzero(first)) // self.interval_ns, 0)
+        ticks: Array = np.maximum(owed_ns // self.interval_ns, 0)
+        left = owed_ns - ticks * self.interval_ns
+        missing = due - np.add.reduceat(ticks, np.flatnonzero(first))
+        ticks[_rank(number, -left, first) < missing[number]] += 1
+        payers = ticks > 0
+        ticks[payers & (_rank(number, np.where(payers, left, 2 * self.interval_ns), first) < -missing[number])] -= 1
+        return ticks
+
+    def _keep(self, others: Array, group: Array, uid: Array, owed_ns: Array) -> None:
+        """Takes new accounts in place of all but ``others``, the largest of each group."""
+        if len(group):
+            first = _changes(group)
+            number = np.cumsum(first) - 1
+            rank = _rank(number, -np.abs(owed_ns), first)
+            kept = rank < _KEPT
+            folded = np.bincount(number[~kept], owed_ns[~kept], int(number[-1]) + 1).astype(np.int64)
+            owed_ns = owed_ns + np.where(rank == 0, folded[number], 0)
+            group, uid, owed_ns = group[kept], uid[kept], owed_ns[kept]
+        group = np.concatenate([self.group[others], group])
+        uid = np.concatenate([self.uid[others], uid])
+        order = np.lexsort((uid, group))
+        self.group, self.uid = group[order], uid[order]
+        self.owed_ns = np.concatenate([self.owed_ns[others], owed_ns])[order]
+
+
+def _changes(*columns: Array) -> Array:
+    """Which (n,) rows differ from the one before; the first one does."""
+    differs = np.ones(len(columns[0]), dtype=bool)
+    differs[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
+    return differs
+
+
+def _rank(number: Array, value: Array, first: Array) -> Array:
+    """Place (n,) of each value among those of its group, smallest first; groups are numbered in order."""
+    order = np.lexsort((value, number))
+    rank = np.empty(len(order), dtype=np.int64)
+    rank[order] = np.arange(len(order)) - np.flatnonzero(first)[number]
+    return rank
+
+
+def _spread(key: Array, length_ns: Array, ticks: Array) -> tuple[Array, Array]:
+    """The keys' ticks (k,) over their stretches (s,), along their lengths; and which keys (k,) have any stretch."""
+    order = np.argsort(key, kind="stable")
+    sorted_key, length = key[order], length_ns[order]
+    earned = np.zeros(len(key), dtype=np.int64)
+    paid = np.zeros(len(ticks), dtype=bool)
+    if not len(key):
+        return earned, paid
+    first = _changes(sorted_key)
+    begins = np.flatnonzero(first)
+    total = np.cumsum(length)
+    part = np.cumsum(first) - 1
+    until = total - (total[begins] - length[begins])[part]
+    whole = np.maximum(np.append(until[begins[1:] - 1], until[-1])[part], 1)
+    upto = ticks[sorted_key] * until // whole
+    before = np.where(first, 0, np.concatenate([[0], upto[:-1]]))
+    earned[order] = upto - before
+    paid[sorted_key] = np.append(until[begins[1:] - 1], until[-1])[part] > 0
+    return earned, paid
