@@ -519,7 +519,7 @@ def _statistics(session: Session, which: str = _ALL) -> None:
     chosen = _chosen(session, which)
     if len(chosen) > 1:
         samples = [sample for experiment in chosen for sample in experiment.samples]
-        session.say(statistics("<Sum across selected experiments>", samples, None, 0))
+        session.say([*statistics("<Sum across selected experiments>", samples, None, 0), ""])
     for experiment in chosen:
         session.say(experiment_statistics(experiment))
 

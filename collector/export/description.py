@@ -152,8 +152,9 @@ def statistics(name: str, samples: Sequence[Sample], start_ns: int | None, end_n
     totals = [sum(values) for values in zip(*(sample.states_ns for sample in samples), strict=True)] or [0] * 10
     duration_ns = sum(sample.end_ns - sample.start_ns for sample in samples)
     counters = {key: sum(sample.counters.get(key, 0) for sample in samples) for key, _ in COUNTER_LINES}
-    width = max(len(f"{sum(totals) / NS_PER_S:.3f}"), *(len(str(value)) for value in counters.values()))
-    yield from _sample_lines("Total", "Total", start_ns, end_ns, duration_ns, totals, width if with_counters else 0)
+    total = f"{sum(totals) / NS_PER_S:.3f}" if start_ns is not None else "0.000"
+    width = max(len(str(value)) for value in (total, *counters.values())) if with_counters else len(total)
+    yield from _sample_lines("Total", "Total", start_ns, end_ns, duration_ns, totals, width)
     if with_counters:
         yield ""
         yield from (_labelled(label, str(counters[key]).rjust(width)) for key, label in COUNTER_LINES)
@@ -186,9 +187,8 @@ def _end_of(experiment: Experiment) -> int:
 
 
 def _sample_lines(start_label: str, end_label: str, start_ns: int | None, end_ns: int, duration_ns: int,
-                  states_ns: Sequence[int], width: int = 0) -> Iterator[str]:
+                  states_ns: Sequence[int], width: int) -> Iterator[str]:
     total_ns = sum(states_ns)
-    width = max(width, len(f"{total_ns / NS_PER_S:.3f}"))
     yield _labelled("Start Label", start_label)
     yield _labelled("End Label", end_label)
     for label, value_ns in (("Start Time (sec.)", start_ns), ("End Time (sec.)", None if start_ns is None else end_ns),

@@ -331,7 +331,8 @@ def test_founder_and_descendants_are_one(build: Callable[..., Mapped], libc: Map
         add(recorder, stacks, [(s, t + number, *rest) for s, t, *rest in random_packets(number, 37, 201)])
         sampled(recorder)
         recorder.close(START_NS + 5_000_000_000)
-    for arguments in (*TABLES, ("-header",), ("-overview",), ("-experiment_list",), ("-statistics", "3")):
+    for arguments in (*TABLES, ("-header",), ("-overview",), ("-experiment_list",), ("-statistics", "3"),
+                      ("-statistics", "all")):
         equal(*arguments, experiment=founder.path)
     alone = equal("-functions", "-processes", experiment=children[1].path)
     assert alone != print_out("-functions", "-processes", founder.path)
