@@ -514,12 +514,11 @@ def _header(session: Session, which: str = _ALL) -> None:
 
 
 def _statistics(session: Session, which: str = _ALL) -> None:
-    from collector.export.description import experiment_statistics, statistics
+    from collector.export.description import experiment_statistics, sum_of_statistics
 
     chosen = _chosen(session, which)
     if len(chosen) > 1:
-        samples = [sample for experiment in chosen for sample in experiment.samples]
-        session.say([*statistics("<Sum across selected experiments>", samples, None, 0), ""])
+        session.say(sum_of_statistics(chosen))
     for experiment in chosen:
         session.say(experiment_statistics(experiment))
 

@@ -143,16 +143,24 @@ def _message(message: Message) -> str:
     return _LEADS.get(message.kind, "") + text
 
 
+def sum_of_statistics(experiments: Sequence[Experiment]) -> Iterator[str]:
+    """The sums over several experiments, which have no common time; as wide as the first one's total."""
+    samples = [sample for experiment in experiments for sample in experiment.samples]
+    widest_ns = sum(sum(sample.states_ns) for sample in experiments[0].samples)
+    yield from statistics("<Sum across selected experiments>", samples, None, 0, widest_ns=widest_ns)
+    yield ""
+
+
 def statistics(name: str, samples: Sequence[Sample], start_ns: int | None, end_ns: int,
-               with_counters: bool = True) -> Iterator[str]:
-    """The sums over samples; ``start_ns`` None: samples of several experiments, which have no common time."""
+               with_counters: bool = True, widest_ns: int | None = None) -> Iterator[str]:
+    """The sums over samples; ``start_ns`` None: no common time; ``widest_ns``: what the columns must hold."""
     yield name
     yield "Aggregated statistics for selected samples".rjust(_LABEL_WIDTH)
     yield ""
     totals = [sum(values) for values in zip(*(sample.states_ns for sample in samples), strict=True)] or [0] * 10
     duration_ns = sum(sample.end_ns - sample.start_ns for sample in samples)
     counters = {key: sum(sample.counters.get(key, 0) for sample in samples) for key, _ in COUNTER_LINES}
-    total = f"{sum(totals) / NS_PER_S:.3f}" if start_ns is not None else "0.000"
+    total = f"{(sum(totals) if widest_ns is None else widest_ns) / NS_PER_S:.3f}"
     width = max(len(str(value)) for value in (total, *counters.values())) if with_counters else len(total)
     yield from _sample_lines("Total", "Total", start_ns, end_ns, duration_ns, totals, width)
     if with_counters:
@@ -259,4 +267,5 @@ def _seconds_ns(value_ns: int) -> str:
     return f"{whole}.{rest_ns:09d}"
 
 
-__all__ = ["experiment_statistics", "header", "overview", "sample_detail", "shown_path", "statistics"]
+__all__ = ["experiment_statistics", "header", "overview", "sample_detail", "shown_path", "statistics",
+           "sum_of_statistics"]
