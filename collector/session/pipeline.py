@@ -352,6 +352,13 @@ class Pipeline:
         index, epochs = self.model.epochs(seen.pid, seen.time_ns)
         image = np.array([epoch.image.number for epoch in epochs], dtype=np.int64)[index]
         uid, reason = self._sites.find(sites.keys(slot, image, seen.ip, seen.sp, seen.bp))
+        self.waiting.grow(self.clocks.n_slots)
+        self._last.grow(self.clocks.n_slots)
+        # A preempted thread is where its clock last found it, more or less; a blocked one is somewhere else.
+        at = self.clocks.edges.next_at(slot, seen.time_ns)
+        lent = (uid == 0) & (at >= 0) & (self.clocks.edges.cut[at] == Cut.OUT_PREEMPTED)
+        lent &= (self._last.image[slot] == image) & (self._last.uid[slot] != 0)
+        uid[lent] = self._last.uid[slot[lent]]
         for number in np.unique(image[uid == 0]).tolist():
             recorder = self.experiments.recorders.get(number)
             if recorder is not None:
@@ -359,8 +366,6 @@ class Pipeline:
                 leaf = np.stack([seen.ip[rows], np.full(len(rows), TRUNCATED_MARK)], axis=1)
                 uid[rows] = recorder.frames.intern(leaf, np.full(len(rows), 2))
                 self.tally.n_unknown_sites += len(rows)
-        self.waiting.grow(self.clocks.n_slots)
-        self._last.grow(self.clocks.n_slots)
         return Departures(slot, seen.time_ns, uid, reason, seen.ip, self._last.cpu[slot])
 
     def _faults(self, faults: Faults | None) -> PageFaults:

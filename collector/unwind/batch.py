@@ -381,7 +381,7 @@ class _Wave:
         new = np.empty_like(self.regs)
         new[:-1] = np.where(view.saved.take(number, axis=1), value, self.regs[:-1])
         new[_SP] = cfa
-        step = _Step(number, new, address[_IP + 1], cfa > self.regs[_SP])
+        step = _Step(number, new, address[_IP + 1], self.is_above(cfa, self.regs[_SP]))
         if odd.any():
             self.odd_turn(step, odd, line)
         self.advance(step)
@@ -483,7 +483,7 @@ class _Wave:
         how = sp_of(rule, self.code.arch)
         sp = cfa if how is None else frames.register(how, _SP, cfa)[0]
         step.new[_SP, which] = sp
-        step.rises[which] = (sp > frames.regs[_SP]) | rule.is_signal
+        step.rises[which] = self.is_above(sp, frames.regs[_SP]) | rule.is_signal
         for row, register in enumerate(self.view.columns[:-1]):
             value, at = frames.register(how_of(rule, register, self.code.arch), row, cfa)
             step.new[row, which] = value
@@ -491,6 +491,11 @@ class _Wave:
                 step.return_at[which] = np.where(cfa == _UNKNOWN, asked_at, at)
         step.exact[which] = rule.is_signal  # type: ignore[index]
         step.reason[which[frames.unsupported]] = Stop.UNSUPPORTED  # type: ignore[index]
+
+    def is_above(self, sp: U64, below: U64) -> Bools:
+        """Frames lie above one another. Only the leaf's may be empty: vfork takes its return address off the stack."""
+        above: Bools = sp >= below if self.depth == 1 else sp > below
+        return above
 
     def search_frame_pointers(self, number: I64) -> None:
         """Frames that are found by a frame pointer that nobody knows: search for it in the stack."""
