@@ -49,9 +49,9 @@ def recorded(tmp_path: Path, need: Callable[[str, str], str]) -> Iterator[tuple[
 
 
 def copies(experiment: Path) -> list[str]:
-    """Base names of the copies, without the codes of their directories."""
+    """Base names of the copies, without the codes of their directories: an underscore and 11 characters."""
     archives = experiment / "archives"
-    return sorted(entry.name.rpartition("_")[0] for entry in archives.iterdir()) if archives.exists() else []
+    return sorted(entry.name[:-12] for entry in archives.iterdir()) if archives.exists() else []
 
 
 @pytest.mark.parametrize(("choice", "expected"), [
