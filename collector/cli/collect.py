@@ -22,7 +22,7 @@ from collector.clock import (
 from collector.errors import UsageError
 from collector.session.options import ARCHIVE_CHOICES, ENGINES, MAX_COMMENTS, Options
 
-_SHORT = "p:o:O:d:g:C:A:a:S:F:nvVh"
+_SHORT = "p:o:O:d:g:C:A:a:S:F:M:nvVh"
 _LONG = ["help", "version", "engine=", "wait-descendants"]
 
 USAGE = f"""\
@@ -45,6 +45,8 @@ er_print and `gprofng display text` read.
   -S on|off|SECONDS           period of the overview samples (default on: 1 s)
   -F on|off|=REGEX            record descendants (default on), the founder alone, or those whose lineage or program
                               REGEX matches
+  -M on|off                   a rank of an MPI job: all ranks record into M_rN.er of one experiment
+                              (mpirun -np 4 collect -M on -o job.1.er program)
   --wait-descendants          end when the last descendant has ended, not with the founder
   --engine auto|perf          how samples are taken
   -n                          dry run: print what would happen and do nothing
@@ -114,6 +116,8 @@ def _with(options: Options, option: str, value: str) -> Options:
             from collector.session.follow import checked
 
             return replace(options, follow=checked(value))
+        case "-M":
+            return replace(options, mpi=_one_of(option, value, ("on", "off")) == "on")
         case "--wait-descendants":
             return replace(options, wait_descendants=True)
         case "--engine":

@@ -29,6 +29,7 @@ from collector.errors import ExperimentError
 SUFFIX = ".er"
 GROUP_SUFFIX = ".erg"
 GROUP_HEADER = "#analyzer experiment group\n"
+JOB_FILE = "mpi.job"
 DEFAULT_STEM = "test"
 LETTERS = "fxcC"
 
@@ -84,6 +85,46 @@ def create_directory(output: str | None = None, overwrite: bool = False, directo
             raise _refusal(path, error) from error
         return path
     raise ExperimentError(f"cannot create {shown(path)}: other programs keep taking its name")
+
+
+def join_founder(job: str, output: str | None = None, overwrite: bool = False, directory: str | None = None) -> tuple[
+        Path, bool]:
+    """The founder that all ranks of ``job`` on this machine share, and whether we made it. Raises ExperimentError.
+
+    The first rank chooses and makes it as ``create_directory`` does; the others find it by the job's name in it.
+    """
+    wanted = _wanted(output, directory, None)
+    _check_parent(wanted.parent)
+    lock = os.open(wanted.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        for path in _same_stem(wanted):
+            with suppress(OSError):
+                if (path / JOB_FILE).read_text(encoding="utf-8") == job:
+                    return path, False
+        path = create_directory(output, overwrite, directory)
+        (path / JOB_FILE).write_text(job, encoding="utf-8")
+        return path, True
+    finally:
+        os.close(lock)
+
+
+def create_rank_directory(founder: Path, rank: int) -> Path:
+    """Make the directory of an MPI rank's experiment. Raises ExperimentError."""
+    path = founder / mpi_name(rank)
+    try:
+        os.mkdir(path, 0o700)
+    except OSError as error:
+        raise _refusal(path, error) from error
+    return path
+
+
+def _same_stem(wanted: Path) -> list[Path]:
+    """Experiments that may have got their name for ``wanted``, the newest first."""
+    match = _NUMBERED.match(wanted.name)
+    found = [wanted.with_name(name) for name in os.listdir(wanted.parent)
+             if name == wanted.name or (match and (other := _NUMBERED.match(name)) and other["stem"] == match["stem"])]
+    return sorted(found, key=lambda path: sort_key(path.name), reverse=True)
 
 
 def remove_directory(path: Path) -> None:

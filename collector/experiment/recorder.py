@@ -50,7 +50,7 @@ from collector.experiment.log import (
     header_text,
 )
 from collector.experiment.map import MODES_TEXT, MapLines
-from collector.experiment.names import shown
+from collector.experiment.names import JOB_FILE, shown
 from collector.experiment.overview import Usage
 from collector.experiment.records import BLOCK_SIZE, CLOCK, EXACT_UNKNOWN, HEAD, KIND_EMPTY, NO_SYSCALL
 from collector.experiment.xml import Value
@@ -61,6 +61,8 @@ _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LABEL_OPEN = "collector_open_experiment"
 LABEL_CLOSE = "collector_close_experiment"
 _MB = 1 << 20
+# What a founder may hold before its own files: the ranks of an MPI job do not wait for each other.
+_BEFORE_US = {"archives", JOB_FILE}
 
 Column = npt.NDArray[Any]
 
@@ -68,23 +70,24 @@ Column = npt.NDArray[Any]
 class Recorder:
     """An experiment that is being written. Times are absolute CLOCK_MONOTONIC nanoseconds."""
 
-    def __init__(self, path: Path, directory_fd: int, header: Header, log: TextFile, map_file: TextFile,
-                 frame_file: PacketFile, usage: Usage) -> None:
-        """Internal; use ``create``."""
+    def __init__(self, path: Path, header: Header, usage: Usage) -> None:
+        """Internal; use ``create`` or ``draft``."""
         self.path = path
         self.header = header
         self.stopped: ExperimentError | None = None
         self.n_dropped = 0
         self.closed = False
         self.frames = StackTable(self._append_frames, header.wsize)
-        self._directory_fd = directory_fd
-        self._log = log
-        self._map = map_file
-        self._frame_file = frame_file
-        self._profile = PacketFile(directory_fd, "profile")
-        self._written: dict[str, int] = {}  # bytes used at the last sync
+        self._directory_fd = NO_DIRECTORY
         self._log_lines = LogLines(header.start_ns)
         self._map_lines = MapLines(header.start_ns, header.page_size)
+        self._log = TextFile(NO_DIRECTORY, "log.xml", draft=_first_lines(header, self._log_lines))
+        self._map = TextFile(NO_DIRECTORY, "map.xml", draft=b"")
+        # Not empty, because readers skip a descendant whose data.frameinfo is.
+        self._frame_file = PacketFile(NO_DIRECTORY, "data.frameinfo", draft=_EMPTY_PACKET)
+        self._profile = PacketFile(NO_DIRECTORY, "profile", draft=b"")
+        self._overview = overview.record(usage, header.wsize, header.pid, 0, header.start_ns, header.start_ns)
+        self._written: dict[str, int] = {}  # bytes used at the last sync
         self._log_pending: list[bytes] = []
         self._map_pending: list[bytes] = []
         self._last_sample = 0
@@ -100,70 +103,75 @@ class Recorder:
         ``usage`` is what the process had used before the start. Raises ExperimentError; then nothing is
         left in the directory, or of it.
         """
-        usage = usage or Usage()
-        try:
-            if os.path.lexists(directory):
-                return cls._begin(directory, os.open(directory, _DIRECTORY), header, usage)
-            parent_fd = os.open(directory.parent, _DIRECTORY)
-            try:
-                return cls._begin_new(directory, parent_fd, header, usage)
-            finally:
-                os.close(parent_fd)
-        except OSError as error:
-            raise failure(shown(directory), error) from error
-
-    @classmethod
-    def _begin_new(cls, path: Path, parent_fd: int, header: Header, usage: Usage) -> Recorder:
-        """Make the directory under a name that readers ignore; it gets its own when all its files are there."""
-        temporary = "new" + path.name
-        os.mkdir(temporary, 0o700, dir_fd=parent_fd)
-        try:
-            recorder = cls._begin(path, os.open(temporary, _DIRECTORY, dir_fd=parent_fd), header, usage)
-            os.rename(temporary, path.name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
-        except BaseException:
-            with suppress(OSError):
-                os.rmdir(temporary, dir_fd=parent_fd)
-            raise
+        recorder = cls(directory, header, usage or Usage())
+        recorder._begin()
         return recorder
 
     @classmethod
-    def _begin(cls, path: Path, directory_fd: int, header: Header, usage: Usage) -> Recorder:
-        """Write the first files into an empty directory. The descriptor is the recorder's from here on."""
+    def draft(cls, directory: Path, header: Header, usage: Usage | None = None) -> Recorder:
+        """An experiment that comes to disk with the first ``sync``, or in one stroke when it is closed before.
+
+        Raises nothing; a failure then stops the recording like any later one.
+        """
+        return cls(directory, header, usage or Usage())
+
+    def _begin(self) -> None:
+        """Bring what there is to disk. Raises ExperimentError; then nothing is left of it."""
+        try:
+            if os.path.lexists(self.path):
+                self._begin_in(os.open(self.path, _DIRECTORY))
+            else:
+                self._begin_new()
+        except OSError as error:
+            raise failure(shown(self.path), error) from error
+
+    def _begin_new(self) -> None:
+        """Make the directory under a name that readers ignore; it gets its own when all its files are there."""
+        parent, name = os.path.split(self.path)
+        temporary = os.path.join(parent, "new" + name)
+        os.mkdir(temporary, 0o700)
+        try:
+            directory_fd = os.open(temporary, _DIRECTORY)
+            try:
+                self._make_files(directory_fd, write_file)
+                os.rename(temporary, self.path)
+            except BaseException:
+                _remove_files(directory_fd)
+                os.close(directory_fd)
+                raise
+        except BaseException:
+            with suppress(OSError):
+                os.rmdir(temporary)
+            raise
+        self._directory_fd = directory_fd
+
+    def _begin_in(self, directory_fd: int) -> None:
+        """Write the files into a directory that is there, and empty. The descriptor is the recorder's from here on."""
         try:
             if os.listdir(directory_fd):
-                raise ExperimentError(f"{shown(path)} is not empty; choose another name with -o")
+                raise ExperimentError(f"{shown(self.path)} is not empty; choose another name with -o")
             try:
-                return cls._write_first(path, directory_fd, header, usage)
+                self._make_files(directory_fd, create_file)
             except BaseException:
                 _remove_files(directory_fd)
                 raise
         except BaseException:
             os.close(directory_fd)
             raise
+        self._directory_fd = directory_fd
 
-    @classmethod
-    def _write_first(cls, path: Path, directory_fd: int, header: Header, usage: Usage) -> Recorder:
-        lines = LogLines(header.start_ns)
-        log = header_text(header)
-        log += lines.sample(header.start_ns, 0, LABEL_OPEN)
-        log += lines.comment(header.start_ns, COMMENT_CWD, header.cwd)
-        log += lines.comment(header.start_ns, COMMENT_ARGV, header.arguments)
-        first = overview.record(usage, header.wsize, header.pid, 0, header.start_ns, header.start_ns)
-        # Not empty, because readers skip a descendant whose data.frameinfo is.
-        empty = np.array([(8, KIND_EMPTY)], HEAD.dtype).tobytes().ljust(8, b"\0")
-        if header.notes:
-            create_file(directory_fd, "notes", "".join(note + "\n" for note in header.notes).encode(
-                "utf-8", "surrogateescape"))
-        create_file(directory_fd, overview.NAME, first)
-        create_file(directory_fd, "data.frameinfo", empty)
-        create_file(directory_fd, "map.xml")
-        allocated = ((len(log) + TEXT_RESERVE) // BLOCK_SIZE + 1) * BLOCK_SIZE
-        create_file(directory_fd, "log.xml", log, allocated)
-        return cls(path, directory_fd, header,
-                   log=TextFile(directory_fd, "log.xml", len(log), allocated),
-                   map_file=TextFile(directory_fd, "map.xml"),
-                   frame_file=PacketFile(directory_fd, "data.frameinfo", len(empty), len(empty)),
-                   usage=usage)
+    def _make_files(self, directory_fd: int, write: Callable[[int, str, bytes | bytearray, int], None]) -> None:
+        """All files but archives; log.xml last. One that has data already or is ended needs no room for more."""
+        if self.header.notes:
+            notes = "".join(note + "\n" for note in self.header.notes).encode("utf-8", "surrogateescape")
+            write(directory_fd, "notes", notes, 0)
+        write(directory_fd, overview.NAME, self._overview, 0)
+        self._frame_file.make(directory_fd, write)
+        self._map.make(directory_fd, write)
+        if self._profile.used:
+            self._profile.make(directory_fd, write)
+        blocks = 0 if self._data_closed else (self._log.used + TEXT_RESERVE) // BLOCK_SIZE + 1
+        self._log.make(directory_fd, write, blocks * BLOCK_SIZE)
 
     # Data
 

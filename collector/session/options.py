@@ -26,6 +26,7 @@ class Options:
     sample_period_s: int = 1
     follow: str = "on"
     wait_descendants: bool = False
+    mpi: bool = False
     engine: str = "auto"
     dry_run: bool = False
     verbose: bool = False

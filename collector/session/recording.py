@@ -63,6 +63,12 @@ class Recording:
         """Engine and reason in one line."""
         return f"{self._engine.name} ({self._engine.reason})" if self._engine else "none (-p off)"
 
+    def fill_founder(self, path: Path) -> None:
+        """Makes the directory around the ranks of an MPI job an experiment that opens; it has no data of its own."""
+        recorder = Recorder.create(path, self._header(self._pid, os.getpid(), self._start_ns, 64, b"mpi"))
+        recorder.comment("founder of an MPI job; its ranks are in M_r*.er")
+        recorder.close(self._start_ns)
+
     def run(self) -> int:
         """Records until the target has ended (and its descendants, if asked to wait); returns its wait status."""
         poller = select.poll()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -17,7 +18,7 @@ from collector.clock import format_ms
 from collector.engines import perf_open
 from collector.errors import CollectorError
 from collector.experiment import names
-from collector.session import launch
+from collector.session import launch, mpi
 from collector.session.options import Options
 
 Say = Callable[[str], None]
@@ -26,7 +27,7 @@ Say = Callable[[str], None]
 def record(options: Options, say: Say) -> int:
     """Runs the target and records it; returns the exit status of the command."""
     program = launch.find_program(options.arguments[0])
-    directory = names.create_directory(options.name, options.overwrite, options.directory, options.group)
+    directory, made = _make_directory(options)
     dispositions = launch.dispositions_for_target()
     try:
         child = launch.HeldChild(program, options.arguments, dispositions)
@@ -43,7 +44,17 @@ def record(options: Options, say: Say) -> int:
         names.remove_directory(directory)
         raise
     forward()
-    return launch.exit_status(_recorded(options, say, directory, child.pid, opened, start_ns))
+    founder = directory.parent if made else None
+    return launch.exit_status(_recorded(options, say, directory, child.pid, opened, start_ns, founder))
+
+
+def _make_directory(options: Options) -> tuple[Path, bool]:
+    """The directory to record into, and whether the MPI job's founder around it is new and ours to fill."""
+    if not options.mpi:
+        return names.create_directory(options.name, options.overwrite, options.directory, options.group), False
+    rank = mpi.rank()
+    founder, made = names.join_founder(rank.job, options.name, options.overwrite, options.directory)
+    return names.create_rank_directory(founder, rank.number), made
 
 
 def dry_run(options: Options) -> list[str]:
@@ -95,13 +106,15 @@ def _keep_signals_from_us(pid: int) -> Callable[[], None]:
 
 
 def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: perf_open.Opened | None,
-              start_ns: int) -> int:
+              start_ns: int, new_founder: Path | None) -> int:
     """Everything from the target's first instruction on. Whatever fails, the target runs on; returns its wait status.
     """
     from collector.session.recording import Recording
 
     try:
         recording = Recording(options, directory, pid, opened, start_ns)
+        if new_founder is not None:
+            recording.fill_founder(new_founder)
         if options.group:
             names.add_to_group(options.group, directory, options.directory)
     except (CollectorError, OSError) as err:
@@ -112,6 +125,9 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: per
     try:
         status = recording.run()
     except (CollectorError, OSError) as err:
+        return _unrecorded(options, say, pid, err)
+    except Exception as err:  # a fault of ours must not be the target's
+        traceback.print_exc()
         return _unrecorded(options, say, pid, err)
     try:
         for line in recording.close():
