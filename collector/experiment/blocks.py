@@ -16,6 +16,9 @@ Killed between any two stores, the file is still valid. Three ways of making a w
   the text is at every instant the text cut between two tags.
 
 Python's mmap holds a descriptor of its own; no other is kept. ``release`` drops the window of an idle file.
+
+A file may begin as a draft: then it grows in memory until ``make`` brings it to disk, whole and with one write. What
+is over before that never needs a window, space in advance, or cutting.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
@@ -43,6 +46,7 @@ _WINDOW_UNIT = max(BLOCK_SIZE, mmap.ALLOCATIONGRANULARITY)
 
 _FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up",
          errno.EFBIG: "the file size limit is reached"}
+_NEW = ".new"  # behind the name of a file that is not whole yet
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
 Bytes = npt.NDArray[np.uint8]
@@ -68,24 +72,14 @@ def failure(name: str, error: OSError) -> ExperimentError:
     return ExperimentError(f"cannot write {name}: {error.strerror}")
 
 
-def create_file(directory_fd: int, name: str, content: bytes = b"", allocate: int = 0) -> None:
+def create_file(directory_fd: int, name: str, content: bytes | bytearray = b"", allocate: int = 0) -> None:
     """Make ``name`` with ``content`` and at least ``allocate`` bytes of disk space, to appear whole.
 
     Raises DiskFull, or ExperimentError; then there is no such file.
     """
-    temporary = name + ".new"
+    temporary = name + _NEW
+    write_file(directory_fd, temporary, content, allocate)
     try:
-        fd = os.open(temporary, _OPEN | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory_fd)
-    except OSError as error:
-        raise failure(name, error) from error
-    try:
-        try:
-            if allocate:
-                os.posix_fallocate(fd, 0, allocate)
-            if os.pwrite(fd, content, 0) != len(content):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        finally:
-            os.close(fd)
         os.rename(temporary, name, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
     except OSError as error:
         with suppress(OSError):
@@ -93,13 +87,38 @@ def create_file(directory_fd: int, name: str, content: bytes = b"", allocate: in
         raise failure(name, error) from error
 
 
-class GrowingFile:
-    """The mapped end of a file in an experiment. ``used`` counts the bytes that hold data."""
+def write_file(directory_fd: int, name: str, content: bytes | bytearray = b"", allocate: int = 0) -> None:
+    """As ``create_file``, for a directory that nobody looks into yet: the file does not appear whole."""
+    try:
+        fd = os.open(name, _OPEN | os.O_CREAT | os.O_EXCL, 0o600, dir_fd=directory_fd)
+    except OSError as error:
+        raise failure(name.removesuffix(_NEW), error) from error
+    try:
+        try:
+            if allocate:
+                os.posix_fallocate(fd, 0, allocate)
+            if content and os.pwrite(fd, content, 0) != len(content):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(fd)
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(name, dir_fd=directory_fd)
+        raise failure(name.removesuffix(_NEW), error) from error
 
-    def __init__(self, directory_fd: int, name: str, used: int = 0, allocated: int = 0) -> None:
+
+class GrowingFile:
+    """The mapped end of a file in an experiment. ``used`` counts the bytes that hold data.
+
+    ``draft`` is what the file holds before it is on disk; then nothing is on disk, and no directory is needed.
+    """
+
+    def __init__(self, directory_fd: int, name: str, used: int = 0, allocated: int = 0,
+                 draft: bytes | None = None) -> None:
         self.name = name
-        self.used = used
+        self.used = used if draft is None else len(draft)
         self.allocated = allocated
+        self._draft = None if draft is None else bytearray(draft)
         self._directory_fd = directory_fd
         self._identity: tuple[int, int] | None = None
         self._window: mmap.mmap | None = None
@@ -110,6 +129,18 @@ class GrowingFile:
         """Whether a window (and with it a descriptor) is held."""
         return self._window is not None
 
+    def make(self, directory_fd: int, write: Callable[[int, str, bytearray, int], None], allocate: int = 0) -> None:
+        """Bring a draft to disk by ``write`` (create_file or write_file), with at least ``allocate`` bytes of space.
+
+        Raises what ``write`` raises; then it is a draft still.
+        """
+        if self._draft is None:
+            return
+        write(directory_fd, self.name, self._draft, allocate)
+        self._directory_fd = directory_fd
+        self.allocated = max(self.used, allocate)
+        self._draft = None
+
     def release(self) -> None:
         """Let go of the window; the next write maps it again."""
         if self._window is not None:
@@ -119,7 +150,7 @@ class GrowingFile:
     def close(self) -> None:
         """Cut the file to what is used. Idempotent."""
         self.release()
-        if self.allocated == self.used:
+        if self._draft is not None or self.allocated == self.used:
             return
         try:
             fd = self._open()
@@ -220,6 +251,10 @@ class PacketFile(GrowingFile):
 
     def _commit(self, chunk: Bytes) -> None:
         """Write whole packets that lie in one block; they appear together."""
+        if self._draft is not None:
+            self._draft += chunk.tobytes()
+            self.used += len(chunk)
+            return
         if not len(chunk):
             return
         window = self._reach(self.used + len(chunk))
@@ -230,6 +265,9 @@ class PacketFile(GrowingFile):
         self.used += len(chunk)
 
     def _commit_large(self, packet: bytes) -> None:
+        if self._draft is not None:
+            self._commit(np.frombuffer(packet, np.uint8))
+            return
         window = self._reach(self.used + len(packet))
         start = self.used - self._window_start
         head = np.frombuffer(window, np.uint32, 1, start)
@@ -239,6 +277,9 @@ class PacketFile(GrowingFile):
         self.used += len(packet)
 
     def _close_block(self, rest: int) -> None:
+        if self._draft is not None:
+            self._commit(np.frombuffer(_head(rest, KIND_CLOSED).ljust(rest, b"\0"), np.uint8))
+            return
         window = self._reach(self.used + rest)
         head = np.frombuffer(window, np.uint32, 1, self.used - self._window_start)
         head[0] = np.frombuffer(_head(rest, KIND_CLOSED), np.uint32)[0]
@@ -250,6 +291,10 @@ class TextFile(GrowingFile):
 
     def append(self, text: bytes, reserve: int = TEXT_RESERVE) -> None:
         """Append whole lines. Raises DiskFull if fewer than ``reserve`` bytes would be left for later lines."""
+        if self._draft is not None:
+            self._draft += text
+            self.used += len(text)
+            return
         window = self._reach(self.used + len(text) + reserve)
         window[-1] = ord("\n")
         start = self.used - self._window_start

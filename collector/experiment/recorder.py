@@ -16,7 +16,7 @@ later is counted in ``n_dropped``, and what was written stays valid.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,6 +35,7 @@ from collector.experiment.blocks import (
     TextFile,
     create_file,
     failure,
+    write_file,
 )
 from collector.experiment.frames import StackTable
 from collector.experiment.log import (
@@ -60,7 +61,9 @@ __all__ = ["Header", "Recorder", "Usage"]
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LABEL_OPEN = "collector_open_experiment"
 LABEL_CLOSE = "collector_close_experiment"
+NO_DIRECTORY = -1
 _MB = 1 << 20
+_EMPTY_PACKET = np.array([(8, KIND_EMPTY)], HEAD.dtype).tobytes().ljust(8, b"\0")
 # What a founder may hold before its own files: the ranks of an MPI job do not wait for each other.
 _BEFORE_US = {"archives", JOB_FILE}
 
@@ -127,33 +130,37 @@ class Recorder:
 
     def _begin_new(self) -> None:
         """Make the directory under a name that readers ignore; it gets its own when all its files are there."""
-        parent, name = os.path.split(self.path)
-        temporary = os.path.join(parent, "new" + name)
-        os.mkdir(temporary, 0o700)
+        parent_fd = os.open(self.path.parent, _DIRECTORY)
+        temporary = "new" + self.path.name
         try:
-            directory_fd = os.open(temporary, _DIRECTORY)
+            os.mkdir(temporary, 0o700, dir_fd=parent_fd)
             try:
-                self._make_files(directory_fd, write_file)
-                os.rename(temporary, self.path)
+                directory_fd = os.open(temporary, _DIRECTORY, dir_fd=parent_fd)
+                try:
+                    self._make_files(directory_fd, write_file)
+                    os.rename(temporary, self.path.name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
+                except BaseException:
+                    _remove_files(directory_fd)
+                    os.close(directory_fd)
+                    raise
             except BaseException:
-                _remove_files(directory_fd)
-                os.close(directory_fd)
+                with suppress(OSError):
+                    os.rmdir(temporary, dir_fd=parent_fd)
                 raise
-        except BaseException:
-            with suppress(OSError):
-                os.rmdir(temporary)
-            raise
+        finally:
+            os.close(parent_fd)
         self._directory_fd = directory_fd
 
     def _begin_in(self, directory_fd: int) -> None:
         """Write the files into a directory that is there, and empty. The descriptor is the recorder's from here on."""
         try:
-            if os.listdir(directory_fd):
+            before = set(os.listdir(directory_fd))
+            if not all(name in _BEFORE_US or name.startswith("M_r") for name in before):
                 raise ExperimentError(f"{shown(self.path)} is not empty; choose another name with -o")
             try:
                 self._make_files(directory_fd, create_file)
             except BaseException:
-                _remove_files(directory_fd)
+                _remove_files(directory_fd, before)
                 raise
         except BaseException:
             os.close(directory_fd)
@@ -229,7 +236,10 @@ class Recorder:
     def _add_sample(self, usage: Usage, time_ns: int, label: str) -> None:
         number, header = self._last_sample + 1, self.header
         content = overview.record(usage, header.wsize, header.pid, number, header.start_ns, time_ns)
-        overview.append(self._directory_fd, content)
+        if self._drafted:
+            self._overview += content
+        else:
+            overview.append(self._directory_fd, content)
         self._last_sample, self._sample_ns, self._usage = number, time_ns, usage
         self._say(self._log_lines.sample(time_ns, number, label))
 
@@ -283,6 +293,10 @@ class Recorder:
         """Write log and map; let go of files that have not grown since the last call."""
         if self.closed:
             return
+        if self._drafted:
+            self._flush()
+            self._make()
+            return
         if not self.stopped:
             self._data(self._check_exists)
         self._flush()
@@ -315,9 +329,22 @@ class Recorder:
                 self._add_sample(usage or self._usage, time_ns, label)
         self._say(self._log_lines.exit(time_ns))
         self._flush(last=True)
+        if self._drafted:
+            self._make()
         self._close_file(self._log)
         self.closed = True
-        os.close(self._directory_fd)
+        if not self._drafted:
+            os.close(self._directory_fd)
+
+    @property
+    def _drafted(self) -> bool:
+        """Whether nothing is on disk yet."""
+        return self._directory_fd == NO_DIRECTORY
+
+    def _make(self) -> None:
+        """Bring a draft to disk. If that fails, its packets are dropped, and nothing more is tried."""
+        if not self.stopped and not self._data(self._begin):
+            self.n_dropped += self._profile.used // CLOCK.size
 
     def _latest(self, time_ns: int | None) -> int:
         """The time given, or the latest that was."""
@@ -331,8 +358,8 @@ class Recorder:
         return False
 
     def _profile_file(self) -> PacketFile:
-        if not self._profile.allocated:
-            create_file(self._directory_fd, self._profile.name)
+        if not self._drafted:
+            self._profile.make(self._directory_fd, create_file)
         return self._profile
 
     def _append_frames(self, packets: list[bytes]) -> None:
@@ -386,7 +413,13 @@ class Recorder:
             self.stopped = self.stopped or error
 
 
-def _remove_files(directory_fd: int) -> None:
-    for name in os.listdir(directory_fd):
+def _first_lines(header: Header, lines: LogLines) -> bytes:
+    return b"".join([header_text(header), lines.sample(header.start_ns, 0, LABEL_OPEN),
+                     lines.comment(header.start_ns, COMMENT_CWD, header.cwd),
+                     lines.comment(header.start_ns, COMMENT_ARGV, header.arguments)])
+
+
+def _remove_files(directory_fd: int, but: Collection[str] = ()) -> None:
+    for name in set(os.listdir(directory_fd)).difference(but):
         with suppress(OSError):
             os.unlink(name, dir_fd=directory_fd)
