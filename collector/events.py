@@ -175,7 +175,7 @@ class Faults:
 
 @dataclass(slots=True)
 class Wakings:
-    """When blocked threads were woken; some twice, and strangers among them."""
+    """When blocked threads were woken; strangers among them."""
 
     tid: Array  # i8 (w,) of the woken
     time_ns: Array  # i8 (w,)

@@ -11,8 +11,10 @@ target:
     fault   page faults that had to wait, with their address, at their completion (rare by nature)
     touch   every page fault, with its address, when it begins: the kernel counts some of those that had to wait as
             minor ones (userfaultfd)
-    waking  when a thread is made runnable, a tracepoint (where the user may see those). The kernel writes it into the
-            woken thread's event for the CPU of the waker, and into the waker's own
+    waking  when any thread on the machine is made runnable, a tracepoint (where the user may see those). As an event
+            of a thread it would belong to the woken one, but the kernel writes no samples for events of threads that
+            do not run (since 7.0 and in its stable kernels, "perf: Fix __perf_event_overflow() vs
+            perf_remove_from_context() race")
 
 ``leave``, ``touch`` and ``waking`` rest for a while where they come too often (MOST_PER_S): what they lack then is told
 by other records, or counted as untold. The kernel's own means, a frequency instead of a period, is of no use for that:
@@ -37,6 +39,7 @@ N_REGS = 17
 REGS_SITE_X86 = 1 << 6 | 1 << 7 | 1 << 8  # rbp rsp rip
 
 _COMMON = abi.SAMPLE_ID_ALL | abi.USE_CLOCKID | abi.WATERMARK | abi.INHERIT | abi.DISABLED
+_EVERYONE = abi.SAMPLE_ID_ALL | abi.USE_CLOCKID | abi.WATERMARK
 _WHO = abi.SAMPLE_TID | abi.SAMPLE_TIME | abi.SAMPLE_CPU
 _STACK = _WHO | abi.SAMPLE_CALLCHAIN | abi.SAMPLE_REGS_USER | abi.SAMPLE_STACK_USER
 _SWITCH_RING_BYTES = 1 << 22
@@ -48,7 +51,7 @@ _WAKING_RING_BYTES = 1 << 18
 _BIRTH_RING_BYTES = 1 << 19
 _LEAVE_STACK_BYTES = 8 << 10
 _BIRTH_STACK_BYTES = 4 << 10
-_RING_SECONDS = 0.5  # of clock samples at full rate: the collector's own start fits into it
+_RING_SECONDS = 0.9  # of clock samples at full rate: the collector's own start fits into it
 _ALL_RINGS_BYTES = 1 << 28
 # Records per second and CPU from which an event rests.
 MOST_PER_S = {"leave": 1500, "touch": 15000, "waking": 5000}
@@ -110,8 +113,8 @@ def _specs(interval_ns: int, flags: int, newtask: int | None, waking: int | None
           for name, ring_bytes, config in (("fault", _FAULT_RING_BYTES, abi.SW_PAGE_FAULTS_MAJOR),
                                            ("touch", _TOUCH_RING_BYTES, abi.SW_PAGE_FAULTS)))]
     if waking is not None:
-        specs.append(_spec("waking", _WAKING_RING_BYTES, kind=abi.TYPE_TRACEPOINT, config=waking, period=1, flags=flags,
-                           sample_type=_WHO | abi.SAMPLE_RAW))
+        specs.append(_spec("waking", _WAKING_RING_BYTES, kind=abi.TYPE_TRACEPOINT, config=waking, period=1,
+                           sample_type=_WHO | abi.SAMPLE_RAW, flags=_EVERYONE, everyone=True))
     if newtask is not None:
         specs.append(_spec("birth", _BIRTH_RING_BYTES, kind=abi.TYPE_TRACEPOINT, config=newtask, period=1,
                            sample_type=_STACK | abi.SAMPLE_RAW, regs_user=REGS_USER_X86,
@@ -120,12 +123,12 @@ def _specs(interval_ns: int, flags: int, newtask: int | None, waking: int | None
 
 
 def _spec(name: str, ring_bytes: int, *, config: int, period: int, sample_type: int, flags: int, regs_user: int = 0,
-          stack_user: int = 0, kind: int = abi.TYPE_SOFTWARE) -> perf.EventSpec:
+          stack_user: int = 0, kind: int = abi.TYPE_SOFTWARE, everyone: bool = False) -> perf.EventSpec:
     # Watermark 0: half of the ring as it is in the end. A size of our own would be that of the ring that was asked for,
     # and one that the budget for locked memory made smaller than it would only wake us when it is full.
     attr = abi.pack_attr(kind=kind, config=config, period=period, sample_type=sample_type, flags=flags,
                          watermark=0, regs_user=regs_user, stack_user=stack_user)
-    return perf.EventSpec(name, attr, ring_bytes)
+    return perf.EventSpec(name, attr, ring_bytes, everyone)
 
 
 def _clock_ring_bytes(interval_ns: int, stack_bytes: int) -> int:

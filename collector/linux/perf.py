@@ -26,11 +26,15 @@ _SMALLEST_RING = 16 * PAGE
 
 @dataclass(frozen=True)
 class EventSpec:
-    """One kind of event for every CPU. ``attr`` as packed by ``abi.pack_attr``; ``ring_bytes`` a power of two."""
+    """One kind of event for every CPU. ``attr`` as packed by ``abi.pack_attr``; ``ring_bytes`` a power of two.
+
+    ``everyone``: of whatever runs on the CPU, not of certain threads; left out where the user may not have that.
+    """
 
     name: str
     attr: bytes
     ring_bytes: int
+    everyone: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,12 +126,20 @@ def open_rings(tids: Sequence[int], specs: Sequence[EventSpec]) -> Rings:
     try:
         for cpu in online_cpus():
             for spec in specs:
-                fd = libc.perf_event_open(spec.attr, tids[0], cpu, -1, abi.FLAG_FD_CLOEXEC)
+                try:
+                    tid = -1 if spec.everyone else tids[0]
+                    fd = libc.perf_event_open(spec.attr, tid, cpu, -1, abi.FLAG_FD_CLOEXEC)
+                except PermissionError:
+                    if spec.everyone:
+                        continue
+                    raise
                 leaders.append((spec, cpu, fd))
                 writers[fd] = [fd]
         rings, address, length = _map_what_the_budget_allows(leaders)
         for tid in tids[1:]:
             for spec, cpu, leader in leaders:
+                if spec.everyone:
+                    continue
                 writers[leader].append(libc.perf_event_open(spec.attr, tid, cpu, -1, abi.FLAG_FD_CLOEXEC))
                 ioctl(writers[leader][-1], abi.IOC_SET_OUTPUT, leader)
     except OSError:
