@@ -1,0 +1,231 @@
+"""Descendants: names, lineage events, whose work is where; what is chosen with -F; ends; MPI ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collector.experiment.reader import Experiment, open_experiment
+
+Run = Callable[..., Any]
+MILLISECONDS = 61
+RANKS = 4
+
+# What ``forks`` does, as lineage: role whose work is found there (None: a shell, or the moment before an exec).
+FAMILY: dict[str, str | None] = {
+    "": "founder",
+    **{f"_f{n}": "fork" for n in range(1, 24)},
+    "_f3_x1": "third",
+    "_f3_x1_c1": "spawned",
+    "_f3_x1_c2": None,
+    "_f3_x1_c2_f1": None,
+    "_f3_x1_c2_f1_x1": "in_system",
+    "_f3_x1_c3": None,
+    "_f3_x1_c3_f1": None,
+    "_f3_x1_c3_f1_x1": "in_popen",
+    "_f3_x1_f1": None,
+    "_f3_x1_f1_x1": "vforked",
+    "_f3_x1_C1": "clone_sigchld",
+    "_f3_x1_C2": "clone_silent",
+    "_f3_x1_f2": "daemon_parent",
+    "_f3_x1_f2_f1": "daemon",
+    "_f3_x1_x1": "last",
+}
+# The calls that the logs name, where it is not fork.
+CALLS = {"_f3_x1": "execve", "_f3_x1_c1": "posix_spawn", "_f3_x1_c2": "system", "_f3_x1_c2_f1": "vfork",
+         "_f3_x1_c2_f1_x1": "execve", "_f3_x1_c3": "popen", "_f3_x1_c3_f1": "vfork", "_f3_x1_c3_f1_x1": "execve",
+         "_f3_x1_f1": "vfork", "_f3_x1_f1_x1": "execve", "_f3_x1_C1": "clone", "_f3_x1_C2": "clone",
+         "_f3_x1_x1": "execve"}
+
+
+pytestmark = pytest.mark.usefixtures("perf_allowed")
+
+
+@pytest.fixture(scope="module")
+def needs_root() -> None:
+    """Telling clone from fork takes a tracepoint, which ordinary users do not see."""
+    if os.geteuid() != 0:
+        if os.environ.get("CI"):
+            pytest.fail("under CI nothing is skipped: root is needed", pytrace=False)
+        pytest.skip("only root sees how processes are made")
+
+
+@pytest.fixture(scope="module")
+def family(needs_root: None, workload: Run, collect: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[
+        Path, list[dict[str, Any]]]:
+    """The recorded family of ``forks``, and what its members said of themselves."""
+    path = tmp_path_factory.mktemp("family") / "family.er"
+    result = collect("-p", "hi", "-o", path, workload("forks"), str(MILLISECONDS))
+    assert result.returncode == 0, result.stderr
+    return path, [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def all_of(path: Path) -> dict[str, Experiment]:
+    """The founder and its descendants by lineage."""
+    founder = open_experiment(path)
+    assert not founder.problems
+    return {"": founder, **{child.lineage: child for child in founder.children}}
+
+
+def test_every_descendant_has_its_directory_and_nothing_else_is_there(family: tuple[Path, Any]) -> None:
+    path, _ = family
+    directories = {entry.name for entry in path.iterdir() if entry.is_dir()}
+    assert directories == {"archives"} | {f"{lineage}.er" for lineage in FAMILY if lineage}
+    assert not [entry for entry in path.glob("_*.er/*") if entry.is_dir()]
+
+
+def test_the_logs_of_the_parents_tell_the_lineage(family: tuple[Path, Any]) -> None:
+    told: dict[str, str] = {}
+    for parent, experiment in all_of(family[0]).items():
+        for event in experiment.log.events:
+            if event.kind in ("desc_started", "exec_start"):
+                lineage = event.attributes["lineage"]
+                told[lineage] = event.attributes["variant"]
+                assert lineage.rpartition("_")[0] == parent
+    assert told == {lineage: CALLS.get(lineage, "fork") for lineage in FAMILY if lineage}
+
+
+def test_pids_are_those_of_the_processes(family: tuple[Path, list[dict[str, Any]]]) -> None:
+    path, said = family
+    experiments = all_of(path)
+    pid_of = {(entry["role"], entry["number"]): entry["pid"] for entry in said}
+    for lineage, role in FAMILY.items():
+        number = int(lineage[2:]) if role == "fork" else 0
+        if role is not None:
+            assert experiments[lineage].log.pid == pid_of[role, number], lineage
+
+
+def test_each_experiment_opens_and_holds_its_own_process_s_work(family: tuple[Path, list[dict[str, Any]]],
+                                                                gprofng: Run) -> None:
+    path, said = family
+    cpu_s = {(entry["role"], entry["number"]): entry["cpu_s"] for entry in said}
+    for lineage, role in FAMILY.items():
+        directory = path / f"{lineage}.er" if lineage else path
+        # Opened by itself, the founder brings all its descendants along.
+        functions = gprofng("-functions", experiment=directory).functions
+        worked = {name for name in functions if name.startswith("work_")}
+        if not lineage:
+            assert worked == {f"work_{role}" for role in FAMILY.values() if role}
+        elif role is None:
+            assert worked == set(), lineage
+        else:
+            assert worked == {f"work_{role}"}, lineage
+            spent = functions[f"work_{role}"][0]
+            number = int(lineage[2:]) if role == "fork" else 0
+            assert spent == pytest.approx(min(cpu_s[role, number], MILLISECONDS / 1000), abs=0.01), lineage
+
+
+def test_the_founder_s_total_is_that_of_all_processes(family: tuple[Path, list[dict[str, Any]]], gprofng: Run) -> None:
+    path, said = family
+    total = gprofng("-functions", experiment=path).functions["<Total>"][0]
+    # A process's CPU clock runs on through an exec, so what it worked is what counts.
+    assert total == pytest.approx(sum(entry["work_s"] for entry in said), rel=0.03)
+
+
+def test_objects_are_archived_once_and_in_the_founder(family: tuple[Path, Any]) -> None:
+    copies = sorted(path.name for path in (family[0] / "archives").iterdir())
+    stems = [re.sub(r"_[0-9a-zA-Z_-]{11}\Z", "", name) for name in copies]
+    assert sorted(set(stems)) == stems
+    assert {"libc.so.6", "dash"} < set(stems)
+
+
+def test_headers_are_clean(family: tuple[Path, Any], gprofng: Run) -> None:
+    header = gprofng("-header", experiment=family[0]).text
+    assert "was not closed" not in header
+    assert "exp _f3.er" in header
+    assert "exp _f23.er" in header
+
+
+@pytest.mark.parametrize(("choice", "expected"), [
+    ("off", set()),
+    ("=^_f2$", {"_f2"}),
+    ("=^_f3_x1_c", {lineage for lineage in FAMILY if lineage.startswith("_f3_x1_c")}),
+    ("=^(dash|sh)$", {"_f3_x1_c2", "_f3_x1_c2_f1", "_f3_x1_c3", "_f3_x1_c3_f1"}),
+    ("=no such program", set()),
+])
+def test_only_what_is_chosen_is_recorded(needs_root: None, choice: str, expected: set[str], workload: Run, collect: Run,
+                                         gprofng: Run, tmp_path: Path) -> None:
+    path = tmp_path / "some.er"
+    result = collect("-F", choice, "-p", "hi", "-o", path, workload("forks"), "7")
+    assert result.returncode == 0, result.stderr
+    assert {child.lineage for child in open_experiment(path).children} == expected
+    assert "work_founder" in gprofng("-functions", experiment=path).functions
+
+
+def test_with_follow_off_the_founder_stays_one_experiment_through_an_exec(collect: Run, gprofng: Run,
+                                                                          workload: Run, tmp_path: Path) -> None:
+    path = tmp_path / "off.er"
+    result = collect("-F", "off", "-p", "hi", "-o", path, "/bin/sh", "-c", f"exec {workload('busy')} 1 1009")
+    assert result.returncode == 0, result.stderr
+    assert not open_experiment(path).children
+    assert gprofng("-functions", experiment=path).functions["<Total>"][0] > 0.1
+
+
+def test_a_founder_that_execs_goes_on_in_x1(collect: Run, gprofng: Run, workload: Run, tmp_path: Path) -> None:
+    path = tmp_path / "exec.er"
+    result = collect("-p", "hi", "-o", path, "/bin/sh", "-c", f"exec {workload('busy')} 1 1009")
+    assert result.returncode == 0, result.stderr
+    experiments = all_of(path)
+    assert set(experiments) == {"", "_x1"}
+    assert experiments["_x1"].log.pid == experiments[""].log.pid
+    assert experiments["_x1"].log.complete
+    assert experiments[""].log.complete
+    assert b"busy" in experiments["_x1"].log.arguments
+
+
+def test_descendants_that_outlive_the_founder_are_closed_and_say_so(collect: Run, tmp_path: Path) -> None:
+    path = tmp_path / "early.er"
+    started = time.monotonic()
+    result = collect("-o", path, "/bin/sh", "-c", "sleep 1.7 >/dev/null 2>&1 & :")
+    assert result.returncode == 0, result.stderr
+    assert time.monotonic() - started < 1.5
+    experiments = all_of(path)
+    child = experiments["_f1_x1"]
+    assert child.log.complete
+    assert "still running" in " ".join(message.text for message in child.log.messages)
+
+
+def test_wait_descendants_waits(collect: Run, gprofng: Run, tmp_path: Path) -> None:
+    path = tmp_path / "late.er"
+    result = collect("--wait-descendants", "-o", path, "/bin/sh", "-c", "sleep 1.3 >/dev/null 2>&1 & :")
+    assert result.returncode == 0, result.stderr
+    sleep = gprofng("-metrics", "e.sleep:name", "-functions", experiment=path / "_f1_x1.er").functions["<Total>"][0]
+    assert sleep == pytest.approx(1.3, abs=0.03)
+
+
+def test_a_bad_regular_expression_is_one_clear_line(collect: Run, tmp_path: Path) -> None:
+    result = collect("-F", "=(", "-o", tmp_path / "x.er", "/bin/true")
+    assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
+    assert not (tmp_path / "x.er").exists()
+
+
+def test_mpi_ranks_record_into_one_founder(need: Run, gprofng: Run, tmp_path: Path) -> None:
+    mpirun, mpicc = need("mpirun", "openmpi-bin"), need("mpicc", "libopenmpi-dev")
+    program, path = tmp_path / "ranks", tmp_path / "job.1.er"
+    source = Path(__file__).parent.parent / "workloads" / "ranks.c"
+    subprocess.run([mpicc, "-O2", "-o", program, source], check=True, capture_output=True)
+    collect = Path(sys.executable).with_name("collect")
+    command = [mpirun, "--allow-run-as-root", "--oversubscribe", "-np", str(RANKS), collect, "-M", "on", "-p", "hi",
+               "-o", path, program]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    assert {entry.name for entry in path.glob("*.er")} == {f"M_r{rank}.er" for rank in range(RANKS)}
+    for rank in range(RANKS):
+        functions = gprofng("-functions", experiment=path / f"M_r{rank}.er").functions
+        assert functions["work"][1] == pytest.approx(0.1 * (rank + 1), rel=0.05, abs=0.01)
+    assert "not closed" not in gprofng("-header", experiment=path).text
+
+
+def test_without_a_launcher_there_is_no_rank(collect: Run, tmp_path: Path) -> None:
+    result = collect("-M", "on", "-o", tmp_path / "x.er", "/bin/true")
+    assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
+    assert "mpirun" in result.stderr
