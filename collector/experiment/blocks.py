@@ -17,8 +17,8 @@ Killed between any two stores, the file is still valid. Three ways of making a w
 
 Python's mmap holds a descriptor of its own; no other is kept. ``release`` drops the window of an idle file.
 
-A file may begin as a draft: then it grows in memory until ``make`` brings it to disk, whole and with one write. What
-is over before that never needs a window, space in advance, or cutting.
+A file may begin as a draft: then it grows in memory until ``make`` and ``go_on`` bring it to disk, whole and with one
+write. What is over before that never needs a window, space in advance, or cutting.
 """
 
 from __future__ import annotations
@@ -130,15 +130,17 @@ class GrowingFile:
         return self._window is not None
 
     def make(self, directory_fd: int, write: Callable[[int, str, bytearray, int], None], allocate: int = 0) -> None:
-        """Bring a draft to disk by ``write`` (create_file or write_file), with at least ``allocate`` bytes of space.
+        """Write a draft by ``write`` (create_file or write_file), with at least ``allocate`` bytes of space.
 
-        Raises what ``write`` raises; then it is a draft still.
+        It is a draft still until ``go_on``. Raises what ``write`` raises.
         """
-        if self._draft is None:
-            return
-        write(directory_fd, self.name, self._draft, allocate)
+        if self._draft is not None:
+            write(directory_fd, self.name, self._draft, allocate)
+            self.allocated = max(self.used, allocate)
+
+    def go_on(self, directory_fd: int) -> None:
+        """What ``make`` wrote stays there, and grows there from here on."""
         self._directory_fd = directory_fd
-        self.allocated = max(self.used, allocate)
         self._draft = None
 
     def release(self) -> None:

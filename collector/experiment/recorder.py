@@ -149,7 +149,7 @@ class Recorder:
                 raise
         finally:
             os.close(parent_fd)
-        self._directory_fd = directory_fd
+        self._go_on(directory_fd)
 
     def _begin_in(self, directory_fd: int) -> None:
         """Write the files into a directory that is there, and empty. The descriptor is the recorder's from here on."""
@@ -165,10 +165,10 @@ class Recorder:
         except BaseException:
             os.close(directory_fd)
             raise
-        self._directory_fd = directory_fd
+        self._go_on(directory_fd)
 
     def _make_files(self, directory_fd: int, write: Callable[[int, str, bytes | bytearray, int], None]) -> None:
-        """All files but archives; log.xml last. One that has data already or is ended needs no room for more."""
+        """All files that there is something for; log.xml last. One that is ended needs no room for more lines."""
         if self.header.notes:
             notes = "".join(note + "\n" for note in self.header.notes).encode("utf-8", "surrogateescape")
             write(directory_fd, "notes", notes, 0)
@@ -179,6 +179,14 @@ class Recorder:
             self._profile.make(directory_fd, write)
         blocks = 0 if self._data_closed else (self._log.used + TEXT_RESERVE) // BLOCK_SIZE + 1
         self._log.make(directory_fd, write, blocks * BLOCK_SIZE)
+
+    def _go_on(self, directory_fd: int) -> None:
+        """All files are there; from here on they grow there."""
+        self._directory_fd = directory_fd
+        for file in (self._log, self._map, self._frame_file):
+            file.go_on(directory_fd)
+        if self._profile.allocated:
+            self._profile.go_on(directory_fd)
 
     # Data
 
@@ -358,8 +366,9 @@ class Recorder:
         return False
 
     def _profile_file(self) -> PacketFile:
-        if not self._drafted:
+        if not self._drafted and not self._profile.allocated:
             self._profile.make(self._directory_fd, create_file)
+            self._profile.go_on(self._directory_fd)
         return self._profile
 
     def _append_frames(self, packets: list[bytes]) -> None:

@@ -215,7 +215,7 @@ class Experiments:
         if not recorded.followed:
             return
         path = names.descendant_path(self._founder_path, recorded.lineage)
-        recorded.recorder = Recorder.create(path, self._header_for(recorded))
+        recorded.recorder = Recorder.draft(path, self._header_for(recorded))
         self.recorders[recorded.image.number] = recorded.recorder
         self.n_made += 1
         for what, arguments in journal:
