@@ -1,0 +1,198 @@
+"""What the tests of microstates share: a target under ``collect`` with a second observer beside it.
+
+The observer reads the kernel's own account of every thread, ``/proc/PID/task/TID/schedstat`` (time on CPU, time waiting
+for a CPU), every few milliseconds until the thread has gone. Between two looks it does not know, so it tells bounds: a
+thread was born between the last look that did not find it and the first one that did.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collector.experiment.reader import Experiment, open_experiment
+from collector.experiment.records import STATES
+
+INTERVAL_S = 10.007e-3  # of -p on
+FIRST_WAITING_STATE = 3
+LOOK_EVERY_S = 0.004
+COLLECT = str(Path(sys.executable).parent / "collect")
+
+Bounds = tuple[float, float]
+
+
+@dataclass
+class Seen:
+    """A thread as the kernel accounts for it, in seconds; what it had before its exec is ``*_before``."""
+
+    born: Bounds
+    died: Bounds = (0.0, 0.0)
+    cpu: float = 0.0
+    delay: float = 0.0
+    looked: float = 0.0
+    cpu_before: Bounds = (0.0, 0.0)
+    delay_before: Bounds = (0.0, 0.0)
+
+    @property
+    def life_s(self) -> Bounds:
+        """From birth or exec to death."""
+        return self.died[0] - self.born[1], self.died[1] - self.born[0]
+
+    @property
+    def cpu_s(self) -> Bounds:
+        """Time on CPU; it may have run on until its death after the last look."""
+        return self.cpu - self.cpu_before[1], self.cpu - self.cpu_before[0] + self.died[1] - self.looked
+
+    @property
+    def delay_s(self) -> Bounds:
+        """Time runnable and not running."""
+        return self.delay - self.delay_before[1], self.delay - self.delay_before[0] + self.died[1] - self.looked
+
+
+class Observer(threading.Thread):
+    """Looks at all threads of ``collect``'s child until it has ended."""
+
+    def __init__(self, collect_pid: int) -> None:
+        super().__init__(daemon=True)
+        self.threads: dict[int, Seen] = {}
+        self._collect = collect_pid
+        self._files: dict[int, int] = {}
+
+    def run(self) -> None:
+        """From the child's exec to its end."""
+        pid = self._child()
+        if not pid:
+            return
+        before = time.monotonic()
+        while self._look(pid, before):
+            before = self._looked
+            time.sleep(LOOK_EVERY_S)
+        for fd in self._files.values():
+            os.close(fd)
+
+    def _child(self) -> int:
+        """The child, as soon as it runs its own program; 0 if it never does."""
+        pid, past = 0, Seen((0.0, 0.0))
+        while True:
+            now = time.monotonic()
+            try:
+                pid = pid or int(Path(f"/proc/{self._collect}/task/{self._collect}/children").read_text().split()[0])
+                cpu_ns, delay_ns, _ = map(int, Path(f"/proc/{pid}/schedstat").read_text().split())
+                runs_us = os.readlink(f"/proc/{pid}/exe") == os.path.realpath(sys.executable)
+            except IndexError:
+                continue
+            except OSError:
+                return 0
+            if not runs_us:
+                self.threads[pid] = Seen((past.looked or now, time.monotonic()), cpu_before=(past.cpu, cpu_ns * 1e-9),
+                                         delay_before=(past.delay, delay_ns * 1e-9))
+                self._files[pid] = os.open(f"/proc/{pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+                return pid
+            past = Seen((0.0, 0.0), cpu=cpu_ns * 1e-9, delay=delay_ns * 1e-9, looked=now)
+
+    def _look(self, pid: int, before: float) -> bool:
+        """One look at every thread; False when the process has ended."""
+        self._looked = time.monotonic()
+        try:
+            tids = set(map(int, os.listdir(f"/proc/{pid}/task")))
+            ended = ") Z " in Path(f"/proc/{pid}/stat").read_text()
+        except OSError:
+            tids, ended = set(), True
+        for tid in tids - self._files.keys() - self.threads.keys():
+            try:
+                self._files[tid] = os.open(f"/proc/{pid}/task/{tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+            except OSError:
+                continue
+            self.threads[tid] = Seen((before, time.monotonic()))
+        for tid, fd in list(self._files.items()):
+            seen = self.threads[tid]
+            try:
+                cpu_ns, delay_ns, _ = map(int, os.pread(fd, 64, 0).split())
+                seen.cpu, seen.delay, seen.looked = cpu_ns * 1e-9, delay_ns * 1e-9, time.monotonic()
+            except OSError:
+                os.close(self._files.pop(tid))
+                seen.died = (seen.looked, time.monotonic())
+            if ended and seen.died == (0.0, 0.0):
+                seen.died = (before, time.monotonic())
+        return not ended
+
+
+@dataclass
+class Recorded:
+    """A finished recording: what the target said of itself, what ``collect`` said, and what the observer saw."""
+
+    path: Path
+    truth: dict[str, Any]
+    said: str
+    observed: dict[int, Seen]
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The experiment through our own reader."""
+        return open_experiment(self.path)
+
+    def packets(self, tid: int | None = None) -> Any:
+        """The packets, of one thread if asked for."""
+        packets = self.experiment.packets()
+        return packets if tid is None else packets[packets["THRID"] == tid]
+
+    def states_s(self, tid: int | None = None) -> dict[str, float]:
+        """Seconds in each state, of one thread or of all."""
+        mine = self.packets(tid)
+        ticks = np.bincount(mine["MSTATE"], mine["NTICK"], len(STATES))
+        return {name: float(n) * INTERVAL_S for name, n in zip(STATES, ticks, strict=True)}
+
+    def unrooted_share(self) -> float:
+        """Of the ticks in waiting states, the part whose stack does not reach the root."""
+        waiting = self.packets()[self.packets()["MSTATE"] >= FIRST_WAITING_STATE]
+        stacks = self.experiment.stacks
+        index = stacks.index(waiting["FRINFO"])
+        bad = (index < 0) | stacks.truncated[index] | stacks.failed[index]
+        return float(waiting["NTICK"][bad].sum() / max(waiting["NTICK"].sum(), 1))
+
+    def check_accounts(self) -> None:
+        """Every thread's states add up to its life, and its CPU states to the kernel's account of it."""
+        for tid, seen in self.observed.items():
+            states = self.states_s(tid)
+            slack = INTERVAL_S + 0.001 * seen.life_s[1]
+            cpu_s = states["user"] + states["system"] + states["trap"]
+            assert within(sum(states.values()), seen.life_s, slack), f"{tid}: {states}, lived {seen.life_s}"
+            assert within(cpu_s, seen.cpu_s, slack), f"{tid}: {states}, ran {seen.cpu_s}"
+
+
+def within(value: float, bounds: Bounds, slack: float) -> bool:
+    """Whether a value lies between bounds, give or take a slack."""
+    return bounds[0] - slack <= value <= bounds[1] + slack
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, perf_allowed: None) -> Callable[..., Recorded]:
+    """``recorded(program, "mutex", 7, 31)``: the program under ``collect -p on``, observed, its accounts checked."""
+    count = iter(range(1000))
+
+    def run(program: Path | str, *arguments: object) -> Recorded:
+        path = tmp_path / f"run.{next(count)}.er"
+        command = [COLLECT, "-p", "on", "-o", str(path), str(program), *map(str, arguments)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+            observer = Observer(process.pid)
+            observer.start()
+            out, err = process.communicate(timeout=60)
+            observer.join()
+        assert process.returncode == 0, err
+        run = Recorded(path, json.loads(out), err, observer.threads)
+        run.check_accounts()
+        return run
+
+    return run

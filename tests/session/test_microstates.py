@@ -1,0 +1,153 @@
+"""Ground truth, one program per microstate: every state as long as the program says, and with the stack of its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("perf_allowed")
+
+INTERVAL_S = 10.007e-3
+TURNS, TURN_MS = 11, 53
+STATE_OF = {
+    "mutex": "lock", "condvar": "lock", "futex": "lock",
+    "nanosleep": "sleep", "poll": "sleep", "epoll": "sleep", "pipe": "sleep",
+    "data": "datapfault", "text": "textpfault", "kernel": "kernelpfault",
+}
+BY_USERFAULTFD = {"data", "text", "kernel"}
+RARE = ("trap", "textpfault", "datapfault", "kernelpfault", "lock", "sleep", "stop")
+
+
+def tolerance(known_s: float) -> float:
+    """One interval or 1 %."""
+    return max(INTERVAL_S, 0.01 * known_s)
+
+
+def displayed(display: Callable[..., Any], path: Path, *states: str) -> dict[str, dict[str, float]]:
+    """Inclusive seconds of functions in states, as a reader shows them."""
+    shown: dict[str, dict[str, float]] = {}
+    for state in states:  # one at a time: a sum of functions' rows has no room for errors of column
+        listing = display("-metrics", f"i.{state}:name", "-functions", experiment=path)
+        for name, values in listing.functions.items():
+            shown.setdefault(name, {})[state] = values[0]
+    return shown
+
+
+@pytest.fixture
+def printed(er_print: Any, gprofng: Any) -> Callable[..., Any]:
+    """``er_print`` in the place of gprofng."""
+
+    def display(*commands: str, experiment: Path) -> Any:
+        result = er_print(*commands, experiment)
+        assert (result.returncode, result.stderr) == (0, "")
+        return type(gprofng("-metric_list", experiment=experiment))(result.stdout)
+
+    return display
+
+
+def no_loss(run: Any) -> None:
+    """``collect`` said that all is well: no record lost, no state guessed, every stack whole."""
+    assert run.said.count("\n") == 1
+    assert run.said.endswith("nothing lost\n"), run.said
+
+
+@pytest.mark.parametrize("scenario", STATE_OF)
+def test_waiting_is_as_long_as_it_was(scenario: str, request: pytest.FixtureRequest, workload: Any, recorded: Any,
+                                      gprofng: Any, printed: Any) -> None:
+    if scenario in BY_USERFAULTFD:
+        request.getfixturevalue("userfaultfd_allowed")
+    run, state = recorded(workload("states"), scenario, TURNS, TURN_MS), STATE_OF[scenario]
+    no_loss(run)
+    (thread,) = run.truth["threads"]
+    off_cpu_s = thread["wall_s"] - thread["cpu_s"]
+    states, delay_s = run.states_s(thread["tid"]), run.observed[thread["tid"]].delay_s
+    # Off CPU it waited for what it waits for, and then for a CPU, as long as the kernel says.
+    known_s = off_cpu_s - delay_s[1], off_cpu_s - max(delay_s[0], 0) + INTERVAL_S * (delay_s[0] > INTERVAL_S)
+    assert known_s[0] - tolerance(off_cpu_s) <= states[state] <= known_s[1] + tolerance(off_cpu_s), states
+    assert delay_s[0] - INTERVAL_S <= states["wait"] <= delay_s[1] + INTERVAL_S
+    others = {name: states[name] for name in RARE if name != state}
+    assert max(others.values()) <= INTERVAL_S * 1.001, others
+    for display in (gprofng, printed):
+        shown = displayed(display, run.path, state)
+        assert shown[f"wait_in_{scenario}"][state] == pytest.approx(states[state], abs=INTERVAL_S + 0.0005)
+        assert shown["<Total>"][state] == pytest.approx(run.states_s()[state], abs=0.0005)
+
+
+def test_five_spinners_on_one_cpu_wait_four_fifths(workload: Any, recorded: Any, gprofng: Any, printed: Any) -> None:
+    run = recorded(workload("states"), "spin", 5, 307)
+    no_loss(run)
+    assert len(run.truth["threads"]) == 5
+    total_s = 0.0
+    for thread in run.truth["threads"]:
+        states = run.states_s(thread["tid"])
+        known_s = thread["wall_s"] - thread["cpu_s"]
+        # Each is ready to run from its birth, and the last turn of each ends where the others still spin.
+        assert states["wait"] == pytest.approx(known_s, abs=tolerance(known_s) + INTERVAL_S), states
+        assert known_s / thread["wall_s"] > 0.78
+        assert states["user"] == pytest.approx(thread["cpu_s"], abs=tolerance(thread["cpu_s"]) + INTERVAL_S)
+        total_s += states["wait"]
+    for display in (gprofng, printed):
+        shown = displayed(display, run.path, "wait")
+        assert shown["<Total>"]["wait"] == pytest.approx(total_s, abs=0.0005)
+        assert shown["wait_in_spin"]["wait"] == pytest.approx(total_s, abs=5 * INTERVAL_S)
+
+
+def test_stopped_time_is_from_sigstop_to_sigcont(workload: Any, recorded: Any, gprofng: Any, printed: Any) -> None:
+    run = recorded(workload("states"), "stop", 7, 61)
+    no_loss(run)
+    (thread,) = run.truth["threads"]
+    states, known_s = run.states_s(thread["tid"]), run.truth["stopped_s"]
+    # A stop begins when the target runs next and takes the signal, which may wait for a CPU, and so does its end.
+    late_s = states["wait"]
+    assert known_s - late_s - tolerance(known_s) <= states["stop"] <= known_s + tolerance(known_s), states
+    assert states["sleep"] <= INTERVAL_S * 1.001
+    for display in (gprofng, printed):
+        shown = displayed(display, run.path, "stop")
+        assert shown["wait_in_stop"]["stop"] == pytest.approx(states["stop"], abs=0.0005)
+
+
+def test_traps_without_system_calls_are_trap_time(workload: Any, recorded: Any, gprofng: Any, printed: Any) -> None:
+    run = recorded(workload("states"), "trap", 3, 307)
+    no_loss(run)
+    (thread,) = run.truth["threads"]
+    states = run.states_s(thread["tid"])
+    # The handler and its jump are user code: a few in a hundred instructions' time.
+    assert states["user"] + states["trap"] == pytest.approx(thread["cpu_s"], abs=tolerance(thread["cpu_s"]) * 1.5)
+    assert states["trap"] > 0.8 * thread["cpu_s"]
+    for display in (gprofng, printed):
+        shown = displayed(display, run.path, "trap")
+        assert shown["<Total>"]["trap"] == pytest.approx(states["trap"], abs=0.0005)
+        assert shown["wait_in_trap"]["trap"] == pytest.approx(states["trap"], abs=2 * INTERVAL_S)
+
+
+@pytest.mark.parametrize("scenario", ["ud2", "int3"])
+def test_traps_with_handlers_that_return_are_trap_and_system_time(scenario: str, workload: Any, recorded: Any) -> None:
+    run = recorded(workload("states"), scenario, 3, 307)
+    (thread,) = run.truth["threads"]
+    states = run.states_s(thread["tid"])
+    assert sum(states[name] for name in ("user", "system", "trap")) == pytest.approx(
+        thread["cpu_s"], abs=tolerance(thread["cpu_s"]) * 1.5)
+    assert states["trap"] > states["system"] > 0
+
+
+def test_the_overview_shows_the_ten_states(workload: Any, recorded: Any, gprofng: Any) -> None:
+    run = recorded(workload("states"), "condvar", 5, 311)
+    statistics = gprofng("-statistics", experiment=run.path).text
+    shown = {name: float(value) for name, value in re.findall(r"^ +(\w[\w ]+): +([\d.]+) *\(", statistics, re.M)}
+    names = {"User Lock": "lock", "Sleep": "sleep", "Wait CPU": "wait", "Stopped": "stop"}
+    states = run.states_s()
+    for title, state in names.items():
+        assert shown[title] == pytest.approx(states[state], abs=2 * INTERVAL_S), title
+    assert sum(shown.values()) == pytest.approx(sum(states.values()), abs=2 * INTERVAL_S)
+
+
+def test_no_stop_no_signal_no_interrupted_call(workload: Any, recorded: Any) -> None:
+    run = recorded(workload("eintr"), 1.9)
+    no_loss(run)
+    assert set(run.truth["eintr"].values()) == {0}
+    assert min(run.truth["calls"].values()) > 50
+    assert run.states_s()["stop"] == 0
