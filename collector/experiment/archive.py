@@ -10,10 +10,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -21,10 +22,13 @@ from collector.clock import NS_PER_S
 from collector.errors import ElfError, ExperimentError
 from collector.experiment.map import MODES_TEXT, Segment
 from collector.experiment.names import archive_name, shown
-from collector.experiment.reader import Experiment
+
+if TYPE_CHECKING:
+    from collector.experiment.reader import Experiment
 
 CHOICES = ("off", "on", "all", "ldobjects", "usedldobjects", "src", "usedsrc")
 _USED = {"usedldobjects", "usedsrc"}
+KNOWN_CHOICES = tuple(choice for choice in CHOICES if choice not in _USED)
 _SOURCES = {"all", "src", "usedsrc"}
 
 # Names of mappings that no file stands behind.
@@ -66,12 +70,30 @@ def archive(experiment: Experiment, choice: str = "on", force: bool = False, dry
     """
     if choice not in CHOICES:
         raise ExperimentError(f"cannot archive {choice!r}; choose one of {', '.join(CHOICES)}")
-    report = Report()
     if choice == "off":
-        return report
-    archiver = _Archiver(experiment, report, force, dry_run, root)
+        return Report()
+    objects = _load_objects(experiment, used_only=choice in _USED)
+    return _archived(experiment.archives, objects, choice, force, dry_run, root)
+
+
+def archive_known(archives: Path, mapped_unix_ns: Mapping[bytes, int], choice: str) -> Report:
+    """The same for load objects that the caller knows, by name with the time when each was mapped last.
+
+    Nothing is read of any experiment, so ``choice`` is not one that asks what was used. Raises ExperimentError.
+    """
+    if choice not in KNOWN_CHOICES:
+        raise ExperimentError(f"cannot archive {choice!r} without reading; choose one of {', '.join(KNOWN_CHOICES)}")
+    if choice == "off":
+        return Report()
+    objects = {name: time_ns for name, time_ns in mapped_unix_ns.items() if _is_file(name)}
+    return _archived(archives, objects, choice)
+
+
+def _archived(directory: Path, objects: Mapping[bytes, int], choice: str, force: bool = False, dry_run: bool = False,
+              root: str = "") -> Report:
+    report = Report()
+    archiver = _Archiver(directory, report, force, dry_run, root)
     try:
-        objects = _load_objects(experiment, used_only=choice in _USED)
         for name, mapped_unix_ns in sorted(objects.items()):
             archiver.add(name, mapped_unix_ns)
         if choice in _SOURCES:
@@ -106,8 +128,8 @@ def _used(experiment: Experiment, segments: Iterable[Segment]) -> Iterator[Segme
 
 
 class _Archiver:
-    def __init__(self, experiment: Experiment, report: Report, force: bool, dry_run: bool, root: str) -> None:
-        self._directory = experiment.archives
+    def __init__(self, directory: Path, report: Report, force: bool, dry_run: bool, root: str) -> None:
+        self._directory = directory
         self._report = report
         self._force = force
         self._dry_run = dry_run

@@ -21,7 +21,7 @@ MODES_TEXT = MODE_READ | MODE_EXECUTE
 # The largest piece of a segment: page aligned for any page size, below the 2 GiB at which readers overflow.
 PIECE_MAX = (1 << 31) - (1 << 20)
 
-_DELETED = b" (deleted)"
+DELETED = b" (deleted)"
 _NO_CHECKSUM = {True: 0xFFFF_FFFF, False: 0}
 
 
@@ -45,7 +45,7 @@ class MapLines:
             lines.append(self._map("segment", time_ns, vaddr + done, piece, {
                 "pagesz": self._page_size, "foffset": f"+0x{file_offset + done:08x}",
                 "modes": f"0x{modes:03x}", "chksum": f"0x{_NO_CHECKSUM[not modes & MODE_WRITE]:x}",
-                "name": name.removesuffix(_DELETED)}))
+                "name": name.removesuffix(DELETED)}))
         return b"".join(lines)
 
     def function(self, time_ns: int, vaddr: int, size: int, name: bytes,

@@ -27,6 +27,7 @@ from pathlib import Path
 from collector.errors import ExperimentError
 
 SUFFIX = ".er"
+ARCHIVES = "archives"
 GROUP_SUFFIX = ".erg"
 GROUP_HEADER = "#analyzer experiment group\n"
 JOB_FILE = "mpi.job"
@@ -157,6 +158,12 @@ def child_lineage(parent: str, letter: str, number: int) -> str:
 def descendant_path(founder: Path, lineage: str) -> Path:
     """Where the descendant with ``lineage`` is recorded."""
     return founder / (lineage + SUFFIX)
+
+
+def archives_path(directory: Path) -> Path:
+    """Where the load objects of a founder, or of a rank of an MPI job, are copied to: the outermost experiment."""
+    is_rank = directory.name.startswith("M_r") and directory.parent.name.endswith(SUFFIX)
+    return (directory.parent if is_rank else directory) / ARCHIVES
 
 
 def mpi_name(rank: int) -> str:

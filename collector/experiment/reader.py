@@ -29,7 +29,6 @@ __all__ = ["FOREVER_NS", "DynamicFunction", "Event", "Experiment", "Log", "Messa
 
 _FILES = {"profile": "profile", "hwcounter": "hwcounters", "synctrace": "synctrace", "heaptrace": "heaptrace",
           "iotrace": "iotrace"}
-_ARCHIVES = "archives"
 
 
 class Experiment:
@@ -119,7 +118,7 @@ class Experiment:
     def archives(self) -> Path:
         """The directory with copies of load objects and sources: the founder's."""
         founder = self.founder.path if self.founder else self.path
-        return founder / _ARCHIVES
+        return founder / names.ARCHIVES
 
     def find_file(self, name: bytes) -> Path | None:
         """The file that was mapped as ``name``: its copy in the archives, else itself, else None."""

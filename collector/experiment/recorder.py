@@ -50,7 +50,7 @@ from collector.experiment.log import (
     LogLines,
     header_text,
 )
-from collector.experiment.map import MODES_TEXT, MapLines
+from collector.experiment.map import DELETED, MODE_EXECUTE, MODES_TEXT, MapLines
 from collector.experiment.names import JOB_FILE, shown
 from collector.experiment.overview import Usage
 from collector.experiment.records import BLOCK_SIZE, CLOCK, EXACT_UNKNOWN, HEAD, KIND_EMPTY, NO_SYSCALL
@@ -80,6 +80,7 @@ class Recorder:
         self.stopped: ExperimentError | None = None
         self.n_dropped = 0
         self.closed = False
+        self.load_objects: dict[bytes, int] = {}  # files mapped as text: when last
         self.frames = StackTable(self._append_frames, header.wsize)
         self._directory_fd = NO_DIRECTORY
         self._log_lines = LogLines(header.start_ns)
@@ -221,6 +222,8 @@ class Recorder:
     def segment_mapped(self, time_ns: int, vaddr: int, size: int, file_offset: int, name: bytes,
                        modes: int = MODES_TEXT) -> None:
         """A file is mapped; modes 1 read, 2 write, 4 execute. What it covers is unmapped."""
+        if modes & MODE_EXECUTE:
+            self.load_objects[name.removesuffix(DELETED)] = time_ns
         self._map_pending.append(self._map_lines.segment(time_ns, vaddr, size, file_offset, name, modes))
 
     def function_mapped(self, time_ns: int, vaddr: int, size: int, name: bytes,

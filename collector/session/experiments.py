@@ -76,6 +76,7 @@ class Experiments:
         self.follow = follow
         self.by_image: dict[int, Recorded] = {}
         self.recorders: dict[int, Recorder] = {}  # those that are open, by image number
+        self.load_objects: dict[bytes, int] = {}  # of all that are closed: when each was mapped last
         self.n_made = 0
         self.n_failed = 0  # experiments that could not be made
         self._founder_path = founder
@@ -136,6 +137,8 @@ class Experiments:
             if recorded.recorder is None:
                 continue
             usage = usage_of(recorded, recorded.end_ns)
+            for name, time_ns in recorded.recorder.load_objects.items():
+                self.load_objects[name] = max(time_ns, self.load_objects.get(name, 0))
             if recorded.parent is None:
                 recorded.recorder.sample(usage, recorded.end_ns, recorded.end_label)
             else:

@@ -16,7 +16,7 @@ from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.base import Engine
 from collector.engines.perf_events import PerfEngine
 from collector.engines.perf_open import Opened
-from collector.experiment import archive, reader
+from collector.experiment import names
 from collector.experiment.recorder import Header, Recorder, Usage
 from collector.linux import proc
 from collector.session.experiments import Experiments, Recorded
@@ -54,6 +54,7 @@ class Recording:
         self._founder = self._experiments.founder(process.image, recorder)
         self._recorder = recorder
         period_ns = options.sample_period_s * NS_PER_S
+        self.status: int | None = None  # the target's wait status, once it has ended
         self._drained_ns = start_ns
         self._sample_period_ns = period_ns or _FOREVER_NS
         self._next_sample_ns = start_ns + self._sample_period_ns
@@ -76,19 +77,19 @@ class Recording:
         poller.register(pidfd, select.POLLIN)
         for fd in self._engine.poll_fds() if self._engine else ():
             poller.register(fd, select.POLLIN)
-        status: int | None = None
-        while status is None or (self._options.wait_descendants and self._pipeline.model.processes):
+        while self.status is None or (self._options.wait_descendants and self._pipeline.model.processes):
             due_ns = min(time.monotonic_ns() + _DRAIN_PERIOD_NS, self._next_sample_ns)
             for fd, event in poller.poll(max(0, due_ns - time.monotonic_ns()) / NS_PER_MS):
                 if fd == pidfd:
                     poller.unregister(pidfd)
-                    status = self._reaped()
+                    self._read_usage(self._founder)  # the last one, of a zombie
+                    self.status = os.waitpid(self._pid, 0)[1]
                 elif event & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
                     poller.unregister(fd)
             self._drain(time.monotonic_ns() - _SLACK_NS)
             self._sample_if_due()
         os.close(pidfd)
-        return status
+        return self.status
 
     def close(self) -> list[str]:
         """Ends the recording in the order that keeps the experiment valid; returns what the user should know."""
@@ -109,11 +110,6 @@ class Recording:
             self._recorder.comment(line)
         self._recorder.close(self._founder.end_ns or end_ns)
         return [*self._archive(), *self._summary(warnings, end_ns)]
-
-    def _reaped(self) -> int:
-        """The wait status of the target, whose last usage is read while it is a zombie."""
-        self._read_usage(self._founder)
-        return os.waitpid(self._pid, 0)[1]
 
     def _drain(self, until_ns: int, settled_ns: int = 0) -> None:
         if self._engine is None:
@@ -177,8 +173,16 @@ class Recording:
     def _archive(self) -> list[str]:
         if self._options.archive == "off" or self._recorder.stopped:
             return []
-        report = archive.archive(reader.open_experiment(self._directory), self._options.archive)
-        return report.problems
+        from collector.experiment import archive
+
+        choice = self._options.archive
+        if choice in archive.KNOWN_CHOICES:
+            unix_ns = self._recorder.header.start_unix * NS_PER_S - self._start_ns
+            known = {name: time_ns + unix_ns for name, time_ns in self._experiments.load_objects.items()}
+            return archive.archive_known(names.archives_path(self._directory), known, choice).problems
+        from collector.experiment import reader
+
+        return archive.archive(reader.open_experiment(self._directory), choice).problems
 
     def _summary(self, warnings: list[str], end_ns: int) -> list[str]:
         if self._recorder.stopped:

@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 from collector.errors import ExperimentError
-from collector.experiment.archive import CHOICES, archive
-from collector.experiment.names import archive_name
+from collector.experiment.archive import CHOICES, Report, archive, archive_known
+from collector.experiment.names import archive_name, archives_path
 from collector.experiment.reader import open_experiment
 from collector.experiment.recorder import Recorder
 
@@ -229,3 +229,25 @@ def test_a_damaged_object_has_no_sources(recorded: Path, files: dict[str, Path])
     files["used"].write_bytes(b"\x7fELF" + b"\xff" * 100)
     report = archive(open_experiment(recorded), "usedsrc", force=True)
     assert [problem.split(":")[:2] for problem in report.problems] == [[str(files["used"]), " no sources archived"]]
+
+
+def test_what_is_known_is_copied_without_reading(recorded: Path, files: dict[str, Path]) -> None:
+    now_ns = time.time_ns()
+    known = dict.fromkeys([*map(os.fsencode, files.values()), b"/memfd:jit", b"/dev/zero", b"[vdso]"], now_ns)
+    for path in (recorded / "log.xml", recorded / "_f1.er" / "log.xml"):
+        path.unlink()
+    later = now_ns + 3 * NS
+    os.utime(files["idle"], ns=(later, later))
+    report = archive_known(archives_path(recorded), known, "on")
+    assert archived(recorded) == copies(files["used"], files["odd"])
+    assert len(report.problems) == 1
+    assert "idle.so: not archived: it has changed since it was recorded" in report.problems[0]
+    assert archive_known(archives_path(recorded), known, "off") == Report()
+    with pytest.raises(ExperimentError, match="cannot archive 'usedsrc' without reading; choose one of off, on,"):
+        archive_known(archives_path(recorded), known, "usedsrc")
+
+
+def test_ranks_of_a_job_share_their_founders_archives(tmp_path: Path) -> None:
+    assert archives_path(tmp_path / "a.er" / "M_r3.er") == tmp_path / "a.er" / "archives"
+    assert archives_path(tmp_path / "M_r3.er") == tmp_path / "M_r3.er" / "archives"
+    assert archives_path(tmp_path / "a.er") == tmp_path / "a.er" / "archives"
