@@ -72,10 +72,15 @@ class LastSample:
                 setattr(self, name, np.concatenate([old, np.full(more, fill, dtype=old.dtype)]))
 
     def set(self, placed: Placed, cpu: Array, state: Array | None = None) -> None:
-        """What samples in time order leave behind; without ``state`` that stays as it was."""
-        self.image[placed.slot], self.uid[placed.slot], self.cpu[placed.slot] = placed.image, placed.uid, cpu
+        """What samples in time order leave behind; without ``state`` that stays as it was.
+
+        A stack that is cut does not replace one of the same image that is whole.
+        """
+        rows = np.flatnonzero(placed.whole | (self.image[placed.slot] != placed.image))
+        slot = placed.slot[rows]
+        self.image[slot], self.uid[slot], self.cpu[slot] = placed.image[rows], placed.uid[rows], cpu[rows]
         if state is not None:
-            self.state[placed.slot] = state
+            self.state[slot] = state[rows]
 
 
 class Pipeline:

@@ -53,6 +53,7 @@ class Placed:
     slot: Array  # i8 (n,)
     image: Array  # i8 (n,)
     uid: Array  # u8 (n,) 0 where the image is not recorded
+    whole: Array  # bool (n,) the stack reaches the root
 
 
 def unwound(samples: ClockSamples, model: Model, tables: Tables) -> Unwound:
@@ -88,7 +89,7 @@ def interned(frames: Unwound, recorders: MappingOf[int, Recorder]) -> Placed:
             length = frames.length[mine]
             depth = max(int(length.max()), 1)
             uid[mine] = recorder.frames.intern(frames.pcs[mine, :depth], length)
-    return Placed(frames.slot, frames.image, uid)
+    return Placed(frames.slot, frames.image, uid, frames.stop == Stop.ROOT)
 
 
 def joined(parts: list[ClockSamples]) -> ClockSamples:

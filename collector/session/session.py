@@ -124,11 +124,10 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: per
         say(f"experiment {directory}, process {pid}, engine {recording.engine_text}")
     try:
         status = recording.run()
-    except (CollectorError, OSError) as err:
-        return _unrecorded(options, say, pid, err)
     except Exception as err:  # a fault of ours must not be the target's
-        traceback.print_exc()
-        return _unrecorded(options, say, pid, err)
+        if not isinstance(err, CollectorError | OSError):
+            traceback.print_exc()
+        return _unrecorded(options, say, pid, err) if recording.status is None else recording.status
     try:
         for line in recording.close():
             say(line)
