@@ -302,9 +302,11 @@ class Tables:
     def rules_at(self, pc_line: U64) -> I64:
         """The numbers of the rules at places of the line (n,), decoding what is hit for the first time."""
         number = self.rule.take(self.start.searchsorted(pc_line, "right") - 1)
-        while not number.all():
+        if not number.all():
             self._decode(np.unique(pc_line[number == UNDECODED]))
             number = self.rule.take(self.start.searchsorted(pc_line, "right") - 1)
+            # Decoding answers for every place asked; whatever damage might leave open is a hole, never a second try.
+            number[number == UNDECODED] = HOLE
         return number
 
     def _decode(self, pcs_line: U64) -> None:

@@ -1,0 +1,135 @@
+"""The line of all objects: every place of a real library has the rule of its own function, or is a hole."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collector.elf import object_of_bytes, open_object
+from collector.unwind.batch import Maps, Stacks, Stop, unwind
+from collector.unwind.cfi import CfiSection, search_table
+from collector.unwind.i386 import I386
+from collector.unwind.rules import Architecture
+from collector.unwind.table import HOLE, ROOT, UNDECODED, Call, Tables, sp_of
+from collector.unwind.x86_64 import R8, RDI, RDX, RIP, RSP, X86_64
+
+LIBC = "/usr/lib/x86_64-linux-gnu/libc.so.6"
+
+
+def section_of(path: str, arch: Architecture) -> CfiSection:
+    found = open_object(path)
+    hdr = found.eh_frame_hdr()
+    assert hdr is not None
+    extent = found.extent_at(search_table(hdr, arch.word_size)[0])
+    assert extent is not None
+    return CfiSection(extent, arch)
+
+
+@pytest.mark.parametrize(("path", "arch"), [(LIBC, X86_64), ("/usr/lib32/libc.so.6", I386)], ids=["x86-64", "i386"])
+def test_every_function_and_every_hole(path: str, arch: Architecture, need: Callable[[str, str], str]) -> None:
+    """All edges of all functions, in an order that has nothing to do with theirs, and in pieces."""
+    need("/usr/lib32/libc.so.6", "gcc-multilib")
+    section, tables = section_of(path, arch), Tables()
+    functions = sorted(section.walk())
+    ends = {end for _, end, _ in functions}
+    begins = {begin for begin, *_ in functions}
+    with open_object(path) as load_object:
+        tables.add_object(object_of_bytes(b"\x7fELF" + load_object.read_at(4, 4092), "nothing to unwind"))
+        number = tables.add_object(load_object)
+        text = next(s for s in load_object.loads if s.is_executable)
+        places = {pc for begin, end, _ in functions for pc in (begin - 1, begin, end - 1, end)}
+        pcs = np.array(sorted(pc for pc in places if text.vaddr <= pc < text.vaddr + text.memory_size), np.uint64)
+        np.random.default_rng(23).shuffle(pcs)
+        for some in np.array_split(pcs, 17):
+            tables.rules_at(some + tables.origin[number])
+        rows_so_far = len(tables.start)
+        numbers = tables.rules_at(pcs + tables.origin[number]).tolist()
+    assert len(tables.start) == rows_so_far
+    rule_set = tables.rule_sets[arch.machine]
+    starts = np.array([begin for begin, *_ in functions], np.uint64)
+    for pc, got in zip(pcs.tolist(), numbers, strict=True):
+        begin, end, offset = functions[int(starts.searchsorted(np.uint64(pc), "right")) - 1]
+        if begin <= pc < end:
+            rule = [rule for start, rule in section.rows_of(section.fde_at(offset)) if start <= pc][-1]
+            assert got == rule_set.number_of(rule)
+        elif got != HOLE:
+            # Only a signal trampoline is known by its bytes.
+            assert (known := rule_set.rules[got]) is not None
+            assert known.is_signal
+    assert len(ends - begins) > 1000
+    assert numbers.count(HOLE) > 1000
+    assert (np.diff(tables.start.astype(object)) > 0).all()
+    assert tables.counters.fdes_damaged == 0
+
+
+def test_entry_code_without_a_rule_is_the_root(compile_c: Callable[..., Path]) -> None:
+    source = ('__asm__(".globl _start\\n_start: nop\\ncall inner\\nhlt\\n.skip 300\\n"); int inner(void) { return 1; }')
+    path = compile_c("start", source, "-nostdlib", "-static")
+    with open_object(str(path)) as load_object:
+        tables = Tables()
+        number = tables.add_object(load_object)
+        entry = np.arange(load_object.entry, load_object.entry + 300, dtype=np.uint64) + tables.origin[number]
+        rules = tables.rules_at(entry)
+    assert (rules[:128] == ROOT).all()
+    assert (rules[128:] == HOLE).all()
+
+
+def test_a_rule_for_the_stack_pointer_itself() -> None:
+    """longjmp's frame: the frame address is the buffer, the caller's sp another register."""
+    section, tables = section_of(LIBC, X86_64), Tables()
+    pc = next(pc for _, _, offset in section.walk() for pc, rule in section.rows_of(section.fde_at(offset))
+              if not rule.is_signal and sp_of(rule, X86_64) is not None and rule.cfa.register == RDI)
+    with open_object(LIBC) as load_object:
+        number = tables.add_object(load_object)
+        symbols = load_object.symbols()
+        plain = next(int(symbols.value[i]) for i in range(len(symbols)) if symbols.name(i) == b"getppid")
+        text = next(s for s in load_object.loads if s.is_executable)
+        regs = np.zeros((1, 17), np.uint64)
+        regs[0, [RIP, RSP, RDI, R8, RDX]] = pc, 0x10000, 0x10020, 0x10080, plain + 1
+        words = np.full(32, plain + 1, np.uint64)
+        words[17:] = 0
+        one, zero = np.ones(1, np.int64), np.zeros(1, np.int64)
+        stacks = Stacks(zero, regs, words, zero, 31 * one, zero, np.array([0x10000], np.uint64), 32 * one)
+        maps = Maps(zero, np.array([text.vaddr], np.uint64), np.array([text.vaddr + text.memory_size], np.uint64),
+                    np.zeros(1, np.uint64), number * one)
+        frames = unwind(stacks, maps, tables)
+    # sp' is 0x10080: the word there is one return address more, the next one is zero.
+    assert frames.pcs.tolist() == [[pc, plain, plain]]
+    assert frames.stop.tolist() == [Stop.ROOT]
+
+
+def test_where_calls_lead(compile_c: Callable[..., Path]) -> None:
+    source = "int f(int a) { return a; } int g(int a) { return f(a) + f(a + 1); } int main(void) { return g(1); }"
+    with open_object(str(compile_c("calls", source, "-O0"))) as load_object:
+        tables = Tables()
+        number = tables.add_object(load_object)
+        origin = int(tables.origin[number])
+        symbols = load_object.symbols()
+        at = {symbols.name(i): int(symbols.value[i]) for i in range(len(symbols))}
+        text = load_object.read_at(at[b"g"], 64)
+        place = at[b"g"] + text.index(b"\xe8") + 5 + origin
+        assert tables.follows_call(np.array([place, place + 1], np.uint64)).tolist() == [True, False]
+        assert tables.call_between(place, at[b"f"] + 3 + origin) == Call.CERTAIN
+        assert tables.call_between(place, at[b"main"] + 3 + origin) == Call.IMPOSSIBLE
+
+
+def test_damaged_tables_are_counted_and_harmless() -> None:
+    """libc with its call frame information overwritten: nothing but holes, and the damage is counted."""
+    content = bytearray(Path(LIBC).read_bytes())
+    with open_object(LIBC) as load_object:
+        hdr = load_object.eh_frame_hdr()
+        assert hdr is not None
+        vaddr, _ = search_table(hdr, 8)
+        at = load_object.offset_of(vaddr)
+        assert at is not None
+        text = next(s for s in load_object.loads if s.is_executable)
+    content[at:at + 50_000] = os.urandom(50_000)
+    tables = Tables()
+    number = tables.add_object(object_of_bytes(bytes(content), "damaged"))
+    pcs = np.arange(text.vaddr, text.vaddr + text.memory_size, 501, np.uint64)
+    assert (tables.rules_at(pcs + tables.origin[number]) != UNDECODED).all()
+    assert tables.counters.fdes_damaged > 100
