@@ -75,7 +75,7 @@ class Observer(threading.Thread):
         pid = self._child()
         if not pid:
             return
-        before = time.monotonic()
+        before = self.threads[pid].born[0]
         while self._look(pid, before):
             before = self._looked
             time.sleep(LOOK_EVERY_S)

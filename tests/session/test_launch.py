@@ -25,7 +25,7 @@ SH = "/bin/sh"
 NOBODY = 65534
 
 perf = pytest.mark.usefixtures("perf_allowed")
-SUMMARY = r"collect: \S+: [\d.]+ s, [\d.]+ s CPU, \d+ threads, \d+ samples, nothing lost\n"
+SUMMARY = r"collect: \S+: [\d.]+ s, [\d.]+ s CPU, \d+ threads, (\d+ descendants, )?\d+ samples, nothing lost\n"
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Ground truth, one program per microstate: every state as long as the program says, and with the stack of its place."""
+"""Ground truth, one program per microstate: each state as long as the program says, with the stack of its place."""
 
 from __future__ import annotations
 

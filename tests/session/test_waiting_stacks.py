@@ -1,0 +1,70 @@
+"""Where threads wait: whole stacks to the root in all builds, and the right ones, each with its own time."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytestmark = pytest.mark.usefixtures("perf_allowed")
+
+INTERVAL_S = 10.007e-3
+BUILDS = {
+    "frame pointers": ("-O0", "-fno-omit-frame-pointer"),
+    "none": ("-O2", "-fomit-frame-pointer"),
+    "static": ("-O2", "-static"),
+    "stripped": ("-O2", "-s"),
+}
+WITH_NAMES = [build for build in BUILDS if build != "stripped"]
+SCENARIOS = ["mutex", "condvar", "nanosleep", "pipe", "spin", "stop"]
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_stacks_of_waiting_threads_reach_the_root(build: str, workload: Any, recorded: Any, gprofng: Any) -> None:
+    for scenario in SCENARIOS:
+        run = recorded(workload("states", *BUILDS[build]), scenario, 5, 47)
+        assert run.unrooted_share() <= 0.01, scenario
+        functions = gprofng("-metrics", "i.total:name", "-functions", experiment=run.path).functions
+        broken_s = sum(functions.get(mark, (0.0,))[0] for mark in ("<Truncated-stack>", "<Stack-unwind-failed>"))
+        assert broken_s <= 0.01 * functions["<Total>"][0], scenario
+        if build in WITH_NAMES:
+            assert functions[f"wait_in_{scenario}"][0] > 0, scenario
+
+
+@pytest.mark.usefixtures("userfaultfd_allowed")
+@pytest.mark.parametrize("scenario", ["data", "text", "kernel"])
+def test_stacks_of_threads_that_wait_for_pages_reach_the_root(scenario: str, workload: Any, recorded: Any) -> None:
+    for flags in BUILDS.values():
+        run = recorded(workload("states", *flags), scenario, 5, 47)
+        assert run.unrooted_share() <= 0.01, flags
+
+
+@pytest.mark.parametrize("build", WITH_NAMES)
+def test_ten_sleeping_places_show_their_own_times(build: str, workload: Any, recorded: Any, gprofng: Any) -> None:
+    run = recorded(workload("sites", *BUILDS[build]), 7)
+    tree = gprofng("-metrics", "i.total:name", "-calltree", experiment=run.path).tree
+    chains = {path[-1]: values[0] for path, values in tree.items() if path[-1].startswith("site_")}
+    assert chains.keys() == run.truth["sites"].keys()
+    for site, known_s in run.truth["sites"].items():
+        assert chains[site] == pytest.approx(known_s, abs=INTERVAL_S + 0.0005), site
+    # Each through a chain of its own: site N calls down N levels.
+    for number in range(10):
+        (path,) = (path for path in tree if path[-1] == "nap" and f"site_{number}" in path)
+        assert path[path.index("main"):] == ("main", "run", f"site_{number}", *("down",) * (number + 1), "nap")
+        assert tree[path][0] == pytest.approx(run.truth["sites"][f"site_{number}"], abs=INTERVAL_S + 0.0005)
+
+
+def test_the_same_times_in_the_reader(workload: Any, recorded: Any, tmp_path: Path) -> None:
+    run = recorded(workload("sites"), 11)
+    packets = run.packets()
+    stacks = run.experiment.stacks
+    by_depth: dict[int, float] = {}
+    for packet in packets[packets["MSTATE"] >= 3]:
+        depth = len(stacks.stack(int(stacks.index(packet["FRINFO"].reshape(1))[0])))
+        by_depth[depth] = by_depth.get(depth, 0.0) + float(packet["NTICK"]) * INTERVAL_S
+    # The deeper the site, the longer it sleeps: ten depths in a row have the ten times.
+    known = sorted(run.truth["sites"].values())
+    shallowest = max(by_depth, key=lambda depth: by_depth[depth]) - 9
+    for number, known_s in enumerate(known):
+        assert by_depth.get(shallowest + number, 0.0) == pytest.approx(known_s, abs=INTERVAL_S), number
