@@ -20,9 +20,10 @@ from collector.clock import (
     parse_interval,
 )
 from collector.errors import UsageError
+from collector.session.control import parse_signal, parse_window
 from collector.session.options import ARCHIVE_CHOICES, ENGINES, MAX_COMMENTS, Options
 
-_SHORT = "p:o:O:d:g:C:A:a:S:F:M:nvVh"
+_SHORT = "p:o:O:d:g:C:A:a:S:F:M:t:l:y:L:nvVh"
 _LONG = ["help", "version", "engine=", "wait-descendants"]
 
 USAGE = f"""\
@@ -43,6 +44,10 @@ er_print and `gprofng display text` read.
   -A, -a on|off|ldobjects|usedldobjects|src|usedsrc|all
                               what to copy into the experiment's archives at the end (default on: load objects)
   -S on|off|SECONDS           period of the overview samples (default on: 1 s)
+  -t [START-]END[s|m]         record only from START to END after the start; the program runs on
+  -l SIGNAL                   this signal to collect takes an overview sample
+  -y SIGNAL[,r]               this signal to collect pauses and resumes recording, which begins paused (with ,r: on)
+  -L SIZE                     at most SIZE MB of data; then recording ends, the program runs on
   -F on|off|=REGEX            record descendants (default on), the founder alone, or those whose lineage or program
                               REGEX matches
   -M on|off                   a rank of an MPI job: all ranks record into M_rN.er of one experiment
@@ -116,6 +121,17 @@ def _with(options: Options, option: str, value: str) -> Options:
             from collector.session.follow import checked
 
             return replace(options, follow=checked(value))
+        case "-t":
+            return replace(options, window=parse_window(value))
+        case "-l":
+            return replace(options, sample_signal=parse_signal(option, value))
+        case "-y":
+            name, _, resumed = value.partition(",")
+            if resumed not in ("", "r"):
+                raise UsageError(f"-y {value}: give SIGNAL or SIGNAL,r")
+            return replace(options, pause_signal=(parse_signal(option, name), resumed == "r"))
+        case "-L":
+            return replace(options, size_limit_mb=_size_limit(value))
         case "-M":
             return replace(options, mpi=_one_of(option, value, ("on", "off")) == "on")
         case "--wait-descendants":
@@ -140,6 +156,15 @@ def _sample_period(value: str) -> int:
         return named[value]
     if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= 1_000_000:
         raise UsageError(f"-S {value}: give on, off, or whole seconds from 1")
+    return int(value)
+
+
+def _size_limit(value: str) -> int:
+    """Megabytes; 0 for no limit."""
+    if value in ("none", "unlimited"):
+        return 0
+    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= 1 << 20:
+        raise UsageError(f"-L {value}: give a size in MB from 1, or unlimited")
     return int(value)
 
 

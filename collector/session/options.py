@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from collector.clock import INTERVAL_ON_NS
+from collector.session.control import Window
 
 ARCHIVE_CHOICES = ("off", "on", "all", "ldobjects", "usedldobjects", "src", "usedsrc")
 ENGINES = ("auto", "perf")
@@ -26,6 +27,10 @@ class Options:
     sample_period_s: int = 1
     follow: str = "on"
     wait_descendants: bool = False
+    window: Window = field(default_factory=Window)
+    sample_signal: int | None = None
+    pause_signal: tuple[int, bool] | None = None  # and whether recording is on from the start
+    size_limit_mb: int = 0  # 0: none
     mpi: bool = False
     engine: str = "auto"
     dry_run: bool = False

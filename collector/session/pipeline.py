@@ -100,6 +100,7 @@ class Pipeline:
         self.tables = Tables()
         self.objects = Objects(self.tables)
         self.tally = tally
+        self.muted = False  # recording pauses: time goes by and nothing is written
         self.total_cpu_ns = 0  # exact running time of all threads that have ended
         self._run_delay = run_delay
         self._usage_of = usage_of
@@ -307,6 +308,8 @@ class Pipeline:
     def _write_clock(self, clock: ClockSamples, placed: Placed) -> None:
         ticks = self.clocks.ticks_of_samples(placed.slot, clock.time_ns)
         state = _STATE_OF_MODE[clock.mode]
+        if self.muted:
+            return
         self.tally.n_samples += len(ticks)
         for number in np.unique(placed.image).tolist():
             recorded = self.experiments.by_image.get(number)
@@ -404,7 +407,7 @@ class Pipeline:
 
     def _write_spans(self, spans: Spans) -> None:
         """Packets for time spent waiting."""
-        if not len(spans.slot):
+        if not len(spans.slot) or self.muted:
             return
         self._last.grow(self.clocks.n_slots)
         self.waiting.grow(self.clocks.n_slots)

@@ -19,6 +19,7 @@ from collector.engines.perf_open import Opened
 from collector.experiment import names
 from collector.experiment.recorder import Header, Recorder, Usage
 from collector.linux import proc
+from collector.session.control import Action, Control
 from collector.session.experiments import Experiments, Recorded
 from collector.session.follow import Follow
 from collector.session.options import Options
@@ -29,12 +30,14 @@ _SLACK_NS = 10 * NS_PER_MS
 _DRAIN_PERIOD_NS = 500 * NS_PER_MS
 _FOREVER_NS = 2**62
 _LABEL_PERIODIC = "periodic"
+_LABEL_SIGNAL = "signal"
 
 
 class Recording:
     """One target from its start to its closed experiment."""
 
-    def __init__(self, options: Options, directory: Path, pid: int, opened: Opened | None, start_ns: int) -> None:
+    def __init__(self, options: Options, directory: Path, pid: int, opened: Opened | None, control: Control,
+                 start_ns: int) -> None:
         self._options = options
         self._directory = directory
         self._pid = pid
@@ -55,6 +58,10 @@ class Recording:
         self._recorder = recorder
         period_ns = options.sample_period_s * NS_PER_S
         self.status: int | None = None  # the target's wait status, once it has ended
+        self._control = control
+        self._stopped = False
+        if not control.recording:
+            self._act(Action.PAUSE, start_ns)
         self._drained_ns = start_ns
         self._sample_period_ns = period_ns or _FOREVER_NS
         self._next_sample_ns = start_ns + self._sample_period_ns
@@ -70,15 +77,17 @@ class Recording:
         recorder.comment("founder of an MPI job; its ranks are in M_r*.er")
         recorder.close(self._start_ns)
 
-    def run(self) -> int:
-        """Records until the target has ended (and its descendants, if asked to wait); returns its wait status."""
+    def run(self) -> None:
+        """Records until the target has ended (and its descendants, if asked to wait), or the time is over."""
         poller = select.poll()
         pidfd = os.pidfd_open(self._pid)
         poller.register(pidfd, select.POLLIN)
         for fd in self._engine.poll_fds() if self._engine else ():
             poller.register(fd, select.POLLIN)
-        while self.status is None or (self._options.wait_descendants and self._pipeline.model.processes):
-            due_ns = min(time.monotonic_ns() + _DRAIN_PERIOD_NS, self._next_sample_ns)
+        poller.register(self._control.fd, select.POLLIN)
+        while not self._stopped and (self.status is None or self._waits_for_descendants()):
+            due_ns = min(time.monotonic_ns() + _DRAIN_PERIOD_NS, self._next_sample_ns,
+                         self._control.due_ns() or _FOREVER_NS)
             for fd, event in poller.poll(max(0, due_ns - time.monotonic_ns()) / NS_PER_MS):
                 if fd == pidfd:
                     poller.unregister(pidfd)
@@ -87,9 +96,26 @@ class Recording:
                 elif event & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
                     poller.unregister(fd)
             self._drain(time.monotonic_ns() - _SLACK_NS)
+            for action in self._control.actions(time.monotonic_ns()):
+                self._act(action, self._drained_ns)
             self._sample_if_due()
         os.close(pidfd)
-        return self.status
+        self._control.close()
+
+    def _waits_for_descendants(self) -> bool:
+        return self._options.wait_descendants and bool(self._pipeline.model.processes)
+
+    def _act(self, action: Action, now_ns: int) -> None:
+        """Pause and resume leave the events on, since the address spaces have to be followed all the time."""
+        if action is Action.STOP:
+            self._stopped = True
+        elif action is Action.SAMPLE:
+            self._sample(_LABEL_SIGNAL)
+        else:
+            self._pipeline.flush_waiting(now_ns)
+            self._pipeline.muted = action is Action.PAUSE
+            for recorded in self._experiments.open_ones():
+                recorded.tell(action.value, now_ns)
 
     def close(self) -> list[str]:
         """Ends the recording in the order that keeps the experiment valid; returns what the user should know."""
@@ -123,14 +149,18 @@ class Recording:
 
     def _sample_if_due(self) -> None:
         now_ns = time.monotonic_ns()
-        if now_ns < self._next_sample_ns:
-            return
+        if now_ns >= self._next_sample_ns:
+            self._sample(_LABEL_PERIODIC)
+            behind = (now_ns - self._next_sample_ns) // self._sample_period_ns
+            self._next_sample_ns += (behind + 1) * self._sample_period_ns
+
+    def _sample(self, label: str) -> None:
+        """An overview sample of every experiment."""
+        now_ns = time.monotonic_ns()
         self._pipeline.flush_waiting(self._drained_ns)
         for recorded in self._experiments.open_ones():
-            recorded.tell("sample", self._usage_now(recorded, now_ns), now_ns, _LABEL_PERIODIC)
+            recorded.tell("sample", self._usage_now(recorded, now_ns), now_ns, label)
             recorded.tell("sync")
-        behind = (now_ns - self._next_sample_ns) // self._sample_period_ns
-        self._next_sample_ns += (behind + 1) * self._sample_period_ns
 
     def _read_usage(self, recorded: Recorded) -> proc.ProcessUsage:
         """The counters of an image's process as of now, or as they were last seen."""
@@ -164,7 +194,8 @@ class Recording:
                       ppid=parent_pid, pgrp=os.getpgrp(), sid=os.getsid(0), cwd=os.getcwdb(), arguments=arguments,
                       wsize=bits, interval_ns=self._options.interval_ns,
                       sample_period_s=self._options.sample_period_s, start_ns=start_ns, start_unix=start_unix,
-                      collector=f"collect {__version__}", follow=self._options.follow != "off", notes=list(notes))
+                      collector=f"collect {__version__}", follow=self._options.follow != "off", notes=list(notes),
+                      size_limit_mb=self._options.size_limit_mb)
 
     def _unreadable(self) -> list[str]:
         return [f"{os.fsdecode(path)}: not readable as a load object: {why}"

@@ -13,15 +13,18 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 from collector.clock import format_ms
 from collector.engines import perf_open
 from collector.errors import CollectorError
 from collector.experiment import names
 from collector.session import launch, mpi
+from collector.session.control import Control
 from collector.session.options import Options
 
 Say = Callable[[str], None]
+T = TypeVar("T")
 
 
 def record(options: Options, say: Say) -> int:
@@ -39,13 +42,14 @@ def record(options: Options, say: Say) -> int:
             child.abandon()
             raise
         start_ns = time.monotonic_ns()
+        control = Control(start_ns, options.window, options.sample_signal, options.pause_signal)
         child.release()
     except BaseException:
         names.remove_directory(directory)
         raise
     forward()
     founder = directory.parent if made else None
-    return launch.exit_status(_recorded(options, say, directory, child.pid, opened, start_ns, founder))
+    return launch.exit_status(_recorded(options, say, directory, child.pid, opened, control, start_ns, founder))
 
 
 def _make_directory(options: Options) -> tuple[Path, bool]:
@@ -106,13 +110,13 @@ def _keep_signals_from_us(pid: int) -> Callable[[], None]:
 
 
 def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: perf_open.Opened | None,
-              start_ns: int, new_founder: Path | None) -> int:
+              control: Control, start_ns: int, new_founder: Path | None) -> int:
     """Everything from the target's first instruction on. Whatever fails, the target runs on; returns its wait status.
     """
     from collector.session.recording import Recording
 
     try:
-        recording = Recording(options, directory, pid, opened, start_ns)
+        recording = Recording(options, directory, pid, opened, control, start_ns)
         if new_founder is not None:
             recording.fill_founder(new_founder)
         if options.group:
@@ -122,18 +126,22 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: per
         return _unrecorded(options, say, pid, err)
     if options.verbose:
         say(f"experiment {directory}, process {pid}, engine {recording.engine_text}")
+    _guarded(recording.run, say)
+    for line in _guarded(recording.close, say) or ():
+        say(line)
+    return os.waitpid(pid, 0)[1] if recording.status is None else recording.status
+
+
+def _guarded(step: Callable[[], T], say: Say) -> T | None:
+    """What ``step`` returns; None if it fails, which is told: a fault of ours must not be the target's."""
     try:
-        status = recording.run()
-    except Exception as err:  # a fault of ours must not be the target's
-        if not isinstance(err, CollectorError | OSError):
-            traceback.print_exc()
-        return _unrecorded(options, say, pid, err) if recording.status is None else recording.status
-    try:
-        for line in recording.close():
-            say(line)
+        return step()
     except (CollectorError, OSError) as err:
-        say(f"{directory}: {err}")
-    return status
+        say(f"{err}; recording ends here")
+    except Exception as err:
+        traceback.print_exc()
+        say(f"internal error, {err!r}; recording ends here")
+    return None
 
 
 def _unrecorded(options: Options, say: Say, pid: int, why: Exception) -> int:
