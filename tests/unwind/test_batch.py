@@ -115,7 +115,7 @@ def test_stops_by_call_frame_information() -> None:
     cases = {Stop.ROOT: one([0], pc), Stop.NO_MAP: one([0x1235], pc), Stop.OUTSIDE: one([5], pc, sp=STACK - 16),
              Stop.TRUNCATED: one([5], pc, sp=STACK + 8),
              # The frame pointer leads below the stack pointer, to words that would be a frame.
-             Stop.LOOP: one([STACK + 8, pc + 1, 5, 5], framed := framed_pc(tables, maps), fp=STACK, sp=STACK + 16)}
+             Stop.LOOP: one([STACK + 8, pc + 1, 5, 5], framed := framed_pc(tables, maps), fp=STACK, sp=STACK + 24)}
     for stop, stacks in cases.items():
         frames = unwind(stacks, maps, tables)
         assert frames.pcs.tolist() == [[framed if stop == Stop.LOOP else pc]]
