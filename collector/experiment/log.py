@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from collector.clock import NS_PER_S, NS_PER_US
 from collector.errors import FormatError
@@ -72,11 +73,11 @@ def header_text(header: Header) -> bytes:
         b'<experiment version="%s">\n' % FORMAT_VERSION.encode(),
         element("collector", {}, header.collector),
         b"</experiment>\n",
-        _system(header),
+        _system(header.hostname, header.arch, header.os, header.page_size, header.n_pages, tuple(header.cpus)),
         *(element("process", {name: getattr(header, name)}, b"")
           for name in ("pid", "ppid", "pgrp", "sid", "cwd", "wsize")),
         element("process", {}, header.arguments),
-        _clock_profile(header),
+        _clock_profile(header.interval_ns, header.numstates),
         element("dataptr", {"name": "frameinfo", "format": "binary"}),
         *(element("setting", {name: value}) for name, value in settings.items() if value),
         element("event", {"kind": "run", "tstamp": time_text(header.start_ns), "time": header.start_unix,
@@ -84,17 +85,18 @@ def header_text(header: Header) -> bytes:
     ])
 
 
-def _system(header: Header) -> bytes:
+@lru_cache(maxsize=2)
+def _system(hostname: str, arch: str, system: str, page_size: int, n_pages: int, cpus: tuple[int, ...]) -> bytes:
     attributes: dict[str, Value] = {
-        "hostname": header.hostname, "arch": header.arch, "os": header.os, "pagesz": header.page_size,
-        "npages": header.n_pages, "bigendian": 0}
+        "hostname": hostname, "arch": arch, "os": system, "pagesz": page_size, "npages": n_pages, "bigendian": 0}
     inside = b" ".join(b'%s="%s"' % (key.encode(), escape(value)) for key, value in attributes.items())
-    cpus = b"".join(element("cpu", {"id": number, "clk": mhz}, indent="  ")
-                    for number, mhz in enumerate(header.cpus))
-    return b"<system %s>\n%s</system>\n" % (inside, cpus)
+    per_cpu = b"".join(element("cpu", {"id": number, "clk": mhz}, indent="  ")
+                    for number, mhz in enumerate(cpus))
+    return b"<system %s>\n%s</system>\n" % (inside, per_cpu)
 
 
-def _clock_profile(header: Header) -> bytes:
+@lru_cache(maxsize=2)
+def _clock_profile(interval_ns: int, n_states: int) -> bytes:
     fields = b"".join(
         element("field", {"name": field.name, "uname": field.uname, "offset": field.offset,
                           "type": field.type}, indent="    ")
@@ -102,7 +104,7 @@ def _clock_profile(header: Header) -> bytes:
     return b'<profile name="profile" ptimer="%d" numstates="%d">\n' \
            b'  <profdata fname="profile"/>\n' \
            b'  <profpckt kind="%d" uname="Clock-based Profiling Data">\n%s  </profpckt>\n</profile>\n' % (
-               header.interval_ns // NS_PER_US, header.numstates, CLOCK.kind, fields)
+               interval_ns // NS_PER_US, n_states, CLOCK.kind, fields)
 
 
 class LogLines:

@@ -31,7 +31,11 @@ def encoded(value: Value) -> bytes:
 
 def escape(value: Value) -> bytes:
     """The value for use between double quotes or tags: printable ASCII."""
-    return _UNSAFE.sub(lambda match: _ENTITIES.get(match[0]) or b"%%%02x%%" % ord(match[0]), encoded(value))
+    return b"%d" % value if isinstance(value, int) else _UNSAFE.sub(_safe, encoded(value))
+
+
+def _safe(match: re.Match[bytes]) -> bytes:
+    return _ENTITIES.get(match[0]) or b"%%%02x%%" % ord(match[0])
 
 
 def unescape(text: bytes) -> bytes:
@@ -41,7 +45,7 @@ def unescape(text: bytes) -> bytes:
 
 def element(name: str, attributes: dict[str, Value], text: Value | None = None, indent: str = "") -> bytes:
     """One element on a line of its own; empty unless there is a text."""
-    inside = b"".join(b' %s="%s"' % (key.encode(), escape(value)) for key, value in attributes.items())
+    inside = b"".join([b' %s="%s"' % (key.encode(), escape(value)) for key, value in attributes.items()])
     start = b"%s<%s%s" % (indent.encode(), name.encode(), inside)
     if text is None:
         return start + b"/>\n"
