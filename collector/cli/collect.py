@@ -24,7 +24,7 @@ from collector.session.control import parse_signal, parse_window
 from collector.session.options import ARCHIVE_CHOICES, ENGINES, MAX_COMMENTS, Options
 
 _SHORT = "p:o:O:d:g:C:A:a:S:F:M:t:l:y:L:nvVh"
-_LONG = ["help", "version", "engine=", "wait-descendants"]
+_LONG = ["help", "version", "engine=", "wait-descendants", "check"]
 
 USAGE = f"""\
 usage: collect [options] program [arguments]
@@ -53,9 +53,11 @@ er_print and `gprofng display text` read.
   -M on|off                   a rank of an MPI job: all ranks record into M_rN.er of one experiment
                               (mpirun -np 4 collect -M on -o job.1.er program)
   --wait-descendants          end when the last descendant has ended, not with the founder
-  --engine auto|perf          how samples are taken
+  --engine auto|perf|signal   how samples are taken: by the kernel (perf), or by stopping running threads for a moment
+                              (signal); auto takes perf where the kernel allows it
   -n                          dry run: print what would happen and do nothing
   -v                          say more; with -v, what is recorded and how
+  --check                     print what this user may record on this machine, and what would allow more
   -V, --version               print the version
   --help                      print this text
   --                          end of options
@@ -90,6 +92,11 @@ def parse(argv: list[str]) -> Options | None:
     for option, value in pairs:
         if option in ("-h", "--help"):
             print(USAGE, end="")
+            return None
+        if option == "--check":
+            from collector.session.check import table
+
+            print("\n".join(table()))
             return None
         if option in ("-V", "--version"):
             print(f"collect {__version__}")
