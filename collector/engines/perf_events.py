@@ -114,9 +114,18 @@ class PerfEngine:
         if wake_ns is None and bytes_per_s > MOST_PER_S[ring.name] * _RECORD_BYTES[ring.name]:
             self._rings.rest(ring)
             self._resting[ring] = until_ns + _REST_NS
+            for other in self._stand_ins(ring):
+                self._rings.wake(other)
         elif wake_ns is not None and until_ns >= wake_ns:
+            for other in self._stand_ins(ring):
+                self._rings.rest(other)
             self._rings.wake(ring)
             del self._resting[ring]
+
+    def _stand_ins(self, ring: Ring) -> list[Ring]:
+        """The rings that stand in for one at rest: those of switch-outs by registers alone for those with stacks."""
+        return [other for other in self._rings.rings
+                if ring.name == "leave" and other.name == "site" and other.cpu == ring.cpu]
 
     # -- rings of samples with stacks
 

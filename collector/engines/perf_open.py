@@ -6,8 +6,10 @@ target:
     clock   task-clock at the profiling interval: user registers, a copy of the stack, the kernel's call chain; also
             processes, threads, names and mappings
     switch  a record when a thread gets a CPU and when it leaves it, and whether it was preempted; exact times
-    site    every switch-out: the registers (sp, bp, ip) that tell one sleeping place from another
     leave   every switch-out with everything that a clock sample has
+    site    the same while ``leave`` rests: the registers (sp, bp, ip) that tell one sleeping place from another. Never
+            both at a time: the kernel (6.18 at least) takes down a sample once for all software events of a kind, and
+            a small one that follows a large one is padded to the size of that
     fault   page faults that had to wait, with their address, at their completion (rare by nature)
     touch   every page fault, with its address, when it begins: the kernel counts some of those that had to wait as
             minor ones (userfaultfd)
@@ -104,8 +106,8 @@ def _specs(interval_ns: int, flags: int, newtask: int | None, waking: int | None
     if flags & abi.EXCLUDE_KERNEL:
         return specs
     specs += [
-        _spec("site", _SITE_RING_BYTES, config=abi.SW_CONTEXT_SWITCHES, period=1, flags=flags,
-              sample_type=_WHO | abi.SAMPLE_REGS_USER, regs_user=REGS_SITE_X86),
+        _spec("site", _SITE_RING_BYTES, config=abi.SW_CONTEXT_SWITCHES, period=1, flags=flags & ~abi.ENABLE_ON_EXEC,
+              sample_type=_WHO | abi.SAMPLE_REGS_USER, regs_user=REGS_SITE_X86, at_rest=True),
         _spec("leave", _LEAVE_RING_BYTES, config=abi.SW_CONTEXT_SWITCHES, period=1, sample_type=_STACK,
               regs_user=REGS_USER_X86, stack_user=_LEAVE_STACK_BYTES, flags=flags | abi.EXCLUDE_CALLCHAIN_USER),
         *(_spec(name, ring_bytes, config=config, period=1, flags=flags, regs_user=REGS_SITE_X86,
@@ -123,12 +125,13 @@ def _specs(interval_ns: int, flags: int, newtask: int | None, waking: int | None
 
 
 def _spec(name: str, ring_bytes: int, *, config: int, period: int, sample_type: int, flags: int, regs_user: int = 0,
-          stack_user: int = 0, kind: int = abi.TYPE_SOFTWARE, everyone: bool = False) -> perf.EventSpec:
+          stack_user: int = 0, kind: int = abi.TYPE_SOFTWARE, everyone: bool = False,
+          at_rest: bool = False) -> perf.EventSpec:
     # Watermark 0: half of the ring as it is in the end. A size of our own would be that of the ring that was asked for,
     # and one that the budget for locked memory made smaller than it would only wake us when it is full.
     attr = abi.pack_attr(kind=kind, config=config, period=period, sample_type=sample_type, flags=flags,
                          watermark=0, regs_user=regs_user, stack_user=stack_user)
-    return perf.EventSpec(name, attr, ring_bytes, everyone)
+    return perf.EventSpec(name, attr, ring_bytes, everyone, at_rest)
 
 
 def _clock_ring_bytes(interval_ns: int, stack_bytes: int) -> int:

@@ -29,12 +29,14 @@ class EventSpec:
     """One kind of event for every CPU. ``attr`` as packed by ``abi.pack_attr``; ``ring_bytes`` a power of two.
 
     ``everyone``: of whatever runs on the CPU, not of certain threads; left out where the user may not have that.
+    ``at_rest``: only ``Rings.wake`` starts it.
     """
 
     name: str
     attr: bytes
     ring_bytes: int
     everyone: bool = False
+    at_rest: bool = False
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class Ring:
     header_offset: int
     data_offset: int
     data_bytes: int
+    at_rest: bool = False
 
 
 class Rings:
@@ -74,9 +77,10 @@ class Rings:
         self._words[(ring.header_offset + abi.RING_TAIL_OFFSET) >> 3] = tail
 
     def enable(self) -> None:
-        """Starts all events (those that do not wait for an exec)."""
-        for fd in self._fds:
-            ioctl(fd, abi.IOC_ENABLE, 0)
+        """Starts all events (those that do not wait for an exec), but not those that begin at rest."""
+        for ring in self.rings:
+            if not ring.at_rest:
+                self.wake(ring)
 
     def disable(self) -> None:
         """Stops all events; what is in the rings stays readable."""
@@ -89,7 +93,7 @@ class Rings:
             ioctl(fd, abi.IOC_DISABLE, 0)
 
     def wake(self, ring: Ring) -> None:
-        """Starts them again."""
+        """Starts the events that write into one ring, in all threads."""
         for fd in self._writers[ring.fd]:
             ioctl(fd, abi.IOC_ENABLE, 0)
 
@@ -197,7 +201,7 @@ def _map_rings(leaders: list[tuple[EventSpec, int, int]], shift: int) -> tuple[l
             size = spec.ring_bytes >> shift
             libc.mmap(address + offset, PAGE + size, libc.PROT_READ | libc.PROT_WRITE,
                       libc.MAP_SHARED | libc.MAP_FIXED, fd)
-            rings.append(Ring(spec.name, cpu, fd, offset, offset + PAGE, size))
+            rings.append(Ring(spec.name, cpu, fd, offset, offset + PAGE, size, spec.at_rest))
             offset += PAGE + size
     except OSError:
         libc.munmap(address, length)
