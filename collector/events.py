@@ -137,6 +137,7 @@ class ClockSamples:
     first: Array  # i8 (n,)
     low: Array  # u8 (n,)
     n_words: Array  # i8 (n,)
+    known: Array | None = None  # u8 (n,) bit r: the register in column r is known; None: all are
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ experiment's log carries (``describe``), so no second format string exists. nump
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _LOG_TYPES = {"<i4": "INT32", "<u4": "UINT32", "<i8": "INT64", "<u8": "UINT64"}
+_PACKED_TYPES = {"<i4": "i", "<u4": "I", "<i8": "q", "<u8": "Q"}
 _SIZES = {"1": 1, "2": 2, "4": 4, "8": 8}
 
 
@@ -65,6 +67,12 @@ class Record:
 
         return numpy.dtype({"names": [f.name for f in self.fields], "formats": [f.type for f in self.fields],
                             "offsets": self.offsets, "itemsize": self.size})
+
+    @cached_property
+    def packer(self) -> struct.Struct:
+        """The same layout for single records, without numpy; for records without gaps between their fields."""
+        packer = struct.Struct("<" + "".join(_PACKED_TYPES[field.type] for field in self.fields))
+        return struct.Struct(f"{packer.format}{self.size - packer.size}x")
 
     def describe(self) -> list[Described]:
         """The fields that have a meaning, as the log describes them; fields without one are private to the writer."""

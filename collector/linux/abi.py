@@ -87,3 +87,50 @@ def pack_attr(*, config: int, period: int, sample_type: int, flags: int, waterma
     """A perf_event_attr of a sampling event on CLOCK_MONOTONIC; ``watermark`` in bytes of ring."""
     return _ATTR.pack(kind, ATTR_SIZE, config, period, sample_type, 0, flags, watermark, 0, 0, 0, 0, regs_user,
                       stack_user, CLOCK_MONOTONIC, 0, 0, 0, 0)
+
+
+# --- ptrace(2): requests, options, events (include/uapi/linux/ptrace.h)
+PTRACE_CONT, PTRACE_DETACH = 7, 17
+PTRACE_SETOPTIONS, PTRACE_GETEVENTMSG = 0x4200, 0x4201
+PTRACE_GETREGSET, PTRACE_SETREGSET = 0x4204, 0x4205
+PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_LISTEN = 0x4206, 0x4207, 0x4208
+PTRACE_O_TRACEFORK, PTRACE_O_TRACEVFORK, PTRACE_O_TRACECLONE = 1 << 1, 1 << 2, 1 << 3
+PTRACE_O_TRACEEXEC, PTRACE_O_TRACEEXIT = 1 << 4, 1 << 6
+EVENT_FORK, EVENT_VFORK, EVENT_CLONE, EVENT_EXEC, EVENT_EXIT, EVENT_STOP = 1, 2, 3, 4, 6, 128
+NT_PRSTATUS = 1
+WAIT_ALL = 0x4000_0000  # __WALL: threads, too
+PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x5961_6D61
+
+# What a system call that was interrupted holds for its result until the thread is in user mode (linux/errno.h).
+EINTR, EAGAIN = 4, 11
+ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK = 512, 513, 514, 516
+
+# The general registers as PTRACE_GETREGSET gives them (asm/user_64.h, asm/user32.h), by the size that tells them apart:
+# words, index of the result and of the number of the system call, and the DWARF columns of x86-64.
+#   64: r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs eflags rsp ss fs gs ds es fs gs
+#   32: ebx ecx edx esi edi ebp eax ds es fs gs orig_eax eip cs eflags esp ss
+REGISTERS_64 = struct.Struct("<27Q")
+REGISTERS_32 = struct.Struct("<17I")
+RESULT_64, CALL_64, RESULT_32, CALL_32 = 10, 15, 6, 11
+DWARF_OF_64 = (10, 12, 11, 5, 13, 14, 4, 19, 9, 8, 7, 6, 3, 2, 1, 0, 16)
+DWARF_OF_32 = (6, 2, 1, 0, 3, 4, 5, 15, 12)  # rax rdx rcx rbx rsi rdi rbp rsp, then rip
+WORD = struct.Struct("<Q")
+
+# System calls by number, 64-bit and 32-bit programs: the lock of user mode; those that a stop makes begin anew, so that
+# they might never end; and those that only wait, for nothing in memory.
+LOCK_CALLS = {64: frozenset({202, 449}), 32: frozenset({240, 422, 449})}
+BEGUN_ANEW_CALLS = {64: frozenset({56, 57, 58, 59, 321, 322, 435}), 32: frozenset({2, 11, 120, 190, 357, 358, 435})}
+CLONE_CALLS = {64: (56, 435), 32: (120, 435)}
+BPF_CALL = {64: 321, 32: 357}
+
+# --- what the signal engine's tracer hands over, through memory that it shares with us
+_TRACED = (Field("time", "<i8"), Field("pid", "<i4"), Field("tid", "<i4"))
+TRACED_SWITCH = Record(-1, "switch", *_TRACED, Field("edge", "<i4"), Field("res", "<i4"))
+TRACED_SITE = Record(-1, "site", *_TRACED, Field("ip", "<u8"), Field("sp", "<u8"))
+TRACED_FAULT = Record(-1, "fault", *_TRACED, Field("address", "<u8"), Field("ip", "<u8"), Field("in_kernel", "<i8"))
+# A sample: the stack's copy is n_words words from ``first`` on and ends at ``end``, both counted from the beginning.
+TRACED_SAMPLE = Record(-1, "sample", *_TRACED, Field("kind", "<i4"), Field("mode", "<i4"), Field("cpu", "<i4"),
+                       Field("abi", "<i4"), Field("known", "<u8"), Field("low", "<u8"), Field("first", "<u8"),
+                       Field("n_words", "<i8"), Field("end", "<u8"), Field("child", "<i8"), Field("flags", "<i8"),
+                       *(Field(f"r{i}", "<u8") for i in range(17)))
+LENGTH_FORMAT = struct.Struct("<I")

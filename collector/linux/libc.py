@@ -89,3 +89,63 @@ def process_vm_readv(pid: int, ranges: Sequence[tuple[int, int]], into: memoryvi
     if n < 0:
         raise _fail("process_vm_readv")
     return n
+
+
+_libc.ptrace.restype = ctypes.c_long
+_libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p)
+
+
+def ptrace(request: int, tid: int, address: int = 0, data: int = 0) -> int:
+    """ptrace(2); raises OSError, ProcessLookupError above all: the thread is gone or not stopped."""
+    got = int(_libc.ptrace(request, tid, address, data))
+    if got == -1:
+        raise _fail("ptrace")
+    return got
+
+
+def prctl(option: int, value: int) -> None:
+    """prctl(2) with one argument."""
+    if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
+        raise _fail("prctl")
+
+
+def address_of(view: memoryview) -> int:
+    """Where a writable view begins in our own memory; valid while the view's owner lives."""
+    return ctypes.addressof(ctypes.c_ubyte.from_buffer(view))
+
+
+class Exchange:
+    """A buffer of ours that ptrace(2) reads and writes: ``view`` through an iovec at ``iovec``, at ``address`` itself."""
+
+    def __init__(self, size: int) -> None:
+        self._buffer = (ctypes.c_ubyte * size)()
+        self._vector = _IoVec(ctypes.addressof(self._buffer), size)
+        self.view = memoryview(self._buffer).cast("B")
+        self.address = ctypes.addressof(self._buffer)
+        self.iovec = ctypes.addressof(self._vector)
+
+    @property
+    def length(self) -> int:
+        """How much of the buffer the iovec covers: after a call, how much the kernel wrote."""
+        return int(self._vector.length)
+
+    @length.setter
+    def length(self, length: int) -> None:
+        self._vector.length = length
+
+
+class RemoteMemory:
+    """Copies memory of other processes to addresses of ours; one at a time, without making anything anew."""
+
+    def __init__(self) -> None:
+        self._local, self._remote = _IoVec(), _IoVec()
+        self._arguments = (ctypes.byref(self._local), 1, ctypes.byref(self._remote), 1, 0)
+
+    def read(self, pid: int, address: int, length: int, to: int) -> int:
+        """The number of bytes copied, up to the first unreadable page. Raises OSError where there are none."""
+        self._local.base, self._local.length = to, length
+        self._remote.base, self._remote.length = address, length
+        n = int(_libc.process_vm_readv(pid, *self._arguments))
+        if n < 0:
+            raise _fail("process_vm_readv")
+        return n

@@ -27,6 +27,7 @@ FAILED_MARK = np.uint64(2**64 - 3)
 # Columns of i386's registers in the x86-64 order of the samples: eax ecx edx ebx esp ebp esi edi eip.
 _I386_COLUMNS = np.array([0, 2, 1, 3, 7, 6, 4, 5, 16])
 _LOW32 = np.uint64(0xFFFF_FFFF)
+_ALL_KNOWN = np.uint64((1 << 17) - 1)
 
 
 @dataclass(slots=True)
@@ -96,8 +97,14 @@ def joined(parts: list[ClockSamples]) -> ClockSamples:
     """All as one, in the order given."""
     if len(parts) == 1:
         return parts[0]
-    names = [name for name in ClockSamples.__slots__ if name != "words"]
-    return replace(parts[0], **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+    names = [name for name in ClockSamples.__slots__ if name not in ("words", "known")]
+    known = None if all(part.known is None for part in parts) else np.concatenate([_known(part) for part in parts])
+    return replace(parts[0], known=known, **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+
+
+def _known(samples: ClockSamples) -> Array:
+    """The registers that are known, as bits, where some samples' are not all known."""
+    return np.full(len(samples.time_ns), _ALL_KNOWN) if samples.known is None else samples.known
 
 
 def _unwound(samples: ClockSamples, rows: Array, bits: int, index: Array, epochs: list[Epoch],
@@ -111,6 +118,7 @@ def _unwound(samples: ClockSamples, rows: Array, bits: int, index: Array, epochs
     columns = {name: getattr(samples, name)[rows] for name in ("base", "mask", "first", "low", "n_words")}
     if bits == 64:
         stacks = Stacks(space=space, regs=samples.regs[rows], words=samples.words, **columns)
+        stacks.known = None if samples.known is None else samples.known[rows]
     else:
         # The same copies as words of four bytes.
         columns["mask"] = columns["mask"] * 2 + 1
@@ -119,8 +127,16 @@ def _unwound(samples: ClockSamples, rows: Array, bits: int, index: Array, epochs
         columns["low"] = columns["low"] & _LOW32
         stacks = Stacks(space=space, regs=samples.regs[rows][:, _I386_COLUMNS] & _LOW32,
                         words=samples.words.view(np.uint32), **columns)
+        stacks.known = None if samples.known is None else _known_i386(samples.known[rows])
     frames = unwinding.unwind(stacks, maps, tables)
     return (*marked(frames), frames.stop)
+
+
+def _known_i386(known: Array) -> Array:
+    """The same bits in i386's own order of registers."""
+    bits = (known[:, None] >> _I386_COLUMNS.astype(np.uint64)) & np.uint64(1)
+    found: Array = (bits << np.arange(len(_I386_COLUMNS), dtype=np.uint64)).sum(axis=1, dtype=np.uint64)
+    return found
 
 
 def merged_maps(spaces: list[AddressSpace]) -> Maps:

@@ -1,0 +1,141 @@
+"""What the signal engine's tracer, a process of its own, tells us: rings in memory that both share. Standard library only.
+
+    control words | switch | site | fault | sample | change | stacks
+                    rings of bytes, each with a head and a tail          a ring of words
+
+The tracer gathers rows and lays them into the rings at the end of a round (``publish``), with all heads and the horizon
+at once: a reader sees whole rounds. The words of stacks are put where they stay, by the kernel itself. Rows that find
+no room wait in the tracer. Heads and tails only grow, and are taken modulo the ring's size.
+
+The horizon is the time before which nothing more will be told: a thread that was asleep when it was last looked at may
+have run since.
+"""
+
+from __future__ import annotations
+
+import marshal
+import mmap
+from typing import Any
+
+from collector.linux import abi, libc
+
+RINGS = {"switch": 1 << 20, "site": 1 << 20, "fault": 1 << 16, "sample": 1 << 21, "change": 1 << 20}
+_CONTROL_BYTES = mmap.PAGESIZE
+_SEQUENCE, _HORIZON, _COMMAND, _STACK_HEAD, _STACK_TAIL, _RING_WORDS = range(6)
+
+RUN, STOP, END = range(3)  # commands to the tracer
+
+
+class Channel:
+    """The shared memory, made before the tracer is forked. ``n_words`` of stacks: a power of two."""
+
+    def __init__(self, n_words: int) -> None:
+        self.n_words = n_words
+        rings_bytes = sum(RINGS.values())
+        self._map = mmap.mmap(-1, _CONTROL_BYTES + rings_bytes + 8 * n_words)
+        self._view = memoryview(self._map)
+        self._control = self._view[:_CONTROL_BYTES].cast("Q")
+        self._rings: dict[str, tuple[int, memoryview]] = {}
+        at = _CONTROL_BYTES
+        for i, (name, size) in enumerate(RINGS.items()):
+            self._rings[name] = (_RING_WORDS + 2 * i, self._view[at:at + size])
+            at += size
+        self.stacks = self._view[at:]
+        self.stacks_address = libc.address_of(self.stacks)
+
+    # -- both sides
+
+    @property
+    def command(self) -> int:
+        """What the tracer is to do."""
+        return self._control[_COMMAND]
+
+    @command.setter
+    def command(self, command: int) -> None:
+        self._control[_COMMAND] = command
+
+    # -- the tracer's side
+
+    def room(self, name: str) -> int:
+        """Bytes that a ring has room for."""
+        word, ring = self._rings[name]
+        return len(ring) - (self._control[word] - self._control[word + 1])
+
+    def publish(self, pending: dict[str, bytearray], stack_head: int, horizon_ns: int) -> bool:
+        """Lays rows into the rings and empties ``pending``; False, and nothing done, where one has no room for them."""
+        if any(len(rows) > self.room(name) for name, rows in pending.items()):
+            return False
+        self._control[_SEQUENCE] += 1
+        for name, rows in pending.items():
+            if rows:
+                word, ring = self._rings[name]
+                _put(ring, self._control[word], rows)
+                self._control[word] += len(rows)
+                del rows[:]
+        self._control[_STACK_HEAD] = stack_head
+        self._control[_HORIZON] = horizon_ns
+        self._control[_SEQUENCE] += 1
+        return True
+
+    def is_half_full(self) -> bool:
+        """Whether the reader had better come."""
+        return (self._control[_STACK_HEAD] - self._control[_STACK_TAIL] > self.n_words >> 1
+                or any(self.room(name) < RINGS[name] >> 1 for name in RINGS))
+
+    @property
+    def stack_tail(self) -> int:
+        """Words before this one may be written again."""
+        return self._control[_STACK_TAIL]
+
+    # -- the reader's side
+
+    def snapshot(self) -> tuple[dict[str, int], int, int]:
+        """The heads of all rings, the stacks' head and the horizon, as of one moment."""
+        while True:
+            before = self._control[_SEQUENCE]
+            heads = {name: self._control[word] for name, (word, _) in self._rings.items()}
+            stack_head, horizon_ns = self._control[_STACK_HEAD], self._control[_HORIZON]
+            if before % 2 == 0 and self._control[_SEQUENCE] == before:
+                return heads, stack_head, horizon_ns
+
+    def take(self, name: str, head: int) -> bytearray:
+        """The bytes of a ring up to ``head``, as a copy; their place is free then."""
+        word, ring = self._rings[name]
+        rows = _get(ring, self._control[word + 1], head)
+        self._control[word + 1] = head
+        return rows
+
+    def give_back_stacks(self, tail: int) -> None:
+        """The tracer may write again where words before ``tail`` are."""
+        self._control[_STACK_TAIL] = tail
+
+
+def framed(change: tuple[Any, ...]) -> bytes:
+    """A change as it goes through its ring."""
+    data = marshal.dumps(change)
+    return abi.LENGTH_FORMAT.pack(len(data)) + data
+
+
+def unframed(rows: bytearray) -> list[tuple[Any, ...]]:
+    """The changes in a run of bytes."""
+    changes = []
+    at = 0
+    while at < len(rows):
+        size = abi.LENGTH_FORMAT.unpack_from(rows, at)[0]
+        at += abi.LENGTH_FORMAT.size
+        changes.append(marshal.loads(rows[at:at + size]))
+        at += size
+    return changes
+
+
+def _put(ring: memoryview, head: int, rows: bytearray) -> None:
+    at = head % len(ring)
+    n = min(len(rows), len(ring) - at)
+    ring[at:at + n] = rows[:n]
+    ring[:len(rows) - n] = rows[n:]
+
+
+def _get(ring: memoryview, tail: int, head: int) -> bytearray:
+    start, size = tail % len(ring), head - tail
+    n = min(size, len(ring) - start)
+    return bytearray(ring[start:start + n]) + bytearray(ring[:size - n])

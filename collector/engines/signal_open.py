@@ -1,0 +1,168 @@
+"""Starting the signal engine's tracer, before the target's exec. Standard library only: the target waits for this."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import marshal
+import os
+import select
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import NoReturn
+
+from collector.clock import NS_PER_MS
+from collector.engines.signal_channel import END, STOP, Channel
+from collector.engines.signal_tracer import Tracer
+from collector.errors import CollectorError, EngineRefused, TargetGone
+from collector.linux import abi, libc
+
+_STACK_WORDS = 1 << 22  # of copies between two drains
+_WAKE, _STOPPED, _ATTACHED, _REFUSED = b"w", b"s", b"+", b"-"
+_STOP_MS = 5000
+
+
+@dataclass
+class Opened:
+    """A tracer at work: its pid, the memory shared with it, the pipe that it speaks through, and why there is one."""
+
+    pid: int
+    channel: Channel
+    pipe: int
+    interval_ns: int
+    reason: str
+
+    def take_wakes(self) -> None:
+        """Empties the pipe of what it was woken with."""
+        with suppress(BlockingIOError):
+            os.read(self.pipe, 4096)
+
+    def stop(self) -> None:
+        """Lets the tracer tell everything up to now, and take no more samples."""
+        self.channel.command = STOP
+        self._call()
+        poller = select.poll()
+        poller.register(self.pipe, select.POLLIN)
+        while poller.poll(_STOP_MS):
+            said = os.read(self.pipe, 4096)
+            if not said or _STOPPED in said:
+                return
+
+    def close(self) -> None:
+        """Ends the tracer; its threads run on untraced."""
+        if self.pid:
+            self.channel.command = END
+            self._call()
+            with suppress(ChildProcessError):
+                os.waitpid(self.pid, 0)
+            os.close(self.pipe)
+            self.pid = 0
+
+    def _call(self) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, signal.SIGUSR1)
+
+
+def stack_bytes_for(interval_ns: int) -> int:
+    """How much of each stack is copied: generous where samples are rare."""
+    return 32 << 10 if interval_ns >= 5 * NS_PER_MS else 16 << 10
+
+
+def open_held(pid: int, interval_ns: int, *, follow: bool, reason: str) -> Opened:
+    """A tracer for a child that is held before its exec. Raises EngineRefused."""
+    return _open(interval_ns, follow, lambda tracer: tracer.hold(pid), pid, reason)
+
+
+def open_attached(pids: list[int], interval_ns: int, *, follow: bool, reason: str) -> Opened:
+    """A tracer for all threads of running processes. Raises EngineRefused, or TargetGone."""
+
+    def attach(tracer: Tracer) -> None:
+        for pid in pids:
+            tracer.attach(pid)
+
+    return _open(interval_ns, follow, attach, pids[0], reason)
+
+
+def _open(interval_ns: int, follow: bool, attach: Callable[[Tracer], None], pid: int,
+          reason: str) -> Opened:
+    channel = Channel(_STACK_WORDS)
+    read, write = os.pipe()
+    collector = os.getpid()
+    tracer_pid = os.fork()
+    if tracer_pid == 0:
+        _become_tracer(channel, interval_ns, follow, attach, write, collector)
+    os.close(write)
+    opened = Opened(tracer_pid, channel, read, interval_ns, reason)
+    said = _first_word(read)
+    if said == _ATTACHED:
+        os.set_blocking(read, False)
+        return opened
+    opened.close()
+    raise _refusal(said, pid)
+
+
+def _first_word(pipe: int) -> bytes:
+    said = os.read(pipe, 1)
+    while said == _WAKE:
+        said = os.read(pipe, 1)
+    return said if said in (b"", _ATTACHED) else said + os.read(pipe, 4096)
+
+
+def _refusal(said: bytes, pid: int) -> CollectorError:
+    code = marshal.loads(said[1:]) if said[:1] == _REFUSED else 0
+    if code in (errno.ESRCH, errno.ENOENT):
+        return TargetGone(f"process {pid} does not exist (any more)")
+    if code in (errno.EPERM, errno.EACCES):
+        return EngineRefused(f"the kernel does not let this user trace process {pid}: run as root, or as the user of the "
+                             "process; in a container it takes the capability CAP_SYS_PTRACE")
+    return EngineRefused(f"process {pid} cannot be traced: {os.strerror(code) if code else 'the tracer has died'}")
+
+
+def _become_tracer(channel: Channel, interval_ns: int, follow: bool, attach: Callable[[Tracer], None], pipe: int,
+                   collector: int) -> NoReturn:
+    """The tracer's side; never returns. It has a session of its own: what the terminal sends is for others."""
+    status = 1
+    try:
+        _live_and_die_with(collector)
+        _close_all_but(pipe)
+        signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGCHLD, signal.SIGUSR1})
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)
+        os.set_blocking(pipe, False)
+        gc.disable()  # nothing here has cycles
+
+        def say(word: bytes) -> None:
+            with suppress(OSError):
+                os.write(pipe, word)
+
+        tracer = Tracer(channel, interval_ns, stack_bytes_for(interval_ns), follow, lambda: say(_WAKE))
+        try:
+            attach(tracer)
+        except OSError as err:
+            say(_REFUSED + marshal.dumps(err.errno or errno.EINVAL))
+            raise
+        say(_ATTACHED)
+        tracer.run(lambda: say(_STOPPED))
+        status = 0
+    finally:
+        os._exit(status)
+
+
+def _live_and_die_with(collector: int) -> None:
+    os.setsid()
+    libc.prctl(abi.PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != collector:
+        os._exit(1)
+
+
+def _close_all_but(pipe: int) -> None:
+    """Nobody must wait for the end of a file because we have it open."""
+    for fd in sorted(int(name) for name in os.listdir("/proc/self/fd")):
+        if fd > 2 and fd != pipe:
+            with suppress(OSError):
+                os.close(fd)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1) if os.environ.get("COLLECT_TRACER_STDERR") else (0, 1, 2):
+        os.dup2(null, fd)

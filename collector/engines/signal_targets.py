@@ -1,0 +1,68 @@
+"""What the signal engine's tracer knows of processes and threads. Standard library only."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass, field
+
+from collector.linux.tasks import Executable, Files, Place
+
+
+@dataclass(slots=True, eq=False)
+class Tracee:
+    """One thread. Between two looks the kernel's accounts say how long it ran and waited; ``settled_ns`` is the time up
+    to which that has been told."""
+
+    tid: int
+    process: Traced
+    files: Files
+    settled_ns: int
+    raw: bytes = b""  # schedstat as of the last look that found it changed
+    cpu_ns: int = 0
+    delay_ns: int = 0
+    owed_ns: int = 0  # running time that did not fit between the looks it was found between
+    kept_ns: int = 0  # how long we have kept it stopped since it was settled
+    running: bool = True  # the last edge told is IN (or its birth)
+    looked_ns: int = 0
+    calm: int = 0  # looks in a row that found nothing new
+    asked: bool = False  # to stop, and has not stopped yet
+    in_stop: bool = False  # a job-control stop
+    gone: bool = False
+    place: Place | None = None  # where it slept last
+    known: set[Place] = field(default_factory=set)  # places whose stack has been told in this image
+    name: bytes = b""
+    spared_until_ns: int = 0  # not to be interrupted before
+    spare_ns: int = 0
+    system_ns: int = 0  # running time that samples have told as system time
+    sampled_ns: int = 0  # the running time at the last sample
+    n_traps: int = 0
+    rseq: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Traced:
+    """One process."""
+
+    pid: int
+    threads: dict[int, Tracee] = field(default_factory=dict)
+    held: bool = False  # before its exec: not ours to record
+    bits: int = 64
+    mapped: set[Executable] = field(default_factory=set)
+    starts: list[int] = field(default_factory=list)  # of ``mapped``, sorted
+    ends: list[int] = field(default_factory=list)
+    mapped_ns: int = 0  # when they were read last
+    checked_ns: int = 0  # when it was asked whether they changed
+    size: bytes = b""
+    library: bytes = b""
+
+    def enter(self, mappings: list[Executable]) -> list[Executable]:
+        """Takes the mappings as they are now; returns those that are new."""
+        new = [mapping for mapping in mappings if mapping not in self.mapped]
+        self.mapped = set(mappings)
+        self.starts, self.ends = [m.start for m in mappings], [m.end for m in mappings]
+        return new
+
+    def covers(self, pc: int) -> bool:
+        """Whether a pc lies in a known mapping."""
+        at = bisect_right(self.starts, pc) - 1
+        return at >= 0 and pc < self.ends[at]

@@ -1,0 +1,568 @@
+"""The tracer of the signal engine: looks at threads once per interval, and stops those for a moment that run.
+
+It is a process of its own, forked from the collector: its threads are never kept waiting by what the collector works on,
+and when it ends, in whatever way, the kernel lets all its threads run on untraced. Standard library only, one thread.
+
+The look. schedstat has, for every thread, the time on CPU, the time of waiting for a CPU, and how often it got one. A
+thread of which that has not changed has not run: it is where it was. What happened since the look before,
+
+    settled                        now - c - w           now - c        now
+       |------------ blocked ------------|--- waiting ------|-- running ---|          c on CPU, w waiting
+
+is told as edges, in this order: exact in their lengths, if not in their places. A thread that is running now is
+interrupted (ptrace) and tells its registers and stack; a sleeping one is never touched: /proc says where it sleeps, and
+its stack is read from outside.
+
+No system call of the target fails because of us. A thread may fall asleep just when it is interrupted, and some calls
+then return EINTR (signal(7)): that result is replaced by the kernel's own ERESTARTNOHAND, which begins the call anew
+unless there really is a signal to handle. Calls that the kernel begins anew by itself and that may take longer than an
+interval (fork, execve) would never end: a thread found in one is spared for a while, longer each time.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+
+from collector.clock import NS_PER_MS, NS_PER_S
+from collector.engines.signal_channel import END, STOP, Channel, framed
+from collector.engines.signal_targets import Traced, Tracee
+from collector.events import Edge, Mode, Reason
+from collector.linux import abi, libc, ptrace, tasks
+
+CLOCK, LEAVE, BIRTH = range(3)  # kinds of samples
+_RETRY_S = 0.01
+_WATCHED = {signal.SIGCHLD, signal.SIGUSR1}
+_CALM_LOOKS = 16  # after so many looks without news a thread is looked at more rarely
+_IDLE_SHARE = 30  # of the interval, for looking at threads that sleep for long: one part in so many
+_LOOK_NS = 2000
+_CHECK_MAPS_NS = 5 * NS_PER_MS
+_KNOWN_CALL, _KNOWN_ALL = 1 << 7 | 1 << 16, (1 << 17) - 1  # registers, as bits: sp and ip; all
+_MAX_DEPARTURES = 64  # stacks of sleeping threads that a round reads even though their place is known
+_RESTARTED = {-abi.ERESTARTSYS, -abi.ERESTARTNOINTR, -abi.ERESTARTNOHAND, -abi.ERESTART_RESTARTBLOCK}
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+_STOP_SIGNALS = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
+_TRAPS = {signal.SIGILL, signal.SIGTRAP, signal.SIGFPE, signal.SIGSEGV, signal.SIGBUS}
+_FAULT_FUNCTIONS = (b"handle_userfault", b"handle_mm_fault", b"exc_page_fault", b"faultin_page")
+
+
+class Tracer:
+    """Follows seized threads and fills the channel."""
+
+    def __init__(self, channel: Channel, interval_ns: int, stack_bytes: int, follow: bool,
+                 wake: Callable[[], None]) -> None:
+        self._channel = channel
+        self._wake = wake
+        self._interval_ns = interval_ns
+        self._stack_words = stack_bytes >> 3
+        self._options = ptrace.THREADS | (ptrace.PROCESSES if follow else 0)
+        self._follow = follow
+        self._inspector = ptrace.Inspector()
+        self._memory = libc.RemoteMemory()
+        self._pending = {name: bytearray() for name in ("switch", "site", "fault", "sample", "change")}
+        self._stack_head = 0
+        self._processes: dict[int, Traced] = {}
+        self._threads: dict[int, Tracee] = {}
+        self._active: dict[int, Tracee] = {}
+        self._idle: deque[Tracee] = deque()
+        self._early: dict[int, tuple[int, ptrace.Report]] = {}  # new threads that stopped before we heard of them
+        self._departures = 0
+        self._behind = False  # rows wait for room: no looks until there is some
+        self._n_lost = 0
+
+    # -- attaching
+
+    def hold(self, pid: int) -> None:
+        """Seizes a child that has yet to exec: recording begins with that."""
+        ptrace.seize(pid, self._options)
+        process = self._processes[pid] = Traced(pid, held=True)
+        self._enter(process, pid, time.monotonic_ns())
+
+    def attach(self, pid: int) -> None:
+        """Seizes all threads of a running process. Raises OSError."""
+        now_ns = time.monotonic_ns()
+        process = self._processes[pid] = Traced(pid)
+        ptrace.seize(pid, self._options)
+        self._begin_image(process, pid, now_ns)
+        self._enter(process, pid, now_ns)
+        while new := [tid for tid in map(int, os.listdir(f"/proc/{pid}/task")) if tid not in process.threads]:
+            for tid in new:
+                try:
+                    ptrace.seize(tid, self._options)
+                except ProcessLookupError:
+                    continue
+                except PermissionError:
+                    if tid in self._early or not os.path.exists(f"/proc/{pid}/task/{tid}"):
+                        continue
+                    if _tracer_of(pid, tid) != os.getpid():
+                        raise
+                now_ns = time.monotonic_ns()
+                self._change("Forked", now_ns, pid, tid, pid, pid)
+                self._switch(self._enter(process, tid, now_ns), Edge.IN, now_ns)
+            self._take_reports()
+
+    # -- the loop
+
+    def run(self, stopped: Callable[[], None]) -> None:
+        """Until there is nobody left, or the collector wants no more; ``stopped`` is called when all has been told."""
+        settled = False
+        next_ns = time.monotonic_ns() + self._interval_ns
+        while self._channel.command != END and self._take_reports():
+            now_ns = time.monotonic_ns()
+            if self._channel.command == STOP and not settled:
+                self._settle_all()
+                settled = True
+                stopped()
+            if now_ns < next_ns:
+                signal.sigtimedwait(_WATCHED, (next_ns - now_ns) / NS_PER_S)
+                continue
+            if not settled:
+                self._round(now_ns)
+            next_ns += ((time.monotonic_ns() - next_ns) // self._interval_ns + 1) * self._interval_ns
+        while self._behind and self._channel.command != END:
+            signal.sigtimedwait(_WATCHED, _RETRY_S)
+            self._publish()
+
+    def _settle_all(self) -> None:
+        """A last look at everybody, so that what is told is complete up to now."""
+        for thread in list(self._threads.values()):
+            if not thread.process.held:
+                self._settle_now(thread)
+                if thread.running:
+                    self._switch(thread, Edge.OUT_PREEMPTED, thread.settled_ns)
+        self._publish()
+
+    def _round(self, now_ns: int) -> None:
+        self._departures = 0
+        if not self._behind:
+            for thread in list(self._active.values()):
+                self._look(thread)
+                if thread.calm >= _CALM_LOOKS:
+                    del self._active[thread.tid]
+                    self._idle.append(thread)
+            for _ in range(min(len(self._idle), max(self._interval_ns // (_IDLE_SHARE * _LOOK_NS), 8))):
+                thread = self._idle.popleft()
+                self._look(thread)
+                if thread.calm == 0 and not thread.gone:
+                    self._active[thread.tid] = thread
+                elif not thread.gone:
+                    self._idle.append(thread)
+            self._start_strays(now_ns)
+        self._publish()
+
+    def _publish(self) -> None:
+        now_ns = time.monotonic_ns()
+        horizon_ns = self._idle[0].looked_ns if self._idle else now_ns
+        for thread in self._active.values():
+            if thread.looked_ns < horizon_ns:
+                horizon_ns = thread.looked_ns
+        self._behind = not self._channel.publish(self._pending, self._stack_head, horizon_ns)
+        if self._behind or self._channel.is_half_full():
+            self._wake()
+
+    # -- looks
+
+    def _look(self, thread: Tracee) -> None:
+        if thread.gone or thread.process.held:
+            return
+        now_ns = time.monotonic_ns()
+        if thread.asked or thread.in_stop:
+            thread.looked_ns = now_ns
+            return
+        try:
+            raw = thread.files.read("schedstat", 64)
+            if raw == thread.raw and not thread.running:
+                thread.calm += 1
+                if thread.calm == _CALM_LOOKS:
+                    thread.files.close_some()
+            else:
+                self._look_closer(thread, raw, time.monotonic_ns())
+        except OSError:  # it is gone: its end will be reported
+            return
+        thread.looked_ns = now_ns
+
+    def _look_closer(self, thread: Tracee, raw: bytes, now_ns: int) -> None:
+        """A thread that has run since the last look, or was running then."""
+        place = tasks.parse_place(thread.files.read("syscall"))
+        if place is None:
+            thread.calm = 0
+            if now_ns >= thread.spared_until_ns:
+                with suppress(ProcessLookupError):
+                    ptrace.interrupt(thread.tid)
+                    thread.asked = True
+            return
+        if raw != thread.raw:
+            thread.calm = 0
+            if thread.files.read("schedstat", 64) != raw:  # it ran on meanwhile: nothing is known for sure
+                return
+            self._settle(thread, raw, now_ns, place, True)
+            thread.place = place
+        else:
+            thread.calm += 1
+            self._leave(thread, Edge.OUT_BLOCKED, thread.settled_ns, place, True)
+            thread.running, thread.place = False, place
+
+    def _settle(self, thread: Tracee, raw: bytes, now_ns: int, place: tasks.Place | None, is_there: bool) -> None:
+        """Tells what happened since the thread was settled last; ``place`` is where it was blocked, if it was, and where
+        it still is, if it ``is_there``."""
+        cpu_ns, delay_ns, _ = map(int, raw.split())
+        room = max(now_ns - thread.settled_ns, 0)
+        wanted = cpu_ns - thread.cpu_ns + thread.owed_ns
+        run = min(wanted, room)
+        wait = min(delay_ns - thread.delay_ns, room - run)
+        rest = room - run - wait
+        ours = min(rest, thread.kept_ns)  # ready to run, and kept from it by us
+        wait, rest = wait + ours, rest - ours
+        if run <= 2:  # nothing to tell yet
+            return
+        thread.raw, thread.cpu_ns, thread.delay_ns, thread.owed_ns = raw, cpu_ns, delay_ns, wanted - run
+        thread.kept_ns = 0
+        if rest and thread.running:
+            self._leave(thread, Edge.OUT_BLOCKED, thread.settled_ns, place, is_there)
+            thread.running = False
+        if wait > 2:
+            waits_ns = now_ns - run - wait
+            if not thread.running:
+                self._switch(thread, Edge.IN, waits_ns - 2)
+            self._leave(thread, Edge.OUT_PREEMPTED, waits_ns, place if rest else None, False)
+            thread.running = False
+        if not thread.running:
+            self._switch(thread, Edge.IN, now_ns - run)
+        thread.running = True
+        thread.settled_ns = now_ns
+
+    def _settle_now(self, thread: Tracee) -> None:
+        with suppress(OSError):
+            raw = thread.files.read("schedstat", 64)
+            if raw != thread.raw:
+                self._settle(thread, raw, time.monotonic_ns(), thread.place, False)
+
+    # -- threads off CPU
+
+    def _leave(self, thread: Tracee, edge: Edge, time_ns: int, place: tasks.Place | None, is_there: bool) -> None:
+        """The thread left its CPU at a time, to sleep at a place; it still sleeps there now, if it ``is_there``."""
+        if place in thread.known and not (is_there and self._departures < _MAX_DEPARTURES):
+            self._pending["site"] += abi.TRACED_SITE.packer.pack(time_ns - 1, thread.process.pid, thread.tid, place.pc,
+                                                                 place.sp)
+        elif place is not None and is_there:
+            self._departures += 1
+            thread.known.add(place)
+            reason = self._reason(thread, place)
+            registers = (0,) * 7 + (place.sp,) + (0,) * 8 + (place.pc,)
+            self._sample(thread, LEAVE, time_ns - 1, reason, thread.process.bits, registers, _KNOWN_CALL)
+            if reason == Reason.USER_FAULT:
+                self._tell_fault(thread, time_ns - 1, place)
+        self._switch(thread, edge, time_ns)
+
+    def _switch(self, thread: Tracee, edge: Edge, time_ns: int) -> None:
+        self._pending["switch"] += abi.TRACED_SWITCH.packer.pack(time_ns, thread.process.pid, thread.tid, edge, 0)
+
+    def _reason(self, thread: Tracee, place: tasks.Place) -> Reason:
+        if thread.in_stop:
+            return Reason.STOPPED
+        if place.call < 0:
+            return Reason.USER_FAULT
+        if place.call in abi.LOCK_CALLS[thread.process.bits]:
+            return Reason.LOCK
+        return Reason.KERNEL_FAULT if self._is_in_fault(thread) else Reason.SLEEP
+
+    def _is_in_fault(self, thread: Tracee) -> bool:
+        """Whether a thread that sleeps in a system call waits for a page there: the kernel's stack says so to root, the
+        one function that it sleeps in to others."""
+        for name in ("stack", "wchan"):
+            try:
+                text = thread.files.read_once(name, 4096)
+            except OSError:
+                continue
+            if text:
+                return any(function in text for function in _FAULT_FUNCTIONS)
+        return False
+
+    def _tell_fault(self, thread: Tracee, time_ns: int, place: tasks.Place) -> None:
+        """Text or data: the page that is waited for is the pc's own, if that is not there."""
+        resident = tasks.is_resident(thread.process.pid, place.pc)
+        if resident is not None:
+            self._pending["fault"] += abi.TRACED_FAULT.packer.pack(
+                time_ns, thread.process.pid, thread.tid, 0 if resident else place.pc, place.pc, 0)
+
+    # -- samples
+
+    def _sample(self, thread: Tracee, kind: int, time_ns: int, mode: int, bits: int, registers: tuple[int, ...],
+                known: int, cpu: int = 0, child: int = 0, flags: int = 0) -> None:
+        low = registers[7] & ~7
+        first, n_words = self._copy_stack(thread.process.pid, low)
+        self._pending["sample"] += abi.TRACED_SAMPLE.packer.pack(
+            time_ns, thread.process.pid, thread.tid, kind, mode, cpu, bits, known, low, first, n_words,
+            self._stack_head, child, flags, *registers)
+
+    def _copy_stack(self, pid: int, low: int) -> tuple[int, int]:
+        """(index of the first word, words) of a copy in the channel; no words where there is no room or no stack."""
+        n_all, head, wanted = self._channel.n_words, self._stack_head, self._stack_words
+        if head % n_all + wanted > n_all:
+            head += n_all - head % n_all
+        if head + wanted - self._channel.stack_tail > n_all:
+            self._n_lost += 1
+            return 0, 0
+        first = head % n_all
+        try:
+            n_words = self._memory.read(pid, low, wanted << 3, self._channel.stacks_address + (first << 3)) >> 3
+        except OSError:
+            return 0, 0
+        self._stack_head = head + n_words
+        return first, n_words
+
+    def _clock_sample(self, thread: Tracee, asked_ns: int, report: ptrace.Report) -> None:
+        """A thread stopped because we asked for it."""
+        now_ns = time.monotonic_ns()
+        registers = self._inspector.registers(thread.tid)
+        self._mend(thread, registers, now_ns)
+        raw = thread.files.read("schedstat", 64)
+        self._settle(thread, raw, now_ns, thread.place, False)
+        if thread.process.bits != registers.bits:
+            thread.process.bits = registers.bits
+        self._check_maps(thread, registers.dwarf[16], now_ns)
+        mode, cpu = self._mode(thread, registers)
+        self._sample(thread, CLOCK, now_ns, mode, registers.bits, registers.dwarf, _KNOWN_ALL, cpu)
+
+    def _mode(self, thread: Tracee, registers: ptrace.Registers) -> tuple[Mode, int]:
+        stat = tasks.parse_stat(thread.files.read("stat"))
+        mode = Mode.SYSTEM_CALL if registers.call >= 0 else Mode.USER
+        return mode, stat.cpu
+
+    def _mend(self, thread: Tracee, registers: ptrace.Registers, now_ns: int) -> None:
+        """Undoes what our interruption did to the system call that the thread is in; see the module's text."""
+        if registers.call < 0 or registers.result >= 0:
+            return
+        bits = registers.bits
+        if registers.call in abi.BEGUN_ANEW_CALLS[bits] and registers.result in (-abi.ERESTARTNOINTR, -abi.EAGAIN):
+            if registers.result == -abi.EAGAIN and registers.call == abi.BPF_CALL[bits]:
+                self._inspector.set_result(thread.tid, bits, -abi.ERESTARTNOINTR)
+            thread.spare_ns = min(max(2 * thread.spare_ns, 4 * self._interval_ns), NS_PER_S)
+            thread.spared_until_ns = now_ns + thread.spare_ns
+        elif registers.result == -abi.EINTR:
+            self._inspector.set_result(thread.tid, bits, -abi.ERESTARTNOHAND)
+
+    # -- mappings and names
+
+    def _check_maps(self, thread: Tracee, pc: int, now_ns: int) -> None:
+        """Reads the mappings again where they have changed, or where the pc says so."""
+        process = thread.process
+        if now_ns - process.checked_ns >= _CHECK_MAPS_NS:
+            process.checked_ns = now_ns
+            size = thread.files.read("statm").partition(b" ")[0]
+            if size != process.size:
+                process.size = size
+                library = tasks.library_pages(thread.files.read("status", 4096))
+                if library != process.library:
+                    process.library = library
+                    self._read_maps(thread, now_ns)
+        if now_ns - process.mapped_ns >= NS_PER_S or (
+                not process.covers(pc) and now_ns - process.mapped_ns >= self._interval_ns):
+            self._read_maps(thread, now_ns)
+            self._check_name(thread, now_ns)
+
+    def _read_maps(self, thread: Tracee, now_ns: int) -> None:
+        process = thread.process
+        process.mapped_ns = now_ns
+        with suppress(OSError):
+            for m in process.enter(tasks.executables(process.pid, thread.tid)):
+                self._change("Mapped", now_ns, process.pid, thread.tid, m.start, m.end - m.start, m.file_offset,
+                             m.device, m.inode, m.path)
+
+    def _check_name(self, thread: Tracee, now_ns: int) -> None:
+        name = thread.files.read_once("comm")[:-1]
+        if name != thread.name:
+            thread.name = name
+            self._change("Renamed", now_ns, thread.process.pid, thread.tid, name)
+
+    # -- what ptrace reports
+
+    def _take_reports(self) -> bool:
+        """Handles all that has happened; False when there is no thread left."""
+        try:
+            while report := ptrace.peek_report():
+                thread = self._threads.get(report.tid)
+                if thread is None:
+                    self._take_unknown(report)
+                elif report.gone:
+                    self._end(thread)
+                    ptrace.take_report(report.tid)
+                else:
+                    ptrace.take_report(report.tid)
+                    with suppress(OSError):
+                        self._stopped(thread, report)
+        except ChildProcessError:
+            self._publish()
+            return False
+        return True
+
+    def _take_unknown(self, report: ptrace.Report) -> None:
+        ptrace.take_report(report.tid)
+        process = self._processes.get(report.tid)
+        if report.event == abi.EVENT_EXEC and process is not None:  # its leader had exited before
+            leader = Tracee(report.tid, process, tasks.Files(report.tid, report.tid), time.monotonic_ns())
+            self._stopped(leader, report)
+            return
+        if report.gone:
+            self._early.pop(report.tid, None)
+        else:
+            self._early[report.tid] = (time.monotonic_ns(), report)
+
+    def _stopped(self, thread: Tracee, report: ptrace.Report) -> None:
+        began_ns = time.monotonic_ns()
+        if report.event == 0:
+            thread.n_traps += report.signal in _TRAPS
+            ptrace.cont(thread.tid, report.signal)
+        elif report.event == abi.EVENT_STOP and report.signal in _STOP_SIGNALS:
+            self._stop_begins(thread, began_ns)
+            ptrace.listen(thread.tid)
+            return
+        else:
+            try:
+                if not thread.process.held or report.event == abi.EVENT_EXEC:
+                    self._handle(thread, report, began_ns)
+            finally:
+                ptrace.cont(thread.tid)
+        thread.kept_ns += time.monotonic_ns() - began_ns
+
+    def _handle(self, thread: Tracee, report: ptrace.Report, now_ns: int) -> None:
+        match report.event:
+            case abi.EVENT_STOP:
+                thread.in_stop = False
+                if thread.asked:
+                    thread.asked = False
+                    if not self._behind:
+                        self._clock_sample(thread, now_ns, report)
+            case abi.EVENT_CLONE | abi.EVENT_FORK | abi.EVENT_VFORK:
+                thread.spare_ns = thread.spared_until_ns = 0
+                self._born(thread, self._inspector.message(thread.tid), report.event, now_ns)
+            case abi.EVENT_EXEC:
+                self._executed(thread, self._inspector.message(thread.tid), now_ns)
+            case abi.EVENT_EXIT:
+                self._settle_now(thread)
+                if thread.tid == thread.process.pid and len(thread.process.threads) > 1:
+                    self._end(thread)
+
+    def _stop_begins(self, thread: Tracee, now_ns: int) -> None:
+        """A job-control stop: the thread is off its CPU from now on."""
+        thread.asked = False
+        if thread.process.held or thread.in_stop:
+            return
+        thread.in_stop = True
+        self._settle_now(thread)
+        if thread.running:
+            registers = self._inspector.registers(thread.tid)
+            self._sample(thread, LEAVE, thread.settled_ns - 1, Reason.STOPPED, registers.bits, registers.dwarf,
+                         _KNOWN_ALL)
+            self._switch(thread, Edge.OUT_BLOCKED, thread.settled_ns)
+            thread.running = False
+
+    # -- births, execs and ends
+
+    def _enter(self, process: Traced, tid: int, now_ns: int) -> Tracee:
+        # Settled a moment later: what is told of its first departure then comes behind its birth.
+        thread = Tracee(tid, process, tasks.Files(process.pid, tid), now_ns + 2, looked_ns=now_ns)
+        with suppress(OSError, ValueError):
+            thread.raw = thread.files.read("schedstat", 64)
+            thread.cpu_ns, thread.delay_ns, _ = map(int, thread.raw.split())
+        process.threads[tid] = self._threads[tid] = self._active[tid] = thread
+        return thread
+
+    def _born(self, maker: Tracee, tid: int, event: int, now_ns: int) -> None:
+        parent = maker.process
+        is_thread = event == abi.EVENT_CLONE and os.path.exists(f"/proc/{parent.pid}/task/{tid}")
+        early = self._early.pop(tid, None)
+        if not is_thread and not self._follow:
+            if early is None:
+                self._await_stop(tid)
+            ptrace.detach(tid)
+            return
+        process = parent if is_thread else self._processes.setdefault(tid, Traced(
+            tid, bits=parent.bits, mapped=set(parent.mapped), starts=parent.starts, ends=parent.ends,
+            size=parent.size, library=parent.library, mapped_ns=parent.mapped_ns))
+        self._change("Forked", now_ns, process.pid, tid, parent.pid, maker.tid)
+        thread = self._enter(process, tid, now_ns)
+        thread.raw, thread.cpu_ns, thread.delay_ns = b"", 0, 0
+        self._switch(thread, Edge.IN, now_ns)
+        if early is not None:
+            self._stopped(thread, early[1])
+
+    def _await_stop(self, tid: int) -> None:
+        with suppress(ChildProcessError):
+            os.waitpid(tid, abi.WAIT_ALL)
+
+    def _start_strays(self, now_ns: int) -> None:
+        """New threads whose maker died before it could tell of them."""
+        for tid in [tid for tid, (since_ns, _) in self._early.items() if now_ns - since_ns > 50 * NS_PER_MS]:
+            _, report = self._early.pop(tid)
+            try:
+                pid, parent_pid = tasks.group_of(tid)
+            except OSError:
+                continue
+            process = self._processes.get(pid)
+            if process is None and not self._follow:
+                ptrace.detach(tid)
+                continue
+            process = process or self._processes.setdefault(pid, Traced(pid, bits=tasks.word_bits(pid)))
+            self._change("Forked", now_ns, pid, tid, parent_pid if pid == tid else pid, parent_pid)
+            thread = self._enter(process, tid, now_ns)
+            self._switch(thread, Edge.IN, now_ns)
+            self._stopped(thread, report)
+
+    def _executed(self, thread: Tracee, old_tid: int, now_ns: int) -> None:
+        """A new image. The leader's name is ``thread``'s even if another thread, ``old_tid``, called exec."""
+        process = thread.process
+        caller = process.threads.get(old_tid, thread)
+        if not process.held:
+            self._settle_now(thread)
+        for other in list(process.threads.values()):
+            self._forget(other)
+        self._processes[process.pid] = process
+        self._begin_image(process, thread.tid, now_ns)
+        again = self._enter(process, process.pid, now_ns)
+        if not process.held:
+            if not thread.running:
+                self._switch(again, Edge.IN, now_ns)
+            again.cpu_ns, again.delay_ns, again.raw = caller.cpu_ns, caller.delay_ns, b""
+            again.owed_ns = caller.owed_ns
+        process.held = False
+
+    def _begin_image(self, process: Traced, tid: int, now_ns: int) -> None:
+        process.bits = tasks.word_bits(process.pid)
+        process.mapped.clear()
+        probe = Tracee(tid, process, tasks.Files(process.pid, tid), now_ns)
+        self._change("Executed", now_ns, process.pid, process.pid, probe.files.read_once("comm")[:-1])
+        self._read_maps(probe, now_ns)
+        with suppress(OSError):
+            process.size = probe.files.read("statm").partition(b" ")[0]
+            process.library = tasks.library_pages(probe.files.read("status", 4096))
+        probe.files.close()
+
+    def _end(self, thread: Tracee) -> None:
+        """A thread is gone; it can still be asked how long it ran."""
+        if not thread.gone and not thread.process.held:
+            self._settle_now(thread)
+            end_ns = thread.settled_ns if thread.running else time.monotonic_ns()
+            self._change("Exited", end_ns, thread.process.pid, thread.tid)
+        self._forget(thread)
+
+    def _forget(self, thread: Tracee) -> None:
+        thread.gone = True
+        thread.files.close()
+        self._threads.pop(thread.tid, None)
+        self._active.pop(thread.tid, None)
+        thread.process.threads.pop(thread.tid, None)
+        if not thread.process.threads and self._processes.get(thread.process.pid) is thread.process:
+            del self._processes[thread.process.pid]
+
+    def _change(self, kind: str, *values: object) -> None:
+        self._pending["change"] += framed((kind, *values))
+
+
+def _tracer_of(pid: int, tid: int) -> int:
+    with open(f"/proc/{pid}/task/{tid}/status", "rb") as file:
+        return int(file.read().partition(b"TracerPid:")[2].split()[0])

@@ -1,0 +1,117 @@
+"""The signal engine: what its tracer tells (``signal_tracer``) as batches.
+
+The tracer's rows are the same events as those of perf's rings: clock samples, departures with their stacks, switches.
+The copies of stacks stay where the kernel put them, in memory shared with the tracer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from collector.engines.signal_channel import unframed
+from collector.engines.signal_open import Opened
+from collector.engines.signal_tracer import CLOCK, LEAVE
+from collector.events import (
+    Array,
+    Batch,
+    Change,
+    ClockSamples,
+    Executed,
+    Exited,
+    Faults,
+    Forked,
+    Mapped,
+    RecordsLost,
+    Renamed,
+    Sites,
+    Switches,
+)
+from collector.linux import abi
+
+_CHANGES: dict[str, Callable[..., Change]] = {
+    kind.__name__: kind for kind in (Forked, Exited, Renamed, Executed, Mapped, RecordsLost)}
+_REGISTERS_AT = abi.TRACED_SAMPLE.offsets[-17] >> 3  # in words
+
+
+class SignalEngine:
+    """The engine on top of a tracer."""
+
+    name = "signal"
+
+    def __init__(self, opened: Opened) -> None:
+        self.reason = opened.reason
+        self._opened = opened
+        self._channel = opened.channel
+        self._words: Array = np.frombuffer(opened.channel.stacks, dtype=np.uint64)
+        self._stack_head = 0
+
+    def poll_fds(self) -> list[int]:
+        """The pipe that the tracer wakes us through."""
+        return [self._opened.pipe]
+
+    def drain(self, until_ns: int) -> Batch:
+        """All that the tracer has told so far. ``until_ns`` of the batch may be earlier than asked for: the time before
+        which nothing more will come."""
+        self._opened.take_wakes()
+        heads, self._stack_head, horizon_ns = self._channel.snapshot()
+        rows = {name: self._channel.take(name, head) for name, head in heads.items()}
+        changes = [_CHANGES[kind](*values) for kind, *values in unframed(rows["change"])]
+        changes.sort(key=lambda change: change.time_ns)
+        samples = _sorted(np.frombuffer(rows["sample"], dtype=abi.TRACED_SAMPLE.dtype))
+        return Batch(min(until_ns, horizon_ns), tuple(changes), self._samples(samples, CLOCK), _switches(rows["switch"]),
+                     self._samples(samples, LEAVE), _sites(rows["site"]), _faults(rows["fault"]))
+
+    def release(self) -> None:
+        """Lets the tracer write again where the stacks of the last batch were."""
+        self._channel.give_back_stacks(self._stack_head)
+
+    def stop(self) -> None:
+        """No more samples."""
+        self._opened.stop()
+
+    def close(self) -> None:
+        """Ends the tracer, whereupon the target runs on untraced."""
+        self._opened.close()
+
+    def _samples(self, rows: Array, kind: int) -> ClockSamples | None:
+        rows = rows[rows["kind"] == kind]
+        n = len(rows)
+        if not n:
+            return None
+        registers = rows.view(np.uint64).reshape(n, -1)[:, _REGISTERS_AT:_REGISTERS_AT + 17].copy()
+        return ClockSamples(
+            **_who(rows), cpu=rows["cpu"].copy(), mode=rows["mode"].astype(np.int8), abi=rows["abi"].astype(np.int8),
+            regs=registers, words=self._words, base=np.zeros(n, dtype=np.int64),
+            mask=np.full(n, self._channel.n_words - 1), first=rows["first"].astype(np.int64), low=rows["low"].copy(),
+            n_words=rows["n_words"].copy(), known=rows["known"].copy())
+
+
+def _sorted(rows: Array) -> Array:
+    found: Array = rows[np.argsort(rows["time"], kind="stable")]
+    return found
+
+
+def _who(rows: Array) -> dict[str, Any]:
+    return {"time_ns": rows["time"].copy(), "pid": rows["pid"].astype(np.int64), "tid": rows["tid"].astype(np.int64)}
+
+
+def _switches(data: bytearray) -> Switches | None:
+    rows = _sorted(np.frombuffer(data, dtype=abi.TRACED_SWITCH.dtype))
+    return Switches(**_who(rows), edge=rows["edge"].astype(np.int8)) if len(rows) else None
+
+
+def _sites(data: bytearray) -> Sites | None:
+    rows = _sorted(np.frombuffer(data, dtype=abi.TRACED_SITE.dtype))
+    if not len(rows):
+        return None
+    return Sites(**_who(rows), ip=rows["ip"].copy(), sp=rows["sp"].copy(), bp=np.zeros(len(rows), dtype=np.uint64))
+
+
+def _faults(data: bytearray) -> Faults | None:
+    rows = _sorted(np.frombuffer(data, dtype=abi.TRACED_FAULT.dtype))
+    if not len(rows):
+        return None
+    return Faults(**_who(rows), address=rows["address"].copy(), ip=rows["ip"].copy(), in_kernel=rows["in_kernel"] != 0)

@@ -1,0 +1,126 @@
+"""Threads under ptrace(2), seized: they run as they would without us, and stop only where we ask or must be told.
+
+What wait(2) tells of a seized thread that stopped, and what it expects then:
+
+    event 0          about to be given a signal      cont with the signal
+    EVENT_STOP       SIGTRAP: interrupted by us, newly attached, or a job-control stop has ended     cont
+                     another signal: a job-control stop has begun                                    listen
+    other events     it has just cloned, forked or exec'd, or is about to exit                       cont
+
+A thread that is stopped when its tracer ends runs on, with the signal that it was about to be given. Standard library
+only.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+
+from collector.linux import abi, libc
+
+THREADS = abi.PTRACE_O_TRACECLONE | abi.PTRACE_O_TRACEEXEC | abi.PTRACE_O_TRACEEXIT
+PROCESSES = abi.PTRACE_O_TRACEFORK | abi.PTRACE_O_TRACEVFORK
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What wait(2) says of a thread: ``gone`` (its end), or the signal and the event that it stopped with."""
+
+    tid: int
+    gone: bool
+    signal: int = 0
+    event: int = 0
+
+
+@dataclass(slots=True)
+class Registers:
+    """The registers of a stopped thread: ``bits`` of its code, ``dwarf`` 17 values in DWARF order of x86-64, the number
+    of the system call that it is in (-1: none) and that call's result so far."""
+
+    bits: int
+    dwarf: tuple[int, ...]
+    call: int
+    result: int
+
+
+def seize(tid: int, options: int) -> None:
+    """Attaches to a thread without stopping it. Raises OSError."""
+    libc.ptrace(abi.PTRACE_SEIZE, tid, 0, options)
+
+
+def interrupt(tid: int) -> None:
+    """Asks a running thread to stop; wait(2) tells when it has."""
+    libc.ptrace(abi.PTRACE_INTERRUPT, tid)
+
+
+def cont(tid: int, signal: int = 0) -> None:
+    """Lets a stopped thread run, with a signal that it was about to be given. A thread that was killed is no error."""
+    with suppress(ProcessLookupError):
+        libc.ptrace(abi.PTRACE_CONT, tid, 0, signal)
+
+
+def listen(tid: int) -> None:
+    """Leaves a thread in its job-control stop."""
+    with suppress(ProcessLookupError):
+        libc.ptrace(abi.PTRACE_LISTEN, tid)
+
+
+def detach(tid: int, signal: int = 0) -> None:
+    """Lets a stopped thread run and forgets it."""
+    with suppress(ProcessLookupError):
+        libc.ptrace(abi.PTRACE_DETACH, tid, 0, signal)
+
+
+def peek_report() -> Report | None:
+    """What happened to some thread of ours, if anything; it is told again until ``take_report``. Raises
+    ChildProcessError when there are no threads (any more)."""
+    found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT | abi.WAIT_ALL)
+    if found is None or not found.si_pid:
+        return None
+    if found.si_code in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED):
+        return Report(found.si_pid, True)
+    return Report(found.si_pid, False, found.si_status & 0xFF, found.si_status >> 8)
+
+
+def take_report(tid: int) -> None:
+    """The report has been understood; a thread that is gone is gone for good now."""
+    with suppress(ChildProcessError):
+        os.waitpid(tid, os.WNOHANG | abi.WAIT_ALL)
+
+
+class Inspector:
+    """Asks about stopped threads."""
+
+    def __init__(self) -> None:
+        self._exchange = libc.Exchange(abi.REGISTERS_64.size)
+
+    def message(self, tid: int) -> int:
+        """What belongs to the last event: the new thread's id, or the old one of a thread that called exec."""
+        libc.ptrace(abi.PTRACE_GETEVENTMSG, tid, 0, self._exchange.address)
+        return int(abi.WORD.unpack_from(self._exchange.view)[0])
+
+    def registers(self, tid: int) -> Registers:
+        """The registers as they will be when the thread is in user mode."""
+        exchange = self._exchange
+        exchange.length = abi.REGISTERS_64.size
+        libc.ptrace(abi.PTRACE_GETREGSET, tid, abi.NT_PRSTATUS, exchange.iovec)
+        if exchange.length == abi.REGISTERS_64.size:
+            r = abi.REGISTERS_64.unpack_from(exchange.view)
+            return Registers(64, tuple(r[i] for i in abi.DWARF_OF_64), _signed(r[abi.CALL_64], 64),
+                             _signed(r[abi.RESULT_64], 64))
+        r = abi.REGISTERS_32.unpack_from(exchange.view)
+        *low, ip = (r[i] for i in abi.DWARF_OF_32)
+        return Registers(32, (*low, *(0,) * 8, ip), _signed(r[abi.CALL_32], 32), _signed(r[abi.RESULT_32], 32))
+
+    def set_result(self, tid: int, bits: int, result: int) -> None:
+        """Replaces the result of the system call of the thread whose registers were asked for last."""
+        layout, index = (abi.REGISTERS_64, abi.RESULT_64) if bits == 64 else (abi.REGISTERS_32, abi.RESULT_32)
+        values = list(layout.unpack_from(self._exchange.view))
+        values[index] = result % (1 << bits)
+        layout.pack_into(self._exchange.view, 0, *values)
+        libc.ptrace(abi.PTRACE_SETREGSET, tid, abi.NT_PRSTATUS, self._exchange.iovec)
+
+
+def _signed(value: int, bits: int) -> int:
+    return value - (1 << bits) if value >> (bits - 1) else value

@@ -1,0 +1,146 @@
+"""Single threads as /proc shows them, for those who look often. Standard library only.
+
+What /proc/PID/task/TID/syscall says: ``running``, or the number and arguments of the system call that the thread sleeps
+in, its sp and pc; the number is -1 where it sleeps outside of system calls, that is, on a page fault.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+USER_END = 1 << 47
+_PAGE_BITS = 12
+_WORD_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a thread sleeps: its system call (-1: none), sp and pc."""
+
+    call: int
+    sp: int
+    pc: int
+
+
+@dataclass(frozen=True, slots=True)
+class Executable:
+    """An executable mapping as /proc/PID/maps has it; ``path`` is ``//anon`` where there is no file."""
+
+    start: int
+    end: int
+    file_offset: int
+    device: int
+    inode: int
+    path: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stat:
+    """Some of /proc/PID/task/TID/stat: the state's letter, CPU time in user and kernel mode in clock ticks, last CPU."""
+
+    state: bytes
+    user_ticks: int
+    system_ticks: int
+    cpu: int
+
+
+class Files:
+    """The files of one thread, kept open from their first use: reading is a quarter of opening and reading."""
+
+    __slots__ = ("_fds", "_path")
+
+    def __init__(self, pid: int, tid: int) -> None:
+        self._path = f"/proc/{pid}/task/{tid}/"
+        self._fds: dict[str, int] = {}
+
+    def read(self, name: str, size: int = 512) -> bytes:
+        """The file as it is now. Raises OSError when the thread is gone."""
+        fd = self._fds.get(name)
+        if fd is None:
+            fd = self._fds[name] = os.open(self._path + name, os.O_RDONLY | os.O_CLOEXEC)
+        return os.pread(fd, size, 0)
+
+    def read_once(self, name: str, size: int = 512) -> bytes:
+        """The same, for files that are rarely asked for."""
+        fd = os.open(self._path + name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            return os.read(fd, size)
+        finally:
+            os.close(fd)
+
+    def close_some(self) -> None:
+        """Closes all but schedstat."""
+        for name in [name for name in self._fds if name != "schedstat"]:
+            os.close(self._fds.pop(name))
+
+    def close(self) -> None:
+        """Closes all."""
+        for fd in self._fds.values():
+            os.close(fd)
+        self._fds.clear()
+
+
+def parse_place(text: bytes) -> Place | None:
+    """What ``syscall`` says; None for a thread that runs or waits for a CPU."""
+    words = text.split()
+    if len(words) < 3:
+        return None
+    return Place(int(words[0]), int(words[-2], 16), int(words[-1], 16))
+
+
+def parse_stat(text: bytes) -> Stat:
+    """What ``stat`` says; the name in it may hold anything."""
+    words = text.rpartition(b")")[2].split()
+    return Stat(words[0], int(words[11]), int(words[12]), int(words[36]))
+
+
+def executables(pid: int, tid: int) -> list[Executable]:
+    """The executable mappings of a thread's process in user space, by address. Raises OSError when it is gone."""
+    with open(f"/proc/{pid}/task/{tid}/maps", "rb") as file:
+        lines = [line.split(None, 5) for line in file if b"x" in line[:48].split(b" ", 2)[1]]
+    return [found for found in map(_executable, lines) if found.end <= USER_END]
+
+
+def _executable(words: list[bytes]) -> Executable:
+    start, _, end = words[0].partition(b"-")
+    major, _, minor = words[3].partition(b":")
+    path = words[5].rstrip(b"\n").replace(b"\\012", b"\n") if len(words) > 5 else b""
+    return Executable(int(start, 16), int(end, 16), int(words[2], 16), int(major, 16) << 20 | int(minor, 16),
+                      int(words[4]), path or b"//anon")
+
+
+def library_pages(status: bytes) -> bytes:
+    """What ``status`` says of the size of executable memory besides the program's own."""
+    return status.partition(b"VmLib:")[2].partition(b"\n")[0]
+
+
+def is_resident(pid: int, address: int) -> bool | None:
+    """Whether the page of an address is in memory or swapped out; None where that is not told."""
+    try:
+        fd = os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        entry = os.pread(fd, _WORD_BYTES, (address >> _PAGE_BITS) * _WORD_BYTES)
+    except OSError:
+        return None
+    finally:
+        os.close(fd)
+    return int.from_bytes(entry, "little") >> 63 == 1 if len(entry) == _WORD_BYTES else None
+
+
+def group_of(tid: int) -> tuple[int, int]:
+    """(pid, parent's pid) of a thread. Raises OSError when it is gone."""
+    with open(f"/proc/{tid}/status", "rb") as file:
+        fields = dict(line.split(b":", 1) for line in file if b":" in line)
+    return int(fields[b"Tgid"]), int(fields[b"PPid"])
+
+
+def word_bits(pid: int) -> int:
+    """32 or 64: the kind of program that a process runs; 64 where its file cannot be read."""
+    try:
+        with open(f"/proc/{pid}/exe", "rb") as file:
+            return 32 if file.read(5)[4:] == b"\x01" else 64
+    except OSError:
+        return 64
