@@ -255,7 +255,7 @@ def _merged(parts: list[Part]) -> Part | None:
     if not parts:
         return None
     kind = type(parts[0])
-    names = [name for name in kind.__slots__ if name != "words"]
+    names = [name for name in kind.__slots__ if name not in ("words", "known")]  # of ours, all registers are known
     columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
     order = np.argsort(columns["time_ns"], kind="stable")
     shared: dict[str, Any] = {"words": parts[0].words} if isinstance(parts[0], ClockSamples) else {}
