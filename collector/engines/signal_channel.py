@@ -1,4 +1,6 @@
-"""What the signal engine's tracer, a process of its own, tells us: rings in memory that both share. Standard library only.
+"""What the signal engine's tracer, a process of its own, tells us: rings in memory that both share.
+
+Standard library only.
 
     control words | switch | site | fault | sample | change | stacks
                     rings of bytes, each with a head and a tail          a ring of words

@@ -115,8 +115,8 @@ def _refusal(said: bytes, pid: int) -> CollectorError:
     if code in (errno.ESRCH, errno.ENOENT):
         return TargetGone(f"process {pid} does not exist (any more)")
     if code in (errno.EPERM, errno.EACCES):
-        return EngineRefused(f"the kernel does not let this user trace process {pid}: run as root, or as the user of the "
-                             "process; in a container it takes the capability CAP_SYS_PTRACE")
+        return EngineRefused(f"the kernel does not let this user trace process {pid}: run as root, or as the user of "
+                             "the process; in a container it takes the capability CAP_SYS_PTRACE")
     return EngineRefused(f"process {pid} cannot be traced: {os.strerror(code) if code else 'the tracer has died'}")
 
 

@@ -1,7 +1,7 @@
 """The tracer of the signal engine: looks at threads once per interval, and stops those for a moment that run.
 
-It is a process of its own, forked from the collector: its threads are never kept waiting by what the collector works on,
-and when it ends, in whatever way, the kernel lets all its threads run on untraced. Standard library only, one thread.
+It is a process of its own, forked from the collector: threads that have stopped never wait for what the collector is
+busy with, and when it ends, in whatever way, the kernel lets all of them run on untraced. Standard library only.
 
 The look. schedstat has, for every thread, the time on CPU, the time of waiting for a CPU, and how often it got one. A
 thread of which that has not changed has not run: it is where it was. What happened since the look before,
@@ -207,8 +207,8 @@ class Tracer:
             thread.running, thread.place = False, place
 
     def _settle(self, thread: Tracee, raw: bytes, now_ns: int, place: tasks.Place | None, is_there: bool) -> None:
-        """Tells what happened since the thread was settled last; ``place`` is where it was blocked, if it was, and where
-        it still is, if it ``is_there``."""
+        """Tells what happened since the thread was settled last. ``place`` is where it was blocked, if it was, and
+        where it still is, if it ``is_there``."""
         cpu_ns, delay_ns, _ = map(int, raw.split())
         room = max(now_ns - thread.settled_ns, 0)
         wanted = cpu_ns - thread.cpu_ns + thread.owed_ns

@@ -115,7 +115,7 @@ def address_of(view: memoryview) -> int:
 
 
 class Exchange:
-    """A buffer of ours that ptrace(2) reads and writes: ``view`` through an iovec at ``iovec``, at ``address`` itself."""
+    """A buffer of ours, seen through ``view``, that the kernel reads and writes: at ``address``, or by an iovec."""
 
     def __init__(self, size: int) -> None:
         self._buffer = (ctypes.c_ubyte * size)()

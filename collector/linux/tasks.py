@@ -37,7 +37,7 @@ class Executable:
 
 @dataclass(frozen=True, slots=True)
 class Stat:
-    """Some of /proc/PID/task/TID/stat: the state's letter, CPU time in user and kernel mode in clock ticks, last CPU."""
+    """Some of /proc/PID/task/TID/stat: the state's letter, CPU time in user and kernel mode (clock ticks), last CPU."""
 
     state: bytes
     user_ticks: int

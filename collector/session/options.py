@@ -8,7 +8,7 @@ from collector.clock import INTERVAL_ON_NS
 from collector.session.control import Window
 
 ARCHIVE_CHOICES = ("off", "on", "all", "ldobjects", "usedldobjects", "src", "usedsrc")
-ENGINES = ("auto", "perf")
+ENGINES = ("auto", "perf", "signal")
 MAX_COMMENTS = 10
 
 

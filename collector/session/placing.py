@@ -99,7 +99,8 @@ def joined(parts: list[ClockSamples]) -> ClockSamples:
         return parts[0]
     names = [name for name in ClockSamples.__slots__ if name not in ("words", "known")]
     known = None if all(part.known is None for part in parts) else np.concatenate([_known(part) for part in parts])
-    return replace(parts[0], known=known, **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+    return replace(parts[0], known=known,
+                   **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
 def _known(samples: ClockSamples) -> Array:

@@ -10,12 +10,14 @@ import os
 import select
 import time
 from pathlib import Path
+from typing import TypeAlias
 
 from collector import __version__
 from collector.clock import NS_PER_MS, NS_PER_S
+from collector.engines import perf_open, signal_open
 from collector.engines.base import Engine
 from collector.engines.perf_events import PerfEngine
-from collector.engines.perf_open import Opened
+from collector.engines.signals import SignalEngine
 from collector.experiment import names
 from collector.experiment.recorder import Header, Recorder, Usage
 from collector.linux import proc
@@ -25,6 +27,8 @@ from collector.session.follow import Follow
 from collector.session.options import Options
 from collector.session.pipeline import Pipeline
 from collector.session.tally import Tally
+
+OpenedEvents: TypeAlias = perf_open.Opened | signal_open.Opened | None
 
 _SLACK_NS = 10 * NS_PER_MS
 _DRAIN_PERIOD_NS = 500 * NS_PER_MS
@@ -36,14 +40,14 @@ _LABEL_SIGNAL = "signal"
 class Recording:
     """One target from its start to its closed experiment."""
 
-    def __init__(self, options: Options, directory: Path, pid: int, opened: Opened | None, control: Control,
+    def __init__(self, options: Options, directory: Path, pid: int, opened: OpenedEvents, control: Control,
                  start_ns: int) -> None:
         self._options = options
         self._directory = directory
         self._pid = pid
         self._start_ns = start_ns
         self._tally = Tally()
-        self._engine: Engine | None = PerfEngine(opened, "the kernel allows it") if opened else None
+        self._engine = _engine_on(opened)
         self._machine = proc.machine()
         self._run_delays = proc.RunDelays()
         self._usages: dict[int, proc.ProcessUsage] = {}  # as last read, by image
@@ -51,7 +55,7 @@ class Recording:
         header = self._header(pid, os.getpid(), start_ns, _bits_of(pid), arguments, options.comments)
         recorder = Recorder.create(directory, header)
         self._experiments = Experiments(directory, Follow(options.follow), self._header_of)
-        self._pipeline = Pipeline(options.interval_ns or 1, self._experiments, self._run_delays.read, self._usage_now,
+        self._pipeline = Pipeline(options.interval_ns or 1, self._experiments, self._run_delay, self._usage_now,
                                   self._tally)
         process = self._pipeline.model.new_process(pid, start_ns)
         self._founder = self._experiments.founder(process.image, recorder)
@@ -141,7 +145,7 @@ class Recording:
         if self._engine is None:
             return
         batch = self._engine.drain(until_ns)
-        self._drained_ns = batch.until_ns = settled_ns or until_ns
+        self._drained_ns = batch.until_ns = settled_ns or batch.until_ns
         self._pipeline.feed(batch)
         self._engine.release()
         for recorded in self._experiments.open_ones():
@@ -161,6 +165,10 @@ class Recording:
         for recorded in self._experiments.open_ones():
             recorded.tell("sample", self._usage_now(recorded, now_ns), now_ns, label)
             recorded.tell("sync")
+
+    def _run_delay(self, pid: int, tid: int) -> int | None:
+        """How long a thread has waited for a CPU in its life; the signal engine tells such waits itself."""
+        return None if isinstance(self._engine, SignalEngine) else self._run_delays.read(pid, tid)
 
     def _read_usage(self, recorded: Recorded) -> proc.ProcessUsage:
         """The counters of an image's process as of now, or as they were last seen."""
@@ -224,6 +232,12 @@ class Recording:
         state = "nothing lost" if not warnings else "; ".join(warnings)
         return [f"{self._directory}: {seconds:.2f} s, {self._pipeline.total_cpu_ns / NS_PER_S:.2f} s CPU, "
                 f"{self._pipeline.model.n_threads} threads{others}, {self._tally.n_samples} samples, {state}"]
+
+
+def _engine_on(opened: OpenedEvents) -> Engine | None:
+    if isinstance(opened, signal_open.Opened):
+        return SignalEngine(opened)
+    return PerfEngine(opened, "the kernel allows it") if opened else None
 
 
 def _bits_of(pid: int) -> int:

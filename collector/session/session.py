@@ -13,11 +13,11 @@ import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 from collector.clock import format_ms
-from collector.engines import perf_open
-from collector.errors import CollectorError
+from collector.engines import perf_open, signal_open
+from collector.errors import CollectorError, EngineRefused
 from collector.experiment import names
 from collector.session import launch, mpi
 from collector.session.control import Control
@@ -25,6 +25,7 @@ from collector.session.options import Options
 
 Say = Callable[[str], None]
 T = TypeVar("T")
+OpenedEvents: TypeAlias = perf_open.Opened | signal_open.Opened | None
 
 
 def record(options: Options, say: Say) -> int:
@@ -37,7 +38,7 @@ def record(options: Options, say: Say) -> int:
         forward = _keep_signals_from_us(child.pid)
         try:
             perf_open.raise_descriptor_limit()
-            opened = _open_events(child.pid, options)
+            opened = _open_engine(child.pid, options, say)
         except BaseException:
             child.abandon()
             raise
@@ -74,10 +75,20 @@ def dry_run(options: Options) -> list[str]:
     return lines + ([f"would add it to group {options.group!r}"] if options.group else [])
 
 
-def _open_events(pid: int, options: Options) -> perf_open.Opened | None:
+def _open_engine(pid: int, options: Options, say: Say) -> OpenedEvents:
+    """The engine asked for, opened for a held child."""
     if not options.interval_ns:
         return None
-    return perf_open.open_events([pid], options.interval_ns, on_exec=True, follow=options.follow != "off")
+    follow, why = options.follow != "off", "asked for by --engine"
+    if options.engine != "signal":
+        try:
+            return perf_open.open_events([pid], options.interval_ns, on_exec=True, follow=follow)
+        except EngineRefused as err:
+            if options.engine == "perf":
+                raise
+            why = str(err)
+            say(f"engine signal: {why}")
+    return signal_open.open_held(pid, options.interval_ns, follow=follow, reason=why)
 
 
 def _keep_signals_from_us(pid: int) -> Callable[[], None]:
@@ -109,7 +120,7 @@ def _keep_signals_from_us(pid: int) -> Callable[[], None]:
     return now_running
 
 
-def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: perf_open.Opened | None,
+def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: OpenedEvents,
               control: Control, start_ns: int, new_founder: Path | None) -> int:
     """Everything from the target's first instruction on. Whatever fails, the target runs on; returns its wait status.
     """
