@@ -466,6 +466,8 @@ class Pipeline:
             recorded.ended_cpu_ns += int(self.clocks.cpu_ns[slot])
             self.total_cpu_ns += int(self.clocks.cpu_ns[slot])
             owed_ns, stacks = self.waiting.take_account(slot)
+            if self.muted:
+                continue
             owed_ns[Microstate.USER] = self.clocks.residue_ns(slot)
             ticks = settle(owed_ns, recorded.pool_ns, self.interval_ns)
             for state in np.flatnonzero(ticks).tolist():

@@ -1,0 +1,169 @@
+"""When to record and when not: -t, -y, -l, -L; what collect --check says."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collector.errors import UsageError
+from collector.experiment.reader import Experiment, open_experiment
+from collector.session.control import Window, parse_signal, parse_window
+
+Run = Callable[..., Any]
+COLLECT = str(Path(sys.executable).with_name("collect"))
+
+pytestmark = pytest.mark.usefixtures("perf_allowed")
+
+
+@pytest.fixture
+def spin(tmp_path: Path, need: Run) -> Path:
+    """A program that works for as many seconds of CPU time as it is told and then exits with 7."""
+    source, program = tmp_path / "spin.c", tmp_path / "spin"
+    source.write_text("""
+        #include <stdlib.h>
+        #include <time.h>
+        static double cpu_s(void) {
+            struct timespec t;
+            clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+            return t.tv_sec + t.tv_nsec * 1e-9;
+        }
+        int main(int argc, char **argv) {
+            double end = atof(argv[1]);
+            volatile long n = 0;
+            while (cpu_s() < end) for (int i = 0; i < 100003; i++) n++;
+            return 7;
+        }""")
+    subprocess.run([need("gcc", "gcc"), "-O1", "-o", program, source], check=True)
+    return program
+
+
+def ticks(experiment: Experiment) -> list[int]:
+    """Times of the packets, in ns since the start."""
+    return sorted((experiment.packets()["TSTAMP"] - experiment.log.start_ns).tolist())
+
+
+@pytest.mark.parametrize(("text", "window"), [
+    ("5", Window(0, 5)), ("5s", Window(0, 5)), ("1.5m", Window(0, 90)), ("10-20", Window(10, 20)),
+    ("1m-90s", Window(60, 90)), ("0-0.7", Window(0, 0.7)),
+])
+def test_windows(text: str, window: Window) -> None:
+    assert parse_window(text) == window
+
+
+@pytest.mark.parametrize("text", ["", "x", "5h", "-5", "5-", "20-10", "7-7", "1e3", "0", "5-6-7"])
+def test_what_is_no_window(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_window(text)
+
+
+def test_signals_have_names_and_numbers() -> None:
+    assert parse_signal("-l", "USR1") == parse_signal("-l", "sigusr1") == parse_signal("-l", "10") == signal.SIGUSR1
+
+
+@pytest.mark.parametrize("text", ["", "NONE", "KILL", "9", "0", "65", "-1", "TERM", "CHLD", "²"])
+def test_what_is_no_signal(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_signal("-l", text)
+
+
+def test_t_ends_the_recording_and_not_the_program(collect: Run, spin: Path, tmp_path: Path, gprofng: Run) -> None:
+    path = tmp_path / "t.er"
+    result = collect("-t", "0.5", "-p", "hi", "-o", path, spin, "1.1")
+    assert result.returncode == 7
+    experiment = open_experiment(path)
+    assert experiment.log.complete
+    assert 0.4e9 < ticks(experiment)[-1] < 0.75e9
+    assert "not closed" not in gprofng("-header", experiment=path).text
+
+
+def test_t_can_begin_late(collect: Run, spin: Path, tmp_path: Path, gprofng: Run) -> None:
+    path = tmp_path / "late.er"
+    result = collect("-t", "0.4-0.9", "-p", "hi", "-o", path, spin, "1.3")
+    assert result.returncode == 7
+    times = ticks(open_experiment(path))
+    assert 0.35e9 < times[0] < 0.6e9
+    assert 0.8e9 < times[-1] < 1.15e9
+    header = gprofng("-header", experiment=path).text
+    assert "Pause" in header
+    assert "Resume" in header
+
+
+@contextmanager
+def running(*arguments: object) -> Iterator[subprocess.Popen[str]]:
+    """The command in the background; it must have ended by itself."""
+    process = subprocess.Popen([COLLECT, *map(str, arguments)], stderr=subprocess.PIPE, text=True)
+    try:
+        yield process
+        assert process.wait(30) == 7
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_a_signal_pauses_and_resumes(spin: Path, tmp_path: Path) -> None:
+    path = tmp_path / "y.er"
+    started = time.monotonic()
+    with running("-y", "USR1", "-p", "hi", "-o", path, spin, "2.3") as process:
+        for wait_s in (0.7, 0.6):  # on, off
+            time.sleep(wait_s)
+            process.send_signal(signal.SIGUSR1)
+    assert time.monotonic() - started >= 2.3
+    experiment = open_experiment(path)
+    resumed, paused = [next(event.time_ns for event in experiment.log.events if event.kind == kind
+                            and event.time_ns > experiment.log.start_ns) for kind in ("resume", "pause")]
+    times = [experiment.log.start_ns + time_ns for time_ns in ticks(experiment)]
+    assert len(times) > 100
+    assert resumed - 30e6 < times[0]
+    assert times[-1] < paused + 30e6
+    assert 0.4e9 < paused - resumed < 0.9e9
+
+
+def test_y_with_r_records_from_the_start(collect: Run, spin: Path, tmp_path: Path) -> None:
+    path = tmp_path / "yr.er"
+    assert collect("-y", "USR2,r", "-p", "hi", "-o", path, spin, "0.3").returncode == 7
+    assert ticks(open_experiment(path))[0] < 0.1e9
+
+
+def test_a_signal_takes_a_sample(spin: Path, tmp_path: Path, gprofng: Run) -> None:
+    path = tmp_path / "l.er"
+    with running("-S", "off", "-l", "USR1", "-o", path, spin, "1.1") as process:
+        time.sleep(0.7)
+        process.send_signal(signal.SIGUSR1)
+    assert [sample.label for sample in open_experiment(path).samples] == ["signal", "collector_close_experiment"]
+    gprofng("-sample_list", experiment=path)
+
+
+def test_a_full_experiment_ends_with_error_14_and_the_program_goes_on(collect: Run, tmp_path: Path, workload: Run,
+                                                                      gprofng: Run) -> None:
+    path = tmp_path / "full.er"
+    result = collect("-L", "1", "-p", "0.5", "-o", path, workload("sleepers"), "4999", "4")
+    assert result.returncode == 0, result.stderr
+    size = sum(file.stat().st_size for file in path.iterdir() if file.is_file())
+    assert 0.9e6 < size < 1.4e6
+    experiment = open_experiment(path)
+    assert [message.id for message in experiment.log.messages if message.kind == "cerror"] == [14]
+    gprofng("-functions", experiment=path)
+
+
+@pytest.mark.parametrize("arguments", [("-t", "x"), ("-l", "KILL"), ("-y", "USR1,x"), ("-L", "0"), ("-L", "many")])
+def test_errors_are_one_line(arguments: tuple[str, str], collect: Run, tmp_path: Path) -> None:
+    result = collect(*arguments, "-o", tmp_path / "x.er", "/bin/true")
+    assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
+    assert not (tmp_path / "x.er").exists()
+
+
+def test_check_tells_what_is_had(collect: Run) -> None:
+    result = collect("--check")
+    assert (result.returncode, result.stderr) == (0, "")
+    lines = result.stdout.splitlines()
+    assert lines[0].startswith("yes  perf events")
+    assert lines[-1] == "engine auto takes perf"
+    assert all(line[:5] in ("yes  ", "no   ") for line in lines[:-1])
