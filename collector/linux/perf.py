@@ -98,10 +98,17 @@ class Rings:
             ioctl(fd, abi.IOC_ENABLE, 0)
 
     def close(self) -> None:
-        """Closes the events. The mapping stays until the process ends: arrays may still look at it."""
+        """Closes the events. Arrays may still look into the rings: zeros take their place.
+
+        One by one: unmapping all rings together, as the end of the process would, takes the kernel 70 ms.
+        """
         for fd in self._fds:
             os.close(fd)
         self._fds = []
+        flags = libc.MAP_PRIVATE | libc.MAP_ANONYMOUS | libc.MAP_FIXED | libc.MAP_NORESERVE
+        for ring in self.rings:
+            libc.mmap(self.address + ring.header_offset, PAGE + ring.data_bytes, libc.PROT_READ | libc.PROT_WRITE,
+                      flags, -1)
 
 
 def online_cpus() -> list[int]:
