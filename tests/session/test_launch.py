@@ -367,7 +367,8 @@ grep -E '^(Sig|Shd|Umask|NoNewPrivs|Seccomp:|Cap|Groups)' /proc/self/status
 cut -d' ' -f5,6,7,18,19 /proc/$$/stat | sed "s/^$$ //"
 cat /proc/$$/limits /proc/$$/oom_score_adj /proc/$$/timerslack_ns
 pwd; env | grep -v '^_=' | sort
-ls -l /proc/$$/fd | sed 's/.*[0-9] \([0-9]* ->\)/\1/; s/\[[0-9]*\]/[n]/'
+ls /proc/$$/fd
+for n in 0 1 2; do readlink /proc/$$/fd/$n | sed 's/[[][0-9]*]/[n]/'; done
 """
 
 
