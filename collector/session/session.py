@@ -6,6 +6,7 @@ imported, and the rings are drained now and then. Afterwards: the last drain, th
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import time
@@ -124,8 +125,12 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: Ope
               control: Control, start_ns: int, new_founder: Path | None) -> int:
     """Everything from the target's first instruction on. Whatever fails, the target runs on; returns its wait status.
     """
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's, which would start threads that we have no work for
+    gc.disable()
     from collector.session.recording import Recording
 
+    gc.freeze()  # modules live as long as we do: nothing to collect, now or at the end
+    gc.enable()
     try:
         recording = Recording(options, directory, pid, opened, control, start_ns)
         if new_founder is not None:
@@ -140,6 +145,7 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: Ope
     _guarded(recording.run, say)
     for line in _guarded(recording.close, say) or ():
         say(line)
+    gc.freeze()
     return os.waitpid(pid, 0)[1] if recording.status is None else recording.status
 
 
