@@ -1,0 +1,169 @@
+"""What /proc says, compared with what this process and its children know of themselves."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from collector.linux import proc
+
+
+@pytest.fixture
+def child() -> Iterator[subprocess.Popen[bytes]]:
+    """A process that waits for its input to end, with odd arguments."""
+    command = ["/bin/sh", "-c", "read line", "a b", "", "new\nline", b"\xff\xfe"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+        while b"\xff" not in Path(f"/proc/{process.pid}/cmdline").read_bytes():
+            time.sleep(0.001)
+        yield process
+        assert process.stdin is not None
+        process.stdin.close()
+        process.wait(10)
+
+
+def test_the_machine() -> None:
+    machine = proc.machine()
+    assert machine.hostname == socket.gethostname()
+    assert machine.system == f"Linux {os.uname().release}"
+    assert machine.architecture == os.uname().machine
+    assert machine.page_size == resource.getpagesize()
+    total_kib = int(Path("/proc/meminfo").read_text().split("MemTotal:")[1].split()[0])
+    assert machine.n_pages == total_kib * 1024 // machine.page_size
+    assert len(machine.cpu_mhz) == os.cpu_count()
+
+
+def test_a_command_line_is_kept_byte_by_byte(child: subprocess.Popen[bytes]) -> None:
+    assert proc.command_line(child.pid) == [b"/bin/sh", b"-c", b"read line", b"a b", b"", b"new\nline", b"\xff\xfe"]
+    assert proc.comm(child.pid, child.pid) == b"sh"
+
+
+def test_threads_come_in_ascending_order() -> None:
+    done = threading.Event()
+    threads = [threading.Thread(target=done.wait) for _ in range(7)]
+    for thread in threads:
+        thread.start()
+    tids = proc.threads(os.getpid())
+    done.set()
+    for thread in threads:
+        thread.join()
+    assert tids == sorted(tids)
+    assert {os.getpid(), *(thread.native_id for thread in threads)} <= set(tids)
+
+
+def test_a_name_may_hold_anything() -> None:
+    path = Path(f"/proc/self/task/{threading.get_native_id()}/comm")
+    before = path.read_bytes()
+    try:
+        path.write_bytes(b"a) R (\n<&")
+        assert proc.comm(os.getpid(), threading.get_native_id()) == b"a) R (\n<&"
+    finally:
+        path.write_bytes(before)
+
+
+def test_those_that_are_gone() -> None:
+    with subprocess.Popen(["/bin/true"]) as process:
+        process.wait()
+    assert proc.process_usage(process.pid) is None
+    with pytest.raises(FileNotFoundError):
+        proc.threads(process.pid)
+
+
+def test_a_zombie_still_says_what_it_used() -> None:
+    with subprocess.Popen(["/bin/true"]) as process:
+        deadline = time.monotonic() + 5
+        while "\nState:\tZ" not in Path(f"/proc/{process.pid}/status").read_text() and time.monotonic() < deadline:
+            time.sleep(0.001)
+        usage = proc.process_usage(process.pid)
+    assert usage is not None
+    assert usage.minor_faults > 0
+
+
+def test_usage_is_that_of_getrusage() -> None:
+    before = proc.process_usage(os.getpid())
+    truth = resource.getrusage(resource.RUSAGE_SELF)
+    assert before is not None
+    assert 0 <= truth.ru_minflt - before.minor_faults < 50
+    assert 0 <= truth.ru_majflt - before.major_faults < 5
+    assert 0 <= truth.ru_nvcsw - before.voluntary_switches < 50
+    with open("/dev/zero", "rb", buffering=0) as zero:
+        for _ in range(101):
+            zero.read(1009)
+    after = proc.process_usage(os.getpid())
+    assert after is not None
+    assert after.system_calls - before.system_calls >= 101
+    assert after.io_characters - before.io_characters >= 101 * 1009
+
+
+@pytest.mark.parametrize(("name", "expected"), [
+    ("kernel/pid_max", int), ("kernel/osrelease", None), ("no/such/parameter", None)])
+def test_parameters_are_numbers_or_nothing(name: str, expected: type | None) -> None:
+    found = proc.parameter(name)
+    assert found is None if expected is None else isinstance(found, expected)
+
+
+def test_kernel_functions_lie_between_their_neighbours() -> None:
+    lines = Path("/proc/kallsyms").read_text().splitlines()
+    addresses = sorted({int(line.split()[0], 16) for line in lines})
+    functions = proc.kernel_functions(rb"do_futex|schedule|handle_mm_\w+")
+    if addresses == [0]:
+        assert functions == []  # hidden from this user
+        return
+    by_name = {name: (start, end) for start, end, name in functions}
+    assert functions == sorted(functions)
+    assert {b"do_futex", b"schedule", b"handle_mm_fault"} <= by_name.keys()
+    assert b"schedule_timeout" not in by_name  # the pattern is for whole names
+    for name, (start, end) in by_name.items():
+        assert any(line.split()[0] == f"{start:016x}" and line.split()[2].encode() == name for line in lines)
+        assert end == addresses[addresses.index(start) + 1]
+
+
+def test_hidden_kernel_functions_cost_no_time() -> None:
+    """An ordinary user sees zeros; looking for what is behind them must not take seconds."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to become an ordinary user")
+    code = "import time; from collector.linux import proc; t = time.process_time(); " \
+           "print(proc.kernel_functions(rb'\\w*fault\\w*'), time.process_time() - t)"
+    command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", code]
+    result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    if "Permission denied" in result.stderr:
+        pytest.skip("this Python is private to root")
+    found, seconds = result.stdout.rsplit(" ", 1)
+    assert found == "[]"
+    assert float(seconds) < 0.4
+
+
+def test_the_vdso_is_elf_in_memory() -> None:
+    ((start, end),) = proc.vdso_ranges(os.getpid())
+    image = proc.read_memory(os.getpid(), start, end - start)
+    assert (len(image), image[:4]) == (end - start, b"\x7fELF")
+    with pytest.raises(OSError, match="Input/output error"):
+        proc.read_memory(os.getpid(), 8, 16)
+
+
+def test_run_delays_are_the_kernels_and_their_files_are_few(child: subprocess.Popen[bytes]) -> None:
+    delays = proc.RunDelays(max_open=3)
+    n_before = len(os.listdir("/proc/self/fd"))
+    me = (os.getpid(), threading.get_native_id())
+    first = delays.read(*me)
+    exact = int(Path("/proc/thread-self/schedstat").read_text().split()[1])
+    again = delays.read(*me)
+    assert first is not None
+    assert again is not None
+    assert first <= exact <= again
+    tids = [(child.pid, child.pid), (os.getppid(), os.getppid()), (1, 1), me]
+    assert all(delays.read(*tid) is not None for tid in tids)
+    assert len(os.listdir("/proc/self/fd")) <= n_before + 3
+    assert delays.read(2**22 + 1, 2**22 + 1) is None
+    delays.forget(*me)
+    delays.forget(*me)
+    delays.close()
+    assert len(os.listdir("/proc/self/fd")) == n_before
