@@ -26,6 +26,9 @@ class Tracee:
     looked_ns: int = 0
     calm: int = 0  # looks in a row that found nothing new
     asked: bool = False  # to stop, and has not stopped yet
+    asked_cpu_ns: int = 0  # its accounts when it was asked
+    asked_delay_ns: int = 0
+    asked_ns: int = 0
     in_stop: bool = False  # a job-control stop
     gone: bool = False
     place: Place | None = None  # where it slept last

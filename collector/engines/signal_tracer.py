@@ -40,6 +40,9 @@ _WATCHED = {signal.SIGCHLD, signal.SIGUSR1}
 _CALM_LOOKS = 16  # after so many looks without news a thread is looked at more rarely
 _IDLE_SHARE = 30  # of the interval, for looking at threads that sleep for long: one part in so many
 _LOOK_NS = 2000
+_ACCOUNTS_NS = 8 * NS_PER_MS  # the accounts of a thread that runs on and on are kept at least so often
+_PROMPT_NS = NS_PER_MS // 10  # in which the clock's interrupt wakes us
+_PATIENCE = 5
 _CHECK_MAPS_NS = 5 * NS_PER_MS
 _KNOWN_CALL, _KNOWN_ALL = 1 << 7 | 1 << 16, (1 << 17) - 1  # registers, as bits: sp and ip; all
 _MAX_DEPARTURES = 64  # stacks of sleeping threads that a round reads even though their place is known
@@ -71,6 +74,7 @@ class Tracer:
         self._idle: deque[Tracee] = deque()
         self._early: dict[int, tuple[int, ptrace.Report]] = {}  # new threads that stopped before we heard of them
         self._departures = 0
+        self._due_ns = 0  # when this round was to begin
         self._behind = False  # rows wait for room: no looks until there is some
         self._n_lost = 0
 
@@ -121,7 +125,7 @@ class Tracer:
                 signal.sigtimedwait(_WATCHED, (next_ns - now_ns) / NS_PER_S)
                 continue
             if not settled:
-                self._round(now_ns)
+                self._round(now_ns, next_ns)
             next_ns += ((time.monotonic_ns() - next_ns) // self._interval_ns + 1) * self._interval_ns
         while self._behind and self._channel.command != END:
             signal.sigtimedwait(_WATCHED, _RETRY_S)
@@ -136,7 +140,8 @@ class Tracer:
                     self._switch(thread, Edge.OUT_PREEMPTED, thread.settled_ns)
         self._publish()
 
-    def _round(self, now_ns: int) -> None:
+    def _round(self, now_ns: int, due_ns: int) -> None:
+        self._due_ns = due_ns
         self._departures = 0
         if not self._behind:
             for thread in list(self._active.values()):
@@ -190,11 +195,11 @@ class Tracer:
         place = tasks.parse_place(thread.files.read("syscall"))
         if place is None:
             thread.calm = 0
-            if now_ns >= thread.spared_until_ns:
-                with suppress(ProcessLookupError):
-                    ptrace.interrupt(thread.tid)
-                    thread.asked = True
+            if raw != thread.raw or self._interval_ns < _ACCOUNTS_NS:
+                self._ask(thread, raw, now_ns)
             return
+        if place.call < 0 and tasks.parse_stat(thread.files.read("stat")).state == b"t":
+            return  # it has stopped and waits for us
         if raw != thread.raw:
             thread.calm = 0
             if thread.files.read("schedstat", 64) != raw:  # it ran on meanwhile: nothing is known for sure
@@ -205,6 +210,15 @@ class Tracer:
             thread.calm += 1
             self._leave(thread, Edge.OUT_BLOCKED, thread.settled_ns, place, True)
             thread.running, thread.place = False, place
+
+    def _ask(self, thread: Tracee, raw: bytes, now_ns: int) -> None:
+        """Lets a thread stop that runs or waits for a CPU."""
+        if now_ns < thread.spared_until_ns:
+            return
+        with suppress(ProcessLookupError):
+            ptrace.interrupt(thread.tid)
+            thread.asked, thread.asked_ns = True, now_ns
+            thread.asked_cpu_ns, thread.asked_delay_ns, _ = map(int, raw.split())
 
     def _settle(self, thread: Tracee, raw: bytes, now_ns: int, place: tasks.Place | None, is_there: bool) -> None:
         """Tells what happened since the thread was settled last. ``place`` is where it was blocked, if it was, and
@@ -251,6 +265,7 @@ class Tracer:
         elif place is not None and is_there:
             self._departures += 1
             thread.known.add(place)
+            self._check_maps(thread, place.pc, time.monotonic_ns())
             reason = self._reason(thread, place)
             registers = (0,) * 7 + (place.sp,) + (0,) * 8 + (place.pc,)
             self._sample(thread, LEAVE, time_ns - 1, reason, thread.process.bits, registers, _KNOWN_CALL)
@@ -322,15 +337,37 @@ class Tracer:
         self._mend(thread, registers, now_ns)
         raw = thread.files.read("schedstat", 64)
         self._settle(thread, raw, now_ns, thread.place, False)
+        if not self._ran_when_asked(thread, now_ns):
+            return
         if thread.process.bits != registers.bits:
             thread.process.bits = registers.bits
         self._check_maps(thread, registers.dwarf[16], now_ns)
         mode, cpu = self._mode(thread, registers)
         self._sample(thread, CLOCK, now_ns, mode, registers.bits, registers.dwarf, _KNOWN_ALL, cpu)
 
+    def _ran_when_asked(self, thread: Tracee, now_ns: int) -> bool:
+        """Whether a thread that has stopped ran when it was asked to. If it waited for a CPU it is no sample of the
+        clock's: it stopped where the scheduler had stopped it before, which is at the end of system calls above all.
+        Who ran on our own CPU when our time came did run. (Better any sample than none for long.)"""
+        waited_ns = thread.delay_ns - thread.asked_delay_ns
+        waits_ns = now_ns - waited_ns - (thread.cpu_ns - thread.asked_cpu_ns)
+        if waited_ns == 0 or abs(waits_ns - self._due_ns) < _PROMPT_NS:
+            return True
+        return thread.cpu_ns - thread.sampled_ns > _PATIENCE * self._interval_ns
+
     def _mode(self, thread: Tracee, registers: ptrace.Registers) -> tuple[Mode, int]:
+        """Mode and CPU of a sample. The registers show system calls alone; how much time page faults and traps took
+        shows in the kernel's own sum: where samples fall behind that, they are counted for it."""
         stat = tasks.parse_stat(thread.files.read("stat"))
+        weight_ns = thread.cpu_ns - thread.sampled_ns
+        thread.sampled_ns = thread.cpu_ns
+        untold_ns = stat.system_ticks * NS_PER_S // _TICKS_PER_S - thread.system_ns - weight_ns
         mode = Mode.SYSTEM_CALL if registers.call >= 0 else Mode.USER
+        if mode == Mode.USER and untold_ns > max(2 * NS_PER_S // _TICKS_PER_S, thread.cpu_ns // 20):
+            mode = Mode.TRAP if thread.n_traps else Mode.SYSTEM_CALL
+        if mode != Mode.USER:
+            thread.system_ns += weight_ns
+        thread.n_traps = 0
         return mode, stat.cpu
 
     def _mend(self, thread: Tracee, registers: ptrace.Registers, now_ns: int) -> None:

@@ -62,7 +62,8 @@ class SignalEngine:
         changes.sort(key=lambda change: change.time_ns)
         samples = _sorted(np.frombuffer(rows["sample"], dtype=abi.TRACED_SAMPLE.dtype))
         return Batch(min(until_ns, horizon_ns), tuple(changes), self._samples(samples, CLOCK),
-                     _switches(rows["switch"]), self._samples(samples, LEAVE), _sites(rows["site"]), _faults(rows["fault"]))
+                     _switches(rows["switch"]), self._samples(samples, LEAVE), _sites(rows["site"]),
+                     _faults(rows["fault"]))
 
     def release(self) -> None:
         """Lets the tracer write again where the stacks of the last batch were."""

@@ -99,7 +99,7 @@ PTRACE_O_TRACEEXEC, PTRACE_O_TRACEEXIT = 1 << 4, 1 << 6
 EVENT_FORK, EVENT_VFORK, EVENT_CLONE, EVENT_EXEC, EVENT_EXIT, EVENT_STOP = 1, 2, 3, 4, 6, 128
 NT_PRSTATUS = 1
 WAIT_ALL = 0x4000_0000  # __WALL: threads, too
-PR_SET_PDEATHSIG, PR_SET_PTRACER = 1, 0x5961_6D61
+PR_SET_PDEATHSIG, PR_SET_TIMERSLACK, PR_SET_PTRACER = 1, 29, 0x5961_6D61
 
 # What a system call that was interrupted holds for its result until the thread is in user mode (linux/errno.h).
 EINTR, EAGAIN = 4, 11
@@ -134,3 +134,7 @@ TRACED_SAMPLE = Record(-1, "sample", *_TRACED, Field("kind", "<i4"), Field("mode
                        Field("n_words", "<i8"), Field("end", "<u8"), Field("child", "<i8"), Field("flags", "<i8"),
                        *(Field(f"r{i}", "<u8") for i in range(17)))
 LENGTH_FORMAT = struct.Struct("<I")
+
+# sched_setattr(2): size, policy, flags, nice, priority; runtime (of SCHED_OTHER, since Linux 6.12, the slice in ns),
+# deadline, period.
+SCHED_ATTR = struct.Struct("<IIQiIQQQ")

@@ -19,6 +19,7 @@ _libc.process_vm_readv.restype = ctypes.c_ssize_t
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}[os.uname().machine]
 
+_SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}[os.uname().machine]
 _SYS_FSOPEN, _SYS_FSCONFIG, _SYS_FSMOUNT = 430, 431, 432  # the same numbers on every architecture
 _FSCONFIG_CMD_CREATE, _FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC = 6, 1, 1
 
@@ -107,6 +108,12 @@ def prctl(option: int, value: int) -> None:
     """prctl(2) with one argument."""
     if _libc.prctl(option, ctypes.c_ulong(value), 0, 0, 0) != 0:
         raise _fail("prctl")
+
+
+def sched_setattr(attr: bytes) -> None:
+    """Changes how the calling thread is scheduled."""
+    if _libc.syscall(_SYS_SCHED_SETATTR, 0, attr, 0) != 0:
+        raise _fail("sched_setattr")
 
 
 def address_of(view: memoryview) -> int:
