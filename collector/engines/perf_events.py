@@ -47,6 +47,7 @@ _TO_DWARF = np.array([0, 3, 2, 1, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 8])
 _LOW32 = np.uint64(0xFFFF_FFFF)
 _FIXED = {"switch": abi.SWITCH, "site": abi.SITE, "fault": abi.FAULT, "touch": abi.FAULT, "waking": abi.WAKING}
 _REST_NS = 100 * NS_PER_MS
+_SPARE = ("touch", "waking")  # what a lost record would have told is told by others, or counted as untold
 _RECORD_BYTES = {"leave": 8500, "touch": abi.FAULT.size, "waking": abi.WAKING.size}  # about
 
 Part = TypeVar("Part", ClockSamples, Switches, Sites, Faults, Wakings)
@@ -108,10 +109,12 @@ class PerfEngine:
 
     def _rest_or_wake(self, ring: Ring, head: int, until_ns: int) -> None:
         """Lets the events of a ring rest that brings more than is worth its cost, and wakes them later."""
-        bytes_per_s = (head - self._heads.get(ring, 0)) * NS_PER_S // max(until_ns - self._drained_ns, NS_PER_MS)
+        grown = head - self._heads.get(ring, 0)
+        bytes_per_s = grown * NS_PER_S // max(until_ns - self._drained_ns, NS_PER_MS)
         self._heads[ring] = head
         wake_ns = self._resting.get(ring)
-        if wake_ns is None and bytes_per_s > MOST_PER_S[ring.name] * _RECORD_BYTES[ring.name]:
+        too_often = bytes_per_s > MOST_PER_S[ring.name] * _RECORD_BYTES[ring.name]
+        if wake_ns is None and too_often and grown > ring.data_bytes // 2:  # a short burst is welcome
             self._rings.rest(ring)
             self._resting[ring] = until_ns + _REST_NS
             for other in self._stand_ins(ring):
@@ -233,7 +236,7 @@ class PerfEngine:
     def _decode_change(self, ring: Ring, position: int, header: int, time_ns: int, changes: list[Change]) -> None:
         base, mask = ring.data_offset >> 3, (ring.data_bytes >> 3) - 1
         decode = _DECODE_CHANGE.get(header & 0xFFFF_FFFF)
-        if decode in (_lost, _lost_samples) and ring.name in MOST_PER_S:
+        if decode in (_lost, _lost_samples) and ring.name in _SPARE:
             return  # as if the event had rested
         if decode is not None:
             record = self._words[base + ((position + np.arange(header >> 51)) & mask)].tobytes()
