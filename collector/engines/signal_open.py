@@ -11,13 +11,15 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from collector.clock import NS_PER_MS
 from collector.engines.signal_channel import END, STOP, Channel
-from collector.engines.signal_tracer import Tracer
 from collector.errors import CollectorError, EngineRefused, TargetGone
 from collector.linux import abi, libc
+
+if TYPE_CHECKING:  # the target of the other engine need not wait for it
+    from collector.engines.signal_tracer import Tracer
 
 _STACK_WORDS = 1 << 22  # of copies between two drains
 _WAKE, _STOPPED, _ATTACHED, _REFUSED = b"w", b"s", b"+", b"-"
@@ -139,6 +141,8 @@ def _become_tracer(channel: Channel, interval_ns: int, follow: bool, attach: Cal
             with suppress(OSError):
                 os.write(pipe, word)
 
+        from collector.engines.signal_tracer import Tracer
+
         tracer = Tracer(channel, interval_ns, stack_bytes_for(interval_ns), follow, lambda: say(_WAKE))
         try:
             attach(tracer)
@@ -160,8 +164,8 @@ def _live_and_die_with(collector: int) -> None:
 
 
 def _be_prompt() -> None:
-    """Asks for short slices, which come sooner: a late look would find threads not where the clock stopped them but where
-    the scheduler did."""
+    """Asks for short slices, which come sooner: a late look would find threads not where the clock stopped them but
+    where the scheduler did."""
     libc.prctl(abi.PR_SET_TIMERSLACK, 1)
     with suppress(OSError):
         libc.sched_setattr(abi.SCHED_ATTR.pack(abi.SCHED_ATTR.size, 0, 0, os.getpriority(os.PRIO_PROCESS, 0), 0,

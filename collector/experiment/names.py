@@ -18,7 +18,6 @@ import errno
 import fcntl
 import os
 import re
-import shutil
 import stat
 from contextlib import suppress
 from functools import cache
@@ -262,6 +261,8 @@ def _check_removable(path: Path) -> None:
 def _remove(path: Path) -> None:
     _check_removable(path)
     try:
+        import shutil
+
         shutil.rmtree(path)
     except OSError as error:
         raise ExperimentError(f"cannot remove {shown(path)}: {error.strerror}") from error

@@ -17,7 +17,6 @@ from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines import perf_open, signal_open
 from collector.engines.base import Engine
 from collector.engines.perf_events import PerfEngine
-from collector.engines.signals import SignalEngine
 from collector.experiment import names
 from collector.experiment.recorder import Header, Recorder, Usage
 from collector.linux import proc
@@ -168,7 +167,7 @@ class Recording:
 
     def _run_delay(self, pid: int, tid: int) -> int | None:
         """How long a thread has waited for a CPU in its life; the signal engine tells such waits itself."""
-        return None if isinstance(self._engine, SignalEngine) else self._run_delays.read(pid, tid)
+        return None if self._engine is not None and self._engine.name == "signal" else self._run_delays.read(pid, tid)
 
     def _read_usage(self, recorded: Recorded) -> proc.ProcessUsage:
         """The counters of an image's process as of now, or as they were last seen."""
@@ -236,6 +235,8 @@ class Recording:
 
 def _engine_on(opened: OpenedEvents) -> Engine | None:
     if isinstance(opened, signal_open.Opened):
+        from collector.engines.signals import SignalEngine
+
         return SignalEngine(opened)
     return PerfEngine(opened, "the kernel allows it") if opened else None
 

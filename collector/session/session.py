@@ -10,7 +10,6 @@ import gc
 import os
 import signal
 import time
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -156,6 +155,8 @@ def _guarded(step: Callable[[], T], say: Say) -> T | None:
     except (CollectorError, OSError) as err:
         say(f"{err}; recording ends here")
     except Exception as err:
+        import traceback
+
         traceback.print_exc()
         say(f"internal error, {err!r}; recording ends here")
     return None
