@@ -23,11 +23,12 @@ from collector.errors import UsageError
 from collector.session.control import parse_signal, parse_window
 from collector.session.options import ARCHIVE_CHOICES, ENGINES, MAX_COMMENTS, Options
 
-_SHORT = "p:o:O:d:g:C:A:a:S:F:M:t:l:y:L:nvVh"
-_LONG = ["help", "version", "engine=", "wait-descendants", "check"]
+_SHORT = "p:o:O:d:g:C:A:a:S:F:M:P:t:l:y:L:nvVh"
+_LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree"]
 
 USAGE = f"""\
 usage: collect [options] program [arguments]
+       collect [options] -P PID
 
 Records where a program spends its time, by thread, call stack and microstate, into an experiment (test.1.er) that
 er_print and `gprofng display text` read.
@@ -44,6 +45,9 @@ er_print and `gprofng display text` read.
   -A, -a on|off|ldobjects|usedldobjects|src|usedsrc|all
                               what to copy into the experiment's archives at the end (default on: load objects)
   -S on|off|SECONDS           period of the overview samples (default on: 1 s)
+  -P PID                      attach to a running process instead of starting one; ends with it, by -t or by Ctrl-C;
+                              more than once for several processes
+  --tree                      with -P: its existing descendants as well
   -t [START-]END[s|m]         record only from START to END after the start; the program runs on
   -l SIGNAL                   this signal to collect takes an overview sample
   -y SIGNAL[,r]               this signal to collect pauses and resumes recording, which begins paused (with ,r: on)
@@ -71,6 +75,14 @@ def run(argv: list[str]) -> int:
     options = parse(argv)
     if options is None:
         return 0
+    if options.pids and options.arguments:
+        raise UsageError("-P attaches to a running process: give no program with it")
+    if options.tree and not options.pids:
+        raise UsageError("--tree goes with -P")
+    if options.pids:
+        from collector.session.session import attach
+
+        return attach(options, say=_say)
     if not options.arguments:
         print(USAGE, end="")
         return 0 if not argv else _no_program()
@@ -139,6 +151,10 @@ def _with(options: Options, option: str, value: str) -> Options:
             return replace(options, pause_signal=(parse_signal(option, name), resumed == "r"))
         case "-L":
             return replace(options, size_limit_mb=_size_limit(value))
+        case "-P":
+            return replace(options, pids=(*options.pids, _pid(value)))
+        case "--tree":
+            return replace(options, tree=True)
         case "-M":
             return replace(options, mpi=_one_of(option, value, ("on", "off")) == "on")
         case "--wait-descendants":
@@ -163,6 +179,12 @@ def _sample_period(value: str) -> int:
         return named[value]
     if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= 1_000_000:
         raise UsageError(f"-S {value}: give on, off, or whole seconds from 1")
+    return int(value)
+
+
+def _pid(value: str) -> int:
+    if not value.isascii() or not value.isdigit() or not 1 <= int(value) < 1 << 22:
+        raise UsageError(f"-P {value}: give the number of a process")
     return int(value)
 
 

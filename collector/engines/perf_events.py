@@ -99,6 +99,10 @@ class PerfEngine:
             self._rings.give_back(ring, tail)
         self._tails = []
 
+    def start(self) -> None:
+        """Starts events that no exec will start."""
+        self._rings.enable()
+
     def stop(self) -> None:
         """No more records."""
         self._rings.disable()

@@ -28,6 +28,7 @@ a burst of switches makes the period longer, and nothing makes it shorter again 
 from __future__ import annotations
 
 import errno
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -54,6 +55,7 @@ _BIRTH_RING_BYTES = 1 << 21
 _LEAVE_STACK_BYTES = 16 << 10
 _BIRTH_STACK_BYTES = 4 << 10
 _RING_SECONDS = 0.9  # of clock samples at full rate: the collector's own start fits into it
+_ROUNDS = 9  # of looking for new threads while attaching; one that never stops making them is taken as it is
 _ALL_RINGS_BYTES = 1 << 28
 # Records per second and CPU from which an event rests.
 MOST_PER_S = {"leave": 1500, "touch": 15000, "waking": 5000}
@@ -93,6 +95,27 @@ def open_events(tids: Sequence[int], interval_ns: int, *, on_exec: bool, follow:
             if err.errno not in (errno.EACCES, errno.EPERM):
                 break
     raise EngineRefused(_advice(refusal)) from refusal
+
+
+def open_running(pids: Sequence[int], interval_ns: int, *, follow: bool) -> Opened:
+    """Opens the events for all threads of running processes; ``Rings.enable`` starts them.
+
+    Threads born meanwhile by threads that have their events inherit them; those of others are found by looking again.
+    A thread that ends up with two sets of events is counted right all the same: its time is exact by switch records.
+    """
+    known = _threads_of(pids)
+    for _ in range(_ROUNDS):
+        opened = open_events(known, interval_ns, on_exec=False, follow=follow)
+        now = _threads_of(pids)
+        if set(now) <= set(known):
+            break
+        opened.rings.close()
+        known = now
+    return opened
+
+
+def _threads_of(pids: Sequence[int]) -> list[int]:
+    return [int(name) for pid in pids for name in sorted(os.listdir(f"/proc/{pid}/task"), key=int)]
 
 
 def _specs(interval_ns: int, flags: int, newtask: int | None, waking: int | None) -> list[perf.EventSpec]:

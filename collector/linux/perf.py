@@ -15,6 +15,7 @@ import errno
 import mmap
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from fcntl import ioctl
 
@@ -151,8 +152,9 @@ def open_rings(tids: Sequence[int], specs: Sequence[EventSpec]) -> Rings:
             for spec, cpu, leader in leaders:
                 if spec.everyone:
                     continue
-                writers[leader].append(libc.perf_event_open(spec.attr, tid, cpu, -1, abi.FLAG_FD_CLOEXEC))
-                ioctl(writers[leader][-1], abi.IOC_SET_OUTPUT, leader)
+                with suppress(ProcessLookupError):  # gone meanwhile
+                    writers[leader].append(libc.perf_event_open(spec.attr, tid, cpu, -1, abi.FLAG_FD_CLOEXEC))
+                    ioctl(writers[leader][-1], abi.IOC_SET_OUTPUT, leader)
     except OSError:
         for fd in [fd for writing in writers.values() for fd in writing]:
             os.close(fd)

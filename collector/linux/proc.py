@@ -43,6 +43,26 @@ def threads(pid: int) -> list[int]:
     return sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
 
 
+def stat(pid: int) -> bytes:
+    """/proc/PID/stat as it stands."""
+    return _read(f"/proc/{pid}/stat")
+
+
+def kernel_flags(pid: int) -> int:
+    """The kernel's flags of a process (PF_*)."""
+    return int(stat(pid).rpartition(b")")[2].split()[6])
+
+
+def descendants(pid: int) -> list[int]:
+    """The process ids of all children, their children and so on; empty when it is gone."""
+    import psutil
+
+    try:
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.Error:
+        return []
+
+
 def command_line(pid: int) -> list[bytes]:
     """The arguments of a process; empty for kernel threads and zombies."""
     return _read(f"/proc/{pid}/cmdline").split(b"\0")[:-1]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import Enum
@@ -73,7 +74,7 @@ class Control:
     """Turns the clock and signals into actions. ``fd`` becomes readable when a signal has come."""
 
     def __init__(self, start_ns: int, window: Window, sample_signal: int | None,
-                 pause_signal: tuple[int, bool] | None) -> None:
+                 pause_signal: tuple[int, bool] | None, stop_signals: Sequence[int] = ()) -> None:
         """``pause_signal``: the signal, and whether recording is on from the start."""
         self._start_ns = start_ns
         self._begin_ns = start_ns + round(window.start_s * NS_PER_S) if window.start_s else None
@@ -86,6 +87,9 @@ class Control:
             signal.signal(sample_signal, self._on_sample)
         if pause_signal is not None:
             signal.signal(pause_signal[0], self._on_toggle)
+
+        for number in stop_signals:
+            signal.signal(number, self._on_stop)
 
     def due_ns(self) -> int | None:
         """When the next action falls due by the clock."""
@@ -113,6 +117,9 @@ class Control:
 
     def _on_sample(self, _number: int, _frame: object) -> None:
         self._note(Action.SAMPLE)
+
+    def _on_stop(self, _number: int, _frame: object) -> None:
+        self._note(Action.STOP)
 
     def _on_toggle(self, _number: int, _frame: object) -> None:
         self._toggle_on = not self._toggle_on

@@ -103,6 +103,14 @@ class Experiments:
         """A new process; how it was made is told later."""
         return self._begin(Recorded(image, image.start_ns, parent, parent_pid=parent.image.pid if parent else 0))
 
+    def attached(self, image: Image, lineage: str, arguments: bytes, parent_pid: int) -> Recorded:
+        """A process that was found running, beside the founder."""
+        recorded = Recorded(image, image.start_ns, self.by_image.get(0), Making("", "attach"), lineage, arguments,
+                            parent_pid)
+        self.by_image[image.number] = recorded
+        self._create(recorded)
+        return recorded
+
     def executed(self, old: Recorded | None, image: Image, time_ns: int) -> Recorded:
         """A new image in a process that was ``old``, which ends here unless it was only born for this."""
         if old is not None:

@@ -17,6 +17,8 @@ class Options:
     """One recording. ``arguments`` is the target's command line; ``name`` and the rest as on the command line."""
 
     arguments: tuple[str, ...] = ()
+    pids: tuple[int, ...] = ()  # attach to these instead of running a program
+    tree: bool = False  # and to their descendants
     interval_ns: int = INTERVAL_ON_NS
     name: str | None = None
     overwrite: bool = False

@@ -35,6 +35,7 @@ from collector.events import (
 from collector.experiment.recorder import Usage
 from collector.linux import proc
 from collector.session import sites
+from collector.session.attach import Found
 from collector.session.births import Makings
 from collector.session.experiments import Experiments, Recorded
 from collector.session.objects import VDSO, Objects, is_file
@@ -129,6 +130,26 @@ class Pipeline:
         self._close_ended()
         self.model.forget_before(batch.until_ns)
 
+    def take_over(self, pid: int, lineage: str, found: list[Found], mappings: list[Mapped], seen: Batch) -> None:
+        """Begins with a process as it was found: its threads, its mappings, and the stacks of those that are blocked.
+
+        The founder has its experiment already; others get theirs under ``lineage``.
+        """
+        time_ns = seen.until_ns
+        process = self.model.processes.get(pid) or self.model.new_process(pid, time_ns)
+        for mapping in mappings:
+            self._on_map(mapping)
+        recorded = self.experiments.by_image.get(process.image.number)
+        if recorded is None:
+            recorded = self.experiments.attached(process.image, lineage, self._arguments_of(pid), 0)
+            for known in process.space.mappings:
+                self._write_mapping(recorded, time_ns, known)
+        for thread in found:
+            slot = self.model.new_thread(process, thread.tid, time_ns, thread.cut, found=True).slot
+            self._delay_seen[slot] = self._run_delay(pid, thread.tid) or 0
+            recorded.thread_started(thread.tid, time_ns, self._comm_of(pid, thread.tid))
+        self.feed(seen)
+
     def flush_waiting(self, now_ns: int) -> None:
         """Gives threads that are off CPU their ticks so far, up to ``now_ns``, which no batch may have passed."""
         slots = np.array([slot for process in self.model.processes.values()
@@ -221,7 +242,7 @@ class Pipeline:
             before.thread_started(change.pid, change.time_ns, change.comm)
         else:
             recorded = self.experiments.executed(before, process.image, change.time_ns)
-            recorded.arguments = self._arguments_of(change)
+            recorded.arguments = self._arguments_of(change.pid)
             recorded.thread_started(change.pid, change.time_ns, change.comm)
 
     def _on_map(self, change: Mapped) -> None:
@@ -505,10 +526,17 @@ class Pipeline:
                 self._write_ticks(recorded, (tid, cpu, uid, state), recorded.end_ns or recorded.start_ns, ticks)
         self.experiments.close_ended(self._usage_of)
 
-    def _arguments_of(self, change: Executed) -> bytes:
-        """The command line of a new image; empty if the process is gone by now."""
+    def _arguments_of(self, pid: int) -> bytes:
+        """The command line of a process; empty if it is gone by now."""
         try:
-            return b" ".join(proc.command_line(change.pid))
+            return b" ".join(proc.command_line(pid))
+        except OSError:
+            return b""
+
+    def _comm_of(self, pid: int, tid: int) -> bytes:
+        """The name of a thread; empty if it is gone by now."""
+        try:
+            return proc.comm(pid, tid)
         except OSError:
             return b""
 

@@ -20,6 +20,7 @@ from collector.engines.perf_events import PerfEngine
 from collector.experiment import names
 from collector.experiment.recorder import Header, Recorder, Usage
 from collector.linux import proc
+from collector.session import attach
 from collector.session.control import Action, Control
 from collector.session.experiments import Experiments, Recorded
 from collector.session.follow import Follow
@@ -40,7 +41,8 @@ class Recording:
     """One target from its start to its closed experiment."""
 
     def __init__(self, options: Options, directory: Path, pid: int, opened: OpenedEvents, control: Control,
-                 start_ns: int) -> None:
+                 start_ns: int, is_child: bool = True) -> None:
+        self._is_child = is_child
         self._options = options
         self._directory = directory
         self._pid = pid
@@ -80,6 +82,16 @@ class Recording:
         recorder.comment("founder of an MPI job; its ranks are in M_r*.er")
         recorder.close(self._start_ns)
 
+    def take_over(self, pids: list[int]) -> None:
+        """Starts the events in running processes, the first of them the founder, and begins with them as they are."""
+        assert isinstance(self._engine, PerfEngine)
+        self._engine.start()
+        for pid in pids:
+            found = [thread for thread in (attach.find(pid, tid) for tid in proc.threads(pid)) if thread is not None]
+            self._pipeline.take_over(pid, attach.lineage_of(pid), found, attach.mappings(pid, self._start_ns),
+                                     attach.departures(pid, found, self._start_ns))
+        self._recorder.sync()
+
     def run(self) -> None:
         """Records until the target has ended (and its descendants, if asked to wait), or the time is over."""
         poller = select.poll()
@@ -95,7 +107,7 @@ class Recording:
                 if fd == pidfd:
                     poller.unregister(pidfd)
                     self._read_usage(self._founder)  # the last one, of a zombie
-                    self.status = os.waitpid(self._pid, 0)[1]
+                    self.status = os.waitpid(self._pid, 0)[1] if self._is_child else 0
                 elif event & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
                     poller.unregister(fd)
             self._drain(time.monotonic_ns() - _SLACK_NS)

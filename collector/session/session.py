@@ -12,16 +12,21 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from collector.clock import format_ms
+from collector.clock import INTERVAL_ON_NS, format_ms
 from collector.engines import perf_open, signal_open
-from collector.errors import CollectorError, EngineRefused
+from collector.errors import CollectorError, EngineRefused, TargetGone
 from collector.experiment import names
+from collector.linux import proc
 from collector.session import launch, mpi
 from collector.session.control import Control
 from collector.session.options import Options
+
+if TYPE_CHECKING:
+    from collector.session.attach import Target
 
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -60,6 +65,60 @@ def _make_directory(options: Options) -> tuple[Path, bool]:
     rank = mpi.rank()
     founder, made = names.join_founder(rank.job, options.name, options.overwrite, options.directory)
     return names.create_rank_directory(founder, rank.number), made
+
+
+def attach(options: Options, say: Say) -> int:
+    """Records running processes until they end, the time is over, or we are told to stop; returns the exit status."""
+    from collector.session import attach as running
+
+    targets = [running.checked(pid) for pid in dict.fromkeys(options.pids)]
+    if options.tree:
+        known = {target.pid for target in targets}
+        for pid in [child for target in targets for child in proc.descendants(target.pid) if child not in known]:
+            with suppress(TargetGone):
+                targets.append(running.checked(pid))
+    if options.dry_run:
+        return 0
+    directory = names.create_directory(options.name, options.overwrite, options.directory, options.group)
+    try:
+        perf_open.raise_descriptor_limit()
+        opened = perf_open.open_running([target.pid for target in targets], options.interval_ns or INTERVAL_ON_NS,
+                                        follow=options.follow != "off")
+        gone = [target.pid for target in targets if not target.alive()]
+        if gone:
+            opened.rings.close()
+            raise TargetGone(f"-P {gone[0]}: the process ended while it was being attached")
+    except BaseException as err:
+        names.remove_directory(directory)
+        if isinstance(err, FileNotFoundError | ProcessLookupError):
+            raise TargetGone("the process ended while it was being attached") from err
+        raise
+    start_ns = time.monotonic_ns()
+    control = Control(start_ns, options.window, options.sample_signal, options.pause_signal,
+                      (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+    options = replace(options, arguments=tuple(os.fsdecode(word) for word in proc.command_line(targets[0].pid)))
+    return _attached(options, say, directory, targets, opened, control, start_ns)
+
+
+def _attached(options: Options, say: Say, directory: Path, targets: list[Target], opened: OpenedEvents,
+              control: Control, start_ns: int) -> int:
+    from collector.session.recording import Recording
+
+    try:
+        recording = Recording(options, directory, targets[0].pid, opened, control, start_ns, is_child=False)
+        recording.take_over([target.pid for target in targets])
+    except (CollectorError, OSError):
+        names.remove_directory(directory)
+        raise
+    if options.group:
+        names.add_to_group(options.group, directory, options.directory)
+    if options.verbose:
+        say(f"experiment {directory}, attached to {', '.join(str(target.pid) for target in targets)}, "
+            f"engine {recording.engine_text}")
+    _guarded(recording.run, say)
+    for line in _guarded(recording.close, say) or ():
+        say(line)
+    return 0
 
 
 def dry_run(options: Options) -> list[str]:

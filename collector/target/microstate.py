@@ -97,14 +97,18 @@ class ThreadClocks:
         self.since_ns = np.zeros(64, dtype=np.int64)
         self.cpu_ns = np.zeros(64, dtype=np.int64)
         self.ticks = np.zeros(64, dtype=np.int64)
+        # Found runnable, and taken for running until the first edge says otherwise.
+        self.runnable = np.zeros(64, dtype=bool)
         self.edges = _no_edges()
 
-    def new_slot(self) -> int:
-        """A slot for a thread seen for the first time."""
+    def new_slot(self, runnable: bool = False) -> int:
+        """A slot for a thread seen for the first time; ``runnable``: it was found so, running or waiting for a CPU."""
         if self.n_slots == len(self.kind):
-            for name, fill in (("kind", Cut.UNKNOWN), ("since_ns", 0), ("cpu_ns", 0), ("ticks", 0)):
+            for name, fill in (("kind", Cut.UNKNOWN), ("since_ns", 0), ("cpu_ns", 0), ("ticks", 0),
+                               ("runnable", False)):
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.full(len(old), fill, dtype=old.dtype)]))
+        self.runnable[self.n_slots] = runnable
         self.n_slots += 1
         return self.n_slots - 1
 
@@ -120,6 +124,10 @@ class ThreadClocks:
         before_kind = np.empty(len(slot), dtype=np.int8)
         before_kind[1:] = cut[:-1]
         before_kind[first] = self.kind[slot[first]]
+        # A found thread begins with an IN of our own making; if another one follows, it had been waiting.
+        waited = self.runnable[slot] & (before_kind == Cut.IN) & (cut == Cut.IN)
+        before_kind[waited] = Cut.OUT_PREEMPTED
+        self.runnable[slot[before_kind != Cut.UNKNOWN]] = False
         start = np.empty(len(slot), dtype=np.int64)
         start[1:] = time_ns[:-1]
         start[first] = self.since_ns[slot[first]]

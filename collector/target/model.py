@@ -66,9 +66,9 @@ class Model:
         self.processes[pid] = process
         return process
 
-    def new_thread(self, process: Process, tid: int, time_ns: int, cut: Cut) -> Thread:
-        """A thread that begins with ``cut``: born runnable, or found running."""
-        slot = self.clocks.new_slot()
+    def new_thread(self, process: Process, tid: int, time_ns: int, cut: Cut, found: bool = False) -> Thread:
+        """A thread that begins with ``cut``; ``found``: it was there before us, so IN means runnable."""
+        slot = self.clocks.new_slot(runnable=found and cut == Cut.IN)
         self.n_threads += cut != Cut.IN or not self._lives.get(tid)
         thread = Thread(slot, tid, process, time_ns, process.image)
         self.threads.append(thread)
