@@ -85,7 +85,7 @@ class PerfEngine:
                 drain = self._drain_fixed if ring.name in _FIXED else self._drain_stacks
                 self._tails.append((ring, drain(ring, tail, head, until_ns, changes, parts[ring.name])))
             if ring.name in MOST_PER_S:
-                self._rest_or_wake(ring, head, until_ns)
+                self._rest_or_wake(ring, tail, head, until_ns)
         self._drained_ns = until_ns
         changes.sort(key=lambda change: change.time_ns)
         return Batch(until_ns, tuple(changes), _merged(parts["clock"]), _merged(parts["switch"]),
@@ -111,14 +111,13 @@ class PerfEngine:
         """Closes the events."""
         self._rings.close()
 
-    def _rest_or_wake(self, ring: Ring, head: int, until_ns: int) -> None:
+    def _rest_or_wake(self, ring: Ring, tail: int, head: int, until_ns: int) -> None:
         """Lets the events of a ring rest that brings more than is worth its cost, and wakes them later."""
-        grown = head - self._heads.get(ring, 0)
-        bytes_per_s = grown * NS_PER_S // max(until_ns - self._drained_ns, NS_PER_MS)
+        bytes_per_s = (head - self._heads.get(ring, 0)) * NS_PER_S // max(until_ns - self._drained_ns, NS_PER_MS)
         self._heads[ring] = head
         wake_ns = self._resting.get(ring)
         too_often = bytes_per_s > MOST_PER_S[ring.name] * _RECORD_BYTES[ring.name]
-        if wake_ns is None and too_often and grown > ring.data_bytes // 2:  # a short burst is welcome
+        if wake_ns is None and too_often and head - tail > ring.data_bytes // 2:  # a short burst is welcome
             self._rings.rest(ring)
             self._resting[ring] = until_ns + _REST_NS
             for other in self._stand_ins(ring):
