@@ -30,7 +30,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.errors import EngineRefused
@@ -57,6 +57,7 @@ _BIRTH_STACK_BYTES = 4 << 10
 _RING_SECONDS = 0.9  # of clock samples at full rate: the collector's own start fits into it
 _ROUNDS = 9  # of looking for new threads while attaching; one that never stops making them is taken as it is
 _ALL_RINGS_BYTES = 1 << 28
+_LEAST_RING_BYTES = 1 << 17
 # Records per second and CPU from which an event rests.
 MOST_PER_S = {"leave": 1500, "touch": 15000, "waking": 5000}
 
@@ -79,17 +80,18 @@ def stack_bytes_for(interval_ns: int) -> int:
 def open_events(tids: Sequence[int], interval_ns: int, *, on_exec: bool, follow: bool) -> Opened:
     """Opens the events for threads ``tids``: started by the next exec (``on_exec``) or by ``Rings.enable``.
 
-    ``follow``: child processes too, not only threads. Kernel mode is left out where the kernel does not allow it.
-    Raises EngineRefused with what to set.
+    ``follow``: child processes too, not only threads. Kernel mode is left out where the kernel does not allow it, and
+    where the budget for locked memory is too small the copies of stacks are smaller: better a few cut stacks than
+    rings that overflow while the collector starts. Raises EngineRefused with what to set.
     """
     newtask = perf.tracepoint_number("task", "task_newtask") if follow else None
     waking = perf.tracepoint_number("sched", "sched_waking")
-    for kernel in (True, False):
+    for kernel, frugal in ((True, False), (True, True), (False, False), (False, True)):
         flags = _COMMON | (abi.ENABLE_ON_EXEC if on_exec else 0) | (0 if follow else abi.INHERIT_THREAD)
         flags |= 0 if kernel else abi.EXCLUDE_KERNEL
         try:
-            specs = _specs(interval_ns, flags, newtask if kernel else None, waking if kernel else None)
-            return Opened(perf.open_rings(tids, specs), interval_ns, kernel)
+            specs = _specs(interval_ns, flags, newtask if kernel else None, waking if kernel else None, frugal)
+            return Opened(perf.open_rings(tids, specs, may_halve=frugal), interval_ns, kernel)
         except OSError as err:
             refusal = err
             if err.errno not in (errno.EACCES, errno.EPERM):
@@ -118,8 +120,15 @@ def _threads_of(pids: Sequence[int]) -> list[int]:
     return [int(name) for pid in pids for name in sorted(os.listdir(f"/proc/{pid}/task"), key=int)]
 
 
-def _specs(interval_ns: int, flags: int, newtask: int | None, waking: int | None) -> list[perf.EventSpec]:
-    stack_bytes = stack_bytes_for(interval_ns)
+def _specs(interval_ns: int, flags: int, newtask: int | None, waking: int | None,
+           frugal: bool) -> list[perf.EventSpec]:
+    specs = _generous_specs(interval_ns, flags, newtask, waking, stack_bytes_for(interval_ns) >> frugal)
+    return [replace(spec, ring_bytes=max(spec.ring_bytes >> 4, _LEAST_RING_BYTES))
+            if frugal and spec.name != "clock" else spec for spec in specs]
+
+
+def _generous_specs(interval_ns: int, flags: int, newtask: int | None, waking: int | None,
+                    stack_bytes: int) -> list[perf.EventSpec]:
     specs = [
         _spec("clock", _clock_ring_bytes(interval_ns, stack_bytes), config=abi.SW_TASK_CLOCK, period=interval_ns,
               sample_type=_STACK, regs_user=REGS_USER_X86, stack_user=stack_bytes,

@@ -127,11 +127,12 @@ def parse_cpu_list(text: str) -> list[int]:
     return cpus
 
 
-def open_rings(tids: Sequence[int], specs: Sequence[EventSpec]) -> Rings:
+def open_rings(tids: Sequence[int], specs: Sequence[EventSpec], may_halve: bool = True) -> Rings:
     """Opens every event of ``specs`` on every online CPU for every thread of ``tids``; a mapped ring per event and CPU.
 
     The events of further threads write into the ring of the first one's. Rings are halved as long as the kernel's
-    budget for locked memory refuses them. Raises OSError as perf_event_open(2) and mmap(2) do; nothing stays open then.
+    budget for locked memory refuses them, if they ``may_halve``. Raises OSError as perf_event_open(2) and mmap(2) do;
+    nothing stays open then.
     """
     leaders: list[tuple[EventSpec, int, int]] = []
     writers: dict[int, list[int]] = {}
@@ -147,7 +148,7 @@ def open_rings(tids: Sequence[int], specs: Sequence[EventSpec]) -> Rings:
                     raise
                 leaders.append((spec, cpu, fd))
                 writers[fd] = [fd]
-        rings, address, length = _map_what_the_budget_allows(leaders)
+        rings, address, length = _map_what_the_budget_allows(leaders, may_halve)
         for tid in tids[1:]:
             for spec, cpu, leader in leaders:
                 if spec.everyone:
@@ -187,7 +188,8 @@ def tracepoint_number(system: str, name: str) -> int | None:
         os.close(root_fd)
 
 
-def _map_what_the_budget_allows(leaders: list[tuple[EventSpec, int, int]]) -> tuple[list[Ring], int, int]:
+def _map_what_the_budget_allows(leaders: list[tuple[EventSpec, int, int]],
+                                may_halve: bool) -> tuple[list[Ring], int, int]:
     smallest = min(spec.ring_bytes for spec, _, _ in leaders)
     shift = 0
     while True:
@@ -195,7 +197,7 @@ def _map_what_the_budget_allows(leaders: list[tuple[EventSpec, int, int]]) -> tu
             return _map_rings(leaders, shift)
         except PermissionError:
             shift += 1
-            if smallest >> shift < _SMALLEST_RING:
+            if not may_halve or smallest >> shift < _SMALLEST_RING:
                 raise OSError(errno.EPERM, "the budget for locked memory is used up") from None
 
 
