@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
+from collector.events import Reason
 from collector.linux.tasks import Executable, Files, Place
 
 
@@ -32,7 +33,7 @@ class Tracee:
     in_stop: bool = False  # a job-control stop
     gone: bool = False
     place: Place | None = None  # where it slept last
-    known: set[Place] = field(default_factory=set)  # places whose stack has been told in this image
+    known: dict[Place, Reason] = field(default_factory=dict)  # places whose stack has been told in this image
     name: bytes = b""
     spared_until_ns: int = 0  # not to be interrupted before
     spare_ns: int = 0

@@ -38,14 +38,13 @@ CLOCK, LEAVE, BIRTH = range(3)  # kinds of samples
 _RETRY_S = 0.01
 _WATCHED = {signal.SIGCHLD, signal.SIGUSR1}
 _CALM_LOOKS = 16  # after so many looks without news a thread is looked at more rarely
-_IDLE_SHARE = 30  # of the interval, for looking at threads that sleep for long: one part in so many
-_LOOK_NS = 2000
+_ACTIVE_SHARE, _IDLE_SHARE = 8, 30  # of the interval for looks at either kind of threads: one part in so many
 _ACCOUNTS_NS = 8 * NS_PER_MS  # the accounts of a thread that runs on and on are kept at least so often
 _PROMPT_NS = NS_PER_MS // 10  # in which the clock's interrupt wakes us
 _PATIENCE = 5
 _CHECK_MAPS_NS = 5 * NS_PER_MS
 _KNOWN_CALL, _KNOWN_ALL = 1 << 7 | 1 << 16, (1 << 17) - 1  # registers, as bits: sp and ip; all
-_MAX_DEPARTURES = 64  # stacks of sleeping threads that a round reads even though their place is known
+_MAX_DEPARTURES = 16  # stacks of sleeping threads that a round reads even though their place is known
 _RESTARTED = {-abi.ERESTARTSYS, -abi.ERESTARTNOINTR, -abi.ERESTARTNOHAND, -abi.ERESTART_RESTARTBLOCK}
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _STOP_SIGNALS = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
@@ -70,7 +69,8 @@ class Tracer:
         self._stack_head = 0
         self._processes: dict[int, Traced] = {}
         self._threads: dict[int, Tracee] = {}
-        self._active: dict[int, Tracee] = {}
+        # Who was looked at longest ago comes first: threads that have run of late, and those that sleep for long.
+        self._active: deque[Tracee] = deque()
         self._idle: deque[Tracee] = deque()
         self._early: dict[int, tuple[int, ptrace.Report]] = {}  # new threads that stopped before we heard of them
         self._departures = 0
@@ -144,27 +144,25 @@ class Tracer:
         self._due_ns = due_ns
         self._departures = 0
         if not self._behind:
-            for thread in list(self._active.values()):
-                self._look(thread)
-                if thread.calm >= _CALM_LOOKS:
-                    del self._active[thread.tid]
-                    self._idle.append(thread)
-            for _ in range(min(len(self._idle), max(self._interval_ns // (_IDLE_SHARE * _LOOK_NS), 8))):
-                thread = self._idle.popleft()
-                self._look(thread)
-                if thread.calm == 0 and not thread.gone:
-                    self._active[thread.tid] = thread
-                elif not thread.gone:
-                    self._idle.append(thread)
+            self._look_at_some(self._active, now_ns + self._interval_ns // _ACTIVE_SHARE)
+            self._look_at_some(self._idle, time.monotonic_ns() + self._interval_ns // _IDLE_SHARE)
             self._start_strays(now_ns)
         self._publish()
 
+    def _look_at_some(self, threads: deque[Tracee], until_ns: int) -> None:
+        """Looks at threads in turn, each at most once, as long as there is time: the others come next time."""
+        for _ in range(len(threads)):
+            thread = threads.popleft()
+            if thread.gone:
+                continue
+            self._look(thread)
+            (self._idle if thread.calm >= _CALM_LOOKS else self._active).append(thread)
+            if time.monotonic_ns() > until_ns:
+                return
+
     def _publish(self) -> None:
         now_ns = time.monotonic_ns()
-        horizon_ns = self._idle[0].looked_ns if self._idle else now_ns
-        for thread in self._active.values():
-            if thread.looked_ns < horizon_ns:
-                horizon_ns = thread.looked_ns
+        horizon_ns = min([now_ns, *(threads[0].looked_ns for threads in (self._active, self._idle) if threads)])
         self._behind = not self._channel.publish(self._pending, self._stack_head, horizon_ns)
         if self._behind or self._channel.is_half_full():
             self._wake()
@@ -264,9 +262,9 @@ class Tracer:
                                                                  place.sp)
         elif place is not None and is_there:
             self._departures += 1
-            thread.known.add(place)
             self._check_maps(thread, place.pc, time.monotonic_ns())
-            reason = self._reason(thread, place)
+            reason = thread.known.get(place) or self._reason(thread, place)
+            thread.known[place] = reason
             registers = (0,) * 7 + (place.sp,) + (0,) * 8 + (place.pc,)
             self._sample(thread, LEAVE, time_ns - 1, reason, thread.process.bits, registers, _KNOWN_CALL)
             if reason == Reason.USER_FAULT:
@@ -506,7 +504,8 @@ class Tracer:
         with suppress(OSError, ValueError):
             thread.raw = thread.files.read("schedstat", 64)
             thread.cpu_ns, thread.delay_ns, _ = map(int, thread.raw.split())
-        process.threads[tid] = self._threads[tid] = self._active[tid] = thread
+        process.threads[tid] = self._threads[tid] = thread
+        self._active.append(thread)
         return thread
 
     def _born(self, maker: Tracee, tid: int, event: int, now_ns: int) -> None:
@@ -591,7 +590,6 @@ class Tracer:
         thread.gone = True
         thread.files.close()
         self._threads.pop(thread.tid, None)
-        self._active.pop(thread.tid, None)
         thread.process.threads.pop(thread.tid, None)
         if not thread.process.threads and self._processes.get(thread.process.pid) is thread.process:
             del self._processes[thread.process.pid]
