@@ -16,6 +16,7 @@ later is counted in ``n_dropped``, and what was written stays valid.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -51,7 +52,7 @@ from collector.experiment.log import (
     header_text,
 )
 from collector.experiment.map import DELETED, MODE_EXECUTE, MODES_TEXT, MapLines
-from collector.experiment.names import JOB_FILE, shown
+from collector.experiment.names import JOB_FILE, LOG_FILE, shown
 from collector.experiment.overview import Usage
 from collector.experiment.records import BLOCK_SIZE, CLOCK, EXACT_UNKNOWN, HEAD, KIND_EMPTY, NO_SYSCALL
 from collector.experiment.xml import Value
@@ -65,7 +66,7 @@ NO_DIRECTORY = -1
 _MB = 1 << 20
 _EMPTY_PACKET = np.array([(8, KIND_EMPTY)], HEAD.dtype).tobytes().ljust(8, b"\0")
 # What a founder may hold before its own files: the ranks of an MPI job do not wait for each other.
-_BEFORE_US = {"archives", JOB_FILE}
+_BEFORE_US = {"archives", JOB_FILE, LOG_FILE}
 
 Column = npt.NDArray[Any]
 
@@ -156,7 +157,8 @@ class Recorder:
         """Write the files into a directory that is there, and empty. The descriptor is the recorder's from here on."""
         try:
             before = set(os.listdir(directory_fd))
-            if not all(name in _BEFORE_US or name.startswith("M_r") for name in before):
+            if not all(name in _BEFORE_US or name.startswith("M_r") for name in before) or _is_link(
+                    directory_fd, before & {LOG_FILE}):
                 raise ExperimentError(f"{shown(self.path)} is not empty; choose another name with -o")
             try:
                 self._make_files(directory_fd, create_file)
@@ -429,6 +431,11 @@ def _first_lines(header: Header, lines: LogLines) -> bytes:
     return b"".join([header_text(header), lines.sample(header.start_ns, 0, LABEL_OPEN),
                      lines.comment(header.start_ns, COMMENT_CWD, header.cwd),
                      lines.comment(header.start_ns, COMMENT_ARGV, header.arguments)])
+
+
+def _is_link(directory_fd: int, names: set[str]) -> bool:
+    """Whether one of the names is anything but a file."""
+    return any(not stat.S_ISREG(os.lstat(name, dir_fd=directory_fd).st_mode) for name in names)
 
 
 def _remove_files(directory_fd: int, but: Collection[str] = ()) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,7 +67,7 @@ def test_names_chosen(here: Path, existing: list[str], arguments: dict[str, str]
     assert names.choose(**arguments) == Path(expected)  # type: ignore[arg-type]
     assert names.create_directory(**arguments) == Path(expected)  # type: ignore[arg-type]
     assert stat.S_IMODE((here / expected).stat().st_mode) == 0o700
-    assert os.listdir(here / expected) == []
+    assert os.listdir(here / expected) == ["log.xml"]
 
 
 @pytest.mark.parametrize(("arguments", "message"), [
@@ -127,7 +128,7 @@ def test_overwriting_removes_the_old_experiment_and_nothing_outside(here: Path) 
     (old / "deep").mkdir()
     (old / "deep" / "file").touch()
     assert names.create_directory("old.er", overwrite=True) == Path("old.er")
-    assert os.listdir("old.er") == []
+    assert os.listdir("old.er") == ["log.xml"]
     assert os.listdir(outside) == ["log.xml"]
 
 
@@ -218,3 +219,9 @@ def test_names_of_copies_of_long_names_fit() -> None:
     copy = names.archive_name(b"/usr/bin/" + b"n" * 244)
     assert copy.startswith(b"n" * 231 + b"_UHyILZt997d_")
     assert len(copy) == 255
+
+
+def test_a_directory_without_its_recorder_opens(tmp_path: Path, gprofng: Callable[..., Any]) -> None:
+    path = names.create_directory(str(tmp_path / "early.er"))
+    assert "No errors" in gprofng("-header", experiment=path).text
+    gprofng("-functions", experiment=path)
