@@ -205,7 +205,9 @@ class Pipeline:
             return
         parent = self.model.processes.get(change.parent_pid)
         maker = self.experiments.by_image.get(parent.image.number) if parent else None
-        process = self.model.forked(change).process
+        thread = self.model.forked(change)
+        process = thread.process
+        self._delay_seen[thread.slot] = 0
         recorded = self.experiments.by_image.get(process.image.number)
         if is_process and recorded is None:
             process.image.comm, process.image.path = (parent.image.comm, parent.image.path) if parent else (b"", b"")
@@ -422,7 +424,8 @@ class Pipeline:
             delay_ns = self._run_delay(thread.process.pid, thread.tid) if thread.alive else None
             if delay_ns is not None:
                 slots.append(slot)
-                grown.append(delay_ns - self._delay_seen.get(slot, 0))
+                # What the founder waited before its exec is none of its image's.
+                grown.append(delay_ns - self._delay_seen.get(slot, delay_ns))
                 self._delay_seen[slot] = delay_ns
         return np.array(slots, dtype=np.int64), np.array(grown, dtype=np.int64)
 
