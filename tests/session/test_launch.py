@@ -363,7 +363,7 @@ def block_and_ignore() -> None:
 
 
 WORLD = r"""
-grep -E '^(Sig|Shd|Umask|NoNewPrivs|Seccomp:|Cap|Groups)' /proc/self/status
+grep -E '^(SigBlk|SigIgn|SigCgt|Umask|NoNewPrivs|Seccomp:|Cap|Groups)' /proc/self/status
 cut -d' ' -f5,6,7,18,19 /proc/$$/stat | sed "s/^$$ //"
 cat /proc/$$/limits /proc/$$/oom_score_adj /proc/$$/timerslack_ns
 pwd; env | grep -v '^_=' | sort
@@ -529,8 +529,9 @@ def test_overview_samples_come_at_their_period(tmp_path: Path, value: str, n_per
 
 
 @perf
-@pytest.mark.parametrize("option", ["-A", "-a"])
-@pytest.mark.parametrize("choice", ["off", "on", "ldobjects", "usedldobjects", "src", "usedsrc"])
+@pytest.mark.parametrize(("option", "choice"), [
+    ("-A", "off"), ("-A", "on"), ("-A", "ldobjects"), ("-A", "usedldobjects"), ("-A", "src"), ("-A", "usedsrc"),
+    ("-a", "off"), ("-a", "on")])
 def test_archives_are_chosen(workload: Callable[..., Path], tmp_path: Path, option: str, choice: str) -> None:
     program = workload("recurse", "-O0")
     assert run(option, choice, "-p", "hi", "-o", "x.er", program, 3, 0.03, cwd=tmp_path).returncode == 0

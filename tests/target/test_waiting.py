@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -211,31 +212,47 @@ def spans_of(rows: Sequence[tuple[int, Microstate, int]]) -> Spans:
                  np.arange(n, dtype=np.int64), np.arange(1, n + 1, dtype=np.uint64), np.zeros(n, np.int32))
 
 
-@given(SPANS, st.integers(1, 3 * INTERVAL))
-def test_ticks_of_a_thread_and_state_are_its_time(rows: list[tuple[int, Microstate, int]], interval_ns: int) -> None:
+def due(waiting: Waiting, rows: Sequence[tuple[int, Microstate, int]], uid: int = 16) -> Counter[tuple[int, int]]:
+    """Ticks by slot and state that these spans bring about."""
+    spans = spans_of(rows)
+    spans.uid[:] = uid
+    paid, ticks = waiting.ticks(spans)
+    assert len(paid.slot) == len(ticks)
+    assert (ticks > 0).all()
+    assert (paid.uid % 16 == 0).all()
+    found: Counter[tuple[int, int]] = Counter()
+    for slot, state, n in zip(paid.slot.tolist(), paid.state.tolist(), ticks.tolist(), strict=True):
+        found[slot, state] += n
+    return found
+
+
+@given(SPANS, st.integers(1, 3 * INTERVAL), st.lists(st.integers(0, 60), max_size=5))
+def test_ticks_of_a_thread_and_state_are_its_time_in_any_batches(
+        rows: list[tuple[int, Microstate, int]], interval_ns: int, bounds: list[int]) -> None:
     waiting = Waiting(interval_ns)
-    ticks = waiting.ticks(spans_of(rows))
-    assert (ticks >= 0).all()
-    for slot in range(5):
-        for state in Microstate:
-            mine = [i for i, row in enumerate(rows) if row[:2] == (slot, state)]
-            exact = sum(rows[i][2] for i in mine)
-            counted = int(ticks[mine].sum()) * interval_ns
-            assert 0 <= exact - counted < interval_ns
-            assert waiting.account_ns[slot, state] == exact - counted
-
-
-@given(SPANS, st.lists(st.integers(0, 60), max_size=5))
-def test_ticks_do_not_depend_on_the_batches(rows: list[tuple[int, Microstate, int]], bounds: list[int]) -> None:
-    one, many = Waiting(INTERVAL), Waiting(INTERVAL)
-    whole = one.ticks(spans_of(rows)).tolist()
-    parts: list[int] = []
+    ticks: Counter[tuple[int, int]] = Counter()
     at = 0
-    for bound in [*sorted(bounds), len(rows)]:
-        parts += many.ticks(spans_of(rows[at:bound])).tolist()
+    for number, bound in enumerate([*sorted(bounds), len(rows)]):
+        ticks += due(waiting, rows[at:bound], uid=16 * (number % 3 + 1))
         at = max(at, bound)
-    assert parts == whole
-    assert many.account_ns.tolist() == one.account_ns.tolist()
+    for slot in range(5):
+        left, _ = waiting.take_account(slot)
+        for state in Microstate:
+            exact = sum(length for who, what, length in rows if (who, what) == (slot, state))
+            assert 0 <= exact - ticks[slot, state] * interval_ns < interval_ns
+            assert left[state] == exact - ticks[slot, state] * interval_ns
+
+
+def test_each_place_of_a_thread_gets_what_is_its_own() -> None:
+    """Ten places with less than an interval each time, in one thread: none takes the ticks of another."""
+    waiting, ticks = Waiting(INTERVAL), Counter[int]()
+    for _ in range(211):
+        spans = spans_of([(0, Microstate.SLEEP, 300 * (place + 1)) for place in range(10)])
+        paid, earned = waiting.ticks(spans)
+        for uid, n in zip(paid.uid.tolist(), earned.tolist(), strict=True):
+            ticks[uid] += n
+    for place in range(10):
+        assert ticks[place + 1] * INTERVAL == pytest.approx(211 * 300 * (place + 1), abs=INTERVAL)
 
 
 @given(st.data())
@@ -294,15 +311,15 @@ def test_many_short_threads_get_their_due_together(each_ns: int) -> None:
 def test_a_thread_that_ends_takes_its_account_along() -> None:
     waiting = Waiting(INTERVAL)
     waiting.ticks(spans_of([(2, Microstate.SLEEP, 12_000), (2, Microstate.USER_LOCK, 5_003), (1, Microstate.SLEEP, 7)]))
-    left = waiting.take_account(2)
-    assert {Microstate(i): int(ns) for i, ns in enumerate(left) if ns} == {
-        Microstate.SLEEP: 12_000 - INTERVAL, Microstate.USER_LOCK: 5_003}
-    assert not waiting.take_account(2).any()
-    assert waiting.take_account(1)[Microstate.SLEEP] == 7
+    left, stacks = waiting.take_account(2)
+    assert {Microstate(i): (int(ns), int(stacks[i])) for i, ns in enumerate(left) if ns} == {
+        Microstate.SLEEP: (12_000 - INTERVAL, 1), Microstate.USER_LOCK: (5_003, 2)}
+    assert not waiting.take_account(2)[0].any()
+    assert waiting.take_account(1)[0][Microstate.SLEEP] == 7
 
 
 def test_there_is_room_for_any_number_of_threads() -> None:
     waiting = Waiting(INTERVAL)
     waiting.grow(1009)
-    rows = [(slot, Microstate.SLEEP, 3 * INTERVAL) for slot in range(1009)]
-    assert waiting.ticks(spans_of(rows)).tolist() == [3] * 1009
+    found = due(waiting, [(slot, Microstate.SLEEP, 3 * INTERVAL) for slot in range(1009)])
+    assert found == {(slot, Microstate.SLEEP): 3 for slot in range(1009)}
