@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
+from collector.engines.signal_mend import Completion
 from collector.events import Reason
 from collector.linux.tasks import Executable, Files, Place
 
@@ -40,7 +41,7 @@ class Tracee:
     system_ns: int = 0  # running time that samples have told as system time
     sampled_ns: int = 0  # the running time at the last sample
     n_traps: int = 0
-    rseq: int = 0
+    completion: Completion | None = None
 
 
 @dataclass(slots=True, eq=False)

@@ -13,10 +13,7 @@ is told as edges, in this order: exact in their lengths, if not in their places.
 interrupted (ptrace) and tells its registers and stack; a sleeping one is never touched: /proc says where it sleeps, and
 its stack is read from outside.
 
-No system call of the target fails because of us. A thread may fall asleep just when it is interrupted, and some calls
-then return EINTR (signal(7)): that result is replaced by the kernel's own ERESTARTNOHAND, which begins the call anew
-unless there really is a signal to handle. Calls that the kernel begins anew by itself and that may take longer than an
-interval (fork, execve) would never end: a thread found in one is spared for a while, longer each time.
+No system call of the target fails because of us; see ``signal_mend``.
 """
 
 from __future__ import annotations
@@ -30,6 +27,7 @@ from contextlib import suppress
 
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.signal_channel import END, STOP, Channel, framed
+from collector.engines.signal_mend import Verdict, go_on, mend
 from collector.engines.signal_targets import Traced, Tracee
 from collector.events import Edge, Mode, Reason
 from collector.linux import abi, libc, ptrace, tasks
@@ -328,11 +326,12 @@ class Tracer:
         self._stack_head = head + n_words
         return first, n_words
 
-    def _clock_sample(self, thread: Tracee, asked_ns: int, report: ptrace.Report) -> None:
+    def _interrupted(self, thread: Tracee, now_ns: int) -> None:
         """A thread stopped because we asked for it."""
-        now_ns = time.monotonic_ns()
         registers = self._inspector.registers(thread.tid)
         self._mend(thread, registers, now_ns)
+        if self._behind:
+            return
         raw = thread.files.read("schedstat", 64)
         self._settle(thread, raw, now_ns, thread.place, False)
         if not self._ran_when_asked(thread, now_ns):
@@ -369,17 +368,13 @@ class Tracer:
         return mode, stat.cpu
 
     def _mend(self, thread: Tracee, registers: ptrace.Registers, now_ns: int) -> None:
-        """Undoes what our interruption did to the system call that the thread is in; see the module's text."""
-        if registers.call < 0 or registers.result >= 0:
+        """Undoes what our interruption did to the system call that the thread is in."""
+        if thread.completion:  # on its way to make a call again
             return
-        bits = registers.bits
-        if registers.call in abi.BEGUN_ANEW_CALLS[bits] and registers.result in (-abi.ERESTARTNOINTR, -abi.EAGAIN):
-            if registers.result == -abi.EAGAIN and registers.call == abi.BPF_CALL[bits]:
-                self._inspector.set_result(thread.tid, bits, -abi.ERESTARTNOINTR)
+        verdict, thread.completion = mend(self._inspector, thread.tid, registers)
+        if verdict is Verdict.SPARE:
             thread.spare_ns = min(max(2 * thread.spare_ns, 4 * self._interval_ns), NS_PER_S)
             thread.spared_until_ns = now_ns + thread.spare_ns
-        elif registers.result == -abi.EINTR:
-            self._inspector.set_result(thread.tid, bits, -abi.ERESTARTNOHAND)
 
     # -- mappings and names
 
@@ -449,7 +444,14 @@ class Tracer:
 
     def _stopped(self, thread: Tracee, report: ptrace.Report) -> None:
         began_ns = time.monotonic_ns()
-        if report.event == 0:
+        was_asked, thread.asked = thread.asked, False  # any stop is the one that it was asked for
+        if report.event == 0 and report.signal == abi.SYSCALL_SIGNAL:
+            if thread.completion and not go_on(self._inspector, thread.tid, thread.completion):
+                is_short, thread.completion = thread.completion.done < thread.completion.size, None
+                if is_short:  # this call, too, was cut: the next stop will mend it
+                    self._ask(thread, thread.files.read("schedstat", 64), began_ns)
+            self._cont(thread)
+        elif report.event == 0:
             thread.n_traps += report.signal in _TRAPS
             ptrace.cont(thread.tid, report.signal)
         elif report.event == abi.EVENT_STOP and report.signal in _STOP_SIGNALS:
@@ -459,19 +461,23 @@ class Tracer:
         else:
             try:
                 if not thread.process.held or report.event == abi.EVENT_EXEC:
-                    self._handle(thread, report, began_ns)
+                    self._handle(thread, report, began_ns, was_asked)
             finally:
-                ptrace.cont(thread.tid)
+                self._cont(thread)
         thread.kept_ns += time.monotonic_ns() - began_ns
 
-    def _handle(self, thread: Tracee, report: ptrace.Report, now_ns: int) -> None:
+    def _cont(self, thread: Tracee) -> None:
+        if thread.completion:
+            ptrace.cont_to_call(thread.tid)
+        else:
+            ptrace.cont(thread.tid)
+
+    def _handle(self, thread: Tracee, report: ptrace.Report, now_ns: int, was_asked: bool) -> None:
         match report.event:
             case abi.EVENT_STOP:
                 thread.in_stop = False
-                if thread.asked:
-                    thread.asked = False
-                    if not self._behind:
-                        self._clock_sample(thread, now_ns, report)
+                if was_asked:
+                    self._interrupted(thread, now_ns)
             case abi.EVENT_CLONE | abi.EVENT_FORK | abi.EVENT_VFORK:
                 thread.spare_ns = thread.spared_until_ns = 0
                 self._born(thread, self._inspector.message(thread.tid), report.event, now_ns)
@@ -484,7 +490,6 @@ class Tracer:
 
     def _stop_begins(self, thread: Tracee, now_ns: int) -> None:
         """A job-control stop: the thread is off its CPU from now on."""
-        thread.asked = False
         if thread.process.held or thread.in_stop:
             return
         thread.in_stop = True
@@ -521,11 +526,25 @@ class Tracer:
             tid, bits=parent.bits, mapped=set(parent.mapped), starts=parent.starts, ends=parent.ends,
             size=parent.size, library=parent.library, mapped_ns=parent.mapped_ns))
         self._change("Forked", now_ns, process.pid, tid, parent.pid, maker.tid)
+        if not is_thread:
+            registers = self._inspector.registers(maker.tid)
+            self._sample(maker, BIRTH, now_ns, 0, registers.bits, registers.dwarf, _KNOWN_ALL, child=tid,
+                         flags=self._clone_flags(maker.tid, registers))
         thread = self._enter(process, tid, now_ns)
         thread.raw, thread.cpu_ns, thread.delay_ns = b"", 0, 0
         self._switch(thread, Edge.IN, now_ns)
         if early is not None:
             self._stopped(thread, early[1])
+
+    def _clone_flags(self, tid: int, registers: ptrace.Registers) -> int:
+        """The flags of clone(2) that a maker made a process with, as the kernel understands them."""
+        bits, call = registers.bits, registers.call
+        argument = registers.dwarf[abi.FIRST_ARGUMENT[bits]]
+        if call == abi.CLONE3_CALL:
+            return self._inspector.word(tid, argument)
+        if call == abi.CLONE_CALL[bits]:
+            return argument & ~abi.EXIT_SIGNAL_MASK
+        return abi.FORK_CALLS[bits].get(call, 0)
 
     def _await_stop(self, tid: int) -> None:
         with suppress(ChildProcessError):

@@ -13,10 +13,11 @@ import numpy as np
 
 from collector.engines.signal_channel import unframed
 from collector.engines.signal_open import Opened
-from collector.engines.signal_tracer import CLOCK, LEAVE
+from collector.engines.signal_tracer import BIRTH, CLOCK, LEAVE
 from collector.events import (
     Array,
     Batch,
+    Births,
     Change,
     ClockSamples,
     Executed,
@@ -63,7 +64,7 @@ class SignalEngine:
         samples = _sorted(np.frombuffer(rows["sample"], dtype=abi.TRACED_SAMPLE.dtype))
         return Batch(min(until_ns, horizon_ns), tuple(changes), self._samples(samples, CLOCK),
                      _switches(rows["switch"]), self._samples(samples, LEAVE), _sites(rows["site"]),
-                     _faults(rows["fault"]))
+                     _faults(rows["fault"]), self._births(samples))
 
     def release(self) -> None:
         """Lets the tracer write again where the stacks of the last batch were."""
@@ -76,6 +77,13 @@ class SignalEngine:
     def close(self) -> None:
         """Ends the tracer, whereupon the target runs on untraced."""
         self._opened.close()
+
+    def _births(self, rows: Array) -> Births | None:
+        makers = self._samples(rows, BIRTH)
+        if makers is None:
+            return None
+        rows = rows[rows["kind"] == BIRTH]
+        return Births(makers, rows["child"].copy(), rows["flags"].copy())
 
     def _samples(self, rows: Array, kind: int) -> ClockSamples | None:
         rows = rows[rows["kind"] == kind]

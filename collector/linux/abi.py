@@ -90,10 +90,11 @@ def pack_attr(*, config: int, period: int, sample_type: int, flags: int, waterma
 
 
 # --- ptrace(2): requests, options, events (include/uapi/linux/ptrace.h)
-PTRACE_CONT, PTRACE_DETACH = 7, 17
+PTRACE_CONT, PTRACE_DETACH, PTRACE_SYSCALL = 7, 17, 24
 PTRACE_SETOPTIONS, PTRACE_GETEVENTMSG = 0x4200, 0x4201
 PTRACE_GETREGSET, PTRACE_SETREGSET = 0x4204, 0x4205
 PTRACE_SEIZE, PTRACE_INTERRUPT, PTRACE_LISTEN = 0x4206, 0x4207, 0x4208
+PTRACE_O_TRACESYSGOOD, SYSCALL_SIGNAL = 1, 5 | 0x80
 PTRACE_O_TRACEFORK, PTRACE_O_TRACEVFORK, PTRACE_O_TRACECLONE = 1 << 1, 1 << 2, 1 << 3
 PTRACE_O_TRACEEXEC, PTRACE_O_TRACEEXIT = 1 << 4, 1 << 6
 EVENT_FORK, EVENT_VFORK, EVENT_CLONE, EVENT_EXEC, EVENT_EXIT, EVENT_STOP = 1, 2, 3, 4, 6, 128
@@ -120,7 +121,12 @@ WORD = struct.Struct("<Q")
 # they might never end; and those that only wait, for nothing in memory.
 LOCK_CALLS = {64: frozenset({202, 449}), 32: frozenset({240, 422, 449})}
 BEGUN_ANEW_CALLS = {64: frozenset({56, 57, 58, 59, 321, 322, 435}), 32: frozenset({2, 11, 120, 190, 357, 358, 435})}
-CLONE_CALLS = {64: (56, 435), 32: (120, 435)}
+CLONE_CALL, CLONE3_CALL = {64: 56, 32: 120}, 435
+# Calls that read without end: the columns of their file (-1: none), buffer and size.
+READ_CALLS = {64: {0: (5, 4, 1), 17: (5, 4, 1), 318: (-1, 5, 4)}, 32: {3: (3, 2, 1), 180: (3, 2, 1), 355: (-1, 3, 2)}}
+FORK_CALLS = {64: {57: 0, 58: CLONE_VM | CLONE_VFORK}, 32: {2: 0, 190: CLONE_VM | CLONE_VFORK}}
+FIRST_ARGUMENT = {64: 5, 32: 3}  # its column
+EXIT_SIGNAL_MASK = 0xFF  # in clone(2)'s flags
 BPF_CALL = {64: 321, 32: 357}
 
 # --- what the signal engine's tracer hands over, through memory that it shares with us

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from collector.linux import abi, libc
 
-THREADS = abi.PTRACE_O_TRACECLONE | abi.PTRACE_O_TRACEEXEC | abi.PTRACE_O_TRACEEXIT
+THREADS = abi.PTRACE_O_TRACESYSGOOD | abi.PTRACE_O_TRACECLONE | abi.PTRACE_O_TRACEEXEC | abi.PTRACE_O_TRACEEXIT
 PROCESSES = abi.PTRACE_O_TRACEFORK | abi.PTRACE_O_TRACEVFORK
 
 
@@ -60,6 +60,12 @@ def cont(tid: int, signal: int = 0) -> None:
         libc.ptrace(abi.PTRACE_CONT, tid, 0, signal)
 
 
+def cont_to_call(tid: int) -> None:
+    """Lets a stopped thread run to the entry of its next system call, or out of the one it is in."""
+    with suppress(ProcessLookupError):
+        libc.ptrace(abi.PTRACE_SYSCALL, tid)
+
+
 def listen(tid: int) -> None:
     """Leaves a thread in its job-control stop."""
     with suppress(ProcessLookupError):
@@ -94,10 +100,16 @@ class Inspector:
 
     def __init__(self) -> None:
         self._exchange = libc.Exchange(abi.REGISTERS_64.size)
+        self._memory = libc.RemoteMemory()
 
     def message(self, tid: int) -> int:
         """What belongs to the last event: the new thread's id, or the old one of a thread that called exec."""
         libc.ptrace(abi.PTRACE_GETEVENTMSG, tid, 0, self._exchange.address)
+        return int(abi.WORD.unpack_from(self._exchange.view)[0])
+
+    def word(self, tid: int, address: int) -> int:
+        """A word of the thread's memory."""
+        self._memory.read(tid, address, abi.WORD.size, self._exchange.address)
         return int(abi.WORD.unpack_from(self._exchange.view)[0])
 
     def registers(self, tid: int) -> Registers:
@@ -113,10 +125,13 @@ class Inspector:
         *low, ip = (r[i] for i in abi.DWARF_OF_32)
         return Registers(32, (*low, *(0,) * 8, ip), _signed(r[abi.CALL_32], 32), _signed(r[abi.RESULT_32], 32))
 
-    def set_result(self, tid: int, bits: int, result: int) -> None:
-        """Replaces the result of the system call of the thread whose registers were asked for last."""
+    def change(self, tid: int, bits: int, columns: dict[int, int], result: int) -> None:
+        """Replaces registers, by their DWARF columns of x86-64, and the result of the system call of the thread whose
+        registers were asked for last."""
         layout, index = (abi.REGISTERS_64, abi.RESULT_64) if bits == 64 else (abi.REGISTERS_32, abi.RESULT_32)
         values = list(layout.unpack_from(self._exchange.view))
+        for column, value in columns.items():
+            values[(abi.DWARF_OF_64 if bits == 64 else abi.DWARF_OF_32)[column]] = value % (1 << bits)
         values[index] = result % (1 << bits)
         layout.pack_into(self._exchange.view, 0, *values)
         libc.ptrace(abi.PTRACE_SETREGSET, tid, abi.NT_PRSTATUS, self._exchange.iovec)
