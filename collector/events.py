@@ -148,6 +148,7 @@ class Switches:
     pid: Array  # i8 (m,)
     tid: Array  # i8 (m,)
     edge: Array  # i1 (m,) Edge
+    cpu: Array | None = None  # i4 (m,) where it is known
 
 
 @dataclass(slots=True)

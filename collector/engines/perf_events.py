@@ -286,7 +286,8 @@ def _who(rows: Array) -> tuple[Array, Array, Array]:
 def _switches(rows: Array) -> Switches:
     out = (rows["misc"] & abi.MISC_SWITCH_OUT) != 0
     preempted = out & ((rows["misc"] & abi.MISC_SWITCH_OUT_PREEMPT) != 0)
-    return Switches(*_who(rows), edge=out.astype(np.int8) + preempted.astype(np.int8))
+    return Switches(*_who(rows), edge=out.astype(np.int8) + preempted.astype(np.int8),
+                    cpu=rows["cpu"].astype(np.int32))
 
 
 def _sites(rows: Array) -> Sites:

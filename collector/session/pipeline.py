@@ -11,7 +11,7 @@ Each step works on whole arrays; Python loops run over changes, images and threa
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -44,6 +44,7 @@ from collector.session.tally import Tally
 from collector.target.microstate import Cut, Periods, ThreadClocks
 from collector.target.model import Model
 from collector.target.space import Mapping
+from collector.target.switching import sharpened
 from collector.target.waiting import N_STATES, Departures, Microstate, PageFaults, Spans, Waiting, settle
 from collector.unwind.table import Tables
 
@@ -115,7 +116,7 @@ class Pipeline:
         """Takes one batch; afterwards its arrays are not needed any more."""
         for change in batch.changes:
             _APPLY[type(change)](self, change)
-        periods = self._advance(batch.switches).off_cpu()
+        periods = self._advance(batch.switches, [batch.leaving, batch.sites]).off_cpu()
         clock, leaving = self._place(batch)
         if batch.clock is not None and clock is not None:
             self._write_clock(batch.clock, clock)
@@ -168,7 +169,7 @@ class Pipeline:
             if thread.alive:
                 self.model.cuts.add(thread.slot, time_ns, Cut.ENDED)
                 thread.alive = False
-        self._advance(None)
+        self._advance(None, [])
         self._settle_ended()
         self.tally.n_guessed_faults = self.waiting.n_guessed
         self.tally.n_impossible = self.clocks.n_impossible
@@ -294,20 +295,27 @@ class Pipeline:
 
     # -- clocks and samples
 
-    def _advance(self, switches: Switches | None) -> Periods:
+    def _advance(self, switches: Switches | None, departed: Sequence[ClockSamples | Sites | None]) -> Periods:
+        """Takes the batch's edges; returns the periods that they close."""
         slot, time_ns, cut = (np.zeros(0, dtype=np.int64),) * 2 + (np.zeros(0, dtype=np.int8),)
+        exact_ns = time_ns
         if switches is not None:
             slot = self.model.slots(switches.tid, switches.pid, switches.time_ns)
             time_ns, cut = switches.time_ns, switches.edge
+            some = [part for part in departed if part is not None]
+            none = np.zeros(0, dtype=np.int64)
+            exact_ns = sharpened(switches, np.concatenate([none, *(part.tid for part in some)]),
+                                 np.concatenate([none, *(part.time_ns for part in some)]))
         cuts = self.model.take_cuts()  # after slots(), which may have met threads not heard of before
         slot = np.concatenate([slot, np.array(cuts.slot, dtype=np.int64)])
         time_ns = np.concatenate([time_ns, np.array(cuts.time_ns, dtype=np.int64)])
+        exact_ns = np.concatenate([exact_ns, np.array(cuts.time_ns, dtype=np.int64)])
         cut = np.concatenate([cut, np.array(cuts.cut, dtype=np.int8)])
         self._ending = np.unique(slot[cut == Cut.ENDED])
         # BORN before anything else of its thread, ENDED after everything else, whatever their stamps say.
         rank = np.where(cut == Cut.BORN, 0, np.where(cut == Cut.ENDED, 2, 1))
         order = np.lexsort((time_ns, rank))
-        return self.clocks.advance(slot[order], time_ns[order], cut[order])
+        return self.clocks.advance(slot[order], exact_ns[order], cut[order])
 
     def _place(self, batch: Batch) -> tuple[Placed | None, Placed | None]:
         """The stacks of the batch's clock samples and departures; with all others in one unwinding.

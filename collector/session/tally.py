@@ -14,6 +14,12 @@ from collector.unwind.batch import Stop
 GONE = max(Stop) + 1
 
 
+# What the loss of some records means; their times are exact all the same.
+_MEANING = {"leave": "stacks of threads that left their CPU too often, told by their last known stacks",
+            "touch": "page faults, of which text and data cannot be told apart",
+            "waking": "wake-ups, which are told by their sum"}
+
+
 @dataclass
 class Tally:
     """Counters of one recording."""
@@ -56,7 +62,7 @@ class Tally:
 
     def warnings(self) -> list[str]:
         """A line for everything that is not as it should be."""
-        lines = [f"{count} {source} records lost: the collector was too slow for them"
+        lines = [f"{count} {source} records lost: {_MEANING.get(source, 'the collector was too slow for them')}"
                  for source, count in sorted(self.losses.items()) if count]
         if self.n_throttled:
             lines.append(f"the kernel throttled clock samples {self.n_throttled} times")

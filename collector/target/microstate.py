@@ -113,12 +113,14 @@ class ThreadClocks:
         return self.n_slots - 1
 
     def advance(self, slot: Array, time_ns: Array, cut: Array) -> Periods:
-        """Takes the edges of a batch, (m,) each in time order, and returns the periods that they close.
+        """Takes the edges of a batch, (m,) each in the order of their happening; returns the periods that they close.
 
+        A stamp that is earlier than the one before it in its thread counts as equal to that.
         Afterwards ``cpu_at`` answers for any time since the batch before.
         """
         order = np.argsort(slot, kind="stable")
-        slot, time_ns, cut = slot[order], time_ns[order], cut[order]
+        slot, cut = slot[order], cut[order]
+        time_ns = _rising(slot, time_ns[order])
         first = np.ones(len(slot), dtype=bool)
         first[1:] = slot[1:] != slot[:-1]
         before_kind = np.empty(len(slot), dtype=np.int8)
@@ -183,6 +185,17 @@ class ThreadClocks:
 def _no_edges() -> Edges:
     none = np.zeros(0, dtype=np.int64)
     return Edges(none, none, none, none, none, none, none, none)
+
+
+def _rising(slot: Array, time_ns: Array) -> Array:
+    """``time_ns``, where each slot's (all its rows together, slots ascending) never falls."""
+    if not len(slot):
+        return time_ns
+    origin = int(time_ns.min())
+    shift = (int(time_ns.max()) - origin + 1).bit_length()
+    keys = np.maximum.accumulate((slot << shift) + (time_ns - origin))
+    rising: Array = (keys & ((1 << shift) - 1)) + origin
+    return rising
 
 
 def _running_sums(values: Array, first: Array, start: Array) -> Array:
