@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -145,3 +146,23 @@ def test_busy_does_the_same_work_in_every_thread(workload: Workload) -> None:
     truth = _truth(workload("busy"), 3, 211)
     assert len(truth["threads_cpu_s"]) == 3
     assert sum(truth["threads_cpu_s"]) == pytest.approx(truth["cpu_s"], rel=0.1)
+
+
+def test_timed_tells_what_a_program_and_its_children_used(workload: Workload) -> None:
+    burn = 'import os, time\nos.fork()\nwhile time.process_time() < 0.23: pass\nos.wait()'
+    result = subprocess.run([workload("timed"), sys.executable, "-c", f"try:\n exec({burn!r})\nexcept OSError: pass"],
+                            capture_output=True, text=True, timeout=60, check=True)
+    truth = json.loads(result.stdout)
+    assert 0.46 <= truth["children_user_s"] + truth["children_system_s"] < 0.7
+    assert truth["user_s"] + truth["system_s"] < 0.02
+    failed = subprocess.run([workload("timed"), "sh", "-c", "echo said; exit 5"], capture_output=True, text=True)
+    assert (failed.returncode, failed.stderr) == (5, "said\n")
+    assert json.loads(failed.stdout)["wall_s"] > 0
+
+
+def test_swarm_makes_as_many_short_lives_as_it_says(workload: Workload) -> None:
+    truth = _truth(workload("swarm"), 101, 7, 1000)
+    assert (truth["count"], truth["well"]) == (101, 101)
+    assert truth["founders_work_s"] == pytest.approx(0.046, rel=0.1)
+    assert truth["children_user_s"] + truth["children_system_s"] == pytest.approx(0.101, rel=0.3)
+    assert truth["user_s"] + truth["system_s"] >= 0.045
