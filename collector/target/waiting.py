@@ -97,6 +97,7 @@ class Waiting:
         # Of the switch-out that a thread is behind, as far as it is off CPU now.
         self._uid = np.zeros(64, dtype=np.uint64)
         self._reason = np.zeros(64, dtype=np.int8)
+        self._habit = np.zeros(64, dtype=np.int8)  # the Reason of the thread's last departure that was told
         self._ip = np.zeros(64, dtype=np.uint64)
         self._cpu = np.zeros(64, dtype=np.int32)
         self._woken_ns = np.zeros(64, dtype=np.int64)  # the thread's last wake-up
@@ -111,7 +112,7 @@ class Waiting:
         if n <= len(self._uid):
             return
         more = max(n, 2 * len(self._uid)) - len(self._uid)
-        for name in ("_uid", "_reason", "_ip", "_cpu", "_fault_ip", "_fault_state",
+        for name in ("_uid", "_reason", "_habit", "_ip", "_cpu", "_fault_ip", "_fault_state",
                      "_unexplained_ns", "_woken_ns"):
             old = getattr(self, name)
             setattr(self, name, np.concatenate([old, np.zeros((more, *old.shape[1:]), dtype=old.dtype)]))
@@ -191,6 +192,10 @@ class Waiting:
             at = at[hit]
             uid[at], reason[at] = departures.uid[hit], departures.reason[hit]
             ip[at], cpu[at] = departures.ip[hit], departures.cpu[hit]
+            self._habit[edges.slot[at]] = departures.reason[hit]
+        # A thread that leaves its CPU too often to be asked every time is taken to wait for what it usually waits for.
+        untold = (ip == 0) & (edges.cut == Cut.OUT_BLOCKED)
+        reason[untold] = self._habit[edges.slot[untold]]
         return uid, reason, ip, cpu
 
     def _remember(self, edges: Edges, uid: Array, reason: Array, ip: Array, cpu: Array) -> None:
