@@ -93,7 +93,8 @@ def test_five_spinners_on_one_cpu_wait_four_fifths(workload: Any, recorded: Any,
     for display in (gprofng, printed):
         shown = displayed(display, run.path, "wait")
         assert shown["<Total>"]["wait"] == pytest.approx(total_s, abs=0.0005)
-        assert shown["wait_in_spin"]["wait"] == pytest.approx(inside_s, abs=5 * INTERVAL_S + 0.01 * inside_s)
+        assert shown["run"]["wait"] == pytest.approx(inside_s, abs=5 * INTERVAL_S + 0.01 * inside_s)
+        assert shown["wait_in_spin"]["wait"] > 0.9 * inside_s  # the rest: while run asks its clocks
 
 
 def test_stopped_time_is_from_sigstop_to_sigcont(workload: Any, recorded: Any, gprofng: Any, printed: Any) -> None:
