@@ -88,7 +88,9 @@ def test_five_spinners_on_one_cpu_wait_four_fifths(workload: Any, recorded: Any,
         # Each is ready to run from its birth, and the last turn of each ends where the others still spin.
         assert states["wait"] == pytest.approx(known_s, abs=tolerance(known_s) + INTERVAL_S), states
         assert known_s / thread["wall_s"] > 0.78
-        assert states["user"] == pytest.approx(thread["cpu_s"], abs=tolerance(thread["cpu_s"]) + INTERVAL_S)
+        cpu_s = states["user"] + states["system"] + states["trap"]  # it asks its clocks, and is interrupted
+        assert cpu_s == pytest.approx(thread["cpu_s"], abs=tolerance(thread["cpu_s"]) + INTERVAL_S)
+        assert states["user"] > 0.7 * cpu_s
         total_s, inside_s = total_s + states["wait"], inside_s + known_s
     for display in (gprofng, printed):
         shown = displayed(display, run.path, "wait")
