@@ -12,6 +12,7 @@ is younger than ``until_ns``, which the session keeps some ms in the past, stays
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -51,6 +52,7 @@ _SPARE = ("touch", "waking")  # what a lost record would have told is told by ot
 # Threads that switch even more often are looked at more seldom, and no record stands in for those not taken: they say
 # the same thing over and over, and each costs the target 0.2 us.
 _TOO_MANY_PER_S, _LONGEST_REST = 15_000, 16
+_LOOK_S = 0.002
 _RECORD_BYTES = {"leave": 17_000, "touch": abi.FAULT.size, "waking": abi.WAKING.size}  # about
 
 Part = TypeVar("Part", ClockSamples, Switches, Sites, Faults, Wakings)
@@ -72,6 +74,7 @@ class PerfEngine:
         self._tails: list[tuple[Ring, int]] = []
         self._drained_ns = 0
         self._heads: dict[Ring, int] = {}  # of the rings that may rest, at the last drain
+        self._excess: dict[Ring, int] = {}  # how many times too many records a ring at rest had brought
         self._resting: dict[Ring, int] = {}  # and until when they rest
 
     def poll_fds(self) -> list[int]:
@@ -83,12 +86,13 @@ class PerfEngine:
         changes: list[Change] = []
         parts: dict[str, list[Any]] = defaultdict(list)
         for ring in self._rings.rings:
-            tail, head = self._rings.tail(ring), self._rings.head(ring)
+            tail, head, n_before = self._rings.tail(ring), self._rings.head(ring), len(changes)
             if head != tail:
                 drain = self._drain_fixed if ring.name in _FIXED else self._drain_stacks
                 self._tails.append((ring, drain(ring, tail, head, until_ns, changes, parts[ring.name])))
             if ring.name in MOST_PER_S:
-                self._rest_or_wake(ring, tail, head, until_ns)
+                n_lost = sum(change.count for change in changes[n_before:] if isinstance(change, RecordsLost))
+                self._rest_or_wake(ring, tail, head, n_lost, until_ns)
         self._drained_ns = until_ns
         changes.sort(key=lambda change: change.time_ns)
         return Batch(until_ns, tuple(changes), _merged(parts["clock"]), _merged(parts["switch"]),
@@ -114,24 +118,42 @@ class PerfEngine:
         """Closes the events."""
         self._rings.close()
 
-    def _rest_or_wake(self, ring: Ring, tail: int, head: int, until_ns: int) -> None:
+    def _rest_or_wake(self, ring: Ring, tail: int, head: int, n_lost: int, until_ns: int) -> None:
         """Lets the events of a ring rest that brings more than is worth its cost, and wakes them later."""
-        bytes_per_s = (head - self._heads.get(ring, 0)) * NS_PER_S // max(until_ns - self._drained_ns, NS_PER_MS)
+        n_records = (head - self._heads.get(ring, 0)) // _RECORD_BYTES[ring.name] + n_lost
         self._heads[ring] = head
         wake_ns = self._resting.get(ring)
-        n_per_s = bytes_per_s // _RECORD_BYTES[ring.name]
+        n_per_s = n_records * NS_PER_S // max(until_ns - self._drained_ns, NS_PER_MS)
         if wake_ns is None and n_per_s > MOST_PER_S[ring.name] and head - tail > ring.data_bytes // 2:
             # (A short burst is welcome.)
             self._rings.rest(ring)
-            excess = n_per_s // _TOO_MANY_PER_S
-            self._resting[ring] = until_ns + _REST_NS * min(1 + excess, _LONGEST_REST)
-            for other in self._stand_ins(ring) if not excess else ():
-                self._rings.wake(other)
+            self._let_rest(ring, n_per_s // _TOO_MANY_PER_S, until_ns)
         elif wake_ns is not None and until_ns >= wake_ns:
             for other in self._stand_ins(ring):
                 self._rings.rest(other)
             self._rings.wake(ring)
-            del self._resting[ring]
+            if not self._still_too_many(ring, until_ns):
+                del self._resting[ring]
+
+    def _let_rest(self, ring: Ring, excess: int, until_ns: int) -> None:
+        self._excess[ring] = excess
+        self._resting[ring] = until_ns + _REST_NS * min(1 + excess, _LONGEST_REST)
+        for other in self._stand_ins(ring) if not excess else ():
+            self._rings.wake(other)
+
+    def _still_too_many(self, ring: Ring, until_ns: int) -> bool:
+        """A short look at a ring that brought by far too many records: if it still does, it goes on resting."""
+        if not self._excess.get(ring):
+            return False
+        head = self._rings.head(ring)
+        time.sleep(_LOOK_S)
+        self._heads[ring] = self._rings.head(ring)
+        n_per_s = int((self._heads[ring] - head) / _RECORD_BYTES[ring.name] / _LOOK_S)
+        if n_per_s <= MOST_PER_S[ring.name]:
+            return False
+        self._rings.rest(ring)
+        self._let_rest(ring, n_per_s // _TOO_MANY_PER_S, until_ns)
+        return True
 
     def _stand_ins(self, ring: Ring) -> list[Ring]:
         """The rings that stand in for one at rest: those of switch-outs by registers alone for those with stacks."""
