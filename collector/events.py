@@ -184,6 +184,17 @@ class Wakings:
 
 
 @dataclass(slots=True)
+class Ends:
+    """Threads that begin to die and processes that are dead, in time order; strangers among them."""
+
+    time_ns: Array  # i8 (e,)
+    tid: Array  # i8 (e,)
+    cpu: Array  # i4 (e,)
+    n_switches: Array  # i8 (e,) of the CPU so far
+    dead: Array  # bool (e,)
+
+
+@dataclass(slots=True)
 class Births:
     """The making of threads and processes, seen in the maker: its stack, whom it made and with which clone(2) flags."""
 
@@ -205,3 +216,4 @@ class Batch:
     faults: Faults | None = None
     births: Births | None = None
     wakings: Wakings | None = None
+    ends: Ends | None = None

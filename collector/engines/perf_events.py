@@ -28,6 +28,7 @@ from collector.events import (
     Births,
     Change,
     ClockSamples,
+    Ends,
     Executed,
     Exited,
     Faults,
@@ -46,7 +47,8 @@ from collector.linux.perf import Ring
 # perf's register order to the DWARF order of x86-64.
 _TO_DWARF = np.array([0, 3, 2, 1, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 8])
 _LOW32 = np.uint64(0xFFFF_FFFF)
-_FIXED = {"switch": abi.SWITCH, "site": abi.SITE, "fault": abi.FAULT, "touch": abi.FAULT, "waking": abi.WAKING}
+_FIXED = {"switch": abi.SWITCH, "site": abi.SITE, "fault": abi.FAULT, "touch": abi.FAULT, "waking": abi.WAKING,
+          "dying": abi.END, "dead": abi.END}
 _REST_NS = 100 * NS_PER_MS
 _SPARE = ("touch", "waking")  # what a lost record would have told is told by others, or counted as untold
 # Threads that switch even more often are looked at more seldom, and no record stands in for those not taken: they say
@@ -55,7 +57,7 @@ _TOO_MANY_PER_S, _LONGEST_REST = 15_000, 16
 _LOOK_S = 0.002
 _RECORD_BYTES = {"leave": 17_000, "touch": abi.FAULT.size, "waking": abi.WAKING.size}  # about
 
-Part = TypeVar("Part", ClockSamples, Switches, Sites, Faults, Wakings)
+Part = TypeVar("Part", ClockSamples, Switches, Sites, Faults, Wakings, Ends)
 
 
 class PerfEngine:
@@ -98,7 +100,8 @@ class PerfEngine:
         return Batch(until_ns, tuple(changes), _merged(parts["clock"]), _merged(parts["switch"]),
                      _merged(parts["leave"]), _merged(parts["site"]),
                      _merged(parts["fault"] + parts["touch"]),
-                     _merged_births(parts["birth"]), _merged(parts["waking"]))
+                     _merged_births(parts["birth"]), _merged(parts["waking"]),
+                     _merged(parts["dying"] + parts["dead"]))
 
     def release(self) -> None:
         """Lets the kernel write again where the last batch was."""
@@ -331,12 +334,24 @@ def _touches(rows: Array) -> Faults:
     return _faults(rows[(rows["misc"] & abi.MISC_CPUMODE_MASK) != abi.MISC_CPUMODE_KERNEL])
 
 
+def _dying(rows: Array) -> Ends:
+    return Ends(rows["time"].astype(np.int64), rows["tid"].astype(np.int64), rows["cpu"].astype(np.int32),
+                rows["n_switches"].astype(np.int64), np.zeros(len(rows), dtype=bool))
+
+
+def _dead(rows: Array) -> Ends:
+    ends = _dying(rows)
+    ends.dead[:] = True
+    return ends
+
+
 def _wakings(rows: Array) -> Wakings:
     return Wakings(rows["woken"].astype(np.int64), rows["time"].astype(np.int64))
 
 
 _DECODE_FIXED: dict[str, Callable[[Array], Any]] = {
-    "switch": _switches, "site": _sites, "fault": _faults, "touch": _touches, "waking": _wakings}
+    "switch": _switches, "site": _sites, "fault": _faults, "touch": _touches, "waking": _wakings,
+    "dying": _dying, "dead": _dead}
 
 
 def _lost(time_ns: int, _misc: int, body: bytes, ring: Ring) -> Change:

@@ -21,6 +21,9 @@ target:
 ``leave``, ``touch`` and ``waking`` rest for a while where they come too often (MOST_PER_S): what they lack then is told
 by other records, or counted as untold. The kernel's own means, a frequency instead of a period, is of no use for that:
 a burst of switches makes the period longer, and nothing makes it shorter again in a thread that mostly sleeps.
+    dying, dead
+            the beginning and the end of what a process does when its own events have ended already: tracepoints of
+            everyone, and a count of the CPU's switches that is read with them
     birth   the making of a thread or process: the flags of clone(2) and the maker's stack, which tell fork from
             posix_spawn (a tracepoint: only where the kernel shows us its number, which takes privileges)
 """
@@ -52,6 +55,8 @@ _FAULT_RING_BYTES = 1 << 17
 _TOUCH_RING_BYTES = 1 << 20
 _WAKING_RING_BYTES = 1 << 18
 _BIRTH_RING_BYTES = 1 << 21
+_END_RING_BYTES = 1 << 17
+_SIGCHLD_ONLY = b"sig == 17"
 _LEAVE_STACK_BYTES = 16 << 10
 _BIRTH_STACK_BYTES = 4 << 10
 _RING_SECONDS = 0.9  # of clock samples at full rate: the collector's own start fits into it
@@ -91,6 +96,7 @@ def open_events(tids: Sequence[int], interval_ns: int, *, on_exec: bool, follow:
         flags |= 0 if kernel else abi.EXCLUDE_KERNEL
         try:
             specs = _specs(interval_ns, flags, newtask if kernel else None, waking if kernel else None, frugal)
+            specs += _end_specs() if kernel else []
             return Opened(perf.open_rings(tids, specs, may_halve=frugal), interval_ns, kernel)
         except OSError as err:
             refusal = err
@@ -154,6 +160,23 @@ def _generous_specs(interval_ns: int, flags: int, newtask: int | None, waking: i
                            sample_type=_STACK | abi.SAMPLE_RAW, regs_user=REGS_USER_X86,
                            stack_user=_BIRTH_STACK_BYTES, flags=flags | abi.EXCLUDE_CALLCHAIN_USER))
     return specs
+
+
+def _end_specs() -> list[perf.EventSpec]:
+    """Tracepoints at both ends of a process's last work, when its own events are gone already; see target.endings."""
+    dying = perf.tracepoint_number("sched", "sched_process_exit")
+    dead = perf.tracepoint_number("signal", "signal_generate")
+    if dying is None or dead is None:
+        return []
+    counter = abi.pack_attr(config=abi.SW_CONTEXT_SWITCHES, period=0, sample_type=0, flags=abi.USE_CLOCKID, watermark=0,
+                            read_format=abi.READ_GROUP)
+    attrs = {name: abi.pack_attr(kind=abi.TYPE_TRACEPOINT, config=number, period=1, watermark=0, flags=_EVERYONE,
+                                 sample_type=_WHO | abi.SAMPLE_READ, read_format=abi.READ_GROUP)
+             for name, number in (("dying", dying), ("dead", dead))}
+    # A leader that only counts would keep the others from sampling (6.18 at least).
+    return [perf.EventSpec("dying", attrs["dying"], _END_RING_BYTES, everyone=True),
+            perf.EventSpec("switches", counter, 0, everyone=True, group="dying"),
+            perf.EventSpec("dead", attrs["dead"], _END_RING_BYTES, everyone=True, group="dying", filter=_SIGCHLD_ONLY)]
 
 
 def _spec(name: str, ring_bytes: int, *, config: int, period: int, sample_type: int, flags: int, regs_user: int = 0,

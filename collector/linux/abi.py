@@ -16,7 +16,8 @@ ATTR_SIZE = _ATTR.size
 TYPE_SOFTWARE, TYPE_TRACEPOINT = 1, 2
 SW_TASK_CLOCK, SW_PAGE_FAULTS, SW_CONTEXT_SWITCHES, SW_PAGE_FAULTS_MAJOR, SW_DUMMY = 1, 2, 3, 6, 9
 
-SAMPLE_TID, SAMPLE_TIME, SAMPLE_ADDRESS = 1 << 1, 1 << 2, 1 << 3
+SAMPLE_TID, SAMPLE_TIME, SAMPLE_ADDRESS, SAMPLE_READ = 1 << 1, 1 << 2, 1 << 3, 1 << 4
+READ_GROUP = 1 << 3
 SAMPLE_CALLCHAIN, SAMPLE_CPU, SAMPLE_RAW = 1 << 5, 1 << 7, 1 << 10
 SAMPLE_REGS_USER, SAMPLE_STACK_USER = 1 << 12, 1 << 13
 
@@ -28,7 +29,7 @@ USE_CLOCKID, CONTEXT_SWITCH = 1 << 25, 1 << 26
 INHERIT_THREAD = 1 << 35  # since Linux 5.13
 
 FLAG_FD_CLOEXEC = 8
-IOC_ENABLE, IOC_DISABLE, IOC_SET_OUTPUT = 0x2400, 0x2401, 0x2405
+IOC_ENABLE, IOC_DISABLE, IOC_SET_OUTPUT, IOC_SET_FILTER = 0x2400, 0x2401, 0x2405, 0x4008_2406
 CLOCK_MONOTONIC = 1
 
 # --- the ring's header page: data_head and data_tail are the only words that move
@@ -68,6 +69,10 @@ WAKING = Record(RECORD_SAMPLE, "waking", *_SAMPLE_HEAD, Field("raw_size", "<u4")
                 Field("common_pid", "<u4"), Field("comm", "<u4"), Field("comm_4", "<u4"), Field("comm_8", "<u4"),
                 Field("comm_12", "<u4"), Field("woken", "<u4"), Field("prio", "<u4"), Field("target_cpu", "<u4"))
 
+# A sample in a group of three events that are read together: the CPU's switches so far are the second one's count.
+END = Record(RECORD_SAMPLE, "end", *_SAMPLE_HEAD, Field("n_values", "<u8"), Field("n_dying", "<u8"),
+             Field("n_switches", "<u8"), Field("n_dead", "<u8"))
+
 # Bodies behind the 8-byte header (before the trailer), as struct formats for the few records that come one by one.
 HEADER_FORMAT = struct.Struct("<IHH")  # type, misc, size
 LOST_FORMAT = struct.Struct("<QQ")  # id, lost
@@ -83,10 +88,10 @@ TRAILER_FORMAT = struct.Struct("<IIQII")  # pid, tid, time, cpu, res
 
 
 def pack_attr(*, config: int, period: int, sample_type: int, flags: int, watermark: int, regs_user: int = 0,
-              stack_user: int = 0, kind: int = TYPE_SOFTWARE) -> bytes:
+              stack_user: int = 0, kind: int = TYPE_SOFTWARE, read_format: int = 0) -> bytes:
     """A perf_event_attr of a sampling event on CLOCK_MONOTONIC; ``watermark`` in bytes of ring."""
-    return _ATTR.pack(kind, ATTR_SIZE, config, period, sample_type, 0, flags, watermark, 0, 0, 0, 0, regs_user,
-                      stack_user, CLOCK_MONOTONIC, 0, 0, 0, 0)
+    return _ATTR.pack(kind, ATTR_SIZE, config, period, sample_type, read_format, flags, watermark, 0, 0, 0, 0,
+                      regs_user, stack_user, CLOCK_MONOTONIC, 0, 0, 0, 0)
 
 
 # --- ptrace(2): requests, options, events (include/uapi/linux/ptrace.h)

@@ -30,7 +30,8 @@ class EventSpec:
     """One kind of event for every CPU. ``attr`` as packed by ``abi.pack_attr``; ``ring_bytes`` a power of two.
 
     ``everyone``: of whatever runs on the CPU, not of certain threads; left out where the user may not have that.
-    ``at_rest``: only ``Rings.wake`` starts it.
+    ``at_rest``: only ``Rings.wake`` starts it. ``ring_bytes`` 0: it only counts. ``group``: the name of an earlier one
+    that it is read together with. ``filter``: a tracepoint's, in the kernel's language.
     """
 
     name: str
@@ -38,6 +39,8 @@ class EventSpec:
     ring_bytes: int
     everyone: bool = False
     at_rest: bool = False
+    group: str = ""
+    filter: bytes = b""
 
 
 @dataclass(frozen=True)
@@ -138,16 +141,18 @@ def open_rings(tids: Sequence[int], specs: Sequence[EventSpec], may_halve: bool 
     writers: dict[int, list[int]] = {}
     try:
         for cpu in online_cpus():
+            on_cpu: dict[str, int] = {}
             for spec in specs:
                 try:
-                    tid = -1 if spec.everyone else tids[0]
-                    fd = libc.perf_event_open(spec.attr, tid, cpu, -1, abi.FLAG_FD_CLOEXEC)
-                except PermissionError:
+                    fd = _open(spec, tids[0], cpu, on_cpu)
+                except (PermissionError, LookupError):
                     if spec.everyone:
                         continue
                     raise
-                leaders.append((spec, cpu, fd))
                 writers[fd] = [fd]
+                on_cpu[spec.name] = fd
+                if spec.ring_bytes:
+                    leaders.append((spec, cpu, fd))
         rings, address, length = _map_what_the_budget_allows(leaders, may_halve)
         for tid in tids[1:]:
             for spec, cpu, leader in leaders:
@@ -161,6 +166,19 @@ def open_rings(tids: Sequence[int], specs: Sequence[EventSpec], may_halve: bool 
             os.close(fd)
         raise
     return Rings(writers, rings, address, length)
+
+
+def _open(spec: EventSpec, tid: int, cpu: int, on_cpu: dict[str, int]) -> int:
+    """One event's descriptor; KeyError where the leader of its group, among those open ``on_cpu``, was refused."""
+    group_fd = on_cpu[spec.group] if spec.group else -1
+    fd = libc.perf_event_open(spec.attr, -1 if spec.everyone else tid, cpu, group_fd, abi.FLAG_FD_CLOEXEC)
+    try:
+        if spec.filter:
+            ioctl(fd, abi.IOC_SET_FILTER, spec.filter + b"\0")
+    except OSError:
+        os.close(fd)
+        raise
+    return fd
 
 
 def tracepoint_number(system: str, name: str) -> int | None:

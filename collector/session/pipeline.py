@@ -41,6 +41,7 @@ from collector.session.experiments import Experiments, Recorded
 from collector.session.objects import VDSO, Objects, is_file
 from collector.session.placing import FAILED_MARK, TRUNCATED_MARK, Placed, interned, joined, unwound
 from collector.session.tally import Tally
+from collector.target.endings import Endings
 from collector.target.microstate import Cut, Periods, ThreadClocks
 from collector.target.model import Model
 from collector.target.space import Mapping
@@ -102,6 +103,7 @@ class Pipeline:
         self.tables = Tables()
         self.objects = Objects(self.tables)
         self.tally = tally
+        self.endings = Endings()
         self.muted = False  # recording pauses: time goes by and nothing is written
         self.total_cpu_ns = 0  # exact running time of all threads that have ended
         self._run_delay = run_delay
@@ -127,7 +129,7 @@ class Pipeline:
             spans = self.waiting.close(periods, self.clocks.edges, departures, faults, woken_ns,
                                        self._run_delays(periods, woken_ns == 0))
             self._write_spans(spans)
-        self._settle_ended()
+        self._settle_ended(self.endings.tails(batch.ends))
         self._close_ended()
         self.model.forget_before(batch.until_ns)
 
@@ -170,9 +172,10 @@ class Pipeline:
                 self.model.cuts.add(thread.slot, time_ns, Cut.ENDED)
                 thread.alive = False
         self._advance(None, [])
-        self._settle_ended()
+        self._settle_ended({})
         self.tally.n_guessed_faults = self.waiting.n_guessed
         self.tally.n_impossible = self.clocks.n_impossible
+        self.tally.n_untold_ends = self.endings.n_untold
         self._close_ended()
         # Less than one interval altogether is what any clock rounds away.
         carry_ns = int(self._carry_ns[Microstate.USER])
@@ -223,6 +226,7 @@ class Pipeline:
         if thread is not None and not thread.process.threads:
             recorded = self.experiments.by_image.get(thread.image.number)
             if recorded is not None:
+                self.endings.exited(thread.tid, thread.slot, change.time_ns)
                 self.experiments.end(recorded, change.time_ns)
 
     def _on_rename(self, change: Renamed) -> None:
@@ -486,24 +490,32 @@ class Pipeline:
 
     # -- ends
 
-    def _settle_ended(self) -> None:
-        """Time of ended threads that no tick stands for, given to stacks that they are known to have had."""
+    def _settle_ended(self, tails_ns: dict[int, int]) -> None:
+        """Time of ended threads that no tick stands for, given to stacks that they are known to have had.
+
+        ``tails_ns``: by slot, what was used behind the end; of those that ended in an earlier batch it is carried on.
+        """
         self._last.grow(self.clocks.n_slots)
         self.waiting.grow(self.clocks.n_slots)
         for slot in self._ending.tolist():
             self._delay_seen.pop(slot, None)
+            tail_ns = tails_ns.pop(slot, 0)
             recorded = self.experiments.by_image.get(self.model.threads[slot].image.number)
             if recorded is None or recorded.recorder is None:
                 continue
-            recorded.ended_cpu_ns += int(self.clocks.cpu_ns[slot])
-            self.total_cpu_ns += int(self.clocks.cpu_ns[slot])
+            recorded.ended_cpu_ns += int(self.clocks.cpu_ns[slot]) + tail_ns
+            self.total_cpu_ns += int(self.clocks.cpu_ns[slot]) + tail_ns
             owed_ns, stacks = self.waiting.take_account(slot)
             if self.muted:
                 continue
             owed_ns[Microstate.USER] = self.clocks.residue_ns(slot)
+            owed_ns[Microstate.SYSTEM] += tail_ns
             ticks = settle(owed_ns, recorded.pool_ns, self.interval_ns)
             for state in np.flatnonzero(ticks).tolist():
                 self._settle_state(recorded, slot, state, int(ticks[state]), stacks[state:state + 1])
+        late_ns = 0 if self.muted else sum(tails_ns.values())
+        self._carry_ns[Microstate.SYSTEM] += late_ns
+        self.total_cpu_ns += late_ns
         self._ending = np.zeros(0, dtype=np.int64)
 
     def _settle_state(self, recorded: Recorded, slot: int, state: int, ticks: int, uid: Array) -> None:

@@ -29,6 +29,7 @@ class Tally:
     n_stacks: int = 0  # stacks unwound
     n_gone: int = 0  # stacks of threads in the middle of an exec or at their end
     n_settled_ticks: int = 0  # ticks given for time that no clock sample stood for
+    n_untold_ends: int = 0  # processes whose work behind their last event is not known
     n_throttled: int = 0
     losses: Counter[str] = field(default_factory=Counter)
     stops: Counter[Stop] = field(default_factory=Counter)
@@ -56,6 +57,9 @@ class Tally:
         lines = []
         if self.n_settled_ticks:
             lines.append(f"{self.n_settled_ticks} ticks stand for time between the last sample and the end of threads")
+        if self.n_untold_ends:
+            lines.append(f"{self.n_untold_ends} processes lost their CPU while they were ending: what they used of it "
+                         "from there on is not counted")
         if self.n_gone:
             lines.append(f"{self.n_gone} stacks are cut, of threads whose memory was gone: in an exec, or at their end")
         return lines
