@@ -75,6 +75,10 @@ class Opened:
     interval_ns: int
     kernel: bool
 
+    def close(self) -> None:
+        """Closes the events."""
+        self.rings.close()
+
 
 def stack_bytes_for(interval_ns: int) -> int:
     """How much of each stack the kernel copies: generous where samples are rare, since the copy costs about 0.1 us per

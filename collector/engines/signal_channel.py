@@ -25,7 +25,7 @@ RINGS = {"switch": 1 << 20, "site": 1 << 20, "fault": 1 << 16, "sample": 1 << 21
 _CONTROL_BYTES = mmap.PAGESIZE
 _SEQUENCE, _HORIZON, _COMMAND, _STACK_HEAD, _STACK_TAIL, _RING_WORDS = range(6)
 
-RUN, STOP, END = range(3)  # commands to the tracer
+RUN, HOLD, STOP, END = range(4)  # commands to the tracer
 
 
 class Channel:

@@ -8,22 +8,23 @@ import marshal
 import os
 import select
 import signal
+import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
-from collector.clock import NS_PER_MS
-from collector.engines.signal_channel import END, STOP, Channel
+from collector.clock import NS_PER_MS, NS_PER_S
+from collector.engines.signal_channel import END, HOLD, RUN, STOP, Channel
 from collector.errors import CollectorError, EngineRefused, TargetGone
-from collector.linux import abi, libc
+from collector.linux import abi, libc, tasks
 
 if TYPE_CHECKING:  # the target of the other engine need not wait for it
     from collector.engines.signal_tracer import Tracer
 
 _STACK_WORDS = 1 << 22  # of copies between two drains
-_WAKE, _STOPPED, _ATTACHED, _REFUSED = b"w", b"s", b"+", b"-"
-_STOP_MS = 5000
+_WAKE, _BEGUN, _STOPPED, _ATTACHED, _REFUSED = b"w", b"b", b"s", b"+", b"-"
+_ANSWER_NS = 5 * NS_PER_S
 _SLICE_NS = 100_000  # the shortest there is
 
 
@@ -42,15 +43,25 @@ class Opened:
         with suppress(BlockingIOError):
             os.read(self.pipe, 4096)
 
+    def begin(self) -> None:
+        """Lets a tracer that has attached to running processes begin to look at them."""
+        self.channel.command = RUN
+        self._wait_for(_BEGUN)
+
     def stop(self) -> None:
         """Lets the tracer tell everything up to now, and take no more samples."""
         self.channel.command = STOP
+        self._wait_for(_STOPPED)
+
+    def _wait_for(self, word: bytes) -> None:
+        """Until the tracer has done what it was told, or is gone."""
         self._call()
+        until_ns = time.monotonic_ns() + _ANSWER_NS
         poller = select.poll()
         poller.register(self.pipe, select.POLLIN)
-        while poller.poll(_STOP_MS):
+        while poller.poll(max(until_ns - time.monotonic_ns(), 0) / NS_PER_MS):
             said = os.read(self.pipe, 4096)
-            if not said or _STOPPED in said:
+            if not said or word in said:
                 return
 
     def close(self) -> None:
@@ -75,22 +86,23 @@ def stack_bytes_for(interval_ns: int) -> int:
 
 def open_held(pid: int, interval_ns: int, *, follow: bool, reason: str) -> Opened:
     """A tracer for a child that is held before its exec. Raises EngineRefused."""
-    return _open(interval_ns, follow, lambda tracer: tracer.hold(pid), pid, reason)
+    return _open(interval_ns, follow, lambda tracer: tracer.hold(pid), pid, reason, RUN)
 
 
 def open_attached(pids: list[int], interval_ns: int, *, follow: bool, reason: str) -> Opened:
-    """A tracer for all threads of running processes. Raises EngineRefused, or TargetGone."""
+    """A tracer for all threads of running processes; it waits for ``begin``. Raises EngineRefused, or TargetGone."""
 
     def attach(tracer: Tracer) -> None:
         for pid in pids:
             tracer.attach(pid)
 
-    return _open(interval_ns, follow, attach, pids[0], reason)
+    return _open(interval_ns, follow, attach, pids[0], reason, HOLD)
 
 
 def _open(interval_ns: int, follow: bool, attach: Callable[[Tracer], None], pid: int,
-          reason: str) -> Opened:
+          reason: str, command: int) -> Opened:
     channel = Channel(_STACK_WORDS)
+    channel.command = command
     read, write = os.pipe()
     collector = os.getpid()
     tracer_pid = os.fork()
@@ -117,6 +129,9 @@ def _refusal(said: bytes, pid: int) -> CollectorError:
     code = marshal.loads(said[1:]) if said[:1] == _REFUSED else 0
     if code in (errno.ESRCH, errno.ENOENT):
         return TargetGone(f"process {pid} does not exist (any more)")
+    if code in (errno.EPERM, errno.EACCES) and (other := tasks.tracer_of(pid)):
+        return EngineRefused(f"process {pid} is being traced already, by process {other} (a debugger or strace?): only "
+                             "one can")
     if code in (errno.EPERM, errno.EACCES):
         return EngineRefused(f"the kernel does not let this user trace process {pid}: run as root, or as the user of "
                              "the process; in a container it takes the capability CAP_SYS_PTRACE")
@@ -150,7 +165,7 @@ def _become_tracer(channel: Channel, interval_ns: int, follow: bool, attach: Cal
             say(_REFUSED + marshal.dumps(err.errno or errno.EINVAL))
             raise
         say(_ATTACHED)
-        tracer.run(lambda: say(_STOPPED))
+        tracer.run(lambda: say(_BEGUN), lambda: say(_STOPPED))
         status = 0
     finally:
         os._exit(status)

@@ -26,7 +26,7 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from collector.clock import NS_PER_MS, NS_PER_S
-from collector.engines.signal_channel import END, STOP, Channel, framed
+from collector.engines.signal_channel import END, HOLD, STOP, Channel, framed
 from collector.engines.signal_mend import Verdict, go_on, mend
 from collector.engines.signal_targets import Traced, Tracee
 from collector.events import Edge, Mode, Reason
@@ -86,11 +86,9 @@ class Tracer:
 
     def attach(self, pid: int) -> None:
         """Seizes all threads of a running process. Raises OSError."""
-        now_ns = time.monotonic_ns()
         process = self._processes[pid] = Traced(pid)
         ptrace.seize(pid, self._options)
-        self._begin_image(process, pid, now_ns)
-        self._enter(process, pid, now_ns)
+        self._enter(process, pid, time.monotonic_ns())
         while new := [tid for tid in map(int, os.listdir(f"/proc/{pid}/task")) if tid not in process.threads]:
             for tid in new:
                 try:
@@ -98,23 +96,40 @@ class Tracer:
                 except ProcessLookupError:
                     continue
                 except PermissionError:
-                    if tid in self._early or not os.path.exists(f"/proc/{pid}/task/{tid}"):
-                        continue
-                    if _tracer_of(pid, tid) != os.getpid():
-                        raise
-                now_ns = time.monotonic_ns()
-                self._change("Forked", now_ns, pid, tid, pid, pid)
-                self._switch(self._enter(process, tid, now_ns), Edge.IN, now_ns)
+                    if tasks.tracer_of(tid) == os.getpid() or not os.path.exists(f"/proc/{pid}/task/{tid}"):
+                        continue  # new, and ours already by its maker; or gone
+                    raise
+                self._enter(process, tid, time.monotonic_ns())
             self._take_reports()
+
+    def _begin(self) -> None:
+        """Begins with all threads as they are: they are told first, and nothing from before."""
+        now_ns = time.monotonic_ns()
+        for rows in self._pending.values():
+            del rows[:]
+        for thread in self._threads.values():
+            thread.settled_ns = now_ns + 2
+            with suppress(OSError, ValueError):
+                thread.raw = thread.files.read("schedstat", 64)
+                thread.cpu_ns, thread.delay_ns, _ = map(int, thread.raw.split())
+        for process in self._processes.values():
+            self._read_image(process, process.pid)
+        self._change("Threads", now_ns, {process.pid: list(process.threads) for process in self._processes.values()})
+        self._publish()
 
     # -- the loop
 
-    def run(self, stopped: Callable[[], None]) -> None:
-        """Until there is nobody left, or the collector wants no more; ``stopped`` is called when all has been told."""
-        settled = False
+    def run(self, begun: Callable[[], None], stopped: Callable[[], None]) -> None:
+        """Until there is nobody left, or the collector wants no more. ``begun`` is called at the end of a hold,
+        ``stopped`` when all has been told."""
+        held, settled = self._channel.command == HOLD, False
         next_ns = time.monotonic_ns() + self._interval_ns
         while self._channel.command != END and self._take_reports():
             now_ns = time.monotonic_ns()
+            if held and self._channel.command != HOLD:
+                held = False
+                self._begin()
+                begun()
             if self._channel.command == STOP and not settled:
                 self._settle_all()
                 settled = True
@@ -122,7 +137,7 @@ class Tracer:
             if now_ns < next_ns:
                 signal.sigtimedwait(_WATCHED, (next_ns - now_ns) / NS_PER_S)
                 continue
-            if not settled:
+            if not settled and not held:
                 self._round(now_ns, next_ns)
             next_ns += ((time.monotonic_ns() - next_ns) // self._interval_ns + 1) * self._interval_ns
         while self._behind and self._channel.command != END:
@@ -399,9 +414,12 @@ class Tracer:
         process = thread.process
         process.mapped_ns = now_ns
         with suppress(OSError):
-            for m in process.enter(tasks.executables(process.pid, thread.tid)):
-                self._change("Mapped", now_ns, process.pid, thread.tid, m.start, m.end - m.start, m.file_offset,
-                             m.device, m.inode, m.path)
+            for mapping in process.enter(tasks.executables(process.pid, thread.tid)):
+                self._mapped(process, thread.tid, now_ns, mapping)
+
+    def _mapped(self, process: Traced, tid: int, now_ns: int, m: tasks.Executable) -> None:
+        self._change("Mapped", now_ns, process.pid, tid, m.start, m.end - m.start, m.file_offset, m.device, m.inode,
+                     m.path)
 
     def _check_name(self, thread: Tracee, now_ns: int) -> None:
         name = thread.files.read_once("comm")[:-1]
@@ -587,15 +605,22 @@ class Tracer:
         process.held = False
 
     def _begin_image(self, process: Traced, tid: int, now_ns: int) -> None:
+        comm = tasks.Files(process.pid, tid).read_once("comm")[:-1]
+        self._change("Executed", now_ns, process.pid, process.pid, comm)
+        process.mapped = set()
+        for mapping in self._read_image(process, tid):
+            self._mapped(process, tid, now_ns, mapping)
+
+    def _read_image(self, process: Traced, tid: int) -> list[tasks.Executable]:
+        """What a process runs, anew; returns the mappings that are new."""
         process.bits = tasks.word_bits(process.pid)
-        process.mapped.clear()
-        probe = Tracee(tid, process, tasks.Files(process.pid, tid), now_ns)
-        self._change("Executed", now_ns, process.pid, process.pid, probe.files.read_once("comm")[:-1])
-        self._read_maps(probe, now_ns)
-        with suppress(OSError):
-            process.size = probe.files.read("statm").partition(b" ")[0]
-            process.library = tasks.library_pages(probe.files.read("status", 4096))
-        probe.files.close()
+        files = tasks.Files(process.pid, tid)
+        try:
+            process.size = files.read_once("statm").partition(b" ")[0]
+            process.library = tasks.library_pages(files.read_once("status", 4096))
+            return process.enter(tasks.executables(process.pid, tid))
+        except OSError:
+            return []
 
     def _end(self, thread: Tracee) -> None:
         """A thread is gone; it can still be asked how long it ran."""
@@ -615,8 +640,3 @@ class Tracer:
 
     def _change(self, kind: str, *values: object) -> None:
         self._pending["change"] += framed((kind, *values))
-
-
-def _tracer_of(pid: int, tid: int) -> int:
-    with open(f"/proc/{pid}/task/{tid}/status", "rb") as file:
-        return int(file.read().partition(b"TracerPid:")[2].split()[0])

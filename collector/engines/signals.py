@@ -14,6 +14,7 @@ import numpy as np
 from collector.engines.signal_channel import unframed
 from collector.engines.signal_open import Opened
 from collector.engines.signal_tracer import BIRTH, CLOCK, LEAVE
+from collector.errors import EngineRefused
 from collector.events import (
     Array,
     Batch,
@@ -48,6 +49,18 @@ class SignalEngine:
         self._channel = opened.channel
         self._words: Array = np.frombuffer(opened.channel.stacks, dtype=np.uint64)
         self._stack_head = 0
+        self._kept: list[tuple[Any, ...]] = []  # changes that came with the threads
+
+    def begin(self) -> tuple[int, dict[int, list[int]]]:
+        """Begins with running processes: from when on, and the threads (tid) of each (pid) as they were then. Nobody
+        else is told as new unless it is. Raises EngineRefused."""
+        self._opened.begin()
+        heads, _, _ = self._channel.snapshot()
+        changes = unframed(self._channel.take("change", heads["change"]))
+        if not changes:
+            raise EngineRefused("the tracer has died; run collect again")
+        (_, begin_ns, threads), *self._kept = changes
+        return begin_ns, threads
 
     def poll_fds(self) -> list[int]:
         """The pipe that the tracer wakes us through."""
@@ -59,7 +72,8 @@ class SignalEngine:
         self._opened.take_wakes()
         heads, self._stack_head, horizon_ns = self._channel.snapshot()
         rows = {name: self._channel.take(name, head) for name, head in heads.items()}
-        changes = [_CHANGES[kind](*values) for kind, *values in unframed(rows["change"])]
+        changes = [_CHANGES[kind](*values) for kind, *values in [*self._kept, *unframed(rows["change"])]]
+        self._kept = []
         changes.sort(key=lambda change: change.time_ns)
         samples = _sorted(np.frombuffer(rows["sample"], dtype=abi.TRACED_SAMPLE.dtype))
         return Batch(min(until_ns, horizon_ns), tuple(changes), self._samples(samples, CLOCK),

@@ -137,6 +137,15 @@ def group_of(tid: int) -> tuple[int, int]:
     return int(fields[b"Tgid"]), int(fields[b"PPid"])
 
 
+def tracer_of(tid: int) -> int:
+    """The thread that traces a thread; 0 for none."""
+    try:
+        with open(f"/proc/{tid}/status", "rb") as file:
+            return int(file.read().partition(b"TracerPid:")[2].split()[0])
+    except (OSError, IndexError):
+        return 0
+
+
 def word_bits(pid: int) -> int:
     """32 or 64: the kind of program that a process runs; 64 where its file cannot be read."""
     try:

@@ -17,6 +17,7 @@ from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines import perf_open, signal_open
 from collector.engines.base import Engine
 from collector.engines.perf_events import PerfEngine
+from collector.events import Batch, Reason
 from collector.experiment import names
 from collector.experiment.recorder import Header, Recorder, Usage
 from collector.linux import proc
@@ -27,6 +28,7 @@ from collector.session.follow import Follow
 from collector.session.options import Options
 from collector.session.pipeline import Pipeline
 from collector.session.tally import Tally
+from collector.target.microstate import Cut
 
 OpenedEvents: TypeAlias = perf_open.Opened | signal_open.Opened | None
 
@@ -84,12 +86,26 @@ class Recording:
 
     def take_over(self, pids: list[int]) -> None:
         """Starts the events in running processes, the first of them the founder, and begins with them as they are."""
-        assert isinstance(self._engine, PerfEngine)
+        if not isinstance(self._engine, PerfEngine):
+            self._take_over_told(pids)
+            return
         self._engine.start()
         for pid in pids:
             found = [thread for thread in (attach.find(pid, tid) for tid in proc.threads(pid)) if thread is not None]
             self._pipeline.take_over(pid, attach.lineage_of(pid), found, attach.mappings(pid, self._start_ns),
                                      attach.departures(pid, found, self._start_ns))
+        self._recorder.sync()
+
+    def _take_over_told(self, pids: list[int]) -> None:
+        """The same with the signal engine, which tells itself who is there and where each thread is."""
+        from collector.engines.signals import SignalEngine
+
+        assert isinstance(self._engine, SignalEngine)
+        begin_ns, threads = self._engine.begin()
+        for pid in pids:
+            found = [attach.Found(tid, Cut.IN, Reason.UNKNOWN, None) for tid in threads.get(pid, ())]
+            self._pipeline.take_over(pid, attach.lineage_of(pid), found, attach.mappings(pid, begin_ns),
+                                     Batch(begin_ns))
         self._recorder.sync()
 
     def run(self) -> None:

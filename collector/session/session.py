@@ -82,11 +82,10 @@ def attach(options: Options, say: Say) -> int:
     directory = names.create_directory(options.name, options.overwrite, options.directory, options.group)
     try:
         perf_open.raise_descriptor_limit()
-        opened = perf_open.open_running([target.pid for target in targets], options.interval_ns or INTERVAL_ON_NS,
-                                        follow=options.follow != "off")
+        opened = _open_running([target.pid for target in targets], options, say)
         gone = [target.pid for target in targets if not target.alive()]
         if gone:
-            opened.rings.close()
+            opened.close()
             raise TargetGone(f"-P {gone[0]}: the process ended while it was being attached")
     except BaseException as err:
         names.remove_directory(directory)
@@ -132,6 +131,20 @@ def dry_run(options: Options) -> list[str]:
              f"would create experiment {str(path)!r}{' (overwriting it)' if options.overwrite else ''}",
              f"{clock}; overview samples {period}; archive {options.archive}"]
     return lines + ([f"would add it to group {options.group!r}"] if options.group else [])
+
+
+def _open_running(pids: list[int], options: Options, say: Say) -> perf_open.Opened | signal_open.Opened:
+    """The engine asked for, opened for running processes."""
+    interval_ns, follow, why = options.interval_ns or INTERVAL_ON_NS, options.follow != "off", "asked for by --engine"
+    if options.engine != "signal":
+        try:
+            return perf_open.open_running(pids, interval_ns, follow=follow)
+        except EngineRefused as err:
+            if options.engine == "perf":
+                raise
+            why = str(err)
+            say(f"engine signal: {why}")
+    return signal_open.open_attached(pids, interval_ns, follow=follow, reason=why)
 
 
 def _open_engine(pid: int, options: Options, say: Say) -> OpenedEvents:
