@@ -287,7 +287,8 @@ def _remove(path: Path) -> None:
 
 
 def _refusal(path: Path, error: OSError) -> ExperimentError:
-    return ExperimentError(f"cannot create {shown(path)}: {error.strerror}; choose another name with -o, "
+    why = "the disk is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
+    return ExperimentError(f"cannot create {shown(path)}: {why}; choose another name with -o, "
                            "or another directory with -d")
 
 

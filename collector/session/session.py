@@ -78,6 +78,8 @@ def attach(options: Options, say: Say) -> int:
             with suppress(TargetGone):
                 targets.append(running.checked(pid))
     if options.dry_run:
+        path = names.choose(options.name, options.overwrite, options.directory, options.group)
+        say(f"would attach to {', '.join(str(target.pid) for target in targets)} and create experiment {str(path)!r}")
         return 0
     directory = names.create_directory(options.name, options.overwrite, options.directory, options.group)
     try:
