@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable
+from threading import Thread
 from typing import Any, TypeVar
 
 import numpy as np
@@ -74,6 +75,8 @@ class PerfEngine:
         self._view = self._rings.memory.cast("Q")
         self._kernel = KernelCode()
         self._tails: list[tuple[Ring, int]] = []
+        self._stopped = False
+        self._closing: Thread | None = None
         self._drained_ns = 0
         self._heads: dict[Ring, int] = {}  # of the rings that may rest, at the last drain
         self._excess: dict[Ring, int] = {}  # how many times too many records a ring at rest had brought
@@ -96,6 +99,8 @@ class PerfEngine:
                 n_lost = sum(change.count for change in changes[n_before:] if isinstance(change, RecordsLost))
                 self._rest_or_wake(ring, tail, head, n_lost, until_ns)
         self._drained_ns = until_ns
+        if self._stopped and self._closing is None:
+            self._close_what_was_copied()
         changes.sort(key=lambda change: change.time_ns)
         return Batch(until_ns, tuple(changes), _merged(parts["clock"]), _merged(parts["switch"]),
                      _merged(parts["leave"]), _merged(parts["site"]),
@@ -114,12 +119,25 @@ class PerfEngine:
         self._rings.enable()
 
     def stop(self) -> None:
-        """No more records."""
+        """No more records; the next drain is the last one."""
         self._rings.disable()
+        self._stopped = True
 
     def close(self) -> None:
         """Closes the events."""
+        if self._closing is not None:
+            self._closing.join()
         self._rings.close()
+
+    def _close_what_was_copied(self) -> None:
+        """Closes events that the last batch does not point into, while it is worked on: the kernel takes its time."""
+        def close() -> None:
+            for ring in self._rings.rings:
+                if ring.name in _FIXED:
+                    self._rings.close_ring(ring)
+
+        self._closing = Thread(target=close)
+        self._closing.start()
 
     def _rest_or_wake(self, ring: Ring, tail: int, head: int, n_lost: int, until_ns: int) -> None:
         """Lets the events of a ring rest that brings more than is worth its cost, and wakes them later."""

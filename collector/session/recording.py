@@ -126,6 +126,8 @@ class Recording:
                     self.status = os.waitpid(self._pid, 0)[1] if self._is_child else 0
                 elif event & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
                     poller.unregister(fd)
+            if self.status is not None and not self._options.wait_descendants:
+                break  # the last drain takes all
             self._drain(time.monotonic_ns() - _SLACK_NS)
             for action in self._control.actions(time.monotonic_ns()):
                 self._act(action, self._drained_ns)
