@@ -59,7 +59,10 @@ _END_RING_BYTES = 1 << 17
 _SIGCHLD_ONLY = b"sig == 17"
 _LEAVE_STACK_BYTES = 16 << 10
 _BIRTH_STACK_BYTES = 4 << 10
-_RING_SECONDS = 0.9  # of clock samples at full rate: the collector's own start fits into it
+# Of clock samples at full rate. The collector's own start fits into it; and where samples are rare, half of a ring, at
+# which the kernel wakes us, holds more than comes between two drains.
+_RARE_NS = 5 * NS_PER_MS
+_RING_SECONDS, _RING_SECONDS_RARE = 0.9, 2.4
 _ROUNDS = 9  # of looking for new threads while attaching; one that never stops making them is taken as it is
 _ALL_RINGS_BYTES = 1 << 28
 _LEAST_RING_BYTES = 1 << 17
@@ -83,7 +86,7 @@ class Opened:
 def stack_bytes_for(interval_ns: int) -> int:
     """How much of each stack the kernel copies: generous where samples are rare, since the copy costs about 0.1 us per
     KiB; a multiple of 8 below 64 KiB."""
-    return 32 << 10 if interval_ns >= 5 * NS_PER_MS else 16 << 10
+    return 32 << 10 if interval_ns >= _RARE_NS else 16 << 10
 
 
 def open_events(tids: Sequence[int], interval_ns: int, *, on_exec: bool, follow: bool) -> Opened:
@@ -194,7 +197,8 @@ def _spec(name: str, ring_bytes: int, *, config: int, period: int, sample_type: 
 
 
 def _clock_ring_bytes(interval_ns: int, stack_bytes: int) -> int:
-    wanted = int(_RING_SECONDS * NS_PER_S / interval_ns * (stack_bytes + 512))
+    seconds = _RING_SECONDS_RARE if interval_ns >= _RARE_NS else _RING_SECONDS
+    wanted = int(seconds * NS_PER_S / interval_ns * (stack_bytes + 512))
     limit = max(1 << 19, _ALL_RINGS_BYTES // len(perf.online_cpus()))
     return 1 << min(max(wanted, 1 << 20), limit).bit_length()
 

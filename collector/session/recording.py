@@ -33,7 +33,8 @@ from collector.target.microstate import Cut
 OpenedEvents: TypeAlias = perf_open.Opened | signal_open.Opened | None
 
 _SLACK_NS = 10 * NS_PER_MS
-_DRAIN_PERIOD_NS = 500 * NS_PER_MS
+_DRAIN_PERIOD_NS = 900 * NS_PER_MS
+_NEAR_NS = 100 * NS_PER_MS
 _FOREVER_NS = 2**62
 _LABEL_PERIODIC = "periodic"
 _LABEL_SIGNAL = "signal"
@@ -117,8 +118,7 @@ class Recording:
             poller.register(fd, select.POLLIN)
         poller.register(self._control.fd, select.POLLIN)
         while not self._stopped and (self.status is None or self._waits_for_descendants()):
-            due_ns = min(time.monotonic_ns() + _DRAIN_PERIOD_NS, self._next_sample_ns,
-                         self._control.due_ns() or _FOREVER_NS)
+            due_ns = min(self._next_drain_ns(), self._control.due_ns() or _FOREVER_NS)
             for fd, event in poller.poll(max(0, due_ns - time.monotonic_ns()) / NS_PER_MS):
                 if fd == pidfd:
                     poller.unregister(pidfd)
@@ -134,6 +134,11 @@ class Recording:
             self._sample_if_due()
         os.close(pidfd)
         self._control.close()
+
+    def _next_drain_ns(self) -> int:
+        """With the next overview sample, if that is near enough: one drain then serves both."""
+        due_ns = time.monotonic_ns() + _DRAIN_PERIOD_NS
+        return self._next_sample_ns if self._next_sample_ns < due_ns + _NEAR_NS else due_ns
 
     def _waits_for_descendants(self) -> bool:
         return self._options.wait_descendants and bool(self._pipeline.model.processes)

@@ -58,8 +58,8 @@ class Tally:
         if self.n_settled_ticks:
             lines.append(f"{self.n_settled_ticks} ticks stand for time between the last sample and the end of threads")
         if self.n_untold_ends:
-            lines.append(f"{self.n_untold_ends} processes lost their CPU while they were ending: what they used of it "
-                         "from there on is not counted")
+            lines.append(f"{self.n_untold_ends} processes were switched out while they were ending: what they used "
+                         "of their CPU from there on is not counted")
         if self.n_gone:
             lines.append(f"{self.n_gone} stacks are cut, of threads whose memory was gone: in an exec, or at their end")
         return lines
