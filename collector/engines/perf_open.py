@@ -33,7 +33,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.errors import EngineRefused
@@ -136,7 +136,7 @@ def _threads_of(pids: Sequence[int]) -> list[int]:
 def _specs(interval_ns: int, flags: int, newtask: int | None, waking: int | None,
            frugal: bool) -> list[perf.EventSpec]:
     specs = _generous_specs(interval_ns, flags, newtask, waking, stack_bytes_for(interval_ns) >> frugal)
-    return [replace(spec, ring_bytes=max(spec.ring_bytes >> 4, _LEAST_RING_BYTES))
+    return [spec._replace(ring_bytes=max(spec.ring_bytes >> 4, _LEAST_RING_BYTES))
             if frugal and spec.name != "clock" else spec for spec in specs]
 
 

@@ -35,8 +35,7 @@ LOG_FILE = "log.xml"
 DEFAULT_STEM = "test"
 LETTERS = "fxcC"
 
-_NUMBERED = re.compile(r"(?P<stem>.+)\.(?P<number>[0-9]+)\.er\Z", re.DOTALL)
-_STEP = re.compile(r"_(?P<letter>[A-Za-z])(?P<number>[0-9]+)")
+_NUMBERED = r"(?P<stem>.+)\.(?P<number>[0-9]+)\.er\Z"  # compiled when needed: the target waits for this module
 # What a directory may hold to be taken for an experiment that was begun and never got its log.
 _EARLY_FILES = {"archives", "overview", "notes", "data.frameinfo", "map.xml", "log.xml.new"}
 _ATTEMPTS = 1000
@@ -63,7 +62,7 @@ def choose(output: str | None = None, overwrite: bool = False, directory: str | 
         return wanted
     if not os.path.lexists(wanted):
         return wanted
-    if _NUMBERED.match(wanted.name) is None:
+    if _numbered(wanted.name) is None:
         raise ExperimentError(f"{shown(wanted)} exists; choose another name with -o, or -O to overwrite it")
     return _free(wanted)
 
@@ -139,9 +138,9 @@ def _write_early_log(path: Path) -> None:
 
 def _same_stem(wanted: Path) -> list[Path]:
     """Experiments that may have got their name for ``wanted``, the newest first."""
-    match = _NUMBERED.match(wanted.name)
+    match = _numbered(wanted.name)
     found = [wanted.with_name(name) for name in os.listdir(wanted.parent)
-             if name == wanted.name or (match and (other := _NUMBERED.match(name)) and other["stem"] == match["stem"])]
+             if name == wanted.name or (match and (other := _numbered(name)) and other["stem"] == match["stem"])]
     return sorted(found, key=lambda path: sort_key(path.name), reverse=True)
 
 
@@ -234,6 +233,10 @@ def shown(path: str | os.PathLike[str]) -> str:
     return text if text.isprintable() else repr(text)
 
 
+def _numbered(name: str) -> re.Match[str] | None:
+    return re.match(_NUMBERED, name, re.DOTALL)
+
+
 def _wanted(output: str | None, directory: str | None, group: str | None) -> Path:
     if output is None:
         stem = DEFAULT_STEM if group is None else Path(group).name.removesuffix(GROUP_SUFFIX)
@@ -254,7 +257,7 @@ def _check_parent(parent: Path) -> None:
 
 def _free(wanted: Path) -> Path:
     """The name with the largest number of its stem plus one."""
-    matches = [_NUMBERED.match(name) for name in (wanted.name, *os.listdir(wanted.parent))]
+    matches = [_numbered(name) for name in (wanted.name, *os.listdir(wanted.parent))]
     stem = matches[0]["stem"] if matches[0] else ""
     numbers = [int(match["number"]) for match in matches if match and match["stem"] == stem]
     return wanted.with_name(f"{stem}.{max(numbers) + 1}{SUFFIX}")

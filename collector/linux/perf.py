@@ -16,8 +16,8 @@ import mmap
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from fcntl import ioctl
+from typing import NamedTuple
 
 from collector.linux import abi, libc
 
@@ -25,8 +25,7 @@ PAGE = mmap.PAGESIZE
 _SMALLEST_RING = 16 * PAGE
 
 
-@dataclass(frozen=True)
-class EventSpec:
+class EventSpec(NamedTuple):  # and no dataclass: those take a millisecond to make, and the target waits
     """One kind of event for every CPU. ``attr`` as packed by ``abi.pack_attr``; ``ring_bytes`` a power of two.
 
     ``everyone``: of whatever runs on the CPU, not of certain threads; left out where the user may not have that.
@@ -43,8 +42,7 @@ class EventSpec:
     filter: bytes = b""
 
 
-@dataclass(frozen=True)
-class Ring:
+class Ring(NamedTuple):
     """A mapped ring: which event, which CPU, where. Offsets are bytes from the start of the reservation."""
 
     name: str

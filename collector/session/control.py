@@ -16,7 +16,7 @@ from enum import Enum
 from collector.clock import NS_PER_S
 from collector.errors import UsageError
 
-_DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([sm]?)\Z")
+_DURATION = r"([0-9]+(?:\.[0-9]+)?)([sm]?)\Z"
 _FORBIDDEN = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM,
               signal.SIGHUP, signal.SIGCONT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 
@@ -48,7 +48,7 @@ def parse_window(text: str) -> Window:
 
 
 def _seconds(part: str, whole: str) -> float:
-    match = _DURATION.match(part)
+    match = re.match(_DURATION, part)
     if match is None:
         raise UsageError(f"-t {whole}: give a duration, or START-END, in seconds or minutes, such as 90, 1.5m or 10-20")
     return float(match[1]) * (60 if match[2] == "m" else 1)

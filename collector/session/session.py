@@ -17,20 +17,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from collector.clock import INTERVAL_ON_NS, format_ms
-from collector.engines import perf_open, signal_open
+from collector.engines import perf_open
 from collector.errors import CollectorError, EngineRefused, TargetGone
 from collector.experiment import names
-from collector.linux import proc
-from collector.session import launch, mpi
+from collector.session import launch
 from collector.session.control import Control
 from collector.session.options import Options
 
+# What only some recordings need is imported where they do: the target waits for every module here.
 if TYPE_CHECKING:
+    from collector.engines import signal_open
     from collector.session.attach import Target
 
 Say = Callable[[str], None]
 T = TypeVar("T")
-OpenedEvents: TypeAlias = perf_open.Opened | signal_open.Opened | None
+OpenedEvents: TypeAlias = "perf_open.Opened | signal_open.Opened | None"
 
 
 def record(options: Options, say: Say) -> int:
@@ -62,6 +63,8 @@ def _make_directory(options: Options) -> tuple[Path, bool]:
     """The directory to record into, and whether the MPI job's founder around it is new and ours to fill."""
     if not options.mpi:
         return names.create_directory(options.name, options.overwrite, options.directory, options.group), False
+    from collector.session import mpi
+
     rank = mpi.rank()
     founder, made = names.join_founder(rank.job, options.name, options.overwrite, options.directory)
     return names.create_rank_directory(founder, rank.number), made
@@ -69,6 +72,7 @@ def _make_directory(options: Options) -> tuple[Path, bool]:
 
 def attach(options: Options, say: Say) -> int:
     """Records running processes until they end, the time is over, or we are told to stop; returns the exit status."""
+    from collector.linux import proc
     from collector.session import attach as running
 
     targets = [running.checked(pid) for pid in dict.fromkeys(options.pids)]
@@ -146,6 +150,8 @@ def _open_running(pids: list[int], options: Options, say: Say) -> perf_open.Open
                 raise
             why = str(err)
             say(f"engine signal: {why}")
+    from collector.engines import signal_open
+
     return signal_open.open_attached(pids, interval_ns, follow=follow, reason=why)
 
 
@@ -162,6 +168,8 @@ def _open_engine(pid: int, options: Options, say: Say) -> OpenedEvents:
                 raise
             why = str(err)
             say(f"engine signal: {why}")
+    from collector.engines import signal_open
+
     return signal_open.open_held(pid, options.interval_ns, follow=follow, reason=why)
 
 
