@@ -71,6 +71,7 @@ class Tracer:
         self._active: deque[Tracee] = deque()
         self._idle: deque[Tracee] = deque()
         self._early: dict[int, tuple[int, ptrace.Report]] = {}  # new threads that stopped before we heard of them
+        self._held = False  # until the collector says that it is there
         self._departures = 0
         self._due_ns = 0  # when this round was to begin
         self._behind = False  # rows wait for room: no looks until there is some
@@ -86,6 +87,7 @@ class Tracer:
 
     def attach(self, pid: int) -> None:
         """Seizes all threads of a running process. Raises OSError."""
+        self._held = True
         process = self._processes[pid] = Traced(pid)
         ptrace.seize(pid, self._options)
         self._enter(process, pid, time.monotonic_ns())
@@ -122,12 +124,12 @@ class Tracer:
     def run(self, begun: Callable[[], None], stopped: Callable[[], None]) -> None:
         """Until there is nobody left, or the collector wants no more. ``begun`` is called at the end of a hold,
         ``stopped`` when all has been told."""
-        held, settled = self._channel.command == HOLD, False
+        settled = False
         next_ns = time.monotonic_ns() + self._interval_ns
         while self._channel.command != END and self._take_reports():
             now_ns = time.monotonic_ns()
-            if held and self._channel.command != HOLD:
-                held = False
+            if self._held and self._channel.command != HOLD:
+                self._held = False
                 self._begin()
                 begun()
             if self._channel.command == STOP and not settled:
@@ -137,7 +139,7 @@ class Tracer:
             if now_ns < next_ns:
                 signal.sigtimedwait(_WATCHED, (next_ns - now_ns) / NS_PER_S)
                 continue
-            if not settled and not held:
+            if not settled and not self._held:
                 self._round(now_ns, next_ns)
             next_ns += ((time.monotonic_ns() - next_ns) // self._interval_ns + 1) * self._interval_ns
         while self._behind and self._channel.command != END:
