@@ -129,7 +129,7 @@ class Pipeline:
             spans = self.waiting.close(periods, self.clocks.edges, departures, faults, woken_ns,
                                        self._run_delays(periods, woken_ns == 0))
             self._write_spans(spans)
-        self._settle_ended(self.endings.tails(batch.ends))
+        self._settle_ended(self.endings.tails(batch.ends, batch.switches))
         self._close_ended()
         self.model.forget_before(batch.until_ns)
 
@@ -175,7 +175,7 @@ class Pipeline:
         self._settle_ended({})
         self.tally.n_guessed_faults = self.waiting.n_guessed
         self.tally.n_impossible = self.clocks.n_impossible
-        self.tally.n_untold_ends = self.endings.n_untold
+        self.tally.n_untold_ends, self.tally.n_guessed_ends = self.endings.n_untold, self.endings.n_guessed
         self._close_ended()
         # Less than one interval altogether is what any clock rounds away.
         carry_ns = int(self._carry_ns[Microstate.USER])

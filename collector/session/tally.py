@@ -30,6 +30,7 @@ class Tally:
     n_gone: int = 0  # stacks of threads in the middle of an exec or at their end
     n_settled_ticks: int = 0  # ticks given for time that no clock sample stood for
     n_untold_ends: int = 0  # processes whose work behind their last event is not known
+    n_guessed_ends: int = 0  # processes whose work there includes that of a stranger for a moment
     n_throttled: int = 0
     losses: Counter[str] = field(default_factory=Counter)
     stops: Counter[Stop] = field(default_factory=Counter)
@@ -60,6 +61,9 @@ class Tally:
         if self.n_untold_ends:
             lines.append(f"{self.n_untold_ends} processes were switched out while they were ending: what they used "
                          "of their CPU from there on is not counted")
+        if self.n_guessed_ends:
+            lines.append(f"{self.n_guessed_ends} processes lost their CPU for a moment while they were ending: what "
+                         "others used of it then, much less than a millisecond, is counted as theirs")
         if self.n_gone:
             lines.append(f"{self.n_gone} stacks are cut, of threads whose memory was gone: in an exec, or at their end")
         return lines

@@ -5,14 +5,22 @@ The kernel ends a process's events before it gives back the memory, which takes 
     EXIT record, dying | memory, files, signals given back | dead (the parent is told) | the last switch
 
 ``dying`` and ``dead`` are seen on the CPU, not in the thread, and tell how often that CPU has switched so far. If it
-has not switched in between, the thread ran all the time, and that time is its own. If it has, nobody knows how long it
-ran: such an end is counted as untold, and nothing is added.
+has not switched in between, the thread ran all the time, and that time is its own. If it has, and the switch records of
+other threads of ours explain every one of these switches, it ran all the time but theirs. Else nobody knows how long
+it ran. Most often one stranger came and left within microseconds, a thread of the kernel's: an end that was short for
+all that counts as a whole, and as guessed; any other one is untold, and nothing is added.
 """
 
 from __future__ import annotations
 
-from collector.events import Ends
+import numpy as np
 
+from collector.events import Array, Edge, Ends, Switches
+
+# From one thread straight to the next takes less than this; more, and somebody else may have been in between.
+_NEXT_NS = 3_000
+# A stranger that is no thread of the kernel's, but has work to do, stays longer than this.
+_SHORT_NS = 1_000_000
 # Of exits whose death was never seen: the parent does not want to know, or the record was lost.
 _MOST_OPEN = 10_000
 
@@ -22,6 +30,7 @@ class Endings:
 
     def __init__(self) -> None:
         self.n_untold = 0
+        self.n_guessed = 0
         self._exits: dict[int, tuple[int, int]] = {}  # tid: slot, time of the EXIT record
         self._dying: dict[int, tuple[int, int]] = {}  # tid: CPU, and how often that had switched
 
@@ -32,8 +41,8 @@ class Endings:
             self._dying.clear()
         self._exits[tid] = slot, time_ns
 
-    def tails(self, ends: Ends | None) -> dict[int, int]:
-        """By slot: the CPU time in ns behind the exits whose deaths these ends tell."""
+    def tails(self, ends: Ends | None, switches: Switches | None = None) -> dict[int, int]:
+        """By slot: the CPU time in ns behind the exits whose deaths these ends tell; ``switches`` are the batch's."""
         found = {}
         columns = (ends.tid, ends.time_ns, ends.cpu, ends.n_switches, ends.dead) if ends is not None else ()
         for tid, time_ns, cpu, n_switches, dead in zip(*(column.tolist() for column in columns), strict=True):
@@ -43,8 +52,43 @@ class Endings:
                 self._dying[tid] = cpu, n_switches
                 continue
             slot, exit_ns = self._exits.pop(tid)
-            if self._dying.pop(tid, None) == (cpu, n_switches):
-                found[slot] = max(time_ns - exit_ns, 0)
-            else:
+            before_cpu, n_before = self._dying.pop(tid, (-1, 0))
+            away_ns = None
+            if before_cpu == cpu:
+                away_ns = away(switches, cpu, exit_ns, time_ns, n_switches - n_before)
+                if away_ns is None and n_switches - n_before == 2 and time_ns - exit_ns < _SHORT_NS:
+                    away_ns = 0
+                    self.n_guessed += 1
+            if away_ns is None:
                 self.n_untold += 1
+            else:
+                found[slot] = max(time_ns - exit_ns - away_ns, 0)
         return found
+
+
+def away(switches: Switches | None, cpu: int, start_ns: int, end_ns: int, n_switches: int) -> int | None:
+    """How long a CPU that switched so often between two times ran others than who had it at both; None: not known.
+
+    Others that followed one another directly were one absence: of k, k + 1 switches.
+    """
+    if n_switches == 0:
+        return 0
+    if switches is None or switches.cpu is None:
+        return None
+    rows = np.flatnonzero((switches.cpu == cpu) & (switches.time_ns > start_ns) & (switches.time_ns < end_ns))
+    came, left = rows[::2], rows[1::2]
+    if not _alternate(switches, rows):
+        return None
+    from_ns, to_ns = switches.time_ns[came], switches.time_ns[left]
+    n_absences = 1 + int(np.count_nonzero(from_ns[1:] - to_ns[:-1] >= _NEXT_NS))
+    if len(came) + n_absences != n_switches:
+        return None
+    within = (from_ns[1:] - to_ns[:-1])[from_ns[1:] - to_ns[:-1] < _NEXT_NS]
+    return int((to_ns - from_ns).sum() + within.sum())
+
+
+def _alternate(switches: Switches, rows: Array) -> bool:
+    """Whether one thread after the other came and left again."""
+    came, left = rows[::2], rows[1::2]
+    return (len(rows) > 0 and len(came) == len(left) and bool((switches.edge[came] == Edge.IN).all())
+            and bool((switches.edge[left] != Edge.IN).all()) and np.array_equal(switches.tid[came], switches.tid[left]))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from collector.events import Ends
-from collector.target.endings import Endings
+from collector.events import Edge, Ends, Switches
+from collector.target.endings import Endings, away
 
 DYING, DEAD = False, True
 
@@ -27,7 +27,17 @@ def test_the_time_from_the_exit_to_the_death_counts_where_the_cpu_did_not_switch
     assert endings.n_untold == 0
 
 
-@pytest.mark.parametrize(("cpu", "n_switches"), [(0, 19), (1, 17), (1, 19)])
+def test_one_stranger_for_a_moment_is_a_guess() -> None:
+    endings = Endings()
+    endings.exited(101, 3, 1000)
+    endings.exited(103, 5, 1000)
+    begun = ends((990, 101, 0, 17, DYING), (990, 103, 1, 17, DYING))
+    assert endings.tails(begun) == {}
+    assert endings.tails(ends((900_000, 101, 0, 19, DEAD), (1_100_000, 103, 1, 19, DEAD))) == {3: 899_000}
+    assert (endings.n_guessed, endings.n_untold) == (1, 1)
+
+
+@pytest.mark.parametrize(("cpu", "n_switches"), [(0, 20), (1, 17), (1, 19)])
 def test_a_cpu_that_switched_or_another_one_tells_nothing(cpu: int, n_switches: int) -> None:
     endings = Endings()
     endings.exited(101, 3, 1000)
@@ -63,3 +73,43 @@ def test_exits_whose_deaths_nobody_sees_do_not_pile_up() -> None:
         endings.exited(tid, tid, 1000)
     assert len(endings._exits) <= 10_000
     assert endings.tails(ends((999, 30_010, 0, 7, DYING), (1003, 30_010, 0, 7, DEAD))) == {30_010: 3}
+
+
+def switches(*rows: tuple[int, int, Edge], cpu: int = 0) -> Switches:
+    """(time, tid, edge) in time order, on one CPU, and the same a little later on another one."""
+    time_ns, tid, edge = (np.array(column, np.int64) for column in zip(*rows, strict=True))
+    both = np.argsort(np.concatenate([time_ns, time_ns + 1]), kind="stable")
+    twice = [np.concatenate([column, column])[both] for column in (time_ns, tid, edge.astype(np.int8))]
+    twice[0] = np.concatenate([time_ns, time_ns + 1])[both]
+    cpus = np.concatenate([np.full(len(tid), cpu), np.full(len(tid), 9)])[both].astype(np.int32)
+    return Switches(twice[0], twice[1], twice[1], twice[2], cpus)
+
+
+IN, BLOCKED, PREEMPTED = Edge.IN, Edge.OUT_BLOCKED, Edge.OUT_PREEMPTED
+
+
+@pytest.mark.parametrize(("rows", "n_switches", "expected"), [
+    ([(20_000, 7, IN), (31_000, 7, BLOCKED)], 2, 11_000),
+    ([(20_000, 7, IN), (31_000, 7, BLOCKED)], 3, None),  # a stranger was there, too
+    ([(20_000, 7, IN), (31_000, 7, PREEMPTED), (32_000, 5, IN), (40_000, 5, BLOCKED)], 3, 20_000),
+    ([(20_000, 7, IN), (31_000, 7, PREEMPTED), (52_000, 5, IN), (60_000, 5, BLOCKED)], 4, 19_000),
+    ([(20_000, 7, IN), (31_000, 7, PREEMPTED), (52_000, 5, IN), (60_000, 5, BLOCKED)], 3, None),
+    ([(20_000, 7, IN)], 1, None),
+    ([(20_000, 7, BLOCKED), (31_000, 5, IN)], 2, None),
+    ([(20_000, 7, IN), (31_000, 5, BLOCKED)], 2, None),
+    ([(1_000, 7, IN), (9_000, 7, BLOCKED), (200_000, 7, IN), (201_000, 7, BLOCKED)], 2, None),
+])
+def test_what_others_ran_in_between_is_told_by_their_switches(
+        rows: list[tuple[int, int, Edge]], n_switches: int, expected: int | None) -> None:
+    assert away(switches(*rows), 0, 10_000, 100_000, n_switches) == expected
+    assert away(switches(*rows), 3, 10_000, 100_000, n_switches) is None
+    assert away(None, 0, 10_000, 100_000, n_switches) is None
+    assert away(None, 0, 10_000, 100_000, 0) == 0
+
+
+def test_an_end_that_others_interrupted_is_told_less_their_time() -> None:
+    endings = Endings()
+    endings.exited(101, 3, 10_000)
+    seen = ends((9_000, 101, 0, 17, DYING), (100_000, 101, 0, 19, DEAD))
+    assert endings.tails(seen, switches((20_000, 7, IN), (31_000, 7, BLOCKED))) == {3: 79_000}
+    assert endings.n_untold == 0
