@@ -62,7 +62,7 @@ class Tally:
             lines.append(f"{self.n_untold_ends} processes were switched out while they were ending: what they used "
                          "of their CPU from there on is not counted")
         if self.n_guessed_ends:
-            lines.append(f"{self.n_guessed_ends} processes lost their CPU for a moment while they were ending: what "
+            lines.append(f"{self.n_guessed_ends} processes had to leave their CPU for a moment while they ended: what "
                          "others used of it then, much less than a millisecond, is counted as theirs")
         if self.n_gone:
             lines.append(f"{self.n_gone} stacks are cut, of threads whose memory was gone: in an exec, or at their end")
