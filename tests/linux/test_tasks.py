@@ -1,0 +1,97 @@
+"""What /proc says of single threads."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from collector.linux import libc, tasks
+
+PLACES = {
+    b"running\n": None,
+    b"": None,
+    b"-1 0x7ffd1b0 0x401136\n": tasks.Place(-1, 0x7FFD1B0, 0x401136),
+    b"202 0x1 0x2 0x3 0x4 0x5 0x6 0x7ffd1b8 0x401137\n": tasks.Place(202, 0x7FFD1B8, 0x401137),
+}
+
+
+@pytest.mark.parametrize(("text", "place"), PLACES.items())
+def test_places(text: bytes, place: tasks.Place | None) -> None:
+    assert tasks.parse_place(text) == place
+
+
+def test_a_name_with_parentheses_and_newlines_does_not_shift_the_fields() -> None:
+    fields = b"S " + b" ".join(str(i).encode() for i in range(4, 53))
+    for name in (b"sleep", b"a) R (b", b"a\n) Z 1 2 3"):
+        assert tasks.parse_stat(b"17 (" + name + b") " + fields + b"\n") == tasks.Stat(b"S", 14, 15, 39)
+
+
+def test_executable_mappings_are_those_of_the_kernel() -> None:
+    found = tasks.executables(os.getpid(), os.getpid())
+    lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if "x" in line.split()[1]]
+    expected = [[int(a, 16) for a in line[0].split("-")] for line in lines if "[vsyscall]" not in line]
+    assert [[m.start, m.end] for m in found] == expected
+    assert any(m.path == b"[vdso]" for m in found)
+    for mapping in found:
+        if mapping.path.startswith(b"/"):
+            assert os.stat(mapping.path).st_ino == mapping.inode
+
+
+def test_a_path_with_newlines_and_spaces_comes_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "two\nlines and  spaces "
+    path.write_bytes(bytes(4096))
+    code = ("import mmap, sys; f = open(sys.argv[1], 'rb'); "
+            "m = mmap.mmap(f.fileno(), 4096, prot=mmap.PROT_READ | mmap.PROT_EXEC); "
+            "print('ready', flush=True); input()")
+    with subprocess.Popen([sys.executable, "-c", code, str(path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        found = [m.path for m in tasks.executables(process.pid, process.pid)]
+        process.communicate("\n")
+    assert os.fsencode(path) in found
+
+
+def test_files_stay_readable_while_the_thread_lives(workload: Callable[..., Path]) -> None:
+    with subprocess.Popen([workload("busy"), "1", "1000000"], stdout=subprocess.DEVNULL) as process:
+        files = tasks.Files(process.pid, process.pid)
+        before = len(os.listdir("/proc/self/fd"))
+        seen = []
+        for _ in range(5):
+            time.sleep(0.03)
+            seen.append(int(files.read("schedstat").split()[0]))
+            files.read("stat")
+        assert len(os.listdir("/proc/self/fd")) == before + 2
+        assert seen == sorted(set(seen))
+        process.kill()
+        process.wait()
+        with pytest.raises(ProcessLookupError):
+            files.read("schedstat")
+        files.close()
+        assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_word_size_and_groups(workload: Callable[..., Path]) -> None:
+    with subprocess.Popen([workload("busy", "-m32"), "1", "1000000"], stdout=subprocess.DEVNULL) as process:
+        deadline = time.monotonic() + 5
+        while tasks.word_bits(process.pid) != 32:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        assert tasks.group_of(process.pid) == (process.pid, os.getpid())
+        process.kill()
+    assert tasks.word_bits(os.getpid()) == 64
+
+
+def test_residency_of_pages() -> None:
+    memory = memoryview(mmap.mmap(-1, 2 * mmap.PAGESIZE))
+    memory[mmap.PAGESIZE] = 1
+    address = libc.address_of(memory)
+    assert tasks.is_resident(os.getpid(), address) is False
+    assert tasks.is_resident(os.getpid(), address + mmap.PAGESIZE) is True
