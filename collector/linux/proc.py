@@ -53,14 +53,27 @@ def kernel_flags(pid: int) -> int:
     return int(stat(pid).rpartition(b")")[2].split()[6])
 
 
-def descendants(pid: int) -> list[int]:
-    """The process ids of all children, their children and so on; empty when it is gone."""
-    import psutil
+@dataclass(frozen=True)
+class Kin:
+    """Whose child a process is, and when it was born, in clock ticks since boot: two processes of one number differ."""
 
+    parent: int
+    start_ticks: int
+
+
+def kin() -> dict[int, Kin]:
+    """All processes by number; about 10 us for each."""
+    found = {pid: kin_of(pid) for pid in map(int, filter(str.isdigit, os.listdir("/proc")))}
+    return {pid: of_it for pid, of_it in found.items() if of_it is not None}
+
+
+def kin_of(pid: int) -> Kin | None:
+    """One process; None when it is gone."""
     try:
-        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
-    except psutil.Error:
-        return []
+        words = stat(pid).rpartition(b")")[2].split()
+        return Kin(int(words[1]), int(words[19]))
+    except (OSError, ValueError, IndexError):
+        return None
 
 
 def command_line(pid: int) -> list[bytes]:

@@ -1,8 +1,13 @@
-"""Attaching to processes that run already: checks, and their state at the moment we come.
+"""Attaching to processes that run already: holding them, and their state at the moment we come.
 
-A process is held by a pidfd from the first check on, so that its number cannot come to mean somebody else. Its threads
-and mappings are read from /proc; threads that are blocked get the stack that they are blocked with, read from their
-memory without stopping them: sp and pc from /proc, the frame pointer found by searching.
+A process is held by a pidfd from the first check on: a number can come to mean somebody else, a pidfd cannot. All that
+is done by number (opening events, tracing, reading /proc) is good if the pidfd says *afterwards* that the process was
+still there: then the number had not changed hands meanwhile.
+
+        pidfd --- events opened by number --- alive? --- begin --- /proc read by number --- alive?
+
+Threads and mappings are read from /proc. Threads that are blocked get the stack that they are blocked with, read from
+their memory without stopping them: sp and pc from /proc, the frame pointer found by searching.
 """
 
 from __future__ import annotations
@@ -10,12 +15,18 @@ from __future__ import annotations
 import os
 import re
 import select
-from collections.abc import Sequence
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 
-from collector.errors import TargetGone
+from collector.clock import NS_PER_S
+from collector.engines.base import Engine
+from collector.engines.perf_events import PerfEngine
+from collector.errors import CollectorError, EngineRefused, TargetGone
 from collector.events import Array, Batch, ClockSamples, Mapped, Reason
 from collector.linux import libc, proc, tasks
 from collector.target.microstate import Cut
@@ -24,22 +35,37 @@ _STACK_WORDS = 1 << 11  # 16 KiB of each blocked thread
 _FUTEX_CALLS = {202, 449, 455}  # futex, futex_waitv, futex_wait of x86-64
 _PF_KTHREAD = 0x200000
 _SP, _IP = 7, 16
+_FOREVER_TICKS = 1 << 62
+_ROUNDS = 5  # of looking for descendants that were born meanwhile; who makes them all the time is taken as it is
+
+
+class Closable(Protocol):
+    """Opened events, or a tracer at work."""
+
+    def close(self) -> None:
+        """Lets the processes go."""
+
+
+Opened = TypeVar("Opened", bound=Closable)
+Read = TypeVar("Read")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A running process that is to be recorded. ``pidfd`` stays open as long as it is."""
+    """A running process that is to be recorded. ``pidfd`` stays open as long as we do; ``asked`` for by its number, or
+    found below one that was."""
 
     pid: int
     pidfd: int
+    asked: bool = True
 
     def alive(self) -> bool:
         """Whether the process that was checked is still the one."""
         return not select.select([self.pidfd], [], [], 0)[0]
 
 
-def checked(pid: int) -> Target:
-    """The process, if it can be a target. Raises TargetGone with what is wrong."""
+def checked(pid: int, asked: bool = True) -> Target:
+    """The process, if it can be a target. Raises TargetGone, or EngineRefused, with what is wrong."""
     if pid == os.getpid():
         raise TargetGone(f"-P {pid}: that is collect itself")
     try:
@@ -49,31 +75,201 @@ def checked(pid: int) -> Target:
     except OSError as err:
         raise TargetGone(f"-P {pid}: not a process ({err.strerror}); give the number of a process, not of a thread"
                          ) from None
+    target = Target(pid, pidfd, asked)
     try:
-        _check_kind(pid)
-    except TargetGone:
+        _check_kind(target)
+    except CollectorError:
         os.close(pidfd)
         raise
-    return Target(pid, pidfd)
+    return target
 
 
-def _check_kind(pid: int) -> None:
-    try:
-        flags = proc.kernel_flags(pid)
-        state = tasks.parse_stat(proc.stat(pid)).state
-    except (OSError, ValueError, IndexError):
-        raise TargetGone(f"-P {pid}: the process has just ended") from None
-    if flags & _PF_KTHREAD:
-        raise TargetGone(f"-P {pid}: a thread of the kernel has no user code to profile")
-    if state in (b"Z", b"X"):
+def _check_kind(target: Target) -> None:
+    pid = target.pid
+    if not target.alive():
         raise TargetGone(f"-P {pid}: the process has ended and only waits for its parent to notice")
     try:
-        os.readlink(f"/proc/{pid}/exe")
+        flags = proc.kernel_flags(pid)
+        if flags & _PF_KTHREAD:
+            raise TargetGone(f"-P {pid}: a thread of the kernel has no user code to profile")
+        with open(f"/proc/{pid}/maps", "rb"):  # what the kernel lets us see is what we may profile
+            pass
     except PermissionError:
-        raise TargetGone(f"-P {pid}: the process belongs to another user; run collect as that user or as root"
-                         ) from None
-    except OSError:
+        raise EngineRefused(f"-P {pid}: the process belongs to another user, or is closed to its own (setuid, or not "
+                            "dumpable): run collect as root") from None
+    except (OSError, ValueError, IndexError):
         raise TargetGone(f"-P {pid}: the process has just ended") from None
+
+
+class Targets:
+    """The processes to be recorded, those that were asked for first, and with ``tree`` their descendants.
+
+    ``say`` is told of descendants that we may not record. Raises TargetGone or EngineRefused if one that was asked for
+    is no target.
+    """
+
+    def __init__(self, pids: Sequence[int], tree: bool, say: Callable[[str], None]) -> None:
+        self._tree = tree
+        self._say = say
+        self._refused: set[int] = set()
+        self.all = [checked(pid) for pid in dict.fromkeys(pids)]
+        if tree:
+            self.all += self._descendants()
+
+    @property
+    def pids(self) -> list[int]:
+        """Their numbers; the founder's comes first."""
+        return [target.pid for target in self.all]
+
+    def pidfds(self) -> list[int]:
+        """Of those that were asked for by their numbers."""
+        return [target.pidfd for target in self.all if target.asked]
+
+    def command_line(self) -> tuple[str, ...]:
+        """The founder's arguments; none where it is gone, which ``begin`` will tell."""
+        return tuple(os.fsdecode(word) for word in _tried(self.all[0], proc.command_line) or ())
+
+    def open(self, open_on: Callable[[list[int]], Opened]) -> Opened:
+        """Their events, opened by ``open_on`` for their numbers; none is missing, and none is a stranger's.
+
+        Descendants of the tree that were born before their parents had events are added. Raises TargetGone when a
+        process that was asked for is gone, and what ``open_on`` raises.
+        """
+        n_rounds = _ROUNDS if self._tree else 0
+        while True:
+            try:
+                opened = open_on(self.pids)
+            except (CollectorError, OSError):
+                if not self._drop_those_gone():
+                    raise
+                continue
+            try:
+                late = self._descendants(_now_ticks()) if n_rounds else []
+                changed = self._drop_those_gone() or bool(late)
+            except BaseException:
+                opened.close()
+                raise
+            if not changed:
+                return opened
+            opened.close()
+            self.all += late
+            n_rounds -= 1
+
+    def begin(self, engine: Engine | None) -> list[Taken]:
+        """Starts the events and looks at the processes as they are then. Raises TargetGone, EngineRefused."""
+        begin_ns, told = _start(engine)
+        # In all of them first what changes fastest: where threads are, then their stacks, then mappings.
+        threads = {target: _tried(target, lambda pid: _found(pid, told)) for target in self.all}
+        seen = {target: departures(target.pid, found or (), begin_ns) for target, found in threads.items()}
+        mapped = {target: _tried(target, lambda pid: mappings(pid, begin_ns)) for target in self.all}
+        self._drop_those_gone()
+        return [Taken(target.pid, lineage_of(target.pid), threads[target] or [], mapped[target] or [], seen[target])
+                for target in self.all]
+
+    def _drop_those_gone(self) -> bool:
+        """Whether somebody was gone. Raises TargetGone if it was one that was asked for."""
+        for target in self.all:
+            if target.asked and not target.alive():
+                raise TargetGone(f"-P {target.pid}: the process ended while it was being attached")
+        gone = [target for target in self.all if not target.alive()]
+        for target in gone:
+            os.close(target.pidfd)
+            self.all.remove(target)
+        return bool(gone)
+
+    def _descendants(self, until_ticks: int = _FOREVER_TICKS) -> list[Target]:
+        """Holds the descendants, born up to a time (clock ticks since boot), that are not targets yet."""
+        known, kin, found = set(self.pids), proc.kin(), []
+        for pid in _below(kin, self.pids):
+            if pid in known or kin[pid].start_ticks > until_ticks:
+                continue
+            try:
+                target = checked(pid, asked=False)
+            except TargetGone:
+                continue
+            except EngineRefused as err:
+                if pid not in self._refused:
+                    self._say(f"{err}; this descendant is not recorded")
+                self._refused.add(pid)
+                continue
+            if proc.kin_of(pid) == kin[pid] and target.alive():  # it is the one that was listed
+                found.append(target)
+            else:
+                os.close(target.pidfd)
+        return found
+
+
+def _now_ticks() -> int:
+    """The time as the kernel stamps the birth of processes."""
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK") // NS_PER_S
+
+
+def _below(kin: Mapping[int, proc.Kin], pids: Sequence[int]) -> list[int]:
+    """The descendants of processes, each behind its parent."""
+    children = defaultdict(list)
+    for pid, of_it in kin.items():
+        children[of_it.parent].append(pid)
+    found, known = list(pids), set(pids)
+    for pid in found:
+        new = [child for child in children[pid] if child not in known]
+        found += new
+        known.update(new)
+    return found[len(pids):]
+
+
+# -- the moment from which on they are recorded
+
+
+@dataclass(frozen=True)
+class Found:
+    """A thread as it was found: what its clock begins with, and where it is blocked (None: it is not)."""
+
+    tid: int
+    cut: Cut
+    reason: Reason
+    place: tasks.Place | None
+
+
+@dataclass(frozen=True)
+class Taken:
+    """A running process as it was when its recording began, at ``seen.until_ns``; ``seen`` has the stacks of threads
+    that were blocked, and ``lineage`` is for its experiment if it is not the founder."""
+
+    pid: int
+    lineage: str
+    threads: list[Found]
+    mappings: list[Mapped]
+    seen: Batch
+
+
+def _start(engine: Engine | None) -> tuple[int, dict[int, list[int]] | None]:
+    """Starts the events: since when, and the threads of each process where the engine tells them itself."""
+    if engine is None or isinstance(engine, PerfEngine):
+        begin_ns = time.monotonic_ns()
+        if engine is not None:
+            engine.start()
+        return begin_ns, None
+    from collector.engines.signals import SignalEngine
+
+    assert isinstance(engine, SignalEngine)
+    return engine.begin()
+
+
+def _tried(target: Target, read: Callable[[int], Read]) -> Read | None:
+    """What ``read`` finds in a process; None if that is gone. Raises TargetGone if it lives and cannot be read."""
+    try:
+        return read(target.pid)
+    except OSError as err:
+        if target.alive():
+            raise TargetGone(f"-P {target.pid}: the process cannot be read: {err.strerror}") from err
+        return None
+
+
+def _found(pid: int, told: dict[int, list[int]] | None) -> list[Found]:
+    """The threads of a process; an engine that tells which there are also tells where each is."""
+    if told is not None:
+        return [Found(tid, Cut.IN, Reason.UNKNOWN, None) for tid in told.get(pid, ())]
+    return [found for found in (find(pid, tid) for tid in proc.threads(pid)) if found is not None]
 
 
 def lineage_of(pid: int, number: int = 1) -> str:
@@ -87,18 +283,12 @@ def lineage_of(pid: int, number: int = 1) -> str:
 
 def mappings(pid: int, time_ns: int) -> list[Mapped]:
     """The executable mappings of a process as changes. Raises OSError when it is gone."""
+    for tid in proc.threads(pid):
+        executables = tasks.executables(pid, tid)
+        if executables:  # a main thread that has ended before the others has none
+            break
     return [Mapped(time_ns, pid, pid, found.start, found.end - found.start, found.file_offset, found.device,
-                   found.inode, found.path) for found in tasks.executables(pid, pid)]
-
-
-@dataclass(frozen=True)
-class Found:
-    """A thread as it was found: what its clock begins with, and where it is blocked (None: it is not)."""
-
-    tid: int
-    cut: Cut
-    reason: Reason
-    place: tasks.Place | None
+                   found.inode, found.path) for found in executables]
 
 
 def find(pid: int, tid: int) -> Found | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import select
 import time
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,18 +18,16 @@ from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines import perf_open, signal_open
 from collector.engines.base import Engine
 from collector.engines.perf_events import PerfEngine
-from collector.events import Batch, Reason
 from collector.experiment import names
 from collector.experiment.recorder import Header, Recorder, Usage
 from collector.linux import proc
-from collector.session import attach
+from collector.session.attach import Taken
 from collector.session.control import Action, Control
 from collector.session.experiments import Experiments, Recorded
 from collector.session.follow import Follow
 from collector.session.options import Options
 from collector.session.pipeline import Pipeline
 from collector.session.tally import Tally
-from collector.target.microstate import Cut
 
 OpenedEvents: TypeAlias = perf_open.Opened | signal_open.Opened | None
 
@@ -43,15 +42,16 @@ _LABEL_SIGNAL = "signal"
 class Recording:
     """One target from its start to its closed experiment."""
 
-    def __init__(self, options: Options, directory: Path, pid: int, opened: OpenedEvents, control: Control,
-                 start_ns: int, is_child: bool = True) -> None:
-        self._is_child = is_child
+    def __init__(self, options: Options, directory: Path, pid: int, engine: Engine | None, control: Control,
+                 start_ns: int, pidfds: Sequence[int] = ()) -> None:
+        """``pidfds``: of running processes, until the last of which has ended; none: process ``pid`` is our child."""
+        self._pidfds = tuple(pidfds)
         self._options = options
         self._directory = directory
         self._pid = pid
         self._start_ns = start_ns
         self._tally = Tally()
-        self._engine = _engine_on(opened)
+        self._engine = engine
         self._machine = proc.machine()
         self._run_delays = proc.RunDelays()
         self._usages: dict[int, proc.ProcessUsage] = {}  # as last read, by image
@@ -85,45 +85,31 @@ class Recording:
         recorder.comment("founder of an MPI job; its ranks are in M_r*.er")
         recorder.close(self._start_ns)
 
-    def take_over(self, pids: list[int]) -> None:
-        """Starts the events in running processes, the first of them the founder, and begins with them as they are."""
-        if not isinstance(self._engine, PerfEngine):
-            self._take_over_told(pids)
-            return
-        self._engine.start()
-        for pid in pids:
-            found = [thread for thread in (attach.find(pid, tid) for tid in proc.threads(pid)) if thread is not None]
-            self._pipeline.take_over(pid, attach.lineage_of(pid), found, attach.mappings(pid, self._start_ns),
-                                     attach.departures(pid, found, self._start_ns))
-        self._recorder.sync()
-
-    def _take_over_told(self, pids: list[int]) -> None:
-        """The same with the signal engine, which tells itself who is there and where each thread is."""
-        from collector.engines.signals import SignalEngine
-
-        assert isinstance(self._engine, SignalEngine)
-        begin_ns, threads = self._engine.begin()
-        for pid in pids:
-            found = [attach.Found(tid, Cut.IN, Reason.UNKNOWN, None) for tid in threads.get(pid, ())]
-            self._pipeline.take_over(pid, attach.lineage_of(pid), found, attach.mappings(pid, begin_ns),
-                                     Batch(begin_ns))
+    def take_over(self, processes: Iterable[Taken]) -> None:
+        """Begins with processes that ran before us, as they were when their recording began."""
+        for found in processes:
+            self._pipeline.take_over(found.pid, found.lineage, found.threads, found.mappings, found.seen)
         self._recorder.sync()
 
     def run(self) -> None:
         """Records until the target has ended (and its descendants, if asked to wait), or the time is over."""
         poller = select.poll()
-        pidfd = os.pidfd_open(self._pid)
-        poller.register(pidfd, select.POLLIN)
+        alive = set(self._pidfds or (os.pidfd_open(self._pid),))
+        for pidfd in alive:
+            poller.register(pidfd, select.POLLIN)
         for fd in self._engine.poll_fds() if self._engine else ():
             poller.register(fd, select.POLLIN)
         poller.register(self._control.fd, select.POLLIN)
         while not self._stopped and (self.status is None or self._waits_for_descendants()):
             due_ns = min(self._next_drain_ns(), self._control.due_ns() or _FOREVER_NS)
             for fd, event in poller.poll(max(0, due_ns - time.monotonic_ns()) / NS_PER_MS):
-                if fd == pidfd:
-                    poller.unregister(pidfd)
+                if fd in alive:
+                    poller.unregister(fd)
+                    os.close(fd)
+                    alive.remove(fd)
                     self._read_usage(self._founder)  # the last one, of a zombie
-                    self.status = os.waitpid(self._pid, 0)[1] if self._is_child else 0
+                    if not alive:
+                        self.status = 0 if self._pidfds else os.waitpid(self._pid, 0)[1]
                 elif event & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
                     poller.unregister(fd)
             if self.status is not None and not self._options.wait_descendants:
@@ -132,7 +118,8 @@ class Recording:
             for action in self._control.actions(time.monotonic_ns()):
                 self._act(action, self._drained_ns)
             self._sample_if_due()
-        os.close(pidfd)
+        for fd in alive:
+            os.close(fd)
         self._control.close()
 
     def _next_drain_ns(self) -> int:
@@ -162,9 +149,10 @@ class Recording:
             self._engine.stop()
             self._drain(_FOREVER_NS, end_ns)
             self._engine.close()
+        founder = "the recording" if self.status is None else "the founder had"
         for recorded in self._experiments.open_ones():
             if recorded.parent is not None:
-                recorded.tell("comment", "still running when the founder had ended; recording ended here")
+                recorded.tell("comment", f"still running when {founder} ended; recording ended here")
             self._experiments.end(recorded, end_ns)
         self._pipeline.finish(end_ns)
         warnings = self._tally.warnings() + self._unreadable()
@@ -268,7 +256,8 @@ class Recording:
                 f"{self._pipeline.model.n_threads} threads{others}, {self._tally.n_samples} samples, {state}"]
 
 
-def _engine_on(opened: OpenedEvents) -> Engine | None:
+def engine_on(opened: OpenedEvents) -> Engine | None:
+    """The engine on top of opened events."""
     if isinstance(opened, signal_open.Opened):
         from collector.engines.signals import SignalEngine
 

@@ -16,9 +16,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
-from collector.clock import INTERVAL_ON_NS, format_ms
+from collector.clock import format_ms
 from collector.engines import perf_open
-from collector.errors import CollectorError, EngineRefused, TargetGone
+from collector.errors import CollectorError, EngineRefused
 from collector.experiment import names
 from collector.session import launch
 from collector.session.control import Control
@@ -27,7 +27,6 @@ from collector.session.options import Options
 # What only some recordings need is imported where they do: the target waits for every module here.
 if TYPE_CHECKING:
     from collector.engines import signal_open
-    from collector.session.attach import Target
 
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -72,54 +71,37 @@ def _make_directory(options: Options) -> tuple[Path, bool]:
 
 def attach(options: Options, say: Say) -> int:
     """Records running processes until they end, the time is over, or we are told to stop; returns the exit status."""
-    from collector.linux import proc
-    from collector.session import attach as running
+    from collector.session.attach import Targets
 
-    targets = [running.checked(pid) for pid in dict.fromkeys(options.pids)]
-    if options.tree:
-        known = {target.pid for target in targets}
-        for pid in [child for target in targets for child in proc.descendants(target.pid) if child not in known]:
-            with suppress(TargetGone):
-                targets.append(running.checked(pid))
+    targets = Targets(options.pids, options.tree, say)
     if options.dry_run:
         path = names.choose(options.name, options.overwrite, options.directory, options.group)
-        say(f"would attach to {', '.join(str(target.pid) for target in targets)} and create experiment {str(path)!r}")
+        say(f"would attach to {', '.join(map(str, targets.pids))} and create experiment {str(path)!r}")
         return 0
+    from collector.session.recording import Recording, engine_on  # before there are events that would wait for it
+
     directory = names.create_directory(options.name, options.overwrite, options.directory, options.group)
+    opened: OpenedEvents = None
     try:
         perf_open.raise_descriptor_limit()
-        opened = _open_running([target.pid for target in targets], options, say)
-        gone = [target.pid for target in targets if not target.alive()]
-        if gone:
+        opened = targets.open(_Opener(options, say)) if options.interval_ns else None
+        engine = engine_on(opened)
+        options = replace(options, arguments=targets.command_line())
+        taken = targets.begin(engine)
+        start_ns = taken[0].seen.until_ns
+        control = Control(start_ns, options.window, options.sample_signal, options.pause_signal,
+                          (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
+        recording = Recording(options, directory, targets.pids[0], engine, control, start_ns, targets.pidfds())
+        recording.take_over(taken)
+    except BaseException:
+        if opened is not None:
             opened.close()
-            raise TargetGone(f"-P {gone[0]}: the process ended while it was being attached")
-    except BaseException as err:
-        names.remove_directory(directory)
-        if isinstance(err, FileNotFoundError | ProcessLookupError):
-            raise TargetGone("the process ended while it was being attached") from err
-        raise
-    start_ns = time.monotonic_ns()
-    control = Control(start_ns, options.window, options.sample_signal, options.pause_signal,
-                      (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-    options = replace(options, arguments=tuple(os.fsdecode(word) for word in proc.command_line(targets[0].pid)))
-    return _attached(options, say, directory, targets, opened, control, start_ns)
-
-
-def _attached(options: Options, say: Say, directory: Path, targets: list[Target], opened: OpenedEvents,
-              control: Control, start_ns: int) -> int:
-    from collector.session.recording import Recording
-
-    try:
-        recording = Recording(options, directory, targets[0].pid, opened, control, start_ns, is_child=False)
-        recording.take_over([target.pid for target in targets])
-    except (CollectorError, OSError):
         names.remove_directory(directory)
         raise
     if options.group:
         names.add_to_group(options.group, directory, options.directory)
     if options.verbose:
-        say(f"experiment {directory}, attached to {', '.join(str(target.pid) for target in targets)}, "
-            f"engine {recording.engine_text}")
+        say(f"experiment {directory}, attached to {', '.join(map(str, targets.pids))}, engine {recording.engine_text}")
     _guarded(recording.run, say)
     for line in _guarded(recording.close, say) or ():
         say(line)
@@ -139,20 +121,29 @@ def dry_run(options: Options) -> list[str]:
     return lines + ([f"would add it to group {options.group!r}"] if options.group else [])
 
 
-def _open_running(pids: list[int], options: Options, say: Say) -> perf_open.Opened | signal_open.Opened:
-    """The engine asked for, opened for running processes."""
-    interval_ns, follow, why = options.interval_ns or INTERVAL_ON_NS, options.follow != "off", "asked for by --engine"
-    if options.engine != "signal":
-        try:
-            return perf_open.open_running(pids, interval_ns, follow=follow)
-        except EngineRefused as err:
-            if options.engine == "perf":
-                raise
-            why = str(err)
-            say(f"engine signal: {why}")
-    from collector.engines import signal_open
+class _Opener:
+    """Opens the engine asked for on running processes; once perf was refused, it stays with the other one."""
 
-    return signal_open.open_attached(pids, interval_ns, follow=follow, reason=why)
+    def __init__(self, options: Options, say: Say) -> None:
+        self._options = options
+        self._say = say
+        self._refusal = ""
+
+    def __call__(self, pids: list[int]) -> perf_open.Opened | signal_open.Opened:
+        """Raises EngineRefused, TargetGone, OSError."""
+        interval_ns, follow = self._options.interval_ns, self._options.follow != "off"
+        if self._options.engine != "signal" and not self._refusal:
+            try:
+                return perf_open.open_running(pids, interval_ns, follow=follow)
+            except EngineRefused as err:
+                if self._options.engine == "perf":
+                    raise
+                self._refusal = str(err)
+                self._say(f"engine signal: {self._refusal}")
+        from collector.engines import signal_open
+
+        reason = self._refusal or "asked for by --engine"
+        return signal_open.open_attached(pids, interval_ns, follow=follow, reason=reason)
 
 
 def _open_engine(pid: int, options: Options, say: Say) -> OpenedEvents:
@@ -208,12 +199,12 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: Ope
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's, which would start threads that we have no work for
     gc.disable()
-    from collector.session.recording import Recording
+    from collector.session.recording import Recording, engine_on
 
     gc.freeze()  # modules live as long as we do: nothing to collect, now or at the end
     gc.enable()
     try:
-        recording = Recording(options, directory, pid, opened, control, start_ns)
+        recording = Recording(options, directory, pid, engine_on(opened), control, start_ns)
         if new_founder is not None:
             recording.fill_founder(new_founder)
         if options.group:

@@ -1,0 +1,89 @@
+/* crowd THREADS PIECES MILLISECONDS: threads that work and sleep until they are killed, for those who attach.
+ *
+ *   _start .. main        -> run -> stage_one   -> leaf_one        1 part: PIECES pieces of work
+ *   clone3 .. thread_main -> run -> stage_three -> leaf_three      3 parts
+ *                            run -> stage_seven -> leaf_seven      7 parts
+ *                            run -> rest        -> nanosleep       MILLISECONDS, 0: never
+ *
+ * Parts are counted in pieces of equal work, so that their CPU times are as 1:3:7 whenever one looks. It handles
+ * SIGUSR1, ignores SIGUSR2 and blocks SIGWINCH, so that it can be seen whether somebody changed that. "ready" when all
+ * threads are there.
+ */
+#include "truth.h"
+
+enum { MAX_THREADS = 1009 };
+
+static long n_pieces;
+static int64_t rest_ns;
+static pthread_barrier_t all_there;
+
+FRAME void leaf_one(void) {
+    for (long i = 0; i < n_pieces; i++) piece_of_work();
+}
+
+FRAME void leaf_three(void) {
+    for (long i = 0; i < 3 * n_pieces; i++) piece_of_work();
+}
+
+FRAME void leaf_seven(void) {
+    for (long i = 0; i < 7 * n_pieces; i++) piece_of_work();
+}
+
+FRAME void stage_one(void) {
+    leaf_one();
+    KEEP_FRAME();
+}
+
+FRAME void stage_three(void) {
+    leaf_three();
+    KEEP_FRAME();
+}
+
+FRAME void stage_seven(void) {
+    leaf_seven();
+    KEEP_FRAME();
+}
+
+FRAME void rest(void) {
+    sleep_ns(rest_ns);
+    KEEP_FRAME();
+}
+
+FRAME void run(void) {
+    for (;;) {
+        stage_one();
+        stage_three();
+        stage_seven();
+        if (rest_ns) rest();
+    }
+}
+
+FRAME void *thread_main(void *unused) {
+    pthread_barrier_wait(&all_there);
+    run();
+    KEEP_FRAME();
+    return unused;
+}
+
+static void on_signal(int number) { (void)number; }
+
+int main(int argc, char **argv) {
+    pthread_t thread;
+    sigset_t blocked;
+    int n_threads = argc > 1 ? atoi(argv[1]) : 3;
+    n_pieces = argc > 2 ? atol(argv[2]) : 1;
+    rest_ns = argc > 3 ? atol(argv[3]) * NS_PER_MS : 0;
+    if (n_threads < 1 || n_threads > MAX_THREADS) return 2;
+    signal(SIGUSR1, on_signal);
+    signal(SIGUSR2, SIG_IGN);
+    sigemptyset(&blocked);
+    sigaddset(&blocked, SIGWINCH);
+    check(pthread_sigmask(SIG_BLOCK, &blocked, NULL), "pthread_sigmask");
+    check(pthread_barrier_init(&all_there, NULL, (unsigned)n_threads), "pthread_barrier_init");
+    for (int i = 1; i < n_threads; i++) check(pthread_create(&thread, NULL, thread_main, NULL), "pthread_create");
+    pthread_barrier_wait(&all_there);
+    printf("ready\n");
+    fflush(stdout);
+    run();
+    return 0;
+}
