@@ -47,6 +47,7 @@ class Recorded:
     end_label: str = LABEL_CLOSE
     state_ticks: Array = field(default_factory=lambda: np.zeros(N_STATES, dtype=np.int64))
     waited_ns: Array = field(default_factory=lambda: np.zeros(N_STATES, dtype=np.int64))  # exact, by state
+    n_switches: Array = field(default_factory=lambda: np.zeros(2, dtype=np.int64))  # because it blocked, was preempted
     ended_cpu_ns: int = 0  # of threads that have ended
     # Time of ended threads that no tick stands for yet, by state; running time as USER.
     pool_ns: Array = field(default_factory=lambda: np.zeros(N_STATES, dtype=np.int64))

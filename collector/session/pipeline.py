@@ -44,9 +44,10 @@ from collector.session.tally import Tally
 from collector.target.endings import Endings
 from collector.target.microstate import Cut, Periods, ThreadClocks
 from collector.target.model import Model
+from collector.target.settling import settle
 from collector.target.space import Mapping
 from collector.target.switching import sharpened
-from collector.target.waiting import N_STATES, Departures, Microstate, PageFaults, Spans, Waiting, settle
+from collector.target.waiting import N_STATES, Departures, Microstate, PageFaults, Spans, Waiting
 from collector.unwind.table import Tables
 
 _STATE_OF_MODE = np.array([Microstate.USER, Microstate.SYSTEM, Microstate.TRAP], dtype=np.int32)
@@ -119,6 +120,7 @@ class Pipeline:
         for change in batch.changes:
             _APPLY[type(change)](self, change)
         periods = self._advance(batch.switches, [batch.leaving, batch.sites]).off_cpu()
+        self._count_switches()
         clock, leaving = self._place(batch)
         if batch.clock is not None and clock is not None:
             self._write_clock(batch.clock, clock)
@@ -320,6 +322,16 @@ class Pipeline:
         rank = np.where(cut == Cut.BORN, 0, np.where(cut == Cut.ENDED, 2, 1))
         order = np.lexsort((time_ns, rank))
         return self.clocks.advance(slot[order], exact_ns[order], cut[order])
+
+    def _count_switches(self) -> None:
+        edges = self.clocks.edges
+        for column, cut in enumerate((Cut.OUT_BLOCKED, Cut.OUT_PREEMPTED)):
+            counts = np.bincount(edges.slot[edges.cut == cut])
+            slots = np.flatnonzero(counts)
+            for slot, count in zip(slots.tolist(), counts[slots].tolist(), strict=True):
+                recorded = self.experiments.by_image.get(self.model.threads[slot].image.number)
+                if recorded is not None:
+                    recorded.n_switches[column] += count
 
     def _place(self, batch: Batch) -> tuple[Placed | None, Placed | None]:
         """The stacks of the batch's clock samples and departures; with all others in one unwinding.

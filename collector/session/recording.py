@@ -13,6 +13,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+import numpy as np
+
 from collector import __version__
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines import perf_open, signal_open
@@ -200,13 +202,21 @@ class Recording:
             self._usages[number] = usage
         return self._usages.get(number) or proc.ProcessUsage()
 
+    def _switches_of(self, recorded: Recorded) -> tuple[int, int]:
+        """Voluntary and involuntary switches so far. The signal engine does not see each: the kernel counts them."""
+        if self._engine is not None and self._engine.name == "signal" and recorded.end_ns is None:
+            recorded.n_switches = np.maximum(recorded.n_switches, proc.process_switches(recorded.image.pid))
+        voluntary, involuntary = recorded.n_switches.tolist()
+        return voluntary, involuntary
+
     def _usage_now(self, recorded: Recorded, time_ns: int) -> Usage:
         """What an image has used so far."""
         usage = self._read_usage(recorded)
         states_ns = tuple(self._pipeline.usage_ns(recorded, time_ns))
+        voluntary, involuntary = self._switches_of(recorded)
         return Usage(states_ns=states_ns, minor_faults=usage.minor_faults, major_faults=usage.major_faults,
                      input_blocks=usage.input_blocks, output_blocks=usage.output_blocks,
-                     voluntary_switches=usage.voluntary_switches, involuntary_switches=usage.involuntary_switches,
+                     voluntary_switches=voluntary, involuntary_switches=involuntary,
                      system_calls=usage.system_calls, characters_io=usage.io_characters)
 
     def _header_of(self, recorded: Recorded) -> Header:

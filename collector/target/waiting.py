@@ -14,7 +14,7 @@ recorded where the user may see it. Where it is not, the kernel still keeps the 
 (run_delay), and whatever of it is explained neither by preemption nor by known wake-ups was spent behind the others.
 
 Ticks are earned as ``ticks`` tells: by thread and state, for the stacks that are owed most. When a thread ends, what it
-is still owed is settled, so that the sum over its states is not off by an interval, either.
+is still owed is settled (``settling``), so that the sum over its states is not off by an interval, either.
 """
 
 from __future__ import annotations
@@ -258,24 +258,6 @@ class Waiting:
                      np.concatenate([length - wait, wait[late]]),
                      np.concatenate([periods.end_ns, periods.end_ns[late]]),
                      np.concatenate([uid, uid[late]]), np.concatenate([cpu, cpu[late]]))
-
-
-def settle(owed_ns: Array, pool_ns: Array, interval_ns: int) -> Array:
-    """Ticks (10,) for what a thread that ends is owed by state (10,); ``pool_ns`` (10,) takes what is left, in place.
-
-    As many ticks as the whole is worth go to the states that are owed most, so that every state is off by less than an
-    interval and their sum, too. What remains, over or under, is pooled, so that many short threads get their due
-    together: at most one tick per thread is paid from the pool, for a state that the thread knows.
-    """
-    ticks: Array = owed_ns // interval_ns
-    left = owed_ns - ticks * interval_ns
-    ticks[np.argsort(-left, kind="stable")[:int(left.sum()) // interval_ns]] += 1
-    pool_ns += owed_ns - ticks * interval_ns
-    due = int(np.argmax(np.where(owed_ns > 0, pool_ns, 0)))
-    if owed_ns[due] > 0 and pool_ns[due] >= interval_ns:
-        ticks[due] += 1
-        pool_ns[due] -= interval_ns
-    return ticks
 
 
 def _fault_states(faults: PageFaults) -> Array:

@@ -81,17 +81,18 @@ def test_five_spinners_on_one_cpu_wait_four_fifths(workload: Any, recorded: Any,
     run = recorded(workload("states"), "spin", 5, 307)
     no_loss(run)
     assert len(run.truth["threads"]) == 5
-    total_s, inside_s = 0.0, 0.0
+    total_s, inside_s, user_s = 0.0, 0.0, 0.0
     for thread in run.truth["threads"]:
         states = run.states_s(thread["tid"])
         known_s = thread["wall_s"] - thread["cpu_s"]
         # Each is ready to run from its birth, and the last turn of each ends where the others still spin.
         assert states["wait"] == pytest.approx(known_s, abs=tolerance(known_s) + INTERVAL_S), states
         assert known_s / thread["wall_s"] > 0.78
-        cpu_s = states["user"] + states["system"] + states["trap"]  # it asks its clocks, and is interrupted
+        cpu_s = states["user"] + states["system"] + states["trap"]
         assert cpu_s == pytest.approx(thread["cpu_s"], abs=tolerance(thread["cpu_s"]) + INTERVAL_S)
-        assert states["user"] > 0.7 * cpu_s
-        total_s, inside_s = total_s + states["wait"], inside_s + known_s
+        total_s, inside_s, user_s = total_s + states["wait"], inside_s + known_s, user_s + states["user"]
+    # They ask their clocks and are interrupted, also by whoever runs this machine beside others.
+    assert user_s > 0.7 * sum(thread["cpu_s"] for thread in run.truth["threads"])
     for display in (gprofng, printed):
         shown = displayed(display, run.path, "wait")
         assert shown["<Total>"]["wait"] == pytest.approx(total_s, abs=0.0005)

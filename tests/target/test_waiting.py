@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from collector.events import Reason
 from collector.target.microstate import Cut, ThreadClocks
-from collector.target.waiting import N_STATES, Departures, Microstate, PageFaults, Spans, Waiting, settle
+from collector.target.waiting import Departures, Microstate, PageFaults, Spans, Waiting
 
 INTERVAL = 10_007
 BORN, IN, BLOCKED, PREEMPTED, ENDED = Cut.BORN, Cut.IN, Cut.OUT_BLOCKED, Cut.OUT_PREEMPTED, Cut.ENDED
@@ -278,34 +278,6 @@ def test_every_nanosecond_off_cpu_is_in_one_state(data: st.DataObject) -> None:
         counted += sum(span[2] for span in spans)
     assert counted == length
     assert watch.waiting.n_guessed >= 0
-
-
-OWED = st.lists(st.integers(0, 3 * INTERVAL), min_size=N_STATES, max_size=N_STATES)
-
-
-@given(st.lists(OWED, min_size=1, max_size=30))
-def test_what_ended_threads_are_owed_is_paid_or_pooled(threads: list[list[int]]) -> None:
-    pool = np.zeros(N_STATES, np.int64)
-    paid = np.zeros(N_STATES, np.int64)
-    for thread in threads:
-        owed, before = np.array(thread, np.int64), pool.copy()
-        ticks = settle(owed.copy(), pool, INTERVAL)
-        assert (ticks >= 0).all()
-        assert not ticks[owed == 0].any()  # never a state that the thread was not in
-        assert pool.tolist() == (before + owed - ticks * INTERVAL).tolist()  # nothing is made, nothing is lost
-        paid += ticks
-    assert (paid * INTERVAL + pool).tolist() == np.sum(threads, axis=0).tolist()
-
-
-@pytest.mark.parametrize("each_ns", [3_001, 9_973, 10_007, 14_503, 1])
-def test_many_short_threads_get_their_due_together(each_ns: int) -> None:
-    pool, paid = np.zeros(N_STATES, np.int64), 0
-    for _ in range(307):
-        owed = np.zeros(N_STATES, np.int64)
-        owed[Microstate.USER] = each_ns
-        paid += int(settle(owed, pool, INTERVAL).sum())
-        assert 0 <= pool[Microstate.USER] < INTERVAL
-    assert 0 <= 307 * each_ns - paid * INTERVAL < INTERVAL
 
 
 def test_a_thread_that_ends_takes_its_account_along() -> None:

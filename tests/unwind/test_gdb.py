@@ -107,7 +107,7 @@ def test_a_handler_on_another_stack_is_cut_short(flags: tuple[str, ...], world: 
     for index, stop in enumerate(world.stops):
         expected, found = gdb_pcs(stop), our_pcs(frames, index)
         assert found == expected[:len(found)]
-        if index in cut:
+        if index in cut and len(expected) == len(stop["frames"]):  # else gdb is lost, too, as in libc's assembler
             kinds = [kind for _, kind in stop["frames"][:len(found)]]
             assert kinds.count("signal") == 1
             assert kinds[-2:] == ["signal", "normal"]

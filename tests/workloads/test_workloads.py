@@ -112,7 +112,8 @@ def test_forks_has_every_kind_of_descendant(workload: Workload) -> None:
 
 def test_pingpong_switches_twice_a_round(workload: Workload) -> None:
     truth = _truth(workload("pingpong"), 5003)
-    assert truth["n_voluntary"] + truth["n_involuntary"] >= 2 * 5003
+    # Where one is preempted between its write and its read, the other's byte is there already: no switch.
+    assert truth["n_voluntary"] + truth["n_involuntary"] >= 2 * 5003 * 0.98
 
 
 def test_sleepers_sleep(workload: Workload) -> None:

@@ -1,0 +1,46 @@
+"""The ticks that a thread is still owed when it ends: whole ones, so that what was owed has to be rounded. Pure.
+
+Rounded are three sums for every thread: its time on CPU, its time off CPU, and its life, which is both. Each goes to
+one of the two whole numbers next to it; the third follows from the other two, so that not every choice of those is
+free. Whether up or down is decided by what earlier threads of the same process are short of (their *pool*), so that
+many short threads get their due together. Within a sum, the states that are owed most get the ticks.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from collector.events import Array
+
+_N_ON_CPU = 3  # user, system and trap
+
+
+def settle(owed_ns: Array, pool_ns: Array, interval_ns: int) -> Array:
+    """Ticks (10,) for what a thread that ends is owed by state (10,); ``pool_ns`` (10,) takes what is left, in place.
+
+    No state is off by an interval, nor is the sum of those on CPU, nor the sum of all; no tick is given to a state that
+    is owed nothing.
+    """
+    pool_ns += owed_ns
+    owed, pool = np.maximum(owed_ns, 0).tolist(), pool_ns.tolist()
+    sums = sum(owed[:_N_ON_CPU]), sum(owed[_N_ON_CPU:])
+    left = [total % interval_ns for total in sums]
+    # What the pools would be if both were rounded down; half an interval is as far as they should go.
+    debt = [sum(pool[:_N_ON_CPU]) - sums[0] + left[0], sum(pool[_N_ON_CPU:]) - sums[1] + left[1]]
+    up = [left[0] > 0 and 2 * debt[0] >= interval_ns, left[1] > 0 and 2 * debt[1] >= interval_ns]
+    if (sum(left) <= interval_ns and all(up)) or (sum(left) >= interval_ns and not any(up)):
+        up = [debt[0] >= debt[1], debt[0] < debt[1]]
+    due = [sums[0] // interval_ns + up[0], sums[1] // interval_ns + up[1]]
+    ticks = np.array(_shared(owed[:_N_ON_CPU], pool[:_N_ON_CPU], due[0], interval_ns)
+                     + _shared(owed[_N_ON_CPU:], pool[_N_ON_CPU:], due[1], interval_ns), dtype=np.int64)
+    pool_ns -= ticks * interval_ns
+    return ticks
+
+
+def _shared(owed_ns: list[int], pool_ns: list[int], n: int, interval_ns: int) -> list[int]:
+    """``n`` ticks over the states of a sum."""
+    ticks = [ns // interval_ns for ns in owed_ns]
+    debts = sorted((ticks[i] * interval_ns - pool_ns[i], i) for i, ns in enumerate(owed_ns) if ns % interval_ns)
+    for _, i in debts[:n - sum(ticks)]:
+        ticks[i] += 1
+    return ticks

@@ -1,0 +1,49 @@
+"""What ended threads are owed: every sum within an interval, and nothing made or lost over many threads."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.target.settling import settle
+from collector.target.waiting import N_STATES, Microstate
+
+INTERVAL = 10_007
+OWED = st.lists(st.integers(0, 3 * INTERVAL) | st.sampled_from([0, INTERVAL]), min_size=N_STATES, max_size=N_STATES)
+
+
+@given(st.lists(OWED, min_size=1, max_size=30))
+def test_what_ended_threads_are_owed_is_paid_or_pooled(threads: list[list[int]]) -> None:
+    pool, paid = np.zeros(N_STATES, np.int64), np.zeros(N_STATES, np.int64)
+    for thread in threads:
+        owed, before = np.array(thread, np.int64), pool.copy()
+        ticks = settle(owed.copy(), pool, INTERVAL)
+        assert (ticks >= 0).all()
+        assert not ticks[owed == 0].any()  # never a state that the thread was not in
+        off = ticks * INTERVAL - owed
+        assert max(abs(off).max(), abs(off[:3].sum()), abs(off.sum())) < INTERVAL
+        assert pool.tolist() == (before - off).tolist()  # nothing is made, nothing is lost
+        paid += ticks
+    assert (paid * INTERVAL + pool).tolist() == np.sum(threads, axis=0).tolist()
+    assert abs(pool[:3].sum()) < 2 * INTERVAL
+    assert abs(pool[3:].sum()) < 2 * INTERVAL
+
+
+@pytest.mark.parametrize("each_ns", [3_001, 9_973, 10_007, 14_503, 1])
+def test_many_short_threads_get_their_due_together(each_ns: int) -> None:
+    pool, paid = np.zeros(N_STATES, np.int64), 0
+    for _ in range(307):
+        owed = np.zeros(N_STATES, np.int64)
+        owed[Microstate.USER] = each_ns
+        paid += int(settle(owed, pool, INTERVAL).sum())
+        assert 2 * abs(pool[Microstate.USER]) <= INTERVAL
+    assert 2 * abs(307 * each_ns - paid * INTERVAL) <= INTERVAL
+
+
+def test_time_on_cpu_in_two_states_is_rounded_once() -> None:
+    owed, pool = np.zeros(N_STATES, np.int64), np.zeros(N_STATES, np.int64)
+    owed[Microstate.USER], owed[Microstate.SYSTEM] = INTERVAL * 4 // 10, INTERVAL * 7 // 10
+    ticks = settle(owed, pool, INTERVAL)
+    assert ticks.tolist() == [0, 1] + [0] * 8
