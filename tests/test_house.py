@@ -374,7 +374,7 @@ def test_no_rule_objects_to_a_clean_tree(tmp_path: Path, rule: Rule) -> None:
 
 # --- the linters ----------------------------------------------------------------------------------
 
-SCRIPTS_WITHOUT_SUFFIX = ("scripts/bench",)
+SCRIPTS_WITHOUT_SUFFIX = ("scripts/bench", "scripts/killruns")
 
 
 def _passes(*command: str) -> None:
@@ -398,6 +398,7 @@ TOOLS = (
     "tests/workloads/build.py",
     "scripts/missing_packages.py",
     "scripts/bench",
+    "scripts/killruns",
 )
 
 

@@ -22,6 +22,7 @@ from collector.experiment.map import FOREVER_NS, DynamicFunction, Segment
 from collector.experiment.overview import Sample
 from collector.experiment.packets import Bytes, Damage
 from collector.experiment.packets import read as read_packets
+from collector.experiment.records import CLOCK
 from collector.experiment.stacks import Stacks, read_stacks
 
 __all__ = ["FOREVER_NS", "DynamicFunction", "Event", "Experiment", "Log", "Message", "Sample", "Segment", "Stacks",
@@ -48,7 +49,10 @@ class Experiment:
         """The packets of a data kind (profile, synctrace, ...) as a structured array, in file order."""
         if kind not in self._packets:
             damage = Damage()
-            self._packets[kind] = read_packets(self._bytes(_FILES[kind]), self.log.described.get(kind, {}), damage)
+            described = self.log.described.get(kind)
+            if described is None and kind == "profile":  # a recorder that was killed before it came to describe them
+                return np.zeros(0, CLOCK.dtype)
+            self._packets[kind] = read_packets(self._bytes(_FILES[kind]), described or {}, damage)
             self._note(_FILES[kind], damage)
         return self._packets[kind]
 

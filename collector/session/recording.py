@@ -1,7 +1,8 @@
 """What happens while the target runs: drain, sample, sync; and how it ends.
 
-Draining costs a fixed part each time, so it is done seldom: when a ring asks for it, else a few times a second. Records
-younger than ``_SLACK_NS`` stay in their rings until the next time, so that the rings can be merged by time.
+Draining costs a fixed part each time, so it is done seldom: when a ring asks for it, else twice a second. Whoever kills
+us takes what came since then with him, which must stay well below a second. Records younger than ``_SLACK_NS`` stay in
+their rings until the next time, so that the rings can be merged by time.
 """
 
 from __future__ import annotations
@@ -34,8 +35,12 @@ from collector.session.tally import Tally
 OpenedEvents: TypeAlias = perf_open.Opened | signal_open.Opened | None
 
 _SLACK_NS = 10 * NS_PER_MS
-_DRAIN_PERIOD_NS = 900 * NS_PER_MS
+_DRAIN_PERIOD_NS = 500 * NS_PER_MS
 _NEAR_NS = 100 * NS_PER_MS
+# Threads that sleep get a packet each time their ticks so far are written: with each drain where they are few, else
+# about once a second.
+_FEW_THREADS = 200
+_FLUSH_PERIOD_NS = 900 * NS_PER_MS
 _FOREVER_NS = 2**62
 _LABEL_PERIODIC = "periodic"
 _LABEL_SIGNAL = "signal"
@@ -72,7 +77,7 @@ class Recording:
         self._stopped = False
         if not control.recording:
             self._act(Action.PAUSE, start_ns)
-        self._drained_ns = start_ns
+        self._drained_ns = self._flushed_ns = start_ns
         self._sample_period_ns = period_ns or _FOREVER_NS
         self._next_sample_ns = start_ns + self._sample_period_ns
 
@@ -117,6 +122,7 @@ class Recording:
             if self.status is not None and not self._options.wait_descendants:
                 break  # the last drain takes all
             self._drain(time.monotonic_ns() - _SLACK_NS)
+            self._flush_waiting_if_due()
             for action in self._control.actions(time.monotonic_ns()):
                 self._act(action, self._drained_ns)
             self._sample_if_due()
@@ -174,6 +180,13 @@ class Recording:
         self._engine.release()
         for recorded in self._experiments.open_ones():
             recorded.tell("sync")
+
+    def _flush_waiting_if_due(self) -> None:
+        """What threads have slept so far comes to disk, too."""
+        n_threads = sum(len(process.threads) for process in self._pipeline.model.processes.values())
+        if n_threads <= _FEW_THREADS or self._drained_ns - self._flushed_ns >= _FLUSH_PERIOD_NS:
+            self._pipeline.flush_waiting(self._drained_ns)
+            self._flushed_ns = self._drained_ns
 
     def _sample_if_due(self) -> None:
         now_ns = time.monotonic_ns()
