@@ -97,18 +97,19 @@ class ThreadClocks:
         self.since_ns = np.zeros(64, dtype=np.int64)
         self.cpu_ns = np.zeros(64, dtype=np.int64)
         self.ticks = np.zeros(64, dtype=np.int64)
-        # Found runnable, and taken for running until the first edge says otherwise.
-        self.runnable = np.zeros(64, dtype=bool)
+        # There before us: what it was found doing holds until its first record, which knows better.
+        self.found = np.zeros(64, dtype=bool)
         self.edges = _no_edges()
 
-    def new_slot(self, runnable: bool = False) -> int:
-        """A slot for a thread seen for the first time; ``runnable``: it was found so, running or waiting for a CPU."""
+    def new_slot(self, found: bool = False) -> int:
+        """A slot for a thread seen for the first time; ``found``: it was there before us, and was looked at while it
+        may have run: the edge that it begins with is what was seen then."""
         if self.n_slots == len(self.kind):
             for name, fill in (("kind", Cut.UNKNOWN), ("since_ns", 0), ("cpu_ns", 0), ("ticks", 0),
-                               ("runnable", False)):
+                               ("found", False)):
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.full(len(old), fill, dtype=old.dtype)]))
-        self.runnable[self.n_slots] = runnable
+        self.found[self.n_slots] = found
         self.n_slots += 1
         return self.n_slots - 1
 
@@ -126,10 +127,12 @@ class ThreadClocks:
         before_kind = np.empty(len(slot), dtype=np.int8)
         before_kind[1:] = cut[:-1]
         before_kind[first] = self.kind[slot[first]]
-        # A found thread begins with an IN of our own making; if another one follows, it had been waiting.
-        waited = self.runnable[slot] & (before_kind == Cut.IN) & (cut == Cut.IN)
-        before_kind[waited] = Cut.OUT_PREEMPTED
-        self.runnable[slot[before_kind != Cut.UNKNOWN]] = False
+        # The first record of a found thread tells whether it ran before: who leaves a CPU did, who gets one had waited.
+        found = self.found[slot]
+        before_kind[found & (before_kind == Cut.IN) & (cut == Cut.IN)] = Cut.OUT_PREEMPTED
+        left = (cut == Cut.OUT_BLOCKED) | (cut == Cut.OUT_PREEMPTED)
+        before_kind[found & (before_kind == Cut.OUT_BLOCKED) & left] = Cut.IN
+        self.found[slot[before_kind != Cut.UNKNOWN]] = False
         start = np.empty(len(slot), dtype=np.int64)
         start[1:] = time_ns[:-1]
         start[first] = self.since_ns[slot[first]]

@@ -67,8 +67,8 @@ class Model:
         return process
 
     def new_thread(self, process: Process, tid: int, time_ns: int, cut: Cut, found: bool = False) -> Thread:
-        """A thread that begins with ``cut``; ``found``: it was there before us, so IN means runnable."""
-        slot = self.clocks.new_slot(runnable=found and cut == Cut.IN)
+        """A thread that begins with ``cut``; ``found``: it was there before us, and was found so."""
+        slot = self.clocks.new_slot(found=found)
         self.n_threads += cut != Cut.IN or not self._lives.get(tid)
         thread = Thread(slot, tid, process, time_ns, process.image)
         self.threads.append(thread)

@@ -165,6 +165,25 @@ def feed(clocks: ThreadClocks, edges: list[Event], samples: list[tuple[int, int]
     return periods, ticks
 
 
+@pytest.mark.parametrize(("as_found", "then", "kind", "cpu_ns"), [
+    (IN, [(11, BLOCKED), (17, IN)], IN, 4),  # it ran
+    (IN, [(11, IN), (17, BLOCKED)], PREEMPTED, 6),  # it was runnable, and waited
+    (BLOCKED, [(11, IN), (17, BLOCKED)], BLOCKED, 6),  # it slept
+    (BLOCKED, [(11, BLOCKED), (17, IN)], IN, 4),  # it ran, and slept when it was looked at
+    (BLOCKED, [(11, PREEMPTED), (17, IN)], IN, 4),
+])
+@pytest.mark.parametrize("n_first", [0, 1, 2])
+def test_the_first_record_of_a_found_thread_tells_what_it_did_before(as_found: Cut, then: list[tuple[int, Cut]],
+                                                                     kind: Cut, cpu_ns: int, n_first: int) -> None:
+    clocks = ThreadClocks(INTERVAL)
+    clocks.new_slot(found=True)
+    edges = [(7, 0, as_found), *((time, 0, cut) for time, cut in then)]
+    periods = advance(clocks, edges[:1 + n_first]) + advance(clocks, edges[1 + n_first:])
+    assert periods[0] == (0, 7, 11, kind)
+    assert clocks.cpu_ns[0] == cpu_ns
+    assert clocks.n_impossible == 0
+
+
 @given(lives(), st.integers(1, 3 * INTERVAL))
 def test_the_sum_of_ticks_is_the_time_up_to_the_last_sample(
         life: tuple[int, list[Event], list[tuple[int, int]]], interval_ns: int) -> None:
