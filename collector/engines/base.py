@@ -22,6 +22,9 @@ class Engine(Protocol):
     def release(self) -> None:
         """The last batch has been used; its memory may be written again."""
 
+    def failure(self) -> str:
+        """Why nothing more will come although the target runs on; empty while all is well."""
+
     def stop(self) -> None:
         """No more samples; what happened before stays to be drained."""
 

@@ -53,6 +53,15 @@ class Opened:
         self.channel.command = STOP
         self._wait_for(_STOPPED)
 
+    def failure(self) -> str:
+        """How the tracer ended, if it did and should not have. To be asked when its end of the pipe is closed."""
+        if not self.pid:
+            return ""
+        code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+        self.pid = 0
+        how = f"was killed by signal {-code}" if code < 0 else f"failed with status {code}"
+        return f"the tracer {how}" if code else ""
+
     def _wait_for(self, word: bytes) -> None:
         """Until the tracer has done what it was told, or is gone."""
         self._call()
@@ -71,12 +80,15 @@ class Opened:
             self._call()
             with suppress(ChildProcessError):
                 os.waitpid(self.pid, 0)
-            os.close(self.pipe)
             self.pid = 0
+        if self.pipe >= 0:
+            os.close(self.pipe)
+            self.pipe = -1
 
     def _call(self) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, signal.SIGUSR1)
+        if self.pid:
+            with suppress(ProcessLookupError):
+                os.kill(self.pid, signal.SIGUSR1)
 
 
 def stack_bytes_for(interval_ns: int) -> int:

@@ -84,6 +84,10 @@ class SignalEngine:
         """Lets the tracer write again where the stacks of the last batch were."""
         self._channel.give_back_stacks(self._stack_head)
 
+    def failure(self) -> str:
+        """That the tracer was killed, or failed."""
+        return self._opened.failure()
+
     def stop(self) -> None:
         """No more samples."""
         self._opened.stop()

@@ -44,8 +44,9 @@ TEXT_RESERVE_END = 512
 # A window starts and ends where the kernel lets mappings start: 4 KiB on x86-64, up to 64 KiB on aarch64.
 _WINDOW_UNIT = max(BLOCK_SIZE, mmap.ALLOCATIONGRANULARITY)
 
-_FULL = {errno.ENOSPC: "the disk is full", errno.EDQUOT: "the disk quota is used up",
-         errno.EFBIG: "the file size limit is reached"}
+_FREE = "free some space, or record elsewhere with -d DIR"
+_FULL = {errno.ENOSPC: ("the disk is full", _FREE), errno.EDQUOT: ("the disk quota is used up", _FREE),
+         errno.EFBIG: ("the file size limit is reached", "raise it (ulimit -f)")}
 _NEW = ".new"  # behind the name of a file that is not whole yet
 _OPEN = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -59,8 +60,8 @@ class DiskFull(ExperimentError):
 
     def __init__(self, name: str, error: OSError) -> None:
         self.errno = error.errno or errno.ENOSPC
-        super().__init__(f"cannot write {name}: {_FULL.get(self.errno, error.strerror)}; "
-                         "free some space, or record elsewhere with -d DIR")
+        why, advice = _FULL[self.errno]
+        super().__init__(f"cannot write {name}: {why}; {advice}")
 
 
 def failure(name: str, error: OSError) -> ExperimentError:

@@ -201,6 +201,7 @@ class Recorder:
         if self._refuses(len(tid)) or not len(tid):
             return
         self._latest(int(time_ns[-1]))
+        self._flush_map()  # what packets refer to is there before them
         packets = np.zeros(len(tid), CLOCK.dtype)
         packets["tsize"] = CLOCK.size
         packets["kind"] = CLOCK.kind
@@ -409,9 +410,7 @@ class Recorder:
 
     def _flush(self, last: bool = False) -> None:
         """Write what is pending. After a failure the map stays as it is; the log uses its reserve while it lasts."""
-        if self._map_pending and not self.stopped:
-            lines, self._map_pending = self._map_pending, []
-            self._data(lambda: self._map.append(b"".join(lines)))
+        self._flush_map()
         lines, self._log_pending = self._log_pending, []
         if lines and not self.stopped and self._data(lambda: self._log.append(b"".join(lines))):
             return
@@ -419,6 +418,11 @@ class Recorder:
             with suppress(ExperimentError):
                 self._log.append(line, 0 if last else TEXT_RESERVE_END)
         self._log_pending = []
+
+    def _flush_map(self) -> None:
+        if self._map_pending and not self.stopped:
+            lines, self._map_pending = self._map_pending, []
+            self._data(lambda: self._map.append(b"".join(lines)))
 
     def _close_file(self, file: GrowingFile) -> None:
         try:

@@ -79,7 +79,9 @@ class Experiments:
         self.recorders: dict[int, Recorder] = {}  # those that are open, by image number
         self.load_objects: dict[bytes, int] = {}  # of all that are closed: when each was mapped last
         self.n_made = 0
-        self.n_failed = 0  # experiments that could not be made
+        self._n_failed = 0  # experiments of descendants that are not whole
+        self._n_dropped = 0  # packets of theirs
+        self._first_failure = ""
         self._founder_path = founder
         self._header_for = header_for
         self._pending: list[Recorded] = []
@@ -152,10 +154,24 @@ class Experiments:
                 recorded.recorder.sample(usage, recorded.end_ns, recorded.end_label)
             else:
                 recorded.recorder.close(recorded.end_ns, recorded.end_label, usage)
+                self._note_failure(recorded.recorder)
                 recorded.recorder = None
                 recorded.followed = False
             self.recorders.pop(recorded.image.number, None)
             self.forget(recorded)
+
+    def failures(self) -> str:
+        """A line about the descendants whose experiments are not whole; empty if all of them are."""
+        if not self._n_failed:
+            return ""
+        return (f"{self._n_failed} of {self.n_made} descendants are not recorded to their end ({self._first_failure}): "
+                f"{self._n_dropped} packets were dropped")
+
+    def _note_failure(self, recorder: Recorder) -> None:
+        if recorder.stopped:
+            self._n_failed += 1
+            self._n_dropped += recorder.n_dropped
+            self._first_failure = self._first_failure or str(recorder.stopped)
 
     def open_ones(self) -> list[Recorded]:
         """The experiments that go on, each once."""

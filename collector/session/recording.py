@@ -21,6 +21,7 @@ from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines import perf_open, signal_open
 from collector.engines.base import Engine
 from collector.engines.perf_events import PerfEngine
+from collector.errors import ExperimentError
 from collector.experiment import names
 from collector.experiment.recorder import Header, Recorder, Usage
 from collector.linux import proc
@@ -75,6 +76,7 @@ class Recording:
         self.status: int | None = None  # the target's wait status, once it has ended
         self._control = control
         self._stopped = False
+        self._engine_failure = ""
         if not control.recording:
             self._act(Action.PAUSE, start_ns)
         self._drained_ns = self._flushed_ns = start_ns
@@ -119,6 +121,7 @@ class Recording:
                         self.status = 0 if self._pidfds else os.waitpid(self._pid, 0)[1]
                 elif event & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
                     poller.unregister(fd)
+                    self._stop_if_engine_failed()
             if self.status is not None and not self._options.wait_descendants:
                 break  # the last drain takes all
             self._drain(time.monotonic_ns() - _SLACK_NS)
@@ -129,6 +132,12 @@ class Recording:
         for fd in alive:
             os.close(fd)
         self._control.close()
+
+    def _stop_if_engine_failed(self) -> None:
+        failure = self._engine.failure() if self._engine else ""
+        if failure:
+            self._stopped = True
+            self._engine_failure = f"{failure}: nothing is recorded from there on, the program runs on"
 
     def _next_drain_ns(self) -> int:
         """With the next overview sample, if that is near enough: one drain then serves both."""
@@ -155,15 +164,16 @@ class Recording:
         end_ns = time.monotonic_ns()
         if self._engine:
             self._engine.stop()
-            self._drain(_FOREVER_NS, end_ns)
+            self._drain(_FOREVER_NS, 0 if self._engine_failure else end_ns)
             self._engine.close()
+            end_ns = self._drained_ns
         founder = "the recording" if self.status is None else "the founder had"
         for recorded in self._experiments.open_ones():
             if recorded.parent is not None:
                 recorded.tell("comment", f"still running when {founder} ended; recording ended here")
             self._experiments.end(recorded, end_ns)
         self._pipeline.finish(end_ns)
-        warnings = self._tally.warnings() + self._unreadable()
+        warnings = self._failures() + self._tally.warnings() + self._unreadable()
         for line in warnings:
             self._recorder.warning(line)
         for line in self._tally.remarks():
@@ -250,16 +260,26 @@ class Recording:
                       collector=f"collect {__version__}", follow=self._options.follow != "off", notes=list(notes),
                       size_limit_mb=self._options.size_limit_mb)
 
+    def _failures(self) -> list[str]:
+        """What ended the recording of somebody before its time."""
+        return [line for line in (self._engine_failure, self._experiments.failures()) if line]
+
     def _unreadable(self) -> list[str]:
         return [f"{os.fsdecode(path)}: not readable as a load object: {why}"
                 for path, why in self._pipeline.objects.unreadable.items()]
 
     def _archive(self) -> list[str]:
+        """What could not be copied; the recording is whole all the same."""
         if self._options.archive == "off" or self._recorder.stopped:
             return []
+        try:
+            return self._archived(self._options.archive)
+        except ExperimentError as err:
+            return [str(err)]
+
+    def _archived(self, choice: str) -> list[str]:
         from collector.experiment import archive
 
-        choice = self._options.archive
         if choice in archive.KNOWN_CHOICES:
             unix_ns = self._recorder.header.start_unix * NS_PER_S - self._start_ns
             known = {name: time_ns + unix_ns for name, time_ns in self._experiments.load_objects.items()}
@@ -270,8 +290,8 @@ class Recording:
 
     def _summary(self, warnings: list[str], end_ns: int) -> list[str]:
         if self._recorder.stopped:
-            return [f"{self._directory}: {self._recorder.stopped}; {self._recorder.n_dropped} packets were dropped",
-                    *warnings]
+            dropped = f"{self._recorder.n_dropped} packets were dropped"
+            return ["; ".join([f"{self._directory}: {self._recorder.stopped}", dropped, *warnings])]
         seconds = (end_ns - self._start_ns) / NS_PER_S
         others = f", {self._experiments.n_made} descendants" if self._experiments.n_made else ""
         state = "nothing lost" if not warnings else "; ".join(warnings)

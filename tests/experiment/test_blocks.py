@@ -230,7 +230,7 @@ def test_a_limit_is_an_error_and_what_was_written_stays(
         directory: int, tmp_path: Path, file_size_limit: int) -> None:
     create_file(directory, "p")
     file = PacketFile(directory, "p")
-    with pytest.raises(DiskFull, match="file size limit is reached; free some space"):
+    with pytest.raises(DiskFull, match="file size limit is reached; raise it"):
         for count in range(1000):
             file.append_array(odd_packets(count * 100, 100))
     assert count * 100 * ODD.size <= file_size_limit < (count + 2) * 100 * ODD.size + BLOCK_SIZE

@@ -49,9 +49,9 @@ def fill(recorder: Recorder, rounds: int = 1, seed: int = 7) -> int:
     return offered
 
 
-def assert_ended_on_a_full_disk(recorder: Recorder, offered: int, gprofng: Gprofng) -> None:
+def assert_ended_on_a_full_disk(recorder: Recorder, offered: int, gprofng: Gprofng, advice: str) -> None:
     assert isinstance(recorder.stopped, DiskFull)
-    assert "; free some space, or record elsewhere with -d DIR" in str(recorder.stopped)
+    assert str(recorder.stopped).endswith(f"; {advice}")
     assert len(open_experiment(recorder.path).packets()) + recorder.n_dropped == offered
     recorder.warning("one more line")
     recorder.close(START_NS + 7 * NS)
@@ -86,7 +86,7 @@ def test_a_full_disk_ends_the_recording_and_what_was_written_opens(
     assert recorder.stopped
     assert shutil.disk_usage(small_disk).free < 64 * 1024
     offered += fill(recorder, 2)
-    assert_ended_on_a_full_disk(recorder, offered, gprofng)
+    assert_ended_on_a_full_disk(recorder, offered, gprofng, "free some space, or record elsewhere with -d DIR")
 
 
 def test_no_experiment_is_begun_on_a_full_disk(small_disk: Path, header: Header) -> None:
@@ -112,7 +112,7 @@ def test_a_file_size_limit_ends_the_recording_likewise(record: Record, gprofng: 
         offered = fill(recorder, 100_000)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    assert_ended_on_a_full_disk(recorder, offered, gprofng)
+    assert_ended_on_a_full_disk(recorder, offered, gprofng, "raise it (ulimit -f)")
 
 
 def test_the_size_limit_stops_the_recording(record: Record, gprofng: Gprofng) -> None:
