@@ -77,6 +77,13 @@ def perf_allowed() -> None:
 
 
 @pytest.fixture(scope="session")
+def attach_allowed() -> None:
+    """For tests that attach with the signal engine to processes that are no children of collect."""
+    if os.geteuid() != 0 and _read("/proc/sys/kernel/yama/ptrace_scope").strip() not in ("", "0"):
+        unavailable("attaching by ptrace needs root or sysctl kernel.yama.ptrace_scope=0")
+
+
+@pytest.fixture(scope="session")
 def userfaultfd_allowed() -> None:
     """For tests whose target answers page faults of the kernel itself: root, or the kernel's permission."""
     if os.geteuid() != 0 and _read("/proc/sys/vm/unprivileged_userfaultfd").strip() != "1":

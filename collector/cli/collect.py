@@ -20,6 +20,7 @@ from collector.clock import (
     parse_interval,
 )
 from collector.errors import UsageError
+from collector.experiment.names import shown
 from collector.session.control import parse_signal, parse_window
 from collector.session.options import ARCHIVE_CHOICES, ENGINES, MAX_COMMENTS, Options
 
@@ -202,5 +203,4 @@ def _no_program() -> int:
 
 
 def _say(text: str) -> None:
-    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in f"collect: {text}")
-    print(line.encode("utf-8", "backslashreplace").decode(), file=sys.stderr, flush=True)
+    print(shown(f"collect: {text}"), file=sys.stderr, flush=True)

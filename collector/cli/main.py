@@ -50,5 +50,6 @@ def _guarded(name: str, run: Callable[[list[str]], int]) -> int:
 
 def _say(text: str) -> None:
     """One line on stderr, whatever bytes a name in it may hold."""
-    line = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    print(line.encode("utf-8", "backslashreplace").decode(), file=sys.stderr)
+    from collector.experiment.names import shown
+
+    print(shown(text), file=sys.stderr)

@@ -228,9 +228,11 @@ def sort_key(name: str) -> tuple[tuple[str, int], ...]:
 
 
 def shown(path: str | os.PathLike[str]) -> str:
-    """A path for a one-line message."""
-    text = os.fspath(path)
-    return text if text.isprintable() else repr(text)
+    """A path, or any text, as one line that a terminal shows as it is: control characters, and bytes that are no UTF-8,
+    become escapes.
+    """
+    text = os.fspath(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def _numbered(name: str) -> re.Match[str] | None:

@@ -128,7 +128,7 @@ class Experiment:
         """The file that was mapped as ``name``: its copy in the archives, else itself, else None."""
         copy = self.archives / os.fsdecode(names.archive_name(name))
         for candidate in (copy, Path(os.fsdecode(name))):
-            if candidate.is_file():
+            if os.path.isfile(candidate):  # which bears with paths that are too long
                 return candidate
         return None
 

@@ -183,6 +183,16 @@ def _read(path: str) -> bytes:
     return b"".join(parts)
 
 
+def working_directory() -> bytes:
+    """Where we are; empty where that has no path."""
+    for find in (os.getcwdb, lambda: os.readlink(b"/proc/self/cwd")):
+        try:
+            return find()
+        except OSError:  # it has been deleted, and is ``... (deleted)`` then
+            continue
+    return b""
+
+
 def vdso_ranges(pid: int) -> list[tuple[int, int]]:
     """Where the vDSO lies in a process: (start, end), none where it has none."""
     maps = _read(f"/proc/{pid}/maps")

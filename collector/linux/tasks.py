@@ -12,6 +12,7 @@ from dataclasses import dataclass
 USER_END = 1 << 47
 _PAGE_BITS = 12
 _WORD_BYTES = 8
+_NEWLINE = b"\\012"
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +100,25 @@ def executables(pid: int, tid: int) -> list[Executable]:
     """The executable mappings of a thread's process in user space, by address. Raises OSError when it is gone."""
     with open(f"/proc/{pid}/task/{tid}/maps", "rb") as file:
         lines = [line.split(None, 5) for line in file if b"x" in line[:48].split(b" ", 2)[1]]
-    return [found for found in map(_executable, lines) if found.end <= USER_END]
+    return [found for found in (_executable(pid, words) for words in lines) if found.end <= USER_END]
 
 
-def _executable(words: list[bytes]) -> Executable:
-    start, _, end = words[0].partition(b"-")
+def _executable(pid: int, words: list[bytes]) -> Executable:
+    start, end = (int(word, 16) for word in words[0].split(b"-"))
     major, _, minor = words[3].partition(b":")
-    path = words[5].rstrip(b"\n").replace(b"\\012", b"\n") if len(words) > 5 else b""
-    return Executable(int(start, 16), int(end, 16), int(words[2], 16), int(major, 16) << 20 | int(minor, 16),
-                      int(words[4]), path or b"//anon")
+    path = words[5].rstrip(b"\n") if len(words) > 5 else b""
+    if _NEWLINE in path:
+        path = _exact_path(pid, start, end, path)
+    return Executable(start, end, int(words[2], 16), int(major, 16) << 20 | int(minor, 16), int(words[4]),
+                      path or b"//anon")
+
+
+def _exact_path(pid: int, start: int, end: int, path: bytes) -> bytes:
+    """In maps a newline is written as four characters, and these four are written as they are; a link tells which."""
+    try:
+        return os.readlink(b"/proc/%d/map_files/%x-%x" % (pid, start, end))
+    except OSError:
+        return path.replace(_NEWLINE, b"\n")
 
 
 def library_pages(status: bytes) -> bytes:

@@ -8,16 +8,18 @@ that leads to another file by now, through the process that still maps it.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 
 from collector import elf
 from collector.errors import ElfError
 from collector.events import Mapped
-from collector.linux import proc
+from collector.linux import proc, tasks
 from collector.unwind.table import Tables
 
 VDSO = b"[vdso]"
 NO_OBJECT = -1
+_TOO_LONG = b"//toolong"  # all that the kernel's records say of files with paths of 4,088 bytes and more
 
 
 @dataclass(frozen=True)
@@ -67,6 +69,16 @@ class Objects:
         except (ElfError, OSError) as err:
             self.unreadable[mapped.path] = str(err)
             return Known(NO_OBJECT, None)
+
+
+def named(mapped: Mapped) -> Mapped:
+    """With its file, where the path is too long for the kernel's record: /proc has it as long as the process lives."""
+    if mapped.path == _TOO_LONG:
+        with suppress(OSError):
+            for found in tasks.executables(mapped.pid, mapped.pid):
+                if found.start <= mapped.start < found.end:
+                    return replace(mapped, path=found.path, device=found.device, inode=found.inode)
+    return mapped
 
 
 def is_file(path: bytes) -> bool:

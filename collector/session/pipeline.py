@@ -38,7 +38,7 @@ from collector.session import sites
 from collector.session.attach import Found
 from collector.session.births import Makings
 from collector.session.experiments import Experiments, Recorded
-from collector.session.objects import VDSO, Objects, is_file
+from collector.session.objects import VDSO, Objects, is_file, named
 from collector.session.placing import FAILED_MARK, TRUNCATED_MARK, Placed, interned, joined, unwound
 from collector.session.tally import Tally
 from collector.target.endings import Endings
@@ -258,6 +258,7 @@ class Pipeline:
         process = self.model.processes.get(change.pid)
         if process is None:
             return
+        change = named(change)
         known, bias = self.objects.place(change)
         if not process.space.mappings and change.path != VDSO:
             process.image.path = change.path

@@ -254,8 +254,8 @@ class Recording:
         start_unix = int(time.time() - (time.monotonic_ns() - start_ns) / NS_PER_S)
         return Header(hostname=machine.hostname, os=machine.system, arch=machine.architecture,
                       page_size=machine.page_size, n_pages=machine.n_pages, cpus=machine.cpu_mhz, pid=pid,
-                      ppid=parent_pid, pgrp=os.getpgrp(), sid=os.getsid(0), cwd=os.getcwdb(), arguments=arguments,
-                      wsize=bits, interval_ns=self._options.interval_ns,
+                      ppid=parent_pid, pgrp=os.getpgrp(), sid=os.getsid(0), cwd=proc.working_directory(),
+                      arguments=arguments, wsize=bits, interval_ns=self._options.interval_ns,
                       sample_period_s=self._options.sample_period_s, start_ns=start_ns, start_unix=start_unix,
                       collector=f"collect {__version__}", follow=self._options.follow != "off", notes=list(notes),
                       size_limit_mb=self._options.size_limit_mb)

@@ -237,5 +237,7 @@ def _guarded(step: Callable[[], T], say: Say) -> T | None:
 
 def _unrecorded(options: Options, say: Say, pid: int, why: Exception) -> int:
     """Lets the target go on without being recorded, and waits for it."""
+    if isinstance(why, OSError):
+        why = CollectorError(f"{why.filename or 'input/output'}: {why.strerror}")
     say(f"{why}; nothing more is recorded, {options.arguments[0]} runs on")
     return os.waitpid(pid, 0)[1]

@@ -113,7 +113,7 @@ def test_a_message_stays_on_one_line(here: Path) -> None:
     experiment(here / "a\nb.er")
     with pytest.raises(ExperimentError) as error:
         names.create_directory("a\nb.er")
-    assert str(error.value).startswith("'a\\nb.er' exists")
+    assert str(error.value).startswith("a\\nb.er exists")
 
 
 def test_an_unwritable_directory_is_named(here: Path) -> None:

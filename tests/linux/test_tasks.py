@@ -45,7 +45,7 @@ def test_executable_mappings_are_those_of_the_kernel() -> None:
 
 
 def test_a_path_with_newlines_and_spaces_comes_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "two\nlines and  spaces "
+    path = tmp_path / "two\nlines, \\012 and  spaces "
     path.write_bytes(bytes(4096))
     code = ("import mmap, sys; f = open(sys.argv[1], 'rb'); "
             "m = mmap.mmap(f.fileno(), 4096, prot=mmap.PROT_READ | mmap.PROT_EXEC); "
