@@ -33,6 +33,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from collector.clock import NS_PER_MS, NS_PER_S
@@ -223,8 +224,13 @@ def _paranoid_level() -> str:
 
 
 def raise_descriptor_limit() -> None:
-    """Lifts our own soft limit of open files to the hard one: events need one descriptor per CPU and thread."""
+    """Lifts our own limit of open files as far as this user may: events of running threads need one descriptor each per
+    kind and CPU."""
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with suppress(OSError, ValueError), open("/proc/sys/fs/nr_open", encoding="ascii") as file:
+        most = max(hard, int(file.read()))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+        return
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

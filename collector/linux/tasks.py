@@ -12,6 +12,7 @@ from dataclasses import dataclass
 USER_END = 1 << 47
 _PAGE_BITS = 12
 _WORD_BYTES = 8
+_SPARE_FDS = 64
 _NEWLINE = b"\\012"
 
 
@@ -47,9 +48,13 @@ class Stat:
 
 
 class Files:
-    """The files of one thread, kept open from their first use: reading is a quarter of opening and reading."""
+    """The files of one thread, kept open from their first use: reading is a quarter of opening and reading.
+
+    Where descriptors run short, those of threads that come late are opened each time.
+    """
 
     __slots__ = ("_fds", "_path")
+    _kept_below = 0  # the first descriptor that is not kept
 
     def __init__(self, pid: int, tid: int) -> None:
         self._path = f"/proc/{pid}/task/{tid}/"
@@ -59,8 +64,23 @@ class Files:
         """The file as it is now. Raises OSError when the thread is gone."""
         fd = self._fds.get(name)
         if fd is None:
-            fd = self._fds[name] = os.open(self._path + name, os.O_RDONLY | os.O_CLOEXEC)
+            fd = os.open(self._path + name, os.O_RDONLY | os.O_CLOEXEC)
+            if fd >= self._kept_below and fd >= self._find_limit():
+                try:
+                    return os.read(fd, size)
+                finally:
+                    os.close(fd)
+            self._fds[name] = fd
         return os.pread(fd, size, 0)
+
+    @classmethod
+    def _find_limit(cls) -> int:
+        """Descriptors are given out from the lowest up: a high one tells that nearly all are taken."""
+        import resource
+
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        cls._kept_below = soft - min(_SPARE_FDS, soft // 2)
+        return cls._kept_below
 
     def read_once(self, name: str, size: int = 512) -> bytes:
         """The same, for files that are rarely asked for."""
