@@ -7,7 +7,7 @@ What happens at the clock's rate comes as arrays, never as single values.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -217,3 +217,12 @@ class Batch:
     births: Births | None = None
     wakings: Wakings | None = None
     ends: Ends | None = None
+
+    def shift(self, by_ns: int) -> None:
+        """Makes all times later, from one clock to another."""
+        self.until_ns += by_ns
+        self.changes = tuple(replace(change, time_ns=change.time_ns + by_ns) for change in self.changes)
+        makers = self.births.makers if self.births else None
+        for part in (self.clock, self.switches, self.leaving, self.sites, self.faults, makers, self.wakings, self.ends):
+            if part is not None:
+                part.time_ns = part.time_ns + by_ns

@@ -183,6 +183,16 @@ def _read(path: str) -> bytes:
     return b"".join(parts)
 
 
+def clock_offset_ns() -> int:
+    """How far CLOCK_MONOTONIC as we read it is ahead of the kernel's own: not 0 in a time namespace."""
+    try:
+        clocks = dict(line.split(None, 1) for line in _read("/proc/self/timens_offsets").splitlines())
+    except OSError:  # before Linux 5.6, or built without
+        return 0
+    seconds, rest_ns = map(int, clocks[b"monotonic"].split())
+    return seconds * 1_000_000_000 + rest_ns
+
+
 def working_directory() -> bytes:
     """Where we are; empty where that has no path."""
     for find in (os.getcwdb, lambda: os.readlink(b"/proc/self/cwd")):

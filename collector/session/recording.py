@@ -60,6 +60,8 @@ class Recording:
         self._start_ns = start_ns
         self._tally = Tally()
         self._engine = engine
+        # The kernel stamps its records with its own clock, which in a time namespace is not ours.
+        self._ahead_ns = proc.clock_offset_ns() if isinstance(engine, PerfEngine) else 0
         self._machine = proc.machine()
         self._run_delays = proc.RunDelays()
         self._usages: dict[int, proc.ProcessUsage] = {}  # as last read, by image
@@ -184,7 +186,9 @@ class Recording:
     def _drain(self, until_ns: int, settled_ns: int = 0) -> None:
         if self._engine is None:
             return
-        batch = self._engine.drain(until_ns)
+        batch = self._engine.drain(until_ns - self._ahead_ns)
+        if self._ahead_ns:
+            batch.shift(self._ahead_ns)
         self._drained_ns = batch.until_ns = settled_ns or batch.until_ns
         self._pipeline.feed(batch)
         self._engine.release()
