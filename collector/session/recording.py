@@ -124,7 +124,7 @@ class Recording:
                 elif event & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
                     poller.unregister(fd)
                     self._stop_if_engine_failed()
-            if self.status is not None and not self._options.wait_descendants:
+            if self._engine_failure or (self.status is not None and not self._options.wait_descendants):
                 break  # the last drain takes all
             self._drain(time.monotonic_ns() - _SLACK_NS)
             self._flush_waiting_if_due()
