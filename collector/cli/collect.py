@@ -25,6 +25,7 @@ from collector.session.control import parse_signal, parse_window
 from collector.session.options import ARCHIVE_CHOICES, ENGINES, MAX_COMMENTS, Options
 
 _SHORT = "p:o:O:d:g:C:A:a:S:F:M:P:t:l:y:L:nvVh"
+_PID_DIGITS = 20  # of a number that may pass for one: whether there is such a process is not said here
 _LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree"]
 
 USAGE = f"""\
@@ -184,7 +185,7 @@ def _sample_period(value: str) -> int:
 
 
 def _pid(value: str) -> int:
-    if not value.isascii() or not value.isdigit() or not 1 <= int(value) < 1 << 22:
+    if not value.isascii() or not value.isdigit() or len(value) > _PID_DIGITS or not int(value):
         raise UsageError(f"-P {value}: give the number of a process")
     return int(value)
 

@@ -67,11 +67,11 @@ class Target:
 def checked(pid: int, asked: bool = True) -> Target:
     """The process, if it can be a target. Raises TargetGone, or EngineRefused, with what is wrong."""
     if pid == os.getpid():
-        raise TargetGone(f"-P {pid}: that is collect itself")
+        raise TargetGone(f"-P {pid}: that is collect itself; give the number of another process")
     try:
         pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        raise TargetGone(f"-P {pid}: there is no such process") from None
+    except (ProcessLookupError, OverflowError):
+        raise TargetGone(f"-P {pid}: there is no such process; ps -e lists those that there are") from None
     except OSError as err:
         raise TargetGone(f"-P {pid}: not a process ({err.strerror}); give the number of a process, not of a thread"
                          ) from None
@@ -87,11 +87,13 @@ def checked(pid: int, asked: bool = True) -> Target:
 def _check_kind(target: Target) -> None:
     pid = target.pid
     if not target.alive():
-        raise TargetGone(f"-P {pid}: the process has ended and only waits for its parent to notice")
+        raise TargetGone(f"-P {pid}: the process has ended and only waits for its parent to notice; give the number of "
+                         "one that runs")
     try:
         flags = proc.kernel_flags(pid)
         if flags & _PF_KTHREAD:
-            raise TargetGone(f"-P {pid}: a thread of the kernel has no user code to profile")
+            raise TargetGone(f"-P {pid}: a thread of the kernel has no user code to profile; give the number of a "
+                             "program's process")
         with open(f"/proc/{pid}/maps", "rb"):  # what the kernel lets us see is what we may profile
             pass
     except PermissionError:

@@ -1,0 +1,345 @@
+"""Whoever dies, stops or falls behind: an experiment is left that opens, the program is as it was, and what is missing
+is told.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collector.experiment import names
+from collector.experiment.reader import Experiment, open_experiment
+from collector.experiment.records import STATES
+
+Run = Callable[..., Any]
+COLLECT = str(Path(sys.executable).with_name("collect"))
+ENGINES = ["perf", "signal"]
+WAYS = ["launch", "attach"]
+STATUS = 7  # of ``enduring``
+SEED = 20_260_213
+
+pytestmark = pytest.mark.usefixtures("perf_allowed", "attach_allowed")
+
+
+@pytest.fixture(scope="module")
+def killruns() -> Any:
+    """``scripts/killruns`` as a module."""
+    path = Path(__file__).resolve().parents[2] / "scripts" / "killruns"
+    spec = spec_from_loader("killruns", SourceFileLoader("killruns", str(path)))
+    assert spec is not None
+    assert spec.loader is not None
+    module = sys.modules["killruns"] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def enduring(program: Path, *prefix: object, **options: Any) -> Iterator[subprocess.Popen[str]]:
+    """The program, alone or behind ``prefix``, as soon as it is at work; it ends with its standard input."""
+    command = [*map(str, prefix), str(program)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options) as process:
+        assert process.stdout is not None
+        assert json.loads(process.stdout.readline())["pid"]
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def ended_well(process: subprocess.Popen[str]) -> dict[str, Any]:
+    """Lets it end: what it says of itself. None of its system calls was broken off."""
+    out, _ = process.communicate(timeout=30)
+    said: dict[str, Any] = json.loads(out)
+    assert (process.returncode, said["broken"]) == (STATUS, 0)
+    return said
+
+
+def child_of(pid: int, is_collector: bool) -> int:
+    """The program that collect runs, or its tracer."""
+    own = Path(f"/proc/{pid}/cmdline").read_bytes()
+    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+        if (Path(f"/proc/{child}/cmdline").read_bytes() == own) == is_collector:
+            return int(child)
+    raise AssertionError(f"{pid} has no such child")
+
+
+def cpu_s(pid: int) -> float:
+    """CPU time of a process's main thread, by the kernel's account."""
+    return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) * 1e-9
+
+
+def untouched(pid: int) -> bool:
+    """Nobody traces the process, and none of its threads is stopped."""
+    status = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/status")]
+    return all(re.search(r"State:\s[^tT]", text) and "TracerPid:\t0\n" in text for text in status)
+
+
+def recorded_s(experiment: Experiment, tid: int) -> dict[str, float]:
+    """Seconds in each state of one thread."""
+    packets = experiment.packets()
+    mine = packets[packets["THRID"] == tid]
+    ticks = np.bincount(mine["MSTATE"], mine["NTICK"], len(STATES)) * experiment.log.interval_us * 1e-6
+    return dict(zip(STATES, ticks.tolist(), strict=True))
+
+
+def recorded_cpu_s(experiment: Experiment, tid: int) -> float:
+    """Seconds in the three states of running."""
+    states = recorded_s(experiment, tid)
+    return states["user"] + states["system"] + states["trap"]
+
+
+def warned(experiment: Experiment) -> list[str]:
+    """The warnings in the log."""
+    return [message.text for message in experiment.log.messages if message.kind == "cwarn"]
+
+
+# --- the collector is killed ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_killed_collector_leaves_an_experiment_and_the_program(
+        engine: str, way: str, killruns: Any, workload: Run, need: Run, tmp_path: Path) -> None:
+    need("gprofng", "binutils")
+    program = workload("enduring")
+    outcomes = [killruns.run(plan, program, tmp_path) for plan in killruns.plans(3, SEED, (engine,), (way,))]
+    faults = [f"{outcome.plan}: {fault}" for outcome in outcomes for fault in outcome.faults]
+    assert not faults, f"seed {SEED}:\n" + "\n".join(faults)
+    assert any(outcome.missing_s is not None for outcome in outcomes)
+
+
+def test_an_experiment_that_was_only_begun_opens(tmp_path: Path, gprofng: Run, er_print: Run) -> None:
+    path = names.create_directory(str(tmp_path / "begun.er"))
+    assert "<Total>" in gprofng("-functions", experiment=path).text
+    for command in ("-functions", "-header", "-threads", "-overview", "-calltree", "-lines", "-samples", "-cpus"):
+        result = er_print(command, path)
+        assert (result.returncode, result.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_killed_tracer_is_told(way: str, workload: Run, tmp_path: Path, gprofng: Run) -> None:
+    path, program = tmp_path / "x.er", workload("enduring")
+    command = [COLLECT, "--engine", "signal", "-p", "hi", "-o", str(path)]
+    with enduring(program, *(command if way == "launch" else ()), stderr=subprocess.PIPE) as process:
+        if way == "launch":
+            collector, target = process, child_of(process.pid, False)
+        else:
+            target = process.pid
+            collector = subprocess.Popen([*command, "-P", str(target)], stderr=subprocess.PIPE, text=True)
+        time.sleep(1.3)
+        tracer = child_of(collector.pid, True)
+        os.kill(tracer, signal.SIGKILL)
+        spent_s, killed_ns = cpu_s(target), time.monotonic_ns()
+        assert collector.stderr is not None
+        said = collector.stderr.readline()
+        assert untouched(target)
+        assert cpu_s(target) >= spent_s
+        if way == "attach":
+            assert collector.wait(10) == 0
+            collector.stderr.close()
+        ended_well(process)
+    assert "the tracer was killed by signal 9" in said
+    experiment = open_experiment(path)
+    assert experiment.log.complete
+    assert any("the tracer was killed" in text for text in warned(experiment))
+    assert 0.3 < recorded_cpu_s(experiment, target) < spent_s + 0.02
+    assert experiment.end_ns <= killed_ns
+    assert "work" in gprofng("-functions", experiment=path).functions
+
+
+# --- the program is killed ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_killed_program_is_recorded_to_its_end(engine: str, workload: Run, tmp_path: Path, gprofng: Run) -> None:
+    path = tmp_path / "x.er"
+    command = [COLLECT, "--engine", engine, "-o", path]
+    with enduring(workload("enduring"), *command, stderr=subprocess.PIPE) as process:
+        target = child_of(process.pid, False)
+        time.sleep(0.8)
+        os.kill(target, signal.SIGKILL)
+        killed_ns = time.monotonic_ns()
+        _, err = process.communicate(timeout=30)
+        assert process.returncode == 128 + signal.SIGKILL
+    assert err.count("\n") == 1
+    experiment = open_experiment(path)
+    assert experiment.log.complete
+    assert abs(experiment.end_ns - killed_ns) < 1e9
+    # Its own CPU time can no longer be asked for: the worker was always running or waiting for a CPU.
+    states = recorded_s(experiment, target)
+    life_s = (killed_ns - experiment.log.start_ns) * 1e-9
+    assert sum(states.values()) == pytest.approx(life_s, rel=0.05, abs=0.02)
+    assert len(experiment.threads) == 3
+    assert "work" in gprofng("-functions", experiment=path).functions
+
+
+# --- too much of everything -----------------------------------------------------------------------
+
+
+def most_of(pids: list[int]) -> tuple[int, int]:
+    """Open files of processes, the most, and their peak of memory (MiB) altogether."""
+    n_files, mib = 0, 0
+    for pid in pids:
+        n_files = max(n_files, len(os.listdir(f"/proc/{pid}/fd")))
+        peak = re.search(r"VmHWM:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text())
+        mib += int(peak[1]) >> 10 if peak else 0
+    return n_files, mib
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_four_thousand_threads_where_few_files_may_be_open(engine: str, workload: Run, tmp_path: Path) -> None:
+    n_threads, n_files = 3999, 1024
+    path = tmp_path / "x.er"
+    command = [COLLECT, "--engine", engine, "-A", "off", "-o", path, workload("sleepers"), n_threads, 1.3]
+    with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                          preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (n_files, n_files))) as process:
+        most_files, most_mib = 0, 0
+        while process.poll() is None:
+            with suppress(OSError, AssertionError):
+                ours = [process.pid] if engine == "perf" else [process.pid, child_of(process.pid, True)]
+                files, mib = most_of(ours)
+                most_files, most_mib = max(most_files, files), max(most_mib, mib)
+            time.sleep(0.05)
+        out, err = process.communicate()
+    assert process.returncode == 0, err
+    assert 0 < most_files <= n_files
+    assert 0 < most_mib < 256
+    truth, experiment = json.loads(out), open_experiment(path)
+    packets = experiment.packets()
+    assert f"{n_threads + 1} threads" in err
+    assert len(experiment.log.threads) == len(np.unique(packets["THRID"])) == n_threads + 1
+    waiting = np.isin(packets["MSTATE"], [STATES.index("lock"), STATES.index("sleep"), STATES.index("wait")])
+    waited_s = packets["NTICK"][waiting].sum() * experiment.log.interval_us * 1e-6 - truth["main_slept_s"]
+    assert waited_s == pytest.approx(truth["asleep_s"], rel=0.1)
+
+
+def share_alive(pid: int, during_s: float) -> float:
+    """The part of some time that a process's main thread ran or was ready to, by the kernel's account."""
+    def account() -> tuple[int, int]:
+        ran_ns, waited_ns, _ = map(int, Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split())
+        return ran_ns + waited_ns, time.monotonic_ns()
+
+    alive_ns, now_ns = account()
+    time.sleep(during_s)
+    alive_then_ns, then_ns = account()
+    return (alive_then_ns - alive_ns) / (then_ns - now_ns)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_collector_that_was_suspended_tells_what_it_lost(engine: str, workload: Run, tmp_path: Path,
+                                                           gprofng: Run) -> None:
+    path = tmp_path / "x.er"
+    command = [COLLECT, "--engine", engine, "-p", "0.5m", "-A", "off", "-o", path]
+    with enduring(workload("enduring"), *command, stderr=subprocess.PIPE) as process:
+        target = child_of(process.pid, False)
+        time.sleep(0.5)
+        undisturbed = share_alive(target, 0.5)
+        process.send_signal(signal.SIGSTOP)
+        suspended = share_alive(target, 2)
+        process.send_signal(signal.SIGCONT)
+        time.sleep(0.3)
+        out, said = process.communicate(timeout=30)
+    truth = json.loads(out)
+    assert (process.returncode, truth["broken"]) == (STATUS, 0)
+    assert suspended > undisturbed - 0.1  # it did not wait for the collector
+    experiment = open_experiment(path)
+    threads_s = sum(recorded_cpu_s(experiment, tid) for tid in experiment.threads)
+    assert threads_s == pytest.approx(truth["user_s"] + truth["system_s"], rel=0.01, abs=0.005)
+    # The clock struck every 0.5 ms of its CPU time: what is not there is told.
+    n_lost = sum(int(n) for text in warned(experiment) for n in re.findall(r"(\d+) clock records lost", text))
+    n_samples = sum(map(int, re.findall(r"(\d+) samples", said)))
+    assert n_samples + n_lost > 0.9 * threads_s / 0.5e-3
+    assert (n_lost > 0) == (engine == "perf")  # whose rings hold less than a second at this rate
+    for text in warned(experiment):
+        assert text in said
+        assert text in gprofng("-header", experiment=path).text
+
+
+# --- clocks ---------------------------------------------------------------------------------------
+
+
+def check_times(path: Path, truth: dict[str, Any], at_least_s: float) -> None:
+    """The experiment's times are those of one clock that goes on."""
+    experiment = open_experiment(path)
+    times = experiment.packets()["TSTAMP"]
+    assert experiment.log.complete
+    assert experiment.log.start_ns <= times.min()
+    assert times.max() <= experiment.end_ns
+    assert at_least_s < (experiment.end_ns - experiment.log.start_ns) * 1e-9 < at_least_s + 10
+    assert np.ptp(times) * 1e-9 > 0.8 * at_least_s
+    threads_s = sum(recorded_cpu_s(experiment, tid) for tid in experiment.threads)
+    assert threads_s == pytest.approx(truth["user_s"] + truth["system_s"], rel=0.01, abs=0.02)
+
+
+@pytest.fixture
+def in_time_namespace(need: Run) -> Callable[[int], list[str]]:
+    """``in_time_namespace(1000)``: what runs a command with a CLOCK_MONOTONIC that is so many seconds ahead."""
+    def command(ahead_s: int) -> list[str]:
+        offset = ["--monotonic", str(ahead_s), "--boottime", str(ahead_s)]
+        return [need("unshare", "util-linux"), "-T", *offset, "--fork", "--kill-child"]
+
+    refused = subprocess.run([*command(1), "true"], capture_output=True, text=True, check=False).stderr
+    if refused and os.environ.get("CI"):
+        pytest.fail(f"under CI nothing is skipped: {refused}", pytrace=False)
+    if refused:
+        pytest.skip(f"time namespaces need root: {refused}")
+    return command
+
+
+@pytest.mark.parametrize("ahead_s", [86_400, -1])
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_clock_that_is_not_the_kernels(engine: str, ahead_s: int, in_time_namespace: Run, workload: Run,
+                                         tmp_path: Path) -> None:
+    ahead_s = ahead_s if ahead_s > 0 else -int(time.monotonic()) // 2
+    path = tmp_path / "x.er"
+    command = [*in_time_namespace(ahead_s), COLLECT, "--engine", engine, "-p", "hi", "-A", "off", "-o", path]
+    with enduring(workload("enduring"), *command) as process:
+        time.sleep(1.2)
+        truth = ended_well(process)
+    assert abs(open_experiment(path).log.start_ns * 1e-9 - time.monotonic() - ahead_s) < 60
+    check_times(path, truth, 1.2)
+
+
+STEPPING = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+int clock_gettime(clockid_t clock, struct timespec *now) {
+    static int (*real)(clockid_t, struct timespec *);
+    static int n_steps;
+    if (!real) real = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+    int status = real(clock, now);
+    if (clock == CLOCK_REALTIME) now->tv_sec -= 7200 * ++n_steps;
+    return status;
+}
+"""
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_wall_clock_that_is_set_back(engine: str, workload: Run, need: Run, tmp_path: Path, gprofng: Run) -> None:
+    # By two hours whenever somebody in collect asks for it.
+    source, library, path = tmp_path / "step.c", tmp_path / "step.so", tmp_path / "x.er"
+    source.write_text(STEPPING)
+    subprocess.run([need("gcc", "gcc"), "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    command = [COLLECT, "--engine", engine, "-p", "hi", "-A", "off", "-o", path]
+    with enduring(workload("enduring"), *command, env=os.environ | {"LD_PRELOAD": str(library)}) as process:
+        time.sleep(1.2)
+        truth = ended_well(process)
+    assert open_experiment(path).log.start_unix < time.time() - 7000  # it was
+    check_times(path, truth, 1.2)
+    assert "work" in gprofng("-functions", experiment=path).functions

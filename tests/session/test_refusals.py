@@ -1,0 +1,141 @@
+"""What cannot be attached: one line that says what to do, status 1, and nothing left behind, with every engine."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import pytest
+
+COLLECT = str(Path(sys.executable).with_name("collect"))
+ENGINES = ["auto", "perf", "signal"]
+NOBODY = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"]
+PF_KTHREAD = 0x200000
+PID_MAX = 1 << 22  # of Linux on 64 bits; no process ever has this number
+
+# An ordinary user's line about perf, where the kernel refuses that, comes before the one about the target.
+pytestmark = pytest.mark.usefixtures("perf_allowed")
+
+
+@contextmanager
+def somebody_elses() -> Iterator[tuple[list[str], int]]:
+    """(how to run collect, a process that it may not look at)"""
+    if os.geteuid() != 0:
+        yield [], 1
+        return
+    with subprocess.Popen(["sleep", "60"]) as process:
+        yield NOBODY, process.pid
+        process.kill()
+
+
+@contextmanager
+def kernel_thread() -> Iterator[tuple[list[str], int]]:
+    """The first one; a container may show none."""
+    for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
+        if int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[6]) & PF_KTHREAD:
+            yield [], pid
+            return
+    if os.environ.get("CI"):
+        pytest.fail("under CI nothing is skipped: no thread of the kernel is seen here", pytrace=False)
+    pytest.skip("no thread of the kernel is seen here")
+
+
+@contextmanager
+def zombie() -> Iterator[tuple[list[str], int]]:
+    """A child of ours that has ended."""
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        yield [], process.pid
+
+
+@contextmanager
+def ended() -> Iterator[tuple[list[str], int]]:
+    """A number that nobody has any more."""
+    process = subprocess.Popen(["true"])
+    process.wait()
+    yield [], process.pid
+
+
+@contextmanager
+def no_number_of_a_process() -> Iterator[tuple[list[str], int]]:
+    """One that is too large."""
+    yield [], PID_MAX
+
+
+@contextmanager
+def thread() -> Iterator[tuple[list[str], int]]:
+    """A thread that is not its process's first one."""
+    code = "import threading, time; t = threading.Thread(target=time.sleep, args=(60,), daemon=True); t.start(); " \
+           "print(t.native_id, flush=True); input()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True) as process:
+        assert process.stdout is not None
+        yield [], int(process.stdout.readline())
+        process.communicate("\n")
+
+
+CASES = {
+    somebody_elses: "run collect as root",
+    kernel_thread: "give the number of a program's process",
+    zombie: "give the number of one that runs",
+    ended: "ps -e lists those that there are",
+    no_number_of_a_process: "ps -e lists those that there are",
+    thread: "give the number of a process, not of a thread",
+}
+
+
+def refused(command: list[str], directory: Path, advice: str) -> None:
+    """One line with an advice, status 1, and nothing else."""
+    result = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=30, check=False)
+    assert re.fullmatch(r"collect: -P \d+: [^\n]+\n", result.stderr), result.stderr
+    assert advice in result.stderr
+    assert (result.returncode, result.stdout) == (1, "")
+    assert os.listdir(directory) == []
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
+def test_what_is_no_target(case: Callable[[], AbstractContextManager[tuple[list[str], int]]], engine: str,
+                           tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    with case() as (prefix, pid):
+        refused([*prefix, COLLECT, "--engine", engine, "-P", str(pid)], tmp_path, CASES[case])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_collect_does_not_record_itself(engine: str, tmp_path: Path) -> None:
+    command = ["/bin/sh", "-c", f"exec {COLLECT} --engine {engine} -P $$"]
+    refused(command, tmp_path, "give the number of another process")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_one_that_cannot_be_attached_keeps_the_others_free(engine: str, tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process, ended() as (_, gone):
+        command = [COLLECT, "--engine", engine, "-P", str(process.pid), "-P", str(gone)]
+        refused(command, tmp_path, "no such process")
+        status = Path(f"/proc/{process.pid}/status").read_text()
+        assert "TracerPid:\t0\n" in status
+        assert re.search(r"State:\s+S", status)
+        process.kill()
+
+
+@pytest.mark.usefixtures("attach_allowed")
+def test_a_process_that_a_debugger_has(tmp_path: Path) -> None:
+    # Only one can trace a process. (The kernel's events do not mind.)
+    command = [COLLECT, "--engine", "signal", "-o", "first.er", "-P"]
+    with subprocess.Popen(["sleep", "60"]) as process:
+        first = subprocess.Popen([*command, str(process.pid)], cwd=tmp_path, stderr=subprocess.DEVNULL)
+        while "TracerPid:\t0\n" in Path(f"/proc/{process.pid}/status").read_text():
+            assert first.poll() is None
+        second = subprocess.run([COLLECT, "--engine", "signal", "-o", "second.er", "-P", str(process.pid)],
+                                cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+        process.kill()
+        assert first.wait(30) == 0
+    assert re.fullmatch(r"collect: [^\n]*traced already[^\n]*\n", second.stderr), second.stderr
+    assert second.returncode == 1
+    assert os.listdir(tmp_path) == ["first.er"]
