@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -186,6 +186,31 @@ def running_child(parent: int) -> int:
             return int(children[0])
         time.sleep(0.002)
     raise TimeoutError(f"{parent} has no child that runs a program")
+
+
+@pytest.fixture
+def root() -> None:
+    """For tests of what only root may do."""
+    if os.geteuid() != 0:
+        pytest.skip("needs root")
+
+
+@pytest.fixture
+def small_disk(root: None, need: Callable[[str, str], str], tmp_path: Path) -> Iterator[Callable[[int], Path]]:
+    """``small_disk(100)``: a file system of about so many KiB."""
+    mount, umount = need("mount", "mount"), need("umount", "mount")
+    mounted: list[Path] = []
+
+    def make(kib: int) -> Path:
+        path = tmp_path / f"disk-{len(mounted)}"
+        path.mkdir()
+        subprocess.run([mount, "-t", "tmpfs", "-o", f"size={kib}k,mode=777", "tmpfs", path], check=True)
+        mounted.append(path)
+        return path
+
+    yield make
+    for path in mounted:
+        subprocess.run([umount, path], check=True)
 
 
 @pytest.fixture

@@ -202,8 +202,9 @@ def back(tmp_path: Path) -> Any:
 
 
 @pytest.mark.usefixtures("perf_allowed", "attach_allowed", "back")
-@pytest.mark.parametrize("length", [4087, 4088, PATH_MAX - 1, 6007])
-@pytest.mark.parametrize(("engine", "way"), [("perf", "launch"), ("signal", "launch"), ("perf", "attach")])
+@pytest.mark.parametrize(("engine", "way", "length"), [
+    ("perf", "launch", 4087), ("perf", "launch", PATH_MAX - 1), ("perf", "launch", 6007),
+    ("signal", "launch", PATH_MAX - 1), ("signal", "launch", 6007), ("perf", "attach", PATH_MAX - 1)])
 def test_paths_of_any_length(engine: str, way: str, length: int, tmp_path: Path, enduring: Path, gprofng: Run,
                              er_print: Run) -> None:
     # From 4,088 bytes on the kernel's records of mappings have no path; from PATH_MAX on no system call takes it.

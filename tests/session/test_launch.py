@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +26,6 @@ NOBODY = 65534
 
 perf = pytest.mark.usefixtures("perf_allowed")
 SUMMARY = r"collect: \S+: [\d.]+ s, [\d.]+ s CPU, \d+ threads, (\d+ descendants, )?\d+ samples, nothing lost\n"
-
-
-@pytest.fixture
-def root() -> None:
-    """For tests of what only root may do."""
-    if os.geteuid() != 0:
-        pytest.skip("needs root")
 
 
 def run(*arguments: object, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
@@ -194,24 +187,6 @@ def test_without_clock_profiling_perf_events_are_not_needed(workload: Callable[.
 
 
 # --- a full disk ----------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def small_disk(root: None, need: Callable[[str, str], str], tmp_path: Path) -> Iterator[Callable[[int], Path]]:
-    """``small_disk(100)``: a file system of about so many KiB."""
-    mount, umount = need("mount", "mount"), need("umount", "mount")
-    mounted: list[Path] = []
-
-    def make(kib: int) -> Path:
-        path = tmp_path / f"disk-{len(mounted)}"
-        path.mkdir()
-        subprocess.run([mount, "-t", "tmpfs", "-o", f"size={kib}k,mode=777", "tmpfs", path], check=True)
-        mounted.append(path)
-        return path
-
-    yield make
-    for path in mounted:
-        subprocess.run([umount, path], check=True)
 
 
 @perf

@@ -1,0 +1,164 @@
+"""Disks that are full or become so, limits, experiments that somebody takes away: one line, and the program goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collector.experiment.reader import Experiment, open_experiment
+
+Run = Callable[..., Any]
+COLLECT = str(Path(sys.executable).with_name("collect"))
+ENGINES = ["perf", "signal"]
+STATUS = 7  # of ``enduring``
+KIB = 1024
+
+pytestmark = pytest.mark.usefixtures("perf_allowed")
+
+
+def fill(disk: Path, left_kib: int = 0) -> None:
+    """Leaves so little room on a disk."""
+    with open(disk / "filler", "ab", buffering=0) as filler:
+        try:
+            while True:
+                filler.write(bytes(4 * KIB))
+        except OSError:
+            filler.truncate(filler.tell() - left_kib * KIB)
+
+
+def record(program: Path, *options: object, after_s: float = 0.7, meanwhile: Callable[[], object] = lambda: None,
+           then_s: float = 1.0, **more: Any) -> str:
+    """Records ``enduring``; what collect said. The program ends well, whatever happens."""
+    command = [COLLECT, "-p", "0.5", *map(str, options), str(program)]
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(command, text=True, **pipes, **more) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline()
+        time.sleep(after_s)
+        meanwhile()
+        time.sleep(then_s)
+        out, said = process.communicate(timeout=30)
+    assert process.returncode == STATUS
+    assert json.loads(out)["broken"] == 0
+    return said
+
+
+def one_line(said: str, why: str) -> None:
+    """An error of collect as it must be."""
+    assert re.fullmatch(r"collect: [^\n]+\n", said), said
+    assert why in said
+
+
+def cut_short(path: Path, gprofng: Run, why: str) -> Experiment:
+    """An experiment that ended before its time: it opens everywhere, has what came before, and says why it ended."""
+    experiment = open_experiment(path)
+    assert experiment.log.complete
+    assert experiment.problems == []
+    packets = experiment.packets()
+    assert 300 < len(packets) < 3500
+    assert (experiment.stacks.index(packets["FRINFO"]) >= 0).all()
+    functions = gprofng("-functions", experiment=path).functions
+    assert functions["work"][0] > 0.8 * functions["<Total>"][0] > 0
+    assert why in gprofng("-header", experiment=path).text
+    return experiment
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_disk_that_becomes_full(engine: str, small_disk: Run, workload: Run, gprofng: Run) -> None:
+    disk = small_disk(2048)
+    fill(disk, 160)
+    said = record(workload("enduring"), "--engine", engine, "-o", disk / "x.er")
+    one_line(said, "the disk is full; free some space")
+    dropped = re.search(r"; (\d+) packets were dropped", said)
+    assert dropped is not None
+    assert int(dropped[1]) > 100
+    cut_short(disk / "x.er", gprofng, "the disk is full")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize("left_kib", [0, 4, 12, 24])
+def test_a_disk_that_is_full_from_the_start(engine: str, left_kib: int, small_disk: Run, tmp_path: Path,
+                                            gprofng: Run) -> None:
+    disk = small_disk(2048)
+    fill(disk, left_kib)
+    command = [COLLECT, "--engine", engine, "-A", "off", "-o", disk / "x.er", "/bin/sh", "-c", "echo ran; exit 7"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    if (disk / "x.er").exists():
+        gprofng("-functions", experiment=disk / "x.er")
+        assert left_kib == 24
+    else:
+        one_line(result.stderr, "the disk is full")
+    assert (result.returncode, result.stdout) == ((7, "ran\n") if left_kib else (1, ""))
+    assert set(os.listdir(disk)) <= {"filler", "x.er"}
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_descendants_that_find_no_room_are_told(engine: str, small_disk: Run, gprofng: Run) -> None:
+    disk = small_disk(2048)
+    command = [COLLECT, "--engine", engine, "-A", "off", "-o", disk / "x.er", "/bin/sh", "-c",
+               "read go; for i in 1 2 3 4 5; do /bin/true; done; exit 7"]
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with subprocess.Popen([*map(str, command)], text=True, **pipes) as process:
+        time.sleep(0.9)
+        fill(disk)
+        _, said = process.communicate("go\n", timeout=30)
+    assert process.returncode == 7
+    told = re.search(r"(\d+) of (\d+) descendants are not recorded to their end \([^)]*the disk is full", said)
+    assert told is not None, said
+    n_missing, n_made = int(told[1]), int(told[2])
+    assert n_made == 10  # each forked, then another program
+    assert len(open_experiment(disk / "x.er").children) >= n_made - n_missing
+    assert "descendants are not recorded" in gprofng("-header", experiment=disk / "x.er").text
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_archives_that_find_no_room_are_told(engine: str, small_disk: Run, workload: Run, gprofng: Run) -> None:
+    disk = small_disk(2048)
+    fill(disk, 600)
+    said = record(workload("enduring"), "--engine", engine, "-o", disk / "x.er", after_s=0.2, then_s=0)
+    first, second = said.splitlines()
+    assert re.fullmatch(r"collect: cannot archive into .*: No space left on device; free some space .*", first)
+    assert f"collect: {disk}/x.er: " in second
+    assert open_experiment(disk / "x.er").log.complete
+    gprofng("-functions", experiment=disk / "x.er")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_limit_for_the_size_of_files(engine: str, workload: Run, tmp_path: Path, gprofng: Run) -> None:
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (64 * KIB, 64 * KIB))
+
+    said = record(workload("enduring"), "--engine", engine, "-o", tmp_path / "x.er", preexec_fn=limit)
+    one_line(said, "the file size limit is reached; raise it (ulimit -f)")
+    cut_short(tmp_path / "x.er", gprofng, "file size limit")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_experiment_that_is_deleted(engine: str, workload: Run, tmp_path: Path) -> None:
+    path = tmp_path / "x.er"
+    said = record(workload("enduring"), "--engine", engine, "-o", path, meanwhile=lambda: shutil.rmtree(path))
+    one_line(said, "deleted")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_an_experiment_that_is_moved(engine: str, workload: Run, tmp_path: Path, gprofng: Run) -> None:
+    path, moved = tmp_path / "x.er", tmp_path / "moved.er"
+    said = record(workload("enduring"), "--engine", engine, "-o", path, meanwhile=lambda: path.rename(moved))
+    assert all(line.startswith("collect: ") for line in said.splitlines())
+    assert os.listdir(tmp_path) == ["moved.er"]
+    experiment = open_experiment(moved)
+    assert experiment.log.complete
+    assert len(experiment.packets()) > 1000
+    assert "work" in gprofng("-functions", experiment=moved).functions
