@@ -129,10 +129,12 @@ class LoadObject:
     descriptor back; what was not read before cannot be read afterwards.
     """
 
-    def __init__(self, name: str, size: int, read: Read, close: Callable[[], None] = lambda: None) -> None:
+    def __init__(self, name: str, size: int, read: Read, close: Callable[[], None] = lambda: None,
+                 fd: int = -1) -> None:
         self.name = name
         self.size = size
         self.close = close
+        self.fd = fd  # of the file, until it is closed; -1 for memory
         self._read = read
         self._section_order: list[Any] = []
         self._elf = self._guarded("ELF header", self._open)
@@ -470,7 +472,7 @@ def object_of_fd(fd: int, name: str) -> LoadObject:
     """The load object in an open file. The descriptor is ours from here on, also when ElfError is raised."""
     file = _File(fd, name)
     try:
-        return LoadObject(name, file.size, file.read, file.close)
+        return LoadObject(name, file.size, file.read, file.close, fd)
     except ElfError:
         file.close()
         raise

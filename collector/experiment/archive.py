@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +38,7 @@ _CHUNK = 1 << 30
 _STEP = 1 << 20
 # Ways of copying inside the kernel are refused between some file systems; then the next one is tried.
 _TRY_OTHERWISE = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
+_NOTHING: Mapping[bytes, str] = MappingProxyType({})
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -63,20 +65,22 @@ class _Changed(Exception):
 
 
 def archive(experiment: Experiment, choice: str = "on", force: bool = False, dry_run: bool = False,
-            root: str = "") -> Report:
+            root: str = "", opened: Mapping[bytes, str] = _NOTHING) -> Report:
     """Copy what ``choice`` (one of CHOICES) names, of this experiment and its children. Raises ExperimentError.
 
-    ``root`` is put before every path (a container's root).
+    ``root`` is put before every path (a container's root), but those load objects that ``opened`` has by name are read
+    from where it says.
     """
     if choice not in CHOICES:
         raise ExperimentError(f"cannot archive {choice!r}; choose one of {', '.join(CHOICES)}")
     if choice == "off":
         return Report()
     objects = _load_objects(experiment, used_only=choice in _USED)
-    return _archived(experiment.archives, objects, choice, force, dry_run, root)
+    return _archived(experiment.archives, objects, choice, force, dry_run, root, opened)
 
 
-def archive_known(archives: Path, mapped_unix_ns: Mapping[bytes, int], choice: str) -> Report:
+def archive_known(archives: Path, mapped_unix_ns: Mapping[bytes, int], choice: str, root: str = "",
+                  opened: Mapping[bytes, str] = _NOTHING) -> Report:
     """The same for load objects that the caller knows, by name with the time when each was mapped last.
 
     Nothing is read of any experiment, so ``choice`` is not one that asks what was used. Raises ExperimentError.
@@ -86,13 +90,13 @@ def archive_known(archives: Path, mapped_unix_ns: Mapping[bytes, int], choice: s
     if choice == "off":
         return Report()
     objects = {name: time_ns for name, time_ns in mapped_unix_ns.items() if _is_file(name)}
-    return _archived(archives, objects, choice)
+    return _archived(archives, objects, choice, root=root, opened=opened)
 
 
 def _archived(directory: Path, objects: Mapping[bytes, int], choice: str, force: bool = False, dry_run: bool = False,
-              root: str = "") -> Report:
+              root: str = "", opened: Mapping[bytes, str] = _NOTHING) -> Report:
     report = Report()
-    archiver = _Archiver(directory, report, force, dry_run, root)
+    archiver = _Archiver(directory, report, force, dry_run, root, opened)
     try:
         for name, mapped_unix_ns in sorted(objects.items()):
             archiver.add(name, mapped_unix_ns)
@@ -128,12 +132,14 @@ def _used(experiment: Experiment, segments: Iterable[Segment]) -> Iterator[Segme
 
 
 class _Archiver:
-    def __init__(self, directory: Path, report: Report, force: bool, dry_run: bool, root: str) -> None:
+    def __init__(self, directory: Path, report: Report, force: bool, dry_run: bool, root: str,
+                 opened: Mapping[bytes, str]) -> None:
         self._directory = directory
         self._report = report
         self._force = force
         self._dry_run = dry_run
         self._root = root
+        self._opened = opened
         self._fd = -1 if dry_run else _open_directory(self._directory)
 
     def close(self) -> None:
@@ -182,7 +188,7 @@ class _Archiver:
         return sorted(path for path in found if os.path.isfile(self._path(path)))
 
     def _path(self, name: bytes) -> str:
-        return self._root + os.fsdecode(name)
+        return self._opened.get(name) or self._root + os.fsdecode(name)
 
 
 def _is_elf(path: str) -> bool:

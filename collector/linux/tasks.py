@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from collector.linux import libc
+
 USER_END = 1 << 47
 _PAGE_BITS = 12
 _WORD_BYTES = 8
@@ -117,20 +119,52 @@ def parse_stat(text: bytes) -> Stat:
 
 
 def executables(pid: int, tid: int) -> list[Executable]:
-    """The executable mappings of a thread's process in user space, by address. Raises OSError when it is gone."""
+    """The executable mappings of a thread's process in user space, by address, files named as the process sees them.
+
+    Raises OSError when it is gone.
+    """
     with open(f"/proc/{pid}/task/{tid}/maps", "rb") as file:
         lines = [line.split(None, 5) for line in file if b"x" in line[:48].split(b" ", 2)[1]]
-    return [found for found in (_executable(pid, words) for words in lines) if found.end <= USER_END]
+    root = _root_of(pid)
+    return [found for found in (_executable(pid, words, root) for words in lines) if found.end <= USER_END]
 
 
-def _executable(pid: int, words: list[bytes]) -> Executable:
+def _root_of(pid: int) -> bytes:
+    """What stands before the paths of a process as we see them, with a final slash: that of a chroot, or nothing."""
+    try:
+        return os.readlink(b"/proc/%d/root" % pid).rstrip(b"/") + b"/"
+    except OSError:  # it is ending
+        return b"/"
+
+
+def _executable(pid: int, words: list[bytes], root: bytes = b"/") -> Executable:
     start, end = (int(word, 16) for word in words[0].split(b"-"))
     major, _, minor = words[3].partition(b":")
     path = words[5].rstrip(b"\n") if len(words) > 5 else b""
     if _NEWLINE in path:
         path = _exact_path(pid, start, end, path)
+    if len(root) > 1 and path.startswith(root):
+        path = path[len(root) - 1:]
     return Executable(start, end, int(words[2], 16), int(major, 16) << 20 | int(minor, 16), int(words[4]),
                       path or b"//anon")
+
+
+def identity_when_mapped(fd: int) -> tuple[int, int] | None:
+    """(device, inode) of an open file as the kernel tells them with mappings; None where it cannot be mapped.
+
+    On some file systems (btrfs, overlayfs) they are not what stat says. We map it, and look at our own list.
+    """
+    try:
+        address = libc.mmap(0, 1, libc.PROT_READ, libc.MAP_PRIVATE, fd)
+    except OSError:
+        return None
+    try:
+        with open("/proc/self/maps", "rb") as file:
+            words = next(line.split(None, 5) for line in file if line.startswith(b"%08x-" % address))
+    finally:
+        libc.munmap(address, 1)
+    found = _executable(os.getpid(), words)
+    return found.device, found.inode
 
 
 def _exact_path(pid: int, start: int, end: int, path: bytes) -> bytes:

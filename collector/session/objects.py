@@ -1,13 +1,19 @@
 """The load objects of a recording: each file opened once, however many processes map it.
 
 A file is known by device, inode and path as the kernel gave them with the mapping. It is opened as soon as the mapping
-is seen, since programs delete their files (a build's temporary programs, upgraded libraries): by its path, and where
-that leads to another file by now, through the process that still maps it.
+is seen, since programs delete their files (a build's temporary programs, upgraded libraries), and stays open: what is
+archived in the end is what was mapped. The path is the target's, who may live in a container or below a chroot, and by
+now it may lead to another file; so whatever a path leads to has to prove that it is the one:
+
+    by its path below the root of the process, of another target, or ours    device and inode, or the very same code
+    through the mapping itself (privileged)                                  no proof needed
 """
 
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -19,6 +25,8 @@ from collector.unwind.table import Tables
 
 VDSO = b"[vdso]"
 NO_OBJECT = -1
+_CODE_BYTES = 4096
+_DELETED = b" (deleted)"
 _TOO_LONG = b"//toolong"  # all that the kernel's records say of files with paths of 4,088 bytes and more
 
 
@@ -38,7 +46,27 @@ class Objects:
         self.unreadable: dict[bytes, str] = {}  # path: why
         self.symbols: dict[int, elf.Symbols] = {}  # of those that have been asked for
         self.by_number: dict[int, elf.LoadObject] = {}
+        self.by_name: dict[bytes, elf.LoadObject] = {}
+        self.doubles: set[bytes] = set()  # names that several files had
+        self._roots: list[str] = []  # of targets that do not see what we see; as long as we live
         self._known: dict[tuple[int, int, bytes], Known] = {}
+
+    def remember_root(self, pid: int) -> None:
+        """Keeps the root directory of a process that lives in another one than we: its descendants may be gone when we
+        hear of their mappings."""
+        with suppress(OSError):
+            if not _shares_our_root(pid):
+                fd = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+                self._roots.append(f"/proc/self/fd/{fd}")
+
+    @property
+    def root(self) -> str:
+        """The root directory of the first process that does not have ours, to be put before its paths; else empty."""
+        return self._roots[0] if self._roots else ""
+
+    def sources(self) -> dict[bytes, str]:
+        """Where the files can be opened under the names that they were mapped by."""
+        return {name: f"/proc/self/fd/{known.fd}" for name, known in self.by_name.items() if known.fd >= 0}
 
     def place(self, mapped: Mapped) -> tuple[Known, int]:
         """The object behind a mapping and its bias: pc_object = pc_runtime - bias."""
@@ -62,9 +90,11 @@ class Objects:
 
     def _open(self, mapped: Mapped) -> Known:
         try:
-            opened = _vdso(mapped) if mapped.path == VDSO else _file(mapped)
+            opened = _vdso(mapped) if mapped.path == VDSO else _file(mapped, self._roots)
             number = self.tables.add_object(opened)
             self.by_number[number] = opened
+            if mapped.path != VDSO and self.by_name.setdefault(mapped.path, opened) is not opened:
+                self.doubles.add(mapped.path)
             return Known(number, opened)
         except (ElfError, OSError) as err:
             self.unreadable[mapped.path] = str(err)
@@ -72,13 +102,17 @@ class Objects:
 
 
 def named(mapped: Mapped) -> Mapped:
-    """With its file, where the path is too long for the kernel's record: /proc has it as long as the process lives."""
+    """With its file, where the path is too long for the kernel's record: /proc has it as long as the process lives.
+
+    And without the kernel's remark that the file has been deleted, which is no part of its name.
+    """
     if mapped.path == _TOO_LONG:
         with suppress(OSError):
             for found in tasks.executables(mapped.pid, mapped.pid):
                 if found.start <= mapped.start < found.end:
-                    return replace(mapped, path=found.path, device=found.device, inode=found.inode)
-    return mapped
+                    mapped = replace(mapped, path=found.path, device=found.device, inode=found.inode)
+                    break
+    return replace(mapped, path=mapped.path[:-len(_DELETED)]) if mapped.path.endswith(_DELETED) else mapped
 
 
 def is_file(path: bytes) -> bool:
@@ -98,13 +132,63 @@ def _vdso(mapped: Mapped) -> elf.LoadObject:
     raise ElfError("[vdso]: the process is gone")
 
 
-def _file(mapped: Mapped) -> elf.LoadObject:
-    path = os.fsdecode(mapped.path.removesuffix(b" (deleted)"))
-    in_process = f"/proc/{mapped.pid}/map_files/{mapped.start:x}-{mapped.start + mapped.size:x}"
-    for candidate in (path, f"/proc/{mapped.pid}/root{path}", in_process):
-        try:
-            if not mapped.inode or os.stat(candidate).st_ino == mapped.inode:
-                return elf.open_object(candidate)
-        except OSError:
-            continue
-    return elf.open_object(path)
+def _shares_our_root(pid: int) -> bool:
+    """Whether a path leads a process where it leads us. Raises OSError."""
+    same_mounts = os.stat(f"/proc/{pid}/ns/mnt").st_ino == os.stat("/proc/self/ns/mnt").st_ino
+    return same_mounts and os.path.samestat(os.stat(f"/proc/{pid}/root"), os.stat("/proc/self/root"))
+
+
+def _file(mapped: Mapped, roots: Sequence[str]) -> elf.LoadObject:
+    """The file behind a mapping. Raises ElfError, OSError."""
+    path = os.fsdecode(mapped.path)
+    opened = []
+    try:
+        for candidate in (*(root + path for root in (f"/proc/{mapped.pid}/root", "", *roots)),
+                          f"/proc/{mapped.pid}/exe"):  # the program, even if it has been deleted
+            with suppress(OSError):
+                opened.append(os.open(candidate, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY))
+                if _is_mapped_file(opened[-1], mapped):
+                    return elf.object_of_fd(opened.pop(), path)
+        with suppress(ElfError):
+            return elf.open_object(f"/proc/{mapped.pid}/map_files/{mapped.start:x}-{mapped.start + mapped.size:x}")
+        for fd in opened:
+            if _has_mapped_code(fd, mapped) or (not roots and _may_be_it(fd, mapped)):
+                opened.remove(fd)
+                return elf.object_of_fd(fd, path)
+    finally:
+        for fd in opened:
+            os.close(fd)
+    raise ElfError("the file that was mapped is not to be found under this name (any more)")
+
+
+def _is_mapped_file(fd: int, mapped: Mapped) -> bool:
+    """Whether an open file has the device and inode that the kernel told with the mapping."""
+    status = os.fstat(fd)
+    if status.st_ino == mapped.inode and _device(status.st_dev) == mapped.device:
+        return True
+    # What stat says differs on some file systems (btrfs, overlayfs) from what mappings say: ours say the same.
+    return (mapped.device, mapped.inode) == tasks.identity_when_mapped(fd)
+
+
+def _device(number: int) -> int:
+    return os.major(number) << 20 | os.minor(number)
+
+
+def _has_mapped_code(fd: int, mapped: Mapped) -> bool:
+    """Whether what the process has in memory stands in the file, where both can be read."""
+    try:
+        there = proc.read_memory(mapped.pid, mapped.start, min(mapped.size, _CODE_BYTES))
+        here = os.pread(fd, len(there), mapped.file_offset)
+    except OSError:
+        return False
+    # A debugger may have changed a byte here and there.
+    return len(here) == len(there) and sum(a != b for a, b in zip(here, there, strict=True)) <= len(here) // 100
+
+
+def _may_be_it(fd: int, mapped: Mapped) -> bool:
+    """Whether the process is gone, and the file has not been touched since it was mapped.
+
+    Then nothing speaks against it but numbers, which the kernel's records have wrong for overlayfs (Linux 6.7 to 6.17).
+    """
+    mapped_unix_ns = time.time_ns() - time.monotonic_ns() + mapped.time_ns
+    return not os.path.exists(f"/proc/{mapped.pid}/exe") and os.fstat(fd).st_ctime_ns < mapped_unix_ns

@@ -99,6 +99,7 @@ class Recording:
     def take_over(self, processes: Iterable[Taken]) -> None:
         """Begins with processes that ran before us, as they were when their recording began."""
         for found in processes:
+            self._pipeline.objects.remember_root(found.pid)
             self._pipeline.take_over(found.pid, found.lineage, found.threads, found.mappings, found.seen)
         self._recorder.sync()
 
@@ -284,13 +285,18 @@ class Recording:
     def _archived(self, choice: str) -> list[str]:
         from collector.experiment import archive
 
+        objects = self._pipeline.objects
+        doubles = [f"{names.shown(os.fsdecode(name))}: several files had this name; the first one is archived"
+                   for name in sorted(objects.doubles)]
         if choice in archive.KNOWN_CHOICES:
             unix_ns = self._recorder.header.start_unix * NS_PER_S - self._start_ns
             known = {name: time_ns + unix_ns for name, time_ns in self._experiments.load_objects.items()}
-            return archive.archive_known(names.archives_path(self._directory), known, choice).problems
+            archives = names.archives_path(self._directory)
+            return doubles + archive.archive_known(archives, known, choice, objects.root, objects.sources()).problems
         from collector.experiment import reader
 
-        return archive.archive(reader.open_experiment(self._directory), choice).problems
+        experiment = reader.open_experiment(self._directory)
+        return doubles + archive.archive(experiment, choice, root=objects.root, opened=objects.sources()).problems
 
     def _summary(self, warnings: list[str], end_ns: int) -> list[str]:
         if self._recorder.stopped:

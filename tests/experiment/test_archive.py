@@ -247,6 +247,20 @@ def test_what_is_known_is_copied_without_reading(recorded: Path, files: dict[str
         archive_known(archives_path(recorded), known, "usedsrc")
 
 
+def test_files_that_are_open_are_copied_from_there(recorded: Path, files: dict[str, Path]) -> None:
+    known = dict.fromkeys(map(os.fsencode, files.values()), time.time_ns())
+    original = files["used"].read_bytes()
+    with files["used"].open("rb") as used:
+        files["used"].unlink()
+        files["used"].write_bytes(b"another")
+        files["idle"].unlink()
+        opened = {os.fsencode(files["used"]): f"/proc/self/fd/{used.fileno()}"}
+        report = archive_known(archives_path(recorded), known, "on", opened=opened)
+    copies_of = {copy.source: copy.target.read_bytes() for copy in report.copied}
+    assert copies_of[os.fsencode(files["used"])] == original
+    assert [problem.split(":")[0] for problem in report.problems] == [str(files["idle"])]
+
+
 def test_ranks_of_a_job_share_their_founders_archives(tmp_path: Path) -> None:
     assert archives_path(tmp_path / "a.er" / "M_r3.er") == tmp_path / "a.er" / "archives"
     assert archives_path(tmp_path / "M_r3.er") == tmp_path / "M_r3.er" / "archives"

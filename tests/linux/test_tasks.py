@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -57,6 +58,34 @@ def test_a_path_with_newlines_and_spaces_comes_as_it_is(tmp_path: Path) -> None:
         found = [m.path for m in tasks.executables(process.pid, process.pid)]
         process.communicate("\n")
     assert os.fsencode(path) in found
+
+
+def test_paths_are_those_that_the_process_sees(tmp_path: Path, workload: Callable[..., Path]) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("chroot takes root")
+    (tmp_path / "bin").mkdir()
+    shutil.copy(workload("crowd", "-O2", "-static"), tmp_path / "bin" / "crowd")
+    with subprocess.Popen(["chroot", tmp_path, "/bin/crowd", "1"], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        assert str(tmp_path) in Path(f"/proc/{process.pid}/maps").read_text()
+        found = {m.path for m in tasks.executables(process.pid, process.pid)}
+        process.kill()
+    assert found == {b"/bin/crowd", b"[vdso]"}
+
+
+def test_a_files_identity_is_that_of_its_mappings(tmp_path: Path) -> None:
+    def identity(path: str) -> tuple[int, int] | None:
+        fd = os.open(path, os.O_RDONLY)
+        try:
+            return tasks.identity_when_mapped(fd)
+        finally:
+            os.close(fd)
+
+    files = {m.path: (m.device, m.inode) for m in tasks.executables(os.getpid(), os.getpid()) if m.inode}
+    assert len(files) > 2
+    assert {path: identity(os.fsdecode(path)) for path in files} == files
+    assert identity(str(tmp_path)) is None  # a directory cannot be mapped
 
 
 def test_files_stay_readable_while_the_thread_lives(workload: Callable[..., Path]) -> None:
