@@ -20,17 +20,23 @@ class Tracee:
     files: Files
     settled_ns: int
     raw: bytes = b""  # schedstat as of the last look that found it changed
+    looked_raw: bytes = b""  # as of the last look that found it ready to run
     cpu_ns: int = 0
     delay_ns: int = 0
     owed_ns: int = 0  # running time that did not fit between the looks it was found between
     kept_ns: int = 0  # how long we have kept it stopped since it was settled
     running: bool = True  # the last edge told is IN (or its birth)
+    told_ns: int = 0  # the last edge's time
+    was_stopped: bool = False  # when it was settled: it has waited for a CPU then until its accounts change
+    seen_ns: int = 0  # when it was last seen to sleep where it is told to
     looked_ns: int = 0
     calm: int = 0  # looks in a row that found nothing new
     asked: bool = False  # to stop, and has not stopped yet
+    asked_ns: int = 0
     asked_cpu_ns: int = 0  # its accounts when it was asked
     asked_delay_ns: int = 0
-    asked_ns: int = 0
+    asked_here: bool = False  # by us on its own CPU
+    struck_ns: tuple[int, int] = (0, 0)  # when the clock was to strike for that, and when we were awake
     in_stop: bool = False  # a job-control stop
     gone: bool = False
     place: Place | None = None  # where it slept last

@@ -6,12 +6,13 @@ busy with, and when it ends, in whatever way, the kernel lets all of them run on
 The look. schedstat has, for every thread, the time on CPU, the time of waiting for a CPU, and how often it got one. A
 thread of which that has not changed has not run: it is where it was. What happened since the look before,
 
-    settled                        now - c - w           now - c        now
-       |------------ blocked ------------|--- waiting ------|-- running ---|          c on CPU, w waiting
+    settled                                                                    now
+       |-- asleep, as at the last look --|-- waiting --|-- running --|-- asleep --|
 
-is told as edges, in this order: exact in their lengths, if not in their places. A thread that is running now is
-interrupted (ptrace) and tells its registers and stack; a sleeping one is never touched: /proc says where it sleeps, and
-its stack is read from outside.
+is told as edges, in this order: running and waiting are exact in their lengths, if not in their places. Of the rest,
+the thread spent one part where the last look had found it asleep and the other where this one does, if they did: half
+of the time between the looks is counted for each. A thread that is running now is interrupted (ptrace) and tells its
+registers and stack; a sleeping one is never touched: /proc says where it sleeps, and its stack is read from outside.
 
 No system call of the target fails because of us; see ``signal_mend``.
 """
@@ -29,6 +30,7 @@ from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.signal_channel import END, HOLD, STOP, Channel, framed
 from collector.engines.signal_mend import Verdict, go_on, mend
 from collector.engines.signal_targets import Traced, Tracee
+from collector.engines.signal_walk import Walk
 from collector.events import Edge, Mode, Reason
 from collector.linux import abi, libc, ptrace, tasks
 
@@ -37,9 +39,9 @@ _RETRY_S = 0.01
 _WATCHED = {signal.SIGCHLD, signal.SIGUSR1}
 _CALM_LOOKS = 16  # after so many looks without news a thread is looked at more rarely
 _ACTIVE_SHARE, _IDLE_SHARE = 8, 30  # of the interval for looks at either kind of threads: one part in so many
-_ACCOUNTS_NS = 8 * NS_PER_MS  # the accounts of a thread that runs on and on are kept at least so often
-_PROMPT_NS = NS_PER_MS // 10  # in which the clock's interrupt wakes us
-_PATIENCE = 5
+_EARLY_NS, _LATE_NS = 25_000, 15_000  # by which we may know too late that we are awake, or that a thread has stopped
+_AT_ONCE_NS = 25_000  # in which our clock stops a thread that runs
+_PATIENCE, _LAST_PATIENCE = 5, 20  # intervals without a sample, until any other one is better
 _CHECK_MAPS_NS = 5 * NS_PER_MS
 _KNOWN_CALL, _KNOWN_ALL = 1 << 7 | 1 << 16, (1 << 17) - 1  # registers, as bits: sp and ip; all
 _MAX_DEPARTURES = 16  # stacks of sleeping threads that a round reads even though their place is known
@@ -47,6 +49,7 @@ _RESTARTED = {-abi.ERESTARTSYS, -abi.ERESTARTNOINTR, -abi.ERESTARTNOHAND, -abi.E
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _STOP_SIGNALS = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 _TRAPS = {signal.SIGILL, signal.SIGTRAP, signal.SIGFPE, signal.SIGSEGV, signal.SIGBUS}
+_SOME_TRAPS = 32
 _FAULT_FUNCTIONS = (b"handle_userfault", b"handle_mm_fault", b"exc_page_fault", b"faultin_page")
 
 
@@ -73,9 +76,14 @@ class Tracer:
         self._early: dict[int, tuple[int, ptrace.Report]] = {}  # new threads that stopped before we heard of them
         self._held = False  # until the collector says that it is there
         self._departures = 0
-        self._due_ns = 0  # when this round was to begin
+        self._walk = Walk(interval_ns)
+        self._due_ns = 0  # when the clock struck for what is being done
+        self._awake_ns = 0  # when we last had slept
+        self._clear_ns = 0  # when there was nothing to report
+        self._reported_ns = 0  # when that happened which is reported now, about
+        self._asked: set[Tracee] = set()
         self._behind = False  # rows wait for room: no looks until there is some
-        self._n_lost = 0
+        self._n_lost = {"clock": 0, "stack": 0}
 
     # -- attaching
 
@@ -136,11 +144,20 @@ class Tracer:
                 self._settle_all()
                 settled = True
                 stopped()
-            if now_ns < next_ns:
-                signal.sigtimedwait(_WATCHED, (next_ns - now_ns) / NS_PER_S)
+            visit_ns = self._walk.due_ns()
+            due_ns = next_ns if visit_ns is None else visit_ns
+            if now_ns < due_ns:
+                if not self._asked:  # they stop here as soon as we sleep
+                    self._walk.go_on()
+                signal.sigtimedwait(_WATCHED, (due_ns - now_ns) / NS_PER_S)
+                self._awake_ns = time.monotonic_ns()
+                continue
+            self._due_ns, self._departures = due_ns, 0
+            if visit_ns is not None:
+                self._visit()
                 continue
             if not settled and not self._held:
-                self._round(now_ns, next_ns)
+                self._round(now_ns)
             next_ns += ((time.monotonic_ns() - next_ns) // self._interval_ns + 1) * self._interval_ns
         while self._behind and self._channel.command != END:
             signal.sigtimedwait(_WATCHED, _RETRY_S)
@@ -155,14 +172,26 @@ class Tracer:
                     self._switch(thread, Edge.OUT_PREEMPTED, thread.settled_ns)
         self._publish()
 
-    def _round(self, now_ns: int, due_ns: int) -> None:
-        self._due_ns = due_ns
-        self._departures = 0
+    def _round(self, now_ns: int) -> None:
+        self._walk.begin()
         if not self._behind:
             self._look_at_some(self._active, now_ns + self._interval_ns // _ACTIVE_SHARE)
             self._look_at_some(self._idle, time.monotonic_ns() + self._interval_ns // _IDLE_SHARE)
             self._start_strays(now_ns)
         self._publish()
+        self._walk.plan(self._due_ns)
+
+    def _visit(self) -> None:
+        visit = self._walk.visit()
+        if visit.late:
+            self._awake_ns = time.monotonic_ns()
+        until_ns = time.monotonic_ns() + self._interval_ns // _ACTIVE_SHARE
+        for thread in visit.threads:
+            if self._behind or time.monotonic_ns() > until_ns:
+                return
+            if not thread.gone:
+                with suppress(OSError):
+                    self._glance(thread, time.monotonic_ns())
 
     def _look_at_some(self, threads: deque[Tracee], until_ns: int) -> None:
         """Looks at threads in turn, each at most once, as long as there is time: the others come next time."""
@@ -188,54 +217,66 @@ class Tracer:
         if thread.gone or thread.process.held:
             return
         now_ns = time.monotonic_ns()
-        if thread.asked or thread.in_stop:
+        with suppress(OSError):  # it is gone: its end will be reported
+            self._glance(thread, now_ns)
             thread.looked_ns = now_ns
-            return
-        try:
-            raw = thread.files.read("schedstat", 64)
-            if raw == thread.raw and not thread.running:
-                thread.calm += 1
-                if thread.calm == _CALM_LOOKS:
-                    thread.files.close_some()
-            else:
-                self._look_closer(thread, raw, time.monotonic_ns())
-        except OSError:  # it is gone: its end will be reported
-            return
-        thread.looked_ns = now_ns
 
-    def _look_closer(self, thread: Tracee, raw: bytes, now_ns: int) -> None:
-        """A thread that has run since the last look, or was running then."""
+    def _glance(self, thread: Tracee, now_ns: int) -> None:
+        if thread.asked or thread.in_stop:
+            return
+        raw = thread.files.read("schedstat", 64)
+        if raw != thread.raw:
+            self._look_closer(thread, raw, now_ns)
+        elif not thread.running:
+            thread.seen_ns = now_ns
+            thread.calm += 1
+            if thread.calm == _CALM_LOOKS:
+                thread.files.close_some()
+        elif not thread.was_stopped:  # else it waits for a CPU since then
+            self._look_closer(thread, raw, now_ns)
+
+    def _look_closer(self, thread: Tracee, raw: bytes, raw_ns: int) -> None:
+        """A thread that has run since the last look, or was running then: its accounts as they were just after
+        ``raw_ns``."""
+        now_ns = time.monotonic_ns()
         place = tasks.parse_place(thread.files.read("syscall"))
+        stat = tasks.parse_stat(thread.files.read("stat"))
         if place is None:
             thread.calm = 0
-            if raw != thread.raw or self._interval_ns < _ACCOUNTS_NS:
-                self._ask(thread, raw, now_ns)
+            self._walk.note(thread, stat.cpu)
+            is_here = self._walk.is_here(stat.cpu)
+            waits, thread.looked_raw = raw == thread.looked_raw, raw
+            if is_here and waits:  # it has not run since the last look
+                return
+            if is_here or thread.cpu_ns - thread.sampled_ns > _PATIENCE * self._interval_ns:
+                self._ask(thread, raw, raw_ns, is_here)
             return
-        if place.call < 0 and tasks.parse_stat(thread.files.read("stat")).state == b"t":
-            return  # it has stopped and waits for us
+        if stat.state == b"t" or (place.call < 0 and stat.state not in b"SD"):
+            return  # it has stopped and waits for us, or runs on just now
         if raw != thread.raw:
             thread.calm = 0
+            self._walk.note(thread, stat.cpu)
             if thread.files.read("schedstat", 64) != raw:  # it ran on meanwhile: nothing is known for sure
                 return
-            self._settle(thread, raw, now_ns, place, True)
-            thread.place = place
+            self._settle(thread, raw, now_ns, place)
         else:
             thread.calm += 1
             self._leave(thread, Edge.OUT_BLOCKED, thread.settled_ns, place, True)
-            thread.running, thread.place = False, place
+            thread.running, thread.place, thread.seen_ns = False, place, now_ns
 
-    def _ask(self, thread: Tracee, raw: bytes, now_ns: int) -> None:
-        """Lets a thread stop that runs or waits for a CPU."""
+    def _ask(self, thread: Tracee, raw: bytes, now_ns: int, is_here: bool) -> None:
+        """Lets a thread stop that runs or waits for a CPU: our own, or one that we are not on."""
         if now_ns < thread.spared_until_ns:
             return
         with suppress(ProcessLookupError):
             ptrace.interrupt(thread.tid)
-            thread.asked, thread.asked_ns = True, now_ns
+            thread.asked, thread.asked_ns, thread.asked_here = True, now_ns, is_here
+            thread.struck_ns = self._due_ns, self._awake_ns
+            self._asked.add(thread)
             thread.asked_cpu_ns, thread.asked_delay_ns, _ = map(int, raw.split())
 
-    def _settle(self, thread: Tracee, raw: bytes, now_ns: int, place: tasks.Place | None, is_there: bool) -> None:
-        """Tells what happened since the thread was settled last. ``place`` is where it was blocked, if it was, and
-        where it still is, if it ``is_there``."""
+    def _settle(self, thread: Tracee, raw: bytes, now_ns: int, there: tasks.Place | None = None) -> None:
+        """Tells what happened since the thread was settled last. ``there`` is where it sleeps now, if it does."""
         cpu_ns, delay_ns, _ = map(int, raw.split())
         room = max(now_ns - thread.settled_ns, 0)
         wanted = cpu_ns - thread.cpu_ns + thread.owed_ns
@@ -248,25 +289,34 @@ class Tracer:
             return
         thread.raw, thread.cpu_ns, thread.delay_ns, thread.owed_ns = raw, cpu_ns, delay_ns, wanted - run
         thread.kept_ns = 0
-        if rest and thread.running:
-            self._leave(thread, Edge.OUT_BLOCKED, thread.settled_ns, place, is_there)
+        thread.was_stopped = there is None
+        slept = 0
+        if there is not None:
+            slept = rest if thread.running else max(min(rest, now_ns - thread.seen_ns - run - wait), 0) // 2
+        until_ns = now_ns - slept
+        if rest > slept and thread.running:
+            self._leave(thread, Edge.OUT_BLOCKED, thread.settled_ns, thread.place, False)
             thread.running = False
-        if wait > 2:
-            waits_ns = now_ns - run - wait
+        waits_ns = max(until_ns - run - wait, thread.told_ns + 3)
+        if waits_ns < until_ns - run:
+            place = None if thread.running else thread.place
             if not thread.running:
                 self._switch(thread, Edge.IN, waits_ns - 2)
-            self._leave(thread, Edge.OUT_PREEMPTED, waits_ns, place if rest else None, False)
+            self._leave(thread, Edge.OUT_PREEMPTED, waits_ns, place, False)
             thread.running = False
         if not thread.running:
-            self._switch(thread, Edge.IN, now_ns - run)
-        thread.running = True
+            self._switch(thread, Edge.IN, until_ns - run)
+        thread.running = there is None
+        if there is not None:
+            self._leave(thread, Edge.OUT_BLOCKED, until_ns, there, True)
+            thread.place, thread.seen_ns = there, now_ns
         thread.settled_ns = now_ns
 
     def _settle_now(self, thread: Tracee) -> None:
         with suppress(OSError):
             raw = thread.files.read("schedstat", 64)
             if raw != thread.raw:
-                self._settle(thread, raw, time.monotonic_ns(), thread.place, False)
+                self._settle(thread, raw, time.monotonic_ns())
 
     # -- threads off CPU
 
@@ -277,16 +327,17 @@ class Tracer:
                                                                  place.sp)
         elif place is not None and is_there:
             self._departures += 1
-            self._check_maps(thread, place.pc, time.monotonic_ns())
+            self._check_maps(thread, place.pc, time.monotonic_ns(), time_ns - 1)
             reason = thread.known.get(place) or self._reason(thread, place)
             thread.known[place] = reason
             registers = (0,) * 7 + (place.sp,) + (0,) * 8 + (place.pc,)
             self._sample(thread, LEAVE, time_ns - 1, reason, thread.process.bits, registers, _KNOWN_CALL)
             if reason == Reason.USER_FAULT:
-                self._tell_fault(thread, time_ns - 1, place)
+                self._tell_fault(thread, time_ns - 2, place)  # a fault comes before the departure
         self._switch(thread, edge, time_ns)
 
     def _switch(self, thread: Tracee, edge: Edge, time_ns: int) -> None:
+        thread.told_ns = time_ns
         self._pending["switch"] += abi.TRACED_SWITCH.packer.pack(time_ns, thread.process.pid, thread.tid, edge, 0)
 
     def _reason(self, thread: Tracee, place: tasks.Place) -> Reason:
@@ -333,7 +384,7 @@ class Tracer:
         if head % n_all + wanted > n_all:
             head += n_all - head % n_all
         if head + wanted - self._channel.stack_tail > n_all:
-            self._n_lost += 1
+            self._n_lost["stack"] += 1
             return 0, 0
         first = head % n_all
         try:
@@ -347,27 +398,49 @@ class Tracer:
         """A thread stopped because we asked for it."""
         registers = self._inspector.registers(thread.tid)
         self._mend(thread, registers, now_ns)
+        self._struck(thread, registers, now_ns, True)
+
+    def _signalled(self, thread: Tracee, now_ns: int, was_asked: bool) -> None:
+        """A thread stopped to be given a signal: that is also the stop that we may have asked it for. One that traps
+        on and on has no time for any other."""
+        if was_asked or (thread.n_traps and thread.n_traps % _SOME_TRAPS == 0):
+            self._struck(thread, self._inspector.registers(thread.tid), now_ns, was_asked)
+
+    def _struck(self, thread: Tracee, registers: ptrace.Registers, now_ns: int, was_asked: bool) -> None:
+        """A sample of a thread that has stopped, if it is one of the clock's."""
         if self._behind:
+            self._n_lost["clock"] += 1
             return
         raw = thread.files.read("schedstat", 64)
-        self._settle(thread, raw, now_ns, thread.place, False)
-        if not self._ran_when_asked(thread, now_ns):
+        if was_asked:  # since then it ran, waited for a CPU, or had stopped
+            cpu_ns, delay_ns, _ = map(int, raw.split())
+            thread.kept_ns += max(now_ns - thread.asked_ns - (cpu_ns - thread.asked_cpu_ns)
+                                  - (delay_ns - thread.asked_delay_ns), 0)
+        self._settle(thread, raw, now_ns)
+        unsampled_ns = thread.cpu_ns - thread.sampled_ns
+        if not (self._ran_when_asked(thread, registers) if was_asked else unsampled_ns > self._interval_ns):
             return
+        if registers.call in abi.MAKING_CALLS[registers.bits] and registers.result == 0:
+            return  # it is new: on its first instructions glibc's tables still show its maker's frame
         if thread.process.bits != registers.bits:
             thread.process.bits = registers.bits
-        self._check_maps(thread, registers.dwarf[16], now_ns)
+        self._check_maps(thread, registers.dwarf[16], now_ns, now_ns)
         mode, cpu = self._mode(thread, registers)
         self._sample(thread, CLOCK, now_ns, mode, registers.bits, registers.dwarf, _KNOWN_ALL, cpu)
 
-    def _ran_when_asked(self, thread: Tracee, now_ns: int) -> bool:
-        """Whether a thread that has stopped ran when it was asked to. If it waited for a CPU it is no sample of the
-        clock's: it stopped where the scheduler had stopped it before, which is at the end of system calls above all.
-        Who ran on our own CPU when our time came did run. (Better any sample than none for long.)"""
+    def _ran_when_asked(self, thread: Tracee, registers: ptrace.Registers) -> bool:
+        """Whether a thread that has stopped ran when the clock struck: on our own CPU it has waited since we got it, on
+        another one it has not. One that waited before stopped where the scheduler had stopped it, and one that was
+        woken since then where it slept: both are at the end of system calls above all, and no samples of the clock's.
+        (Better any sample than none for long.)"""
         waited_ns = thread.delay_ns - thread.asked_delay_ns
-        waits_ns = now_ns - waited_ns - (thread.cpu_ns - thread.asked_cpu_ns)
-        if waited_ns == 0 or abs(waits_ns - self._due_ns) < _PROMPT_NS:
-            return True
-        return thread.cpu_ns - thread.sampled_ns > _PATIENCE * self._interval_ns
+        waits_ns = self._awake_ns - waited_ns - (thread.cpu_ns - thread.asked_cpu_ns)
+        due_ns, awake_ns = thread.struck_ns
+        ran = awake_ns - _EARLY_NS <= waits_ns <= awake_ns + _LATE_NS if thread.asked_here else not waited_ns
+        # An idle CPU takes its time to wake us, and whom the same moment wakes was not running.
+        if tasks.Place(registers.call, registers.dwarf[7], registers.dwarf[16]) in thread.known:
+            ran = ran and waits_ns <= due_ns + _AT_ONCE_NS
+        return ran or thread.cpu_ns - thread.sampled_ns > _LAST_PATIENCE * self._interval_ns
 
     def _mode(self, thread: Tracee, registers: ptrace.Registers) -> tuple[Mode, int]:
         """Mode and CPU of a sample. The registers show system calls alone; how much time page faults and traps took
@@ -395,8 +468,9 @@ class Tracer:
 
     # -- mappings and names
 
-    def _check_maps(self, thread: Tracee, pc: int, now_ns: int) -> None:
-        """Reads the mappings again where they have changed, or where the pc says so."""
+    def _check_maps(self, thread: Tracee, pc: int, now_ns: int, sample_ns: int) -> None:
+        """Reads the mappings again where they have changed, or where the pc says so: what is new was there already at
+        the time of the sample that they are needed for."""
         process = thread.process
         if now_ns - process.checked_ns >= _CHECK_MAPS_NS:
             process.checked_ns = now_ns
@@ -406,18 +480,18 @@ class Tracer:
                 library = tasks.library_pages(thread.files.read("status", 4096))
                 if library != process.library:
                     process.library = library
-                    self._read_maps(thread, now_ns)
+                    self._read_maps(thread, now_ns, sample_ns)
         if now_ns - process.mapped_ns >= NS_PER_S or (
-                not process.covers(pc) and now_ns - process.mapped_ns >= self._interval_ns):
-            self._read_maps(thread, now_ns)
+                not process.covers(pc) and now_ns - process.mapped_ns >= self._interval_ns // 2):
+            self._read_maps(thread, now_ns, sample_ns)
             self._check_name(thread, now_ns)
 
-    def _read_maps(self, thread: Tracee, now_ns: int) -> None:
+    def _read_maps(self, thread: Tracee, now_ns: int, sample_ns: int) -> None:
         process = thread.process
         process.mapped_ns = now_ns
         with suppress(OSError):
             for mapping in process.enter(tasks.executables(process.pid, thread.tid)):
-                self._mapped(process, thread.tid, now_ns, mapping)
+                self._mapped(process, thread.tid, sample_ns, mapping)
 
     def _mapped(self, process: Traced, tid: int, now_ns: int, m: tasks.Executable) -> None:
         self._change("Mapped", now_ns, process.pid, tid, m.start, m.end - m.start, m.file_offset, m.device, m.inode,
@@ -433,6 +507,8 @@ class Tracer:
 
     def _take_reports(self) -> bool:
         """Handles all that has happened; False when there is no thread left."""
+        # They stopped at some time since there was nothing to report; if that woke us, just before.
+        self._reported_ns = (max(self._clear_ns, self._awake_ns - _LATE_NS) + time.monotonic_ns()) // 2
         try:
             while report := ptrace.peek_report():
                 thread = self._threads.get(report.tid)
@@ -448,6 +524,7 @@ class Tracer:
         except ChildProcessError:
             self._publish()
             return False
+        self._clear_ns = time.monotonic_ns()
         return True
 
     def _take_unknown(self, report: ptrace.Report) -> None:
@@ -465,15 +542,21 @@ class Tracer:
     def _stopped(self, thread: Tracee, report: ptrace.Report) -> None:
         began_ns = time.monotonic_ns()
         was_asked, thread.asked = thread.asked, False  # any stop is the one that it was asked for
+        self._asked.discard(thread)
+        if not was_asked:
+            thread.kept_ns += max(began_ns - self._reported_ns, 0)
         if report.event == 0 and report.signal == abi.SYSCALL_SIGNAL:
             if thread.completion and not go_on(self._inspector, thread.tid, thread.completion):
                 is_short, thread.completion = thread.completion.done < thread.completion.size, None
                 if is_short:  # this call, too, was cut: the next stop will mend it
-                    self._ask(thread, thread.files.read("schedstat", 64), began_ns)
+                    self._ask(thread, thread.files.read("schedstat", 64), began_ns, False)
             self._cont(thread)
         elif report.event == 0:
             thread.n_traps += report.signal in _TRAPS
-            ptrace.cont(thread.tid, report.signal)
+            try:
+                self._signalled(thread, began_ns, was_asked)
+            finally:
+                ptrace.cont(thread.tid, report.signal)
         elif report.event == abi.EVENT_STOP and report.signal in _STOP_SIGNALS:
             self._stop_begins(thread, began_ns)
             ptrace.listen(thread.tid)
@@ -495,9 +578,13 @@ class Tracer:
     def _handle(self, thread: Tracee, report: ptrace.Report, now_ns: int, was_asked: bool) -> None:
         match report.event:
             case abi.EVENT_STOP:
-                thread.in_stop = False
+                if thread.in_stop:
+                    thread.in_stop, thread.seen_ns = False, now_ns
                 if was_asked:
                     self._interrupted(thread, now_ns)
+                elif thread.raw == b"":  # it is new, and was not free to sleep
+                    thread.kept_ns = now_ns - thread.settled_ns
+                    self._settle_now(thread)
             case abi.EVENT_CLONE | abi.EVENT_FORK | abi.EVENT_VFORK:
                 thread.spare_ns = thread.spared_until_ns = 0
                 self._born(thread, self._inspector.message(thread.tid), report.event, now_ns)
@@ -519,7 +606,7 @@ class Tracer:
             self._sample(thread, LEAVE, thread.settled_ns - 1, Reason.STOPPED, registers.bits, registers.dwarf,
                          _KNOWN_ALL)
             self._switch(thread, Edge.OUT_BLOCKED, thread.settled_ns)
-            thread.running = False
+            thread.running, thread.place = False, None
 
     # -- births, execs and ends
 
@@ -634,6 +721,7 @@ class Tracer:
 
     def _forget(self, thread: Tracee) -> None:
         thread.gone = True
+        self._asked.discard(thread)
         thread.files.close()
         self._threads.pop(thread.tid, None)
         thread.process.threads.pop(thread.tid, None)

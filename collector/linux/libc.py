@@ -116,6 +116,11 @@ def sched_setattr(attr: bytes) -> None:
         raise _fail("sched_setattr")
 
 
+def current_cpu() -> int:
+    """The CPU that the calling thread runs on."""
+    return int(_libc.sched_getcpu())
+
+
 def address_of(view: memoryview) -> int:
     """Where a writable view begins in our own memory; valid while the view's owner lives."""
     return ctypes.addressof(ctypes.c_ubyte.from_buffer(view))

@@ -207,6 +207,8 @@ static void skip_ud2(int signal_number, siginfo_t *info, void *context) {
     n_traps++;
 #if defined(__x86_64__)
     ((ucontext_t *)context)->uc_mcontext.gregs[REG_RIP] += 2;
+#elif defined(__i386__)
+    ((ucontext_t *)context)->uc_mcontext.gregs[REG_EIP] += 2;
 #elif defined(__aarch64__)
     ((ucontext_t *)context)->uc_mcontext.pc += 4;
 #endif
