@@ -48,10 +48,15 @@ class Recorded:
     state_ticks: Array = field(default_factory=lambda: np.zeros(N_STATES, dtype=np.int64))
     waited_ns: Array = field(default_factory=lambda: np.zeros(N_STATES, dtype=np.int64))  # exact, by state
     n_switches: Array = field(default_factory=lambda: np.zeros(2, dtype=np.int64))  # because it blocked, was preempted
+    n_live_switches: Array = field(default_factory=lambda: np.zeros(2, dtype=np.int64))  # by the kernel's count
+    n_counted_switches: int = 0  # of either kind, while they were not recorded
     ended_cpu_ns: int = 0  # of threads that have ended
     # Time of ended threads that no tick stands for yet, by state; running time as USER.
     pool_ns: Array = field(default_factory=lambda: np.zeros(N_STATES, dtype=np.int64))
     last: tuple[int, int, int, int] | None = None  # tid, cpu, uid, state of the last sample
+    # Times, CPUs, uids and states (k,) of the clock samples of the last batch that had any.
+    recent: tuple[Array, Array, Array, Array] | None = None
+    n_borrowed: int = 0  # how often one of them stood for a thread that had none
     n_threads: int = 0
 
     def tell(self, what: str, *arguments: object) -> None:

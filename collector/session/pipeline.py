@@ -366,9 +366,12 @@ class Pipeline:
                 recorded.recorder.clock(clock.tid[rows], clock.cpu[rows], clock.time_ns[rows], placed.uid[rows],
                                         state[rows], ticks[rows])
                 recorded.state_ticks += np.bincount(state[rows], ticks[rows], N_STATES).astype(np.int64)
+                self.tally.n_packets += len(rows)
+            rows = np.flatnonzero((placed.image == number) & (placed.uid != 0))
+            if recorded is not None and len(rows):
+                recorded.recent = clock.time_ns[rows], clock.cpu[rows], placed.uid[rows], state[rows]
                 end = rows[-1]
                 recorded.last = (int(clock.tid[end]), int(clock.cpu[end]), int(placed.uid[end]), int(state[end]))
-                self.tally.n_packets += len(rows)
         self._last.set(placed, clock.cpu, state)
 
     # -- waiting
@@ -537,12 +540,24 @@ class Pipeline:
             stack = (thread.tid, cpu, int(self._stacks_for(recorded, np.array([slot]), uid)[0]), state)
         elif self._last.image[slot] == recorded.image.number and self._last.uid[slot]:
             stack = (thread.tid, cpu, int(self._last.uid[slot]), int(self._last.state[slot]))
+        elif recorded.recent is not None:
+            stack = (thread.tid, *self._borrowed(recorded, thread.start_ns, int(self.clocks.since_ns[slot])))
         elif recorded.last is not None:
             stack = recorded.last
         else:
             recorded.pool_ns[state] += ticks * self.interval_ns
             return
         self._write_ticks(recorded, stack, int(self.clocks.since_ns[slot]), ticks)
+
+    def _borrowed(self, recorded: Recorded, start_ns: int, end_ns: int) -> tuple[int, int, int]:
+        """CPU, uid and state of a clock sample that another thread of the same process had while one lived that had
+        none of its own: each of them in turn."""
+        assert recorded.recent is not None
+        times_ns, cpus, uids, states = recorded.recent
+        first, end = np.searchsorted(times_ns, [start_ns, end_ns]).tolist()
+        recorded.n_borrowed += 1
+        row = first + recorded.n_borrowed % (end - first) if end > first else max(end - 1, 0)
+        return int(cpus[row]), int(uids[row]), int(states[row])
 
     def _close_ended(self) -> None:
         """Ends the experiments of images that are over.
