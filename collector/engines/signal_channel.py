@@ -5,9 +5,11 @@ Standard library only.
     control words | switch | site | fault | sample | change | stacks
                     rings of bytes, each with a head and a tail          a ring of words
 
-The tracer gathers rows and lays them into the rings at the end of a round (``publish``), with all heads and the horizon
-at once: a reader sees whole rounds. The words of stacks are put where they stay, by the kernel itself. Rows that find
-no room wait in the tracer. Heads and tails only grow, and are taken modulo the ring's size.
+The tracer gathers rows and lays them into the rings at the end of a round (``publish``). All heads and the horizon then
+appear at once, by one store: they stand in two places in turn, and the number of rounds says in which. So a reader sees
+whole rounds, and a tracer that is killed between any two stores leaves the round before. The words of stacks are put
+where they stay, by the kernel itself. Rows that find no room wait in the tracer. Heads and tails only grow, and are
+taken modulo the ring's size.
 
 The horizon is the time before which nothing more will be told: a thread that was asleep when it was last looked at may
 have run since.
@@ -23,7 +25,10 @@ from collector.linux import abi, libc
 
 RINGS = {"switch": 1 << 20, "site": 1 << 20, "fault": 1 << 16, "sample": 1 << 21, "change": 1 << 20}
 _CONTROL_BYTES = mmap.PAGESIZE
-_SEQUENCE, _HORIZON, _COMMAND, _STACK_HEAD, _STACK_TAIL, _RING_WORDS = range(6)
+# Control words: the rings' tails come behind these, then the two places of heads, stacks' head and horizon.
+_ROUND, _COMMAND, _STACK_TAIL, _TAILS = range(4)
+_PLACE_WORDS = len(RINGS) + 2
+_PLACES = _TAILS + len(RINGS)
 
 RUN, HOLD, STOP, END = range(4)  # commands to the tracer
 
@@ -37,10 +42,11 @@ class Channel:
         self._map = mmap.mmap(-1, _CONTROL_BYTES + rings_bytes + 8 * n_words)
         self._view = memoryview(self._map)
         self._control = self._view[:_CONTROL_BYTES].cast("Q")
-        self._rings: dict[str, tuple[int, memoryview]] = {}
+        self._rings: dict[str, tuple[int, memoryview]] = {}  # with the word of the tail
+        self._heads = dict.fromkeys(RINGS, 0)  # the tracer's own
         at = _CONTROL_BYTES
         for i, (name, size) in enumerate(RINGS.items()):
-            self._rings[name] = (_RING_WORDS + 2 * i, self._view[at:at + size])
+            self._rings[name] = (_TAILS + i, self._view[at:at + size])
             at += size
         self.stacks = self._view[at:]
         self.stacks_address = libc.address_of(self.stacks)
@@ -61,27 +67,27 @@ class Channel:
     def room(self, name: str) -> int:
         """Bytes that a ring has room for."""
         word, ring = self._rings[name]
-        return len(ring) - (self._control[word] - self._control[word + 1])
+        return len(ring) - (self._heads[name] - self._control[word])
 
     def publish(self, pending: dict[str, bytearray], stack_head: int, horizon_ns: int) -> bool:
         """Lays rows into the rings and empties ``pending``; False, and nothing done, where one has no room for them."""
         if any(len(rows) > self.room(name) for name, rows in pending.items()):
             return False
-        self._control[_SEQUENCE] += 1
         for name, rows in pending.items():
             if rows:
-                word, ring = self._rings[name]
-                _put(ring, self._control[word], rows)
-                self._control[word] += len(rows)
+                _put(self._rings[name][1], self._heads[name], rows)
+                self._heads[name] += len(rows)
                 del rows[:]
-        self._control[_STACK_HEAD] = stack_head
-        self._control[_HORIZON] = horizon_ns
-        self._control[_SEQUENCE] += 1
+        n_rounds = self._control[_ROUND] + 1
+        for word, value in enumerate((*self._heads.values(), stack_head, horizon_ns), _place(n_rounds)):
+            self._control[word] = value
+        self._control[_ROUND] = n_rounds
         return True
 
     def is_half_full(self) -> bool:
         """Whether the reader had better come."""
-        return (self._control[_STACK_HEAD] - self._control[_STACK_TAIL] > self.n_words >> 1
+        stack_head = self._control[_place(self._control[_ROUND]) + len(RINGS)]
+        return (stack_head - self._control[_STACK_TAIL] > self.n_words >> 1
                 or any(self.room(name) < RINGS[name] >> 1 for name in RINGS))
 
     @property
@@ -94,22 +100,26 @@ class Channel:
     def snapshot(self) -> tuple[dict[str, int], int, int]:
         """The heads of all rings, the stacks' head and the horizon, as of one moment."""
         while True:
-            before = self._control[_SEQUENCE]
-            heads = {name: self._control[word] for name, (word, _) in self._rings.items()}
-            stack_head, horizon_ns = self._control[_STACK_HEAD], self._control[_HORIZON]
-            if before % 2 == 0 and self._control[_SEQUENCE] == before:
-                return heads, stack_head, horizon_ns
+            n_rounds = self._control[_ROUND]
+            *heads, stack_head, horizon_ns = self._control[_place(n_rounds):_place(n_rounds) + _PLACE_WORDS]
+            if self._control[_ROUND] == n_rounds:  # the one after the next will be written where this one stands
+                return dict(zip(RINGS, heads, strict=True)), stack_head, horizon_ns
 
     def take(self, name: str, head: int) -> bytearray:
         """The bytes of a ring up to ``head``, as a copy; their place is free then."""
         word, ring = self._rings[name]
-        rows = _get(ring, self._control[word + 1], head)
-        self._control[word + 1] = head
+        rows = _get(ring, self._control[word], head)
+        self._control[word] = head
         return rows
 
     def give_back_stacks(self, tail: int) -> None:
         """The tracer may write again where words before ``tail`` are."""
         self._control[_STACK_TAIL] = tail
+
+
+def _place(n_rounds: int) -> int:
+    """Where the heads of a round stand."""
+    return _PLACES + n_rounds % 2 * _PLACE_WORDS
 
 
 def framed(change: tuple[Any, ...]) -> bytes:

@@ -1,0 +1,66 @@
+"""What a tracer lays into the memory that it shares with us, read while it writes and after it was killed."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from array import array
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from collector.engines.signal_channel import RINGS, Channel
+
+KILLS, SEED = 60, 20_260_214
+N_WORDS = 8  # of a row
+
+
+@contextmanager
+def writer(channel: Channel) -> Iterator[int]:
+    """A process that publishes rounds, one row of the round's number in each ring, as fast as it can."""
+    pid = os.fork()
+    if pid == 0:
+        try:
+            n = 0
+            while True:
+                n += 1
+                rows = {name: bytearray(array("Q", [n] * N_WORDS).tobytes()) for name in RINGS}
+                while not channel.publish(rows, n, n):
+                    time.sleep(0)
+        finally:
+            os._exit(1)
+    try:
+        yield pid
+    finally:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
+
+
+def taken(channel: Channel, n_before: int) -> int:
+    """The number of the last round; all rounds since ``n_before`` are whole in all rings, and nothing else is there."""
+    heads, stack_head, n_rounds = channel.snapshot()
+    assert stack_head == n_rounds
+    expected = array("Q", [n for n in range(n_before + 1, n_rounds + 1) for _ in range(N_WORDS)]).tobytes()
+    assert all(channel.take(name, heads[name]) == expected for name in RINGS)
+    return n_rounds
+
+
+def test_a_reader_sees_whole_rounds() -> None:
+    channel, n_rounds = Channel(1 << 10), 0
+    with writer(channel):
+        while n_rounds < 5000:
+            n_rounds = taken(channel, n_rounds)
+
+
+def test_a_writer_that_is_killed_leaves_whole_rounds() -> None:
+    chance = random.Random(SEED)
+    for _ in range(KILLS):
+        channel = Channel(1 << 10)
+        with writer(channel) as pid:
+            while not channel.snapshot()[2]:
+                time.sleep(0)
+            time.sleep(chance.uniform(0, 0.005))
+            os.kill(pid, signal.SIGKILL)
+            os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+            assert taken(channel, 0) > 0
