@@ -24,6 +24,7 @@ if TYPE_CHECKING:  # the target of the other engine need not wait for it
 
 _STACK_WORDS = 1 << 22  # of copies between two drains
 _WAKE, _BEGUN, _STOPPED, _ATTACHED, _REFUSED = b"w", b"b", b"s", b"+", b"-"
+_NOTHING_MORE = b"\0"  # never said: its end of the pipe is closed
 _ANSWER_NS = 5 * NS_PER_S
 _SLICE_NS = 100_000  # the shortest there is
 
@@ -37,6 +38,7 @@ class Opened:
     pipe: int
     interval_ns: int
     reason: str
+    silent: bool = False  # it was told to stop and has not answered
 
     def take_wakes(self) -> None:
         """Empties the pipe of what it was woken with."""
@@ -51,19 +53,26 @@ class Opened:
     def stop(self) -> None:
         """Lets the tracer tell everything up to now, and take no more samples."""
         self.channel.command = STOP
-        self._wait_for(_STOPPED)
+        self.silent = not self._wait_for(_STOPPED)
 
     def failure(self) -> str:
-        """How the tracer ended, if it did and should not have. To be asked when its end of the pipe is closed."""
-        if not self.pid:
+        """How the tracer ended, if it did and should not have, or that it did not answer when it was to stop."""
+        if self.silent:
+            return "the tracer does not answer"
+        if not self.pid or not self._has_hung_up():
             return ""
         code = os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
         self.pid = 0
         how = f"was killed by signal {-code}" if code < 0 else f"failed with status {code}"
         return f"the tracer {how}" if code else ""
 
-    def _wait_for(self, word: bytes) -> None:
-        """Until the tracer has done what it was told, or is gone."""
+    def _has_hung_up(self) -> bool:
+        poller = select.poll()
+        poller.register(self.pipe, 0)
+        return bool(poller.poll(0))
+
+    def _wait_for(self, word: bytes) -> bool:
+        """Until the tracer has done what it was told, or is gone; False if that takes too long."""
         self._call()
         until_ns = time.monotonic_ns() + _ANSWER_NS
         poller = select.poll()
@@ -71,13 +80,16 @@ class Opened:
         while poller.poll(max(until_ns - time.monotonic_ns(), 0) / NS_PER_MS):
             said = os.read(self.pipe, 4096)
             if not said or word in said:
-                return
+                return True
+        return False
 
     def close(self) -> None:
         """Ends the tracer; its threads run on untraced."""
         if self.pid:
             self.channel.command = END
-            self._call()
+            if not self.silent:
+                self._wait_for(_NOTHING_MORE)
+            os.kill(self.pid, signal.SIGKILL)  # it has ended, or does not answer (somebody stopped it)
             with suppress(ChildProcessError):
                 os.waitpid(self.pid, 0)
             self.pid = 0

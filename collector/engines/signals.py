@@ -85,7 +85,7 @@ class SignalEngine:
         self._channel.give_back_stacks(self._stack_head)
 
     def failure(self) -> str:
-        """That the tracer was killed, or failed."""
+        """That the tracer was killed, has failed, or does not answer."""
         return self._opened.failure()
 
     def stop(self) -> None:

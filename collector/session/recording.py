@@ -124,7 +124,7 @@ class Recording:
                         self.status = 0 if self._pidfds else os.waitpid(self._pid, 0)[1]
                 elif event & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
                     poller.unregister(fd)
-                    self._stop_if_engine_failed()
+                    self._note_engine_failure()
             if self._engine_failure or (self.status is not None and not self._options.wait_descendants):
                 break  # the last drain takes all
             self._drain(time.monotonic_ns() - _SLACK_NS)
@@ -136,11 +136,10 @@ class Recording:
             os.close(fd)
         self._control.close()
 
-    def _stop_if_engine_failed(self) -> None:
+    def _note_engine_failure(self) -> None:
         failure = self._engine.failure() if self._engine else ""
         if failure:
-            self._stopped = True
-            self._engine_failure = f"{failure}: nothing is recorded from there on, the program runs on"
+            self._engine_failure = f"{failure}: nothing is recorded from there on"
 
     def _next_drain_ns(self) -> int:
         """With the next overview sample, if that is near enough: one drain then serves both."""
@@ -167,6 +166,7 @@ class Recording:
         end_ns = time.monotonic_ns()
         if self._engine:
             self._engine.stop()
+            self._note_engine_failure()
             self._drain(_FOREVER_NS, 0 if self._engine_failure else end_ns)
             self._engine.close()
             end_ns = self._drained_ns
