@@ -22,6 +22,7 @@ import numpy as np
 
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.kernel_code import KernelCode
+from collector.engines.perf_guard import SWITCH_RINGS, RawAccount
 from collector.engines.perf_open import MOST_PER_S, N_REGS, Opened
 from collector.events import (
     Array,
@@ -81,6 +82,12 @@ class PerfEngine:
         self._heads: dict[Ring, int] = {}  # of the rings that may rest, at the last drain
         self._excess: dict[Ring, int] = {}  # how many times too many records a ring at rest had brought
         self._resting: dict[Ring, int] = {}  # and until when they rest
+        self.accounts: dict[int, RawAccount] = {}  # of all threads, when the records of switches came to rest
+        for guard in opened.guards:
+            guard.end()
+            self.accounts = guard.accounts
+            for ring in guard.rested:
+                self._let_rest(ring, 1, time.monotonic_ns())
 
     def poll_fds(self) -> list[int]:
         """The descriptors of the rings."""
@@ -117,6 +124,19 @@ class PerfEngine:
     def failure(self) -> str:
         """Nothing: the kernel does not fail."""
         return ""
+
+    def rest_switches(self) -> None:
+        """No more records of switches, nor of ends, which a count of CPUs' switches tells: it costs, too."""
+        for ring in self._of_switches():
+            self._rings.rest(ring)
+
+    def wake_switches(self) -> None:
+        """Records of switches and ends again."""
+        for ring in self._of_switches():
+            self._rings.wake(ring)
+
+    def _of_switches(self) -> list[Ring]:
+        return [ring for ring in self._rings.rings if ring.name in SWITCH_RINGS]
 
     def start(self) -> None:
         """Starts events that no exec will start."""

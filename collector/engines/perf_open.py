@@ -34,9 +34,10 @@ import errno
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from collector.clock import NS_PER_MS, NS_PER_S
+from collector.engines.perf_guard import Guard
 from collector.errors import EngineRefused
 from collector.linux import abi, perf
 
@@ -78,6 +79,11 @@ class Opened:
     rings: perf.Rings
     interval_ns: int
     kernel: bool
+    guards: list[Guard] = field(default_factory=list)
+
+    def guard(self, pid: int) -> None:
+        """Watches over the rings until the engine does."""
+        self.guards.append(Guard(self.rings, MOST_PER_S, pid))
 
     def close(self) -> None:
         """Closes the events."""

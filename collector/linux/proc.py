@@ -219,8 +219,8 @@ def read_memory(pid: int, address: int, length: int) -> bytes:
         os.close(fd)
 
 
-class RunDelays:
-    """How long threads have waited for a CPU, by the kernel's own account (schedstat's second number).
+class SchedAccounts:
+    """The kernel's own account of threads (schedstat), of zombies too until their parent takes them.
 
     Descriptors are kept open, since a read is then a quarter of the cost (about 1.5 us); the oldest go when there are
     too many.
@@ -230,15 +230,22 @@ class RunDelays:
         self._max_open = max_open
         self._fds: dict[tuple[int, int], int] = {}
 
-    def read(self, pid: int, tid: int) -> int | None:
-        """run_delay in ns since the thread's birth; None when it is gone or the kernel does not count."""
+    def run_delay(self, pid: int, tid: int) -> int | None:
+        """How long in ns the thread has waited for a CPU; None as ``read``."""
+        account = self.read(pid, tid)
+        return None if account is None else account[1]
+
+    def read(self, pid: int, tid: int) -> tuple[int, int, int] | None:
+        """Since the thread's birth: ns on CPU, ns waiting for one, and how often it got one. As of its last switch or
+        tick. None when it is gone or the kernel does not count."""
         fd = self._fds.get((pid, tid), -1)
         try:
             if fd < 0:
                 fd = os.open(f"/proc/{pid}/task/{tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
                 self._keep((pid, tid), fd)
-            return int(os.pread(fd, 64, 0).split()[1])
-        except (OSError, IndexError, ValueError):
+            run_ns, delay_ns, turns = os.pread(fd, 64, 0).split()
+            return int(run_ns), int(delay_ns), int(turns)
+        except (OSError, ValueError):
             self.forget(pid, tid)
             return None
 

@@ -41,6 +41,7 @@ from collector.session.experiments import Experiments, Recorded
 from collector.session.objects import VDSO, Objects, is_file, named
 from collector.session.placing import FAILED_MARK, TRUNCATED_MARK, Placed, interned, joined, unwound
 from collector.session.tally import Tally
+from collector.target.counting import Counting
 from collector.target.endings import Endings
 from collector.target.microstate import Cut, Periods, ThreadClocks
 from collector.target.model import Model
@@ -105,6 +106,7 @@ class Pipeline:
         self.objects = Objects(self.tables)
         self.tally = tally
         self.endings = Endings()
+        self.counting = Counting()  # of switches that come too often to be followed
         self.muted = False  # recording pauses: time goes by and nothing is written
         self.total_cpu_ns = 0  # exact running time of all threads that have ended
         self._run_delay = run_delay
@@ -156,7 +158,12 @@ class Pipeline:
         self.feed(seen)
 
     def flush_waiting(self, now_ns: int) -> None:
-        """Gives threads that are off CPU their ticks so far, up to ``now_ns``, which no batch may have passed."""
+        """Gives threads that are off CPU their ticks so far, up to ``now_ns``, which no batch may have passed.
+
+        Where switches are counted, the next look will tell how long they were.
+        """
+        if self.counting.active:
+            return
         slots = np.array([slot for process in self.model.processes.values()
                           if process.image.number in self.experiments.recorders
                           for slot in process.threads.values()], dtype=np.int64)
@@ -177,6 +184,7 @@ class Pipeline:
         self._settle_ended({})
         self.tally.n_guessed_faults = self.waiting.n_guessed
         self.tally.n_impossible = self.clocks.n_impossible
+        self.tally.n_estimated_ends = self.counting.n_estimated
         self.tally.n_untold_ends, self.tally.n_guessed_ends = self.endings.n_untold, self.endings.n_guessed
         self._close_ended()
         # Less than one interval altogether is what any clock rounds away.
@@ -225,10 +233,14 @@ class Pipeline:
 
     def _on_exit(self, change: Exited) -> None:
         thread = self.model.exited(change)
-        if thread is not None and not thread.process.threads:
+        if thread is None:
+            return
+        told = self.counting.active and self.counting.ended(thread.tid, thread.slot, change.time_ns)
+        if not thread.process.threads:
             recorded = self.experiments.by_image.get(thread.image.number)
             if recorded is not None:
-                self.endings.exited(thread.tid, thread.slot, change.time_ns)
+                if not told:
+                    self.endings.exited(thread.tid, thread.slot, change.time_ns)
                 self.experiments.end(recorded, change.time_ns)
 
     def _on_rename(self, change: Renamed) -> None:
@@ -239,6 +251,8 @@ class Pipeline:
     def _on_exec(self, change: Executed) -> None:
         slot = self.model.slot_of(change.pid, change.time_ns)
         process, old = self.model.executed(change)
+        if self.counting.active:
+            self.counting.executed(process.threads[change.pid], change.time_ns)
         if slot is not None and slot in self._delay_seen:
             self._delay_seen[process.threads[change.pid]] = self._delay_seen[slot]
         before = self.experiments.by_image.get(old.number)
@@ -314,15 +328,17 @@ class Pipeline:
             exact_ns = sharpened(switches, np.concatenate([none, *(part.tid for part in some)]),
                                  np.concatenate([none, *(part.time_ns for part in some)]))
         cuts = self.model.take_cuts()  # after slots(), which may have met threads not heard of before
-        slot = np.concatenate([slot, np.array(cuts.slot, dtype=np.int64)])
-        time_ns = np.concatenate([time_ns, np.array(cuts.time_ns, dtype=np.int64)])
-        exact_ns = np.concatenate([exact_ns, np.array(cuts.time_ns, dtype=np.int64)])
-        cut = np.concatenate([cut, np.array(cuts.cut, dtype=np.int8)])
+        counted = self.counting.take_cuts()
+        n_told = len(slot) + len(cuts.slot)
+        slot = np.concatenate([slot, np.array(cuts.slot + counted.slot, dtype=np.int64)])
+        cut_ns = np.array(cuts.time_ns + counted.time_ns, dtype=np.int64)
+        time_ns, exact_ns = np.concatenate([time_ns, cut_ns]), np.concatenate([exact_ns, cut_ns])
+        cut = np.concatenate([cut, np.array(cuts.cut + counted.cut, dtype=np.int8)])
         self._ending = np.unique(slot[cut == Cut.ENDED])
         # BORN before anything else of its thread, ENDED after everything else, whatever their stamps say.
         rank = np.where(cut == Cut.BORN, 0, np.where(cut == Cut.ENDED, 2, 1))
         order = np.lexsort((time_ns, rank))
-        return self.clocks.advance(slot[order], exact_ns[order], cut[order])
+        return self.clocks.advance(slot[order], exact_ns[order], cut[order], order >= n_told)
 
     def _count_switches(self) -> None:
         edges = self.clocks.edges
@@ -333,6 +349,11 @@ class Pipeline:
                 recorded = self.experiments.by_image.get(self.model.threads[slot].image.number)
                 if recorded is not None:
                     recorded.n_switches[column] += count
+        for slot, count in self.counting.turns.items():
+            recorded = self.experiments.by_image.get(self.model.threads[slot].image.number)
+            if recorded is not None:
+                recorded.n_counted_switches += count
+        self.counting.turns.clear()
 
     def _place(self, batch: Batch) -> tuple[Placed | None, Placed | None]:
         """The stacks of the batch's clock samples and departures; with all others in one unwinding.

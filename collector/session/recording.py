@@ -27,6 +27,7 @@ from collector.experiment.recorder import Header, Recorder, Usage
 from collector.linux import proc
 from collector.session.attach import Taken
 from collector.session.control import Action, Control
+from collector.session.counted import SwitchMode
 from collector.session.experiments import Experiments, Recorded
 from collector.session.follow import Follow
 from collector.session.options import Options
@@ -63,7 +64,7 @@ class Recording:
         # The kernel stamps its records with its own clock, which in a time namespace is not ours.
         self._ahead_ns = proc.clock_offset_ns() if isinstance(engine, PerfEngine) else 0
         self._machine = proc.machine()
-        self._run_delays = proc.RunDelays()
+        self._accounts = proc.SchedAccounts()
         self._usages: dict[int, proc.ProcessUsage] = {}  # as last read, by image
         arguments = b" ".join(os.fsencode(argument) for argument in options.arguments)
         header = self._header(pid, os.getpid(), start_ns, _bits_of(pid), arguments, options.comments)
@@ -73,6 +74,8 @@ class Recording:
                                   self._tally)
         process = self._pipeline.model.new_process(pid, start_ns)
         self._founder = self._experiments.founder(process.image, recorder)
+        self._mode = (SwitchMode(self._engine, self._pipeline, self._accounts)
+                      if isinstance(self._engine, PerfEngine) else None)
         self._recorder = recorder
         period_ns = options.sample_period_s * NS_PER_S
         self.status: int | None = None  # the target's wait status, once it has ended
@@ -120,6 +123,8 @@ class Recording:
                     os.close(fd)
                     alive.remove(fd)
                     self._read_usage(self._founder)  # the last one, of a zombie
+                    if self._mode is not None:
+                        self._mode.look()
                     if not alive:
                         self.status = 0 if self._pidfds else os.waitpid(self._pid, 0)[1]
                 elif event & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
@@ -144,6 +149,8 @@ class Recording:
     def _next_drain_ns(self) -> int:
         """With the next overview sample, if that is near enough: one drain then serves both."""
         due_ns = time.monotonic_ns() + _DRAIN_PERIOD_NS
+        if self._mode is not None and self._mode.counting:
+            due_ns = self._mode.due_ns
         return self._next_sample_ns if self._next_sample_ns < due_ns + _NEAR_NS else due_ns
 
     def _waits_for_descendants(self) -> bool:
@@ -175,6 +182,8 @@ class Recording:
             if recorded.parent is not None:
                 recorded.tell("comment", f"still running when {founder} ended; recording ended here")
             self._experiments.end(recorded, end_ns)
+        if self._mode is not None:
+            self._mode.end()
         self._pipeline.finish(end_ns)
         warnings = self._failures() + self._tally.warnings() + self._unreadable()
         for line in warnings:
@@ -191,8 +200,12 @@ class Recording:
         if self._ahead_ns:
             batch.shift(self._ahead_ns)
         self._drained_ns = batch.until_ns = settled_ns or batch.until_ns
+        if self._mode is not None:
+            self._mode.look()
         self._pipeline.feed(batch)
         self._engine.release()
+        if self._mode is not None and until_ns != _FOREVER_NS:
+            self._mode.choose(batch)
         for recorded in self._experiments.open_ones():
             recorded.tell("sync")
 
@@ -220,7 +233,8 @@ class Recording:
 
     def _run_delay(self, pid: int, tid: int) -> int | None:
         """How long a thread has waited for a CPU in its life; the signal engine tells such waits itself."""
-        return None if self._engine is not None and self._engine.name == "signal" else self._run_delays.read(pid, tid)
+        by_signal = self._engine is not None and self._engine.name == "signal"
+        return None if by_signal else self._accounts.run_delay(pid, tid)
 
     def _read_usage(self, recorded: Recorded) -> proc.ProcessUsage:
         """The counters of an image's process as of now, or as they were last seen."""
@@ -231,10 +245,16 @@ class Recording:
         return self._usages.get(number) or proc.ProcessUsage()
 
     def _switches_of(self, recorded: Recorded) -> tuple[int, int]:
-        """Voluntary and involuntary switches so far. The signal engine does not see each: the kernel counts them."""
-        if self._engine is not None and self._engine.name == "signal" and recorded.end_ns is None:
-            recorded.n_switches = np.maximum(recorded.n_switches, proc.process_switches(recorded.image.pid))
-        voluntary, involuntary = recorded.n_switches.tolist()
+        """Voluntary and involuntary switches so far; of those not recorded each, the kernel tells which is which."""
+        by_signal = self._engine is not None and self._engine.name == "signal"
+        if recorded.end_ns is None and (by_signal or recorded.n_counted_switches):
+            recorded.n_live_switches = np.maximum(recorded.n_live_switches, proc.process_switches(recorded.image.pid))
+        if by_signal:
+            voluntary, involuntary = recorded.n_live_switches.tolist()
+        else:
+            of_live = int(recorded.n_live_switches[1]) / max(int(recorded.n_live_switches.sum()), 1)
+            involuntary = int(recorded.n_switches[1]) + round(recorded.n_counted_switches * of_live)
+            voluntary = int(recorded.n_switches.sum()) + recorded.n_counted_switches - involuntary
         return voluntary, involuntary
 
     def _usage_now(self, recorded: Recorded, time_ns: int) -> Usage:

@@ -50,6 +50,8 @@ def record(options: Options, say: Say) -> int:
         start_ns = time.monotonic_ns()
         control = Control(start_ns, options.window, options.sample_signal, options.pause_signal)
         child.release()
+        if isinstance(opened, perf_open.Opened):
+            opened.guard(child.pid)
     except BaseException:
         names.remove_directory(directory)
         raise

@@ -31,6 +31,8 @@ class Tally:
     n_settled_ticks: int = 0  # ticks given for time that no clock sample stood for
     n_untold_ends: int = 0  # processes whose work behind their last event is not known
     n_guessed_ends: int = 0  # processes whose work there includes that of a stranger for a moment
+    counted_ns: int = 0  # for how long switches were counted, not recorded
+    n_estimated_ends: int = 0  # threads that ended then, with the rest of their times estimated
     n_throttled: int = 0
     losses: Counter[str] = field(default_factory=Counter)
     stops: Counter[Stop] = field(default_factory=Counter)
@@ -64,6 +66,11 @@ class Tally:
         if self.n_guessed_ends:
             lines.append(f"{self.n_guessed_ends} processes had to leave their CPU for a moment while they ended: what "
                          "others used of it then, much less than a millisecond, is counted as theirs")
+        if self.counted_ns:
+            lines.append(f"for {self.counted_ns / 1e9:.1f} s threads switched too often for a record of each: how long "
+                         "they ran and waited is the kernel's account of it then, where they waited is sampled")
+        if self.n_estimated_ends:
+            lines.append(f"{self.n_estimated_ends} threads ended then: the last tenth of a second is estimated")
         if self.n_gone:
             lines.append(f"{self.n_gone} stacks are cut, of threads whose memory was gone: in an exec, or at their end")
         return lines

@@ -41,6 +41,12 @@ class Endings:
             self._dying.clear()
         self._exits[tid] = slot, time_ns
 
+    def interrupted(self) -> None:
+        """For a while, nothing is seen of ends: of those that have begun, the rest is not known."""
+        self.n_untold += len(self._exits)
+        self._exits.clear()
+        self._dying.clear()
+
     def tails(self, ends: Ends | None, switches: Switches | None = None) -> dict[int, int]:
         """By slot: the CPU time in ns behind the exits whose deaths these ends tell; ``switches`` are the batch's."""
         found = {}

@@ -113,15 +113,17 @@ class ThreadClocks:
         self.n_slots += 1
         return self.n_slots - 1
 
-    def advance(self, slot: Array, time_ns: Array, cut: Array) -> Periods:
+    def advance(self, slot: Array, time_ns: Array, cut: Array, counted: Array | None = None) -> Periods:
         """Takes the edges of a batch, (m,) each in the order of their happening; returns the periods that they close.
 
-        A stamp that is earlier than the one before it in its thread counts as equal to that.
+        A stamp that is earlier than the one before it in its thread counts as equal to that. Edges that are ``counted``
+        (m,), not recorded, may follow any other.
         Afterwards ``cpu_at`` answers for any time since the batch before.
         """
         order = np.argsort(slot, kind="stable")
         slot, cut = slot[order], cut[order]
         time_ns = _rising(slot, time_ns[order])
+        recorded = np.ones(len(slot), dtype=bool) if counted is None else ~counted[order]
         first = np.ones(len(slot), dtype=bool)
         first[1:] = slot[1:] != slot[:-1]
         before_kind = np.empty(len(slot), dtype=np.int8)
@@ -140,7 +142,7 @@ class ThreadClocks:
         end = np.maximum(time_ns, start)
         running = np.where(known & (before_kind == Cut.IN), end - start, 0)
         self.n_impossible += int(np.count_nonzero(known & ((before_kind == Cut.IN) == (cut == Cut.IN))
-                                                  & (cut != Cut.ENDED)))
+                                                  & (cut != Cut.ENDED) & recorded))
         cpu = _running_sums(running, first, self.cpu_ns[slot])
         last = np.ones(len(slot), dtype=bool)
         last[:-1] = first[1:]

@@ -153,21 +153,23 @@ def test_the_vdso_is_elf_in_memory() -> None:
         proc.read_memory(os.getpid(), 8, 16)
 
 
-def test_run_delays_are_the_kernels_and_their_files_are_few(child: subprocess.Popen[bytes]) -> None:
-    delays = proc.RunDelays(max_open=3)
+def test_accounts_are_the_kernels_and_their_files_are_few(child: subprocess.Popen[bytes]) -> None:
+    accounts = proc.SchedAccounts(max_open=3)
     n_before = len(os.listdir("/proc/self/fd"))
     me = (os.getpid(), threading.get_native_id())
-    first = delays.read(*me)
-    exact = int(Path("/proc/thread-self/schedstat").read_text().split()[1])
-    again = delays.read(*me)
+    first = accounts.read(*me)
+    exact = tuple(map(int, Path("/proc/thread-self/schedstat").read_text().split()))
+    again, delay_ns = accounts.read(*me), accounts.run_delay(*me)
     assert first is not None
     assert again is not None
-    assert first <= exact <= again
+    assert all(a <= b <= c for a, b, c in zip(first, exact, again, strict=True))
+    assert delay_ns is not None
+    assert delay_ns >= again[1]
     tids = [(child.pid, child.pid), (os.getppid(), os.getppid()), (1, 1), me]
-    assert all(delays.read(*tid) is not None for tid in tids)
+    assert all(accounts.read(*tid) is not None for tid in tids)
     assert len(os.listdir("/proc/self/fd")) <= n_before + 3
-    assert delays.read(2**22 + 1, 2**22 + 1) is None
-    delays.forget(*me)
-    delays.forget(*me)
-    delays.close()
+    assert accounts.read(2**22 + 1, 2**22 + 1) is None
+    accounts.forget(*me)
+    accounts.forget(*me)
+    accounts.close()
     assert len(os.listdir("/proc/self/fd")) == n_before

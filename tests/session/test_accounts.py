@@ -37,6 +37,22 @@ def test_states_add_up_to_lives(name: str, arguments: tuple[object, ...], worklo
     assert run.truth["pid"] in threads
 
 
+def test_threads_that_switch_too_often_are_counted(workload: Any, recorded: Any) -> None:
+    """From its first milliseconds on, by the kernel's accounts; ``recorded`` compares them with the kernel's, too."""
+    run = recorded(workload("pingpong"), 600_011)
+    assert run.truth["switches_per_s"] > 200_000
+    assert "switched too often for a record of each" in (run.path / "log.xml").read_text()
+    states = run.states_s()
+    cpu_s = states["user"] + states["system"] + states["trap"]
+    assert cpu_s == pytest.approx(run.truth["user_s"] + run.truth["system_s"], rel=0.01, abs=INTERVAL_S)
+    # Two threads that take turns on one CPU: whoever does not run sleeps, or waits for that CPU.
+    assert states["sleep"] + states["wait"] == pytest.approx(cpu_s, rel=0.1)
+    assert run.unrooted_share() <= 0.01
+    counted = sum(sample.counters[name] for sample in run.experiment.samples
+                  for name in ("voluntary_switches", "involuntary_switches"))
+    assert counted == pytest.approx(run.truth["n_voluntary"] + run.truth["n_involuntary"], rel=0.05)
+
+
 def test_the_overview_counts_the_switches_of_all_threads(workload: Any, recorded: Any) -> None:
     run = recorded(workload("pingpong"), 20011)
     counted = [sum(sample.counters[name] for sample in run.experiment.samples)

@@ -1,0 +1,74 @@
+"""What keeps events from flooding the target while the collector still starts. Standard library only.
+
+A ring that nobody drains yet is full after a thousand switches with stacks, or some 300,000 records of switches. From
+there on every record is lost, and costs the target as much as before. So events rest whose ring is full; and before
+that of switches is, they are counted instead (``target.counting``), from the accounts that are read here.
+"""
+
+from __future__ import annotations
+
+import _thread  # what threading is made of, which is too much to import for this
+import os
+import time
+from collections.abc import Collection
+from contextlib import suppress
+
+from collector.linux.perf import Ring, Rings
+
+SWITCH_RINGS = "switch", "dying"
+_PERIOD_S = 0.01
+_FULL = 15 / 16
+
+RawAccount = tuple[int, int, int, int]  # as of when; and schedstat: ns on CPU, ns waiting for one, turns
+
+
+class Guard:
+    """Lets events of given names rest as soon as their ring is full, until ``end``."""
+
+    def __init__(self, rings: Rings, names: Collection[str], pid: int) -> None:
+        self.rested: list[Ring] = []
+        self.accounts: dict[int, RawAccount] = {}  # by tid, if switches are counted from then on
+        self._rings = rings
+        self._pid = pid
+        self._awake = [ring for ring in rings.rings if ring.name in names]
+        self._ending, self._ended = _thread.allocate_lock(), _thread.allocate_lock()
+        self._ending.acquire()
+        self._ended.acquire()
+        _thread.start_new_thread(self._run, ())
+
+    def end(self) -> None:
+        """No more of it; what was done stays in ``rested`` and ``accounts``."""
+        self._ending.release()
+        self._ended.acquire()
+
+    def _run(self) -> None:
+        while not self._ending.acquire(timeout=_PERIOD_S):
+            for ring in [ring for ring in self._awake if self._is_full(ring, _FULL)]:
+                self._rings.rest(ring)
+                self._awake.remove(ring)
+                self.rested.append(ring)
+            if not self.accounts and any(self._is_full(ring, 0.5) for ring in self._rings.rings
+                                         if ring.name == "switch"):
+                for ring in self._rings.rings:
+                    if ring.name in SWITCH_RINGS:
+                        self._rings.rest(ring)
+                self.accounts = accounts_below(self._pid)
+        self._ended.release()
+
+    def _is_full(self, ring: Ring, part: float) -> bool:
+        return self._rings.head(ring) - self._rings.tail(ring) >= ring.data_bytes * part
+
+
+def accounts_below(pid: int) -> dict[int, RawAccount]:
+    """The accounts of all threads of a process and its descendants, by tid."""
+    found: dict[int, RawAccount] = {}
+    pids = [pid]
+    for process in pids:
+        with suppress(OSError, ValueError):
+            for tid in os.listdir(f"/proc/{process}/task"):
+                with open(f"/proc/{process}/task/{tid}/schedstat", "rb", buffering=0) as file:
+                    run_ns, delay_ns, turns = file.read(64).split()
+                found[int(tid)] = time.monotonic_ns(), int(run_ns), int(delay_ns), int(turns)
+                with open(f"/proc/{process}/task/{tid}/children", "rb", buffering=0) as file:
+                    pids += map(int, file.read().split())
+    return found

@@ -1,0 +1,106 @@
+"""Threads whose switches are counted: their edges tell the kernel's accounts, whatever those say and when."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.target.counting import Account, Counting
+from collector.target.microstate import Cut, Periods, ThreadClocks
+
+MS = 1_000_000
+TID, SLOT = 4711, 0
+# Between two looks: how long, and what the account grew by meanwhile, which may be too late or too much.
+STEPS = st.lists(st.tuples(st.integers(1, 200 * MS), st.integers(0, 250 * MS), st.integers(0, 250 * MS)), max_size=9)
+
+
+class Watch:
+    """One thread, running since time 1000 when it begins to be counted."""
+
+    def __init__(self) -> None:
+        self.clocks, self.counting = ThreadClocks(10 * MS), Counting()
+        self.clocks.new_slot()
+        self.clocks.advance(np.array([SLOT]), np.array([1000]), np.array([Cut.IN], np.int8))
+        self.counting.begin({TID: Account(2000, run_ns=77, delay_ns=7, turns=1)})
+
+    def look(self, account: Account) -> Periods:
+        self.counting.look({TID: (SLOT, 500, account)})
+        return self.take()
+
+    def take(self, *more: tuple[int, Cut]) -> Periods:
+        cuts = self.counting.take_cuts()
+        slot, time_ns, cut = cuts.slot, cuts.time_ns, cuts.cut
+        for at, kind in more:
+            slot, time_ns, cut = [*slot, SLOT], [*time_ns, at], [*cut, kind]
+        return self.clocks.advance(np.array(slot, np.int64), np.array(time_ns, np.int64), np.array(cut, np.int8),
+                                   np.arange(len(slot)) < len(slot) - len(more))
+
+
+@given(STEPS)
+def test_what_the_accounts_say_is_told_as_soon_as_there_is_room(steps: list[tuple[int, int, int]]) -> None:
+    watch, at, run_ns, delay_ns = Watch(), 2000, 77, 7
+    waited_ns = 0
+    for length_ns, ran_ns, more_delay_ns in steps:
+        at, run_ns, delay_ns = at + length_ns, run_ns + ran_ns, delay_ns + more_delay_ns
+        periods = watch.look(Account(at, run_ns, delay_ns))
+        lengths = periods.end_ns - periods.start_ns
+        waited_ns += int(lengths[periods.kind == Cut.OUT_PREEMPTED].sum())
+        assert (lengths >= 0).all()
+        assert watch.clocks.since_ns[SLOT] <= at
+    watch.take((at, Cut.ENDED))
+    told_ns = int(watch.clocks.cpu_ns[SLOT]) - 1000  # it ran from 1000 to 2000, as records had told
+    assert told_ns <= run_ns - 77
+    assert waited_ns <= delay_ns - 7
+    assert told_ns + waited_ns <= at - 2000
+    if all(ran_ns + more_ns <= length_ns for length_ns, ran_ns, more_ns in steps):
+        assert (told_ns, waited_ns) == (run_ns - 77, delay_ns - 7)
+    assert watch.clocks.n_impossible == 0
+
+
+def test_how_often_threads_get_a_cpu_is_told_per_second() -> None:
+    watch = Watch()
+    assert watch.counting.turns_per_s > 1e9  # not known yet
+    watch.look(Account(2000 + 100 * MS, 77, 7, turns=30_008))
+    assert watch.counting.turns_per_s == pytest.approx(300_070)
+    assert watch.counting.turns == {SLOT: 30_007}
+
+
+def test_an_end_goes_on_as_before_and_is_marked() -> None:
+    watch = Watch()
+    watch.look(Account(2000 + 100 * MS, 77 + 50 * MS, 7 + 25 * MS))
+    assert not watch.counting.ended(TID, SLOT, 2000 + 140 * MS)
+    watch.take((2000 + 140 * MS, Cut.ENDED))
+    assert watch.clocks.cpu_ns[SLOT] == pytest.approx(1000 + 70 * MS, abs=2)
+    assert watch.counting.n_estimated == 1
+
+
+def test_an_end_that_the_account_tells_is_not_estimated() -> None:
+    watch = Watch()
+    watch.look(Account(2000 + 100 * MS, 77 + 50 * MS, 7))
+    assert watch.counting.ended(TID, SLOT, 2000 + 99 * MS)
+    assert watch.counting.n_estimated == 0
+
+
+def test_one_born_meanwhile_is_counted_from_its_birth() -> None:
+    watch = Watch()
+    watch.clocks.new_slot()
+    born_ns = 2000 + 10 * MS
+    watch.clocks.advance(np.array([1]), np.array([born_ns]), np.array([Cut.BORN], np.int8))
+    watch.counting.look({TID + 1: (1, born_ns, Account(born_ns + 20 * MS, 5 * MS, 3 * MS))})
+    watch.take()
+    assert watch.clocks.cpu_ns[1] == 5 * MS
+    # One that was there before, and of which no account was had, is counted from now on.
+    watch.clocks.new_slot()
+    watch.counting.look({TID + 2: (2, 1500, Account(born_ns + 20 * MS, 5 * MS, 3 * MS))})
+    watch.take()
+    assert watch.clocks.cpu_ns[2] == 0
+
+
+def test_another_image_waits_for_the_next_look() -> None:
+    watch = Watch()
+    watch.counting.executed(SLOT, 1500)  # before: its records tell
+    assert not watch.counting.take_cuts().slot
+    watch.counting.executed(SLOT, 2500)
+    assert watch.counting.take_cuts().cut == [Cut.OUT_BLOCKED]
