@@ -230,11 +230,6 @@ class SchedAccounts:
         self._max_open = max_open
         self._fds: dict[tuple[int, int], int] = {}
 
-    def run_delay(self, pid: int, tid: int) -> int | None:
-        """How long in ns the thread has waited for a CPU; None as ``read``."""
-        account = self.read(pid, tid)
-        return None if account is None else account[1]
-
     def read(self, pid: int, tid: int) -> tuple[int, int, int] | None:
         """Since the thread's birth: ns on CPU, ns waiting for one, and how often it got one. As of its last switch or
         tick. None when it is gone or the kernel does not count."""

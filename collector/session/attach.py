@@ -18,7 +18,7 @@ import select
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -29,6 +29,7 @@ from collector.engines.perf_events import PerfEngine
 from collector.errors import CollectorError, EngineRefused, TargetGone
 from collector.events import Array, Batch, ClockSamples, Mapped, Reason
 from collector.linux import libc, proc, tasks
+from collector.target.counting import Account
 from collector.target.microstate import Cut
 
 _STACK_WORDS = 1 << 11  # 16 KiB of each blocked thread
@@ -224,12 +225,14 @@ def _below(kin: Mapping[int, proc.Kin], pids: Sequence[int]) -> list[int]:
 
 @dataclass(frozen=True)
 class Found:
-    """A thread as it was found: what its clock begins with, and where it is blocked (None: it is not)."""
+    """A thread as it was found: what its clock begins with, where it is blocked (None: it is not), and the kernel's
+    account of it, where the engine does not go by that already."""
 
     tid: int
     cut: Cut
     reason: Reason
     place: tasks.Place | None
+    account: Account | None = None
 
 
 @dataclass(frozen=True)
@@ -271,7 +274,18 @@ def _found(pid: int, told: dict[int, list[int]] | None) -> list[Found]:
     """The threads of a process; an engine that tells which there are also tells where each is."""
     if told is not None:
         return [Found(tid, Cut.IN, Reason.UNKNOWN, None) for tid in told.get(pid, ())]
-    return [found for found in (find(pid, tid) for tid in proc.threads(pid)) if found is not None]
+    accounts = {tid: account_of(pid, tid) for tid in proc.threads(pid)}
+    found = [(find(pid, tid), account) for tid, account in accounts.items()]
+    return [replace(thread, account=account) for thread, account in found if thread is not None]
+
+
+def account_of(pid: int, tid: int) -> Account | None:
+    """The kernel's account of a thread; None when it is gone."""
+    try:
+        with open(f"/proc/{pid}/task/{tid}/schedstat", "rb", buffering=0) as file:
+            return Account(time.monotonic_ns(), *map(int, file.read(64).split()))
+    except (OSError, ValueError):
+        return None
 
 
 def lineage_of(pid: int, number: int = 1) -> str:

@@ -41,7 +41,8 @@ from collector.session.experiments import Experiments, Recorded
 from collector.session.objects import VDSO, Objects, is_file, named
 from collector.session.placing import FAILED_MARK, TRUNCATED_MARK, Placed, interned, joined, unwound
 from collector.session.tally import Tally
-from collector.target.counting import Counting
+from collector.target.arrivals import Arrivals
+from collector.target.counting import Account, Counting
 from collector.target.endings import Endings
 from collector.target.microstate import Cut, Periods, ThreadClocks
 from collector.target.model import Model
@@ -55,7 +56,7 @@ _STATE_OF_MODE = np.array([Microstate.USER, Microstate.SYSTEM, Microstate.TRAP],
 assert [Mode.USER, Mode.SYSTEM_CALL, Mode.TRAP] == [0, 1, 2]
 _IP, _SP, _BP = 16, 7, 6  # columns of a sample's registers
 
-RunDelay = Callable[[int, int], int | None]
+AccountOf = Callable[[int, int], Account | None]
 UsageOf = Callable[[Recorded, int], Usage]
 
 
@@ -91,11 +92,11 @@ class LastSample:
 class Pipeline:
     """Feeds on batches.
 
-    ``run_delay`` is the time that a thread (pid, tid) has waited for a CPU in its life, or None where that cannot be
-    had; ``usage_of`` what an image had used at a time.
+    ``account_of`` is the kernel's account of a thread (pid, tid) as of now, or None where that cannot be had;
+    ``usage_of`` what an image had used at a time.
     """
 
-    def __init__(self, interval_ns: int, experiments: Experiments, run_delay: RunDelay, usage_of: UsageOf,
+    def __init__(self, interval_ns: int, experiments: Experiments, account_of: AccountOf, usage_of: UsageOf,
                  tally: Tally) -> None:
         self.interval_ns = interval_ns
         self.experiments = experiments
@@ -109,7 +110,8 @@ class Pipeline:
         self.counting = Counting()  # of switches that come too often to be followed
         self.muted = False  # recording pauses: time goes by and nothing is written
         self.total_cpu_ns = 0  # exact running time of all threads that have ended
-        self._run_delay = run_delay
+        self._account_of = account_of
+        self._arrivals = Arrivals()
         self._usage_of = usage_of
         self._delay_seen: dict[int, int] = {}  # by slot
         self._sites = sites.SiteTable()
@@ -121,7 +123,7 @@ class Pipeline:
         """Takes one batch; afterwards its arrays are not needed any more."""
         for change in batch.changes:
             _APPLY[type(change)](self, change)
-        periods = self._advance(batch.switches, [batch.leaving, batch.sites]).off_cpu()
+        periods = self._advance(batch.switches, [batch.leaving, batch.sites], batch.until_ns).off_cpu()
         self._count_switches()
         clock, leaving = self._place(batch)
         if batch.clock is not None and clock is not None:
@@ -133,6 +135,7 @@ class Pipeline:
             spans = self.waiting.close(periods, self.clocks.edges, departures, faults, woken_ns,
                                        self._run_delays(periods, woken_ns == 0))
             self._write_spans(spans)
+        self._look_at_arriving()
         self._settle_ended(self.endings.tails(batch.ends, batch.switches))
         self._close_ended()
         self.model.forget_before(batch.until_ns)
@@ -153,7 +156,9 @@ class Pipeline:
                 self._write_mapping(recorded, time_ns, known)
         for thread in found:
             slot = self.model.new_thread(process, thread.tid, time_ns, thread.cut, found=True).slot
-            self._delay_seen[slot] = self._run_delay(pid, thread.tid) or 0
+            if thread.account is not None:
+                self._delay_seen[slot] = thread.account.delay_ns
+                self._arrivals.begin(slot, thread.account)
             recorded.thread_started(thread.tid, time_ns, self._comm_of(pid, thread.tid))
         self.feed(seen)
 
@@ -180,7 +185,7 @@ class Pipeline:
             if thread.alive:
                 self.model.cuts.add(thread.slot, time_ns, Cut.ENDED)
                 thread.alive = False
-        self._advance(None, [])
+        self._advance(None, [], time_ns)
         self._settle_ended({})
         self.tally.n_guessed_faults = self.waiting.n_guessed
         self.tally.n_impossible = self.clocks.n_impossible
@@ -222,6 +227,7 @@ class Pipeline:
         thread = self.model.forked(change)
         process = thread.process
         self._delay_seen[thread.slot] = 0
+        self._arrivals.begin(thread.slot, Account(change.time_ns))
         recorded = self.experiments.by_image.get(process.image.number)
         if is_process and recorded is None:
             process.image.comm, process.image.path = (parent.image.comm, parent.image.path) if parent else (b"", b"")
@@ -316,7 +322,8 @@ class Pipeline:
 
     # -- clocks and samples
 
-    def _advance(self, switches: Switches | None, departed: Sequence[ClockSamples | Sites | None]) -> Periods:
+    def _advance(self, switches: Switches | None, departed: Sequence[ClockSamples | Sites | None],
+                 until_ns: int) -> Periods:
         """Takes the batch's edges; returns the periods that they close."""
         slot, time_ns, cut = (np.zeros(0, dtype=np.int64),) * 2 + (np.zeros(0, dtype=np.int8),)
         exact_ns = time_ns
@@ -327,6 +334,7 @@ class Pipeline:
             none = np.zeros(0, dtype=np.int64)
             exact_ns = sharpened(switches, np.concatenate([none, *(part.tid for part in some)]),
                                  np.concatenate([none, *(part.time_ns for part in some)]))
+            exact_ns = self._arrivals.corrected(slot, cut, exact_ns, until_ns, self.clocks)
         cuts = self.model.take_cuts()  # after slots(), which may have met threads not heard of before
         counted = self.counting.take_cuts()
         n_told = len(slot) + len(cuts.slot)
@@ -354,6 +362,14 @@ class Pipeline:
             if recorded is not None:
                 recorded.n_counted_switches += count
         self.counting.turns.clear()
+
+    def _look_at_arriving(self) -> None:
+        """Reads the kernel's accounts of threads that get a CPU so often that the lateness of the records matters."""
+        for slot in self._arrivals.worth_a_look():
+            thread = self.model.threads[slot]
+            account = self._account_of(thread.process.pid, thread.tid) if thread.alive else None
+            if account is not None:
+                self._arrivals.look(slot, account)
 
     def _place(self, batch: Batch) -> tuple[Placed | None, Placed | None]:
         """The stacks of the batch's clock samples and departures; with all others in one unwinding.
@@ -470,12 +486,12 @@ class Pipeline:
         slots, grown = [], []
         for slot in np.unique(periods.slot[untold & (periods.kind == Cut.OUT_BLOCKED)]).tolist():
             thread = self.model.threads[slot]
-            delay_ns = self._run_delay(thread.process.pid, thread.tid) if thread.alive else None
-            if delay_ns is not None:
+            account = self._account_of(thread.process.pid, thread.tid) if thread.alive else None
+            if account is not None:
                 slots.append(slot)
                 # What the founder waited before its exec is none of its image's.
-                grown.append(delay_ns - self._delay_seen.get(slot, delay_ns))
-                self._delay_seen[slot] = delay_ns
+                grown.append(account.delay_ns - self._delay_seen.get(slot, account.delay_ns))
+                self._delay_seen[slot] = account.delay_ns
         return np.array(slots, dtype=np.int64), np.array(grown, dtype=np.int64)
 
     def _write_spans(self, spans: Spans) -> None:
@@ -536,6 +552,7 @@ class Pipeline:
         self.waiting.grow(self.clocks.n_slots)
         for slot in self._ending.tolist():
             self._delay_seen.pop(slot, None)
+            self._arrivals.forget(slot)
             tail_ns = tails_ns.pop(slot, 0)
             recorded = self.experiments.by_image.get(self.model.threads[slot].image.number)
             if recorded is None or recorded.recorder is None:

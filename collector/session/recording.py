@@ -33,6 +33,7 @@ from collector.session.follow import Follow
 from collector.session.options import Options
 from collector.session.pipeline import Pipeline
 from collector.session.tally import Tally
+from collector.target.counting import Account
 
 OpenedEvents: TypeAlias = perf_open.Opened | signal_open.Opened | None
 
@@ -70,7 +71,7 @@ class Recording:
         header = self._header(pid, os.getpid(), start_ns, _bits_of(pid), arguments, options.comments)
         recorder = Recorder.create(directory, header)
         self._experiments = Experiments(directory, Follow(options.follow), self._header_of)
-        self._pipeline = Pipeline(options.interval_ns or 1, self._experiments, self._run_delay, self._usage_now,
+        self._pipeline = Pipeline(options.interval_ns or 1, self._experiments, self._account, self._usage_now,
                                   self._tally)
         process = self._pipeline.model.new_process(pid, start_ns)
         self._founder = self._experiments.founder(process.image, recorder)
@@ -231,10 +232,12 @@ class Recording:
             recorded.tell("sample", self._usage_now(recorded, now_ns), now_ns, label)
             recorded.tell("sync")
 
-    def _run_delay(self, pid: int, tid: int) -> int | None:
-        """How long a thread has waited for a CPU in its life; the signal engine tells such waits itself."""
-        by_signal = self._engine is not None and self._engine.name == "signal"
-        return None if by_signal else self._accounts.run_delay(pid, tid)
+    def _account(self, pid: int, tid: int) -> Account | None:
+        """The kernel's account of a thread as of now; the signal engine goes by it already."""
+        if self._engine is not None and self._engine.name == "signal":
+            return None
+        account = self._accounts.read(pid, tid)
+        return account and Account(time.monotonic_ns(), *account)
 
     def _read_usage(self, recorded: Recorded) -> proc.ProcessUsage:
         """The counters of an image's process as of now, or as they were last seen."""

@@ -159,12 +159,10 @@ def test_accounts_are_the_kernels_and_their_files_are_few(child: subprocess.Pope
     me = (os.getpid(), threading.get_native_id())
     first = accounts.read(*me)
     exact = tuple(map(int, Path("/proc/thread-self/schedstat").read_text().split()))
-    again, delay_ns = accounts.read(*me), accounts.run_delay(*me)
+    again = accounts.read(*me)
     assert first is not None
     assert again is not None
     assert all(a <= b <= c for a, b, c in zip(first, exact, again, strict=True))
-    assert delay_ns is not None
-    assert delay_ns >= again[1]
     tids = [(child.pid, child.pid), (os.getppid(), os.getppid()), (1, 1), me]
     assert all(accounts.read(*tid) is not None for tid in tids)
     assert len(os.listdir("/proc/self/fd")) <= n_before + 3
