@@ -97,7 +97,7 @@ class PerfEngine:
         """The records stamped up to ``until_ns``; see the module's text."""
         changes: list[Change] = []
         parts: dict[str, list[Any]] = defaultdict(list)
-        for ring in self._rings.rings:
+        for ring in [*self._rings.rings, *(spare for _, spare in self._rings.spares)]:
             tail, head, n_before = self._rings.tail(ring), self._rings.head(ring), len(changes)
             if head != tail:
                 drain = self._drain_fixed if ring.name in _FIXED else self._drain_stacks

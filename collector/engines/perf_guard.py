@@ -2,7 +2,8 @@
 
 A ring that nobody drains yet is full after a thousand switches with stacks, or some 300,000 records of switches. From
 there on every record is lost, and costs the target as much as before. So events rest whose ring is full; and before
-that of switches is, they are counted instead (``target.counting``), from the accounts that are read here.
+that of switches is, they are counted instead (``target.counting``), from the accounts that are read here. Small rings,
+all that an ordinary user gets, are emptied into their spares.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from collector.linux.perf import Ring, Rings
 
 SWITCH_RINGS = "switch", "dying"
 _PERIOD_S = 0.01
-_FULL = 15 / 16
+_FULL, _MOVED_AT = 15 / 16, 1 / 4
+_MANY_BYTES = 1 << 22  # 90,000 records of switches, in less than half a second
 
 RawAccount = tuple[int, int, int, int]  # as of when; and schedstat: ns on CPU, ns waiting for one, turns
 
@@ -43,15 +45,17 @@ class Guard:
 
     def _run(self) -> None:
         while not self._ending.acquire(timeout=_PERIOD_S):
+            for ring, spare in self._rings.spares:
+                if self._is_full(ring, _MOVED_AT):
+                    self._rings.move(ring, spare)
             for ring in [ring for ring in self._awake if self._is_full(ring, _FULL)]:
                 self._rings.rest(ring)
                 self._awake.remove(ring)
                 self.rested.append(ring)
-            if not self.accounts and any(self._is_full(ring, 0.5) for ring in self._rings.rings
-                                         if ring.name == "switch"):
-                for ring in self._rings.rings:
-                    if ring.name in SWITCH_RINGS:
-                        self._rings.rest(ring)
+            switches = [ring for ring in self._rings.rings if ring.name in SWITCH_RINGS]
+            if not self.accounts and any(self._rings.head(ring) > _MANY_BYTES for ring in switches):
+                for ring in switches:
+                    self._rings.rest(ring)
                 self.accounts = accounts_below(self._pid)
         self._ended.release()
 

@@ -6,6 +6,9 @@ any ring is an index. Each ring is a header page (head: the kernel's, tail: ours
     reservation  | hdr | data 0 ........ | hdr | data 1 ........ | ...
     words index  0     base of ring 0          base of ring 1
 
+Where the budget for locked memory made rings small, each has a *spare* behind them all, of the size that it should have
+had and of the same layout, into which what it holds can be moved.
+
 Why one event per CPU: an inherited event with cpu=-1 opens, but cannot be mapped.
 """
 
@@ -55,11 +58,16 @@ class Ring(NamedTuple):
 
 
 class Rings:
-    """Open events and their mapped rings; ``memory`` is the whole reservation."""
+    """Open events and their mapped rings; ``memory`` is the whole reservation.
 
-    def __init__(self, writers: dict[int, list[int]], rings: list[Ring], address: int, length: int) -> None:
+    ``spares`` are pairs of a ring that is too small and what it can be moved to, which no event writes into.
+    """
+
+    def __init__(self, writers: dict[int, list[int]], rings: list[Ring], spares: list[tuple[Ring, Ring]], address: int,
+                 length: int) -> None:
         self._writers = writers  # by the ring's descriptor: those of all events that write into it
         self.rings = rings
+        self.spares = spares
         self.address = address
         self.length = length
         self.memory = libc.memory(address, length)
@@ -76,6 +84,21 @@ class Rings:
     def give_back(self, ring: Ring, tail: int) -> None:
         """Lets the kernel overwrite everything before ``tail``."""
         self._words[(ring.header_offset + abi.RING_TAIL_OFFSET) >> 3] = tail
+
+    def move(self, ring: Ring, spare: Ring) -> bool:
+        """Moves what a ring holds behind what its spare holds; False where that is full."""
+        tail, head, start = self.tail(ring), self.head(ring), self.head(spare)
+        if start + head - tail > spare.data_bytes:
+            return False
+        while tail < head:
+            at = tail % ring.data_bytes
+            n = min(head - tail, ring.data_bytes - at)
+            self.memory[spare.data_offset + start:spare.data_offset + start + n] = self.memory[
+                ring.data_offset + at:ring.data_offset + at + n]
+            tail, start = tail + n, start + n
+        self._words[(spare.header_offset + abi.RING_HEAD_OFFSET) >> 3] = start
+        self.give_back(ring, tail)
+        return True
 
     def enable(self) -> None:
         """Starts all events (those that do not wait for an exec), but not those that begin at rest."""
@@ -158,7 +181,7 @@ def open_rings(tids: Sequence[int], specs: Sequence[EventSpec], may_halve: bool 
                 on_cpu[spec.name] = fd
                 if spec.ring_bytes:
                     leaders.append((spec, cpu, fd))
-        rings, address, length = _map_what_the_budget_allows(leaders, may_halve)
+        rings, spares, address, length = _map_what_the_budget_allows(leaders, may_halve)
         for tid in tids[1:]:
             for spec, cpu, leader in leaders:
                 if spec.everyone:
@@ -170,7 +193,7 @@ def open_rings(tids: Sequence[int], specs: Sequence[EventSpec], may_halve: bool 
         for fd in [fd for writing in writers.values() for fd in writing]:
             os.close(fd)
         raise
-    return Rings(writers, rings, address, length)
+    return Rings(writers, rings, spares, address, length)
 
 
 def _open(spec: EventSpec, tid: int, cpu: int, on_cpu: dict[str, int]) -> int:
@@ -211,8 +234,10 @@ def tracepoint_number(system: str, name: str) -> int | None:
         os.close(root_fd)
 
 
-def _map_what_the_budget_allows(leaders: list[tuple[EventSpec, int, int]],
-                                may_halve: bool) -> tuple[list[Ring], int, int]:
+_Mapped = tuple[list[Ring], list[tuple[Ring, Ring]], int, int]
+
+
+def _map_what_the_budget_allows(leaders: list[tuple[EventSpec, int, int]], may_halve: bool) -> _Mapped:
     smallest = min(spec.ring_bytes for spec, _, _ in leaders)
     shift = 0
     while True:
@@ -224,11 +249,14 @@ def _map_what_the_budget_allows(leaders: list[tuple[EventSpec, int, int]],
                 raise OSError(errno.EPERM, "the budget for locked memory is used up") from None
 
 
-def _map_rings(leaders: list[tuple[EventSpec, int, int]], shift: int) -> tuple[list[Ring], int, int]:
-    """All rings in one reservation, each ``ring_bytes >> shift`` long."""
+def _map_rings(leaders: list[tuple[EventSpec, int, int]], shift: int) -> _Mapped:
+    """All rings in one reservation, each ``ring_bytes >> shift`` long; their spares, if that is too little."""
     length = sum(PAGE + (spec.ring_bytes >> shift) for spec, _, _ in leaders)
+    if shift:
+        length += sum(PAGE + spec.ring_bytes for spec, _, _ in leaders)
     address = libc.mmap(0, length, libc.PROT_NONE, libc.MAP_PRIVATE | libc.MAP_ANONYMOUS | libc.MAP_NORESERVE, -1)
-    rings = []
+    rings: list[Ring] = []
+    spares: list[tuple[Ring, Ring]] = []
     offset = 0
     try:
         for spec, cpu, fd in leaders:
@@ -237,7 +265,14 @@ def _map_rings(leaders: list[tuple[EventSpec, int, int]], shift: int) -> tuple[l
                       libc.MAP_SHARED | libc.MAP_FIXED, fd)
             rings.append(Ring(spec.name, cpu, fd, offset, offset + PAGE, size, spec.at_rest))
             offset += PAGE + size
+        if shift:
+            libc.mmap(address + offset, length - offset, libc.PROT_READ | libc.PROT_WRITE,
+                      libc.MAP_PRIVATE | libc.MAP_ANONYMOUS | libc.MAP_NORESERVE | libc.MAP_FIXED, -1)
+        for ring, (spec, _, _) in zip(rings if shift else (), leaders, strict=False):
+            spare = ring._replace(fd=-1, header_offset=offset, data_offset=offset + PAGE, data_bytes=spec.ring_bytes)
+            spares.append((ring, spare))
+            offset += PAGE + spec.ring_bytes
     except OSError:
         libc.munmap(address, length)
         raise
-    return rings, address, length
+    return rings, spares, address, length
