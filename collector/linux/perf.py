@@ -238,20 +238,25 @@ _Mapped = tuple[list[Ring], list[tuple[Ring, Ring]], int, int]
 
 
 def _map_what_the_budget_allows(leaders: list[tuple[EventSpec, int, int]], may_halve: bool) -> _Mapped:
-    smallest = min(spec.ring_bytes for spec, _, _ in leaders)
+    largest = max(spec.ring_bytes for spec, _, _ in leaders)
     shift = 0
     while True:
         try:
             return _map_rings(leaders, shift)
         except PermissionError:
             shift += 1
-            if not may_halve or smallest >> shift < _SMALLEST_RING:
+            if not may_halve or largest >> shift < _SMALLEST_RING:
                 raise OSError(errno.EPERM, "the budget for locked memory is used up") from None
 
 
+def _small(ring_bytes: int, shift: int) -> int:
+    """A ring's size halved ``shift`` times, but not below the smallest that is of use."""
+    return max(ring_bytes >> shift, min(ring_bytes, _SMALLEST_RING))
+
+
 def _map_rings(leaders: list[tuple[EventSpec, int, int]], shift: int) -> _Mapped:
-    """All rings in one reservation, each ``ring_bytes >> shift`` long; their spares, if that is too little."""
-    length = sum(PAGE + (spec.ring_bytes >> shift) for spec, _, _ in leaders)
+    """All rings in one reservation, each ``_small(ring_bytes, shift)`` long; their spares, if that is too little."""
+    length = sum(PAGE + _small(spec.ring_bytes, shift) for spec, _, _ in leaders)
     if shift:
         length += sum(PAGE + spec.ring_bytes for spec, _, _ in leaders)
     address = libc.mmap(0, length, libc.PROT_NONE, libc.MAP_PRIVATE | libc.MAP_ANONYMOUS | libc.MAP_NORESERVE, -1)
@@ -260,7 +265,7 @@ def _map_rings(leaders: list[tuple[EventSpec, int, int]], shift: int) -> _Mapped
     offset = 0
     try:
         for spec, cpu, fd in leaders:
-            size = spec.ring_bytes >> shift
+            size = _small(spec.ring_bytes, shift)
             libc.mmap(address + offset, PAGE + size, libc.PROT_READ | libc.PROT_WRITE,
                       libc.MAP_SHARED | libc.MAP_FIXED, fd)
             rings.append(Ring(spec.name, cpu, fd, offset, offset + PAGE, size, spec.at_rest))
