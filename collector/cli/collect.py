@@ -19,7 +19,7 @@ from collector.clock import (
     format_ms,
     parse_interval,
 )
-from collector.errors import UsageError
+from collector.errors import EngineRefused, UsageError
 from collector.experiment.names import shown
 from collector.session.control import parse_signal, parse_window
 from collector.session.options import ARCHIVE_CHOICES, ENGINES, MAX_COMMENTS, Options
@@ -108,9 +108,12 @@ def parse(argv: list[str]) -> Options | None:
             print(USAGE, end="")
             return None
         if option == "--check":
-            from collector.session.check import table
+            from collector.session.check import probe, table
 
-            print("\n".join(table()))
+            found = probe()
+            print("\n".join(table(found)))
+            if not found.engine:
+                raise EngineRefused("this user can record nothing here but overview samples (-p off)")
             return None
         if option in ("-V", "--version"):
             print(f"collect {__version__}")

@@ -49,6 +49,12 @@ def stat(pid: int) -> bytes:
     return _read(f"/proc/{pid}/stat")
 
 
+def status(pid: int) -> dict[bytes, bytes]:
+    """The fields of /proc/PID/status by name, without the blanks around them."""
+    lines = (line.partition(b":") for line in _read(f"/proc/{pid}/status").splitlines())
+    return {name: value.strip() for name, _, value in lines}
+
+
 def kernel_flags(pid: int) -> int:
     """The kernel's flags of a process (PF_*)."""
     return int(stat(pid).rpartition(b")")[2].split()[6])

@@ -1,4 +1,4 @@
-"""When to record and when not: -t, -y, -l, -L; what collect --check says."""
+"""When to record and when not: -t, -y, -l, -L."""
 
 from __future__ import annotations
 
@@ -158,12 +158,3 @@ def test_errors_are_one_line(arguments: tuple[str, str], collect: Run, tmp_path:
     result = collect(*arguments, "-o", tmp_path / "x.er", "/bin/true")
     assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
     assert not (tmp_path / "x.er").exists()
-
-
-def test_check_tells_what_is_had(collect: Run) -> None:
-    result = collect("--check")
-    assert (result.returncode, result.stderr) == (0, "")
-    lines = result.stdout.splitlines()
-    assert lines[0].startswith("yes  perf events")
-    assert lines[-1] == "engine auto takes perf"
-    assert all(line[:5] in ("yes  ", "no   ") for line in lines[:-1])
