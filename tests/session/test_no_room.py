@@ -37,17 +37,33 @@ def fill(disk: Path, left_kib: int = 0) -> None:
             filler.truncate(filler.tell() - left_kib * KIB)
 
 
-def record(program: Path, *options: object, after_s: float = 0.7, meanwhile: Callable[[], object] = lambda: None,
-           then_s: float = 1.0, **more: Any) -> str:
-    """Records ``enduring``; what collect said. The program ends well, whatever happens."""
-    command = [COLLECT, "-p", "0.5", *map(str, options), str(program)]
+def until(happened: Callable[[], bool]) -> None:
+    """Waits for something that takes the longer, the busier the machine is."""
+    deadline = time.monotonic() + 20
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def begun(path: Path) -> bool:
+    """Whether there are packets in an experiment, which come with the first drain."""
+    return (path / "profile").exists()
+
+
+def told(path: Path) -> bool:
+    """Whether an experiment's log says that something went wrong."""
+    return b'kind="cerror"' in (path / "log.xml").read_bytes()
+
+
+def record(program: Path, engine: str, path: Path, steps: Callable[[], object], **more: Any) -> str:
+    """Records ``enduring`` while ``steps`` are done; what collect said. The program ends well, whatever happens."""
+    command = [COLLECT, "-p", "0.5", "--engine", engine, "-o", str(path), str(program)]
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     with subprocess.Popen(command, text=True, **pipes, **more) as process:
         assert process.stdout is not None
         assert process.stdout.readline()
-        time.sleep(after_s)
-        meanwhile()
-        time.sleep(then_s)
+        until(lambda: begun(path))
+        steps()
         out, said = process.communicate(timeout=30)
     assert process.returncode == STATUS
     assert json.loads(out)["broken"] == 0
@@ -66,7 +82,7 @@ def cut_short(path: Path, gprofng: Run, why: str) -> Experiment:
     assert experiment.log.complete
     assert experiment.problems == []
     packets = experiment.packets()
-    assert 300 < len(packets) < 3500
+    assert len(packets) > 100
     assert (experiment.stacks.index(packets["FRINFO"]) >= 0).all()
     functions = gprofng("-functions", experiment=path).functions
     assert functions["work"][0] > 0.8 * functions["<Total>"][0] > 0
@@ -78,12 +94,11 @@ def cut_short(path: Path, gprofng: Run, why: str) -> Experiment:
 def test_a_disk_that_becomes_full(engine: str, small_disk: Run, workload: Run, gprofng: Run) -> None:
     disk = small_disk(2048)
     fill(disk, 160)
-    said = record(workload("enduring"), "--engine", engine, "-o", disk / "x.er")
+    path = disk / "x.er"
+    said = record(workload("enduring"), engine, path, lambda: until(lambda: told(path)))
     one_line(said, "the disk is full; free some space")
-    dropped = re.search(r"; (\d+) packets were dropped", said)
-    assert dropped is not None
-    assert int(dropped[1]) > 100
-    cut_short(disk / "x.er", gprofng, "the disk is full")
+    assert re.search(r"; \d+ packets were dropped", said)
+    cut_short(path, gprofng, "the disk is full")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
@@ -110,13 +125,13 @@ def test_descendants_that_find_no_room_are_told(engine: str, small_disk: Run, gp
                "read go; for i in 1 2 3 4 5; do /bin/true; done; exit 7"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
     with subprocess.Popen([*map(str, command)], text=True, **pipes) as process:
-        time.sleep(0.9)
+        until(lambda: begun(disk / "x.er"))
         fill(disk)
         _, said = process.communicate("go\n", timeout=30)
     assert process.returncode == 7
-    told = re.search(r"(\d+) of (\d+) descendants are not recorded to their end \([^)]*the disk is full", said)
-    assert told is not None, said
-    n_missing, n_made = int(told[1]), int(told[2])
+    short = re.search(r"(\d+) of (\d+) descendants are not recorded to their end \([^)]*the disk is full", said)
+    assert short is not None, said
+    n_missing, n_made = int(short[1]), int(short[2])
     assert n_made == 10  # each forked, then another program
     assert len(open_experiment(disk / "x.er").children) >= n_made - n_missing
     assert "descendants are not recorded" in gprofng("-header", experiment=disk / "x.er").text
@@ -126,7 +141,7 @@ def test_descendants_that_find_no_room_are_told(engine: str, small_disk: Run, gp
 def test_archives_that_find_no_room_are_told(engine: str, small_disk: Run, workload: Run, gprofng: Run) -> None:
     disk = small_disk(2048)
     fill(disk, 600)
-    said = record(workload("enduring"), "--engine", engine, "-o", disk / "x.er", after_s=0.2, then_s=0)
+    said = record(workload("enduring"), engine, disk / "x.er", lambda: None)
     first, second = said.splitlines()
     assert re.fullmatch(r"collect: cannot archive into .*: No space left on device; free some space .*", first)
     assert f"collect: {disk}/x.er: " in second
@@ -139,15 +154,16 @@ def test_a_limit_for_the_size_of_files(engine: str, workload: Run, tmp_path: Pat
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (64 * KIB, 64 * KIB))
 
-    said = record(workload("enduring"), "--engine", engine, "-o", tmp_path / "x.er", preexec_fn=limit)
+    path = tmp_path / "x.er"
+    said = record(workload("enduring"), engine, path, lambda: until(lambda: told(path)), preexec_fn=limit)
     one_line(said, "the file size limit is reached; raise it (ulimit -f)")
-    cut_short(tmp_path / "x.er", gprofng, "file size limit")
+    cut_short(path, gprofng, "file size limit")
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_experiment_that_is_deleted(engine: str, workload: Run, tmp_path: Path) -> None:
     path = tmp_path / "x.er"
-    said = record(workload("enduring"), "--engine", engine, "-o", path, meanwhile=lambda: shutil.rmtree(path))
+    said = record(workload("enduring"), engine, path, lambda: shutil.rmtree(path))
     one_line(said, "deleted")
     assert os.listdir(tmp_path) == []
 
@@ -155,10 +171,10 @@ def test_an_experiment_that_is_deleted(engine: str, workload: Run, tmp_path: Pat
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_experiment_that_is_moved(engine: str, workload: Run, tmp_path: Path, gprofng: Run) -> None:
     path, moved = tmp_path / "x.er", tmp_path / "moved.er"
-    said = record(workload("enduring"), "--engine", engine, "-o", path, meanwhile=lambda: path.rename(moved))
+    said = record(workload("enduring"), engine, path, lambda: path.rename(moved))
     assert all(line.startswith("collect: ") for line in said.splitlines())
     assert os.listdir(tmp_path) == ["moved.er"]
     experiment = open_experiment(moved)
     assert experiment.log.complete
-    assert len(experiment.packets()) > 1000
+    assert len(experiment.packets()) > 100
     assert "work" in gprofng("-functions", experiment=moved).functions
