@@ -22,7 +22,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -83,7 +83,7 @@ class Tracer:
         self._reported_ns = 0  # when that happened which is reported now, about
         self._asked: set[Tracee] = set()
         self._behind = False  # rows wait for room: no looks until there is some
-        self._n_lost = {"clock": 0, "stack": 0}
+        self._n_lost: Counter[str] = Counter()  # by source, until it is told
 
     # -- attaching
 
@@ -142,6 +142,7 @@ class Tracer:
                 begun()
             if self._channel.command == STOP and not settled:
                 self._settle_all()
+                self._walk.end()
                 settled = True
                 stopped()
             visit_ns = self._walk.due_ns()
@@ -206,6 +207,8 @@ class Tracer:
 
     def _publish(self) -> None:
         now_ns = time.monotonic_ns()
+        for source in [source for source, n in self._n_lost.items() if n]:
+            self._change("RecordsLost", now_ns, self._n_lost.pop(source), source)
         horizon_ns = min([now_ns, *(threads[0].looked_ns for threads in (self._active, self._idle) if threads)])
         self._behind = not self._channel.publish(self._pending, self._stack_head, horizon_ns)
         if self._behind or self._channel.is_half_full():
@@ -251,8 +254,8 @@ class Tracer:
             if is_here or thread.cpu_ns - thread.sampled_ns > _PATIENCE * self._interval_ns:
                 self._ask(thread, raw, raw_ns, is_here)
             return
-        if stat.state == b"t" or (place.call < 0 and stat.state not in b"SD"):
-            return  # it has stopped and waits for us, or runs on just now
+        if stat.state not in (b"S", b"D"):  # it has stopped and waits for us, or runs on just now
+            return
         if raw != thread.raw:
             thread.calm = 0
             self._walk.note(thread, stat.cpu)

@@ -75,6 +75,10 @@ class Walk:
         stay_ns = self._interval_ns // (len(order) + 1)
         self._visits.extend(Visit(cpu, due_ns + (i + 1) * stay_ns, noted[cpu]) for i, cpu in enumerate(order))
 
+    def end(self) -> None:
+        """No more visits."""
+        self._visits.clear()
+
     def due_ns(self) -> int | None:
         """When the next visit is to begin; None where a round comes first."""
         return self._visits[0].due_ns if self._visits else None

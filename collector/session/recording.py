@@ -78,6 +78,7 @@ class Recording:
         self._mode = (SwitchMode(self._engine, self._pipeline, self._accounts)
                       if isinstance(self._engine, PerfEngine) else None)
         self._recorder = recorder
+        recorder.comment(f"engine {self.engine_text}")
         period_ns = options.sample_period_s * NS_PER_S
         self.status: int | None = None  # the target's wait status, once it has ended
         self._control = control

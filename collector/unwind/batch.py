@@ -503,11 +503,15 @@ class _Wave:
         for i in np.flatnonzero(needed & (self.regs[_FP] == _UNKNOWN)).tolist():
             self.tables.counters.frame_chain_searches += 1
             judge = _Judge(self.code, self.space_key[i])
-            found = frame_pointer.search(self.memory, i, int(self.regs[_SP, i]), int(self.pc[i]), judge)
-            if found is not None:
-                self.regs[_FP, i] = found.fp
-                proof = Proof.PROVEN if found.is_proven else Proof.UNPROVEN
-                self.book.proof[self.who[i]] = max(self.book.proof[self.who[i]], proof)
+            sp, pc = int(self.regs[_SP, i]), int(self.pc[i])
+            found = frame_pointer.search(self.memory, i, sp, pc, judge)
+            is_bare = self.exact[i] and self.view.odd[number[i]] & ODD_FALLBACK
+            if found is None or (is_bare and not found.is_proven
+                                 and frame_pointer.returns_at_sp(self.memory, i, sp, pc, judge)):
+                continue  # code of which nothing is known, at its first instruction as it seems
+            self.regs[_FP, i] = found.fp
+            proof = Proof.PROVEN if found.is_proven else Proof.UNPROVEN
+            self.book.proof[self.who[i]] = max(self.book.proof[self.who[i]], proof)
 
 
 @dataclass

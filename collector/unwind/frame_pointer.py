@@ -122,6 +122,12 @@ def search(memory: Memory, sample: int, sp: int, pc: int, judge: Judge) -> Found
     return Found(sp + best * memory.word_size, best_rank[1] and best_rank[2] > 0) if best >= 0 else None
 
 
+def returns_at_sp(memory: Memory, sample: int, sp: int, pc: int, judge: Judge) -> bool:
+    """Whether the word at the stack pointer follows a call that may have led to the pc."""
+    words = memory.column(sample, sp, 1)
+    return bool(len(words) and judge.grade(words)[0] == AFTER_CALL and judge.call_between(int(words[0]), pc))
+
+
 def _follow(words: U64, sp: int, pc: int, k: int, size: int, judge: Judge) -> tuple[bool, bool, int] | None:
     """(whether the first call leads here for certain, whether the chain ends well, certain calls); None: no link."""
     first, certain = False, 0

@@ -25,7 +25,7 @@ import pytest
 from collector.experiment.reader import Experiment, open_experiment
 from collector.experiment.records import STATES
 
-INTERVAL_S = 10.007e-3  # of -p on
+INTERVALS_S = {"on": 10.007e-3, "hi": 0.997e-3}
 FIRST_WAITING_STATE = 3
 LOOK_EVERY_S = 0.004
 COLLECT = str(Path(sys.executable).parent / "collect")
@@ -137,6 +137,7 @@ class Recorded:
     truth: dict[str, Any]
     said: str
     observed: dict[int, Seen]
+    interval_s: float
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -152,7 +153,7 @@ class Recorded:
         """Seconds in each state, of one thread or of all."""
         mine = self.packets(tid)
         ticks = np.bincount(mine["MSTATE"], mine["NTICK"], len(STATES))
-        return {name: float(n) * INTERVAL_S for name, n in zip(STATES, ticks, strict=True)}
+        return {name: float(n) * self.interval_s for name, n in zip(STATES, ticks, strict=True)}
 
     def unrooted_share(self) -> float:
         """Of the ticks in waiting states, the part whose stack does not reach the root."""
@@ -166,7 +167,7 @@ class Recorded:
         """Every thread's states add up to its life, and its CPU states to the kernel's account of it."""
         for tid, seen in self.observed.items():
             states = self.states_s(tid)
-            slack = INTERVAL_S + 0.001 * seen.life_s[1]
+            slack = self.interval_s + 0.001 * seen.life_s[1]
             cpu_s = states["user"] + states["system"] + states["trap"]
             assert within(sum(states.values()), seen.life_s, slack), f"{tid}: {states}, lived {seen.life_s}"
             assert within(cpu_s, seen.cpu_s, slack), f"{tid}: {states}, ran {seen.cpu_s}"
@@ -213,18 +214,13 @@ def small_disk(root: None, need: Callable[[str, str], str], tmp_path: Path) -> I
         subprocess.run([umount, path], check=True)
 
 
-@pytest.fixture
-def recorded(tmp_path: Path, perf_allowed: None) -> Callable[..., Recorded]:
-    """``recorded(program, "mutex", 7, 31)``: the program under ``collect -p on``, observed, its accounts checked.
-
-    ``meanwhile(pid)`` is called while the program runs; ``observed=False`` where looking would cost too much.
-    """
+def _recorder(directory: Path, *options: str) -> Callable[..., Recorded]:
     count = iter(range(1000))
 
-    def run(program: Path | str, *arguments: object, meanwhile: Callable[[int], object] | None = None,
-            observed: bool = True) -> Recorded:
-        path = tmp_path / f"run.{next(count)}.er"
-        command = [COLLECT, "-p", "on", "-o", str(path), str(program), *map(str, arguments)]
+    def run(program: Path | str, *arguments: object, interval: str = "on",
+            meanwhile: Callable[[int], object] | None = None, observed: bool = True) -> Recorded:
+        path = directory / f"run.{next(count)}.er"
+        command = [COLLECT, *options, "-p", interval, "-o", str(path), str(program), *map(str, arguments)]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             observer = Observer(process.pid)
             if observed:
@@ -235,8 +231,25 @@ def recorded(tmp_path: Path, perf_allowed: None) -> Callable[..., Recorded]:
             if observed:
                 observer.join()
         assert process.returncode == 0, err
-        run = Recorded(path, json.loads(out) if out.startswith("{") else {}, err, observer.threads)
+        truth = json.loads(out) if out.startswith("{") else {}
+        run = Recorded(path, truth, err, observer.threads, INTERVALS_S[interval])
         run.check_accounts()
         return run
 
     return run
+
+
+@pytest.fixture
+def recorded(tmp_path: Path, perf_allowed: None) -> Callable[..., Recorded]:
+    """``recorded(program, "mutex", 7, 31)``: the program under ``collect -p on``, observed, its accounts checked.
+
+    ``interval="hi"`` for -p hi; ``meanwhile(pid)`` is called while the program runs; ``observed=False`` where looking
+    would cost too much.
+    """
+    return _recorder(tmp_path)
+
+
+@pytest.fixture
+def recorded_by_signals(tmp_path: Path) -> Callable[..., Recorded]:
+    """The same with the signal engine."""
+    return _recorder(tmp_path, "--engine", "signal")

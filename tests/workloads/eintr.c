@@ -1,8 +1,8 @@
-/* eintr SECONDS: counts what a stop or a signal from outside would leave in a program: EINTR and short writes.
+/* eintr SECONDS [PARTS]: counts what a stop or a signal from outside would leave in a program: EINTR and short writes.
  *
  * Each of five threads waits in a loop in a call that the kernel does not restart after a stop (signal(7)), with a
- * timeout of some milliseconds: epoll_wait, semtimedop, recv on a socket with a timeout, sigtimedwait; semop is woken
- * by main every few milliseconds. Undisturbed, every count of EINTR is 0.
+ * timeout of some milliseconds: epoll_pwait2, semtimedop, recv on a socket with a timeout, sigtimedwait; semop is woken
+ * by main every few milliseconds. All of these times are divided by PARTS. Undisturbed, every count of EINTR is 0.
  */
 #include "truth.h"
 #include <sys/epoll.h>
@@ -12,6 +12,7 @@
 
 static volatile int stop_now;
 static int semaphore;
+static long n_parts = 1;
 
 typedef struct {
     const char *name;
@@ -21,8 +22,9 @@ typedef struct {
 
 static int wait_epoll(int64_t *fd) {
     struct epoll_event event;
+    struct timespec timeout = {.tv_nsec = 7 * NS_PER_MS / n_parts};
     if (*fd == 0) *fd = epoll_create1(EPOLL_CLOEXEC);
-    return epoll_wait((int)*fd, &event, 1, 7);
+    return epoll_pwait2((int)*fd, &event, 1, &timeout, NULL);
 }
 
 static int wait_semop(int64_t *unused) {
@@ -33,7 +35,7 @@ static int wait_semop(int64_t *unused) {
 
 static int wait_semtimedop(int64_t *unused) {
     struct sembuf take = {.sem_num = 1, .sem_op = -1};
-    struct timespec timeout = {.tv_nsec = 11 * NS_PER_MS};
+    struct timespec timeout = {.tv_nsec = 11 * NS_PER_MS / n_parts};
     (void)unused;
     return semtimedop(semaphore, &take, 1, &timeout);
 }
@@ -42,7 +44,7 @@ static int wait_recv(int64_t *fd) {
     char byte;
     if (*fd == 0) {
         int pair[2];
-        struct timeval timeout = {.tv_usec = 13000};
+        struct timeval timeout = {.tv_usec = 13000 / n_parts};
         check(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair), "socketpair");
         check(setsockopt(pair[0], SOL_SOCKET, SO_RCVTIMEO, &timeout, sizeof timeout), "SO_RCVTIMEO");
         *fd = pair[0];
@@ -52,7 +54,7 @@ static int wait_recv(int64_t *fd) {
 
 static int wait_signal(int64_t *unused) {
     sigset_t none_sent;
-    struct timespec timeout = {.tv_nsec = 17 * NS_PER_MS};
+    struct timespec timeout = {.tv_nsec = 17 * NS_PER_MS / n_parts};
     (void)unused;
     sigemptyset(&none_sent);
     sigaddset(&none_sent, SIGUSR2);
@@ -81,6 +83,7 @@ FRAME void *thread_main(void *argument) {
 int main(int argc, char **argv) {
     pthread_t threads[N_WAITERS];
     int64_t until_ns = wall_ns() + seconds_to_ns(argc > 1 ? argv[1] : "1");
+    if (argc > 2) n_parts = atol(argv[2]);
     struct sembuf give = {.sem_num = 0, .sem_op = 1};
     semaphore = semget(IPC_PRIVATE, 2, 0600);
     check(semaphore < 0, "semget");
@@ -88,7 +91,7 @@ int main(int argc, char **argv) {
         check(pthread_create(&threads[i], NULL, thread_main, &waiters[i]), "pthread_create");
     }
     while (wall_ns() < until_ns) {
-        sleep_ns(5 * NS_PER_MS);
+        sleep_ns(5 * NS_PER_MS / n_parts);
         semop(semaphore, &give, 1);
     }
     stop_now = 1;

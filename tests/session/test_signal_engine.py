@@ -1,0 +1,277 @@
+"""Ground truth for the signal engine: whose time it is, in which state, and on which stack.
+
+Bounds are wider than perf's: 3 %, or where a time is short an interval and a look, which come once per interval.
+"""
+
+from __future__ import annotations
+
+import bisect
+import errno
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+COLLECT = str(Path(sys.executable).parent / "collect")
+NOBODY = 65534
+SUMMARY = r"collect: \S+: [\d.]+ s, [\d.]+ s CPU, \d+ threads, (\d+ descendants, )?\d+ samples, nothing lost"
+LAST_CPU_STATE = 2
+RARE = ("trap", "textpfault", "datapfault", "kernelpfault", "lock", "sleep", "stop")
+
+BUILDS = {
+    "-O2": ("-O2", "-fomit-frame-pointer"),
+    "-O0": ("-O0",),
+    "static": ("-O2", "-static"),
+    "stripped": ("-O2", "-s"),
+    "32-bit": ("-O2", "-m32"),
+}
+
+Run = Callable[..., Any]
+
+
+def tolerance(known_s: float, interval_s: float) -> float:
+    """3 %, or an interval and a look."""
+    return max(0.03 * known_s, 2 * interval_s)
+
+
+def used_s(truth: dict[str, Any]) -> float:
+    """CPU time of a program by getrusage."""
+    return float(truth["user_s"] + truth["system_s"])
+
+
+def cpu_shares(run: Any) -> Any:
+    """Shares (3,) of user, system and trap in the CPU time."""
+    packets = run.packets()
+    ticks = np.bincount(packets["MSTATE"], packets["NTICK"], 10)[:LAST_CPU_STATE + 1]
+    return ticks / ticks.sum()
+
+
+# --- CPU time --------------------------------------------------------------------------------------
+
+
+def leaf_shares(truth: dict[str, Any]) -> dict[str, float]:
+    """The leaves' shares of the time of split's threads, as these measured them."""
+    total = sum(thread["cpu_s"] for thread in truth["threads"])
+    return {leaf: sum(thread[leaf] for thread in truth["threads"]) / total
+            for leaf in ("leaf_one", "leaf_three", "leaf_seven")}
+
+
+def is_split(functions: dict[str, tuple[float, ...]], truth: dict[str, Any], total: float) -> None:
+    """Whether the leaves have their shares: alone, and with the calls that they make to ask their clock."""
+    for leaf, share in leaf_shares(truth).items():
+        assert functions[leaf][0] / total == pytest.approx(share, abs=0.03), leaf
+        assert functions[leaf][1] / total == pytest.approx(share, abs=0.03), leaf
+
+
+def by_address(listing: Any, program: Path) -> dict[str, tuple[float, ...]]:
+    """A listing of a stripped program's instructions, by the functions of its unstripped twin."""
+    names = subprocess.run(["nm", program], capture_output=True, text=True, check=True).stdout
+    symbols = sorted((int(at, 16), name) for at, name in re.findall(r"^(\w+) [tT] (\w+)$", names, re.MULTILINE))
+    spent: dict[str, tuple[float, ...]] = {}
+    for row, values in listing.rows:
+        place = re.fullmatch(r"<static>@0x(\w+) \(<split.*>\) --  no functions found \+ 0x(\w+)", row)
+        if place:
+            name = symbols[bisect.bisect_right(symbols, (int(place[1], 16) + int(place[2], 16), "~")) - 1][1]
+            spent[name] = tuple(a + b for a, b in zip(spent.get(name, (0.0, 0.0)), values, strict=True))
+    return spent
+
+
+@pytest.mark.parametrize(("build", "interval", "seconds"), [
+    ("-O2", "on", 5.3), ("-O0", "hi", 1.7), ("static", "hi", 1.7), ("stripped", "hi", 1.7), ("32-bit", "hi", 1.7)])
+def test_the_split_is_that_of_the_program(build: str, interval: str, seconds: float, workload: Run,
+                                          recorded_by_signals: Run, gprofng: Run) -> None:
+    run = recorded_by_signals(workload("split", *BUILDS[build]), seconds, interval=interval)
+    assert re.fullmatch(SUMMARY + "\n", run.said), run.said
+    functions = gprofng("-functions", experiment=run.path).functions
+    total = functions["<Total>"][0]
+    assert total == pytest.approx(used_s(run.truth), rel=0.03)
+    if build == "stripped":
+        functions = by_address(gprofng("-pcs", experiment=run.path), workload("split", "-O2"))
+    is_split(functions, run.truth, total)
+    for thread in run.truth["threads"]:
+        states = run.states_s(thread["tid"])
+        cpu_s = states["user"] + states["system"] + states["trap"]
+        assert cpu_s == pytest.approx(thread["cpu_s"], abs=tolerance(thread["cpu_s"], run.interval_s))
+
+
+@pytest.mark.parametrize("percent", [17, 61])
+def test_user_and_system_time_are_told_apart(percent: int, workload: Run, recorded_by_signals: Run,
+                                             gprofng: Run) -> None:
+    run = recorded_by_signals(workload("usersys"), 1.3, percent, interval="hi")
+    truth = run.truth["in_user"] / (run.truth["in_user"] + run.truth["in_system"])
+    assert list(cpu_shares(run)) == pytest.approx([truth, 1 - truth, 0], abs=0.03)
+    functions = gprofng("-metrics", "e.user:e.system:name", "-functions", experiment=run.path).functions
+    for name, column, known_s in (("in_user", 0, run.truth["in_user"]), ("read", 1, run.truth["in_system"])):
+        assert functions[name][column] == pytest.approx(known_s, abs=0.03 * used_s(run.truth)), name
+
+
+@pytest.mark.parametrize(("interval", "points"), [("on", 0.1), ("hi", 0.03)])  # of some 150 samples 1.8 is the norm
+def test_calls_that_are_short_and_frequent_have_their_own_time(interval: str, points: float, workload: Run,
+                                                               recorded_by_signals: Run, gprofng: Run) -> None:
+    run = recorded_by_signals(workload("calls"), 3.1, interval=interval)
+    functions = gprofng("-functions", experiment=run.path).functions
+    pairs_s, alone_s = run.truth["pairs"], run.truth["alone"]
+    assert run.truth["calls"] / pairs_s > 100_000
+    assert functions["in_call"][1] / functions["pairs"][1] == pytest.approx(1 - alone_s / pairs_s, abs=points)
+    assert functions["pairs"][1] == pytest.approx(pairs_s, abs=tolerance(pairs_s, run.interval_s))
+    assert cpu_shares(run)[1] == pytest.approx((pairs_s - alone_s) / used_s(run.truth), abs=points)
+
+
+# --- as an ordinary user, where perf is refused -----------------------------------------------------
+
+
+@pytest.fixture
+def public_directory() -> Iterator[Path]:
+    """A directory that anybody may enter and write to; pytest's own are private."""
+    with tempfile.TemporaryDirectory(prefix="collect-test-") as name:
+        Path(name).chmod(0o777)
+        yield Path(name)
+
+
+@pytest.fixture
+def refused(public_directory: Path, workload: Run) -> Callable[..., subprocess.CompletedProcess[str]]:
+    """``refused(errno, "split", 3)``: what collect did, by an ordinary user without any option, to a workload where
+    perf_event_open fails like that."""
+    become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.geteuid() == 0 else []
+    if subprocess.run([*become, sys.executable, "-c", "import numpy"], capture_output=True, check=False).returncode:
+        if os.environ.get("CI"):
+            pytest.fail("under CI nothing is skipped: this Python is private", pytrace=False)
+        pytest.skip("this Python is private")
+
+    def run(code: int, program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+        for name in ("noperf", program):
+            shutil.copy(workload(name), public_directory / name)
+        command = ["./noperf", str(code), *become, COLLECT, f"./{program}", *map(str, arguments)]
+        return subprocess.run(command, cwd=public_directory, capture_output=True, text=True, timeout=60, check=False)
+
+    return run
+
+
+def test_an_ordinary_user_without_perf_needs_no_option(refused: Run, public_directory: Path, gprofng: Run) -> None:
+    result = refused(errno.EPERM, "split", 5.3)
+    assert result.returncode == 0
+    engine, summary = result.stderr.splitlines()
+    assert re.fullmatch(r"collect: engine signal: the kernel refuses perf events .+", engine)
+    assert re.fullmatch(SUMMARY, summary)
+    path = public_directory / "test.1.er"
+    functions = gprofng("-functions", experiment=path).functions
+    truth = json.loads(result.stdout)
+    total = functions["<Total>"][0]
+    assert total == pytest.approx(used_s(truth), rel=0.03)
+    is_split(functions, truth, total)
+    assert engine.removeprefix("collect: engine signal: ") in gprofng("-header", experiment=path).text
+    owner = NOBODY if os.geteuid() == 0 else os.geteuid()
+    assert {entry.stat().st_uid for entry in [path, *path.rglob("*")]} == {owner}
+
+
+@pytest.mark.parametrize("code", [errno.EACCES, errno.ENOSYS])
+def test_however_perf_is_refused(refused: Run, public_directory: Path, code: int) -> None:
+    result = refused(code, "states", "mutex", 3, 31)
+    assert result.returncode == 0
+    assert result.stderr.startswith("collect: engine signal: ")
+    assert re.fullmatch(SUMMARY, result.stderr.splitlines()[1])
+
+
+# --- waiting ----------------------------------------------------------------------------------------
+
+TURNS, TURN_MS = 11, 53
+STATE_OF = {
+    "mutex": "lock", "condvar": "lock", "futex": "lock",
+    "nanosleep": "sleep", "poll": "sleep", "epoll": "sleep", "pipe": "sleep",
+    "data": "datapfault", "text": "textpfault", "kernel": "kernelpfault",
+}
+BY_USERFAULTFD = {"data", "text", "kernel"}
+
+
+@pytest.mark.parametrize("scenario", STATE_OF)
+def test_waiting_is_as_long_as_it_was(scenario: str, request: pytest.FixtureRequest, workload: Run,
+                                      recorded_by_signals: Run, gprofng: Run) -> None:
+    if scenario in BY_USERFAULTFD:
+        request.getfixturevalue("userfaultfd_allowed")
+    run, state = recorded_by_signals(workload("states"), scenario, TURNS, TURN_MS), STATE_OF[scenario]
+    assert re.fullmatch(SUMMARY + "\n", run.said), run.said
+    (thread,) = run.truth["threads"]
+    off_cpu_s = thread["wall_s"] - thread["cpu_s"]
+    states, delay_s = run.states_s(thread["tid"]), run.observed[thread["tid"]].delay_s
+    # Off CPU it waits for what it waits for, and then for a CPU: the kernel says how long in its whole life.
+    slack_s = tolerance(off_cpu_s, run.interval_s)
+    assert off_cpu_s - delay_s[1] - slack_s <= states[state] <= off_cpu_s + slack_s, states
+    others = {name: states[name] for name in RARE if name != state}
+    assert max(others.values()) <= 2 * run.interval_s * 1.001, others
+    shown = gprofng("-metrics", f"i.{state}:name", "-functions", experiment=run.path).functions
+    caller = f"wait_in_{scenario}"
+    assert shown[caller][0] == pytest.approx(states[state], abs=2 * run.interval_s + 0.0005)
+
+
+def test_five_spinners_on_one_cpu_wait_four_fifths(workload: Run, recorded_by_signals: Run, gprofng: Run) -> None:
+    run = recorded_by_signals(workload("states"), "spin", 5, 307)
+    assert re.fullmatch(SUMMARY + "\n", run.said), run.said
+    known_s = 0.0
+    for thread in run.truth["threads"]:
+        states, waited_s = run.states_s(thread["tid"]), thread["wall_s"] - thread["cpu_s"]
+        assert states["wait"] == pytest.approx(waited_s, abs=tolerance(waited_s, run.interval_s)), states
+        known_s += waited_s
+    assert known_s / sum(thread["wall_s"] for thread in run.truth["threads"]) > 0.78
+    shown = gprofng("-metrics", "i.wait:name", "-functions", experiment=run.path).functions
+    assert shown["wait_in_spin"][0] > 0.9 * known_s
+
+
+def test_stopped_time_is_from_sigstop_to_sigcont(workload: Run, recorded_by_signals: Run, gprofng: Run) -> None:
+    run = recorded_by_signals(workload("states"), "stop", 7, 61)
+    (thread,) = run.truth["threads"]
+    states, known_s = run.states_s(thread["tid"]), run.truth["stopped_s"]
+    slack_s = tolerance(known_s, run.interval_s)
+    assert known_s - states["wait"] - slack_s <= states["stop"] <= known_s + slack_s, states
+    assert states["sleep"] <= 2 * run.interval_s * 1.001
+    shown = gprofng("-metrics", "i.stop:name", "-functions", experiment=run.path).functions
+    assert shown["wait_in_stop"][0] == pytest.approx(states["stop"], abs=0.0005)
+
+
+def test_time_in_traps_is_trap_time(workload: Run, recorded_by_signals: Run) -> None:
+    run = recorded_by_signals(workload("states"), "trap", 3, 101)
+    (thread,) = run.truth["threads"]
+    states = run.states_s(thread["tid"])
+    cpu_s = states["user"] + states["system"] + states["trap"]
+    assert cpu_s == pytest.approx(thread["cpu_s"], abs=tolerance(thread["cpu_s"], run.interval_s))
+    assert states["trap"] > 0.6 * cpu_s  # the kernel's own split is by its tick
+
+
+# --- stacks of waiting threads ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("build", BUILDS)
+def test_stacks_of_waiting_threads_reach_the_root(build: str, workload: Run, recorded_by_signals: Run,
+                                                  gprofng: Run) -> None:
+    program = workload("states", *BUILDS[build])
+    for scenario in ("condvar", "nanosleep", "spin", "stop"):
+        run = recorded_by_signals(program, scenario, 5, 47)
+        assert run.unrooted_share() <= 0.01, scenario
+        functions = gprofng("-metrics", "i.total:name", "-functions", experiment=run.path).functions
+        broken_s = sum(functions.get(mark, (0.0,))[0] for mark in ("<Truncated-stack>", "<Stack-unwind-failed>"))
+        assert broken_s <= 0.01 * functions["<Total>"][0], scenario
+        if build != "stripped":
+            assert functions[f"wait_in_{scenario}"][0] > 0, scenario
+
+
+@pytest.mark.parametrize("build", ["-O2", "-O0", "static"])
+def test_ten_sleeping_places_show_their_own_times(build: str, workload: Run, recorded_by_signals: Run,
+                                                  gprofng: Run) -> None:
+    run = recorded_by_signals(workload("sites", *BUILDS[build]), 7, interval="hi")
+    assert run.unrooted_share() <= 0.01
+    tree = gprofng("-metrics", "i.total:name", "-calltree", experiment=run.path).tree
+    for number in range(10):
+        known_s = run.truth["sites"][f"site_{number}"]
+        # Each through a chain of its own: site N calls down N levels.
+        (path,) = (path for path in tree if path[-1] == "nap" and f"site_{number}" in path)
+        assert path[path.index("main"):] == ("main", "run", f"site_{number}", *("down",) * (number + 1), "nap")
+        # It sleeps 7 times, and when each sleep began and ended is known to half of a look.
+        assert tree[path][0] == pytest.approx(known_s, abs=tolerance(known_s, run.interval_s) + 7 * run.interval_s / 2)
