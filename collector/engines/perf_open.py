@@ -67,6 +67,7 @@ _RARE_NS = 5 * NS_PER_MS
 _RING_SECONDS, _RING_SECONDS_RARE = 0.9, 2.4
 _ROUNDS = 9  # of looking for new threads while attaching; one that never stops making them is taken as it is
 _ALL_RINGS_BYTES = 1 << 28
+LOWER_LEVEL = "sudo sysctl kernel.perf_event_paranoid=1"
 _LEAST_RING_BYTES = 1 << 17
 # Records per second and CPU from which an event rests.
 MOST_PER_S = {"leave": 1500, "touch": 15000, "waking": 5000}
@@ -84,6 +85,14 @@ class Opened:
     def guard(self, pid: int) -> None:
         """Watches over the rings until the engine does."""
         self.guards.append(Guard(self.rings, MOST_PER_S, pid))
+
+    @property
+    def limits(self) -> str:
+        """What this user does not see, and what would show it; empty where everything is seen."""
+        if self.kernel:
+            return ""
+        return (f"user mode only, since perf_event_paranoid is {_paranoid_level()}: system time counts as user time, "
+                f"waits have no stacks; for more: {LOWER_LEVEL}, or run as root")
 
     def close(self) -> None:
         """Closes the events."""
@@ -211,14 +220,27 @@ def _clock_ring_bytes(interval_ns: int, stack_bytes: int) -> int:
 
 
 def _advice(err: OSError) -> str:
+    if err.strerror == perf.BUDGET_USED_UP:
+        return f"{err.strerror}: sudo sysctl kernel.perf_event_mlock_kb=65536, or run as root"
+    level = _paranoid_level()
+    # Up to level 2 everybody gets something; above it the kernel says EACCES, filters say EPERM or ENOSYS.
+    by_level = err.errno == errno.EACCES and level not in ("-1", "0", "1", "2")
+    if err.errno in (errno.EACCES, errno.EPERM, errno.ENOSYS) and not by_level and _is_filtered():
+        return ("a seccomp filter keeps perf events from this process, as in most containers: docker run "
+                "--cap-add=PERFMON ... lets it have them")
     if err.errno in (errno.EACCES, errno.EPERM):
-        return (f"the kernel refuses perf events to this user (perf_event_paranoid is {_paranoid_level()}): run as "
-                "root, or set sysctl kernel.perf_event_paranoid=1, or give python3 the capability cap_perfmon")
+        return (f"the kernel refuses perf events to this user (perf_event_paranoid is {level}): {LOWER_LEVEL}, or run "
+                "as root")
     if err.errno in (errno.EMFILE, errno.ENFILE):
         return "too many open files for the perf events of every CPU: raise the limit (ulimit -n)"
     if err.errno in (errno.ENOSYS, errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL):
         return f"this kernel does not have the perf events that are needed (Linux 5.13 or later): {err.strerror}"
     return f"the perf events cannot be opened: {err.strerror}"
+
+
+def _is_filtered() -> bool:
+    with open("/proc/self/status", encoding="ascii", errors="replace") as file:
+        return "\nSeccomp:\t2\n" in file.read()
 
 
 def _paranoid_level() -> str:

@@ -25,6 +25,7 @@ from typing import NamedTuple
 from collector.linux import abi, libc
 
 PAGE = mmap.PAGESIZE
+BUDGET_USED_UP = "the budget for locked memory is used up"
 _SMALLEST_RING = 16 * PAGE
 
 
@@ -246,7 +247,7 @@ def _map_what_the_budget_allows(leaders: list[tuple[EventSpec, int, int]], may_h
         except PermissionError:
             shift += 1
             if not may_halve or largest >> shift < _SMALLEST_RING:
-                raise OSError(errno.EPERM, "the budget for locked memory is used up") from None
+                raise OSError(errno.EPERM, BUDGET_USED_UP) from None
 
 
 def _small(ring_bytes: int, shift: int) -> int:

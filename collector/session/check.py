@@ -36,7 +36,7 @@ _MISSING = (errno.ENOSYS, errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL)
 
 YES, PART, NO = "yes", "part", "no"
 
-LOWER_LEVEL = "sudo sysctl kernel.perf_event_paranoid=1"
+LOWER_LEVEL = perf_open.LOWER_LEVEL
 SHOW_ADDRESSES = "sudo sysctl kernel.kptr_restrict=0"
 LOCK_MORE = "sudo sysctl kernel.perf_event_mlock_kb=65536"
 LET_TRACE = "sudo sysctl kernel.yama.ptrace_scope=0"

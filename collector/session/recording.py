@@ -339,7 +339,7 @@ def engine_on(opened: OpenedEvents) -> Engine | None:
         from collector.engines.signals import SignalEngine
 
         return SignalEngine(opened)
-    return PerfEngine(opened, "the kernel allows it") if opened else None
+    return PerfEngine(opened, opened.limits or "the kernel allows it") if opened else None
 
 
 def _bits_of(pid: int) -> int:

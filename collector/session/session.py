@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 T = TypeVar("T")
+_SIGNAL_TAKEN = "engine signal, right within a few per cent, since {}"
 OpenedEvents: TypeAlias = "perf_open.Opened | signal_open.Opened | None"
 
 
@@ -86,7 +87,7 @@ def attach(options: Options, say: Say) -> int:
     opened: OpenedEvents = None
     try:
         perf_open.raise_descriptor_limit()
-        opened = targets.open(_Opener(options, say)) if options.interval_ns else None
+        opened = _told(targets.open(_Opener(options, say)) if options.interval_ns else None, say)
         engine = engine_on(opened)
         options = replace(options, arguments=targets.command_line())
         taken = targets.begin(engine)
@@ -141,7 +142,7 @@ class _Opener:
                 if self._options.engine == "perf":
                     raise
                 self._refusal = str(err)
-                self._say(f"engine signal: {self._refusal}")
+                self._say(_SIGNAL_TAKEN.format(self._refusal))
         from collector.engines import signal_open
 
         reason = self._refusal or "asked for by --engine"
@@ -155,15 +156,22 @@ def _open_engine(pid: int, options: Options, say: Say) -> OpenedEvents:
     follow, why = options.follow != "off", "asked for by --engine"
     if options.engine != "signal":
         try:
-            return perf_open.open_events([pid], options.interval_ns, on_exec=True, follow=follow)
+            return _told(perf_open.open_events([pid], options.interval_ns, on_exec=True, follow=follow), say)
         except EngineRefused as err:
             if options.engine == "perf":
                 raise
             why = str(err)
-            say(f"engine signal: {why}")
+            say(_SIGNAL_TAKEN.format(why))
     from collector.engines import signal_open
 
     return signal_open.open_held(pid, options.interval_ns, follow=follow, reason=why)
+
+
+def _told(opened: OpenedEvents, say: Say) -> OpenedEvents:
+    """``opened``, having said what it does not see."""
+    if isinstance(opened, perf_open.Opened) and opened.limits:
+        say(f"engine perf, {opened.limits}")
+    return opened
 
 
 def _keep_signals_from_us(pid: int) -> Callable[[], None]:

@@ -202,6 +202,13 @@ def test_recordings_keep_what_the_table_promises(who: str, users: None, workload
     result = subprocess.run([*become, COLLECT, "-p", "hi", "-o", open_directory / "all.er", "/bin/sh", "-c", commands],
                             capture_output=True, text=True, check=False, cwd=open_directory, timeout=60)
     assert result.returncode == 0, result.stderr
+    told = [line for line in result.stderr.splitlines() if line.startswith("collect: engine ")]
+    if had[CPU] == PART:
+        assert len(told) == 1
+        assert told[0].startswith("collect: engine signal, right within a few per cent, since ")
+    else:
+        assert [line for line in told if "user mode only" in line and LEVEL in line] == told
+        assert len(told) == (had[SYSTEM] == NO)
     usersys, mutex = (json.loads(line) for line in result.stdout.splitlines()[:2])
     everyone = open_experiment(open_directory / "all.er").children
     children = {child.log.pid: child for child in everyone if child.log.arguments != b"(fork)"}
