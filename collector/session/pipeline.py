@@ -41,6 +41,7 @@ from collector.session.experiments import Experiments, Recorded
 from collector.session.objects import VDSO, Objects, is_file, named
 from collector.session.placing import FAILED_MARK, TRUNCATED_MARK, Placed, interned, joined, unwound
 from collector.session.tally import Tally
+from collector.session.untold import Looks
 from collector.target.arrivals import Arrivals
 from collector.target.counting import Account, Counting
 from collector.target.endings import Endings
@@ -116,6 +117,7 @@ class Pipeline:
         self._delay_seen: dict[int, int] = {}  # by slot
         self._sites = sites.SiteTable()
         self._last = LastSample()
+        self._looks = Looks()
         self._ending: Array = np.zeros(0, dtype=np.int64)
         self._carry_ns: Array = np.zeros(N_STATES, dtype=np.int64)  # of ended images, less than a tick in each state
 
@@ -175,8 +177,18 @@ class Pipeline:
         kind, since = self.clocks.kind[slots], self.clocks.since_ns[slots]
         off = np.isin(kind, (Cut.OUT_BLOCKED, Cut.OUT_PREEMPTED, Cut.BORN)) & (since < now_ns)
         slots = slots[off]
+        self._look_at_untold(slots[kind[off] == Cut.OUT_BLOCKED], now_ns)
         self._write_spans(self.waiting.still_waiting(slots, kind[off], since[off], now_ns))
         self.clocks.since_ns[slots] = now_ns
+
+    def _look_at_untold(self, blocked: Array, now_ns: int) -> None:
+        """Where the threads at slots ``blocked`` wait whose departures were not told."""
+        threads = [self.model.threads[slot] for slot in self.waiting.untold(blocked).tolist()]
+        for samples in self._looks.at(threads, now_ns) if threads else ():
+            placed = interned(unwound(samples, self.model, self.tables), self.experiments.recorders)
+            self._last.set(placed, samples.cpu)
+            self.waiting.tell(Departures(placed.slot, samples.time_ns, placed.uid, samples.mode, samples.regs[:, _IP],
+                                         samples.cpu))
 
     def finish(self, time_ns: int) -> None:
         """The recording ends: what threads still owe is settled as if they ended now."""

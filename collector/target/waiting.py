@@ -152,6 +152,18 @@ class Waiting:
         self._remember(edges, uid, reason, ip, cpu)
         return self._split(periods, spans, stacks, cpus, woken_ns, run_delay_ns)
 
+    def untold(self, slot: Array) -> Array:
+        """Those (m,) of the slots (n,) of blocked threads whose departures were not told at all."""
+        self.grow(int(slot.max(initial=-1)) + 1)
+        found: Array = slot[(self._ip[slot] == 0) & (self._uid[slot] == 0)]
+        return found
+
+    def tell(self, departures: Departures) -> None:
+        """Departures of threads that are still off CPU, told afterwards."""
+        for name in ("uid", "reason", "ip", "cpu"):
+            getattr(self, "_" + name)[departures.slot] = getattr(departures, name)
+        self._habit[departures.slot] = departures.reason
+
     def still_waiting(self, slot: Array, kind: Array, since_ns: Array, now_ns: int) -> Spans:
         """What threads that are off CPU have waited so far: (n,) slots, the Cut each is behind, and since when."""
         blocked = kind == Cut.OUT_BLOCKED

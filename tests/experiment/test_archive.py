@@ -17,7 +17,7 @@ import pytest
 
 from collector.errors import ExperimentError
 from collector.experiment.archive import CHOICES, Report, archive, archive_known
-from collector.experiment.names import archive_name, archives_path
+from collector.experiment.names import archive_name, archives_path, shown
 from collector.experiment.reader import open_experiment
 from collector.experiment.recorder import Recorder
 
@@ -115,7 +115,7 @@ def test_what_vanished_or_changed_or_is_no_file_is_reported(recorded: Path, file
     assert sorted(report.problems) == sorted([
         f"{files['used']}: not archived: No such file or directory",
         f"{files['idle']}: not archived: it has changed since it was recorded",
-        f"{str(files['odd'])!r}: not archived: it is not a regular file"])
+        f"{shown(str(files['odd']))}: not archived: it is not a regular file"])
     assert [copy.source for copy in archive(open_experiment(recorded), force=True).copied] == [
         b"/bin/sh", os.fsencode(files["idle"])]
 

@@ -72,6 +72,14 @@ def test_a_thousand_sleepers(workload: Any, recorded: Any) -> None:
         assert run.states_s(tid)["lock"] > 1.0
 
 
+def test_threads_whose_departures_are_lost_are_asked_where_they_wait(workload: Any, recorded: Any) -> None:
+    """So many threads block at once that the records of it do not fit: they all wait for the same lock."""
+    run = recorded(workload("sleepers"), 2503, 1.3, observed=False)
+    states = run.states_s()
+    assert states["lock"] + states["wait"] == pytest.approx(run.truth["asleep_s"], rel=0.02)
+    assert states["lock"] > 0.95 * run.truth["asleep_s"]
+
+
 def test_threads_stopped_while_they_sleep_are_stopped(workload: Any, recorded: Any) -> None:
     """SIGSTOP and SIGCONT for a program whose threads are all in system calls."""
     stopped: list[float] = []
