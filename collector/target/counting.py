@@ -17,7 +17,6 @@ from collections import Counter
 from dataclasses import dataclass
 from math import inf
 
-from collector.clock import NS_PER_S
 from collector.target.microstate import Cut
 from collector.target.model import Cuts
 
@@ -80,7 +79,7 @@ class Counting:
             seen.running = (seen.told.run_ns - before.run_ns) / whole_ns
             seen.waiting = (seen.told.delay_ns - before.delay_ns) / whole_ns
             seen.turning = (now.turns - before.turns) / whole_ns
-        self.turns_per_s = n_turns * NS_PER_S / length_ns if length_ns else self.turns_per_s
+        self.turns_per_s = n_turns * 1e9 / length_ns if length_ns else self.turns_per_s
 
     def ended(self, tid: int, slot: int, time_ns: int) -> bool:
         """A thread ended at ``time_ns``: since the last look it did as before. Whether its account told all of it."""
