@@ -149,7 +149,10 @@ class Recording:
             self._engine_failure = f"{failure}: nothing is recorded from there on"
 
     def _next_drain_ns(self) -> int:
-        """With the next overview sample, if that is near enough: one drain then serves both."""
+        """With the next overview sample, if that is near enough: one drain then serves both. The first one is due at
+        once, for what came while we were starting."""
+        if self._engine and self._drained_ns == self._start_ns:
+            return 0
         due_ns = time.monotonic_ns() + _DRAIN_PERIOD_NS
         if self._mode is not None and self._mode.counting:
             due_ns = self._mode.due_ns
