@@ -71,8 +71,9 @@ class Tally:
                          "they ran and waited is the kernel's account of it then, where they waited is sampled")
         if self.n_estimated_ends:
             lines.append(f"{self.n_estimated_ends} threads ended then: the last tenth of a second is estimated")
-        if self.n_gone:
-            lines.append(f"{self.n_gone} stacks are cut, of threads whose memory was gone: in an exec, or at their end")
+        n_gone = self.n_gone - self.losses["stack"]  # that found no room
+        if n_gone > 0:
+            lines.append(f"{n_gone} stacks are cut, of threads whose memory was gone: in an exec, or at their end")
         return lines
 
     def warnings(self) -> list[str]:

@@ -274,6 +274,27 @@ def test_a_collector_that_was_suspended_tells_what_it_lost(engine: str, workload
         assert text in gprofng("-header", experiment=path).text
 
 
+def test_stacks_that_find_no_room_are_told(workload: Run, tmp_path: Path) -> None:
+    # The signal engine copies at most 16 KiB of each; those of threads other than the first are deep enough for that.
+    path = tmp_path / "x.er"
+    command = [COLLECT, "--engine", "signal", "-p", "0.5m", "-A", "off", "-o", path, workload("split"), 4]
+    with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        while not (path / "profile").exists():
+            time.sleep(0.02)
+        process.send_signal(signal.SIGSTOP)
+        share_alive(child_of(process.pid, False), 0.9)
+        process.send_signal(signal.SIGCONT)
+        out, said = process.communicate(timeout=30)
+    assert process.returncode == 0
+    truth, experiment = json.loads(out), open_experiment(path)
+    lost = [int(n) for text in warned(experiment) for n in re.findall(r"(\d+) stack records lost", text)]
+    assert f"{lost[0]} stack records lost" in said
+    stacks, index = experiment.stacks, experiment.stacks.index(experiment.packets()["FRINFO"])
+    assert stacks.failed[index].sum() + stacks.truncated[index].sum() > 0
+    threads_s = sum(recorded_cpu_s(experiment, tid) for tid in experiment.threads)
+    assert threads_s == pytest.approx(truth["user_s"] + truth["system_s"], rel=0.01)
+
+
 # --- clocks ---------------------------------------------------------------------------------------
 
 
