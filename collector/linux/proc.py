@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -233,7 +234,8 @@ class SchedAccounts:
     """
 
     def __init__(self, max_open: int = 2000) -> None:
-        self._max_open = max_open
+        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        self._max_open = min(max_open, soft // 2)
         self._fds: dict[tuple[int, int], int] = {}
 
     def read(self, pid: int, tid: int) -> tuple[int, int, int] | None:

@@ -176,9 +176,8 @@ def test_a_killed_program_is_recorded_to_its_end(engine: str, workload: Run, tmp
         time.sleep(0.8)
         os.kill(target, signal.SIGKILL)
         killed_ns = time.monotonic_ns()
-        _, err = process.communicate(timeout=30)
+        process.communicate(timeout=30)
         assert process.returncode == 128 + signal.SIGKILL
-    assert err.count("\n") == 1
     experiment = open_experiment(path)
     assert experiment.log.complete
     assert abs(experiment.end_ns - killed_ns) < 1e9
