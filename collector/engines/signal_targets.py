@@ -27,6 +27,7 @@ class Tracee:
     kept_ns: int = 0  # how long we have kept it stopped since it was settled
     running: bool = True  # the last edge told is IN (or its birth)
     told_ns: int = 0  # the last edge's time
+    waited_from_ns: int = 0  # when it began to wait for a CPU, as told when it was settled; 0: it did not
     was_stopped: bool = False  # when it was settled: it has waited for a CPU then until its accounts change
     seen_ns: int = 0  # when it was last seen to sleep where it is told to
     looked_ns: int = 0

@@ -41,6 +41,7 @@ _CALM_LOOKS = 16  # after so many looks without news a thread is looked at more 
 _ACTIVE_SHARE, _IDLE_SHARE = 8, 30  # of the interval for looks at either kind of threads: one part in so many
 _EARLY_NS, _LATE_NS = 25_000, 15_000  # by which we may know too late that we are awake, or that a thread has stopped
 _AT_ONCE_NS = 25_000  # in which our clock stops a thread that runs
+_STRAY, _STRAY_SHARE = 40503, 4  # 65536 times the golden section; of the interval
 _PATIENCE, _LAST_PATIENCE = 5, 20  # intervals without a sample, until any other one is better
 _CHECK_MAPS_NS = 5 * NS_PER_MS
 _KNOWN_CALL, _KNOWN_ALL = 1 << 7 | 1 << 16, (1 << 17) - 1  # registers, as bits: sp and ip; all
@@ -133,7 +134,8 @@ class Tracer:
         """Until there is nobody left, or the collector wants no more. ``begun`` is called at the end of a hold,
         ``stopped`` when all has been told."""
         settled = False
-        next_ns = time.monotonic_ns() + self._interval_ns
+        grid_ns = time.monotonic_ns() + self._interval_ns
+        next_ns = grid_ns + self._stray_ns(grid_ns)
         while self._channel.command != END and self._take_reports():
             now_ns = time.monotonic_ns()
             if self._held and self._channel.command != HOLD:
@@ -158,11 +160,17 @@ class Tracer:
                 self._visit()
                 continue
             if not settled and not self._held:
-                self._round(now_ns)
-            next_ns += ((time.monotonic_ns() - next_ns) // self._interval_ns + 1) * self._interval_ns
+                self._round(now_ns, grid_ns + self._interval_ns - next_ns)
+            grid_ns += ((time.monotonic_ns() - grid_ns) // self._interval_ns + 1) * self._interval_ns
+            next_ns = grid_ns + self._stray_ns(grid_ns)
         while self._behind and self._channel.command != END:
             signal.sigtimedwait(_WATCHED, _RETRY_S)
             self._publish()
+
+    def _stray_ns(self, grid_ns: int) -> int:
+        """How much later than an even clock ours strikes: or it would keep step with the scheduler's, and always find
+        the same threads waiting."""
+        return grid_ns // self._interval_ns * _STRAY % (1 << 16) * (self._interval_ns // _STRAY_SHARE) >> 16
 
     def _settle_all(self) -> None:
         """A last look at everybody, so that what is told is complete up to now."""
@@ -173,14 +181,14 @@ class Tracer:
                     self._switch(thread, Edge.OUT_PREEMPTED, thread.settled_ns)
         self._publish()
 
-    def _round(self, now_ns: int) -> None:
+    def _round(self, now_ns: int, left_ns: int) -> None:
         self._walk.begin()
         if not self._behind:
             self._look_at_some(self._active, now_ns + self._interval_ns // _ACTIVE_SHARE)
             self._look_at_some(self._idle, time.monotonic_ns() + self._interval_ns // _IDLE_SHARE)
             self._start_strays(now_ns)
         self._publish()
-        self._walk.plan(self._due_ns)
+        self._walk.plan(self._due_ns, left_ns)
 
     def _visit(self) -> None:
         visit = self._walk.visit()
@@ -288,6 +296,7 @@ class Tracer:
         rest = room - run - wait
         ours = min(rest, thread.kept_ns)  # ready to run, and kept from it by us
         wait, rest = wait + ours, rest - ours
+        thread.waited_from_ns = 0
         if run <= 2:  # nothing to tell yet
             return
         thread.raw, thread.cpu_ns, thread.delay_ns, thread.owed_ns = raw, cpu_ns, delay_ns, wanted - run
@@ -301,7 +310,8 @@ class Tracer:
             self._leave(thread, Edge.OUT_BLOCKED, thread.settled_ns, thread.place, False)
             thread.running = False
         waits_ns = max(until_ns - run - wait, thread.told_ns + 3)
-        if waits_ns < until_ns - run:
+        thread.waited_from_ns = waits_ns if waits_ns < until_ns - run else 0
+        if thread.waited_from_ns:
             place = None if thread.running else thread.place
             if not thread.running:
                 self._switch(thread, Edge.IN, waits_ns - 2)
@@ -325,19 +335,32 @@ class Tracer:
 
     def _leave(self, thread: Tracee, edge: Edge, time_ns: int, place: tasks.Place | None, is_there: bool) -> None:
         """The thread left its CPU at a time, to sleep at a place; it still sleeps there now, if it ``is_there``."""
-        if place in thread.known and not (is_there and self._departures < _MAX_DEPARTURES):
+        if place is not None and is_there and (place not in thread.known or self._departures < _MAX_DEPARTURES):
+            is_there = self._tell_departure(thread, time_ns, place)
+        else:
+            is_there = False
+        if place in thread.known and not is_there:
             self._pending["site"] += abi.TRACED_SITE.packer.pack(time_ns - 1, thread.process.pid, thread.tid, place.pc,
                                                                  place.sp)
-        elif place is not None and is_there:
-            self._departures += 1
-            self._check_maps(thread, place.pc, time.monotonic_ns(), time_ns - 1)
-            reason = thread.known.get(place) or self._reason(thread, place)
-            thread.known[place] = reason
-            registers = (0,) * 7 + (place.sp,) + (0,) * 8 + (place.pc,)
-            self._sample(thread, LEAVE, time_ns - 1, reason, thread.process.bits, registers, _KNOWN_CALL)
-            if reason == Reason.USER_FAULT:
-                self._tell_fault(thread, time_ns - 2, place)  # a fault comes before the departure
         self._switch(thread, edge, time_ns)
+
+    def _tell_departure(self, thread: Tracee, time_ns: int, place: tasks.Place) -> bool:
+        """The stack of a thread that sleeps, if it slept on until that was read; whether it did."""
+        self._departures += 1
+        self._check_maps(thread, place.pc, time.monotonic_ns(), time_ns - 1)
+        reason = thread.known.get(place) or self._reason(thread, place)
+        registers = (0,) * 7 + (place.sp,) + (0,) * 8 + (place.pc,)
+        samples, stack_head = self._pending["sample"], self._stack_head
+        n_bytes = len(samples)
+        self._sample(thread, LEAVE, time_ns - 1, reason, thread.process.bits, registers, _KNOWN_CALL)
+        if thread.files.read("schedstat", 64) != thread.raw:
+            del samples[n_bytes:]
+            self._stack_head = stack_head
+            return False
+        thread.known[place] = reason
+        if reason == Reason.USER_FAULT:
+            self._tell_fault(thread, time_ns - 2, place)  # a fault comes before the departure
+        return True
 
     def _switch(self, thread: Tracee, edge: Edge, time_ns: int) -> None:
         thread.told_ns = time_ns
@@ -420,16 +443,22 @@ class Tracer:
             thread.kept_ns += max(now_ns - thread.asked_ns - (cpu_ns - thread.asked_cpu_ns)
                                   - (delay_ns - thread.asked_delay_ns), 0)
         self._settle(thread, raw, now_ns)
-        unsampled_ns = thread.cpu_ns - thread.sampled_ns
-        if not (self._ran_when_asked(thread, registers) if was_asked else unsampled_ns > self._interval_ns):
-            return
         if registers.call in abi.MAKING_CALLS[registers.bits] and registers.result == 0:
             return  # it is new: on its first instructions glibc's tables still show its maker's frame
+        unsampled_ns = thread.cpu_ns - thread.sampled_ns
+        is_sample = self._ran_when_asked(thread, registers) if was_asked else unsampled_ns > self._interval_ns
+        if not (is_sample or thread.waited_from_ns):
+            return
         if thread.process.bits != registers.bits:
             thread.process.bits = registers.bits
-        self._check_maps(thread, registers.dwarf[16], now_ns, now_ns)
-        mode, cpu = self._mode(thread, registers)
-        self._sample(thread, CLOCK, now_ns, mode, registers.bits, registers.dwarf, _KNOWN_ALL, cpu)
+        if is_sample:
+            self._check_maps(thread, registers.dwarf[16], now_ns, now_ns)
+            mode, cpu = self._mode(thread, registers)
+            self._sample(thread, CLOCK, now_ns, mode, registers.bits, registers.dwarf, _KNOWN_ALL, cpu)
+        else:  # at least that is where it waited
+            time_ns = thread.waited_from_ns - 1
+            self._check_maps(thread, registers.dwarf[16], now_ns, time_ns)
+            self._sample(thread, LEAVE, time_ns, Reason.UNKNOWN, registers.bits, registers.dwarf, _KNOWN_ALL)
 
     def _ran_when_asked(self, thread: Tracee, registers: ptrace.Registers) -> bool:
         """Whether a thread that has stopped ran when the clock struck: on our own CPU it has waited since we got it, on

@@ -63,16 +63,16 @@ class Walk:
         if self._noted is not None:
             self._noted.setdefault(cpu, []).append(thread)
 
-    def plan(self, due_ns: int) -> None:
-        """At the end of a round that was due at a time: where to go until the next. CPUs whose threads have run for
-        longest without being looked at come first."""
+    def plan(self, due_ns: int, left_ns: int) -> None:
+        """At the end of a round that was due at a time: where to go in the time that was left then until the next. CPUs
+        whose threads have run for longest without being looked at come first."""
         here, noted = self._here(), self._noted or {}
         self._noted = None
         order = sorted((cpu for cpu in noted if cpu != here and cpu not in self._forbidden), reverse=True,
                        key=lambda cpu: sum(thread.cpu_ns - thread.sampled_ns for thread in noted[cpu]))
         del order[max(self._interval_ns // _MIN_STAY_NS - 1, 1):]
         self._home = here if here in noted else order[0] if order else -1
-        stay_ns = self._interval_ns // (len(order) + 1)
+        stay_ns = left_ns // (len(order) + 1)
         self._visits.extend(Visit(cpu, due_ns + (i + 1) * stay_ns, noted[cpu]) for i, cpu in enumerate(order))
 
     def end(self) -> None:

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +31,7 @@ INTERVALS_S = {"on": 10.007e-3, "hi": 0.997e-3}
 FIRST_WAITING_STATE = 3
 LOOK_EVERY_S = 0.004
 COLLECT = str(Path(sys.executable).parent / "collect")
+NOBODY = 65534
 
 Bounds = tuple[float, float]
 
@@ -138,6 +141,7 @@ class Recorded:
     said: str
     observed: dict[int, Seen]
     interval_s: float
+    precision: float  # of a thread's times, beside an interval
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -167,7 +171,7 @@ class Recorded:
         """Every thread's states add up to its life, and its CPU states to the kernel's account of it."""
         for tid, seen in self.observed.items():
             states = self.states_s(tid)
-            slack = self.interval_s + 0.001 * seen.life_s[1]
+            slack = self.interval_s + self.precision * seen.life_s[1]
             cpu_s = states["user"] + states["system"] + states["trap"]
             assert within(sum(states.values()), seen.life_s, slack), f"{tid}: {states}, lived {seen.life_s}"
             assert within(cpu_s, seen.cpu_s, slack), f"{tid}: {states}, ran {seen.cpu_s}"
@@ -216,7 +220,7 @@ def small_disk(root: None, need: Callable[[str, str], str], tmp_path: Path) -> I
         subprocess.run([umount, path], check=True)
 
 
-def _recorder(directory: Path, *options: str) -> Callable[..., Recorded]:
+def _recorder(directory: Path, precision: float, *options: str) -> Callable[..., Recorded]:
     count = iter(range(1000))
 
     def run(program: Path | str, *arguments: object, interval: str = "on",
@@ -234,7 +238,7 @@ def _recorder(directory: Path, *options: str) -> Callable[..., Recorded]:
                 observer.join()
         assert process.returncode == 0, err
         truth = json.loads(out) if out.startswith("{") else {}
-        run = Recorded(path, truth, err, observer.threads, INTERVALS_S[interval])
+        run = Recorded(path, truth, err, observer.threads, INTERVALS_S[interval], precision)
         run.check_accounts()
         return run
 
@@ -248,10 +252,38 @@ def recorded(tmp_path: Path, perf_allowed: None) -> Callable[..., Recorded]:
     ``interval="hi"`` for -p hi; ``meanwhile(pid)`` is called while the program runs; ``observed=False`` where looking
     would cost too much.
     """
-    return _recorder(tmp_path)
+    return _recorder(tmp_path, 0.001)
 
 
 @pytest.fixture
 def recorded_by_signals(tmp_path: Path) -> Callable[..., Recorded]:
-    """The same with the signal engine."""
-    return _recorder(tmp_path, "--engine", "signal")
+    """The same with the signal engine, which hears of births and ends as soon as it has a CPU."""
+    return _recorder(tmp_path, 0.03, "--engine", "signal")
+
+
+@pytest.fixture
+def public_directory() -> Iterator[Path]:
+    """A directory that anybody may enter and write to; pytest's own are private."""
+    with tempfile.TemporaryDirectory(prefix="collect-test-") as name:
+        Path(name).chmod(0o777)
+        yield Path(name)
+
+
+@pytest.fixture
+def refused(public_directory: Path, workload: Callable[..., Path]) -> Callable[
+        ..., subprocess.CompletedProcess[str]]:
+    """``refused(errno, "split", 3)``: what collect did, by an ordinary user without any option, to a workload where
+    perf_event_open fails like that."""
+    become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.geteuid() == 0 else []
+    if subprocess.run([*become, sys.executable, "-c", "import numpy"], capture_output=True, check=False).returncode:
+        if os.environ.get("CI"):
+            pytest.fail("under CI nothing is skipped: this Python is private", pytrace=False)
+        pytest.skip("this Python is private")
+
+    def run(code: int, program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+        for name in ("noperf", program):
+            shutil.copy(workload(name), public_directory / name)
+        command = ["./noperf", str(code), *become, COLLECT, f"./{program}", *map(str, arguments)]
+        return subprocess.run(command, cwd=public_directory, capture_output=True, text=True, timeout=60, check=False)
+
+    return run

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -59,12 +60,12 @@ def needs_root() -> None:
         pytest.skip("only root sees how processes are made")
 
 
-@pytest.fixture(scope="module")
-def family(needs_root: None, workload: Run, collect: Run, tmp_path_factory: pytest.TempPathFactory) -> tuple[
-        Path, list[dict[str, Any]]]:
+@pytest.fixture(scope="module", params=["perf", "signal"])
+def family(request: pytest.FixtureRequest, needs_root: None, workload: Run, collect: Run,
+           tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
     """The recorded family of ``forks``, and what its members said of themselves."""
     path = tmp_path_factory.mktemp("family") / "family.er"
-    result = collect("-p", "hi", "-o", path, workload("forks"), str(MILLISECONDS))
+    result = collect("--engine", request.param, "-p", "hi", "-o", path, workload("forks"), str(MILLISECONDS))
     assert result.returncode == 0, result.stderr
     return path, [json.loads(line) for line in result.stdout.splitlines()]
 
@@ -143,6 +144,12 @@ def test_headers_are_clean(family: tuple[Path, Any], gprofng: Run) -> None:
     assert "was not closed" not in header
     assert "exp _f3.er" in header
     assert "exp _f23.er" in header
+
+
+def test_without_perf_an_ordinary_user_sees_the_same_family(refused: Run, public_directory: Path) -> None:
+    result = refused(errno.EPERM, "forks", 7)
+    assert result.returncode == 0, result.stderr
+    assert set(all_of(public_directory / "test.1.er")) == set(FAMILY)
 
 
 @pytest.mark.parametrize(("choice", "expected"), [

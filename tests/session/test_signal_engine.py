@@ -10,18 +10,14 @@ import errno
 import json
 import os
 import re
-import shutil
 import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-COLLECT = str(Path(sys.executable).parent / "collect")
 NOBODY = 65534
 SUMMARY = r"collect: \S+: [\d.]+ s, [\d.]+ s CPU, \d+ threads, (\d+ descendants, )?\d+ samples, nothing lost"
 LAST_CPU_STATE = 2
@@ -114,53 +110,26 @@ def test_user_and_system_time_are_told_apart(percent: int, workload: Run, record
         assert functions[name][column] == pytest.approx(known_s, abs=0.03 * used_s(run.truth)), name
 
 
-@pytest.mark.parametrize(("interval", "points"), [("on", 0.1), ("hi", 0.03)])  # of some 150 samples 1.8 is the norm
+@pytest.mark.parametrize(("interval", "points"), [("on", 0.12), ("hi", 0.03)])  # 100 samples tell it to 0.02
 def test_calls_that_are_short_and_frequent_have_their_own_time(interval: str, points: float, workload: Run,
                                                                recorded_by_signals: Run, gprofng: Run) -> None:
-    run = recorded_by_signals(workload("calls"), 3.1, interval=interval)
+    run = recorded_by_signals(workload("calls"), 2.1, interval=interval)
     functions = gprofng("-functions", experiment=run.path).functions
     pairs_s, alone_s = run.truth["pairs"], run.truth["alone"]
     assert run.truth["calls"] / pairs_s > 100_000
     assert functions["in_call"][1] / functions["pairs"][1] == pytest.approx(1 - alone_s / pairs_s, abs=points)
-    assert functions["pairs"][1] == pytest.approx(pairs_s, abs=tolerance(pairs_s, run.interval_s))
+    assert functions["pairs"][1] / functions["<Total>"][1] == pytest.approx(pairs_s / used_s(run.truth), abs=points)
     assert cpu_shares(run)[1] == pytest.approx((pairs_s - alone_s) / used_s(run.truth), abs=points)
 
 
 # --- as an ordinary user, where perf is refused -----------------------------------------------------
 
 
-@pytest.fixture
-def public_directory() -> Iterator[Path]:
-    """A directory that anybody may enter and write to; pytest's own are private."""
-    with tempfile.TemporaryDirectory(prefix="collect-test-") as name:
-        Path(name).chmod(0o777)
-        yield Path(name)
-
-
-@pytest.fixture
-def refused(public_directory: Path, workload: Run) -> Callable[..., subprocess.CompletedProcess[str]]:
-    """``refused(errno, "split", 3)``: what collect did, by an ordinary user without any option, to a workload where
-    perf_event_open fails like that."""
-    become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.geteuid() == 0 else []
-    if subprocess.run([*become, sys.executable, "-c", "import numpy"], capture_output=True, check=False).returncode:
-        if os.environ.get("CI"):
-            pytest.fail("under CI nothing is skipped: this Python is private", pytrace=False)
-        pytest.skip("this Python is private")
-
-    def run(code: int, program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
-        for name in ("noperf", program):
-            shutil.copy(workload(name), public_directory / name)
-        command = ["./noperf", str(code), *become, COLLECT, f"./{program}", *map(str, arguments)]
-        return subprocess.run(command, cwd=public_directory, capture_output=True, text=True, timeout=60, check=False)
-
-    return run
-
-
 def test_an_ordinary_user_without_perf_needs_no_option(refused: Run, public_directory: Path, gprofng: Run) -> None:
     result = refused(errno.EPERM, "split", 5.3)
     assert result.returncode == 0
     engine, summary = result.stderr.splitlines()
-    assert re.fullmatch(r"collect: engine signal: the kernel refuses perf events .+", engine)
+    assert engine.startswith("collect: engine signal")
     assert re.fullmatch(SUMMARY, summary)
     path = public_directory / "test.1.er"
     functions = gprofng("-functions", experiment=path).functions
@@ -168,7 +137,9 @@ def test_an_ordinary_user_without_perf_needs_no_option(refused: Run, public_dire
     total = functions["<Total>"][0]
     assert total == pytest.approx(used_s(truth), rel=0.03)
     is_split(functions, truth, total)
-    assert engine.removeprefix("collect: engine signal: ") in gprofng("-header", experiment=path).text
+    why = re.search(r"engine signal \((.+)\)$", gprofng("-header", experiment=path).text, re.MULTILINE)
+    assert why is not None
+    assert why[1] in engine
     owner = NOBODY if os.geteuid() == 0 else os.geteuid()
     assert {entry.stat().st_uid for entry in [path, *path.rglob("*")]} == {owner}
 
@@ -177,7 +148,7 @@ def test_an_ordinary_user_without_perf_needs_no_option(refused: Run, public_dire
 def test_however_perf_is_refused(refused: Run, public_directory: Path, code: int) -> None:
     result = refused(code, "states", "mutex", 3, 31)
     assert result.returncode == 0
-    assert result.stderr.startswith("collect: engine signal: ")
+    assert result.stderr.startswith("collect: engine signal")
     assert re.fullmatch(SUMMARY, result.stderr.splitlines()[1])
 
 

@@ -1,0 +1,148 @@
+"""Programs that a stop might disturb, under the signal engine: they do, wait and end as they would without."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collector.experiment.reader import open_experiment
+
+COLLECT = [str(Path(sys.executable).parent / "collect"), "--engine", "signal"]
+SUMMARY = r"collect: \S+: [\d.]+ s, [\d.]+ s CPU, \d+ threads, (\d+ descendants, )?\d+ samples, nothing lost\n"
+LAST_CPU_STATE = 2
+N_TIMES = 31
+
+Run = Callable[..., Any]
+
+
+def cpu_s(experiment: Any) -> float:
+    """CPU time in an experiment, without its descendants'."""
+    packets = experiment.packets()
+    return float(packets["NTICK"][packets["MSTATE"] <= LAST_CPU_STATE].sum()) * experiment.log.interval_us * 1e-6
+
+
+# --- what is waited for ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("flags", "interval", "parts"), [((), "on", 1), ((), "hi", 101), (("-O2", "-m32"), "hi", 101)])
+def test_no_waiting_call_fails(flags: tuple[str, ...], interval: str, parts: int, workload: Run,
+                               recorded_by_signals: Run) -> None:
+    run = recorded_by_signals(workload("eintr", *flags), 1.1, parts, interval=interval)
+    assert set(run.truth["eintr"].values()) == {0}
+    assert min(run.truth["calls"].values()) > 30
+    assert run.states_s()["stop"] == 0
+    assert re.fullmatch(SUMMARY, run.said), run.said
+
+
+def test_what_is_stopped_by_itself_goes_on(workload: Run, recorded_by_signals: Run) -> None:
+    run = recorded_by_signals(workload("troubles"), "stops", 7)
+    assert run.truth["stops"] == 7
+    known_s = run.truth["stopped_s"]
+    states = run.states_s(run.truth["pid"])
+    # The child sees each stop a little late, and its SIGCONT takes effect when there is a CPU.
+    assert known_s - 2 * run.interval_s <= states["stop"] + states["wait"]
+    assert states["stop"] <= known_s + 2 * run.interval_s + 7 * 0.003
+
+
+# --- signals -----------------------------------------------------------------------------------------
+
+
+def test_handlers_of_its_own_run_as_often(workload: Run, recorded_by_signals: Run) -> None:
+    run = recorded_by_signals(workload("troubles"), "handlers", 401)
+    assert run.truth["traps"] == 2 * 401
+    # The kernel looks at such timers at its own ticks, which come every 1 to 10 ms.
+    assert run.truth["cpu_s"] / 0.013 - 2 <= run.truth["profs"] <= run.truth["cpu_s"] / 0.003
+
+
+@pytest.mark.parametrize(("command", "expected"), [
+    ("trap 'echo caught; exit 5' INT", (5, "caught\n")), ("true", (130, "")), ("trap '' INT; i=199", (6, "done\n"))])
+def test_ctrl_c_is_the_program_s(tmp_path: Path, command: str, expected: tuple[int, str]) -> None:
+    loop = "i=${i:-0}; echo ready; while [ $i -lt 209 ]; do i=$((i + 1)); sleep 0.03; done; echo done; exit 6"
+    with subprocess.Popen([*COLLECT, "-o", "x.er", "/bin/sh", "-c", f"{command}; {loop}"], cwd=tmp_path, text=True,
+                          start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
+        assert job.stdout is not None
+        assert job.stdout.readline() == "ready\n"
+        os.killpg(job.pid, signal.SIGINT)
+        out, err = job.communicate(timeout=30)
+    assert (job.returncode, out) == expected
+    assert re.fullmatch(SUMMARY, err), err
+    assert open_experiment(tmp_path / "x.er").log.complete
+
+
+# --- many threads and processes ----------------------------------------------------------------------
+
+
+def test_five_hundred_threads_at_once(workload: Run, recorded_by_signals: Run, gprofng: Run) -> None:
+    run = recorded_by_signals(workload("pool"), 503, 5, 503, observed=False)
+    assert re.fullmatch(SUMMARY, run.said), run.said
+    assert len(run.experiment.threads) == 504
+    functions = gprofng("-functions", experiment=run.path).functions
+    total = functions["<Total>"][0]
+    assert total == pytest.approx(run.truth["user_s"] + run.truth["system_s"], rel=0.03)
+    # Some threads end before any sample has met them: they have their time, and its place is that of the others.
+    assert functions["burst"][1] >= 0.85 * run.truth["burst"]
+
+
+def test_five_hundred_sleeping_threads(workload: Run, recorded_by_signals: Run, gprofng: Run) -> None:
+    run = recorded_by_signals(workload("sleepers"), 503, 0.7, observed=False)
+    assert re.fullmatch(SUMMARY, run.said), run.said
+    locked = gprofng("-metrics", "i.lock:name", "-functions", experiment=run.path).functions["thread_main"][0]
+    assert locked == pytest.approx(run.truth["asleep_s"], rel=0.03)
+    assert run.unrooted_share() <= 0.01
+
+
+def test_hundreds_of_short_processes(workload: Run, tmp_path: Path) -> None:
+    command = [*COLLECT, "-o", "x.er", workload("swarm"), "211", "7", "3000"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    assert re.fullmatch(SUMMARY, result.stderr), result.stderr
+    founder = open_experiment(tmp_path / "x.er")
+    assert [child.lineage for child in founder.children] == [f"_f{number}" for number in range(1, 212)]
+    assert sum(map(cpu_s, founder.children)) == pytest.approx(211 * 0.003, rel=0.5)
+
+
+def test_forks_beside_working_threads(workload: Run, recorded_by_signals: Run) -> None:
+    run = recorded_by_signals(workload("troubles"), "forks", N_TIMES)
+    assert (run.truth["forks"], run.truth["well"]) == (N_TIMES, N_TIMES)
+    assert [child.lineage for child in run.experiment.children] == [f"_f{n}" for n in range(1, N_TIMES + 1)]
+    used_s = run.truth["user_s"] + run.truth["system_s"]
+    assert cpu_s(run.experiment) == pytest.approx(used_s, abs=max(0.03 * used_s, 2 * run.interval_s))
+
+
+# --- ends --------------------------------------------------------------------------------------------
+
+ENDS = [("exit", 0), ("exit", 7), ("thread_exit", 9), ("leader", 13), ("signal", signal.SIGTERM),
+        ("signal", signal.SIGKILL), ("signal", signal.SIGSEGV), ("signal", signal.SIGABRT)]
+
+
+def allow_cores() -> None:
+    """In the child before exec."""
+    resource.setrlimit(resource.RLIMIT_CORE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+
+
+@pytest.mark.parametrize(("kind", "number"), ENDS)
+def test_it_ends_as_without_collect(kind: str, number: int, workload: Run, tmp_path: Path) -> None:
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    ends = []
+    for before in ([], [*COLLECT, "-o", str(tmp_path / "x.er")]):
+        directory = tmp_path / f"with-{len(before)}"
+        directory.mkdir()
+        command = [*before, str(workload("troubles")), kind, str(number)]
+        result = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=30, check=False,
+                                preexec_fn=allow_cores if hard == resource.RLIM_INFINITY else None)
+        status = 128 - result.returncode if result.returncode < 0 else result.returncode
+        cores = sorted(re.sub(r"\d+", "N", path.name) for path in directory.iterdir())
+        ends.append((status, result.stdout, cores))
+    assert re.fullmatch(SUMMARY, result.stderr), result.stderr
+    assert ends[0] == ends[1]
+    assert ends[0][0] == (128 + number if kind == "signal" else number)
+    assert open_experiment(tmp_path / "x.er").log.complete
