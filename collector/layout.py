@@ -8,9 +8,8 @@ experiment's log carries (``describe``), so no second format string exists. nump
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import numpy as np
@@ -20,8 +19,7 @@ _PACKED_TYPES = {"<i4": "i", "<u4": "I", "<i8": "q", "<u8": "Q"}
 _SIZES = {"1": 1, "2": 2, "4": 4, "8": 8}
 
 
-@dataclass(frozen=True)
-class Field:
+class Field(NamedTuple):
     """One field: its name, numpy type string (``"<i8"``), meaning, and byte offset (-1: right behind the last one)."""
 
     name: str
@@ -35,8 +33,7 @@ class Field:
         return _SIZES[self.type[2:]]
 
 
-@dataclass(frozen=True)
-class Described:
+class Described(NamedTuple):
     """A field as the log describes it: name, user-visible name, byte offset, INT32/UINT32/INT64/UINT64."""
 
     name: str

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import getopt
 import sys
-from dataclasses import replace
 
 from collector import __version__
 from collector.clock import (
@@ -119,56 +118,56 @@ def parse(argv: list[str]) -> Options | None:
             print(f"collect {__version__}")
             return None
         options = _with(options, option, value)
-    return replace(options, arguments=tuple(arguments))
+    return options._replace(arguments=tuple(arguments))
 
 
 def _with(options: Options, option: str, value: str) -> Options:
     """``options`` changed by one option of the command line."""
     match option:
         case "-p":
-            return replace(options, interval_ns=parse_interval(value))
+            return options._replace(interval_ns=parse_interval(value))
         case "-o" | "-O":
-            return replace(options, name=value, overwrite=option == "-O")
+            return options._replace(name=value, overwrite=option == "-O")
         case "-d":
-            return replace(options, directory=value)
+            return options._replace(directory=value)
         case "-g":
-            return replace(options, group=value)
+            return options._replace(group=value)
         case "-C":
             if len(options.comments) == MAX_COMMENTS:
                 raise UsageError(f"-C: at most {MAX_COMMENTS} comments")
-            return replace(options, comments=(*options.comments, value))
+            return options._replace(comments=(*options.comments, value))
         case "-A" | "-a":
-            return replace(options, archive=_one_of(option, value, ARCHIVE_CHOICES))
+            return options._replace(archive=_one_of(option, value, ARCHIVE_CHOICES))
         case "-S":
-            return replace(options, sample_period_s=_sample_period(value))
+            return options._replace(sample_period_s=_sample_period(value))
         case "-F":
             from collector.session.follow import checked
 
-            return replace(options, follow=checked(value))
+            return options._replace(follow=checked(value))
         case "-t":
-            return replace(options, window=parse_window(value))
+            return options._replace(window=parse_window(value))
         case "-l":
-            return replace(options, sample_signal=parse_signal(option, value))
+            return options._replace(sample_signal=parse_signal(option, value))
         case "-y":
             name, _, resumed = value.partition(",")
             if resumed not in ("", "r"):
                 raise UsageError(f"-y {value}: give SIGNAL or SIGNAL,r")
-            return replace(options, pause_signal=(parse_signal(option, name), resumed == "r"))
+            return options._replace(pause_signal=(parse_signal(option, name), resumed == "r"))
         case "-L":
-            return replace(options, size_limit_mb=_size_limit(value))
+            return options._replace(size_limit_mb=_size_limit(value))
         case "-P":
-            return replace(options, pids=(*options.pids, _pid(value)))
+            return options._replace(pids=(*options.pids, _pid(value)))
         case "--tree":
-            return replace(options, tree=True)
+            return options._replace(tree=True)
         case "-M":
-            return replace(options, mpi=_one_of(option, value, ("on", "off")) == "on")
+            return options._replace(mpi=_one_of(option, value, ("on", "off")) == "on")
         case "--wait-descendants":
-            return replace(options, wait_descendants=True)
+            return options._replace(wait_descendants=True)
         case "--engine":
-            return replace(options, engine=_one_of(option, value, ENGINES))
+            return options._replace(engine=_one_of(option, value, ENGINES))
         case "-n":
-            return replace(options, dry_run=True)
-    return replace(options, verbose=True)
+            return options._replace(dry_run=True)
+    return options._replace(verbose=True)
 
 
 def _one_of(option: str, value: str, choices: tuple[str, ...]) -> str:

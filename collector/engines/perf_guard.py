@@ -19,7 +19,7 @@ from collector.linux.perf import Ring, Rings
 SWITCH_RINGS = "switch", "dying"
 _PERIOD_S = 0.01
 _FULL, _MOVED_AT = 15 / 16, 1 / 4
-_MANY_BYTES = 1 << 22  # 90,000 records of switches, in less than half a second
+_MANY_BYTES = 1 << 21  # 45,000 records of switches, in less than half a second
 
 RawAccount = tuple[int, int, int, int]  # as of when; and schedstat: ns on CPU, ns waiting for one, turns
 

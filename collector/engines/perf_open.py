@@ -34,7 +34,6 @@ import errno
 import os
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
 
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.perf_guard import Guard
@@ -50,8 +49,8 @@ _COMMON = abi.SAMPLE_ID_ALL | abi.USE_CLOCKID | abi.WATERMARK | abi.INHERIT | ab
 _EVERYONE = abi.SAMPLE_ID_ALL | abi.USE_CLOCKID | abi.WATERMARK
 _WHO = abi.SAMPLE_TID | abi.SAMPLE_TIME | abi.SAMPLE_CPU
 _STACK = _WHO | abi.SAMPLE_CALLCHAIN | abi.SAMPLE_REGS_USER | abi.SAMPLE_STACK_USER
-_SWITCH_RING_BYTES = 1 << 24
-_SITE_RING_BYTES = 1 << 22
+_SWITCH_RING_BYTES = 1 << 23
+_SITE_RING_BYTES = 1 << 21
 _LEAVE_RING_BYTES = 1 << 24
 _FAULT_RING_BYTES = 1 << 17
 _TOUCH_RING_BYTES = 1 << 20
@@ -64,7 +63,7 @@ _BIRTH_STACK_BYTES = 4 << 10
 # Of clock samples at full rate. The collector's own start fits into it; and where samples are rare, half of a ring, at
 # which the kernel wakes us, holds more than comes between two drains.
 _RARE_NS = 5 * NS_PER_MS
-_RING_SECONDS, _RING_SECONDS_RARE = 0.9, 2.4
+_RING_SECONDS, _RING_SECONDS_RARE = 0.9, 1.2
 _ROUNDS = 9  # of looking for new threads while attaching; one that never stops making them is taken as it is
 _ALL_RINGS_BYTES = 1 << 28
 LOWER_LEVEL = "sudo sysctl kernel.perf_event_paranoid=1"
@@ -73,14 +72,14 @@ _LEAST_RING_BYTES = 1 << 17
 MOST_PER_S = {"leave": 1500, "touch": 15000, "waking": 5000}
 
 
-@dataclass(frozen=True)
 class Opened:
     """Open events, and what could be had: ``kernel`` says whether kernel mode is sampled."""
 
-    rings: perf.Rings
-    interval_ns: int
-    kernel: bool
-    guards: list[Guard] = field(default_factory=list)
+    def __init__(self, rings: perf.Rings, interval_ns: int, kernel: bool) -> None:
+        self.rings = rings
+        self.interval_ns = interval_ns
+        self.kernel = kernel
+        self.guards: list[Guard] = []
 
     def guard(self, pid: int) -> None:
         """Watches over the rings until the engine does."""

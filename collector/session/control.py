@@ -10,8 +10,8 @@ import re
 import signal
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from enum import Enum
+from typing import NamedTuple
 
 from collector.clock import NS_PER_S
 from collector.errors import UsageError
@@ -30,8 +30,7 @@ class Action(Enum):
     STOP = "stop"
 
 
-@dataclass(frozen=True)
-class Window:
+class Window(NamedTuple):
     """Record from ``start_s`` to ``end_s`` after the start (None: to the end)."""
 
     start_s: float = 0.0

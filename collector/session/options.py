@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from collector.clock import INTERVAL_ON_NS
 from collector.session.control import Window
@@ -12,8 +12,7 @@ ENGINES = ("auto", "perf", "signal")
 MAX_COMMENTS = 10
 
 
-@dataclass(frozen=True)
-class Options:
+class Options(NamedTuple):  # dataclasses take as long to import as all of this, and the target waits
     """One recording. ``arguments`` is the target's command line; ``name`` and the rest as on the command line."""
 
     arguments: tuple[str, ...] = ()
@@ -29,7 +28,7 @@ class Options:
     sample_period_s: int = 1
     follow: str = "on"
     wait_descendants: bool = False
-    window: Window = field(default_factory=Window)
+    window: Window = Window()
     sample_signal: int | None = None
     pause_signal: tuple[int, bool] | None = None  # and whether recording is on from the start
     size_limit_mb: int = 0  # 0: none
@@ -37,4 +36,4 @@ class Options:
     engine: str = "auto"
     dry_run: bool = False
     verbose: bool = False
-    command_line: tuple[str, ...] = field(default=())
+    command_line: tuple[str, ...] = ()

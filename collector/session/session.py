@@ -12,7 +12,6 @@ import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -89,7 +88,7 @@ def attach(options: Options, say: Say) -> int:
         perf_open.raise_descriptor_limit()
         opened = _told(targets.open(_Opener(options, say)) if options.interval_ns else None, say)
         engine = engine_on(opened)
-        options = replace(options, arguments=targets.command_line())
+        options = options._replace(arguments=targets.command_line())
         taken = targets.begin(engine)
         start_ns = taken[0].seen.until_ns
         control = Control(start_ns, options.window, options.sample_signal, options.pause_signal,
