@@ -108,5 +108,7 @@ prepare() {
     fi
     say "installing the project and the Python packages it needs"
     install_project "$1"
+    # Where Python is told to write no bytecode, every start would compile all modules again.
+    "$PYTHON" -m compileall -q "$ROOT/collector" || true
     stamp_for "$1" >"$ROOT/.venv/collect-stamp"
 }
