@@ -17,7 +17,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from fcntl import ioctl
 from typing import NamedTuple
@@ -73,6 +73,7 @@ class Rings:
         self.length = length
         self.memory = libc.memory(address, length)
         self._words = self.memory.cast("Q")
+        self._once: list[int] = []
 
     def head(self, ring: Ring) -> int:
         """Bytes that the kernel has written into the ring since it was opened."""
@@ -101,15 +102,26 @@ class Rings:
         self.give_back(ring, tail)
         return True
 
+    def add_once(self, name: str, tids: Sequence[int], attrs: Iterator[bytes]) -> None:
+        """Opens events that write a single record each, once ``enable`` has been called: one for every thread and CPU,
+        into the CPU's ring of a name, with ``attrs`` one after another. Raises OSError."""
+        for ring in [ring for ring in self.rings if ring.name == name]:
+            for tid in tids:
+                with suppress(ProcessLookupError):  # gone meanwhile
+                    self._once.append(libc.perf_event_open(next(attrs), tid, ring.cpu, -1, abi.FLAG_FD_CLOEXEC))
+                    ioctl(self._once[-1], abi.IOC_SET_OUTPUT, ring.fd)
+
     def enable(self) -> None:
         """Starts all events (those that do not wait for an exec), but not those that begin at rest."""
+        for fd in self._once:
+            ioctl(fd, abi.IOC_REFRESH, 1)
         for ring in self.rings:
             if not ring.at_rest:
                 self.wake(ring)
 
     def disable(self) -> None:
         """Stops all events; what is in the rings stays readable."""
-        for fd in self._fds():
+        for fd in [*self._once, *self._fds()]:
             ioctl(fd, abi.IOC_DISABLE, 0)
 
     def rest(self, ring: Ring) -> None:
@@ -124,6 +136,9 @@ class Rings:
 
     def close(self) -> None:
         """Closes the events. Arrays may still look into the rings: zeros take their place."""
+        for fd in self._once:
+            os.close(fd)
+        self._once = []
         for ring in self.rings:
             self.close_ring(ring)
         for fd in self._fds():  # of events without a ring

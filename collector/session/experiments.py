@@ -22,6 +22,7 @@ from collector.target.lineage import EXEC, FOUNDER, UNTOLD, Making
 from collector.target.process import Image
 from collector.target.waiting import N_STATES
 
+_N_RECENT = 500
 LABEL_EXEC = "suspend_for_exec"
 LABEL_CLOSE = "collector_close_experiment"
 
@@ -54,7 +55,7 @@ class Recorded:
     # Time of ended threads that no tick stands for yet, by state; running time as USER.
     pool_ns: Array = field(default_factory=lambda: np.zeros(N_STATES, dtype=np.int64))
     last: tuple[int, int, int, int] | None = None  # tid, cpu, uid, state of the last sample
-    # Times, CPUs, uids and states (k,) of the clock samples of the last batch that had any.
+    # Times, CPUs, uids and states (k,) of the latest clock samples.
     recent: tuple[Array, Array, Array, Array] | None = None
     n_borrowed: int = 0  # how often one of them stood for a thread that had none
     n_threads: int = 0
@@ -65,6 +66,12 @@ class Recorded:
             getattr(self.recorder, what)(*arguments)
         elif self.followed:
             self.journal.append((what, arguments))
+
+    def note_recent(self, *columns: Array) -> None:
+        """Further clock samples, in time order: time, CPU, uid, state (n,); some hundreds are kept."""
+        before = self.recent or tuple(column[:0] for column in columns)
+        time_ns, cpu, uid, state = (np.concatenate(pair)[-_N_RECENT:] for pair in zip(before, columns, strict=True))
+        self.recent = time_ns, cpu, uid, state
 
     def thread_started(self, tid: int, time_ns: int, name: bytes) -> None:
         """Threads are numbered in the order of these calls."""

@@ -62,11 +62,13 @@ UsageOf = Callable[[Recorded, int], Usage]
 
 
 class LastSample:
-    """Per slot: image, stack, state and CPU of the thread's last clock sample or departure (uid 0: none yet)."""
+    """Per slot: image, stack and CPU of the thread's last clock sample or departure (uid 0: none yet), and stack and
+    state of its last clock sample in that image."""
 
     def __init__(self) -> None:
         self.image: Array = np.full(64, -1, dtype=np.int64)
         self.uid: Array = np.zeros(64, dtype=np.uint64)
+        self.clock_uid: Array = np.zeros(64, dtype=np.uint64)
         self.state: Array = np.zeros(64, dtype=np.int32)
         self.cpu: Array = np.zeros(64, dtype=np.int32)
 
@@ -74,7 +76,7 @@ class LastSample:
         """Makes room for ``n`` slots."""
         more = max(n, 2 * len(self.uid)) - len(self.uid)
         if n > len(self.uid):
-            for name, fill in (("image", -1), ("uid", 0), ("state", 0), ("cpu", 0)):
+            for name, fill in (("image", -1), ("uid", 0), ("clock_uid", 0), ("state", 0), ("cpu", 0)):
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.full(more, fill, dtype=old.dtype)]))
 
@@ -85,9 +87,10 @@ class LastSample:
         """
         rows = np.flatnonzero(placed.whole | (self.image[placed.slot] != placed.image))
         slot = placed.slot[rows]
+        self.clock_uid[slot[self.image[slot] != placed.image[rows]]] = 0
         self.image[slot], self.uid[slot], self.cpu[slot] = placed.image[rows], placed.uid[rows], cpu[rows]
         if state is not None:
-            self.state[slot] = state[rows]
+            self.clock_uid[slot], self.state[slot] = placed.uid[rows], state[rows]
 
 
 class Pipeline:
@@ -418,7 +421,7 @@ class Pipeline:
                 self.tally.n_packets += len(rows)
             rows = np.flatnonzero((placed.image == number) & (placed.uid != 0))
             if recorded is not None and len(rows):
-                recorded.recent = clock.time_ns[rows], clock.cpu[rows], placed.uid[rows], state[rows]
+                recorded.note_recent(clock.time_ns[rows], clock.cpu[rows], placed.uid[rows], state[rows])
                 end = rows[-1]
                 recorded.last = (int(clock.tid[end]), int(clock.cpu[end]), int(placed.uid[end]), int(state[end]))
         self._last.set(placed, clock.cpu, state)
@@ -588,10 +591,12 @@ class Pipeline:
         thread, cpu = self.model.threads[slot], int(self._last.cpu[slot])
         if state != Microstate.USER:
             stack = (thread.tid, cpu, int(self._stacks_for(recorded, np.array([slot]), uid)[0]), state)
-        elif self._last.image[slot] == recorded.image.number and self._last.uid[slot]:
-            stack = (thread.tid, cpu, int(self._last.uid[slot]), int(self._last.state[slot]))
+        elif self._last.image[slot] == recorded.image.number and self._last.clock_uid[slot]:
+            stack = (thread.tid, cpu, int(self._last.clock_uid[slot]), int(self._last.state[slot]))
         elif recorded.recent is not None:
             stack = (thread.tid, *self._borrowed(recorded, thread.start_ns, int(self.clocks.since_ns[slot])))
+        elif self._last.image[slot] == recorded.image.number and self._last.uid[slot]:
+            stack = (thread.tid, cpu, int(self._last.uid[slot]), int(Microstate.USER))
         elif recorded.last is not None:
             stack = recorded.last
         else:

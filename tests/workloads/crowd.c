@@ -5,15 +5,16 @@
  *                            run -> stage_seven -> leaf_seven      7 parts
  *                            run -> rest        -> nanosleep       MILLISECONDS, 0: never
  *
- * Parts are counted in pieces of equal work, so that their CPU times are as 1:3:7 whenever one looks. It handles
- * SIGUSR1, ignores SIGUSR2 and blocks SIGWINCH, so that it can be seen whether somebody changed that. "ready" when all
- * threads are there.
+ * Parts are counted in pieces of equal work, so that their CPU times are as 1:3:7 whenever one looks. The threads do not
+ * march in step: each begins at a time of its own, and with another part than the one before it. The program handles
+ * SIGUSR1, ignores SIGUSR2 and blocks SIGWINCH, so that it can be seen whether somebody changed that. It says "ready"
+ * when all threads are there.
  */
 #include "truth.h"
 
 enum { MAX_THREADS = 1009 };
 
-static long n_pieces;
+static long n_threads, n_pieces;
 static int64_t rest_ns;
 static pthread_barrier_t all_there;
 
@@ -49,20 +50,20 @@ FRAME void rest(void) {
     KEEP_FRAME();
 }
 
-FRAME void run(void) {
+FRAME void run(long number) {
+    static void (*const stages[])(void) = {stage_one, stage_three, stage_seven};
+    sleep_ns(number * rest_ns / n_threads);
     for (;;) {
-        stage_one();
-        stage_three();
-        stage_seven();
+        for (int i = 0; i < 3; i++) stages[(number + i) % 3]();
         if (rest_ns) rest();
     }
 }
 
-FRAME void *thread_main(void *unused) {
+FRAME void *thread_main(void *number) {
     pthread_barrier_wait(&all_there);
-    run();
+    run((long)number);
     KEEP_FRAME();
-    return unused;
+    return number;
 }
 
 static void on_signal(int number) { (void)number; }
@@ -70,7 +71,7 @@ static void on_signal(int number) { (void)number; }
 int main(int argc, char **argv) {
     pthread_t thread;
     sigset_t blocked;
-    int n_threads = argc > 1 ? atoi(argv[1]) : 3;
+    n_threads = argc > 1 ? atol(argv[1]) : 3;
     n_pieces = argc > 2 ? atol(argv[2]) : 1;
     rest_ns = argc > 3 ? atol(argv[3]) * NS_PER_MS : 0;
     if (n_threads < 1 || n_threads > MAX_THREADS) return 2;
@@ -80,10 +81,10 @@ int main(int argc, char **argv) {
     sigaddset(&blocked, SIGWINCH);
     check(pthread_sigmask(SIG_BLOCK, &blocked, NULL), "pthread_sigmask");
     check(pthread_barrier_init(&all_there, NULL, (unsigned)n_threads), "pthread_barrier_init");
-    for (int i = 1; i < n_threads; i++) check(pthread_create(&thread, NULL, thread_main, NULL), "pthread_create");
+    for (long i = 1; i < n_threads; i++) check(pthread_create(&thread, NULL, thread_main, (void *)i), "pthread_create");
     pthread_barrier_wait(&all_there);
     printf("ready\n");
     fflush(stdout);
-    run();
+    run(0);
     return 0;
 }
