@@ -377,7 +377,10 @@ class _Wave:
         address += cfa
         value, ok = self.memory.read(address)
         if not ok.all():
-            value = np.where(ok, value, _UNKNOWN)
+            # What was saved below the stack pointer has been taken back already: the function is about to return.
+            kept = np.where(address < self.regs[_SP], self.regs[:-1], _UNKNOWN)
+            kept[_IP + 1] = _UNKNOWN
+            value = np.where(ok, value, kept)
         new = np.empty_like(self.regs)
         new[:-1] = np.where(view.saved.take(number, axis=1), value, self.regs[:-1])
         new[_SP] = cfa
