@@ -54,7 +54,7 @@ def test_threads_that_switch_too_often_are_counted(workload: Any, recorded: Any)
 
 
 def test_the_overview_counts_the_switches_of_all_threads(workload: Any, recorded: Any) -> None:
-    run = recorded(workload("pingpong"), 20011)
+    run = recorded(workload("pingpong"), 3001)  # too few to be counted, not recorded
     counted = [sum(sample.counters[name] for sample in run.experiment.samples)
                for name in ("voluntary_switches", "involuntary_switches")]
     assert counted[0] == pytest.approx(run.truth["n_voluntary"], rel=0.01, abs=20)
