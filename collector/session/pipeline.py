@@ -349,7 +349,10 @@ class Pipeline:
             none = np.zeros(0, dtype=np.int64)
             exact_ns = sharpened(switches, np.concatenate([none, *(part.tid for part in some)]),
                                  np.concatenate([none, *(part.time_ns for part in some)]))
-            exact_ns = self._arrivals.corrected(slot, cut, exact_ns, until_ns, self.clocks)
+            if self.counting.active:  # and these are the last records before: looks tell what came after them, too
+                self._arrivals.interrupted()
+            else:
+                exact_ns = self._arrivals.corrected(slot, cut, exact_ns, until_ns, self.clocks)
         cuts = self.model.take_cuts()  # after slots(), which may have met threads not heard of before
         counted = self.counting.take_cuts()
         n_told = len(slot) + len(cuts.slot)

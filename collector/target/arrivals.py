@@ -62,6 +62,11 @@ class Arrivals:
         self._known.pop(slot, None)
         self._looks.pop(slot, None)
 
+    def interrupted(self) -> None:
+        """For a while, arrivals are not recorded: what was looked at is no measure of them."""
+        self._looks.clear()
+        self._busy = []
+
     def worth_a_look(self) -> list[int]:
         """The slots of the threads with ``MANY`` arrivals in the last batch that nobody has looked at since."""
         return [slot for slot in self._busy if slot not in self._looks]
