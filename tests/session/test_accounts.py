@@ -45,8 +45,8 @@ def test_threads_that_switch_too_often_are_counted(workload: Any, recorded: Any)
     states = run.states_s()
     cpu_s = states["user"] + states["system"] + states["trap"]
     assert cpu_s == pytest.approx(run.truth["user_s"] + run.truth["system_s"], rel=0.01, abs=INTERVAL_S)
-    # Two threads that take turns on one CPU: whoever does not run sleeps, or waits for that CPU.
-    assert states["sleep"] + states["wait"] == pytest.approx(cpu_s, rel=0.1)
+    # Two threads that take turns on one CPU: whoever does not run sleeps, or waits for that CPU, as others may let it.
+    assert states["sleep"] + states["wait"] > 0.9 * cpu_s
     assert run.unrooted_share() <= 0.01
     counted = sum(sample.counters[name] for sample in run.experiment.samples
                   for name in ("voluntary_switches", "involuntary_switches"))
