@@ -84,8 +84,12 @@ class Counting:
     def ended(self, tid: int, slot: int, time_ns: int) -> bool:
         """A thread ended at ``time_ns``: since the last look it did as before. Whether its account told all of it."""
         seen = self._seen.pop(tid, None)
-        if seen is None or seen.told.time_ns >= time_ns:
-            return seen is not None
+        if seen is None:
+            return False
+        if seen.told.time_ns >= time_ns:  # it was looked at when it was dead already
+            self._cuts.time_ns = [min(at, time_ns) if of == slot else at
+                                  for of, at in zip(self._cuts.slot, self._cuts.time_ns, strict=True)]
+            return True
         length_ns = time_ns - seen.told.time_ns
         self._stretch(slot, seen.told, time_ns, int(seen.running * length_ns), int(seen.waiting * length_ns), 0)
         self.turns[slot] += round(seen.turning * length_ns)

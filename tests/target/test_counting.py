@@ -79,8 +79,11 @@ def test_an_end_goes_on_as_before_and_is_marked() -> None:
 def test_an_end_that_the_account_tells_is_not_estimated() -> None:
     watch = Watch()
     watch.look(Account(2000 + 100 * MS, 77 + 50 * MS, 7))
+    watch.look(Account(2000 + 130 * MS, 77 + 50 * MS, 7))  # and looked at once more
+    watch.counting.look({TID: (SLOT, 500, Account(2000 + 170 * MS, 77 + 50 * MS, 7))})
     assert watch.counting.ended(TID, SLOT, 2000 + 99 * MS)
     assert watch.counting.n_estimated == 0
+    assert max(watch.counting.take_cuts().time_ns) == 2000 + 99 * MS
 
 
 def test_one_born_meanwhile_is_counted_from_its_birth() -> None:
