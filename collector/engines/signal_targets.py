@@ -10,6 +10,19 @@ from collector.events import Reason
 from collector.linux.tasks import Executable, Files, Place
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """When a thread was asked to stop: its accounts at that time, whether we were on its CPU (``is_here``), when our
+    clock was to strike for that, and when we were awake."""
+
+    time_ns: int
+    cpu_ns: int
+    delay_ns: int
+    is_here: bool
+    due_ns: int
+    awake_ns: int
+
+
 @dataclass(slots=True, eq=False)
 class Tracee:
     """One thread. Between two looks the kernel's accounts say how long it ran and waited; ``settled_ns`` is the time up
@@ -32,12 +45,7 @@ class Tracee:
     seen_ns: int = 0  # when it was last seen to sleep where it is told to
     looked_ns: int = 0
     calm: int = 0  # looks in a row that found nothing new
-    asked: bool = False  # to stop, and has not stopped yet
-    asked_ns: int = 0
-    asked_cpu_ns: int = 0  # its accounts when it was asked
-    asked_delay_ns: int = 0
-    asked_here: bool = False  # by us on its own CPU
-    struck_ns: tuple[int, int] = (0, 0)  # when the clock was to strike for that, and when we were awake
+    asked: Asked | None = None  # to stop, and has not stopped yet
     in_stop: bool = False  # a job-control stop
     gone: bool = False
     place: Place | None = None  # where it slept last

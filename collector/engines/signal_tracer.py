@@ -22,19 +22,19 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 
 from collector.clock import NS_PER_MS, NS_PER_S
-from collector.engines.signal_channel import END, HOLD, STOP, Channel, framed
+from collector.engines.signal_channel import END, HOLD, STOP, Channel
 from collector.engines.signal_mend import Verdict, go_on, mend
-from collector.engines.signal_targets import Traced, Tracee
+from collector.engines.signal_targets import Asked, Traced, Tracee
+from collector.engines.signal_teller import BIRTH, CLOCK, LEAVE, Teller
 from collector.engines.signal_walk import Walk
 from collector.events import Edge, Mode, Reason
-from collector.linux import abi, libc, ptrace, tasks
+from collector.linux import abi, ptrace, tasks
 
-CLOCK, LEAVE, BIRTH = range(3)  # kinds of samples
 _RETRY_S = 0.01
 _WATCHED = {signal.SIGCHLD, signal.SIGUSR1}
 _CALM_LOOKS = 16  # after so many looks without news a thread is looked at more rarely
@@ -44,9 +44,7 @@ _AT_ONCE_NS = 25_000  # in which our clock stops a thread that runs
 _STRAY, _STRAY_SHARE = 40503, 4  # 65536 times the golden section; of the interval
 _PATIENCE, _LAST_PATIENCE = 5, 20  # intervals without a sample, until any other one is better
 _CHECK_MAPS_NS = 5 * NS_PER_MS
-_KNOWN_CALL, _KNOWN_ALL = 1 << 7 | 1 << 16, (1 << 17) - 1  # registers, as bits: sp and ip; all
 _MAX_DEPARTURES = 16  # stacks of sleeping threads that a round reads even though their place is known
-_RESTARTED = {-abi.ERESTARTSYS, -abi.ERESTARTNOINTR, -abi.ERESTARTNOHAND, -abi.ERESTART_RESTARTBLOCK}
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _STOP_SIGNALS = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 _TRAPS = {signal.SIGILL, signal.SIGTRAP, signal.SIGFPE, signal.SIGSEGV, signal.SIGBUS}
@@ -60,15 +58,12 @@ class Tracer:
     def __init__(self, channel: Channel, interval_ns: int, stack_bytes: int, follow: bool,
                  wake: Callable[[], None]) -> None:
         self._channel = channel
+        self._tell = Teller(channel, stack_bytes)
         self._wake = wake
         self._interval_ns = interval_ns
-        self._stack_words = stack_bytes >> 3
         self._options = ptrace.THREADS | (ptrace.PROCESSES if follow else 0)
         self._follow = follow
         self._inspector = ptrace.Inspector()
-        self._memory = libc.RemoteMemory()
-        self._pending = {name: bytearray() for name in ("switch", "site", "fault", "sample", "change")}
-        self._stack_head = 0
         self._processes: dict[int, Traced] = {}
         self._threads: dict[int, Tracee] = {}
         # Who was looked at longest ago comes first: threads that have run of late, and those that sleep for long.
@@ -83,8 +78,6 @@ class Tracer:
         self._clear_ns = 0  # when there was nothing to report
         self._reported_ns = 0  # when that happened which is reported now, about
         self._asked: set[Tracee] = set()
-        self._behind = False  # rows wait for room: no looks until there is some
-        self._n_lost: Counter[str] = Counter()  # by source, until it is told
 
     # -- attaching
 
@@ -116,16 +109,14 @@ class Tracer:
     def _begin(self) -> None:
         """Begins with all threads as they are: they are told first, and nothing from before."""
         now_ns = time.monotonic_ns()
-        for rows in self._pending.values():
-            del rows[:]
+        self._tell.forget()
         for thread in self._threads.values():
             thread.settled_ns = now_ns + 2
-            with suppress(OSError, ValueError):
-                thread.raw = thread.files.read("schedstat", 64)
-                thread.cpu_ns, thread.delay_ns, _ = map(int, thread.raw.split())
+            self._open_accounts(thread)
         for process in self._processes.values():
             self._read_image(process, process.pid)
-        self._change("Threads", now_ns, {process.pid: list(process.threads) for process in self._processes.values()})
+        threads = {process.pid: list(process.threads) for process in self._processes.values()}
+        self._tell.change("Threads", now_ns, threads)
         self._publish()
 
     # -- the loop
@@ -163,7 +154,7 @@ class Tracer:
                 self._round(now_ns, grid_ns + self._interval_ns - next_ns)
             grid_ns += ((time.monotonic_ns() - grid_ns) // self._interval_ns + 1) * self._interval_ns
             next_ns = grid_ns + self._stray_ns(grid_ns)
-        while self._behind and self._channel.command != END:
+        while self._tell.behind and self._channel.command != END:
             signal.sigtimedwait(_WATCHED, _RETRY_S)
             self._publish()
 
@@ -178,12 +169,13 @@ class Tracer:
             if not thread.process.held:
                 self._settle_now(thread)
                 if thread.running:
-                    self._switch(thread, Edge.OUT_PREEMPTED, thread.settled_ns)
+                    self._tell.switch(thread, Edge.OUT_PREEMPTED, thread.settled_ns)
+                    thread.running = False
         self._publish()
 
     def _round(self, now_ns: int, left_ns: int) -> None:
         self._walk.begin()
-        if not self._behind:
+        if not self._tell.behind:
             self._look_at_some(self._active, now_ns + self._interval_ns // _ACTIVE_SHARE)
             self._look_at_some(self._idle, time.monotonic_ns() + self._interval_ns // _IDLE_SHARE)
             self._start_strays(now_ns)
@@ -196,7 +188,7 @@ class Tracer:
             self._awake_ns = time.monotonic_ns()
         until_ns = time.monotonic_ns() + self._interval_ns // _ACTIVE_SHARE
         for thread in visit.threads:
-            if self._behind or time.monotonic_ns() > until_ns:
+            if self._tell.behind or time.monotonic_ns() > until_ns:
                 return
             if not thread.gone:
                 with suppress(OSError):
@@ -215,11 +207,8 @@ class Tracer:
 
     def _publish(self) -> None:
         now_ns = time.monotonic_ns()
-        for source in [source for source, n in self._n_lost.items() if n]:
-            self._change("RecordsLost", now_ns, self._n_lost.pop(source), source)
         horizon_ns = min([now_ns, *(threads[0].looked_ns for threads in (self._active, self._idle) if threads)])
-        self._behind = not self._channel.publish(self._pending, self._stack_head, horizon_ns)
-        if self._behind or self._channel.is_half_full():
+        if self._tell.publish(now_ns, horizon_ns):
             self._wake()
 
     # -- looks
@@ -281,10 +270,9 @@ class Tracer:
             return
         with suppress(ProcessLookupError):
             ptrace.interrupt(thread.tid)
-            thread.asked, thread.asked_ns, thread.asked_here = True, now_ns, is_here
-            thread.struck_ns = self._due_ns, self._awake_ns
+            cpu_ns, delay_ns, _ = map(int, raw.split())
+            thread.asked = Asked(now_ns, cpu_ns, delay_ns, is_here, self._due_ns, self._awake_ns)
             self._asked.add(thread)
-            thread.asked_cpu_ns, thread.asked_delay_ns, _ = map(int, raw.split())
 
     def _settle(self, thread: Tracee, raw: bytes, now_ns: int, there: tasks.Place | None = None) -> None:
         """Tells what happened since the thread was settled last. ``there`` is where it sleeps now, if it does."""
@@ -314,11 +302,11 @@ class Tracer:
         if thread.waited_from_ns:
             place = None if thread.running else thread.place
             if not thread.running:
-                self._switch(thread, Edge.IN, waits_ns - 2)
+                self._tell.switch(thread, Edge.IN, waits_ns - 2)
             self._leave(thread, Edge.OUT_PREEMPTED, waits_ns, place, False)
             thread.running = False
         if not thread.running:
-            self._switch(thread, Edge.IN, until_ns - run)
+            self._tell.switch(thread, Edge.IN, until_ns - run)
         thread.running = there is None
         if there is not None:
             self._leave(thread, Edge.OUT_BLOCKED, until_ns, there, True)
@@ -340,37 +328,30 @@ class Tracer:
         else:
             is_there = False
         if place in thread.known and not is_there:
-            self._pending["site"] += abi.TRACED_SITE.packer.pack(time_ns - 1, thread.process.pid, thread.tid, place.pc,
-                                                                 place.sp)
-        self._switch(thread, edge, time_ns)
+            self._tell.site(thread, time_ns - 1, place)
+        self._tell.switch(thread, edge, time_ns)
 
     def _tell_departure(self, thread: Tracee, time_ns: int, place: tasks.Place) -> bool:
         """The stack of a thread that sleeps, if it slept on until that was read; whether it did."""
         self._departures += 1
         self._check_maps(thread, place.pc, time.monotonic_ns(), time_ns - 1)
         reason = thread.known.get(place) or self._reason(thread, place)
-        registers = (0,) * 7 + (place.sp,) + (0,) * 8 + (place.pc,)
-        samples, stack_head = self._pending["sample"], self._stack_head
-        n_bytes = len(samples)
-        self._sample(thread, LEAVE, time_ns - 1, reason, thread.process.bits, registers, _KNOWN_CALL)
-        if thread.files.read("schedstat", 64) != thread.raw:
-            del samples[n_bytes:]
-            self._stack_head = stack_head
+        columns = {7: place.sp, 16: place.pc}
+        if thread.process.bits == 64:  # a system call keeps its arguments; vfork has its return address in one
+            columns |= zip(abi.ARGUMENTS_64, place.arguments, strict=False)
+        if not self._tell.asleep(thread, time_ns - 1, reason, columns):
             return False
         thread.known[place] = reason
         if reason == Reason.USER_FAULT:
             self._tell_fault(thread, time_ns - 2, place)  # a fault comes before the departure
         return True
 
-    def _switch(self, thread: Tracee, edge: Edge, time_ns: int) -> None:
-        thread.told_ns = time_ns
-        self._pending["switch"] += abi.TRACED_SWITCH.packer.pack(time_ns, thread.process.pid, thread.tid, edge, 0)
-
     def _reason(self, thread: Tracee, place: tasks.Place) -> Reason:
         if thread.in_stop:
             return Reason.STOPPED
         if place.call < 0:
-            return Reason.USER_FAULT
+            is_dumping = tasks.dumps_core(thread.files.read_once("status", 4096))
+            return Reason.SLEEP if is_dumping else Reason.USER_FAULT
         if place.call in abi.LOCK_CALLS[thread.process.bits]:
             return Reason.LOCK
         return Reason.KERNEL_FAULT if self._is_in_fault(thread) else Reason.SLEEP
@@ -391,62 +372,37 @@ class Tracer:
         """Text or data: the page that is waited for is the pc's own, if that is not there."""
         resident = tasks.is_resident(thread.process.pid, place.pc)
         if resident is not None:
-            self._pending["fault"] += abi.TRACED_FAULT.packer.pack(
-                time_ns, thread.process.pid, thread.tid, 0 if resident else place.pc, place.pc, 0)
+            self._tell.fault(thread, time_ns, 0 if resident else place.pc, place.pc)
 
     # -- samples
 
-    def _sample(self, thread: Tracee, kind: int, time_ns: int, mode: int, bits: int, registers: tuple[int, ...],
-                known: int, cpu: int = 0, child: int = 0, flags: int = 0) -> None:
-        low = registers[7] & ~7
-        first, n_words = self._copy_stack(thread.process.pid, low)
-        self._pending["sample"] += abi.TRACED_SAMPLE.packer.pack(
-            time_ns, thread.process.pid, thread.tid, kind, mode, cpu, bits, known, low, first, n_words,
-            self._stack_head, child, flags, *registers)
-
-    def _copy_stack(self, pid: int, low: int) -> tuple[int, int]:
-        """(index of the first word, words) of a copy in the channel; no words where there is no room or no stack."""
-        n_all, head, wanted = self._channel.n_words, self._stack_head, self._stack_words
-        if head % n_all + wanted > n_all:
-            head += n_all - head % n_all
-        if head + wanted - self._channel.stack_tail > n_all:
-            self._n_lost["stack"] += 1
-            return 0, 0
-        first = head % n_all
-        try:
-            n_words = self._memory.read(pid, low, wanted << 3, self._channel.stacks_address + (first << 3)) >> 3
-        except OSError:
-            return 0, 0
-        self._stack_head = head + n_words
-        return first, n_words
-
-    def _interrupted(self, thread: Tracee, now_ns: int) -> None:
+    def _interrupted(self, thread: Tracee, now_ns: int, asked: Asked) -> None:
         """A thread stopped because we asked for it."""
         registers = self._inspector.registers(thread.tid)
         self._mend(thread, registers, now_ns)
-        self._struck(thread, registers, now_ns, True)
+        self._struck(thread, registers, now_ns, asked)
 
-    def _signalled(self, thread: Tracee, now_ns: int, was_asked: bool) -> None:
+    def _signalled(self, thread: Tracee, now_ns: int, asked: Asked | None) -> None:
         """A thread stopped to be given a signal: that is also the stop that we may have asked it for. One that traps
         on and on has no time for any other."""
-        if was_asked or (thread.n_traps and thread.n_traps % _SOME_TRAPS == 0):
-            self._struck(thread, self._inspector.registers(thread.tid), now_ns, was_asked)
+        if asked or (thread.n_traps and thread.n_traps % _SOME_TRAPS == 0):
+            self._struck(thread, self._inspector.registers(thread.tid), now_ns, asked)
 
-    def _struck(self, thread: Tracee, registers: ptrace.Registers, now_ns: int, was_asked: bool) -> None:
-        """A sample of a thread that has stopped, if it is one of the clock's."""
-        if self._behind:
-            self._n_lost["clock"] += 1
+    def _struck(self, thread: Tracee, registers: ptrace.Registers, now_ns: int, asked: Asked | None) -> None:
+        """A sample of a thread that has stopped, if it is one of the clock's, or if it has had none for long."""
+        if self._tell.behind:
+            self._tell.lose("clock")
             return
         raw = thread.files.read("schedstat", 64)
-        if was_asked:  # since then it ran, waited for a CPU, or had stopped
+        if asked:  # since then it ran, waited for a CPU, or had stopped
             cpu_ns, delay_ns, _ = map(int, raw.split())
-            thread.kept_ns += max(now_ns - thread.asked_ns - (cpu_ns - thread.asked_cpu_ns)
-                                  - (delay_ns - thread.asked_delay_ns), 0)
+            thread.kept_ns += max(now_ns - asked.time_ns - (cpu_ns - asked.cpu_ns) - (delay_ns - asked.delay_ns), 0)
         self._settle(thread, raw, now_ns)
         if registers.call in abi.MAKING_CALLS[registers.bits] and registers.result == 0:
             return  # it is new: on its first instructions glibc's tables still show its maker's frame
         unsampled_ns = thread.cpu_ns - thread.sampled_ns
-        is_sample = self._ran_when_asked(thread, registers) if was_asked else unsampled_ns > self._interval_ns
+        is_sample = unsampled_ns > (_LAST_PATIENCE if asked else 1) * self._interval_ns or (
+            asked is not None and self._ran_when_asked(thread, registers, asked))
         if not (is_sample or thread.waited_from_ns):
             return
         if thread.process.bits != registers.bits:
@@ -454,25 +410,27 @@ class Tracer:
         if is_sample:
             self._check_maps(thread, registers.dwarf[16], now_ns, now_ns)
             mode, cpu = self._mode(thread, registers)
-            self._sample(thread, CLOCK, now_ns, mode, registers.bits, registers.dwarf, _KNOWN_ALL, cpu)
+            self._tell.stopped(thread, CLOCK, now_ns, mode, registers, cpu)
         else:  # at least that is where it waited
             time_ns = thread.waited_from_ns - 1
             self._check_maps(thread, registers.dwarf[16], now_ns, time_ns)
-            self._sample(thread, LEAVE, time_ns, Reason.UNKNOWN, registers.bits, registers.dwarf, _KNOWN_ALL)
+            self._tell.stopped(thread, LEAVE, time_ns, Reason.UNKNOWN, registers)
 
-    def _ran_when_asked(self, thread: Tracee, registers: ptrace.Registers) -> bool:
+    def _ran_when_asked(self, thread: Tracee, registers: ptrace.Registers, asked: Asked) -> bool:
         """Whether a thread that has stopped ran when the clock struck: on our own CPU it has waited since we got it, on
         another one it has not. One that waited before stopped where the scheduler had stopped it, and one that was
-        woken since then where it slept: both are at the end of system calls above all, and no samples of the clock's.
-        (Better any sample than none for long.)"""
-        waited_ns = thread.delay_ns - thread.asked_delay_ns
-        waits_ns = self._awake_ns - waited_ns - (thread.cpu_ns - thread.asked_cpu_ns)
-        due_ns, awake_ns = thread.struck_ns
-        ran = awake_ns - _EARLY_NS <= waits_ns <= awake_ns + _LATE_NS if thread.asked_here else not waited_ns
-        # An idle CPU takes its time to wake us, and whom the same moment wakes was not running.
-        if tasks.Place(registers.call, registers.dwarf[7], registers.dwarf[16]) in thread.known:
-            ran = ran and waits_ns <= due_ns + _AT_ONCE_NS
-        return ran or thread.cpu_ns - thread.sampled_ns > _LAST_PATIENCE * self._interval_ns
+        woken since then where it slept: both are at ends of system calls above all, and no samples of the clock's."""
+        waited_ns = thread.delay_ns - asked.delay_ns
+        if not asked.is_here:
+            return not waited_ns
+        waits_ns = self._awake_ns - waited_ns - (thread.cpu_ns - asked.cpu_ns)
+        until_ns = asked.awake_ns + _LATE_NS
+        # An idle CPU takes its time to wake us, and whom the same moment wakes was not running. A busy one may be ours
+        # late, at a call that makes the scheduler look.
+        place = tasks.Place(registers.call, registers.dwarf[7], registers.dwarf[16])
+        if place in thread.known or place.call in abi.CPU_TIME_CALLS[registers.bits]:
+            until_ns = min(until_ns, asked.due_ns + _AT_ONCE_NS)
+        return asked.awake_ns - _EARLY_NS <= waits_ns <= until_ns
 
     def _mode(self, thread: Tracee, registers: ptrace.Registers) -> tuple[Mode, int]:
         """Mode and CPU of a sample. The registers show system calls alone; how much time page faults and traps took
@@ -523,17 +481,13 @@ class Tracer:
         process.mapped_ns = now_ns
         with suppress(OSError):
             for mapping in process.enter(tasks.executables(process.pid, thread.tid)):
-                self._mapped(process, thread.tid, sample_ns, mapping)
-
-    def _mapped(self, process: Traced, tid: int, now_ns: int, m: tasks.Executable) -> None:
-        self._change("Mapped", now_ns, process.pid, tid, m.start, m.end - m.start, m.file_offset, m.device, m.inode,
-                     m.path)
+                self._tell.mapping(process, thread.tid, sample_ns, mapping)
 
     def _check_name(self, thread: Tracee, now_ns: int) -> None:
         name = thread.files.read_once("comm")[:-1]
         if name != thread.name:
             thread.name = name
-            self._change("Renamed", now_ns, thread.process.pid, thread.tid, name)
+            self._tell.change("Renamed", now_ns, thread.process.pid, thread.tid, name)
 
     # -- what ptrace reports
 
@@ -573,9 +527,9 @@ class Tracer:
 
     def _stopped(self, thread: Tracee, report: ptrace.Report) -> None:
         began_ns = time.monotonic_ns()
-        was_asked, thread.asked = thread.asked, False  # any stop is the one that it was asked for
+        asked, thread.asked = thread.asked, None  # any stop is the one that it was asked for
         self._asked.discard(thread)
-        if not was_asked:
+        if not asked:
             thread.kept_ns += max(began_ns - self._reported_ns, 0)
         if report.event == 0 and report.signal == abi.SYSCALL_SIGNAL:
             if thread.completion and not go_on(self._inspector, thread.tid, thread.completion):
@@ -586,7 +540,7 @@ class Tracer:
         elif report.event == 0:
             thread.n_traps += report.signal in _TRAPS
             try:
-                self._signalled(thread, began_ns, was_asked)
+                self._signalled(thread, began_ns, asked)
             finally:
                 ptrace.cont(thread.tid, report.signal)
         elif report.event == abi.EVENT_STOP and report.signal in _STOP_SIGNALS:
@@ -596,7 +550,7 @@ class Tracer:
         else:
             try:
                 if not thread.process.held or report.event == abi.EVENT_EXEC:
-                    self._handle(thread, report, began_ns, was_asked)
+                    self._handle(thread, report, began_ns, asked)
             finally:
                 self._cont(thread)
         thread.kept_ns += time.monotonic_ns() - began_ns
@@ -607,13 +561,13 @@ class Tracer:
         else:
             ptrace.cont(thread.tid)
 
-    def _handle(self, thread: Tracee, report: ptrace.Report, now_ns: int, was_asked: bool) -> None:
+    def _handle(self, thread: Tracee, report: ptrace.Report, now_ns: int, asked: Asked | None) -> None:
         match report.event:
             case abi.EVENT_STOP:
                 if thread.in_stop:
                     thread.in_stop, thread.seen_ns = False, now_ns
-                if was_asked:
-                    self._interrupted(thread, now_ns)
+                if asked:
+                    self._interrupted(thread, now_ns, asked)
                 elif thread.raw == b"":  # it is new, and was not free to sleep
                     thread.kept_ns = now_ns - thread.settled_ns
                     self._settle_now(thread)
@@ -635,22 +589,28 @@ class Tracer:
         self._settle_now(thread)
         if thread.running:
             registers = self._inspector.registers(thread.tid)
-            self._sample(thread, LEAVE, thread.settled_ns - 1, Reason.STOPPED, registers.bits, registers.dwarf,
-                         _KNOWN_ALL)
-            self._switch(thread, Edge.OUT_BLOCKED, thread.settled_ns)
+            self._tell.stopped(thread, LEAVE, thread.settled_ns - 1, Reason.STOPPED, registers)
+            self._tell.switch(thread, Edge.OUT_BLOCKED, thread.settled_ns)
             thread.running, thread.place = False, None
 
     # -- births, execs and ends
 
-    def _enter(self, process: Traced, tid: int, now_ns: int) -> Tracee:
+    def _enter(self, process: Traced, tid: int, now_ns: int, *, is_new: bool = False) -> Tracee:
         # Settled a moment later: what is told of its first departure then comes behind its birth.
         thread = Tracee(tid, process, tasks.Files(process.pid, tid), now_ns + 2, looked_ns=now_ns)
-        with suppress(OSError, ValueError):
-            thread.raw = thread.files.read("schedstat", 64)
-            thread.cpu_ns, thread.delay_ns, _ = map(int, thread.raw.split())
+        if not is_new:
+            self._open_accounts(thread)
         process.threads[tid] = self._threads[tid] = thread
         self._active.append(thread)
         return thread
+
+    def _open_accounts(self, thread: Tracee) -> None:
+        """What a thread did until now is not for us to tell."""
+        with suppress(OSError, ValueError):
+            thread.raw = thread.files.read("schedstat", 64)
+            thread.cpu_ns, thread.delay_ns, _ = map(int, thread.raw.split())
+            thread.sampled_ns = thread.cpu_ns
+            thread.system_ns = tasks.parse_stat(thread.files.read("stat")).system_ticks * NS_PER_S // _TICKS_PER_S
 
     def _born(self, maker: Tracee, tid: int, event: int, now_ns: int) -> None:
         parent = maker.process
@@ -664,14 +624,13 @@ class Tracer:
         process = parent if is_thread else self._processes.setdefault(tid, Traced(
             tid, bits=parent.bits, mapped=set(parent.mapped), starts=parent.starts, ends=parent.ends,
             size=parent.size, library=parent.library, mapped_ns=parent.mapped_ns))
-        self._change("Forked", now_ns, process.pid, tid, parent.pid, maker.tid)
+        self._tell.change("Forked", now_ns, process.pid, tid, parent.pid, maker.tid)
         if not is_thread:
             registers = self._inspector.registers(maker.tid)
-            self._sample(maker, BIRTH, now_ns, 0, registers.bits, registers.dwarf, _KNOWN_ALL, child=tid,
-                         flags=self._clone_flags(maker.tid, registers))
-        thread = self._enter(process, tid, now_ns)
-        thread.raw, thread.cpu_ns, thread.delay_ns = b"", 0, 0
-        self._switch(thread, Edge.IN, now_ns)
+            self._tell.stopped(maker, BIRTH, now_ns, 0, registers, child=tid,
+                               flags=self._clone_flags(maker.tid, registers))
+        thread = self._enter(process, tid, now_ns, is_new=True)
+        self._tell.switch(thread, Edge.IN, now_ns)
         if early is not None:
             self._stopped(thread, early[1])
 
@@ -702,9 +661,9 @@ class Tracer:
                 ptrace.detach(tid)
                 continue
             process = process or self._processes.setdefault(pid, Traced(pid, bits=tasks.word_bits(pid)))
-            self._change("Forked", now_ns, pid, tid, parent_pid if pid == tid else pid, parent_pid)
+            self._tell.change("Forked", now_ns, pid, tid, parent_pid if pid == tid else pid, parent_pid)
             thread = self._enter(process, tid, now_ns)
-            self._switch(thread, Edge.IN, now_ns)
+            self._tell.switch(thread, Edge.IN, now_ns)
             self._stopped(thread, report)
 
     def _executed(self, thread: Tracee, old_tid: int, now_ns: int) -> None:
@@ -717,20 +676,20 @@ class Tracer:
             self._forget(other)
         self._processes[process.pid] = process
         self._begin_image(process, thread.tid, now_ns)
-        again = self._enter(process, process.pid, now_ns)
+        again = self._enter(process, process.pid, now_ns, is_new=not process.held)
         if not process.held:
             if not thread.running:
-                self._switch(again, Edge.IN, now_ns)
-            again.cpu_ns, again.delay_ns, again.raw = caller.cpu_ns, caller.delay_ns, b""
-            again.owed_ns = caller.owed_ns
+                self._tell.switch(again, Edge.IN, now_ns)
+            again.cpu_ns, again.delay_ns = caller.cpu_ns, caller.delay_ns
+            again.owed_ns, again.sampled_ns, again.system_ns = caller.owed_ns, caller.sampled_ns, caller.system_ns
         process.held = False
 
     def _begin_image(self, process: Traced, tid: int, now_ns: int) -> None:
         comm = tasks.Files(process.pid, tid).read_once("comm")[:-1]
-        self._change("Executed", now_ns, process.pid, process.pid, comm)
+        self._tell.change("Executed", now_ns, process.pid, process.pid, comm)
         process.mapped = set()
         for mapping in self._read_image(process, tid):
-            self._mapped(process, tid, now_ns, mapping)
+            self._tell.mapping(process, tid, now_ns, mapping)
 
     def _read_image(self, process: Traced, tid: int) -> list[tasks.Executable]:
         """What a process runs, anew; returns the mappings that are new."""
@@ -748,7 +707,7 @@ class Tracer:
         if not thread.gone and not thread.process.held:
             self._settle_now(thread)
             end_ns = thread.settled_ns if thread.running else time.monotonic_ns()
-            self._change("Exited", end_ns, thread.process.pid, thread.tid)
+            self._tell.change("Exited", end_ns, thread.process.pid, thread.tid)
         self._forget(thread)
 
     def _forget(self, thread: Tracee) -> None:
@@ -759,6 +718,3 @@ class Tracer:
         thread.process.threads.pop(thread.tid, None)
         if not thread.process.threads and self._processes.get(thread.process.pid) is thread.process:
             del self._processes[thread.process.pid]
-
-    def _change(self, kind: str, *values: object) -> None:
-        self._pending["change"] += framed((kind, *values))

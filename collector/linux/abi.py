@@ -127,11 +127,14 @@ WORD = struct.Struct("<Q")
 LOCK_CALLS = {64: frozenset({202, 449}), 32: frozenset({240, 422, 449})}
 BEGUN_ANEW_CALLS = {64: frozenset({56, 57, 58, 59, 321, 322, 435}), 32: frozenset({2, 11, 120, 190, 357, 358, 435})}
 CLONE_CALL, CLONE3_CALL = {64: 56, 32: 120}, 435
+# Calls that ask for CPU time: at their end leaves who has had his CPU for long, since the scheduler looks at the clock.
+CPU_TIME_CALLS = {64: frozenset({98, 100, 228}), 32: frozenset({43, 77, 265, 403})}
 MAKING_CALLS = {64: frozenset({56, 57, 58, 435}), 32: frozenset({2, 120, 190, 435})}  # they return twice
 # Calls that read without end: the columns of their file (-1: none), buffer and size.
 READ_CALLS = {64: {0: (5, 4, 1), 17: (5, 4, 1), 318: (-1, 5, 4)}, 32: {3: (3, 2, 1), 180: (3, 2, 1), 355: (-1, 3, 2)}}
 FORK_CALLS = {64: {57: 0, 58: CLONE_VM | CLONE_VFORK}, 32: {2: 0, 190: CLONE_VM | CLONE_VFORK}}
-FIRST_ARGUMENT = {64: 5, 32: 3}  # its column
+ARGUMENTS_64 = (5, 4, 1, 10, 8, 9)  # their columns
+FIRST_ARGUMENT = {64: 5, 32: 3}
 EXIT_SIGNAL_MASK = 0xFF  # in clone(2)'s flags
 BPF_CALL = {64: 321, 32: 357}
 

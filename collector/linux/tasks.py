@@ -7,7 +7,7 @@ in, its sp and pc; the number is -1 where it sleeps outside of system calls, tha
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from collector.linux import libc
 
@@ -20,11 +20,18 @@ _NEWLINE = b"\\012"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a thread sleeps: its system call (-1: none), sp and pc."""
+    """Where a thread sleeps: its system call (-1: none), sp and pc; and what was said of that, which may differ between
+    two visits to a place."""
 
     call: int
     sp: int
     pc: int
+    text: bytes = field(default=b"", compare=False, repr=False)
+
+    @property
+    def arguments(self) -> tuple[int, ...]:
+        """The six arguments of the system call; none where there is no call."""
+        return tuple(int(word, 16) for word in self.text.split()[1:-2])
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +116,7 @@ def parse_place(text: bytes) -> Place | None:
     words = text.split()
     if len(words) < 3:
         return None
-    return Place(int(words[0]), int(words[-2], 16), int(words[-1], 16))
+    return Place(int(words[0]), int(words[-2], 16), int(words[-1], 16), text)
 
 
 def parse_stat(text: bytes) -> Stat:
@@ -178,6 +185,11 @@ def _exact_path(pid: int, start: int, end: int, path: bytes) -> bytes:
 def library_pages(status: bytes) -> bytes:
     """What ``status`` says of the size of executable memory besides the program's own."""
     return status.partition(b"VmLib:")[2].partition(b"\n")[0]
+
+
+def dumps_core(status: bytes) -> bool:
+    """Whether ``status`` says that the process is writing its core file. Since Linux 4.15."""
+    return b"\nCoreDumping:\t1" in status
 
 
 def is_resident(pid: int, address: int) -> bool | None:

@@ -28,6 +28,11 @@ def test_places(text: bytes, place: tasks.Place | None) -> None:
     assert tasks.parse_place(text) == place
 
 
+def test_arguments() -> None:
+    places = [tasks.parse_place(text) for text in PLACES]
+    assert [place.arguments for place in places if place] == [(), (1, 2, 3, 4, 5, 6)]
+
+
 def test_a_name_with_parentheses_and_newlines_does_not_shift_the_fields() -> None:
     fields = b"S " + b" ".join(str(i).encode() for i in range(4, 53))
     for name in (b"sleep", b"a) R (b", b"a\n) Z 1 2 3"):
@@ -124,3 +129,8 @@ def test_residency_of_pages() -> None:
     address = libc.address_of(memory)
     assert tasks.is_resident(os.getpid(), address) is False
     assert tasks.is_resident(os.getpid(), address + mmap.PAGESIZE) is True
+
+
+def test_who_dumps_core() -> None:
+    assert not tasks.dumps_core(Path("/proc/self/status").read_bytes())
+    assert tasks.dumps_core(b"Name:\ta\nVmSwap:\t0 kB\nCoreDumping:\t1\nTHP_enabled:\t1\n")

@@ -82,7 +82,7 @@ def by_address(listing: Any, program: Path) -> dict[str, tuple[float, ...]]:
 
 
 @pytest.mark.parametrize(("build", "interval", "seconds"), [
-    ("-O2", "on", 5.3), ("-O0", "hi", 1.7), ("static", "hi", 1.7), ("stripped", "hi", 1.7), ("32-bit", "hi", 1.7)])
+    ("-O2", "on", 5.3), ("-O0", "hi", 3.7), ("static", "hi", 3.7), ("stripped", "hi", 3.7), ("32-bit", "hi", 3.7)])
 def test_the_split_is_that_of_the_program(build: str, interval: str, seconds: float, workload: Run,
                                           recorded_by_signals: Run, gprofng: Run) -> None:
     run = recorded_by_signals(workload("split", *BUILDS[build]), seconds, interval=interval)

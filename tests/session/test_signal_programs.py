@@ -111,7 +111,7 @@ def test_hundreds_of_short_processes(workload: Run, tmp_path: Path) -> None:
 
 
 def test_forks_beside_working_threads(workload: Run, recorded_by_signals: Run) -> None:
-    run = recorded_by_signals(workload("troubles"), "forks", N_TIMES)
+    run = recorded_by_signals(workload("troubles"), "forks", N_TIMES, observed=False)
     assert (run.truth["forks"], run.truth["well"]) == (N_TIMES, N_TIMES)
     assert [child.lineage for child in run.experiment.children] == [f"_f{n}" for n in range(1, N_TIMES + 1)]
     used_s = run.truth["user_s"] + run.truth["system_s"]

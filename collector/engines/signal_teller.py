@@ -1,0 +1,110 @@
+"""What the tracer tells, on its way to the channel: rows that wait for the end of the round, and copies of stacks.
+
+Standard library only.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from collector.engines.signal_channel import Channel, framed
+from collector.engines.signal_targets import Traced, Tracee
+from collector.events import Edge
+from collector.linux import abi, libc, ptrace, tasks
+
+CLOCK, LEAVE, BIRTH = range(3)  # kinds of samples
+ALL_KNOWN = (1 << 17) - 1  # registers, as bits
+
+
+class Teller:
+    """Packs rows, copies stacks of up to ``stack_bytes``, and counts what finds no room."""
+
+    def __init__(self, channel: Channel, stack_bytes: int) -> None:
+        self._channel = channel
+        self._stack_words = stack_bytes >> 3
+        self._stack_head = 0
+        self._memory = libc.RemoteMemory()
+        self._pending = {name: bytearray() for name in ("switch", "site", "fault", "sample", "change")}
+        self._n_lost: Counter[str] = Counter()  # by source, until it is told
+        self.behind = False  # rows wait for room in the channel
+
+    def publish(self, now_ns: int, horizon_ns: int) -> bool:
+        """Hands over what there is, if there is room; whether the collector had better come for it."""
+        for source in list(self._n_lost):
+            self.change("RecordsLost", now_ns, self._n_lost.pop(source), source)
+        self.behind = not self._channel.publish(self._pending, self._stack_head, horizon_ns)
+        return self.behind or self._channel.is_half_full()
+
+    def forget(self) -> None:
+        """Nothing of what waits is told."""
+        for rows in self._pending.values():
+            del rows[:]
+
+    def lose(self, source: str) -> None:
+        """One record of ``source`` was not made, for want of room."""
+        self._n_lost[source] += 1
+
+    def change(self, kind: str, *values: object) -> None:
+        """An event of that name."""
+        self._pending["change"] += framed((kind, *values))
+
+    def mapping(self, process: Traced, tid: int, time_ns: int, m: tasks.Executable) -> None:
+        """Executable memory that is new."""
+        self.change("Mapped", time_ns, process.pid, tid, m.start, m.end - m.start, m.file_offset, m.device, m.inode,
+                    m.path)
+
+    def switch(self, thread: Tracee, edge: Edge, time_ns: int) -> None:
+        """The thread got its CPU, or left it."""
+        thread.told_ns = time_ns
+        self._pending["switch"] += abi.TRACED_SWITCH.packer.pack(time_ns, thread.process.pid, thread.tid, edge, 0)
+
+    def site(self, thread: Tracee, time_ns: int, place: tasks.Place) -> None:
+        """The thread left its CPU at a place whose stack is known."""
+        self._pending["site"] += abi.TRACED_SITE.packer.pack(time_ns, thread.process.pid, thread.tid, place.pc,
+                                                             place.sp)
+
+    def fault(self, thread: Tracee, time_ns: int, address: int, pc: int) -> None:
+        """The thread waits for the page of an address."""
+        self._pending["fault"] += abi.TRACED_FAULT.packer.pack(time_ns, thread.process.pid, thread.tid, address, pc, 0)
+
+    def stopped(self, thread: Tracee, kind: int, time_ns: int, mode: int, registers: ptrace.Registers, cpu: int = 0,
+                child: int = 0, flags: int = 0) -> None:
+        """A sample of a thread that is stopped."""
+        self._sample(thread, kind, time_ns, mode, registers.bits, registers.dwarf, ALL_KNOWN, cpu, child, flags)
+
+    def asleep(self, thread: Tracee, time_ns: int, reason: int, columns: dict[int, int]) -> bool:
+        """The departure of a thread that sleeps, of which some registers are known, by their columns; whether it has
+        slept on until its stack was read. (If it has not, nothing is told.)"""
+        samples, stack_head = self._pending["sample"], self._stack_head
+        n_bytes = len(samples)
+        self._sample(thread, LEAVE, time_ns, reason, thread.process.bits,
+                     tuple(columns.get(column, 0) for column in range(17)), sum(1 << column for column in columns))
+        if thread.files.read("schedstat", 64) == thread.raw:
+            return True
+        del samples[n_bytes:]
+        self._stack_head = stack_head
+        return False
+
+    def _sample(self, thread: Tracee, kind: int, time_ns: int, mode: int, bits: int, registers: tuple[int, ...],
+                known: int, cpu: int = 0, child: int = 0, flags: int = 0) -> None:
+        low = registers[7] & ~7
+        first, n_words = self._copy_stack(thread.process.pid, low)
+        self._pending["sample"] += abi.TRACED_SAMPLE.packer.pack(
+            time_ns, thread.process.pid, thread.tid, kind, mode, cpu, bits, known, low, first, n_words,
+            self._stack_head, child, flags, *registers)
+
+    def _copy_stack(self, pid: int, low: int) -> tuple[int, int]:
+        """(index of the first word, words) of a copy in the channel; no words where there is no room or no stack."""
+        n_all, head, wanted = self._channel.n_words, self._stack_head, self._stack_words
+        if head % n_all + wanted > n_all:
+            head += n_all - head % n_all
+        if head + wanted - self._channel.stack_tail > n_all:
+            self.lose("stack")
+            return 0, 0
+        first = head % n_all
+        try:
+            n_words = self._memory.read(pid, low, wanted << 3, self._channel.stacks_address + (first << 3)) >> 3
+        except OSError:
+            return 0, 0
+        self._stack_head = head + n_words
+        return first, n_words
