@@ -98,6 +98,8 @@ class PerfEngine:
         changes: list[Change] = []
         parts: dict[str, list[Any]] = defaultdict(list)
         for ring in [*self._rings.rings, *(spare for _, spare in self._rings.spares)]:
+            if self._closing is not None and ring.name in _FIXED:
+                continue  # being closed, and drained before
             tail, head, n_before = self._rings.tail(ring), self._rings.head(ring), len(changes)
             if head != tail:
                 drain = self._drain_fixed if ring.name in _FIXED else self._drain_stacks
