@@ -23,20 +23,21 @@ ROOT = Path(__file__).resolve().parent.parent
 # What each room (a package or module directly in collector/) may import besides itself. Imports go down only.
 # Every room may have the package's version; clock is at the ground, for its units and intervals.
 RECORDING = frozenset(
-    ["errors", "layout", "clock", "elf", "events", "linux", "target", "unwind", "engines", "experiment"]
+    ["errors", "layout", "arrays", "clock", "elf", "events", "linux", "target", "unwind", "engines", "experiment"]
 )
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "layout": frozenset({"errors"}),
+    "arrays": frozenset(),
     "clock": frozenset({"errors"}),
     "elf": frozenset({"errors"}),
     "events": frozenset({"errors", "layout"}),
     "linux": frozenset({"errors", "layout"}),
     "aggregate": frozenset({"errors", "layout"}),
-    "target": frozenset({"errors", "events"}),
-    "unwind": frozenset({"errors", "elf"}),
+    "target": frozenset({"errors", "arrays", "events"}),
+    "unwind": frozenset({"errors", "arrays", "elf"}),
     "engines": frozenset({"errors", "layout", "clock", "events", "linux"}),
-    "experiment": frozenset({"errors", "clock", "layout", "elf"}),
+    "experiment": frozenset({"errors", "arrays", "clock", "layout", "elf"}),
     "report": frozenset({"errors", "clock", "elf", "experiment", "aggregate"}),
     "export": frozenset({"errors", "clock", "report", "aggregate"}),
     "session": RECORDING | {"aggregate"},

@@ -16,6 +16,9 @@ class Engine(Protocol):
     def poll_fds(self) -> list[int]:
         """Descriptors that become readable when a drain is due before its time."""
 
+    def wants_drain(self) -> bool:
+        """Whether what woke us is a reason to drain now; if not, the next drain in its time is soon enough."""
+
     def drain(self, until_ns: int) -> Batch:
         """All that happened up to ``until_ns`` and was not drained before. Arrays are valid until ``release``."""
 

@@ -58,6 +58,7 @@ _SPARE = ("touch", "waking")  # what a lost record would have told is told by ot
 _TOO_MANY_PER_S, _LONGEST_REST = 15_000, 16
 _LOOK_S = 0.002
 _RECORD_BYTES = {"leave": 17_000, "touch": abi.FAULT.size, "waking": abi.WAKING.size}  # about
+_PRESSED, _PRESSED_CLOCK = 1 / 4, 1 / 2  # of a ring
 
 Part = TypeVar("Part", ClockSamples, Switches, Sites, Faults, Wakings, Ends)
 
@@ -92,6 +93,16 @@ class PerfEngine:
     def poll_fds(self) -> list[int]:
         """The descriptors of the rings."""
         return [ring.fd for ring in self._rings.rings]
+
+    def wants_drain(self) -> bool:
+        """Whether a ring is so full that it might overflow before the kernel wakes us the next time.
+
+        The kernel does so whenever half a ring's bytes have been written, drained meanwhile or not. Clocks fill theirs
+        at a known pace: half of it, and a drain in its time still comes early enough.
+        """
+        return any(self._rings.head(ring) - self._rings.tail(ring)
+                   > ring.data_bytes * (_PRESSED_CLOCK if ring.name == "clock" else _PRESSED)
+                   for ring in self._rings.rings)
 
     def drain(self, until_ns: int) -> Batch:
         """The records stamped up to ``until_ns``; see the module's text."""

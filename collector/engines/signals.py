@@ -66,6 +66,10 @@ class SignalEngine:
         """The pipe that the tracer wakes us through."""
         return [self._opened.pipe]
 
+    def wants_drain(self) -> bool:
+        """Always: the tracer wakes us for good reasons."""
+        return True
+
     def drain(self, until_ns: int) -> Batch:
         """All that the tracer has told so far. ``until_ns`` of the batch may be earlier than asked for: the time before
         which nothing more will come."""

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from collector.arrays import numbered
 from collector.experiment.records import (
     BLOCK_NATIVE,
     FRAME,
@@ -73,10 +74,12 @@ class StackTable:
         pcs, length = _prepared(pcs, length)
         terms = _terms(pcs)
         hashes = _finish(terms.sum(axis=1, dtype=np.uint64), length, length)
-        unique, first, inverse = np.unique(hashes, return_index=True, return_inverse=True)
+        unique, inverse = numbered(hashes)
         index = list(map(self._known.get, unique.tolist()))
         if None in index:
             new = [k for k, known in enumerate(index) if known is None]
+            first = np.empty(len(unique), dtype=np.int64)
+            first[inverse[::-1]] = np.arange(len(pcs))[::-1]
             self._learn(pcs[first[new]], length[first[new]], terms[first[new]], unique[new])
             index = [self._known[h] for h in unique.tolist()]
         rows = np.array(index, np.int64)[inverse]

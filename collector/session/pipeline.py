@@ -15,6 +15,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from collector.arrays import distinct, numbered
 from collector.events import (
     Array,
     Batch,
@@ -45,7 +46,7 @@ from collector.session.untold import Looks
 from collector.target.arrivals import Arrivals
 from collector.target.counting import Account, Counting
 from collector.target.endings import Endings
-from collector.target.microstate import Cut, Periods, ThreadClocks
+from collector.target.microstate import Cut, Periods, ThreadClocks, is_out
 from collector.target.model import Model
 from collector.target.settling import settle
 from collector.target.space import Mapping
@@ -178,7 +179,7 @@ class Pipeline:
                           if process.image.number in self.experiments.recorders
                           for slot in process.threads.values()], dtype=np.int64)
         kind, since = self.clocks.kind[slots], self.clocks.since_ns[slots]
-        off = np.isin(kind, (Cut.OUT_BLOCKED, Cut.OUT_PREEMPTED, Cut.BORN)) & (since < now_ns)
+        off = (is_out(kind) | (kind == Cut.BORN)) & (since < now_ns)
         slots = slots[off]
         self._look_at_untold(slots[kind[off] == Cut.OUT_BLOCKED], now_ns)
         self._write_spans(self.waiting.still_waiting(slots, kind[off], since[off], now_ns))
@@ -360,7 +361,7 @@ class Pipeline:
         cut_ns = np.array(cuts.time_ns + counted.time_ns, dtype=np.int64)
         time_ns, exact_ns = np.concatenate([time_ns, cut_ns]), np.concatenate([exact_ns, cut_ns])
         cut = np.concatenate([cut, np.array(cuts.cut + counted.cut, dtype=np.int8)])
-        self._ending = np.unique(slot[cut == Cut.ENDED])
+        self._ending = distinct(slot[cut == Cut.ENDED])
         # BORN before anything else of its thread, ENDED after everything else, whatever their stamps say.
         rank = np.where(cut == Cut.BORN, 0, np.where(cut == Cut.ENDED, 2, 1))
         order = np.lexsort((time_ns, rank))
@@ -414,7 +415,7 @@ class Pipeline:
         if self.muted:
             return
         self.tally.n_samples += len(ticks)
-        for number in np.unique(placed.image).tolist():
+        for number in distinct(placed.image).tolist():
             recorded = self.experiments.by_image.get(number)
             rows = np.flatnonzero((placed.image == number) & (ticks > 0) & (placed.uid != 0))
             if recorded is not None and recorded.recorder is not None and len(rows):
@@ -443,7 +444,7 @@ class Pipeline:
             self._last.set(placed, leaving.cpu)
             self._note_last(leaving, placed)
             known = Departures(placed.slot, leaving.time_ns, placed.uid, leaving.mode, regs[:, _IP], leaving.cpu)
-        n_out = int(np.count_nonzero(np.isin(self.clocks.edges.cut, (Cut.OUT_BLOCKED, Cut.OUT_PREEMPTED))))
+        n_out = int(np.count_nonzero(is_out(self.clocks.edges.cut)))
         if seen is None or n_out <= len(known.slot):
             return known
         others = self._at_sites(seen)
@@ -453,7 +454,7 @@ class Pipeline:
 
     def _note_last(self, leaving: ClockSamples, placed: Placed) -> None:
         """The last departure of images that no clock sample has met yet stands for them."""
-        for number in np.unique(placed.image).tolist():
+        for number in distinct(placed.image).tolist():
             recorded = self.experiments.by_image.get(number)
             if recorded is not None and recorded.last is None:
                 row = int(np.flatnonzero(placed.image == number)[-1])
@@ -473,7 +474,7 @@ class Pipeline:
         lent = (uid == 0) & (at >= 0) & (self.clocks.edges.cut[at] == Cut.OUT_PREEMPTED)
         lent &= (self._last.image[slot] == image) & (self._last.uid[slot] != 0)
         uid[lent] = self._last.uid[slot[lent]]
-        for number in np.unique(image[uid == 0]).tolist():
+        for number in distinct(image[uid == 0]).tolist():
             recorder = self.experiments.recorders.get(number)
             if recorder is not None:
                 rows = np.flatnonzero((uid == 0) & (image == number))
@@ -502,7 +503,7 @@ class Pipeline:
     def _run_delays(self, periods: Periods, untold: Array) -> tuple[Array, Array]:
         """How much run_delay has grown for the threads that were blocked in periods with an untold wake-up."""
         slots, grown = [], []
-        for slot in np.unique(periods.slot[untold & (periods.kind == Cut.OUT_BLOCKED)]).tolist():
+        for slot in distinct(periods.slot[untold & (periods.kind == Cut.OUT_BLOCKED)]).tolist():
             thread = self.model.threads[slot]
             account = self._account_of(thread.process.pid, thread.tid) if thread.alive else None
             if account is not None:
@@ -521,7 +522,7 @@ class Pipeline:
         due, ticks = self.waiting.ticks(spans)
         image, _ = self._whose(spans.slot)
         image_due, tid = self._whose(due.slot)
-        for number in np.unique(image).tolist():
+        for number in distinct(image).tolist():
             recorded = self.experiments.by_image.get(number)
             if recorded is None or recorded.recorder is None:
                 continue
@@ -537,7 +538,7 @@ class Pipeline:
 
     def _whose(self, slot: Array) -> tuple[Array, Array]:
         """Image number and tid (s,) of the threads at slots (s,)."""
-        slots, inverse = np.unique(slot, return_inverse=True)
+        slots, inverse = numbered(slot)
         threads = [self.model.threads[slot] for slot in slots.tolist()]
         return (np.array([thread.image.number for thread in threads], dtype=np.int64)[inverse],
                 np.array([thread.tid for thread in threads], dtype=np.int64)[inverse])

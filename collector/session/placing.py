@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from collector.arrays import distinct
 from collector.events import Array, ClockSamples
 from collector.experiment.recorder import Recorder
 from collector.session.tally import GONE
@@ -67,7 +68,7 @@ def unwound(samples: ClockSamples, model: Model, tables: Tables) -> Unwound:
     index, epochs = model.epochs(samples.pid, samples.time_ns)
     image = np.array([epoch.image.number for epoch in epochs], dtype=np.int64)[index]
     parts = []
-    for bits in np.unique(samples.abi).tolist():
+    for bits in distinct(samples.abi).tolist():
         rows = np.flatnonzero(samples.abi == bits)
         parts.append((rows, *_unwound(samples, rows, bits, index, epochs, tables)))
     pcs = np.zeros((len(slot), max(part.shape[1] for _, part, _, _ in parts)), dtype=np.uint64)
@@ -83,7 +84,7 @@ def unwound(samples: ClockSamples, model: Model, tables: Tables) -> Unwound:
 def interned(frames: Unwound, recorders: MappingOf[int, Recorder]) -> Placed:
     """Gives every stack its uid in the experiment of its image; ``recorders`` are those that are open, by image."""
     uid = np.zeros(len(frames.slot), dtype=np.uint64)
-    for number in np.unique(frames.image).tolist():
+    for number in distinct(frames.image).tolist():
         recorder = recorders.get(number)
         if recorder is not None:
             mine = np.flatnonzero(frames.image == number)

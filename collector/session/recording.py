@@ -1,8 +1,8 @@
 """What happens while the target runs: drain, sample, sync; and how it ends.
 
-Draining costs a fixed part each time, so it is done seldom: when a ring asks for it, else twice a second. Whoever kills
-us takes what came since then with him, which must stay well below a second. Records younger than ``_SLACK_NS`` stay in
-their rings until the next time, so that the rings can be merged by time.
+Draining costs a fixed part each time, so it is done seldom: when a ring is filling up, else twice a second. Whoever
+kills us takes what came since then with him, which must stay well below a second. Records younger than ``_SLACK_NS``
+stay in their rings until the next time, so that the rings can be merged by time.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class Recording:
         self._engine_failure = ""
         if not control.recording:
             self._act(Action.PAUSE, start_ns)
-        self._drained_ns = self._flushed_ns = start_ns
+        self._drained_ns = self._flushed_ns = self._idle_ns = start_ns
         self._sample_period_ns = period_ns or _FOREVER_NS
         self._next_sample_ns = start_ns + self._sample_period_ns
 
@@ -119,7 +119,10 @@ class Recording:
         poller.register(self._control.fd, select.POLLIN)
         while not self._stopped and (self.status is None or self._waits_for_descendants()):
             due_ns = min(self._next_drain_ns(), self._control.due_ns() or _FOREVER_NS)
-            for fd, event in poller.poll(max(0, due_ns - time.monotonic_ns()) / NS_PER_MS):
+            ready = poller.poll(max(0, due_ns - time.monotonic_ns()) / NS_PER_MS)
+            urgent = not ready
+            for fd, event in ready:
+                urgent |= fd in alive or fd == self._control.fd
                 if fd in alive:
                     poller.unregister(fd)
                     os.close(fd)
@@ -134,11 +137,14 @@ class Recording:
                     self._note_engine_failure()
             if self._engine_failure or (self.status is not None and not self._options.wait_descendants):
                 break  # the last drain takes all
+            if not urgent and self._engine is not None and not self._engine.wants_drain():
+                continue
             self._drain(time.monotonic_ns() - _SLACK_NS)
             self._flush_waiting_if_due()
             for action in self._control.actions(time.monotonic_ns()):
                 self._act(action, self._drained_ns)
             self._sample_if_due()
+            self._idle_ns = time.monotonic_ns()
         for fd in alive:
             os.close(fd)
         self._control.close()
@@ -153,7 +159,7 @@ class Recording:
         once, for what came while we were starting."""
         if self._engine and self._drained_ns == self._start_ns:
             return 0
-        due_ns = time.monotonic_ns() + _DRAIN_PERIOD_NS
+        due_ns = self._idle_ns + _DRAIN_PERIOD_NS
         if self._mode is not None and self._mode.counting:
             due_ns = self._mode.due_ns
         return self._next_sample_ns if self._next_sample_ns < due_ns + _NEAR_NS else due_ns

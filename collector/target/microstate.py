@@ -132,7 +132,7 @@ class ThreadClocks:
         # The first record of a found thread tells whether it ran before: who leaves a CPU did, who gets one had waited.
         found = self.found[slot]
         before_kind[found & (before_kind == Cut.IN) & (cut == Cut.IN)] = Cut.OUT_PREEMPTED
-        left = (cut == Cut.OUT_BLOCKED) | (cut == Cut.OUT_PREEMPTED)
+        left = is_out(cut)
         before_kind[found & (before_kind == Cut.OUT_BLOCKED) & left] = Cut.IN
         self.found[slot[before_kind != Cut.UNKNOWN]] = False
         start = np.empty(len(slot), dtype=np.int64)
@@ -185,6 +185,12 @@ class ThreadClocks:
     def residue_ns(self, slot: int) -> int:
         """Running time of a thread that no tick stands for."""
         return int(self.cpu_ns[slot] - self.ticks[slot] * self.interval_ns)
+
+
+def is_out(cut: Array) -> Array:
+    """Which (n,) edges are those of threads that leave their CPU."""
+    out: Array = (cut == Cut.OUT_BLOCKED) | (cut == Cut.OUT_PREEMPTED)
+    return out
 
 
 def _no_edges() -> Edges:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from collector.arrays import numbered
 from collector.events import Array, Executed, Exited, Forked
 from collector.target.microstate import Cut, ThreadClocks
 from collector.target.process import Epoch, Image, Process
@@ -132,13 +133,14 @@ class Model:
 
     def slots(self, tid: Array, pid: Array, time_ns: Array) -> Array:
         """The slots (n,) of threads at times; a thread not heard of before gets one (its birth was lost)."""
-        unique, first, inverse = np.unique(tid, return_index=True, return_inverse=True)
+        unique, inverse = numbered(tid)
         slots = np.empty(len(unique), dtype=np.int64)
         reborn = []
         for i, number in enumerate(unique.tolist()):
             lives = self._lives.get(number)
             if lives is None:
-                lives = [(0, self._stray(number, int(pid[first[i]]), int(time_ns[first[i]])))]
+                first = int(np.flatnonzero(inverse == i)[0])
+                lives = [(0, self._stray(number, int(pid[first]), int(time_ns[first])))]
             elif len(lives) > 1:
                 reborn.append((i, lives))
             slots[i] = lives[-1][1]
@@ -151,13 +153,13 @@ class Model:
 
     def known(self, tid: Array) -> Array:
         """Which (n,) tids are or were threads of ours."""
-        unique, inverse = np.unique(tid, return_inverse=True)
+        unique, inverse = numbered(tid)
         found: Array = np.array([number in self._lives for number in unique.tolist()], dtype=bool)[inverse]
         return found
 
     def epochs(self, pid: Array, time_ns: Array) -> tuple[Array, list[Epoch]]:
         """For each (n,) pid and time its epoch, as an index into the list returned."""
-        unique, inverse = np.unique(pid, return_inverse=True)
+        unique, inverse = numbered(pid)
         chosen: list[Epoch] = []
         index = np.zeros(len(pid), dtype=np.int64)
         for i, number in enumerate(unique.tolist()):

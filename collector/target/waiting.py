@@ -25,7 +25,7 @@ from enum import IntEnum
 import numpy as np
 
 from collector.events import Array, Reason
-from collector.target.microstate import Cut, Edges, Periods
+from collector.target.microstate import Cut, Edges, Periods, is_out
 from collector.target.ticks import Accounts
 
 N_STATES = 10
@@ -200,7 +200,7 @@ class Waiting:
         if n and len(departures.slot):
             # A departure is stamped just before its switch record: it belongs to the thread's next edge.
             at = edges.next_at(departures.slot, departures.time_ns)
-            hit = (at >= 0) & np.isin(edges.cut[at], (Cut.OUT_BLOCKED, Cut.OUT_PREEMPTED))
+            hit = (at >= 0) & is_out(edges.cut[at])
             at = at[hit]
             uid[at], reason[at] = departures.uid[hit], departures.reason[hit]
             ip[at], cpu[at] = departures.ip[hit], departures.cpu[hit]

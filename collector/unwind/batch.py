@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from collector.arrays import distinct, numbered
 from collector.unwind import frame_pointer
 from collector.unwind.expression import Unreadable, Unsupported, evaluate
 from collector.unwind.memory import Memory
@@ -171,7 +172,7 @@ def unwind(stacks: Stacks, maps: Maps, tables: Tables, max_depth: int = MAX_DEPT
     _validate(stacks, arch, n)
     book = _Book(n)
     # The number of a space has to fit above the address.
-    spaces, rank = np.unique(stacks.space, return_inverse=True)
+    spaces, rank = numbered(stacks.space)
     for low in range(0, len(spaces), _MAX_SPACES):
         which = np.flatnonzero((rank >= low) & (rank < low + _MAX_SPACES))
         code = _Code(maps, tables, arch, spaces[low:low + _MAX_SPACES])
@@ -454,7 +455,7 @@ class _Wave:
         if len(without):
             self.fall_back(step, without, line)
         general = np.flatnonzero(odd & ODD_GENERAL)
-        for number in np.unique(step.number[general]).tolist():
+        for number in distinct(step.number[general]).tolist():
             which = general[step.number[general] == number]
             rule = self.code.rules.rules[number]
             assert rule is not None

@@ -30,6 +30,7 @@ from typing import TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from collector.arrays import distinct
 from collector.elf import LoadObject, Symbols
 from collector.errors import ElfError
 from collector.unwind.cfi import CfiSection, Index, search_table
@@ -303,7 +304,7 @@ class Tables:
         """The numbers of the rules at places of the line (n,), decoding what is hit for the first time."""
         number = self.rule.take(self.start.searchsorted(pc_line, "right") - 1)
         if not number.all():
-            self._decode(np.unique(pc_line[number == UNDECODED]))
+            self._decode(distinct(pc_line[number == UNDECODED]))
             number = self.rule.take(self.start.searchsorted(pc_line, "right") - 1)
             # Decoding answers for every place asked; whatever damage might leave open is a hole, never a second try.
             number[number == UNDECODED] = HOLE

@@ -1,4 +1,4 @@
-/* crowd THREADS PIECES MILLISECONDS: threads that work and sleep until they are killed, for those who attach.
+/* crowd THREADS PIECES MILLISECONDS [FILE]: threads that work and sleep until they are killed, for those who attach.
  *
  *   _start .. main        -> run -> stage_one   -> leaf_one        1 part: PIECES pieces of work
  *   clone3 .. thread_main -> run -> stage_three -> leaf_three      3 parts
@@ -8,15 +8,27 @@
  * Parts are counted in pieces of equal work, so that their CPU times are as 1:3:7 whenever one looks. The threads do not
  * march in step: each begins at a time of its own, and with another part than the one before it. The program handles
  * SIGUSR1, ignores SIGUSR2 and blocks SIGWINCH, so that it can be seen whether somebody changed that. It says "ready"
- * when all threads are there.
+ * when all threads are there. The first 8 bytes of FILE count the rounds that threads have made.
  */
 #include "truth.h"
+#include <fcntl.h>
+#include <sys/mman.h>
 
 enum { MAX_THREADS = 1009 };
 
 static long n_threads, n_pieces;
 static int64_t rest_ns;
 static pthread_barrier_t all_there;
+static uint64_t *n_rounds, unseen;
+
+static uint64_t *shared_counter(const char *path) {
+    int file = open(path, O_RDWR | O_CREAT, 0600);
+    check(file < 0 || ftruncate(file, sizeof *n_rounds), path);
+    void *there = mmap(NULL, sizeof *n_rounds, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
+    check(there == MAP_FAILED, "mmap");
+    close(file);
+    return there;
+}
 
 FRAME void leaf_one(void) {
     for (long i = 0; i < n_pieces; i++) piece_of_work();
@@ -55,6 +67,7 @@ FRAME void run(long number) {
     sleep_ns(number * rest_ns / n_threads);
     for (;;) {
         for (int i = 0; i < 3; i++) stages[(number + i) % 3]();
+        __atomic_fetch_add(n_rounds, 1, __ATOMIC_RELAXED);
         if (rest_ns) rest();
     }
 }
@@ -74,6 +87,7 @@ int main(int argc, char **argv) {
     n_threads = argc > 1 ? atol(argv[1]) : 3;
     n_pieces = argc > 2 ? atol(argv[2]) : 1;
     rest_ns = argc > 3 ? atol(argv[3]) * NS_PER_MS : 0;
+    n_rounds = argc > 4 ? shared_counter(argv[4]) : &unseen;
     if (n_threads < 1 || n_threads > MAX_THREADS) return 2;
     signal(SIGUSR1, on_signal);
     signal(SIGUSR2, SIG_IGN);
