@@ -11,7 +11,7 @@ stack, and its return address follows a call instruction, or lies in executable 
 A frame pointer of zero ends the chain.
 
 A leaf may not have its link yet or any more: then the instructions around the pc tell where the return address is
-(``LeafHint``), and at last a word at the stack pointer that follows a call is believed.
+(``LeafHint``), or that a thread begins here, and at last a word at the stack pointer that follows a call is believed.
 """
 
 from __future__ import annotations
@@ -90,14 +90,15 @@ def _leaf(memory: Memory, sp: U64, fp: U64, is_leaf: Bools, hints: Sequence[Leaf
     fp_at = np.array([max(hint.fp_word, 0) if hint else 0 for hint in hints], np.uint64) * word + sp
     has_hint = np.array([hint is not None for hint in hints], bool)
     has_fp = np.array([hint is not None and hint.fp_word >= 0 for hint in hints], bool)
+    may_begin = is_leaf & np.array([hint is not None and hint.may_begin for hint in hints], bool)
     value, ok = memory.read(np.stack((at, fp_at)))
     worth = grade(value[0])
-    hinted = is_leaf & has_hint & ok[0] & (worth != NOT_CODE) & (~has_fp | ok[1])
+    hinted = is_leaf & has_hint & ok[0] & (worth >= np.where(may_begin, AFTER_CALL, CODE)) & (~has_fp | ok[1])
     plain = is_leaf & ~chained.ok & ok[0] & (worth == AFTER_CALL)
     here = hinted | plain
     return Step(np.where(here, at + word, chained.cfa), np.where(here, value[0], chained.return_address),
-                np.where(hinted & has_fp, value[1], np.where(here, fp, chained.fp)), chained.ok | here,
-                chained.is_root)
+                np.where(hinted & has_fp, value[1], np.where(here, fp, chained.fp)), (chained.ok & ~may_begin) | here,
+                chained.is_root | may_begin)
 
 
 def search(memory: Memory, sample: int, sp: int, pc: int, judge: Judge) -> Found | None:

@@ -87,13 +87,15 @@ class LeafHint(NamedTuple):
     """Where code without any frame information keeps its return address, told by the instructions around the pc.
 
     ``before`` matches the bytes that end at the pc, ``after`` those that begin there. The return address is the word
-    number ``return_word`` from sp up, the saved frame pointer word ``fp_word`` (-1: still in its register).
+    number ``return_word`` from sp up, the saved frame pointer word ``fp_word`` (-1: still in its register). Where a
+    thread ``may_begin``, it is the root if that word does not follow a call.
     """
 
     before: re.Pattern[bytes]
     after: re.Pattern[bytes]
     return_word: int
     fp_word: int
+    may_begin: bool = False
 
 
 class Trampoline(NamedTuple):

@@ -36,9 +36,10 @@ def _indirect_size(modrm: int, sib: int) -> int:
     return 2 + has_sib + (0, 1, 4)[mode]
 
 
-def hint(before: bytes, after: bytes, return_word: int, fp_word: int = -1) -> LeafHint:
+def hint(before: bytes, after: bytes, return_word: int, fp_word: int = -1, may_begin: bool = False) -> LeafHint:
     """A leaf hint from two patterns, each matched at the pc."""
-    return LeafHint(re.compile(b"(?s:" + before + rb")\Z"), re.compile(b"(?s:" + after + b")"), return_word, fp_word)
+    return LeafHint(re.compile(b"(?s:" + before + rb")\Z"), re.compile(b"(?s:" + after + b")"), return_word, fp_word,
+                    may_begin)
 
 
 # The first that matches counts.
@@ -52,6 +53,8 @@ LEAF_HINTS = (
     hint(b"", rb"\xc2", 0),  # ret n
     hint(b"", rb"(?:\xf3\x0f\x1e\xfa)?\x55\x48(?:\x89\xe5|\x8b\xec)", 0),  # here: push rbp; mov rbp, rsp
     hint(rb"\x55", rb"\x48(?:\x89\xe5|\x8b\xec)", 1, 0),  # push rbp; here: mov rbp, rsp
+    # clone(2) in glibc and musl: syscall; here: test rax, rax; jl failed; je child (or jne parent; xor ebp, ebp)
+    hint(rb"\x0f\x05", rb"(?:\x48\x85\xc0\x7c.\x74|\x85\xc0\x75.\x31\xed)", 0, may_begin=True),
 )
 
 # How a function begins that makes a frame: push rbp; mov rbp, rsp.

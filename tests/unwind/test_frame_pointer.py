@@ -114,3 +114,27 @@ def test_a_broken_chain_is_unproven(world: Any, gdb_stops: Callable[..., Any], c
     assert found == pcs_of(whole, 0)[:len(found)]
     assert frames.proof[0] == Proof.UNPROVEN
     assert frames.stop[0] == Stop.NO_RULE
+
+
+BEGINNING = """
+__asm__(".text\\n.globl begin\\n.type begin, @function\\nbegin: mov $39, %eax\\nsyscall\\ntest %rax, %rax\\njl 1f\\n"
+        "je 1f\\nret\\n1: hlt\\n.size begin, .-begin\\n");
+long begin(void);
+int main(void) { for (;;) begin(); }
+"""
+
+
+def test_where_a_thread_begins(world: Any, gdb_stops: Callable[..., Any], compile_c: Callable[..., Path]) -> None:
+    """Behind the call that makes it: its maker has a return address there, itself an empty stack or what to call."""
+    world.stops = gdb_stops([compile_c("beginning", BEGINNING, "-O2")], 41, ["stepi"])
+    frames = world.unwind()
+    assert [pcs_of(frames, i) for i in range(len(world.stops))] == [gdb_pcs(stop) for stop in world.stops]
+    assert (frames.stop == Stop.ROOT).all()
+    seen = {stop["regs"][RIP] for stop in world.stops}
+    (behind,) = (pc for pc in seen if {pc - 7, pc - 2, pc + 3, pc + 5, pc + 7} <= seen)
+    makers = [stop for stop in world.stops if stop["regs"][RIP] == behind]
+    for word in (0, behind + 3):  # which no call leads to
+        world.stops = [stop | {"stack": (word.to_bytes(8, "little") * 8).hex()} for stop in makers]
+        frames = world.unwind()
+        assert [pcs_of(frames, i) for i in range(len(makers))] == [[behind]] * len(makers)
+        assert (frames.stop == Stop.ROOT).all()
