@@ -30,7 +30,7 @@ class SwitchMode:
         self._engine = engine
         self._pipeline = pipeline
         self._accounts = accounts
-        self._began_ns = self._looked_ns = 0
+        self._began_ns = self._looked_ns = self._accounts_ns = 0
         self._until_ns = 0
         if engine.accounts:
             self._begin({tid: Account(*account) for tid, account in engine.accounts.items()})
@@ -41,9 +41,13 @@ class SwitchMode:
         n_threads = sum(len(process.threads) for process in self._pipeline.model.processes.values())
         return self._looked_ns + max(LOOK_PERIOD_NS, 50 * _LOOK_NS * n_threads)
 
-    def look(self) -> None:
-        """What threads have done since the last look; the next batch tells it."""
-        if self.counting:
+    def look(self, until_ns: int) -> None:
+        """What threads have done since the last look: for the batch up to ``until_ns``, which is fed next.
+
+        Batches that end before the first account still tell by records what was before it, and come first. A look
+        soon after another would only be short of what the kernel has not brought up to date yet.
+        """
+        if self.counting and until_ns >= max(self._accounts_ns, self._looked_ns + LOOK_PERIOD_NS // 2):
             self._pipeline.counting.look({
                 thread.tid: (thread.slot, thread.start_ns, account) for thread, account in self._all()})
             self._looked_ns = time.monotonic_ns()
@@ -71,8 +75,9 @@ class SwitchMode:
         self._begin({thread.tid: account for thread, account in self._all()})
 
     def _begin(self, accounts: dict[int, Account]) -> None:
-        """From the time of ``accounts`` on; ``look`` comes only after the batch that tells what was before."""
+        """From the time of ``accounts`` on."""
         self._pipeline.counting.begin(accounts)
+        self._accounts_ns = max((account.time_ns for account in accounts.values()), default=0)
         self._pipeline.endings.interrupted()
         self.counting = True
         self._began_ns = self._looked_ns = time.monotonic_ns()

@@ -129,7 +129,7 @@ class Recording:
                     alive.remove(fd)
                     self._read_usage(self._founder)  # the last one, of a zombie
                     if self._mode is not None:
-                        self._mode.look()
+                        self._mode.look(_FOREVER_NS)
                     if not alive:
                         self.status = 0 if self._pidfds else os.waitpid(self._pid, 0)[1]
                 elif event & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
@@ -212,7 +212,7 @@ class Recording:
             batch.shift(self._ahead_ns)
         self._drained_ns = batch.until_ns = settled_ns or batch.until_ns
         if self._mode is not None:
-            self._mode.look()
+            self._mode.look(until_ns)
         self._pipeline.feed(batch)
         self._engine.release()
         if self._mode is not None and until_ns != _FOREVER_NS:

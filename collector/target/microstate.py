@@ -122,7 +122,7 @@ class ThreadClocks:
         """
         order = np.argsort(slot, kind="stable")
         slot, cut = slot[order], cut[order]
-        time_ns = _rising(slot, time_ns[order])
+        time_ns = _rising(slot, np.maximum(time_ns[order], self.since_ns[slot]))
         recorded = np.ones(len(slot), dtype=bool) if counted is None else ~counted[order]
         first = np.ones(len(slot), dtype=bool)
         first[1:] = slot[1:] != slot[:-1]

@@ -96,6 +96,14 @@ def test_time_does_not_run_backwards() -> None:
     assert clocks.cpu_ns[0] == 0
 
 
+def test_time_does_not_run_backwards_from_batch_to_batch() -> None:
+    clocks = clocks_of(1)
+    advance(clocks, [(5, 0, IN), (31, 0, BLOCKED)])
+    told = advance(clocks, [(11, 0, IN), (13, 0, BLOCKED), (17, 0, IN), (41, 0, ENDED)])
+    assert sum(end - start for _, start, end, _ in told) == 41 - 31
+    assert clocks.cpu_ns[0] == 41 - 5
+
+
 def test_the_running_clock_at_any_time() -> None:
     clocks = clocks_of(2)
     clocks.advance(*arrays([(5, 0, BORN), (10, 0, IN)]))
