@@ -50,9 +50,13 @@ def test_frame_pointers_where_there_is_nothing_else(flags: tuple[str, ...], worl
     """Every instruction of these functions is stopped at: before, in and after the making of the frame."""
     world.stops = gdb_stops([compile_c("chain", CHAIN, *flags, *NO_CFI)], 61, ["stepi", "stepi", "stepi 7", "stepi 31"])
     frames = world.unwind()
-    assert [pcs_of(frames, i) for i in range(len(world.stops))] == [gdb_pcs(stop) for stop in world.stops]
-    # On i386 main realigns its stack, which frame pointers cannot tell: gdb stops at its caller as well.
-    assert (frames.stop == (Stop.NO_MAP if "-m32" in flags else Stop.ROOT)).all()
+    is_i386 = "-m32" in flags
+    # On i386 main realigns its stack, which frame pointers cannot tell: gdb stops at its caller as well, or one later,
+    # at a number that is no code.
+    wanted = [gdb_pcs(stop)[:frames.length[i] if is_i386 else None] for i, stop in enumerate(world.stops)]
+    assert [pcs_of(frames, i) for i in range(len(world.stops))] == wanted
+    assert max(len(stop["frames"]) - frames.length[i] for i, stop in enumerate(world.stops)) <= is_i386
+    assert (frames.stop == (Stop.NO_MAP if is_i386 else Stop.ROOT)).all()
     assert world.tables.counters.fallback_frames > 500
     assert world.tables.counters.fallback_failures == 0
 
