@@ -16,7 +16,7 @@ import time
 from collections import defaultdict
 from collections.abc import Callable
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -46,8 +46,8 @@ from collector.events import (
 from collector.linux import abi
 from collector.linux.perf import Ring
 
-# perf's register order to the DWARF order of x86-64.
-_TO_DWARF = np.array([0, 3, 2, 1, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 8])
+# Where the registers are in a sample, in the DWARF order of x86-64: words behind that of their ABI.
+_REGISTERS_AT = 1 + np.array([0, 3, 2, 1, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 8])
 _LOW32 = np.uint64(0xFFFF_FFFF)
 _FIXED = {"switch": abi.SWITCH, "site": abi.SITE, "fault": abi.FAULT, "touch": abi.FAULT, "waking": abi.WAKING,
           "dying": abi.END, "dead": abi.END}
@@ -60,7 +60,17 @@ _LOOK_S = 0.002
 _RECORD_BYTES = {"leave": 17_000, "touch": abi.FAULT.size, "waking": abi.WAKING.size}  # about
 _PRESSED, _PRESSED_CLOCK = 1 / 4, 1 / 2  # of a ring
 
-Part = TypeVar("Part", ClockSamples, Switches, Sites, Faults, Wakings, Ends)
+Part = TypeVar("Part", Switches, Sites, Faults, Wakings, Ends)
+
+
+class _Located(NamedTuple):
+    """Samples in the rings: each one's time, position in words, header, and its ring's base in words and mask."""
+
+    time_ns: Array  # i8 (n,), as are all but the header
+    position: Array
+    header: Array  # u8 (n,)
+    base: Array
+    mask: Array
 
 
 class PerfEngine:
@@ -122,10 +132,9 @@ class PerfEngine:
         if self._stopped and self._closing is None:
             self._close_what_was_copied()
         changes.sort(key=lambda change: change.time_ns)
-        return Batch(until_ns, tuple(changes), _merged(parts["clock"]), _merged(parts["switch"]),
-                     _merged(parts["leave"]), _merged(parts["site"]),
-                     _merged(parts["fault"] + parts["touch"]),
-                     _merged_births(parts["birth"]), _merged(parts["waking"]),
+        return Batch(until_ns, tuple(changes), self._samples("clock", parts["clock"]), _merged(parts["switch"]),
+                     self._samples("leave", parts["leave"]), _merged(parts["site"]),
+                     _merged(parts["fault"] + parts["touch"]), self._births(parts["birth"]), _merged(parts["waking"]),
                      _merged(parts["dying"] + parts["dead"]))
 
     def release(self) -> None:
@@ -234,60 +243,62 @@ class PerfEngine:
             self._decode_change(ring, int(position[i]), int(header[i]), int(time[i]), changes)
         chosen = np.flatnonzero(is_sample[:n])
         if len(chosen):
-            position_of, header_of = position[chosen], header[chosen]
-            if ring.name == "birth":
-                parts.append(self._decode_births(ring, position_of, header_of))
-            else:
-                parts.append(self._decode_samples(ring, position_of, header_of))
+            where = np.full((2, len(chosen)), [[base], [mask]], dtype=np.int64)
+            parts.append(_Located(time[chosen], position[chosen], header[chosen], *where))
         return int(position[n]) << 3 if n < len(position) else head
 
-    def _decode_births(self, ring: Ring, position: Array, header: Array) -> Births:
+    def _births(self, parts: list[_Located]) -> Births | None:
         """Makers' samples with the tracepoint's own data (a size of 4 bytes, then so many) before the registers."""
-        base, mask = ring.data_offset >> 3, (ring.data_bytes >> 3) - 1
-        at = position + 5 + self._words[base + ((position + 4) & mask)].astype(np.int64)
-        n_raw = ((self._words[base + (at & mask)] & _LOW32).astype(np.int64) + 4) >> 3
-        raw = [self._words[base + ((start + np.arange(n)) & mask)].tobytes()
-               for start, n in zip(at.tolist(), n_raw.tolist(), strict=True)]
+        if not parts:
+            return None
+        found = _in_time_order(parts)
+        at = found.position + 5 + self._word(found, found.position + 4).astype(np.int64)
+        n_raw = ((self._word(found, at) & _LOW32).astype(np.int64) + 4) >> 3
+        raw = [self._words[base + ((start + np.arange(n)) & mask)].tobytes() for start, n, base, mask in zip(
+            at.tolist(), n_raw.tolist(), found.base.tolist(), found.mask.tolist(), strict=True)]
         made = np.array([abi.NEWTASK_FORMAT.unpack_from(data, 4) for data in raw], dtype=np.int64)
-        return Births(self._decode_samples(ring, position, header, n_raw), made[:, 0], made[:, 1])
+        return Births(self._decoded("birth", found, n_raw), made[:, 0], made[:, 1])
 
-    def _decode_samples(self, ring: Ring, position: Array, header: Array, n_raw: Array | int = 0) -> ClockSamples:
+    def _samples(self, name: str, parts: list[_Located]) -> ClockSamples | None:
+        """The samples from all CPUs' rings of a name, in time order."""
+        return self._decoded(name, _in_time_order(parts)) if parts else None
+
+    def _decoded(self, name: str, found: _Located, n_raw: Array | int = 0) -> ClockSamples:
         # The words of a sample: header | pid tid | time | cpu | nr | nr chain words | raw data | abi | 17 registers |
         # stack size | stack ... | real size. Without registers the abi is 0, and stack size 0 ends the record.
-        base, mask = ring.data_offset >> 3, (ring.data_bytes >> 3) - 1
-
-        def word(at: Array) -> Array:
-            found: Array = self._words[base + (at & mask)]
-            return found
-
-        n = len(position)
-        ids = word(position + 1)
-        n_chain = word(position + 4).astype(np.int64)
+        position = found.position
+        ids, cpu = self._word(found, position + 1), self._word(found, position + 3)
+        n_chain = self._word(found, position + 4).astype(np.int64)
         at = position + 5 + n_chain + n_raw
-        abi_word = word(at)
+        abi_word = self._word(found, at)
         has_regs = abi_word != abi.REGS_ABI_NONE
-        registers = word(at[:, None] + 1 + np.arange(N_REGS)[None, :])[:, _TO_DWARF]
+        registers = self._words[found.base[:, None] + ((at[:, None] + _REGISTERS_AT) & found.mask[:, None])]
         registers[~has_regs] = 0
         size_at = np.where(has_regs, at + 1 + N_REGS, at + 1)
-        n_copied = word(size_at).astype(np.int64) >> 3
-        n_real = np.where(n_copied > 0, word(size_at + 1 + n_copied).astype(np.int64) >> 3, 0)
+        n_copied = self._word(found, size_at).astype(np.int64) >> 3
+        n_real = np.where(n_copied > 0, self._word(found, size_at + 1 + n_copied).astype(np.int64) >> 3, 0)
         return ClockSamples(
-            time_ns=word(position + 2).astype(np.int64), pid=(ids & _LOW32).astype(np.int64),
-            tid=(ids >> np.uint64(32)).astype(np.int64), cpu=(word(position + 3) & _LOW32).astype(np.int32),
-            mode=self._told_by_chain(ring.name, header, word, position + 5, n_chain),
+            time_ns=found.time_ns, pid=(ids & _LOW32).astype(np.int64),
+            tid=(ids >> np.uint64(32)).astype(np.int64), cpu=(cpu & _LOW32).astype(np.int32),
+            mode=self._told_by_chain(name, found, position + 5, n_chain),
             abi=(abi_word * np.uint64(32)).astype(np.int8), regs=registers, words=self._words,
-            base=np.full(n, base, dtype=np.int64), mask=np.full(n, mask, dtype=np.int64), first=(size_at + 1) & mask,
-            low=registers[:, 7], n_words=n_real)
+            base=found.base, mask=found.mask, first=(size_at + 1) & found.mask, low=registers[:, 7], n_words=n_real)
 
-    def _told_by_chain(self, name: str, header: Array, word: Callable[[Array], Array], chain_at: Array,
-                       n_chain: Array) -> Array:
+    def _word(self, found: _Located, at: Array) -> Array:
+        """The word (n,) at a position (n,) in the ring of each record."""
+        word: Array = self._words[found.base + (at & found.mask)]
+        return word
+
+    def _told_by_chain(self, name: str, found: _Located, chain_at: Array, n_chain: Array) -> Array:
         """Mode of clock samples, Reason of samples of threads leaving; the first chain word is a context mark."""
         if name == "clock":
-            in_kernel = (header >> np.uint64(32) & np.uint64(abi.MISC_CPUMODE_MASK)) == abi.MISC_CPUMODE_KERNEL
-            return self._kernel.modes(in_kernel, np.where(n_chain > 1, word(chain_at + n_chain - 1), 0))
+            cpu_mode = found.header >> np.uint64(32) & np.uint64(abi.MISC_CPUMODE_MASK)
+            last = np.where(n_chain > 1, self._word(found, chain_at + n_chain - 1), 0)
+            return self._kernel.modes(cpu_mode == abi.MISC_CPUMODE_KERNEL, last)
         begins = np.cumsum(n_chain) - n_chain
         at = np.repeat(chain_at - begins, n_chain) + np.arange(int(n_chain.sum()))
-        return self._kernel.reasons(word(at), begins, n_chain)
+        chains = self._words[np.repeat(found.base, n_chain) + (at & np.repeat(found.mask, n_chain))]
+        return self._kernel.reasons(chains, begins, n_chain)
 
     # -- rings of records of one size
 
@@ -341,27 +352,20 @@ def walk(view: memoryview, base: int, mask: int, position: int, end: int) -> lis
     return found
 
 
+def _in_time_order(parts: list[_Located]) -> _Located:
+    """The samples of all rings as one."""
+    order = np.argsort(np.concatenate([part.time_ns for part in parts]), kind="stable")
+    return _Located(*(np.concatenate(columns)[order] for columns in zip(*parts, strict=True)))
+
+
 def _merged(parts: list[Part]) -> Part | None:
     """The parts from all CPUs as one, in time order."""
     if not parts:
         return None
     kind = type(parts[0])
-    names = [name for name in kind.__slots__ if name not in ("words", "known")]  # of ours, all registers are known
-    columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in names}
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in kind.__slots__}
     order = np.argsort(columns["time_ns"], kind="stable")
-    shared: dict[str, Any] = {"words": parts[0].words} if isinstance(parts[0], ClockSamples) else {}
-    return kind(**shared, **{name: column[order] for name, column in columns.items()})
-
-
-def _merged_births(parts: list[Births]) -> Births | None:
-    """The parts from all CPUs as one, in time order."""
-    if not parts:
-        return None
-    order = np.argsort(np.concatenate([part.makers.time_ns for part in parts]), kind="stable")
-    makers = _merged([part.makers for part in parts])
-    assert makers is not None
-    return Births(makers, np.concatenate([part.child for part in parts])[order],
-                  np.concatenate([part.flags for part in parts])[order])
+    return kind(**{name: column[order] for name, column in columns.items()})
 
 
 def _who(rows: Array) -> tuple[Array, Array, Array]:

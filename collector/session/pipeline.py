@@ -406,8 +406,8 @@ class Pipeline:
         if frames is None:
             return None, None
         self.tally.stacks(frames.stop[:ends[1]])
-        return (interned(frames[:ends[0]], self.experiments.recorders),
-                interned(frames[ends[0]:ends[1]], self.experiments.recorders))
+        placed = interned(frames[:ends[1]], self.experiments.recorders)
+        return placed[:ends[0]], placed[ends[0]:]
 
     def _write_clock(self, clock: ClockSamples, placed: Placed) -> None:
         ticks = self.clocks.ticks_of_samples(placed.slot, clock.time_ns)

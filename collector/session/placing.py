@@ -57,6 +57,9 @@ class Placed:
     uid: Array  # u8 (n,) 0 where the image is not recorded
     whole: Array  # bool (n,) the stack reaches the root
 
+    def __getitem__(self, rows: slice) -> Placed:
+        return Placed(self.slot[rows], self.image[rows], self.uid[rows], self.whole[rows])
+
 
 def unwound(samples: ClockSamples, model: Model, tables: Tables) -> Unwound:
     """Unwinds samples of any processes and word sizes.
