@@ -92,7 +92,7 @@ class Throttled:
 Change: TypeAlias = Forked | Exited | Renamed | Executed | Mapped | RecordsLost | Throttled
 
 
-class Mode(IntEnum):
+class Mode:
     """Where a clock sample found its thread."""
 
     USER = 0
@@ -100,7 +100,7 @@ class Mode(IntEnum):
     TRAP = 2  # in the kernel, by anything else: interrupt, exception
 
 
-class Edge(IntEnum):
+class Edge:
     """What a switch record says of its thread."""
 
     IN = 0

@@ -57,9 +57,9 @@ class KernelCode:
     def reasons(self, chain: Array, first: Array, n_chain: Array) -> Array:
         """Reason (n,) of switch-outs, whose chains lie in ``chain`` from ``first`` on; UNKNOWN where none is told."""
         if not self.known:
-            return np.full(len(first), Reason.UNKNOWN, dtype=np.int8)
+            return np.zeros(len(first), dtype=np.int8)  # UNKNOWN
         some = n_chain > 0
-        reason = np.full(len(first), Reason.UNKNOWN, dtype=np.int8)
+        reason = np.zeros(len(first), dtype=np.int8)
         if not some.any():
             return reason
         bits = self.bits(chain)

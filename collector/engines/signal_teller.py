@@ -9,7 +9,6 @@ from collections import Counter
 
 from collector.engines.signal_channel import Channel, framed
 from collector.engines.signal_targets import Traced, Tracee
-from collector.events import Edge
 from collector.linux import abi, libc, ptrace, tasks
 
 CLOCK, LEAVE, BIRTH = range(3)  # kinds of samples
@@ -53,7 +52,7 @@ class Teller:
         self.change("Mapped", time_ns, process.pid, tid, m.start, m.end - m.start, m.file_offset, m.device, m.inode,
                     m.path)
 
-    def switch(self, thread: Tracee, edge: Edge, time_ns: int) -> None:
+    def switch(self, thread: Tracee, edge: int, time_ns: int) -> None:
         """The thread got its CPU, or left it."""
         thread.told_ns = time_ns
         self._pending["switch"] += abi.TRACED_SWITCH.packer.pack(time_ns, thread.process.pid, thread.tid, edge, 0)

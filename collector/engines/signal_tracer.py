@@ -321,7 +321,7 @@ class Tracer:
 
     # -- threads off CPU
 
-    def _leave(self, thread: Tracee, edge: Edge, time_ns: int, place: tasks.Place | None, is_there: bool) -> None:
+    def _leave(self, thread: Tracee, edge: int, time_ns: int, place: tasks.Place | None, is_there: bool) -> None:
         """The thread left its CPU at a time, to sleep at a place; it still sleeps there now, if it ``is_there``."""
         if place is not None and is_there and (place not in thread.known or self._departures < _MAX_DEPARTURES):
             is_there = self._tell_departure(thread, time_ns, place)
@@ -432,7 +432,7 @@ class Tracer:
             until_ns = min(until_ns, asked.due_ns + _AT_ONCE_NS)
         return asked.awake_ns - _EARLY_NS <= waits_ns <= until_ns
 
-    def _mode(self, thread: Tracee, registers: ptrace.Registers) -> tuple[Mode, int]:
+    def _mode(self, thread: Tracee, registers: ptrace.Registers) -> tuple[int, int]:
         """Mode and CPU of a sample. The registers show system calls alone; how much time page faults and traps took
         shows in the kernel's own sum: where samples fall behind that, they are counted for it."""
         stat = tasks.parse_stat(thread.files.read("stat"))

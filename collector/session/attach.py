@@ -229,7 +229,7 @@ class Found:
     account of it, where the engine does not go by that already."""
 
     tid: int
-    cut: Cut
+    cut: int  # Cut
     reason: Reason
     place: tasks.Place | None
     account: Account | None = None

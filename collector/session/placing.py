@@ -28,6 +28,7 @@ FAILED_MARK = np.uint64(2**64 - 3)
 # Columns of i386's registers in the x86-64 order of the samples: eax ecx edx ebx esp ebp esi edi eip.
 _I386_COLUMNS = np.array([0, 2, 1, 3, 7, 6, 4, 5, 16])
 _LOW32 = np.uint64(0xFFFF_FFFF)
+_ROOT = int(Stop.ROOT)
 _ALL_KNOWN = np.uint64((1 << 17) - 1)
 
 
@@ -79,7 +80,7 @@ def unwound(samples: ClockSamples, model: Model, tables: Tables) -> Unwound:
     stop = np.zeros(len(slot), dtype=np.int8)
     for rows, part, part_length, part_stop in parts:
         pcs[rows, :part.shape[1]], length[rows], stop[rows] = part, part_length, part_stop
-    gone = (stop != Stop.ROOT) & (samples.n_words == 0)
+    gone = (stop != _ROOT) & (samples.n_words == 0)
     stop[gone] = GONE
     return Unwound(slot, image, index, epochs, pcs, length, stop)
 
@@ -94,7 +95,7 @@ def interned(frames: Unwound, recorders: MappingOf[int, Recorder]) -> Placed:
             length = frames.length[mine]
             depth = max(int(length.max()), 1)
             uid[mine] = recorder.frames.intern(frames.pcs[mine, :depth], length)
-    return Placed(frames.slot, frames.image, uid, frames.stop == Stop.ROOT)
+    return Placed(frames.slot, frames.image, uid, frames.stop == _ROOT)
 
 
 def joined(parts: list[ClockSamples]) -> ClockSamples:
@@ -157,7 +158,7 @@ def merged_maps(spaces: list[AddressSpace]) -> Maps:
 def marked(frames: Frames) -> tuple[Array, Array]:
     """The frames with a mark behind the last one where the stack does not reach the root."""
     n, depth = frames.pcs.shape
-    unfinished = frames.stop != Stop.ROOT
+    unfinished = frames.stop != _ROOT
     if not unfinished.any():
         return frames.pcs, frames.length
     pcs = np.zeros((n, depth + 1), dtype=np.uint64)

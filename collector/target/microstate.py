@@ -19,15 +19,17 @@ sum(ticks) * interval never differs by an interval or more from the exact time u
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 
 import numpy as np
 
 from collector.events import Array
 
 
-class Cut(IntEnum):
-    """The edges of a thread's life; the first three are those of switch records."""
+class Cut:
+    """The edges of a thread's life; the first three are those of switch records.
+
+    Plain numbers: arrays are compared with these all the time, and with an enum's that takes six times as long.
+    """
 
     UNKNOWN = -1
     IN = 0

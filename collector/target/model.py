@@ -38,7 +38,7 @@ class Cuts:
     time_ns: list[int] = field(default_factory=list)
     cut: list[int] = field(default_factory=list)
 
-    def add(self, slot: int, time_ns: int, cut: Cut) -> None:
+    def add(self, slot: int, time_ns: int, cut: int) -> None:
         """One more edge."""
         self.slot.append(slot)
         self.time_ns.append(time_ns)
@@ -67,7 +67,7 @@ class Model:
         self.processes[pid] = process
         return process
 
-    def new_thread(self, process: Process, tid: int, time_ns: int, cut: Cut, found: bool = False) -> Thread:
+    def new_thread(self, process: Process, tid: int, time_ns: int, cut: int, found: bool = False) -> Thread:
         """A thread that begins with ``cut``; ``found``: it was there before us, and was found so."""
         slot = self.clocks.new_slot(found=found)
         self.n_threads += cut != Cut.IN or not self._lives.get(tid)

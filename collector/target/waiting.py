@@ -46,6 +46,10 @@ class Microstate(IntEnum):
     STOPPED = 9
 
 
+# Plain numbers, which arrays are compared with in a sixth of the time.
+_WAIT_CPU, _UNKNOWN, _USER_FAULT = int(Microstate.WAIT_CPU), int(Reason.UNKNOWN), int(Reason.USER_FAULT)
+_TEXT_FAULT, _DATA_FAULT, _KERNEL_FAULT = (
+    np.int8(state) for state in (Microstate.TEXT_FAULT, Microstate.DATA_FAULT, Microstate.KERNEL_FAULT))
 _STATE_OF_REASON = np.array([Microstate.SLEEP, Microstate.SLEEP, Microstate.USER_LOCK, Microstate.DATA_FAULT,
                              Microstate.KERNEL_FAULT, Microstate.STOPPED], dtype=np.int64)
 assert [int(r) for r in Reason] == list(range(len(_STATE_OF_REASON)))
@@ -167,7 +171,7 @@ class Waiting:
     def still_waiting(self, slot: Array, kind: Array, since_ns: Array, now_ns: int) -> Spans:
         """What threads that are off CPU have waited so far: (n,) slots, the Cut each is behind, and since when."""
         blocked = kind == Cut.OUT_BLOCKED
-        state = np.where(blocked, _STATE_OF_REASON[self._reason[slot]], Microstate.WAIT_CPU)
+        state = np.where(blocked, _STATE_OF_REASON[self._reason[slot]], _WAIT_CPU)
         told = blocked & _of_fault(self._reason[slot], self._fault_state[slot], self._fault_ip[slot] == self._ip[slot])
         state = np.where(told, self._fault_state[slot], state)
         return Spans(slot, state, np.maximum(now_ns - since_ns, 0), np.full(len(slot), now_ns), self._uid[slot],
@@ -219,14 +223,14 @@ class Waiting:
     def _states(self, periods: Periods, reason: Array, ip: Array, faults: PageFaults) -> Array:
         """State (p,) of the part of each period before the wake-up."""
         blocked = periods.kind == Cut.OUT_BLOCKED
-        state = np.where(blocked, _STATE_OF_REASON[reason], Microstate.WAIT_CPU)
-        untold = blocked & (reason == Reason.USER_FAULT)
+        state = np.where(blocked, _STATE_OF_REASON[reason], _WAIT_CPU)
+        untold = blocked & (reason == _USER_FAULT)
         # A fault of the very instruction that the thread was blocked at: the last one before, else the next one after.
         order = np.lexsort((faults.time_ns, faults.slot))
         faults_by_slot = PageFaults(*(getattr(faults, name)[order] for name in PageFaults.__slots__))
         fault_state = _fault_states(faults_by_slot)
         for kind, same in self._last_faults(faults_by_slot, fault_state, periods, ip):
-            told = blocked & _of_fault(reason, kind, same) & (untold | (reason == Reason.UNKNOWN))
+            told = blocked & _of_fault(reason, kind, same) & (untold | (reason == _UNKNOWN))
             state[told] = kind[told]
             untold &= ~told
             blocked &= ~told
@@ -266,7 +270,7 @@ class Waiting:
         wait += shared
         late = wait > 0
         return Spans(np.concatenate([periods.slot, periods.slot[late]]),
-                     np.concatenate([state, np.full(int(late.sum()), Microstate.WAIT_CPU)]),
+                     np.concatenate([state, np.full(int(late.sum()), _WAIT_CPU)]),
                      np.concatenate([length - wait, wait[late]]),
                      np.concatenate([periods.end_ns, periods.end_ns[late]]),
                      np.concatenate([uid, uid[late]]), np.concatenate([cpu, cpu[late]]))
@@ -275,14 +279,14 @@ class Waiting:
 def _fault_states(faults: PageFaults) -> Array:
     """The state (f,) that waiting for each page is."""
     text = (faults.address >> _PAGE_BITS) == (faults.ip >> _PAGE_BITS)
-    return np.where(faults.in_kernel, np.int8(Microstate.KERNEL_FAULT),
-                    np.where(text, np.int8(Microstate.TEXT_FAULT), np.int8(Microstate.DATA_FAULT)))
+    return np.where(faults.in_kernel, _KERNEL_FAULT,
+                    np.where(text, _TEXT_FAULT, _DATA_FAULT))
 
 
 def _of_fault(reason: Array, fault_state: Array, same: Array) -> Array:
     """Whether the fault may be what was waited for: the same instruction's, and from user mode where that is known."""
     found: Array = same & (fault_state != 0) & np.where(
-        reason == Reason.USER_FAULT, fault_state != Microstate.KERNEL_FAULT, reason == Reason.UNKNOWN)
+        reason == _USER_FAULT, fault_state != _KERNEL_FAULT, reason == _UNKNOWN)
     return found
 
 
