@@ -94,9 +94,10 @@ class PerfEngine:
         self._excess: dict[Ring, int] = {}  # how many times too many records a ring at rest had brought
         self._resting: dict[Ring, int] = {}  # and until when they rest
         self.accounts: dict[int, RawAccount] = {}  # of all threads, when the records of switches came to rest
+        self.before: RawAccount | None = None  # of a program that we start, before its first instruction
         for guard in opened.guards:
             guard.end()
-            self.accounts = guard.accounts
+            self.accounts, self.before = guard.accounts, guard.before
             for ring in guard.rested:
                 self._let_rest(ring, 1, time.monotonic_ns())
 

@@ -30,6 +30,9 @@ class Guard:
     def __init__(self, rings: Rings, names: Collection[str], pid: int) -> None:
         self.rested: list[Ring] = []
         self.accounts: dict[int, RawAccount] = {}  # by tid, if switches are counted from then on
+        self.before: RawAccount | None = None  # of the target, which does not run yet
+        with suppress(OSError, ValueError):
+            self.before = account_of(pid, pid)
         self._rings = rings
         self._pid = pid
         self._awake = [ring for ring in rings.rings if ring.name in names]
@@ -63,6 +66,13 @@ class Guard:
         return self._rings.head(ring) - self._rings.tail(ring) >= ring.data_bytes * part
 
 
+def account_of(pid: int, tid: int) -> RawAccount:
+    """A thread's account. Raises OSError, or ValueError where the kernel keeps none."""
+    with open(f"/proc/{pid}/task/{tid}/schedstat", "rb", buffering=0) as file:
+        run_ns, delay_ns, turns = file.read(64).split()
+    return time.monotonic_ns(), int(run_ns), int(delay_ns), int(turns)
+
+
 def accounts_below(pid: int) -> dict[int, RawAccount]:
     """The accounts of all threads of a process and its descendants, by tid."""
     found: dict[int, RawAccount] = {}
@@ -70,9 +80,7 @@ def accounts_below(pid: int) -> dict[int, RawAccount]:
     for process in pids:
         with suppress(OSError, ValueError):
             for tid in os.listdir(f"/proc/{process}/task"):
-                with open(f"/proc/{process}/task/{tid}/schedstat", "rb", buffering=0) as file:
-                    run_ns, delay_ns, turns = file.read(64).split()
-                found[int(tid)] = time.monotonic_ns(), int(run_ns), int(delay_ns), int(turns)
+                found[int(tid)] = account_of(process, int(tid))
                 with open(f"/proc/{process}/task/{tid}/children", "rb", buffering=0) as file:
                     pids += map(int, file.read().split())
     return found

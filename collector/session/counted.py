@@ -32,6 +32,7 @@ class SwitchMode:
         self._accounts = accounts
         self._began_ns = self._looked_ns = self._accounts_ns = 0
         self._until_ns = 0
+        pipeline.founder_ran_ns = engine.before[1] if engine.before else None
         if engine.accounts:
             self._begin({tid: Account(*account) for tid, account in engine.accounts.items()})
 
@@ -44,12 +45,12 @@ class SwitchMode:
     def look(self, until_ns: int) -> None:
         """What threads have done since the last look: for the batch up to ``until_ns``, which is fed next.
 
-        Batches that end before the first account still tell by records what was before it, and come first. A look
-        soon after another would only be short of what the kernel has not brought up to date yet.
+        Batches that end before the first account still tell by records what was before it, and come first.
         """
-        if self.counting and until_ns >= max(self._accounts_ns, self._looked_ns + LOOK_PERIOD_NS // 2):
+        if self.counting and until_ns >= self._accounts_ns:
             self._pipeline.counting.look({
-                thread.tid: (thread.slot, thread.start_ns, account) for thread, account in self._all()})
+                thread.tid: (thread.slot, thread.start_ns, account) for thread, account in self._all()},
+                self._pipeline.ran_ns)
             self._looked_ns = time.monotonic_ns()
 
     def choose(self, batch: Batch) -> None:

@@ -119,6 +119,8 @@ class Pipeline:
         self._arrivals = Arrivals()
         self._usage_of = usage_of
         self._delay_seen: dict[int, int] = {}  # by slot
+        self.founder_ran_ns: int | None = None  # by the kernel's account, before it became itself
+        self._ran_before_ns: dict[int, int] = {}  # the same, by slot, where it is known
         self._sites = sites.SiteTable()
         self._last = LastSample()
         self._looks = Looks()
@@ -164,6 +166,7 @@ class Pipeline:
             slot = self.model.new_thread(process, thread.tid, time_ns, thread.cut, found=True).slot
             if thread.account is not None:
                 self._delay_seen[slot] = thread.account.delay_ns
+                self._ran_before_ns[slot] = thread.account.run_ns
                 self._arrivals.begin(slot, thread.account)
             recorded.thread_started(thread.tid, time_ns, self._comm_of(pid, thread.tid))
         self.feed(seen)
@@ -223,6 +226,15 @@ class Pipeline:
         states[Microstate.USER] = cpu_ns - states[Microstate.SYSTEM] - states[Microstate.TRAP]
         return states
 
+    def ran_ns(self, slot: int, time_ns: int) -> int | None:
+        """How long a thread has run up to now by all that was told, on the scale of the kernel's account of it; None
+        where it is not known how long it had run when it came to be recorded."""
+        before_ns = self._ran_before_ns.get(slot)
+        if before_ns is None:
+            return None
+        running_ns = time_ns - int(self.clocks.since_ns[slot]) if self.clocks.kind[slot] == Cut.IN else 0
+        return before_ns + int(self.clocks.cpu_ns[slot]) + max(running_ns, 0)
+
     def _cpu_ns(self, recorded: Recorded, time_ns: int) -> int:
         """Exact running time of all threads of an image so far."""
         process = self.model.processes.get(recorded.image.pid)
@@ -242,7 +254,7 @@ class Pipeline:
         maker = self.experiments.by_image.get(parent.image.number) if parent else None
         thread = self.model.forked(change)
         process = thread.process
-        self._delay_seen[thread.slot] = 0
+        self._delay_seen[thread.slot] = self._ran_before_ns[thread.slot] = 0
         self._arrivals.begin(thread.slot, Account(change.time_ns))
         recorded = self.experiments.by_image.get(process.image.number)
         if is_process and recorded is None:
@@ -284,6 +296,8 @@ class Pipeline:
             self.experiments.go_on(before, process.image)
         elif before is not None and before.parent is None and before.n_threads == 0:
             self.experiments.go_on(before, process.image)  # the exec by which the founder became itself
+            if self.founder_ran_ns is not None:
+                self._ran_before_ns[process.threads[change.pid]] = self.founder_ran_ns
             before.thread_started(change.pid, change.time_ns, change.comm)
         else:
             recorded = self.experiments.executed(before, process.image, change.time_ns)
@@ -571,6 +585,7 @@ class Pipeline:
         self.waiting.grow(self.clocks.n_slots)
         for slot in self._ending.tolist():
             self._delay_seen.pop(slot, None)
+            self._ran_before_ns.pop(slot, None)
             self._arrivals.forget(slot)
             tail_ns = tails_ns.pop(slot, 0)
             recorded = self.experiments.by_image.get(self.model.threads[slot].image.number)

@@ -49,9 +49,9 @@ def record(options: Options, say: Say) -> int:
             raise
         start_ns = time.monotonic_ns()
         control = Control(start_ns, options.window, options.sample_signal, options.pause_signal)
-        child.release()
         if isinstance(opened, perf_open.Opened):
             opened.guard(child.pid)
+        child.release()
     except BaseException:
         names.remove_directory(directory)
         raise

@@ -14,11 +14,14 @@ following stretch.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from math import inf
 
 from collector.target.microstate import Cut
 from collector.target.model import Cuts
+
+_TELLING_NS = 50_000_000  # from which length on a stretch tells how often threads get a CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,7 @@ class _Seen:
     running: float = 0.0
     waiting: float = 0.0
     turning: float = 0.0
+    n_stretches: int = 0
 
 
 class Counting:
@@ -46,7 +50,7 @@ class Counting:
 
     def __init__(self) -> None:
         self.active = False
-        self.turns_per_s = inf  # of all threads, between the last two looks
+        self.turns_per_s = inf  # of all threads, between the last two looks that are far enough apart
         self.turns: Counter[int] = Counter()  # by slot, until somebody takes them
         self.n_estimated = 0  # threads that ended with a last stretch of which only the one before is known
         self._began_ns = 0
@@ -63,12 +67,20 @@ class Counting:
         """Records tell everything again."""
         self.active = False
 
-    def look(self, accounts: dict[int, tuple[int, int, Account]]) -> None:
-        """One look at all threads, by tid: slot, time of birth or exec, account."""
-        n_turns, length_ns = 0, 0
+    def look(self, accounts: dict[int, tuple[int, int, Account]], ran_ns: Callable[[int, int], int | None]) -> None:
+        """One look at all threads, by tid: slot, time of birth or exec, account.
+
+        ``ran_ns(slot, time_ns)`` is how long a thread has run by all cuts that were taken, on the scale of its account,
+        if that is known. What records have missed before, since they are late, the second stretch makes up for.
+        """
+        n_turns, length_ns, all_taken = 0, 0, not self._cuts.slot
         for tid, (slot, start_ns, now) in accounts.items():
             # Of those born since, the account began with them; of others it would tell once more what records told.
             seen = self._seen.setdefault(tid, _Seen(Account(start_ns) if start_ns >= self._began_ns else now))
+            if seen.n_stretches == 1 and all_taken:
+                ours_ns = ran_ns(slot, seen.told.time_ns)
+                seen.told = replace(seen.told, run_ns=seen.told.run_ns if ours_ns is None else ours_ns)
+            seen.n_stretches += 1
             before = seen.told
             n_turns += now.turns - before.turns
             self.turns[slot] += now.turns - before.turns
@@ -79,7 +91,8 @@ class Counting:
             seen.running = (seen.told.run_ns - before.run_ns) / whole_ns
             seen.waiting = (seen.told.delay_ns - before.delay_ns) / whole_ns
             seen.turning = (now.turns - before.turns) / whole_ns
-        self.turns_per_s = n_turns * 1e9 / length_ns if length_ns else self.turns_per_s
+        if length_ns >= _TELLING_NS:
+            self.turns_per_s = n_turns * 1e9 / length_ns
 
     def ended(self, tid: int, slot: int, time_ns: int) -> bool:
         """A thread ended at ``time_ns``: since the last look it did as before. Whether its account told all of it."""

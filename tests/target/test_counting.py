@@ -25,8 +25,12 @@ class Watch:
         self.clocks.advance(np.array([SLOT]), np.array([1000]), np.array([Cut.IN], np.int8))
         self.counting.begin({TID: Account(2000, run_ns=77, delay_ns=7, turns=1)})
 
+    def ran_ns(self, slot: int, time_ns: int) -> int | None:
+        """It is not known how long the thread had run when it came to be recorded."""
+        return None
+
     def look(self, account: Account) -> Periods:
-        self.counting.look({TID: (SLOT, 500, account)})
+        self.counting.look({TID: (SLOT, 500, account)}, self.ran_ns)
         return self.take()
 
     def take(self, *more: tuple[int, Cut]) -> Periods:
@@ -80,7 +84,7 @@ def test_an_end_that_the_account_tells_is_not_estimated() -> None:
     watch = Watch()
     watch.look(Account(2000 + 100 * MS, 77 + 50 * MS, 7))
     watch.look(Account(2000 + 130 * MS, 77 + 50 * MS, 7))  # and looked at once more
-    watch.counting.look({TID: (SLOT, 500, Account(2000 + 170 * MS, 77 + 50 * MS, 7))})
+    watch.counting.look({TID: (SLOT, 500, Account(2000 + 170 * MS, 77 + 50 * MS, 7))}, watch.ran_ns)
     assert watch.counting.ended(TID, SLOT, 2000 + 99 * MS)
     assert watch.counting.n_estimated == 0
     assert max(watch.counting.take_cuts().time_ns) == 2000 + 99 * MS
@@ -91,12 +95,12 @@ def test_one_born_meanwhile_is_counted_from_its_birth() -> None:
     watch.clocks.new_slot()
     born_ns = 2000 + 10 * MS
     watch.clocks.advance(np.array([1]), np.array([born_ns]), np.array([Cut.BORN], np.int8))
-    watch.counting.look({TID + 1: (1, born_ns, Account(born_ns + 20 * MS, 5 * MS, 3 * MS))})
+    watch.counting.look({TID + 1: (1, born_ns, Account(born_ns + 20 * MS, 5 * MS, 3 * MS))}, watch.ran_ns)
     watch.take()
     assert watch.clocks.cpu_ns[1] == 5 * MS
     # One that was there before, and of which no account was had, is counted from now on.
     watch.clocks.new_slot()
-    watch.counting.look({TID + 2: (2, 1500, Account(born_ns + 20 * MS, 5 * MS, 3 * MS))})
+    watch.counting.look({TID + 2: (2, 1500, Account(born_ns + 20 * MS, 5 * MS, 3 * MS))}, watch.ran_ns)
     watch.take()
     assert watch.clocks.cpu_ns[2] == 0
 
@@ -107,3 +111,15 @@ def test_another_image_waits_for_the_next_look() -> None:
     assert not watch.counting.take_cuts().slot
     watch.counting.executed(SLOT, 2500)
     assert watch.counting.take_cuts().cut == [Cut.OUT_BLOCKED]
+
+
+def test_what_records_missed_is_made_up_for() -> None:
+    """The account grew by 30 ms up to the first stretch, of which records have told 23."""
+    watch = Watch()
+    watch.ran_ns = lambda slot, time_ns: 77 - 7 * MS + (int(watch.clocks.cpu_ns[SLOT]) - 1000)  # type: ignore[method-assign]
+    watch.look(Account(2000 + 100 * MS, 77 + 50 * MS, 7))
+    assert watch.clocks.cpu_ns[SLOT] == 1000 + 50 * MS
+    watch.look(Account(2000 + 200 * MS, 77 + 90 * MS, 7))
+    assert watch.clocks.cpu_ns[SLOT] == 1000 + 97 * MS
+    watch.look(Account(2000 + 300 * MS, 77 + 120 * MS, 7))
+    assert watch.clocks.cpu_ns[SLOT] == 1000 + 127 * MS
