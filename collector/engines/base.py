@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
 
 from collector.events import Batch
@@ -16,8 +17,9 @@ class Engine(Protocol):
     def poll_fds(self) -> list[int]:
         """Descriptors that become readable when a drain is due before its time."""
 
-    def wants_drain(self) -> bool:
-        """Whether what woke us is a reason to drain now; if not, the next drain in its time is soon enough."""
+    def wants_drain(self, ready: Collection[int], due_ns: int) -> bool:
+        """Whether the descriptors that woke us are a reason to drain now; if not, the next drain at ``due_ns``
+        (CLOCK_MONOTONIC) is soon enough."""
 
     def drain(self, until_ns: int) -> Batch:
         """All that happened up to ``until_ns`` and was not drained before. Arrays are valid until ``release``."""

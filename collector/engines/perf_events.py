@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
@@ -58,7 +58,7 @@ _SPARE = ("touch", "waking")  # what a lost record would have told is told by ot
 _TOO_MANY_PER_S, _LONGEST_REST = 15_000, 16
 _LOOK_S = 0.002
 _RECORD_BYTES = {"leave": 17_000, "touch": abi.FAULT.size, "waking": abi.WAKING.size}  # about
-_PRESSED, _PRESSED_CLOCK = 1 / 4, 1 / 2  # of a ring
+_PRESSED = 3 / 4  # of a ring
 
 Part = TypeVar("Part", Switches, Sites, Faults, Wakings, Ends)
 
@@ -89,7 +89,7 @@ class PerfEngine:
         self._tails: list[tuple[Ring, int]] = []
         self._stopped = False
         self._closing: Thread | None = None
-        self._drained_ns = 0
+        self._drained_ns = self._came_ns = 0  # up to when, on the kernel's clock, and when on ours
         self._heads: dict[Ring, int] = {}  # of the rings that may rest, at the last drain
         self._excess: dict[Ring, int] = {}  # how many times too many records a ring at rest had brought
         self._resting: dict[Ring, int] = {}  # and until when they rest
@@ -105,18 +105,18 @@ class PerfEngine:
         """The descriptors of the rings."""
         return [ring.fd for ring in self._rings.rings]
 
-    def wants_drain(self) -> bool:
-        """Whether a ring is so full that it might overflow before the kernel wakes us the next time.
-
-        The kernel does so whenever half a ring's bytes have been written, drained meanwhile or not. Clocks fill theirs
-        at a known pace: half of it, and a drain in its time still comes early enough.
-        """
-        return any(self._rings.head(ring) - self._rings.tail(ring)
-                   > ring.data_bytes * (_PRESSED_CLOCK if ring.name == "clock" else _PRESSED)
-                   for ring in self._rings.rings)
+    def wants_drain(self, ready: Collection[int], due_ns: int) -> bool:
+        """The kernel wakes us whenever half a ring's bytes have been written, drained meanwhile or not. Clocks write at
+        a steady pace: one more drain in its time is early enough for their rings, if they are large."""
+        since_ns = self._came_ns
+        elapsed_ns = max(time.monotonic_ns() - since_ns, 1)
+        return any(ring.name != "clock" or (self._rings.head(ring) - self._rings.tail(ring)) * (due_ns - since_ns)
+                   > ring.data_bytes * _PRESSED * elapsed_ns
+                   for ring in self._rings.rings if ring.fd in ready)
 
     def drain(self, until_ns: int) -> Batch:
         """The records stamped up to ``until_ns``; see the module's text."""
+        self._came_ns = time.monotonic_ns()
         changes: list[Change] = []
         parts: dict[str, list[Any]] = defaultdict(list)
         for ring in [*self._rings.rings, *(spare for _, spare in self._rings.spares)]:

@@ -6,7 +6,7 @@ The copies of stacks stay where the kernel put them, in memory shared with the t
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import numpy as np
@@ -66,7 +66,7 @@ class SignalEngine:
         """The pipe that the tracer wakes us through."""
         return [self._opened.pipe]
 
-    def wants_drain(self) -> bool:
+    def wants_drain(self, ready: Collection[int], due_ns: int) -> bool:
         """Always: the tracer wakes us for good reasons."""
         return True
 

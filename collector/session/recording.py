@@ -137,7 +137,8 @@ class Recording:
                     self._note_engine_failure()
             if self._engine_failure or (self.status is not None and not self._options.wait_descendants):
                 break  # the last drain takes all
-            if not urgent and self._engine is not None and not self._engine.wants_drain():
+            woken = [fd for fd, _ in ready]
+            if not urgent and self._engine is not None and not self._engine.wants_drain(woken, due_ns):
                 continue
             self._drain(time.monotonic_ns() - _SLACK_NS)
             self._flush_waiting_if_due()
