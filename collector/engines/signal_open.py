@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.signal_channel import END, HOLD, RUN, STOP, Channel
 from collector.errors import CollectorError, EngineRefused, TargetGone
-from collector.linux import abi, libc, priority, tasks
+from collector.linux import abi, libc, tasks
 
 if TYPE_CHECKING:  # the target of the other engine need not wait for it
     from collector.engines.signal_tracer import Tracer
@@ -206,7 +206,6 @@ def _be_prompt() -> None:
     """Asks for short slices, which come sooner: a late look would find threads not where the clock stopped them but
     where the scheduler did."""
     libc.prctl(abi.PR_SET_TIMERSLACK, 1)
-    priority.go_first()
     with suppress(OSError):
         libc.sched_setattr(abi.SCHED_ATTR.pack(abi.SCHED_ATTR.size, 0, 0, os.getpriority(os.PRIO_PROCESS, 0), 0,
                                                _SLICE_NS, 0, 0))

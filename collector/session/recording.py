@@ -24,7 +24,7 @@ from collector.engines.perf_events import PerfEngine
 from collector.errors import ExperimentError
 from collector.experiment import names
 from collector.experiment.recorder import Header, Recorder, Usage
-from collector.linux import priority, proc
+from collector.linux import proc
 from collector.session.attach import Taken
 from collector.session.control import Action, Control
 from collector.session.counted import SwitchMode
@@ -329,7 +329,6 @@ class Recording:
             return doubles + archive.archive_known(archives, known, choice, objects.root, objects.sources()).problems
         from collector.experiment import reader
 
-        priority.go_back()
         experiment = reader.open_experiment(self._directory)
         return doubles + archive.archive(experiment, choice, root=objects.root, opened=objects.sources()).problems
 

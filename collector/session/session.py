@@ -19,7 +19,6 @@ from collector.clock import format_ms
 from collector.engines import perf_open
 from collector.errors import CollectorError, EngineRefused
 from collector.experiment import names
-from collector.linux import priority
 from collector.session import launch
 from collector.session.control import Control
 from collector.session.options import Options
@@ -76,7 +75,6 @@ def attach(options: Options, say: Say) -> int:
     """Records running processes until they end, the time is over, or we are told to stop; returns the exit status."""
     from collector.session.attach import Targets
 
-    priority.go_first()
     targets = Targets(options.pids, options.tree, say)
     if options.dry_run:
         path = names.choose(options.name, options.overwrite, options.directory, options.group)
@@ -210,7 +208,6 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: Ope
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's, which would start threads that we have no work for
     gc.disable()
-    priority.go_first()
     from collector.session.recording import Recording, engine_on
 
     gc.freeze()  # modules live as long as we do: nothing to collect, now or at the end

@@ -525,10 +525,3 @@ def test_verbose_says_what_is_recorded(tmp_path: Path) -> None:
     assert all(line.startswith("collect: ") for line in lines)
     assert "x.er" in lines[0]
     assert "perf" in lines[0]
-
-
-@perf
-@pytest.mark.parametrize("engine", ["perf", "signal"])
-def test_the_target_keeps_its_place_among_others(tmp_path: Path, engine: str) -> None:
-    command = [COLLECT, "--engine", engine, "-O", str(tmp_path / "nice.er"), "nice", "-n", "3", "nice"]
-    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == f"{os.nice(0) + 3}\n"
