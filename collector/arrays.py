@@ -18,7 +18,7 @@ def distinct(values: Array) -> Array:
     if len(values) and (values == values[0]).all():
         return values[:1].copy()
     in_order = np.sort(values)
-    return in_order[_changes(in_order)]
+    return in_order[changes(in_order)]
 
 
 def numbered(values: Array) -> tuple[Array, Array]:
@@ -27,14 +27,14 @@ def numbered(values: Array) -> tuple[Array, Array]:
         return values[:1].copy(), np.zeros(len(values), dtype=np.int64)
     order = np.argsort(values)
     in_order = values[order]
-    changes = _changes(in_order)
+    first = changes(in_order)
     number = np.empty(len(values), dtype=np.int64)
-    number[order] = np.cumsum(changes) - 1
-    return in_order[changes], number
+    number[order] = np.cumsum(first) - 1
+    return in_order[first], number
 
 
-def _changes(in_order: Array) -> Array:
-    """Which (n,) of sorted values differ from the one before; the first one does."""
-    differs = np.ones(len(in_order), dtype=bool)
-    np.not_equal(in_order[1:], in_order[:-1], out=differs[1:])
+def changes(*columns: Array) -> Array:
+    """Which (n,) rows of columns (n,) each differ from the one before; the first one does."""
+    differs = np.ones(len(columns[0]), dtype=bool)
+    differs[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
     return differs

@@ -24,6 +24,7 @@ from typing import Protocol, TypeVar
 import numpy as np
 
 from collector.clock import NS_PER_S
+from collector.engines import perf_guard
 from collector.engines.base import Engine
 from collector.engines.perf_events import PerfEngine
 from collector.errors import CollectorError, EngineRefused, TargetGone
@@ -282,8 +283,7 @@ def _found(pid: int, told: dict[int, list[int]] | None) -> list[Found]:
 def account_of(pid: int, tid: int) -> Account | None:
     """The kernel's account of a thread; None when it is gone."""
     try:
-        with open(f"/proc/{pid}/task/{tid}/schedstat", "rb", buffering=0) as file:
-            return Account(time.monotonic_ns(), *map(int, file.read(64).split()))
+        return Account(*perf_guard.account_of(pid, tid))
     except (OSError, ValueError):
         return None
 

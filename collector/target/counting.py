@@ -79,7 +79,8 @@ class Counting:
             seen = self._seen.setdefault(tid, _Seen(Account(start_ns) if start_ns >= self._began_ns else now))
             if seen.n_stretches == 1 and all_taken:
                 ours_ns = ran_ns(slot, seen.told.time_ns)
-                seen.told = replace(seen.told, run_ns=seen.told.run_ns if ours_ns is None else ours_ns)
+                if ours_ns is not None:
+                    seen.told = replace(seen.told, run_ns=ours_ns)
             seen.n_stretches += 1
             before = seen.told
             n_turns += now.turns - before.turns

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from collector.arrays import distinct
+from collector.arrays import changes, distinct
 from collector.events import Array
 
 _KEPT = 16  # accounts per group
@@ -44,7 +44,7 @@ class Accounts:
         uids = np.concatenate([self.uid[touched], uid])
         lengths = np.concatenate([self.owed_ns[touched], length_ns])
         order = np.lexsort((uids, groups))
-        first = _changes(groups[order], uids[order])
+        first = changes(groups[order], uids[order])
         key = np.empty(len(order), dtype=np.int64)
         key[order] = np.cumsum(first) - 1
         key_group, key_uid = groups[order][first], uids[order][first]
@@ -67,7 +67,7 @@ class Accounts:
         """Ticks (k,) for accounts sorted by group: as many as the group's sum is worth, the largest accounts first."""
         if not len(group):
             return owed_ns
-        first = _changes(group)
+        first = changes(group)
         number = np.cumsum(first) - 1
         due = np.maximum(np.add.reduceat(owed_ns, np.flatnonzero(first)) // self.interval_ns, 0)
         ticks: Array = np.maximum(owed_ns // self.interval_ns, 0)
@@ -81,7 +81,7 @@ class Accounts:
     def _keep(self, others: Array, group: Array, uid: Array, owed_ns: Array) -> None:
         """Takes new accounts in place of all but ``others``, the largest of each group."""
         if len(group):
-            first = _changes(group)
+            first = changes(group)
             number = np.cumsum(first) - 1
             rank = _rank(number, -np.abs(owed_ns), first)
             kept = rank < _KEPT
@@ -93,13 +93,6 @@ class Accounts:
         order = np.lexsort((uid, group))
         self.group, self.uid = group[order], uid[order]
         self.owed_ns = np.concatenate([self.owed_ns[others], owed_ns])[order]
-
-
-def _changes(*columns: Array) -> Array:
-    """Which (n,) rows differ from the one before; the first one does."""
-    differs = np.ones(len(columns[0]), dtype=bool)
-    differs[1:] = np.logical_or.reduce([column[1:] != column[:-1] for column in columns])
-    return differs
 
 
 def _rank(number: Array, value: Array, first: Array) -> Array:
@@ -118,7 +111,7 @@ def _spread(key: Array, length_ns: Array, ticks: Array) -> tuple[Array, Array]:
     paid = np.zeros(len(ticks), dtype=bool)
     if not len(key):
         return earned, paid
-    first = _changes(sorted_key)
+    first = changes(sorted_key)
     begins = np.flatnonzero(first)
     total = np.cumsum(length)
     part = np.cumsum(first) - 1
