@@ -67,9 +67,12 @@ class Record:
 
     @cached_property
     def packer(self) -> struct.Struct:
-        """The same layout for single records, without numpy; for records without gaps between their fields."""
-        packer = struct.Struct("<" + "".join(_PACKED_TYPES[field.type] for field in self.fields))
-        return struct.Struct(f"{packer.format}{self.size - packer.size}x")
+        """The same layout for single records, without numpy."""
+        text, end = "<", 0
+        for field, offset in zip(self.fields, self.offsets, strict=True):
+            text += f"{offset - end}x{_PACKED_TYPES[field.type]}"
+            end = offset + field.size
+        return struct.Struct(f"{text}{self.size - end}x")
 
     def describe(self) -> list[Described]:
         """The fields that have a meaning, as the log describes them; fields without one are private to the writer."""

@@ -51,6 +51,7 @@ _REGISTERS_AT = 1 + np.array([0, 3, 2, 1, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15,
 _LOW32 = np.uint64(0xFFFF_FFFF)
 _FIXED = {"switch": abi.SWITCH, "site": abi.SITE, "fault": abi.FAULT, "touch": abi.FAULT, "waking": abi.WAKING,
           "dying": abi.END, "dead": abi.END}
+_COPIED = ("birth",)  # of the last samples: few, and behind a tracepoint, which the kernel takes long to close
 _REST_NS = 100 * NS_PER_MS
 _SPARE = ("touch", "waking")  # what a lost record would have told is told by others, or counted as untold
 # Threads that switch even more often are looked at more seldom, and no record stands in for those not taken: they say
@@ -120,7 +121,7 @@ class PerfEngine:
         changes: list[Change] = []
         parts: dict[str, list[Any]] = defaultdict(list)
         for ring in [*self._rings.rings, *(spare for _, spare in self._rings.spares)]:
-            if self._closing is not None and ring.name in _FIXED:
+            if self._closing is not None and (ring.name in _FIXED or ring.name in _COPIED):
                 continue  # being closed, and drained before
             tail, head, n_before = self._rings.tail(ring), self._rings.head(ring), len(changes)
             if head != tail:
@@ -171,14 +172,26 @@ class PerfEngine:
         self._stopped = True
 
     def close(self) -> None:
-        """Closes the events."""
-        if self._closing is not None:
-            self._closing.join()
-        self._rings.close()
+        """Closes the events. What the kernel takes its time for may go on for a while, in a thread."""
+        before = self._closing
+
+        def close() -> None:
+            if before is not None:
+                before.join()
+            self._rings.close()
+
+        self._closing = Thread(target=close)
+        self._closing.start()
 
     def _close_what_was_copied(self) -> None:
-        """Closes events that the last batch does not point into, while it is worked on: the kernel takes its time."""
+        """Closes what the last batch does not point into, and what can be copied, while it is worked on."""
+        few = [ring for ring in self._rings.rings if ring.name in _COPIED]
+        for ring in few:
+            self._rings.keep(ring, self._rings.tail(ring), self._rings.head(ring))
+
         def close() -> None:
+            for ring in few:
+                self._rings.close_writers(ring)
             for ring in self._rings.rings:
                 if ring.name in _FIXED:
                     self._rings.close_ring(ring)

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from collector.experiment.records import COUNTERS, N_STATES, OVERVIEW, STATES
 from collector.experiment.xml import parse_number
 
 NAME = "overview"
+_counters = attrgetter(*COUNTERS)
 
 
 @dataclass(frozen=True)
@@ -44,17 +46,12 @@ class Usage:
 
 def record(usage: Usage, wsize: int, pid: int, count: int, start_ns: int, time_ns: int) -> bytes:
     """The bytes of one record; real time is the sum of the states, as over all threads of a process."""
-    row = np.zeros(1, OVERVIEW[wsize].dtype)
-    row["lwpid"] = pid
-    row["count"] = count
-    times = {"tstamp": time_ns, "created": start_ns, "real": sum(usage.states_ns),
-             **dict(zip(STATES, usage.states_ns, strict=True))}
-    for name, value_ns in times.items():
-        row[name + "_s"], row[name + "_ns"] = divmod(max(int(value_ns), 0), NS_PER_S)
+    terminated_ns = 0
+    times = [divmod(max(int(value_ns), 0), NS_PER_S)
+             for value_ns in (time_ns, start_ns, terminated_ns, sum(usage.states_ns), *usage.states_ns)]
     largest = (1 << wsize) - 1
-    for name in COUNTERS:
-        row[name] = min(getattr(usage, name), largest)
-    return row.tobytes()
+    return OVERVIEW[wsize].packer.pack(pid, count, *chain.from_iterable(times),
+                                       *(min(value, largest) for value in _counters(usage)))
 
 
 def append(directory_fd: int, content: bytes) -> None:

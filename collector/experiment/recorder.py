@@ -88,7 +88,7 @@ class Recorder:
         self._map_lines = MapLines(header.start_ns, header.page_size)
         self._log = TextFile(NO_DIRECTORY, "log.xml", draft=_first_lines(header, self._log_lines))
         self._map = TextFile(NO_DIRECTORY, "map.xml", draft=b"")
-        # Not empty, because readers skip a descendant whose data.frameinfo is.
+        # Not empty, because readers skip a descendant whose data.frameinfo is. (They do not if there is none.)
         self._frame_file = PacketFile(NO_DIRECTORY, "data.frameinfo", draft=_EMPTY_PACKET)
         self._profile = PacketFile(NO_DIRECTORY, "profile", draft=b"")
         self._overview = overview.record(usage, header.wsize, header.pid, 0, header.start_ns, header.start_ns)
@@ -176,7 +176,8 @@ class Recorder:
             notes = "".join(note + "\n" for note in self.header.notes).encode("utf-8", "surrogateescape")
             write(directory_fd, "notes", notes, 0)
         write(directory_fd, overview.NAME, self._overview, 0)
-        self._frame_file.make(directory_fd, write)
+        if not self._data_closed or self._frame_file.used > len(_EMPTY_PACKET):
+            self._frame_file.make(directory_fd, write)
         self._map.make(directory_fd, write)
         if self._profile.used:
             self._profile.make(directory_fd, write)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 _ENTITIES = {b"&": b"&amp;", b"<": b"&lt;", b">": b"&gt;", b'"': b"&quot;", b"'": b"&apos;"}
 _UNSAFE = re.compile(rb"[^ !#$(-;=?-~]")
@@ -31,7 +32,12 @@ def encoded(value: Value) -> bytes:
 
 def escape(value: Value) -> bytes:
     """The value for use between double quotes or tags: printable ASCII."""
-    return b"%d" % value if isinstance(value, int) else _UNSAFE.sub(_safe, encoded(value))
+    return b"%d" % value if isinstance(value, int) else _escaped(value)
+
+
+@lru_cache(maxsize=4096)  # names come again and again
+def _escaped(value: bytes | str) -> bytes:
+    return _UNSAFE.sub(_safe, encoded(value))
 
 
 def _safe(match: re.Match[bytes]) -> bytes:
@@ -45,11 +51,17 @@ def unescape(text: bytes) -> bytes:
 
 def element(name: str, attributes: dict[str, Value], text: Value | None = None, indent: str = "") -> bytes:
     """One element on a line of its own; empty unless there is a text."""
-    inside = b"".join([b' %s="%s"' % (key.encode(), escape(value)) for key, value in attributes.items()])
-    start = b"%s<%s%s" % (indent.encode(), name.encode(), inside)
+    values = tuple([b"%d" % value if isinstance(value, int) else _escaped(value) for value in attributes.values()])
+    start = _start(name, indent, tuple(attributes)) % values
     if text is None:
         return start + b"/>\n"
     return b"%s>%s</%s>\n" % (start, escape(text), name.encode())
+
+
+@lru_cache(maxsize=256)
+def _start(name: str, indent: str, keys: tuple[str, ...]) -> bytes:
+    """What an element begins with, to be filled with values."""
+    return "".join([indent, "<", name, *(f' {key}="%s"' for key in keys)]).encode()
 
 
 @dataclass

@@ -149,11 +149,29 @@ class Rings:
         return [fd for writing in self._writers.values() for fd in writing]
 
     def close_ring(self, ring: Ring) -> None:
+        """Closes the events that write into one ring; zeros take the place of what it holds."""
+        if ring.fd in self._writers:
+            self._unmap(ring)
+            self.close_writers(ring)
+
+    def close_writers(self, ring: Ring) -> None:
         """Closes the events that write into one ring. A tracepoint's last event takes the kernel some 35 ms."""
-        if ring.fd not in self._writers:
-            return
         for fd in self._writers.pop(ring.fd):
             os.close(fd)
+
+    def keep(self, ring: Ring, tail: int, head: int) -> None:
+        """Puts a copy of what a ring holds in its place, which outlives the ring's events."""
+        parts = []
+        while tail < head:
+            at = tail % ring.data_bytes
+            n = min(head - tail, ring.data_bytes - at)
+            parts.append((ring.data_offset + at, bytes(self.memory[ring.data_offset + at:ring.data_offset + at + n])))
+            tail += n
+        self._unmap(ring)
+        for start, content in parts:
+            self.memory[start:start + len(content)] = content
+
+    def _unmap(self, ring: Ring) -> None:
         flags = libc.MAP_PRIVATE | libc.MAP_ANONYMOUS | libc.MAP_FIXED | libc.MAP_NORESERVE
         libc.mmap(self.address + ring.header_offset, PAGE + ring.data_bytes, libc.PROT_READ | libc.PROT_WRITE, flags,
                   -1)

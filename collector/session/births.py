@@ -6,7 +6,6 @@ from bisect import bisect_right
 
 import numpy as np
 
-from collector.elf import Symbols
 from collector.events import Births
 from collector.session.objects import Objects
 from collector.session.placing import Unwound
@@ -45,12 +44,4 @@ class Makings:
         if at < 0 or pc >= space.mappings[at].end or space.mappings[at].object < 0:
             return b""
         mapping = space.mappings[at]
-        symbols = self._symbols(mapping.object)
-        index = symbols.at(pc - mapping.bias)
-        return b"" if index is None else symbols.name(index)
-
-    def _symbols(self, number: int) -> Symbols:
-        known = self._objects.symbols.get(number)
-        if known is None:
-            known = self._objects.symbols[number] = self._objects.by_number[number].symbols()
-        return known
+        return self._objects.function_at(mapping.object, pc - mapping.bias)

@@ -44,12 +44,14 @@ class Objects:
     def __init__(self, tables: Tables) -> None:
         self.tables = tables
         self.unreadable: dict[bytes, str] = {}  # path: why
-        self.symbols: dict[int, elf.Symbols] = {}  # of those that have been asked for
         self.by_number: dict[int, elf.LoadObject] = {}
         self.by_name: dict[bytes, elf.LoadObject] = {}
         self.doubles: set[bytes] = set()  # names that several files had
         self._roots: list[str] = []  # of targets that do not see what we see; as long as we live
         self._known: dict[tuple[int, int, bytes], Known] = {}
+        self._symbols: dict[int, elf.Symbols] = {}  # of those that have been asked for
+        self._functions: dict[int, list[tuple[int, int, bytes]]] = {}
+        self._function_at: dict[tuple[int, int], bytes] = {}
 
     def remember_root(self, pid: int) -> None:
         """Keeps the root directory of a process that lives in another one than we: its descendants may be gone when we
@@ -77,6 +79,31 @@ class Objects:
         if vaddr is None:
             return Known(NO_OBJECT, None), 0
         return known, mapped.start - vaddr
+
+    def functions(self, number: int) -> list[tuple[int, int, bytes]]:
+        """The functions that symbols tell of an object: (vaddr, size, name), sorted, one per address."""
+        known = self._functions.get(number)
+        if known is None:
+            symbols = self._symbols_of(number)
+            by_start = {int(symbols.value[i]): (int(symbols.value[i]), int(symbols.size[i]), symbols.name(i))
+                        for i in range(len(symbols)) if symbols.size[i]}
+            known = self._functions[number] = [by_start[start] for start in sorted(by_start)]
+        return known
+
+    def function_at(self, number: int, vaddr: int) -> bytes:
+        """The name of the function at an address of an object; empty where there is no symbol."""
+        known = self._function_at.get((number, vaddr))
+        if known is None:
+            symbols = self._symbols_of(number)
+            index = symbols.at(vaddr)
+            known = self._function_at[number, vaddr] = b"" if index is None else symbols.name(index)
+        return known
+
+    def _symbols_of(self, number: int) -> elf.Symbols:
+        known = self._symbols.get(number)
+        if known is None:
+            known = self._symbols[number] = self.by_number[number].symbols()
+        return known
 
     def _find(self, mapped: Mapped) -> Known:
         if mapped.path != VDSO and not is_file(mapped.path):

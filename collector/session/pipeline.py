@@ -342,13 +342,8 @@ class Pipeline:
         """The functions of a load object at their run-time addresses: (start, size, name), one per address."""
         if mapping.object < 0:
             return []
-        symbols = self.objects.by_number[mapping.object].symbols()
-        by_start = {}
-        for i in range(len(symbols)):
-            start, size = int(symbols.value[i]) + mapping.bias, int(symbols.size[i])
-            if size and start + size <= mapping.end:
-                by_start[start] = (start, size, symbols.name(i))
-        return [by_start[start] for start in sorted(by_start)]
+        return [(vaddr + mapping.bias, size, name) for vaddr, size, name in self.objects.functions(mapping.object)
+                if vaddr + mapping.bias + size <= mapping.end]
 
     # -- clocks and samples
 

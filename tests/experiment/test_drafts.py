@@ -66,7 +66,10 @@ def test_a_draft_becomes_what_it_would_have_been(record: Record, header: Header,
             say_much(recorder, rounds, seed=11)
         recorder.close(START_NS + NS)
     assert told(open_experiment(there.path)) == told(open_experiment(draft.path))
-    assert contents(there.path) == contents(draft.path)
+    files = contents(there.path)
+    if not rounds and when == "at its end":  # a draft without stacks saves the file for them
+        assert files.pop("data.frameinfo") == b"\x08"
+    assert files == contents(draft.path)
     assert (draft.stopped, draft.n_dropped) == (None, 0)
 
 
@@ -92,7 +95,7 @@ def test_a_draft_that_ends_takes_no_more_room_than_it_needs(record: Record, head
     draft = Recorder.draft(founder.path / "_f1.er", header)
     draft.close(START_NS + NS)
     files = {file.name: file.stat() for file in draft.path.iterdir()}
-    assert sorted(files) == ["data.frameinfo", "log.xml", "map.xml", "overview"]
+    assert sorted(files) == ["log.xml", "map.xml", "overview"]
     assert all(status.st_blocks * 512 <= max(4096, -(-status.st_size // 4096) * 4096) for status in files.values())
 
 
