@@ -464,7 +464,8 @@ class _Wave:
     def fall_back(self, step: _Step, which: I64, line: U64) -> None:
         """Frames of code without call frame information."""
         memory, key, leaf = self.memory.subset(which), self.space_key[which], self.exact[which]
-        hints = [self.tables.leaf_hint(place) if is_leaf else None
+        asks_all = bool(self.code.arch.caller_hints)
+        hints = [self.tables.hint(place, is_leaf) if is_leaf or asks_all else None
                  for place, is_leaf in zip(line[which].tolist(), leaf.tolist(), strict=True)]
         sp, fp = self.regs[_SP][which], self.regs[_FP][which]
         found = frame_pointer.step(memory, sp, fp, leaf, hints, lambda words: self.code.grade(words, key))

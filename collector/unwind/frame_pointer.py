@@ -12,6 +12,7 @@ A frame pointer of zero ends the chain.
 
 A leaf may not have its link yet or any more: then the instructions around the pc tell where the return address is
 (``LeafHint``), or that a thread begins here, and at last a word at the stack pointer that follows a call is believed.
+A caller may have called before it makes its link: that, too, is told by the instructions there.
 """
 
 from __future__ import annotations
@@ -70,21 +71,21 @@ def step(memory: Memory, sp: U64, fp: U64, is_leaf: Bools, hints: Sequence[LeafH
          grade: Callable[[U64], Grades]) -> Step:
     """The callers of n frames without call frame information. ``grade``: what words (n,) are worth as return addresses.
 
-    ``hints`` (n,) has None for all but leaves.
+    ``hints`` (n,): what is known of some, above all of leaves.
     """
     word = np.uint64(memory.word_size)
     link, ok = memory.read(np.stack((fp, fp + word)))
     ok = ok[0] & ok[1] & (fp >= sp) & (grade(link[1]) != NOT_CODE)
     found = Step(fp + word + word, link[1], link[0], ok, fp == 0)
-    if is_leaf.any():
-        found = _leaf(memory, sp, fp, is_leaf, hints, grade, found)
+    if is_leaf.any() or any(hints):
+        found = _hinted(memory, sp, fp, is_leaf, hints, grade, found)
     found.is_root[found.ok] = False
     return found
 
 
-def _leaf(memory: Memory, sp: U64, fp: U64, is_leaf: Bools, hints: Sequence[LeafHint | None],
-          grade: Callable[[U64], Grades], chained: Step) -> Step:
-    """Leaves: a hint of the instructions counts more than the chain, the chain more than a word at sp."""
+def _hinted(memory: Memory, sp: U64, fp: U64, is_leaf: Bools, hints: Sequence[LeafHint | None],
+            grade: Callable[[U64], Grades], chained: Step) -> Step:
+    """A hint of the instructions counts more than the chain, and for leaves the chain more than a word at sp."""
     word = np.uint64(memory.word_size)
     at = np.array([hint.return_word if hint else 0 for hint in hints], np.uint64) * word + sp
     fp_at = np.array([max(hint.fp_word, 0) if hint else 0 for hint in hints], np.uint64) * word + sp
@@ -93,7 +94,7 @@ def _leaf(memory: Memory, sp: U64, fp: U64, is_leaf: Bools, hints: Sequence[Leaf
     may_begin = is_leaf & np.array([hint is not None and hint.may_begin for hint in hints], bool)
     value, ok = memory.read(np.stack((at, fp_at)))
     worth = grade(value[0])
-    hinted = is_leaf & has_hint & ok[0] & (worth >= np.where(may_begin, AFTER_CALL, CODE)) & (~has_fp | ok[1])
+    hinted = has_hint & ok[0] & (worth >= np.where(may_begin, AFTER_CALL, CODE)) & (~has_fp | ok[1])
     plain = is_leaf & ~chained.ok & ok[0] & (worth == AFTER_CALL)
     here = hinted | plain
     return Step(np.where(here, at + word, chained.cfa), np.where(here, value[0], chained.return_address),

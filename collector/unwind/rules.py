@@ -123,6 +123,7 @@ class Architecture:
     frame_prologue: re.Pattern[bytes]
     plt_jump: re.Pattern[bytes]
     leaf_hints: tuple[LeafHint, ...] = ()
+    caller_hints: tuple[LeafHint, ...] = ()  # matched where a call returns to
     trampolines: tuple[Trampoline, ...] = field(default=())
 
     @property

@@ -254,7 +254,7 @@ class Tables:
         self.start = np.zeros(1, np.uint64)
         self.rule = np.full(1, HOLE, np.int64)
         self._call_sites: dict[int, bool] = {}
-        self._hints: dict[int, LeafHint | None] = {}
+        self._hints: dict[tuple[int, bool], LeafHint | None] = {}
 
     # -- objects
 
@@ -478,21 +478,24 @@ class Tables:
             return Call.POSSIBLE if target <= pc < target + _LONGEST_FUNCTION else Call.IMPOSSIBLE
         return Call.CERTAIN if target == start else Call.IMPOSSIBLE
 
-    def leaf_hint(self, pc_line: int) -> LeafHint | None:
-        """What the instructions around a pc say about where its return address is."""
-        if pc_line not in self._hints:
+    def hint(self, pc_line: int, is_leaf: bool) -> LeafHint | None:
+        """What the instructions around a pc, or behind a caller's call, say about where its return address is."""
+        key = pc_line, is_leaf
+        if key not in self._hints:
             known = self._object_at(pc_line)
-            self._hints[pc_line] = None if known is None or known.arch is None else self._find_hint(known, pc_line)
-        return self._hints[pc_line]
+            self._hints[key] = None if known is None or known.arch is None else self._find_hint(known, *key)
+        return self._hints[key]
 
-    def _find_hint(self, known: _Object, pc_line: int) -> LeafHint | None:
+    def _find_hint(self, known: _Object, pc_line: int, is_leaf: bool) -> LeafHint | None:
         assert known.arch is not None
-        vaddr = (pc_line - known.origin) & _MASK
-        before = self._text(known, vaddr - 8, 8) if vaddr >= 8 else b""
+        vaddr = (pc_line + (not is_leaf) - known.origin) & _MASK
+        before = self._text(known, vaddr - 16, 16) if vaddr >= 16 else b""
         after = self._text(known, vaddr, 16)
-        for hint in known.arch.leaf_hints:
+        for hint in known.arch.leaf_hints if is_leaf else known.arch.caller_hints:
             if hint.before.search(before) and hint.after.match(after):
                 return hint
+        if not is_leaf:
+            return None
         start = self._function_start(known, vaddr)
         makes_frame = start is None or known.arch.frame_prologue.match(self._text(known, start, 16))
         return None if makes_frame else _FRAMELESS

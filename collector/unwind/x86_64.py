@@ -42,6 +42,14 @@ def hint(before: bytes, after: bytes, return_word: int, fp_word: int = -1, may_b
                     may_begin)
 
 
+def beginning(*code: tuple[bytes, int]) -> tuple[LeafHint, ...]:
+    """Hints for the system call that makes a thread and what both threads do next, as patterns of one instruction each;
+    with each goes the word, from sp up, that is its maker's return address when it is next."""
+    texts = [text for text, _ in code]
+    return tuple(hint(b"".join(texts[:i]), b"".join(texts[i:]), word, may_begin=True)
+                 for i, (_, word) in enumerate(code))
+
+
 # The first that matches counts.
 LEAF_HINTS = (
     hint(rb"\xff\x35.{4}", rb"\xf2?\xff\x25", 2),  # first PLT entry: push link map; here: jmp resolver
@@ -53,8 +61,10 @@ LEAF_HINTS = (
     hint(b"", rb"\xc2", 0),  # ret n
     hint(b"", rb"(?:\xf3\x0f\x1e\xfa)?\x55\x48(?:\x89\xe5|\x8b\xec)", 0),  # here: push rbp; mov rbp, rsp
     hint(rb"\x55", rb"\x48(?:\x89\xe5|\x8b\xec)", 1, 0),  # push rbp; here: mov rbp, rsp
-    # clone(2) in glibc and musl: syscall; here: test rax, rax; jl failed; je child (or jne parent; xor ebp, ebp)
-    hint(rb"\x0f\x05", rb"(?:\x48\x85\xc0\x7c.\x74|\x85\xc0\x75.\x31\xed)", 0, may_begin=True),
+    # clone(2) in glibc: syscall; test rax, rax; jl failed; je child
+    *beginning((rb"\x0f\x05", 0), (rb"\x48\x85\xc0", 0), (rb"\x7c.", 0), (rb"\x74.", 0)),
+    # in musl: syscall; test eax, eax; jne parent; and then xor ebp, ebp
+    *beginning((rb"\x0f\x05", 0), (rb"\x85\xc0", 0), (rb"\x75.\x31\xed", 0)),
 )
 
 # How a function begins that makes a frame: push rbp; mov rbp, rsp.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,25 +121,64 @@ def test_a_broken_chain_is_unproven(world: Any, gdb_stops: Callable[..., Any], c
     assert frames.stop[0] == Stop.NO_RULE
 
 
-BEGINNING = """
-__asm__(".text\\n.globl begin\\n.type begin, @function\\nbegin: mov $39, %eax\\nsyscall\\ntest %rax, %rax\\njl 1f\\n"
-        "je 1f\\nret\\n1: hlt\\n.size begin, .-begin\\n");
-long begin(void);
-int main(void) { for (;;) begin(); }
+# Code of which gdb has call frame information, and we have none.
+BARE = """.cfi_sections .debug_frame
+.globl bare, around
+.type bare, @function
+bare: .cfi_startproc; %s; .cfi_endproc
+.size bare, .-bare
+.section .note.GNU-stack
 """
+CALLER = "long bare(void); int main(void) { for (;;) bare(); }"
 
 
-def test_where_a_thread_begins(world: Any, gdb_stops: Callable[..., Any], compile_c: Callable[..., Path]) -> None:
-    """Behind the call that makes it: its maker has a return address there, itself an empty stack or what to call."""
-    world.stops = gdb_stops([compile_c("beginning", BEGINNING, "-O2")], 41, ["stepi"])
+@pytest.fixture
+def bare_stops(gdb_stops: Callable[..., Any], compile_c: Callable[..., Path], need: Callable[[str, str], str],
+               tmp_path: Path) -> Callable[..., Any]:
+    """``bare_stops("-m32", code, n)``: stops at n instructions of such code, from its label ``around`` on."""
+
+    def collect(mode: str, code: str, n_stops: int) -> list[dict[str, Any]]:
+        source = tmp_path / "bare.s"
+        source.write_text(BARE % code)
+        program = compile_c("caller", CALLER, "-O2", mode, str(source))
+        steps = ["tbreak around;continue", *["stepi"] * (n_stops - 1)]
+        stops: list[dict[str, Any]] = gdb_stops([program], n_stops + 1, steps)
+        subprocess.run([need("objcopy", "binutils"), "--remove-section=.debug_frame", program], check=True, timeout=60)
+        return stops[1:]
+
+    return collect
+
+
+# clone(2) of glibc, with another call in it.
+BEGINNINGS = {
+    "-m64": (4, "mov $39, %eax; around: syscall; test %rax, %rax; jl 1f; je 1f; ret; 1: hlt"),
+    "-m32": (7, "push %ebx; push %esi; push %edi; .cfi_adjust_cfa_offset 12; mov $20, %eax; around: int $0x80;"
+                "pop %edi; .cfi_adjust_cfa_offset -4; pop %esi; .cfi_adjust_cfa_offset -4;"
+                "pop %ebx; .cfi_adjust_cfa_offset -4; test %eax, %eax; jl 1f; je 1f; ret; 1: hlt")}
+
+
+@pytest.mark.parametrize("mode", BEGINNINGS)
+def test_where_a_thread_begins(mode: str, world: Any, bare_stops: Callable[..., Any]) -> None:
+    """Around the call that makes it: its maker has a return address there, itself an empty stack or what to call."""
+    n_places, code = BEGINNINGS[mode]
+    world.stops = makers = bare_stops(mode, code, n_places)
     frames = world.unwind()
-    assert [pcs_of(frames, i) for i in range(len(world.stops))] == [gdb_pcs(stop) for stop in world.stops]
+    assert [pcs_of(frames, i) for i in range(n_places)] == [gdb_pcs(stop) for stop in makers]
     assert (frames.stop == Stop.ROOT).all()
-    seen = {stop["regs"][RIP] for stop in world.stops}
-    (behind,) = (pc for pc in seen if {pc - 7, pc - 2, pc + 3, pc + 5, pc + 7} <= seen)
-    makers = [stop for stop in world.stops if stop["regs"][RIP] == behind]
-    for word in (0, behind + 3):  # which no call leads to
-        world.stops = [stop | {"stack": (word.to_bytes(8, "little") * 8).hex()} for stop in makers]
+    width = 8 if mode == "-m64" else 4
+    for word in (0, makers[1]["regs"][-1]):  # which no call leads to
+        world.stops = [stop | {"stack": (word.to_bytes(width, "little") * 8).hex()} for stop in makers[1:]]
         frames = world.unwind()
-        assert [pcs_of(frames, i) for i in range(len(makers))] == [[behind]] * len(makers)
+        assert [pcs_of(frames, i) for i in range(n_places - 1)] == [[stop["regs"][-1]] for stop in makers[1:]]
         assert (frames.stop == Stop.ROOT).all()
+
+
+def test_a_call_before_the_frame_is_made(world: Any, bare_stops: Callable[..., Any]) -> None:
+    """As in the vDSO of i386."""
+    world.stops = bare_stops("-m32", "around: call 1f; add $0x1234567, %eax; push %ebp; .cfi_def_cfa_offset 8;"
+                             ".cfi_offset %ebp, -8; mov %esp, %ebp; .cfi_def_cfa_register %ebp; push %ebx; pop %ebx;"
+                             "leave; .cfi_def_cfa %esp, 4; xor %edx, %edx; ret; .cfi_endproc;"
+                             "1: .cfi_startproc; mov (%esp), %eax; ret", 11)
+    frames = world.unwind()
+    assert [pcs_of(frames, i) for i in range(11)] == [gdb_pcs(stop) for stop in world.stops]
+    assert (frames.stop == Stop.ROOT).all()
