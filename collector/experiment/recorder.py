@@ -8,7 +8,7 @@ What is written when::
     sync        log.xml and map.xml: what has been said since; windows of idle files let go
     close       profile and data.frameinfo cut to size; map; last sample, exit
 
-A descendant's directory appears under its name only when all its files are there. Nothing here raises once
+A descendant's directory appears in its place only when all its files are there. Nothing here raises once
 recording has begun: when the disk is full or the experiment has been deleted, ``stopped`` says so, what comes
 later is counted in ``n_dropped``, and what was written stays valid.
 """
@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.errors import ExperimentError
-from collector.experiment import overview
+from collector.experiment import nursery, overview
 from collector.experiment.blocks import (
     TEXT_RESERVE,
     TEXT_RESERVE_END,
@@ -131,27 +131,35 @@ class Recorder:
             raise failure(shown(self.path), error) from error
 
     def _begin_new(self) -> None:
-        """Make the directory under a name that readers ignore; it gets its own when all its files are there."""
+        """Make the directory in the nursery; it comes to its place when all its files are there."""
         parent_fd = os.open(self.path.parent, _DIRECTORY)
-        temporary = "new" + self.path.name
         try:
-            os.mkdir(temporary, 0o700, dir_fd=parent_fd)
+            nursery_fd = nursery.enter(parent_fd)
             try:
-                directory_fd = os.open(temporary, _DIRECTORY, dir_fd=parent_fd)
-                try:
-                    self._make_files(directory_fd, write_file)
-                    os.rename(temporary, self.path.name, src_dir_fd=parent_fd, dst_dir_fd=parent_fd)
-                except BaseException:
-                    _remove_files(directory_fd)
-                    os.close(directory_fd)
-                    raise
-            except BaseException:
-                with suppress(OSError):
-                    os.rmdir(temporary, dir_fd=parent_fd)
-                raise
+                directory_fd = self._made_in(nursery_fd, parent_fd)
+            finally:
+                os.close(nursery_fd)
         finally:
             os.close(parent_fd)
         self._go_on(directory_fd)
+
+    def _made_in(self, nursery_fd: int, parent_fd: int) -> int:
+        name = self.path.name
+        os.mkdir(name, 0o700, dir_fd=nursery_fd)
+        try:
+            directory_fd = os.open(name, _DIRECTORY, dir_fd=nursery_fd)
+            try:
+                self._make_files(directory_fd, write_file)
+                os.rename(name, name, src_dir_fd=nursery_fd, dst_dir_fd=parent_fd)
+            except BaseException:
+                _remove_files(directory_fd)
+                os.close(directory_fd)
+                raise
+        except BaseException:
+            with suppress(OSError):
+                os.rmdir(name, dir_fd=nursery_fd)
+            raise
+        return directory_fd
 
     def _begin_in(self, directory_fd: int) -> None:
         """Write the files into a directory that is there, and empty. The descriptor is the recorder's from here on."""
@@ -349,6 +357,7 @@ class Recorder:
         self._close_file(self._log)
         self.closed = True
         if not self._drafted:
+            nursery.remove(self._directory_fd)
             os.close(self._directory_fd)
 
     @property

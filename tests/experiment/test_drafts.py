@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -139,4 +140,17 @@ def test_a_draft_whose_name_is_taken_leaves_what_is_there(record: Record, header
     assert "_f1.er is not empty" in str(draft.stopped)
     assert draft.n_dropped == 23
     assert contents(other.path) == before
-    assert not [name for name in os.listdir(founder.path) if name.startswith("new")]
+    assert os.listdir(founder.path / "new") == []
+
+
+def test_the_nursery_of_descendants_goes_with_the_founder(record: Record, header: Header) -> None:
+    founder = record("a.er")
+    inode_flags = subprocess.run(["lsattr", "-d", founder.path], capture_output=True, check=False).stdout
+    drafts = [Recorder.draft(founder.path / f"_f{n}.er", header) for n in (1, 2)]
+    drafts[0].sync()
+    drafts[1].close(START_NS + NS)
+    assert os.listdir(founder.path / "new") == []
+    assert subprocess.run(["lsattr", "-d", founder.path], capture_output=True, check=False).stdout == inode_flags
+    drafts[0].close(START_NS + NS)
+    founder.close(START_NS + NS)
+    assert sorted(path.name for path in founder.path.iterdir() if path.is_dir()) == ["_f1.er", "_f2.er"]
