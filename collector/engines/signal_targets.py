@@ -67,6 +67,8 @@ class Traced:
     threads: dict[int, Tracee] = field(default_factory=dict)
     held: bool = False  # before its exec: not ours to record
     bits: int = 64
+    cpu_ns: int = 0  # of its threads since it was found
+    sampled_ns: int = 0  # that of it at the last sample of any
     mapped: set[Executable] = field(default_factory=set)
     starts: list[int] = field(default_factory=list)  # of ``mapped``, sorted
     ends: list[int] = field(default_factory=list)

@@ -288,6 +288,7 @@ class Tracer:
         if run <= 2:  # nothing to tell yet
             return
         thread.raw, thread.cpu_ns, thread.delay_ns, thread.owed_ns = raw, cpu_ns, delay_ns, wanted - run
+        thread.process.cpu_ns += run
         thread.kept_ns = 0
         thread.was_stopped = there is None
         slept = 0
@@ -401,8 +402,8 @@ class Tracer:
         if registers.call in abi.MAKING_CALLS[registers.bits] and registers.result == 0:
             return  # it is new: on its first instructions glibc's tables still show its maker's frame
         unsampled_ns = thread.cpu_ns - thread.sampled_ns
-        is_sample = unsampled_ns > (_LAST_PATIENCE if asked else 1) * self._interval_ns or (
-            asked is not None and self._ran_when_asked(thread, registers, asked))
+        is_sample = unsampled_ns > (_LAST_PATIENCE if asked else 1) * self._interval_ns or (asked is not None and (
+            self._ran_when_asked(thread, registers, asked) or self._is_wanted(thread, registers)))
         if not (is_sample or thread.waited_from_ns):
             return
         if thread.process.bits != registers.bits:
@@ -432,12 +433,19 @@ class Tracer:
             until_ns = min(until_ns, asked.due_ns + _AT_ONCE_NS)
         return asked.awake_ns - _EARLY_NS <= waits_ns <= until_ns
 
+    def _is_wanted(self, thread: Tracee, registers: ptrace.Registers) -> bool:
+        """Whether a thread that has had no sample yet is taken where the scheduler stopped it, in its own code: beside
+        other programs the clock meets few short threads, and those few, or their maker, would stand for all."""
+        process = thread.process
+        return (not thread.sampled_ns and registers.call < 0
+                and process.cpu_ns - process.sampled_ns > _PATIENCE * self._interval_ns)
+
     def _mode(self, thread: Tracee, registers: ptrace.Registers) -> tuple[int, int]:
         """Mode and CPU of a sample. The registers show system calls alone; how much time page faults and traps took
         shows in the kernel's own sum: where samples fall behind that, they are counted for it."""
         stat = tasks.parse_stat(thread.files.read("stat"))
         weight_ns = thread.cpu_ns - thread.sampled_ns
-        thread.sampled_ns = thread.cpu_ns
+        thread.sampled_ns, thread.process.sampled_ns = thread.cpu_ns, thread.process.cpu_ns
         untold_ns = stat.system_ticks * NS_PER_S // _TICKS_PER_S - thread.system_ns - weight_ns
         mode = Mode.SYSTEM_CALL if registers.call >= 0 else Mode.USER
         if mode == Mode.USER and untold_ns > max(2 * NS_PER_S // _TICKS_PER_S, thread.cpu_ns // 20):

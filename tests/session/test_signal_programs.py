@@ -8,7 +8,7 @@ import resource
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -81,14 +81,26 @@ def test_ctrl_c_is_the_program_s(tmp_path: Path, command: str, expected: tuple[i
 # --- many threads and processes ----------------------------------------------------------------------
 
 
-def test_five_hundred_threads_at_once(workload: Run, recorded_by_signals: Run, gprofng: Run) -> None:
+@pytest.fixture
+def others(request: pytest.FixtureRequest) -> Iterator[None]:
+    """So many other programs that are always busy, each in a session of its own as if somebody else had begun it."""
+    loops = [subprocess.Popen([sys.executable, "-c", "while True: pass"], start_new_session=True)
+             for _ in range(request.param)]
+    yield
+    for loop in loops:
+        loop.kill()
+        loop.wait()
+
+
+@pytest.mark.parametrize("others", [0, 2 * len(os.sched_getaffinity(0))], indirect=True, ids=["alone", "beside others"])
+def test_five_hundred_threads_at_once(others: None, workload: Run, recorded_by_signals: Run, gprofng: Run) -> None:
     run = recorded_by_signals(workload("pool"), 503, 5, 503, observed=False)
     assert re.fullmatch(SUMMARY, run.said), run.said
     assert len(run.experiment.threads) == 504
     functions = gprofng("-functions", experiment=run.path).functions
     total = functions["<Total>"][0]
     assert total == pytest.approx(run.truth["user_s"] + run.truth["system_s"], rel=0.03)
-    # Some threads end before any sample has met them: they have their time, and its place is that of the others.
+    # Many threads end before any sample has met them: they have their time, and its place is that of the others.
     assert functions["burst"][1] >= 0.85 * run.truth["burst"]
 
 
