@@ -57,7 +57,7 @@ _TOUCH_RING_BYTES = 1 << 20
 _WAKING_RING_BYTES = 1 << 18
 _BIRTH_RING_BYTES = 1 << 21
 _END_RING_BYTES = 1 << 17
-_SIGCHLD_ONLY = b"sig == 17"
+_DEATHS_ONLY = b"sig == 17 && code >= 1 && code <= 3"  # SIGCHLD; not the stops that others' tracers are told of
 _LEAVE_STACK_BYTES = 16 << 10
 _BIRTH_STACK_BYTES = 4 << 10
 # Of clock samples at full rate. The collector's own start fits into it; and where samples are rare, half of a ring, at
@@ -229,7 +229,7 @@ def _end_specs() -> list[perf.EventSpec]:
     # A leader that only counts would keep the others from sampling (6.18 at least).
     return [perf.EventSpec("dying", attrs["dying"], _END_RING_BYTES, everyone=True),
             perf.EventSpec("switches", counter, 0, everyone=True, group="dying"),
-            perf.EventSpec("dead", attrs["dead"], _END_RING_BYTES, everyone=True, group="dying", filter=_SIGCHLD_ONLY)]
+            perf.EventSpec("dead", attrs["dead"], _END_RING_BYTES, everyone=True, group="dying", filter=_DEATHS_ONLY)]
 
 
 def _spec(name: str, ring_bytes: int, *, config: int, period: int, sample_type: int, flags: int, regs_user: int = 0,

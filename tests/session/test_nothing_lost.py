@@ -192,6 +192,16 @@ def test_a_killed_program_is_recorded_to_its_end(engine: str, workload: Run, tmp
 # --- too much of everything -----------------------------------------------------------------------
 
 
+def test_what_others_trace_floods_no_ring(workload: Run, tmp_path: Path) -> None:
+    """The deaths of all processes come by SIGCHLD, by which a tracer is told of every stop."""
+    command = [COLLECT, "--engine", "perf", "-o", str(tmp_path / "x.er"), workload("busy"), "1", "3000"]
+    with subprocess.Popen([workload("traced"), "5003"], stdout=subprocess.PIPE) as other:
+        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        assert other.poll() is None
+        assert json.loads(other.communicate(timeout=30)[0])["stops"] > 50_000
+    assert re.search(r"samples, nothing lost\n", result.stderr), result.stderr
+
+
 def most_of(pids: list[int]) -> tuple[int, int]:
     """Open files of processes, the most, and their peak of memory (MiB) altogether."""
     n_files, mib = 0, 0
