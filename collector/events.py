@@ -139,6 +139,12 @@ class ClockSamples:
     n_words: Array  # i8 (n,)
     known: Array | None = None  # u8 (n,) bit r: the register in column r is known; None: all are
 
+    def __getitem__(self, rows: slice) -> ClockSamples:
+        known = None if self.known is None else self.known[rows]
+        return ClockSamples(self.time_ns[rows], self.pid[rows], self.tid[rows], self.cpu[rows], self.mode[rows],
+                            self.abi[rows], self.regs[rows], self.words, self.base[rows], self.mask[rows],
+                            self.first[rows], self.low[rows], self.n_words[rows], known)
+
 
 @dataclass(slots=True)
 class Switches:

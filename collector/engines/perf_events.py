@@ -134,10 +134,10 @@ class PerfEngine:
         if self._stopped and self._closing is None:
             self._close_what_was_copied()
         changes.sort(key=lambda change: change.time_ns)
-        return Batch(until_ns, tuple(changes), self._samples("clock", parts["clock"]), _merged(parts["switch"]),
-                     self._samples("leave", parts["leave"]), _merged(parts["site"]),
-                     _merged(parts["fault"] + parts["touch"]), self._births(parts["birth"]), _merged(parts["waking"]),
-                     _merged(parts["dying"] + parts["dead"]))
+        clock, leaving = self._samples(parts["clock"], parts["leave"])
+        return Batch(until_ns, tuple(changes), clock, _of_kinds(parts, "switch"), leaving, _of_kinds(parts, "site"),
+                     _of_kinds(parts, "fault", "touch"), self._births(parts["birth"]), _of_kinds(parts, "waking"),
+                     _of_kinds(parts, "dying", "dead"))
 
     def release(self) -> None:
         """Lets the kernel write again where the last batch was."""
@@ -265,19 +265,24 @@ class PerfEngine:
         """Makers' samples with the tracepoint's own data (a size of 4 bytes, then so many) before the registers."""
         if not parts:
             return None
-        found = _in_time_order(parts)
+        found = _in_order(parts)
         at = found.position + 5 + self._word(found, found.position + 4).astype(np.int64)
         n_raw = ((self._word(found, at) & _LOW32).astype(np.int64) + 4) >> 3
         raw = [self._words[base + ((start + np.arange(n)) & mask)].tobytes() for start, n, base, mask in zip(
             at.tolist(), n_raw.tolist(), found.base.tolist(), found.mask.tolist(), strict=True)]
         made = np.array([abi.NEWTASK_FORMAT.unpack_from(data, 4) for data in raw], dtype=np.int64)
-        return Births(self._decoded("birth", found, n_raw), made[:, 0], made[:, 1])
+        return Births(self._decoded(found, 0, n_raw), made[:, 0], made[:, 1])
 
-    def _samples(self, name: str, parts: list[_Located]) -> ClockSamples | None:
-        """The samples from all CPUs' rings of a name, in time order."""
-        return self._decoded(name, _in_time_order(parts)) if parts else None
+    def _samples(self, clock: list[_Located], leave: list[_Located]) -> tuple[ClockSamples | None, ClockSamples | None]:
+        """The clock samples from all CPUs' rings and the departures, decoded together."""
+        if not clock and not leave:
+            return None, None
+        n_clock = sum(len(part.time_ns) for part in clock)
+        samples = self._decoded(_in_order(clock, leave), n_clock)
+        return (samples[:n_clock] if clock else None), (samples[n_clock:] if leave else None)
 
-    def _decoded(self, name: str, found: _Located, n_raw: Array | int = 0) -> ClockSamples:
+    def _decoded(self, found: _Located, n_clock: int, n_raw: Array | int = 0) -> ClockSamples:
+        """Samples, of which the first ``n_clock`` are clocks'."""
         # The words of a sample: header | pid tid | time | cpu | nr | nr chain words | raw data | abi | 17 registers |
         # stack size | stack ... | real size. Without registers the abi is 0, and stack size 0 ends the record.
         position = found.position
@@ -294,7 +299,7 @@ class PerfEngine:
         return ClockSamples(
             time_ns=found.time_ns, pid=(ids & _LOW32).astype(np.int64),
             tid=(ids >> np.uint64(32)).astype(np.int64), cpu=(cpu & _LOW32).astype(np.int32),
-            mode=self._told_by_chain(name, found, position + 5, n_chain),
+            mode=np.concatenate([self._modes(found, n_clock, n_chain), self._reasons(found, n_clock, n_chain)]),
             abi=(abi_word * np.uint64(32)).astype(np.int8), regs=registers, words=self._words,
             base=found.base, mask=found.mask, first=(size_at + 1) & found.mask, low=registers[:, 7], n_words=n_real)
 
@@ -303,15 +308,22 @@ class PerfEngine:
         word: Array = self._words[found.base + (at & found.mask)]
         return word
 
-    def _told_by_chain(self, name: str, found: _Located, chain_at: Array, n_chain: Array) -> Array:
-        """Mode of clock samples, Reason of samples of threads leaving; the first chain word is a context mark."""
-        if name == "clock":
-            cpu_mode = found.header >> np.uint64(32) & np.uint64(abi.MISC_CPUMODE_MASK)
-            last = np.where(n_chain > 1, self._word(found, chain_at + n_chain - 1), 0)
-            return self._kernel.modes(cpu_mode == abi.MISC_CPUMODE_KERNEL, last)
+    def _modes(self, found: _Located, n: int, n_chain: Array) -> Array:
+        """Mode (n,) of the first n samples, by their chains, whose first word is a context mark."""
+        if not n:
+            return np.zeros(0, dtype=np.int8)
+        cpu_mode = found.header[:n] >> np.uint64(32) & np.uint64(abi.MISC_CPUMODE_MASK)
+        outermost = self._word(found, found.position + 4 + n_chain)[:n]
+        return self._kernel.modes(cpu_mode == abi.MISC_CPUMODE_KERNEL, np.where(n_chain[:n] > 1, outermost, 0))
+
+    def _reasons(self, found: _Located, first: int, n_chain: Array) -> Array:
+        """Reason (n - first,) of the samples from ``first`` on, by their chains."""
+        n_chain = n_chain[first:]
+        if not len(n_chain):
+            return np.zeros(0, dtype=np.int8)
         begins = np.cumsum(n_chain) - n_chain
-        at = np.repeat(chain_at - begins, n_chain) + np.arange(int(n_chain.sum()))
-        chains = self._words[np.repeat(found.base, n_chain) + (at & np.repeat(found.mask, n_chain))]
+        at = np.repeat(found.position[first:] + 5 - begins, n_chain) + np.arange(int(n_chain.sum()))
+        chains = self._words[np.repeat(found.base[first:], n_chain) + (at & np.repeat(found.mask[first:], n_chain))]
         return self._kernel.reasons(chains, begins, n_chain)
 
     # -- rings of records of one size
@@ -329,7 +341,7 @@ class PerfEngine:
             late = np.flatnonzero(rows["time"][:n] > until_ns)
             n = int(late[0]) if len(late) else n
             if n:
-                parts.append(_DECODE_FIXED[ring.name](rows[:n]))
+                parts.append(rows[:n])
             at += n * record.size
             if len(late) or at >= len(data):
                 break
@@ -366,20 +378,31 @@ def walk(view: memoryview, base: int, mask: int, position: int, end: int) -> lis
     return found
 
 
-def _in_time_order(parts: list[_Located]) -> _Located:
-    """The samples of all rings as one."""
-    order = np.argsort(np.concatenate([part.time_ns for part in parts]), kind="stable")
+def _in_order(*kinds: list[_Located]) -> _Located:
+    """The samples of all rings as one: one kind after the other, each in time order."""
+    parts = [part for kind in kinds for part in kind]
+    rank = np.repeat(np.arange(len(kinds)), [sum(len(part.time_ns) for part in kind) for kind in kinds])
+    order = np.lexsort((np.concatenate([part.time_ns for part in parts]), rank))
     return _Located(*(np.concatenate(columns)[order] for columns in zip(*parts, strict=True)))
 
 
+def _of_kinds(rows: dict[str, list[Array]], *names: str) -> Any:
+    """The records of these names from all CPUs' rings as one, in time order; None if there are none."""
+    return _merged([_DECODE_FIXED[name](_by_time(np.concatenate(rows[name]))) for name in names if rows[name]])
+
+
+def _by_time(rows: Array) -> Array:
+    found: Array = rows[np.argsort(rows["time"], kind="stable")]
+    return found
+
+
 def _merged(parts: list[Part]) -> Part | None:
-    """The parts from all CPUs as one, in time order."""
-    if not parts:
-        return None
-    kind = type(parts[0])
-    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in kind.__slots__}
+    """Parts of different kinds as one, in time order."""
+    if len(parts) < 2:
+        return parts[0] if parts else None
+    columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in type(parts[0]).__slots__}
     order = np.argsort(columns["time_ns"], kind="stable")
-    return kind(**{name: column[order] for name, column in columns.items()})
+    return type(parts[0])(**{name: column[order] for name, column in columns.items()})
 
 
 def _who(rows: Array) -> tuple[Array, Array, Array]:

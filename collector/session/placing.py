@@ -147,12 +147,12 @@ def _known_i386(known: Array) -> Array:
 
 def merged_maps(spaces: list[AddressSpace]) -> Maps:
     """The mappings of all spaces, sorted by space and address."""
-    by_number = {space.number: space for space in spaces}
-    rows = [(number, m.start, m.end, m.bias % 2**64, m.object)
-            for number in sorted(by_number) for m in by_number[number].mappings]
-    space, start, end, bias, number = zip(*rows, strict=True) if rows else [()] * 5
-    return Maps(space=np.array(space, np.int64), start=np.array(start, np.uint64), end=np.array(end, np.uint64),
-                bias=np.array(bias, np.uint64), object=np.array(number, np.int64))
+    by_number = {space.number: space for space in spaces if space.mappings}
+    numbers = sorted(by_number)
+    tables = [by_number[number].table() for number in numbers]
+    start, end, bias, number = np.concatenate([np.zeros((0, 4), dtype=np.uint64), *tables]).T.copy()
+    return Maps(space=np.repeat(np.array(numbers, dtype=np.int64), [len(table) for table in tables]), start=start,
+                end=end, bias=bias, object=number.astype(np.int64))
 
 
 def marked(frames: Frames) -> tuple[Array, Array]:

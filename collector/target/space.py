@@ -12,6 +12,10 @@ from bisect import insort
 from dataclasses import dataclass, field
 from itertools import count
 
+import numpy as np
+
+from collector.events import Array
+
 
 @dataclass(frozen=True, order=True, slots=True)
 class Mapping:
@@ -34,10 +38,18 @@ class AddressSpace:
 
     mappings: list[Mapping] = field(default_factory=list)
     number: int = field(default_factory=lambda: next(_numbers))
+    _table: Array = field(default_factory=lambda: np.zeros((0, 4), dtype=np.uint64), compare=False)
 
     def copy(self) -> AddressSpace:
         """The same mappings under a number of their own: what a forked child begins with."""
         return AddressSpace(list(self.mappings))
+
+    def table(self) -> Array:
+        """The mappings as u8 (m, 4): start, end, bias, and the object's number, the latter two modulo 2**64."""
+        if len(self._table) != len(self.mappings):
+            self._table = np.array([(m.start, m.end, m.bias % 2**64, m.object % 2**64) for m in self.mappings],
+                                   dtype=np.uint64)
+        return self._table
 
     def map(self, new: Mapping) -> tuple[AddressSpace, list[Mapping]]:
         """The space with ``new`` in it (this one, or a new one where something was replaced), and what was replaced.
