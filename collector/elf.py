@@ -1,8 +1,9 @@
 """ELF load objects: what a recorder and a reader need of them, read on demand. The keeper of pyelftools.
 
 A load object is opened while the target runs, so opening must cost the same for 30 KB and for 30 MB: the ELF header and
-the program headers are read at once (about 0.5 ms), the section headers when a section is asked for by name, symbols
-and call frame information only when they are wanted, and never more of them than that.
+the program headers are read at once (about 20 us), the section headers when a section is asked for by name, symbols
+and call frame information only when they are wanted, and never more of them than that. pyelftools reads the tables of
+lines: importing it takes as long as a recording needs for everything else that it reads here.
 
 Bytes come through ``pread`` and not through a mapping: whoever owns a shared library may truncate it at any instant,
 and a mapping would answer with SIGBUS where ``pread`` answers with a short read, which is an ``ElfError`` here. The
@@ -18,12 +19,13 @@ import errno
 import io
 import os
 import stat
+import struct
 import zlib
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collector.errors import ElfError
 
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 EM_386, EM_X86_64, EM_AARCH64 = 3, 62, 183
 ET_EXEC, ET_DYN = 2, 3
 PF_X, PF_W, PF_R = 1, 2, 4
+PT_LOAD, PT_DYNAMIC, PT_INTERP, PT_NOTE, PT_GNU_EH_FRAME = 1, 2, 3, 4, 0x6474E550
+SHT_NOBITS = 8
 
 # The largest page of a machine: a mapping of a segment begins at a page.
 _PAGE = {EM_AARCH64: 65536}
@@ -42,8 +46,17 @@ _MAX_PROGRAM_HEADERS = 65536 // 32
 _MAX_SECTIONS = 16384
 _MAX_NOTES = 1 << 16
 _SHF_COMPRESSED = 0x800
-_SHT_NOBITS = 8
 _STT_FUNC, _STT_GNU_IFUNC = 2, 10
+# The headers behind the 16 bytes of identification, by word size, without their byte order. Fields of a program header
+# stand in another order in 32-bit files: type, flags, offset, vaddr, file size, memory size.
+_IDENTIFICATION_BYTES = 16
+_ELF_HEADER = {64: "HHIQQQIHHHHHH", 32: "HHIIIIIHHHHHH"}
+_PROGRAM_HEADER = {64: "IIQQQQQQ", 32: "IIIIIIII"}
+_PROGRAM_HEADER_FIELDS = {64: (0, 1, 2, 3, 5, 6), 32: (0, 6, 1, 2, 4, 5)}
+_SECTION_HEADER = {64: "IIQQQQIIQQ", 32: "IIIIIIIIII"}
+_MAX_ENTRY_BYTES = 4096
+_KINDS = {b"\1\1": (32, "<"), b"\1\2": (32, ">"), b"\2\1": (64, "<"), b"\2\2": (64, ">")}  # class, data
+_SEE_SECTION_0 = 0xFFFF  # where a count or an index does not fit into two bytes; a count of sections is 0 then
 _SYMBOL_64 = [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
 _SYMBOL_32 = [("name", "<u4"), ("value", "<u4"), ("size", "<u4"), ("info", "u1"), ("other", "u1"),
               ("section", "<u2")]
@@ -53,9 +66,9 @@ Read = Callable[[int, int], bytes]
 
 @dataclass(frozen=True)
 class Segment:
-    """One program header. ``type`` is pyelftools' name (``PT_LOAD``) or, where it knows none, the number as text."""
+    """One program header; ``type`` is PT_LOAD and the like."""
 
-    type: str
+    type: int
     flags: int
     file_offset: int
     vaddr: int
@@ -73,13 +86,31 @@ class Section:
     """One section header, and the way to its bytes."""
 
     name: str
-    type: str
+    type: int
     flags: int
     vaddr: int
     file_offset: int
     size: int
     link: int
     entry_size: int
+
+
+class _Header(NamedTuple):
+    """The ELF header."""
+
+    type: int
+    machine: int
+    version: int
+    entry: int
+    program_headers_at: int
+    section_headers_at: int
+    flags: int
+    size: int
+    program_header_bytes: int
+    n_program_headers: int
+    section_header_bytes: int
+    n_section_headers: int
+    names_index: int
 
 
 @dataclass(frozen=True)
@@ -136,15 +167,20 @@ class LoadObject:
         self.close = close
         self.fd = fd  # of the file, until it is closed; -1 for memory
         self._read = read
-        self._section_order: list[Any] = []
-        self._elf = self._guarded("ELF header", self._open)
-        header = self._elf.header
-        self.is_64: bool = self._elf.elfclass == 64
-        self.is_little_endian: bool = self._elf.little_endian
-        self.machine: int = _number(header["e_machine"], "ENUM_E_MACHINE")
-        self.type: int = _number(header["e_type"], "ENUM_E_TYPE")
-        self.entry: int = int(header["e_entry"])
-        self.segments: tuple[Segment, ...] = self._guarded("program headers", self._read_segments)
+        self._section_order: list[Section] = []
+        identification = read(0, min(_IDENTIFICATION_BYTES, size))
+        if identification[:4] != b"\x7fELF" or identification[4:6] not in _KINDS:
+            raise ElfError(f"{name}: not an ELF file")
+        bits, self._order = _KINDS[identification[4:6]]
+        self.is_64 = bits == 64
+        self.is_little_endian = self._order == "<"
+        self._bits = bits
+        form = struct.Struct(self._order + _ELF_HEADER[bits])
+        self._header = _Header(*form.unpack(read(_IDENTIFICATION_BYTES, form.size)))
+        self.machine = self._header.machine
+        self.type = self._header.type
+        self.entry = self._header.entry
+        self.segments = self._read_segments()
 
     # -- addresses
 
@@ -156,7 +192,7 @@ class LoadObject:
     @cached_property
     def loads(self) -> tuple[Segment, ...]:
         """The PT_LOAD program headers, in the file's order."""
-        return tuple(s for s in self.segments if s.type == "PT_LOAD")
+        return tuple(s for s in self.segments if s.type == PT_LOAD)
 
     def vaddr_of(self, file_offset: int) -> int | None:
         """The object's address of the byte at ``file_offset`` of an executable mapping; None if there is none.
@@ -198,7 +234,7 @@ class LoadObject:
     def eh_frame_hdr(self) -> Extent | None:
         """``.eh_frame_hdr``, found by its program header as the run-time unwinder does: no section header needed."""
         for segment in self.segments:
-            if segment.type == "PT_GNU_EH_FRAME" and segment.file_size:
+            if segment.type == PT_GNU_EH_FRAME and segment.file_size:
                 return self._extent(segment.vaddr, segment.file_offset, segment.file_size)
         return self._plain_section(".eh_frame_hdr")
 
@@ -210,7 +246,7 @@ class LoadObject:
         """``.debug_frame``, decompressed if need be, of this very file (see ``debug_object`` for the other one)."""
         for name in (".debug_frame", ".zdebug_frame"):
             section = self.sections.get(name)
-            if section is not None and section.type != "SHT_NOBITS" and section.size:
+            if section is not None and section.type != SHT_NOBITS and section.size:
                 return _extent_of_bytes(section.vaddr, self.section_bytes(name))
         return None
 
@@ -231,14 +267,13 @@ class LoadObject:
 
     @cached_property
     def sections(self) -> dict[str, Section]:
-        """Section headers by name (the first of a name); costs about 10 us each, once."""
-        found: dict[str, Section] = self._guarded("section headers", self._read_sections)
-        return found
+        """Section headers by name (the first of a name); costs about 2 us each, once."""
+        return self._read_sections()
 
     def section_bytes(self, name: str) -> bytes:
         """The contents of a section, decompressed; ElfError if there is no such section or it has no bytes."""
         section = self.sections.get(name)
-        if section is None or section.type == "SHT_NOBITS":
+        if section is None or section.type == SHT_NOBITS:
             raise ElfError(f"{self.name}: no section {name}")
         data = self._read(section.file_offset, section.size)
         if section.flags & _SHF_COMPRESSED:
@@ -251,7 +286,7 @@ class LoadObject:
     def build_id(self) -> bytes | None:
         """The NT_GNU_BUILD_ID note, from the program headers, else from ``.note.gnu.build-id``."""
         for segment in self.segments:
-            if segment.type == "PT_NOTE":
+            if segment.type == PT_NOTE:
                 data = self._read(segment.file_offset, min(segment.file_size, _MAX_NOTES))
                 if (found := _build_id_of(data, self.is_little_endian)) is not None:
                     return found
@@ -263,7 +298,7 @@ class LoadObject:
     def interpreter(self) -> bytes | None:
         """The path of the dynamic linker that the file asks for."""
         for segment in self.segments:
-            if segment.type == "PT_INTERP":
+            if segment.type == PT_INTERP:
                 return self._read(segment.file_offset, min(segment.file_size, 4096)).split(b"\0")[0]
         return None
 
@@ -280,7 +315,7 @@ class LoadObject:
 
         for name in (".symtab", ".dynsym"):
             section = self.sections.get(name)
-            if section is not None and section.type != "SHT_NOBITS" and section.size:
+            if section is not None and section.type != SHT_NOBITS and section.size:
                 return self._symbols_of(section)
         none = np.zeros(0, np.uint64)
         return Symbols(none, none, np.zeros(0, np.int64), b"", np.zeros(0, np.bool_))
@@ -298,11 +333,6 @@ class LoadObject:
 
     # -- internals
 
-    def _open(self) -> Any:
-        from elftools.elf.elffile import ELFFile
-
-        return ELFFile(io.BufferedReader(_Stream(self._read, self.size), 4096))
-
     def _guarded(self, what: str, action: Callable[[], Any]) -> Any:
         """Run what reads foreign bytes through pyelftools; whatever it trips over is the file's fault."""
         try:
@@ -315,50 +345,47 @@ class LoadObject:
             raise ElfError(f"{self.name}: damaged {what}: {detail}") from err
 
     def _read_segments(self) -> tuple[Segment, ...]:
-        from elftools.common.utils import struct_parse
-
-        header, count = self._elf.header, self._elf.num_segments()
-        step = self._table_step(count, header["e_phentsize"], self._elf.structs.Elf_Phdr.sizeof(),
-                                _MAX_PROGRAM_HEADERS)
-        found = []
-        for index in range(count):
-            h = struct_parse(self._elf.structs.Elf_Phdr, self._elf.stream, header["e_phoff"] + index * step)
-            found.append(Segment(str(h["p_type"]), h["p_flags"], h["p_offset"], h["p_vaddr"], h["p_filesz"],
-                                 h["p_memsz"]))
-        return tuple(found)
+        header, count = self._header, self._header.n_program_headers
+        if count == _SEE_SECTION_0:
+            count = self._section_0()[7]
+        rows = self._table("program headers", _PROGRAM_HEADER, header.program_headers_at, count,
+                           header.program_header_bytes, _MAX_PROGRAM_HEADERS)
+        fields = _PROGRAM_HEADER_FIELDS[self._bits]
+        return tuple(Segment(*[row[field] for field in fields]) for row in rows)
 
     def _read_sections(self) -> dict[str, Section]:
-        from elftools.common.utils import struct_parse
-
-        header = self._elf.header
-        count = self._elf.num_sections() if header["e_shoff"] else 0
-        step = self._table_step(count, header["e_shentsize"], self._elf.structs.Elf_Shdr.sizeof(), _MAX_SECTIONS)
-        raw = [struct_parse(self._elf.structs.Elf_Shdr, self._elf.stream, header["e_shoff"] + index * step)
-               for index in range(count)]
-        self._section_order = raw
+        header = self._header
+        if not header.section_headers_at:
+            return {}
+        count = header.n_section_headers or self._section_0()[5]
+        rows = self._table("section headers", _SECTION_HEADER, header.section_headers_at, count,
+                           header.section_header_bytes, _MAX_SECTIONS)
+        index = self._section_0()[6] if header.names_index == _SEE_SECTION_0 else header.names_index
+        if index >= len(rows) and rows:
+            raise ElfError(f"{self.name}: no section has the names of the others; the file is damaged")
+        names = self._read(rows[index][4], rows[index][5]) if index else b""
         found: dict[str, Section] = {}
-        names = self._section_names(raw)
-        for h in raw:
-            start = h["sh_name"]
+        for start, kind, flags, vaddr, file_offset, size, link, _, _, entry_size in rows:
             name = names[start:names.find(b"\0", start)].decode("utf-8", "backslashreplace")
-            found.setdefault(name, Section(name, str(h["sh_type"]), h["sh_flags"], h["sh_addr"], h["sh_offset"],
-                                           h["sh_size"], h["sh_link"], h["sh_entsize"]))
+            self._section_order.append(Section(name, kind, flags, vaddr, file_offset, size, link, entry_size))
+            found.setdefault(name, self._section_order[-1])
         return found
 
-    def _section_names(self, raw: list[Any]) -> bytes:
-        if not raw:
-            return b""
-        index = self._elf.get_shstrndx()
-        if not index:
-            return b""
-        return self._read(raw[index]["sh_offset"], raw[index]["sh_size"])
+    def _section_0(self) -> tuple[int, ...]:
+        """The first section header, which says what does not fit into the ELF header."""
+        form = struct.Struct(self._order + _SECTION_HEADER[self._bits])
+        return form.unpack(self._read(self._header.section_headers_at, form.size))
 
-    def _table_step(self, count: int, entry_size: int, needed: int, limit: int) -> int:
+    def _table(self, what: str, forms: dict[int, str], at: int, count: int, entry_bytes: int,
+               limit: int) -> list[tuple[int, ...]]:
+        """The entries of a table of headers, which may be longer than we know them."""
+        form = struct.Struct(self._order + forms[self._bits])
         if count > limit:
-            raise ElfError(f"{self.name}: {count} headers in one table; the file is damaged")
-        if count and entry_size < needed:
-            raise ElfError(f"{self.name}: header entries of {entry_size} bytes; the file is damaged")
-        return int(entry_size)
+            raise ElfError(f"{self.name}: {count} {what}; the file is damaged")
+        if count and not form.size <= entry_bytes <= _MAX_ENTRY_BYTES:
+            raise ElfError(f"{self.name}: {what} of {entry_bytes} bytes; the file is damaged")
+        data = self._read(at, count * entry_bytes)
+        return [form.unpack_from(data, row * entry_bytes) for row in range(count)]
 
     def _extent(self, vaddr: int, file_offset: int, size: int) -> Extent:
         size = max(0, min(size, self.size - file_offset))
@@ -371,7 +398,7 @@ class LoadObject:
 
     def _plain_section(self, name: str) -> Extent | None:
         section = self.sections.get(name)
-        if section is None or section.type == "SHT_NOBITS" or not section.size:
+        if section is None or section.type == SHT_NOBITS or not section.size:
             return None
         return self._extent(section.vaddr, section.file_offset, section.size)
 
@@ -403,7 +430,7 @@ class LoadObject:
         if section.link >= len(self._section_order):
             raise ElfError(f"{self.name}: {section.name} has no strings; the file is damaged")
         strings = self._section_order[section.link]
-        names = self._read(strings["sh_offset"], strings["sh_size"])
+        names = self._read(strings.file_offset, strings.size)
         dtype = np.dtype(_SYMBOL_64 if self.is_64 else _SYMBOL_32).newbyteorder("<" if self.is_little_endian else ">")
         data = self.section_bytes(section.name)
         table = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
@@ -418,7 +445,7 @@ class LoadObject:
         width = self.word_size
         order = "little" if self.is_little_endian else "big"
         for segment in self.segments:
-            if segment.type == "PT_DYNAMIC":
+            if segment.type == PT_DYNAMIC:
                 data = self._read(segment.file_offset, min(segment.file_size, _MAX_NOTES))
                 for at in range(0, len(data) - 2 * width + 1, 2 * width):
                     if int.from_bytes(data[at:at + width], order) == 0x6FFFFFFB:  # type: ignore[arg-type]
@@ -556,15 +583,6 @@ class _Stream(io.RawIOBase):
         return count
 
 
-def _number(value: str | int, enum_name: str) -> int:
-    """pyelftools gives names where it knows one; we keep the file's number."""
-    if isinstance(value, int):
-        return value
-    from elftools.elf import enums
-
-    return int(getattr(enums, enum_name)[value])
-
-
 def _build_id_of(notes: bytes, little_endian: bool) -> bytes | None:
     """The description of the note (name ``GNU``, type 3) in a run of notes, each padded to four bytes."""
     at = 0
@@ -585,10 +603,13 @@ def source_files(found: LoadObject) -> list[bytes]:
     Whoever wants those of a separate debug file asks with that file. ElfError if the tables are damaged.
     """
     def read() -> list[bytes]:
+        from elftools.elf.elffile import ELFFile
+
         paths: set[bytes] = set()
-        if not found._elf.has_dwarf_info():
+        file = ELFFile(io.BufferedReader(_Stream(found._read, found.size), 4096))
+        if not file.has_dwarf_info():
             return []
-        dwarf = found._elf.get_dwarf_info(follow_links=False)
+        dwarf = file.get_dwarf_info(follow_links=False)
         for unit in dwarf.iter_CUs():
             program = dwarf.line_program_for_CU(unit)
             if program is not None:

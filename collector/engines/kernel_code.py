@@ -21,10 +21,13 @@ _TRAP_ENTRY, _FAULT_ENTRY, _FAULT, _FUTEX, _STOP = 1, 2, 4, 8, 16
 _KINDS: tuple[tuple[int, bytes], ...] = (
     (_FAULT_ENTRY | _FAULT, rb"asm_exc_page_fault"),
     (_TRAP_ENTRY, rb"asm_(?:exc_(?!page_fault)\w+|sysvec_\w+|common_interrupt|spurious_interrupt)"),
-    (_FAULT, rb"exc_page_fault|handle_mm_fault|handle_userfault|faultin_page"),
+    (_FAULT, rb"handle_mm_fault|handle_userfault|faultin_page"),
     (_FUTEX, rb"do_futex|__futex_wait|futex_wait|futex_wait_multiple|futex_wait_requeue_pi|futex_lock_pi"),
     (_STOP, rb"do_signal_stop|ptrace_stop|do_jobctl_trap|ptrace_do_notify|do_freezer_trap"),
 )
+# Found in every kernel that has not been shuffled, in this order; all of the above are near one of them.
+_LANDMARKS = (b"asm_exc_page_fault", b"__entry_text_end", b"ptrace_stop", b"do_futex", b"handle_mm_fault",
+              b"handle_userfault")
 
 
 class KernelCode:
@@ -33,7 +36,7 @@ class KernelCode:
     def __init__(self) -> None:
         everything = rb"|".join(pattern for _, pattern in _KINDS)
         ranges = [(start, end, next(bits for bits, pattern in _KINDS if re.fullmatch(pattern, name)))
-                  for start, end, name in proc.kernel_functions(everything)]
+                  for start, end, name in proc.kernel_functions(everything, _LANDMARKS)]
         self._start: Array = np.array([start for start, _, _ in ranges], dtype=np.uint64)
         self._end: Array = np.array([end for _, end, _ in ranges], dtype=np.uint64)
         self._bits: Array = np.array([bits for _, _, bits in ranges], dtype=np.uint8)

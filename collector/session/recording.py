@@ -1,8 +1,9 @@
 """What happens while the target runs: drain, sample, sync; and how it ends.
 
-Draining costs a fixed part each time, so it is done seldom: when a ring is filling up, else twice a second. Whoever
-kills us takes what came since then with him, which must stay well below a second. Records younger than ``_SLACK_NS``
-stay in their rings until the next time, so that the rings can be merged by time.
+Draining costs a fixed part each time, so it is done seldom: when a ring is filling up, else a little more than once a
+second, or twice while processes come and go, whose arguments and files are to be had while they live. Whoever kills us
+takes what came since then with him, which must stay below a second. Records younger than ``_SLACK_NS`` stay in their
+rings until the next time, so that the rings can be merged by time.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ from collector.target.counting import Account
 OpenedEvents: TypeAlias = perf_open.Opened | signal_open.Opened | None
 
 _SLACK_NS = 10 * NS_PER_MS
-_DRAIN_PERIOD_NS = 500 * NS_PER_MS
-_NEAR_NS = 100 * NS_PER_MS
+_DRAIN_PERIOD_NS, _BUSY_DRAIN_PERIOD_NS = 930 * NS_PER_MS, 500 * NS_PER_MS
+_EARLY_NS = 150 * NS_PER_MS  # by which an overview sample may come before its time, to share a drain
 # Threads that sleep get a packet each time their ticks so far are written: with each drain where they are few, else
 # about once a second.
 _FEW_THREADS = 200
@@ -83,6 +84,7 @@ class Recording:
         self.status: int | None = None  # the target's wait status, once it has ended
         self._control = control
         self._stopped = False
+        self._changes = False  # whether processes came and went in the last batch
         self._engine_failure = ""
         if not control.recording:
             self._act(Action.PAUSE, start_ns)
@@ -156,14 +158,13 @@ class Recording:
             self._engine_failure = f"{failure}: nothing is recorded from there on"
 
     def _next_drain_ns(self) -> int:
-        """With the next overview sample, if that is near enough: one drain then serves both. The first one is due at
-        once, for what came while we were starting."""
+        """The first drain is due at once, for what came while we were starting."""
         if self._engine and self._drained_ns == self._start_ns:
             return 0
-        due_ns = self._idle_ns + _DRAIN_PERIOD_NS
+        due_ns = self._idle_ns + (_BUSY_DRAIN_PERIOD_NS if self._changes else _DRAIN_PERIOD_NS)
         if self._mode is not None and self._mode.counting:
             due_ns = self._mode.due_ns
-        return self._next_sample_ns if self._next_sample_ns < due_ns + _NEAR_NS else due_ns
+        return min(due_ns, self._next_sample_ns)
 
     def _waits_for_descendants(self) -> bool:
         return self._options.wait_descendants and bool(self._pipeline.model.processes)
@@ -212,6 +213,7 @@ class Recording:
         if self._ahead_ns:
             batch.shift(self._ahead_ns)
         self._drained_ns = batch.until_ns = settled_ns or batch.until_ns
+        self._changes = bool(batch.changes)
         if self._mode is not None:
             self._mode.look(until_ns)
         self._pipeline.feed(batch)
@@ -229,10 +231,10 @@ class Recording:
             self._flushed_ns = self._drained_ns
 
     def _sample_if_due(self) -> None:
-        now_ns = time.monotonic_ns()
-        if now_ns >= self._next_sample_ns:
+        early_ns = time.monotonic_ns() + _EARLY_NS
+        if early_ns >= self._next_sample_ns:
             self._sample(_LABEL_PERIODIC)
-            behind = (now_ns - self._next_sample_ns) // self._sample_period_ns
+            behind = (early_ns - self._next_sample_ns) // self._sample_period_ns
             self._next_sample_ns += (behind + 1) * self._sample_period_ns
 
     def _sample(self, label: str) -> None:

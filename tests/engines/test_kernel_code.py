@@ -9,8 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from collector.engines import kernel_code
 from collector.engines.kernel_code import KernelCode
 from collector.events import Mode, Reason
+from collector.linux import proc
 
 KERNEL_MARK = 0xFFFF_FFFF_FFFF_FF80  # the context mark that a kernel chain begins with
 
@@ -39,6 +41,13 @@ def test_the_outermost_frame_is_the_door(address: dict[str, int], door: str) -> 
     outermost = np.array([address[door]] * 2 + [0], np.uint64)
     modes = code.modes(np.array([True, False, True]), outermost)
     assert modes.tolist() == [DOORS[door], Mode.USER, Mode.SYSTEM_CALL]  # without a chain: a system call
+
+
+def test_nothing_of_use_lies_behind_the_landmarks(address: dict[str, int]) -> None:
+    assert address
+    everything = rb"|".join(pattern for _, pattern in kernel_code._KINDS)
+    found = proc.kernel_functions(everything, kernel_code._LANDMARKS)
+    assert found == proc.kernel_functions(everything)
 
 
 SYSCALL = "entry_SYSCALL_64_after_hwframe"

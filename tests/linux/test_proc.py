@@ -130,6 +130,17 @@ def test_kernel_functions_lie_between_their_neighbours() -> None:
         assert end == addresses[addresses.index(start) + 1]
 
 
+def test_what_follows_the_landmarks_is_left_unread_unless_they_are_shuffled() -> None:
+    pattern = rb"do_futex|handle_mm_fault|exc_page_fault"
+    every = proc.kernel_functions(pattern)
+    if not every:
+        return  # hidden from this user
+    order = [name for _, _, name in every]
+    assert proc.kernel_functions(pattern, order) == every
+    assert proc.kernel_functions(pattern, order[:1]) == every[:1]
+    assert proc.kernel_functions(pattern, order[1::-1]) == every
+
+
 def test_hidden_kernel_functions_cost_no_time() -> None:
     """An ordinary user sees zeros; looking for what is behind them must not take seconds."""
     if os.geteuid() != 0:
