@@ -59,7 +59,7 @@ _SPARE = ("touch", "waking")  # what a lost record would have told is told by ot
 _TOO_MANY_PER_S, _LONGEST_REST = 15_000, 16
 _LOOK_S = 0.002
 _RECORD_BYTES = {"leave": 17_000, "touch": abi.FAULT.size, "waking": abi.WAKING.size}  # about
-_PRESSED = 3 / 4  # of a ring
+_PRESSED = 0.85  # of a ring
 
 Part = TypeVar("Part", Switches, Sites, Faults, Wakings, Ends)
 
@@ -108,12 +108,17 @@ class PerfEngine:
 
     def wants_drain(self, ready: Collection[int], due_ns: int) -> bool:
         """The kernel wakes us whenever half a ring's bytes have been written, drained meanwhile or not. Clocks write at
-        a steady pace: one more drain in its time is early enough for their rings, if they are large."""
-        since_ns = self._came_ns
-        elapsed_ns = max(time.monotonic_ns() - since_ns, 1)
-        return any(ring.name != "clock" or (self._rings.head(ring) - self._rings.tail(ring)) * (due_ns - since_ns)
-                   > ring.data_bytes * _PRESSED * elapsed_ns
+        a steady pace: one more drain in its time is early enough for their rings, if they will not be full by then."""
+        return any(ring.name != "clock" or self._will_be_full(ring, due_ns)
                    for ring in self._rings.rings if ring.fd in ready)
+
+    def _will_be_full(self, ring: Ring, due_ns: int) -> bool:
+        """Whether a ring, at its pace since the last drain, will be full or nearly so at a time. One that is not filled
+        by a quarter has time until the kernel wakes us again."""
+        n_bytes, since_ns = self._rings.head(ring) - self._rings.tail(ring), self._came_ns
+        elapsed_ns = time.monotonic_ns() - since_ns
+        return (n_bytes > ring.data_bytes // 4
+                and n_bytes * (due_ns - since_ns) > ring.data_bytes * _PRESSED * elapsed_ns)
 
     def drain(self, until_ns: int) -> Batch:
         """The records stamped up to ``until_ns``; see the module's text."""
