@@ -12,6 +12,7 @@ import os
 import select
 import time
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
@@ -25,7 +26,7 @@ from collector.engines.perf_events import PerfEngine
 from collector.errors import ExperimentError
 from collector.experiment import names
 from collector.experiment.recorder import Header, Recorder, Usage
-from collector.linux import proc
+from collector.linux import libc, proc
 from collector.session.attach import Taken
 from collector.session.control import Action, Control
 from collector.session.counted import SwitchMode
@@ -84,6 +85,7 @@ class Recording:
         self.status: int | None = None  # the target's wait status, once it has ended
         self._control = control
         self._stopped = False
+        self._cpus = os.sched_getaffinity(0)
         self._changes = False  # whether processes came and went in the last batch
         self._engine_failure = ""
         if not control.recording:
@@ -148,9 +150,16 @@ class Recording:
                 self._act(action, self._drained_ns)
             self._sample_if_due()
             self._idle_ns = time.monotonic_ns()
+            self._leave_cpu()
         for fd in alive:
             os.close(fd)
         self._control.close()
+
+    def _leave_cpu(self) -> None:
+        """Where all CPUs are busy, we would wake up where we slept, and one thread would pay for all our work."""
+        with suppress(OSError):
+            os.sched_setaffinity(0, self._cpus - {libc.current_cpu()} or self._cpus)
+            os.sched_setaffinity(0, self._cpus)
 
     def _note_engine_failure(self) -> None:
         failure = self._engine.failure() if self._engine else ""
