@@ -55,8 +55,9 @@ _LEAVE_RING_BYTES = 1 << 24
 _FAULT_RING_BYTES = 1 << 17
 _TOUCH_RING_BYTES = 1 << 20
 _WAKING_RING_BYTES = 1 << 18
-_BIRTH_RING_BYTES = 1 << 21
-_END_RING_BYTES = 1 << 17
+# Of all CPUs: room for the makers of 1,800 processes, who come on few of many CPUs while we are busy with others.
+_BIRTH_RINGS_BYTES, _LEAST_BIRTH_RING_BYTES = 1 << 23, 1 << 20
+_END_RING_BYTES = 1 << 18
 _DEATHS_ONLY = b"sig == 17 && code >= 1 && code <= 3"  # SIGCHLD; not the stops that others' tracers are told of
 _LEAVE_STACK_BYTES = 16 << 10
 _BIRTH_STACK_BYTES = 4 << 10
@@ -209,7 +210,9 @@ def _generous_specs(interval_ns: int, flags: int, newtask: int | None, waking: i
         specs.append(_spec("waking", _WAKING_RING_BYTES, kind=abi.TYPE_TRACEPOINT, config=waking, period=1,
                            sample_type=_WHO | abi.SAMPLE_RAW, flags=_EVERYONE, everyone=True))
     if newtask is not None:
-        specs.append(_spec("birth", _BIRTH_RING_BYTES, kind=abi.TYPE_TRACEPOINT, config=newtask, period=1,
+        share = max(_BIRTH_RINGS_BYTES // len(perf.online_cpus()), _LEAST_BIRTH_RING_BYTES)
+        ring_bytes = 1 << share.bit_length() - 1
+        specs.append(_spec("birth", ring_bytes, kind=abi.TYPE_TRACEPOINT, config=newtask, period=1,
                            sample_type=_STACK | abi.SAMPLE_RAW, regs_user=REGS_USER_X86,
                            stack_user=_BIRTH_STACK_BYTES, flags=flags | abi.EXCLUDE_CALLCHAIN_USER))
     return specs
