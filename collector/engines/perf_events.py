@@ -22,8 +22,9 @@ import numpy as np
 
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.kernel_code import KernelCode
-from collector.engines.perf_guard import SWITCH_RINGS, RawAccount
+from collector.engines.perf_guard import RELIEVED, SWITCH_RINGS, RawAccount, Relief
 from collector.engines.perf_open import MOST_PER_S, N_REGS, Opened
+from collector.errors import CollectorError
 from collector.events import (
     Array,
     Batch,
@@ -51,7 +52,6 @@ _REGISTERS_AT = 1 + np.array([0, 3, 2, 1, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15,
 _LOW32 = np.uint64(0xFFFF_FFFF)
 _FIXED = {"switch": abi.SWITCH, "site": abi.SITE, "fault": abi.FAULT, "touch": abi.FAULT, "waking": abi.WAKING,
           "dying": abi.END, "dead": abi.END}
-_COPIED = ("birth",)  # of the last samples: few, and behind a tracepoint, which the kernel takes long to close
 _REST_NS = 100 * NS_PER_MS
 _SPARE = ("touch", "waking")  # what a lost record would have told is told by others, or counted as untold
 # Threads that switch even more often are looked at more seldom, and no record stands in for those not taken: they say
@@ -90,6 +90,8 @@ class PerfEngine:
         self._tails: list[tuple[Ring, int]] = []
         self._stopped = False
         self._closing: Thread | None = None
+        self._relief: Relief | None = None
+        self._relieved: list[Ring] = []  # while a batch is worked on
         self._drained_ns = self._came_ns = 0  # up to when, on the kernel's clock, and when on ours
         self._heads: dict[Ring, int] = {}  # of the rings that may rest, at the last drain
         self._excess: dict[Ring, int] = {}  # how many times too many records a ring at rest had brought
@@ -125,9 +127,11 @@ class PerfEngine:
         self._came_ns = time.monotonic_ns()
         changes: list[Change] = []
         parts: dict[str, list[Any]] = defaultdict(list)
+        if self._closing is None:
+            self._relieved = self._emptied()
         for ring in [*self._rings.rings, *(spare for _, spare in self._rings.spares)]:
-            if self._closing is not None and (ring.name in _FIXED or ring.name in _COPIED):
-                continue  # being closed, and drained before
+            if ring in self._relieved or (self._closing is not None and ring.name in _FIXED):
+                continue  # its spare has it all; or it is being closed, and drained before
             tail, head, n_before = self._rings.tail(ring), self._rings.head(ring), len(changes)
             if head != tail:
                 drain = self._drain_fixed if ring.name in _FIXED else self._drain_stacks
@@ -138,14 +142,29 @@ class PerfEngine:
         self._drained_ns = until_ns
         if self._stopped and self._closing is None:
             self._close_what_was_copied()
+        elif parts["birth"]:
+            self._relief = Relief(self._rings, self._relieved)
         changes.sort(key=lambda change: change.time_ns)
         clock, leaving = self._samples(parts["clock"], parts["leave"])
         return Batch(until_ns, tuple(changes), clock, _of_kinds(parts, "switch"), leaving, _of_kinds(parts, "site"),
                      _of_kinds(parts, "fault", "touch"), self._births(parts["birth"]), _of_kinds(parts, "waking"),
                      _of_kinds(parts, "dying", "dead"))
 
+    def _emptied(self) -> list[Ring]:
+        """Empties the rings of births and deaths into their spares, those that these have room for."""
+        emptied = []
+        for ring, spare in self._rings.spares:
+            if ring.name in RELIEVED:
+                self._rings.compact(spare)
+                if self._rings.move(ring, spare):
+                    emptied.append(ring)
+        return emptied
+
     def release(self) -> None:
         """Lets the kernel write again where the last batch was."""
+        if self._relief is not None:
+            self._relief.end()
+            self._relief = None
         for ring, tail in self._tails:
             self._rings.give_back(ring, tail)
         self._tails = []
@@ -189,16 +208,10 @@ class PerfEngine:
         self._closing.start()
 
     def _close_what_was_copied(self) -> None:
-        """Closes what the last batch does not point into, and what can be copied, while it is worked on."""
-        few = [ring for ring in self._rings.rings if ring.name in _COPIED]
-        for ring in few:
-            self._rings.keep(ring, self._rings.tail(ring), self._rings.head(ring))
-
+        """Closes what the last batch does not point into, while it is worked on."""
         def close() -> None:
-            for ring in few:
-                self._rings.close_writers(ring)
             for ring in self._rings.rings:
-                if ring.name in _FIXED:
+                if ring.name in _FIXED or ring in self._relieved:
                     self._rings.close_ring(ring)
 
         self._closing = Thread(target=close)
@@ -379,7 +392,10 @@ def walk(view: memoryview, base: int, mask: int, position: int, end: int) -> lis
     found = []
     while position < end:
         found.append(position)
-        position += view[base + (position & mask)] >> 51  # the header's top 16 bits are the size in bytes
+        n_words = view[base + (position & mask)] >> 51  # the header's top 16 bits are the size in bytes
+        if not n_words:
+            raise CollectorError("a ring of the kernel's holds a record without a size")
+        position += n_words
     return found
 
 

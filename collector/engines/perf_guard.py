@@ -3,7 +3,8 @@
 A ring that nobody drains yet is full after a thousand switches with stacks, or some 300,000 records of switches. From
 there on every record is lost, and costs the target as much as before. So events rest whose ring is full; and before
 that of switches is, they are counted instead (``target.counting``), from the accounts that are read here. Small rings,
-all that an ordinary user gets, are emptied into their spares.
+all that an ordinary user gets, are emptied into their spares, and so are, even later, those of births and deaths: a
+fork bomb makes thousands of processes while we are busy with the hundreds before.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from contextlib import suppress
 from collector.linux.perf import Ring, Rings
 
 SWITCH_RINGS = "switch", "dying"
+RELIEVED = "birth", "dying", "dead"
 _PERIOD_S = 0.01
 _FULL, _MOVED_AT = 15 / 16, 1 / 4
 _MANY_BYTES = 1 << 21  # 45,000 records of switches, in less than half a second
@@ -64,6 +66,30 @@ class Guard:
 
     def _is_full(self, ring: Ring, part: float) -> bool:
         return self._rings.head(ring) - self._rings.tail(ring) >= ring.data_bytes * part
+
+
+class Relief:
+    """Empties rings that a batch does not point into into their spares while it is worked on, until ``end``."""
+
+    def __init__(self, rings: Rings, relieved: Collection[Ring]) -> None:
+        self._rings = rings
+        self._pairs = [(ring, spare) for ring, spare in rings.spares if ring in relieved]
+        self._ending, self._ended = _thread.allocate_lock(), _thread.allocate_lock()
+        self._ending.acquire()
+        self._ended.acquire()
+        _thread.start_new_thread(self._run, ())
+
+    def end(self) -> None:
+        """No more of it."""
+        self._ending.release()
+        self._ended.acquire()
+
+    def _run(self) -> None:
+        while not self._ending.acquire(timeout=_PERIOD_S):
+            for ring, spare in self._pairs:
+                if self._rings.head(ring) - self._rings.tail(ring) > ring.data_bytes * _MOVED_AT:
+                    self._rings.move(ring, spare)
+        self._ended.release()
 
 
 def account_of(pid: int, tid: int) -> RawAccount:

@@ -55,9 +55,8 @@ _LEAVE_RING_BYTES = 1 << 24
 _FAULT_RING_BYTES = 1 << 17
 _TOUCH_RING_BYTES = 1 << 20
 _WAKING_RING_BYTES = 1 << 18
-# Of all CPUs: room for the makers of 1,800 processes, who come on few of many CPUs while we are busy with others.
-_BIRTH_RINGS_BYTES, _LEAST_BIRTH_RING_BYTES = 1 << 23, 1 << 20
-_END_RING_BYTES = 1 << 18
+_BIRTH_RING_BYTES, _BIRTH_SPARE_BYTES = 1 << 21, 1 << 26
+_END_RING_BYTES, _END_SPARE_BYTES = 1 << 17, 1 << 22
 _DEATHS_ONLY = b"sig == 17 && code >= 1 && code <= 3"  # SIGCHLD; not the stops that others' tracers are told of
 _LEAVE_STACK_BYTES = 16 << 10
 _BIRTH_STACK_BYTES = 4 << 10
@@ -210,11 +209,10 @@ def _generous_specs(interval_ns: int, flags: int, newtask: int | None, waking: i
         specs.append(_spec("waking", _WAKING_RING_BYTES, kind=abi.TYPE_TRACEPOINT, config=waking, period=1,
                            sample_type=_WHO | abi.SAMPLE_RAW, flags=_EVERYONE, everyone=True))
     if newtask is not None:
-        share = max(_BIRTH_RINGS_BYTES // len(perf.online_cpus()), _LEAST_BIRTH_RING_BYTES)
-        ring_bytes = 1 << share.bit_length() - 1
-        specs.append(_spec("birth", ring_bytes, kind=abi.TYPE_TRACEPOINT, config=newtask, period=1,
-                           sample_type=_STACK | abi.SAMPLE_RAW, regs_user=REGS_USER_X86,
-                           stack_user=_BIRTH_STACK_BYTES, flags=flags | abi.EXCLUDE_CALLCHAIN_USER))
+        births = _spec("birth", _BIRTH_RING_BYTES, kind=abi.TYPE_TRACEPOINT, config=newtask, period=1,
+                       sample_type=_STACK | abi.SAMPLE_RAW, regs_user=REGS_USER_X86,
+                       stack_user=_BIRTH_STACK_BYTES, flags=flags | abi.EXCLUDE_CALLCHAIN_USER)
+        specs.append(births._replace(spare_bytes=_BIRTH_SPARE_BYTES))
     return specs
 
 
@@ -230,9 +228,10 @@ def _end_specs() -> list[perf.EventSpec]:
                                  sample_type=_WHO | abi.SAMPLE_READ, read_format=abi.READ_GROUP)
              for name, number in (("dying", dying), ("dead", dead))}
     # A leader that only counts would keep the others from sampling (6.18 at least).
-    return [perf.EventSpec("dying", attrs["dying"], _END_RING_BYTES, everyone=True),
+    return [perf.EventSpec("dying", attrs["dying"], _END_RING_BYTES, everyone=True, spare_bytes=_END_SPARE_BYTES),
             perf.EventSpec("switches", counter, 0, everyone=True, group="dying"),
-            perf.EventSpec("dead", attrs["dead"], _END_RING_BYTES, everyone=True, group="dying", filter=_DEATHS_ONLY)]
+            perf.EventSpec("dead", attrs["dead"], _END_RING_BYTES, everyone=True, group="dying", filter=_DEATHS_ONLY,
+                           spare_bytes=_END_SPARE_BYTES)]
 
 
 def _spec(name: str, ring_bytes: int, *, config: int, period: int, sample_type: int, flags: int, regs_user: int = 0,

@@ -6,8 +6,9 @@ any ring is an index. Each ring is a header page (head: the kernel's, tail: ours
     reservation  | hdr | data 0 ........ | hdr | data 1 ........ | ...
     words index  0     base of ring 0          base of ring 1
 
-Where the budget for locked memory made rings small, each has a *spare* behind them all, of the size that it should have
-had and of the same layout, into which what it holds can be moved.
+Behind them all lie *spares* of the same layout, into which what a ring holds can be moved: one for each ring whose
+event asks for it; and where the budget for locked memory made rings small, one for each, of the size that it should
+have had.
 
 Why one event per CPU: an inherited event with cpu=-1 opens, but cannot be mapped.
 """
@@ -34,7 +35,8 @@ class EventSpec(NamedTuple):  # and no dataclass: those take a millisecond to ma
 
     ``everyone``: of whatever runs on the CPU, not of certain threads; left out where the user may not have that.
     ``at_rest``: only ``Rings.wake`` starts it. ``ring_bytes`` 0: it only counts. ``group``: the name of an earlier one
-    that it is read together with. ``filter``: a tracepoint's, in the kernel's language.
+    that it is read together with. ``filter``: a tracepoint's, in the kernel's language. ``spare_bytes``: of its ring's
+    spare, a power of two; 0 for none.
     """
 
     name: str
@@ -44,6 +46,7 @@ class EventSpec(NamedTuple):  # and no dataclass: those take a millisecond to ma
     at_rest: bool = False
     group: str = ""
     filter: bytes = b""
+    spare_bytes: int = 0
 
 
 class Ring(NamedTuple):
@@ -61,7 +64,7 @@ class Ring(NamedTuple):
 class Rings:
     """Open events and their mapped rings; ``memory`` is the whole reservation.
 
-    ``spares`` are pairs of a ring that is too small and what it can be moved to, which no event writes into.
+    ``spares`` are pairs of a ring and what it can be moved to, which no event writes into.
     """
 
     def __init__(self, writers: dict[int, list[int]], rings: list[Ring], spares: list[tuple[Ring, Ring]], address: int,
@@ -101,6 +104,14 @@ class Rings:
         self._words[(spare.header_offset + abi.RING_HEAD_OFFSET) >> 3] = start
         self.give_back(ring, tail)
         return True
+
+    def compact(self, spare: Ring) -> None:
+        """Moves what is left in a spare to its beginning."""
+        start, end = spare.data_offset + self.tail(spare), spare.data_offset + self.head(spare)
+        left = bytes(self.memory[start:end])
+        self.memory[spare.data_offset:spare.data_offset + len(left)] = left
+        self._words[(spare.header_offset + abi.RING_HEAD_OFFSET) >> 3] = len(left)
+        self.give_back(spare, 0)
 
     def add_once(self, name: str, tids: Sequence[int], attrs: Iterator[bytes]) -> None:
         """Opens events that write a single record each, once ``enable`` has been called: one for every thread and CPU,
@@ -149,27 +160,13 @@ class Rings:
         return [fd for writing in self._writers.values() for fd in writing]
 
     def close_ring(self, ring: Ring) -> None:
-        """Closes the events that write into one ring; zeros take the place of what it holds."""
-        if ring.fd in self._writers:
-            self._unmap(ring)
-            self.close_writers(ring)
-
-    def close_writers(self, ring: Ring) -> None:
-        """Closes the events that write into one ring. A tracepoint's last event takes the kernel some 35 ms."""
+        """Closes the events that write into one ring; zeros take the place of what it holds. A tracepoint's last event
+        takes the kernel some 35 ms."""
+        if ring.fd not in self._writers:
+            return
+        self._unmap(ring)
         for fd in self._writers.pop(ring.fd):
             os.close(fd)
-
-    def keep(self, ring: Ring, tail: int, head: int) -> None:
-        """Puts a copy of what a ring holds in its place, which outlives the ring's events."""
-        parts = []
-        while tail < head:
-            at = tail % ring.data_bytes
-            n = min(head - tail, ring.data_bytes - at)
-            parts.append((ring.data_offset + at, bytes(self.memory[ring.data_offset + at:ring.data_offset + at + n])))
-            tail += n
-        self._unmap(ring)
-        for start, content in parts:
-            self.memory[start:start + len(content)] = content
 
     def _unmap(self, ring: Ring) -> None:
         flags = libc.MAP_PRIVATE | libc.MAP_ANONYMOUS | libc.MAP_FIXED | libc.MAP_NORESERVE
@@ -289,10 +286,10 @@ def _small(ring_bytes: int, shift: int) -> int:
 
 
 def _map_rings(leaders: list[tuple[EventSpec, int, int]], shift: int) -> _Mapped:
-    """All rings in one reservation, each ``_small(ring_bytes, shift)`` long; their spares, if that is too little."""
+    """All rings in one reservation, each ``_small(ring_bytes, shift)`` long; and their spares."""
+    spare_bytes = [max(spec.spare_bytes, spec.ring_bytes if shift else 0) for spec, _, _ in leaders]
     length = sum(PAGE + _small(spec.ring_bytes, shift) for spec, _, _ in leaders)
-    if shift:
-        length += sum(PAGE + spec.ring_bytes for spec, _, _ in leaders)
+    length += sum(PAGE + n_bytes for n_bytes in spare_bytes if n_bytes)
     address = libc.mmap(0, length, libc.PROT_NONE, libc.MAP_PRIVATE | libc.MAP_ANONYMOUS | libc.MAP_NORESERVE, -1)
     rings: list[Ring] = []
     spares: list[tuple[Ring, Ring]] = []
@@ -304,13 +301,14 @@ def _map_rings(leaders: list[tuple[EventSpec, int, int]], shift: int) -> _Mapped
                       libc.MAP_SHARED | libc.MAP_FIXED, fd)
             rings.append(Ring(spec.name, cpu, fd, offset, offset + PAGE, size, spec.at_rest))
             offset += PAGE + size
-        if shift:
+        if offset < length:
             libc.mmap(address + offset, length - offset, libc.PROT_READ | libc.PROT_WRITE,
                       libc.MAP_PRIVATE | libc.MAP_ANONYMOUS | libc.MAP_NORESERVE | libc.MAP_FIXED, -1)
-        for ring, (spec, _, _) in zip(rings if shift else (), leaders, strict=False):
-            spare = ring._replace(fd=-1, header_offset=offset, data_offset=offset + PAGE, data_bytes=spec.ring_bytes)
-            spares.append((ring, spare))
-            offset += PAGE + spec.ring_bytes
+        for ring, n_bytes in zip(rings, spare_bytes, strict=True):
+            if n_bytes:
+                spare = ring._replace(fd=-1, header_offset=offset, data_offset=offset + PAGE, data_bytes=n_bytes)
+                spares.append((ring, spare))
+                offset += PAGE + n_bytes
     except OSError:
         libc.munmap(address, length)
         raise
