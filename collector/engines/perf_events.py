@@ -124,6 +124,7 @@ class PerfEngine:
 
     def drain(self, until_ns: int) -> Batch:
         """The records stamped up to ``until_ns``; see the module's text."""
+        self._end_relief()  # where the last batch failed
         self._came_ns = time.monotonic_ns()
         changes: list[Change] = []
         parts: dict[str, list[Any]] = defaultdict(list)
@@ -162,12 +163,15 @@ class PerfEngine:
 
     def release(self) -> None:
         """Lets the kernel write again where the last batch was."""
-        if self._relief is not None:
-            self._relief.end()
-            self._relief = None
+        self._end_relief()
         for ring, tail in self._tails:
             self._rings.give_back(ring, tail)
         self._tails = []
+
+    def _end_relief(self) -> None:
+        if self._relief is not None:
+            self._relief.end()
+            self._relief = None
 
     def failure(self) -> str:
         """Nothing: the kernel does not fail."""

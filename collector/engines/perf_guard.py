@@ -12,7 +12,7 @@ from __future__ import annotations
 import _thread  # what threading is made of, which is too much to import for this
 import os
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 
 from collector.linux.perf import Ring, Rings
@@ -26,54 +26,10 @@ _MANY_BYTES = 1 << 21  # 45,000 records of switches, in less than half a second
 RawAccount = tuple[int, int, int, int]  # as of when; and schedstat: ns on CPU, ns waiting for one, turns
 
 
-class Guard:
-    """Lets events of given names rest as soon as their ring is full, until ``end``."""
+class _Watch:
+    """Looks at rings again and again in a thread, until ``end``."""
 
-    def __init__(self, rings: Rings, names: Collection[str], pid: int) -> None:
-        self.rested: list[Ring] = []
-        self.accounts: dict[int, RawAccount] = {}  # by tid, if switches are counted from then on
-        self.before: RawAccount | None = None  # of the target, which does not run yet
-        with suppress(OSError, ValueError):
-            self.before = account_of(pid, pid)
-        self._rings = rings
-        self._pid = pid
-        self._awake = [ring for ring in rings.rings if ring.name in names]
-        self._ending, self._ended = _thread.allocate_lock(), _thread.allocate_lock()
-        self._ending.acquire()
-        self._ended.acquire()
-        _thread.start_new_thread(self._run, ())
-
-    def end(self) -> None:
-        """No more of it; what was done stays in ``rested`` and ``accounts``."""
-        self._ending.release()
-        self._ended.acquire()
-
-    def _run(self) -> None:
-        while not self._ending.acquire(timeout=_PERIOD_S):
-            for ring, spare in self._rings.spares:
-                if self._is_full(ring, _MOVED_AT):
-                    self._rings.move(ring, spare)
-            for ring in [ring for ring in self._awake if self._is_full(ring, _FULL)]:
-                self._rings.rest(ring)
-                self._awake.remove(ring)
-                self.rested.append(ring)
-            switches = [ring for ring in self._rings.rings if ring.name in SWITCH_RINGS]
-            if not self.accounts and any(self._rings.head(ring) > _MANY_BYTES for ring in switches):
-                for ring in switches:
-                    self._rings.rest(ring)
-                self.accounts = accounts_below(self._pid)
-        self._ended.release()
-
-    def _is_full(self, ring: Ring, part: float) -> bool:
-        return self._rings.head(ring) - self._rings.tail(ring) >= ring.data_bytes * part
-
-
-class Relief:
-    """Empties rings that a batch does not point into into their spares while it is worked on, until ``end``."""
-
-    def __init__(self, rings: Rings, relieved: Collection[Ring]) -> None:
-        self._rings = rings
-        self._pairs = [(ring, spare) for ring, spare in rings.spares if ring in relieved]
+    def __init__(self) -> None:
         self._ending, self._ended = _thread.allocate_lock(), _thread.allocate_lock()
         self._ending.acquire()
         self._ended.acquire()
@@ -86,10 +42,61 @@ class Relief:
 
     def _run(self) -> None:
         while not self._ending.acquire(timeout=_PERIOD_S):
-            for ring, spare in self._pairs:
-                if self._rings.head(ring) - self._rings.tail(ring) > ring.data_bytes * _MOVED_AT:
-                    self._rings.move(ring, spare)
+            self._look()
         self._ended.release()
+
+    def _look(self) -> None:
+        raise NotImplementedError
+
+
+class Guard(_Watch):
+    """Lets events of given names rest as soon as their ring is full; what was done stays in ``rested``, ``accounts``.
+    """
+
+    def __init__(self, rings: Rings, names: Collection[str], pid: int) -> None:
+        self.rested: list[Ring] = []
+        self.accounts: dict[int, RawAccount] = {}  # by tid, if switches are counted from then on
+        self.before: RawAccount | None = None  # of the target, which does not run yet
+        with suppress(OSError, ValueError):
+            self.before = account_of(pid, pid)
+        self._rings = rings
+        self._pid = pid
+        self._awake = [ring for ring in rings.rings if ring.name in names]
+        super().__init__()
+
+    def _look(self) -> None:
+        _move(self._rings, self._rings.spares)
+        for ring in [ring for ring in self._awake if _is_full(self._rings, ring, _FULL)]:
+            self._rings.rest(ring)
+            self._awake.remove(ring)
+            self.rested.append(ring)
+        switches = [ring for ring in self._rings.rings if ring.name in SWITCH_RINGS]
+        if not self.accounts and any(self._rings.head(ring) > _MANY_BYTES for ring in switches):
+            for ring in switches:
+                self._rings.rest(ring)
+            self.accounts = accounts_below(self._pid)
+
+
+class Relief(_Watch):
+    """Empties ``relieved``, rings that a batch does not point into, into their spares while it is worked on."""
+
+    def __init__(self, rings: Rings, relieved: Collection[Ring]) -> None:
+        self._rings = rings
+        self._pairs = [(ring, spare) for ring, spare in rings.spares if ring in relieved]
+        super().__init__()
+
+    def _look(self) -> None:
+        _move(self._rings, self._pairs)
+
+
+def _move(rings: Rings, pairs: Iterable[tuple[Ring, Ring]]) -> None:
+    for ring, spare in pairs:
+        if _is_full(rings, ring, _MOVED_AT):
+            rings.move(ring, spare)
+
+
+def _is_full(rings: Rings, ring: Ring, part: float) -> bool:
+    return rings.head(ring) - rings.tail(ring) >= ring.data_bytes * part
 
 
 def account_of(pid: int, tid: int) -> RawAccount:
