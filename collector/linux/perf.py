@@ -164,14 +164,11 @@ class Rings:
         takes the kernel some 35 ms."""
         if ring.fd not in self._writers:
             return
-        self._unmap(ring)
-        for fd in self._writers.pop(ring.fd):
-            os.close(fd)
-
-    def _unmap(self, ring: Ring) -> None:
         flags = libc.MAP_PRIVATE | libc.MAP_ANONYMOUS | libc.MAP_FIXED | libc.MAP_NORESERVE
         libc.mmap(self.address + ring.header_offset, PAGE + ring.data_bytes, libc.PROT_READ | libc.PROT_WRITE, flags,
                   -1)
+        for fd in self._writers.pop(ring.fd):
+            os.close(fd)
 
 
 def online_cpus() -> list[int]:
