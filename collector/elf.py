@@ -360,8 +360,10 @@ class LoadObject:
         count = header.n_section_headers or self._section_0()[5]
         rows = self._table("section headers", _SECTION_HEADER, header.section_headers_at, count,
                            header.section_header_bytes, _MAX_SECTIONS)
+        if not rows:
+            return {}
         index = self._section_0()[6] if header.names_index == _SEE_SECTION_0 else header.names_index
-        if index >= len(rows) and rows:
+        if index >= len(rows):
             raise ElfError(f"{self.name}: no section has the names of the others; the file is damaged")
         names = self._read(rows[index][4], rows[index][5]) if index else b""
         found: dict[str, Section] = {}
