@@ -25,7 +25,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from collector.errors import ElfError
 
@@ -50,12 +50,14 @@ _STT_FUNC, _STT_GNU_IFUNC = 2, 10
 # The headers behind the 16 bytes of identification, by word size, without their byte order. Fields of a program header
 # stand in another order in 32-bit files: type, flags, offset, vaddr, file size, memory size.
 _IDENTIFICATION_BYTES = 16
-_ELF_HEADER = {64: "HHIQQQIHHHHHH", 32: "HHIIIIIHHHHHH"}
-_PROGRAM_HEADER = {64: "IIQQQQQQ", 32: "IIIIIIII"}
-_PROGRAM_HEADER_FIELDS = {64: (0, 1, 2, 3, 5, 6), 32: (0, 6, 1, 2, 4, 5)}
-_SECTION_HEADER = {64: "IIQQQQIIQQ", 32: "IIIIIIIIII"}
+_ELF_HEADER = {8: "HHIQQQIHHHHHH", 4: "HHIIIIIHHHHHH"}
+_PROGRAM_HEADER = {8: "IIQQQQQQ", 4: "IIIIIIII"}
+_PROGRAM_HEADER_FIELDS = {8: (0, 1, 2, 3, 5, 6), 4: (0, 6, 1, 2, 4, 5)}
+_SECTION_HEADER = {8: "IIQQQQIIQQ", 4: "IIIIIIIIII"}
 _MAX_ENTRY_BYTES = 4096
-_KINDS = {b"\1\1": (32, "<"), b"\1\2": (32, ">"), b"\2\1": (64, "<"), b"\2\2": (64, ">")}  # class, data
+_ByteOrder = Literal["little", "big"]
+_KINDS: dict[bytes, tuple[int, _ByteOrder]] = {  # class and data: word size in bytes, byte order
+    b"\1\1": (4, "little"), b"\1\2": (4, "big"), b"\2\1": (8, "little"), b"\2\2": (8, "big")}
 _SEE_SECTION_0 = 0xFFFF  # where a count or an index does not fit into two bytes; a count of sections is 0 then
 _SYMBOL_64 = [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
 _SYMBOL_32 = [("name", "<u4"), ("value", "<u4"), ("size", "<u4"), ("info", "u1"), ("other", "u1"),
@@ -171,11 +173,8 @@ class LoadObject:
         identification = read(0, min(_IDENTIFICATION_BYTES, size))
         if identification[:4] != b"\x7fELF" or identification[4:6] not in _KINDS:
             raise ElfError(f"{name}: not an ELF file")
-        bits, self._order = _KINDS[identification[4:6]]
-        self.is_64 = bits == 64
-        self.is_little_endian = self._order == "<"
-        self._bits = bits
-        form = struct.Struct(self._order + _ELF_HEADER[bits])
+        self.word_size, self._byte_order = _KINDS[identification[4:6]]
+        form = self._form(_ELF_HEADER)
         self._header = _Header(*form.unpack(read(_IDENTIFICATION_BYTES, form.size)))
         self.machine = self._header.machine
         self.type = self._header.type
@@ -185,9 +184,9 @@ class LoadObject:
     # -- addresses
 
     @property
-    def word_size(self) -> int:
-        """Bytes of a machine word: 8 or 4."""
-        return 8 if self.is_64 else 4
+    def is_64(self) -> bool:
+        """Whether a machine word has 64 bits, and not 32."""
+        return self.word_size == 8
 
     @cached_property
     def loads(self) -> tuple[Segment, ...]:
@@ -288,11 +287,11 @@ class LoadObject:
         for segment in self.segments:
             if segment.type == PT_NOTE:
                 data = self._read(segment.file_offset, min(segment.file_size, _MAX_NOTES))
-                if (found := _build_id_of(data, self.is_little_endian)) is not None:
+                if (found := _build_id_of(data, self._byte_order)) is not None:
                     return found
         if ".note.gnu.build-id" not in self.sections:
             return None
-        return _build_id_of(self.section_bytes(".note.gnu.build-id"), self.is_little_endian)
+        return _build_id_of(self.section_bytes(".note.gnu.build-id"), self._byte_order)
 
     @cached_property
     def interpreter(self) -> bytes | None:
@@ -333,36 +332,23 @@ class LoadObject:
 
     # -- internals
 
-    def _guarded(self, what: str, action: Callable[[], Any]) -> Any:
-        """Run what reads foreign bytes through pyelftools; whatever it trips over is the file's fault."""
-        try:
-            return action()
-        except ElfError:
-            raise
-        # pyelftools promises ELFError but damaged files also raise construct's errors, KeyError, AssertionError, ...
-        except Exception as err:
-            detail = str(err).splitlines()[0] if str(err) else type(err).__name__
-            raise ElfError(f"{self.name}: damaged {what}: {detail}") from err
-
     def _read_segments(self) -> tuple[Segment, ...]:
         header, count = self._header, self._header.n_program_headers
         if count == _SEE_SECTION_0:
-            count = self._section_0()[7]
+            count = self._section_rows(1)[0][7]
         rows = self._table("program headers", _PROGRAM_HEADER, header.program_headers_at, count,
                            header.program_header_bytes, _MAX_PROGRAM_HEADERS)
-        fields = _PROGRAM_HEADER_FIELDS[self._bits]
+        fields = _PROGRAM_HEADER_FIELDS[self.word_size]
         return tuple(Segment(*[row[field] for field in fields]) for row in rows)
 
     def _read_sections(self) -> dict[str, Section]:
         header = self._header
         if not header.section_headers_at:
             return {}
-        count = header.n_section_headers or self._section_0()[5]
-        rows = self._table("section headers", _SECTION_HEADER, header.section_headers_at, count,
-                           header.section_header_bytes, _MAX_SECTIONS)
+        rows = self._section_rows(header.n_section_headers or self._section_rows(1)[0][5])
         if not rows:
             return {}
-        index = self._section_0()[6] if header.names_index == _SEE_SECTION_0 else header.names_index
+        index = rows[0][6] if header.names_index == _SEE_SECTION_0 else header.names_index
         if index >= len(rows):
             raise ElfError(f"{self.name}: no section has the names of the others; the file is damaged")
         names = self._read(rows[index][4], rows[index][5]) if index else b""
@@ -373,21 +359,25 @@ class LoadObject:
             found.setdefault(name, self._section_order[-1])
         return found
 
-    def _section_0(self) -> tuple[int, ...]:
-        """The first section header, which says what does not fit into the ELF header."""
-        form = struct.Struct(self._order + _SECTION_HEADER[self._bits])
-        return form.unpack(self._read(self._header.section_headers_at, form.size))
+    def _section_rows(self, count: int) -> list[tuple[int, ...]]:
+        """The first section headers; number 0 says what does not fit into the ELF header."""
+        return self._table("section headers", _SECTION_HEADER, self._header.section_headers_at, count,
+                           self._header.section_header_bytes, _MAX_SECTIONS)
 
     def _table(self, what: str, forms: dict[int, str], at: int, count: int, entry_bytes: int,
                limit: int) -> list[tuple[int, ...]]:
         """The entries of a table of headers, which may be longer than we know them."""
-        form = struct.Struct(self._order + forms[self._bits])
+        form = self._form(forms)
         if count > limit:
             raise ElfError(f"{self.name}: {count} {what}; the file is damaged")
         if count and not form.size <= entry_bytes <= _MAX_ENTRY_BYTES:
             raise ElfError(f"{self.name}: {what} of {entry_bytes} bytes; the file is damaged")
         data = self._read(at, count * entry_bytes)
         return [form.unpack_from(data, row * entry_bytes) for row in range(count)]
+
+    def _form(self, forms: dict[int, str]) -> struct.Struct:
+        """The one of a header's forms, by word size, that this file has."""
+        return struct.Struct(("<" if self._byte_order == "little" else ">") + forms[self.word_size])
 
     def _extent(self, vaddr: int, file_offset: int, size: int) -> Extent:
         size = max(0, min(size, self.size - file_offset))
@@ -406,13 +396,13 @@ class LoadObject:
 
     def _inflate(self, data: bytes, header_size: int, name: str) -> bytes:
         """Undo SHF_COMPRESSED (type, [reserved,] size, align) or the older ``ZLIB`` with a big-endian size."""
-        order = "little" if self.is_little_endian else "big"
+        order = self._byte_order
         if name.startswith(".zdebug"):
             size, kind = int.from_bytes(data[4:12], "big"), 1 if data[:4] == b"ZLIB" else 0
         elif header_size == 24:
-            size, kind = int.from_bytes(data[8:16], order), int.from_bytes(data[:4], order)  # type: ignore[arg-type]
+            size, kind = int.from_bytes(data[8:16], order), int.from_bytes(data[:4], order)
         else:
-            size, kind = int.from_bytes(data[4:8], order), int.from_bytes(data[:4], order)  # type: ignore[arg-type]
+            size, kind = int.from_bytes(data[4:8], order), int.from_bytes(data[:4], order)
         if kind != 1:
             raise ElfError(f"{self.name}: {name} is compressed in a way that is not known here (type {kind})")
         # zlib cannot shrink anything to less than about a thousandth.
@@ -433,7 +423,7 @@ class LoadObject:
             raise ElfError(f"{self.name}: {section.name} has no strings; the file is damaged")
         strings = self._section_order[section.link]
         names = self._read(strings.file_offset, strings.size)
-        dtype = np.dtype(_SYMBOL_64 if self.is_64 else _SYMBOL_32).newbyteorder("<" if self.is_little_endian else ">")
+        dtype = np.dtype(_SYMBOL_64 if self.is_64 else _SYMBOL_32).newbyteorder(self._byte_order)
         data = self.section_bytes(section.name)
         table = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
         kind = table["info"] & 15
@@ -444,15 +434,13 @@ class LoadObject:
 
     def _is_pie(self) -> bool:
         """DF_1_PIE in the dynamic section; without one, an entry point is the only sign."""
-        width = self.word_size
-        order = "little" if self.is_little_endian else "big"
+        width, order = self.word_size, self._byte_order
         for segment in self.segments:
             if segment.type == PT_DYNAMIC:
                 data = self._read(segment.file_offset, min(segment.file_size, _MAX_NOTES))
                 for at in range(0, len(data) - 2 * width + 1, 2 * width):
-                    if int.from_bytes(data[at:at + width], order) == 0x6FFFFFFB:  # type: ignore[arg-type]
-                        return bool(int.from_bytes(data[at + width:at + 2 * width], order)  # type: ignore[arg-type]
-                                    & 0x08000000)
+                    if int.from_bytes(data[at:at + width], order) == 0x6FFFFFFB:
+                        return bool(int.from_bytes(data[at + width:at + 2 * width], order) & 0x08000000)
                 return False
         return self.entry != 0
 
@@ -467,7 +455,7 @@ class LoadObject:
         name = os.fsdecode(link.split(b"\0")[0])
         if not name or "/" in name or len(link) < 5:
             return
-        checksum = int.from_bytes(link[-4:], "little" if self.is_little_endian else "big")
+        checksum = int.from_bytes(link[-4:], self._byte_order)
         folder = os.path.dirname(self.name)
         inside = folder[len(root):] if root and folder.startswith(root) else folder
         for place in (folder, f"{folder}/.debug", f"{base}{inside}"):
@@ -585,12 +573,11 @@ class _Stream(io.RawIOBase):
         return count
 
 
-def _build_id_of(notes: bytes, little_endian: bool) -> bytes | None:
+def _build_id_of(notes: bytes, order: _ByteOrder) -> bytes | None:
     """The description of the note (name ``GNU``, type 3) in a run of notes, each padded to four bytes."""
     at = 0
-    order = "little" if little_endian else "big"
     while at + 12 <= len(notes):
-        name_size, size, kind = (int.from_bytes(notes[at + i:at + i + 4], order) for i in (0, 4, 8))  # type: ignore[arg-type]
+        name_size, size, kind = (int.from_bytes(notes[at + i:at + i + 4], order) for i in (0, 4, 8))
         name_at = at + 12
         body_at = name_at + (name_size + 3) // 4 * 4
         if kind == 3 and notes[name_at:name_at + name_size] == b"GNU\0" and body_at + size <= len(notes):
@@ -604,21 +591,27 @@ def source_files(found: LoadObject) -> list[bytes]:
 
     Whoever wants those of a separate debug file asks with that file. ElfError if the tables are damaged.
     """
-    def read() -> list[bytes]:
-        from elftools.elf.elffile import ELFFile
+    try:
+        return sorted({path for path in _paths_named(found) if path.startswith(b"/")})
+    except ElfError:
+        raise
+    # pyelftools promises ELFError but damaged files also raise construct's errors, KeyError, AssertionError, ...
+    except Exception as err:
+        detail = str(err).splitlines()[0] if str(err) else type(err).__name__
+        raise ElfError(f"{found.name}: damaged line tables: {detail}") from err
 
-        paths: set[bytes] = set()
-        file = ELFFile(io.BufferedReader(_Stream(found._read, found.size), 4096))
-        if not file.has_dwarf_info():
-            return []
-        dwarf = file.get_dwarf_info(follow_links=False)
-        for unit in dwarf.iter_CUs():
-            program = dwarf.line_program_for_CU(unit)
-            if program is not None:
-                paths.update(_line_table_paths(program.header, unit))
-        return sorted(path for path in paths if path.startswith(b"/"))
 
-    return list(found._guarded("line tables", read))
+def _paths_named(found: LoadObject) -> Iterable[bytes]:
+    from elftools.elf.elffile import ELFFile
+
+    file = ELFFile(io.BufferedReader(_Stream(found._read, found.size), 4096))
+    if not file.has_dwarf_info():
+        return
+    dwarf = file.get_dwarf_info(follow_links=False)
+    for unit in dwarf.iter_CUs():
+        program = dwarf.line_program_for_CU(unit)
+        if program is not None:
+            yield from _line_table_paths(program.header, unit)
 
 
 def _line_table_paths(header: Any, unit: Any) -> Iterable[bytes]:
