@@ -51,8 +51,7 @@ def unescape(text: bytes) -> bytes:
 
 def element(name: str, attributes: dict[str, Value], text: Value | None = None, indent: str = "") -> bytes:
     """One element on a line of its own; empty unless there is a text."""
-    values = tuple([b"%d" % value if isinstance(value, int) else _escaped(value) for value in attributes.values()])
-    start = _start(name, indent, tuple(attributes)) % values
+    start = _start(name, indent, tuple(attributes)) % tuple(map(escape, attributes.values()))
     if text is None:
         return start + b"/>\n"
     return b"%s>%s</%s>\n" % (start, escape(text), name.encode())
