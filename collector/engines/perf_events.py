@@ -92,7 +92,7 @@ class PerfEngine:
         self._closing: Thread | None = None
         self._relief: Relief | None = None
         self._relieved: list[Ring] = []  # while a batch is worked on
-        self._drained_ns = self._came_ns = 0  # up to when, on the kernel's clock, and when on ours
+        self._came_ns = 0  # to drain, for the last time
         self._heads: dict[Ring, int] = {}  # of the rings that may rest, at the last drain
         self._excess: dict[Ring, int] = {}  # how many times too many records a ring at rest had brought
         self._resting: dict[Ring, int] = {}  # and until when they rest
@@ -125,7 +125,8 @@ class PerfEngine:
     def drain(self, until_ns: int) -> Batch:
         """The records stamped up to ``until_ns``; see the module's text."""
         self._end_relief()  # where the last batch failed
-        self._came_ns = time.monotonic_ns()
+        came_ns = time.monotonic_ns()
+        elapsed_ns, self._came_ns = max(came_ns - self._came_ns, NS_PER_MS), came_ns
         changes: list[Change] = []
         parts: dict[str, list[Any]] = defaultdict(list)
         if self._closing is None:
@@ -137,10 +138,9 @@ class PerfEngine:
             if head != tail:
                 drain = self._drain_fixed if ring.name in _FIXED else self._drain_stacks
                 self._tails.append((ring, drain(ring, tail, head, until_ns, changes, parts[ring.name])))
-            if ring.name in MOST_PER_S:
+            if ring.name in MOST_PER_S and not self._stopped:
                 n_lost = sum(change.count for change in changes[n_before:] if isinstance(change, RecordsLost))
-                self._rest_or_wake(ring, tail, head, n_lost, until_ns)
-        self._drained_ns = until_ns
+                self._rest_or_wake(ring, tail, head, n_lost, until_ns, elapsed_ns)
         if self._stopped and self._closing is None:
             self._close_what_was_copied()
         elif parts["birth"]:
@@ -221,12 +221,12 @@ class PerfEngine:
         self._closing = Thread(target=close)
         self._closing.start()
 
-    def _rest_or_wake(self, ring: Ring, tail: int, head: int, n_lost: int, until_ns: int) -> None:
+    def _rest_or_wake(self, ring: Ring, tail: int, head: int, n_lost: int, until_ns: int, elapsed_ns: int) -> None:
         """Lets the events of a ring rest that brings more than is worth its cost, and wakes them later."""
         n_records = (head - self._heads.get(ring, 0)) // _RECORD_BYTES[ring.name] + n_lost
         self._heads[ring] = head
         wake_ns = self._resting.get(ring)
-        n_per_s = n_records * NS_PER_S // max(until_ns - self._drained_ns, NS_PER_MS)
+        n_per_s = n_records * NS_PER_S // elapsed_ns
         if wake_ns is None and n_per_s > MOST_PER_S[ring.name] and head - tail > ring.data_bytes // 2:
             # (A short burst is welcome.)
             self._rings.rest(ring)

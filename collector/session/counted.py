@@ -30,7 +30,8 @@ class SwitchMode:
         self._engine = engine
         self._pipeline = pipeline
         self._accounts = accounts
-        self._began_ns = self._looked_ns = self._accounts_ns = 0
+        self.accounts_ns = 0  # up to when records have told everything, if switches are counted
+        self._began_ns = self._looked_ns = 0
         self._until_ns = 0
         pipeline.founder_ran_ns = engine.before[1] if engine.before else None
         if engine.accounts:
@@ -43,11 +44,9 @@ class SwitchMode:
         return self._looked_ns + max(LOOK_PERIOD_NS, 50 * _LOOK_NS * n_threads)
 
     def look(self, until_ns: int) -> None:
-        """What threads have done since the last look: for the batch up to ``until_ns``, which is fed next.
-
-        Batches that end before the first account still tell by records what was before it, and come first.
-        """
-        if self.counting and until_ns >= self._accounts_ns:
+        """What threads have done since the last look: for the batch up to ``until_ns``, which is fed next. All that
+        records tell of the time before the first account has been fed by then."""
+        if self.counting and until_ns >= self.accounts_ns:
             self._pipeline.counting.look({
                 thread.tid: (thread.slot, thread.start_ns, account) for thread, account in self._all()},
                 self._pipeline.ran_ns)
@@ -78,7 +77,7 @@ class SwitchMode:
     def _begin(self, accounts: dict[int, Account]) -> None:
         """From the time of ``accounts`` on."""
         self._pipeline.counting.begin(accounts)
-        self._accounts_ns = max((account.time_ns for account in accounts.values()), default=0)
+        self.accounts_ns = max((account.time_ns for account in accounts.values()), default=0)
         self._pipeline.endings.interrupted()
         self.counting = True
         self._began_ns = self._looked_ns = time.monotonic_ns()

@@ -269,7 +269,8 @@ class Pipeline:
         thread = self.model.exited(change)
         if thread is None:
             return
-        told = self.counting.active and self.counting.ended(thread.tid, thread.slot, change.time_ns)
+        life_ns = thread.start_ns, change.time_ns
+        told = self.counting.active and self.counting.ended(thread.tid, thread.slot, life_ns, self.ran_ns)
         if not thread.process.threads:
             recorded = self.experiments.by_image.get(thread.image.number)
             if recorded is not None:

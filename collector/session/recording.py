@@ -24,6 +24,7 @@ from collector.engines import perf_open, signal_open
 from collector.engines.base import Engine
 from collector.engines.perf_events import PerfEngine
 from collector.errors import ExperimentError
+from collector.events import Batch
 from collector.experiment import names
 from collector.experiment.recorder import Header, Recorder, Usage
 from collector.linux import libc, proc
@@ -132,8 +133,7 @@ class Recording:
                     os.close(fd)
                     alive.remove(fd)
                     self._read_usage(self._founder)  # the last one, of a zombie
-                    if self._mode is not None:
-                        self._mode.look(_FOREVER_NS)
+                    self._look(time.monotonic_ns())
                     if not alive:
                         self.status = 0 if self._pidfds else os.waitpid(self._pid, 0)[1]
                 elif event & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
@@ -218,19 +218,32 @@ class Recording:
     def _drain(self, until_ns: int, settled_ns: int = 0) -> None:
         if self._engine is None:
             return
-        batch = self._engine.drain(until_ns - self._ahead_ns)
-        if self._ahead_ns:
-            batch.shift(self._ahead_ns)
-        self._drained_ns = batch.until_ns = settled_ns or batch.until_ns
+        self._look(until_ns)
+        batch = self._take(until_ns, settled_ns)
         self._changes = bool(batch.changes)
-        if self._mode is not None:
-            self._mode.look(until_ns)
-        self._pipeline.feed(batch)
-        self._engine.release()
         if self._mode is not None and until_ns != _FOREVER_NS:
             self._mode.choose(batch)
         for recorded in self._experiments.open_ones():
             recorded.tell("sync")
+
+    def _look(self, until_ns: int) -> None:
+        """Looks at the accounts of threads whose switches are counted. What was recorded before that comes first."""
+        if self._mode is None or not self._mode.counting:
+            return
+        if self._drained_ns < self._mode.accounts_ns <= until_ns:
+            self._take(self._mode.accounts_ns)
+        self._mode.look(until_ns)
+
+    def _take(self, until_ns: int, settled_ns: int = 0) -> Batch:
+        """Works on what is stamped up to ``until_ns``; the batch has no more columns then."""
+        assert self._engine is not None
+        batch = self._engine.drain(until_ns - self._ahead_ns)
+        if self._ahead_ns:
+            batch.shift(self._ahead_ns)
+        self._drained_ns = batch.until_ns = settled_ns or batch.until_ns
+        self._pipeline.feed(batch)
+        self._engine.release()
+        return batch
 
     def _flush_waiting_if_due(self) -> None:
         """What threads have slept so far comes to disk, too."""

@@ -21,6 +21,8 @@ from math import inf
 from collector.target.microstate import Cut
 from collector.target.model import Cuts
 
+RanNs = Callable[[int, int], int | None]
+
 _TELLING_NS = 50_000_000  # from which length on a stretch tells how often threads get a CPU
 
 
@@ -42,7 +44,7 @@ class _Seen:
     running: float = 0.0
     waiting: float = 0.0
     turning: float = 0.0
-    n_stretches: int = 0
+    is_looked_at: bool = False
 
 
 class Counting:
@@ -67,21 +69,19 @@ class Counting:
         """Records tell everything again."""
         self.active = False
 
-    def look(self, accounts: dict[int, tuple[int, int, Account]], ran_ns: Callable[[int, int], int | None]) -> None:
+    def look(self, accounts: dict[int, tuple[int, int, Account]], ran_ns: RanNs) -> None:
         """One look at all threads, by tid: slot, time of birth or exec, account.
 
         ``ran_ns(slot, time_ns)`` is how long a thread has run by all cuts that were taken, on the scale of its account,
-        if that is known. What records have missed before, since they are late, the second stretch makes up for.
+        if that is known: what records missed before the first look, since they are late, its stretch makes up for.
         """
-        n_turns, length_ns, all_taken = 0, 0, not self._cuts.slot
+        n_turns, length_ns = 0, 0
         for tid, (slot, start_ns, now) in accounts.items():
             # Of those born since, the account began with them; of others it would tell once more what records told.
             seen = self._seen.setdefault(tid, _Seen(Account(start_ns) if start_ns >= self._began_ns else now))
-            if seen.n_stretches == 1 and all_taken:
-                ours_ns = ran_ns(slot, seen.told.time_ns)
-                if ours_ns is not None:
-                    seen.told = replace(seen.told, run_ns=ours_ns)
-            seen.n_stretches += 1
+            if not seen.is_looked_at:
+                seen.told = _as_told(seen.told, slot, ran_ns)
+                seen.is_looked_at = True
             before = seen.told
             n_turns += now.turns - before.turns
             self.turns[slot] += now.turns - before.turns
@@ -95,17 +95,26 @@ class Counting:
         if length_ns >= _TELLING_NS:
             self.turns_per_s = n_turns * 1e9 / length_ns
 
-    def ended(self, tid: int, slot: int, time_ns: int) -> bool:
-        """A thread ended at ``time_ns``: since the last look it did as before. Whether its account told all of it."""
+    def ended(self, tid: int, slot: int, life_ns: tuple[int, int], ran_ns: RanNs) -> bool:
+        """A thread ended, whose life began and ended at ``life_ns``: since the last look it did as before. Whether its
+        account told all of it."""
         seen = self._seen.pop(tid, None)
         if seen is None:
             return False
+        start_ns, time_ns = life_ns
         if seen.told.time_ns >= time_ns:  # it was looked at when it was dead already
             self._cuts.time_ns = [min(at, time_ns) if of == slot else at
                                   for of, at in zip(self._cuts.slot, self._cuts.time_ns, strict=True)]
             return True
-        length_ns = time_ns - seen.told.time_ns
-        self._stretch(slot, seen.told, time_ns, int(seen.running * length_ns), int(seen.waiting * length_ns), 0)
+        before, missed_ns = seen.told, 0
+        if not seen.is_looked_at:
+            whole_ns = max(before.time_ns - start_ns, 1)
+            seen.running, seen.waiting = before.run_ns / whole_ns, before.delay_ns / whole_ns
+            seen.turning = before.turns / whole_ns
+            missed_ns = before.run_ns - _as_told(before, slot, ran_ns).run_ns
+        length_ns = time_ns - before.time_ns
+        run_ns = int(seen.running * length_ns) + missed_ns
+        self._stretch(slot, before, time_ns, run_ns, int(seen.waiting * length_ns), 0)
         self.turns[slot] += round(seen.turning * length_ns)
         self.n_estimated += 1
         return False
@@ -133,3 +142,9 @@ class Counting:
         if run_ns + delay_ns < length_ns:
             self._cuts.add(slot, at + run_ns + delay_ns, Cut.OUT_BLOCKED)
         return Account(max(time_ns, at), before.run_ns + run_ns, before.delay_ns + delay_ns, turns)
+
+
+def _as_told(account: Account, slot: int, ran_ns: RanNs) -> Account:
+    """An account, with the time on CPU that was told up to then, if that is known."""
+    ours_ns = ran_ns(slot, account.time_ns)
+    return account if ours_ns is None else replace(account, run_ns=ours_ns)

@@ -74,9 +74,25 @@ def test_how_often_threads_get_a_cpu_is_told_per_second() -> None:
 def test_an_end_goes_on_as_before_and_is_marked() -> None:
     watch = Watch()
     watch.look(Account(2000 + 100 * MS, 77 + 50 * MS, 7 + 25 * MS))
-    assert not watch.counting.ended(TID, SLOT, 2000 + 140 * MS)
+    assert not watch.counting.ended(TID, SLOT, (500, 2000 + 140 * MS), watch.ran_ns)
     watch.take((2000 + 140 * MS, Cut.ENDED))
     assert watch.clocks.cpu_ns[SLOT] == pytest.approx(1000 + 70 * MS, abs=2)
+    assert watch.counting.n_estimated == 1
+
+
+def told_40ms_of(slot: int, time_ns: int) -> int:
+    """What records have told of a thread by the time when its account says 50 ms."""
+    return 40 * MS
+
+
+def test_an_end_before_the_first_look_goes_on_as_the_life_before() -> None:
+    watch = Watch()
+    watch.counting.begin({TID: Account(100 * MS, 50 * MS, 25 * MS, 1000)})
+    assert not watch.counting.ended(TID, SLOT, (0, 140 * MS), told_40ms_of)
+    watch.take((140 * MS, Cut.ENDED))
+    before_ns = 100 * MS - 1000
+    assert watch.clocks.cpu_ns[SLOT] == before_ns + 20 * MS + 10 * MS  # and what records missed
+    assert watch.counting.turns == {SLOT: 400}
     assert watch.counting.n_estimated == 1
 
 
@@ -85,7 +101,7 @@ def test_an_end_that_the_account_tells_is_not_estimated() -> None:
     watch.look(Account(2000 + 100 * MS, 77 + 50 * MS, 7))
     watch.look(Account(2000 + 130 * MS, 77 + 50 * MS, 7))  # and looked at once more
     watch.counting.look({TID: (SLOT, 500, Account(2000 + 170 * MS, 77 + 50 * MS, 7))}, watch.ran_ns)
-    assert watch.counting.ended(TID, SLOT, 2000 + 99 * MS)
+    assert watch.counting.ended(TID, SLOT, (500, 2000 + 99 * MS), watch.ran_ns)
     assert watch.counting.n_estimated == 0
     assert max(watch.counting.take_cuts().time_ns) == 2000 + 99 * MS
 
@@ -114,11 +130,11 @@ def test_another_image_waits_for_the_next_look() -> None:
 
 
 def test_what_records_missed_is_made_up_for() -> None:
-    """The account grew by 30 ms up to the first stretch, of which records have told 23."""
+    """The account grew by 30 ms before the first look, of which records have told 23."""
     watch = Watch()
     watch.ran_ns = lambda slot, time_ns: 77 - 7 * MS + (int(watch.clocks.cpu_ns[SLOT]) - 1000)  # type: ignore[method-assign]
     watch.look(Account(2000 + 100 * MS, 77 + 50 * MS, 7))
-    assert watch.clocks.cpu_ns[SLOT] == 1000 + 50 * MS
+    assert watch.clocks.cpu_ns[SLOT] == 1000 + 57 * MS
     watch.look(Account(2000 + 200 * MS, 77 + 90 * MS, 7))
     assert watch.clocks.cpu_ns[SLOT] == 1000 + 97 * MS
     watch.look(Account(2000 + 300 * MS, 77 + 120 * MS, 7))
