@@ -22,7 +22,7 @@ import numpy as np
 from collector.clock import NS_PER_S
 from collector.errors import ElfError, ExperimentError
 from collector.experiment.map import MODES_TEXT, Segment
-from collector.experiment.names import archive_name, shown
+from collector.experiment.names import OPEN_DIRECTORY, archive_name, shown
 
 if TYPE_CHECKING:
     from collector.experiment.reader import Experiment
@@ -205,7 +205,7 @@ def _open_directory(directory: Path) -> int:
     try:
         with suppress(FileExistsError):
             os.mkdir(directory, 0o700)
-        return os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        return os.open(directory, OPEN_DIRECTORY)
     except OSError as error:
         raise ExperimentError(f"cannot archive into {shown(directory)}: {error.strerror}") from error
 

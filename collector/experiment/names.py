@@ -34,6 +34,7 @@ JOB_FILE = "mpi.job"
 LOG_FILE = "log.xml"
 DEFAULT_STEM = "test"
 LETTERS = "fxcC"
+OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _NUMBERED = r"(?P<stem>.+)\.(?P<number>[0-9]+)\.er\Z"  # compiled when needed: the target waits for this module
 # What a directory may hold to be taken for an experiment that was begun and never got its log.

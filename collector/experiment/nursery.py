@@ -13,8 +13,9 @@ import time
 from contextlib import suppress
 from fcntl import ioctl
 
+from collector.experiment.names import OPEN_DIRECTORY
+
 NAME = "new"
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # linux/fs.h, for ext2 and its successors: "what is in this directory has nothing to do with each other".
 _GET_FLAGS, _SET_FLAGS, _FLAGS_BYTES = 0x8008_6601, 0x4008_6602, 8
 _TOP_DIRECTORY = 0x0002_0000
@@ -23,7 +24,7 @@ _TOP_DIRECTORY = 0x0002_0000
 def enter(founder_fd: int) -> int:
     """A descriptor of the nursery in a founder's directory; it is made if there is none. Raises OSError."""
     with suppress(FileNotFoundError):
-        return os.open(NAME, _DIRECTORY, dir_fd=founder_fd)
+        return os.open(NAME, OPEN_DIRECTORY, dir_fd=founder_fd)
     before = _flags(founder_fd)
     _set_flags(founder_fd, before | _TOP_DIRECTORY)
     try:
@@ -32,7 +33,7 @@ def enter(founder_fd: int) -> int:
     finally:
         _set_flags(founder_fd, before)
     os.rename(temporary, NAME, src_dir_fd=founder_fd, dst_dir_fd=founder_fd)
-    return os.open(NAME, _DIRECTORY, dir_fd=founder_fd)
+    return os.open(NAME, OPEN_DIRECTORY, dir_fd=founder_fd)
 
 
 def remove(founder_fd: int) -> None:

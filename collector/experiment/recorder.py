@@ -52,14 +52,13 @@ from collector.experiment.log import (
     header_text,
 )
 from collector.experiment.map import DELETED, MODE_EXECUTE, MODES_TEXT, MapLines
-from collector.experiment.names import JOB_FILE, LOG_FILE, shown
+from collector.experiment.names import JOB_FILE, LOG_FILE, OPEN_DIRECTORY, shown
 from collector.experiment.overview import Usage
 from collector.experiment.records import BLOCK_SIZE, CLOCK, EXACT_UNKNOWN, HEAD, KIND_EMPTY, NO_SYSCALL
 from collector.experiment.xml import Value
 
 __all__ = ["Header", "Recorder", "Usage"]
 
-_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 LABEL_OPEN = "collector_open_experiment"
 LABEL_CLOSE = "collector_close_experiment"
 NO_DIRECTORY = -1
@@ -124,7 +123,7 @@ class Recorder:
         """Bring what there is to disk. Raises ExperimentError; then nothing is left of it."""
         try:
             if os.path.lexists(self.path):
-                self._begin_in(os.open(self.path, _DIRECTORY))
+                self._begin_in(os.open(self.path, OPEN_DIRECTORY))
             else:
                 self._begin_new()
         except OSError as error:
@@ -132,7 +131,7 @@ class Recorder:
 
     def _begin_new(self) -> None:
         """Make the directory in the nursery; it comes to its place when all its files are there."""
-        parent_fd = os.open(self.path.parent, _DIRECTORY)
+        parent_fd = os.open(self.path.parent, OPEN_DIRECTORY)
         try:
             nursery_fd = nursery.enter(parent_fd)
             try:
@@ -147,7 +146,7 @@ class Recorder:
         name = self.path.name
         os.mkdir(name, 0o700, dir_fd=nursery_fd)
         try:
-            directory_fd = os.open(name, _DIRECTORY, dir_fd=nursery_fd)
+            directory_fd = os.open(name, OPEN_DIRECTORY, dir_fd=nursery_fd)
             try:
                 self._make_files(directory_fd, write_file)
                 os.rename(name, name, src_dir_fd=nursery_fd, dst_dir_fd=parent_fd)
