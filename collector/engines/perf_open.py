@@ -55,7 +55,7 @@ _LEAVE_RING_BYTES = 1 << 24
 _FAULT_RING_BYTES = 1 << 17
 _TOUCH_RING_BYTES = 1 << 20
 _WAKING_RING_BYTES = 1 << 18
-_BIRTH_RING_BYTES, _BIRTH_SPARE_BYTES = 1 << 21, 1 << 26
+_BIRTH_RING_BYTES, _BIRTH_SPARE_BYTES = 1 << 22, 1 << 26
 _END_RING_BYTES, _END_SPARE_BYTES = 1 << 17, 1 << 22
 _DEATHS_ONLY = b"sig == 17 && code >= 1 && code <= 3"  # SIGCHLD; not the stops that others' tracers are told of
 _LEAVE_STACK_BYTES = 16 << 10

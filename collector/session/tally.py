@@ -16,6 +16,7 @@ GONE = max(Stop) + 1
 
 # What the loss of some records means; their times are exact all the same.
 _MEANING = {"leave": "stacks of threads that left their CPU too often, told by their last known stacks",
+            "birth": "the makings of processes, which are told as forks",
             "touch": "page faults, of which text and data cannot be told apart",
             "waking": "wake-ups, which are told by their sum"}
 

@@ -199,7 +199,8 @@ def test_what_others_trace_floods_no_ring(workload: Run, tmp_path: Path) -> None
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         assert other.poll() is None
         assert json.loads(other.communicate(timeout=30)[0])["stops"] > 50_000
-    assert re.search(r"samples, nothing lost\n", result.stderr), result.stderr
+    # Whoever shares a CPU with those two is switched often, and where it left the CPU may be lost; its end may not.
+    assert set(re.findall(r"\d+ (\w+) records lost", result.stderr)) <= {"leave"}, result.stderr
 
 
 def most_of(pids: list[int]) -> tuple[int, int]:
