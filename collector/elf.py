@@ -309,15 +309,8 @@ class LoadObject:
         return self.type == ET_DYN and self.interpreter is None and self._is_pie()
 
     def symbols(self) -> Symbols:
-        """Function symbols of ``.symtab``, else ``.dynsym``; empty arrays if there are none. No loop over symbols."""
-        import numpy as np
-
-        for name in (".symtab", ".dynsym"):
-            section = self.sections.get(name)
-            if section is not None and section.type != SHT_NOBITS and section.size:
-                return self._symbols_of(section)
-        none = np.zeros(0, np.uint64)
-        return Symbols(none, none, np.zeros(0, np.int64), b"", np.zeros(0, np.bool_))
+        """Function symbols of ``.symtab``, else ``.dynsym``; empty arrays if there are none. Read once."""
+        return self._symbols
 
     # -- life
 
@@ -415,6 +408,18 @@ class LoadObject:
         if len(plain) != size:
             raise ElfError(f"{self.name}: {name} ends early; the file is damaged")
         return plain
+
+    @cached_property
+    def _symbols(self) -> Symbols:
+        """No loop over symbols."""
+        import numpy as np
+
+        for name in (".symtab", ".dynsym"):
+            section = self.sections.get(name)
+            if section is not None and section.type != SHT_NOBITS and section.size:
+                return self._symbols_of(section)
+        none = np.zeros(0, np.uint64)
+        return Symbols(none, none, np.zeros(0, np.int64), b"", np.zeros(0, np.bool_))
 
     def _symbols_of(self, section: Section) -> Symbols:
         import numpy as np

@@ -49,7 +49,6 @@ class Objects:
         self.doubles: set[bytes] = set()  # names that several files had
         self._roots: list[str] = []  # of targets that do not see what we see; as long as we live
         self._known: dict[tuple[int, int, bytes], Known] = {}
-        self._symbols: dict[int, elf.Symbols] = {}  # of those that have been asked for
         self._functions: dict[int, list[tuple[int, int, bytes]]] = {}
         self._function_at: dict[tuple[int, int], bytes] = {}
 
@@ -84,7 +83,7 @@ class Objects:
         """The functions that symbols tell of an object: (vaddr, size, name), sorted, one per address."""
         known = self._functions.get(number)
         if known is None:
-            symbols = self._symbols_of(number)
+            symbols = self.by_number[number].symbols()
             by_start = {int(symbols.value[i]): (int(symbols.value[i]), int(symbols.size[i]), symbols.name(i))
                         for i in range(len(symbols)) if symbols.size[i]}
             known = self._functions[number] = [by_start[start] for start in sorted(by_start)]
@@ -94,15 +93,9 @@ class Objects:
         """The name of the function at an address of an object; empty where there is no symbol."""
         known = self._function_at.get((number, vaddr))
         if known is None:
-            symbols = self._symbols_of(number)
+            symbols = self.by_number[number].symbols()
             index = symbols.at(vaddr)
             known = self._function_at[number, vaddr] = b"" if index is None else symbols.name(index)
-        return known
-
-    def _symbols_of(self, number: int) -> elf.Symbols:
-        known = self._symbols.get(number)
-        if known is None:
-            known = self._symbols[number] = self.by_number[number].symbols()
         return known
 
     def _find(self, mapped: Mapped) -> Known:

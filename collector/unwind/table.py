@@ -22,9 +22,9 @@ odd.
 from __future__ import annotations
 
 import re
-from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cached_property
 from typing import TypeVar
 
 import numpy as np
@@ -233,8 +233,14 @@ class _Object:
     low: int
     high: int
     sources: list[Source] | None = None
-    symbols: Symbols | None = None
-    tried_symbols: bool = False
+
+    @cached_property
+    def symbols(self) -> Symbols | None:
+        """None where they are damaged."""
+        try:
+            return self.load_object.symbols()
+        except ElfError:
+            return None
 
 
 class Tables:
@@ -507,10 +513,6 @@ class Tables:
             rows, begin, _ = self._look_up(source, known.arch, vaddr)
             if rows:
                 return begin
-        if not known.tried_symbols:
-            known.tried_symbols = True
-            with suppress(ElfError):
-                known.symbols = known.load_object.symbols()
         index = None if known.symbols is None else known.symbols.at(vaddr)
         return None if known.symbols is None or index is None else int(known.symbols.value[index])
 
