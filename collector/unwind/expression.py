@@ -38,16 +38,8 @@ def evaluate(code: bytes, initial: Sequence[int], register: Callable[[int], int]
 
 def sleb128(data: bytes, at: int) -> tuple[int, int]:
     """A signed LEB128 number and the offset behind it. IndexError if the data ends first."""
-    value, shift = 0, 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 127) << shift
-        shift += 7
-        if shift > _MAX_LEB_BITS:
-            raise IndexError
-        if byte < 128:
-            return (value - (1 << shift) if byte & 64 else value), at
+    value, end = uleb128(data, at)
+    return (value - (1 << 7 * (end - at)) if data[end - 1] & 64 else value), end
 
 
 def uleb128(data: bytes, at: int) -> tuple[int, int]:
