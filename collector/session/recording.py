@@ -27,7 +27,7 @@ from collector.errors import ExperimentError
 from collector.events import Batch
 from collector.experiment import names
 from collector.experiment.recorder import Header, Recorder, Usage
-from collector.linux import libc, proc
+from collector.linux import libc, proc, tasks
 from collector.session.attach import Taken
 from collector.session.control import Action, Control
 from collector.session.counted import SwitchMode
@@ -71,7 +71,7 @@ class Recording:
         self._accounts = proc.SchedAccounts()
         self._usages: dict[int, proc.ProcessUsage] = {}  # as last read, by image
         arguments = b" ".join(os.fsencode(argument) for argument in options.arguments)
-        header = self._header(pid, os.getpid(), start_ns, _bits_of(pid), arguments, options.comments)
+        header = self._header(pid, os.getpid(), start_ns, tasks.word_bits(pid), arguments, options.comments)
         recorder = Recorder.create(directory, header)
         self._experiments = Experiments(directory, Follow(options.follow), self._header_of)
         self._pipeline = Pipeline(options.interval_ns or 1, self._experiments, self._account, self._usage_now,
@@ -374,12 +374,3 @@ def engine_on(opened: OpenedEvents) -> Engine | None:
 
         return SignalEngine(opened)
     return PerfEngine(opened, opened.limits or "the kernel allows it") if opened else None
-
-
-def _bits_of(pid: int) -> int:
-    """Word size of a process's program; 64 where it cannot be read."""
-    try:
-        with open(f"/proc/{pid}/exe", "rb") as file:
-            return 32 if file.read(5)[4:] == b"\1" else 64
-    except OSError:
-        return 64
