@@ -75,10 +75,7 @@ class Files:
         if fd is None:
             fd = os.open(self._path + name, os.O_RDONLY | os.O_CLOEXEC)
             if fd >= self._kept_below and fd >= self._find_limit():
-                try:
-                    return os.read(fd, size)
-                finally:
-                    os.close(fd)
+                return _read_and_close(fd, size)
             self._fds[name] = fd
         return os.pread(fd, size, 0)
 
@@ -93,11 +90,7 @@ class Files:
 
     def read_once(self, name: str, size: int = 512) -> bytes:
         """The same, for files that are rarely asked for."""
-        fd = os.open(self._path + name, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return os.read(fd, size)
-        finally:
-            os.close(fd)
+        return _read_and_close(os.open(self._path + name, os.O_RDONLY | os.O_CLOEXEC), size)
 
     def close_some(self) -> None:
         """Closes all but schedstat."""
@@ -109,6 +102,13 @@ class Files:
         for fd in self._fds.values():
             os.close(fd)
         self._fds.clear()
+
+
+def _read_and_close(fd: int, size: int) -> bytes:
+    try:
+        return os.read(fd, size)
+    finally:
+        os.close(fd)
 
 
 def parse_place(text: bytes) -> Place | None:
