@@ -395,8 +395,7 @@ class Pipeline:
     def _look_at_arriving(self) -> None:
         """Reads the kernel's accounts of threads that get a CPU so often that the lateness of the records matters."""
         for slot in self._arrivals.worth_a_look():
-            thread = self.model.threads[slot]
-            account = self._account_of(thread.process.pid, thread.tid) if thread.alive else None
+            account = self._account(slot)
             if account is not None:
                 self._arrivals.look(slot, account)
 
@@ -514,14 +513,18 @@ class Pipeline:
         """How much run_delay has grown for the threads that were blocked in periods with an untold wake-up."""
         slots, grown = [], []
         for slot in distinct(periods.slot[untold & (periods.kind == Cut.OUT_BLOCKED)]).tolist():
-            thread = self.model.threads[slot]
-            account = self._account_of(thread.process.pid, thread.tid) if thread.alive else None
+            account = self._account(slot)
             if account is not None:
                 slots.append(slot)
                 # What the founder waited before its exec is none of its image's.
                 grown.append(account.delay_ns - self._delay_seen.get(slot, account.delay_ns))
                 self._delay_seen[slot] = account.delay_ns
         return np.array(slots, dtype=np.int64), np.array(grown, dtype=np.int64)
+
+    def _account(self, slot: int) -> Account | None:
+        """The kernel's account of a thread as of now; None where that cannot be had."""
+        thread = self.model.threads[slot]
+        return self._account_of(thread.process.pid, thread.tid) if thread.alive else None
 
     def _write_spans(self, spans: Spans) -> None:
         """Packets for time spent waiting."""

@@ -26,6 +26,7 @@ from collector.session.options import Options
 # What only some recordings need is imported where they do: the target waits for every module here.
 if TYPE_CHECKING:
     from collector.engines import signal_open
+    from collector.session.recording import Recording
 
 Say = Callable[[str], None]
 T = TypeVar("T")
@@ -104,9 +105,7 @@ def attach(options: Options, say: Say) -> int:
         names.add_to_group(options.group, directory, options.directory)
     if options.verbose:
         say(f"experiment {directory}, attached to {', '.join(map(str, targets.pids))}, engine {recording.engine_text}")
-    _guarded(recording.run, say)
-    for line in _guarded(recording.close, say) or ():
-        say(line)
+    _run(recording, say)
     return 0
 
 
@@ -223,11 +222,16 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: Ope
         return _unrecorded(options, say, pid, err)
     if options.verbose:
         say(f"experiment {directory}, process {pid}, engine {recording.engine_text}")
+    _run(recording, say)
+    gc.freeze()
+    return os.waitpid(pid, 0)[1] if recording.status is None else recording.status
+
+
+def _run(recording: Recording, say: Say) -> None:
+    """Records until the end, and says what is to be said of it."""
     _guarded(recording.run, say)
     for line in _guarded(recording.close, say) or ():
         say(line)
-    gc.freeze()
-    return os.waitpid(pid, 0)[1] if recording.status is None else recording.status
 
 
 def _guarded(step: Callable[[], T], say: Say) -> T | None:
