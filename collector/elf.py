@@ -137,6 +137,14 @@ class Symbols:
     strings: bytes
     is_indirect: npt.NDArray[np.bool_]
 
+    @classmethod
+    def none(cls) -> Symbols:
+        """Of a file that has none."""
+        import numpy as np
+
+        nowhere = np.zeros(0, np.uint64)
+        return cls(nowhere, nowhere, np.zeros(0, np.int64), b"", np.zeros(0, np.bool_))
+
     def __len__(self) -> int:
         return len(self.value)
 
@@ -412,14 +420,11 @@ class LoadObject:
     @cached_property
     def _symbols(self) -> Symbols:
         """No loop over symbols."""
-        import numpy as np
-
         for name in (".symtab", ".dynsym"):
             section = self.sections.get(name)
             if section is not None and section.type != SHT_NOBITS and section.size:
                 return self._symbols_of(section)
-        none = np.zeros(0, np.uint64)
-        return Symbols(none, none, np.zeros(0, np.int64), b"", np.zeros(0, np.bool_))
+        return Symbols.none()
 
     def _symbols_of(self, section: Section) -> Symbols:
         import numpy as np

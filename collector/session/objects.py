@@ -83,7 +83,7 @@ class Objects:
         """The functions that symbols tell of an object: (vaddr, size, name), sorted, one per address."""
         known = self._functions.get(number)
         if known is None:
-            symbols = self.by_number[number].symbols()
+            symbols = self._symbols(number)
             by_start = {int(symbols.value[i]): (int(symbols.value[i]), int(symbols.size[i]), symbols.name(i))
                         for i in range(len(symbols)) if symbols.size[i]}
             known = self._functions[number] = [by_start[start] for start in sorted(by_start)]
@@ -93,10 +93,18 @@ class Objects:
         """The name of the function at an address of an object; empty where there is no symbol."""
         known = self._function_at.get((number, vaddr))
         if known is None:
-            symbols = self.by_number[number].symbols()
+            symbols = self._symbols(number)
             index = symbols.at(vaddr)
             known = self._function_at[number, vaddr] = b"" if index is None else symbols.name(index)
         return known
+
+    def _symbols(self, number: int) -> elf.Symbols:
+        known = self.by_number[number]
+        try:
+            return known.symbols()
+        except ElfError as err:
+            self.unreadable[os.fsencode(known.name)] = f"without the names of its functions: {err}"
+            return elf.Symbols.none()
 
     def _find(self, mapped: Mapped) -> Known:
         if mapped.path != VDSO and not is_file(mapped.path):
@@ -117,7 +125,7 @@ class Objects:
                 self.doubles.add(mapped.path)
             return Known(number, opened)
         except (ElfError, OSError) as err:
-            self.unreadable[mapped.path] = str(err)
+            self.unreadable[mapped.path] = f"not readable as a load object: {err}"
             return Known(NO_OBJECT, None)
 
 

@@ -328,8 +328,7 @@ class Recording:
         return [line for line in (self._engine_failure, self._experiments.failures()) if line]
 
     def _unreadable(self) -> list[str]:
-        return [f"{os.fsdecode(path)}: not readable as a load object: {why}"
-                for path, why in self._pipeline.objects.unreadable.items()]
+        return [f"{os.fsdecode(path)}: {why}" for path, why in self._pipeline.objects.unreadable.items()]
 
     def _archive(self) -> list[str]:
         """What could not be copied; the recording is whole all the same."""

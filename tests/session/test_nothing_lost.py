@@ -9,6 +9,7 @@ import os
 import re
 import resource
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -32,6 +33,7 @@ ENGINES = ["perf", "signal"]
 WAYS = ["launch", "attach"]
 STATUS = 7  # of ``enduring``
 SEED = 20_260_213
+SHT_SYMTAB = 2
 
 pytestmark = pytest.mark.usefixtures("perf_allowed", "attach_allowed")
 
@@ -378,3 +380,20 @@ def test_a_wall_clock_that_is_set_back(engine: str, workload: Run, need: Run, tm
     assert open_experiment(path).log.start_unix < time.time() - 7000  # it was
     check_times(path, truth, 1.2)
     assert "work" in gprofng("-functions", experiment=path).functions
+
+
+def test_a_program_with_a_damaged_symbol_table_is_recorded_to_its_end(workload: Run, tmp_path: Path) -> None:
+    """How its descendants were made, by which functions, cannot be told then; all else can."""
+    program = tmp_path / "damaged"
+    content = bytearray(Path(workload("swarm")).read_bytes())
+    headers_at, count = struct.unpack_from("<Q", content, 0x28)[0], struct.unpack_from("<H", content, 0x3C)[0]
+    (table_at,) = (at for at in range(headers_at, headers_at + 64 * count, 64)
+                   if struct.unpack_from("<I", content, at + 4)[0] == SHT_SYMTAB)
+    struct.pack_into("<I", content, table_at + 40, 9999)  # the section that holds the names
+    program.write_bytes(content)
+    program.chmod(0o755)
+    command = [COLLECT, "--engine", "perf", "-o", str(tmp_path / "x.er"), str(program), "7", "7", "100"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    assert "damaged: without the names of its functions: " in result.stderr
+    assert "7 descendants" in result.stderr
+    assert len(open_experiment(tmp_path / "x.er").children) == 7
