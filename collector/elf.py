@@ -66,8 +66,7 @@ _SYMBOL_32 = [("name", "<u4"), ("value", "<u4"), ("size", "<u4"), ("info", "u1")
 Read = Callable[[int, int], bytes]
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """One program header; ``type`` is PT_LOAD and the like."""
 
     type: int
@@ -83,8 +82,7 @@ class Segment:
         return bool(self.flags & PF_X)
 
 
-@dataclass(frozen=True)
-class Section:
+class Section(NamedTuple):
     """One section header, and the way to its bytes."""
 
     name: str
@@ -115,8 +113,7 @@ class _Header(NamedTuple):
     names_index: int
 
 
-@dataclass(frozen=True)
-class Extent:
+class Extent(NamedTuple):
     """A run of ``size`` bytes at ``vaddr`` that can be read piecewise: ``read(offset, n)``, offset from its begin."""
 
     vaddr: int

@@ -7,9 +7,9 @@ What happens at the clock's rate comes as arrays, never as single values.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 
-@dataclass(frozen=True, slots=True)
-class Forked:
+class Forked(NamedTuple):
     """A new thread ``tid`` of process ``pid``; a new process where ``pid`` differs from ``parent_pid``."""
 
     time_ns: int
@@ -28,8 +27,7 @@ class Forked:
     parent_tid: int
 
 
-@dataclass(frozen=True, slots=True)
-class Exited:
+class Exited(NamedTuple):
     """Thread ``tid`` is gone; the process too, if it was the last one."""
 
     time_ns: int
@@ -37,8 +35,7 @@ class Exited:
     tid: int
 
 
-@dataclass(frozen=True, slots=True)
-class Renamed:
+class Renamed(NamedTuple):
     """A thread has a new name (``comm``)."""
 
     time_ns: int
@@ -47,8 +44,7 @@ class Renamed:
     comm: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Executed:
+class Executed(NamedTuple):
     """The process runs a new image: its address space is empty now and its other threads are gone."""
 
     time_ns: int
@@ -57,8 +53,7 @@ class Executed:
     comm: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Mapped:
+class Mapped(NamedTuple):
     """Executable memory [start, start + size) of a process; ``path`` as the kernel gives it (``[vdso]``)."""
 
     time_ns: int
@@ -72,17 +67,15 @@ class Mapped:
     path: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class RecordsLost:
-    """``count`` records of ``source`` (clock, switch, site) did not fit into the ring before ``time_ns``."""
+class RecordsLost(NamedTuple):
+    """``n_records`` records of ``source`` (clock, switch, site) did not fit into the ring before ``time_ns``."""
 
     time_ns: int
-    count: int
+    n_records: int
     source: str
 
 
-@dataclass(frozen=True, slots=True)
-class Throttled:
+class Throttled(NamedTuple):
     """The kernel suppressed clock samples on ``cpu`` for a while from ``time_ns``."""
 
     time_ns: int
@@ -227,7 +220,7 @@ class Batch:
     def shift(self, by_ns: int) -> None:
         """Makes all times later, from one clock to another."""
         self.until_ns += by_ns
-        self.changes = tuple(replace(change, time_ns=change.time_ns + by_ns) for change in self.changes)
+        self.changes = tuple(change._replace(time_ns=change.time_ns + by_ns) for change in self.changes)
         makers = self.births.makers if self.births else None
         for part in (self.clock, self.switches, self.leaving, self.sites, self.faults, makers, self.wakings, self.ends):
             if part is not None:

@@ -139,7 +139,7 @@ class PerfEngine:
                 drain = self._drain_fixed if ring.name in _FIXED else self._drain_stacks
                 self._tails.append((ring, drain(ring, tail, head, until_ns, changes, parts[ring.name])))
             if ring.name in MOST_PER_S and not self._stopped:
-                n_lost = sum(change.count for change in changes[n_before:] if isinstance(change, RecordsLost))
+                n_lost = sum(change.n_records for change in changes[n_before:] if isinstance(change, RecordsLost))
                 self._rest_or_wake(ring, tail, head, n_lost, until_ns, elapsed_ns)
         if self._stopped and self._closing is None:
             self._close_what_was_copied()

@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from collector.clock import NS_PER_S, NS_PER_US
 from collector.errors import FormatError
@@ -164,8 +165,7 @@ class LogLines:
         return element("event", {"kind": kind, "tstamp": tstamp, **attributes}, text)
 
 
-@dataclass(frozen=True)
-class Message:
+class Message(NamedTuple):
     """A cerror, cwarn or comment: its number, its text, when (absolute ns)."""
 
     kind: str
@@ -175,8 +175,7 @@ class Message:
     errno: int = 0
 
 
-@dataclass(frozen=True)
-class Event:
+class Event(NamedTuple):
     """Any event of the log, at an absolute time; attributes as text, undecodable bytes as surrogates."""
 
     kind: str

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from collector.experiment.log import time_of, time_text
 from collector.experiment.xml import Element, Value, element, parse
@@ -98,8 +98,7 @@ class MapLines:
                                  "vaddr": f"0x{vaddr:016X}", "size": size, **more})
 
 
-@dataclass(frozen=True)
-class Segment:
+class Segment(NamedTuple):
     """A file mapped at ``vaddr`` from start_ns until end_ns (absolute)."""
 
     start_ns: int
@@ -111,8 +110,7 @@ class Segment:
     name: bytes
 
 
-@dataclass(frozen=True)
-class DynamicFunction:
+class DynamicFunction(NamedTuple):
     """Code without a file; ``symbols`` (vaddr, size, name) subdivide it."""
 
     start_ns: int
@@ -173,7 +171,7 @@ class _Space:
         last = bisect_left(self._starts, end)
         for start in self._starts[first:last]:
             number = self._live.pop(start)
-            self._all[number] = replace(self._all[number], end_ns=time_ns)
+            self._all[number] = self._all[number]._replace(end_ns=time_ns)
         del self._starts[first:last]
 
     def map(self, mapping: Segment | DynamicFunction) -> None:

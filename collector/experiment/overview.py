@@ -7,10 +7,9 @@ one record, at once, and the record is written afterwards; a full disk is met be
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from itertools import chain, pairwise
 from operator import attrgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -25,8 +24,7 @@ NAME = "overview"
 _counters = attrgetter(*COUNTERS)
 
 
-@dataclass(frozen=True)
-class Usage:
+class Usage(NamedTuple):
     """What a process has used since its start: nanoseconds in each of the ten states, and counters."""
 
     states_ns: tuple[int, ...] = (0,) * N_STATES
@@ -72,8 +70,7 @@ def append(directory_fd: int, content: bytes) -> None:
         raise failure(NAME, error) from error
 
 
-@dataclass(frozen=True)
-class Sample:
+class Sample(NamedTuple):
     """What happened between two sample points (absolute ns): time in each of the ten states, and counters by name."""
 
     id: int

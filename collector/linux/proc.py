@@ -11,13 +11,12 @@ import resource
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _BEHIND_LANDMARKS = 1 << 16  # bytes of kallsyms: more than the rest of a source file's functions
 
 
-@dataclass(frozen=True)
-class Machine:
+class Machine(NamedTuple):
     """What an experiment's header says of the machine; ``cpu_mhz`` has one number per CPU (0: unknown)."""
 
     hostname: str
@@ -72,8 +71,7 @@ def kernel_flags(pid: int) -> int:
     return int(stat(pid).rpartition(b")")[2].split()[6])
 
 
-@dataclass(frozen=True)
-class Kin:
+class Kin(NamedTuple):
     """Whose child a process is, and when it was born, in clock ticks since boot: two processes of one number differ."""
 
     parent: int
@@ -113,8 +111,7 @@ def parameter(name: str) -> int | None:
         return None
 
 
-@dataclass(frozen=True)
-class ProcessUsage:
+class ProcessUsage(NamedTuple):
     """Counters of a whole process, cumulative since its start (0 where they cannot be read).
 
     Not its context switches: the kernel tells those of single threads (``process_switches``)."""

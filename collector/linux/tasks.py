@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from collector.linux import libc
 
@@ -34,8 +35,7 @@ class Place:
         return tuple(int(word, 16) for word in self.text.split()[1:-2])
 
 
-@dataclass(frozen=True, slots=True)
-class Executable:
+class Executable(NamedTuple):
     """An executable mapping as /proc/PID/maps has it; ``path`` is ``//anon`` where there is no file."""
 
     start: int
@@ -46,8 +46,7 @@ class Executable:
     path: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Stat:
+class Stat(NamedTuple):
     """Some of /proc/PID/task/TID/stat: the state's letter, CPU time in user and kernel mode (clock ticks), last CPU."""
 
     state: bytes

@@ -18,8 +18,7 @@ import select
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Protocol, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -52,8 +51,7 @@ Opened = TypeVar("Opened", bound=Closable)
 Read = TypeVar("Read")
 
 
-@dataclass(frozen=True)
-class Target:
+class Target(NamedTuple):
     """A running process that is to be recorded. ``pidfd`` stays open as long as we do; ``asked`` for by its number, or
     found below one that was."""
 
@@ -224,8 +222,7 @@ def _below(kin: Mapping[int, proc.Kin], pids: Sequence[int]) -> list[int]:
 # -- the moment from which on they are recorded
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """A thread as it was found: what its clock begins with, where it is blocked (None: it is not), and the kernel's
     account of it, where the engine does not go by that already."""
 
@@ -236,8 +233,7 @@ class Found:
     account: Account | None = None
 
 
-@dataclass(frozen=True)
-class Taken:
+class Taken(NamedTuple):
     """A running process as it was when its recording began, at ``seen.until_ns``; ``seen`` has the stacks of threads
     that were blocked, and ``lineage`` is for its experiment if it is not the founder."""
 
@@ -277,7 +273,7 @@ def _found(pid: int, told: dict[int, list[int]] | None) -> list[Found]:
         return [Found(tid, Cut.IN, Reason.UNKNOWN, None) for tid in told.get(pid, ())]
     accounts = {tid: account_of(pid, tid) for tid in proc.threads(pid)}
     found = [(find(pid, tid), account) for tid, account in accounts.items()]
-    return [replace(thread, account=account) for thread, account in found if thread is not None]
+    return [thread._replace(account=account) for thread, account in found if thread is not None]
 
 
 def account_of(pid: int, tid: int) -> Account | None:

@@ -15,7 +15,7 @@ import os
 import time
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from collector import elf
 from collector.errors import ElfError
@@ -30,8 +30,7 @@ _DELETED = b" (deleted)"
 _TOO_LONG = b"//toolong"  # all that the kernel's records say of files with paths of 4,088 bytes and more
 
 
-@dataclass(frozen=True)
-class Known:
+class Known(NamedTuple):
     """A load object and its number in the unwinder's tables (NO_OBJECT: not readable as ELF, or no file)."""
 
     number: int
@@ -138,9 +137,9 @@ def named(mapped: Mapped) -> Mapped:
         with suppress(OSError):
             for found in tasks.executables(mapped.pid, mapped.pid):
                 if found.start <= mapped.start < found.end:
-                    mapped = replace(mapped, path=found.path, device=found.device, inode=found.inode)
+                    mapped = mapped._replace(path=found.path, device=found.device, inode=found.inode)
                     break
-    return replace(mapped, path=mapped.path[:-len(_DELETED)]) if mapped.path.endswith(_DELETED) else mapped
+    return mapped._replace(path=mapped.path[:-len(_DELETED)]) if mapped.path.endswith(_DELETED) else mapped
 
 
 def is_file(path: bytes) -> bool:

@@ -322,7 +322,7 @@ class Pipeline:
             self._write_mapping(recorded, change.time_ns, mapping)
 
     def _on_loss(self, change: RecordsLost) -> None:
-        self.tally.lost(change.source, change.count)
+        self.tally.lost(change.source, change.n_records)
 
     def _on_throttle(self, change: Throttled) -> None:
         self.tally.n_throttled += 1

@@ -15,8 +15,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import inf
+from typing import NamedTuple
 
 from collector.target.microstate import Cut
 from collector.target.model import Cuts
@@ -26,8 +27,7 @@ RanNs = Callable[[int, int], int | None]
 _TELLING_NS = 50_000_000  # from which length on a stretch tells how often threads get a CPU
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
+class Account(NamedTuple):
     """A thread's account as of ``time_ns``: in ns how long it has run and waited, and how often it got a CPU."""
 
     time_ns: int
@@ -147,4 +147,4 @@ class Counting:
 def _as_told(account: Account, slot: int, ran_ns: RanNs) -> Account:
     """An account, with the time on CPU that was told up to then, if that is known."""
     ours_ns = ran_ns(slot, account.time_ns)
-    return account if ours_ns is None else replace(account, run_ns=ours_ns)
+    return account if ours_ns is None else account._replace(run_ns=ours_ns)

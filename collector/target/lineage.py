@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _VM, _VFORK, _SETTID, _CLEARTID = 0x100, 0x4000, 0x1000000, 0x200000
 
@@ -27,8 +27,7 @@ _VFORK_NAME = re.compile(rb"_*(?:libc_)?vfork\Z")
 _DEPTH = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Making:
+class Making(NamedTuple):
     """How a process was made: its letter in the lineage and the call as the log names it."""
 
     letter: str

@@ -18,7 +18,7 @@ sum(ticks) * interval never differs by an interval or more from the exact time u
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -39,8 +39,7 @@ class Cut:
     ENDED = 4
 
 
-@dataclass(frozen=True)
-class Periods:
+class Periods(NamedTuple):
     """Closed periods, p of them, by thread and then time; ``kind`` is the Cut that began each."""
 
     slot: Array  # i8 (p,)
@@ -55,8 +54,7 @@ class Periods:
         return Periods(self.slot[rows], self.start_ns[rows], self.end_ns[rows], self.kind[rows], self.began[rows])
 
 
-@dataclass(frozen=True)
-class Edges:
+class Edges(NamedTuple):
     """The edges of a batch by slot and time, and the threads' clocks as they were before it."""
 
     slot: Array  # i8 (m,)

@@ -8,6 +8,7 @@ its *epochs*, the moments at which image or space changed, as long as samples fr
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from collector.target.space import AddressSpace
 
@@ -34,8 +35,7 @@ class Image:
         return [self.path, self.comm]
 
 
-@dataclass(frozen=True, slots=True)
-class Epoch:
+class Epoch(NamedTuple):
     """From ``time_ns`` on the process is ``image`` in ``space``."""
 
     time_ns: int

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -300,8 +300,7 @@ class _Code:
         return bool(view.cfa_column[number] == view.column_of[self.arch.fp])
 
 
-@dataclass(frozen=True)
-class _Judge:
+class _Judge(NamedTuple):
     """What a search for a frame pointer asks about the code of one process."""
 
     code: _Code

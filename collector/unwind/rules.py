@@ -27,7 +27,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -105,8 +104,7 @@ class Trampoline(NamedTuple):
     rule: Rule
 
 
-@dataclass(frozen=True)
-class Architecture:
+class Architecture(NamedTuple):
     """Register numbers (DWARF) and byte patterns of one architecture."""
 
     name: str
@@ -124,7 +122,7 @@ class Architecture:
     plt_jump: re.Pattern[bytes]
     leaf_hints: tuple[LeafHint, ...] = ()
     caller_hints: tuple[LeafHint, ...] = ()  # matched where a call returns to
-    trampolines: tuple[Trampoline, ...] = field(default=())
+    trampolines: tuple[Trampoline, ...] = ()
 
     @property
     def fast_columns(self) -> tuple[int, ...]:
