@@ -20,11 +20,12 @@ from typing import NamedTuple
 from collector import elf
 from collector.errors import ElfError
 from collector.events import Mapped
-from collector.linux import proc, tasks
+from collector.linux import proc, tasks, vdso
 from collector.unwind.table import Tables
 
 VDSO = b"[vdso]"
 NO_OBJECT = -1
+_VDSO_32 = -32  # in place of an inode
 _CODE_BYTES = 4096
 _DELETED = b" (deleted)"
 _TOO_LONG = b"//toolong"  # all that the kernel's records say of files with paths of 4,088 bytes and more
@@ -108,8 +109,8 @@ class Objects:
     def _find(self, mapped: Mapped) -> Known:
         if mapped.path != VDSO and not is_file(mapped.path):
             return Known(NO_OBJECT, None)
-        # A 32-bit process has a vDSO of its own kind, of another size.
-        key = (mapped.device, mapped.inode or mapped.size, mapped.path)
+        kind = _VDSO_32 if mapped.path == VDSO and vdso.is_32_bit(mapped.start) else mapped.inode
+        key = (mapped.device, kind, mapped.path)
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._open(mapped)
@@ -148,15 +149,7 @@ def is_file(path: bytes) -> bool:
 
 
 def _vdso(mapped: Mapped) -> elf.LoadObject:
-    """The vDSO's image: the same in every process of a kind, so ours serves when the process is gone."""
-    for pid in (mapped.pid, os.getpid()):
-        try:
-            for start, end in proc.vdso_ranges(pid):
-                if end - start == mapped.size:
-                    return elf.object_of_bytes(proc.read_memory(pid, start, end - start), "[vdso]")
-        except OSError:
-            continue
-    raise ElfError("[vdso]: the process is gone")
+    return elf.object_of_bytes(vdso.image(mapped.pid, mapped.start, mapped.size), "[vdso]")
 
 
 def _shares_our_root(pid: int) -> bool:
