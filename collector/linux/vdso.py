@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import struct
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -12,9 +11,13 @@ from contextlib import contextmanager, suppress
 from collector.linux import proc
 
 _END_OF_32_BITS = 1 << 32
-_LASTS_S = 10
-_ET_EXEC, _EM_386, _EV_CURRENT, _PT_LOAD, _READ_EXECUTE = 2, 3, 1, 1, 5
-_HEADER, _PROGRAM_HEADER, _LOADED_AT = struct.Struct("<16s2H5I6H"), struct.Struct("<8I"), 0x08048000
+_WAIT_S = 1
+# ELF header, one program header, and: mov $10, %ebx; mov $27 (alarm), %eax; int $0x80; then for ever mov $29 (pause),
+# %eax; int $0x80; jmp to the mov.
+_IDLE_PROGRAM = bytes.fromhex("""
+    7f454c46 01010100 00000000 00000000 02000300 01000000 54800408 34000000 00000000 00000000 34002000 01000000 00000000
+    01000000 00000000 00800408 00800408 69000000 69000000 05000000 00100000
+    bb0a000000 b81b000000 cd80 b81d000000 cd80 ebf7""")
 
 
 def is_32_bit(start: int) -> bool:
@@ -46,27 +49,15 @@ def _program_of_32_bits() -> Iterator[int]:
     no such programs."""
     fd = os.memfd_create("vdso32", os.MFD_CLOEXEC)
     try:
-        os.write(fd, _idle_program())
+        os.write(fd, _IDLE_PROGRAM)
         pid = os.posix_spawn(f"/proc/self/fd/{fd}", ["vdso32"], {}, setsigmask=[], setsigdef=[signal.SIGALRM])
     finally:
         os.close(fd)
     try:
-        deadline = time.monotonic() + _LASTS_S / 10
+        deadline = time.monotonic() + _WAIT_S
         while not proc.vdso_ranges(pid) and time.monotonic() < deadline:
             time.sleep(0.0001)  # we are told of its exec a moment before it is done
         yield pid
     finally:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
-
-
-def _idle_program() -> bytes:
-    """Headers, and behind them: alarm(_LASTS_S); for (;;) pause()."""
-    code = (b"\xbb" + struct.pack("<I", _LASTS_S) + b"\xb8\x1b\x00\x00\x00\xcd\x80"  # mov $10, %ebx; mov $27, %eax; int
-            b"\xb8\x1d\x00\x00\x00\xcd\x80\xeb\xf7")  # mov $29, %eax; int $0x80; jmp to the mov
-    headers = _HEADER.size + _PROGRAM_HEADER.size
-    size = headers + len(code)
-    header = _HEADER.pack(b"\x7fELF\1\1\1", _ET_EXEC, _EM_386, _EV_CURRENT, _LOADED_AT + headers, _HEADER.size, 0, 0,
-                          _HEADER.size, _PROGRAM_HEADER.size, 1, 0, 0, 0)
-    segment = _PROGRAM_HEADER.pack(_PT_LOAD, 0, _LOADED_AT, _LOADED_AT, size, size, _READ_EXECUTE, 0x1000)
-    return header + segment + code
