@@ -51,6 +51,12 @@ def _need(tool: str, package: str) -> str:
     return found
 
 
+@pytest.fixture
+def is_repeated(request: pytest.FixtureRequest) -> bool:
+    """Whether the test has failed before and is given another try, for which nothing recorded before will do."""
+    return bool(getattr(request.node, "execution_count", 1) > 1)
+
+
 @pytest.fixture(scope="session")
 def need() -> Callable[[str, str], str]:
     """``need("gdb", "gdb")``: a tool's path, or the end of the test with the package to install."""

@@ -100,17 +100,21 @@ def record(path: Path, interval: str, *command: object, user: int | None = None,
 
 
 @pytest.fixture(scope="module")
-def split(workload: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Run]:
-    """``split("-O0", "hi")``: the three threads that divide their time as 1:3:7, recorded once."""
-    runs: dict[tuple[str, str], Run] = {}
-    directory = tmp_path_factory.mktemp("split")
+def splits() -> dict[tuple[str, str], Run]:
+    """What ``split`` has recorded."""
+    return {}
 
+
+@pytest.fixture
+def split(splits: dict[tuple[str, str], Run], workload: Callable[..., Path], is_repeated: bool,
+          tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], Run]:
+    """``split("-O0", "hi")``: the three threads that divide their time as 1:3:7, recorded once."""
     def run(variant: str, interval: str) -> Run:
         key = (variant, interval)
-        if key not in runs:
-            path = directory / f"{len(runs)}.er"
-            runs[key] = record(path, interval, workload("split", *VARIANTS[variant]), SECONDS[interval])
-        return runs[key]
+        if key not in splits or is_repeated:
+            path = tmp_path_factory.mktemp("split") / "split.er"
+            splits[key] = record(path, interval, workload("split", *VARIANTS[variant]), SECONDS[interval])
+        return splits[key]
 
     return run
 

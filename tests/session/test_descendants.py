@@ -47,6 +47,7 @@ CALLS = {"_f3_x1": "execve", "_f3_x1_c1": "posix_spawn", "_f3_x1_c2": "system", 
          "_f3_x1_f1": "vfork", "_f3_x1_f1_x1": "execve", "_f3_x1_C1": "clone", "_f3_x1_C2": "clone",
          "_f3_x1_x1": "execve"}
 
+Family = tuple[Path, list[dict[str, Any]]]
 
 pytestmark = pytest.mark.usefixtures("perf_allowed")
 
@@ -60,14 +61,22 @@ def needs_root() -> None:
         pytest.skip("only root sees how processes are made")
 
 
-@pytest.fixture(scope="module", params=["perf", "signal"])
-def family(request: pytest.FixtureRequest, needs_root: None, workload: Run, collect: Run,
-           tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[dict[str, Any]]]:
-    """The recorded family of ``forks``, and what its members said of themselves."""
-    path = tmp_path_factory.mktemp("family") / "family.er"
-    result = collect("--engine", request.param, "-p", "hi", "-o", path, workload("forks"), str(MILLISECONDS))
-    assert result.returncode == 0, result.stderr
-    return path, [json.loads(line) for line in result.stdout.splitlines()]
+@pytest.fixture(scope="module")
+def families() -> dict[str, Family]:
+    """What ``family`` has recorded, by engine."""
+    return {}
+
+
+@pytest.fixture(params=["perf", "signal"])
+def family(request: pytest.FixtureRequest, families: dict[str, Family], needs_root: None, workload: Run, collect: Run,
+           is_repeated: bool, tmp_path_factory: pytest.TempPathFactory) -> Family:
+    """The recorded family of ``forks``, and what its members said of themselves; recorded once."""
+    if request.param not in families or is_repeated:
+        path = tmp_path_factory.mktemp("family") / "family.er"
+        result = collect("--engine", request.param, "-p", "hi", "-o", path, workload("forks"), str(MILLISECONDS))
+        assert result.returncode == 0, result.stderr
+        families[request.param] = path, [json.loads(line) for line in result.stdout.splitlines()]
+    return families[request.param]
 
 
 def all_of(path: Path) -> dict[str, Experiment]:
