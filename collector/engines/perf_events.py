@@ -58,7 +58,7 @@ _SPARE = ("touch", "waking")  # what a lost record would have told is told by ot
 # the same thing over and over, and each costs the target 0.2 us.
 _TOO_MANY_PER_S, _LONGEST_REST = 15_000, 16
 _LOOK_S = 0.002
-_RECORD_BYTES = {"leave": 17_000, "touch": abi.FAULT.size, "waking": abi.WAKING.size}  # about
+_RECORD_BYTES = {"leave": 25_000, "touch": abi.FAULT.size, "waking": abi.WAKING.size}  # about
 _PRESSED = 0.85  # of a ring
 
 Part = TypeVar("Part", Switches, Sites, Faults, Wakings, Ends)

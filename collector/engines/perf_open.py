@@ -58,7 +58,8 @@ _WAKING_RING_BYTES = 1 << 18
 _BIRTH_RING_BYTES, _BIRTH_SPARE_BYTES = 1 << 22, 1 << 26
 _END_RING_BYTES, _END_SPARE_BYTES = 1 << 17, 1 << 22
 _DEATHS_ONLY = b"sig == 17 && code >= 1 && code <= 3"  # SIGCHLD; not the stops that others' tracers are told of
-_LEAVE_STACK_BYTES = 16 << 10
+# A copy costs about 0.1 us per KiB, as far as the stack reaches. Multiples of 8 below 64 KiB.
+_MOST_STACK_BYTES, _LEAVE_STACK_BYTES, _LEAST_STACK_BYTES = 63 << 10, 24 << 10, 16 << 10
 _BIRTH_STACK_BYTES = 4 << 10
 # Of clock samples at full rate. The collector's own start fits into it; and where samples are rare, half of a ring, at
 # which the kernel wakes us, holds more than comes between two drains.
@@ -76,10 +77,11 @@ MOST_PER_S = {"leave": 1500, "touch": 15000, "waking": 5000}
 class Opened:
     """Open events, and what could be had: ``kernel`` says whether kernel mode is sampled."""
 
-    def __init__(self, rings: perf.Rings, interval_ns: int, kernel: bool) -> None:
+    def __init__(self, rings: perf.Rings, interval_ns: int, kernel: bool, stack_bytes: int) -> None:
         self.rings = rings
         self.interval_ns = interval_ns
         self.kernel = kernel
+        self.stack_bytes = stack_bytes  # of which a clock sample has a copy at most
         self.guards: list[Guard] = []
 
     def guard(self, pid: int) -> None:
@@ -99,12 +101,6 @@ class Opened:
         self.rings.close()
 
 
-def stack_bytes_for(interval_ns: int) -> int:
-    """How much of each stack the kernel copies: generous where samples are rare, since the copy costs about 0.1 us per
-    KiB; a multiple of 8 below 64 KiB."""
-    return 32 << 10 if interval_ns >= _RARE_NS else 16 << 10
-
-
 def open_events(tids: Sequence[int], interval_ns: int, *, on_exec: bool, follow: bool) -> Opened:
     """Opens the events for threads ``tids``: started by the next exec (``on_exec``) or by ``Rings.enable``.
 
@@ -118,9 +114,13 @@ def open_events(tids: Sequence[int], interval_ns: int, *, on_exec: bool, follow:
         flags = _COMMON | (abi.ENABLE_ON_EXEC if on_exec else 0) | (0 if follow else abi.INHERIT_THREAD)
         flags |= 0 if kernel else abi.EXCLUDE_KERNEL
         try:
-            specs = _specs(interval_ns, flags, newtask if kernel else None, waking if kernel else None, frugal)
+            stack_bytes = _LEAST_STACK_BYTES if frugal or interval_ns < _RARE_NS else _MOST_STACK_BYTES
+            leave_bytes = _LEAST_STACK_BYTES if frugal else _LEAVE_STACK_BYTES
+            specs = _specs(interval_ns, flags, newtask if kernel else None, waking if kernel else None, stack_bytes,
+                           leave_bytes)
+            specs = _smaller(specs) if frugal else specs
             specs += _end_specs() if kernel else []
-            return Opened(perf.open_rings(tids, specs, may_halve=frugal), interval_ns, kernel)
+            return Opened(perf.open_rings(tids, specs, may_halve=frugal), interval_ns, kernel, stack_bytes)
         except OSError as err:
             refusal = err
             if err.errno not in (errno.EACCES, errno.EPERM):
@@ -154,7 +154,7 @@ def _sample_early(opened: Opened, tids: Sequence[int], interval_ns: int) -> None
     """
     flags = (_COMMON & ~abi.INHERIT) | abi.EXCLUDE_CALLCHAIN_USER | (0 if opened.kernel else abi.EXCLUDE_KERNEL)
     specs = (_spec("clock", 0, config=abi.SW_TASK_CLOCK, period=max(int(interval_ns * part), _SHORTEST_NS), flags=flags,
-                   sample_type=_STACK, regs_user=REGS_USER_X86, stack_user=stack_bytes_for(interval_ns))
+                   sample_type=_STACK, regs_user=REGS_USER_X86, stack_user=opened.stack_bytes)
              for part in _evenly_spread())
     with suppress(OSError):  # better without them than not at all
         opened.rings.add_once("clock", tids, (spec.attr for spec in specs))
@@ -179,15 +179,13 @@ def _has_ended(tid: int) -> bool:
         return file.read().rpartition(b")")[2].split()[0] in (b"Z", b"X")
 
 
+def _smaller(specs: list[perf.EventSpec]) -> list[perf.EventSpec]:
+    return [spec._replace(ring_bytes=max(spec.ring_bytes >> 4, _LEAST_RING_BYTES)) if spec.name != "clock" else spec
+            for spec in specs]
+
+
 def _specs(interval_ns: int, flags: int, newtask: int | None, waking: int | None,
-           frugal: bool) -> list[perf.EventSpec]:
-    specs = _generous_specs(interval_ns, flags, newtask, waking, stack_bytes_for(interval_ns) >> frugal)
-    return [spec._replace(ring_bytes=max(spec.ring_bytes >> 4, _LEAST_RING_BYTES))
-            if frugal and spec.name != "clock" else spec for spec in specs]
-
-
-def _generous_specs(interval_ns: int, flags: int, newtask: int | None, waking: int | None,
-                    stack_bytes: int) -> list[perf.EventSpec]:
+           stack_bytes: int, leave_bytes: int) -> list[perf.EventSpec]:
     specs = [
         _spec("clock", _clock_ring_bytes(interval_ns, stack_bytes), config=abi.SW_TASK_CLOCK, period=interval_ns,
               sample_type=_STACK, regs_user=REGS_USER_X86, stack_user=stack_bytes,
@@ -200,7 +198,7 @@ def _generous_specs(interval_ns: int, flags: int, newtask: int | None, waking: i
         _spec("site", _SITE_RING_BYTES, config=abi.SW_CONTEXT_SWITCHES, period=1, flags=flags & ~abi.ENABLE_ON_EXEC,
               sample_type=_WHO | abi.SAMPLE_REGS_USER, regs_user=REGS_SITE_X86, at_rest=True),
         _spec("leave", _LEAVE_RING_BYTES, config=abi.SW_CONTEXT_SWITCHES, period=1, sample_type=_STACK,
-              regs_user=REGS_USER_X86, stack_user=_LEAVE_STACK_BYTES, flags=flags | abi.EXCLUDE_CALLCHAIN_USER),
+              regs_user=REGS_USER_X86, stack_user=leave_bytes, flags=flags | abi.EXCLUDE_CALLCHAIN_USER),
         *(_spec(name, ring_bytes, config=config, period=1, flags=flags, regs_user=REGS_SITE_X86,
                 sample_type=_WHO | abi.SAMPLE_ADDRESS | abi.SAMPLE_REGS_USER)
           for name, ring_bytes, config in (("fault", _FAULT_RING_BYTES, abi.SW_PAGE_FAULTS_MAJOR),

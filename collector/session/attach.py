@@ -32,7 +32,7 @@ from collector.linux import libc, proc, tasks
 from collector.target.counting import Account
 from collector.target.microstate import Cut
 
-_STACK_WORDS = 1 << 11  # 16 KiB of each blocked thread
+STACK_WORDS = 1 << 11  # 16 KiB of each blocked thread
 _FUTEX_CALLS = {202, 449, 455}  # futex, futex_waitv, futex_wait of x86-64
 _PF_KTHREAD = 0x200000
 _SP, _IP = 7, 16
@@ -319,10 +319,11 @@ def find(pid: int, tid: int) -> Found | None:
     return Found(tid, Cut.OUT_BLOCKED, reason, place)
 
 
-def departures(pid: int, found: Sequence[Found], time_ns: int) -> Batch:
-    """The stacks of blocked threads as samples of threads that left their CPU just before ``time_ns``."""
+def departures(pid: int, found: Sequence[Found], time_ns: int, stack_words: int = STACK_WORDS) -> Batch:
+    """The stacks of blocked threads as samples of threads that left their CPU just before ``time_ns``; of each so many
+    words, a power of two."""
     blocked = [(thread, thread.place) for thread in found if thread.place is not None]
-    words = np.zeros((len(blocked), _STACK_WORDS), dtype=np.uint64)
+    words = np.zeros((len(blocked), stack_words), dtype=np.uint64)
     n_words = [_read_stack(pid, place.sp, words[i]) for i, (_, place) in enumerate(blocked)]
     n = len(blocked)
     regs = np.zeros((n, 17), dtype=np.uint64)
@@ -332,7 +333,7 @@ def departures(pid: int, found: Sequence[Found], time_ns: int) -> Batch:
         time_ns=np.full(n, time_ns - 1), pid=np.full(n, pid), tid=np.array([t.tid for t, _ in blocked], dtype=np.int64),
         cpu=np.zeros(n, dtype=np.int32), mode=np.array([t.reason for t, _ in blocked], dtype=np.int8),
         abi=np.full(n, tasks.word_bits(pid), dtype=np.int8), regs=regs, words=words.reshape(-1),
-        base=np.arange(n, dtype=np.int64) * _STACK_WORDS, mask=np.full(n, _STACK_WORDS - 1, dtype=np.int64),
+        base=np.arange(n, dtype=np.int64) * stack_words, mask=np.full(n, stack_words - 1, dtype=np.int64),
         first=np.zeros(n, dtype=np.int64), low=regs[:, _SP].copy(), n_words=np.array(n_words, dtype=np.int64),
         known=np.full(n, 1 << _SP | 1 << _IP, dtype=np.uint64))
     return Batch(time_ns, leaving=samples if n else None)

@@ -100,7 +100,7 @@ def probe() -> Probe:
     ring_s = 0.0
     if opened is not None:
         ring_bytes = min(ring.data_bytes for ring in opened.rings.rings if ring.name == "clock")
-        ring_s = ring_bytes / (perf_open.stack_bytes_for(INTERVAL_ON_NS) + 512) * INTERVAL_ON_NS / NS_PER_S
+        ring_s = ring_bytes / (opened.stack_bytes + 512) * INTERVAL_ON_NS / NS_PER_S
         opened.close()
     status = proc.status(os.getpid())
     effective = int(status.get(b"CapEff", b"0"), 16)

@@ -35,9 +35,10 @@ from collector.events import (
 )
 from collector.experiment.recorder import Usage
 from collector.linux import proc
-from collector.session import sites
+from collector.session import deep, sites
 from collector.session.attach import Found
 from collector.session.births import Makings
+from collector.session.deep import DeepStacks
 from collector.session.experiments import Experiments, Recorded
 from collector.session.objects import VDSO, Objects, is_file, named
 from collector.session.placing import FAILED_MARK, TRUNCATED_MARK, Placed, interned, joined, unwound
@@ -124,6 +125,7 @@ class Pipeline:
         self._sites = sites.SiteTable()
         self._last = LastSample()
         self._looks = Looks()
+        self._deep = DeepStacks()
         self._ending: Array = np.zeros(0, dtype=np.int64)
         self._carry_ns: Array = np.zeros(N_STATES, dtype=np.int64)  # of ended images, less than a tick in each state
 
@@ -184,7 +186,9 @@ class Pipeline:
         kind, since = self.clocks.kind[slots], self.clocks.since_ns[slots]
         off = (is_out(kind) | (kind == Cut.BORN)) & (since < now_ns)
         slots = slots[off]
-        self._look_at_untold(slots[kind[off] == Cut.OUT_BLOCKED], now_ns)
+        blocked = slots[kind[off] == Cut.OUT_BLOCKED]
+        self._look_at_untold(blocked, now_ns)
+        self._look_deeper(blocked, now_ns)
         self._write_spans(self.waiting.still_waiting(slots, kind[off], since[off], now_ns))
         self.clocks.since_ns[slots] = now_ns
 
@@ -196,6 +200,17 @@ class Pipeline:
             self._last.set(placed, samples.cpu)
             self.waiting.tell(Departures(placed.slot, samples.time_ns, placed.uid, samples.mode, samples.regs[:, _IP],
                                          samples.cpu))
+
+    def _look_deeper(self, blocked: Array, now_ns: int) -> None:
+        """The whole stacks of those of the threads at slots ``blocked`` of which too little was copied."""
+        threads = [self.model.threads[slot] for slot in self._deep.open(blocked).tolist()]
+        for samples in self._looks.at(threads, now_ns, deep.STACK_WORDS) if threads else ():
+            placed = interned(unwound(samples, self.model, self.tables), self.experiments.recorders)
+            ip = samples.regs[:, _IP]
+            rows = np.flatnonzero(self._deep.learn(placed, ip, samples.regs[:, _SP], samples.mode))
+            self.tally.completed(len(rows))
+            self.waiting.tell(Departures(placed.slot[rows], samples.time_ns[rows], placed.uid[rows], samples.mode[rows],
+                                         ip[rows], samples.cpu[rows]))
 
     def finish(self, time_ns: int) -> None:
         """The recording ends: what threads still owe is settled as if they ended now."""
@@ -448,11 +463,13 @@ class Pipeline:
                            none.astype(np.int32))
         if leaving is not None and placed is not None and len(placed.slot):
             regs = leaving.regs
+            uid = self._deep.completed(placed, regs[:, _IP], regs[:, _SP])
+            self.tally.completed(int(np.count_nonzero(uid != placed.uid)))
             self._sites.learn(sites.keys(placed.slot, placed.image, regs[:, _IP], regs[:, _SP], regs[:, _BP]),
-                              placed.uid, leaving.mode)
+                              uid, leaving.mode)
             self._last.set(placed, leaving.cpu)
             self._note_last(leaving, placed)
-            known = Departures(placed.slot, leaving.time_ns, placed.uid, leaving.mode, regs[:, _IP], leaving.cpu)
+            known = Departures(placed.slot, leaving.time_ns, uid, leaving.mode, regs[:, _IP], leaving.cpu)
         n_out = int(np.count_nonzero(is_out(self.clocks.edges.cut)))
         if seen is None or n_out <= len(known.slot):
             return known

@@ -28,7 +28,7 @@ FAILED_MARK = np.uint64(2**64 - 3)
 # Columns of i386's registers in the x86-64 order of the samples: eax ecx edx ebx esp ebp esi edi eip.
 _I386_COLUMNS = np.array([0, 2, 1, 3, 7, 6, 4, 5, 16])
 _LOW32 = np.uint64(0xFFFF_FFFF)
-_ROOT = int(Stop.ROOT)
+_ROOT, _TRUNCATED = int(Stop.ROOT), int(Stop.TRUNCATED)
 _ALL_KNOWN = np.uint64((1 << 17) - 1)
 
 
@@ -57,9 +57,10 @@ class Placed:
     image: Array  # i8 (n,)
     uid: Array  # u8 (n,) 0 where the image is not recorded
     whole: Array  # bool (n,) the stack reaches the root
+    cut: Array  # bool (n,) it goes on above what was copied of it
 
     def __getitem__(self, rows: slice) -> Placed:
-        return Placed(self.slot[rows], self.image[rows], self.uid[rows], self.whole[rows])
+        return Placed(self.slot[rows], self.image[rows], self.uid[rows], self.whole[rows], self.cut[rows])
 
 
 def unwound(samples: ClockSamples, model: Model, tables: Tables) -> Unwound:
@@ -95,7 +96,7 @@ def interned(frames: Unwound, recorders: MappingOf[int, Recorder]) -> Placed:
             length = frames.length[mine]
             depth = max(int(length.max()), 1)
             uid[mine] = recorder.frames.intern(frames.pcs[mine, :depth], length)
-    return Placed(frames.slot, frames.image, uid, frames.stop == _ROOT)
+    return Placed(frames.slot, frames.image, uid, frames.stop == _ROOT, frames.stop == _TRUNCATED)
 
 
 def joined(parts: list[ClockSamples]) -> ClockSamples:

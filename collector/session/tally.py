@@ -56,6 +56,11 @@ class Tally:
             else:
                 self.stops[Stop(int(reason))] += int(count)
 
+    def completed(self, count: int) -> None:
+        """The rest of ``count`` stacks that were cut short has been found."""
+        self.stops[Stop.TRUNCATED] -= count
+        self.stops[Stop.ROOT] += count
+
     def remarks(self) -> list[str]:
         """What a reader of the figures may want to know, though nothing is amiss."""
         lines = []

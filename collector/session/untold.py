@@ -11,7 +11,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from collector.events import ClockSamples
-from collector.session.attach import departures, find
+from collector.session.attach import STACK_WORDS, departures, find
 from collector.target.microstate import Cut
 from collector.target.model import Thread
 
@@ -24,7 +24,7 @@ class Looks:
     def __init__(self) -> None:
         self._left = _BUDGET
 
-    def at(self, threads: Sequence[Thread], now_ns: int) -> list[ClockSamples]:
+    def at(self, threads: Sequence[Thread], now_ns: int, stack_words: int = STACK_WORDS) -> list[ClockSamples]:
         """Where threads are blocked, by process, as samples of their leaving just before ``now_ns``."""
         self._left = min(self._left + _MORE_EACH_TIME, _BUDGET)
         by_process = defaultdict(list)
@@ -36,7 +36,7 @@ class Looks:
         samples = []
         for pid, blocked in by_process.items():
             try:
-                leaving = departures(pid, blocked, now_ns).leaving
+                leaving = departures(pid, blocked, now_ns, stack_words).leaving
             except OSError:  # it has ended meanwhile
                 continue
             if leaving is not None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from collector.experiment.records import STATES
+
 pytestmark = pytest.mark.usefixtures("perf_allowed")
 
 INTERVAL_S = 10.007e-3
@@ -68,3 +70,17 @@ def test_the_same_times_in_the_reader(workload: Any, recorded: Any, tmp_path: Pa
     shallowest = max(by_depth, key=lambda depth: by_depth[depth]) - 9
     for number, known_s in enumerate(known):
         assert by_depth.get(shallowest + number, 0.0) == pytest.approx(known_s, abs=INTERVAL_S), number
+
+
+@pytest.mark.parametrize("engine", ["perf", "signal"])
+def test_stacks_deeper_than_what_is_copied_of_them_are_whole(engine: str, workload: Any, recorded: Any,
+                                                             recorded_by_signals: Any) -> None:
+    """Two threads below 201 frames of a KiB each: once for long, which shows the rest of the stack, and then often."""
+    run = (recorded if engine == "perf" else recorded_by_signals)(workload("deep"), 201, 1.3, 17, 29)
+    assert run.unrooted_share() <= 0.01
+    asleep = run.packets()[run.packets()["MSTATE"] == STATES.index("sleep")]
+    assert len(asleep) > 2 * 17
+    assert asleep["NTICK"].sum() * INTERVAL_S == pytest.approx(run.truth["slept_s"], rel=0.03)
+    stacks = run.experiment.stacks
+    depths = {len(stacks.stack(int(index))) for index in stacks.index(asleep["FRINFO"])}
+    assert min(depths) > 201

@@ -167,3 +167,7 @@ def test_swarm_makes_as_many_short_lives_as_it_says(workload: Workload) -> None:
     assert truth["founders_work_s"] == pytest.approx(0.046, rel=0.1)
     assert truth["children_user_s"] + truth["children_system_s"] == pytest.approx(0.101, rel=0.3)
     assert truth["user_s"] + truth["system_s"] >= 0.045
+
+
+def test_deep_sleeps_as_long_as_asked(workload: Workload) -> None:
+    assert _truth(workload("deep"), 61, 0.3, 7, 11)["slept_s"] == pytest.approx(2 * (0.3 + 7 * 0.011), rel=0.2)

@@ -1,0 +1,64 @@
+"""Stacks that go on above what was copied of them: read as a whole from threads that still wait there.
+
+A departure is recorded with the top of its stack alone. Who is still blocked there when we look has the same
+stack, which can be read as deep as it goes; and when that thread leaves its CPU there again, with the same frames in
+what is copied, the rest is the same as well.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from collector.events import Array
+from collector.session.placing import Placed
+from collector.session.sites import SiteTable, keys
+
+STACK_WORDS = 1 << 16  # 512 KiB of each
+_AT_ONCE = 32
+
+
+class DeepStacks:
+    """Per slot: the last departure, if its stack was cut short and nothing is known of the rest (key 0: it was not)."""
+
+    def __init__(self) -> None:
+        self._key: Array = np.zeros(64, dtype=np.uint64)
+        self._ip: Array = np.zeros(64, dtype=np.uint64)
+        self._sp: Array = np.zeros(64, dtype=np.uint64)
+        self._whole = SiteTable()
+
+    def completed(self, placed: Placed, ip: Array, sp: Array) -> Array:
+        """The stacks (n,) of departures in time order, whole where the rest is known."""
+        self._grow(int(placed.slot.max(initial=-1)) + 1)
+        key = np.zeros(len(placed.slot), dtype=np.uint64)
+        uid = placed.uid
+        cut = np.flatnonzero(placed.cut)
+        if len(cut):
+            slot, image = placed.slot[cut], placed.image[cut]
+            key[cut] = keys(slot, image, uid[cut], sp[cut], np.zeros(len(cut), dtype=np.uint64))
+            whole, _ = self._whole.find(key[cut])
+            known = whole != 0
+            uid = uid.copy()
+            uid[cut[known]], key[cut[known]] = whole[known], 0
+        self._key[placed.slot], self._ip[placed.slot], self._sp[placed.slot] = key, ip, sp
+        return uid
+
+    def open(self, slot: Array) -> Array:
+        """Those of the slots whose last departure was cut short; not too many at once."""
+        self._grow(int(slot.max(initial=-1)) + 1)
+        found: Array = slot[self._key[slot] != 0][:_AT_ONCE]
+        return found
+
+    def learn(self, placed: Placed, ip: Array, sp: Array, reason: Array) -> Array:
+        """Stacks of threads as they are now; returns which of them (n,) are the rest of what was cut short. Each is
+        looked at once."""
+        slot = placed.slot
+        same: Array = placed.whole & (self._ip[slot] == ip) & (self._sp[slot] == sp) & (self._key[slot] != 0)
+        self._whole.learn(self._key[slot[same]], placed.uid[same], reason[same])
+        self._key[slot] = 0
+        return same
+
+    def _grow(self, n: int) -> None:
+        more = max(n, 2 * len(self._key)) - len(self._key)
+        if n > len(self._key):
+            for name in ("_key", "_ip", "_sp"):
+                setattr(self, name, np.concatenate([getattr(self, name), np.zeros(more, dtype=np.uint64)]))
