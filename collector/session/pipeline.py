@@ -51,6 +51,7 @@ from collector.target.microstate import Cut, Periods, ThreadClocks, is_out
 from collector.target.model import Model
 from collector.target.settling import settle
 from collector.target.space import Mapping
+from collector.target.stolen import Stolen
 from collector.target.switching import sharpened
 from collector.target.waiting import N_STATES, Departures, Microstate, PageFaults, Spans, Waiting
 from collector.unwind.table import Tables
@@ -118,6 +119,7 @@ class Pipeline:
         self.total_cpu_ns = 0  # exact running time of all threads that have ended
         self._account_of = account_of
         self._arrivals = Arrivals()
+        self._stolen = Stolen()
         self._usage_of = usage_of
         self._delay_seen: dict[int, int] = {}  # by slot
         self.founder_ran_ns: int | None = None  # by the kernel's account, before it became itself
@@ -145,7 +147,7 @@ class Pipeline:
             spans = self.waiting.close(periods, self.clocks.edges, departures, faults, woken_ns,
                                        self._run_delays(periods, woken_ns == 0))
             self._write_spans(spans)
-        self._look_at_arriving()
+        self._look_at_accounts(clock)
         self._settle_ended(self.endings.tails(batch.ends, batch.switches))
         self._close_ended()
         self.model.forget_before(batch.until_ns)
@@ -170,6 +172,7 @@ class Pipeline:
                 self._delay_seen[slot] = thread.account.delay_ns
                 self._ran_before_ns[slot] = thread.account.run_ns
                 self._arrivals.begin(slot, thread.account)
+                self._stolen.begin(slot, thread.account.run_ns - max(thread.account.time_ns - time_ns, 0))
             recorded.thread_started(thread.tid, time_ns, self._comm_of(pid, thread.tid))
         self.feed(seen)
 
@@ -222,6 +225,7 @@ class Pipeline:
         self._advance(None, [], time_ns)
         self._settle_ended({})
         self.tally.n_guessed_faults = self.waiting.n_guessed
+        self.tally.stolen_ns = self._stolen.total_ns
         self.tally.n_impossible = self.clocks.n_impossible
         self.tally.n_estimated_ends = self.counting.n_estimated
         self.tally.n_untold_ends, self.tally.n_guessed_ends = self.endings.n_untold, self.endings.n_guessed
@@ -271,6 +275,7 @@ class Pipeline:
         process = thread.process
         self._delay_seen[thread.slot] = self._ran_before_ns[thread.slot] = 0
         self._arrivals.begin(thread.slot, Account(change.time_ns))
+        self._stolen.begin(thread.slot, 0)
         recorded = self.experiments.by_image.get(process.image.number)
         if is_process and recorded is None:
             process.image.comm, process.image.path = (parent.image.comm, parent.image.path) if parent else (b"", b"")
@@ -314,6 +319,7 @@ class Pipeline:
             self.experiments.go_on(before, process.image)  # the exec by which the founder became itself
             if self.founder_ran_ns is not None:
                 self._ran_before_ns[process.threads[change.pid]] = self.founder_ran_ns
+                self._stolen.begin(process.threads[change.pid], self.founder_ran_ns)
             before.thread_started(change.pid, change.time_ns, change.comm)
         else:
             recorded = self.experiments.executed(before, process.image, change.time_ns)
@@ -381,6 +387,10 @@ class Pipeline:
                 exact_ns = self._arrivals.corrected(slot, cut, exact_ns, until_ns, self.clocks)
         cuts = self.model.take_cuts()  # after slots(), which may have met threads not heard of before
         counted = self.counting.take_cuts()
+        if self.counting.active or counted.slot:
+            self._stolen.interrupted()
+        else:
+            counted = self._stolen.cuts(slot, cut, time_ns, until_ns, self.clocks)
         n_told = len(slot) + len(cuts.slot)
         slot = np.concatenate([slot, np.array(cuts.slot + counted.slot, dtype=np.int64)])
         cut_ns = np.array(cuts.time_ns + counted.time_ns, dtype=np.int64)
@@ -407,11 +417,16 @@ class Pipeline:
                 recorded.n_counted_switches += count
         self.counting.turns.clear()
 
-    def _look_at_arriving(self) -> None:
-        """Reads the kernel's accounts of threads that get a CPU so often that the lateness of the records matters."""
-        for slot in self._arrivals.worth_a_look():
+    def _look_at_accounts(self, clock: Placed | None) -> None:
+        """Reads the kernel's accounts of threads that get a CPU so often that the lateness of the records matters, and
+        of some that have run for a while, from which a hypervisor may have taken it."""
+        running = self._stolen.worth_a_look(distinct(clock.slot).tolist()) if clock is not None else []
+        arriving = self._arrivals.worth_a_look()
+        for slot in {*arriving, *running}:
             account = self._account(slot)
-            if account is not None:
+            if account is not None and slot in running:
+                self._stolen.look(slot, account)
+            if account is not None and slot in arriving:
                 self._arrivals.look(slot, account)
 
     def _place(self, batch: Batch) -> tuple[Placed | None, Placed | None]:
@@ -603,6 +618,7 @@ class Pipeline:
             self._delay_seen.pop(slot, None)
             self._ran_before_ns.pop(slot, None)
             self._arrivals.forget(slot)
+            self._stolen.forget(slot)
             tail_ns = tails_ns.pop(slot, 0)
             recorded = self.experiments.by_image.get(self.model.threads[slot].image.number)
             if recorded is None or recorded.recorder is None:

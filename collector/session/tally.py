@@ -41,6 +41,7 @@ class Tally:
     n_guessed_faults: int = 0  # waits for pages of which nothing told whether text or data was missing
     n_unknown_sites: int = 0  # switch-outs of which only the leaf is known
     n_borrowed_stacks: int = 0  # packets with the thread's last stack, since their own is unknown
+    stolen_ns: int = 0  # for which a hypervisor had taken the CPU of running threads
     n_impossible: int = 0  # switch records that cannot follow each other: one between them is missing
 
     def lost(self, source: str, count: int) -> None:
@@ -75,6 +76,9 @@ class Tally:
         if self.counted_ns:
             lines.append(f"for {self.counted_ns / 1e9:.1f} s threads switched too often for a record of each: how long "
                          "they ran and waited is the kernel's account of it then, where they waited is sampled")
+        if self.stolen_ns:
+            lines.append(f"for {self.stolen_ns / 1e9:.2f} s the hypervisor let others have the CPU of running threads, "
+                         "which waited for it")
         if self.n_estimated_ends:
             lines.append(f"{self.n_estimated_ends} threads ended then: the last tenth of a second is estimated")
         n_gone = self.n_gone - self.losses["stack"]  # that found no room
