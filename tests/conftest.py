@@ -17,7 +17,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -49,6 +49,26 @@ def _need(tool: str, package: str) -> str:
     if found is None:
         unavailable(f"{tool} is missing: apt-get install {package}")
     return found
+
+
+def _stolen_s() -> float:
+    """For how long a hypervisor had let others have our CPUs so far."""
+    return int(_read("/proc/stat").split(maxsplit=9)[8]) / os.sysconf("SC_CLK_TCK")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What the report of a failure is measured against."""
+    item.stash[STOLEN_BEFORE] = _stolen_s()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failure says whether the machine was there all the time."""
+    report = yield
+    stolen_s = _stolen_s() - item.stash.get(STOLEN_BEFORE, 0.0)
+    if report.failed and stolen_s > 0:
+        report.sections.append(("machine", f"the hypervisor had our CPUs for {stolen_s:.2f} s of this test"))
+    return report
 
 
 @pytest.fixture
@@ -242,6 +262,7 @@ SYSCTLS = (
     "vm/unprivileged_userfaultfd",
 )
 PR_SET_CHILD_SUBREAPER = 36
+STOLEN_BEFORE = pytest.StashKey[float]()
 GRACE_S = 2.0
 
 
