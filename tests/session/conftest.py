@@ -142,6 +142,7 @@ class Recorded:
     observed: dict[int, Seen]
     interval_s: float
     precision: float  # of a thread's times, beside an interval
+    stolen_s: float = 0.0  # for which a hypervisor let others have our CPUs meanwhile
 
     @cached_property
     def experiment(self) -> Experiment:
@@ -171,7 +172,7 @@ class Recorded:
         """Every thread's states add up to its life, and its CPU states to the kernel's account of it."""
         for tid, seen in self.observed.items():
             states = self.states_s(tid)
-            slack = self.interval_s + self.precision * seen.life_s[1]
+            slack = self.interval_s + self.precision * seen.life_s[1] + self.stolen_s
             cpu_s = states["user"] + states["system"] + states["trap"]
             assert within(sum(states.values()), seen.life_s, slack), f"{tid}: {states}, lived {seen.life_s}"
             assert within(cpu_s, seen.cpu_s, slack), f"{tid}: {states}, ran {seen.cpu_s}"
@@ -220,13 +221,15 @@ def small_disk(root: None, need: Callable[[str, str], str], tmp_path: Path) -> I
         subprocess.run([umount, path], check=True)
 
 
-def _recorder(directory: Path, precision: float, *options: str) -> Callable[..., Recorded]:
+def _recorder(directory: Path, precision: float, stolen: Callable[[], float],
+              *options: str) -> Callable[..., Recorded]:
     count = iter(range(1000))
 
     def run(program: Path | str, *arguments: object, interval: str = "on",
             meanwhile: Callable[[int], object] | None = None, observed: bool = True) -> Recorded:
         path = directory / f"run.{next(count)}.er"
         command = [COLLECT, *options, "-p", interval, "-o", str(path), str(program), *map(str, arguments)]
+        stolen_before = stolen()
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             observer = Observer(process.pid)
             if observed:
@@ -238,7 +241,8 @@ def _recorder(directory: Path, precision: float, *options: str) -> Callable[...,
                 observer.join()
         assert process.returncode == 0, err
         truth = json.loads(out) if out.startswith("{") else {}
-        run = Recorded(path, truth, err, observer.threads, INTERVALS_S[interval], precision)
+        run = Recorded(path, truth, err, observer.threads, INTERVALS_S[interval], precision,
+                       stolen() - stolen_before)
         run.check_accounts()
         return run
 
@@ -246,19 +250,19 @@ def _recorder(directory: Path, precision: float, *options: str) -> Callable[...,
 
 
 @pytest.fixture
-def recorded(tmp_path: Path, perf_allowed: None) -> Callable[..., Recorded]:
+def recorded(tmp_path: Path, perf_allowed: None, stolen: Callable[[], float]) -> Callable[..., Recorded]:
     """``recorded(program, "mutex", 7, 31)``: the program under ``collect -p on``, observed, its accounts checked.
 
     ``interval="hi"`` for -p hi; ``meanwhile(pid)`` is called while the program runs; ``observed=False`` where looking
     would cost too much.
     """
-    return _recorder(tmp_path, 0.001)
+    return _recorder(tmp_path, 0.001, stolen)
 
 
 @pytest.fixture
-def recorded_by_signals(tmp_path: Path) -> Callable[..., Recorded]:
+def recorded_by_signals(tmp_path: Path, stolen: Callable[[], float]) -> Callable[..., Recorded]:
     """The same with the signal engine, which hears of births and ends as soon as it has a CPU."""
-    return _recorder(tmp_path, 0.03, "--engine", "signal")
+    return _recorder(tmp_path, 0.03, stolen, "--engine", "signal")
 
 
 @pytest.fixture

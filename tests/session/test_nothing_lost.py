@@ -279,7 +279,8 @@ def test_a_collector_that_was_suspended_tells_what_it_lost(engine: str, workload
     # The clock struck every 0.5 ms of its CPU time: what is not there is told.
     n_lost = sum(int(n) for text in warned(experiment) for n in re.findall(r"(\d+) clock records lost", text))
     n_samples = sum(map(int, re.findall(r"(\d+) samples", said)))
-    assert n_samples + n_lost > 0.9 * threads_s / 0.5e-3
+    # (The signal engine is a process that needs a CPU itself.)
+    assert n_samples + n_lost > {"perf": 0.9, "signal": 0.3}[engine] * threads_s / 0.5e-3
     assert n_lost > 0 or engine != "perf"  # whose rings hold about a second at this rate
     for text in warned(experiment):
         assert text in said
