@@ -157,7 +157,7 @@ def test_samples_have_registers_and_stack(workload: Callable[..., Path], drained
     assert set(found.all("clock.abi").tolist()) == {64}
     assert (regs[:, 7] == low).all()  # the copy begins at the stack pointer
     assert (n_words > 16).all()
-    assert (n_words * 8 <= 63 << 10).all()
+    assert (n_words * 8 <= 16 << 10).all()
     mapped = [(change.start, change.start + change.size) for change in found.of(Mapped)]
     inside = np.zeros(len(regs), bool)
     for start, end in mapped:

@@ -239,7 +239,7 @@ def test_user_and_system_time_are_told_apart(workload: Any, tmp_path: Path, gpro
     user, system, trap = run.ticks_by_state() / run.ticks_by_state().sum()
     truth = run.truth["in_user"] / (run.truth["in_user"] + run.truth["in_system"])
     assert user == pytest.approx(truth, abs=0.03)
-    assert user == pytest.approx(run.truth["user_s"] / run.cpu_s, abs=0.08)  # the kernel's own split is by its tick
+    assert user == pytest.approx(run.truth["user_s"] / run.cpu_s, abs=0.05)  # the kernel's own split is by its tick
     if os.geteuid() == 0:
         assert system == pytest.approx(1 - truth, abs=0.03)
         assert trap <= 0.02  # interrupts that came while it ran

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -86,11 +85,7 @@ def test_a_fork_bomb_is_told_whole_with_few_descriptors_and_little_memory(
     truth, said, peaks = _recorded(tmp_path / "bomb.er", workload("swarm"), N_SHORT, 61, 100)
     print(f"{N_SHORT} processes in {truth['wall_s']:.2f} s: {peaks.descriptors} descriptors, "
           f"{peaks.memory_kib >> 10} MiB ({small.descriptors} and {small.memory_kib >> 10} for {few['count']})")
-    # Every process is known by its fork; how it was made, by a record with a stack, of which a machine that does not
-    # let us run for a while may lose some.
-    lost = re.search(r"(\d+) birth records lost", said)
-    assert int(lost[1] if lost else 0) < 0.1 * N_SHORT
-    assert set(re.findall(r"\d+ (\w+) records lost", said)) <= {"birth"}
+    assert "records lost" not in said
     assert "missing" not in said
     assert small.looks > 3
     assert peaks.looks > 30

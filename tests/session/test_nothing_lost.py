@@ -201,8 +201,7 @@ def test_what_others_trace_floods_no_ring(workload: Run, tmp_path: Path) -> None
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
         assert other.poll() is None
         assert json.loads(other.communicate(timeout=30)[0])["stops"] > 50_000
-    # Whoever shares a CPU with those two is switched often, and where it left the CPU may be lost; its end may not.
-    assert set(re.findall(r"\d+ (\w+) records lost", result.stderr)) <= {"leave"}, result.stderr
+    assert re.search(r"samples, nothing lost\n", result.stderr), result.stderr
 
 
 def most_of(pids: list[int]) -> tuple[int, int]:
@@ -258,7 +257,7 @@ def share_alive(pid: int, for_s: float) -> float:
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_collector_that_was_suspended_tells_what_it_lost(engine: str, workload: Run, tmp_path: Path,
-                                                           gprofng: Run) -> None:
+                                                           gprofng: Run, stolen: Callable[[], float]) -> None:
     path = tmp_path / "x.er"
     command = [COLLECT, "--engine", engine, "-p", "0.5m", "-A", "off", "-o", path]
     with enduring(workload("enduring"), *command, stderr=subprocess.PIPE) as process:
@@ -279,8 +278,8 @@ def test_a_collector_that_was_suspended_tells_what_it_lost(engine: str, workload
     # The clock struck every 0.5 ms of its CPU time: what is not there is told.
     n_lost = sum(int(n) for text in warned(experiment) for n in re.findall(r"(\d+) clock records lost", text))
     n_samples = sum(map(int, re.findall(r"(\d+) samples", said)))
-    # (The signal engine is a process that needs a CPU itself.)
-    assert n_samples + n_lost > {"perf": 0.9, "signal": 0.3}[engine] * threads_s / 0.5e-3
+    # (The tracer of the signal engine needs a CPU itself.)
+    assert n_samples + n_lost > 0.9 * (threads_s - stolen()) / 0.5e-3
     assert n_lost > 0 or engine != "perf"  # whose rings hold about a second at this rate
     for text in warned(experiment):
         assert text in said

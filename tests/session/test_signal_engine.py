@@ -244,6 +244,6 @@ def test_ten_sleeping_places_show_their_own_times(build: str, workload: Run, rec
         # Each through a chain of its own: site N calls down N levels.
         (path,) = (path for path in tree if path[-1] == "nap" and f"site_{number}" in path)
         assert path[path.index("main"):] == ("main", "run", f"site_{number}", *("down",) * (number + 1), "nap")
-        # It sleeps 7 times, and when each sleep began and ended is known to a look.
-        looks_s = 7 * run.interval_s + run.stolen_s
+        # It sleeps 7 times, and when each sleep began and ended is known to half of a look.
+        looks_s = 7 * run.interval_s / 2 + run.stolen_s
         assert tree[path][0] == pytest.approx(known_s, abs=tolerance(known_s, run.interval_s) + looks_s)

@@ -34,7 +34,7 @@ def test_split_divides_its_time_as_one_to_three_to_seven(workload: Workload, fla
     for thread in truth["threads"]:
         parts = [thread["leaf_one"], thread["leaf_three"], thread["leaf_seven"]]
         assert sum(parts) == pytest.approx(thread["cpu_s"], rel=0.02)
-        assert [part / sum(parts) for part in parts] == pytest.approx([1 / 11, 3 / 11, 7 / 11], abs=0.04)
+        assert [part / sum(parts) for part in parts] == pytest.approx([1 / 11, 3 / 11, 7 / 11], abs=0.02)
     assert truth["user_s"] + truth["system_s"] == pytest.approx(0.63, rel=0.1)
 
 
