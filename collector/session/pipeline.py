@@ -11,7 +11,7 @@ Each step works on whole arrays; Python loops run over changes, images and threa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from collector.events import (
 from collector.experiment.recorder import Usage
 from collector.linux import proc
 from collector.session import deep, sites
-from collector.session.attach import Found
+from collector.session.attach import STACK_WORDS, Found
 from collector.session.births import Makings
 from collector.session.deep import DeepStacks
 from collector.session.experiments import Experiments, Recorded
@@ -197,23 +197,28 @@ class Pipeline:
 
     def _look_at_untold(self, blocked: Array, now_ns: int) -> None:
         """Where the threads at slots ``blocked`` wait whose departures were not told."""
-        threads = [self.model.threads[slot] for slot in self.waiting.untold(blocked).tolist()]
-        for samples in self._looks.at(threads, now_ns) if threads else ():
-            placed = interned(unwound(samples, self.model, self.tables), self.experiments.recorders)
+        for samples, placed in self._seen_at(self.waiting.untold(blocked), now_ns):
             self._last.set(placed, samples.cpu)
-            self.waiting.tell(Departures(placed.slot, samples.time_ns, placed.uid, samples.mode, samples.regs[:, _IP],
-                                         samples.cpu))
+            self._tell_waiting(samples, placed, np.arange(len(placed.slot)))
 
     def _look_deeper(self, blocked: Array, now_ns: int) -> None:
         """The whole stacks of those of the threads at slots ``blocked`` of which too little was copied."""
-        threads = [self.model.threads[slot] for slot in self._deep.open(blocked).tolist()]
-        for samples in self._looks.at(threads, now_ns, deep.STACK_WORDS) if threads else ():
-            placed = interned(unwound(samples, self.model, self.tables), self.experiments.recorders)
-            ip = samples.regs[:, _IP]
-            rows = np.flatnonzero(self._deep.learn(placed, ip, samples.regs[:, _SP], samples.mode))
+        for samples, placed in self._seen_at(self._deep.open(blocked), now_ns, deep.STACK_WORDS):
+            regs = samples.regs
+            rows = np.flatnonzero(self._deep.learn(placed, regs[:, _IP], regs[:, _SP], samples.mode))
             self.tally.completed(len(rows))
-            self.waiting.tell(Departures(placed.slot[rows], samples.time_ns[rows], placed.uid[rows], samples.mode[rows],
-                                         ip[rows], samples.cpu[rows]))
+            self._tell_waiting(samples, placed, rows)
+
+    def _seen_at(self, slots: Array, now_ns: int,
+                 stack_words: int = STACK_WORDS) -> Iterator[tuple[ClockSamples, Placed]]:
+        """A look at blocked threads, by process."""
+        threads = [self.model.threads[slot] for slot in slots.tolist()]
+        for samples in self._looks.at(threads, now_ns, stack_words) if threads else ():
+            yield samples, interned(unwound(samples, self.model, self.tables), self.experiments.recorders)
+
+    def _tell_waiting(self, samples: ClockSamples, placed: Placed, rows: Array) -> None:
+        self.waiting.tell(Departures(placed.slot[rows], samples.time_ns[rows], placed.uid[rows], samples.mode[rows],
+                                     samples.regs[rows, _IP], samples.cpu[rows]))
 
     def finish(self, time_ns: int) -> None:
         """The recording ends: what threads still owe is settled as if they ended now."""
