@@ -22,7 +22,7 @@ import numpy as np
 
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.kernel_code import KernelCode
-from collector.engines.perf_guard import RELIEVED, SWITCH_RINGS, RawAccount, Relief
+from collector.engines.perf_guard import RELIEVED, SWITCH_RINGS, Relief
 from collector.engines.perf_open import MOST_PER_S, N_REGS, Opened
 from collector.errors import CollectorError
 from collector.events import (
@@ -45,6 +45,7 @@ from collector.events import (
     Wakings,
 )
 from collector.linux import abi
+from collector.linux.accounts import TimedAccount
 from collector.linux.perf import Ring
 
 # Where the registers are in a sample, in the DWARF order of x86-64: words behind that of their ABI.
@@ -96,8 +97,8 @@ class PerfEngine:
         self._heads: dict[Ring, int] = {}  # of the rings that may rest, at the last drain
         self._excess: dict[Ring, int] = {}  # how many times too many records a ring at rest had brought
         self._resting: dict[Ring, int] = {}  # and until when they rest
-        self.accounts: dict[int, RawAccount] = {}  # of all threads, when the records of switches came to rest
-        self.before: RawAccount | None = None  # of a program that we start, before its first instruction
+        self.accounts: dict[int, TimedAccount] = {}  # of all threads, when the records of switches came to rest
+        self.before: TimedAccount | None = None  # of a program that we start, before its first instruction
         for guard in opened.guards:
             guard.end()
             self.accounts, self.before = guard.accounts, guard.before

@@ -10,11 +10,10 @@ fork bomb makes thousands of processes while we are busy with the hundreds befor
 from __future__ import annotations
 
 import _thread  # what threading is made of, which is too much to import for this
-import os
-import time
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 
+from collector.linux.accounts import TimedAccount, account_of, accounts_below
 from collector.linux.perf import Ring, Rings
 
 SWITCH_RINGS = "switch", "dying"
@@ -22,8 +21,6 @@ RELIEVED = "birth", "dying", "dead"
 _PERIOD_S = 0.01
 _FULL, _MOVED_AT = 15 / 16, 1 / 4
 _MANY_BYTES = 1 << 21  # 45,000 records of switches, in less than half a second
-
-RawAccount = tuple[int, int, int, int]  # as of when; and schedstat: ns on CPU, ns waiting for one, turns
 
 
 class _Watch:
@@ -55,8 +52,8 @@ class Guard(_Watch):
 
     def __init__(self, rings: Rings, names: Collection[str], pid: int) -> None:
         self.rested: list[Ring] = []
-        self.accounts: dict[int, RawAccount] = {}  # by tid, if switches are counted from then on
-        self.before: RawAccount | None = None  # of the target, which does not run yet
+        self.accounts: dict[int, TimedAccount] = {}  # by tid, if switches are counted from then on
+        self.before: TimedAccount | None = None  # of the target, which does not run yet
         with suppress(OSError, ValueError):
             self.before = account_of(pid, pid)
         self._rings = rings
@@ -97,23 +94,3 @@ def _move(rings: Rings, pairs: Iterable[tuple[Ring, Ring]]) -> None:
 
 def _is_full(rings: Rings, ring: Ring, part: float) -> bool:
     return rings.head(ring) - rings.tail(ring) >= ring.data_bytes * part
-
-
-def account_of(pid: int, tid: int) -> RawAccount:
-    """A thread's account. Raises OSError, or ValueError where the kernel keeps none."""
-    with open(f"/proc/{pid}/task/{tid}/schedstat", "rb", buffering=0) as file:
-        run_ns, delay_ns, turns = file.read(64).split()
-    return time.monotonic_ns(), int(run_ns), int(delay_ns), int(turns)
-
-
-def accounts_below(pid: int) -> dict[int, RawAccount]:
-    """The accounts of all threads of a process and its descendants, by tid."""
-    found: dict[int, RawAccount] = {}
-    pids = [pid]
-    for process in pids:
-        with suppress(OSError, ValueError):
-            for tid in os.listdir(f"/proc/{process}/task"):
-                found[int(tid)] = account_of(process, int(tid))
-                with open(f"/proc/{process}/task/{tid}/children", "rb", buffering=0) as file:
-                    pids += map(int, file.read().split())
-    return found

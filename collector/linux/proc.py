@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from collector.linux.accounts import Account, parse
+
 _BEHIND_LANDMARKS = 1 << 16  # bytes of kallsyms: more than the rest of a source file's functions
 
 
@@ -259,16 +261,14 @@ class SchedAccounts:
         self._max_open = min(max_open, soft // 2)
         self._fds: dict[tuple[int, int], int] = {}
 
-    def read(self, pid: int, tid: int) -> tuple[int, int, int] | None:
-        """Since the thread's birth: ns on CPU, ns waiting for one, and how often it got one. As of its last switch or
-        tick. None when it is gone or the kernel does not count."""
+    def read(self, pid: int, tid: int) -> Account | None:
+        """A thread's account; None when it is gone or the kernel does not count."""
         fd = self._fds.get((pid, tid), -1)
         try:
             if fd < 0:
                 fd = os.open(f"/proc/{pid}/task/{tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
                 self._keep((pid, tid), fd)
-            run_ns, delay_ns, turns = os.pread(fd, 64, 0).split()
-            return int(run_ns), int(delay_ns), int(turns)
+            return parse(os.pread(fd, 64, 0))
         except (OSError, ValueError):
             self.forget(pid, tid)
             return None

@@ -23,12 +23,11 @@ from typing import NamedTuple, Protocol, TypeVar
 import numpy as np
 
 from collector.clock import NS_PER_S
-from collector.engines import perf_guard
 from collector.engines.base import Engine
 from collector.engines.perf_events import PerfEngine
 from collector.errors import CollectorError, EngineRefused, TargetGone
 from collector.events import Array, Batch, ClockSamples, Mapped, Reason
-from collector.linux import libc, proc, tasks
+from collector.linux import accounts, libc, proc, tasks
 from collector.target.counting import Account
 from collector.target.microstate import Cut
 
@@ -271,15 +270,15 @@ def _found(pid: int, told: dict[int, list[int]] | None) -> list[Found]:
     """The threads of a process; an engine that tells which there are also tells where each is."""
     if told is not None:
         return [Found(tid, Cut.IN, Reason.UNKNOWN, None) for tid in told.get(pid, ())]
-    accounts = {tid: account_of(pid, tid) for tid in proc.threads(pid)}
-    found = [(find(pid, tid), account) for tid, account in accounts.items()]
+    looks = {tid: account_of(pid, tid) for tid in proc.threads(pid)}
+    found = [(find(pid, tid), account) for tid, account in looks.items()]
     return [thread._replace(account=account) for thread, account in found if thread is not None]
 
 
 def account_of(pid: int, tid: int) -> Account | None:
     """The kernel's account of a thread; None when it is gone."""
     try:
-        return Account(*perf_guard.account_of(pid, tid))
+        return Account(*accounts.account_of(pid, tid))
     except (OSError, ValueError):
         return None
 
