@@ -68,6 +68,7 @@ _RING_SECONDS, _RING_SECONDS_RARE = 0.9, 1.2
 _ROUNDS = 9  # of looking for new threads while attaching; one that never stops making them is taken as it is
 _ALL_RINGS_BYTES = 1 << 28
 LOWER_LEVEL = "sudo sysctl kernel.perf_event_paranoid=1"
+_STRAY = 0.4  # of the interval, up or down
 _SHORTEST_NS = 10_000  # of the kernel's clocks
 _LEAST_RING_BYTES = 1 << 17
 # Records per second and CPU from which an event rests.
@@ -87,6 +88,18 @@ class Opened:
     def guard(self, pid: int) -> None:
         """Watches over the rings until the engine does."""
         self.guards.append(Guard(self.rings, MOST_PER_S, pid))
+
+    def spread_periods(self) -> None:
+        """A period of its own, near the interval, for each thread that was there first.
+
+        A clock begins with a whole period: where all had the same, threads that do the same would all be met at the
+        same point, an interval behind where they begin, and again an interval later. Samples count for the time that
+        their threads have really used, and need not be evenly spaced.
+        """
+        spread = _evenly_spread()
+        periods = (max(int(self.interval_ns * (1 + _STRAY * (2 * part - 1))), _SHORTEST_NS) for part in spread)
+        with suppress(OSError):  # all alike, then
+            self.rings.set_periods("clock", periods)
 
     @property
     def limits(self) -> str:
@@ -143,6 +156,8 @@ def open_running(pids: Sequence[int], interval_ns: int, *, follow: bool) -> Open
         opened.rings.close()
         known = now
     _sample_early(opened, known, interval_ns)
+    if len(known) > 1:
+        opened.spread_periods()
     return opened
 
 

@@ -122,6 +122,15 @@ class Rings:
                     self._once.append(libc.perf_event_open(next(attrs), tid, ring.cpu, -1, abi.FLAG_FD_CLOEXEC))
                     ioctl(self._once[-1], abi.IOC_SET_OUTPUT, ring.fd)
 
+    def set_periods(self, name: str, periods: Iterator[int]) -> None:
+        """Gives every thread that has events of its own of a name the next of ``periods``; those that inherit these
+        have it, too."""
+        writers = [self._writers[ring.fd] for ring in self.rings if ring.name == name]
+        for of_thread in zip(*writers, strict=False):
+            period = next(periods).to_bytes(8, "little")
+            for fd in of_thread:
+                ioctl(fd, abi.IOC_PERIOD, period)
+
     def enable(self) -> None:
         """Starts all events (those that do not wait for an exec), but not those that begin at rest."""
         for fd in self._once:

@@ -3,10 +3,11 @@
  *   _start .. main        -> run -> stage_one   -> leaf_one        1 part: PIECES pieces of work
  *   clone3 .. thread_main -> run -> stage_three -> leaf_three      3 parts
  *                            run -> stage_seven -> leaf_seven      7 parts
- *                            run -> rest        -> nanosleep       MILLISECONDS, 0: never
+ *                            run -> rest        -> nanosleep       MILLISECONDS, half as long to half as long again; 0: never
  *
  * Parts are counted in pieces of equal work, so that their CPU times are as 1:3:7 whenever one looks. The threads do not
- * march in step: each begins at a time of its own, and with another part than the one before it. The program handles
+ * march in step, nor with any clock: each begins at a time of its own, with another part than the one before it, and
+ * rests for ever other times. The program handles
  * SIGUSR1, ignores SIGUSR2 and blocks SIGWINCH, so that it can be seen whether somebody changed that. It says "ready"
  * when all threads are there. The first 8 bytes of FILE count the rounds that threads have made.
  */
@@ -20,6 +21,7 @@ static long n_threads, n_pieces;
 static int64_t rest_ns;
 static pthread_barrier_t all_there;
 static uint64_t *n_rounds, unseen;
+static __thread uint64_t chance;
 
 static uint64_t *shared_counter(const char *path) {
     int file = open(path, O_RDWR | O_CREAT, 0600);
@@ -58,12 +60,14 @@ FRAME void stage_seven(void) {
 }
 
 FRAME void rest(void) {
-    sleep_ns(rest_ns);
+    chance = chance * 6364136223846793005 + 1442695040888963407;
+    sleep_ns(rest_ns / 2 + (int64_t)(chance >> 32) % rest_ns);
     KEEP_FRAME();
 }
 
 FRAME void run(long number) {
     static void (*const stages[])(void) = {stage_one, stage_three, stage_seven};
+    chance = (uint64_t)number;
     sleep_ns(number * rest_ns / n_threads);
     for (;;) {
         for (int i = 0; i < 3; i++) stages[(number + i) % 3]();
