@@ -9,11 +9,13 @@ the time from BORN to its last edge, and the running account is exact, however f
 
 Ticks are the clock's answer to *where*, the accounts are the answer to *how much*. A sample at time t earns
 
-    ticks = floor(cpu(t) / interval) - floor(cpu(t of the thread's last sample) / interval)
+    ticks = floor((phase + cpu(t)) / interval) - floor((phase + cpu(t of the thread's last sample)) / interval)
 
 with cpu(t) the exact running time up to t. Normally that is 1; it is more after lost samples and may be 0 when the
-clocks of two CPUs, which run separately for a thread, fire close together. Whatever the clock does,
-sum(ticks) * interval never differs by an interval or more from the exact time up to the last sample.
+clocks of two CPUs, which run separately for a thread, fire close together. A first sample within the first interval
+sets the phase so that it earns a tick: if time told were always rounded down, none would ever be told where threads
+begin, and short ones would seem to do nothing but end. Whatever the clock does, sum(ticks) * interval never differs by
+more than an interval from the exact time up to the last sample.
 """
 
 from __future__ import annotations
@@ -97,6 +99,7 @@ class ThreadClocks:
         self.since_ns = np.zeros(64, dtype=np.int64)
         self.cpu_ns = np.zeros(64, dtype=np.int64)
         self.ticks = np.zeros(64, dtype=np.int64)
+        self.phase_ns = np.full(64, -1, dtype=np.int64)  # -1: no sample yet
         # There before us: what it was found doing holds until its first record, which knows better.
         self.found = np.zeros(64, dtype=bool)
         self.edges = _no_edges()
@@ -105,7 +108,7 @@ class ThreadClocks:
         """A slot for a thread seen for the first time; ``found``: it was there before us, and was looked at while it
         may have run: the edge that it begins with is what was seen then."""
         if self.n_slots == len(self.kind):
-            for name, fill in (("kind", Cut.UNKNOWN), ("since_ns", 0), ("cpu_ns", 0), ("ticks", 0),
+            for name, fill in (("kind", Cut.UNKNOWN), ("since_ns", 0), ("cpu_ns", 0), ("ticks", 0), ("phase_ns", -1),
                                ("found", False)):
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.full(len(old), fill, dtype=old.dtype)]))
@@ -168,9 +171,12 @@ class ThreadClocks:
         """Ticks (n,) that clock samples earn, given in time order; see the module's text."""
         order = np.argsort(slot, kind="stable")
         sorted_slot = slot[order]
-        total = self.cpu_at(sorted_slot, time_ns[order]) // self.interval_ns
+        cpu_ns = self.cpu_at(sorted_slot, time_ns[order])
         first = np.ones(len(slot), dtype=bool)
         first[1:] = sorted_slot[1:] != sorted_slot[:-1]
+        begins = first & (self.phase_ns[sorted_slot] < 0)
+        self.phase_ns[sorted_slot[begins]] = np.maximum(self.interval_ns - np.maximum(cpu_ns[begins], 1), 0)
+        total = (self.phase_ns[sorted_slot] + cpu_ns) // self.interval_ns
         before = np.empty(len(slot), dtype=np.int64)
         before[1:] = total[:-1]
         before[first] = self.ticks[sorted_slot[first]]
@@ -183,7 +189,7 @@ class ThreadClocks:
         return ticks
 
     def residue_ns(self, slot: int) -> int:
-        """Running time of a thread that no tick stands for."""
+        """Running time of a thread that no tick stands for; below 0 where ticks stand for more."""
         return int(self.cpu_ns[slot] - self.ticks[slot] * self.interval_ns)
 
 

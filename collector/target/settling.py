@@ -19,22 +19,39 @@ def settle(owed_ns: Array, pool_ns: Array, interval_ns: int) -> Array:
     """Ticks (10,) for what a thread that ends is owed by state (10,); ``pool_ns`` (10,) takes what is left, in place.
 
     No state is off by an interval, nor is the sum of those on CPU, nor the sum of all; no tick is given to a state that
-    is owed nothing.
+    is owed nothing. A state on CPU that is owed less than nothing, since a first sample has told more than there was
+    (by less than an interval), takes that from the others on CPU.
     """
-    pool_ns += owed_ns
-    owed, pool = np.maximum(owed_ns, 0).tolist(), pool_ns.tolist()
+    owed = _levelled(owed_ns.tolist())
+    pool_ns += np.array(owed, dtype=np.int64)
+    pool = pool_ns.tolist()
     sums = sum(owed[:_N_ON_CPU]), sum(owed[_N_ON_CPU:])
+    owed = [max(ns, 0) for ns in owed]
+    is_ahead = sums[0] < 0  # then time on CPU has been rounded up
     left = [total % interval_ns for total in sums]
     # What the pools would be if both were rounded down; half an interval is as far as they should go.
     debt = [sum(pool[:_N_ON_CPU]) - sums[0] + left[0], sum(pool[_N_ON_CPU:]) - sums[1] + left[1]]
     up = [left[0] > 0 and 2 * debt[0] >= interval_ns, left[1] > 0 and 2 * debt[1] >= interval_ns]
-    if (sum(left) <= interval_ns and all(up)) or (sum(left) >= interval_ns and not any(up)):
+    if is_ahead:
+        up = [True, up[1] and sum(left) > interval_ns]
+    elif (sum(left) <= interval_ns and all(up)) or (sum(left) >= interval_ns and not any(up)):
         up = [debt[0] >= debt[1], debt[0] < debt[1]]
-    due = [sums[0] // interval_ns + up[0], sums[1] // interval_ns + up[1]]
+    due = [max(sums[0] // interval_ns + up[0], 0), sums[1] // interval_ns + up[1]]
     ticks = np.array(_shared(owed[:_N_ON_CPU], pool[:_N_ON_CPU], due[0], interval_ns)
                      + _shared(owed[_N_ON_CPU:], pool[_N_ON_CPU:], due[1], interval_ns), dtype=np.int64)
     pool_ns -= ticks * interval_ns
     return ticks
+
+
+def _levelled(owed_ns: list[int]) -> list[int]:
+    """What is owed, without states on CPU that are owed less than nothing beside some that are owed more."""
+    ahead_ns = -sum(min(ns, 0) for ns in owed_ns[:_N_ON_CPU])
+    level = [max(ns, 0) for ns in owed_ns[:_N_ON_CPU]]
+    for i, ns in enumerate(level):
+        level[i] -= min(ns, ahead_ns)
+        ahead_ns -= min(ns, ahead_ns)
+    level[0] -= ahead_ns
+    return level + owed_ns[_N_ON_CPU:]
 
 
 def _shared(owed_ns: list[int], pool_ns: list[int], n: int, interval_ns: int) -> list[int]:

@@ -203,7 +203,9 @@ def test_the_sum_of_ticks_is_the_time_up_to_the_last_sample(
         mine = [(time, tick) for (time, who), tick in zip(samples, ticks, strict=True) if who == slot]
         exact = truth(edges, slot, mine[-1][0]) if mine else 0
         counted = sum(tick for _, tick in mine) * interval_ns
-        assert 0 <= exact - counted < interval_ns
+        first = truth(edges, slot, mine[0][0]) if mine else 0
+        assert -max(interval_ns - max(first, 1), 0) <= exact - counted < interval_ns
+        assert not mine or mine[0][1] == (max(first // interval_ns, 1) if first else 0)
         assert clocks.residue_ns(slot) == truth(edges, slot, 2**60) - counted
 
 

@@ -15,6 +15,26 @@ OWED = st.lists(st.integers(0, 3 * INTERVAL) | st.sampled_from([0, INTERVAL]), m
 
 
 @given(st.lists(OWED, min_size=1, max_size=30))
+def test_what_ticks_have_told_too_early_is_not_told_again(threads: list[list[int]]) -> None:
+    pool, paid, total = np.zeros(N_STATES, np.int64), np.zeros(N_STATES, np.int64), np.zeros(N_STATES, np.int64)
+    for number, thread in enumerate(threads):
+        owed, before = np.array(thread, np.int64), pool.copy()
+        owed[Microstate.USER] = -(thread[Microstate.USER] % INTERVAL)
+        if number % 2:
+            owed[Microstate.SYSTEM] = owed[Microstate.TRAP] = 0
+        ticks = settle(owed.copy(), pool, INTERVAL)
+        assert (ticks >= 0).all()
+        assert not ticks[owed <= 0].any()
+        off = ticks * INTERVAL - owed
+        assert max(abs(off[3:]).max(), abs(off[:3].sum()), abs(off.sum())) < INTERVAL
+        assert pool[3:].tolist() == (before - off)[3:].tolist()
+        assert pool[:3].sum() == (before - off)[:3].sum()
+        paid += ticks
+        total += owed
+    assert (paid * INTERVAL + pool).sum() == total.sum()
+
+
+@given(st.lists(OWED, min_size=1, max_size=30))
 def test_what_ended_threads_are_owed_is_paid_or_pooled(threads: list[list[int]]) -> None:
     pool, paid = np.zeros(N_STATES, np.int64), np.zeros(N_STATES, np.int64)
     for thread in threads:
