@@ -20,7 +20,8 @@ class Asked:
     delay_ns: int
     is_here: bool
     due_ns: int
-    awake_ns: int
+    came_ns: int
+    used_ns: int
 
 
 @dataclass(slots=True, eq=False)
@@ -58,6 +59,15 @@ class Tracee:
     n_traps: int = 0
     completion: Completion | None = None
 
+    def sleeps_on(self) -> bool:
+        """Whether it sleeps where it was when it was looked at last."""
+        if self.running or self.in_stop or self.gone or self.asked:
+            return False
+        try:
+            return self.files.read("schedstat", 64) == self.raw
+        except OSError:
+            return False
+
 
 @dataclass(slots=True, eq=False)
 class Traced:
@@ -69,6 +79,7 @@ class Traced:
     bits: int = 64
     cpu_ns: int = 0  # of its threads since it was found
     sampled_ns: int = 0  # that of it at the last sample of any
+    owed_ns: int = 0  # that of it for which there should have been samples, an interval each, and were not
     mapped: set[Executable] = field(default_factory=set)
     starts: list[int] = field(default_factory=list)  # of ``mapped``, sorted
     ends: list[int] = field(default_factory=list)

@@ -33,13 +33,17 @@ from collector.engines.signal_targets import Asked, Traced, Tracee
 from collector.engines.signal_teller import BIRTH, CLOCK, LEAVE, Teller
 from collector.engines.signal_walk import Walk
 from collector.events import Edge, Mode, Reason
-from collector.linux import abi, ptrace, tasks
+from collector.linux import abi, accounts, ptrace, tasks
 
 _RETRY_S = 0.01
 _WATCHED = {signal.SIGCHLD, signal.SIGUSR1}
 _CALM_LOOKS = 16  # after so many looks without news a thread is looked at more rarely
-_ACTIVE_SHARE, _IDLE_SHARE = 8, 30  # of the interval for looks at either kind of threads: one part in so many
+# One part in so many of the interval is for looks at either kind; for idle ones it is more where samples are missing.
+_ACTIVE_SHARE, _IDLE_SHARE, _HUNGRY_SHARE = 8, 30, 12
+_IDLE_AT_ONCE = 16
+_SAME_NS = 500  # by which two accounts of one stretch of time may differ
 _EARLY_NS, _LATE_NS = 25_000, 15_000  # by which we may know too late that we are awake, or that a thread has stopped
+_SUSPECT_NS = 1_000, 4_000  # the same, where that is no excuse
 _AT_ONCE_NS = 25_000  # in which our clock stops a thread that runs
 _STRAY, _STRAY_SHARE = 40503, 4  # 65536 times the golden section; of the interval
 _PATIENCE, _LAST_PATIENCE = 5, 20  # intervals without a sample, until any other one is better
@@ -73,8 +77,12 @@ class Tracer:
         self._held = False  # until the collector says that it is there
         self._departures = 0
         self._walk = Walk(interval_ns)
+        self._is_hungry = False  # of late a process has run for long without samples
         self._due_ns = 0  # when the clock struck for what is being done
+        self._own_account = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         self._awake_ns = 0  # when we last had slept
+        self._came_ns = 0  # when we got our CPU then
+        self._used_ns = 0  # how long we had run until then
         self._clear_ns = 0  # when there was nothing to report
         self._reported_ns = 0  # when that happened which is reported now, about
         self._asked: set[Tracee] = set()
@@ -144,7 +152,7 @@ class Tracer:
                 if not self._asked:  # they stop here as soon as we sleep
                     self._walk.go_on()
                 signal.sigtimedwait(_WATCHED, (due_ns - now_ns) / NS_PER_S)
-                self._awake_ns = time.monotonic_ns()
+                self._arrived()
                 continue
             self._due_ns, self._departures = due_ns, 0
             if visit_ns is not None:
@@ -157,6 +165,13 @@ class Tracer:
         while self._tell.behind and self._channel.command != END:
             signal.sigtimedwait(_WATCHED, _RETRY_S)
             self._publish()
+
+    def _arrived(self) -> None:
+        """We have got a CPU: since when tells the kernel's account of ourselves, which it last brought up to date as it
+        took the one before from us."""
+        self._used_ns = int(os.pread(self._own_account, 64, 0).split()[0])
+        used_ns, self._awake_ns = time.thread_time_ns(), time.monotonic_ns()
+        self._came_ns = self._awake_ns - (used_ns - self._used_ns)
 
     def _stray_ns(self, grid_ns: int) -> int:
         """How much later than an even clock ours strikes: or it would keep step with the scheduler's, and always find
@@ -175,17 +190,18 @@ class Tracer:
 
     def _round(self, now_ns: int, left_ns: int) -> None:
         self._walk.begin()
+        self._is_hungry = False
         if not self._tell.behind:
-            self._look_at_some(self._active, now_ns + self._interval_ns // _ACTIVE_SHARE)
-            self._look_at_some(self._idle, time.monotonic_ns() + self._interval_ns // _IDLE_SHARE)
+            self._look_at_active(now_ns + self._interval_ns // _ACTIVE_SHARE)
+            self._look_at_idle()
             self._start_strays(now_ns)
         self._publish()
-        self._walk.plan(self._due_ns, left_ns)
+        self._walk.plan(self._due_ns, left_ns, self._is_hungry)
 
     def _visit(self) -> None:
         visit = self._walk.visit()
         if visit.late:
-            self._awake_ns = time.monotonic_ns()
+            self._arrived()
         until_ns = time.monotonic_ns() + self._interval_ns // _ACTIVE_SHARE
         for thread in visit.threads:
             if self._tell.behind or time.monotonic_ns() > until_ns:
@@ -193,17 +209,42 @@ class Tracer:
             if not thread.gone:
                 with suppress(OSError):
                     self._glance(thread, time.monotonic_ns())
+        self._look_at_idle()
 
-    def _look_at_some(self, threads: deque[Tracee], until_ns: int) -> None:
+    def _look_at_active(self, until_ns: int) -> None:
         """Looks at threads in turn, each at most once, as long as there is time: the others come next time."""
-        for _ in range(len(threads)):
-            thread = threads.popleft()
-            if thread.gone:
-                continue
-            self._look(thread)
-            (self._idle if thread.calm >= _CALM_LOOKS else self._active).append(thread)
+        for _ in range(len(self._active)):
+            thread = self._active.popleft()
+            if not thread.gone:
+                self._look(thread)
+                self._sort_in(thread)
             if time.monotonic_ns() > until_ns:
                 return
+
+    def _look_at_idle(self) -> None:
+        """The same for threads that have slept for long. Nearly all still do: to see that must cost next to nothing,
+        or we meet none of those few of many that run for a moment."""
+        threads, now_ns = self._idle, time.monotonic_ns()
+        share = _HUNGRY_SHARE if self._is_hungry else _IDLE_SHARE
+        n_left, until_ns = len(threads), now_ns + self._interval_ns // share
+        awake: list[Tracee] = []
+        while n_left and now_ns < until_ns and not self._tell.behind:
+            n_next = min(n_left, _IDLE_AT_ONCE)
+            for _ in range(n_next):
+                thread = threads.popleft()
+                if thread.sleeps_on():
+                    thread.seen_ns = thread.looked_ns = now_ns
+                    threads.append(thread)
+                elif not thread.gone:
+                    awake.append(thread)
+            n_left -= n_next
+            now_ns = time.monotonic_ns()
+        for thread in awake:
+            self._look(thread)
+            self._sort_in(thread)
+
+    def _sort_in(self, thread: Tracee) -> None:
+        (self._idle if thread.calm >= _CALM_LOOKS else self._active).append(thread)
 
     def _publish(self) -> None:
         now_ns = time.monotonic_ns()
@@ -270,13 +311,13 @@ class Tracer:
             return
         with suppress(ProcessLookupError):
             ptrace.interrupt(thread.tid)
-            cpu_ns, delay_ns, _ = map(int, raw.split())
-            thread.asked = Asked(now_ns, cpu_ns, delay_ns, is_here, self._due_ns, self._awake_ns)
+            cpu_ns, delay_ns, _ = accounts.parse(raw)
+            thread.asked = Asked(now_ns, cpu_ns, delay_ns, is_here, self._due_ns, self._came_ns, self._used_ns)
             self._asked.add(thread)
 
     def _settle(self, thread: Tracee, raw: bytes, now_ns: int, there: tasks.Place | None = None) -> None:
         """Tells what happened since the thread was settled last. ``there`` is where it sleeps now, if it does."""
-        cpu_ns, delay_ns, _ = map(int, raw.split())
+        cpu_ns, delay_ns, _ = accounts.parse(raw)
         room = max(now_ns - thread.settled_ns, 0)
         wanted = cpu_ns - thread.cpu_ns + thread.owed_ns
         run = min(wanted, room)
@@ -289,6 +330,8 @@ class Tracer:
             return
         thread.raw, thread.cpu_ns, thread.delay_ns, thread.owed_ns = raw, cpu_ns, delay_ns, wanted - run
         thread.process.cpu_ns += run
+        thread.process.owed_ns += run
+        self._is_hungry |= thread.process.owed_ns > _PATIENCE * self._interval_ns
         thread.kept_ns = 0
         thread.was_stopped = there is None
         slept = 0
@@ -396,7 +439,7 @@ class Tracer:
             return
         raw = thread.files.read("schedstat", 64)
         if asked:  # since then it ran, waited for a CPU, or had stopped
-            cpu_ns, delay_ns, _ = map(int, raw.split())
+            cpu_ns, delay_ns, _ = accounts.parse(raw)
             thread.kept_ns += max(now_ns - asked.time_ns - (cpu_ns - asked.cpu_ns) - (delay_ns - asked.delay_ns), 0)
         self._settle(thread, raw, now_ns)
         if registers.call in abi.MAKING_CALLS[registers.bits] and registers.result == 0:
@@ -424,14 +467,17 @@ class Tracer:
         waited_ns = thread.delay_ns - asked.delay_ns
         if not asked.is_here:
             return not waited_ns
-        waits_ns = self._awake_ns - waited_ns - (thread.cpu_ns - asked.cpu_ns)
-        until_ns = asked.awake_ns + _LATE_NS
-        # An idle CPU takes its time to wake us, and whom the same moment wakes was not running. A busy one may be ours
-        # late, at a call that makes the scheduler look.
         place = tasks.Place(registers.call, registers.dwarf[7], registers.dwarf[16])
-        if place in thread.known or place.call in abi.CPU_TIME_CALLS[registers.bits]:
-            until_ns = min(until_ns, asked.due_ns + _AT_ONCE_NS)
-        return asked.awake_ns - _EARLY_NS <= waits_ns <= until_ns
+        is_suspect = place in thread.known or place.call in abi.CPU_TIME_CALLS[registers.bits]
+        if is_suspect and asked.came_ns > asked.due_ns + _AT_ONCE_NS:
+            return False  # a busy CPU may be ours late, at a call that makes the scheduler look
+        # Whom we took the CPU from has waited to the nanosecond as long as we ran. An idle CPU takes its time to wake
+        # us, and whom the same moment wakes was not running.
+        if abs(waited_ns - (self._used_ns - asked.used_ns)) <= _SAME_NS:
+            return True
+        early_ns, late_ns = _SUSPECT_NS if is_suspect else (_EARLY_NS, _LATE_NS)
+        waits_ns = self._came_ns - waited_ns - (thread.cpu_ns - asked.cpu_ns)  # if others ran in between
+        return asked.came_ns - early_ns <= waits_ns <= asked.came_ns + late_ns
 
     def _is_wanted(self, thread: Tracee, registers: ptrace.Registers) -> bool:
         """Whether a thread that has had no sample yet is taken where the scheduler stopped it, in its own code: beside
@@ -446,6 +492,8 @@ class Tracer:
         stat = tasks.parse_stat(thread.files.read("stat"))
         weight_ns = thread.cpu_ns - thread.sampled_ns
         thread.sampled_ns, thread.process.sampled_ns = thread.cpu_ns, thread.process.cpu_ns
+        most_ns = _PATIENCE * self._interval_ns
+        thread.process.owed_ns = min(max(thread.process.owed_ns - self._interval_ns, -most_ns), 2 * most_ns)
         untold_ns = stat.system_ticks * NS_PER_S // _TICKS_PER_S - thread.system_ns - weight_ns
         mode = Mode.SYSTEM_CALL if registers.call >= 0 else Mode.USER
         if mode == Mode.USER and untold_ns > max(2 * NS_PER_S // _TICKS_PER_S, thread.cpu_ns // 20):

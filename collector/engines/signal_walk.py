@@ -25,6 +25,7 @@ from collector.clock import NS_PER_MS
 from collector.engines.signal_targets import Tracee
 from collector.linux import libc
 
+_LATELY = 16  # rounds
 _MIN_STAY_NS = 2 * NS_PER_MS // 5  # or we would do nothing else
 
 
@@ -48,11 +49,14 @@ class Walk:
         self._stands_on = -1  # any CPU
         self._home = -1
         self._noted: dict[int, list[Tracee]] | None = None  # by CPU, in a round
+        self._last_noted: dict[int, int] = {}  # in which round
+        self._n_rounds = 0
         self._visits: deque[Visit] = deque()
 
     def begin(self) -> None:
         """A round begins."""
         self._noted = {}
+        self._n_rounds += 1
 
     def is_here(self, cpu: int) -> bool:
         """Whether a thread of that CPU is at our own, or where we may not go."""
@@ -63,11 +67,16 @@ class Walk:
         if self._noted is not None:
             self._noted.setdefault(cpu, []).append(thread)
 
-    def plan(self, due_ns: int, left_ns: int) -> None:
+    def plan(self, due_ns: int, left_ns: int, everywhere: bool) -> None:
         """At the end of a round that was due at a time: where to go in the time that was left then until the next. CPUs
-        whose threads have run for longest without being looked at come first."""
+        whose threads have run for longest without being looked at come first. ``everywhere``: also where threads ran
+        some rounds ago, for those that run now and then, and never for long."""
         here, noted = self._here(), self._noted or {}
         self._noted = None
+        self._last_noted |= dict.fromkeys(noted, self._n_rounds)
+        if everywhere:
+            since = self._n_rounds - _LATELY
+            noted |= {cpu: [] for cpu, at in self._last_noted.items() if cpu not in noted and at > since}
         order = sorted((cpu for cpu in noted if cpu != here and cpu not in self._forbidden), reverse=True,
                        key=lambda cpu: sum(thread.cpu_ns - thread.sampled_ns for thread in noted[cpu]))
         del order[max(self._interval_ns // _MIN_STAY_NS - 1, 1):]
