@@ -129,7 +129,7 @@ class Pipeline:
         self._looks = Looks()
         self._deep = DeepStacks()
         self._ending: Array = np.zeros(0, dtype=np.int64)
-        self._carry_ns: Array = np.zeros(N_STATES, dtype=np.int64)  # of ended images, less than a tick in each state
+        self._carry_ns: Array = np.zeros(N_STATES, dtype=np.int64)  # of ended images, about a tick in each state
 
     def feed(self, batch: Batch) -> None:
         """Takes one batch; afterwards its arrays are not needed any more."""
@@ -635,7 +635,15 @@ class Pipeline:
                 continue
             owed_ns[Microstate.USER] = self.clocks.residue_ns(slot)
             owed_ns[Microstate.SYSTEM] += tail_ns
+            # One of many short processes is told more or less than it had by what was left of those before it.
+            is_over = recorded.end_ns is not None
+            if is_over:
+                recorded.pool_ns += self._carry_ns
+                self._carry_ns[:] = 0
             ticks = settle(owed_ns, recorded.pool_ns, self.interval_ns)
+            if is_over:
+                self._carry_ns += recorded.pool_ns
+                recorded.pool_ns[:] = 0
             for state in np.flatnonzero(ticks).tolist():
                 self._settle_state(recorded, slot, state, int(ticks[state]), stacks[state:state + 1])
         late_ns = 0 if self.muted else sum(tails_ns.values())
