@@ -77,7 +77,8 @@ class Tracer:
         self._held = False  # until the collector says that it is there
         self._departures = 0
         self._walk = Walk(interval_ns)
-        self._is_hungry = False  # of late a process has run for long without samples
+        self._is_hungry = False  # of late a process has run for long without samples, or there were births
+        self._new: list[Tracee] = []  # born since the last round
         self._due_ns = 0  # when the clock struck for what is being done
         self._own_account = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         self._awake_ns = 0  # when we last had slept
@@ -190,7 +191,8 @@ class Tracer:
 
     def _round(self, now_ns: int, left_ns: int) -> None:
         self._walk.begin()
-        self._is_hungry = False
+        self._is_hungry = bool(self._new)
+        self._new.clear()
         if not self._tell.behind:
             self._look_at_active(now_ns + self._interval_ns // _ACTIVE_SHARE)
             self._look_at_idle()
@@ -203,7 +205,7 @@ class Tracer:
         if visit.late:
             self._arrived()
         until_ns = time.monotonic_ns() + self._interval_ns // _ACTIVE_SHARE
-        for thread in visit.threads:
+        for thread in [*visit.threads, *self._new]:
             if self._tell.behind or time.monotonic_ns() > until_ns:
                 return
             if not thread.gone:
@@ -686,6 +688,7 @@ class Tracer:
             self._tell.stopped(maker, BIRTH, now_ns, 0, registers, child=tid,
                                flags=self._clone_flags(maker.tid, registers))
         thread = self._enter(process, tid, now_ns, is_new=True)
+        self._new.append(thread)
         self._tell.switch(thread, Edge.IN, now_ns)
         if early is not None:
             self._stopped(thread, early[1])

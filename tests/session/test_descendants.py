@@ -253,3 +253,19 @@ def test_without_a_launcher_there_is_no_rank(collect: Run, tmp_path: Path) -> No
     result = collect("-M", "on", "-o", tmp_path / "x.er", "/bin/true")
     assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)
     assert "mpirun" in result.stderr
+
+
+@pytest.mark.parametrize("engine", ["perf", "signal"])
+def test_short_processes_have_what_they_used_and_not_more(engine: str, workload: Run, collect: Run, gprofng: Run,
+                                                          tmp_path: Path) -> None:
+    """Each uses two intervals less a bit: rounded for itself, each would be told two."""
+    path = tmp_path / "brief.er"
+    result = collect("-o", path, "--engine", engine, "-F", "on", workload("brief"), 211)
+    assert result.returncode == 0, result.stderr
+    truth = json.loads(result.stdout)
+    functions = gprofng("-functions", experiment=path).functions
+    seen_s = {name: functions[name][1] for name in ("first", "second", "third")}
+    total_s = sum(truth[name] for name in seen_s)
+    assert sum(seen_s.values()) == pytest.approx(total_s, rel=0.04)
+    if engine == "signal":  # perf's clocks begin with a whole interval in each process
+        assert seen_s == pytest.approx({name: truth[name] for name in seen_s}, abs=0.26 * total_s)
