@@ -258,7 +258,7 @@ def test_without_a_launcher_there_is_no_rank(collect: Run, tmp_path: Path) -> No
 @pytest.mark.parametrize("engine", ["perf", "signal"])
 def test_short_processes_have_what_they_used_and_not_more(engine: str, workload: Run, collect: Run, gprofng: Run,
                                                           tmp_path: Path, stolen: Callable[[], float]) -> None:
-    """Each uses two intervals less a bit: rounded for itself, each would be told two."""
+    """Each uses 1.6 intervals: rounded for itself, each would be told two."""
     path = tmp_path / "brief.er"
     result = collect("-o", path, "--engine", engine, "-F", "on", workload("brief"), 211)
     assert result.returncode == 0, result.stderr

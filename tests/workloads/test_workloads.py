@@ -119,7 +119,7 @@ def test_pingpong_switches_twice_a_round(workload: Workload) -> None:
 def test_brief_processes_spend_as_much_on_each_of_three_things(workload: Workload) -> None:
     truth = _truth(workload("brief"), 11)
     for name in ("first", "second", "third"):
-        assert truth[name] == pytest.approx(11 * 0.006, rel=0.2)
+        assert truth[name] == pytest.approx(11 * 0.0053, rel=0.2)
 
 
 def test_sleepers_sleep(workload: Workload) -> None:
