@@ -170,8 +170,9 @@ class Tracer:
     def _arrived(self) -> None:
         """We have got a CPU: since when tells the kernel's account of ourselves, which it last brought up to date as it
         took the one before from us."""
-        self._used_ns = int(os.pread(self._own_account, 64, 0).split()[0])
+        raw = os.pread(self._own_account, 64, 0)
         used_ns, self._awake_ns = time.thread_time_ns(), time.monotonic_ns()
+        self._used_ns, _, _ = accounts.parse(raw)
         self._came_ns = self._awake_ns - (used_ns - self._used_ns)
 
     def _stray_ns(self, grid_ns: int) -> int:
@@ -666,7 +667,7 @@ class Tracer:
         """What a thread did until now is not for us to tell."""
         with suppress(OSError, ValueError):
             thread.raw = thread.files.read("schedstat", 64)
-            thread.cpu_ns, thread.delay_ns, _ = map(int, thread.raw.split())
+            thread.cpu_ns, thread.delay_ns, _ = accounts.parse(thread.raw)
             thread.sampled_ns = thread.cpu_ns
             thread.system_ns = tasks.parse_stat(thread.files.read("stat")).system_ticks * NS_PER_S // _TICKS_PER_S
 

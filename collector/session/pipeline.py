@@ -636,14 +636,8 @@ class Pipeline:
             owed_ns[Microstate.USER] = self.clocks.residue_ns(slot)
             owed_ns[Microstate.SYSTEM] += tail_ns
             # One of many short processes is told more or less than it had by what was left of those before it.
-            is_over = recorded.end_ns is not None
-            if is_over:
-                recorded.pool_ns += self._carry_ns
-                self._carry_ns[:] = 0
-            ticks = settle(owed_ns, recorded.pool_ns, self.interval_ns)
-            if is_over:
-                self._carry_ns += recorded.pool_ns
-                recorded.pool_ns[:] = 0
+            pool_ns = recorded.pool_ns if recorded.end_ns is None else self._carried(recorded)
+            ticks = settle(owed_ns, pool_ns, self.interval_ns)
             for state in np.flatnonzero(ticks).tolist():
                 self._settle_state(recorded, slot, state, int(ticks[state]), stacks[state:state + 1])
         late_ns = 0 if self.muted else sum(tails_ns.values())
@@ -681,20 +675,25 @@ class Pipeline:
     def _close_ended(self) -> None:
         """Ends the experiments of images that are over.
 
-        What is left of their pools, less than a tick for each state, is carried from one to the next: one of many that
+        What is left of their pools, about a tick for each state, is carried from one to the next: one of many that
         are too short for a tick of their own gets the tick of all.
         """
         for recorded in self.experiments.ended():
             if recorded.recorder is None:
                 continue
-            self._carry_ns += recorded.pool_ns
-            recorded.pool_ns[:] = 0
-            for state in np.flatnonzero(self._carry_ns >= self.interval_ns).tolist():
-                ticks = int(self._carry_ns[state] // self.interval_ns)
-                self._carry_ns[state] -= ticks * self.interval_ns
+            carry_ns = self._carried(recorded)
+            for state in np.flatnonzero(carry_ns >= self.interval_ns).tolist():
+                ticks = int(carry_ns[state] // self.interval_ns)
+                carry_ns[state] -= ticks * self.interval_ns
                 tid, cpu, uid, _ = recorded.last or (recorded.image.pid, 0, int(self._no_stack(recorded)[0]), state)
                 self._write_ticks(recorded, (tid, cpu, uid, state), recorded.end_ns or recorded.start_ns, ticks)
         self.experiments.close_ended(self._usage_of)
+
+    def _carried(self, recorded: Recorded) -> Array:
+        """The pool (10,) of all images that are over, which takes that of this one."""
+        self._carry_ns += recorded.pool_ns
+        recorded.pool_ns[:] = 0
+        return self._carry_ns
 
     def _arguments_of(self, pid: int) -> bytes:
         """The command line of a process; empty if it is gone by now."""

@@ -3,13 +3,13 @@
  *   _start .. main        -> run -> stage_one   -> leaf_one        1 part: PIECES pieces of work
  *   clone3 .. thread_main -> run -> stage_three -> leaf_three      3 parts
  *                            run -> stage_seven -> leaf_seven      7 parts
- *                            run -> rest        -> nanosleep       MILLISECONDS, half as long to half as long again; 0: never
+ *                            run -> rest        -> nanosleep       about MILLISECONDS, 0: never
  *
  * Parts are counted in pieces of equal work, so that their CPU times are as 1:3:7 whenever one looks. The threads do not
  * march in step, nor with any clock: each begins at a time of its own, with another part than the one before it, and
- * rests for ever other times. The program handles
- * SIGUSR1, ignores SIGUSR2 and blocks SIGWINCH, so that it can be seen whether somebody changed that. It says "ready"
- * when all threads are there. The first 8 bytes of FILE count the rounds that threads have made.
+ * rests for ever other times, half to one and a half of what was asked for. The program handles SIGUSR1, ignores SIGUSR2
+ * and blocks SIGWINCH, so that it can be seen whether somebody changed that. It says "ready" when all threads are there.
+ * The first 8 bytes of FILE count the rounds that threads have made.
  */
 #include "truth.h"
 #include <fcntl.h>
