@@ -1,0 +1,52 @@
+"""Coming in time where many wait for a CPU. Standard library only: this runs before the target does."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+
+_CROWD = 4  # runnable threads for each CPU
+_HIGHEST = -20
+_GIVEN = os.getpriority(os.PRIO_PROCESS, 0)  # with which we were started; whom we fork may have got more
+
+
+class Crowd:
+    """Whether many threads wait for each CPU of the machine. Among equals the calling thread would come late then: it
+    takes the highest priority if it may, and gives that back when they are fewer. It keeps a low priority that it was
+    started with, and any that it is given from outside."""
+
+    def __init__(self) -> None:
+        self.n_runnable = 0  # threads that have a CPU or wait for one, with the one that asks
+        self.is_there = False
+        self._most = _CROWD * (os.cpu_count() or 1)
+
+    def look(self) -> None:
+        """Counts again; and changes our priority where that says so."""
+        # (Some containers' /proc has processes alone.)
+        with suppress(OSError, ValueError, IndexError), open("/proc/loadavg", "rb", buffering=0) as file:
+            self.n_runnable = int(file.read(64).split()[3].partition(b"/")[0])
+            self.is_there = self.n_runnable > self._most
+        if not self.is_there:
+            self.leave()
+        elif _priority() == _GIVEN <= 0:
+            _take(_HIGHEST)
+
+    def leave(self) -> None:
+        """There is no hurry any more."""
+        if _priority() == _HIGHEST:
+            _take(_GIVEN)
+
+
+def keep_step() -> None:
+    """Gives the calling thread the priority of its process's main thread."""
+    if (wanted := _priority(os.getpid())) != _priority():
+        _take(wanted)
+
+
+def _priority(tid: int = 0) -> int:
+    return os.getpriority(os.PRIO_PROCESS, tid)
+
+
+def _take(nice: int) -> None:
+    with suppress(OSError):  # it may not
+        os.setpriority(os.PRIO_PROCESS, 0, nice)

@@ -1,0 +1,74 @@
+"""Priority where many threads wait for a CPU: taken and given back by a process beside real ones that work."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+NOBODY = 65534
+BESIDE = f"""
+import os, resource, sys, time
+from collector.linux.crowd import Crowd
+if sys.argv[1] == "nobody":
+    resource.setrlimit(resource.RLIMIT_NICE, (0, 0))
+    if not os.geteuid():
+        os.setuid({NOBODY})
+crowd = Crowd()
+for expected in sys.stdin:
+    until = time.monotonic() + 5
+    crowd.look()
+    while crowd.is_there != int(expected) and time.monotonic() < until:
+        time.sleep(0.01)
+        crowd.look()
+    if len(sys.argv) > 2 and int(expected):
+        os.setpriority(os.PRIO_PROCESS, 0, int(sys.argv[2]))
+    print(crowd.is_there, os.getpriority(os.PRIO_PROCESS, 0), flush=True)
+"""
+
+
+def beside(crowd: list[str], nice: int, who: str, *then: int) -> tuple[str, str]:
+    """What a process that starts with a nice value sees and has beside a crowd, and when that is gone. Beside it,
+    it is given the nice value ``then``."""
+    command = ["nice", "-n", nice - os.getpriority(os.PRIO_PROCESS, 0), sys.executable, "-c", BESIDE, who, *then]
+    with (subprocess.Popen([*map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
+          subprocess.Popen(crowd, stdout=subprocess.PIPE) as others):
+        assert process.stdin is not None and process.stdout is not None and others.stdout is not None
+        try:
+            others.stdout.readline()
+            print(1, file=process.stdin, flush=True)
+            among = process.stdout.readline().strip()
+            others.kill()
+            print(0, file=process.stdin, flush=True)
+            return among, process.stdout.readline().strip()
+        finally:
+            others.kill()
+            process.kill()
+
+
+@pytest.fixture
+def crowd(workload: Callable[..., Path]) -> list[str]:
+    """Threads that all work on one CPU, five for each CPU of the machine."""
+    cpu, n_threads = min(os.sched_getaffinity(0)), 5 * (os.cpu_count() or 1)
+    return ["taskset", "-c", str(cpu), str(workload("crowd")), str(n_threads), "1", "0"]
+
+
+def test_beside_many_it_takes_the_highest_priority_and_gives_it_back(crowd: list[str], may_hurry: None) -> None:
+    assert beside(crowd, 0, "root") == ("True -20", "False 0")
+
+
+def test_who_was_given_a_low_priority_keeps_it(crowd: list[str], may_hurry: None) -> None:
+    assert beside(crowd, 7, "root") == ("True 7", "False 7")
+
+
+def test_a_priority_that_was_changed_from_outside_stays(crowd: list[str], may_hurry: None) -> None:
+    assert beside(crowd, 0, "root", 5) == ("True 5", "False 5")
+
+
+def test_who_may_not_have_another_priority_keeps_his_own(crowd: list[str]) -> None:
+    given = os.getpriority(os.PRIO_PROCESS, 0)
+    assert beside(crowd, given, "nobody") == (f"True {given}", f"False {given}")
