@@ -11,6 +11,8 @@ Each step works on whole arrays; Python loops run over changes, images and threa
 
 from __future__ import annotations
 
+import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -49,7 +51,10 @@ from collector.target.counting import Account, Counting
 from collector.target.endings import Endings
 from collector.target.microstate import Cut, Periods, ThreadClocks, is_out
 from collector.target.model import Model
-from collector.target.settling import settle
+from collector.target.process import Image
+from collector.target.rounding import Groups, untold
+from collector.target.runnable import Runnable
+from collector.target.settling import in_turn, settle
 from collector.target.space import Mapping
 from collector.target.stolen import Stolen
 from collector.target.switching import sharpened
@@ -120,12 +125,15 @@ class Pipeline:
         self._account_of = account_of
         self._arrivals = Arrivals()
         self._stolen = Stolen()
+        self._runnable = Runnable()
         self._usage_of = usage_of
         self._delay_seen: dict[int, int] = {}  # by slot
         self.founder_ran_ns: int | None = None  # by the kernel's account, before it became itself
         self._ran_before_ns: dict[int, int] = {}  # the same, by slot, where it is known
         self._sites = sites.SiteTable()
         self._last = LastSample()
+        self._found: set[int] = set()  # tids of those found that may have been born a moment before
+        self._found_ns = 0  # and until when they were looked for
         self._looks = Looks()
         self._deep = DeepStacks()
         self._ending: Array = np.zeros(0, dtype=np.int64)
@@ -139,15 +147,17 @@ class Pipeline:
         self._count_switches()
         clock, leaving = self._place(batch)
         if batch.clock is not None and clock is not None:
+            self._runnable.ran(distinct(clock.slot).tolist())
             self._write_clock(batch.clock, clock)
         departures = self._departures(batch.leaving, leaving, batch.sites)
-        if len(periods.slot) or len(self.clocks.edges.slot):
+        if len(periods.slot) or len(self.clocks.edges.slot) or batch.wakings is not None:
             faults = self._faults(batch.faults)
             woken_ns = self._woken_ns(periods, batch.wakings)
             spans = self.waiting.close(periods, self.clocks.edges, departures, faults, woken_ns,
                                        self._run_delays(periods, woken_ns == 0))
             self._write_spans(spans)
         self._look_at_accounts(clock)
+        self._decide_runnable(batch.until_ns)
         self._settle_ended(self.endings.tails(batch.ends, batch.switches))
         self._close_ended()
         self.model.forget_before(batch.until_ns)
@@ -158,6 +168,8 @@ class Pipeline:
         The founder has its experiment already; others get theirs under ``lineage``.
         """
         time_ns = seen.until_ns
+        self._found.update(thread.tid for thread in found)
+        self._found_ns = time.monotonic_ns()
         process = self.model.processes.get(pid) or self.model.new_process(pid, time_ns)
         for mapping in mappings:
             self._on_map(mapping)
@@ -173,6 +185,8 @@ class Pipeline:
                 self._ran_before_ns[slot] = thread.account.run_ns
                 self._arrivals.begin(slot, thread.account)
                 self._stolen.begin(slot, thread.account.run_ns - max(thread.account.time_ns - time_ns, 0))
+                if thread.cut == Cut.IN:
+                    self._runnable.begin(slot, thread.account, time_ns)
             recorded.thread_started(thread.tid, time_ns, self._comm_of(pid, thread.tid))
         self.feed(seen)
 
@@ -192,8 +206,10 @@ class Pipeline:
         blocked = slots[kind[off] == Cut.OUT_BLOCKED]
         self._look_at_untold(blocked, now_ns)
         self._look_deeper(blocked, now_ns)
-        self._write_spans(self.waiting.still_waiting(slots, kind[off], since[off], now_ns))
+        spans, ready = self.waiting.still_waiting(slots, kind[off], since[off], now_ns)
+        self._write_spans(spans)
         self.clocks.since_ns[slots] = now_ns
+        self.clocks.kind[slots[ready]] = Cut.OUT_PREEMPTED  # the rest of it is wait CPU, whatever it was before
 
     def _look_at_untold(self, blocked: Array, now_ns: int) -> None:
         """Where the threads at slots ``blocked`` wait whose departures were not told."""
@@ -222,6 +238,7 @@ class Pipeline:
 
     def finish(self, time_ns: int) -> None:
         """The recording ends: what threads still owe is settled as if they ended now."""
+        self._decide_runnable(time_ns, last=True)
         self.flush_waiting(time_ns)
         for thread in self.model.threads:
             if thread.alive:
@@ -271,6 +288,8 @@ class Pipeline:
     # -- changes
 
     def _on_fork(self, change: Forked) -> None:
+        if change.time_ns < self._found_ns and change.tid in self._found:
+            return
         is_process = change.pid != change.parent_pid
         if is_process and not self.experiments.follow.descendants:
             return
@@ -434,6 +453,17 @@ class Pipeline:
             if account is not None and slot in arriving:
                 self._arrivals.look(slot, account)
 
+    def _decide_runnable(self, until_ns: int, last: bool = False) -> None:
+        """Of threads that were found runnable and have no record yet: whether they run or wait."""
+        if self.counting.active:
+            self._runnable.forget()
+        for slot in self._runnable.undecided(self.clocks, until_ns, last):
+            account = self._account(slot)
+            if account is not None:
+                self._runnable.decide(slot, account, until_ns, self.clocks, last)
+            else:
+                self._runnable.gone(slot, time.monotonic_ns(), self.clocks, last)
+
     def _place(self, batch: Batch) -> tuple[Placed | None, Placed | None]:
         """The stacks of the batch's clock samples and departures; with all others in one unwinding.
 
@@ -454,7 +484,9 @@ class Pipeline:
         return placed[:ends[0]], placed[ends[0]:]
 
     def _write_clock(self, clock: ClockSamples, placed: Placed) -> None:
-        ticks = self.clocks.ticks_of_samples(placed.slot, clock.time_ns)
+        new = distinct(placed.slot[self.clocks.phase_ns[placed.slot] < 0])
+        few = untold(self.clocks, placed.slot, clock.time_ns, self._groups(new)) if len(new) else None
+        ticks = self.clocks.ticks_of_samples(placed.slot, clock.time_ns, few)
         state = _STATE_OF_MODE[clock.mode]
         if self.muted:
             return
@@ -473,6 +505,37 @@ class Pipeline:
                 end = rows[-1]
                 recorded.last = (int(clock.tid[end]), int(clock.cpu[end]), int(placed.uid[end]), int(state[end]))
         self._last.set(placed, clock.cpu, state)
+
+    def _groups(self, new: Array) -> Groups:
+        """The threads whose ticks are counted together with those of some ``new`` ones, and with all that end now.
+
+        Those of a process count for themselves while it goes on, and together with all others when it is over.
+        """
+        over = -1
+        slots: dict[int, list[int]] = defaultdict(list)  # of each group
+        pools_ns: dict[int, dict[int, int]] = defaultdict(dict, {over: {over: _on_cpu_ns(self._carry_ns)}})
+        known: dict[int, int | None] = {}  # groups, by image
+
+        def group_of(image: Image) -> int | None:
+            recorded = self.experiments.by_image.get(image.number)
+            if image.number not in known and recorded is not None:
+                known[image.number] = number = over if recorded.end_ns is not None else id(recorded)
+                pools_ns[number][id(recorded)] = _on_cpu_ns(recorded.pool_ns)
+            return known.setdefault(image.number, None)
+
+        for slot in self._ending.tolist():
+            number = group_of(self.model.threads[slot].image)
+            if number is not None:
+                slots[number].append(slot)
+        for image in {self.model.threads[slot].image for slot in new.tolist()}:
+            number, process = group_of(image), self.model.processes.get(image.pid)
+            if number is not None and number != over and process is not None and process.image is image:
+                slots[number] += process.threads.values()  # none of these ends now
+        threads = np.array([slot for number in slots for slot in slots[number]], dtype=np.int64)
+        group = np.array([i for i, number in enumerate(slots) for _ in slots[number]], dtype=np.int64)
+        order = np.argsort(threads)
+        pool_ns = np.array([sum(pools_ns[number].values()) for number in slots], dtype=np.int64)
+        return Groups(threads[order], group[order], pool_ns, np.array([number != over for number in slots], dtype=bool))
 
     # -- waiting
 
@@ -619,7 +682,7 @@ class Pipeline:
         """
         self._last.grow(self.clocks.n_slots)
         self.waiting.grow(self.clocks.n_slots)
-        for slot in self._ending.tolist():
+        for slot in self._in_turn():
             self._delay_seen.pop(slot, None)
             self._ran_before_ns.pop(slot, None)
             self._arrivals.forget(slot)
@@ -644,6 +707,20 @@ class Pipeline:
         self._carry_ns[Microstate.SYSTEM] += late_ns
         self.total_cpu_ns += late_ns
         self._ending = np.zeros(0, dtype=np.int64)
+
+    def _in_turn(self) -> Iterator[int]:
+        """The threads that end, by slot, those of each pool in the order in which they are best settled."""
+        by_pool: dict[int, list[int]] = defaultdict(list)
+        pools_ns = {}
+        for slot in self._ending.tolist():
+            recorded = self.experiments.by_image.get(self.model.threads[slot].image.number)
+            pool_ns = self._carry_ns if recorded is None or recorded.end_ns is not None else recorded.pool_ns
+            pools_ns[id(pool_ns)] = pool_ns
+            by_pool[id(pool_ns)].append(slot)
+        for key, slots in by_pool.items():
+            left_ns = self.clocks.cpu_ns[slots] - self.clocks.ticks[slots] * self.interval_ns
+            for number in in_turn(left_ns, pools_ns[key], self.interval_ns):
+                yield slots[number]
 
     def _settle_state(self, recorded: Recorded, slot: int, state: int, ticks: int, uid: Array) -> None:
         thread, cpu = self.model.threads[slot], int(self._last.cpu[slot])
@@ -718,6 +795,10 @@ class Pipeline:
         recorded.state_ticks[state] += ticks
         self.tally.n_packets += 1
         self.tally.n_settled_ticks += ticks
+
+
+def _on_cpu_ns(by_state_ns: Array) -> int:
+    return int(by_state_ns[:Microstate.TRAP + 1].sum())
 
 
 _APPLY: dict[type, Callable[..., None]] = {

@@ -14,8 +14,9 @@ Ticks are the clock's answer to *where*, the accounts are the answer to *how muc
 with cpu(t) the exact running time up to t. Normally that is 1; it is more after lost samples and may be 0 when the
 clocks of two CPUs, which run separately for a thread, fire close together. A first sample within the first interval
 sets the phase so that it earns a tick: if time told were always rounded down, none would ever be told where threads
-begin, and short ones would seem to do nothing but end. Whatever the clock does, sum(ticks) * interval never differs by
-more than an interval from the exact time up to the last sample.
+begin, and short ones would seem to do nothing but end (of those that end, as many are told as are due: ``rounding``).
+Whatever the clock does, sum(ticks) * interval never differs by more than an interval from the exact time up to the last
+sample.
 """
 
 from __future__ import annotations
@@ -167,8 +168,11 @@ class ThreadClocks:
             cpu = np.where(hit, edges.cpu_ns[at], edges.cpu_before[slot])
         return cpu + np.where(kind == Cut.IN, np.maximum(time_ns - since, 0), 0)
 
-    def ticks_of_samples(self, slot: Array, time_ns: Array) -> Array:
-        """Ticks (n,) that clock samples earn, given in time order; see the module's text."""
+    def ticks_of_samples(self, slot: Array, time_ns: Array, untold: Array | None = None) -> Array:
+        """Ticks (n,) that clock samples earn, given in time order; see the module's text.
+
+        ``untold`` (u,): slots that begin with a first sample which earns nothing by itself.
+        """
         order = np.argsort(slot, kind="stable")
         sorted_slot = slot[order]
         cpu_ns = self.cpu_at(sorted_slot, time_ns[order])
@@ -176,6 +180,8 @@ class ThreadClocks:
         first[1:] = sorted_slot[1:] != sorted_slot[:-1]
         begins = first & (self.phase_ns[sorted_slot] < 0)
         self.phase_ns[sorted_slot[begins]] = np.maximum(self.interval_ns - np.maximum(cpu_ns[begins], 1), 0)
+        if untold is not None:
+            self.phase_ns[untold] = 0
         total = (self.phase_ns[sorted_slot] + cpu_ns) // self.interval_ns
         before = np.empty(len(slot), dtype=np.int64)
         before[1:] = total[:-1]

@@ -58,6 +58,7 @@ class Model:
         self._lives: dict[int, list[tuple[int, int]]] = {}  # tid: [(from_ns, slot), ...]
         self._ended_tids: list[int] = []
         self._ended_pids: list[int] = []
+        self._strangers_ends: dict[int, int] = {}  # in this batch, by tid
 
     def new_process(self, pid: int, time_ns: int, space: AddressSpace | None = None,
                     parent: Process | None = None, bits: int = 64) -> Process:
@@ -94,8 +95,11 @@ class Model:
         """The end of a thread, and of its process if it was the last one."""
         slot = self.slot_of(change.tid, change.time_ns)
         if slot is None:
+            self._strangers_ends[change.tid] = change.time_ns  # whose records may still come
             return None
         thread = self.threads[slot]
+        if not thread.alive:
+            return None
         self._end(thread, change.time_ns)
         if not thread.process.threads:
             thread.process.image.end_ns = change.time_ns
@@ -191,13 +195,17 @@ class Model:
             if process is not None and not process.threads:
                 del self.processes[pid]
         self._ended_tids, self._ended_pids = [], []
+        self._strangers_ends.clear()
         for process in self.processes.values():
             if len(process.epochs) > 1:
                 process.forget_before(time_ns)
 
     def _stray(self, tid: int, pid: int, time_ns: int) -> int:
         process = self.processes.get(pid) or self.new_process(pid, time_ns)
-        return self.new_thread(process, tid, time_ns, Cut.UNKNOWN).slot
+        thread = self.new_thread(process, tid, time_ns, Cut.UNKNOWN)
+        if tid in self._strangers_ends:
+            self._end(thread, self._strangers_ends[tid])
+        return thread.slot
 
     def _end(self, thread: Thread, time_ns: int) -> None:
         self.cuts.add(thread.slot, time_ns, Cut.ENDED)

@@ -8,11 +8,28 @@ many short threads get their due together. Within a sum, the states that are owe
 
 from __future__ import annotations
 
+from collections import deque
+from collections.abc import Iterator
+
 import numpy as np
 
 from collector.events import Array
 
 _N_ON_CPU = 3  # user, system and trap
+
+
+def in_turn(left_ns: Array, pool_ns: Array, interval_ns: int) -> Iterator[int]:
+    """The numbers of threads in the order in which they are best settled: ``left_ns`` (n,) is what each has on CPU that
+    no tick stands for, ``pool_ns`` (10,) the pool that each settlement changes.
+
+    Those that were told more than they had come first, as what the others have left is due to them; but no more of
+    them than the pool bears, or the others' lives, whose sums have to be whole, would be told too long.
+    """
+    order, n_ahead = np.argsort(left_ns, kind="stable").tolist(), int(np.count_nonzero(left_ns < 0))
+    ahead, behind = deque(order[:n_ahead]), deque(order[n_ahead:])
+    while ahead or behind:
+        is_deep = 2 * int(pool_ns[:_N_ON_CPU].sum()) <= -interval_ns
+        yield (behind if behind and (is_deep or not ahead) else ahead).popleft()
 
 
 def settle(owed_ns: Array, pool_ns: Array, interval_ns: int) -> Array:

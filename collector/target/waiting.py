@@ -122,7 +122,10 @@ class Waiting:
             setattr(self, name, np.concatenate([old, np.zeros((more, *old.shape[1:]), dtype=old.dtype)]))
 
     def woken_ns(self, periods: Periods, slot: Array, time_ns: Array) -> Array:
-        """When the thread was woken in each period (p,), 0 where unknown; wake-ups are (w,) slots and times."""
+        """When the thread was woken in each period (p,), 0 where unknown; wake-ups are (w,) slots and times.
+
+        The last ones are remembered, for periods that are still to end.
+        """
         before = self._woken_ns[periods.slot]
         woken: Array = np.where((before >= periods.start_ns) & (before <= periods.end_ns), before, 0)
         if len(slot) and len(woken):
@@ -168,14 +171,27 @@ class Waiting:
             getattr(self, "_" + name)[departures.slot] = getattr(departures, name)
         self._habit[departures.slot] = departures.reason
 
-    def still_waiting(self, slot: Array, kind: Array, since_ns: Array, now_ns: int) -> Spans:
-        """What threads that are off CPU have waited so far: (n,) slots, the Cut each is behind, and since when."""
+    def still_waiting(self, slot: Array, kind: Array, since_ns: Array, now_ns: int) -> tuple[Spans, Array]:
+        """What threads that are off CPU have waited so far: (n,) slots, the Cut each is behind, and since when.
+
+        Also returns which of them (n,) only wait for a CPU now, with what is behind them.
+        """
         blocked = kind == Cut.OUT_BLOCKED
         state = np.where(blocked, _STATE_OF_REASON[self._reason[slot]], _WAIT_CPU)
         told = blocked & _of_fault(self._reason[slot], self._fault_state[slot], self._fault_ip[slot] == self._ip[slot])
         state = np.where(told, self._fault_state[slot], state)
-        return Spans(slot, state, np.maximum(now_ns - since_ns, 0), np.full(len(slot), now_ns), self._uid[slot],
-                     self._cpu[slot])
+        woken_ns = self._woken_ns[slot]
+        ready = ~blocked | ((woken_ns >= since_ns) & (woken_ns <= now_ns))
+        length = np.maximum(now_ns - since_ns, 0)
+        wait = np.where(ready, np.where(blocked, now_ns - woken_ns, length), 0)
+        self._unexplained_ns[slot] -= wait
+        late = np.flatnonzero(blocked & (wait > 0))
+        length[late] -= wait[late]
+        return Spans(np.concatenate([slot, slot[late]]),
+                     np.concatenate([state, np.full(len(late), _WAIT_CPU)]),
+                     np.concatenate([length, wait[late]]), np.full(len(slot) + len(late), now_ns),
+                     np.concatenate([self._uid[slot], self._uid[slot[late]]]),
+                     np.concatenate([self._cpu[slot], self._cpu[slot[late]]])), ready
 
     def ticks(self, spans: Spans) -> tuple[Spans, Array]:
         """Spans that earn ticks, and how many (t,); those of length 0 are paid for time in earlier batches."""

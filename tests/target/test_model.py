@@ -154,6 +154,19 @@ def test_the_end_of_somebody_unknown_is_nothing() -> None:
     assert model.slot_of(999, 30) is None
 
 
+def test_the_end_of_somebody_unknown_is_that_of_one_whose_records_come_late() -> None:
+    model = model_of()
+    model.exited(Exited(70, 100, 107))
+    assert slots(model, (107, 100, 60)) == [1]
+    assert cuts(model)[1:] == [(60, 1, Cut.UNKNOWN), (70, 1, Cut.ENDED)]
+    assert not model.threads[1].alive
+    model.exited(Exited(71, 100, 107))  # told twice
+    assert cuts(model) == []
+    model.forget_before(80)
+    assert slots(model, (107, 100, 90)) == [2]  # in another batch it is another one
+    assert cuts(model) == [(90, 2, Cut.UNKNOWN)]
+
+
 def test_ours_are_known_from_others() -> None:
     model = model_of()
     model.forked(Forked(20, 100, 101, 100, 100))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.target.settling import settle
+from collector.target.settling import in_turn, settle
 from collector.target.waiting import N_STATES, Microstate
 
 INTERVAL = 10_007
@@ -67,3 +67,21 @@ def test_time_on_cpu_in_two_states_is_rounded_once() -> None:
     owed[Microstate.USER], owed[Microstate.SYSTEM] = INTERVAL * 4 // 10, INTERVAL * 7 // 10
     ticks = settle(owed, pool, INTERVAL)
     assert ticks.tolist() == [0, 1] + [0] * 8
+
+
+@pytest.mark.parametrize("n_ahead", [0, 1, 20, 30, 35, 40, 46, 56, 101])
+@pytest.mark.parametrize("life_ns", [2_570_000, 9_990_000, 10_000_000, 10_700_000, 11_500_000, 13_570_000])
+def test_those_told_too_much_and_the_others_level_each_other(n_ahead: int, life_ns: int) -> None:
+    """As long as any of them have something left; lives of one length are all rounded alike."""
+    interval_ns, n = 10_000_000, 101
+    used_ns = [4_000_000 - 10_000 * (i % 7) for i in range(n)]
+    left_ns = np.array([ns - interval_ns * (i < n_ahead) for i, ns in enumerate(used_ns)])
+    pool_ns, told = np.zeros(N_STATES, dtype=np.int64), 0
+    order = []
+    for i in in_turn(left_ns, pool_ns, interval_ns):
+        owed_ns = np.zeros(N_STATES, dtype=np.int64)
+        owed_ns[Microstate.USER], owed_ns[Microstate.WAIT_CPU] = left_ns[i], (life_ns - used_ns[i]) % interval_ns
+        told += int(settle(owed_ns, pool_ns, interval_ns)[Microstate.USER])
+        order.append(i)
+    assert sorted(order) == list(range(n))
+    assert told == pytest.approx(max(left_ns.sum() / interval_ns, 0), abs=1.5)

@@ -196,9 +196,34 @@ def test_those_that_still_wait_have_waited_so_far() -> None:
                [(99, 0, 48, Reason.LOCK, IP), (149, 1, 64, Reason.UNKNOWN, IP), (169, 2, 80, Reason.USER_FAULT, IP)],
                [(168, 2, ON_CODE_PAGE, IP, False)])
     slots = np.array([0, 1, 2])
-    spans = watch.waiting.still_waiting(slots, watch.clocks.kind[slots], watch.clocks.since_ns[slots], 1_000)
+    spans, ready = watch.waiting.still_waiting(slots, watch.clocks.kind[slots], watch.clocks.since_ns[slots], 1_000)
     assert listed(spans) == [(0, Microstate.USER_LOCK, 900, 1000, 48), (1, Microstate.WAIT_CPU, 850, 1000, 64),
                              (2, Microstate.TEXT_FAULT, 830, 1000, 80)]
+    assert ready.tolist() == [False, True, False]
+
+
+def test_those_that_were_woken_wait_for_a_cpu_from_then_on() -> None:
+    watch = Watch(2)
+    watch.feed([(5, 0, IN), (6, 1, IN), (100, 0, BLOCKED), (101, 1, BLOCKED)],
+               [(99, 0, 48, Reason.LOCK, IP), (100, 1, 64, Reason.SLEEP, IP)], wake_ups=[(50, 1)])
+    watch.feed([], wake_ups=[(300, 0)])
+    slots = np.array([0, 1])
+    spans, ready = watch.waiting.still_waiting(slots, watch.clocks.kind[slots], watch.clocks.since_ns[slots], 1_000)
+    assert listed(spans) == [(0, Microstate.USER_LOCK, 200, 1000, 48), (0, Microstate.WAIT_CPU, 700, 1000, 48),
+                             (1, Microstate.SLEEP, 899, 1000, 64)]
+    assert ready.tolist() == [True, False]
+
+
+def test_what_was_waited_so_far_is_not_waited_again() -> None:
+    """Without records of wake-ups, waits of which only the sum is known are put behind the sleeps."""
+    watch = Watch(1)
+    watch.feed([(5, 0, IN), (100, 0, PREEMPTED)], [(99, 0, 48, Reason.UNKNOWN, IP)])
+    slots = np.array([0])
+    watch.waiting.still_waiting(slots, watch.clocks.kind[slots], watch.clocks.since_ns[slots], 600)
+    watch.clocks.since_ns[slots] = 600
+    spans = watch.feed([(700, 0, IN), (800, 0, BLOCKED), (1_000, 0, IN)], [(799, 0, 64, Reason.SLEEP, IP)],
+                       run_delay={0: 600})
+    assert spans == [(0, Microstate.WAIT_CPU, 100, 700, 48), (0, Microstate.SLEEP, 200, 1_000, 64)]
 
 
 # --- laws -----------------------------------------------------------------------------------------

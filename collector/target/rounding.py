@@ -1,0 +1,67 @@
+"""How many first samples are told a tick. Pure.
+
+A first sample within the first interval earns a tick (``microstate``), for a thread that may have used less. On average
+that is right, if threads are met as often as they use an interval; but here and there many of them are met in a row,
+and ticks cannot be taken back. So as many are told as are due to their group, the threads whose ticks are counted
+together (``settling``):
+
+    due = (what earlier threads are short of + time of all that are there - their other ticks) / interval
+
+and if more are met, as many of them as are due, evenly chosen, whatever they were met at. For the others it takes a
+whole interval to earn a tick. A group that goes on may be ahead by less than an interval.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from collector.arrays import changes
+from collector.events import Array
+from collector.target.microstate import ThreadClocks
+
+
+@dataclass(frozen=True, slots=True)
+class Groups:
+    """Threads (t,), by slot, and the groups (g,) that their ticks are counted in, numbered from 0 on."""
+
+    threads: Array  # in ascending order
+    group: Array  # (t,)
+    pool_ns: Array  # (g,) what each is short of on CPU beside what these threads are
+    goes_on: Array  # (g,)
+
+
+def untold(clocks: ThreadClocks, slot: Array, time_ns: Array, groups: Groups) -> Array:
+    """Those (u,) of the threads, in any order, whose first sample is to earn nothing by itself.
+
+    The samples of a batch are slots and times (n,) in time order; ``clocks`` have taken its edges.
+    """
+    threads, group = groups.threads, groups.group
+    if not len(slot) or not len(threads):
+        return threads[:0]
+    interval_ns = clocks.interval_ns
+    order = np.argsort(slot, kind="stable")
+    sorted_slot = slot[order]
+    first = np.flatnonzero(changes(sorted_slot))
+    cpu_ns = clocks.cpu_at(sorted_slot, time_ns[order])
+    sampled = sorted_slot[first]
+    first_ns, last_ns = cpu_ns[first], cpu_ns[np.append(first[1:], len(cpu_ns)) - 1]
+    at = np.minimum(np.searchsorted(sampled, threads), len(sampled) - 1)
+    met = sampled[at] == threads
+    new = met & (clocks.phase_ns[threads] < 0)
+    phase_ns = np.maximum(clocks.phase_ns[threads], 0)
+    ticks = np.where(met, (phase_ns + last_ns[at]) // interval_ns, clocks.ticks[threads])
+    early_ns = interval_ns - np.maximum(first_ns[at], 1)
+    extra = new & (early_ns > 0) & ((early_ns + last_ns[at]) // interval_ns > ticks)
+    used_ns = np.maximum(clocks.cpu_ns[threads], np.where(met, last_ns[at], 0))  # since then it may wait for a CPU
+    owed_ns = groups.pool_ns + np.bincount(group, used_ns - ticks * interval_ns, len(groups.pool_ns)).astype(np.int64)
+    due = np.maximum((owed_ns + np.where(groups.goes_on, interval_ns - 1, 0)) // interval_ns, 0)
+    rows = np.flatnonzero(extra)
+    rows = rows[np.argsort(group[rows], kind="stable")]
+    n_met = np.bincount(group[rows], minlength=len(due))
+    rank = np.arange(len(rows)) - (np.cumsum(n_met) - n_met)[group[rows]]
+    told, whole = np.minimum(due, n_met)[group[rows]], n_met[group[rows]]
+    earns = (rank + 1) * told // whole > rank * told // whole
+    found: Array = threads[rows[~earns]]
+    return found

@@ -1,0 +1,98 @@
+"""First samples of short threads: as many are told as are due, whatever their number."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.target.microstate import Cut, ThreadClocks
+from collector.target.rounding import Groups, untold
+
+INTERVAL = 10_007
+Life = tuple[int, list[int]]  # time on CPU altogether, and before each sample
+
+
+def lived(lives: Sequence[Life], groups: Sequence[int], pools: Sequence[int],
+          goes_on: bool = False) -> tuple[ThreadClocks, list[int], int]:
+    """Threads that ran within a batch, and ended or lost their CPU: their clocks, those untold, and the ticks of their
+    samples."""
+    clocks = ThreadClocks(INTERVAL)
+    slots = [clocks.new_slot() for _ in lives]
+    last = Cut.OUT_PREEMPTED if goes_on else Cut.ENDED
+    edges = sorted([(1_000, slot, Cut.IN) for slot in slots]
+                   + [(1_000 + life, slot, last) for slot, (life, _) in zip(slots, lives, strict=True)])
+    time_ns, slot, cut = (np.array(column, kind) for column, kind in zip(
+        zip(*edges, strict=True), (np.int64, np.int64, np.int8), strict=True))
+    clocks.advance(slot, time_ns, cut)
+    samples = sorted((1_000 + at, slot) for slot, (_, ats) in zip(slots, lives, strict=True) for at in ats)
+    slot, time_ns = (np.array(column, np.int64) for column in (
+        [slot for _, slot in samples], [time for time, _ in samples]))
+    found = untold(clocks, slot, time_ns, Groups(np.array(slots, np.int64), np.array(groups, np.int64),
+                                                 np.array(pools, np.int64), np.full(len(pools), goes_on)))
+    ticks = clocks.ticks_of_samples(slot, time_ns, found) if len(slot) else slot
+    return clocks, sorted(found.tolist()), int(ticks.sum())
+
+
+@pytest.mark.parametrize(("life", "samples", "n", "pool", "n_told"), [
+    (4_000, [3_000], 4, 0, 1),  # 16,000 ns, of which all four would tell an interval
+    (4_000, [3_000], 4, 14_100, 3),
+    (4_000, [3_000], 4, -6_000, 0),
+    (4_000, [3_000], 4, 100_000, 4),  # no more than were met
+    (16_000, [5_000, 15_100], 5, 0, 2),  # each has told an interval by its second sample: five times 5,993 are left
+    (16_000, [12_000], 5, 0, 0)])  # a first sample behind the first interval is none of these
+def test_as_many_are_told_as_are_due(life: int, samples: list[int], n: int, pool: int, n_told: int) -> None:
+    _, found, ticks = lived([(life, samples)] * n, [0] * n, [pool])
+    whole = samples[-1] // INTERVAL
+    assert len(found) == (n - n_told if samples[0] < INTERVAL else 0)
+    assert ticks == n * whole + n_told
+
+
+def test_each_group_for_itself_evenly() -> None:
+    _, found, _ = lived([(4_000, [3_000])] * 11, [0] * 4 + [1] * 7, [50_000, 0])
+    assert found == [4, 5, 6, 8, 9]
+
+
+def test_nobody_is_asked_when_nobody_ends() -> None:
+    clocks = ThreadClocks(INTERVAL)
+    none = np.zeros(0, np.int64)
+    assert not len(untold(clocks, none, none, Groups(none, none, none, none == 1)))
+
+
+@pytest.mark.parametrize(("life", "samples", "n", "pool", "n_told"), [
+    (4_000, [3_000], 4, 0, 2),  # 16,000 ns: an interval and something
+    (4_000, [3_000], 1, 0, 1),  # one thread is met at any time of its first interval, as often as it is due
+    (4_000, [3_000], 4, -16_000, 0),
+    (30_000, [100, 10_107, 20_114], 1, 0, 1)])
+def test_those_that_go_on_may_be_ahead_by_less_than_an_interval(life: int, samples: list[int], n: int, pool: int,
+                                                                n_told: int) -> None:
+    _, found, ticks = lived([(life, samples)] * n, [0] * n, [pool], goes_on=True)
+    assert len(found) == n - n_told
+    assert ticks == n * (len(samples) - 1) + n_told
+
+
+def test_those_that_run_on_count_with_what_is_known_of_them() -> None:
+    """Since its last record or sample a thread may have waited for a CPU."""
+    clocks = ThreadClocks(INTERVAL)
+    slots = np.array([clocks.new_slot() for _ in range(5)])
+    clocks.advance(slots, np.full(5, 1_000), np.full(5, Cut.IN, np.int8))
+    samples = np.array([4_000, 4_100, 4_200, 4_300])  # each has run for 3,000 ns or a little more
+    found = untold(clocks, slots[:4], samples, Groups(slots, np.zeros(5, np.int64), np.zeros(1, np.int64),
+                                                      np.ones(1, bool)))
+    assert len(found) == 2
+
+
+@given(st.lists(st.tuples(st.integers(1, 30_000), st.lists(st.integers(1, 30_000), max_size=4)), min_size=1,
+                max_size=40), st.integers(-30_000, 30_000), st.booleans())
+def test_never_more_than_they_had_and_never_less_for_it(lives: list[Life], pool: int, goes_on: bool) -> None:
+    lives = [(life, sorted({at for at in ats if at < life})) for life, ats in lives]
+    clocks, found, ticks = lived(lives, [0] * len(lives), [pool], goes_on)
+    owed = pool + sum(life for life, _ in lives) - ticks * INTERVAL
+    least = sum((ats[-1] if ats else 0) // INTERVAL for _, ats in lives)
+    spare = INTERVAL - 1 if goes_on else 0
+    assert owed >= -spare or ticks == least  # what whole intervals tell cannot be held back
+    assert owed < INTERVAL - spare or not found  # nobody is held back who is due
+    assert (clocks.phase_ns[found] == 0).all()
