@@ -6,6 +6,7 @@ All times are integer nanoseconds of CLOCK_MONOTONIC, the clock that perf, ``/pr
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 
 from collector.errors import UsageError
 
@@ -23,6 +24,14 @@ INTERVAL_MAX_NS = 1_000_000 * NS_PER_US
 _NAMED = {"on": INTERVAL_ON_NS, "hi": INTERVAL_HIGH_NS, "high": INTERVAL_HIGH_NS, "lo": INTERVAL_LOW_NS,
           "low": INTERVAL_LOW_NS}
 _VALUE = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([mu]?)\Z")
+
+
+def evenly_spread() -> Iterator[float]:
+    """Numbers between 0 and 1 of which any run is spread evenly: multiples of the golden ratio, modulo 1."""
+    part = 0.0
+    while True:
+        part = (part + (5 ** 0.5 - 1) / 2) % 1
+        yield part
 
 
 def parse_interval(text: str) -> int:

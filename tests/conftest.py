@@ -124,6 +124,14 @@ def attach_allowed() -> None:
 
 
 @pytest.fixture(scope="session")
+def may_hurry() -> None:
+    """The tests that need this are right only where a process may have a higher priority."""
+    refusal = subprocess.run(["nice", "-n", "-20", "true"], capture_output=True, text=True, check=False).stderr
+    if refusal:
+        unavailable(f"no higher priority here: {refusal.strip()}")
+
+
+@pytest.fixture(scope="session")
 def userfaultfd_allowed() -> None:
     """For tests whose target answers page faults of the kernel itself: root, or the kernel's permission."""
     if os.geteuid() != 0 and _read("/proc/sys/vm/unprivileged_userfaultfd").strip() != "1":

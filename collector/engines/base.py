@@ -30,8 +30,9 @@ class Engine(Protocol):
     def failure(self) -> str:
         """Why nothing more will come although the target runs on; empty while all is well."""
 
-    def stop(self) -> None:
-        """No more samples; what happened before stays to be drained."""
+    def stop(self) -> int:
+        """No more samples; what happened before stays to be drained: up to this time, which may lie a while
+        behind the call where the engine had to wait for a CPU."""
 
     def close(self) -> None:
         """Gives everything back. The target runs on unharmed. May be called twice."""

@@ -146,6 +146,8 @@ class PerfEngine:
             self._close_what_was_copied()
         elif parts["birth"]:
             self._relief = Relief(self._rings, self._relieved)
+        if not self._stopped:
+            self.opened.vary_periods(any(isinstance(change, Exited) for change in changes))
         changes.sort(key=lambda change: change.time_ns)
         clock, leaving = self._samples(parts["clock"], parts["leave"])
         return Batch(until_ns, tuple(changes), clock, _of_kinds(parts, "switch"), leaving, _of_kinds(parts, "site"),
@@ -195,10 +197,13 @@ class PerfEngine:
         """Starts events that no exec will start."""
         self._rings.enable()
 
-    def stop(self) -> None:
-        """No more records; the next drain is the last one."""
+    def stop(self) -> int:
+        """No more records from this time on; the next drain is the last one."""
+        now_ns = time.monotonic_ns()
+        self.opened.vary_periods(False)
         self._rings.disable()
         self._stopped = True
+        return now_ns
 
     def close(self) -> None:
         """Closes the events. What the kernel takes its time for may go on for a while, in a thread."""
@@ -278,6 +283,9 @@ class PerfEngine:
         n = int(late[0]) if len(late) else len(position)
         for i in np.flatnonzero(~is_sample[:n]):
             self._decode_change(ring, int(position[i]), int(header[i]), int(time[i]), changes)
+        if self._stopped:  # of the rest, which nobody will ask for, it counts what was lost
+            for i in n + np.flatnonzero(~is_sample[n:]):
+                self._decode_change(ring, int(position[i]), int(header[i]), until_ns, changes, losses_only=True)
         chosen = np.flatnonzero(is_sample[:n])
         if len(chosen):
             where = np.full((2, len(chosen)), [[base], [mask]], dtype=np.int64)
@@ -362,14 +370,16 @@ class PerfEngine:
             odd = np.flatnonzero((rows["type"] != record.kind) | (rows["size"] != record.size))
             n = int(odd[0]) if len(odd) else len(rows)
             late = np.flatnonzero(rows["time"][:n] > until_ns)
-            n = int(late[0]) if len(late) else n
-            if n:
-                parts.append(rows[:n])
+            n_kept = int(late[0]) if len(late) else n
+            if n_kept:
+                parts.append(rows[:n_kept])
+            if len(late) and not self._stopped:
+                return tail + at + n_kept * record.size
             at += n * record.size
-            if len(late) or at >= len(data):
+            if at >= len(data):
                 break
             header = int(data[at:at + 8].view(np.uint64)[0])
-            self._decode_change(ring, (tail + at) >> 3, header, until_ns, changes)
+            self._decode_change(ring, (tail + at) >> 3, header, until_ns, changes, losses_only=len(late) > 0)
             at += header >> 48
         return tail + at
 
@@ -381,10 +391,12 @@ class PerfEngine:
 
     # -- single records
 
-    def _decode_change(self, ring: Ring, position: int, header: int, time_ns: int, changes: list[Change]) -> None:
+    def _decode_change(self, ring: Ring, position: int, header: int, time_ns: int, changes: list[Change], *,
+                       losses_only: bool = False) -> None:
         base, mask = ring.data_offset >> 3, (ring.data_bytes >> 3) - 1
         decode = _DECODE_CHANGE.get(header & 0xFFFF_FFFF)
-        if decode in (_lost, _lost_samples) and ring.name in _SPARE:
+        is_loss = decode in (_lost, _lost_samples)
+        if (is_loss and ring.name in _SPARE) or (losses_only and not is_loss):
             return  # as if the event had rested
         if decode is not None:
             record = self._words[base + ((position + np.arange(header >> 51)) & mask)].tobytes()

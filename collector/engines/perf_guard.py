@@ -5,15 +5,19 @@ there on every record is lost, and costs the target as much as before. So events
 that of switches is, they are counted instead (``target.counting``), from the accounts that are read here. Small rings,
 all that an ordinary user gets, are emptied into their spares, and so are, even later, those of births and deaths: a
 fork bomb makes thousands of processes while we are busy with the hundreds before.
+
+The same way, threads that come and go get clocks of ever other periods.
 """
 
 from __future__ import annotations
 
 import _thread  # what threading is made of, which is too much to import for this
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from itertools import repeat
 
 from collector.linux.accounts import TimedAccount, account_of, accounts_below
+from collector.linux.crowd import keep_step
 from collector.linux.perf import Ring, Rings
 
 SWITCH_RINGS = "switch", "dying"
@@ -26,11 +30,16 @@ _MANY_BYTES = 1 << 21  # 45,000 records of switches, in less than half a second
 class _Watch:
     """Looks at rings again and again in a thread, until ``end``."""
 
+    period_s = _PERIOD_S
+
     def __init__(self) -> None:
         self._ending, self._ended = _thread.allocate_lock(), _thread.allocate_lock()
         self._ending.acquire()
         self._ended.acquire()
-        _thread.start_new_thread(self._run, ())
+        try:
+            _thread.start_new_thread(self._run, ())
+        except RuntimeError:  # no room for one more: it goes without
+            self._ended.release()
 
     def end(self) -> None:
         """No more of it."""
@@ -38,7 +47,8 @@ class _Watch:
         self._ended.acquire()
 
     def _run(self) -> None:
-        while not self._ending.acquire(timeout=_PERIOD_S):
+        while not self._ending.acquire(timeout=self.period_s):
+            keep_step()
             self._look()
         self._ended.release()
 
@@ -84,6 +94,22 @@ class Relief(_Watch):
 
     def _look(self) -> None:
         _move(self._rings, self._pairs)
+
+
+class Variety(_Watch):
+    """Gives the clocks of threads that are yet to be born one of ``periods_ns`` after the other."""
+
+    period_s = 0.02
+
+    def __init__(self, rings: Rings, periods_ns: Iterator[int]) -> None:
+        self._rings = rings
+        self._periods_ns = periods_ns
+        self._look()
+        super().__init__()
+
+    def _look(self) -> None:
+        with suppress(OSError):  # as before, then
+            self._rings.set_periods("clock", repeat(next(self._periods_ns)))
 
 
 def _move(rings: Rings, pairs: Iterable[tuple[Ring, Ring]]) -> None:

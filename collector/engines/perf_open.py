@@ -32,11 +32,12 @@ from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from itertools import repeat
 
-from collector.clock import NS_PER_MS, NS_PER_S
-from collector.engines.perf_guard import Guard
+from collector.clock import NS_PER_MS, NS_PER_S, evenly_spread
+from collector.engines.perf_guard import Guard, Variety
 from collector.errors import EngineRefused
 from collector.linux import abi, perf
 
@@ -65,11 +66,14 @@ _BIRTH_STACK_BYTES = 4 << 10
 # which the kernel wakes us, holds more than comes between two drains.
 _RARE_NS = 5 * NS_PER_MS
 _RING_SECONDS, _RING_SECONDS_RARE = 0.9, 1.2
-_ROUNDS = 9  # of looking for new threads while attaching; one that never stops making them is taken as it is
+_ROUNDS = 4  # of looking for new threads while attaching; one that never stops making them is taken as it is
 _ALL_RINGS_BYTES = 1 << 28
 LOWER_LEVEL = "sudo sysctl kernel.perf_event_paranoid=1"
 _STRAY = 0.4  # of the interval, up or down
 _SHORTEST_NS = 10_000  # of the kernel's clocks
+# The shortest periods for threads that come and go, of which one may stay after all: a part of the interval, a time in
+# which a sample is no burden, and so long that a ring is not full before this time.
+_SHORT, _SHORT_NS, _FULL_AFTER_S = 0.05, 200_000, 0.15
 _LEAST_RING_BYTES = 1 << 17
 # Records per second and CPU from which an event rests.
 MOST_PER_S = {"leave": 1500, "touch": 15000, "waking": 5000}
@@ -78,12 +82,14 @@ MOST_PER_S = {"leave": 1500, "touch": 15000, "waking": 5000}
 class Opened:
     """Open events, and what could be had: ``kernel`` says whether kernel mode is sampled."""
 
-    def __init__(self, rings: perf.Rings, interval_ns: int, kernel: bool, stack_bytes: int) -> None:
+    def __init__(self, rings: perf.Rings, interval_ns: int, kernel: bool, stack_bytes: int, of_maker: bool) -> None:
         self.rings = rings
+        self.of_maker = of_maker  # clocks are copies of those of the thread that made the program's process
         self.interval_ns = interval_ns
         self.kernel = kernel
         self.stack_bytes = stack_bytes  # of which a clock sample has a copy at most
         self.guards: list[Guard] = []
+        self._variety: Variety | None = None
 
     def guard(self, pid: int) -> None:
         """Watches over the rings until the engine does."""
@@ -96,10 +102,32 @@ class Opened:
         same point, an interval behind where they begin, and again an interval later. Samples count for the time that
         their threads have really used, and need not be evenly spaced.
         """
-        spread = _evenly_spread()
+        spread = evenly_spread()
         periods = (max(int(self.interval_ns * (1 + _STRAY * (2 * part - 1))), _SHORTEST_NS) for part in spread)
         with suppress(OSError):  # all alike, then
             self.rings.set_periods("clock", periods)
+
+    def vary_periods(self, come_and_go: bool) -> None:
+        """Shorter periods for threads that are yet to be born, one after the other, as long as threads ``come_and_go``.
+
+        A clock begins with a whole period. Many short threads in a row, as of a build, would all be met at the same
+        point, an interval behind where they begin, and those that are over by then never. Only those of a program that
+        we have started: the events of others, which theirs are copies of, move from thread to thread and end with one.
+        """
+        if come_and_go and self._variety is None and self.of_maker:
+            shortest_ns = min(max(int(self.interval_ns * _SHORT), _SHORT_NS, self._fills_ns()), self.interval_ns)
+            self._variety = Variety(self.rings, (shortest_ns + int((self.interval_ns - shortest_ns) * part)
+                                                 for part in evenly_spread()))
+        elif not come_and_go and self._variety is not None:
+            self._variety.end()
+            self._variety = None
+            with suppress(OSError):
+                self.rings.set_periods("clock", repeat(self.interval_ns))
+
+    def _fills_ns(self) -> int:
+        """The period at which a thread's samples alone fill a ring within ``_FULL_AFTER_S``."""
+        ring_bytes = min(ring.data_bytes for ring in self.rings.rings if ring.name == "clock")
+        return int(_FULL_AFTER_S * NS_PER_S * _sample_bytes(self.stack_bytes) / ring_bytes)
 
     @property
     def limits(self) -> str:
@@ -111,16 +139,19 @@ class Opened:
 
     def close(self) -> None:
         """Closes the events."""
+        self.vary_periods(False)
         self.rings.close()
 
 
-def open_events(tids: Sequence[int], interval_ns: int, *, on_exec: bool, follow: bool) -> Opened:
-    """Opens the events for threads ``tids``: started by the next exec (``on_exec``) or by ``Rings.enable``.
+def open_events(whose: Sequence[int] | perf.Birth, interval_ns: int, *, on_exec: bool, follow: bool) -> Opened:
+    """Opens the events for threads: started by the next exec (``on_exec``) or by ``Rings.enable``.
 
-    ``follow``: child processes too, not only threads. Kernel mode is left out where the kernel does not allow it, and
-    where the budget for locked memory is too small the copies of stacks are smaller: better a few cut stacks than
-    rings that overflow while the collector starts. Raises EngineRefused with what to set.
+    ``follow``: child processes too, not only threads; needed where the thread is still to be made. Kernel mode is left
+    out where the kernel does not allow it, and where the budget for locked memory is too small the copies of stacks are
+    smaller: better a few cut stacks than rings that overflow while the collector starts. Raises EngineRefused with what
+    to set.
     """
+    of_maker = isinstance(whose, perf.Birth)
     newtask = perf.tracepoint_number("task", "task_newtask") if follow else None
     waking = perf.tracepoint_number("sched", "sched_waking")
     for kernel, frugal in ((True, False), (True, True), (False, False), (False, True)):
@@ -133,7 +164,10 @@ def open_events(tids: Sequence[int], interval_ns: int, *, on_exec: bool, follow:
                            leave_bytes)
             specs = _smaller(specs) if frugal else specs
             specs += _end_specs() if kernel else []
-            return Opened(perf.open_rings(tids, specs, may_halve=frugal), interval_ns, kernel, stack_bytes)
+            specs = _roomy(specs, interval_ns) if of_maker and not frugal else specs
+            specs = _of_maker(specs) if of_maker else specs
+            rings = perf.open_rings(whose, specs, may_halve=frugal)
+            return Opened(rings, interval_ns, kernel, stack_bytes, of_maker)
         except OSError as err:
             refusal = err
             if err.errno not in (errno.EACCES, errno.EPERM):
@@ -144,13 +178,14 @@ def open_events(tids: Sequence[int], interval_ns: int, *, on_exec: bool, follow:
 def open_running(pids: Sequence[int], interval_ns: int, *, follow: bool) -> Opened:
     """Opens the events for all threads of running processes; ``Rings.enable`` starts them.
 
-    Threads born meanwhile by threads that have their events inherit them; those of others are found by looking again.
-    A thread that ends up with two sets of events is counted right all the same: its time is exact by switch records.
+    Threads born meanwhile by threads that have their events inherit them. Those of others are found by looking again:
+    then all events are opened once more, since who inherited some would have these twice. (A thread whose birth and end
+    are told twice stays behind.)
     """
     known = _threads_of(pids)
-    for _ in range(_ROUNDS):
+    for n_left in reversed(range(_ROUNDS)):
         opened = open_events(known, interval_ns, on_exec=False, follow=follow)
-        now = _threads_of(pids)
+        now = _threads_of(pids) if n_left else known
         if set(now) <= set(known):
             break
         opened.rings.close()
@@ -170,23 +205,19 @@ def _sample_early(opened: Opened, tids: Sequence[int], interval_ns: int) -> None
     flags = (_COMMON & ~abi.INHERIT) | abi.EXCLUDE_CALLCHAIN_USER | (0 if opened.kernel else abi.EXCLUDE_KERNEL)
     specs = (_spec("clock", 0, config=abi.SW_TASK_CLOCK, period=max(int(interval_ns * part), _SHORTEST_NS), flags=flags,
                    sample_type=_STACK, regs_user=REGS_USER_X86, stack_user=opened.stack_bytes)
-             for part in _evenly_spread())
+             for part in evenly_spread())
     with suppress(OSError):  # better without them than not at all
         opened.rings.add_once("clock", tids, (spec.attr for spec in specs))
 
 
-def _evenly_spread() -> Iterator[float]:
-    """Numbers between 0 and 1 of which any run is spread evenly: multiples of the golden ratio, modulo 1."""
-    part = 0.0
-    while True:
-        part = (part + (5 ** 0.5 - 1) / 2) % 1
-        yield part
-
-
 def _threads_of(pids: Sequence[int]) -> list[int]:
-    """All threads; but not a main thread that has ended before the others, which cannot have events."""
-    tids = [(pid, int(name)) for pid in pids for name in sorted(os.listdir(f"/proc/{pid}/task"), key=int)]
-    return [tid for pid, tid in tids if tid != pid or not _has_ended(pid)]
+    """All threads, of each process the main thread first, which others outlive least; but not one that has ended before
+    the others, which cannot have events."""
+    found = []
+    for pid in pids:
+        others = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task") if name != str(pid))
+        found += others if _has_ended(pid) else [pid, *others]
+    return found
 
 
 def _has_ended(tid: int) -> bool:
@@ -229,6 +260,25 @@ def _specs(interval_ns: int, flags: int, newtask: int | None, waking: int | None
     return specs
 
 
+def _of_maker(specs: list[perf.EventSpec]) -> list[perf.EventSpec]:
+    """With the clocks opened on the thread that makes the program's process, where they do not end before we do.
+
+    Only these: an event that rests would not be kept from starting with each program that is run, as the maker's never
+    stops waiting for the first. One that is not inherited keeps the kernel from exchanging the maker's events with the
+    child's when it switches from the one to the other.
+    """
+    attr = abi.pack_attr(config=abi.SW_DUMMY, period=0, sample_type=0, flags=abi.DISABLED | abi.EXCLUDE_KERNEL,
+                         watermark=0)
+    return [perf.EventSpec("anchor", attr, 0, of_maker=True),
+            *(spec._replace(of_maker=spec.name == "clock") for spec in specs)]
+
+
+def _roomy(specs: list[perf.EventSpec], interval_ns: int) -> list[perf.EventSpec]:
+    """With twice the room for clocks, where they are rare, since some will have shorter periods."""
+    return [spec._replace(ring_bytes=2 * spec.ring_bytes) if spec.name == "clock" and interval_ns >= _RARE_NS else spec
+            for spec in specs]
+
+
 def _end_specs() -> list[perf.EventSpec]:
     """Tracepoints at both ends of a process's last work, when its own events are gone already; see target.endings."""
     dying = perf.tracepoint_number("sched", "sched_process_exit")
@@ -257,9 +307,14 @@ def _spec(name: str, ring_bytes: int, *, config: int, period: int, sample_type: 
     return perf.EventSpec(name, attr, ring_bytes, everyone, at_rest)
 
 
+def _sample_bytes(stack_bytes: int) -> int:
+    """Of a clock sample in its ring, where the kernel keeps room for all that may be copied."""
+    return stack_bytes + 512
+
+
 def _clock_ring_bytes(interval_ns: int, stack_bytes: int) -> int:
     seconds = _RING_SECONDS_RARE if interval_ns >= _RARE_NS else _RING_SECONDS
-    wanted = int(seconds * NS_PER_S / interval_ns * (stack_bytes + 512))
+    wanted = int(seconds * NS_PER_S / interval_ns * _sample_bytes(stack_bytes))
     limit = max(1 << 19, _ALL_RINGS_BYTES // len(perf.online_cpus()))
     return 1 << min(max(wanted, 1 << 20), limit).bit_length()
 

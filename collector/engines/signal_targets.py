@@ -44,6 +44,7 @@ class Tracee:
     waited_from_ns: int = 0  # when it began to wait for a CPU, as told when it was settled; 0: it did not
     was_stopped: bool = False  # when it was settled: it has waited for a CPU then until its accounts change
     seen_ns: int = 0  # when it was last seen to sleep where it is told to
+    awake_ns: int = 0  # when it was woken, about, if it has waited for a CPU ever since; 0: it sleeps, or has run
     looked_ns: int = 0
     calm: int = 0  # looks in a row that found nothing new
     asked: Asked | None = None  # to stop, and has not stopped yet
@@ -53,6 +54,7 @@ class Tracee:
     known: dict[Place, Reason] = field(default_factory=dict)  # places whose stack has been told in this image
     name: bytes = b""
     spared_until_ns: int = 0  # not to be interrupted before
+    first_ns: int = 0  # when it is to be looked at for the first time, if that is agreed
     spare_ns: int = 0
     system_ns: int = 0  # running time that samples have told as system time
     sampled_ns: int = 0  # the running time at the last sample
@@ -67,6 +69,10 @@ class Tracee:
             return self.files.read("schedstat", 64) == self.raw
         except OSError:
             return False
+
+    def is_awake(self) -> bool:
+        """Whether it can run. Raises OSError when it is gone."""
+        return self.files.read("syscall", 64).startswith(b"running")
 
 
 @dataclass(slots=True, eq=False)
@@ -84,6 +90,7 @@ class Traced:
     starts: list[int] = field(default_factory=list)  # of ``mapped``, sorted
     ends: list[int] = field(default_factory=list)
     mapped_ns: int = 0  # when they were read last
+    young_until_ns: int = 0  # while a program begins, they change all the time
     checked_ns: int = 0  # when it was asked whether they changed
     size: bytes = b""
     library: bytes = b""

@@ -34,9 +34,12 @@ from collector.engines.signal_teller import BIRTH, CLOCK, LEAVE, Teller
 from collector.engines.signal_walk import Walk
 from collector.events import Edge, Mode, Reason
 from collector.linux import abi, accounts, ptrace, tasks
+from collector.linux.crowd import Crowd
 
 _RETRY_S = 0.01
 _WATCHED = {signal.SIGCHLD, signal.SIGUSR1}
+_COUNT_NS, _AWAKE_NS = 100 * NS_PER_MS, 50 * NS_PER_MS
+_CHECKS_AT_ONCE = 32
 _CALM_LOOKS = 16  # after so many looks without news a thread is looked at more rarely
 # One part in so many of the interval is for looks at either kind; for idle ones it is more where samples are missing.
 _ACTIVE_SHARE, _IDLE_SHARE, _HUNGRY_SHARE = 8, 30, 12
@@ -47,7 +50,7 @@ _SUSPECT_NS = 1_000, 4_000  # the same, where that is no excuse
 _AT_ONCE_NS = 25_000  # in which our clock stops a thread that runs
 _STRAY, _STRAY_SHARE = 40503, 4  # 65536 times the golden section; of the interval
 _PATIENCE, _LAST_PATIENCE = 5, 20  # intervals without a sample, until any other one is better
-_CHECK_MAPS_NS = 5 * NS_PER_MS
+_CHECK_MAPS_NS, _YOUNG_NS = 5 * NS_PER_MS, 50 * NS_PER_MS
 _MAX_DEPARTURES = 16  # stacks of sleeping threads that a round reads even though their place is known
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _STOP_SIGNALS = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
@@ -76,11 +79,14 @@ class Tracer:
         self._early: dict[int, tuple[int, ptrace.Report]] = {}  # new threads that stopped before we heard of them
         self._held = False  # until the collector says that it is there
         self._departures = 0
-        self._walk = Walk(interval_ns)
+        self._walk = Walk(interval_ns, self._cpu_of)
         self._is_hungry = False  # of late a process has run for long without samples, or there were births
         self._new: list[Tracee] = []  # born since the last round
         self._due_ns = 0  # when the clock struck for what is being done
         self._own_account = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+        self._counted_ns = 0
+        self._crowd = Crowd()  # if there is one, who is woken waits for a CPU for long
+        self._checks_left = 0  # of threads that sleep, whether they still do
         self._awake_ns = 0  # when we last had slept
         self._came_ns = 0  # when we got our CPU then
         self._used_ns = 0  # how long we had run until then
@@ -147,7 +153,7 @@ class Tracer:
                 self._walk.end()
                 settled = True
                 stopped()
-            visit_ns = self._walk.due_ns()
+            visit_ns = self._walk.due_ns(next_ns)
             due_ns = next_ns if visit_ns is None else visit_ns
             if now_ns < due_ns:
                 if not self._asked:  # they stop here as soon as we sleep
@@ -175,6 +181,14 @@ class Tracer:
         self._used_ns, _, _ = accounts.parse(raw)
         self._came_ns = self._awake_ns - (used_ns - self._used_ns)
 
+    def _cpu_of(self, tid: int) -> int:
+        """The CPU that a thread runs on, or would; -1 if it is gone."""
+        thread = self._threads.get(tid)
+        try:
+            return tasks.parse_stat(thread.files.read("stat")).cpu if thread else -1
+        except OSError:
+            return -1
+
     def _stray_ns(self, grid_ns: int) -> int:
         """How much later than an even clock ours strikes: or it would keep step with the scheduler's, and always find
         the same threads waiting."""
@@ -182,17 +196,27 @@ class Tracer:
 
     def _settle_all(self) -> None:
         """A last look at everybody, so that what is told is complete up to now."""
-        for thread in list(self._threads.values()):
+        accounts_of: dict[Tracee, tuple[bytes, int]] = {}  # all of them first: what follows takes its time
+        for thread in self._threads.values():
+            with suppress(OSError):
+                accounts_of[thread] = thread.files.read("schedstat", 64), time.monotonic_ns()
+        for thread in self._threads.values():
             if not thread.process.held:
-                self._settle_now(thread)
+                with suppress(OSError, KeyError):
+                    self._settle_last(thread, *accounts_of[thread])
                 if thread.running:
                     self._tell.switch(thread, Edge.OUT_PREEMPTED, thread.settled_ns)
                     thread.running = False
-        self._publish()
+        end_ns = max((now_ns for _, now_ns in accounts_of.values()), default=time.monotonic_ns())
+        self._tell.publish(time.monotonic_ns(), end_ns)
 
     def _round(self, now_ns: int, left_ns: int) -> None:
         self._walk.begin()
         self._is_hungry = bool(self._new)
+        if now_ns - self._counted_ns >= _COUNT_NS:
+            self._counted_ns = now_ns
+            self._crowd.look()
+        self._checks_left = _CHECKS_AT_ONCE
         self._new.clear()
         if not self._tell.behind:
             self._look_at_active(now_ns + self._interval_ns // _ACTIVE_SHARE)
@@ -203,10 +227,12 @@ class Tracer:
 
     def _visit(self) -> None:
         visit = self._walk.visit()
+        self._checks_left = _CHECKS_AT_ONCE
         if visit.late:
             self._arrived()
         until_ns = time.monotonic_ns() + self._interval_ns // _ACTIVE_SHARE
-        for thread in [*visit.threads, *self._new]:
+        first = self._threads.get(visit.tid)
+        for thread in [*visit.threads, *self._new, *([first] if first else [])]:
             if self._tell.behind or time.monotonic_ns() > until_ns:
                 return
             if not thread.gone:
@@ -236,7 +262,8 @@ class Tracer:
             for _ in range(n_next):
                 thread = threads.popleft()
                 if thread.sleeps_on():
-                    thread.seen_ns = thread.looked_ns = now_ns
+                    self._still_off(thread, now_ns)
+                    thread.looked_ns = now_ns
                     threads.append(thread)
                 elif not thread.gone:
                     awake.append(thread)
@@ -272,12 +299,27 @@ class Tracer:
         if raw != thread.raw:
             self._look_closer(thread, raw, now_ns)
         elif not thread.running:
-            thread.seen_ns = now_ns
+            self._still_off(thread, now_ns)
             thread.calm += 1
             if thread.calm == _CALM_LOOKS:
                 thread.files.close_some()
         elif not thread.was_stopped:  # else it waits for a CPU since then
             self._look_closer(thread, raw, now_ns)
+
+    def _still_off(self, thread: Tracee, now_ns: int) -> None:
+        """A thread sleeps on, or has been woken and has had no CPU yet: its accounts tell that when it has."""
+        if not self._crowd.is_there:
+            thread.seen_ns = now_ns
+        if thread.awake_ns or now_ns - thread.seen_ns < _AWAKE_NS or not self._checks_left:
+            return
+        self._checks_left -= 1
+        with suppress(OSError):  # it is gone: its end will be reported
+            if not thread.is_awake():
+                thread.seen_ns = now_ns
+                return
+            thread.awake_ns = max((thread.seen_ns + now_ns) // 2, thread.told_ns + 3)
+            self._tell.switch(thread, Edge.IN, thread.awake_ns - 2)
+            self._leave(thread, Edge.OUT_PREEMPTED, thread.awake_ns, thread.place, False)
 
     def _look_closer(self, thread: Tracee, raw: bytes, raw_ns: int) -> None:
         """A thread that has run since the last look, or was running then: its accounts as they were just after
@@ -288,11 +330,14 @@ class Tracer:
         if place is None:
             thread.calm = 0
             self._walk.note(thread, stat.cpu)
+            if now_ns < thread.first_ns:
+                return
             is_here = self._walk.is_here(stat.cpu)
             waits, thread.looked_raw = raw == thread.looked_raw, raw
             if is_here and waits:  # it has not run since the last look
                 return
-            if is_here or thread.cpu_ns - thread.sampled_ns > _PATIENCE * self._interval_ns:
+            is_first, thread.first_ns = thread.first_ns > 0, 0
+            if is_here or is_first or thread.cpu_ns - thread.sampled_ns > _PATIENCE * self._interval_ns:
                 self._ask(thread, raw, raw_ns, is_here)
             return
         if stat.state not in (b"S", b"D"):  # it has stopped and waits for us, or runs on just now
@@ -335,11 +380,13 @@ class Tracer:
         thread.process.cpu_ns += run
         thread.process.owed_ns += run
         self._is_hungry |= thread.process.owed_ns > _PATIENCE * self._interval_ns
-        thread.kept_ns = 0
+        awake_ns, thread.awake_ns, thread.kept_ns = thread.awake_ns, 0, 0
         thread.was_stopped = there is None
         slept = 0
         if there is not None:
-            slept = rest if thread.running else max(min(rest, now_ns - thread.seen_ns - run - wait), 0) // 2
+            slept = rest if thread.running else max(min(
+                rest, now_ns - awake_ns - run - wait if awake_ns else (now_ns - thread.seen_ns - run - wait) // 2,
+                now_ns - thread.looked_ns - run), 0)  # it had not run by then
         until_ns = now_ns - slept
         if rest > slept and thread.running:
             self._leave(thread, Edge.OUT_BLOCKED, thread.settled_ns, thread.place, False)
@@ -365,6 +412,17 @@ class Tracer:
             raw = thread.files.read("schedstat", 64)
             if raw != thread.raw:
                 self._settle(thread, raw, time.monotonic_ns())
+
+    def _settle_last(self, thread: Tracee, raw: bytes, now_ns: int) -> None:
+        """The same for good. One that ran, and is ready to run on, has waited for a CPU since then: the kernel tells
+        that only when it gets one. So has one that has stopped for us and that we have not come to yet."""
+        if raw == thread.raw:
+            return
+        if thread.running and tasks.parse_stat(thread.files.read("stat")).state in (b"R", b"t"):
+            cpu_ns, delay_ns, _ = accounts.parse(raw)
+            told_ns = cpu_ns - thread.cpu_ns + thread.owed_ns + delay_ns - thread.delay_ns
+            now_ns = min(thread.settled_ns + told_ns, now_ns)
+        self._settle(thread, raw, now_ns)
 
     # -- threads off CPU
 
@@ -521,7 +579,8 @@ class Tracer:
         """Reads the mappings again where they have changed, or where the pc says so: what is new was there already at
         the time of the sample that they are needed for."""
         process = thread.process
-        if now_ns - process.checked_ns >= _CHECK_MAPS_NS:
+        is_young = now_ns < process.young_until_ns
+        if is_young or now_ns - process.checked_ns >= _CHECK_MAPS_NS:
             process.checked_ns = now_ns
             size = thread.files.read("statm").partition(b" ")[0]
             if size != process.size:
@@ -531,7 +590,7 @@ class Tracer:
                     process.library = library
                     self._read_maps(thread, now_ns, sample_ns)
         if now_ns - process.mapped_ns >= NS_PER_S or (
-                not process.covers(pc) and now_ns - process.mapped_ns >= self._interval_ns // 2):
+                not process.covers(pc) and (is_young or now_ns - process.mapped_ns >= self._interval_ns // 2)):
             self._read_maps(thread, now_ns, sample_ns)
             self._check_name(thread, now_ns)
 
@@ -680,16 +739,19 @@ class Tracer:
                 self._await_stop(tid)
             ptrace.detach(tid)
             return
-        process = parent if is_thread else self._processes.setdefault(tid, Traced(
-            tid, bits=parent.bits, mapped=set(parent.mapped), starts=parent.starts, ends=parent.ends,
-            size=parent.size, library=parent.library, mapped_ns=parent.mapped_ns))
-        self._tell.change("Forked", now_ns, process.pid, tid, parent.pid, maker.tid)
         if not is_thread:
             registers = self._inspector.registers(maker.tid)
+            self._check_maps(maker, registers.dwarf[16], now_ns, now_ns - 1)
+        process = parent if is_thread else self._processes.setdefault(tid, Traced(
+            tid, bits=parent.bits, mapped=set(parent.mapped), starts=parent.starts, ends=parent.ends,
+            size=parent.size, library=parent.library, mapped_ns=parent.mapped_ns, young_until_ns=parent.young_until_ns))
+        self._tell.change("Forked", now_ns, process.pid, tid, parent.pid, maker.tid)
+        if not is_thread:
             self._tell.stopped(maker, BIRTH, now_ns, 0, registers, child=tid,
                                flags=self._clone_flags(maker.tid, registers))
         thread = self._enter(process, tid, now_ns, is_new=True)
         self._new.append(thread)
+        thread.first_ns = self._walk.meet(tid, now_ns)
         self._tell.switch(thread, Edge.IN, now_ns)
         if early is not None:
             self._stopped(thread, early[1])
@@ -740,6 +802,7 @@ class Tracer:
         if not process.held:
             if not thread.running:
                 self._tell.switch(again, Edge.IN, now_ns)
+            again.first_ns = thread.first_ns
             again.cpu_ns, again.delay_ns = caller.cpu_ns, caller.delay_ns
             again.owed_ns, again.sampled_ns, again.system_ns = caller.owed_ns, caller.sampled_ns, caller.system_ns
         process.held = False
@@ -748,6 +811,7 @@ class Tracer:
         comm = tasks.Files(process.pid, tid).read_once("comm")[:-1]
         self._tell.change("Executed", now_ns, process.pid, process.pid, comm)
         process.mapped = set()
+        process.young_until_ns = now_ns + _YOUNG_NS
         for mapping in self._read_image(process, tid):
             self._tell.mapping(process, tid, now_ns, mapping)
 

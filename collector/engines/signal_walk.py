@@ -13,15 +13,20 @@ So the tracer goes from CPU to CPU, early enough to sleep on each until the cloc
 
 A round looks at all threads, a visit at those of which the round found that they had run on that CPU of late. A thread
 that runs neither when we are on its CPU nor at home is stopped from afar if that goes on for long.
+
+A thread that is born, and woken by us, runs on a CPU where we are not: whoever is short would be met late in life, or
+not at all. So it has a first visit of its own at any time within an interval, wherever it is then, and is spared until
+then. Those times are spread evenly.
 """
 
 from __future__ import annotations
 
 import os
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from collector.clock import NS_PER_MS
+from collector.clock import NS_PER_MS, evenly_spread
 from collector.engines.signal_targets import Tracee
 from collector.linux import libc
 
@@ -37,13 +42,16 @@ class Visit:
     due_ns: int
     threads: list[Tracee]
     late: bool = False  # we have come there but now
+    tid: int = 0  # whose first visit it is; its CPU is known when we go
 
 
 class Walk:
     """The CPU that we stand on, and those to go to."""
 
-    def __init__(self, interval_ns: int) -> None:
+    def __init__(self, interval_ns: int, cpu_of: Callable[[int], int]) -> None:
+        """``cpu_of`` tells which CPU a thread runs on, -1 where it is gone."""
         self._interval_ns = interval_ns
+        self._cpu_of = cpu_of
         self._anywhere = os.sched_getaffinity(0)
         self._forbidden: set[int] = set()
         self._stands_on = -1  # any CPU
@@ -51,7 +59,10 @@ class Walk:
         self._noted: dict[int, list[Tracee]] | None = None  # by CPU, in a round
         self._last_noted: dict[int, int] = {}  # in which round
         self._n_rounds = 0
-        self._visits: deque[Visit] = deque()
+        self._visits: deque[Visit] = deque()  # by time
+        self._round_ns = 0  # when the next round is due
+        self._parts = evenly_spread()
+        self._n_first = 0  # first visits to come
 
     def begin(self) -> None:
         """A round begins."""
@@ -82,25 +93,48 @@ class Walk:
         del order[max(self._interval_ns // _MIN_STAY_NS - 1, 1):]
         self._home = here if here in noted else order[0] if order else -1
         stay_ns = left_ns // (len(order) + 1)
-        self._visits.extend(Visit(cpu, due_ns + (i + 1) * stay_ns, noted[cpu]) for i, cpu in enumerate(order))
+        self._round_ns = due_ns + left_ns
+        self._insert([Visit(cpu, due_ns + (i + 1) * stay_ns, noted[cpu]) for i, cpu in enumerate(order)])
+
+    def meet(self, tid: int, now_ns: int) -> int:
+        """Plans a first visit; returns when. 0: there are too many already."""
+        if self._n_first * _MIN_STAY_NS > self._interval_ns:
+            return 0
+        self._n_first += 1
+        due_ns = now_ns + int(self._interval_ns * next(self._parts))
+        self._insert([Visit(-1, due_ns, [], tid=tid)])
+        return due_ns
+
+    def _insert(self, visits: list[Visit]) -> None:
+        self._visits = deque(sorted([*self._visits, *visits], key=lambda visit: visit.due_ns))
 
     def end(self) -> None:
         """No more visits."""
         self._visits.clear()
+        self._n_first = 0
 
-    def due_ns(self) -> int | None:
-        """When the next visit is to begin; None where a round comes first."""
-        return self._visits[0].due_ns if self._visits else None
+    def due_ns(self, round_ns: int) -> int | None:
+        """When the next visit is to begin; None where a round comes first, which is due at a time."""
+        return self._visits[0].due_ns if self._visits and self._visits[0].due_ns < round_ns else None
 
     def go_on(self) -> None:
         """Goes where we are needed next."""
-        self._go(self._visits[0].cpu if self._visits else self._home)
+        if not self._visits or self._visits[0].due_ns >= self._round_ns:
+            self._go(self._home)
+        else:
+            self._go_to(self._visits[0])
 
     def visit(self) -> Visit:
         """The visit whose time has come."""
         visit = self._visits[0]
-        visit.late = self._go(visit.cpu)
+        visit.late = self._go_to(visit)
+        self._n_first -= bool(visit.tid)
         return self._visits.popleft()
+
+    def _go_to(self, visit: Visit) -> bool:
+        if visit.tid and visit.cpu < 0:
+            visit.cpu = self._cpu_of(visit.tid)
+        return visit.cpu >= 0 and self._go(visit.cpu)
 
     def _here(self) -> int:
         return self._stands_on if self._stands_on >= 0 else libc.current_cpu()

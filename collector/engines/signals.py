@@ -92,9 +92,10 @@ class SignalEngine:
         """That the tracer was killed, has failed, or does not answer."""
         return self._opened.failure()
 
-    def stop(self) -> None:
-        """No more samples."""
+    def stop(self) -> int:
+        """No more samples: the tracer looks at everybody once more, as soon as it gets a CPU."""
         self._opened.stop()
+        return self._channel.snapshot()[2]
 
     def close(self) -> None:
         """Ends the tracer, whereupon the target runs on untraced."""

@@ -18,7 +18,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from fcntl import ioctl
 from typing import NamedTuple
@@ -36,7 +36,7 @@ class EventSpec(NamedTuple):  # and no dataclass: those take a millisecond to ma
     ``everyone``: of whatever runs on the CPU, not of certain threads; left out where the user may not have that.
     ``at_rest``: only ``Rings.wake`` starts it. ``ring_bytes`` 0: it only counts. ``group``: the name of an earlier one
     that it is read together with. ``filter``: a tracepoint's, in the kernel's language. ``spare_bytes``: of its ring's
-    spare, a power of two; 0 for none.
+    spare, a power of two; 0 for none. ``of_maker``: opened on the thread that makes the one it is for.
     """
 
     name: str
@@ -47,6 +47,14 @@ class EventSpec(NamedTuple):  # and no dataclass: those take a millisecond to ma
     group: str = ""
     filter: bytes = b""
     spare_bytes: int = 0
+    of_maker: bool = False
+
+
+class Birth(NamedTuple):
+    """A thread that is still to be made: the thread ``maker`` does so in ``make``, which returns its tid."""
+
+    maker: int
+    make: Callable[[], int]
 
 
 class Ring(NamedTuple):
@@ -140,9 +148,12 @@ class Rings:
                 self.wake(ring)
 
     def disable(self) -> None:
-        """Stops all events; what is in the rings stays readable."""
+        """Stops all events, also those that the next exec would start; what is in the rings stays readable."""
         for fd in [*self._once, *self._fds()]:
             ioctl(fd, abi.IOC_DISABLE, 0)
+        for ring in self.rings:
+            if ring.fd in self._writers:
+                ioctl(ring.fd, abi.IOC_PAUSE_OUTPUT, 1)
 
     def rest(self, ring: Ring) -> None:
         """Stops the events that write into one ring, in all threads."""
@@ -195,8 +206,8 @@ def parse_cpu_list(text: str) -> list[int]:
     return cpus
 
 
-def open_rings(tids: Sequence[int], specs: Sequence[EventSpec], may_halve: bool = True) -> Rings:
-    """Opens every event of ``specs`` on every online CPU for every thread of ``tids``; a mapped ring per event and CPU.
+def open_rings(whose: Sequence[int] | Birth, specs: Sequence[EventSpec], may_halve: bool = True) -> Rings:
+    """Opens every event of ``specs`` on every online CPU for every thread; a mapped ring per event and CPU.
 
     The events of further threads write into the ring of the first one's. Rings are halved as long as the kernel's
     budget for locked memory refuses them, if they ``may_halve``. Raises OSError as perf_event_open(2) and mmap(2) do;
@@ -204,12 +215,13 @@ def open_rings(tids: Sequence[int], specs: Sequence[EventSpec], may_halve: bool 
     """
     leaders: list[tuple[EventSpec, int, int]] = []
     writers: dict[int, list[int]] = {}
-    try:
+
+    def lead(tid: int, specs: Sequence[EventSpec]) -> None:
         for cpu in online_cpus():
             on_cpu: dict[str, int] = {}
             for spec in specs:
                 try:
-                    fd = _open(spec, tids[0], cpu, on_cpu)
+                    fd = _open(spec, tid, cpu, on_cpu)
                 except (PermissionError, LookupError):
                     if spec.everyone:
                         continue
@@ -218,8 +230,15 @@ def open_rings(tids: Sequence[int], specs: Sequence[EventSpec], may_halve: bool 
                 on_cpu[spec.name] = fd
                 if spec.ring_bytes:
                     leaders.append((spec, cpu, fd))
+
+    try:
+        if isinstance(whose, Birth):
+            lead(whose.maker, [spec for spec in specs if spec.of_maker])
+            specs = [spec for spec in specs if not spec.of_maker]
+            whose = [whose.make()]
+        lead(whose[0], specs)
         rings, spares, address, length = _map_what_the_budget_allows(leaders, may_halve)
-        for tid in tids[1:]:
+        for tid in whose[1:]:
             for spec, cpu, leader in leaders:
                 if spec.everyone:
                     continue

@@ -4,7 +4,7 @@ A process is held by a pidfd from the first check on: a number can come to mean 
 is done by number (opening events, tracing, reading /proc) is good if the pidfd says *afterwards* that the process was
 still there: then the number had not changed hands meanwhile.
 
-        pidfd --- events opened by number --- alive? --- begin --- /proc read by number --- alive?
+        pidfd --- events opened by number --- alive? --- started --- begin --- /proc read by number --- alive?
 
 Threads and mappings are read from /proc. Threads that are blocked get the stack that they are blocked with, read from
 their memory without stopping them: sp and pc from /proc, the frame pointer found by searching.
@@ -18,6 +18,7 @@ import select
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -26,7 +27,7 @@ from collector.clock import NS_PER_S
 from collector.engines.base import Engine
 from collector.engines.perf_events import PerfEngine
 from collector.errors import CollectorError, EngineRefused, TargetGone
-from collector.events import Array, Batch, ClockSamples, Mapped, Reason
+from collector.events import Array, Batch, Change, ClockSamples, Exited, Forked, Mapped, Reason, RecordsLost, Throttled
 from collector.linux import accounts, libc, proc, tasks
 from collector.target.counting import Account
 from collector.target.microstate import Cut
@@ -164,8 +165,27 @@ class Targets:
         seen = {target: departures(target.pid, found or (), begin_ns) for target, found in threads.items()}
         mapped = {target: _tried(target, lambda pid: mappings(pid, begin_ns)) for target in self.all}
         self._drop_those_gone()
+        if isinstance(engine, PerfEngine):
+            seen[self.all[-1]].changes = self._before(engine, begin_ns)
         return [Taken(target.pid, lineage_of(target.pid), threads[target] or [], mapped[target] or [], seen[target])
                 for target in self.all]
+
+    def _before(self, engine: PerfEngine, begin_ns: int) -> tuple[Change, ...]:
+        """What was recorded while the events were started one after another is incomplete, and dropped. Kept are those
+        changes that /proc does not tell: of processes that were born meanwhile, and ends of threads that it still
+        shows."""
+        batch, pids = engine.drain(begin_ns - proc.clock_offset_ns()), set(self.pids)
+        engine.release()
+        born: set[int] = set()
+        kept: list[Change] = []
+        for change in batch.changes:
+            if isinstance(change, RecordsLost | Throttled):
+                continue
+            if isinstance(change, Forked) and change.pid not in pids and change.parent_pid in pids | born:
+                born.add(change.pid)
+            if change.pid in born or (isinstance(change, Exited) and change.pid in pids):
+                kept.append(change._replace(time_ns=begin_ns))
+        return tuple(kept)
 
     def _drop_those_gone(self) -> bool:
         """Whether somebody was gone. Raises TargetGone if it was one that was asked for."""
@@ -244,12 +264,12 @@ class Taken(NamedTuple):
 
 
 def _start(engine: Engine | None) -> tuple[int, dict[int, list[int]] | None]:
-    """Starts the events: since when, and the threads of each process where the engine tells them itself."""
+    """Starts the events: since when all of them tell, and the threads of each process where the engine tells them
+    itself."""
     if engine is None or isinstance(engine, PerfEngine):
-        begin_ns = time.monotonic_ns()
         if engine is not None:
             engine.start()
-        return begin_ns, None
+        return time.monotonic_ns(), None
     from collector.engines.signals import SignalEngine
 
     assert isinstance(engine, SignalEngine)
@@ -294,10 +314,14 @@ def lineage_of(pid: int, number: int = 1) -> str:
 
 def mappings(pid: int, time_ns: int) -> list[Mapped]:
     """The executable mappings of a process as changes. Raises OSError when it is gone."""
+    executables: list[tasks.Executable] = []
     for tid in proc.threads(pid):
-        executables = tasks.executables(pid, tid)
+        with suppress(FileNotFoundError, ProcessLookupError):  # the thread is gone
+            executables = tasks.executables(pid, tid)
         if executables:  # a main thread that has ended before the others has none
             break
+    else:
+        executables = tasks.executables(pid, pid)
     return [Mapped(time_ns, pid, pid, found.start, found.end - found.start, found.file_offset, found.device,
                    found.inode, found.path) for found in executables]
 

@@ -7,16 +7,25 @@ Standard library only, and as little as possible of it: the target waits for thi
     open the events on the child
     go    ----------------------> execve; close-on-exec closes the report pipe
     report pipe: end of file = the program runs; otherwise errno of execve
+
+Events that are to outlive the child are opened on the thread that makes it, before it does, and inherited.
 """
 
 from __future__ import annotations
 
+import _thread  # what threading is made of, which is too much to import for this
 import errno
 import os
+import resource
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
-from collector.errors import ProgramNotExecutable, ProgramNotFound
+from collector.errors import CollectorError, ProgramNotExecutable, ProgramNotFound
+
+_NO_ROOM = ("there is no room for another process or thread of this user: raise the limit (ulimit -u; of a container "
+            "or service, its limit of tasks)")
+Signals: TypeAlias = Iterable[int]
 
 # Signals that we handle while the target runs.
 HANDLED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
@@ -34,21 +43,114 @@ def dispositions_for_target() -> dict[int, signal.Handlers]:
     return found
 
 
+class Maker:
+    """A thread of ours that forks when it is told to, and otherwise sleeps until we end.
+
+    A child inherits the events of the thread that made it. Those of this one stay as they were opened: it never runs
+    a program, so that none of them starts here which waits for an exec, and it does not end before we do.
+    """
+
+    def __init__(self) -> None:
+        """Raises RuntimeError where there can be no more threads."""
+        self.tid = 0
+        self._work: Callable[[Signals], None] = lambda _: None
+        self._pid = 0
+        self._failure: BaseException | None = None
+        self._asked, self._done = _thread.allocate_lock(), _thread.allocate_lock()
+        self._asked.acquire()
+        self._done.acquire()
+        _thread.start_new_thread(self._live, ())
+        self._done.acquire()
+
+    def fork(self, work: Callable[[Signals], None]) -> int:
+        """A child's pid, in which ``work`` is done, which must not return and is told what signals were blocked before
+        all were. Raises OSError."""
+        self._work = work
+        self._asked.release()
+        self._done.acquire()
+        if self._failure is not None:
+            raise self._failure
+        return self._pid
+
+    def _live(self) -> None:
+        # Our signals are for the thread that handles them.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self.tid = _thread.get_native_id()
+        self._done.release()
+        while True:
+            self._asked.acquire()
+            self._failure = None
+            try:
+                self._pid = os.fork()
+            except BaseException as err:
+                self._failure = err
+            if self._pid == 0 and self._failure is None:
+                self._work(before)
+            self._done.release()
+
+
 class HeldChild:
-    """A forked child that runs ``arguments`` as soon as it is let go."""
+    """A forked child that runs ``arguments`` as soon as it is let go. It has yet to be made."""
+
+    pid = 0
 
     def __init__(self, path: str, arguments: Sequence[str], dispositions: Mapping[int, signal.Handlers]) -> None:
         """``path`` is what is executed; ``dispositions`` of signals that the target gets, as we found them."""
         self._path = path
-        self._program = arguments[0]
+        self._arguments = arguments
+        self._dispositions = dispositions
+        self._descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)  # which we may lift for ourselves
+        self._maker: Maker | None = None
+
+    @property
+    def maker_tid(self) -> int:
+        """The thread that will make it, and then sleep as long as we live. Raises CollectorError."""
+        if self._maker is None:
+            try:
+                self._maker = Maker()
+            except RuntimeError:
+                raise CollectorError(_NO_ROOM) from None
+        return self._maker.tid
+
+    def make(self) -> int:
+        """Makes it, if need be again, and returns its pid: by the thread of ``maker_tid`` if there is one. Raises
+        CollectorError."""
+        self.abandon()
         self._go_read, self._go_write = os.pipe()
-        self._report_read, report_write = os.pipe()
-        self.pid = os.fork()
+        self._report_read, self._report_write = os.pipe()
+        try:
+            self.pid = self._maker.fork(self._become) if self._maker is not None else os.fork()
+        except BlockingIOError:
+            raise CollectorError(_NO_ROOM) from None
+        except OSError as err:
+            raise CollectorError(f"no process can be made: {err.strerror}") from err
         if self.pid == 0:
-            os.close(self._go_write)
-            _become(path, arguments, self._go_read, report_write, dispositions)
+            self._become(None)
         os.close(self._go_read)
-        os.close(report_write)
+        os.close(self._report_write)
+        return self.pid
+
+    def _become(self, blocked: Signals | None) -> None:
+        """The child's side; never returns."""
+        code = 0
+        try:
+            os.close(self._go_write)
+            for number, disposition in self._dispositions.items():
+                signal.signal(number, disposition)
+            if blocked is not None:
+                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            resource.setrlimit(resource.RLIMIT_NOFILE, self._descriptors)
+            if os.read(self._go_read, 1):
+                os.execv(self._path, list(self._arguments))
+        except OSError as err:
+            code = err.errno or errno.EINVAL
+        except BaseException:
+            code = errno.EINVAL
+        try:
+            if code:
+                os.write(self._report_write, str(code).encode())
+        finally:
+            os._exit(127)
 
     def release(self) -> None:
         """Lets the child exec. Raises ProgramNotFound or ProgramNotExecutable when the kernel will not run it."""
@@ -58,13 +160,16 @@ class HeldChild:
         os.close(self._report_read)
         if report:
             os.waitpid(self.pid, 0)
-            raise exec_error(self._program, int(report))
+            raise exec_error(self._arguments[0], int(report))
 
     def abandon(self) -> None:
-        """Ends the child without an exec."""
+        """Ends the child, if there is one, without an exec."""
+        if not self.pid:
+            return
         os.close(self._go_write)  # end of file: the child leaves by itself
         os.close(self._report_read)
         os.waitpid(self.pid, 0)
+        self.pid = 0
 
 
 def find_program(name: str) -> str:
@@ -95,26 +200,6 @@ def exec_error(program: str, code: int) -> ProgramNotFound | ProgramNotExecutabl
     if code == errno.ENOEXEC:
         return ProgramNotExecutable(f"{program!r}: not a program for this machine, nor a script with a #! line")
     return ProgramNotExecutable(f"{program!r}: cannot be executed: {os.strerror(code)}")
-
-
-def _become(path: str, arguments: Sequence[str], go: int, report: int,
-            dispositions: Mapping[int, signal.Handlers]) -> None:
-    """The child's side; never returns."""
-    code = 0
-    try:
-        for number, disposition in dispositions.items():
-            signal.signal(number, disposition)
-        if os.read(go, 1):
-            os.execv(path, list(arguments))
-    except OSError as err:
-        code = err.errno or errno.EINVAL
-    except BaseException:
-        code = errno.EINVAL
-    try:
-        if code:
-            os.write(report, str(code).encode())
-    finally:
-        os._exit(127)
 
 
 def exit_status(wait_status: int) -> int:

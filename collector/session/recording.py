@@ -28,6 +28,7 @@ from collector.events import Batch
 from collector.experiment import names
 from collector.experiment.recorder import Header, Recorder, Usage
 from collector.linux import libc, proc, tasks
+from collector.linux.crowd import Crowd
 from collector.session.attach import Taken
 from collector.session.control import Action, Control
 from collector.session.counted import SwitchMode
@@ -42,6 +43,9 @@ OpenedEvents: TypeAlias = perf_open.Opened | signal_open.Opened | None
 
 _SLACK_NS = 10 * NS_PER_MS
 _DRAIN_PERIOD_NS, _BUSY_DRAIN_PERIOD_NS = 930 * NS_PER_MS, 500 * NS_PER_MS
+_MOST_RUNNABLE = 2  # for each CPU
+_QUEUED_NS = 5 * NS_PER_MS  # longer than two threads have to wait for each other
+_STAYING = 100  # times what it took to leave a CPU, until we do so again
 _EARLY_NS = 150 * NS_PER_MS  # by which an overview sample may come before its time, to share a drain
 # Threads that sleep get a packet each time their ticks so far are written: with each drain where they are few, else
 # about once a second.
@@ -84,9 +88,12 @@ class Recording:
         recorder.comment(f"engine {self.engine_text}")
         period_ns = options.sample_period_s * NS_PER_S
         self.status: int | None = None  # the target's wait status, once it has ended
+        self._pipeline.muted = not options.interval_ns
         self._control = control
         self._stopped = False
+        self._crowd = Crowd()
         self._cpus = os.sched_getaffinity(0)
+        self._stays_ns = start_ns  # on whatever CPU it is woken, until then
         self._changes = False  # whether processes came and went in the last batch
         self._engine_failure = ""
         if not control.recording:
@@ -150,16 +157,31 @@ class Recording:
                 self._act(action, self._drained_ns)
             self._sample_if_due()
             self._idle_ns = time.monotonic_ns()
+            self._crowd.look()
             self._leave_cpu()
         for fd in alive:
             os.close(fd)
         self._control.close()
 
     def _leave_cpu(self) -> None:
-        """Where all CPUs are busy, we would wake up where we slept, and one thread would pay for all our work."""
+        """Where all CPUs are busy, we would wake up where we slept, and one thread would pay for all our work.
+
+        Elsewhere there may be many that wait for their turn, and we behind them: if so, we come back, and do not leave
+        soon again. Where there are so many that all have to wait, none pays more than the others.
+        """
+        start_ns = time.monotonic_ns()
+        n_cpus = len(self._cpus)
+        if n_cpus < 2 or start_ns < self._stays_ns or not n_cpus < self._crowd.n_runnable <= _MOST_RUNNABLE * n_cpus:
+            return
+        here = libc.current_cpu()
         with suppress(OSError):
-            os.sched_setaffinity(0, self._cpus - {libc.current_cpu()} or self._cpus)
+            os.sched_setaffinity(0, self._cpus - {here})
+            if time.monotonic_ns() - start_ns > _QUEUED_NS:
+                os.sched_setaffinity(0, {here})
+        with suppress(OSError):
             os.sched_setaffinity(0, self._cpus)
+        end_ns = time.monotonic_ns()
+        self._stays_ns = end_ns + _STAYING * (end_ns - start_ns)
 
     def _note_engine_failure(self) -> None:
         failure = self._engine.failure() if self._engine else ""
@@ -186,7 +208,7 @@ class Recording:
             self._sample(_LABEL_SIGNAL)
         else:
             self._pipeline.flush_waiting(now_ns)
-            self._pipeline.muted = action is Action.PAUSE
+            self._pipeline.muted = action is Action.PAUSE or not self._options.interval_ns
             for recorded in self._experiments.open_ones():
                 recorded.tell(action.value, now_ns)
 
@@ -194,7 +216,7 @@ class Recording:
         """Ends the recording in the order that keeps the experiment valid; returns what the user should know."""
         end_ns = time.monotonic_ns()
         if self._engine:
-            self._engine.stop()
+            end_ns = max(self._engine.stop(), end_ns)
             self._note_engine_failure()
             self._drain(_FOREVER_NS, 0 if self._engine_failure else end_ns)
             self._engine.close()
@@ -213,6 +235,7 @@ class Recording:
         for line in self._tally.remarks():
             self._recorder.comment(line)
         self._recorder.close(self._founder.end_ns or end_ns)
+        self._crowd.leave()
         return [*self._archive(), *self._summary(warnings, end_ns)]
 
     def _drain(self, until_ns: int, settled_ns: int = 0) -> None:
@@ -237,7 +260,10 @@ class Recording:
     def _take(self, until_ns: int, settled_ns: int = 0) -> Batch:
         """Works on what is stamped up to ``until_ns``; the batch has no more columns then."""
         assert self._engine is not None
-        batch = self._engine.drain(until_ns - self._ahead_ns)
+        # To stop hundreds of threads' events takes its time. What they tell of that is incomplete: if we end before the
+        # target does, that is left out.
+        last_ns = settled_ns if settled_ns and self.status is None else until_ns
+        batch = self._engine.drain(last_ns - self._ahead_ns)
         if self._ahead_ns:
             batch.shift(self._ahead_ns)
         self._drained_ns = batch.until_ns = settled_ns or batch.until_ns

@@ -19,6 +19,8 @@ from collector.clock import format_ms
 from collector.engines import perf_open
 from collector.errors import CollectorError, EngineRefused
 from collector.experiment import names
+from collector.linux.crowd import Crowd
+from collector.linux.perf import Birth
 from collector.session import launch
 from collector.session.control import Control
 from collector.session.options import Options
@@ -41,10 +43,12 @@ def record(options: Options, say: Say) -> int:
     dispositions = launch.dispositions_for_target()
     try:
         child = launch.HeldChild(program, options.arguments, dispositions)
-        forward = _keep_signals_from_us(child.pid)
+        forward = _hand_on_signals(child)
         try:
             perf_open.raise_descriptor_limit()
-            opened = _open_engine(child.pid, options, say)
+            opened = _open_engine(child, options, say)
+            for number in (signal.SIGINT, signal.SIGQUIT):  # they reach the program by the terminal, too
+                signal.signal(number, signal.SIG_IGN)
         except BaseException:
             child.abandon()
             raise
@@ -74,6 +78,7 @@ def _make_directory(options: Options) -> tuple[Path, bool]:
 
 def attach(options: Options, say: Say) -> int:
     """Records running processes until they end, the time is over, or we are told to stop; returns the exit status."""
+    _hurry()
     from collector.session.attach import Targets
 
     targets = Targets(options.pids, options.tree, say)
@@ -107,6 +112,12 @@ def attach(options: Options, say: Say) -> int:
         say(f"experiment {directory}, attached to {', '.join(map(str, targets.pids))}, engine {recording.engine_text}")
     _run(recording, say)
     return 0
+
+
+def _hurry() -> None:
+    """What we import next takes its time, beside many threads a long one."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's, which would start threads that we have no work for
+    Crowd().look()
 
 
 def dry_run(options: Options) -> list[str]:
@@ -147,14 +158,16 @@ class _Opener:
         return signal_open.open_attached(pids, interval_ns, follow=follow, reason=reason)
 
 
-def _open_engine(pid: int, options: Options, say: Say) -> OpenedEvents:
-    """The engine asked for, opened for a held child."""
+def _open_engine(child: launch.HeldChild, options: Options, say: Say) -> OpenedEvents:
+    """The engine asked for, opened for a held child, which is made here."""
     if not options.interval_ns:
+        child.make()
         return None
     follow, why = options.follow != "off", "asked for by --engine"
     if options.engine != "signal":
         try:
-            return _told(perf_open.open_events([pid], options.interval_ns, on_exec=True, follow=follow), say)
+            whose = Birth(child.maker_tid, child.make) if follow else [child.make()]
+            return _told(perf_open.open_events(whose, options.interval_ns, on_exec=True, follow=follow), say)
         except EngineRefused as err:
             if options.engine == "perf":
                 raise
@@ -162,7 +175,7 @@ def _open_engine(pid: int, options: Options, say: Say) -> OpenedEvents:
             say(_SIGNAL_TAKEN.format(why))
     from collector.engines import signal_open
 
-    return signal_open.open_held(pid, options.interval_ns, follow=follow, reason=why)
+    return signal_open.open_held(child.pid or child.make(), options.interval_ns, follow=follow, reason=why)
 
 
 def _told(opened: OpenedEvents, say: Say) -> OpenedEvents:
@@ -172,18 +185,15 @@ def _told(opened: OpenedEvents, say: Say) -> OpenedEvents:
     return opened
 
 
-def _keep_signals_from_us(pid: int) -> Callable[[], None]:
-    """Ctrl-C and Ctrl-\\ reach the target by the terminal; we stay to close the experiment.
-
-    SIGTERM and SIGHUP for us are meant for the job: they are handed on once the target runs (the function returned).
-    """
+def _hand_on_signals(child: launch.HeldChild) -> Callable[[], None]:
+    """SIGTERM and SIGHUP for us are meant for the job: they are handed on once that runs (the function returned)."""
     running = False
     waiting: list[int] = []
 
     def hand_on(number: int, _frame: object) -> None:
         if running:
             with suppress(ProcessLookupError):
-                os.kill(pid, number)
+                os.kill(child.pid, number)
         else:
             waiting.append(number)
 
@@ -193,8 +203,6 @@ def _keep_signals_from_us(pid: int) -> Callable[[], None]:
         for number in waiting:
             hand_on(number, None)
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGQUIT, signal.SIG_IGN)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:
             signal.signal(number, hand_on)
@@ -205,7 +213,7 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: Ope
               control: Control, start_ns: int, new_founder: Path | None) -> int:
     """Everything from the target's first instruction on. Whatever fails, the target runs on; returns its wait status.
     """
-    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's, which would start threads that we have no work for
+    _hurry()
     gc.disable()
     from collector.session.recording import Recording, engine_on
 

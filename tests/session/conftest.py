@@ -36,6 +36,12 @@ NOBODY = 65534
 Bounds = tuple[float, float]
 
 
+def children_of(pid: int) -> list[int]:
+    """The children of all threads of a process."""
+    texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
+    return [int(child) for text in texts for child in text.split()]
+
+
 @dataclass
 class Seen:
     """A thread as the kernel accounts for it, in seconds; what it had before its exec is ``*_before``."""
@@ -91,7 +97,7 @@ class Observer(threading.Thread):
         while True:
             now = time.monotonic()
             try:
-                pid = pid or int(Path(f"/proc/{self._collect}/task/{self._collect}/children").read_text().split()[0])
+                pid = pid or children_of(self._collect)[0]
                 cpu_ns, delay_ns, _ = map(int, Path(f"/proc/{pid}/schedstat").read_text().split())
                 runs_us = os.readlink(f"/proc/{pid}/exe") == os.path.realpath(sys.executable)
             except IndexError:
@@ -187,9 +193,9 @@ def running_child(parent: int) -> int:
     """The only child of a process, once it runs a program of its own."""
     deadline = time.monotonic() + 10
     while time.monotonic() < deadline:
-        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        children = children_of(parent)
         if children and os.readlink(f"/proc/{children[0]}/exe") != os.path.realpath(sys.executable):
-            return int(children[0])
+            return children[0]
         time.sleep(0.002)
     raise TimeoutError(f"{parent} has no child that runs a program")
 
@@ -274,20 +280,25 @@ def public_directory() -> Iterator[Path]:
 
 
 @pytest.fixture
-def refused(public_directory: Path, workload: Callable[..., Path]) -> Callable[
-        ..., subprocess.CompletedProcess[str]]:
-    """``refused(errno, "split", 3)``: what collect did, by an ordinary user without any option, to a workload where
-    perf_event_open fails like that."""
+def as_nobody() -> list[str]:
+    """What a command begins with that an ordinary user runs."""
     become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.geteuid() == 0 else []
     if subprocess.run([*become, sys.executable, "-c", "import numpy"], capture_output=True, check=False).returncode:
         if os.environ.get("CI"):
             pytest.fail("under CI nothing is skipped: this Python is private", pytrace=False)
         pytest.skip("this Python is private")
+    return become
 
+
+@pytest.fixture
+def refused(public_directory: Path, as_nobody: list[str], workload: Callable[..., Path]) -> Callable[
+        ..., subprocess.CompletedProcess[str]]:
+    """``refused(errno, "split", 3)``: what collect did, by an ordinary user without any option, to a workload where
+    perf_event_open fails like that."""
     def run(code: int, program: str, *arguments: object) -> subprocess.CompletedProcess[str]:
         for name in ("noperf", program):
             shutil.copy(workload(name), public_directory / name)
-        command = ["./noperf", str(code), *become, COLLECT, f"./{program}", *map(str, arguments)]
+        command = ["./noperf", str(code), *as_nobody, COLLECT, f"./{program}", *map(str, arguments)]
         return subprocess.run(command, cwd=public_directory, capture_output=True, text=True, timeout=60, check=False)
 
     return run

@@ -258,7 +258,7 @@ def test_without_a_launcher_there_is_no_rank(collect: Run, tmp_path: Path) -> No
 @pytest.mark.parametrize("engine", ["perf", "signal"])
 def test_short_processes_have_what_they_used_and_not_more(engine: str, workload: Run, collect: Run, gprofng: Run,
                                                           tmp_path: Path, stolen: Callable[[], float]) -> None:
-    """Each uses 1.6 intervals: rounded for itself, each would be told two."""
+    """Each uses 1.6 intervals: rounded for itself, each would be told two, and met at one point, all in one place."""
     path = tmp_path / "brief.er"
     result = collect("-o", path, "--engine", engine, "-F", "on", workload("brief"), 211)
     assert result.returncode == 0, result.stderr
@@ -267,5 +267,6 @@ def test_short_processes_have_what_they_used_and_not_more(engine: str, workload:
     seen_s = {name: functions.get(name, (0.0, 0.0))[1] for name in ("first", "second", "third")}
     total_s = sum(truth[name] for name in seen_s)
     assert sum(seen_s.values()) == pytest.approx(total_s, abs=0.04 * total_s + stolen())
-    if engine == "signal":  # perf's clocks begin with a whole interval in each process
-        assert seen_s == pytest.approx({name: truth[name] for name in seen_s}, abs=0.26 * total_s)
+    # Some hundred ticks; with signals, a second sample may come too late.
+    off_s = {"perf": 0.1, "signal": 0.15}[engine] * total_s
+    assert seen_s == pytest.approx({name: truth[name] for name in seen_s}, abs=off_s)

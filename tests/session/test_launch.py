@@ -7,6 +7,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -336,6 +337,22 @@ def block_and_ignore() -> None:
         signal.signal(number, signal.SIG_IGN)
 
 
+@pytest.mark.parametrize("n_tasks", [1, 2])
+def test_a_user_who_may_have_no_more_processes(n_tasks: int, as_nobody: list[str], public_directory: Path) -> None:
+    limited = ["prlimit", f"--nproc={n_tasks}", *as_nobody, COLLECT, "-o", "x.er", "true"]
+    result = subprocess.run(limited, cwd=public_directory, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 1
+    *engine, error = result.stderr.splitlines()
+    assert re.match("collect: there is no room .*ulimit -u", error)
+    assert all(line.startswith("collect: engine ") for line in engine)
+    assert left_in(public_directory) == []
+
+
+def few_descriptors() -> None:
+    """In the child before exec: less than may be had."""
+    resource.setrlimit(resource.RLIMIT_NOFILE, (251, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+
+
 WORLD = r"""
 grep -E '^(SigBlk|SigIgn|SigCgt|Umask|NoNewPrivs|Seccomp:|Cap|Groups)' /proc/self/status
 cut -d' ' -f5,6,7,18,19 /proc/$$/stat | sed "s/^$$ //"
@@ -347,8 +364,9 @@ for n in 0 1 2; do readlink /proc/$$/fd/$n | sed 's/[[][0-9]*]/[n]/'; done
 
 
 @perf
-@pytest.mark.parametrize("prepare", [None, block_and_ignore], ids=["plain", "signals blocked and ignored"])
-@pytest.mark.parametrize("options", [(), ("-p", "off")], ids=" ".join)
+@pytest.mark.parametrize("prepare", [None, block_and_ignore, few_descriptors],
+                         ids=["plain", "signals blocked and ignored", "few descriptors"])
+@pytest.mark.parametrize("options", [(), ("-p", "off"), ("-F", "off"), ("--engine", "signal")], ids=" ".join)
 def test_the_target_finds_the_world_as_without_collect(
         tmp_path: Path, prepare: Callable[[], None] | None, options: tuple[str, ...]) -> None:
     environment = os.environ | {"ODD": "a\tb=c", "LC_ALL": "C", "EMPTY": ""}

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from collector.experiment import names
@@ -74,9 +75,9 @@ def ended_well(process: subprocess.Popen[str]) -> dict[str, Any]:
 def child_of(pid: int, is_collector: bool) -> int:
     """The program that collect runs, or its tracer."""
     own = Path(f"/proc/{pid}/cmdline").read_bytes()
-    for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-        if (Path(f"/proc/{child}/cmdline").read_bytes() == own) == is_collector:
-            return int(child)
+    for child in psutil.Process(pid).children():
+        if (Path(f"/proc/{child.pid}/cmdline").read_bytes() == own) == is_collector:
+            return child.pid
     raise AssertionError(f"{pid} has no such child")
 
 

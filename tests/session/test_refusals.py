@@ -139,3 +139,15 @@ def test_a_process_that_a_debugger_has(tmp_path: Path) -> None:
     assert re.fullmatch(r"collect: [^\n]*traced already[^\n]*\n", second.stderr), second.stderr
     assert second.returncode == 1
     assert os.listdir(tmp_path) == ["first.er"]
+
+
+def test_an_ordinary_user_has_perf_where_the_kernel_says_so(as_nobody: list[str], public_directory: Path) -> None:
+    """At level 2 the kernel lets everybody see the user mode of their own processes."""
+    level = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
+    command = [*as_nobody, COLLECT, "--engine", "perf", "-o", "x.er", "sh", "-c", "for i in 1 2 3; do /bin/true; done"]
+    result = subprocess.run(command, cwd=public_directory, capture_output=True, text=True, timeout=60, check=False)
+    if level > 2 and as_nobody:
+        assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+    else:
+        assert result.returncode == 0, result.stderr
+        assert re.search(r"^collect: x.er: .* 6 descendants, .* nothing lost$", result.stderr, re.MULTILINE)
