@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 
 from collector.engines.signal_mend import Completion
 from collector.events import Reason
+from collector.linux import accounts
 from collector.linux.tasks import Executable, Files, Place
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
     """When a thread was asked to stop: its accounts at that time, whether we were on its CPU (``is_here``), when our
-    clock was to strike for that, and when we were awake."""
+    clock was to strike for that, when we were awake, and for how long nobody had looked at it."""
 
     time_ns: int
     cpu_ns: int
@@ -22,6 +23,7 @@ class Asked:
     due_ns: int
     came_ns: int
     used_ns: int
+    unseen_ns: int
 
 
 @dataclass(slots=True, eq=False)
@@ -38,11 +40,12 @@ class Tracee:
     cpu_ns: int = 0
     delay_ns: int = 0
     owed_ns: int = 0  # running time that did not fit between the looks it was found between
-    kept_ns: int = 0  # how long we have kept it stopped since it was settled
+    kept_ns: int = 0  # how long it was ready to run since it was settled and, by its account, neither ran nor waited
     running: bool = True  # the last edge told is IN (or its birth)
     told_ns: int = 0  # the last edge's time
     waited_from_ns: int = 0  # when it began to wait for a CPU, as told when it was settled; 0: it did not
     was_stopped: bool = False  # when it was settled: it has waited for a CPU then until its accounts change
+    waited_before: bool = False  # for a CPU as recording began; and no look since then found it to wait on
     seen_ns: int = 0  # when it was last seen to sleep where it is told to
     awake_ns: int = 0  # when it was woken, about, if it has waited for a CPU ever since; 0: it sleeps, or has run
     looked_ns: int = 0
@@ -69,6 +72,14 @@ class Tracee:
             return self.files.read("schedstat", 64) == self.raw
         except OSError:
             return False
+
+    def waited_ns(self, delay_ns: int, turns: int) -> int:
+        """How long it has waited for a CPU since it was settled, by its accounts now. They have a wait when that is
+        over, whole: of a first one, that began before recording did, a half of their average is taken."""
+        waited_ns = delay_ns - self.delay_ns
+        if self.waited_before:
+            waited_ns -= waited_ns // (2 * max(turns - accounts.parse(self.raw)[2], 1))
+        return waited_ns
 
     def is_awake(self) -> bool:
         """Whether it can run. Raises OSError when it is gone."""

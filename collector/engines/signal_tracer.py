@@ -125,9 +125,13 @@ class Tracer:
         """Begins with all threads as they are: they are told first, and nothing from before."""
         now_ns = time.monotonic_ns()
         self._tell.forget()
+        self._crowd.look()
         for thread in self._threads.values():
             thread.settled_ns = now_ns + 2
             self._open_accounts(thread)
+            if self._crowd.is_there:
+                with suppress(OSError):  # it is gone: its end will be reported
+                    thread.waited_before = thread.is_awake()
         for process in self._processes.values():
             self._read_image(process, process.pid)
         threads = {process.pid: list(process.threads) for process in self._processes.values()}
@@ -325,6 +329,8 @@ class Tracer:
         """A thread that has run since the last look, or was running then: its accounts as they were just after
         ``raw_ns``."""
         now_ns = time.monotonic_ns()
+        if raw == thread.raw:
+            thread.waited_before = False
         place = tasks.parse_place(thread.files.read("syscall"))
         stat = tasks.parse_stat(thread.files.read("stat"))
         if place is None:
@@ -357,19 +363,22 @@ class Tracer:
         """Lets a thread stop that runs or waits for a CPU: our own, or one that we are not on."""
         if now_ns < thread.spared_until_ns:
             return
+        if not thread.running and raw != thread.raw and now_ns - thread.looked_ns > _AWAKE_NS and self._crowd.is_there:
+            self._settle_awake(thread, raw, now_ns)  # or it would be told to sleep until it stops
         with suppress(ProcessLookupError):
             ptrace.interrupt(thread.tid)
             cpu_ns, delay_ns, _ = accounts.parse(raw)
-            thread.asked = Asked(now_ns, cpu_ns, delay_ns, is_here, self._due_ns, self._came_ns, self._used_ns)
+            thread.asked = Asked(now_ns, cpu_ns, delay_ns, is_here, self._due_ns, self._came_ns, self._used_ns,
+                                 now_ns - thread.looked_ns)
             self._asked.add(thread)
 
     def _settle(self, thread: Tracee, raw: bytes, now_ns: int, there: tasks.Place | None = None) -> None:
         """Tells what happened since the thread was settled last. ``there`` is where it sleeps now, if it does."""
-        cpu_ns, delay_ns, _ = accounts.parse(raw)
+        cpu_ns, delay_ns, turns = accounts.parse(raw)
         room = max(now_ns - thread.settled_ns, 0)
         wanted = cpu_ns - thread.cpu_ns + thread.owed_ns
         run = min(wanted, room)
-        wait = min(delay_ns - thread.delay_ns, room - run)
+        wait = min(thread.waited_ns(delay_ns, turns), room - run)
         rest = room - run - wait
         ours = min(rest, thread.kept_ns)  # ready to run, and kept from it by us
         wait, rest = wait + ours, rest - ours
@@ -377,6 +386,7 @@ class Tracer:
         if run <= 2:  # nothing to tell yet
             return
         thread.raw, thread.cpu_ns, thread.delay_ns, thread.owed_ns = raw, cpu_ns, delay_ns, wanted - run
+        thread.waited_before = False
         thread.process.cpu_ns += run
         thread.process.owed_ns += run
         self._is_hungry |= thread.process.owed_ns > _PATIENCE * self._interval_ns
@@ -391,7 +401,9 @@ class Tracer:
         if rest > slept and thread.running:
             self._leave(thread, Edge.OUT_BLOCKED, thread.settled_ns, thread.place, False)
             thread.running = False
-        waits_ns = max(until_ns - run - wait, thread.told_ns + 3)
+        # Told to wait since it was woken, but it has slept again, unseen: for as long as it neither ran nor waited.
+        slept_on = max(rest - slept - (awake_ns - thread.settled_ns), 0) if awake_ns else 0
+        waits_ns = max(until_ns - run - slept_on - wait, thread.told_ns + 3)
         thread.waited_from_ns = waits_ns if waits_ns < until_ns - run else 0
         if thread.waited_from_ns:
             place = None if thread.running else thread.place
@@ -399,6 +411,10 @@ class Tracer:
                 self._tell.switch(thread, Edge.IN, waits_ns - 2)
             self._leave(thread, Edge.OUT_PREEMPTED, waits_ns, place, False)
             thread.running = False
+        if slept_on:
+            slept_from_ns = max(until_ns - run - slept_on, thread.told_ns + 3)
+            self._tell.switch(thread, Edge.IN, slept_from_ns - 2)
+            self._leave(thread, Edge.OUT_BLOCKED, slept_from_ns, thread.place, False)
         if not thread.running:
             self._tell.switch(thread, Edge.IN, until_ns - run)
         thread.running = there is None
@@ -415,14 +431,37 @@ class Tracer:
 
     def _settle_last(self, thread: Tracee, raw: bytes, now_ns: int) -> None:
         """The same for good. One that ran, and is ready to run on, has waited for a CPU since then: the kernel tells
-        that only when it gets one. So has one that has stopped for us and that we have not come to yet."""
+        that only when it gets one. So has one that has stopped for us and that we have not come to yet. Where many wait
+        and we could not look, it may have slept before that: then half of its average wait is taken."""
         if raw == thread.raw:
             return
-        if thread.running and tasks.parse_stat(thread.files.read("stat")).state in (b"R", b"t"):
-            cpu_ns, delay_ns, _ = accounts.parse(raw)
-            told_ns = cpu_ns - thread.cpu_ns + thread.owed_ns + delay_ns - thread.delay_ns
-            now_ns = min(thread.settled_ns + told_ns, now_ns)
+        if tasks.parse_stat(thread.files.read("stat")).state in (b"R", b"t"):
+            self._settle_awake(thread, raw, now_ns)
+        else:
+            self._settle(thread, raw, now_ns)
+
+    def _settle_awake(self, thread: Tracee, raw: bytes, now_ns: int) -> None:
+        """The same for one that is ready to run: it has waited since it ran, which is told before that."""
+        thread.kept_ns = max(thread.kept_ns, self._last_wait_ns(thread, raw, now_ns))
         self._settle(thread, raw, now_ns)
+
+    def _last_wait_ns(self, thread: Tracee, raw: bytes, now_ns: int) -> int:
+        """How long a thread that has run since it was settled has waited for a CPU now, beyond its account."""
+        cpu_ns, delay_ns, turns = accounts.parse(raw)
+        asked, n_waits = thread.asked, turns - accounts.parse(thread.raw)[2]
+        waited_ns = thread.waited_ns(delay_ns, turns)
+        room_ns = max(now_ns - thread.settled_ns - (cpu_ns - thread.cpu_ns + thread.owed_ns + waited_ns), 0)
+        known_ns, unseen_ns = 0, now_ns - thread.looked_ns
+        if asked:  # it has not slept since then
+            known_ns = max(now_ns - asked.time_ns - (cpu_ns - asked.cpu_ns) - (delay_ns - asked.delay_ns), 0)
+            unseen_ns = asked.unseen_ns
+        guess_ns = waited_ns // (2 * n_waits) + known_ns // 2 if self._crowd.is_there and n_waits > 0 else None
+        if guess_ns is None:
+            wait_ns = room_ns if thread.running else known_ns
+        else:
+            wait_ns = min(max(guess_ns, known_ns), known_ns + unseen_ns)
+            wait_ns = max(wait_ns, room_ns - unseen_ns) if thread.running else wait_ns
+        return min(wait_ns, room_ns)
 
     # -- threads off CPU
 

@@ -311,6 +311,25 @@ def test_threads_that_are_awake_and_get_no_cpu_do_not_sleep(engine: str, workloa
     assert wait_s >= 100
 
 
+@pytest.mark.usefixtures("may_hurry")
+@pytest.mark.parametrize("seen_s", [0.0, 0.5])
+def test_threads_that_nobody_looks_at_for_long(seen_s: float, workload: Run, tmp_path: Path, gprofng: Run) -> None:
+    """They have slept more than once when the tracer gets a CPU again, and wait when they are looked at."""
+    path = tmp_path / "x.er"
+    with running("taskset", "-c", min(os.sched_getaffinity(0)), workload("crowd"), 307, 1, 101) as pid:
+        time.sleep(1)
+        with Watch(pid) as watch, hurrying(path, "--engine", "signal", "-P", pid, "-t", "3s") as (_, collector):
+            time.sleep(seen_s)
+            tracer, = collector.children()
+            tracer.suspend()
+            time.sleep(2.2)
+            tracer.resume()
+    log = open_experiment(path).log
+    _, awake_s = watch.between(log.start_ns, log.end_ns)
+    states = gprofng("-metrics", "e.totalcpu:e.wait:name", "-functions", experiment=path)
+    assert sum(states.functions["<Total>"]) == pytest.approx(awake_s, rel=0.06)
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_threads_that_come_and_go_while_they_are_attached_to(engine: str, collect: Run, tmp_path: Path) -> None:
     """Some are born, and some end, between any two looks: none may stay behind as one that works or sleeps on."""
