@@ -53,7 +53,18 @@ def _need(tool: str, package: str) -> str:
 
 def stolen_s() -> float:
     """For how long a hypervisor has let others have our CPUs so far."""
-    return int(_read("/proc/stat").split(maxsplit=9)[8]) / os.sysconf("SC_CLK_TCK")
+    return _cpu_times_s()[7]
+
+
+def others_s() -> float:
+    """For how long processes have had the CPUs so far that are neither we nor those whose end we have seen."""
+    user, nice, system, _, _, interrupts, soft_interrupts = _cpu_times_s()[:7]
+    return user + nice + system + interrupts + soft_interrupts - sum(os.times()[:4])
+
+
+def _cpu_times_s() -> list[float]:
+    """The first line of /proc/stat."""
+    return [int(field) / os.sysconf("SC_CLK_TCK") for field in _read("/proc/stat").splitlines()[0].split()[1:]]
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -65,16 +76,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if stolen_s() == before:
             break
         before = stolen_s()
-    item.stash[STOLEN_BEFORE] = stolen_s()
+    item.stash[STOLEN_BEFORE], item.stash[OTHERS_BEFORE] = stolen_s(), others_s()
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failure says whether the machine was there all the time."""
+    """A failure says whether the machine was there all the time, and for us."""
     report = yield
-    lost_s = stolen_s() - item.stash.get(STOLEN_BEFORE, 0.0)
-    if report.failed and lost_s > 0:
-        report.sections.append(("machine", f"the hypervisor had our CPUs for {lost_s:.2f} s of this test"))
+    if report.failed:
+        lost_s = stolen_s() - item.stash.get(STOLEN_BEFORE, 0.0)
+        used_s = others_s() - item.stash.get(OTHERS_BEFORE, 0.0)
+        report.sections.append(("machine", (
+            f"during this test the hypervisor had our CPUs for {lost_s:.2f} s, and processes that are not the tests' "
+            f"about {max(used_s, 0):.2f} s; now {_read('/proc/loadavg').split()[3]} threads are runnable")))
     return report
 
 
@@ -284,7 +298,7 @@ SYSCTLS = (
     "vm/unprivileged_userfaultfd",
 )
 PR_SET_CHILD_SUBREAPER = 36
-STOLEN_BEFORE = pytest.StashKey[float]()
+STOLEN_BEFORE, OTHERS_BEFORE = pytest.StashKey[float](), pytest.StashKey[float]()
 CALM_FOR_S, CALM_WITHIN_S = 0.5, 20
 GRACE_S = 2.0
 
