@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from collector.engines.signal_mend import Completion
 from collector.events import Reason
-from collector.linux import accounts
 from collector.linux.tasks import Executable, Files, Place
 
 
@@ -45,7 +44,9 @@ class Tracee:
     told_ns: int = 0  # the last edge's time
     waited_from_ns: int = 0  # when it began to wait for a CPU, as told when it was settled; 0: it did not
     was_stopped: bool = False  # when it was settled: it has waited for a CPU then until its accounts change
-    waited_before: bool = False  # for a CPU as recording began; and no look since then found it to wait on
+    turns: int = 0
+    waited_before: bool = False  # for a CPU as recording began; it has not been settled since then
+    waited_at_least_ns: int = 0  # if so: how long since then
     seen_ns: int = 0  # when it was last seen to sleep where it is told to
     awake_ns: int = 0  # when it was woken, about, if it has waited for a CPU ever since; 0: it sleeps, or has run
     looked_ns: int = 0
@@ -75,10 +76,11 @@ class Tracee:
 
     def waited_ns(self, delay_ns: int, turns: int) -> int:
         """How long it has waited for a CPU since it was settled, by its accounts now. They have a wait when that is
-        over, whole: of a first one, that began before recording did, a half of their average is taken."""
+        over, whole: of a first one, that began before recording did, a half of their average is taken if we have not
+        seen more of it."""
         waited_ns = delay_ns - self.delay_ns
         if self.waited_before:
-            waited_ns -= waited_ns // (2 * max(turns - accounts.parse(self.raw)[2], 1))
+            waited_ns = max(waited_ns - waited_ns // (2 * max(turns - self.turns, 1)), self.waited_at_least_ns)
         return waited_ns
 
     def is_awake(self) -> bool:

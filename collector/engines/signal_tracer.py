@@ -90,6 +90,7 @@ class Tracer:
         self._awake_ns = 0  # when we last had slept
         self._came_ns = 0  # when we got our CPU then
         self._used_ns = 0  # how long we had run until then
+        self._delay_ns = self._delayed_ns = 0  # how long we have waited for CPUs; and of that since we came before
         self._clear_ns = 0  # when there was nothing to report
         self._reported_ns = 0  # when that happened which is reported now, about
         self._asked: set[Tracee] = set()
@@ -182,7 +183,8 @@ class Tracer:
         took the one before from us."""
         raw = os.pread(self._own_account, 64, 0)
         used_ns, self._awake_ns = time.thread_time_ns(), time.monotonic_ns()
-        self._used_ns, _, _ = accounts.parse(raw)
+        self._used_ns, delay_ns, _ = accounts.parse(raw)
+        self._delay_ns, self._delayed_ns = delay_ns, delay_ns - self._delay_ns
         self._came_ns = self._awake_ns - (used_ns - self._used_ns)
 
     def _cpu_of(self, tid: int) -> int:
@@ -206,7 +208,7 @@ class Tracer:
                 accounts_of[thread] = thread.files.read("schedstat", 64), time.monotonic_ns()
         for thread in self._threads.values():
             if not thread.process.held:
-                with suppress(OSError, KeyError):
+                with suppress(OSError, ValueError, KeyError):
                     self._settle_last(thread, *accounts_of[thread])
                 if thread.running:
                     self._tell.switch(thread, Edge.OUT_PREEMPTED, thread.settled_ns)
@@ -329,8 +331,8 @@ class Tracer:
         """A thread that has run since the last look, or was running then: its accounts as they were just after
         ``raw_ns``."""
         now_ns = time.monotonic_ns()
-        if raw == thread.raw:
-            thread.waited_before = False
+        if raw == thread.raw and thread.waited_before:
+            thread.waited_at_least_ns = max(raw_ns - thread.settled_ns, 0)
         place = tasks.parse_place(thread.files.read("syscall"))
         stat = tasks.parse_stat(thread.files.read("stat"))
         if place is None:
@@ -344,6 +346,9 @@ class Tracer:
                 return
             is_first, thread.first_ns = thread.first_ns > 0, 0
             if is_here or is_first or thread.cpu_ns - thread.sampled_ns > _PATIENCE * self._interval_ns:
+                unseen_ns = raw_ns - thread.looked_ns
+                if not thread.running and raw != thread.raw and unseen_ns > _AWAKE_NS and self._crowd.is_there:
+                    self._settle_awake(thread, raw, raw_ns)  # or it would be told to sleep until it stops
                 self._ask(thread, raw, raw_ns, is_here)
             return
         if stat.state not in (b"S", b"D"):  # it has stopped and waits for us, or runs on just now
@@ -363,8 +368,6 @@ class Tracer:
         """Lets a thread stop that runs or waits for a CPU: our own, or one that we are not on."""
         if now_ns < thread.spared_until_ns:
             return
-        if not thread.running and raw != thread.raw and now_ns - thread.looked_ns > _AWAKE_NS and self._crowd.is_there:
-            self._settle_awake(thread, raw, now_ns)  # or it would be told to sleep until it stops
         with suppress(ProcessLookupError):
             ptrace.interrupt(thread.tid)
             cpu_ns, delay_ns, _ = accounts.parse(raw)
@@ -385,8 +388,8 @@ class Tracer:
         thread.waited_from_ns = 0
         if run <= 2:  # nothing to tell yet
             return
-        thread.raw, thread.cpu_ns, thread.delay_ns, thread.owed_ns = raw, cpu_ns, delay_ns, wanted - run
-        thread.waited_before = False
+        thread.raw, thread.cpu_ns, thread.delay_ns, thread.turns = raw, cpu_ns, delay_ns, turns
+        thread.owed_ns, thread.waited_before, thread.waited_at_least_ns = wanted - run, False, 0
         thread.process.cpu_ns += run
         thread.process.owed_ns += run
         self._is_hungry |= thread.process.owed_ns > _PATIENCE * self._interval_ns
@@ -402,7 +405,9 @@ class Tracer:
             self._leave(thread, Edge.OUT_BLOCKED, thread.settled_ns, thread.place, False)
             thread.running = False
         # Told to wait since it was woken, but it has slept again, unseen: for as long as it neither ran nor waited.
-        slept_on = max(rest - slept - (awake_ns - thread.settled_ns), 0) if awake_ns else 0
+        # (When it was woken is not known well enough to tell that of short times.)
+        slept_on = rest - slept - (awake_ns - thread.settled_ns) if awake_ns else 0
+        slept_on = slept_on if slept_on > _AWAKE_NS // 2 else 0
         waits_ns = max(until_ns - run - slept_on - wait, thread.told_ns + 3)
         thread.waited_from_ns = waits_ns if waits_ns < until_ns - run else 0
         if thread.waited_from_ns:
@@ -442,13 +447,16 @@ class Tracer:
 
     def _settle_awake(self, thread: Tracee, raw: bytes, now_ns: int) -> None:
         """The same for one that is ready to run: it has waited since it ran, which is told before that."""
-        thread.kept_ns = max(thread.kept_ns, self._last_wait_ns(thread, raw, now_ns))
+        kept_ns = thread.kept_ns
+        thread.kept_ns = max(kept_ns, self._last_wait_ns(thread, raw, now_ns))
         self._settle(thread, raw, now_ns)
+        if raw != thread.raw:  # there was nothing to tell yet
+            thread.kept_ns = kept_ns
 
     def _last_wait_ns(self, thread: Tracee, raw: bytes, now_ns: int) -> int:
         """How long a thread that has run since it was settled has waited for a CPU now, beyond its account."""
         cpu_ns, delay_ns, turns = accounts.parse(raw)
-        asked, n_waits = thread.asked, turns - accounts.parse(thread.raw)[2]
+        asked, n_waits = thread.asked, turns - thread.turns
         waited_ns = thread.waited_ns(delay_ns, turns)
         room_ns = max(now_ns - thread.settled_ns - (cpu_ns - thread.cpu_ns + thread.owed_ns + waited_ns), 0)
         known_ns, unseen_ns = 0, now_ns - thread.looked_ns
@@ -540,7 +548,9 @@ class Tracer:
         raw = thread.files.read("schedstat", 64)
         if asked:  # since then it ran, waited for a CPU, or had stopped
             cpu_ns, delay_ns, _ = accounts.parse(raw)
-            thread.kept_ns += max(now_ns - asked.time_ns - (cpu_ns - asked.cpu_ns) - (delay_ns - asked.delay_ns), 0)
+            awake_ns = now_ns - asked.time_ns - (cpu_ns - asked.cpu_ns)
+            thread.kept_ns += max(awake_ns - (delay_ns - asked.delay_ns), 0)
+            thread.waited_at_least_ns += max(awake_ns, 0)
         self._settle(thread, raw, now_ns)
         if registers.call in abi.MAKING_CALLS[registers.bits] and registers.result == 0:
             return  # it is new: on its first instructions glibc's tables still show its maker's frame
@@ -651,7 +661,8 @@ class Tracer:
     def _take_reports(self) -> bool:
         """Handles all that has happened; False when there is no thread left."""
         # They stopped at some time since there was nothing to report; if that woke us, just before.
-        self._reported_ns = (max(self._clear_ns, self._awake_ns - _LATE_NS) + time.monotonic_ns()) // 2
+        woken_ns = self._awake_ns - self._delayed_ns - _LATE_NS
+        self._reported_ns = (max(self._clear_ns, woken_ns) + time.monotonic_ns()) // 2
         try:
             while report := ptrace.peek_report():
                 thread = self._threads.get(report.tid)
@@ -765,7 +776,7 @@ class Tracer:
         """What a thread did until now is not for us to tell."""
         with suppress(OSError, ValueError):
             thread.raw = thread.files.read("schedstat", 64)
-            thread.cpu_ns, thread.delay_ns, _ = accounts.parse(thread.raw)
+            thread.cpu_ns, thread.delay_ns, thread.turns = accounts.parse(thread.raw)
             thread.sampled_ns = thread.cpu_ns
             thread.system_ns = tasks.parse_stat(thread.files.read("stat")).system_ticks * NS_PER_S // _TICKS_PER_S
 
@@ -842,7 +853,7 @@ class Tracer:
             if not thread.running:
                 self._tell.switch(again, Edge.IN, now_ns)
             again.first_ns = thread.first_ns
-            again.cpu_ns, again.delay_ns = caller.cpu_ns, caller.delay_ns
+            again.cpu_ns, again.delay_ns, again.turns = caller.cpu_ns, caller.delay_ns, caller.turns
             again.owed_ns, again.sampled_ns, again.system_ns = caller.owed_ns, caller.sampled_ns, caller.system_ns
         process.held = False
 
