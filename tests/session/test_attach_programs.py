@@ -191,8 +191,11 @@ def test_a_server_is_the_same_to_both_engines(attached: Run, need: Run, gprofng:
             functions = gprofng("-functions", experiment=path).functions
             total_s = functions["<Total>"][0]
             assert total_s == pytest.approx(cpu_s, rel=0.1)
-            seen[engine] = [functions[name][1] / total_s for name in ("epoll_wait", "read", "write")]
-    assert seen["signal"] == pytest.approx(seen["perf"], abs=0.1)
+            seen[engine] = [functions[name][1] / total_s for name in ("read", "write", "epoll_wait")]
+    assert seen["signal"][:2] == pytest.approx(seen["perf"][:2], abs=0.1)
+    # To have its events switched at each sleep and wake-up costs a thread time, with perf: on virtual machines half of
+    # what it takes there, 7 us more for each.
+    assert 0.3 * seen["perf"][2] <= seen["signal"][2] <= seen["perf"][2] + 0.1
 
 
 def check_that_one_cpu_serves(path: Path, n_threads: int, gprofng: Run) -> float:
@@ -311,6 +314,19 @@ def test_threads_that_are_awake_and_get_no_cpu_do_not_sleep(engine: str, workloa
     assert wait_s >= 100
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_recording_ends_amid_execs(engine: str, collect: Run, tmp_path: Path) -> None:
+    """Of an image that has just begun nothing is known yet."""
+    script, path = tmp_path / "again.py", tmp_path / "x.er"
+    again = [sys.executable, "-IS", str(script)]
+    script.write_text(f"import os\nprint(1, flush=True)\nos.execv({again[0]!r}, {again!r})\n")
+    for _ in range(5):
+        with running(*again) as pid:
+            result = collect("--engine", engine, "-P", pid, "-t", "0.3s", "-p", "on", "-A", "off", "-O", path)
+        assert result.returncode == 0
+        assert re.fullmatch(r"collect: .*/x\.er: .*, nothing lost\n", result.stderr), result.stderr
+
+
 @pytest.mark.usefixtures("may_hurry")
 @pytest.mark.parametrize("seen_s", [0.0, 0.5])
 def test_threads_that_nobody_looks_at_for_long(seen_s: float, workload: Run, tmp_path: Path, gprofng: Run) -> None:
@@ -318,15 +334,17 @@ def test_threads_that_nobody_looks_at_for_long(seen_s: float, workload: Run, tmp
     path = tmp_path / "x.er"
     with running("taskset", "-c", min(os.sched_getaffinity(0)), workload("crowd"), 307, 1, 101) as pid:
         time.sleep(1)
-        with Watch(pid) as watch, hurrying(path, "--engine", "signal", "-P", pid, "-t", "3s") as (_, collector):
+        with Watch(pid) as watch, hurrying(path, "--engine", "signal", "-P", pid, "-t", "3s") as (process, collector):
             time.sleep(seen_s)
             tracer, = collector.children()
             tracer.suspend()
             time.sleep(2.2)
             tracer.resume()
     log = open_experiment(path).log
-    _, awake_s = watch.between(log.start_ns, log.end_ns)
+    cpu_s, awake_s = watch.between(log.start_ns, log.end_ns)
     states = gprofng("-metrics", "e.totalcpu:e.wait:name", "-functions", experiment=path)
+    assert process.returncode == 0
+    assert states.functions["<Total>"][0] == pytest.approx(cpu_s, rel=0.05)
     assert sum(states.functions["<Total>"]) == pytest.approx(awake_s, rel=0.06)
 
 
