@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from collector.engines.signal_mend import Completion
 from collector.events import Reason
-from collector.linux.tasks import Executable, Files, Place
+from collector.linux.tasks import Executable, Files, Place, voluntary_switches
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +45,8 @@ class Tracee:
     waited_from_ns: int = 0  # when it began to wait for a CPU, as told when it was settled; 0: it did not
     was_stopped: bool = False  # when it was settled: it has waited for a CPU then until its accounts change
     turns: int = 0
+    n_stops: int = 0
+    n_sleeps: int | None = None  # begun by when it was settled, or earlier; None: not known
     waited_before: bool = False  # for a CPU as recording began; it has not been settled since then
     waited_at_least_ns: int = 0  # if so: how long since then
     seen_ns: int = 0  # when it was last seen to sleep where it is told to
@@ -82,6 +84,16 @@ class Tracee:
         if self.waited_before:
             waited_ns = max(waited_ns - waited_ns // (2 * max(turns - self.turns, 1)), self.waited_at_least_ns)
         return waited_ns
+
+    def read_sleeps(self) -> int | None:
+        """How many sleeps it has begun; None if it sleeps now, or that is not to be had. (To read ``status`` takes five
+        times as long as the accounts.)"""
+        try:
+            state, n_switches = voluntary_switches(self.files.read("status", 4096))
+        except (OSError, ValueError):
+            return None
+        n_stops = self.n_stops + (state == b"t" and self.asked is not None)  # the last one is not reported yet
+        return n_switches - n_stops if state in (b"R", b"t") else None
 
     def is_awake(self) -> bool:
         """Whether it can run. Raises OSError when it is gone."""

@@ -39,6 +39,7 @@ from collector.linux.crowd import Crowd
 _RETRY_S = 0.01
 _WATCHED = {signal.SIGCHLD, signal.SIGUSR1}
 _COUNT_NS, _AWAKE_NS = 100 * NS_PER_MS, 50 * NS_PER_MS
+_DOUBT_NS = NS_PER_MS  # by which accounts must fall short of a time to be looked into
 _CHECKS_AT_ONCE = 32
 _CALM_LOOKS = 16  # after so many looks without news a thread is looked at more rarely
 # One part in so many of the interval is for looks at either kind; for idle ones it is more where samples are missing.
@@ -133,6 +134,8 @@ class Tracer:
             if self._crowd.is_there:
                 with suppress(OSError):  # it is gone: its end will be reported
                     thread.waited_before = thread.is_awake()
+            if thread.waited_before:
+                thread.n_sleeps = thread.read_sleeps()
         for process in self._processes.values():
             self._read_image(process, process.pid)
         threads = {process.pid: list(process.threads) for process in self._processes.values()}
@@ -383,6 +386,10 @@ class Tracer:
         run = min(wanted, room)
         wait = min(thread.waited_ns(delay_ns, turns), room - run)
         rest = room - run - wait
+        if there is None and rest > _DOUBT_NS and thread.running and (self._crowd.is_there or thread.waited_before):
+            n_sleeps, thread.n_sleeps = thread.n_sleeps, thread.read_sleeps()
+            if n_sleeps is not None and n_sleeps == thread.n_sleeps:  # then it has waited for longer than that
+                wait, rest = room - run, 0
         ours = min(rest, thread.kept_ns)  # ready to run, and kept from it by us
         wait, rest = wait + ours, rest - ours
         thread.waited_from_ns = 0
@@ -695,6 +702,7 @@ class Tracer:
 
     def _stopped(self, thread: Tracee, report: ptrace.Report) -> None:
         began_ns = time.monotonic_ns()
+        thread.n_stops += 1
         asked, thread.asked = thread.asked, None  # any stop is the one that it was asked for
         self._asked.discard(thread)
         if not asked:

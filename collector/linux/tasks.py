@@ -206,6 +206,15 @@ def is_resident(pid: int, address: int) -> bool | None:
     return int.from_bytes(entry, "little") >> 63 == 1 if len(entry) == _WORD_BYTES else None
 
 
+def voluntary_switches(status: bytes) -> tuple[bytes, int]:
+    """The state's letter, and how often the thread has left its CPU to sleep or to stop, as ``status`` says. Raises
+    ValueError where that does not tell."""
+    _, found, switches = status.rpartition(b"\nvoluntary_ctxt_switches:")
+    if not found:
+        raise ValueError("the kernel does not tell of voluntary context switches")
+    return status.partition(b"State:")[2].split(None, 1)[0], int(switches.split(None, 1)[0])
+
+
 def group_of(tid: int) -> tuple[int, int]:
     """(pid, parent's pid) of a thread. Raises OSError when it is gone."""
     with open(f"/proc/{tid}/status", "rb") as file:

@@ -348,6 +348,25 @@ def test_threads_that_nobody_looks_at_for_long(seen_s: float, workload: Run, tmp
     assert sum(states.functions["<Total>"]) == pytest.approx(awake_s, rel=0.06)
 
 
+@pytest.mark.usefixtures("may_hurry")
+def test_threads_that_nobody_looks_at_and_that_never_sleep(workload: Run, tmp_path: Path, gprofng: Run) -> None:
+    n_threads, path = 307, tmp_path / "x.er"
+    with (running("taskset", "-c", min(os.sched_getaffinity(0)), workload("crowd"), n_threads, 1, 0) as pid,
+          hurrying(path, "--engine", "signal", "-P", pid) as (process, collector)):
+        tracer, = collector.children()
+        tracer.suspend()
+        time.sleep(1.7)
+        process.send_signal(signal.SIGINT)
+        tracer.resume()
+    log = open_experiment(path).log
+    all_s = n_threads * (log.end_ns - log.start_ns) * 1e-9
+    states = gprofng("-metrics", "e.totalcpu:e.wait:e.sleep:name", "-functions", experiment=path)
+    cpu_s, wait_s, sleep_s = states.functions["<Total>"]
+    assert process.returncode == 0
+    assert cpu_s + wait_s == pytest.approx(all_s, rel=0.002)
+    assert sleep_s <= 0.0005 * all_s
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_threads_that_come_and_go_while_they_are_attached_to(engine: str, collect: Run, tmp_path: Path) -> None:
     """Some are born, and some end, between any two looks: none may stay behind as one that works or sleeps on."""

@@ -8,7 +8,8 @@
  * Parts are counted in pieces of equal work, so that their CPU times are as 1:3:7 whenever one looks. The threads do not
  * march in step, nor with any clock: each begins at a time of its own, with another part than the one before it, and
  * rests for ever other times, half to one and a half of what was asked for. The program handles SIGUSR1, ignores SIGUSR2
- * and blocks SIGWINCH, so that it can be seen whether somebody changed that. It says "ready" when all threads are there.
+ * and blocks SIGWINCH, so that it can be seen whether somebody changed that. It says "ready" when all threads work or
+ * have rested once.
  * The first 8 bytes of FILE count the rounds that threads have made.
  */
 #include "truth.h"
@@ -17,7 +18,7 @@
 
 enum { MAX_THREADS = 1009 };
 
-static long n_threads, n_pieces;
+static long n_threads, n_pieces, n_begun;
 static int64_t rest_ns;
 static pthread_barrier_t all_there;
 static uint64_t *n_rounds, unseen;
@@ -68,7 +69,8 @@ FRAME void rest(void) {
 FRAME void run(long number) {
     static void (*const stages[])(void) = {stage_one, stage_three, stage_seven};
     chance = (uint64_t)number;
-    sleep_ns(number * rest_ns / n_threads);
+    if (rest_ns) sleep_ns(number * rest_ns / n_threads);
+    __atomic_fetch_add(&n_begun, 1, __ATOMIC_RELAXED);
     for (;;) {
         for (int i = 0; i < 3; i++) stages[(number + i) % 3]();
         __atomic_fetch_add(n_rounds, 1, __ATOMIC_RELAXED);
@@ -101,6 +103,7 @@ int main(int argc, char **argv) {
     check(pthread_barrier_init(&all_there, NULL, (unsigned)n_threads), "pthread_barrier_init");
     for (long i = 1; i < n_threads; i++) check(pthread_create(&thread, NULL, thread_main, (void *)i), "pthread_create");
     pthread_barrier_wait(&all_there);
+    while (__atomic_load_n(&n_begun, __ATOMIC_RELAXED) < n_threads - 1) sleep_ns(NS_PER_MS);
     printf("ready\n");
     fflush(stdout);
     run(0);
