@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import glob
 import importlib.util
+import math
 import os
 import re
 import shutil
@@ -67,6 +68,25 @@ def _cpu_times_s() -> list[float]:
     return [int(field) / os.sysconf("SC_CLK_TCK") for field in _read("/proc/stat").splitlines()[0].split()[1:]]
 
 
+def machine() -> str:
+    """What there may be that other machines have not: of CPUs, kernel, groups that share CPUs, and speed."""
+    best_us = dict.fromkeys(("schedstat", "stat", "status"), math.inf)
+    for name in best_us:
+        with open(f"/proc/thread-self/{name}", "rb", buffering=0) as file:
+            for _ in range(100):
+                began_ns = time.perf_counter_ns()
+                os.pread(file.fileno(), 4096, 0)
+                best_us[name] = min(best_us[name], (time.perf_counter_ns() - began_ns) / 1000)
+    groups = [line for line in _read("/proc/self/cgroup").split() if "cpu" in line or line.startswith("0:")]
+    clock = _read("/sys/devices/system/clocksource/clocksource0/current_clocksource").strip()
+    return "; ".join((
+        f"{os.uname().release}, CPUs {sorted(os.sched_getaffinity(0))} of {os.cpu_count()}",
+        f"clock {clock or 'unknown'}",
+        f"nice {os.getpriority(os.PRIO_PROCESS, 0)}, groups {' '.join(groups)}",
+        _read("/proc/self/autogroup").strip() or "no autogroup",
+        "us to read " + ", ".join(f"{name} {us:.1f}" for name, us in best_us.items())))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """What the report of a failure is measured against. Another try waits until the machine is there."""
     deadline = time.monotonic() + CALM_WITHIN_S
@@ -88,7 +108,8 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
         used_s = others_s() - item.stash.get(OTHERS_BEFORE, 0.0)
         report.sections.append(("machine", (
             f"during this test the hypervisor had our CPUs for {lost_s:.2f} s, and processes that are not the tests' "
-            f"about {max(used_s, 0):.2f} s; now {_read('/proc/loadavg').split()[3]} threads are runnable")))
+            f"about {max(used_s, 0):.2f} s; now {_read('/proc/loadavg').split()[3]} threads are runnable\n"
+            f"{machine()}")))
     return report
 
 
