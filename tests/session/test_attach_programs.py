@@ -324,7 +324,9 @@ def test_a_recording_ends_amid_execs(engine: str, collect: Run, tmp_path: Path) 
         with running(*again) as pid:
             result = collect("--engine", engine, "-P", pid, "-t", "0.3s", "-p", "on", "-A", "off", "-O", path)
         assert result.returncode == 0
-        assert re.fullmatch(r"collect: .*/x\.er: .*, nothing lost\n", result.stderr), result.stderr
+        # A stack may be met while the kernel or the loader has yet to make it.
+        unrooted = r"[1-3] of \d+ stacks do not reach the root \([^()]*\)"
+        assert re.fullmatch(rf"collect: .*/x\.er: .*, (nothing lost|{unrooted})\n", result.stderr), result.stderr
 
 
 @pytest.mark.usefixtures("may_hurry")
