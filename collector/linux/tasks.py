@@ -210,9 +210,10 @@ def voluntary_switches(status: bytes) -> tuple[bytes, int]:
     """The state's letter, and how often the thread has left its CPU to sleep or to stop, as ``status`` says. Raises
     ValueError where that does not tell."""
     _, found, switches = status.rpartition(b"\nvoluntary_ctxt_switches:")
-    if not found:
+    n_switches, is_whole, _ = switches.partition(b"\n")
+    if not (found and is_whole):
         raise ValueError("the kernel does not tell of voluntary context switches")
-    return status.partition(b"State:")[2].split(None, 1)[0], int(switches.split(None, 1)[0])
+    return status.partition(b"\nState:")[2].split(None, 1)[0], int(n_switches)
 
 
 def group_of(tid: int) -> tuple[int, int]:

@@ -39,6 +39,28 @@ def test_a_name_with_parentheses_and_newlines_does_not_shift_the_fields() -> Non
         assert tasks.parse_stat(b"17 (" + name + b") " + fields + b"\n") == tasks.Stat(b"S", 14, 15, 39)
 
 
+def test_voluntary_switches_are_counted_whatever_the_name() -> None:
+    code = ("import time; open('/proc/self/comm', 'wb').write(b'State:\\tZ\\nvol'); print(1, flush=True); input()\n"
+            "for _ in range(17): time.sleep(0.001)\n"
+            "print(2, flush=True)\nwhile True: pass")
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        files, seen = tasks.Files(process.pid, process.pid), []
+        for wake in (b"\n", b""):
+            process.stdout.readline()
+            time.sleep(0.1)
+            seen.append(tasks.voluntary_switches(files.read("status", 4096)))
+            process.stdin.write(wake)
+            process.stdin.flush()
+        status = files.read("status", 4096)
+        process.kill()
+    assert [state for state, _ in seen] == [b"S", b"R"]
+    assert seen[1][1] - seen[0][1] == 17
+    for end in range(0, status.index(b"\nvoluntary") + 26, 7):
+        with pytest.raises(ValueError, match="voluntary"):
+            tasks.voluntary_switches(status[:end])
+
+
 def test_executable_mappings_are_those_of_the_kernel() -> None:
     found = tasks.executables(os.getpid(), os.getpid())
     lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if "x" in line.split()[1]]
