@@ -89,7 +89,7 @@ class Tracee:
         """How many sleeps it has begun; None if it sleeps now, or that is not to be had. (To read ``status`` takes five
         times as long as the accounts.)"""
         try:
-            state, n_switches = voluntary_switches(self.files.read("status", 4096))
+            state, n_switches = voluntary_switches(self.files.read_once("status", 4096))
         except (OSError, ValueError):
             return None
         n_stops = self.n_stops + (state == b"t" and self.asked is not None)  # the last one is not reported yet

@@ -125,17 +125,18 @@ class Tracer:
 
     def _begin(self) -> None:
         """Begins with all threads as they are: they are told first, and nothing from before."""
-        now_ns = time.monotonic_ns()
         self._tell.forget()
         self._crowd.look()
+        if self._crowd.is_there:
+            for thread in self._threads.values():  # before that time, so that any sleep since then shows
+                thread.n_sleeps = thread.read_sleeps()
+        now_ns = time.monotonic_ns()
         for thread in self._threads.values():
             thread.settled_ns = now_ns + 2
             self._open_accounts(thread)
             if self._crowd.is_there:
                 with suppress(OSError):  # it is gone: its end will be reported
                     thread.waited_before = thread.is_awake()
-            if thread.waited_before:
-                thread.n_sleeps = thread.read_sleeps()
         for process in self._processes.values():
             self._read_image(process, process.pid)
         threads = {process.pid: list(process.threads) for process in self._processes.values()}
