@@ -385,6 +385,9 @@ class Tracer:
         room = max(now_ns - thread.settled_ns, 0)
         wanted = cpu_ns - thread.cpu_ns + thread.owed_ns
         run = min(wanted, room)
+        thread.waited_from_ns = 0
+        if run <= 2:  # nothing to tell yet
+            return
         wait = min(thread.waited_ns(delay_ns, turns), room - run)
         rest = room - run - wait
         if there is None and rest > _DOUBT_NS and thread.running and (self._crowd.is_there or thread.waited_before):
@@ -393,9 +396,6 @@ class Tracer:
                 wait, rest = room - run, 0
         ours = min(rest, thread.kept_ns)  # ready to run, and kept from it by us
         wait, rest = wait + ours, rest - ours
-        thread.waited_from_ns = 0
-        if run <= 2:  # nothing to tell yet
-            return
         thread.raw, thread.cpu_ns, thread.delay_ns, thread.turns = raw, cpu_ns, delay_ns, turns
         thread.owed_ns, thread.waited_before, thread.waited_at_least_ns = wanted - run, False, 0
         thread.process.cpu_ns += run
