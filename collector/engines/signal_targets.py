@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from collector.engines.signal_mend import Completion
 from collector.events import Reason
-from collector.linux.tasks import Executable, Files, Place, voluntary_switches
+from collector.linux import tasks
+from collector.linux.tasks import Executable, Files, Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +90,11 @@ class Tracee:
         """How many sleeps it has begun; None if it sleeps now, or that is not to be had. (To read ``status`` takes five
         times as long as the accounts.)"""
         try:
-            state, n_switches = voluntary_switches(self.files.read_once("status", 4096))
+            status = self.files.read_once("status", 4096)
+            n_switches, _ = tasks.switches(status)
         except (OSError, ValueError):
             return None
+        state = tasks.state(status)
         n_stops = self.n_stops + (state == b"t" and self.asked is not None)  # the last one is not reported yet
         return n_switches - n_stops if state in (b"R", b"t") else None
 

@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
+from collector.linux import tasks
 from collector.linux.accounts import Account, parse
 
 _BEHIND_LANDMARKS = 1 << 16  # bytes of kallsyms: more than the rest of a source file's functions
@@ -147,8 +148,8 @@ def process_switches(pid: int) -> tuple[int, int]:
     totals = [0, 0]
     with suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/task"):
-            found = re.findall(rb"ctxt_switches:\s*(\d+)", _read(f"/proc/{pid}/task/{name}/status"))
-            totals = [total + int(n) for total, n in zip(totals, found, strict=True)]
+            found = tasks.switches(_read(f"/proc/{pid}/task/{name}/status"))
+            totals = [total + n for total, n in zip(totals, found, strict=True)]
     return totals[0], totals[1]
 
 

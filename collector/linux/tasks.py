@@ -206,14 +206,20 @@ def is_resident(pid: int, address: int) -> bool | None:
     return int.from_bytes(entry, "little") >> 63 == 1 if len(entry) == _WORD_BYTES else None
 
 
-def voluntary_switches(status: bytes) -> tuple[bytes, int]:
-    """The state's letter, and how often the thread has left its CPU to sleep or to stop, as ``status`` says. Raises
-    ValueError where that does not tell."""
-    _, found, switches = status.rpartition(b"\nvoluntary_ctxt_switches:")
-    n_switches, is_whole, _ = switches.partition(b"\n")
-    if not (found and is_whole):
+def switches(status: bytes) -> tuple[int, int]:
+    """How often a thread has left its CPU to sleep or to stop (voluntary switches), and for others, as ``status`` says.
+    Raises ValueError where that does not tell; a name with such words in it does not matter."""
+    _, _, lines = status.rpartition(b"\nvoluntary_ctxt_switches:")
+    voluntary, is_there, others = lines.partition(b"\nnonvoluntary_ctxt_switches:")
+    involuntary, is_whole, _ = others.partition(b"\n")
+    if not (is_there and is_whole):
         raise ValueError("the kernel does not tell of voluntary context switches")
-    return status.partition(b"\nState:")[2].split(None, 1)[0], int(n_switches)
+    return int(voluntary), int(involuntary)
+
+
+def state(status: bytes) -> bytes:
+    """The state's letter, as ``status`` says."""
+    return status.partition(b"\nState:\t")[2][:1]
 
 
 def group_of(tid: int) -> tuple[int, int]:

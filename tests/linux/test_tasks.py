@@ -49,16 +49,16 @@ def test_voluntary_switches_are_counted_whatever_the_name() -> None:
         for wake in (b"\n", b""):
             process.stdout.readline()
             time.sleep(0.1)
-            seen.append(tasks.voluntary_switches(files.read("status", 4096)))
+            status = files.read("status", 4096)
+            seen.append((tasks.state(status), tasks.switches(status)[0]))
             process.stdin.write(wake)
             process.stdin.flush()
-        status = files.read("status", 4096)
         process.kill()
     assert [state for state, _ in seen] == [b"S", b"R"]
     assert seen[1][1] - seen[0][1] == 17
     for end in range(0, status.index(b"\nvoluntary") + 26, 7):
         with pytest.raises(ValueError, match="voluntary"):
-            tasks.voluntary_switches(status[:end])
+            tasks.switches(status[:end])
 
 
 def test_executable_mappings_are_those_of_the_kernel() -> None:
