@@ -167,6 +167,13 @@ def may_hurry() -> None:
 
 
 @pytest.fixture(scope="session")
+def autogroups() -> None:
+    """For tests of the groups that the kernel makes of sessions."""
+    if not Path("/proc/self/autogroup").exists():
+        unavailable("this kernel makes no groups of sessions: CONFIG_SCHED_AUTOGROUP")
+
+
+@pytest.fixture(scope="session")
 def userfaultfd_allowed() -> None:
     """For tests whose target answers page faults of the kernel itself: root, or the kernel's permission."""
     if os.geteuid() != 0 and _read("/proc/sys/vm/unprivileged_userfaultfd").strip() != "1":

@@ -15,7 +15,9 @@ class Crowd:
     takes the highest priority if it may, and gives that back when they are fewer. It keeps a low priority that it was
     started with, and any that it is given from outside."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, is_session: bool = False) -> None:
+        """``is_session``: the calling process is all of its session, whose group gets the same priority."""
+        self._session = Session() if is_session else None
         self.n_runnable = 0  # threads that have a CPU or wait for one, with the one that asks
         self.is_there = False
         self._most = _CROWD * (os.cpu_count() or 1)
@@ -30,11 +32,34 @@ class Crowd:
             self.leave()
         elif _priority() == _GIVEN <= 0:
             _take(_HIGHEST)
+        if self._session:
+            self._session.keep_step()
 
     def leave(self) -> None:
         """There is no hurry any more."""
         if _priority() == _HIGHEST:
             _take(_GIVEN)
+
+
+class Session:
+    """The calling process as all of its session. The kernel shares CPUs among sessions first (autogroup), by a priority
+    that each has as a whole, and what its threads have counts among themselves alone: a process that is a session is
+    equal to all hundred threads of another one, but also, whatever its own priority, to one thread without a session.
+    """
+
+    def __init__(self) -> None:
+        self._nice = 0
+        self.keep_step()
+
+    def keep_step(self) -> None:
+        """Gives the group the priority of the calling thread."""
+        nice = _priority()
+        if nice == self._nice:
+            return
+        # The kernel may have no such groups, not let us, or want it tried again: they take long to change.
+        with suppress(OSError), open("/proc/self/autogroup", "wb", buffering=0) as file:
+            file.write(b"%d" % nice)
+            self._nice = nice
 
 
 def keep_step() -> None:

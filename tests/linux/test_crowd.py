@@ -14,11 +14,18 @@ NOBODY = 65534
 BESIDE = f"""
 import os, resource, sys, time
 from collector.linux.crowd import Crowd
+is_session = sys.argv[1] == "session"
+if is_session:
+    os.setsid()
+def nices():
+    yield os.getpriority(os.PRIO_PROCESS, 0)
+    if is_session:
+        yield open("/proc/self/autogroup").read().split()[-1]
 if sys.argv[1] == "nobody":
     resource.setrlimit(resource.RLIMIT_NICE, (0, 0))
     if not os.geteuid():
         os.setuid({NOBODY})
-crowd = Crowd()
+crowd = Crowd(is_session=is_session)
 for expected in sys.stdin:
     until = time.monotonic() + 5
     crowd.look()
@@ -27,13 +34,13 @@ for expected in sys.stdin:
         crowd.look()
     if len(sys.argv) > 2 and int(expected):
         os.setpriority(os.PRIO_PROCESS, 0, int(sys.argv[2]))
-    print(crowd.is_there, os.getpriority(os.PRIO_PROCESS, 0), flush=True)
+    print(crowd.is_there, *nices(), flush=True)
 """
 
 
 def beside(crowd: list[str], nice: int, who: str, *then: int) -> tuple[str, str]:
-    """What a process that starts with a nice value sees and has beside a crowd, and when that is gone. Beside it,
-    it is given the nice value ``then``."""
+    """What a process that starts with a nice value sees and has beside a crowd, and when that is gone; a ``session``
+    shows its group's value, too. Beside the crowd, it is given the nice value ``then``."""
     command = ["nice", "-n", nice - os.getpriority(os.PRIO_PROCESS, 0), sys.executable, "-c", BESIDE, who, *then]
     with (subprocess.Popen([*map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
           subprocess.Popen(crowd, stdout=subprocess.PIPE) as others):
@@ -72,3 +79,10 @@ def test_a_priority_that_was_changed_from_outside_stays(crowd: list[str], may_hu
 def test_who_may_not_have_another_priority_keeps_his_own(crowd: list[str]) -> None:
     given = os.getpriority(os.PRIO_PROCESS, 0)
     assert beside(crowd, given, "nobody") == (f"True {given}", f"False {given}")
+
+
+@pytest.mark.parametrize("nice, hurrying", [(0, -20), (7, 7)])
+def test_a_session_has_the_priority_of_its_process(nice: int, hurrying: int, crowd: list[str], may_hurry: None,
+                                                   autogroups: None) -> None:
+    """Between sessions, nothing else counts."""
+    assert beside(crowd, nice, "session") == (f"True {hurrying} {hurrying}", f"False {nice} {nice}")

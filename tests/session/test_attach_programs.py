@@ -244,6 +244,14 @@ def nices(*processes: psutil.Process) -> set[int]:
     return {os.getpriority(os.PRIO_PROCESS, thread.id) for process in processes for thread in process.threads()}
 
 
+def group_nice(leader: psutil.Process) -> str:
+    """The nice value of a session's group; nothing if the kernel makes no such groups."""
+    try:
+        return "".join(Path(f"/proc/{leader.pid}/autogroup").read_text().split()[-1:])
+    except FileNotFoundError:
+        return ""
+
+
 N_MANY = 5 * (os.cpu_count() or 1)  # more than four for each CPU
 
 
@@ -255,6 +263,7 @@ def test_who_attaches_beside_many_threads_does_not_wait_behind_them(engine: str,
           hurrying(path, "--engine", engine, "-P", pid) as (process, collector)):
         assert collector.num_threads() == 1
         assert nices(collector, *collector.children()) == {-20}
+        assert all(group_nice(tracer) in ("-20", "") for tracer in collector.children())
         assert nices(psutil.Process(pid)) == {os.getpriority(os.PRIO_PROCESS, 0)}
         process.send_signal(signal.SIGINT)
     assert process.returncode == 0
