@@ -113,6 +113,14 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     return report
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Why tests were given another try."""
+    for report in terminalreporter.stats.get("rerun", []):
+        where = getattr(report.longrepr, "reprcrash", None)
+        why = f"line {where.lineno}: {where.message}" if where else str(report.longrepr)
+        terminalreporter.write_line(f"{report.nodeid}: {' '.join(why.split())[:300]}")
+
+
 @pytest.fixture
 def stolen() -> Callable[[], float]:
     """``stolen()``: seconds that a hypervisor has let others have our CPUs since the test began."""
