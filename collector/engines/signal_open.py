@@ -18,6 +18,7 @@ from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.signal_channel import END, HOLD, RUN, STOP, Channel
 from collector.errors import CollectorError, EngineRefused, TargetGone
 from collector.linux import abi, libc, tasks
+from collector.linux.crowd import lead_session
 
 if TYPE_CHECKING:  # the target of the other engine need not wait for it
     from collector.engines.signal_tracer import Tracer
@@ -196,7 +197,7 @@ def _become_tracer(channel: Channel, interval_ns: int, follow: bool, attach: Cal
 
 
 def _live_and_die_with(collector: int) -> None:
-    os.setsid()
+    lead_session()
     libc.prctl(abi.PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != collector:
         os._exit(1)

@@ -86,7 +86,7 @@ class Tracer:
         self._due_ns = 0  # when the clock struck for what is being done
         self._own_account = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
         self._counted_ns = 0
-        self._crowd = Crowd(is_session=True)  # if there is one, who is woken waits for a CPU for long
+        self._crowd = Crowd()  # if there is one, who is woken waits for a CPU for long
         self._checks_left = 0  # of threads that sleep, whether they still do
         self._awake_ns = 0  # when we last had slept
         self._came_ns = 0  # when we got our CPU then

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 _CROWD = 4  # runnable threads for each CPU
 _HIGHEST = -20
+_GROUP = "/proc/self/autogroup"
 _GIVEN = os.getpriority(os.PRIO_PROCESS, 0)  # with which we were started; whom we fork may have got more
 
 
@@ -15,9 +16,7 @@ class Crowd:
     takes the highest priority if it may, and gives that back when they are fewer. It keeps a low priority that it was
     started with, and any that it is given from outside."""
 
-    def __init__(self, *, is_session: bool = False) -> None:
-        """``is_session``: the calling process is all of its session, whose group gets the same priority."""
-        self._session = Session() if is_session else None
+    def __init__(self) -> None:
         self.n_runnable = 0  # threads that have a CPU or wait for one, with the one that asks
         self.is_there = False
         self._most = _CROWD * (os.cpu_count() or 1)
@@ -32,8 +31,6 @@ class Crowd:
             self.leave()
         elif _priority() == _GIVEN <= 0:
             _take(_HIGHEST)
-        if self._session:
-            self._session.keep_step()
 
     def leave(self) -> None:
         """There is no hurry any more."""
@@ -41,25 +38,25 @@ class Crowd:
             _take(_GIVEN)
 
 
-class Session:
-    """The calling process as all of its session. The kernel shares CPUs among sessions first (autogroup), by a priority
-    that each has as a whole, and what its threads have counts among themselves alone: a process that is a session is
-    equal to all hundred threads of another one, but also, whatever its own priority, to one thread without a session.
+def lead_session() -> None:
+    """Makes the calling process a session of its own, with the highest priority if it may have that and was not started
+    with a low one.
+
+    The kernel shares CPUs among sessions first (autogroup), by a priority that each has as a whole; what its threads
+    have counts among themselves alone. A session of one process is equal to all hundred threads of another one, but
+    also to a single thread that has none.
     """
+    low = max(_GIVEN, _group_nice())
+    os.setsid()
+    # The kernel may have no such groups, or not let us, or not so soon after somebody else: it takes long.
+    with suppress(OSError), open(_GROUP, "wb", buffering=0) as file:
+        file.write(b"%d" % (low if low > 0 else _HIGHEST))
 
-    def __init__(self) -> None:
-        self._nice = 0
-        self.keep_step()
 
-    def keep_step(self) -> None:
-        """Gives the group the priority of the calling thread."""
-        nice = _priority()
-        if nice == self._nice:
-            return
-        # The kernel may have no such groups, not let us, or want it tried again: they take long to change.
-        with suppress(OSError), open("/proc/self/autogroup", "wb", buffering=0) as file:
-            file.write(b"%d" % nice)
-            self._nice = nice
+def _group_nice() -> int:
+    with suppress(OSError, ValueError, IndexError), open(_GROUP, "rb", buffering=0) as file:
+        return int(file.read(64).split()[-1])  # "/autogroup-5 nice 0"; nothing for those that have no session
+    return 0
 
 
 def keep_step() -> None:

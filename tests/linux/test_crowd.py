@@ -14,18 +14,11 @@ NOBODY = 65534
 BESIDE = f"""
 import os, resource, sys, time
 from collector.linux.crowd import Crowd
-is_session = sys.argv[1] == "session"
-if is_session:
-    os.setsid()
-def nices():
-    yield os.getpriority(os.PRIO_PROCESS, 0)
-    if is_session:
-        yield open("/proc/self/autogroup").read().split()[-1]
 if sys.argv[1] == "nobody":
     resource.setrlimit(resource.RLIMIT_NICE, (0, 0))
     if not os.geteuid():
         os.setuid({NOBODY})
-crowd = Crowd(is_session=is_session)
+crowd = Crowd()
 for expected in sys.stdin:
     until = time.monotonic() + 5
     crowd.look()
@@ -34,13 +27,13 @@ for expected in sys.stdin:
         crowd.look()
     if len(sys.argv) > 2 and int(expected):
         os.setpriority(os.PRIO_PROCESS, 0, int(sys.argv[2]))
-    print(crowd.is_there, *nices(), flush=True)
+    print(crowd.is_there, os.getpriority(os.PRIO_PROCESS, 0), flush=True)
 """
 
 
 def beside(crowd: list[str], nice: int, who: str, *then: int) -> tuple[str, str]:
-    """What a process that starts with a nice value sees and has beside a crowd, and when that is gone; a ``session``
-    shows its group's value, too. Beside the crowd, it is given the nice value ``then``."""
+    """What a process that starts with a nice value sees and has beside a crowd, and when that is gone. Beside it,
+    it is given the nice value ``then``."""
     command = ["nice", "-n", nice - os.getpriority(os.PRIO_PROCESS, 0), sys.executable, "-c", BESIDE, who, *then]
     with (subprocess.Popen([*map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process,
           subprocess.Popen(crowd, stdout=subprocess.PIPE) as others):
@@ -81,8 +74,36 @@ def test_who_may_not_have_another_priority_keeps_his_own(crowd: list[str]) -> No
     assert beside(crowd, given, "nobody") == (f"True {given}", f"False {given}")
 
 
-@pytest.mark.parametrize("nice, hurrying", [(0, -20), (7, 7)])
-def test_a_session_has_the_priority_of_its_process(nice: int, hurrying: int, crowd: list[str], may_hurry: None,
-                                                   autogroups: None) -> None:
-    """Between sessions, nothing else counts."""
-    assert beside(crowd, nice, "session") == (f"True {hurrying} {hurrying}", f"False {nice} {nice}")
+# --- sessions -------------------------------------------------------------------------------------
+
+
+LEADS = f"""
+import os, resource, sys
+from collector.linux.crowd import lead_session
+if sys.argv[1] == "nobody":
+    resource.setrlimit(resource.RLIMIT_NICE, (0, 0))
+    if not os.geteuid():
+        os.setuid({NOBODY})
+elif sys.argv[1] != "root":
+    os.setsid()
+    with open("/proc/self/autogroup", "w") as file:
+        file.write(sys.argv[1])
+    if os.fork():
+        os._exit(os.waitstatus_to_exitcode(os.wait()[1]))
+lead_session()
+with open("/proc/self/autogroup") as file:
+    print(os.getsid(0) == os.getpid(), file.read().split()[-1], os.getpriority(os.PRIO_PROCESS, 0))
+"""
+
+
+def leads(nice: int, who: str) -> str:
+    """Whether a process that starts with a nice value leads a session then, the session's nice value, and its own.
+    ``who``: the session's that it was born in, or whose it is."""
+    command = ["nice", "-n", str(nice - os.getpriority(os.PRIO_PROCESS, 0)), sys.executable, "-c", LEADS, who]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.mark.parametrize("nice, who, session", [(0, "root", -20), (7, "root", 7), (0, "11", 11), (0, "nobody", 0)])
+def test_a_session_comes_first_unless_it_is_to_come_late(nice: int, who: str, session: int, may_hurry: None,
+                                                         autogroups: None) -> None:
+    assert leads(nice, who) == f"True {session} {nice}"
