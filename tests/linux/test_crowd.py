@@ -11,13 +11,15 @@ from pathlib import Path
 import pytest
 
 NOBODY = 65534
-BESIDE = f"""
+WHO = f"""
 import os, resource, sys, time
-from collector.linux.crowd import Crowd
+from collector.linux.crowd import Crowd, lead_session
 if sys.argv[1] == "nobody":
     resource.setrlimit(resource.RLIMIT_NICE, (0, 0))
     if not os.geteuid():
         os.setuid({NOBODY})
+"""
+BESIDE = WHO + """
 crowd = Crowd()
 for expected in sys.stdin:
     until = time.monotonic() + 5
@@ -77,14 +79,8 @@ def test_who_may_not_have_another_priority_keeps_his_own(crowd: list[str]) -> No
 # --- sessions -------------------------------------------------------------------------------------
 
 
-LEADS = f"""
-import os, resource, sys
-from collector.linux.crowd import lead_session
-if sys.argv[1] == "nobody":
-    resource.setrlimit(resource.RLIMIT_NICE, (0, 0))
-    if not os.geteuid():
-        os.setuid({NOBODY})
-elif sys.argv[1] != "root":
+LEADS = WHO + """
+if sys.argv[1].isdigit():
     os.setsid()
     with open("/proc/self/autogroup", "w") as file:
         file.write(sys.argv[1])
@@ -98,7 +94,7 @@ with open("/proc/self/autogroup") as file:
 
 def leads(nice: int, who: str) -> str:
     """Whether a process that starts with a nice value leads a session then, the session's nice value, and its own.
-    ``who``: the session's that it was born in, or whose it is."""
+    ``who``: nobody, root, or root in a session that has a nice value."""
     command = ["nice", "-n", str(nice - os.getpriority(os.PRIO_PROCESS, 0)), sys.executable, "-c", LEADS, who]
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
