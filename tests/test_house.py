@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # What each room (a package or module directly in collector/) may import besides itself. Imports go down only.
 # Every room may have the package's version; clock is at the ground, for its units and intervals.
 RECORDING = frozenset(
-    ["errors", "layout", "arrays", "clock", "elf", "events", "linux", "target", "unwind", "engines", "experiment"]
+    ["errors", "layout", "arrays", "clock", "elf", "events", "linux", "processes", "timing", "unwind", "engines",
+     "experiment"]
 )
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
@@ -34,7 +35,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "events": frozenset({"errors", "layout"}),
     "linux": frozenset({"errors", "layout"}),
     "aggregate": frozenset({"errors", "layout"}),
-    "target": frozenset({"errors", "arrays", "events"}),
+    "processes": frozenset({"errors", "arrays", "events"}),
+    "timing": frozenset({"errors", "arrays", "events"}),
     "unwind": frozenset({"errors", "arrays", "elf"}),
     "engines": frozenset({"errors", "layout", "clock", "events", "linux"}),
     "experiment": frozenset({"errors", "arrays", "clock", "layout", "elf"}),
@@ -291,15 +293,15 @@ PLANTED: tuple[tuple[Rule, str, str, str], ...] = (
     ),
     (
         upward_imports,
-        "target/a/b.py",
+        "processes/a/b.py",
         "from ... import errors\nfrom ...linux.abi import X\n",
-        "target/a/b.py:2: target imports collector.linux.abi.X",
+        "processes/a/b.py:2: processes imports collector.linux.abi.X",
     ),
     (
         upward_imports,
-        "target/space.py",
+        "processes/space.py",
         "import importlib\nimportlib.import_module('collector.cli.main')\n",
-        "target/space.py:2: target imports collector.cli.main",
+        "processes/space.py:2: processes imports collector.cli.main",
     ),
     (rooms_without_a_rule, "attic/old.py", "", "attic: not in the table of imports"),
     (

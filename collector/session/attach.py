@@ -27,10 +27,21 @@ from collector.clock import NS_PER_S
 from collector.engines.base import Engine
 from collector.engines.perf_events import PerfEngine
 from collector.errors import CollectorError, EngineRefused, TargetGone
-from collector.events import Array, Batch, Change, ClockSamples, Exited, Forked, Mapped, Reason, RecordsLost, Throttled
+from collector.events import (
+    Array,
+    Batch,
+    Change,
+    ClockSamples,
+    Edge,
+    Exited,
+    Forked,
+    Mapped,
+    Reason,
+    RecordsLost,
+    Throttled,
+)
 from collector.linux import accounts, libc, proc, tasks
-from collector.target.counting import Account
-from collector.target.microstate import Cut
+from collector.timing.counting import Account
 
 STACK_WORDS = 1 << 11  # 16 KiB of each blocked thread
 _FUTEX_CALLS = {202, 449, 455}  # futex, futex_waitv, futex_wait of x86-64
@@ -246,7 +257,7 @@ class Found(NamedTuple):
     account of it, where the engine does not go by that already."""
 
     tid: int
-    cut: int  # Cut
+    cut: int  # Edge
     reason: Reason
     place: tasks.Place | None
     account: Account | None = None
@@ -289,7 +300,7 @@ def _tried(target: Target, read: Callable[[int], Read]) -> Read | None:
 def _found(pid: int, told: dict[int, list[int]] | None) -> list[Found]:
     """The threads of a process; an engine that tells which there are also tells where each is."""
     if told is not None:
-        return [Found(tid, Cut.IN, Reason.UNKNOWN, None) for tid in told.get(pid, ())]
+        return [Found(tid, Edge.IN, Reason.UNKNOWN, None) for tid in told.get(pid, ())]
     looks = {tid: account_of(pid, tid) for tid in proc.threads(pid)}
     found = [(find(pid, tid), account) for tid, account in looks.items()]
     return [thread._replace(account=account) for thread, account in found if thread is not None]
@@ -333,13 +344,13 @@ def find(pid: int, tid: int) -> Found | None:
         state = tasks.parse_stat(files.read_once("stat")).state
         place = tasks.parse_place(files.read_once("syscall"))
     except (OSError, ValueError, IndexError):
-        return Found(tid, Cut.IN, Reason.UNKNOWN, None) if os.path.exists(f"/proc/{pid}/task/{tid}") else None
+        return Found(tid, Edge.IN, Reason.UNKNOWN, None) if os.path.exists(f"/proc/{pid}/task/{tid}") else None
     if state == b"R" or place is None:
-        return Found(tid, Cut.IN, Reason.UNKNOWN, None)
+        return Found(tid, Edge.IN, Reason.UNKNOWN, None)
     if state in (b"T", b"t"):
-        return Found(tid, Cut.OUT_BLOCKED, Reason.STOPPED, place)
+        return Found(tid, Edge.OUT_BLOCKED, Reason.STOPPED, place)
     reason = Reason.USER_FAULT if place.call == -1 else Reason.LOCK if place.call in _FUTEX_CALLS else Reason.SLEEP
-    return Found(tid, Cut.OUT_BLOCKED, reason, place)
+    return Found(tid, Edge.OUT_BLOCKED, reason, place)
 
 
 def departures(pid: int, found: Sequence[Found], time_ns: int, stack_words: int = STACK_WORDS) -> Batch:

@@ -7,10 +7,10 @@ from bisect import bisect_right
 import numpy as np
 
 from collector.events import Births
+from collector.processes.lineage import Making, making
+from collector.processes.space import AddressSpace
 from collector.session.objects import Objects
 from collector.session.placing import Unwound
-from collector.target.lineage import Making, making
-from collector.target.space import AddressSpace
 
 _CLONE_THREAD = 0x10000
 _MAX_FRAMES = 12

@@ -7,13 +7,12 @@ from collections.abc import Iterator
 
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.perf_events import PerfEngine
-from collector.events import Batch
+from collector.events import Batch, Edge
 from collector.linux import proc
+from collector.processes.model import Thread
 from collector.session.attach import find
 from collector.session.pipeline import Pipeline
-from collector.target.counting import Account
-from collector.target.microstate import Cut
-from collector.target.model import Thread
+from collector.timing.counting import Account
 
 # Switch records (two per switch) of all CPUs, per second, from which they are counted; and the least that tells a rate.
 _MOST_PER_S, _LEAST = 200_000, 20_000
@@ -90,8 +89,8 @@ class SwitchMode:
         for thread in self._threads():
             found = find(thread.process.pid, thread.tid)
             clocks.found[thread.slot] = True
-            if found is not None and found.cut == Cut.IN:
-                clocks.kind[thread.slot] = Cut.IN
+            if found is not None and found.cut == Edge.IN:
+                clocks.kind[thread.slot] = Edge.IN
 
     def _threads(self) -> list[Thread]:
         model = self._pipeline.model

@@ -17,10 +17,10 @@ import numpy as np
 from collector.events import Array
 from collector.experiment import names
 from collector.experiment.recorder import Header, Recorder, Usage
+from collector.processes.lineage import EXEC, FOUNDER, UNTOLD, Making
+from collector.processes.process import Image
 from collector.session.follow import Follow
-from collector.target.lineage import EXEC, FOUNDER, UNTOLD, Making
-from collector.target.process import Image
-from collector.target.waiting import N_STATES
+from collector.timing.waiting import N_STATES
 
 _N_RECENT = 500
 LABEL_EXEC = "suspend_for_exec"

@@ -22,6 +22,7 @@ from collector.events import (
     Array,
     Batch,
     ClockSamples,
+    Edge,
     Executed,
     Exited,
     Faults,
@@ -37,6 +38,9 @@ from collector.events import (
 )
 from collector.experiment.recorder import Usage
 from collector.linux import proc
+from collector.processes.model import Model
+from collector.processes.process import Image
+from collector.processes.space import Mapping
 from collector.session import deep, sites
 from collector.session.attach import STACK_WORDS, Found
 from collector.session.births import Makings
@@ -46,19 +50,16 @@ from collector.session.objects import VDSO, Objects, is_file, named
 from collector.session.placing import FAILED_MARK, TRUNCATED_MARK, Placed, interned, joined, unwound
 from collector.session.tally import Tally
 from collector.session.untold import Looks
-from collector.target.arrivals import Arrivals
-from collector.target.counting import Account, Counting
-from collector.target.endings import Endings
-from collector.target.microstate import Cut, Periods, ThreadClocks, is_out
-from collector.target.model import Model
-from collector.target.process import Image
-from collector.target.rounding import Groups, untold
-from collector.target.runnable import Runnable
-from collector.target.settling import in_turn, settle
-from collector.target.space import Mapping
-from collector.target.stolen import Stolen
-from collector.target.switching import sharpened
-from collector.target.waiting import N_STATES, Departures, Microstate, PageFaults, Spans, Waiting
+from collector.timing.arrivals import Arrivals
+from collector.timing.counting import Account, Counting
+from collector.timing.endings import Endings
+from collector.timing.microstate import Periods, ThreadClocks, is_out
+from collector.timing.rounding import Groups, untold
+from collector.timing.runnable import Runnable
+from collector.timing.settling import in_turn, settle
+from collector.timing.stolen import Stolen
+from collector.timing.switching import sharpened
+from collector.timing.waiting import N_STATES, Departures, Microstate, PageFaults, Spans, Waiting
 from collector.unwind.table import Tables
 
 _STATE_OF_MODE = np.array([Microstate.USER, Microstate.SYSTEM, Microstate.TRAP], dtype=np.int32)
@@ -114,7 +115,7 @@ class Pipeline:
         self.experiments = experiments
         self.clocks = ThreadClocks(interval_ns)
         self.waiting = Waiting(interval_ns)
-        self.model = Model(self.clocks)
+        self.model = Model(self.clocks.new_slot)
         self.tables = Tables()
         self.objects = Objects(self.tables)
         self.tally = tally
@@ -185,7 +186,7 @@ class Pipeline:
                 self._ran_before_ns[slot] = thread.account.run_ns
                 self._arrivals.begin(slot, thread.account)
                 self._stolen.begin(slot, thread.account.run_ns - max(thread.account.time_ns - time_ns, 0))
-                if thread.cut == Cut.IN:
+                if thread.cut == Edge.IN:
                     self._runnable.begin(slot, thread.account, time_ns)
             recorded.thread_started(thread.tid, time_ns, self._comm_of(pid, thread.tid))
         self.feed(seen)
@@ -201,15 +202,15 @@ class Pipeline:
                           if process.image.number in self.experiments.recorders
                           for slot in process.threads.values()], dtype=np.int64)
         kind, since = self.clocks.kind[slots], self.clocks.since_ns[slots]
-        off = (is_out(kind) | (kind == Cut.BORN)) & (since < now_ns)
+        off = (is_out(kind) | (kind == Edge.BORN)) & (since < now_ns)
         slots = slots[off]
-        blocked = slots[kind[off] == Cut.OUT_BLOCKED]
+        blocked = slots[kind[off] == Edge.OUT_BLOCKED]
         self._look_at_untold(blocked, now_ns)
         self._look_deeper(blocked, now_ns)
         spans, ready = self.waiting.still_waiting(slots, kind[off], since[off], now_ns)
         self._write_spans(spans)
         self.clocks.since_ns[slots] = now_ns
-        self.clocks.kind[slots[ready]] = Cut.OUT_PREEMPTED  # the rest of it is wait CPU, whatever it was before
+        self.clocks.kind[slots[ready]] = Edge.OUT_PREEMPTED  # the rest of it is wait CPU, whatever it was before
 
     def _look_at_untold(self, blocked: Array, now_ns: int) -> None:
         """Where the threads at slots ``blocked`` wait whose departures were not told."""
@@ -242,7 +243,7 @@ class Pipeline:
         self.flush_waiting(time_ns)
         for thread in self.model.threads:
             if thread.alive:
-                self.model.cuts.add(thread.slot, time_ns, Cut.ENDED)
+                self.model.cuts.add(thread.slot, time_ns, Edge.ENDED)
                 thread.alive = False
         self._advance(None, [], time_ns)
         self._settle_ended({})
@@ -273,7 +274,7 @@ class Pipeline:
         before_ns = self._ran_before_ns.get(slot)
         if before_ns is None:
             return None
-        running_ns = time_ns - int(self.clocks.since_ns[slot]) if self.clocks.kind[slot] == Cut.IN else 0
+        running_ns = time_ns - int(self.clocks.since_ns[slot]) if self.clocks.kind[slot] == Edge.IN else 0
         return before_ns + int(self.clocks.cpu_ns[slot]) + max(running_ns, 0)
 
     def _cpu_ns(self, recorded: Recorded, time_ns: int) -> int:
@@ -282,7 +283,7 @@ class Pipeline:
         if process is None or process.image is not recorded.image:
             return recorded.ended_cpu_ns
         slots = np.array(list(process.threads.values()), dtype=np.int64)
-        running = np.where(self.clocks.kind[slots] == Cut.IN, time_ns - self.clocks.since_ns[slots], 0)
+        running = np.where(self.clocks.kind[slots] == Edge.IN, time_ns - self.clocks.since_ns[slots], 0)
         return recorded.ended_cpu_ns + int(self.clocks.cpu_ns[slots].sum() + np.maximum(running, 0).sum())
 
     # -- changes
@@ -419,16 +420,16 @@ class Pipeline:
         slot = np.concatenate([slot, np.array(cuts.slot + counted.slot, dtype=np.int64)])
         cut_ns = np.array(cuts.time_ns + counted.time_ns, dtype=np.int64)
         time_ns, exact_ns = np.concatenate([time_ns, cut_ns]), np.concatenate([exact_ns, cut_ns])
-        cut = np.concatenate([cut, np.array(cuts.cut + counted.cut, dtype=np.int8)])
-        self._ending = distinct(slot[cut == Cut.ENDED])
+        cut = np.concatenate([cut, np.array(cuts.edge + counted.edge, dtype=np.int8)])
+        self._ending = distinct(slot[cut == Edge.ENDED])
         # BORN before anything else of its thread, ENDED after everything else, whatever their stamps say.
-        rank = np.where(cut == Cut.BORN, 0, np.where(cut == Cut.ENDED, 2, 1))
+        rank = np.where(cut == Edge.BORN, 0, np.where(cut == Edge.ENDED, 2, 1))
         order = np.lexsort((time_ns, rank))
         return self.clocks.advance(slot[order], exact_ns[order], cut[order], order >= n_told)
 
     def _count_switches(self) -> None:
         edges = self.clocks.edges
-        for column, cut in enumerate((Cut.OUT_BLOCKED, Cut.OUT_PREEMPTED)):
+        for column, cut in enumerate((Edge.OUT_BLOCKED, Edge.OUT_PREEMPTED)):
             counts = np.bincount(edges.slot[edges.cut == cut])
             slots = np.flatnonzero(counts)
             for slot, count in zip(slots.tolist(), counts[slots].tolist(), strict=True):
@@ -580,7 +581,7 @@ class Pipeline:
         self._last.grow(self.clocks.n_slots)
         # A preempted thread is where its clock last found it, more or less; a blocked one is somewhere else.
         at = self.clocks.edges.next_at(slot, seen.time_ns)
-        lent = (uid == 0) & (at >= 0) & (self.clocks.edges.cut[at] == Cut.OUT_PREEMPTED)
+        lent = (uid == 0) & (at >= 0) & (self.clocks.edges.cut[at] == Edge.OUT_PREEMPTED)
         lent &= (self._last.image[slot] == image) & (self._last.uid[slot] != 0)
         uid[lent] = self._last.uid[slot[lent]]
         for number in distinct(image[uid == 0]).tolist():
@@ -612,7 +613,7 @@ class Pipeline:
     def _run_delays(self, periods: Periods, untold: Array) -> tuple[Array, Array]:
         """How much run_delay has grown for the threads that were blocked in periods with an untold wake-up."""
         slots, grown = [], []
-        for slot in distinct(periods.slot[untold & (periods.kind == Cut.OUT_BLOCKED)]).tolist():
+        for slot in distinct(periods.slot[untold & (periods.kind == Edge.OUT_BLOCKED)]).tolist():
             account = self._account(slot)
             if account is not None:
                 slots.append(slot)

@@ -13,10 +13,10 @@ import numpy as np
 from collector.arrays import distinct
 from collector.events import Array, ClockSamples
 from collector.experiment.recorder import Recorder
+from collector.processes.model import Model
+from collector.processes.process import Epoch
+from collector.processes.space import AddressSpace
 from collector.session.tally import GONE
-from collector.target.model import Model
-from collector.target.process import Epoch
-from collector.target.space import AddressSpace
 from collector.unwind import batch as unwinding
 from collector.unwind.batch import Frames, Maps, Stacks, Stop
 from collector.unwind.table import Tables

@@ -37,7 +37,7 @@ from collector.session.follow import Follow
 from collector.session.options import Options
 from collector.session.pipeline import Pipeline
 from collector.session.tally import Tally
-from collector.target.counting import Account
+from collector.timing.counting import Account
 
 OpenedEvents: TypeAlias = perf_open.Opened | signal_open.Opened | None
 

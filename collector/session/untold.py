@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from collector.events import ClockSamples
+from collector.events import ClockSamples, Edge
+from collector.processes.model import Thread
 from collector.session.attach import STACK_WORDS, departures, find
-from collector.target.microstate import Cut
-from collector.target.model import Thread
 
 _BUDGET, _MORE_EACH_TIME = 4000, 300  # looks of about 50 us
 
@@ -30,7 +29,7 @@ class Looks:
         by_process = defaultdict(list)
         for thread in threads[:self._left]:
             found = find(thread.process.pid, thread.tid)
-            if found is not None and found.cut == Cut.OUT_BLOCKED:
+            if found is not None and found.cut == Edge.OUT_BLOCKED:
                 by_process[thread.process.pid].append(found)
         self._left -= min(len(threads), self._left)
         samples = []

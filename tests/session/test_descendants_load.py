@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from collector.experiment.reader import Experiment, open_experiment
-from collector.target.waiting import Microstate
+from collector.timing.waiting import Microstate
 
 pytestmark = pytest.mark.usefixtures("perf_allowed")
 

@@ -26,8 +26,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from collector.events import Array, Edge
-from collector.target.counting import Account
-from collector.target.microstate import Cut, ThreadClocks
+from collector.timing.counting import Account
+from collector.timing.microstate import ThreadClocks
 
 MANY = 100  # arrivals in a batch from which on they matter
 _LONGEST_NS = 20_000  # more than this at each arrival has other reasons
@@ -107,7 +107,7 @@ def _compare(known: _Known, look: Account, slot: int, edge: Array, time_ns: Arra
     before = time_ns <= look.time_ns
     edge, time_ns = edge[before], time_ns[before]
     arriving = edge == Edge.IN
-    n_in, ran = int(np.count_nonzero(arriving)), bool(clocks.kind[slot] == Cut.IN)
+    n_in, ran = int(np.count_nonzero(arriving)), bool(clocks.kind[slot] == Edge.IN)
     runs = ran + 2 * n_in - len(edge)
     since_ns = int(time_ns[-1]) if len(edge) else int(clocks.since_ns[slot])
     if runs not in (0, 1) or (runs and look.time_ns - since_ns > _FRESH_NS):

@@ -24,9 +24,9 @@ from enum import IntEnum
 
 import numpy as np
 
-from collector.events import Array, Reason
-from collector.target.microstate import Cut, Edges, Periods, is_out
-from collector.target.ticks import Accounts
+from collector.events import Array, Edge, Reason
+from collector.timing.microstate import Edges, Periods, is_out
+from collector.timing.ticks import Accounts
 
 N_STATES = 10
 
@@ -135,7 +135,7 @@ class Waiting:
             hit = (slot[at] == periods.slot) & (time_ns[at] >= periods.start_ns) & (time_ns[at] <= periods.end_ns)
             woken = np.where((woken == 0) & hit, time_ns[at], woken)
         self._woken_ns[slot] = time_ns
-        woken[periods.kind != Cut.OUT_BLOCKED] = 0
+        woken[periods.kind != Edge.OUT_BLOCKED] = 0
         return woken
 
     def close(self, periods: Periods, edges: Edges, departures: Departures, faults: PageFaults, woken_ns: Array,
@@ -172,11 +172,11 @@ class Waiting:
         self._habit[departures.slot] = departures.reason
 
     def still_waiting(self, slot: Array, kind: Array, since_ns: Array, now_ns: int) -> tuple[Spans, Array]:
-        """What threads that are off CPU have waited so far: (n,) slots, the Cut each is behind, and since when.
+        """What threads that are off CPU have waited so far: (n,) slots, the Edge each is behind, and since when.
 
         Also returns which of them (n,) only wait for a CPU now, with what is behind them.
         """
-        blocked = kind == Cut.OUT_BLOCKED
+        blocked = kind == Edge.OUT_BLOCKED
         state = np.where(blocked, _STATE_OF_REASON[self._reason[slot]], _WAIT_CPU)
         told = blocked & _of_fault(self._reason[slot], self._fault_state[slot], self._fault_ip[slot] == self._ip[slot])
         state = np.where(told, self._fault_state[slot], state)
@@ -226,7 +226,7 @@ class Waiting:
             ip[at], cpu[at] = departures.ip[hit], departures.cpu[hit]
             self._habit[edges.slot[at]] = departures.reason[hit]
         # A thread that leaves its CPU too often to be asked every time is taken to wait for what it usually waits for.
-        untold = (ip == 0) & (edges.cut == Cut.OUT_BLOCKED)
+        untold = (ip == 0) & (edges.cut == Edge.OUT_BLOCKED)
         reason[untold] = self._habit[edges.slot[untold]]
         return uid, reason, ip, cpu
 
@@ -238,7 +238,7 @@ class Waiting:
 
     def _states(self, periods: Periods, reason: Array, ip: Array, faults: PageFaults) -> Array:
         """State (p,) of the part of each period before the wake-up."""
-        blocked = periods.kind == Cut.OUT_BLOCKED
+        blocked = periods.kind == Edge.OUT_BLOCKED
         state = np.where(blocked, _STATE_OF_REASON[reason], _WAIT_CPU)
         untold = blocked & (reason == _USER_FAULT)
         # A fault of the very instruction that the thread was blocked at: the last one before, else the next one after.
@@ -270,7 +270,7 @@ class Waiting:
                run_delay_ns: tuple[Array, Array]) -> Spans:
         """Cuts the wait behind the wake-up off the blocked periods."""
         length = periods.end_ns - periods.start_ns
-        blocked = periods.kind == Cut.OUT_BLOCKED
+        blocked = periods.kind == Edge.OUT_BLOCKED
         n_slots = len(self._uid)
         slots, grown = run_delay_ns
         self._unexplained_ns[slots] += grown

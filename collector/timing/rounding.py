@@ -19,7 +19,7 @@ import numpy as np
 
 from collector.arrays import changes
 from collector.events import Array
-from collector.target.microstate import ThreadClocks
+from collector.timing.microstate import ThreadClocks
 
 
 @dataclass(frozen=True, slots=True)

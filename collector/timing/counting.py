@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import NamedTuple
 
-from collector.target.microstate import Cut
-from collector.target.model import Cuts
+from collector.events import Cuts, Edge
 
 RanNs = Callable[[int, int], int | None]
 
@@ -122,7 +121,7 @@ class Counting:
     def executed(self, slot: int, time_ns: int) -> None:
         """A thread goes on with another image at a new slot: until the next look nothing is known of it."""
         if time_ns >= self._began_ns:
-            self._cuts.add(slot, time_ns, Cut.OUT_BLOCKED)
+            self._cuts.add(slot, time_ns, Edge.OUT_BLOCKED)
 
     def take_cuts(self) -> Cuts:
         """The edges since the last call."""
@@ -135,12 +134,12 @@ class Counting:
         run_ns = min(max(run_ns, 0), length_ns)
         delay_ns = min(max(delay_ns, 0), length_ns - run_ns)
         at = before.time_ns
-        self._cuts.add(slot, at, Cut.IN)
+        self._cuts.add(slot, at, Edge.IN)
         if delay_ns:
-            self._cuts.add(slot, at + run_ns, Cut.OUT_PREEMPTED)
-            self._cuts.add(slot, at + run_ns + delay_ns, Cut.IN)
+            self._cuts.add(slot, at + run_ns, Edge.OUT_PREEMPTED)
+            self._cuts.add(slot, at + run_ns + delay_ns, Edge.IN)
         if run_ns + delay_ns < length_ns:
-            self._cuts.add(slot, at + run_ns + delay_ns, Cut.OUT_BLOCKED)
+            self._cuts.add(slot, at + run_ns + delay_ns, Edge.OUT_BLOCKED)
         return Account(max(time_ns, at), before.run_ns + run_ns, before.delay_ns + delay_ns, turns)
 
 

@@ -18,10 +18,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from collector.events import Array, Edge
-from collector.target.counting import Account
-from collector.target.microstate import Cut, ThreadClocks
-from collector.target.model import Cuts
+from collector.events import Array, Cuts, Edge
+from collector.timing.counting import Account
+from collector.timing.microstate import ThreadClocks
 
 _LONGEST_TICK_NS, _TICK_NS = 10_000_000, 4_000_000  # the usual one is 4 ms long
 _LEAST_NS = 1_000_000  # worth an edge
@@ -67,15 +66,15 @@ class Stolen:
             found = self._missing(number, look, edge[rows], time_ns[rows], clocks)
             if found is not None:
                 start_ns, end_ns = found
-                cuts.add(number, start_ns, Cut.OUT_PREEMPTED)
-                cuts.add(number, end_ns, Cut.IN)
+                cuts.add(number, start_ns, Edge.OUT_PREEMPTED)
+                cuts.add(number, end_ns, Edge.IN)
                 self.total_ns += end_ns - start_ns
         return cuts
 
     def _missing(self, slot: int, look: Account, edge: Array, time_ns: Array,
                  clocks: ThreadClocks) -> tuple[int, int] | None:
         """From when to when the thread did not run, though its records, those before the look, say so."""
-        base_ns, arriving, ran = self._base_ns.get(slot), edge == Edge.IN, clocks.kind[slot] == Cut.IN
+        base_ns, arriving, ran = self._base_ns.get(slot), edge == Edge.IN, clocks.kind[slot] == Edge.IN
         runs = int(ran) + 2 * int(np.count_nonzero(arriving)) - len(edge)
         if base_ns is None or runs not in (0, 1):  # a record is missing
             return None

@@ -16,8 +16,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from collector.target.counting import Account
-from collector.target.microstate import Cut, ThreadClocks
+from collector.events import Edge
+from collector.timing.counting import Account
+from collector.timing.microstate import ThreadClocks
 
 _ENOUGH_NS = 50_000_000  # the kernel brings the account of a thread that runs up to date with its ticks
 _ENOUGH_TIMES = 4
@@ -51,7 +52,7 @@ class Runnable:
 
     def _forget_what_it_did(self, slot: int, clocks: ThreadClocks) -> None:
         del self._begun[slot], self._gone[slot]
-        clocks.kind[slot], clocks.found[slot] = Cut.UNKNOWN, False
+        clocks.kind[slot], clocks.found[slot] = Edge.UNKNOWN, False
 
     def ran(self, slots: Iterable[int]) -> None:
         """Those of which there are samples of the clock."""
@@ -64,7 +65,7 @@ class Runnable:
         if not last and told_ns < _ENOUGH_TIMES * (account.time_ns - until_ns):
             return
         if account.run_ns - self._begun.pop(slot).run_ns < told_ns / 2:
-            clocks.kind[slot] = Cut.OUT_PREEMPTED
+            clocks.kind[slot] = Edge.OUT_PREEMPTED
         clocks.found[slot] = False
 
     def forget(self) -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collector.events import Edge, Switches
-from collector.target.switching import sharpened
+from collector.timing.switching import sharpened
 
 IN, OUT, PRE = Edge.IN, Edge.OUT_BLOCKED, Edge.OUT_PREEMPTED
 

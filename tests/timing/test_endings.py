@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collector.events import Edge, Ends, Switches
-from collector.target.endings import Endings, away
+from collector.timing.endings import Endings, away
 
 DYING, DEAD = False, True
 

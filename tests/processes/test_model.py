@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from collector.events import Executed, Exited, Forked
-from collector.target.microstate import Cut, ThreadClocks
-from collector.target.model import Model
-from collector.target.space import Mapping
+from collector.events import Edge, Executed, Exited, Forked
+from collector.processes.model import Model
+from collector.processes.space import Mapping
+from collector.timing.microstate import ThreadClocks
 
 LIBRARY = Mapping(0x1000, 0x2000, 0, b"/lib/a.so", 3, 0)
 
 
 def model_of(pid: int = 100, time_ns: int = 10) -> Model:
     """A founder with its first thread."""
-    model = Model(ThreadClocks(10_007))
-    model.new_thread(model.new_process(pid, time_ns), pid, time_ns, Cut.BORN)
+    model = Model(ThreadClocks(10_007).new_slot)
+    model.new_thread(model.new_process(pid, time_ns), pid, time_ns, Edge.BORN)
     return model
 
 
@@ -26,10 +26,10 @@ def slots(model: Model, *who: tuple[int, int, int]) -> list[int]:
     return found
 
 
-def cuts(model: Model) -> list[tuple[int, int, Cut]]:
+def cuts(model: Model) -> list[tuple[int, int, Edge]]:
     """The edges since the last call, as (time, slot, cut)."""
     taken = model.take_cuts()
-    return list(zip(taken.time_ns, taken.slot, taken.cut, strict=True))
+    return list(zip(taken.time_ns, taken.slot, taken.edge, strict=True))
 
 
 def test_threads_begin_and_end() -> None:
@@ -38,7 +38,7 @@ def test_threads_begin_and_end() -> None:
     model.forked(Forked(30, 100, 102, 100, 101))
     model.exited(Exited(40, 100, 101))
     assert slots(model, (100, 100, 50), (101, 100, 35), (102, 100, 50)) == [0, 1, 2]
-    assert cuts(model) == [(10, 0, Cut.BORN), (20, 1, Cut.BORN), (30, 2, Cut.BORN), (40, 1, Cut.ENDED)]
+    assert cuts(model) == [(10, 0, Edge.BORN), (20, 1, Edge.BORN), (30, 2, Edge.BORN), (40, 1, Edge.ENDED)]
     assert cuts(model) == []
     assert [thread.alive for thread in model.threads] == [True, False, True]
     assert model.processes[100].threads == {100: 0, 102: 2}
@@ -95,7 +95,7 @@ def test_exec_by_any_thread_ends_all_and_goes_on_as_the_leader() -> None:
     cuts(model)
     model.executed(Executed(50, 100, 100, b"prog"))
     # A slot's time belongs to one image: the leader goes on at a new one, running.
-    assert sorted(cuts(model)) == [(50, 0, Cut.ENDED), (50, 1, Cut.ENDED), (50, 2, Cut.ENDED), (50, 3, Cut.IN)]
+    assert sorted(cuts(model)) == [(50, 0, Edge.ENDED), (50, 1, Edge.ENDED), (50, 2, Edge.ENDED), (50, 3, Edge.IN)]
     assert model.processes[100].threads == {100: 3}
     assert [thread.image.number for thread in model.threads] == [0, 0, 0, 1]
     assert slots(model, (100, 100, 49), (100, 100, 50), (101, 100, 49)) == [0, 3, 1]
@@ -145,7 +145,7 @@ def test_a_thread_whose_birth_was_lost_has_a_slot_nevertheless() -> None:
     assert slots(model, (777, 100, 33), (777, 100, 44), (888, 800, 55)) == [1, 1, 2]
     assert model.processes[100].threads == {100: 0, 777: 1}
     assert 800 in model.processes
-    assert cuts(model)[1:] == [(33, 1, Cut.UNKNOWN), (55, 2, Cut.UNKNOWN)]
+    assert cuts(model)[1:] == [(33, 1, Edge.UNKNOWN), (55, 2, Edge.UNKNOWN)]
 
 
 def test_the_end_of_somebody_unknown_is_nothing() -> None:
@@ -158,13 +158,13 @@ def test_the_end_of_somebody_unknown_is_that_of_one_whose_records_come_late() ->
     model = model_of()
     model.exited(Exited(70, 100, 107))
     assert slots(model, (107, 100, 60)) == [1]
-    assert cuts(model)[1:] == [(60, 1, Cut.UNKNOWN), (70, 1, Cut.ENDED)]
+    assert cuts(model)[1:] == [(60, 1, Edge.UNKNOWN), (70, 1, Edge.ENDED)]
     assert not model.threads[1].alive
     model.exited(Exited(71, 100, 107))  # told twice
     assert cuts(model) == []
     model.forget_before(80)
     assert slots(model, (107, 100, 90)) == [2]  # in another batch it is another one
-    assert cuts(model) == [(90, 2, Cut.UNKNOWN)]
+    assert cuts(model) == [(90, 2, Edge.UNKNOWN)]
 
 
 def test_ours_are_known_from_others() -> None:

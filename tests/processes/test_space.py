@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.target.space import AddressSpace, Mapping
+from collector.processes.space import AddressSpace, Mapping
 
 PAGE = 4096
 

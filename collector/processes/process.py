@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from collector.target.space import AddressSpace
+from collector.processes.space import AddressSpace
 
 
 @dataclass(slots=True, eq=False)

@@ -1,20 +1,20 @@
 """The processes and threads of a recording, driven by changes. Pure.
 
-Threads have *slots*: small numbers, never used again, at which the arrays of ``microstate`` keep their clocks. The
+Threads have *slots*: small numbers, never used again, at which ``timing`` keeps their clocks. The
 kernel does use tids again, so a tid leads to *lives*: (from, slot) pairs, of which the batch's times choose one.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 
 from collector.arrays import numbered
-from collector.events import Array, Executed, Exited, Forked
-from collector.target.microstate import Cut, ThreadClocks
-from collector.target.process import Epoch, Image, Process
-from collector.target.space import AddressSpace
+from collector.events import Array, Cuts, Edge, Executed, Exited, Forked
+from collector.processes.process import Epoch, Image, Process
+from collector.processes.space import AddressSpace
 
 
 @dataclass(slots=True)
@@ -30,26 +30,11 @@ class Thread:
     alive: bool = True
 
 
-@dataclass(slots=True)
-class Cuts:
-    """Edges of threads' lives that are no switches, in time order of arrival."""
-
-    slot: list[int] = field(default_factory=list)
-    time_ns: list[int] = field(default_factory=list)
-    cut: list[int] = field(default_factory=list)
-
-    def add(self, slot: int, time_ns: int, cut: int) -> None:
-        """One more edge."""
-        self.slot.append(slot)
-        self.time_ns.append(time_ns)
-        self.cut.append(cut)
-
-
 class Model:
-    """All processes and threads; ``clocks`` are theirs."""
+    """All processes and threads; ``new_slot(found)`` gives a thread its slot."""
 
-    def __init__(self, clocks: ThreadClocks) -> None:
-        self.clocks = clocks
+    def __init__(self, new_slot: Callable[[bool], int]) -> None:
+        self._new_slot = new_slot
         self.processes: dict[int, Process] = {}
         self.threads: list[Thread] = []  # by slot
         self.n_threads = 0  # without counting again those that an exec gave a new slot
@@ -70,8 +55,8 @@ class Model:
 
     def new_thread(self, process: Process, tid: int, time_ns: int, cut: int, found: bool = False) -> Thread:
         """A thread that begins with ``cut``; ``found``: it was there before us, and was found so."""
-        slot = self.clocks.new_slot(found=found)
-        self.n_threads += cut != Cut.IN or not self._lives.get(tid)
+        slot = self._new_slot(found)
+        self.n_threads += cut != Edge.IN or not self._lives.get(tid)
         thread = Thread(slot, tid, process, time_ns, process.image)
         self.threads.append(thread)
         process.threads[tid] = slot
@@ -89,7 +74,7 @@ class Model:
             process = self.new_process(change.pid, change.time_ns, space, parent, parent.image.bits if parent else 64)
             if before is not None:  # the pid's former owner ended in this very batch, with samples still to be told
                 process.epochs[:0] = before.epochs
-        return self.new_thread(process, change.tid, change.time_ns, Cut.BORN)
+        return self.new_thread(process, change.tid, change.time_ns, Edge.BORN)
 
     def exited(self, change: Exited) -> Thread | None:
         """The end of a thread, and of its process if it was the last one."""
@@ -122,7 +107,7 @@ class Model:
         image = self._new_image(change.pid, change.time_ns, old.bits)
         image.comm = change.comm
         process.enter(change.time_ns, image, AddressSpace())
-        self.new_thread(process, change.pid, change.time_ns, Cut.IN)
+        self.new_thread(process, change.pid, change.time_ns, Edge.IN)
         return process, old
 
     def slot_of(self, tid: int, time_ns: int) -> int | None:
@@ -202,13 +187,13 @@ class Model:
 
     def _stray(self, tid: int, pid: int, time_ns: int) -> int:
         process = self.processes.get(pid) or self.new_process(pid, time_ns)
-        thread = self.new_thread(process, tid, time_ns, Cut.UNKNOWN)
+        thread = self.new_thread(process, tid, time_ns, Edge.UNKNOWN)
         if tid in self._strangers_ends:
             self._end(thread, self._strangers_ends[tid])
         return thread.slot
 
     def _end(self, thread: Thread, time_ns: int) -> None:
-        self.cuts.add(thread.slot, time_ns, Cut.ENDED)
+        self.cuts.add(thread.slot, time_ns, Edge.ENDED)
         thread.alive = False
         thread.process.threads.pop(thread.tid, None)
         self._ended_tids.append(thread.tid)

@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.target.microstate import Cut, ThreadClocks
+from collector.events import Edge
+from collector.timing.microstate import ThreadClocks
 
 INTERVAL = 10_007
 
-BORN, IN, BLOCKED, PREEMPTED, ENDED = Cut.BORN, Cut.IN, Cut.OUT_BLOCKED, Cut.OUT_PREEMPTED, Cut.ENDED
+BORN, IN, BLOCKED, PREEMPTED, ENDED = Edge.BORN, Edge.IN, Edge.OUT_BLOCKED, Edge.OUT_PREEMPTED, Edge.ENDED
 
-Event = tuple[int, int, Cut]  # time, slot, cut
+Event = tuple[int, int, Edge]  # time, slot, cut
 
 
 def arrays(events: Sequence[Event]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -181,8 +182,8 @@ def feed(clocks: ThreadClocks, edges: list[Event], samples: list[tuple[int, int]
     (BLOCKED, [(11, PREEMPTED), (17, IN)], IN, 4),
 ])
 @pytest.mark.parametrize("n_first", [0, 1, 2])
-def test_the_first_record_of_a_found_thread_tells_what_it_did_before(as_found: Cut, then: list[tuple[int, Cut]],
-                                                                     kind: Cut, cpu_ns: int, n_first: int) -> None:
+def test_the_first_record_of_a_found_thread_tells_what_it_did_before(as_found: Edge, then: list[tuple[int, Edge]],
+                                                                     kind: Edge, cpu_ns: int, n_first: int) -> None:
     clocks = ThreadClocks(INTERVAL)
     clocks.new_slot(found=True)
     edges = [(7, 0, as_found), *((time, 0, cut) for time, cut in then)]

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from collector.events import Edge
-from collector.target.counting import Account
-from collector.target.microstate import Cut, Periods, ThreadClocks
-from collector.target.stolen import Stolen
+from collector.timing.counting import Account
+from collector.timing.microstate import Periods, ThreadClocks
+from collector.timing.stolen import Stolen
 
 MS = 1_000_000
 BASE_NS = 77 * MS
@@ -20,7 +20,7 @@ class Watch:
     def __init__(self) -> None:
         self.clocks, self.stolen = ThreadClocks(10 * MS), Stolen()
         self.clocks.new_slot()
-        self.clocks.advance(np.array([0]), np.array([0]), np.array([Cut.IN], np.int8))
+        self.clocks.advance(np.array([0]), np.array([0]), np.array([Edge.IN], np.int8))
         self.stolen.begin(0, BASE_NS)
 
     def batch(self, until_ns: int, *records: tuple[int, int]) -> Periods:
@@ -30,12 +30,12 @@ class Watch:
         cuts = self.stolen.cuts(slot, edge, time_ns, until_ns, self.clocks)
         slot = np.concatenate([slot, np.array(cuts.slot, np.int64)])
         time_ns = np.concatenate([time_ns, np.array(cuts.time_ns, np.int64)])
-        edge = np.concatenate([edge, np.array(cuts.cut, np.int8)])
+        edge = np.concatenate([edge, np.array(cuts.edge, np.int8)])
         order = np.argsort(time_ns, kind="stable")
         return self.clocks.advance(slot[order], time_ns[order], edge[order], order >= len(records))
 
     def ran_ns(self, at_ns: int) -> int:
-        running = at_ns - int(self.clocks.since_ns[0]) if self.clocks.kind[0] == Cut.IN else 0
+        running = at_ns - int(self.clocks.since_ns[0]) if self.clocks.kind[0] == Edge.IN else 0
         return int(self.clocks.cpu_ns[0]) + running
 
 
@@ -47,7 +47,7 @@ def test_what_a_running_threads_account_lacks_is_waiting() -> None:
     assert watch.ran_ns(1001 * MS) == 1001 * MS
     periods = watch.batch(2000 * MS)
     assert watch.ran_ns(1001 * MS) == pytest.approx(901 * MS, abs=4 * MS)
-    waited = periods.kind == Cut.OUT_PREEMPTED
+    waited = periods.kind == Edge.OUT_PREEMPTED
     assert (periods.end_ns - periods.start_ns)[waited].sum() == watch.stolen.total_ns == 96 * MS
     assert watch.clocks.n_impossible == 0
     watch.stolen.look(0, Account(2001 * MS, BASE_NS + 1901 * MS))  # nothing more
@@ -71,7 +71,7 @@ def test_it_is_taken_from_the_longest_run_before_the_look() -> None:
     watch.stolen.look(0, Account(900 * MS, BASE_NS + (100 + 500 + 90 - 50) * MS))
     periods = watch.batch(1000 * MS, *records)
     assert watch.ran_ns(1000 * MS) == (100 + 500 + 90 - 50) * MS
-    waited = (periods.kind == Cut.OUT_PREEMPTED) & (periods.end_ns - periods.start_ns == 50 * MS)
+    waited = (periods.kind == Edge.OUT_PREEMPTED) & (periods.end_ns - periods.start_ns == 50 * MS)
     assert periods.end_ns[waited].tolist() == [700 * MS - 1]
     assert watch.clocks.n_impossible == 0
 

@@ -10,12 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.events import Reason
-from collector.target.microstate import Cut, ThreadClocks
-from collector.target.waiting import Departures, Microstate, PageFaults, Spans, Waiting
+from collector.events import Edge, Reason
+from collector.timing.microstate import ThreadClocks
+from collector.timing.waiting import Departures, Microstate, PageFaults, Spans, Waiting
 
 INTERVAL = 10_007
-BORN, IN, BLOCKED, PREEMPTED, ENDED = Cut.BORN, Cut.IN, Cut.OUT_BLOCKED, Cut.OUT_PREEMPTED, Cut.ENDED
+BORN, IN, BLOCKED, PREEMPTED, ENDED = Edge.BORN, Edge.IN, Edge.OUT_BLOCKED, Edge.OUT_PREEMPTED, Edge.ENDED
 IP = 0x7F00_0000_1234
 ON_CODE_PAGE, ON_OTHER_PAGE = 0x7F00_0000_1FFF, 0x7F00_0000_2000
 
@@ -46,7 +46,7 @@ class Watch:
         for _ in range(n_threads):
             self.clocks.new_slot()
 
-    def feed(self, edges: Sequence[tuple[int, int, Cut]], departures: Sequence[Departure] = (),
+    def feed(self, edges: Sequence[tuple[int, int, Edge]], departures: Sequence[Departure] = (),
              faults: Sequence[Fault] = (), run_delay: dict[int, int] | None = None,
              wake_ups: Sequence[tuple[int, int]] = ()) -> list[Span]:
         """One batch, wake-ups as (time, slot); what it closed, by time."""

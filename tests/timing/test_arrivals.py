@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from collector.events import Edge
-from collector.target.arrivals import MANY, Arrivals
-from collector.target.counting import Account
-from collector.target.microstate import Cut, ThreadClocks
+from collector.timing.arrivals import MANY, Arrivals
+from collector.timing.counting import Account
+from collector.timing.microstate import ThreadClocks
 
 PERIOD_NS, RUN_NS = 101_000, 71_000  # a thread gets its CPU once a period, and keeps it so long
 
@@ -26,7 +26,7 @@ class Life:
 
     def __post_init__(self) -> None:
         self.clocks.new_slot()
-        self.clocks.advance(np.zeros(1, np.int64), np.zeros(1, np.int64), np.array([Cut.OUT_BLOCKED], np.int8))
+        self.clocks.advance(np.zeros(1, np.int64), np.zeros(1, np.int64), np.array([Edge.OUT_BLOCKED], np.int8))
 
     def batch(self, n: int, lag_ns: int = 0, look: bool = True) -> float:
         """``n`` more arrivals, and a look ``lag_ns`` behind them. By what part our sum is too small."""

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.target.counting import Account, Counting
-from collector.target.microstate import Cut, Periods, ThreadClocks
+from collector.events import Edge
+from collector.timing.counting import Account, Counting
+from collector.timing.microstate import Periods, ThreadClocks
 
 MS = 1_000_000
 TID, SLOT = 4711, 0
@@ -22,7 +23,7 @@ class Watch:
     def __init__(self) -> None:
         self.clocks, self.counting = ThreadClocks(10 * MS), Counting()
         self.clocks.new_slot()
-        self.clocks.advance(np.array([SLOT]), np.array([1000]), np.array([Cut.IN], np.int8))
+        self.clocks.advance(np.array([SLOT]), np.array([1000]), np.array([Edge.IN], np.int8))
         self.counting.begin({TID: Account(2000, run_ns=77, delay_ns=7, turns=1)})
 
     def ran_ns(self, slot: int, time_ns: int) -> int | None:
@@ -33,9 +34,9 @@ class Watch:
         self.counting.look({TID: (SLOT, 500, account)}, self.ran_ns)
         return self.take()
 
-    def take(self, *more: tuple[int, Cut]) -> Periods:
+    def take(self, *more: tuple[int, Edge]) -> Periods:
         cuts = self.counting.take_cuts()
-        slot, time_ns, cut = cuts.slot, cuts.time_ns, cuts.cut
+        slot, time_ns, cut = cuts.slot, cuts.time_ns, cuts.edge
         for at, kind in more:
             slot, time_ns, cut = [*slot, SLOT], [*time_ns, at], [*cut, kind]
         return self.clocks.advance(np.array(slot, np.int64), np.array(time_ns, np.int64), np.array(cut, np.int8),
@@ -50,10 +51,10 @@ def test_what_the_accounts_say_is_told_as_soon_as_there_is_room(steps: list[tupl
         at, run_ns, delay_ns = at + length_ns, run_ns + ran_ns, delay_ns + more_delay_ns
         periods = watch.look(Account(at, run_ns, delay_ns))
         lengths = periods.end_ns - periods.start_ns
-        waited_ns += int(lengths[periods.kind == Cut.OUT_PREEMPTED].sum())
+        waited_ns += int(lengths[periods.kind == Edge.OUT_PREEMPTED].sum())
         assert (lengths >= 0).all()
         assert watch.clocks.since_ns[SLOT] <= at
-    watch.take((at, Cut.ENDED))
+    watch.take((at, Edge.ENDED))
     told_ns = int(watch.clocks.cpu_ns[SLOT]) - 1000  # it ran from 1000 to 2000, as records had told
     assert told_ns <= run_ns - 77
     assert waited_ns <= delay_ns - 7
@@ -75,7 +76,7 @@ def test_an_end_goes_on_as_before_and_is_marked() -> None:
     watch = Watch()
     watch.look(Account(2000 + 100 * MS, 77 + 50 * MS, 7 + 25 * MS))
     assert not watch.counting.ended(TID, SLOT, (500, 2000 + 140 * MS), watch.ran_ns)
-    watch.take((2000 + 140 * MS, Cut.ENDED))
+    watch.take((2000 + 140 * MS, Edge.ENDED))
     assert watch.clocks.cpu_ns[SLOT] == pytest.approx(1000 + 70 * MS, abs=2)
     assert watch.counting.n_estimated == 1
 
@@ -89,7 +90,7 @@ def test_an_end_before_the_first_look_goes_on_as_the_life_before() -> None:
     watch = Watch()
     watch.counting.begin({TID: Account(100 * MS, 50 * MS, 25 * MS, 1000)})
     assert not watch.counting.ended(TID, SLOT, (0, 140 * MS), told_40ms_of)
-    watch.take((140 * MS, Cut.ENDED))
+    watch.take((140 * MS, Edge.ENDED))
     before_ns = 100 * MS - 1000
     assert watch.clocks.cpu_ns[SLOT] == before_ns + 20 * MS + 10 * MS  # and what records missed
     assert watch.counting.turns == {SLOT: 400}
@@ -110,7 +111,7 @@ def test_one_born_meanwhile_is_counted_from_its_birth() -> None:
     watch = Watch()
     watch.clocks.new_slot()
     born_ns = 2000 + 10 * MS
-    watch.clocks.advance(np.array([1]), np.array([born_ns]), np.array([Cut.BORN], np.int8))
+    watch.clocks.advance(np.array([1]), np.array([born_ns]), np.array([Edge.BORN], np.int8))
     watch.counting.look({TID + 1: (1, born_ns, Account(born_ns + 20 * MS, 5 * MS, 3 * MS))}, watch.ran_ns)
     watch.take()
     assert watch.clocks.cpu_ns[1] == 5 * MS
@@ -126,7 +127,7 @@ def test_another_image_waits_for_the_next_look() -> None:
     watch.counting.executed(SLOT, 1500)  # before: its records tell
     assert not watch.counting.take_cuts().slot
     watch.counting.executed(SLOT, 2500)
-    assert watch.counting.take_cuts().cut == [Cut.OUT_BLOCKED]
+    assert watch.counting.take_cuts().edge == [Edge.OUT_BLOCKED]
 
 
 def test_what_records_missed_is_made_up_for() -> None:

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.target.microstate import Cut, ThreadClocks
-from collector.target.rounding import Groups, untold
+from collector.events import Edge
+from collector.timing.microstate import ThreadClocks
+from collector.timing.rounding import Groups, untold
 
 INTERVAL = 10_007
 Life = tuple[int, list[int]]  # time on CPU altogether, and before each sample
@@ -22,8 +23,8 @@ def lived(lives: Sequence[Life], groups: Sequence[int], pools: Sequence[int],
     samples."""
     clocks = ThreadClocks(INTERVAL)
     slots = [clocks.new_slot() for _ in lives]
-    last = Cut.OUT_PREEMPTED if goes_on else Cut.ENDED
-    edges = sorted([(1_000, slot, Cut.IN) for slot in slots]
+    last = Edge.OUT_PREEMPTED if goes_on else Edge.ENDED
+    edges = sorted([(1_000, slot, Edge.IN) for slot in slots]
                    + [(1_000 + life, slot, last) for slot, (life, _) in zip(slots, lives, strict=True)])
     time_ns, slot, cut = (np.array(column, kind) for column, kind in zip(
         zip(*edges, strict=True), (np.int64, np.int64, np.int8), strict=True))
@@ -78,7 +79,7 @@ def test_those_that_run_on_count_with_what_is_known_of_them() -> None:
     """Since its last record or sample a thread may have waited for a CPU."""
     clocks = ThreadClocks(INTERVAL)
     slots = np.array([clocks.new_slot() for _ in range(5)])
-    clocks.advance(slots, np.full(5, 1_000), np.full(5, Cut.IN, np.int8))
+    clocks.advance(slots, np.full(5, 1_000), np.full(5, Edge.IN, np.int8))
     samples = np.array([4_000, 4_100, 4_200, 4_300])  # each has run for 3,000 ns or a little more
     found = untold(clocks, slots[:4], samples, Groups(slots, np.zeros(5, np.int64), np.zeros(1, np.int64),
                                                       np.ones(1, bool)))

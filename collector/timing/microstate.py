@@ -25,25 +25,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collector.events import Array
-
-
-class Cut:
-    """The edges of a thread's life; the first three are those of switch records.
-
-    Plain numbers: arrays are compared with these all the time, and with an enum's that takes six times as long.
-    """
-
-    UNKNOWN = -1
-    IN = 0
-    OUT_BLOCKED = 1
-    OUT_PREEMPTED = 2
-    BORN = 3
-    ENDED = 4
+from collector.events import Array, Edge
 
 
 class Periods(NamedTuple):
-    """Closed periods, p of them, by thread and then time; ``kind`` is the Cut that began each."""
+    """Closed periods, p of them, by thread and then time; ``kind`` is the Edge that began each."""
 
     slot: Array  # i8 (p,)
     start_ns: Array  # i8 (p,)
@@ -53,7 +39,7 @@ class Periods(NamedTuple):
 
     def off_cpu(self) -> Periods:
         """Those in which the thread did not run."""
-        rows = self.kind != Cut.IN
+        rows = self.kind != Edge.IN
         return Periods(self.slot[rows], self.start_ns[rows], self.end_ns[rows], self.kind[rows], self.began[rows])
 
 
@@ -96,7 +82,7 @@ class ThreadClocks:
         self.interval_ns = interval_ns
         self.n_slots = 0
         self.n_impossible = 0  # edges that cannot follow their predecessor: a record between them was lost
-        self.kind = np.full(64, Cut.UNKNOWN, dtype=np.int8)
+        self.kind = np.full(64, Edge.UNKNOWN, dtype=np.int8)
         self.since_ns = np.zeros(64, dtype=np.int64)
         self.cpu_ns = np.zeros(64, dtype=np.int64)
         self.ticks = np.zeros(64, dtype=np.int64)
@@ -109,7 +95,7 @@ class ThreadClocks:
         """A slot for a thread seen for the first time; ``found``: it was there before us, and was looked at while it
         may have run: the edge that it begins with is what was seen then."""
         if self.n_slots == len(self.kind):
-            for name, fill in (("kind", Cut.UNKNOWN), ("since_ns", 0), ("cpu_ns", 0), ("ticks", 0), ("phase_ns", -1),
+            for name, fill in (("kind", Edge.UNKNOWN), ("since_ns", 0), ("cpu_ns", 0), ("ticks", 0), ("phase_ns", -1),
                                ("found", False)):
                 old = getattr(self, name)
                 setattr(self, name, np.concatenate([old, np.full(len(old), fill, dtype=old.dtype)]))
@@ -135,18 +121,18 @@ class ThreadClocks:
         before_kind[first] = self.kind[slot[first]]
         # The first record of a found thread tells whether it ran before: who leaves a CPU did, who gets one had waited.
         found = self.found[slot]
-        before_kind[found & (before_kind == Cut.IN) & (cut == Cut.IN)] = Cut.OUT_PREEMPTED
+        before_kind[found & (before_kind == Edge.IN) & (cut == Edge.IN)] = Edge.OUT_PREEMPTED
         left = is_out(cut)
-        before_kind[found & (before_kind == Cut.OUT_BLOCKED) & left] = Cut.IN
-        self.found[slot[before_kind != Cut.UNKNOWN]] = False
+        before_kind[found & (before_kind == Edge.OUT_BLOCKED) & left] = Edge.IN
+        self.found[slot[before_kind != Edge.UNKNOWN]] = False
         start = np.empty(len(slot), dtype=np.int64)
         start[1:] = time_ns[:-1]
         start[first] = self.since_ns[slot[first]]
-        known = (before_kind != Cut.UNKNOWN) & (before_kind != Cut.ENDED)
+        known = (before_kind != Edge.UNKNOWN) & (before_kind != Edge.ENDED)
         end = np.maximum(time_ns, start)
-        running = np.where(known & (before_kind == Cut.IN), end - start, 0)
-        self.n_impossible += int(np.count_nonzero(known & ((before_kind == Cut.IN) == (cut == Cut.IN))
-                                                  & (cut != Cut.ENDED) & recorded))
+        running = np.where(known & (before_kind == Edge.IN), end - start, 0)
+        self.n_impossible += int(np.count_nonzero(known & ((before_kind == Edge.IN) == (cut == Edge.IN))
+                                                  & (cut != Edge.ENDED) & recorded))
         cpu = _running_sums(running, first, self.cpu_ns[slot])
         last = np.ones(len(slot), dtype=bool)
         last[:-1] = first[1:]
@@ -166,7 +152,7 @@ class ThreadClocks:
             kind = np.where(hit, edges.cut[at], edges.kind_before[slot])
             since = np.where(hit, edges.time_ns[at], edges.since_before[slot])
             cpu = np.where(hit, edges.cpu_ns[at], edges.cpu_before[slot])
-        return cpu + np.where(kind == Cut.IN, np.maximum(time_ns - since, 0), 0)
+        return cpu + np.where(kind == Edge.IN, np.maximum(time_ns - since, 0), 0)
 
     def ticks_of_samples(self, slot: Array, time_ns: Array, untold: Array | None = None) -> Array:
         """Ticks (n,) that clock samples earn, given in time order; see the module's text.
@@ -201,7 +187,7 @@ class ThreadClocks:
 
 def is_out(cut: Array) -> Array:
     """Which (n,) edges are those of threads that leave their CPU."""
-    out: Array = (cut == Cut.OUT_BLOCKED) | (cut == Cut.OUT_PREEMPTED)
+    out: Array = (cut == Edge.OUT_BLOCKED) | (cut == Edge.OUT_PREEMPTED)
     return out
 
 
