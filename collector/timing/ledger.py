@@ -1,0 +1,380 @@
+"""Two witnesses, one ledger: when threads ran by the records, how long by the kernel's accounts. Pure.
+
+*Records* (switches, births, ends) say when. They are stamped microseconds late, and some may be lost. *Accounts*
+(schedstat) say how much. They are exact while a thread is off its CPU, and up to a scheduler tick old while it runs.
+**The account is the integral, the records are its shape**: what leaves this room has the shape of the records and the
+integral of the accounts.
+
+    records     IN ------ OUT        IN ------------------ OUT       account: 30 ms + 60 ms
+    told        IN ------ OUT        IN ------ OUT     IN- OUT       the 20 ms between: steal time
+
+For the stretch from a thread's account before to this one, the account says of the time on CPU
+
+    a little more than the records      switch-in lag: each run began earlier, by an equal share, at most LAG_NS
+    more than that                      a record of running is missing: first the gaps before runs of unknown beginning
+                                        are filled, then the longest ones
+    less, beyond a stale tick           first runs of unknown end are cut, then the longest ones: steal time of a
+                                        hypervisor, which is waiting for a CPU
+    something, where nothing is recorded  one stretch of running, waiting, sleeping, of the account's lengths
+    nothing (born and gone since)       the records are taken as they are
+
+Sums are compared from a thread's beginning, so that no error adds up: what cannot be told in one stretch is told in the
+next.
+
+Three laws hold without any account, and whatever was lost. No thread runs before its birth. A CPU runs one thread at a
+time: an arrival there ends the run of whoever was there. In any stretch, running time is at most the CPUs times its
+length.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from collector.arrays import Columns, changes, packed, summed
+from collector.events import Array, Edge
+from collector.timing.timeline import Edges, Source, Timeline, edges_of, is_out, joined
+
+# The longest lag of a switch-in record: it is stamped when the thread's events have been set up.
+LAG_NS = 20_000
+# A running thread's account is brought up to date by the scheduler's tick: 4 ms where CONFIG_HZ is 250, 10 where 100.
+TICK_NS, LONGEST_TICK_NS = 4_000_000, 10_000_000
+LEAST_STEAL_NS = 1_000_000  # that is worth two edges
+_ACCOUNT = 5  # among the edges, here alone: where an account was read
+_FAR_NS = 1 << 62
+_ENOUGH_TICKS = 5  # until it shows in its account whether a thread runs
+
+
+class ReadAccounts(NamedTuple):
+    """Accounts (a,) of the kernel, by slot, one for each."""
+
+    slot: Array  # i8 (a,)
+    time_ns: Array  # i8 (a,) when it was read
+    run_ns: Array  # i8 (a,) on CPU since the thread's birth
+    delay_ns: Array  # i8 (a,) waiting for a CPU since then
+
+
+class Seen(NamedTuple):
+    """A stretch of time, and how well it was seen."""
+
+    since_ns: int
+    until_ns: int
+    is_blind: bool = False  # no records of switches were made
+    is_lossy: bool = False  # some records were lost
+
+
+class Ledger:
+    """What accounts and edges have said so far of each slot."""
+
+    def __init__(self, n_cpus: int) -> None:
+        self.n_cpus = n_cpus
+        self.n_repaired = 0  # records that were missing, by what came next or by the account
+        self.n_estimated = 0  # threads of whose last stretch nothing is known
+        self.steal_ns = 0
+        # base_ns: the account when the clock stood at zero; at_ns, delay_ns: as last read; cpu: where the thread runs;
+        # running, waiting: their shares of the last stretch that was not recorded.
+        self._of = Columns(has_base=("b1", 0), base_ns=("i8", 0), at_ns=("i8", 0), delay_ns=("i8", 0), cpu=("i4", -1),
+                           running=("f8", 0), waiting=("f8", 0))
+
+    def begin(self, read: ReadAccounts) -> None:
+        """Threads whose clocks begin when their accounts are these: zero for one that is born."""
+        self._of.grow(int(read.slot.max(initial=-1)) + 1)
+        self._note(read)
+        self._of.has_base[read.slot], self._of.base_ns[read.slot] = True, read.run_ns
+
+    def goes_on(self, old: int, new: int, ran_ns: int) -> None:
+        """The thread at one slot goes on at another one, with a new clock; by the old one it ran so long."""
+        self._of.grow(max(old, new) + 1)
+        for name in ("has_base", "at_ns", "delay_ns", "cpu"):
+            column = getattr(self._of, name)
+            column[new] = column[old]
+        self._of.base_ns[new] = self._of.base_ns[old] + ran_ns
+
+    def forget(self, slots: Array) -> None:
+        """The threads at slots are over, and the slots are free."""
+        self._of.reset(slots)
+
+    def reconciled(self, edges: Edges, read: ReadAccounts, timeline: Timeline, seen: Seen) -> Edges:
+        """The edges of a stretch as the accounts say, for ``timeline`` to take.
+
+        ``edges`` in any order. ``read``: accounts as of times in that stretch, of all threads that have edges in it or
+        ran when it began (of all there are, where the stretch ``is_blind``).
+        """
+        self._of.grow(len(timeline.clocks.kind))
+        edges, read = self._decided(timeline.in_order(edges), read, timeline)
+        edges = self._told_apart(edges, timeline)
+        edges = self._balanced(edges, read, timeline, seen)
+        if seen.is_blind:
+            edges = self._estimated(edges, timeline)
+        edges = self._within_cpus(edges, timeline, seen)
+        self._note(read)
+        arrives = edges.edge == Edge.IN
+        self._of.cpu[edges.slot[arrives]] = edges.cpu[arrives]
+        return edges
+
+    def _note(self, read: ReadAccounts) -> None:
+        self._of.at_ns[read.slot], self._of.delay_ns[read.slot] = read.time_ns, read.delay_ns
+
+    # -- what records tell by themselves
+
+    def _told_apart(self, edges: Edges, timeline: Timeline) -> Edges:
+        """With edges for the records that are missing: each run has an end and each end a run before it.
+
+        A run ends at the next arrival of anybody on its CPU, if not before. A run of which only the end is known begins
+        there: the account will make it longer.
+        """
+        kind, start_ns, first = timeline.behind(edges)
+        running = kind == Edge.IN
+        row = np.flatnonzero(running)
+        cpu = np.where(first[row], self._of.cpu[edges.slot[row]], edges.cpu[row - 1])
+        bound_ns = self._next_arrival(edges, cpu, start_ns[row])
+        cut = bound_ns < edges.time_ns[row]
+        lost = cut | (edges.edge[row] == Edge.IN)
+        row, bound_ns, cut = row[lost], np.minimum(bound_ns, edges.time_ns[row])[lost], cut[lost]
+        at, slot, open_ns = self._overrun(edges, timeline)
+        unbegun = np.concatenate([row[cut & is_out(edges.edge[row])],
+                                  np.flatnonzero(is_out(edges.edge) & _is_off(kind))])
+        self.n_repaired += len(row) + len(at) + len(unbegun)
+        return edges.insert(np.concatenate([row, at, unbegun]),
+                            np.concatenate([edges.slot[row], slot, edges.slot[unbegun]]),
+                            np.concatenate([bound_ns, open_ns, edges.time_ns[unbegun]]),
+                            np.repeat([Edge.OUT_BLOCKED, Edge.IN], [len(row) + len(at), len(unbegun)]), Source.ADJUSTED)
+
+    def _overrun(self, edges: Edges, timeline: Timeline) -> tuple[Array, Array, Array]:
+        """Runs without an end that end all the same, since somebody else arrived: where their ends are to be put in,
+        their slots, and when that was."""
+        at, slot, start_ns, cpu = self._open_runs(edges, timeline)
+        bound_ns = self._next_arrival(edges, cpu, start_ns)
+        over = bound_ns < _FAR_NS
+        return at[over], slot[over], bound_ns[over]
+
+    def _open_runs(self, edges: Edges, timeline: Timeline) -> tuple[Array, Array, Array, Array]:
+        """Runs that have no end yet: where that would stand among the edges, slot, beginning, and CPU."""
+        last = np.flatnonzero(np.append(edges.slot[1:] != edges.slot[:-1], True)) if len(edges.slot) else edges.slot
+        running = last[edges.edge[last] == Edge.IN]
+        others = np.flatnonzero(timeline.clocks.kind == Edge.IN)
+        others = others[~np.isin(others, edges.slot[last])]
+        slot = np.concatenate([edges.slot[running], others])
+        return (np.searchsorted(edges.slot, slot, side="right"), slot,
+                np.concatenate([edges.time_ns[running], timeline.clocks.since_ns[others]]),
+                np.concatenate([edges.cpu[running], self._of.cpu[others]]))
+
+    def _next_arrival(self, edges: Edges, cpu: Array, time_ns: Array) -> Array:
+        """When the next thread arrived on each CPU (r,) behind each time; far in the future where none did."""
+        arrives = (edges.edge == Edge.IN) & (edges.cpu >= 0)
+        if not arrives.any() or not len(cpu):
+            return np.full(len(cpu), _FAR_NS)
+        keys, wanted = packed((edges.cpu[arrives].astype(np.int64), edges.time_ns[arrives]),
+                              (cpu.astype(np.int64), time_ns))
+        order = np.argsort(keys, kind="stable")
+        keys, on, times = keys[order], edges.cpu[arrives][order], edges.time_ns[arrives][order]
+        at = np.minimum(np.searchsorted(keys, wanted, side="right"), len(keys) - 1)
+        found: Array = np.where((keys[at] > wanted) & (on[at] == cpu), times[at], _FAR_NS)
+        return found
+
+    # -- threads that were found runnable
+
+    def _decided(self, edges: Edges, read: ReadAccounts, timeline: Timeline) -> tuple[Edges, ReadAccounts]:
+        """The edges, with what threads did that were found runnable and have none so far: they all ran, or all waited.
+
+        Accounts of which cannot be told which are left out; so are those read before the first edge, which will tell.
+        """
+        clocks = timeline.clocks
+        first = np.minimum(np.searchsorted(edges.slot, read.slot), max(len(edges.slot) - 1, 0))
+        has_edge = edges.slot[first] == read.slot if len(edges.slot) else np.zeros(len(read.slot), dtype=bool)
+        open_ = clocks.found[read.slot] & (clocks.kind[read.slot] == Edge.IN)
+        length_ns = read.time_ns - clocks.since_ns[read.slot]
+        told = open_ & ~has_edge & (length_ns >= _ENOUGH_TICKS * LONGEST_TICK_NS)
+        slot = read.slot[told]
+        ran = 2 * (read.run_ns[told] - self._of.base_ns[slot]) >= length_ns[told]
+        if len(edges.slot):
+            has_edge[has_edge] = edges.time_ns[first[has_edge]] <= read.time_ns[has_edge]
+        kept = ~open_ | told | has_edge
+        edges = edges.insert(np.searchsorted(edges.slot, slot), slot, clocks.since_ns[slot],
+                             np.where(ran, Edge.IN, Edge.OUT_PREEMPTED), Source.SYNTHETIC)
+        return edges, ReadAccounts(*(column[kept] for column in read))
+
+    # -- edges that agree with the accounts
+
+    def _balanced(self, edges: Edges, read: ReadAccounts, timeline: Timeline, seen: Seen) -> Edges:
+        """The edges with as much time on CPU as the accounts say."""
+        of, slot = self._of, read.slot
+        stretch = _Stretch(edges, read, timeline)
+        ran_ns, known = stretch.ran_ns(), of.has_base[slot]
+        of.base_ns[slot] = np.where(known, of.base_ns[slot], read.run_ns - ran_ns)
+        of.has_base[slot] = known | ~stretch.is_open  # the account of a thread that runs is old
+        owed_ns = np.where(known, read.run_ns - of.base_ns[slot] - ran_ns, 0)
+        owed_ns -= stretch.begin_earlier(owed_ns)
+        wait_ns = np.where(stretch.is_unrecorded, np.maximum(read.delay_ns - of.delay_ns[slot], 0), 0)
+        stretch.fill(np.where(owed_ns > (0 if seen.is_blind else LAG_NS), owed_ns, 0), of.at_ns[slot], wait_ns)
+        stale_ns = np.where(stretch.is_open, np.minimum(stretch.open_ns, TICK_NS), 0)
+        least_ns = np.where(stretch.is_open, LONGEST_TICK_NS - TICK_NS, LEAST_STEAL_NS)
+        if seen.is_blind:
+            length_ns = np.maximum(read.time_ns - timeline.clocks.since_ns[slot], 1)
+            of.running[slot] = np.clip((owed_ns + ran_ns - timeline.clocks.cpu_ns[slot]) / length_ns, 0, 1)
+            of.waiting[slot] = np.clip(wait_ns / length_ns, 0, 1 - of.running[slot])
+            stale_ns = least_ns = np.zeros_like(owed_ns)
+        excess_ns = np.maximum(-owed_ns - stale_ns, 0)
+        if seen.is_blind or seen.is_lossy:  # the end of a run may be missing
+            excess_ns -= stretch.stop(np.where(excess_ns >= least_ns, excess_ns, 0), wait_ns)
+        self.steal_ns += stretch.cut(excess_ns, least_ns)
+        return stretch.edges()
+
+    def _estimated(self, edges: Edges, timeline: Timeline) -> Edges:
+        """With what threads did that ended without any record: the same as in the stretch before."""
+        kind, start_ns, first = timeline.behind(edges)
+        row = np.flatnonzero((edges.edge == Edge.ENDED) & first & _is_off(kind))
+        slot, length_ns = edges.slot[row], (edges.time_ns - start_ns)[row]
+        run_ns = (self._of.running[slot] * length_ns).astype(np.int64)
+        wait_ns = (self._of.waiting[slot] * length_ns).astype(np.int64)
+        self.n_estimated += len(row)
+        from_ns = start_ns[row]
+        at = np.concatenate([row] * 4)
+        times_ns = np.concatenate([from_ns, from_ns + run_ns, *[from_ns + run_ns + wait_ns] * 2])
+        edge = np.repeat([Edge.IN, Edge.OUT_PREEMPTED, Edge.IN, Edge.OUT_BLOCKED], len(row))
+        return edges.insert(at, edges.slot[at], times_ns, edge, Source.SYNTHETIC)
+
+    def _within_cpus(self, edges: Edges, timeline: Timeline, seen: Seen) -> Edges:
+        """With no more time on CPU in all than the CPUs had: runs whose end is not recorded are cut."""
+        kind, start_ns, _ = timeline.behind(edges)
+        open_at, open_slot, open_ns, cpu = self._open_runs(edges, timeline)
+        row = np.flatnonzero(kind == Edge.IN)
+        start_ns = np.maximum(np.concatenate([start_ns[row], open_ns]), seen.since_ns)
+        end_ns = np.concatenate([edges.time_ns[row], np.full(len(open_slot), seen.until_ns)])
+        length_ns = np.maximum(end_ns - start_ns, 0)
+        excess_ns = int(length_ns.sum()) - self.n_cpus * (seen.until_ns - seen.since_ns)
+        if excess_ns <= 0:
+            return edges
+        unsure = np.concatenate([edges.source[row] == Source.ADJUSTED, cpu < 0])
+        group = np.zeros(len(length_ns), dtype=np.int64)
+        given_ns = _shared_out(np.array([excess_ns]), group, np.where(unsure, length_ns, 0), unsure)
+        edges.time_ns[row] -= given_ns[:len(row)]
+        cut = np.flatnonzero(given_ns[len(row):])
+        return edges.insert(open_at[cut], open_slot[cut], seen.until_ns - given_ns[len(row) + cut],
+                            np.full(len(cut), Edge.OUT_BLOCKED), Source.ADJUSTED)
+
+
+class _Stretch:
+    """The edges of threads up to their accounts, whose places stand among them, and what is done to fit these."""
+
+    def __init__(self, edges: Edges, read: ReadAccounts, timeline: Timeline) -> None:
+        n = len(read.slot)
+        keys, wanted = packed((edges.slot, edges.time_ns), (read.slot, read.time_ns))
+        number = np.minimum(np.searchsorted(read.slot, edges.slot), n - 1)
+        before = (read.slot[number] == edges.slot) & (keys <= wanted[number]) if n else np.zeros(len(keys), dtype=bool)
+        self._behind = edges.take(~before)  # the accounts, or without any
+        edges = edges.take(before)
+        self._edges = edges.insert(np.searchsorted(edges.slot, read.slot, side="right"), read.slot, read.time_ns,
+                                   np.full(n, _ACCOUNT), Source.RECORDED)
+        self._n = n
+        self._number = np.searchsorted(read.slot, self._edges.slot)  # of the account that each edge belongs to
+        self._kind, self._start_ns, first = timeline.behind(self._edges)
+        self._ran_before_ns = timeline.clocks.cpu_ns[read.slot]
+        account = self._edges.edge == _ACCOUNT
+        self.is_unrecorded = first[account]
+        self.is_open = self._kind[account] == Edge.IN
+        self.open_ns = read.time_ns - self._start_ns[account]
+        self._put_in: list[Edges] = []
+        self._put_at: list[Array] = []  # before which rows
+
+    def ran_ns(self) -> Array:
+        """How long threads have run up to their accounts (a,) by the edges."""
+        running_ns = np.where(self._kind == Edge.IN, self._edges.time_ns - self._start_ns, 0)
+        ran: Array = self._ran_before_ns + summed(self._number, running_ns, self._n)
+        return ran
+
+    def begin_earlier(self, owed_ns: Array) -> Array:
+        """Lets runs begin earlier by equal shares of what threads (a,) are owed; returns what they have got."""
+        edges = self._edges
+        row = np.flatnonzero((edges.edge == Edge.IN) & (edges.source == Source.RECORDED) & _is_off(self._kind))
+        n_runs = np.bincount(self._number[row], minlength=self._n)
+        share_ns = np.clip(owed_ns // np.maximum(n_runs, 1), 0, LAG_NS)[self._number[row]]
+        gained_ns = np.minimum(share_ns, edges.time_ns[row] - self._start_ns[row])
+        edges.time_ns[row] -= gained_ns
+        self._start_ns[row + 1] -= gained_ns  # an account stands behind every edge, if nothing else
+        return summed(self._number[row], gained_ns, self._n)
+
+    def fill(self, owed_ns: Array, since_ns: Array, wait_ns: Array) -> None:
+        """Lets threads (a,) run for so long in gaps between their runs, but not before ``since_ns``.
+
+        Those of which nothing was recorded have also waited for a CPU for ``wait_ns`` behind that.
+        """
+        edges = self._edges
+        row = np.flatnonzero(_is_off(self._kind))
+        start_ns = np.maximum(self._start_ns[row], since_ns[self._number[row]])
+        room_ns = np.maximum(edges.time_ns[row] - start_ns, 0)
+        unbegun = (edges.edge[row] == Edge.IN) & (edges.source[row] != Source.RECORDED)
+        ran_ns = _shared_out(owed_ns, self._number[row], room_ns, unbegun)
+        begins = (edges.edge[row] == Edge.IN) & (ran_ns > 0)
+        edges.time_ns[row[begins]] -= ran_ns[begins]
+        edges.source[row[begins]] = Source.ADJUSTED
+        alone = (edges.edge[row] != Edge.IN) & (ran_ns > 0)
+        waits_ns = np.minimum(np.where(edges.edge[row] == _ACCOUNT, wait_ns[self._number[row]], 0), room_ns - ran_ns)
+        self._put(row[alone], start_ns[alone], Edge.IN, Source.SYNTHETIC)
+        self._stops(row[alone], (start_ns + ran_ns)[alone], waits_ns[alone])
+
+    def stop(self, excess_ns: Array, wait_ns: Array) -> Array:
+        """Lets threads (a,) that were running, and of which nothing is recorded since, stop so long before their
+        accounts; first they have waited for a CPU. Returns for how long they run less."""
+        excess_ns = np.minimum(np.where(self.is_open, excess_ns, 0), self.open_ns)
+        stops = np.flatnonzero(excess_ns > 0)
+        row, less_ns = np.flatnonzero(self._edges.edge == _ACCOUNT)[stops], excess_ns[stops]
+        self._stops(row, self._edges.time_ns[row] - less_ns, np.minimum(wait_ns[stops], less_ns))
+        self._kind[row] = Edge.OUT_BLOCKED  # nothing more is to be taken here
+        return excess_ns
+
+    def cut(self, excess_ns: Array, least_ns: Array) -> int:
+        """Takes so much from the runs of threads (a,): where ends of runs are unknown all of it, else as steal time if
+        it is at least ``least_ns``. Returns the steal time."""
+        edges = self._edges
+        row = np.flatnonzero(self._kind == Edge.IN)
+        length_ns, number = edges.time_ns[row] - self._start_ns[row], self._number[row]
+        unended = is_out(edges.edge[row]) & (edges.source[row] != Source.RECORDED)
+        taken_ns = _shared_out(excess_ns, number, np.where(unended, length_ns, 0), unended)
+        edges.time_ns[row] -= taken_ns
+        excess_ns = excess_ns - summed(number, taken_ns, self._n)
+        excess_ns = np.where(excess_ns >= least_ns, excess_ns, 0)
+        stolen_ns = _shared_out(excess_ns, number, np.where(unended, 0, np.maximum(length_ns - 2, 0)), unended)
+        stolen = np.flatnonzero(stolen_ns)
+        row, stolen_ns = row[stolen], stolen_ns[stolen]
+        self._put(row, edges.time_ns[row] - 1 - stolen_ns, Edge.OUT_PREEMPTED, Source.ADJUSTED)
+        self._put(row, edges.time_ns[row] - 1, Edge.IN, Source.ADJUSTED)
+        return int(stolen_ns.sum())
+
+    def edges(self) -> Edges:
+        """All of them, the changed ones and those behind the accounts."""
+        if self._put_in:
+            at, more = np.concatenate(self._put_at), joined(*self._put_in)
+            self._edges = Edges(*(np.insert(old, at, new) for old, new in zip(self._edges, more, strict=True)))
+        both = joined(self._edges.take(self._edges.edge != _ACCOUNT), self._behind)
+        return both.take(np.argsort(both.slot, kind="stable"))
+
+    def _stops(self, row: Array, time_ns: Array, wait_ns: Array) -> None:
+        """Before some edges: the thread stops running at a time, has waited for a CPU for so long, and is blocked."""
+        waits = wait_ns > 0
+        self._put(row[waits], time_ns[waits], Edge.OUT_PREEMPTED, Source.SYNTHETIC)
+        self._put(row[waits], (time_ns + wait_ns)[waits], Edge.IN, Source.SYNTHETIC)
+        self._put(row, time_ns + wait_ns, Edge.OUT_BLOCKED, Source.SYNTHETIC)
+
+    def _put(self, row: Array, time_ns: Array, edge: int, source: int) -> None:
+        self._put_at.append(row)
+        self._put_in.append(edges_of(self._edges.slot[row], time_ns, np.full(len(row), edge), source=source))
+
+
+def _shared_out(amount: Array, group: Array, room: Array, first: Array) -> Array:
+    """What each of some rooms (n,) takes of its group's amount (g,): those that come ``first``, then the largest."""
+    order = np.lexsort((-room, ~first, group))
+    room, group = room[order], group[order]
+    total = np.cumsum(room)
+    begins = np.flatnonzero(changes(group)) if len(group) else group
+    before = total - room - np.repeat((total - room)[begins], np.diff(np.append(begins, len(group))))
+    taken = np.empty(len(room), dtype=np.int64)
+    taken[order] = np.clip(amount[group] - before, 0, room)
+    return taken
+
+
+def _is_off(kind: Array) -> Array:
+    """Which (n,) edges are those that a thread does not run behind."""
+    off: Array = is_out(kind) | (kind == Edge.BORN)
+    return off

@@ -1,0 +1,208 @@
+"""The clocks of all threads, and the only writer of them. Pure, and for all threads of a batch at once.
+
+A thread's life is cut into periods by edges:
+
+    BORN ---wait--- IN ---running--- OUT_PREEMPTED ---wait--- IN ---running--- OUT_BLOCKED ---blocked--- IN ... ENDED
+
+Leaving a period adds its length to one account; nothing else adds time. So a thread's periods add up to the time from
+BORN to its last edge, and its running time is exact, however few clock samples fell into it.
+
+A period that lasts can be told in parts (``tell``). It then has the time up to which it was told before (``start_ns``)
+beside its true beginning (``begun_ns``).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from collector.arrays import Columns, changes, packed
+from collector.events import Array, Edge
+
+
+class Source:
+    """Where an edge comes from, or a period between two: of these, the larger one."""
+
+    RECORDED = 0
+    ADJUSTED = 1  # moved or put in, to fit an account or a law
+    SYNTHETIC = 2  # of a stretch of which there are no records
+
+
+class Edges(NamedTuple):
+    """Edges (m,), by slot, and within each slot in the order of their happening."""
+
+    slot: Array  # i8 (m,)
+    time_ns: Array  # i8 (m,) never falling within a slot
+    edge: Array  # i1 (m,) Edge
+    cpu: Array  # i4 (m,) -1 where unknown
+    source: Array  # i1 (m,) Source
+
+    def take(self, rows: Array) -> Edges:
+        """Those at some indices, or of a mask."""
+        return Edges(*(column[rows] for column in self))
+
+    def insert(self, at: Array, slot: Array, time_ns: Array, edge: Array, source: int) -> Edges:
+        """With further ones (k,), of no known CPU, before those at indices ``at``.
+
+        Those for one index are put in by slot, since one slot's end where another's begin, and then in the order given.
+        """
+        more = edges_of(slot, time_ns, edge, source=source)
+        order = np.lexsort((slot, at))
+        return Edges(*(np.insert(old, at[order], new[order]) for old, new in zip(self, more, strict=True)))
+
+
+def edges_of(slot: Array, time_ns: Array, edge: Array, cpu: Array | None = None,
+             source: int = Source.RECORDED) -> Edges:
+    """Edges of one source, as they are given."""
+    cpu = np.full(len(slot), -1, np.int32) if cpu is None else cpu
+    return Edges(slot, time_ns, edge.astype(np.int8), cpu, np.full(len(slot), source, np.int8))
+
+
+def joined(*parts: Edges) -> Edges:
+    """All of them, still to be put in order."""
+    return Edges(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+class Periods(NamedTuple):
+    """Periods (p,), by slot and then time; ``kind`` is the Edge that began each."""
+
+    slot: Array  # i8 (p,)
+    begun_ns: Array  # i8 (p,)
+    start_ns: Array  # i8 (p,) what came before has been told already
+    end_ns: Array  # i8 (p,)
+    kind: Array  # i1 (p,)
+    source: Array  # i1 (p,) Source
+    began: Array  # i8 (p,) index of the edge that began it, -1 if that came in an earlier batch
+
+    def take(self, rows: Array) -> Periods:
+        """Those at some indices, or of a mask."""
+        return Periods(*(column[rows] for column in self))
+
+    def off_cpu(self) -> Periods:
+        """Those in which the thread did not run."""
+        return self.take(self.kind != Edge.IN)
+
+
+class Timeline:
+    """Clocks of all threads, by slot: what each is behind (``kind``), since when, and how long it has run by then.
+
+    ``found``: it was there before us. What it was found doing holds until its first edge, which knows better.
+    """
+
+    def __init__(self) -> None:
+        self.clocks = Columns(kind=("i1", Edge.UNKNOWN), begun_ns=("i8", 0), since_ns=("i8", 0), cpu_ns=("i8", 0),
+                              source=("i1", Source.RECORDED), found=("b1", 0))
+        self.edges = edges_of(*(np.zeros(0, np.int64),) * 3)  # of the last batch
+        self._ran_ns = self.edges.slot  # (m,) running time of its thread up to each of them
+        self._before = self.clocks
+
+    def grow(self, n: int) -> None:
+        """Makes room for the slots below ``n``."""
+        self.clocks.grow(n)
+
+    def behind(self, edges: Edges) -> tuple[Array, Array, Array]:
+        """Of edges in order that are still to come: the Edge (m,) that each follows, since when, and whether it is the
+        first of its slot."""
+        first = changes(edges.slot) if len(edges.slot) else np.zeros(0, dtype=bool)
+        kind, since_ns = np.empty_like(edges.edge), np.empty_like(edges.time_ns)
+        kind[1:], since_ns[1:] = edges.edge[:-1], edges.time_ns[:-1]
+        begins = edges.slot[first]
+        kind[first], since_ns[first] = self.clocks.kind[begins], self.clocks.since_ns[begins]
+        # The first edge of a found thread tells whether it ran before: who leaves a CPU did, who gets one had waited.
+        found = first & self.clocks.found[edges.slot]
+        kind[found & (kind == Edge.IN) & (edges.edge == Edge.IN)] = Edge.OUT_PREEMPTED
+        kind[found & (kind == Edge.OUT_BLOCKED) & is_out(edges.edge)] = Edge.IN
+        return kind, since_ns, first
+
+    def in_order(self, edges: Edges) -> Edges:
+        """Edges, given in any order, as ``Edges`` are to be.
+
+        BORN comes before anything else of its thread and ENDED behind it, whatever their stamps say. A stamp earlier
+        than the one before it in its thread counts as equal to that. There is nothing behind an end.
+        """
+        rank = np.where(edges.edge == Edge.BORN, 0, np.where(edges.edge == Edge.ENDED, 2, 1))
+        edges = edges.take(np.lexsort((edges.time_ns, rank, edges.slot)))
+        edges = edges.take((self.behind(edges)[0] != Edge.ENDED) & (self.clocks.kind[edges.slot] != Edge.ENDED))
+        return edges._replace(time_ns=rising(edges.slot, np.maximum(edges.time_ns, self.clocks.since_ns[edges.slot])))
+
+    def advance(self, edges: Edges) -> Periods:
+        """Takes a batch's edges; returns the periods that they close. Afterwards ``ran_ns`` answers for any time since
+        the batch before."""
+        clocks = self.clocks
+        kind, start_ns, first = self.behind(edges)
+        begun_ns, source = start_ns.copy(), np.empty_like(edges.source)
+        source[1:] = edges.source[:-1]
+        begins = edges.slot[first]
+        begun_ns[first], source[first] = clocks.begun_ns[begins], clocks.source[begins]
+        running_ns = np.where(kind == Edge.IN, edges.time_ns - start_ns, 0)
+        self._before = clocks.copy()
+        self.edges, self._ran_ns = edges, running_sums(running_ns, first, clocks.cpu_ns[edges.slot])
+        last = np.append(first[1:], True) if len(first) else first
+        slot = edges.slot[last]
+        clocks.kind[slot], clocks.source[slot] = edges.edge[last], edges.source[last]
+        clocks.begun_ns[slot] = clocks.since_ns[slot] = edges.time_ns[last]
+        clocks.cpu_ns[slot] = self._ran_ns[last]
+        clocks.found[edges.slot[kind != Edge.UNKNOWN]] = False
+        began = np.where(first, -1, np.arange(len(first)) - 1)
+        periods = Periods(edges.slot, begun_ns, start_ns, edges.time_ns, kind, np.maximum(source, edges.source), began)
+        return periods.take(kind != Edge.UNKNOWN)
+
+    def tell(self, slot: Array, now_ns: int) -> Periods:
+        """Periods off CPU of threads at slots (n,) as far as they have come; they go on."""
+        clocks = self.clocks
+        kind = clocks.kind[slot]
+        slot = slot[(is_out(kind) | (kind == Edge.BORN)) & (clocks.since_ns[slot] < now_ns)]
+        start_ns = clocks.since_ns[slot]
+        clocks.since_ns[slot] = now_ns
+        return Periods(slot, clocks.begun_ns[slot], start_ns, np.full(len(slot), now_ns), clocks.kind[slot],
+                       clocks.source[slot], np.full(len(slot), -1))
+
+    def waits(self, slot: Array, time_ns: Array) -> None:
+        """Threads at slots (n,) that were blocked, and told up to now, wait for a CPU: they were woken at a time."""
+        self.clocks.kind[slot], self.clocks.begun_ns[slot] = Edge.OUT_PREEMPTED, time_ns
+
+    def ran_ns(self, slot: Array, time_ns: Array) -> Array:
+        """Exact running time (n,) of each thread up to each time, not before the last batch's start."""
+        edges, before = self.edges, self._before
+        if not len(edges.slot):
+            kind, since_ns, cpu_ns = (getattr(self.clocks, name)[slot] for name in ("kind", "since_ns", "cpu_ns"))
+        else:
+            keys, wanted = packed((edges.slot, edges.time_ns), (slot, time_ns))
+            at = np.searchsorted(keys, wanted, side="right") - 1
+            hit = (at >= 0) & (edges.slot[at] == slot)
+            kind = np.where(hit, edges.edge[at], before.kind[slot])
+            since_ns = np.where(hit, edges.time_ns[at], before.since_ns[slot])
+            cpu_ns = np.where(hit, self._ran_ns[at], before.cpu_ns[slot])
+        ran: Array = cpu_ns + np.where(kind == Edge.IN, np.maximum(time_ns - since_ns, 0), 0)
+        return ran
+
+    def forget(self, slots: Array) -> None:
+        """The threads at slots are over, and the slots are free."""
+        self.clocks.reset(slots)
+
+
+def is_out(edge: Array) -> Array:
+    """Which (n,) edges are those of threads that leave their CPU."""
+    out: Array = (edge == Edge.OUT_BLOCKED) | (edge == Edge.OUT_PREEMPTED)
+    return out
+
+
+def rising(slot: Array, time_ns: Array) -> Array:
+    """``time_ns`` (n,), where each slot's (all its rows together, slots ascending) never falls."""
+    if not len(slot):
+        return time_ns
+    keys = packed((slot, time_ns))[0]
+    found: Array = np.maximum.accumulate(keys) - keys + time_ns
+    return found
+
+
+def running_sums(values: Array, first: Array, start: Array) -> Array:
+    """Sums of ``values`` (n,) up to each element within its group; groups begin where ``first``, at ``start``."""
+    if not len(values):
+        return values
+    total = np.cumsum(values)
+    begins = np.flatnonzero(first)
+    offset = total[begins] - values[begins] - start[begins]
+    sums: Array = total - offset[np.cumsum(first) - 1]
+    return sums

@@ -1,0 +1,241 @@
+"""Records and accounts of a scheduler of known truth, reconciled: the sums are right whatever the witnesses' faults."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.events import Edge
+from collector.timing.ledger import LAG_NS, LEAST_STEAL_NS, LONGEST_TICK_NS, TICK_NS, Ledger, ReadAccounts, Seen
+from collector.timing.timeline import Periods, Source, Timeline, edges_of
+from tests.timing.scheduler import BUGS, MS, RUN, Plan, Witness, Work, plans
+
+INTERVAL_NS = 10_007_000
+
+
+@dataclass
+class Outcome:
+    """What was told of a plan: periods of each thread."""
+
+    witness: Witness
+    periods: list[Periods]
+    timeline: Timeline
+    ledger: Ledger
+
+    def of(self, number: int) -> list[tuple[int, int, int, int]]:
+        """(start, end, kind, source) of a thread's periods."""
+        return [(start, end, kind, source) for part in self.periods for slot, start, end, kind, source in zip(
+            part.slot.tolist(), part.start_ns.tolist(), part.end_ns.tolist(), part.kind.tolist(), part.source.tolist(),
+            strict=True) if slot == number]
+
+    def ran_ns(self, number: int, until_ns: int) -> int:
+        clocks = self.timeline.clocks
+        open_ns = until_ns - int(clocks.since_ns[number]) if clocks.kind[number] == Edge.IN else 0
+        return int(clocks.cpu_ns[number]) + open_ns
+
+
+def told(plan: Plan) -> Outcome:
+    """Plays a plan through ledger and timeline."""
+    witness, timeline, ledger = Witness(plan), Timeline(), Ledger(plan.n_cpus)
+    n = len(plan.works)
+    timeline.grow(n)
+    zero = np.zeros(n, np.int64)
+    ledger.begin(ReadAccounts(np.arange(n), np.array([work.born_ns for work in plan.works]), zero, zero))
+    periods = []
+    for batch in witness.batches():
+        read = witness.read(batch, np.flatnonzero(timeline.clocks.kind == Edge.IN).tolist())
+        seen = Seen(batch.since_ns, batch.until_ns, is_blind=batch.blind, is_lossy=witness.n_lost > 0)
+        edges = ledger.reconciled(batch.edges, read, timeline, seen)
+        periods.append(timeline.advance(edges))
+    return Outcome(witness, periods, timeline, ledger)
+
+
+def assert_lives_have_no_holes(outcome: Outcome) -> None:
+    for number, work in enumerate(outcome.witness.plan.works):
+        at_ns = work.born_ns
+        for start_ns, end_ns, kind, _ in outcome.of(number):
+            assert (start_ns, kind != Edge.ENDED) == (at_ns, True)
+            assert end_ns >= start_ns
+            at_ns = end_ns
+
+
+def test_what_is_recorded_without_faults_is_told_as_it_was() -> None:
+    works = Work(0, ((7 * MS, 11 * MS), (5 * MS, 3 * MS)), True), Work(MS, ((9 * MS, 1 * MS),) * 7, False)
+    plan = Plan(works, n_cpus=1)
+    outcome = told(plan)
+    for number, thread in enumerate(outcome.witness.threads):
+        runs = [(s.start_ns, s.end_ns) for s in thread.told if s.what == RUN]
+        assert [(start, end) for start, end, kind, _ in outcome.of(number) if kind == Edge.IN and end > start] == runs
+        assert all(source == Source.RECORDED for *_, source in outcome.of(number))
+
+
+def assert_running_is_true(outcome: Outcome, tolerance_ns: int) -> None:
+    """Of threads that live on: of others there is no last account."""
+    plan = outcome.witness.plan
+    for number, thread in enumerate(outcome.witness.threads):
+        if thread.end_ns is None and thread.work.born_ns < plan.length_ns:
+            truth_ns = outcome.witness.sums_ns(number, plan.length_ns)[RUN]
+            assert abs(outcome.ran_ns(number, plan.length_ns) - truth_ns) <= tolerance_ns
+
+
+def assert_laws_hold(outcome: Outcome) -> None:
+    """No thread runs before its birth, and CPUs run one thread at a time."""
+    plan = outcome.witness.plan
+    ran_ns = [outcome.ran_ns(number, plan.length_ns) for number in range(len(plan.works))]
+    for ran, work in zip(ran_ns, plan.works, strict=True):
+        assert 0 <= ran <= plan.length_ns - work.born_ns
+    assert sum(ran_ns) <= plan.n_cpus * plan.length_ns
+
+
+@settings(max_examples=100, deadline=None)
+@given(plans(lag_ns=st.integers(0, 15_000)))
+def test_late_records_have_the_sums_of_the_accounts(plan: Plan) -> None:
+    outcome = told(plan)
+    assert_lives_have_no_holes(outcome)
+    for number, thread in enumerate(outcome.witness.threads):
+        truth_ns = outcome.witness.sums_ns(number, plan.length_ns)[RUN]
+        is_open = outcome.timeline.clocks.kind[number] == Edge.IN
+        late_ns = plan.lag_ns * len(thread.told) if is_open or thread.end_ns else 2 * LAG_NS
+        assert abs(outcome.ran_ns(number, plan.length_ns) - truth_ns) <= late_ns
+
+
+@settings(max_examples=100, deadline=None)
+@given(plans(lag_ns=st.integers(0, 15_000), lost=st.floats(0, 0.5)))
+def test_lost_records_have_the_sums_of_the_accounts(plan: Plan) -> None:
+    outcome = told(plan)
+    assert_lives_have_no_holes(outcome)
+    assert_laws_hold(outcome)
+    assert_running_is_true(outcome, INTERVAL_NS + LONGEST_TICK_NS)
+
+
+@settings(max_examples=100, deadline=None)
+@given(plans(stolen=st.floats(0, 1)))
+def test_stolen_time_is_waiting(plan: Plan) -> None:
+    outcome = told(plan)
+    assert_lives_have_no_holes(outcome)
+    assert_running_is_true(outcome, LONGEST_TICK_NS + LEAST_STEAL_NS)
+
+
+@settings(max_examples=100, deadline=None)
+@given(plans(blind_ns=st.tuples(st.integers(1, 400 * MS), st.integers(401 * MS, 990 * MS)), lag_ns=3_000))
+def test_without_records_the_accounts_tell(plan: Plan) -> None:
+    outcome = told(plan)
+    assert_lives_have_no_holes(outcome)
+    assert_laws_hold(outcome)
+    assert_running_is_true(outcome, INTERVAL_NS + TICK_NS)
+
+
+def test_what_is_put_in_says_so() -> None:
+    """Steal time is adjusted, a stretch without records synthetic, and nothing else is."""
+    works = (Work(0, ((40 * MS, 5 * MS),) * 12, False),) * 2
+    stolen = told(Plan(works, stolen=1.0))
+    assert {source for *_, source in stolen.of(0)} == {Source.RECORDED, Source.ADJUSTED}
+    assert stolen.ledger.steal_ns > 10 * MS
+    blind = told(Plan(works, blind_ns=(203 * MS, 607 * MS)))
+    for start_ns, end_ns, _, source in blind.of(1):
+        if start_ns < end_ns <= 202 * MS or 705 * MS <= start_ns < end_ns:
+            assert source == Source.RECORDED
+        elif 303 * MS <= start_ns < end_ns <= 606 * MS:
+            assert source == Source.SYNTHETIC
+
+
+@pytest.mark.parametrize("bug", BUGS)
+def test_the_checks_find_lying_witnesses(bug: str) -> None:
+    works = (Work(3 * MS, ((13 * MS, 7 * MS),) * 9, False), Work(5 * MS, ((29 * MS, 31 * MS),) * 5, False))
+    with pytest.raises(AssertionError):
+        outcome = told(Plan(works, lost=0.2, bug=bug))
+        assert_lives_have_no_holes(outcome)
+        assert_running_is_true(outcome, INTERVAL_NS + TICK_NS)
+
+
+# --- literal cases --------------------------------------------------------------------------------
+
+IN, BLOCKED, PREEMPTED, BORN, ENDED = Edge.IN, Edge.OUT_BLOCKED, Edge.OUT_PREEMPTED, Edge.BORN, Edge.ENDED
+
+
+class Machine:
+    """A ledger and a timeline of threads that were born at 0, or found runnable then, fed by hand in ms."""
+
+    def __init__(self, n: int, n_cpus: int = 2, found: bool = False) -> None:
+        self.timeline, self.ledger, self._at_ns = Timeline(), Ledger(n_cpus), 0
+        self.timeline.grow(n)
+        self.timeline.clocks.found[:n] = found
+        self.ledger.begin(reads(*((slot, 0, 0, 0) for slot in range(n))))
+        self.feed(0, [(slot, 0, IN if found else BORN, -1) for slot in range(n)])
+
+    def feed(self, until: int, records: list[tuple[int, int, int, int]], read: ReadAccounts | None = None,
+             **seen: bool) -> list[tuple[int, int, int, int]]:
+        """Takes records (slot, time, edge, CPU) and returns the periods (slot, start, end, kind) that they close."""
+        slot, time_ms, edge, cpu = np.array(records, dtype=np.int64).reshape(-1, 4).T
+        edges = edges_of(slot, time_ms * MS, edge, cpu.astype(np.int32))
+        stretch, self._at_ns = Seen(self._at_ns, until * MS, **seen), until * MS
+        told = self.timeline.advance(self.ledger.reconciled(edges, read or reads(), self.timeline, stretch))
+        return [(slot, start // MS, end // MS, kind) for slot, start, end, kind in zip(
+            told.slot.tolist(), told.start_ns.tolist(), told.end_ns.tolist(), told.kind.tolist(), strict=True)]
+
+
+def reads(*rows: tuple[int, int, int, int]) -> ReadAccounts:
+    """Accounts (slot, time, run, delay) in ms."""
+    slot, time_ms, run_ms, delay_ms = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+    return ReadAccounts(slot, time_ms * MS, run_ms * MS, delay_ms * MS)
+
+
+def test_an_arrival_on_a_cpu_ends_the_run_of_who_was_there() -> None:
+    machine = Machine(2)
+    assert machine.feed(50, [(0, 3, IN, 1), (1, 11, IN, 1), (1, 17, BLOCKED, 1)]) == [
+        (0, 0, 3, BORN), (0, 3, 11, IN), (1, 0, 11, BORN), (1, 11, 17, IN)]
+    assert machine.feed(90, [(0, 71, BLOCKED, 1)]) == [(0, 11, 71, BLOCKED), (0, 71, 71, IN)]  # came back unseen
+    assert machine.ledger.n_repaired == 2
+
+
+def test_an_arrival_ends_a_run_from_an_earlier_batch() -> None:
+    machine = Machine(2)
+    machine.feed(50, [(0, 3, IN, 1)])
+    assert machine.feed(90, [(1, 61, IN, 1)]) == [(0, 3, 61, IN), (1, 0, 61, BORN)]
+    assert machine.feed(99, [(1, 95, BLOCKED, 1)]) == [(1, 61, 95, IN)]
+
+
+def test_a_run_of_unknown_beginning_has_the_accounts_length() -> None:
+    machine = Machine(1)
+    assert machine.feed(50, [(0, 41, BLOCKED, 0)], reads((0, 50, 13, 5))) == [(0, 0, 28, BORN), (0, 28, 41, IN)]
+
+
+def test_what_was_found_runnable_is_told_by_its_account() -> None:
+    ran, waited = Machine(1, found=True), Machine(1, found=True)
+    assert ran.feed(10, [], reads((0, 10, 8, 0))) == waited.feed(10, [], reads((0, 10, 0, 0))) == []  # too early
+    ran.feed(100, [], reads((0, 100, 97, 0)))
+    waited.feed(100, [], reads((0, 100, 0, 0)))
+    assert ran.feed(150, [(0, 121, BLOCKED, 0)]) == [(0, 0, 121, IN)]
+    assert waited.feed(150, [(0, 121, IN, 0)]) == [(0, 0, 121, PREEMPTED)]
+
+
+@pytest.mark.parametrize(("edge", "told"), [(IN, PREEMPTED), (BLOCKED, IN), (PREEMPTED, IN)])
+def test_the_first_record_of_a_found_thread_tells_what_it_did(edge: int, told: int) -> None:
+    ran_ms = 17 if edge == IN else 83
+    assert Machine(1, found=True).feed(100, [(0, 83, edge, 0)], reads((0, 100, ran_ms, 0))) == [(0, 0, 83, told)]
+
+
+def test_a_lost_end_is_an_end_and_no_steal_time_where_records_were_lost() -> None:
+    steal, lost = Machine(1), Machine(1)
+    for machine, is_lossy in ((steal, False), (lost, True)):
+        machine.feed(100, [(0, 3, IN, 0)], reads((0, 100, 20, 0)), is_lossy=is_lossy)
+    assert lost.timeline.clocks.kind[0] == BLOCKED
+    assert steal.timeline.clocks.kind[0] == IN
+    assert lost.ledger.steal_ns == 0 < steal.ledger.steal_ns
+
+
+def test_cpus_cannot_run_more_than_their_number() -> None:
+    machine = Machine(3, n_cpus=1)  # no CPU is known of these runs
+    machine.feed(100, [(slot, 10, IN, -1) for slot in range(3)])
+    assert sum(machine.timeline.ran_ns(np.arange(3), np.full(3, 100 * MS))) <= 100 * MS
+
+
+def test_nothing_comes_after_an_end_and_nothing_before_a_birth() -> None:
+    machine = Machine(1)
+    machine.feed(50, [(0, 3, IN, 0), (0, 11, ENDED, -1)])
+    assert machine.feed(90, [(0, 12, BLOCKED, 0), (0, 61, IN, 0)]) == []
+    assert machine.timeline.clocks.cpu_ns[0] == 8 * MS
