@@ -48,6 +48,7 @@ _SPECIAL = (
     Function(b"<Stack-unwind-failed>", b"<Stack-unwind-failed>", b"<Total>", object_number=1, has_offsets=False),
 )
 _PC_LEAF_CHECK = 0xFFFF_FFFF_FFFF_FFFF
+ADDRESS_END = 1 << 64
 _END_OF_TIME = np.iinfo(np.int64).max
 _NO_FRAME = -1
 
@@ -309,8 +310,9 @@ class Part:
     @cached_property
     def _file_offsets(self) -> I8:
         """The offset of every frame in its file; nonsense where there is none."""
-        shift = np.array([m.file_offset - m.vaddr for m in self._mapped] + [0], np.int64)
-        return self._frames.pcs.astype(np.int64) + shift[self._frames.mapped]
+        # Modulo 2**64: the vsyscall page lies at the end of the address space.
+        shift = np.array([(m.file_offset - m.vaddr) % ADDRESS_END for m in self._mapped] + [0], np.uint64)
+        return (self._frames.pcs + shift[self._frames.mapped]).astype(np.int64)
 
     def _finished(self, rows: I8, offsets: I8, instructions: I8, weights: I8) -> Resolved:
         """Without what is no frame, and with the marker of an incomplete stack as its root."""
