@@ -44,16 +44,20 @@ def run(argv: list[str]) -> int:
     if len(experiments) != 1:
         raise UsageError("give one experiment; er_archive --help shows how")
     from collector.experiment.archive import archive
+    from collector.experiment.names import shown
     from collector.experiment.reader import open_experiment
     from collector.export.text import make_tolerant
 
     make_tolerant(sys.stdout)
-    report = archive(open_experiment(experiments[0]), options.choice, options.force, options.dry_run)
-    for problem in report.problems:
-        print(f"er_archive: {problem}", file=sys.stderr)
+    experiment = open_experiment(experiments[0])
+    report = archive(experiment, options.choice, options.force, options.dry_run)
+    read = (experiment, *experiment.children) if options.choice != "off" else (experiment,)
+    problems = [*(problem for one in read for problem in one.problems), *report.problems]
+    for problem in problems:
+        print(f"er_archive: {shown(problem)}", file=sys.stderr)
     if not options.quiet:
         _tell(options, [copy.source for copy in report.copied], report.kept)
-    return 1 if report.problems else 0
+    return 1 if problems else 0
 
 
 def _parsed(argv: list[str]) -> tuple[_Options, list[str]]:

@@ -6,6 +6,7 @@ follows. Arguments that are no commands are experiments, wherever they stand; th
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 _GROUP_SUFFIX = ".erg"
 _GROUP_HEAD = "#analyzer experiment group"
 _ALL = "all"
+_SCRIPTS_MAX = 16  # within each other
+_DIGITS_MAX = 18
 
 
 @dataclass
@@ -67,6 +70,13 @@ class Session:
     def experiments(self) -> list[Experiment]:
         """Founders, each followed by its descendants."""
         return self.data.experiments
+
+    def problems(self) -> list[str]:
+        """What was found wrong with what has been read so far."""
+        read: list[Experiment] = self.__dict__.get("founders", [])
+        if "data" in self.__dict__:
+            read = [*read, *self.data.experiments]
+        return list(dict.fromkeys(problem for experiment in read for problem in experiment.problems))
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -137,10 +147,19 @@ def run(argv: list[str]) -> int:
             command.act(session, *arguments)
     finally:
         _close(session)
+        _warn(session)
     return 0
 
 
-def _parsed(argv: Sequence[str]) -> tuple[list[tuple[Command, list[str]]], list[str]]:
+def _warn(session: Session) -> None:
+    """What was found wrong with the experiments, and how much of them was skipped."""
+    from collector.experiment.names import shown
+
+    for problem in session.problems():
+        print(f"er_print: warning: {shown(problem)}", file=sys.stderr)
+
+
+def _parsed(argv: Sequence[str], scripts: tuple[str, ...] = ()) -> tuple[list[tuple[Command, list[str]]], list[str]]:
     """Commands with their arguments, and the rest: experiments."""
     calls: list[tuple[Command, list[str]]] = []
     experiments: list[str] = []
@@ -153,17 +172,21 @@ def _parsed(argv: Sequence[str]) -> tuple[list[tuple[Command, list[str]]], list[
         command = find_command(word[1:], word)
         arguments = []
         if command.argument.startswith("["):
-            if waiting and (waiting[-1].isdigit() or waiting[-1] == _ALL):
+            if waiting and (_is_number(waiting[-1]) or waiting[-1] == _ALL):
                 arguments.append(waiting.pop())
         elif command.argument:
             if not waiting:
                 raise UsageError(f"{word} needs an argument: {command.argument}")
             arguments.append(waiting.pop())
         if command.act is _script:
-            calls += _script_calls(arguments[0])
+            calls += _script_calls(arguments[0], scripts)
         else:
             calls.append((command, arguments))
     return calls, experiments
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
 
 
 def find_command(text: str, word: str) -> Command:
@@ -180,16 +203,24 @@ def find_command(text: str, word: str) -> Command:
     raise UsageError(f"{word}: no such command; er_print --help lists them")
 
 
-def _script_calls(path: str) -> list[tuple[Command, list[str]]]:
-    """The commands of a file, one a line; empty lines and those that begin with # say nothing."""
+def _script_calls(path: str, outer: tuple[str, ...]) -> list[tuple[Command, list[str]]]:
+    """The commands of a file, one a line; empty lines and those that begin with # say nothing.
+
+    ``outer``: the scripts that are being read, this one among their commands.
+    """
     try:
+        file = os.path.realpath(path)
+        if file in outer:
+            raise UsageError(f"-script {path}: the script runs itself; take the command out of {outer[-1]}")
+        if len(outer) >= _SCRIPTS_MAX:
+            raise UsageError(f"-script {path}: more than {_SCRIPTS_MAX} scripts within each other")
         lines = Path(path).read_text("utf-8", "surrogateescape").splitlines()
-    except OSError as err:
-        raise UsageError(f"-script {path}: {err.strerror}") from err
+    except (OSError, ValueError) as err:
+        raise UsageError(f"-script {path}: {getattr(err, 'strerror', None) or err}") from err
     calls = []
     for words in (line.split() for line in lines if line.strip() and not line.lstrip().startswith("#")):
         words[0] = "-" + words[0].removeprefix("-")
-        found, rest = _parsed(words)
+        found, rest = _parsed(words, (*outer, file))
         if rest:
             raise UsageError(f"-script {path}: {' '.join(rest)!r} cannot be understood")
         calls += found
@@ -255,7 +286,7 @@ def _default_view(metrics: Sequence[Metric]) -> View:
 
 
 def _limit(session: Session, text: str) -> None:
-    if not text.isdigit():
+    if not _is_number(text):
         raise UsageError(f"-limit {text}: give the number of lines to print at most; 0 for all")
     session.limit = int(text)
 
@@ -284,8 +315,8 @@ def _outfile(session: Session, name: str, mode: Literal["w", "a"] = "w") -> None
         return
     try:
         session.out = Path(name).open(mode, encoding="utf-8")  # noqa: SIM115 - closed at the end
-    except OSError as err:
-        raise UsageError(f"-outfile {name}: {err.strerror}") from err
+    except (OSError, ValueError) as err:
+        raise UsageError(f"-outfile {name}: {getattr(err, 'strerror', None) or err}") from err
 
 
 def _appendfile(session: Session, name: str) -> None:
@@ -444,14 +475,14 @@ def _samples(session: Session) -> None:
     import numpy as np
 
     numbers = sorted({sample.id for experiment in session.experiments for sample in experiment.samples})
-    unknown = len(numbers)
+    unknown, place = len(numbers), {number: i for i, number in enumerate(numbers)}
 
     def keys(experiment: Experiment, packets: Packets) -> I8:
         if not experiment.samples:
             return np.full(len(packets), unknown, np.int64)
         starts = np.array([sample.start_ns for sample in experiment.samples], np.int64)
         ends = np.array([sample.end_ns for sample in experiment.samples], np.int64)
-        ids = np.array([numbers.index(sample.id) for sample in experiment.samples], np.int64)
+        ids = np.array([place[sample.id] for sample in experiment.samples], np.int64)
         # A packet at the very time of a sample point belongs to the sample that ends there.
         at = np.searchsorted(starts, packets["TSTAMP"], side="left") - 1
         inside = (at >= 0) & (packets["TSTAMP"] <= ends[at])
@@ -496,9 +527,8 @@ def _index_of(values: npt.NDArray[Any], known: Sequence[int]) -> I8:
     """For each value its place in ``known``, which holds them all."""
     import numpy as np
 
-    sorted_known = np.array(sorted(known), np.int64)
-    place = np.array([known.index(value) for value in sorted_known.tolist()], np.int64)
-    return np.asarray(place[np.searchsorted(sorted_known, values)], np.int64)
+    order = np.argsort(np.array(known, np.int64))
+    return np.asarray(order[np.searchsorted(np.array(known, np.int64)[order], values)], np.int64)
 
 
 # -- lists and descriptions

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from collector.clock import NS_PER_S, NS_PER_US
 from collector.errors import FormatError
+from collector.experiment.damage import TIME_MAX_NS, Damage
 from collector.experiment.records import CLOCK, N_STATES
 from collector.experiment.xml import Element, Value, element, encoded, escape, parse, parse_number
 from collector.layout import Described
@@ -222,21 +223,33 @@ class Log:
 
 
 _MESSAGES = {"cerror", "cwarn", "comment"}
+_TIMED = {b"run", b"sample"}  # no recorder leaves their time out
 _ENDS = {"sample", "exec_start", "exec_error"}
+_UNIX_MAX = 253_402_300_799  # the end of the year 9999
+_INT32_MAX = (1 << 31) - 1
+_ERRNO_MAX = 4095
 _PROCESS_NUMBERS = ("pid", "ppid", "pgrp", "sid", "wsize")
 
 
-def read(data: bytes, before: bytes = b"") -> Log:
-    """Parse a log.xml; ``before`` is a warnings.xml, whose elements come first. Raises FormatError without a start."""
+def read(data: bytes, before: bytes = b"", damage: Damage | None = None) -> Log:
+    """Parse a log.xml; ``before`` is a warnings.xml, whose elements come first. Raises FormatError without a start.
+
+    All its numbers are sound: one that cannot be is as if it were not there.
+    """
+    damage = damage or Damage()
     log = Log()
-    elements = parse(data)
+    elements = parse(data, damage.note)
     run = next((e for e in elements if e.name == "event" and e.get("kind") == b"run"), None)
     if run is None:
         raise FormatError("log.xml: no run event; this is not an experiment, or it was never begun")
-    log.start_ns = log.end_ns = time_of(run.get("tstamp"))
-    log.start_unix = run.number("time")
+    start_ns = sound_time_of(run)
+    log.start_ns = log.end_ns = start_ns or 0
+    log.start_unix = run.number("time", low=0, high=_UNIX_MAX)
     for node in [*parse(before), *elements]:
         _READERS.get(node.name, _ignore)(log, node)
+    damage.note("events without a possible time were taken as of the start",
+                sum(sound_time_of(node) is None for node in elements
+                    if node.name == "event" and ("tstamp" in node.attributes or node.get("kind") in _TIMED)))
     if log.version and parse_number(log.version.partition(".")[0].encode()) < int(FORMAT_VERSION[:2]):
         raise FormatError(f"log.xml: version {log.version!r} is too old; use the tools that recorded it")
     log.complete = _is_complete(log.events)
@@ -247,6 +260,12 @@ def time_of(text: bytes) -> int:
     """Nanoseconds of ``seconds.nnnnnnnnn``; what follows the dot is a number of nanoseconds, however short."""
     seconds, _, rest = text.partition(b".")
     return parse_number(seconds) * NS_PER_S + parse_number(rest)
+
+
+def sound_time_of(node: Element) -> int | None:
+    """An event's time as it stands there; None if there is none that can be."""
+    time_ns = time_of(node.get("tstamp", b"-1"))
+    return time_ns if 0 <= time_ns <= TIME_MAX_NS else None
 
 
 def _ignore(_log: Log, _node: Element) -> None:
@@ -286,7 +305,8 @@ def _read_setting(log: Log, node: Element) -> None:
 def _read_profile(log: Log, node: Element) -> None:
     name = node.text_of("name")
     if name == "profile":
-        log.interval_us, log.numstates = node.number("ptimer"), node.number("numstates")
+        log.interval_us = node.number("ptimer", low=0, high=_INT32_MAX)
+        log.numstates = node.number("numstates", low=0, high=_INT32_MAX)
     for packet in node.children:
         if packet.name == "profpckt":
             log.described.setdefault(name, {})[packet.number("kind")] = [
@@ -297,11 +317,12 @@ def _read_profile(log: Log, node: Element) -> None:
 def _read_event(log: Log, node: Element) -> None:
     kind = node.text_of("kind")
     absolute = kind == "run" or kind.startswith("jthread_")
-    time_ns = time_of(node.get("tstamp")) + (0 if absolute else log.start_ns)
+    time_ns = sound_time_of(node)
+    time_ns = log.start_ns if time_ns is None else time_ns + (0 if absolute else log.start_ns)
     if kind in _MESSAGES:
         text = node.text or node.get("text")
         log.messages.append(Message(kind, node.number("id"), text.decode("utf-8", "surrogateescape"), time_ns,
-                                    node.number("ec")))
+                                    node.number("ec", low=0, high=_ERRNO_MAX)))
         return
     if kind == "jthread_start":
         log.threads.setdefault(node.number("tid"), node.get("name"))

@@ -11,7 +11,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from collector.experiment.log import time_of, time_text
+from collector.experiment.damage import ADDRESS_END, Damage
+from collector.experiment.log import sound_time_of, time_text
 from collector.experiment.xml import Element, Value, element, parse
 
 MODE_READ = 1
@@ -125,29 +126,61 @@ class DynamicFunction(NamedTuple):
 FOREVER_NS = (1 << 63) - 1
 
 
-def read(data: bytes, start_ns: int) -> tuple[list[Segment], list[DynamicFunction]]:
-    """Parse a map.xml of an experiment that started at ``start_ns``. What a later mapping covers ends there."""
-    events = [node for node in parse(data) if node.name == "event"]
+# No mapping is larger than what a process can address, none begins behind the end of the largest file.
+_SIZE_MAX = 1 << 47
+_OFFSET_MAX = 1 << 62
+
+
+def read(data: bytes, start_ns: int, damage: Damage | None = None) -> tuple[list[Segment], list[DynamicFunction]]:
+    """Parse a map.xml of an experiment that started at ``start_ns``. What a later mapping covers ends there.
+
+    Every mapping has a name and lies in 64 bits; one that does not is left out.
+    """
+    damage = damage or Damage()
+    events = [node for node in parse(data, damage.note) if node.name == "event"]
+    sound = [node for node in events if _is_sound(node)]
+    damage.note("mappings without a possible place were skipped", len(events) - len(sound))
     symbols: list[tuple[int, int, bytes]] = []
     timed: list[tuple[int, Element, tuple[tuple[int, int, bytes], ...]]] = []
-    for node in events:
+    for node in sound:
         if node.get("object") == b"dynfunc":
-            symbols.append((node.number("vaddr"), node.number("size"), node.get("funcname")))
+            symbols.append((*_place(node), node.get("funcname")))
             continue
         own, symbols = (tuple(symbols), []) if node.get("object") == b"function" else ((), symbols)
-        timed.append((time_of(node.get("tstamp")) + start_ns, node, own))
+        time_ns = sound_time_of(node)
+        damage.note("events without a possible time were taken as of the start", time_ns is None)
+        timed.append(((time_ns or 0) + start_ns, node, own))
     space = _Space()
     for time_ns, node, own in sorted(timed, key=lambda event: event[0]):
         if node.get("kind") == b"unmap":
-            space.unmap(time_ns, node.number("vaddr"), node.number("vaddr") + 1)
-        elif node.get("object") in (b"segment", b"function"):
+            space.unmap(time_ns, _place(node)[0], _place(node)[0] + 1)
+        elif node.get("object") in _MAPPINGS:
             space.map(_mapping(node, time_ns, own))
     return ([m for m in space.everything() if isinstance(m, Segment)],
             [m for m in space.everything() if isinstance(m, DynamicFunction)])
 
 
+_MAPPINGS = (b"segment", b"function")
+
+
+def _is_sound(node: Element) -> bool:
+    vaddr, size = _place(node)
+    if node.get("kind") == b"unmap":
+        return vaddr >= 0
+    if node.get("object") not in (*_MAPPINGS, b"dynfunc"):
+        return node.get("kind") == b"map" and "object" in node.attributes  # there may be others, not known here
+    has_name = bool(node.get("funcname" if node.get("object") == b"dynfunc" else "name"))
+    has_offset = node.get("object") != b"segment" or abs(node.number("foffset", _OFFSET_MAX)) < _OFFSET_MAX
+    return vaddr >= 0 and 0 <= size < _SIZE_MAX and vaddr + size <= ADDRESS_END and has_name and has_offset
+
+
+def _place(node: Element) -> tuple[int, int]:
+    """Address and size, -1 where there is none that can be."""
+    return node.number("vaddr", -1, 0, ADDRESS_END - 1), node.number("size", -1, 0)
+
+
 def _mapping(node: Element, time_ns: int, symbols: tuple[tuple[int, int, bytes], ...]) -> Segment | DynamicFunction:
-    vaddr, size, name = node.number("vaddr"), node.number("size"), node.get("name")
+    (vaddr, size), name = _place(node), node.get("name")
     if node.get("object") == b"function":
         return DynamicFunction(time_ns, FOREVER_NS, vaddr, size, name, symbols)
     return Segment(time_ns, FOREVER_NS, vaddr, size, node.number("foffset"), node.number("modes"), name)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from collector.clock import NS_PER_S
 from collector.experiment.blocks import failure
+from collector.experiment.damage import INT64_MAX, TIME_MAX_NS, Bytes, Damage
 from collector.experiment.log import Event
 from collector.experiment.records import COUNTERS, N_STATES, OVERVIEW, STATES
 from collector.experiment.xml import parse_number
@@ -85,11 +86,16 @@ class Sample(NamedTuple):
 UNKNOWN_LABEL = "<unknown>"
 
 
-def read_samples(data: bytes, wsize: int, events: list[Event]) -> list[Sample]:
+def read_samples(data: Bytes, wsize: int, events: list[Event], damage: Damage | None = None) -> list[Sample]:
     """The samples of an overview file and the log's events. Records without an event have an unknown label."""
+    damage = damage or Damage()
     dtype = OVERVIEW[wsize].dtype
-    records = np.frombuffer(data[:len(data) // dtype.itemsize * dtype.itemsize], dtype)
+    damage.note("bytes behind the last whole record were skipped", len(data) % dtype.itemsize)
+    records = data[:len(data) // dtype.itemsize * dtype.itemsize].view(dtype)
     records = records[records["tstamp_s"] > 0]  # one that is being written is still zero
+    sound = _sound(records)
+    damage.note("records with impossible numbers were skipped", int((~sound).sum()))
+    records = records[sound]
     points = [event for event in events if event.kind == "sample"]
     labels = [event.attributes.get("label", "") for event in points if _id(event) == 0][-1:] or [UNKNOWN_LABEL]
     ends = [event for event in points if _id(event) > 0]
@@ -100,6 +106,21 @@ def read_samples(data: bytes, wsize: int, events: list[Event]) -> list[Sample]:
         labels.append(ends[number - 1].attributes.get("label", "") if known else UNKNOWN_LABEL)
     return [_sample(number, labels[i:i + 2], before, after)
             for i, (number, (before, after)) in enumerate(zip(ids, pairwise(records), strict=True))]
+
+
+def _sound(records: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Which records (n,) hold times and counters that can be, and come after the one before."""
+    sound = np.ones(len(records), np.bool_)
+    for name in ("tstamp", "real", *STATES):
+        sound &= (records[name + "_s"] < TIME_MAX_NS // NS_PER_S) & (records[name + "_ns"] < NS_PER_S)
+    for name in COUNTERS:
+        sound &= records[name] <= INT64_MAX
+    latest_ns = 0
+    for number in np.flatnonzero(sound).tolist():
+        time_ns = _ns(records[number], "tstamp")
+        sound[number] = time_ns >= latest_ns
+        latest_ns = max(latest_ns, time_ns)
+    return sound
 
 
 def _id(event: Event) -> int:

@@ -15,10 +15,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from collector.experiment.records import BLOCK_SIZE, HEAD
+from collector.experiment.damage import TIME_MAX_NS, Bytes, Damage
+from collector.experiment.records import BLOCK_SIZE, CLOCK, HEAD
 from collector.layout import Described
 
-Bytes = npt.NDArray[np.uint8]
+__all__ = ["Bytes", "Damage", "Packets", "Run", "read", "runs", "sound_clock_packets"]
+
 Packets = npt.NDArray[Any]
 
 # So many equal heads in sequence make looking for a run worth while.
@@ -34,13 +36,6 @@ class Run:
     size: int
     kind: int
     count: int
-
-
-@dataclass
-class Damage:
-    """What reading a chain found wrong."""
-
-    n_invalid: int = 0
 
 
 def runs(data: Bytes, damage: Damage | None = None) -> Iterator[Run]:
@@ -95,9 +90,42 @@ def read(data: Bytes, described: Mapping[int, Sequence[Described]], damage: Dama
     return _mixed(data, found, described)
 
 
+# What reports ask of a clock packet.
+_ASKED = {field.name: field.type for field in CLOCK.fields
+          if field.name in ("LWPID", "THRID", "CPUID", "TSTAMP", "FRINFO", "MSTATE", "NTICK")}
+# The longest time that a packet may stand for; sums of many stay below 64 bits.
+_LONGEST_US = 1 << 48
+
+
+def sound_clock_packets(packets: Packets, interval_us: int, damage: Damage) -> Packets:
+    """Those packets whose numbers can be, with every field that reports ask for; one that was not described is zero."""
+    missing = [name for name in _ASKED if name not in (packets.dtype.names or ())]
+    if missing and len(packets):
+        damage.note(f"clock packets without {', '.join(missing)}, which the log does not describe", len(packets))
+    if missing:
+        packets = _with_fields(packets, {name: _ASKED[name] for name in missing})
+    sound = (packets["NTICK"] >= 0) & (packets["NTICK"] <= _LONGEST_US // max(interval_us, 1))
+    sound &= (packets["TSTAMP"] >= 0) & (packets["TSTAMP"] <= TIME_MAX_NS)
+    for name in ("LWPID", "THRID", "CPUID", "MSTATE"):
+        if packets.dtype[name] == np.uint64:
+            sound &= packets[name] <= np.iinfo(np.int64).max
+    if not sound.all():
+        damage.note("packets with impossible times were skipped", int((~sound).sum()))
+        packets = packets[sound]
+    return packets
+
+
+def _with_fields(packets: Packets, types: Mapping[str, str]) -> Packets:
+    kept = packets.dtype.names or ()
+    result = np.zeros(len(packets), [*((name, packets.dtype[name]) for name in kept), *types.items()])
+    for name in kept:
+        result[name] = packets[name]
+    return result
+
+
 def _mixed(data: Bytes, found: list[Run], described: Mapping[int, Sequence[Described]]) -> Packets:
     formats = {field.name: _TYPES[field.type] for fields in described.values() for field in fields
-               if field.type in _TYPES}
+               if field.type in _TYPES and field.name}
     result = np.zeros(sum(run.count for run in found), list(formats.items()))
     done = 0
     for run in found:
@@ -110,7 +138,7 @@ def _mixed(data: Bytes, found: list[Run], described: Mapping[int, Sequence[Descr
 
 
 def _dtype(fields: Sequence[Described], size: int) -> np.dtype[Any]:
-    fitting = {field.name: field for field in fields if field.type in _TYPES
+    fitting = {field.name: field for field in fields if field.type in _TYPES and field.name
                and field.offset >= 0 and field.offset + int(_TYPES[field.type][2]) <= size}
     return np.dtype({"names": list(fitting), "formats": [_TYPES[field.type] for field in fitting.values()],
                      "offsets": [field.offset for field in fitting.values()], "itemsize": size})

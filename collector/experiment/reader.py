@@ -17,11 +17,12 @@ import numpy.typing as npt
 
 from collector.errors import ExperimentError, FormatError
 from collector.experiment import log, map, names, overview
+from collector.experiment.damage import Bytes, Damage, read_file
 from collector.experiment.log import Event, Log, Message
 from collector.experiment.map import FOREVER_NS, DynamicFunction, Segment
 from collector.experiment.overview import Sample
-from collector.experiment.packets import Bytes, Damage
 from collector.experiment.packets import read as read_packets
+from collector.experiment.packets import sound_clock_packets
 from collector.experiment.records import CLOCK
 from collector.experiment.stacks import Stacks, read_stacks
 
@@ -52,7 +53,10 @@ class Experiment:
             described = self.log.described.get(kind)
             if described is None and kind == "profile":  # a recorder that was killed before it came to describe them
                 return np.zeros(0, CLOCK.dtype)
-            self._packets[kind] = read_packets(self._bytes(_FILES[kind]), described or {}, damage)
+            packets = read_packets(self._bytes(_FILES[kind], damage), described or {}, damage)
+            if kind == "profile":
+                packets = sound_clock_packets(packets, self.log.interval_us, damage)
+            self._packets[kind] = packets
             self._note(_FILES[kind], damage)
         return self._packets[kind]
 
@@ -60,13 +64,16 @@ class Experiment:
     def stacks(self) -> Stacks:
         """The call stacks that FRINFO of packets refers to."""
         damage = Damage()
-        stacks = read_stacks(self._bytes("data.frameinfo"), self.log.wsize, damage)
+        stacks = read_stacks(self._bytes("data.frameinfo", damage), self.log.wsize, damage)
         self._note("data.frameinfo", damage)
         return stacks
 
     @cached_property
     def _space(self) -> tuple[list[Segment], list[DynamicFunction]]:
-        return map.read(self._content("map.xml"), self.log.start_ns)
+        damage = Damage()
+        space = map.read(self._bytes("map.xml", damage).tobytes(), self.log.start_ns, damage)
+        self._note("map.xml", damage)
+        return space
 
     @property
     def segments(self) -> list[Segment]:
@@ -81,7 +88,10 @@ class Experiment:
     @cached_property
     def samples(self) -> list[Sample]:
         """The overview's samples in order of time."""
-        return overview.read_samples(self._content(overview.NAME), self.log.wsize, self.log.events)
+        damage = Damage()
+        samples = overview.read_samples(self._bytes(overview.NAME, damage), self.log.wsize, self.log.events, damage)
+        self._note(overview.NAME, damage)
+        return samples
 
     @cached_property
     def threads(self) -> list[int]:
@@ -103,7 +113,7 @@ class Experiment:
     @cached_property
     def notes(self) -> list[str]:
         """The user's comments."""
-        return self._content("notes").decode("utf-8", "surrogateescape").splitlines()
+        return self._bytes("notes", Damage()).tobytes().decode("utf-8", "surrogateescape").splitlines()
 
     @cached_property
     def children(self) -> list[Experiment]:
@@ -132,27 +142,24 @@ class Experiment:
                 return candidate
         return None
 
-    def _content(self, name: str) -> bytes:
-        try:
-            return (self.path / name).read_bytes()
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            self.problems.append(f"{names.shown(self.path / name)}: {error.strerror}")
-            return b""
+    def read_all(self) -> None:
+        """Read every file now: whatever is wrong with them stands in ``problems`` afterwards."""
+        _ = self.packets(), self.stacks, self._space, self.samples, self.notes
 
-    def _bytes(self, name: str) -> Bytes:
+    def _bytes(self, name: str, damage: Damage) -> Bytes:
         try:
-            return np.fromfile(self.path / name, np.uint8)
+            return read_file(self.path / name, damage)
         except FileNotFoundError:
             return np.zeros(0, np.uint8)
         except OSError as error:
             self.problems.append(f"{names.shown(self.path / name)}: {error.strerror}")
+            return np.zeros(0, np.uint8)
+        except MemoryError:
+            self.problems.append(f"{names.shown(self.path / name)}: larger than the memory that there is")
             return np.zeros(0, np.uint8)
 
     def _note(self, name: str, damage: Damage) -> None:
-        if damage.n_invalid:
-            self.problems.append(f"{names.shown(self.path / name)}: {damage.n_invalid} damaged places were skipped")
+        self.problems += [f"{names.shown(self.path / name)}: {line}" for line in damage.lines()]
 
 
 def open_experiment(path: str | os.PathLike[str]) -> Experiment:
@@ -170,10 +177,11 @@ def _opened(path: Path, founder: Experiment | None) -> Experiment:
     shown = names.shown(path)
     if not path.name.endswith(names.SUFFIX) or not path.is_dir():
         raise ExperimentError(f"{shown}: not an experiment; give a directory whose name ends in {names.SUFFIX}")
+    damage = Damage()
     try:
-        content = (path / "log.xml").read_bytes()
+        content = read_file(path / "log.xml", damage).tobytes()
         warnings = path / "warnings.xml"
-        contents = log.read(content, warnings.read_bytes() if warnings.is_file() else b"")
+        contents = log.read(content, read_file(warnings, Damage()).tobytes() if warnings.is_file() else b"", damage)
     except FileNotFoundError as error:
         raise ExperimentError(f"{shown}: not an experiment: it has no log.xml") from error
     except OSError as error:
@@ -182,4 +190,6 @@ def _opened(path: Path, founder: Experiment | None) -> Experiment:
         raise FormatError(f"{shown}/{error}") from error
     if contents.wsize not in (32, 64) or contents.big_endian:
         raise FormatError(f"{shown}: recorded on a kind of machine that cannot be read here")
-    return Experiment(path, contents, founder)
+    opened = Experiment(path, contents, founder)
+    opened._note("log.xml", damage)
+    return opened

@@ -9,15 +9,20 @@ that are whole.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
+from typing import Any
 
 _ENTITIES = {b"&": b"&amp;", b"<": b"&lt;", b">": b"&gt;", b'"': b"&quot;", b"'": b"&apos;"}
 _UNSAFE = re.compile(rb"[^ !#$(-;=?-~]")
 # Readers skip these up to the first ">" without looking inside.
 _SKIPPED = re.compile(rb"<[?!][^>]*>")
 _ESCAPED = re.compile(rb"%([0-9a-f]{2})%")
+# Elements that stand at the top. Found inside others, they lost a parent's end to damage.
+_TOP = frozenset({"system", "process", "setting", "profile", "dataptr", "event"})
+_DEPTH_MAX = 16
+_DIGITS_MAX = 24  # of numbers that fit into 64 bits, with sign, 0x and leading zeros
 
 Value = bytes | str | int
 
@@ -81,37 +86,59 @@ class Element:
         value = self.attributes.get(name)
         return default if value is None else value.decode("utf-8", "surrogateescape")
 
-    def number(self, name: str, default: int = 0) -> int:
-        """The value of an attribute as a number: decimal, or C syntax with an optional sign."""
-        return parse_number(self.get(name), default)
+    def number(self, name: str, default: int = 0, low: int = -(1 << 63), high: int = (1 << 63) - 1) -> int:
+        """The value of an attribute as a number from ``low`` to ``high``: decimal, or C syntax, perhaps with a sign."""
+        number = parse_number(self.get(name), default)
+        return number if low <= number <= high else default
 
 
 def parse_number(text: bytes, default: int = 0) -> int:
     """``12``, ``0x1000``, ``+0x1000``, ``-5``; anything else is ``default``."""
+    if len(text) > _DIGITS_MAX:
+        return default
     try:
         return int(text, 16) if b"x" in text[:3].lower() else int(text)
     except ValueError:
         return default
 
 
-def parse(data: bytes) -> list[Element]:
-    """All whole root elements in file order. Damage loses what is damaged and nothing before it."""
+def parse(data: bytes, note: Callable[[str, int], None] | None = None) -> list[Element]:
+    """All whole root elements in file order. Damage loses what is damaged and nothing else.
+
+    ``note`` is told of damage: what it is, and in how many places.
+    """
     import lxml.etree
 
-    body = _SKIPPED.sub(b"", data[:data.rfind(b">") + 1]).replace(b"\0", b" ")
+    end = data.rfind(b">") + 1
+    if note is not None and b"<" in data[end:]:
+        note("unfinished tag at the end was skipped", 1)
+    body = _SKIPPED.sub(b"", data[:end]).replace(b"\0", b" ")
     # After damage libxml2 goes on but drops entities, so it gets none to see.
     for character, entity in _ENTITIES.items():
         body = body.replace(entity, b"%%%02x%%" % ord(character))
     parser = lxml.etree.XMLParser(recover=True, huge_tree=True, resolve_entities=False, no_network=True,
                                   remove_comments=True, remove_pis=True, encoding="iso-8859-1")
     root = lxml.etree.fromstring(b"<roots>" + body + b"</roots>", parser)
-    return [] if root is None else list(_converted(root))
+    if note is not None and len(parser.error_log):
+        note("places of broken markup; what could not be read there was skipped", len(parser.error_log))
+    return [] if root is None else _converted(root)
 
 
-def _converted(parent: Iterator[object]) -> Iterator[Element]:
-    for node in parent:
-        attributes = {str(key): _bytes(value) for key, value in node.attrib.items()}  # type: ignore[attr-defined]
-        yield Element(node.tag, attributes, _bytes(node.text or ""), list(_converted(node)))  # type: ignore
+def _converted(root: Any) -> list[Element]:
+    """The elements at the top: those below the root, and those that only damage put below others."""
+    tops: list[Element] = []
+    waiting: list[tuple[Any, list[Element], int]] = [(node, tops, 1) for node in reversed(root)]
+    while waiting:
+        node, siblings, depth = waiting.pop()
+        if not isinstance(node.tag, str):  # an entity that was never declared
+            continue
+        attributes = {str(key): _bytes(value) for key, value in node.attrib.items()}
+        converted = Element(node.tag, attributes, _bytes(node.text or ""))
+        if node.tag in _TOP or depth > _DEPTH_MAX:
+            siblings, depth = tops, 1
+        siblings.append(converted)
+        waiting += [(child, converted.children, depth + 1) for child in reversed(node)]
+    return tops
 
 
 def _bytes(text: str) -> bytes:

@@ -53,6 +53,7 @@ def shown_path(path: Path) -> str:
 def header(experiment: Experiment) -> Iterator[str]:
     """Who was recorded, where, when and how, with everything that the recorder had to say."""
     log = experiment.log
+    experiment.read_all()
     yield f"Experiment: {shown_path(experiment.path)}"
     if experiment.notes:
         yield from ("Notes:", *(_line(note) for note in experiment.notes), "=" * 60)

@@ -1,0 +1,187 @@
+"""Damage is found at the door: what the reader gives is sound, and what it left out is counted."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collector.errors import ExperimentError
+from collector.experiment.reader import Experiment, open_experiment
+from collector.experiment.recorder import Recorder, Usage
+from collector.experiment.records import OVERVIEW
+
+START_NS = 7_001_000_000_013
+NS = 1_000_000_000
+N_PACKETS = 12
+N_SAMPLES = 4  # three, and the one that the end closes
+
+
+@pytest.fixture
+def small(record: Callable[..., Recorder]) -> Path:
+    """A small complete experiment: 12 packets, 2 stacks, 2 segments, 4 samples."""
+    recorder = record("small.er")
+    recorder.thread_started(4711, START_NS, b"main")
+    recorder.segment_mapped(START_NS, 0x1000, 0x1000, 0, b"/bin/one")
+    recorder.segment_mapped(START_NS, 0x8000, 0x1000, 0, b"/bin/two")
+    uids = recorder.frames.intern(np.array([(0x1001, 0x1002), (0x8001, 0x1002)], np.uint64), np.array([2, 2]))
+    rows = np.arange(N_PACKETS)
+    recorder.clock(np.full(N_PACKETS, 4711), rows % 2, START_NS + rows, uids[rows % 2], rows % 10,
+                   np.ones(N_PACKETS, np.int64))
+    for number in range(1, 4):
+        recorder.sample(Usage((number,) * 10), START_NS + number * NS, "periodic")
+    recorder.close(START_NS + 4 * NS)
+    return recorder.path
+
+
+def edit(file: Path, old: bytes, new: bytes) -> None:
+    """Replaces everything in a file that matches."""
+    changed, count = re.subn(old, lambda _: new, file.read_bytes())
+    assert count
+    file.write_bytes(changed)
+
+
+def opened(path: Path) -> Experiment:
+    """The experiment, all of it read."""
+    experiment = open_experiment(path)
+    experiment.read_all()
+    return experiment
+
+
+def test_an_undamaged_experiment_has_no_problems(small: Path) -> None:
+    assert opened(small).problems == []
+
+
+@pytest.mark.parametrize("name", ["TSTAMP", "CPUID", "THRID", "FRINFO", "MSTATE", "NTICK"])
+def test_a_field_that_is_not_described_is_zero_and_told(small: Path, name: str) -> None:
+    edit(small / "log.xml", b'<field name="%s"[^>]*>' % name.encode(), b"")
+    experiment = opened(small)
+    packets = experiment.packets()
+    assert len(packets) == N_PACKETS
+    assert not packets[name].any()
+    assert [problem for problem in experiment.problems if name in problem] == [
+        f"{small}/profile: {N_PACKETS} clock packets without {name}, which the log does not describe"]
+
+
+def test_without_any_description_there_are_no_packets(small: Path) -> None:
+    edit(small / "log.xml", b"profpckt", b"profpact")
+    packets = opened(small).packets()
+    assert len(packets) == 0
+    assert "CPUID" in packets.dtype.names
+
+
+@pytest.mark.parametrize(("field", "value", "count"), [
+    ("NTICK", -1, 1), ("TSTAMP", -1, 1), ("TSTAMP", (1 << 63) - 1, 1), ("NTICK", (1 << 31) - 1, 0)])
+def test_packets_with_impossible_times_are_left_out(small: Path, field: str, value: int, count: int) -> None:
+    content = bytearray((small / "profile").read_bytes())
+    offset, size = {"NTICK": (52, 4), "TSTAMP": (32, 8)}[field]
+    content[64 + offset:64 + offset + size] = value.to_bytes(size, "little", signed=True)
+    (small / "profile").write_bytes(content)
+    experiment = opened(small)
+    assert len(experiment.packets()) == N_PACKETS - count
+    assert experiment.problems == [f"{small}/profile: 1 packets with impossible times were skipped"] * count
+
+
+def test_a_time_longer_than_nine_years_is_impossible(small: Path) -> None:
+    edit(small / "log.xml", rb'ptimer="\d+"', b'ptimer="2147483647"')
+    content = bytearray((small / "profile").read_bytes())
+    content[52:56] = (1 << 30).to_bytes(4, "little")
+    (small / "profile").write_bytes(content)
+    assert len(opened(small).packets()) == N_PACKETS - 1
+
+
+@pytest.mark.parametrize(("garbage", "told"), [
+    (b"\xff" * 504, "1 records with impossible numbers were skipped"),
+    (b"\xff" * 100, "100 bytes behind the last whole record were skipped"),
+    (b"\x01" + bytes(7) + b"\x01" + bytes(495), "1 records with impossible numbers were skipped"),  # time runs back
+], ids=["ones", "a piece", "back in time"])
+def test_garbage_behind_the_overview_is_left_out(small: Path, garbage: bytes, told: str) -> None:
+    with open(small / "overview", "ab") as file:
+        file.write(garbage)
+    experiment = opened(small)
+    assert len(experiment.samples) == N_SAMPLES
+    assert experiment.problems == [f"{small}/overview: {told}"]
+
+
+@pytest.mark.parametrize("name", ["real_s", "sleep_s", "signals", "tstamp_ns"])
+def test_records_with_impossible_numbers_are_left_out(small: Path, name: str) -> None:
+    records = np.fromfile(small / "overview", OVERVIEW[64].dtype)
+    records[name][2] = (1 << 64) - 1
+    records.tofile(small / "overview")
+    experiment = opened(small)
+    assert len(experiment.samples) == N_SAMPLES - 1
+    assert len(experiment.problems) == 1
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    (rb'vaddr="0x0000000000008000"', b'vaddr="0x18000000000008000"'), (rb'vaddr="0x0000000000008000"', b""),
+    (rb'vaddr="0x0000000000008000"', b'vaddr="0xFFFFFFFFFFFFFFFF"'), (rb'vaddr="0x0000000000008000"', b'vaddr="-1"'),
+    (rb'name="/bin/two"', b""), (rb'name="/bin/two"', b'nam="/bin/two"'),
+    (rb'(?<=8000" )size="4096"', b'size="999999999999999999"'), (rb'(?<=8000" )size="4096"', b'size="-4096"'),
+    (rb'(?<=8000" size="4096" pagesz="4096" )foffset="[^"]*"', b'foffset="0xffffffffffffffffff"')])
+def test_a_mapping_without_a_possible_place_is_left_out(small: Path, old: bytes, new: bytes) -> None:
+    edit(small / "map.xml", old, new)
+    experiment = opened(small)
+    assert [segment.name for segment in experiment.segments] == [b"/bin/one"]
+    assert experiment.problems == [f"{small}/map.xml: 1 mappings without a possible place were skipped"]
+
+
+@pytest.mark.parametrize("text", [b"99999999999.0", b"-1.000000000", b"0x" + b"f" * 5000, b"9" * 5000,
+                                  b"1." + b"9" * 30])
+def test_a_time_that_cannot_be_is_the_start(small: Path, text: bytes) -> None:
+    edit(small / "log.xml", rb'(?<=kind="exit" tstamp=")[^"]*', text)
+    experiment = opened(small)
+    assert experiment.log.complete
+    assert experiment.problems in ([], [
+        f"{small}/log.xml: 1 events without a possible time were taken as of the start"])
+    assert all(START_NS <= event.time_ns < START_NS + (1 << 62) for event in experiment.log.events)
+
+
+def test_an_element_that_never_ends_takes_nothing_with_it(small: Path) -> None:
+    complete = opened(small).log
+    content = (small / "log.xml").read_bytes()
+    at = content.index(b"/>", content.index(b'kind="run"'))
+    (small / "log.xml").write_bytes(content[:at] + content[at + 1:])
+    damaged = opened(small)
+    assert [event.kind for event in damaged.log.events] == [event.kind for event in complete.events]
+    assert "broken markup" in damaged.problems[0]
+
+
+@pytest.mark.parametrize("depth", [300, 5000, 200_000])
+def test_elements_in_elements_are_no_recursion(small: Path, depth: int) -> None:
+    with open(small / "log.xml", "ab") as file:
+        file.write(b"<a>" * depth)
+    assert opened(small).log.complete
+
+
+@pytest.mark.parametrize("name", ["profile", "data.frameinfo", "map.xml", "overview", "log.xml"])
+def test_what_is_no_file_is_told_and_waited_for_by_nobody(small: Path, tmp_path: Path, name: str) -> None:
+    (small / name).rename(tmp_path / "aside")
+    for put in (os.mkfifo, os.mkdir, lambda path: os.symlink("/dev/zero", path), lambda path: os.symlink(path, path)):
+        put(small / name)
+        if name == "log.xml":
+            with pytest.raises(ExperimentError, match=r"cannot read log\.xml: "):
+                open_experiment(small)
+        else:
+            problems = opened(small).problems
+            assert [problem for problem in problems if name in problem] == problems
+            assert len(problems) == 1
+        os.rmdir(small / name) if (small / name).is_dir() else os.unlink(small / name)
+
+
+@pytest.mark.parametrize("name", ["profile", "data.frameinfo", "map.xml", "overview", "log.xml"])
+def test_a_file_of_a_terabyte_is_read_up_to_its_hole(small: Path, name: str) -> None:
+    whole = opened(small)
+    os.truncate(small / name, 1 << 40)
+    with open(small / name, "r+b") as file:
+        file.seek(-4096, os.SEEK_END)
+        file.write(b"behind the hole")
+    experiment = opened(small)
+    assert len(experiment.packets()) == len(whole.packets())
+    assert len(experiment.samples) == len(whole.samples)
+    assert experiment.segments == whole.segments
+    assert f"{small}/{name}: 1 long hole in the file; what lies behind it was skipped" in experiment.problems
