@@ -377,7 +377,7 @@ def test_no_rule_objects_to_a_clean_tree(tmp_path: Path, rule: Rule) -> None:
 
 # --- the linters ----------------------------------------------------------------------------------
 
-SCRIPTS_WITHOUT_SUFFIX = ("scripts/bench", "scripts/killruns")
+SCRIPTS_WITHOUT_SUFFIX = ("scripts/bench", "scripts/damage", "scripts/killruns")
 
 
 def _passes(*command: str) -> None:
@@ -401,6 +401,7 @@ TOOLS = (
     "tests/workloads/build.py",
     "scripts/missing_packages.py",
     "scripts/bench",
+    "scripts/damage",
     "scripts/killruns",
 )
 
