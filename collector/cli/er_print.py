@@ -363,6 +363,7 @@ def _callers_callees(session: Session) -> None:
     stacks, labels = _function_stacks(session)
     rows = object_rows(stacks, session.view, labels)
     view = session.derived("a")
+    session.say(_object_warnings(session))
     session.say([f"Functions sorted by metric: {session.view.sort_title}",
                  f"Callers and callees sorted by metric: {view.sort_title}", ""])
     layout, names = Layout(view), _Names(labels)
@@ -383,6 +384,7 @@ def _calltree(session: Session) -> None:
     stacks, labels = _function_stacks(session)
     view = session.derived("a")
     layout, names = Layout(view), _Names(labels)
+    session.say(_object_warnings(session))
     session.say([f"Functions Call Tree. Metric: {view.sort_title}", ""])
     for number, row in enumerate(call_tree(stacks, view, labels)):
         if number == 0:
@@ -394,11 +396,18 @@ def _calltree(session: Session) -> None:
                                 tree_mark(row.is_last))])
 
 
+def _object_warnings(session: Session) -> list[str]:
+    """The head of tables whose names come from the files of load objects: which of these are not to be trusted."""
+    lines = [f"*** Warning: {problem}" for problem in session.data.object_problems]
+    return [*lines, ""] if lines else []
+
+
 def _print_rows(session: Session, what: str, rows: Rows, view: View, labels: Labels) -> None:
     from collector.export.text import Layout
 
     layout, names = Layout(view), _Names(labels)
     layout.fit(rows.values.tolist(), names.of(rows.ids))
+    session.say(_object_warnings(session))
     session.say([f"{what} sorted by metric: {view.sort_title}", "", *layout.heading()])
     shown = slice(session.limit or None)
     session.say(layout.row(*cells) for cells in zip(rows.values[shown].tolist(), rows.percents[shown].tolist(),
@@ -596,7 +605,9 @@ def _objects(session: Session) -> None:
     session.say([" <Unknown> (<Unknown>)"])
     for loaded in session.data.objects.values():
         session.say([f" {printable(loaded.name)} ({printable(loaded.path)})"])
-        if loaded.file is None and loaded.path.startswith(b"/"):
+        if loaded.problem:
+            session.say([f"       *** Warning: {loaded.problem}"])
+        elif loaded.file is None and loaded.path.startswith(b"/"):
             session.say(["       *** Warning: the file cannot be found; its functions are unknown"])
     session.say([""])
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +21,7 @@ import numpy as np
 
 from collector.clock import NS_PER_S
 from collector.errors import ElfError, ExperimentError
+from collector.experiment.identity import Identity, difference, identity_of, identity_of_fd
 from collector.experiment.map import MODES_TEXT, Segment
 from collector.experiment.names import OPEN_DIRECTORY, archive_name, shown
 
@@ -39,6 +40,7 @@ _STEP = 1 << 20
 # Ways of copying inside the kernel are refused between some file systems; then the next one is tried.
 _TRY_OTHERWISE = {errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM}
 _NOTHING: Mapping[bytes, str] = MappingProxyType({})
+_NO_IDENTITIES: Mapping[bytes, Set[Identity]] = MappingProxyType({})
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 
 
@@ -76,7 +78,9 @@ def archive(experiment: Experiment, choice: str = "on", force: bool = False, dry
     if choice == "off":
         return Report()
     objects = _load_objects(experiment, used_only=choice in _USED)
-    return _archived(experiment.archives, objects, choice, force, dry_run, root, opened)
+    mapped_unix_ns = {name: known.mapped_unix_ns for name, known in objects.items()}
+    identities = {name: known.identities for name, known in objects.items()}
+    return _archived(experiment.archives, mapped_unix_ns, choice, force, dry_run, root, opened, identities)
 
 
 def archive_known(archives: Path, mapped_unix_ns: Mapping[bytes, int], choice: str, root: str = "",
@@ -94,9 +98,10 @@ def archive_known(archives: Path, mapped_unix_ns: Mapping[bytes, int], choice: s
 
 
 def _archived(directory: Path, objects: Mapping[bytes, int], choice: str, force: bool = False, dry_run: bool = False,
-              root: str = "", opened: Mapping[bytes, str] = _NOTHING) -> Report:
+              root: str = "", opened: Mapping[bytes, str] = _NOTHING,
+              identities: Mapping[bytes, Set[Identity]] = _NO_IDENTITIES) -> Report:
     report = Report()
-    archiver = _Archiver(directory, report, force, dry_run, root, opened)
+    archiver = _Archiver(directory, report, force, dry_run, root, opened, identities)
     try:
         for name, mapped_unix_ns in sorted(objects.items()):
             archiver.add(name, mapped_unix_ns)
@@ -108,14 +113,24 @@ def _archived(directory: Path, objects: Mapping[bytes, int], choice: str, force:
     return report
 
 
-def _load_objects(experiment: Experiment, used_only: bool) -> dict[bytes, int]:
-    """Name of each load object -> when it was mapped (Unix ns), in this experiment and its children."""
-    found: dict[bytes, int] = {}
+@dataclass
+class _Known:
+    """When a load object was mapped last, and which files that were; several may have had one name."""
+
+    mapped_unix_ns: int = 0
+    identities: set[Identity] = field(default_factory=set)
+
+
+def _load_objects(experiment: Experiment, used_only: bool) -> dict[bytes, _Known]:
+    """What is known of each load object, by name, in this experiment and its children."""
+    found: dict[bytes, _Known] = {}
     for each in (experiment, *experiment.children):
         texts = [segment for segment in each.segments if segment.modes == MODES_TEXT and _is_file(segment.name)]
         unix_ns = each.log.start_unix * NS_PER_S - each.log.start_ns
         for segment in _used(each, texts) if used_only else texts:
-            found[segment.name] = max(found.get(segment.name, 0), segment.start_ns + unix_ns)
+            known = found.setdefault(segment.name, _Known())
+            known.mapped_unix_ns = max(known.mapped_unix_ns, segment.start_ns + unix_ns)
+            known.identities.add(segment.identity)
     return found
 
 
@@ -133,13 +148,14 @@ def _used(experiment: Experiment, segments: Iterable[Segment]) -> Iterator[Segme
 
 class _Archiver:
     def __init__(self, directory: Path, report: Report, force: bool, dry_run: bool, root: str,
-                 opened: Mapping[bytes, str]) -> None:
+                 opened: Mapping[bytes, str], identities: Mapping[bytes, Set[Identity]]) -> None:
         self._directory = directory
         self._report = report
         self._force = force
         self._dry_run = dry_run
         self._root = root
         self._opened = opened
+        self._identities = identities
         self._fd = -1 if dry_run else _open_directory(self._directory)
 
     def close(self) -> None:
@@ -147,14 +163,22 @@ class _Archiver:
             os.close(self._fd)
 
     def add(self, name: bytes, mapped_unix_ns: int | None = None) -> None:
-        """Copy one file, unless a copy is there; trouble is reported. Raises ExperimentError on a full disk."""
+        """Copy one file, unless a copy is there; trouble is reported. Raises ExperimentError on a full disk.
+
+        What is known not to be the file that was recorded is never copied; a copy of such a file is replaced.
+        """
         copy = archive_name(name)
         target = self._directory / os.fsdecode(copy)
-        if not self._force and os.path.lexists(target):
+        identities = self._identities.get(name, set())
+        if not self._force and os.path.lexists(target) and not _difference(os.fspath(target), identities, True):
             self._report.kept.append(name)
             return
         limit_ns = None if self._force or mapped_unix_ns is None else mapped_unix_ns + NS_PER_S
+        if identities and all(identity.build_id for identity in identities):
+            limit_ns = None  # the time says nothing that the build id does not say better
         try:
+            if why := _difference(self._path(name), identities):
+                raise _Changed(f"it is not the file that was recorded ({why})")
             source, size = _open_source(self._path(name), limit_ns)
             try:
                 if not self._dry_run:
@@ -189,6 +213,23 @@ class _Archiver:
 
     def _path(self, name: bytes) -> str:
         return self._opened.get(name) or self._root + os.fsdecode(name)
+
+
+def _difference(path: str, identities: Set[Identity], is_copy: bool = False) -> str:
+    """What shows that a file is none of those that were recorded; empty if nothing does, or it cannot be read."""
+    if not identities or not all(identity.is_known for identity in identities):
+        return ""
+    from collector.elf import object_of_fd
+
+    try:
+        fd, _ = _open_source(path, None)
+    except (OSError, _Changed):
+        return ""
+    found = identity_of_fd(fd)
+    with suppress(ElfError), object_of_fd(fd, path) as file:
+        found = identity_of(file)
+    whys = [difference(identity, found, is_copy) for identity in sorted(identities)]
+    return "" if "" in whys else whys[0]
 
 
 def _is_elf(path: str) -> bool:

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from collector.experiment.damage import ADDRESS_END, Damage
+from collector.experiment.identity import UNKNOWN, Identity, attributes, of_element
 from collector.experiment.log import sound_time_of, time_text
 from collector.experiment.xml import Element, Value, element, parse
 
@@ -36,7 +37,7 @@ class MapLines:
         self._ends: dict[int, int] = {}  # vaddr -> end
 
     def segment(self, time_ns: int, vaddr: int, size: int, file_offset: int, name: bytes,
-                modes: int) -> bytes:
+                modes: int, identity: Identity = UNKNOWN) -> bytes:
         """A mapped file; ``name`` as the kernel gives it."""
         modes = MODES_TEXT if modes & MODE_EXECUTE else modes
         lines = [self._make_room(time_ns, vaddr, vaddr + size)]
@@ -46,7 +47,7 @@ class MapLines:
             lines.append(self._map("segment", time_ns, vaddr + done, piece, {
                 "pagesz": self._page_size, "foffset": f"+0x{file_offset + done:08x}",
                 "modes": f"0x{modes:03x}", "chksum": f"0x{_NO_CHECKSUM[not modes & MODE_WRITE]:x}",
-                "name": name.removesuffix(DELETED)}))
+                "name": name.removesuffix(DELETED), **attributes(identity)}))
         return b"".join(lines)
 
     def function(self, time_ns: int, vaddr: int, size: int, name: bytes,
@@ -109,6 +110,7 @@ class Segment(NamedTuple):
     file_offset: int
     modes: int
     name: bytes
+    identity: Identity = UNKNOWN
 
 
 class DynamicFunction(NamedTuple):
@@ -183,7 +185,8 @@ def _mapping(node: Element, time_ns: int, symbols: tuple[tuple[int, int, bytes],
     (vaddr, size), name = _place(node), node.get("name")
     if node.get("object") == b"function":
         return DynamicFunction(time_ns, FOREVER_NS, vaddr, size, name, symbols)
-    return Segment(time_ns, FOREVER_NS, vaddr, size, node.number("foffset"), node.number("modes"), name)
+    return Segment(time_ns, FOREVER_NS, vaddr, size, node.number("foffset"), node.number("modes"), name,
+                   of_element(node))
 
 
 class _Space:

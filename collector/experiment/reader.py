@@ -8,6 +8,7 @@ tells.
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from collector.errors import ExperimentError, FormatError
+from collector.clock import NS_PER_S
+from collector.elf import open_object
+from collector.errors import ElfError, ExperimentError, FormatError
 from collector.experiment import log, map, names, overview
 from collector.experiment.damage import Bytes, Damage, read_file
+from collector.experiment.identity import Identity, difference, identity_of
 from collector.experiment.log import Event, Log, Message
-from collector.experiment.map import FOREVER_NS, DynamicFunction, Segment
+from collector.experiment.map import FOREVER_NS, MODES_TEXT, DynamicFunction, Segment
 from collector.experiment.overview import Sample
 from collector.experiment.packets import read as read_packets
 from collector.experiment.packets import sound_clock_packets
@@ -31,6 +35,17 @@ __all__ = ["FOREVER_NS", "DynamicFunction", "Event", "Experiment", "Log", "Messa
 
 _FILES = {"profile": "profile", "hwcounter": "hwcounters", "synctrace": "synctrace", "heaptrace": "heaptrace",
           "iotrace": "iotrace"}
+
+
+@dataclass(frozen=True)
+class ObjectFile:
+    """The file of a load object: ``path``, None if there is none, or only another one than was recorded.
+
+    ``problem`` says what is wrong, or doubtful; empty if all is well, or there is no file at all.
+    """
+
+    path: Path | None
+    problem: str = ""
 
 
 class Experiment:
@@ -45,6 +60,7 @@ class Experiment:
         self.founder = founder
         self.problems: list[str] = []
         self._packets: dict[str, npt.NDArray[Any]] = {}
+        self._object_files: dict[tuple[bytes, Identity], ObjectFile] = {} if founder is None else founder._object_files
 
     def packets(self, kind: str = "profile") -> npt.NDArray[Any]:
         """The packets of a data kind (profile, synctrace, ...) as a structured array, in file order."""
@@ -141,6 +157,45 @@ class Experiment:
             if os.path.isfile(candidate):  # which bears with paths that are too long
                 return candidate
         return None
+
+    def object_file(self, segment: Segment) -> ObjectFile:
+        """The file that was mapped: its copy in the archives, else itself, if it still is the one that was recorded."""
+        key = segment.name, segment.identity
+        if key not in self._object_files:
+            self._object_files[key] = self._found(segment)
+        return self._object_files[key]
+
+    def object_problems(self) -> list[str]:
+        """What is wrong or doubtful with the files of the load objects."""
+        texts = {(one.name, one.identity): one for one in self.segments if one.modes == MODES_TEXT}
+        found = [self.object_file(one) for one in texts.values()]
+        return [one.problem for one in found if one.problem]
+
+    def _found(self, segment: Segment) -> ObjectFile:
+        copy = self.archives / os.fsdecode(names.archive_name(segment.name))
+        problems = []
+        for path in (copy, Path(os.fsdecode(segment.name))):
+            if not os.path.isfile(path):
+                continue
+            why, doubt = self._difference(path, segment, path is copy)
+            if not why:
+                return ObjectFile(path, f"{names.shown(path)}: {doubt}" if doubt else "")
+            problems.append(f"{names.shown(path)}: not the file that was recorded ({why}); "
+                            "its functions are shown as addresses")
+        return ObjectFile(None, "; ".join(problems))
+
+    def _difference(self, path: Path, segment: Segment, is_copy: bool) -> tuple[str, str]:
+        """What shows that a file is not the one that was mapped, and what makes that doubtful."""
+        if not segment.identity.is_known:
+            mapped_unix_ns = self.log.start_unix * NS_PER_S + segment.start_ns - self.log.start_ns
+            if is_copy or os.stat(path).st_mtime_ns <= mapped_unix_ns + NS_PER_S:
+                return "", ""
+            return "", "has changed since it was recorded; names of its functions may be wrong"
+        try:
+            with open_object(os.fspath(path)) as file:
+                return difference(segment.identity, identity_of(file), is_copy), ""
+        except (ElfError, OSError):
+            return "not a load object any more", ""
 
     def read_all(self) -> None:
         """Read every file now: whatever is wrong with them stands in ``problems`` afterwards."""

@@ -39,6 +39,7 @@ from collector.experiment.blocks import (
     write_file,
 )
 from collector.experiment.frames import StackTable
+from collector.experiment.identity import UNKNOWN, Identity
 from collector.experiment.log import (
     COMMENT_ARGV,
     COMMENT_CWD,
@@ -231,11 +232,11 @@ class Recorder:
         self._say(self._log_lines.thread_started(time_ns, tid, name))
 
     def segment_mapped(self, time_ns: int, vaddr: int, size: int, file_offset: int, name: bytes,
-                       modes: int = MODES_TEXT) -> None:
+                       modes: int = MODES_TEXT, identity: Identity = UNKNOWN) -> None:
         """A file is mapped; modes 1 read, 2 write, 4 execute. What it covers is unmapped."""
         if modes & MODE_EXECUTE:
             self.load_objects[name.removesuffix(DELETED)] = time_ns
-        self._map_pending.append(self._map_lines.segment(time_ns, vaddr, size, file_offset, name, modes))
+        self._map_pending.append(self._map_lines.segment(time_ns, vaddr, size, file_offset, name, modes, identity))
 
     def function_mapped(self, time_ns: int, vaddr: int, size: int, name: bytes,
                         symbols: Sequence[tuple[int, int, bytes]] = ()) -> None:

@@ -63,6 +63,7 @@ def header(experiment: Experiment) -> Iterator[str]:
     if not log.complete:
         yield "*** Note: experiment was not closed"
     yield from (f"*** Note: {_line(problem)}" for problem in experiment.problems)
+    yield from (f"*** Warning: {_line(problem)}" for problem in experiment.object_problems())
     yield ""
     yield f"Target command ({log.wsize}-bit): '{printable(log.arguments)}'"
     yield f"Process pid {log.pid}, ppid {log.ppid}, pgrp {log.pgrp}, sid {log.sid}"

@@ -8,20 +8,22 @@ from pathlib import Path
 
 import numpy as np
 
-from collector.experiment.reader import Experiment, Message, Sample
+from collector.experiment.reader import DynamicFunction, Experiment, Message, ObjectFile, Sample, Segment
 from collector.report.functions import Function
 from collector.report.metrics import METRICS_BY_NUMSTATES, N_STATE_COLUMNS, Metric
 from collector.report.profile import I8, Weighted, frames_of, merge_equal
 from collector.report.resolve import (
-    DYNAMIC_FUNCTIONS,
     EXACT_LOOK_UPS_MAX,
+    MODES_TEXT,
     TOTAL_FUNCTION,
     UNKNOWN_FUNCTION,
     Code,
+    Key,
     LoadedObject,
     Packets,
     Part,
     Resolved,
+    key_of,
     weights_of,
 )
 
@@ -40,7 +42,7 @@ class DataSet:
 
     def __init__(self, experiments: Sequence[Experiment]) -> None:
         self.experiments = list(experiments)
-        self.objects: dict[bytes, LoadedObject] = {}
+        self.objects: dict[Key, LoadedObject] = {}
         self._code = Code()
         self._parts = [Part(self._code, self._load_object, experiment) for experiment in self.experiments]
 
@@ -86,6 +88,12 @@ class DataSet:
         at = self.instructions
         return merge_equal(Weighted(at.offsets, group[at.objects], at.weights, n_groups))
 
+    @property
+    def object_problems(self) -> list[str]:
+        """What is wrong or doubtful with the files of the load objects that the stacks are in."""
+        assert self.instructions is not None
+        return list(dict.fromkeys(loaded.problem for loaded in self.objects.values() if loaded.problem))
+
     def weights_by(self, keys: Callable[[Experiment, Packets], I8], n_keys: int) -> I8:
         """The packets' weights (n_keys, states) by a key per packet."""
         sums = np.zeros((n_keys, N_STATE_COLUMNS), np.int64)
@@ -100,26 +108,31 @@ class DataSet:
 
     def _resolved(self) -> list[Resolved]:
         parts = [part.resolve() for part in self._parts]
-        dependent = {path: loaded for path, loaded in self.objects.items() if loaded.is_order_dependent()}
+        dependent = {key: loaded for key, loaded in self.objects.items() if loaded.is_order_dependent()}
         if not dependent:
             return parts
         entangled = {}
-        for path, loaded in dependent.items():
+        for key, loaded in dependent.items():
             loaded.forget()
-            asked = np.unique(np.concatenate([part.offsets_in(path) for part in self._parts]))
-            entangled[path] = loaded.table.entangled(asked)
+            asked = np.unique(np.concatenate([part.offsets_in(key) for part in self._parts]))
+            entangled[key] = loaded.table.entangled(asked)
         work = [part.work_in(entangled) for part in self._parts]
         if sum(one.n_look_ups for one in work) > EXACT_LOOK_UPS_MAX:
             return parts
         return [part.resolve_exactly(one) for part, one in zip(self._parts, work, strict=True)]
 
-    def _load_object(self, path: bytes, text_size: int, experiment: Experiment) -> LoadedObject | None:
-        """The load object mapped as ``path``; it comes into being with its first text (``text_size`` above 0)."""
-        if path not in self.objects and text_size:
-            number = _FIRST_OBJECT_NUMBER + len(self.objects)
-            file = experiment.find_file(path) if path != DYNAMIC_FUNCTIONS else None
-            self.objects[path] = LoadedObject(path, number, text_size, file)
-        return self.objects.get(path)
+    def _load_object(self, mapping: Segment | DynamicFunction, experiment: Experiment) -> LoadedObject | None:
+        """The load object of a mapping; it comes into being with its first text."""
+        key = key_of(mapping)
+        is_text = not isinstance(mapping, Segment) or mapping.modes == MODES_TEXT
+        if key not in self.objects and is_text and mapping.size:
+            self.objects[key] = LoadedObject(key[0], _FIRST_OBJECT_NUMBER + len(self.objects), mapping.size,
+                                             lambda: _file_of(mapping, experiment))
+        return self.objects.get(key)
+
+
+def _file_of(mapping: Segment | DynamicFunction, experiment: Experiment) -> ObjectFile:
+    return experiment.object_file(mapping) if isinstance(mapping, Segment) else ObjectFile(None)
 
 
 def load(experiments: Sequence[Experiment]) -> DataSet:

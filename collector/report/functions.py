@@ -36,6 +36,7 @@ _CACHE_SHIFT = 6
 # ... and its last instructions in another.
 _RECENT_PLACES = 4096
 _RECENT_SHIFT = 2
+_TEXT_MAX = 1 << 47  # as much as a process can address, whatever a damaged file claims
 
 
 @dataclass(eq=False)
@@ -76,7 +77,7 @@ def symbol_table(elf: LoadObject, mapped_size: int, debug: LoadObject | None = N
     keep = keep[np.argsort(offset[keep], kind="stable")]
     plt = elf.sections.get(".plt")
     texts = [load for load in elf.loads if load.flags == 5]
-    text_size = texts[0].memory_size if len(texts) == 1 else 0
+    text_size = min(texts[0].memory_size, _TEXT_MAX) if len(texts) == 1 else 0
     return SymbolTable(offset[keep], symbols.size[keep].astype(np.int64), lambda i: symbols.name(int(keep[i])),
                        (plt.file_offset, plt.size) if plt is not None else None, text_size or mapped_size)
 
@@ -219,6 +220,37 @@ class FunctionTable:
 
     def _shown(self, linkage: bytes) -> bytes:
         return self._demangle(linkage) if linkage.startswith(b"_") else linkage
+
+
+class AddressTable:
+    """Stands in for the functions of a load object whose file is not the one that was recorded.
+
+    Every place is a function of its own, ``<Unknown>@0xOFFSET (<object>)``: its offset in the file that was recorded.
+    """
+
+    is_order_dependent = False
+
+    def __init__(self, name: bytes, object_number: int) -> None:
+        self.name = name
+        self._number = object_number
+        self._made: dict[int, Function] = {}
+
+    def find(self, file_offset: int) -> Function:
+        """The place at ``file_offset``."""
+        if file_offset not in self._made:
+            name = b"<Unknown>@0x%x (%s)" % (file_offset, self.name)
+            self._made[file_offset] = Function(name, name, self.name, file_offset, 0, self._number, has_offsets=False)
+        return self._made[file_offset]
+
+    find_again = find
+
+    def renewed(self) -> AddressTable:
+        """Itself: answers do not depend on each other."""
+        return self
+
+    def entangled(self, offsets: I8) -> I8:
+        """None of ``offsets``."""
+        return offsets[:0]
 
 
 def short_name(name: bytes) -> bytes:

@@ -27,8 +27,9 @@ import numpy.typing as npt
 
 from collector.elf import LoadObject, open_object
 from collector.errors import ElfError
-from collector.experiment.reader import DynamicFunction, Experiment, Segment
-from collector.report.functions import Function, FunctionTable, SymbolTable, symbol_table
+from collector.experiment.identity import UNKNOWN, Identity
+from collector.experiment.reader import DynamicFunction, Experiment, ObjectFile, Segment
+from collector.report.functions import AddressTable, Function, FunctionTable, SymbolTable, symbol_table
 from collector.report.metrics import N_STATE_COLUMNS, STATE_OTHER
 from collector.report.profile import I8, frames_of
 from collector.report.symbols import demangle
@@ -47,6 +48,8 @@ _SPECIAL = (
     Function(b"<Truncated-stack>", b"<Truncated-stack>", b"<Total>", object_number=1, has_offsets=False),
     Function(b"<Stack-unwind-failed>", b"<Stack-unwind-failed>", b"<Total>", object_number=1, has_offsets=False),
 )
+# What a load object is known by: two builds of one name are two objects.
+Key = tuple[bytes, Identity]
 _PC_LEAF_CHECK = 0xFFFF_FFFF_FFFF_FFFF
 ADDRESS_END = 1 << 64
 _END_OF_TIME = np.iinfo(np.int64).max
@@ -62,19 +65,19 @@ class Mapped:
     vaddr: int
     size: int
     file_offset: int
-    path: bytes
+    key: Key
     function: int = -1
 
 
 @dataclass
 class LoadedObject:
-    """A load object of the experiments; its file is opened when a pc falls into it."""
+    """A load object of the experiments; its file is looked for and opened when a pc falls into it."""
 
     path: bytes
     number: int
     mapped_size: int
-    file: Path | None
-    _table: FunctionTable | None = field(default=None, repr=False)
+    look_for_file: Callable[[], ObjectFile]
+    _table: FunctionTable | AddressTable | None = field(default=None, repr=False)
     _symbols: SymbolTable | None = field(default=None, repr=False)
 
     @property
@@ -82,10 +85,27 @@ class LoadedObject:
         """As it is shown: the base name in angle brackets."""
         return b"<" + self.path.rsplit(b"/", 1)[-1] + b">"
 
+    @cached_property
+    def found(self) -> ObjectFile:
+        """Its file, and what is wrong with it."""
+        return self.look_for_file()
+
     @property
-    def table(self) -> FunctionTable:
-        """Its functions; those of a file that cannot be read are one hole."""
-        if self._table is None:
+    def file(self) -> Path | None:
+        """Its file, if it is the one that was recorded."""
+        return self.found.path
+
+    @property
+    def problem(self) -> str:
+        """What is wrong or doubtful with its file; empty for one that nothing was asked of."""
+        return self.found.problem if self._table is not None else ""
+
+    @property
+    def table(self) -> FunctionTable | AddressTable:
+        """Its functions; those of a file that cannot be read are one hole, those of another file mere addresses."""
+        if self._table is None and self.file is None and self.found.problem:
+            self._table = AddressTable(self.name, self.number)
+        elif self._table is None:
             self._table = FunctionTable(self.symbols, self.name, self.number, demangle)
         return self._table
 
@@ -128,8 +148,8 @@ def debug_object_beside(elf: LoadObject, path: bytes) -> LoadObject | None:
         return None
 
 
-# The load object of a path: (path, size of its text or 0, experiment); None while it has had no text.
-LoadObjectOf = Callable[[bytes, int, Experiment], LoadedObject | None]
+# The load object of a mapping in an experiment; None while it has had no text.
+LoadObjectOf = Callable[[Segment | DynamicFunction, Experiment], LoadedObject | None]
 
 
 class Code:
@@ -203,7 +223,7 @@ class Part:
         self.experiment = experiment
         self.n_missing_stacks = 0
         self._code = code
-        self._objects: dict[bytes, LoadedObject] = {}
+        self._objects: dict[Key, LoadedObject] = {}
         self._mapped = list(self._address_space(load_object))
 
     @property
@@ -217,21 +237,21 @@ class Part:
         weights = weights_of(frames.of_packet, self.packets, self.experiment, len(frames.rows))
         return self._finished(frames.rows, frames.offsets, self._instructions, weights)
 
-    def offsets_in(self, path: bytes) -> I8:
+    def offsets_in(self, key: Key) -> I8:
         """The distinct file offsets of all frames in an object."""
-        return np.unique(self._file_offsets[self._frames_in({path})])
+        return np.unique(self._file_offsets[self._frames_in({key})])
 
-    def work_in(self, objects: dict[bytes, I8]) -> Work:
+    def work_in(self, objects: dict[Key, I8]) -> Work:
         """What must be looked up packet by packet: the frames in ``objects`` whose file offsets are given there."""
         frames = self._frames
         todo: list[list[tuple[int, Callable[[int], Function], int]]] = [[] for _ in frames.rows]
         owner = np.repeat(np.arange(len(frames.rows)), np.diff(frames.offsets))
         wanted = np.zeros(len(frames.pcs), bool)
-        for path, offsets in objects.items():
-            wanted |= self._frames_in({path}) & np.isin(self._file_offsets, offsets)
+        for key, offsets in objects.items():
+            wanted |= self._frames_in({key}) & np.isin(self._file_offsets, offsets)
         for at in np.flatnonzero(wanted).tolist():
             pair = int(owner[at])
-            look_up = self._objects[self._mapped[frames.mapped[at]].path].table.find_again
+            look_up = self._objects[self._mapped[frames.mapped[at]].key].table.find_again
             todo[pair].append((at - int(frames.offsets[pair]), look_up, int(self._file_offsets[at])))
         lengths = np.array([len(one) for one in todo], np.int64)
         return Work(todo, int(lengths[frames.of_packet].sum()) if len(frames.of_packet) else 0)
@@ -301,10 +321,10 @@ class Part:
         if mapped.function >= 0:
             return self._code.instruction(mapped.function, inside)
         file_offset = inside + mapped.file_offset
-        return self._code.at(self._objects[mapped.path].table.find(file_offset), file_offset)
+        return self._code.at(self._objects[mapped.key].table.find(file_offset), file_offset)
 
-    def _frames_in(self, objects: Set[bytes]) -> Bool:
-        is_in = np.array([mapped.path in objects and mapped.function < 0 for mapped in self._mapped] + [False], bool)
+    def _frames_in(self, objects: Set[Key]) -> Bool:
+        is_in = np.array([mapped.key in objects and mapped.function < 0 for mapped in self._mapped] + [False], bool)
         return np.asarray(is_in[self._frames.mapped], bool)
 
     @cached_property
@@ -338,19 +358,24 @@ class Part:
                 else self._of_function(one, load_object)
 
     def _of_segment(self, segment: Segment, load_object: LoadObjectOf) -> Iterable[Mapped]:
-        text_size = segment.size if segment.modes == MODES_TEXT else 0
-        loaded = load_object(segment.name, text_size, self.experiment)
+        loaded = load_object(segment, self.experiment)
         if loaded is not None:
-            self._objects[segment.name] = loaded
-            yield Mapped(segment.start_ns, segment.end_ns, segment.vaddr, segment.size, segment.file_offset,
-                         segment.name)
+            key = key_of(segment)
+            self._objects[key] = loaded
+            yield Mapped(segment.start_ns, segment.end_ns, segment.vaddr, segment.size, segment.file_offset, key)
 
     def _of_function(self, dynamic: DynamicFunction, load_object: LoadObjectOf) -> Iterable[Mapped]:
-        loaded = load_object(DYNAMIC_FUNCTIONS, dynamic.size, self.experiment)
+        loaded = load_object(dynamic, self.experiment)
         assert loaded is not None
         for vaddr, size, name in _pieces(dynamic):
             function = Function(name, name, loaded.name, vaddr, size, loaded.number)
-            yield Mapped(dynamic.start_ns, dynamic.end_ns, vaddr, size, 0, b"", self._code.function(function))
+            yield Mapped(dynamic.start_ns, dynamic.end_ns, vaddr, size, 0, key_of(dynamic),
+                         self._code.function(function))
+
+
+def key_of(mapping: Segment | DynamicFunction) -> Key:
+    """What the load object of a mapping is known by."""
+    return (mapping.name, mapping.identity) if isinstance(mapping, Segment) else (DYNAMIC_FUNCTIONS, UNKNOWN)
 
 
 def weights_of(group: I8, packets: Packets, experiment: Experiment, n_groups: int) -> I8:

@@ -20,6 +20,7 @@ from typing import NamedTuple
 from collector import elf
 from collector.errors import ElfError
 from collector.events import Mapped
+from collector.experiment.identity import UNKNOWN, Identity, identity_of
 from collector.linux import proc, tasks, vdso
 from collector.unwind.table import Tables
 
@@ -49,6 +50,7 @@ class Objects:
         self.doubles: set[bytes] = set()  # names that several files had
         self._roots: list[str] = []  # of targets that do not see what we see; as long as we live
         self._known: dict[tuple[int, int, bytes], Known] = {}
+        self._identities: dict[int, Identity] = {}
         self._functions: dict[int, list[tuple[int, int, bytes]]] = {}
         self._function_at: dict[tuple[int, int], bytes] = {}
 
@@ -78,6 +80,14 @@ class Objects:
         if vaddr is None:
             return Known(NO_OBJECT, None), 0
         return known, mapped.start - vaddr
+
+    def identity(self, number: int) -> Identity:
+        """Which file it is that was mapped; read once, and from the open file, whatever has its name by now."""
+        if number < 0:
+            return UNKNOWN
+        if number not in self._identities:
+            self._identities[number] = identity_of(self.by_number[number])
+        return self._identities[number]
 
     def functions(self, number: int) -> list[tuple[int, int, bytes]]:
         """The functions that symbols tell of an object: (vaddr, size, name), sorted, one per address."""

@@ -36,6 +36,7 @@ from collector.events import (
     Throttled,
     Wakings,
 )
+from collector.experiment.map import MODES_TEXT
 from collector.experiment.recorder import Usage
 from collector.linux import proc
 from collector.processes.model import Model
@@ -380,7 +381,8 @@ class Pipeline:
         if mapping.path == VDSO:
             recorded.tell("function_mapped", time_ns, mapping.start, size, VDSO, self._symbols(mapping))
         elif is_file(mapping.path):
-            recorded.tell("segment_mapped", time_ns, mapping.start, size, mapping.file_offset, mapping.path)
+            recorded.tell("segment_mapped", time_ns, mapping.start, size, mapping.file_offset, mapping.path, MODES_TEXT,
+                          self.objects.identity(mapping.object))
         else:
             name = mapping.path if mapping.path.startswith(b"[") else b"[anonymous code]"
             recorded.tell("function_mapped", time_ns, mapping.start, size, name)

@@ -32,7 +32,7 @@ PROGRAM_BASE = 0x55AA_0000_0000
 HEADER = Header(
     hostname="somewhere", os="Linux 6.1.0", arch="x86_64", page_size=4096, n_pages=262_147, cpus=[2500, 2501, 2503],
     pid=4711, ppid=4001, pgrp=4711, sid=4001, cwd=b"/tmp/some where", arguments=b"/usr/bin/prog -a 'b c'", wsize=64,
-    interval_ns=INTERVAL_US * 1000, sample_period_s=1, start_ns=START_NS, start_unix=1_700_000_003,
+    interval_ns=INTERVAL_US * 1000, sample_period_s=1, start_ns=START_NS, start_unix=2_100_000_003,
     collector="collect 0.1", notes=["one", "another <one>"])
 
 C_SOURCE = """

@@ -14,7 +14,7 @@ import pytest
 from collector.experiment.recorder import Header, Recorder
 
 START_NS = 7_001_000_000_013
-START_UNIX = 1_700_000_003
+START_UNIX = 2_100_000_003  # programs compiled meanwhile have not changed since
 INTERVAL_NS = 10_007_000
 
 HEADER = Header(
