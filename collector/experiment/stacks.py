@@ -6,7 +6,8 @@ toward the root. A frame's stack is the chain of nodes from its block on::
     frame 48 -> node 48 [pc0 pc1] -> node 32 [pc2 pc3]        pcs leaf first: pc0 pc1 pc2 pc3
 
 All frames walk their chains at once; the loop is over the length of the longest chain. A link to nowhere ends a stack,
-and so does one that leads in a circle.
+and so does one that leads in a circle. Sharing lets a few bytes stand for any number of frames: stacks that are deeper
+than any recorder writes are cut, and so are all when together they are too many.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ Flags = npt.NDArray[np.bool_]
 
 _KIND_MASK = LINKED - 1
 _LINK_SIZE = 8
+# Recorders write at most 8,000 frames.
+_DEPTH_MAX = 1 << 14
+_FRAMES_MAX = 1 << 26
 
 
 @dataclass(frozen=True)
@@ -87,8 +91,10 @@ def read_stacks(data: Bytes, wsize: int, damage: Damage | None = None) -> Stacks
     tails = _tail_nodes(words, uids, pc_size)
     nodes = _Nodes(*(np.concatenate([a, b]) for a, b in zip(vars(own).values(), vars(tails).values(), strict=True)))
     frame_uid, first = np.unique(frame_uid, return_index=True)
-    offsets, pcs = _resolved(words, nodes, first, pc_size)
-    return _without_markers(frame_uid, offsets, pcs, pc_size)
+    offsets, pcs, cut = _resolved(words, nodes, first, pc_size)
+    if damage is not None:
+        damage.note("stacks of impossible depth were cut", int(cut.sum()))
+    return _without_markers(frame_uid, offsets, pcs, cut, pc_size)
 
 
 def _packet_offsets(data: Bytes, damage: Damage | None) -> tuple[I8, I8]:
@@ -159,38 +165,46 @@ def _next_nodes(nodes: _Nodes) -> I8:
     return np.where(jump >= 0, -1, following)
 
 
-def _resolved(words: npt.NDArray[np.uint32], nodes: _Nodes, first: I8, pc_size: int) -> tuple[I8, U8]:
-    """offsets (n + 1,) and pcs of the chains that begin at the nodes ``first`` (n,)."""
+def _resolved(words: npt.NDArray[np.uint32], nodes: _Nodes, first: I8, pc_size: int) -> tuple[I8, U8, Flags]:
+    """offsets (n + 1,) and pcs of the chains that begin at the nodes ``first`` (n,), and which of them were cut."""
     if not len(first):
-        return np.zeros(1, np.int64), np.zeros(0, np.uint64)
-    following = _next_nodes(nodes)
-    length = np.zeros(len(first), np.int64)
-    for rows, node in _steps(first, following):
-        length[rows] += nodes.count[node]
+        return np.zeros(1, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.bool_)
+    steps, length, cut = _steps(first, _next_nodes(nodes), nodes.count)
+    cut |= length > _DEPTH_MAX
+    length = np.minimum(length, _DEPTH_MAX)
+    too_many = np.cumsum(length) > _FRAMES_MAX
+    cut |= too_many & (length > 0)
+    length[too_many] = 0
     offsets = np.concatenate([[0], np.cumsum(length)])
     pcs = np.zeros(offsets[-1], np.uint64)
     filled = offsets[:-1].copy()
-    for rows, node in _steps(first, following):
-        count = nodes.count[node]
+    for rows, node in steps:
+        count = np.minimum(nodes.count[node], offsets[rows + 1] - filled[rows])
         inside = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
         source = np.repeat(nodes.start[node], count) + inside * pc_size
         pcs[np.repeat(filled[rows], count) + inside] = _u8(words, source) if pc_size == 8 else words[source >> 2]
         filled[rows] += count
-    return offsets, pcs
+    return offsets, pcs, cut
 
 
-def _steps(first: I8, following: I8) -> list[tuple[I8, I8]]:
-    """(rows, nodes) for each step along the chains, until all have ended."""
+def _steps(first: I8, following: I8, count: I8) -> tuple[list[tuple[I8, I8]], I8, Flags]:
+    """(rows, nodes) for each step along the chains, until all have ended; the chains' lengths, and which were cut."""
     rows, node = np.arange(len(first)), first
-    steps = []
+    length, cut = np.zeros(len(first), np.int64), np.zeros(len(first), np.bool_)
+    steps, n_visited = [], 0
     while len(rows):
         steps.append((rows, node))
+        length[rows] += count[node]
+        n_visited += len(rows)
         node = following[node]
         rows, node = rows[node >= 0], node[node >= 0]
-    return steps
+        ends = length[rows] >= _DEPTH_MAX if n_visited < _FRAMES_MAX else np.ones(len(rows), np.bool_)
+        cut[rows[ends]] = True
+        rows, node = rows[~ends], node[~ends]
+    return steps, length, cut
 
 
-def _without_markers(uids: U8, offsets: I8, pcs: U8, pc_size: int) -> Stacks:
+def _without_markers(uids: U8, offsets: I8, pcs: U8, cut: Flags, pc_size: int) -> Stacks:
     mask = np.uint64((1 << 8 * pc_size) - 1)
     last = offsets[1:] - 1
     some = offsets[1:] > offsets[:-1]
@@ -200,4 +214,4 @@ def _without_markers(uids: U8, offsets: I8, pcs: U8, pc_size: int) -> Stacks:
     keep = np.ones(len(pcs), np.bool_)
     keep[last[truncated | failed]] = False
     lengths = np.diff(offsets) - (truncated | failed)
-    return Stacks(uids, np.concatenate([[0], np.cumsum(lengths)]), pcs[keep], truncated, failed)
+    return Stacks(uids, np.concatenate([[0], np.cumsum(lengths)]), pcs[keep], truncated | cut, failed)

@@ -36,6 +36,7 @@ _CACHE_SHIFT = 6
 # ... and its last instructions in another.
 _RECENT_PLACES = 4096
 _RECENT_SHIFT = 2
+_ADDRESS_MAX = 1 << 62
 _TEXT_MAX = 1 << 47  # as much as a process can address, whatever a damaged file claims
 
 
@@ -270,6 +271,8 @@ def _offsets_of(elf: LoadObject, symbols: Symbols) -> I8:
     value = symbols.value.astype(np.int64)
     offset = np.full(len(value), -1, np.int64)
     for load in elf.loads:
+        if load.vaddr + load.memory_size > _ADDRESS_MAX or load.file_offset > _ADDRESS_MAX:
+            continue  # damaged
         inside = (value >= load.vaddr) & (value < load.vaddr + load.memory_size)
         offset[inside] = value[inside] - load.vaddr + load.file_offset
     return offset

@@ -39,6 +39,7 @@ Bool = npt.NDArray[np.bool_]
 Packets = npt.NDArray[Any]
 
 EXACT_LOOK_UPS_MAX = 5_000_000
+_CODES_MAX = 1 << 22
 DYNAMIC_FUNCTIONS = b"DYNAMIC_FUNCTIONS"
 MODES_TEXT = 5
 TOTAL_FUNCTION, UNKNOWN_FUNCTION, TRUNCATED_FUNCTION, FAILED_FUNCTION = range(4)
@@ -287,7 +288,7 @@ class Part:
         first, rank = _first_appearance(code, (len(stacks) + 1) * n_epochs)
         at, offsets = frames_of(row[first], stacks.offsets)
         pcs, epochs = stacks.pcs[at], np.repeat(epoch[first], np.diff(offsets))
-        return _Frames(rank[code], row[first], offsets, pcs, epochs, self._located(pcs, epochs, bounds))
+        return _Frames(rank, row[first], offsets, pcs, epochs, self._located(pcs, epochs, bounds))
 
     def _located(self, pcs: U8, epochs: I8, bounds: I8) -> I8:
         """For every frame its place in the address space; -1: nowhere."""
@@ -432,14 +433,17 @@ def _containing(mapped: Sequence[Mapped], places: Sequence[tuple[int, int]], pcs
 
 
 def _first_appearance(code: I8, n_codes: int) -> tuple[I8, I8]:
-    """For codes below ``n_codes``: where each distinct one first occurs, in that order; and code -> its rank."""
+    """For codes below ``n_codes``: where each distinct one first occurs, in that order; and each one's rank there."""
+    if n_codes > _CODES_MAX:  # no table of all that there could be
+        distinct, code = np.unique(code, return_inverse=True)
+        n_codes = len(distinct)
     first = np.full(n_codes, len(code), np.int64)
     first[code[::-1]] = np.arange(len(code) - 1, -1, -1)
     found = np.flatnonzero(first < len(code))
     found = found[np.argsort(first[found])]
     rank = np.full(n_codes, -1, np.int64)
     rank[found] = np.arange(len(found))
-    return first[found], rank
+    return first[found], rank[code]
 
 
 def _with_roots(offsets: I8, objects: I8, roots: I8) -> tuple[I8, I8]:

@@ -11,9 +11,11 @@ import numpy as np
 import pytest
 
 from collector.errors import ExperimentError
+from collector.experiment.damage import Damage
 from collector.experiment.reader import Experiment, open_experiment
 from collector.experiment.recorder import Recorder, Usage
-from collector.experiment.records import OVERVIEW
+from collector.experiment.records import BLOCK_NATIVE, FRAME, FRAME_BLOCKS_OFFSET, LINKED, OVERVIEW, UID
+from collector.experiment.stacks import read_stacks
 
 START_NS = 7_001_000_000_013
 NS = 1_000_000_000
@@ -185,3 +187,43 @@ def test_a_file_of_a_terabyte_is_read_up_to_its_hole(small: Path, name: str) -> 
     assert len(experiment.samples) == len(whole.samples)
     assert experiment.segments == whole.segments
     assert f"{small}/{name}: 1 long hole in the file; what lies behind it was skipped" in experiment.problems
+
+
+def frame_packet(uid: int, pcs: list[int], link: int) -> bytes:
+    """A stack, perhaps linked to its tail."""
+    body = np.array([*pcs, link], "<u8").tobytes()
+    head = np.zeros(1, FRAME.dtype)
+    block_size = FRAME.size - FRAME_BLOCKS_OFFSET + len(body)
+    head[0] = (FRAME.size + len(body), FRAME.kind, FRAME_BLOCKS_OFFSET, uid, block_size, BLOCK_NATIVE | LINKED, uid)
+    return head.tobytes() + body
+
+
+def test_a_few_bytes_that_stand_for_endless_stacks_are_cut() -> None:
+    """A hundred stacks that share a tail of 80,000 frames."""
+    tail = b""
+    for number in range(1, 11):
+        pcs = np.full(8000, number, "<u8").tobytes() + np.array([number - 1 << 4], "<u8").tobytes()
+        head = np.array([(UID.size + len(pcs), UID.kind, LINKED, number << 4)], UID.dtype)
+        tail += head.tobytes() + pcs
+    frames = b"".join(frame_packet(1000 + n, [n, n + 1], 10 << 4) for n in range(100))
+    damage = Damage()
+    stacks = read_stacks(np.frombuffer(tail + frames, np.uint8), 64, damage)
+    assert len(stacks) == 100
+    assert stacks.truncated.all()
+    assert set(np.diff(stacks.offsets).tolist()) == {1 << 14}
+    assert stacks.stack(7)[:3].tolist() == [7, 8, 10]
+    assert damage.lines() == ["100 stacks of impossible depth were cut"]
+
+
+def test_stacks_that_are_too_many_together_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    """600 stacks, each a frame deeper than the one before; room for a third of their frames."""
+    monkeypatch.setattr("collector.experiment.stacks._FRAMES_MAX", 1 << 16)
+    frames = b"".join(frame_packet(number << 4, [number], max(number - 1, 0) << 4) for number in range(1, 601))
+    damage = Damage()
+    stacks = read_stacks(np.frombuffer(frames, np.uint8), 64, damage)
+    assert len(stacks) == 600
+    assert 1 << 15 < len(stacks.pcs) <= (1 << 16) + 600
+    depths = np.diff(stacks.offsets)
+    assert stacks.truncated.tolist() == (depths < np.arange(1, 601)).tolist()
+    assert all(stacks.stack(n).tolist() == list(range(n + 1, n + 1 - depths[n], -1)) for n in range(600))
+    assert damage.lines() == [f"{int(stacks.truncated.sum())} stacks of impossible depth were cut"]
