@@ -150,14 +150,6 @@ class Experiment:
         founder = self.founder.path if self.founder else self.path
         return founder / names.ARCHIVES
 
-    def find_file(self, name: bytes) -> Path | None:
-        """The file that was mapped as ``name``: its copy in the archives, else itself, else None."""
-        copy = self.archives / os.fsdecode(names.archive_name(name))
-        for candidate in (copy, Path(os.fsdecode(name))):
-            if os.path.isfile(candidate):  # which bears with paths that are too long
-                return candidate
-        return None
-
     def object_file(self, segment: Segment) -> ObjectFile:
         """The file that was mapped: its copy in the archives, else itself, if it still is the one that was recorded."""
         key = segment.name, segment.identity
@@ -196,6 +188,12 @@ class Experiment:
                 return difference(segment.identity, identity_of(file), is_copy), ""
         except (ElfError, OSError):
             return "not a load object any more", ""
+
+    def note_missing_stacks(self, n_packets: int) -> None:
+        """So many packets refer to stacks that are not there: a problem, if there are any."""
+        damage = Damage()
+        damage.note("packets whose stack is not there count for the total alone", n_packets)
+        self._note("data.frameinfo", damage)
 
     def read_all(self) -> None:
         """Read every file now: whatever is wrong with them stands in ``problems`` afterwards."""

@@ -281,6 +281,7 @@ class Part:
         packets, stacks = self.packets, self.experiment.stacks
         row = stacks.index(packets["FRINFO"])
         self.n_missing_stacks = int((row < 0).sum())
+        self.experiment.note_missing_stacks(int(((row < 0) & (packets["FRINFO"] != 0)).sum()))
         bounds = epoch_bounds(self._mapped)
         epoch = np.searchsorted(bounds, packets["TSTAMP"], side="right")
         n_epochs = len(bounds) + 1

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from collector.cli import er_print
 from collector.errors import ExperimentError
 from collector.experiment.damage import Damage
 from collector.experiment.reader import Experiment, open_experiment
@@ -227,3 +228,13 @@ def test_stacks_that_are_too_many_together_are_cut(monkeypatch: pytest.MonkeyPat
     assert stacks.truncated.tolist() == (depths < np.arange(1, 601)).tolist()
     assert all(stacks.stack(n).tolist() == list(range(n + 1, n + 1 - depths[n], -1)) for n in range(600))
     assert damage.lines() == [f"{int(stacks.truncated.sum())} stacks of impossible depth were cut"]
+
+
+def test_packets_without_their_stacks_are_told(small: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (small / "data.frameinfo").unlink()
+    (small / "data.frameinfo").symlink_to(small / "nowhere")
+    assert er_print.run(["-functions", str(small)]) == 0
+    told = capsys.readouterr()
+    assert "<Total>" in told.out
+    assert told.err == (f"er_print: warning: {small}/data.frameinfo: {N_PACKETS} packets whose stack is not there "
+                        "count for the total alone\n")

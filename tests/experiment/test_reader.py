@@ -15,7 +15,7 @@ import pytest
 
 from collector.errors import ExperimentError
 from collector.experiment.names import archive_name
-from collector.experiment.reader import FOREVER_NS, DynamicFunction, Sample, Segment, open_experiment
+from collector.experiment.reader import FOREVER_NS, DynamicFunction, ObjectFile, Sample, Segment, open_experiment
 from collector.experiment.recorder import Header, Recorder, Usage
 from collector.experiment.records import BLOCK_SIZE, COUNTERS
 
@@ -199,14 +199,14 @@ def test_files_are_found_in_the_archives_before_their_own_place(
     recorder = record()
     original = tmp_path / "lib.so"
     original.touch()
+    segment = Segment(START_NS, FOREVER_NS, 0x1000, 0x1000, 0, 5, os.fsencode(original))
     experiment = open_experiment(recorder.path)
-    name = os.fsencode(original)
-    assert experiment.find_file(name) == original
+    assert experiment.object_file(segment) == ObjectFile(original)
+    assert experiment.object_file(segment._replace(name=b"/nowhere/at/all")) == ObjectFile(None)
     experiment.archives.mkdir()
-    copy = experiment.archives / os.fsdecode(archive_name(name))
+    copy = experiment.archives / os.fsdecode(archive_name(segment.name))
     copy.touch()
-    assert experiment.find_file(name) == copy
-    assert experiment.find_file(b"/nowhere/at/all") is None
+    assert open_experiment(recorder.path).object_file(segment) == ObjectFile(copy)
 
 
 @pytest.mark.parametrize(("name", "content", "message"), [
