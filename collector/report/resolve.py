@@ -136,7 +136,10 @@ class LoadedObject:
 
 
 def debug_object_beside(elf: LoadObject, path: bytes) -> LoadObject | None:
-    """The file that ``.gnu_debuglink`` names, in the directory from which the object was mapped; else None."""
+    """The file that ``.gnu_debuglink`` names, in the directory from which the object was mapped; else None.
+
+    One that tells another build id is that of another build.
+    """
     if ".gnu_debuglink" not in elf.sections:
         return None
     name = elf.section_bytes(".gnu_debuglink").split(b"\0")[0]
@@ -144,9 +147,13 @@ def debug_object_beside(elf: LoadObject, path: bytes) -> LoadObject | None:
         return None
     place = Path(path.decode("utf-8", "surrogateescape")).parent / name.decode("utf-8", "surrogateescape")
     try:
-        return open_object(str(place))
+        found = open_object(str(place))
+        if found.build_id == elf.build_id or None in (found.build_id, elf.build_id):
+            return found
+        found.close()
     except ElfError:
-        return None
+        pass
+    return None
 
 
 # The load object of a mapping in an experiment; None while it has had no text.

@@ -110,6 +110,23 @@ def test_the_copy_in_the_archives_keeps_the_names(build: Callable[..., Path], tm
     assert "***" not in shown + printed("-header", path)
 
 
+def test_the_debug_file_of_another_build_is_not_taken(build: Callable[..., Path], tmp_path: Path,
+                                                      printed: Callable[..., str]) -> None:
+    def separate(program: Path) -> None:
+        for options in ("--only-keep-debug prog prog.debug", "--strip-all --add-gnu-debuglink=prog.debug prog"):
+            subprocess.run(["objcopy", *options.split()], check=True, cwd=program.parent)
+
+    program = build(FIRST)
+    pc = pc_of(program, "beta")
+    separate(program)
+    path = record(tmp_path / "a.1.er", (program, pc, identity(program)))
+    assert " beta" in printed("-functions", path)
+    assert er_archive.run([str(path)]) == 0
+    separate(build(AGAIN))
+    shown = printed("-functions", path)
+    assert not {"alpha", "beta", "extra"} & set(shown.split())
+
+
 @pytest.mark.parametrize("force", [(), ("-F",)])
 def test_another_build_is_not_archived(force: tuple[str, ...], build: Callable[..., Path], tmp_path: Path,
                                        capsys: pytest.CaptureFixture[str]) -> None:
