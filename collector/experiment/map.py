@@ -148,7 +148,12 @@ def read(data: bytes, start_ns: int, damage: Damage | None = None) -> tuple[list
         if node.get("object") == b"dynfunc":
             symbols.append((*_place(node), node.get("funcname")))
             continue
-        own, symbols = (tuple(symbols), []) if node.get("object") == b"function" else ((), symbols)
+        own: tuple[tuple[int, int, bytes], ...] = ()
+        if node.get("object") == b"function":
+            vaddr, size = _place(node)
+            own = tuple(symbol for symbol in symbols if vaddr <= symbol[0] < vaddr + size)
+            damage.note("symbols outside of their function were skipped", len(symbols) - len(own))
+            symbols = []
         time_ns = sound_time_of(node)
         damage.note("events without a possible time were taken as of the start", time_ns is None)
         timed.append(((time_ns or 0) + start_ns, node, own))

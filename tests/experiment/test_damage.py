@@ -190,6 +190,17 @@ def test_a_file_of_a_terabyte_is_read_up_to_its_hole(small: Path, name: str) -> 
     assert f"{small}/{name}: 1 long hole in the file; what lies behind it was skipped" in experiment.problems
 
 
+def test_symbols_of_a_function_that_is_gone_are_not_those_of_the_next(record: Callable[..., Recorder]) -> None:
+    recorder = record("code.er")
+    recorder.function_mapped(START_NS, 0x7FFF_0000_0000, 8192, b"[vdso]", [(0x7FFF_0000_0100, 64, b"__vdso_time")])
+    recorder.function_mapped(START_NS, 0xFFFF_FFFF_FF60_0000, 4096, b"[vsyscall]")
+    recorder.close(START_NS + NS)
+    edit(recorder.path / "map.xml", rb'size="8192"', b'size="x"')
+    experiment = opened(recorder.path)
+    assert [(function.name, function.symbols) for function in experiment.functions] == [(b"[vsyscall]", ())]
+    assert f"{recorder.path}/map.xml: 1 symbols outside of their function were skipped" in experiment.problems
+
+
 def frame_packet(uid: int, pcs: list[int], link: int) -> bytes:
     """A stack, perhaps linked to its tail."""
     body = np.array([*pcs, link], "<u8").tobytes()
