@@ -50,3 +50,28 @@ class ElfError(CollectorError):
 
 class FormatError(ExperimentError):
     """Bytes on disk do not follow the experiment format; the message names file and offset."""
+
+
+class AggregationError(CollectorError):
+    """An aggregation cannot be made or filled as asked for; the message says what would do."""
+
+
+class EmptyAggregate(AggregationError):
+    """A statistic was asked for that no values have (the smallest of none)."""
+
+
+class TracedDataError(AggregationError):
+    """Bytes do not follow DTrace's layout of traced data; the message names the record and the bytes."""
+
+
+class ExpressionError(UsageError):
+    """An aggregation's expression cannot be understood.
+
+    The text is one line that says why, and below it the expression with a caret under the mistake.
+    """
+
+    def __init__(self, reason: str, expression: str, position: int) -> None:
+        super().__init__(f"{reason}\n{expression}\n{' ' * position}^")
+        self.reason = reason
+        self.expression = expression
+        self.position = position

@@ -34,7 +34,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "elf": frozenset({"errors"}),
     "events": frozenset({"errors", "layout"}),
     "linux": frozenset({"errors", "layout"}),
-    "aggregate": frozenset({"errors", "layout"}),
+    # arrays: keys are numbered there, and only there.
+    "aggregate": frozenset({"errors", "layout", "arrays"}),
     "processes": frozenset({"errors", "arrays", "events"}),
     "timing": frozenset({"errors", "arrays", "events"}),
     "unwind": frozenset({"errors", "arrays", "elf"}),

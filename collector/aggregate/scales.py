@@ -1,0 +1,261 @@
+"""Which bucket a value falls into.
+
+A scale divides the 64-bit integers into ``n_buckets`` ranges in ascending order. ``index`` says for an array of values
+which range each is in; ``lower`` has the least value of each range as the scale's owner prints it. DTrace's scales with
+arguments have them encoded in one 64-bit word, which is the first word of the data.
+
+    quantize            127 buckets: powers of two to both sides of the zero bucket, number 63
+    lquantize           levels of one width from a base, underflow before, overflow behind
+    llquantize          in each power of a factor, levels of one width; underflow before, overflow behind
+    hist_log            128 buckets: quantize with one more at the negative end
+    hist_linear         lquantize with the upper bound's own bucket included
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from collector.arrays import Array
+from collector.errors import AggregationError
+
+INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
+UINT16_MAX, UINT32_MAX = (1 << 16) - 1, (1 << 32) - 1
+
+
+class ScaleError(AggregationError):
+    """A scale's argument is impossible; ``argument`` is its number, counted from 0 behind the value."""
+
+    def __init__(self, argument: int, reason: str) -> None:
+        super().__init__(reason)
+        self.argument = argument
+
+
+class Scale(ABC):
+    """Ranges of integers. ``word`` is the arguments' encoding, or None where there are none."""
+
+    name: str
+    word: int | None = None
+
+    @property
+    @abstractmethod
+    def n_buckets(self) -> int:
+        """How many ranges there are, those of underflow and overflow included."""
+
+    @abstractmethod
+    def index(self, values: Array) -> Array:
+        """The bucket (n,) int64 of each of ``values`` (n,) int64."""
+
+
+@dataclass(frozen=True)
+class Quantize(Scale):
+    """DTrace's ``quantize()``: bucket 63 is zero, 64 + k holds [2^k, 2^(k+1)), 62 - k holds (-2^(k+1), -2^k].
+
+    The outermost buckets also hold what lies beyond: only INT64_MIN does.
+    """
+
+    name = "quantize"
+    n_buckets = 127
+    zero = 63
+
+    def index(self, values: Array) -> Array:
+        n_bits = magnitude_bits(values)
+        buckets: Array = np.maximum(self.zero + np.where(values < 0, -n_bits, n_bits), 0)
+        return buckets
+
+    def lower(self, bucket: int) -> int:
+        """DTRACE_QUANTIZE_BUCKETVAL: the value of the bucket that is nearest to zero."""
+        return _power_of_two(bucket - self.zero)
+
+
+@dataclass(frozen=True)
+class HistLog(Scale):
+    """SystemTap's ``@hist_log``: as quantize, but bucket 64 is zero and bucket 0 holds INT64_MIN alone."""
+
+    name = "hist_log"
+    n_buckets = 128
+    zero = 64
+
+    def index(self, values: Array) -> Array:
+        n_bits = magnitude_bits(values)
+        return self.zero + np.where(values < 0, -n_bits, n_bits)
+
+    def lower(self, bucket: int) -> int:
+        """The value of the bucket that is nearest to zero."""
+        return _power_of_two(bucket - self.zero)
+
+
+@dataclass(frozen=True)
+class LQuantize(Scale):
+    """DTrace's ``lquantize()``: bucket 0 is below ``base``, then ``levels`` of ``step`` each, then all above.
+
+    Values are compared as 64-bit integers, as the documentation of Solaris has it. (The kernel of illumos cuts them to
+    32 bits first; a sleep of 3 s in nanoseconds would be an underflow.)
+    """
+
+    name = "lquantize"
+    base: int
+    levels: int
+    step: int
+
+    @classmethod
+    def between(cls, lower: int, upper: int, step: int = 1) -> LQuantize:
+        """The scale from ``lower`` to ``upper``; a last level that ``upper`` would cut is left out, as in DTrace."""
+        for number, bound in enumerate((lower, upper)):
+            if not -(1 << 31) <= bound < 1 << 31:
+                raise ScaleError(number, f"a bound of lquantize is a 32-bit integer, {bound} is not")
+        if upper <= lower:
+            raise ScaleError(1, f"the upper bound of lquantize must be above the lower one, {lower}")
+        if not 1 <= step <= UINT16_MAX:
+            raise ScaleError(2, f"the step of lquantize is 1 to {UINT16_MAX}")
+        levels = (upper - lower) // step
+        if levels == 0:
+            raise ScaleError(2, f"the step of lquantize is larger than the range, {upper - lower}")
+        if levels > UINT16_MAX:
+            raise ScaleError(2, f"lquantize has at most {UINT16_MAX} levels, not {levels}: a larger step would do")
+        return cls(lower, levels, step)
+
+    @classmethod
+    def from_word(cls, word: int) -> LQuantize:
+        """The scale whose arguments ``word`` encodes."""
+        base = word & UINT32_MAX
+        scale = cls(base - ((base >> 31) << 32), word >> 32 & UINT16_MAX, word >> 48)
+        if scale.step == 0 or scale.levels == 0:
+            raise ScaleError(0, f"{word:#x} encodes no lquantize: a step or levels of 0")
+        return scale
+
+    @property
+    def word(self) -> int:  # type: ignore[override]
+        """STEP << 48 | LEVELS << 32 | BASE (DTRACE_LQUANTIZE_STEPSHIFT, _LEVELSHIFT, _BASESHIFT)."""
+        return self.step << 48 | self.levels << 32 | self.base & UINT32_MAX
+
+    @property
+    def n_buckets(self) -> int:
+        return self.levels + 2
+
+    @property
+    def limit(self) -> int:
+        """The least value of the overflow bucket."""
+        return self.base + self.levels * self.step
+
+    def index(self, values: Array) -> Array:
+        # Cut first: the distance of two 64-bit integers need not be one.
+        return (np.clip(values, self.base - 1, self.limit) - self.base) // self.step + 1
+
+
+@dataclass(frozen=True)
+class LLQuantize(Scale):
+    """DTrace's ``llquantize()``: for each magnitude m from ``low`` to ``high`` the range [factor^m, factor^(m+1)).
+
+    A range of factor^(m+1) in ``steps`` steps: steps - steps/factor of them lie in the magnitude, the others below it.
+    Where there are fewer integers than steps, each has its own bucket (magnitude 0: factor - 1 of them).
+    """
+
+    name = "llquantize"
+    factor: int
+    low: int
+    high: int
+    steps: int
+
+    @classmethod
+    def of(cls, factor: int, low: int, high: int, steps: int) -> LLQuantize:
+        """The scale with these arguments; the rules are those of DTrace's compiler."""
+        for number, argument in enumerate((factor, low, high, steps)):
+            if not 0 <= argument <= UINT16_MAX:
+                raise ScaleError(number, f"an argument of llquantize is 0 to {UINT16_MAX}")
+        if factor < 2:
+            raise ScaleError(0, "the factor of llquantize is 2 or more")
+        if high < low:
+            raise ScaleError(2, f"the high magnitude of llquantize must not be below the low one, {low}")
+        if high > 63 or factor ** (high + 1) > INT64_MAX:
+            raise ScaleError(2, f"{factor}^({high} + 1) does not fit into 64 bits")
+        if steps < factor or steps % factor:
+            raise ScaleError(3, f"the steps of llquantize must be a multiple of the factor, {factor}")
+        power = factor
+        while power < steps:
+            power *= factor
+        if power % steps:
+            raise ScaleError(3, f"the steps of llquantize must evenly divide a power of the factor, {factor}")
+        return cls(factor, low, high, steps)
+
+    @classmethod
+    def from_word(cls, word: int) -> LLQuantize:
+        """The scale whose arguments ``word`` encodes."""
+        factor, low, high, steps = (word >> shift & UINT16_MAX for shift in (48, 32, 16, 0))
+        return cls.of(factor, low, high, steps)
+
+    @property
+    def word(self) -> int:  # type: ignore[override]
+        """FACTOR << 48 | LOW << 32 | HIGH << 16 | STEPS (illumos, DTRACE_LLQUANTIZE_*SHIFT)."""
+        return self.factor << 48 | self.low << 32 | self.high << 16 | self.steps
+
+    @property
+    def n_buckets(self) -> int:
+        return len(self.edges) + 1
+
+    @cached_property
+    def edges(self) -> Array:
+        """The least value of each bucket but the first, ascending; the last one is the overflow bucket's."""
+        parts = []
+        for magnitude in range(self.low, self.high + 1):
+            end = self.factor ** (magnitude + 1)
+            parts.append(np.arange(end // self.factor, end, end // min(self.steps, end), dtype=np.int64))
+        return np.concatenate([*parts, np.array([self.factor ** (self.high + 1)], dtype=np.int64)])
+
+    def index(self, values: Array) -> Array:
+        return np.searchsorted(self.edges, values, side="right")
+
+
+@dataclass(frozen=True)
+class HistLinear(Scale):
+    """SystemTap's ``@hist_linear(v, low, high, width)``: bucket 0 is below ``low``, the last one is the overflow.
+
+    Between them are (high - low) / width + 1 buckets: the one that ``high`` is in is one of them.
+    """
+
+    name = "hist_linear"
+    low: int
+    high: int
+    width: int
+
+    MAX_BUCKETS = 128  # STP_MAX_BUCKETS
+
+    def __post_init__(self) -> None:
+        if self.width <= 0:
+            raise ScaleError(2, "the width of hist_linear must be positive")
+        if self.high <= self.low:
+            raise ScaleError(1, f"the high value of hist_linear must be above the low one, {self.low}")
+        if self.n_buckets > self.MAX_BUCKETS:
+            raise ScaleError(2, f"hist_linear has at most {self.MAX_BUCKETS - 2} buckets, not {self.n_buckets - 2}: "
+                                "a larger width would do")
+
+    @property
+    def n_buckets(self) -> int:
+        return (self.high - self.low) // self.width + 3
+
+    def index(self, values: Array) -> Array:
+        limit = self.low + (self.n_buckets - 2) * self.width
+        return (np.clip(values, self.low - 1, limit) - self.low) // self.width + 1
+
+
+def magnitude_bits(values: Array) -> Array:
+    """How many bits (n,) int64 the magnitude of each of ``values`` (n,) int64 has: 0 for 0, 64 for INT64_MIN.
+
+    It is the exponent as a double. The bit below the highest one is cleared before: rounding then cannot reach the
+    next power of two.
+    """
+    size = np.abs(values).view(np.uint64)
+    size &= ~(size >> np.uint64(1))
+    exponents: Array = size.astype(np.float64).view(np.int64) >> 52
+    exponents -= 1022
+    return exponents.clip(min=0)
+
+
+def _power_of_two(distance: int) -> int:
+    """The bucket's value ``distance`` buckets above the one of zero."""
+    if distance == 0:
+        return 0
+    return 1 << distance - 1 if distance > 0 else -(1 << -distance - 1)

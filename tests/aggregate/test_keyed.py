@@ -1,0 +1,166 @@
+"""Keys of every type, in any number and any batches, have the states that each would have alone."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.aggregate import fold
+from collector.aggregate.keyed import Coded, Column, Keyed, PerCpu, distinct_rows
+from collector.errors import AggregationError
+
+FUNCTIONS = (fold.COUNT, fold.SUM, fold.MIN, fold.MAX, fold.AVG, fold.STDDEV, fold.QUANTIZE, fold.lquantize(0, 90, 10))
+
+
+def words(aggregation: Keyed) -> dict[tuple[Hashable, ...], list[int]]:
+    return {key: state.tolist() for key, state in aggregation.states()}
+
+
+def slow(function: fold.Fold, rows: list[tuple[tuple[Hashable, ...], int]]) -> dict[tuple[Hashable, ...], list[int]]:
+    """One function for each key, one value after the other."""
+    states: dict[tuple[Hashable, ...], Any] = defaultdict(function.empty)
+    for key, value in rows:
+        function.add(states[key], [value])
+    return {key: state.tolist() for key, state in states.items()}
+
+
+NAMES = ("redis-server", "", "kworker/0:1", "x")
+STACKS = ((), (0x401000,), (0x401000, 0x7F00_1234_5678))
+
+
+def columns_of(rows: list[tuple[int, int, int, int]]) -> list[Column]:
+    """A sparse integer, a name in a table, a fixed-length string, a stack with its ending 0."""
+    numbers, names, texts, stacks = ([row[i] for row in rows] for i in range(4))
+    return [
+        np.array(numbers, dtype=np.int64),
+        Coded(np.array(names, dtype=np.int32), NAMES, "?"),
+        np.array([NAMES[text].encode() for text in texts], dtype="S16"),
+        np.array([(STACKS[stack] + (0, 0, 0))[:3] for stack in stacks], dtype=np.uint64).reshape(-1, 3),
+    ]
+
+
+def key_of(row: tuple[int, int, int, int]) -> tuple[Hashable, ...]:
+    return (row[0], "?" if row[1] < 0 else NAMES[row[1]], NAMES[row[2]].encode(), STACKS[row[3]])
+
+
+ROWS = st.lists(st.tuples(st.sampled_from([-(1 << 63), (1 << 63) - 1, 0, 7, 8]), st.integers(-1, 3),
+                          st.integers(0, 3), st.integers(0, 2), st.integers(-1000, 1000)), max_size=40)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.name)
+@settings(max_examples=40, deadline=None)
+@given(rows=ROWS, cut=st.integers(0, 40))
+def test_batches_of_keys_equal_one_function_for_each_key(
+    function: fold.Fold, rows: list[tuple[int, int, int, int, int]], cut: int
+) -> None:
+    aggregation = Keyed(function)
+    for batch in (rows[:cut], rows[cut:]):
+        aggregation.add(columns_of([row[:4] for row in batch]), np.array([row[4] for row in batch], dtype=np.int64))
+    assert words(aggregation) == slow(function, [(key_of(row[:4]), row[4]) for row in rows])
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.name)
+@settings(max_examples=40, deadline=None)
+@given(rows=ROWS, cpus=st.lists(st.integers(0, 3), min_size=40, max_size=40))
+def test_cpus_merge_to_what_one_would_have(
+    function: fold.Fold, rows: list[tuple[int, int, int, int, int]], cpus: list[int]
+) -> None:
+    parts = PerCpu(function)
+    for row, cpu in zip(rows, cpus, strict=False):
+        parts.on(cpu).add(columns_of([row[:4]]), [row[4]])
+    assert words(parts.merged()) == slow(function, [(key_of(row[:4]), row[4]) for row in rows])
+
+
+@pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"])
+def test_integers_of_every_width_are_keys(dtype: str) -> None:
+    limits = np.iinfo(np.dtype(dtype))
+    keys = [limits.min, limits.max, 1, limits.max, 0]
+    aggregation = Keyed(fold.COUNT)
+    aggregation.add([np.array(keys, dtype=dtype)], [1] * 5)
+    assert {key: aggregation[key] for key in aggregation} == {
+        (key,): keys.count(key) for key in keys}
+
+
+@pytest.mark.parametrize("texts", [["a", "bb", "a"], ["žluť", "", "žluť"], ["exactly8", "exactly9!", "exactly8"]])
+def test_strings_are_keys(texts: list[str]) -> None:
+    as_bytes = [text.encode() for text in texts]
+    for column, back in ((np.array(texts), texts), (np.array(as_bytes), as_bytes)):
+        aggregation = Keyed(fold.COUNT)
+        aggregation.add([column], [1] * 3)
+        assert {key: aggregation[key] for key in aggregation} == {(back[0],): 2, (back[1],): 1}
+
+
+def test_a_narrow_column_has_keys_farther_apart_than_its_type_reaches() -> None:
+    keys = np.arange(-128, 101, dtype=np.int8)
+    aggregation = Keyed(fold.COUNT)
+    aggregation.add([keys], keys)
+    assert sorted(aggregation) == [(key,) for key in range(-128, 101)]
+
+
+def test_names_are_the_same_key_wherever_their_table_has_them() -> None:
+    aggregation = Keyed(fold.SUM)
+    aggregation.add([Coded(np.array([0, 1, 2]), ["a", "b", "a"])], [1, 10, 100])
+    aggregation.add([Coded(np.array([0]), ["b"])], [1000])
+    assert {key: aggregation[key] for key in aggregation} == {("a",): 101, ("b",): 1010}
+
+
+def test_without_keys_there_is_one_state() -> None:
+    aggregation = Keyed(fold.SUM)
+    aggregation.add([], [])
+    assert len(aggregation) == 0
+    aggregation.add([], [3, 4])
+    aggregation.add([], [5])
+    assert words(aggregation) == {(): [12]}
+
+
+def test_many_keys_in_a_batch() -> None:
+    keys = np.arange(100_003) * 7919 % 5003
+    values = np.arange(100_003)
+    aggregation = Keyed(fold.SUM)
+    aggregation.add([keys, keys % 3], values)
+    assert len(aggregation) == 5003
+    assert aggregation[(17, 2)] == int(values[keys == 17].sum())
+
+
+def test_numbers_of_rows_stay_small_when_columns_have_many_values() -> None:
+    n = 1000
+    columns = [np.arange(n) << 40, np.arange(n) << 40, np.arange(n) << 40, np.arange(n) << 40]
+    number, rows = distinct_rows(columns)
+    assert sorted(number.tolist()) == list(range(n))
+    assert (columns[0][rows[number]] == columns[0]).all()
+
+
+def test_clearing_keeps_the_keys_and_deleting_does_not() -> None:
+    aggregation = Keyed(fold.MIN)
+    aggregation.add([np.array([1, 2, 3])], [10, 20, 30])
+    aggregation.delete([(2,)])
+    assert words(aggregation) == {(1,): [10], (3,): [30]}
+    aggregation.clear()
+    assert words(aggregation) == {(1,): [(1 << 63) - 1], (3,): [(1 << 63) - 1]}
+    aggregation.add([np.array([3, 2])], [7, 8])
+    assert aggregation[(3,)] == 7 and aggregation[(2,)] == 8
+
+
+def test_merging_leaves_the_other_as_it_was() -> None:
+    one, other = Keyed(fold.COUNT), Keyed(fold.COUNT)
+    for part, keys in ((one, [1, 2]), (other, [2, 3, 3])):
+        part.add([np.array(keys)], [0] * len(keys))
+    one.merge(other)
+    assert words(one) == {(1,): [1], (2,): [2], (3,): [2]}
+    assert words(other) == {(2,): [1], (3,): [2]}
+
+
+def test_columns_of_another_length_are_refused() -> None:
+    with pytest.raises(AggregationError, match="2 values have keys, but a column has 3"):
+        Keyed(fold.SUM).add([np.array([1, 2, 3])], [1, 2])
+
+
+def test_columns_of_objects_are_refused() -> None:
+    with pytest.raises(AggregationError, match="is no key"):
+        Keyed(fold.SUM).add([np.array([None, 2], dtype=object)], [1, 2])

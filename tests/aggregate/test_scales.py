@@ -1,0 +1,53 @@
+"""Impossible arguments are refused by name; the encoded words are those of DTrace's header."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from collector.aggregate.scales import HistLinear, LLQuantize, LQuantize, Scale, ScaleError
+
+REFUSED: tuple[tuple[Callable[[], Scale], int, str], ...] = (
+    (lambda: LQuantize.between(0, 0), 1, "above the lower"),
+    (lambda: LQuantize.between(1 << 31, 0), 0, "32-bit"),
+    (lambda: LQuantize.between(0, 1 << 31), 1, "32-bit"),
+    (lambda: LQuantize.between(0, 10, 0), 2, "1 to 65535"),
+    (lambda: LQuantize.between(0, 10, 11), 2, "larger than the range"),
+    (lambda: LQuantize.between(0, 65536), 2, "at most 65535 levels"),
+    (lambda: LQuantize.from_word(0x0001_0000_0000_0000), 0, "encodes no"),
+    (lambda: LLQuantize.of(1, 0, 6, 10), 0, "2 or more"),
+    (lambda: LLQuantize.of(10, 3, 2, 10), 2, "below the low one"),
+    (lambda: LLQuantize.of(10, 0, 18, 10), 2, "64 bits"),
+    (lambda: LLQuantize.of(2, 0, 65535, 2), 2, "64 bits"),
+    (lambda: LLQuantize.of(10, -1, 6, 10), 1, "0 to 65535"),
+    (lambda: LLQuantize.of(10, 0, 6, 5), 3, "multiple of the factor"),
+    (lambda: LLQuantize.of(10, 0, 6, 25), 3, "multiple of the factor"),
+    (lambda: LLQuantize.of(10, 0, 6, 30), 3, "power of the factor"),
+    (lambda: HistLinear(0, 10, 0), 2, "positive"),
+    (lambda: HistLinear(10, 10, 1), 1, "above the low one"),
+    (lambda: HistLinear(0, 126, 1), 2, "at most 126 buckets"),
+)
+
+
+@pytest.mark.parametrize(("make", "argument", "reason"), REFUSED)
+def test_an_impossible_argument_is_refused_by_name(make: Callable[[], Scale], argument: int, reason: str) -> None:
+    with pytest.raises(ScaleError, match=reason) as refusal:
+        make()
+    assert refusal.value.argument == argument
+
+
+@pytest.mark.parametrize(("scale", "word"), [
+    (LQuantize.between(-1, 5, 2), 0x0002_0003_FFFF_FFFF),
+    (LQuantize.between(0, 65535, 1), 0x0001_FFFF_0000_0000),
+    (LQuantize.between(-(1 << 31), 0, 65535), 0xFFFF_8000_8000_0000),
+    (LLQuantize.of(10, 0, 6, 20), 0x000A_0000_0006_0014),
+    (LLQuantize.of(2, 1, 61, 4), 0x0002_0001_003D_0004),
+])
+def test_arguments_are_encoded_as_in_the_header(scale: LQuantize | LLQuantize, word: int) -> None:
+    assert scale.word == word
+    assert type(scale).from_word(word) == scale
+
+
+def test_the_largest_linear_histogram_is_allowed() -> None:
+    assert HistLinear(0, 125, 1).n_buckets == 128
