@@ -295,9 +295,10 @@ def pack_aggdesc(description: AggDesc) -> bytes:
     for name in ("varid", "flags", "id", "epid", "size"):
         head[name] = getattr(description, name)
     head["nrecs"] = len(description.records)
-    # From zeros: np.array(rows, dtype) leaves in the gaps whatever the memory had.
+    # Field by field into zeros: whole rows would bring into the gaps whatever the memory had.
     rows = np.zeros(len(description.records), dtype=RECDESC.dtype)
-    rows[:] = [tuple(record) for record in description.records]
+    for name in RecDesc._fields:
+        rows[name] = [getattr(record, name) for record in description.records]
     return head.tobytes() + rows.tobytes()
 
 
