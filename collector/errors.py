@@ -71,7 +71,8 @@ class ExpressionError(UsageError):
     """
 
     def __init__(self, reason: str, expression: str, position: int) -> None:
-        super().__init__(f"{reason}\n{expression}\n{' ' * position}^")
+        said, shown = ("".join(each if each.isprintable() else " " for each in text) for text in (reason, expression))
+        super().__init__(f"{said}\n{shown}\n{' ' * position}^")
         self.reason = reason
         self.expression = expression
         self.position = position

@@ -1,0 +1,29 @@
+"""Aggregations that users of bpftrace and BCC know by name, each one expression of the language.
+
+Tools about system calls, files, sockets and disks are not here: spans do not tell them.
+"""
+
+from __future__ import annotations
+
+READY: dict[str, str] = {
+    # How long threads waited for a CPU.
+    "runqlat": "runqlat = quantize(waitcpu)",
+    "runqslower": "runqslower[pid, tid, comm] = quantize(waitcpu) / waitcpu > 10ms /",
+    # How long threads ran without leaving the CPU, and how often they left it.
+    "cpudist": "cpudist = quantize(runlength)",
+    "cswch": "cswch[execname, pid] = sum(switches)",
+    # On the CPU, by stack.
+    "profile": "profile[execname, ustack] = sum(oncpu)",
+    "cpuuse": "cpuuse[cpu] = sum(oncpu)",
+    # Off the CPU, by stack: all of it, blocked on a lock, woken by whom.
+    "offcputime": "offcputime[execname, ustack] = sum(offcpu)",
+    "offcpudist": "offcpudist = quantize(offcpu)",
+    "futex": "futex[execname, ustack] = quantize(lock)",
+    "offwaketime": "offwaketime[waker, execname, ustack] = sum(sleep)",
+    "wakeuptime": "wakeuptime[waker, execname] = sum(sleep)",
+    # What waiting for pages costs: the nearest to biolatency that spans tell.
+    "faultlat": "faultlat = quantize(fault)",
+    "faults": "faults[execname, state, ustack] = sum(fault)",
+    # Stopped by job control or a debugger.
+    "stopped": "stopped[execname, pid] = sum(stopped)",
+}
