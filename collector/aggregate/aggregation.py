@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
+from collector.aggregate.dtrace import AggDesc, RecDesc, UserStack, describe, integer, string, ustack
 from collector.aggregate.keyed import Keyed
 from collector.aggregate.language import Query
 from collector.aggregate.spans import Runs, Source, Spans, Tables, columns_of
 from collector.arrays import Array
+from collector.errors import TracedDataError
+
+_SHORTEST_STRING = 16
 
 
 class Aggregation:
@@ -33,8 +40,35 @@ class Aggregation:
             self._fold(part, tables, run_ns)
 
     def _fold(self, spans: Spans, tables: Tables, run_ns: Array | None = None) -> None:
+        columns = columns_of(spans, self.query.needs, tables, run_ns)
         synthetic = spans.source == Source.SYNTHETIC
+        if not synthetic.any():
+            self.recorded.add(*self.query.select(columns))
+            return
         for keyed, rows in ((self.recorded, ~synthetic), (self.synthetic, synthetic)):
-            if rows.any():
-                columns = columns_of(spans[rows], self.query.needs, tables, None if run_ns is None else run_ns[rows])
-                keyed.add(*self.query.select(columns))
+            keyed.add(*self.query.select({name: column[rows] for name, column in columns.items()}))
+
+
+def described(query: Query, keyed: Keyed, varid: int = 1) -> AggDesc:
+    """DTrace's description of the query's result: strings and stacks have room for the longest that ``keyed`` has.
+
+    Stacks must be UserStack, for DTrace's have the PID (0 where the stack is unknown). TracedDataError for what
+    DTrace has not.
+    """
+    records = [_record_of(name, [key[place] for key in keyed]) for place, name in enumerate(query.keys)]
+    return describe(query.name.lstrip("@"), varid, records, query.fold)
+
+
+def _record_of(name: str, elements: Sequence[Any]) -> RecDesc:
+    if all(isinstance(element, int) for element in elements):
+        return integer(4)
+    if all(isinstance(element, str | bytes) for element in elements):
+        lengths = [len(element if isinstance(element, bytes) else element.encode("utf-8", "surrogateescape"))
+                   for element in elements]
+        return string(max(_SHORTEST_STRING, max(lengths) // 8 * 8 + 8))
+    stacks = [element for element in elements if element != ()]
+    if all(isinstance(stack, UserStack) for stack in stacks):
+        depth = max((len(stack.pcs) for stack in stacks), default=0)
+        strings = max((sum(len(text) + 1 for text in stack.strings) for stack in stacks), default=0)
+        return ustack(max(depth, 1), strings)
+    raise TracedDataError(f"the key {name} is neither integers nor strings nor UserStack")

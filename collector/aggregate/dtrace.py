@@ -360,6 +360,8 @@ def fold_of(record: RecDesc) -> Fold:
 _FOLDS: dict[int, Fold] = {
     Action.COUNT: fold.COUNT, Action.MIN: fold.MIN, Action.MAX: fold.MAX, Action.AVG: fold.AVG, Action.SUM: fold.SUM,
     Action.STDDEV: fold.STDDEV, Action.QUANTIZE: Buckets(Quantize())}
+# Actions whose data are neither an integer nor a string.
+_SHAPED = frozenset(Action) - {Action.NONE, Action.DIFEXPR, Action.EXIT, Action.PRINTF, Action.PRINTA, Action.LIBACT}
 _ACTIONS = {function.name: Action(action) for action, function in _FOLDS.items()} | {
     "lquantize": Action.LQUANTIZE, "llquantize": Action.LLQUANTIZE}
 
@@ -402,7 +404,10 @@ def _encode_one(record: RecDesc, value: Value) -> bytes:
             return _pcs_bytes(record, pcs, depth, width)
         case Action.USTACK | Action.JSTACK, UserStack(pid, pcs, strings):
             depth, string_size = _ustack_shape(record)
-            area = b"".join(name + b"\0" for name in strings)
+            # The last one needs no NUL where it fills the area.
+            area = b"\0".join(strings)
+            if any(b"\0" in text for text in strings):
+                raise TracedDataError(f"{_named(record)}: a frame's string has a NUL inside")
             if len(area) > string_size:
                 raise TracedDataError(f"{_named(record)}: {len(area)} bytes of strings do not fit into {string_size}")
             return _pcs_bytes(record, (pid,), 1, 8) + _pcs_bytes(record, pcs, depth, 8) + area
@@ -416,9 +421,9 @@ def _encode_one(record: RecDesc, value: Value) -> bytes:
             if len(words) != fold_of(record).n_words:
                 raise TracedDataError(f"{_named(record)} has {fold_of(record).n_words} words, not {len(words)}")
             return np.array(_checked_state(record, words), dtype=_WORD).tobytes()
-        case _, int(number) if record.size in _UNSIGNED and record.action & ACTION_CLASS == 0:
+        case action, int(number) if action not in _SHAPED and record.size in _UNSIGNED:
             return _integer_bytes(record, number)
-        case _, Text(data) if record.size not in _UNSIGNED and record.action & ACTION_CLASS == 0:
+        case action, Text(data) if action not in _SHAPED and record.size not in _UNSIGNED:
             return data
     raise TracedDataError(f"{_named(record)} cannot hold {value!r}")
 
@@ -469,14 +474,12 @@ def _ustack_shape(record: RecDesc) -> tuple[int, int]:
 def _decode_ustack(record: RecDesc, raw: bytes) -> UserStack:
     depth, string_size = _ustack_shape(record)
     pid, *pcs = np.frombuffer(raw, dtype=_WORD, count=depth + 1).tolist()
-    frames = _until_null(pcs)
     area = raw[8 * (depth + 1):][:string_size]
     # A string for each frame; the last one may have no room left for its NUL.
     strings = area.split(b"\0")[:-1] if area.endswith(b"\0") else area.split(b"\0")
-    strings = strings[:len(frames)]
     while strings and not strings[-1]:
         strings.pop()
-    return UserStack(pid, frames, tuple(strings))
+    return UserStack(pid, _until_null(pcs), tuple(strings))
 
 
 def _until_null(pcs: list[int]) -> tuple[int, ...]:
@@ -515,6 +518,8 @@ def _as_value(record: RecDesc, element: object) -> Value:
             return Text(name)
         case Action.STACK, tuple() if not isinstance(element, Stack):
             return Stack(element)
+        case Action.USTACK, ():
+            return UserStack(0, ())
     return element  # type: ignore[return-value]
 
 

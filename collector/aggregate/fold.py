@@ -235,6 +235,8 @@ class Buckets(Fold):
         return states
 
     def add_grouped(self, states: Array, rows: Array, values: Array) -> None:
+        if not states.flags.c_contiguous:
+            raise AggregationError("the states of a quantization lie in one piece")
         cells = rows * self.n_words
         cells += self.scale.index(values)
         cells += self._n_before

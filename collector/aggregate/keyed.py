@@ -94,11 +94,17 @@ class Keyed:
             self.fold.add_grouped(self._states, rows[number], numbers)
 
     def merge(self, other: Keyed) -> None:
-        """Fold all of ``other`` into this one; it stays as it is."""
-        if len(other):
-            rows = self._rows_of(list(other._rows))
-            order = list(other._rows.values())
-            self.fold.merge_grouped(self._states, rows, other._states[order])
+        """Fold all of ``other`` into this one; it stays as it is. AggregationError for another function.
+
+        Another thread may be adding to it: then a part of its latest batch is in.
+        """
+        if (self.fold.name, self.fold.n_words) != (other.fold.name, other.fold.n_words):
+            raise AggregationError(f"{other.fold.name} cannot be merged into {self.fold.name}")
+        items, states = list(other._rows.items()), other._states
+        there = [(key, row) for key, row in items if row < len(states)]
+        if there:
+            rows = self._rows_of([key for key, _ in there])
+            self.fold.merge_grouped(self._states, rows, states[[row for _, row in there]])
 
     def clear(self) -> None:
         """Forget the values and keep the keys, as DTrace's ``clear()``."""
@@ -131,7 +137,9 @@ class PerCpu:
 
     def on(self, cpu: int) -> Keyed:
         """The instance that only ``cpu`` adds to."""
-        return self._parts.setdefault(cpu, Keyed(self.fold))
+        if cpu not in self._parts:
+            self._parts[cpu] = Keyed(self.fold)
+        return self._parts[cpu]
 
     def merged(self) -> Keyed:
         """All of them as one, as of now."""
@@ -178,7 +186,7 @@ def _compact(values: Array) -> tuple[Array, int]:
     """
     least, greatest = int(values.min()), int(values.max())
     span = greatest - least + 1
-    if span > max(4 * len(values), 1 << 16):
+    if span > 16 * len(values):
         different, number = numbered(values)
         return number, len(different)
     if span == 1:

@@ -37,6 +37,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 import numpy as np
 
 from collector.aggregate import fold
+from collector.aggregate.dtrace import UserStack
 from collector.aggregate.fold import Fold
 from collector.aggregate.keyed import Coded, Column
 from collector.aggregate.scales import INT64_MAX, ScaleError
@@ -229,7 +230,7 @@ def _joined(join: np.ufunc, conditions: list[_Condition]) -> _Condition:
 
 @dataclass(frozen=True)
 class _LeafFrames(Sequence[Hashable]):
-    """A table of stacks cut to their ``depth`` frames at the leaf."""
+    """A table of stacks (UserStack, or PCs leaf first) cut to their ``depth`` frames at the leaf."""
 
     stacks: Sequence[Any]
     depth: int
@@ -238,7 +239,8 @@ class _LeafFrames(Sequence[Hashable]):
         return len(self.stacks)
 
     def __getitem__(self, number: Any) -> Any:
-        return self.stacks[number][:self.depth]
+        stack = self.stacks[number]
+        return stack._replace(pcs=stack.pcs[:self.depth]) if isinstance(stack, UserStack) else stack[:self.depth]
 
 
 def _key_column(name: str, depth: int | None) -> Callable[[Columns], Column]:

@@ -87,7 +87,8 @@ def columns_of(
 ) -> dict[str, Column]:
     """The ``needed`` columns of an expression. AggregationError where the recording has no such thing.
 
-    ``tables`` has for execname, comm, syscall, waker, ustack, usym, umod and ufunc what their numbers mean.
+    ``tables`` has for execname, comm, syscall, waker, ustack, usym, umod and ufunc what their numbers mean. Where a
+    number is -1 the name is empty, and so is the stack.
     """
     given = spans.columns() | ({} if run_ns is None else {"run_ns": run_ns})
     found: dict[str, Column] = {}
@@ -95,7 +96,8 @@ def columns_of(
         pointer = POINTERS.get(name, name)
         if pointer not in given or (name in POINTERS and name not in tables):
             raise AggregationError(f"this recording does not tell {name}: leave it out of the expression")
-        found[name] = Coded(given[pointer], tables[name]) if name in POINTERS else given[name]
+        missing = () if name == "ustack" else ""
+        found[name] = Coded(given[pointer], tables[name], missing) if name in POINTERS else given[name]
     return found
 
 

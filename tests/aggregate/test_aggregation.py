@@ -10,12 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.aggregate.aggregation import Aggregation
+from collector.aggregate.aggregation import Aggregation, described
+from collector.aggregate.dtrace import UserStack, pack_aggregation, unpack_aggregation
 from collector.aggregate.keyed import Keyed
 from collector.aggregate.language import compile_expression
+from collector.aggregate.listing import printed_aggregation
 from collector.aggregate.ready import READY
 from collector.aggregate.spans import Runs, Source, Spans
-from collector.errors import AggregationError
+from collector.errors import AggregationError, TracedDataError
 
 TABLES = {"execname": ["redis-server", "sh", "cat"], "comm": ["bio", "sh", "cat"], "usym": ["f", "g"],
           "ustack": [(0x10, 0x20), (0x10,)]}
@@ -203,6 +205,62 @@ def test_ready_made_ones_work_on_spans(name: str) -> None:
 def test_impossible_spans_are_refused(more: dict[str, Any], reason: str) -> None:
     with pytest.raises(AggregationError, match=reason):
         spans_of([(0, 5, 6, 0, 0, 0)], **more)
+
+
+def test_a_result_is_printed_as_dtrace_would() -> None:
+    stacks = [UserStack(50, (0x10, 0x20)), UserStack(50, (0x10,))]
+    aggregation = Aggregation(compile_expression("@waits[execname, tid, state, ustack(1)] = sum(offcpu)"))
+    aggregation.add(spans_of(ROWS), TABLES | {"ustack": stacks})
+    description = described(aggregation.query, aggregation.recorded)
+    assert (description.name, description.varid) == ("waits", 1)
+    data = pack_aggregation(description, aggregation.recorded)
+    assert printed_aggregation(description, unpack_aggregation(description, data)) == (
+        "\n"
+        f"  {'sh':<50}      101  {'wait':<50}\n              0x10\n                1\n"
+        f"  {'redis-server':<50}      100  {'lock':<50}\n              0x10\n                3\n"
+        f"  {'sh':<50}      101  {'sleep':<50}\n              0x10\n                3\n")
+
+
+def test_an_unknown_stack_is_an_empty_one() -> None:
+    spans = spans_of(ROWS[2:4], stack=np.array([-1, 0]))
+    for stacks, keys in (([(0x10,)], [(), (0x10,)]), ([UserStack(50, (0x10,))], [(), UserStack(50, (0x10,))])):
+        aggregation = Aggregation(compile_expression("a[ustack(3)] = sum(offcpu)"))
+        aggregation.add(spans, {"ustack": stacks})
+        assert results(aggregation.recorded) == {(key,): 3 for key in keys}
+    description = described(aggregation.query, aggregation.recorded)
+    data = pack_aggregation(description, aggregation.recorded)
+    assert [key for key, _ in unpack_aggregation(description, data)] == [
+        (UserStack(0, ()),), (UserStack(50, (0x10,)),)]
+
+
+def test_a_distribution_is_printed_as_dtrace_would() -> None:
+    aggregation = aggregated("offcpu = quantize(offcpu)", ROWS)
+    description = described(aggregation.query, aggregation.recorded)
+    data = pack_aggregation(description, aggregation.recorded)
+    assert printed_aggregation(description, unpack_aggregation(description, data)) == (
+        "\n\n           value  ------------- Distribution ------------- count    \n"
+        "               0 |                                         0        \n"
+        f"               1 |{'@' * 13}                            1        \n"
+        f"               2 |{'@' * 27}              2        \n"
+        "               4 |                                         0        \n\n")
+
+
+def test_names_of_any_length_have_room() -> None:
+    for length in (0, 15, 16, 255, 4000):
+        aggregation = aggregated("a[execname] = count()")
+        aggregation.add(spans_of(ROWS), {"execname": ["x" * length, "y"]})
+        description = described(aggregation.query, aggregation.recorded)
+        names = {key[0].string for key, _ in unpack_aggregation(  # type: ignore[union-attr]
+            description, pack_aggregation(description, aggregation.recorded))}
+        assert names == {b"x" * length, b"y"}
+
+
+@pytest.mark.parametrize(("expression", "reason"), [
+    ("a[ustack] = count()", "UserStack"), ("a = variance(1)", "no variance")])
+def test_what_dtrace_has_not_is_not_described(expression: str, reason: str) -> None:
+    aggregation = aggregated(expression, ROWS)
+    with pytest.raises(TracedDataError, match=reason):
+        described(aggregation.query, aggregation.recorded)
 
 
 def test_no_spans_are_no_problem() -> None:

@@ -67,6 +67,9 @@ TRACED: dict[str, tuple[Sequence[RecDesc], Sequence[Value], bytes]] = {
     "jstack() with a frame that has no string": (
         [RecDesc(0x102, 32, arg=(5 << 32) | 2)], [UserStack(5, (0x10, 0x20), (b"", b"c"))],
         b"\x05\0\0\0\0\0\0\0" b"\x10\0\0\0\0\0\0\0" b"\x20\0\0\0\0\0\0\0" b"\0c\0\0\0\0\0\0"),
+    "jstack() whose last string has no room for its NUL": (
+        [RecDesc(0x102, 24, arg=(8 << 32) | 1)], [UserStack(5, (0x10,), (b"a", b"bcdefg"))],
+        b"\x05\0\0\0\0\0\0\0" b"\x10\0\0\0\0\0\0\0" b"a\0bcdefg"),
     "tracemem(), static": ([RecDesc(6, 3, arg=1)], [Memory(b"\x01\0\xff")], b"\x01\0\xff"),
     "tracemem(), dynamic": (
         [RecDesc(6, 4, arg=2), RecDesc(6, 4, 4, arg=3)], [Memory(b"abcd", 2)], b"abcd" b"\x02\0\0\0"),
@@ -165,7 +168,8 @@ UNFIT: tuple[tuple[Sequence[RecDesc], Sequence[Value], str], ...] = (
     ([dtrace.stack(1)], [Stack((1, 2))], "room for 1 addresses, not 2"),
     ([dtrace.stack(1, 4)], [Stack((1 << 32,))], "addresses of 4 bytes"),
     ([dtrace.ustack(2)], [UserStack(1, (1, 2, 3))], "room for 2 addresses, not 3"),
-    ([dtrace.ustack(2, 3)], [UserStack(1, (1, 2), (b"abc",))], "4 bytes of strings do not fit into 3"),
+    ([dtrace.ustack(2, 3)], [UserStack(1, (1, 2), (b"abcd",))], "4 bytes of strings do not fit into 3"),
+    ([dtrace.ustack(2, 9)], [UserStack(1, (1, 2), (b"a\0b",))], "NUL inside"),
     ([dtrace.user_address(Action.USYM)], [UserAddress(-1, 2)], "addresses of 8 bytes"),
     ([dtrace.aggregating(fold.AVG)], [Words((1,))], "has 2 words, not 1"),
     ([dtrace.aggregating(fold.lquantize(0, 1))], [Words((5, 0, 0, 0))], "begins with 0x5"),
@@ -204,6 +208,25 @@ def test_any_user_stack_comes_back(depth: int, pcs: list[int], pid: int, strings
     stack = UserStack(pid, tuple(pcs[:depth]), tuple(strings[:min(depth, len(pcs))]))
     record = dtrace.ustack(depth, 5 * depth)
     assert dtrace.decode([record], dtrace.encode([record], [stack])) == [stack]
+
+
+ACTIONS = [int(action) for action in Action] + [0x1FF, 0x7FF]
+
+
+@settings(max_examples=300, deadline=None)
+@given(records=st.lists(st.builds(
+    RecDesc, st.sampled_from(ACTIONS), st.sampled_from([0, 1, 3, 4, 8, 16, 24, 32, 1016]), st.integers(0, 64),
+    arg=st.one_of(st.integers(0, 5), st.sampled_from([(8 << 32) | 2, 0x0001_0002_0000_0000, 0x000A_0000_0002_0014]))),
+    max_size=3), data=st.binary(max_size=80))
+def test_no_data_raise_anything_else_and_what_is_read_is_written(records: list[RecDesc], data: bytes) -> None:
+    try:
+        values = dtrace.decode(records, data)
+    except TracedDataError:
+        return
+    for (record, size), value in zip(dtrace._with_sizes(records), values, strict=True):
+        if size is None and not isinstance(value, Stack | UserStack):
+            written = dtrace.encode([record], [value])
+            assert written[record.offset:] == data[record.offset:record.end]
 
 
 # --- aggregations ---------------------------------------------------------------------------------

@@ -221,6 +221,12 @@ def test_what_is_no_row_of_integers_is_refused(values: Any) -> None:
         fold.SUM.add(fold.SUM.empty(), values)
 
 
+def test_states_that_are_not_in_one_piece_are_refused() -> None:
+    states = np.zeros((4, 127), dtype=np.uint64)[::2]
+    with pytest.raises(AggregationError, match="one piece"):
+        fold.QUANTIZE.add_grouped(states, np.array([1]), np.array([5]))
+
+
 def test_quantizations_with_other_arguments_do_not_merge() -> None:
     with pytest.raises(AggregationError, match="other arguments"):
         fold.lquantize(0, 10, 1).merge(fold.lquantize(0, 10, 1).empty(), fold.lquantize(1, 11, 1).empty())

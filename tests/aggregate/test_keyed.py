@@ -156,6 +156,14 @@ def test_merging_leaves_the_other_as_it_was() -> None:
     assert words(other) == {(2,): [1], (3,): [2]}
 
 
+@pytest.mark.parametrize("other", [fold.SUM, fold.lquantize(0, 10, 2), fold.lquantize(1, 11, 1)])
+def test_other_functions_do_not_merge(other: fold.Fold) -> None:
+    whole, part = Keyed(fold.lquantize(0, 10, 1)), Keyed(other)
+    part.add([], [1])
+    with pytest.raises(AggregationError, match="merged into"):
+        whole.merge(part)
+
+
 def test_columns_of_another_length_are_refused() -> None:
     with pytest.raises(AggregationError, match="2 values have keys, but a column has 3"):
         Keyed(fold.SUM).add([np.array([1, 2, 3])], [1, 2])
