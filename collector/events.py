@@ -215,6 +215,23 @@ class Ends:
 
 
 @dataclass(slots=True)
+class Accounts:
+    """The kernel's accounts of threads, one row for each reading: of those that ran in the batch and were still there
+    when it was drained, and of those that were asked for; who was asked for and has no row was gone by ``read_ns``.
+
+    Each is as of its own time, which mostly lies behind the batch's end: records tell of that time with a later batch.
+    """
+
+    time_ns: Array  # i8 (a,)
+    pid: Array  # i8 (a,)
+    tid: Array  # i8 (a,)
+    run_ns: Array  # i8 (a,) on CPU since its birth
+    delay_ns: Array  # i8 (a,) runnable and not running
+    turns: Array  # i8 (a,) how often it got a CPU
+    read_ns: int  # when the last one had been read
+
+
+@dataclass(slots=True)
 class Births:
     """The making of threads and processes, seen in the maker: its stack, whom it made and with which clone(2) flags."""
 
@@ -237,9 +254,11 @@ class Batch:
     births: Births | None = None
     wakings: Wakings | None = None
     ends: Ends | None = None
+    accounts: Accounts | None = None
 
     def shift(self, by_ns: int) -> None:
-        """Makes all times later, from one clock to another."""
+        """Makes all times of records later, from the clock that the kernel stamps them with to ours, by which accounts
+        are timed."""
         self.until_ns += by_ns
         self.changes = tuple(change._replace(time_ns=change.time_ns + by_ns) for change in self.changes)
         makers = self.births.makers if self.births else None

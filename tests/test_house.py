@@ -39,7 +39,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "processes": frozenset({"errors", "arrays", "events"}),
     "timing": frozenset({"errors", "arrays", "events"}),
     "unwind": frozenset({"errors", "arrays", "elf"}),
-    "engines": frozenset({"errors", "layout", "clock", "events", "linux"}),
+    "engines": frozenset({"errors", "arrays", "layout", "clock", "events", "linux"}),
     "experiment": frozenset({"errors", "arrays", "clock", "layout", "elf"}),
     "report": frozenset({"errors", "clock", "elf", "experiment", "aggregate"}),
     "export": frozenset({"errors", "clock", "report", "aggregate"}),

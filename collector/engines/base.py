@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-from typing import Protocol
+from collections.abc import Collection, Iterable
+from typing import Protocol, TypeAlias
 
 from collector.events import Batch
+
+Threads: TypeAlias = Iterable[tuple[int, int]]  # each one's process and own id
 
 
 class Engine(Protocol):
@@ -21,8 +23,11 @@ class Engine(Protocol):
         """Whether the descriptors that woke us are a reason to drain now; if not, the next drain at ``due_ns``
         (CLOCK_MONOTONIC) is soon enough."""
 
-    def drain(self, until_ns: int) -> Batch:
-        """All that happened up to ``until_ns`` and was not drained before. Arrays are valid until ``release``."""
+    def drain(self, until_ns: int, asked: Threads = ()) -> Batch:
+        """All that happened up to ``until_ns`` and was not drained before. Arrays are valid until ``release``.
+
+        Where the engine does not go by accounts itself, the batch has those of the threads that ran, and of some that
+        were ``asked`` for."""
 
     def release(self) -> None:
         """The last batch has been used; its memory may be written again."""

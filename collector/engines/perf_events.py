@@ -15,17 +15,21 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection
+from itertools import chain
 from threading import Thread
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from collector.arrays import distinct
 from collector.clock import NS_PER_MS, NS_PER_S
+from collector.engines.base import Threads
 from collector.engines.kernel_code import KernelCode
 from collector.engines.perf_guard import RELIEVED, SWITCH_RINGS, Relief
 from collector.engines.perf_open import MOST_PER_S, N_REGS, Opened
 from collector.errors import CollectorError
 from collector.events import (
+    Accounts,
     Array,
     Batch,
     Births,
@@ -45,7 +49,7 @@ from collector.events import (
     Wakings,
 )
 from collector.linux import abi
-from collector.linux.accounts import TimedAccount
+from collector.linux.accounts import Account, OpenAccounts
 from collector.linux.perf import Ring
 
 # Where the registers are in a sample, in the DWARF order of x86-64: words behind that of their ABI.
@@ -59,6 +63,8 @@ _SPARE = ("touch", "waking")  # what a lost record would have told is told by ot
 # the same thing over and over, and each costs the target 0.2 us.
 _TOO_MANY_PER_S, _LONGEST_REST = 15_000, 16
 _LOOK_S = 0.002
+_TID_BITS = 32
+_TID_MASK = (1 << _TID_BITS) - 1
 _RECORD_BYTES = {"leave": 25_000, "touch": abi.FAULT.size, "waking": abi.WAKING.size}  # about
 _PRESSED = 0.85  # of a ring
 
@@ -97,8 +103,9 @@ class PerfEngine:
         self._heads: dict[Ring, int] = {}  # of the rings that may rest, at the last drain
         self._excess: dict[Ring, int] = {}  # how many times too many records a ring at rest had brought
         self._resting: dict[Ring, int] = {}  # and until when they rest
-        self.accounts: dict[int, TimedAccount] = {}  # of all threads, when the records of switches came to rest
-        self.before: TimedAccount | None = None  # of a program that we start, before its first instruction
+        self._open_accounts = OpenAccounts()
+        self.accounts: dict[int, Account] = {}  # of all threads, when the records of switches came to rest
+        self.before: Account | None = None  # of a program that we start, before its first instruction
         for guard in opened.guards:
             guard.end()
             self.accounts, self.before = guard.accounts, guard.before
@@ -123,7 +130,7 @@ class PerfEngine:
         return (n_bytes > ring.data_bytes // 4
                 and n_bytes * (due_ns - since_ns) > ring.data_bytes * _PRESSED * elapsed_ns)
 
-    def drain(self, until_ns: int) -> Batch:
+    def drain(self, until_ns: int, asked: Threads = ()) -> Batch:
         """The records stamped up to ``until_ns``; see the module's text."""
         self._end_relief()  # where the last batch failed
         came_ns = time.monotonic_ns()
@@ -150,9 +157,34 @@ class PerfEngine:
             self.opened.vary_periods(any(isinstance(change, Exited) for change in changes))
         changes.sort(key=lambda change: change.time_ns)
         clock, leaving = self._samples(parts["clock"], parts["leave"])
-        return Batch(until_ns, tuple(changes), clock, _of_kinds(parts, "switch"), leaving, _of_kinds(parts, "site"),
+        switches = _of_kinds(parts, "switch")
+        return Batch(until_ns, tuple(changes), clock, switches, leaving, _of_kinds(parts, "site"),
                      _of_kinds(parts, "fault", "touch"), self._births(parts["birth"]), _of_kinds(parts, "waking"),
-                     _of_kinds(parts, "dying", "dead"))
+                     _of_kinds(parts, "dying", "dead"), self.read_accounts(chain(self._ran(switches, clock, changes),
+                                                                                 asked)))
+
+    def read_accounts(self, threads: Threads) -> Accounts:
+        """The accounts of threads as of now; one that is named twice is read once."""
+        rows = [(pid, tid, *account) for pid, tid in dict.fromkeys(threads)
+                if (account := self._open_accounts.read(pid, tid)) is not None]
+        pid, tid, time_ns, run_ns, delay_ns, turns = np.array(rows, dtype=np.int64).reshape(len(rows), 6).T
+        return Accounts(time_ns, pid, tid, run_ns, delay_ns, turns, time.monotonic_ns())
+
+    def _ran(self, switches: Switches | None, clock: ClockSamples | None, changes: list[Change]) -> Threads:
+        """The threads that ran in a batch and have not ended in it."""
+        parts = [part for part in (switches, clock) if part is not None]
+        if not parts:
+            return []
+        threads = distinct(np.concatenate([part.pid << _TID_BITS | part.tid for part in parts]))
+        ended = set()
+        for change in changes:
+            if isinstance(change, Exited):
+                self._open_accounts.forget(change.pid, change.tid)
+                ended.add(change.tid)
+            elif isinstance(change, Forked):
+                ended.discard(change.tid)
+        found = zip((threads >> _TID_BITS).tolist(), (threads & _TID_MASK).tolist(), strict=True)
+        return [(pid, tid) for pid, tid in found if pid > 0 and tid not in ended]
 
     def _emptied(self) -> list[Ring]:
         """Empties the rings of births and deaths into their spares, those that these have room for."""
@@ -207,6 +239,7 @@ class PerfEngine:
 
     def close(self) -> None:
         """Closes the events. What the kernel takes its time for may go on for a while, in a thread."""
+        self._open_accounts.close()
         before = self._closing
 
         def close() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from collector.engines.base import Threads
 from collector.engines.signal_channel import unframed
 from collector.engines.signal_open import Opened
 from collector.engines.signal_teller import BIRTH, CLOCK, LEAVE
@@ -70,9 +71,9 @@ class SignalEngine:
         """Always: the tracer wakes us for good reasons."""
         return True
 
-    def drain(self, until_ns: int) -> Batch:
+    def drain(self, until_ns: int, asked: Threads = ()) -> Batch:
         """All that the tracer has told so far. ``until_ns`` of the batch may be earlier than asked for: the time before
-        which nothing more will come."""
+        which nothing more will come. There are no accounts: the tracer goes by them already."""
         self._opened.take_wakes()
         heads, self._stack_head, horizon_ns = self._channel.snapshot()
         rows = {name: self._channel.take(name, head) for name, head in heads.items()}

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
 from collector.linux import tasks
-from collector.linux.accounts import Account, parse
 
 _BEHIND_LANDMARKS = 1 << 16  # bytes of kallsyms: more than the rest of a source file's functions
 
@@ -248,46 +246,3 @@ def read_memory(pid: int, address: int, length: int) -> bytes:
         return os.pread(fd, length, address)
     finally:
         os.close(fd)
-
-
-class SchedAccounts:
-    """The kernel's own account of threads (schedstat), of zombies too until their parent takes them.
-
-    Descriptors are kept open, since a read is then a quarter of the cost (about 1.5 us); the oldest go when there are
-    too many.
-    """
-
-    def __init__(self, max_open: int = 2000) -> None:
-        soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        self._max_open = min(max_open, soft // 2)
-        self._fds: dict[tuple[int, int], int] = {}
-
-    def read(self, pid: int, tid: int) -> Account | None:
-        """A thread's account; None when it is gone or the kernel does not count."""
-        fd = self._fds.get((pid, tid), -1)
-        try:
-            if fd < 0:
-                fd = os.open(f"/proc/{pid}/task/{tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-                self._keep((pid, tid), fd)
-            return parse(os.pread(fd, 64, 0))
-        except (OSError, ValueError):
-            self.forget(pid, tid)
-            return None
-
-    def forget(self, pid: int, tid: int) -> None:
-        """The thread is gone."""
-        fd = self._fds.pop((pid, tid), -1)
-        if fd >= 0:
-            os.close(fd)
-
-    def close(self) -> None:
-        """Closes all descriptors."""
-        for fd in self._fds.values():
-            os.close(fd)
-        self._fds.clear()
-
-    def _keep(self, thread: tuple[int, int], fd: int) -> None:
-        if len(self._fds) >= self._max_open:
-            oldest = next(iter(self._fds))
-            os.close(self._fds.pop(oldest))
-        self._fds[thread] = fd

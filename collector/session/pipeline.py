@@ -19,6 +19,7 @@ import numpy as np
 
 from collector.arrays import distinct, numbered
 from collector.events import (
+    Accounts,
     Array,
     Batch,
     ClockSamples,
@@ -39,7 +40,7 @@ from collector.events import (
 from collector.experiment.map import MODES_TEXT
 from collector.experiment.recorder import Usage
 from collector.linux import proc
-from collector.processes.model import Model
+from collector.processes.model import Model, Thread
 from collector.processes.process import Image
 from collector.processes.space import Mapping
 from collector.session import deep, sites
@@ -67,7 +68,6 @@ _STATE_OF_MODE = np.array([Microstate.USER, Microstate.SYSTEM, Microstate.TRAP],
 assert [Mode.USER, Mode.SYSTEM_CALL, Mode.TRAP] == [0, 1, 2]
 _IP, _SP, _BP = 16, 7, 6  # columns of a sample's registers
 
-AccountOf = Callable[[int, int], Account | None]
 UsageOf = Callable[[Recorded, int], Usage]
 
 
@@ -106,12 +106,10 @@ class LastSample:
 class Pipeline:
     """Feeds on batches.
 
-    ``account_of`` is the kernel's account of a thread (pid, tid) as of now, or None where that cannot be had;
-    ``usage_of`` what an image had used at a time.
+    ``usage_of`` tells what an image had used at a time.
     """
 
-    def __init__(self, interval_ns: int, experiments: Experiments, account_of: AccountOf, usage_of: UsageOf,
-                 tally: Tally) -> None:
+    def __init__(self, interval_ns: int, experiments: Experiments, usage_of: UsageOf, tally: Tally) -> None:
         self.interval_ns = interval_ns
         self.experiments = experiments
         self.clocks = ThreadClocks(interval_ns)
@@ -124,7 +122,10 @@ class Pipeline:
         self.counting = Counting()  # of switches that come too often to be followed
         self.muted = False  # recording pauses: time goes by and nothing is written
         self.total_cpu_ns = 0  # exact running time of all threads that have ended
-        self._account_of = account_of
+        self._accounts: dict[int, Account] = {}  # as the last batch told them, by tid
+        self._accounts_read_ns = 0
+        self._fed_ns = 0  # the end of the last batch
+        self._counted_ns = 0  # up to when records have told everything, if switches are counted
         self._arrivals = Arrivals()
         self._stolen = Stolen()
         self._runnable = Runnable()
@@ -143,6 +144,7 @@ class Pipeline:
 
     def feed(self, batch: Batch) -> None:
         """Takes one batch; afterwards its arrays are not needed any more."""
+        self._take_accounts(batch.accounts)
         for change in batch.changes:
             _APPLY[type(change)](self, change)
         periods = self._advance(batch.switches, [batch.leaving, batch.sites], batch.until_ns).off_cpu()
@@ -163,6 +165,53 @@ class Pipeline:
         self._settle_ended(self.endings.tails(batch.ends, batch.switches))
         self._close_ended()
         self.model.forget_before(batch.until_ns)
+        self._fed_ns = batch.until_ns
+
+    def asks(self) -> list[tuple[int, int]]:
+        """The threads, each one's process and own id, whose accounts the next batch must have whether they run or not:
+        where switches are counted, all of them."""
+        if self.counting.active:
+            return self.living()
+        threads = [self.model.threads[slot] for slot in self._runnable.open_slots()]
+        return [(thread.process.pid, thread.tid) for thread in threads]
+
+    def living(self) -> list[tuple[int, int]]:
+        """All threads, each one's process and own id."""
+        return [(thread.process.pid, thread.tid) for thread in self._living()]
+
+    def count(self, accounts: dict[int, Account]) -> None:
+        """From the time of ``accounts`` (by tid) on, switches are counted. Batches that end there bring the records of
+        the time before."""
+        self.counting.begin(accounts)
+        self.endings.interrupted()
+        self._counted_ns = max((account.time_ns for account in accounts.values()), default=0)
+
+    def record_again(self, running: set[int]) -> None:
+        """Switches are not counted any more: records tell of them, and until each thread's first one, whether it is one
+        of the ``running`` (by tid)."""
+        self.counting.end()
+        for thread in self._living():
+            self.clocks.found[thread.slot] = True
+            if thread.tid in running:
+                self.clocks.kind[thread.slot] = Edge.IN
+
+    def look(self, accounts: Accounts) -> None:
+        """Accounts that have been read between batches, where switches are counted: of threads that are about to go."""
+        if self.counting.active and self._fed_ns >= self._counted_ns:
+            read = by_tid(accounts)
+            threads = [thread for thread in self._living() if thread.tid in read]
+            self.counting.look({thread.tid: (thread.slot, thread.start_ns, read[thread.tid]) for thread in threads},
+                               self.ran_ns)
+
+    def _take_accounts(self, accounts: Accounts | None) -> None:
+        """What a batch brings of accounts. Where switches are counted, the threads are those from before the batch."""
+        if accounts is not None:
+            self._accounts, self._accounts_read_ns = by_tid(accounts), accounts.read_ns
+            self.look(accounts)
+
+    def _living(self) -> list[Thread]:
+        return [self.model.threads[slot] for process in self.model.processes.values()
+                for slot in process.threads.values()]
 
     def take_over(self, pid: int, lineage: str, found: list[Found], mappings: list[Mapped], seen: Batch) -> None:
         """Begins with a process as it was found: its threads, its mappings, and the stacks of those that are blocked.
@@ -465,7 +514,7 @@ class Pipeline:
             if account is not None:
                 self._runnable.decide(slot, account, until_ns, self.clocks, last)
             else:
-                self._runnable.gone(slot, time.monotonic_ns(), self.clocks, last)
+                self._runnable.gone(slot, self._accounts_read_ns, self.clocks, last)
 
     def _place(self, batch: Batch) -> tuple[Placed | None, Placed | None]:
         """The stacks of the batch's clock samples and departures; with all others in one unwinding.
@@ -625,9 +674,9 @@ class Pipeline:
         return np.array(slots, dtype=np.int64), np.array(grown, dtype=np.int64)
 
     def _account(self, slot: int) -> Account | None:
-        """The kernel's account of a thread as of now; None where that cannot be had."""
+        """The kernel's account of a thread as the batch has it; None where that could not be had."""
         thread = self.model.threads[slot]
-        return self._account_of(thread.process.pid, thread.tid) if thread.alive else None
+        return self._accounts.get(thread.tid) if thread.alive else None
 
     def _write_spans(self, spans: Spans) -> None:
         """Packets for time spent waiting."""
@@ -798,6 +847,13 @@ class Pipeline:
         recorded.state_ticks[state] += ticks
         self.tally.n_packets += 1
         self.tally.n_settled_ticks += ticks
+
+
+def by_tid(accounts: Accounts) -> dict[int, Account]:
+    """The last account of each thread."""
+    columns = (accounts.time_ns, accounts.run_ns, accounts.delay_ns, accounts.turns)
+    rows = zip(*(column.tolist() for column in columns), strict=True)
+    return dict(zip(accounts.tid.tolist(), map(Account._make, rows), strict=True))
 
 
 def _on_cpu_ns(by_state_ns: Array) -> int:

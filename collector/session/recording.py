@@ -37,7 +37,6 @@ from collector.session.follow import Follow
 from collector.session.options import Options
 from collector.session.pipeline import Pipeline
 from collector.session.tally import Tally
-from collector.timing.counting import Account
 
 OpenedEvents: TypeAlias = perf_open.Opened | signal_open.Opened | None
 
@@ -72,18 +71,15 @@ class Recording:
         # The kernel stamps its records with its own clock, which in a time namespace is not ours.
         self._ahead_ns = proc.clock_offset_ns() if isinstance(engine, PerfEngine) else 0
         self._machine = proc.machine()
-        self._accounts = proc.SchedAccounts()
         self._usages: dict[int, proc.ProcessUsage] = {}  # as last read, by image
         arguments = b" ".join(os.fsencode(argument) for argument in options.arguments)
         header = self._header(pid, os.getpid(), start_ns, tasks.word_bits(pid), arguments, options.comments)
         recorder = Recorder.create(directory, header)
         self._experiments = Experiments(directory, Follow(options.follow), self._header_of)
-        self._pipeline = Pipeline(options.interval_ns or 1, self._experiments, self._account, self._usage_now,
-                                  self._tally)
+        self._pipeline = Pipeline(options.interval_ns or 1, self._experiments, self._usage_now, self._tally)
         process = self._pipeline.model.new_process(pid, start_ns)
         self._founder = self._experiments.founder(process.image, recorder)
-        self._mode = (SwitchMode(self._engine, self._pipeline, self._accounts)
-                      if isinstance(self._engine, PerfEngine) else None)
+        self._mode = SwitchMode(self._engine, self._pipeline) if isinstance(self._engine, PerfEngine) else None
         self._recorder = recorder
         recorder.comment(f"engine {self.engine_text}")
         period_ns = options.sample_period_s * NS_PER_S
@@ -140,7 +136,7 @@ class Recording:
                     os.close(fd)
                     alive.remove(fd)
                     self._read_usage(self._founder)  # the last one, of a zombie
-                    self._look(time.monotonic_ns())
+                    self._look()
                     if not alive:
                         self.status = 0 if self._pidfds else os.waitpid(self._pid, 0)[1]
                 elif event & (select.POLLHUP | select.POLLERR | select.POLLNVAL):
@@ -241,7 +237,7 @@ class Recording:
     def _drain(self, until_ns: int, settled_ns: int = 0) -> None:
         if self._engine is None:
             return
-        self._look(until_ns)
+        self._take_what_was_recorded_before(until_ns)
         batch = self._take(until_ns, settled_ns)
         self._changes = bool(batch.changes)
         if self._mode is not None and until_ns != _FOREVER_NS:
@@ -249,13 +245,16 @@ class Recording:
         for recorded in self._experiments.open_ones():
             recorded.tell("sync")
 
-    def _look(self, until_ns: int) -> None:
-        """Looks at the accounts of threads whose switches are counted. What was recorded before that comes first."""
-        if self._mode is None or not self._mode.counting:
-            return
-        if self._drained_ns < self._mode.accounts_ns <= until_ns:
+    def _look(self) -> None:
+        """Looks at the accounts of threads whose switches are counted, between batches."""
+        if self._mode is not None:
+            self._take_what_was_recorded_before(time.monotonic_ns())
+            self._mode.look()
+
+    def _take_what_was_recorded_before(self, until_ns: int) -> None:
+        """Works on what was recorded before switches were counted, if the time up to which we want to come is later."""
+        if self._mode is not None and self._mode.counting and self._drained_ns < self._mode.accounts_ns <= until_ns:
             self._take(self._mode.accounts_ns)
-        self._mode.look(until_ns)
 
     def _take(self, until_ns: int, settled_ns: int = 0) -> Batch:
         """Works on what is stamped up to ``until_ns``; the batch has no more columns then."""
@@ -263,7 +262,7 @@ class Recording:
         # To stop hundreds of threads' events takes its time. What they tell of that is incomplete: if we end before the
         # target does, that is left out.
         last_ns = settled_ns if settled_ns and self.status is None else until_ns
-        batch = self._engine.drain(last_ns - self._ahead_ns)
+        batch = self._engine.drain(last_ns - self._ahead_ns, self._pipeline.asks())
         if self._ahead_ns:
             batch.shift(self._ahead_ns)
         self._drained_ns = batch.until_ns = settled_ns or batch.until_ns
@@ -292,13 +291,6 @@ class Recording:
         for recorded in self._experiments.open_ones():
             recorded.tell("sample", self._usage_now(recorded, now_ns), now_ns, label)
             recorded.tell("sync")
-
-    def _account(self, pid: int, tid: int) -> Account | None:
-        """The kernel's account of a thread as of now; the signal engine goes by it already."""
-        if self._engine is not None and self._engine.name == "signal":
-            return None
-        account = self._accounts.read(pid, tid)
-        return account and Account(time.monotonic_ns(), *account)
 
     def _read_usage(self, recorded: Recorded) -> proc.ProcessUsage:
         """The counters of an image's process as of now, or as they were last seen."""

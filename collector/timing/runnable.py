@@ -44,6 +44,10 @@ class Runnable:
         return [slot for slot, begun in self._begun.items()
                 if slot not in self._gone and (last or until_ns - begun.time_ns >= _ENOUGH_NS)]
 
+    def open_slots(self) -> list[int]:
+        """The slots of those that nothing is known of yet, and that have an account."""
+        return [slot for slot in self._begun if slot not in self._gone]
+
     def gone(self, slot: int, time_ns: int, clocks: ThreadClocks, last: bool) -> None:
         """The thread was not there any more at a time."""
         self._gone[slot] = time_ns

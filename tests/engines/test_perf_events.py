@@ -10,7 +10,7 @@ import subprocess
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ import pytest
 
 from collector.engines import perf_open
 from collector.engines.perf_events import PerfEngine, walk
-from collector.events import Batch, Change, Edge, Executed, Exited, Forked, Mapped, Mode, RecordsLost
+from collector.events import Accounts, Batch, Change, Edge, Executed, Exited, Forked, Mapped, Mode, RecordsLost
 from collector.linux import perf
 
 pytestmark = pytest.mark.usefixtures("perf_allowed")
@@ -37,12 +37,14 @@ class Drained:
     changes: list[Change] = field(default_factory=list)
     columns: dict[str, list[np.ndarray]] = field(default_factory=dict)
     bounds: list[tuple[int, int, int]] = field(default_factory=list)  # first and last time of a batch, its until
+    accounts: list[Accounts | None] = field(default_factory=list)  # of each batch
     truth: dict[str, Any] = field(default_factory=dict)
 
     def take(self, batch: Batch) -> None:
         """Copies what is valid only until the release."""
         self.changes += batch.changes
         times = [change.time_ns for change in batch.changes]
+        self.accounts.append(batch.accounts)
         for name, fields in (("clock", ("time_ns", "pid", "tid", "mode", "abi", "n_words", "low", "regs")),
                              ("switches", ("time_ns", "pid", "tid", "edge")), ("leaving", ("time_ns", "tid", "regs"))):
             part = getattr(batch, name)
@@ -67,7 +69,8 @@ class Drained:
 def drained(tmp_path: Path) -> Iterator[Callable[..., Drained]]:
     """``drained(program, 0.3, every_s=0.01)``: runs a program from its exec to its end under the engine."""
 
-    def run(*command: object, every_s: float = 0.1, slack_ns: int = 10_000_000) -> Drained:
+    def run(*command: object, every_s: float = 0.1, slack_ns: int = 10_000_000,
+            asked: Sequence[tuple[int, int]] = ()) -> Drained:
         held = ["/bin/sh", "-c", 'read line; exec "$@"', "sh", *map(str, command)]
         with subprocess.Popen(held, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdin is not None
@@ -78,7 +81,7 @@ def drained(tmp_path: Path) -> Iterator[Callable[..., Drained]]:
             process.stdin.flush()
             while process.poll() is None:
                 select.select([], [], [], every_s)
-                result.take(engine.drain(time.monotonic_ns() - slack_ns))
+                result.take(engine.drain(time.monotonic_ns() - slack_ns, asked))
                 engine.release()
             engine.stop()
             result.take(engine.drain(FOREVER_NS))
@@ -149,6 +152,29 @@ def test_switches_add_up_to_the_cpu_time(workload: Callable[..., Path], drained:
             outs = np.append(outs, ends[thread["tid"]])
         total_ns += int((outs - starts).sum())
     assert total_ns * 1e-9 == pytest.approx(found.truth["user_s"] + found.truth["system_s"], rel=0.02)
+
+
+def test_each_batch_has_the_accounts_of_those_who_ran_and_live(
+        workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
+    """And of the one that is asked for each time: the test itself, which none of the events is of."""
+    me = os.getpid(), threading.get_native_id()
+    before_ns = time.monotonic_ns()
+    found = drained(workload("split"), 0.66, every_s=0.05, asked=[me, (2**22 + 1, 2**22 + 1)])
+    tids = {thread["tid"] for thread in found.truth["threads"]}
+    seen: dict[int, list[tuple[int, int, int]]] = {}
+    for accounts in found.accounts[:-1]:  # of the last one's threads, nobody lives
+        assert accounts is not None
+        assert accounts.tid.tolist().count(me[1]) == 1
+        assert before_ns < accounts.time_ns.min() <= accounts.time_ns.max() <= accounts.read_ns
+        before_ns = accounts.read_ns
+        columns = (accounts.tid, accounts.run_ns, accounts.delay_ns, accounts.turns)
+        for tid, *account in zip(*(column.tolist() for column in columns), strict=True):
+            seen.setdefault(tid, []).append(tuple(account))
+    assert {found.pid, me[1]} <= seen.keys() <= tids | {me[1]}
+    said_ns = {thread["tid"]: thread["cpu_s"] * 1e9 for thread in found.truth["threads"]}
+    for tid in tids & seen.keys():
+        assert seen[tid] == sorted(seen[tid])
+        assert 0 < seen[tid][-1][0] < said_ns[tid] + 20e6  # of which its start and its end are no part
 
 
 def test_samples_have_registers_and_stack(workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:

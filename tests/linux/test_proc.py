@@ -162,23 +162,3 @@ def test_the_vdso_is_elf_in_memory() -> None:
     assert (len(image), image[:4]) == (end - start, b"\x7fELF")
     with pytest.raises(OSError, match="Input/output error"):
         proc.read_memory(os.getpid(), 8, 16)
-
-
-def test_accounts_are_the_kernels_and_their_files_are_few(child: subprocess.Popen[bytes]) -> None:
-    accounts = proc.SchedAccounts(max_open=3)
-    n_before = len(os.listdir("/proc/self/fd"))
-    me = (os.getpid(), threading.get_native_id())
-    first = accounts.read(*me)
-    exact = tuple(map(int, Path("/proc/thread-self/schedstat").read_text().split()))
-    again = accounts.read(*me)
-    assert first is not None
-    assert again is not None
-    assert all(a <= b <= c for a, b, c in zip(first, exact, again, strict=True))
-    tids = [(child.pid, child.pid), (os.getppid(), os.getppid()), (1, 1), me]
-    assert all(accounts.read(*tid) is not None for tid in tids)
-    assert len(os.listdir("/proc/self/fd")) <= n_before + 3
-    assert accounts.read(2**22 + 1, 2**22 + 1) is None
-    accounts.forget(*me)
-    accounts.forget(*me)
-    accounts.close()
-    assert len(os.listdir("/proc/self/fd")) == n_before
