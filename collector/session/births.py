@@ -9,8 +9,8 @@ import numpy as np
 from collector.events import Births
 from collector.processes.lineage import Making, making
 from collector.processes.space import AddressSpace
-from collector.session.objects import Objects
 from collector.session.placing import Unwound
+from collector.session.world import World
 
 _CLONE_THREAD = 0x10000
 _MAX_FRAMES = 12
@@ -19,8 +19,8 @@ _MAX_FRAMES = 12
 class Makings:
     """Answers ``of(pid)`` for the processes whose birth was seen in this batch."""
 
-    def __init__(self, objects: Objects, births: Births | None, frames: Unwound | None) -> None:
-        self._objects = objects
+    def __init__(self, world: World, births: Births | None, frames: Unwound | None) -> None:
+        self._world = world
         self._frames = frames
         self._births = births
         self._row: dict[int, int] = {}
@@ -44,4 +44,4 @@ class Makings:
         if at < 0 or pc >= space.mappings[at].end or space.mappings[at].object < 0:
             return b""
         mapping = space.mappings[at]
-        return self._objects.function_at(mapping.object, pc - mapping.bias)
+        return self._world.function_at(mapping.object, pc - mapping.bias)

@@ -11,7 +11,6 @@ Each step works on whole arrays; Python loops run over changes, images and threa
 
 from __future__ import annotations
 
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 
@@ -38,8 +37,6 @@ from collector.events import (
     Wakings,
 )
 from collector.experiment.map import MODES_TEXT
-from collector.experiment.recorder import Usage
-from collector.linux import proc
 from collector.processes.model import Model, Thread
 from collector.processes.process import Image
 from collector.processes.space import Mapping
@@ -48,10 +45,12 @@ from collector.session.attach import STACK_WORDS, Found
 from collector.session.births import Makings
 from collector.session.deep import DeepStacks
 from collector.session.experiments import Experiments, Recorded
-from collector.session.objects import VDSO, Objects, is_file, named
+from collector.session.objects import VDSO, is_file
+from collector.session.overview import Overview
 from collector.session.placing import FAILED_MARK, TRUNCATED_MARK, Placed, interned, joined, unwound
 from collector.session.tally import Tally
 from collector.session.untold import Looks
+from collector.session.world import World
 from collector.timing.arrivals import Arrivals
 from collector.timing.counting import Account, Counting
 from collector.timing.endings import Endings
@@ -62,13 +61,11 @@ from collector.timing.settling import in_turn, settle
 from collector.timing.stolen import Stolen
 from collector.timing.switching import sharpened
 from collector.timing.waiting import N_STATES, Departures, Microstate, PageFaults, Spans, Waiting
-from collector.unwind.table import Tables
 
 _STATE_OF_MODE = np.array([Microstate.USER, Microstate.SYSTEM, Microstate.TRAP], dtype=np.int32)
 assert [Mode.USER, Mode.SYSTEM_CALL, Mode.TRAP] == [0, 1, 2]
 _IP, _SP, _BP = 16, 7, 6  # columns of a sample's registers
 
-UsageOf = Callable[[Recorded, int], Usage]
 
 
 class LastSample:
@@ -106,18 +103,18 @@ class LastSample:
 class Pipeline:
     """Feeds on batches.
 
-    ``usage_of`` tells what an image had used at a time.
+    ``world`` answers what batches do not tell; ``records_all``: they tell of every switch, or count it.
     """
 
-    def __init__(self, interval_ns: int, experiments: Experiments, usage_of: UsageOf, tally: Tally) -> None:
+    def __init__(self, interval_ns: int, experiments: Experiments, world: World, tally: Tally, *,
+                 records_all: bool = True) -> None:
         self.interval_ns = interval_ns
         self.experiments = experiments
         self.clocks = ThreadClocks(interval_ns)
         self.waiting = Waiting(interval_ns)
         self.model = Model(self.clocks.new_slot)
-        self.tables = Tables()
-        self.objects = Objects(self.tables)
         self.tally = tally
+        self.overview = Overview(world, self._states_ns, records_all)
         self.endings = Endings()
         self.counting = Counting()  # of switches that come too often to be followed
         self.muted = False  # recording pauses: time goes by and nothing is written
@@ -129,7 +126,7 @@ class Pipeline:
         self._arrivals = Arrivals()
         self._stolen = Stolen()
         self._runnable = Runnable()
-        self._usage_of = usage_of
+        self._world = world
         self._delay_seen: dict[int, int] = {}  # by slot
         self.founder_ran_ns: int | None = None  # by the kernel's account, before it became itself
         self._ran_before_ns: dict[int, int] = {}  # the same, by slot, where it is known
@@ -137,7 +134,7 @@ class Pipeline:
         self._last = LastSample()
         self._found: set[int] = set()  # tids of those found that may have been born a moment before
         self._found_ns = 0  # and until when they were looked for
-        self._looks = Looks()
+        self._looks = Looks(world)
         self._deep = DeepStacks()
         self._ending: Array = np.zeros(0, dtype=np.int64)
         self._carry_ns: Array = np.zeros(N_STATES, dtype=np.int64)  # of ended images, about a tick in each state
@@ -220,13 +217,13 @@ class Pipeline:
         """
         time_ns = seen.until_ns
         self._found.update(thread.tid for thread in found)
-        self._found_ns = time.monotonic_ns()
+        self._found_ns = self._world.now_ns()
         process = self.model.processes.get(pid) or self.model.new_process(pid, time_ns)
         for mapping in mappings:
             self._on_map(mapping)
         recorded = self.experiments.by_image.get(process.image.number)
         if recorded is None:
-            recorded = self.experiments.attached(process.image, lineage, self._arguments_of(pid), 0)
+            recorded = self.experiments.attached(process.image, lineage, self._world.arguments(pid), 0)
             for known in process.space.mappings:
                 self._write_mapping(recorded, time_ns, known)
         for thread in found:
@@ -238,7 +235,7 @@ class Pipeline:
                 self._stolen.begin(slot, thread.account.run_ns - max(thread.account.time_ns - time_ns, 0))
                 if thread.cut == Edge.IN:
                     self._runnable.begin(slot, thread.account, time_ns)
-            recorded.thread_started(thread.tid, time_ns, self._comm_of(pid, thread.tid))
+            recorded.thread_started(thread.tid, time_ns, self._world.comm(pid, thread.tid))
         self.feed(seen)
 
     def flush_waiting(self, now_ns: int) -> None:
@@ -281,7 +278,7 @@ class Pipeline:
         """A look at blocked threads, by process."""
         threads = [self.model.threads[slot] for slot in slots.tolist()]
         for samples in self._looks.at(threads, now_ns, stack_words) if threads else ():
-            yield samples, interned(unwound(samples, self.model, self.tables), self.experiments.recorders)
+            yield samples, interned(unwound(samples, self.model, self._world.frames), self.experiments.recorders)
 
     def _tell_waiting(self, samples: ClockSamples, placed: Placed, rows: Array) -> None:
         self.waiting.tell(Departures(placed.slot[rows], samples.time_ns[rows], placed.uid[rows], samples.mode[rows],
@@ -307,7 +304,7 @@ class Pipeline:
         carry_ns = int(self._carry_ns[Microstate.USER])
         self.tally.unsampled_ns = carry_ns if carry_ns >= self.interval_ns else 0
 
-    def usage_ns(self, recorded: Recorded, time_ns: int) -> list[int]:
+    def _states_ns(self, recorded: Recorded, time_ns: int) -> list[int]:
         """Exact time in each state of all threads of an image so far; CPU states in the proportion of their ticks."""
         states: list[int] = recorded.waited_ns.tolist()
         cpu_ns = self._cpu_ns(recorded, time_ns)
@@ -398,19 +395,19 @@ class Pipeline:
             before.thread_started(change.pid, change.time_ns, change.comm)
         else:
             recorded = self.experiments.executed(before, process.image, change.time_ns)
-            recorded.arguments = self._arguments_of(change.pid)
+            recorded.arguments = self._world.arguments(change.pid)
             recorded.thread_started(change.pid, change.time_ns, change.comm)
 
     def _on_map(self, change: Mapped) -> None:
         process = self.model.processes.get(change.pid)
         if process is None:
             return
-        change = named(change)
-        known, bias = self.objects.place(change)
-        if not process.space.mappings and change.path != VDSO:
-            process.image.path = change.path
-            process.image.bits = known.object.word_size * 8 if known.object is not None else process.image.bits
-        mapping = Mapping(change.start, change.start + change.size, change.file_offset, change.path, known.number, bias)
+        place = self._world.place(change)
+        if not process.space.mappings and place.path != VDSO:
+            process.image.path = place.path
+            process.image.bits = place.bits or process.image.bits
+        mapping = Mapping(change.start, change.start + change.size, change.file_offset, place.path, place.object,
+                          place.bias)
         space, _ = process.space.map(mapping)
         process.enter(change.time_ns, process.image, space)
         recorded = self.experiments.by_image.get(process.image.number)
@@ -431,7 +428,7 @@ class Pipeline:
             recorded.tell("function_mapped", time_ns, mapping.start, size, VDSO, self._symbols(mapping))
         elif is_file(mapping.path):
             recorded.tell("segment_mapped", time_ns, mapping.start, size, mapping.file_offset, mapping.path, MODES_TEXT,
-                          self.objects.identity(mapping.object))
+                          self._world.identity(mapping.object))
         else:
             name = mapping.path if mapping.path.startswith(b"[") else b"[anonymous code]"
             recorded.tell("function_mapped", time_ns, mapping.start, size, name)
@@ -440,7 +437,7 @@ class Pipeline:
         """The functions of a load object at their run-time addresses: (start, size, name), one per address."""
         if mapping.object < 0:
             return []
-        return [(vaddr + mapping.bias, size, name) for vaddr, size, name in self.objects.functions(mapping.object)
+        return [(vaddr + mapping.bias, size, name) for vaddr, size, name in self._world.functions(mapping.object)
                 if vaddr + mapping.bias + size <= mapping.end]
 
     # -- clocks and samples
@@ -523,11 +520,11 @@ class Pipeline:
         """
         parts = [batch.clock, batch.leaving, batch.births.makers if batch.births else None]
         some = [part for part in parts if part is not None]
-        frames = unwound(joined(some), self.model, self.tables) if some else None
+        frames = unwound(joined(some), self.model, self._world.frames) if some else None
         self._last.grow(self.clocks.n_slots)
         self.waiting.grow(self.clocks.n_slots)
         ends = np.cumsum([len(part.time_ns) if part is not None else 0 for part in parts]).tolist()
-        makings = Makings(self.objects, batch.births, frames[ends[1]:ends[2]] if frames else None)
+        makings = Makings(self._world, batch.births, frames[ends[1]:ends[2]] if frames else None)
         self.experiments.open_pending(makings.of)
         if frames is None:
             return None, None
@@ -816,27 +813,13 @@ class Pipeline:
                 carry_ns[state] -= ticks * self.interval_ns
                 tid, cpu, uid, _ = recorded.last or (recorded.image.pid, 0, int(self._no_stack(recorded)[0]), state)
                 self._write_ticks(recorded, (tid, cpu, uid, state), recorded.end_ns or recorded.start_ns, ticks)
-        self.experiments.close_ended(self._usage_of)
+        self.experiments.close_ended(self.overview.usage)
 
     def _carried(self, recorded: Recorded) -> Array:
         """The pool (10,) of all images that are over, which takes that of this one."""
         self._carry_ns += recorded.pool_ns
         recorded.pool_ns[:] = 0
         return self._carry_ns
-
-    def _arguments_of(self, pid: int) -> bytes:
-        """The command line of a process; empty if it is gone by now."""
-        try:
-            return b" ".join(proc.command_line(pid))
-        except OSError:
-            return b""
-
-    def _comm_of(self, pid: int, tid: int) -> bytes:
-        """The name of a thread; empty if it is gone by now."""
-        try:
-            return proc.comm(pid, tid)
-        except OSError:
-            return b""
 
     def _write_ticks(self, recorded: Recorded, stack: tuple[int, int, int, int], time_ns: int, ticks: int) -> None:
         tid, cpu, uid, state = stack

@@ -5,6 +5,7 @@ Which experiment a sample belongs to, and in which address space it is to be unw
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, replace
 
@@ -63,27 +64,38 @@ class Placed:
         return Placed(self.slot[rows], self.image[rows], self.uid[rows], self.whole[rows], self.cut[rows])
 
 
-def unwound(samples: ClockSamples, model: Model, tables: Tables) -> Unwound:
-    """Unwinds samples of any processes and word sizes.
+FramesOf = Callable[[ClockSamples, Array, list[Epoch]], tuple[Array, Array, Array]]
+
+
+def unwound(samples: ClockSamples, model: Model, frames_of: FramesOf) -> Unwound:
+    """Unwinds samples of any processes; ``frames_of`` is what a World has under that name."""
+    slot = model.slots(samples.tid, samples.pid, samples.time_ns)
+    index, epochs = model.epochs(samples.pid, samples.time_ns)
+    image = np.array([epoch.image.number for epoch in epochs], dtype=np.int64)[index]
+    return Unwound(slot, image, index, epochs, *frames_of(samples, index, epochs))
+
+
+def frames_of(samples: ClockSamples, index: Array, epochs: list[Epoch],
+              tables: Tables) -> tuple[Array, Array, Array]:
+    """The stacks of samples of any word sizes, in epochs ``index`` (n,), as (pcs (n, depth), length (n,), stop (n,)),
+    marked short of the root.
 
     A thread that is being replaced by an exec, or is leaving for good, runs in the kernel without the memory that its
     stack was in.
     """
-    slot = model.slots(samples.tid, samples.pid, samples.time_ns)
-    index, epochs = model.epochs(samples.pid, samples.time_ns)
-    image = np.array([epoch.image.number for epoch in epochs], dtype=np.int64)[index]
     parts = []
     for bits in distinct(samples.abi).tolist():
         rows = np.flatnonzero(samples.abi == bits)
         parts.append((rows, *_unwound(samples, rows, bits, index, epochs, tables)))
-    pcs = np.zeros((len(slot), max(part.shape[1] for _, part, _, _ in parts)), dtype=np.uint64)
-    length = np.zeros(len(slot), dtype=np.int64)
-    stop = np.zeros(len(slot), dtype=np.int8)
+    n = len(samples.tid)
+    pcs = np.zeros((n, max(part.shape[1] for _, part, _, _ in parts)), dtype=np.uint64)
+    length = np.zeros(n, dtype=np.int64)
+    stop = np.zeros(n, dtype=np.int8)
     for rows, part, part_length, part_stop in parts:
         pcs[rows, :part.shape[1]], length[rows], stop[rows] = part, part_length, part_stop
     gone = (stop != _ROOT) & (samples.n_words == 0)
     stop[gone] = GONE
-    return Unwound(slot, image, index, epochs, pcs, length, stop)
+    return pcs, length, stop
 
 
 def interned(frames: Unwound, recorders: MappingOf[int, Recorder]) -> Placed:

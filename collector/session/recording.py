@@ -16,8 +16,6 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
-
 from collector import __version__
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines import perf_open, signal_open
@@ -26,7 +24,7 @@ from collector.engines.perf_events import PerfEngine
 from collector.errors import ExperimentError
 from collector.events import Batch
 from collector.experiment import names
-from collector.experiment.recorder import Header, Recorder, Usage
+from collector.experiment.recorder import Header, Recorder
 from collector.linux import libc, proc, tasks
 from collector.linux.crowd import Crowd
 from collector.session.attach import Taken
@@ -34,9 +32,12 @@ from collector.session.control import Action, Control
 from collector.session.counted import SwitchMode
 from collector.session.experiments import Experiments, Recorded
 from collector.session.follow import Follow
+from collector.session.objects import Objects
 from collector.session.options import Options
 from collector.session.pipeline import Pipeline
 from collector.session.tally import Tally
+from collector.session.world import ThisMachine
+from collector.unwind.table import Tables
 
 OpenedEvents: TypeAlias = perf_open.Opened | signal_open.Opened | None
 
@@ -71,12 +72,13 @@ class Recording:
         # The kernel stamps its records with its own clock, which in a time namespace is not ours.
         self._ahead_ns = proc.clock_offset_ns() if isinstance(engine, PerfEngine) else 0
         self._machine = proc.machine()
-        self._usages: dict[int, proc.ProcessUsage] = {}  # as last read, by image
         arguments = b" ".join(os.fsencode(argument) for argument in options.arguments)
         header = self._header(pid, os.getpid(), start_ns, tasks.word_bits(pid), arguments, options.comments)
         recorder = Recorder.create(directory, header)
         self._experiments = Experiments(directory, Follow(options.follow), self._header_of)
-        self._pipeline = Pipeline(options.interval_ns or 1, self._experiments, self._usage_now, self._tally)
+        self._objects = Objects(Tables())
+        self._pipeline = Pipeline(options.interval_ns or 1, self._experiments, ThisMachine(self._objects), self._tally,
+                                  records_all=engine is None or engine.name != "signal")
         process = self._pipeline.model.new_process(pid, start_ns)
         self._founder = self._experiments.founder(process.image, recorder)
         self._mode = SwitchMode(self._engine, self._pipeline) if isinstance(self._engine, PerfEngine) else None
@@ -112,7 +114,7 @@ class Recording:
     def take_over(self, processes: Iterable[Taken]) -> None:
         """Begins with processes that ran before us, as they were when their recording began."""
         for found in processes:
-            self._pipeline.objects.remember_root(found.pid)
+            self._objects.remember_root(found.pid)
             self._pipeline.take_over(found.pid, found.lineage, found.threads, found.mappings, found.seen)
         self._recorder.sync()
 
@@ -135,7 +137,7 @@ class Recording:
                     poller.unregister(fd)
                     os.close(fd)
                     alive.remove(fd)
-                    self._read_usage(self._founder)  # the last one, of a zombie
+                    self._pipeline.overview.read(self._founder)  # the last one, of a zombie
                     self._look()
                     if not alive:
                         self.status = 0 if self._pidfds else os.waitpid(self._pid, 0)[1]
@@ -289,39 +291,8 @@ class Recording:
         now_ns = time.monotonic_ns()
         self._pipeline.flush_waiting(self._drained_ns)
         for recorded in self._experiments.open_ones():
-            recorded.tell("sample", self._usage_now(recorded, now_ns), now_ns, label)
+            recorded.tell("sample", self._pipeline.overview.usage(recorded, now_ns), now_ns, label)
             recorded.tell("sync")
-
-    def _read_usage(self, recorded: Recorded) -> proc.ProcessUsage:
-        """The counters of an image's process as of now, or as they were last seen."""
-        number = recorded.image.number
-        usage = proc.process_usage(recorded.image.pid) if recorded.end_ns is None else None
-        if usage is not None:
-            self._usages[number] = usage
-        return self._usages.get(number) or proc.ProcessUsage()
-
-    def _switches_of(self, recorded: Recorded) -> tuple[int, int]:
-        """Voluntary and involuntary switches so far; of those not recorded each, the kernel tells which is which."""
-        by_signal = self._engine is not None and self._engine.name == "signal"
-        if recorded.end_ns is None and (by_signal or recorded.n_counted_switches):
-            recorded.n_live_switches = np.maximum(recorded.n_live_switches, proc.process_switches(recorded.image.pid))
-        if by_signal:
-            voluntary, involuntary = recorded.n_live_switches.tolist()
-        else:
-            of_live = int(recorded.n_live_switches[1]) / max(int(recorded.n_live_switches.sum()), 1)
-            involuntary = int(recorded.n_switches[1]) + round(recorded.n_counted_switches * of_live)
-            voluntary = int(recorded.n_switches.sum()) + recorded.n_counted_switches - involuntary
-        return voluntary, involuntary
-
-    def _usage_now(self, recorded: Recorded, time_ns: int) -> Usage:
-        """What an image has used so far."""
-        usage = self._read_usage(recorded)
-        states_ns = tuple(self._pipeline.usage_ns(recorded, time_ns))
-        voluntary, involuntary = self._switches_of(recorded)
-        return Usage(states_ns=states_ns, minor_faults=usage.minor_faults, major_faults=usage.major_faults,
-                     input_blocks=usage.input_blocks, output_blocks=usage.output_blocks,
-                     voluntary_switches=voluntary, involuntary_switches=involuntary,
-                     system_calls=usage.system_calls, characters_io=usage.io_characters)
 
     def _header_of(self, recorded: Recorded) -> Header:
         """The header of a descendant's experiment."""
@@ -346,7 +317,7 @@ class Recording:
         return [line for line in (self._engine_failure, self._experiments.failures()) if line]
 
     def _unreadable(self) -> list[str]:
-        return [f"{os.fsdecode(path)}: {why}" for path, why in self._pipeline.objects.unreadable.items()]
+        return [f"{os.fsdecode(path)}: {why}" for path, why in self._objects.unreadable.items()]
 
     def _archive(self) -> list[str]:
         """What could not be copied; the recording is whole all the same."""
@@ -360,7 +331,7 @@ class Recording:
     def _archived(self, choice: str) -> list[str]:
         from collector.experiment import archive
 
-        objects = self._pipeline.objects
+        objects = self._objects
         doubles = [f"{names.shown(os.fsdecode(name))}: several files had this name; the first one is archived"
                    for name in sorted(objects.doubles)]
         if choice in archive.KNOWN_CHOICES:

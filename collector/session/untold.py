@@ -7,12 +7,12 @@ is. That takes time, so that there is a budget for it.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 
-from collector.events import ClockSamples, Edge
+from collector.events import ClockSamples
 from collector.processes.model import Thread
-from collector.session.attach import STACK_WORDS, departures, find
+from collector.session.attach import STACK_WORDS
+from collector.session.world import World
 
 _BUDGET, _MORE_EACH_TIME = 4000, 300  # looks of about 50 us
 
@@ -20,24 +20,13 @@ _BUDGET, _MORE_EACH_TIME = 4000, 300  # looks of about 50 us
 class Looks:
     """Looks at blocked threads, as far as the budget allows."""
 
-    def __init__(self) -> None:
+    def __init__(self, world: World) -> None:
+        self._world = world
         self._left = _BUDGET
 
     def at(self, threads: Sequence[Thread], now_ns: int, stack_words: int = STACK_WORDS) -> list[ClockSamples]:
         """Where threads are blocked, by process, as samples of their leaving just before ``now_ns``."""
         self._left = min(self._left + _MORE_EACH_TIME, _BUDGET)
-        by_process = defaultdict(list)
-        for thread in threads[:self._left]:
-            found = find(thread.process.pid, thread.tid)
-            if found is not None and found.cut == Edge.OUT_BLOCKED:
-                by_process[thread.process.pid].append(found)
-        self._left -= min(len(threads), self._left)
-        samples = []
-        for pid, blocked in by_process.items():
-            try:
-                leaving = departures(pid, blocked, now_ns, stack_words).leaving
-            except OSError:  # it has ended meanwhile
-                continue
-            if leaving is not None:
-                samples.append(leaving)
-        return samples
+        asked = [(thread.process.pid, thread.tid) for thread in threads[:self._left]]
+        self._left -= len(asked)
+        return self._world.blocked(asked, now_ns, stack_words)
