@@ -58,9 +58,8 @@ class SwitchMode:
     def end(self) -> None:
         """No more looks."""
         if self.counting:
-            self._pipeline.tally.counted_ns += time.monotonic_ns() - self._began_ns
             self.counting = False
-            self._pipeline.counting.end()
+            self._pipeline.stop_counting(time.monotonic_ns() - self._began_ns)
 
     def _count(self) -> None:
         self._engine.rest_switches()
@@ -78,4 +77,4 @@ class SwitchMode:
         self._engine.wake_switches()
         self.end()
         looks = [find(pid, tid) for pid, tid in self._pipeline.living()]
-        self._pipeline.record_again({found.tid for found in looks if found is not None and found.cut == Edge.IN})
+        self._pipeline.record_again([found.tid for found in looks if found is not None and found.cut == Edge.IN])

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 
@@ -22,6 +22,7 @@ from collector.processes.process import Image
 from collector.session.follow import Follow
 from collector.timing.waiting import N_STATES
 
+Said = ParamSpec("Said")
 _N_RECENT = 500
 LABEL_EXEC = "suspend_for_exec"
 LABEL_CLOSE = "collector_close_experiment"
@@ -40,7 +41,7 @@ class Recorded:
     arguments: bytes = b"(fork)"
     parent_pid: int = 0
     recorder: Recorder | None = None
-    journal: list[tuple[str, tuple[Any, ...]]] = field(default_factory=list)
+    journal: list[tuple[Callable[..., None], tuple[Any, ...], dict[str, Any]]] = field(default_factory=list)
     followed: bool = True
     counters: dict[str, int] = field(default_factory=dict)  # descendants so far, by letter
     adopted: bool = False  # a spawned process that has come to its new image
@@ -60,12 +61,13 @@ class Recorded:
     n_borrowed: int = 0  # how often one of them stood for a thread that had none
     n_threads: int = 0
 
-    def tell(self, what: str, *arguments: object) -> None:
-        """Calls the recorder's method ``what``, now or when there is a recorder."""
+    def tell(self, what: Callable[Concatenate[Recorder, Said], None], *arguments: Said.args,
+             **named: Said.kwargs) -> None:
+        """Calls ``what``, a method of Recorder's, now or when there is a recorder."""
         if self.recorder is not None:
-            getattr(self.recorder, what)(*arguments)
+            what(self.recorder, *arguments, **named)
         elif self.followed:
-            self.journal.append((what, arguments))
+            self.journal.append((what, arguments, named))
 
     def note_recent(self, *columns: Array) -> None:
         """Further clock samples, in time order: time, CPU, uid, state (n,); some hundreds are kept."""
@@ -76,7 +78,7 @@ class Recorded:
     def thread_started(self, tid: int, time_ns: int, name: bytes) -> None:
         """Threads are numbered in the order of these calls."""
         self.n_threads += 1
-        self.tell("thread_started", tid, time_ns, name)
+        self.tell(Recorder.thread_started, tid, time_ns, name)
 
 
 HeaderFor = Callable[[Recorded], Header]
@@ -216,21 +218,21 @@ class Experiments:
         self._create(recorded)
         if parent is not None:
             at = (recorded.start_ns, recorded.making.call, recorded.lineage, recorded.followed)
-            parent.tell("descendant_starting", *at)
-            parent.tell("descendant_started", *at, f"pid={recorded.image.pid}")
+            parent.tell(Recorder.descendant_starting, *at)
+            parent.tell(Recorder.descendant_started, *at, f"pid={recorded.image.pid}")
 
     def _name_exec(self, recorded: Recorded, pending: list[Recorded]) -> None:
         old = recorded.parent
         if recorded.adopted:
             return
         if old is not None and old.making is not None and old.making.spawned and not old.adopted:
-            old.tell("comment", b"spawned: " + (recorded.arguments or recorded.image.program), recorded.start_ns)
+            old.tell(Recorder.comment, b"spawned: " + (recorded.arguments or recorded.image.program), recorded.start_ns)
             self._adopt(old, recorded, pending)
             return
         recorded.lineage = names.child_lineage(old.lineage if old else "", "x", 1)
         self._create(recorded)
         if old is not None:
-            old.tell("exec_start", recorded.start_ns, EXEC.call, recorded.lineage, recorded.followed,
+            old.tell(Recorder.exec_start, recorded.start_ns, EXEC.call, recorded.lineage, recorded.followed,
                      recorded.arguments or recorded.image.program)
 
     def _adopt(self, old: Recorded, new: Recorded, pending: list[Recorded]) -> None:
@@ -245,9 +247,9 @@ class Experiments:
         for child in pending:
             if child.parent is new:
                 child.parent = old
-        for what, arguments in new.journal:
-            if what != "thread_started" or arguments[0] != new.image.pid:
-                old.tell(what, *arguments)
+        for what, arguments, named in new.journal:
+            if what is not Recorder.thread_started or arguments[0] != new.image.pid:
+                old.tell(what, *arguments, **named)
 
     def _create(self, recorded: Recorded) -> None:
         recorded.followed = self.follow.wants(recorded.lineage, recorded.image.names())
@@ -258,5 +260,5 @@ class Experiments:
         recorded.recorder = Recorder.draft(path, self._header_for(recorded))
         self.recorders[recorded.image.number] = recorded.recorder
         self.n_made += 1
-        for what, arguments in journal:
-            recorded.tell(what, *arguments)
+        for what, arguments, named in journal:
+            recorded.tell(what, *arguments, **named)

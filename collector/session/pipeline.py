@@ -37,6 +37,7 @@ from collector.events import (
     Wakings,
 )
 from collector.experiment.map import MODES_TEXT
+from collector.experiment.recorder import Recorder
 from collector.processes.model import Model, Thread
 from collector.processes.process import Image
 from collector.processes.space import Mapping
@@ -183,10 +184,14 @@ class Pipeline:
         self.endings.interrupted()
         self._counted_ns = max((account.time_ns for account in accounts.values()), default=0)
 
-    def record_again(self, running: set[int]) -> None:
-        """Switches are not counted any more: records tell of them, and until each thread's first one, whether it is one
-        of the ``running`` (by tid)."""
+    def stop_counting(self, counted_ns: int) -> None:
+        """Switches are not counted any more, which they were for so long."""
+        self.tally.counted_ns += counted_ns
         self.counting.end()
+
+    def record_again(self, running: Sequence[int]) -> None:
+        """Records tell of switches again, and until each thread's first one, whether it is one of the ``running`` (by
+        tid)."""
         for thread in self._living():
             self.clocks.found[thread.slot] = True
             if thread.tid in running:
@@ -284,8 +289,25 @@ class Pipeline:
         self.waiting.tell(Departures(placed.slot[rows], samples.time_ns[rows], placed.uid[rows], samples.mode[rows],
                                      samples.regs[rows, _IP], samples.cpu[rows]))
 
-    def finish(self, time_ns: int) -> None:
-        """The recording ends: what threads still owe is settled as if they ended now."""
+    def sync(self) -> None:
+        """What was said comes to disk."""
+        for recorded in self.experiments.open_ones():
+            recorded.tell(Recorder.sync)
+
+    def sample(self, now_ns: int, fed_ns: int, label: str) -> None:
+        """An overview sample of every experiment; all that happened up to ``fed_ns`` is known."""
+        self.flush_waiting(fed_ns)
+        for recorded in self.experiments.open_ones():
+            recorded.tell(Recorder.sample, self.overview.usage(recorded, now_ns), now_ns, label)
+        self.sync()
+
+    def finish(self, time_ns: int, remark: str) -> None:
+        """The recording ends: what threads still owe is settled as if they ended now. ``remark`` is for the experiments
+        of those who go on."""
+        for recorded in self.experiments.open_ones():
+            if recorded.parent is not None:
+                recorded.tell(Recorder.comment, remark)
+            self.experiments.end(recorded, time_ns)
         self._decide_runnable(time_ns, last=True)
         self.flush_waiting(time_ns)
         for thread in self.model.threads:
@@ -385,7 +407,7 @@ class Pipeline:
         before = self.experiments.by_image.get(old.number)
         if before is not None and not self.experiments.follow.descendants:
             for mapping in process.epochs[-2].space.mappings if len(process.epochs) > 1 else ():
-                before.tell("unmapped", change.time_ns, mapping.start, mapping.end - mapping.start)
+                before.tell(Recorder.unmapped, change.time_ns, mapping.start, mapping.end - mapping.start)
             self.experiments.go_on(before, process.image)
         elif before is not None and before.parent is None and before.n_threads == 0:
             self.experiments.go_on(before, process.image)  # the exec by which the founder became itself
@@ -425,13 +447,13 @@ class Pipeline:
             return
         size = mapping.end - mapping.start
         if mapping.path == VDSO:
-            recorded.tell("function_mapped", time_ns, mapping.start, size, VDSO, self._symbols(mapping))
+            recorded.tell(Recorder.function_mapped, time_ns, mapping.start, size, VDSO, self._symbols(mapping))
         elif is_file(mapping.path):
-            recorded.tell("segment_mapped", time_ns, mapping.start, size, mapping.file_offset, mapping.path, MODES_TEXT,
-                          self._world.identity(mapping.object))
+            recorded.tell(Recorder.segment_mapped, time_ns, mapping.start, size, mapping.file_offset, mapping.path,
+                          MODES_TEXT, self._world.identity(mapping.object))
         else:
             name = mapping.path if mapping.path.startswith(b"[") else b"[anonymous code]"
-            recorded.tell("function_mapped", time_ns, mapping.start, size, name)
+            recorded.tell(Recorder.function_mapped, time_ns, mapping.start, size, name)
 
     def _symbols(self, mapping: Mapping) -> list[tuple[int, int, bytes]]:
         """The functions of a load object at their run-time addresses: (start, size, name), one per address."""

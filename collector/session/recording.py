@@ -208,7 +208,7 @@ class Recording:
             self._pipeline.flush_waiting(now_ns)
             self._pipeline.muted = action is Action.PAUSE or not self._options.interval_ns
             for recorded in self._experiments.open_ones():
-                recorded.tell(action.value, now_ns)
+                recorded.tell(Recorder.pause if action is Action.PAUSE else Recorder.resume, now_ns)
 
     def close(self) -> list[str]:
         """Ends the recording in the order that keeps the experiment valid; returns what the user should know."""
@@ -220,13 +220,9 @@ class Recording:
             self._engine.close()
             end_ns = self._drained_ns
         founder = "the recording" if self.status is None else "the founder had"
-        for recorded in self._experiments.open_ones():
-            if recorded.parent is not None:
-                recorded.tell("comment", f"still running when {founder} ended; recording ended here")
-            self._experiments.end(recorded, end_ns)
         if self._mode is not None:
             self._mode.end()
-        self._pipeline.finish(end_ns)
+        self._pipeline.finish(end_ns, f"still running when {founder} ended; recording ended here")
         warnings = self._failures() + self._tally.warnings() + self._unreadable()
         for line in warnings:
             self._recorder.warning(line)
@@ -244,8 +240,7 @@ class Recording:
         self._changes = bool(batch.changes)
         if self._mode is not None and until_ns != _FOREVER_NS:
             self._mode.choose(batch)
-        for recorded in self._experiments.open_ones():
-            recorded.tell("sync")
+        self._pipeline.sync()
 
     def _look(self) -> None:
         """Looks at the accounts of threads whose switches are counted, between batches."""
@@ -288,11 +283,7 @@ class Recording:
 
     def _sample(self, label: str) -> None:
         """An overview sample of every experiment."""
-        now_ns = time.monotonic_ns()
-        self._pipeline.flush_waiting(self._drained_ns)
-        for recorded in self._experiments.open_ones():
-            recorded.tell("sample", self._pipeline.overview.usage(recorded, now_ns), now_ns, label)
-            recorded.tell("sync")
+        self._pipeline.sample(time.monotonic_ns(), self._drained_ns, label)
 
     def _header_of(self, recorded: Recorded) -> Header:
         """The header of a descendant's experiment."""
