@@ -110,6 +110,10 @@ class Model:
         self.new_thread(process, change.pid, change.time_ns, Edge.IN)
         return process, old
 
+    def living(self) -> list[Thread]:
+        """All threads that live, process by process."""
+        return [self.threads[slot] for process in self.processes.values() for slot in process.threads.values()]
+
     def slot_of(self, tid: int, time_ns: int) -> int | None:
         """The slot that had ``tid`` at a time."""
         lives = self._lives.get(tid)

@@ -8,7 +8,8 @@ from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.perf_events import PerfEngine
 from collector.events import Batch, Edge
 from collector.session.attach import find
-from collector.session.pipeline import Pipeline, by_tid
+from collector.session.pipeline import Pipeline
+from collector.session.timekeeping import by_tid
 from collector.timing.counting import Account
 
 # Switch records (two per switch) of all CPUs, per second, from which they are counted; and the least that tells a rate.
@@ -28,7 +29,7 @@ class SwitchMode:
         self.accounts_ns = 0  # up to when records have told everything, if switches are counted
         self._began_ns = self._looked_ns = 0
         self._until_ns = 0
-        pipeline.founder_ran_ns = engine.before.run_ns if engine.before else None
+        pipeline.time.founder_ran_ns = engine.before.run_ns if engine.before else None
         if engine.accounts:
             self._begin({tid: Account(*account) for tid, account in engine.accounts.items()})
 
@@ -41,7 +42,7 @@ class SwitchMode:
     def look(self) -> None:
         """Between batches, before somebody goes of whom there is an account now and none later."""
         if self.counting:
-            self._pipeline.look(self._engine.read_accounts(self._pipeline.asks()))
+            self._pipeline.look(self._engine.read_accounts(self._pipeline.time.asks()))
 
     def choose(self, batch: Batch) -> None:
         """``batch`` has been fed: go on like this, or the other way?"""
@@ -50,7 +51,7 @@ class SwitchMode:
         self._until_ns = batch.until_ns
         if self.counting:
             self._looked_ns = time.monotonic_ns()
-            if self._pipeline.counting.turns_per_s < _FEW_TURNS_PER_S:
+            if self._pipeline.time.counting.turns_per_s < _FEW_TURNS_PER_S:
                 self._follow()
         elif n_records >= _LEAST and n_records * NS_PER_S > _MOST_PER_S * length_ns:
             self._count()
@@ -63,7 +64,7 @@ class SwitchMode:
 
     def _count(self) -> None:
         self._engine.rest_switches()
-        self._begin(by_tid(self._engine.read_accounts(self._pipeline.living())))
+        self._begin(by_tid(self._engine.read_accounts(self._pipeline.time.living())))
 
     def _begin(self, accounts: dict[int, Account]) -> None:
         """From the time of ``accounts`` on."""
@@ -76,5 +77,5 @@ class SwitchMode:
         """Records again; what threads are doing as they begin is told by their first ones."""
         self._engine.wake_switches()
         self.end()
-        looks = [find(pid, tid) for pid, tid in self._pipeline.living()]
+        looks = [find(pid, tid) for pid, tid in self._pipeline.time.living()]
         self._pipeline.record_again([found.tid for found in looks if found is not None and found.cut == Edge.IN])

@@ -189,8 +189,7 @@ class Experiments:
 
     def open_ones(self) -> list[Recorded]:
         """The experiments that go on, each once."""
-        alive = {id(r): r for r in self.by_image.values() if r.recorder is not None and r.end_ns is None}
-        return list(alive.values())
+        return list(dict.fromkeys(r for r in self.by_image.values() if r.recorder is not None and r.end_ns is None))
 
     def forget(self, recorded: Recorded) -> None:
         """Nothing will be said of an ended image any more."""

@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
+from collector.events import Edge
 from collector.experiment.recorder import Usage
 from collector.linux.proc import ProcessUsage
-from collector.session.experiments import Recorded
+from collector.session.experiments import Experiments, Recorded
+from collector.session.timekeeping import Timekeeping
 from collector.session.world import World
-
-StatesOf = Callable[[Recorded, int], list[int]]
+from collector.timing.waiting import Microstate
 
 
 class Overview:
-    """Counters of images. ``states_of`` tells the exact time in each state of an image up to a time; ``records_all``:
-    every switch has a record, or is counted."""
+    """Counters of images; ``records_all``: every switch has a record, or is counted."""
 
-    def __init__(self, world: World, states_of: StatesOf, records_all: bool) -> None:
+    def __init__(self, time: Timekeeping, experiments: Experiments, world: World, records_all: bool) -> None:
+        self._time = time
+        self._experiments = experiments
         self._world = world
-        self._states_of = states_of
         self._records_all = records_all
         self._usages: dict[int, ProcessUsage] = {}  # as last read, by image
+
+    def count_switches(self) -> None:
+        """Counts the switches of the batch that the clocks have just taken."""
+        edges = self._time.clocks.edges
+        for column, cut in enumerate((Edge.OUT_BLOCKED, Edge.OUT_PREEMPTED)):
+            counts = np.bincount(edges.slot[edges.cut == cut])
+            slots = np.flatnonzero(counts)
+            for slot, count in zip(slots.tolist(), counts[slots].tolist(), strict=True):
+                recorded = self._recorded(slot)
+                if recorded is not None:
+                    recorded.n_switches[column] += count
+        for slot, count in self._time.counting.turns.items():
+            recorded = self._recorded(slot)
+            if recorded is not None:
+                recorded.n_counted_switches += count
+        self._time.counting.turns.clear()
+
+    def _recorded(self, slot: int) -> Recorded | None:
+        return self._experiments.by_image.get(self._time.model.threads[slot].image.number)
 
     def read(self, recorded: Recorded) -> ProcessUsage:
         """The counters of an image's process as of now, or as they were last seen."""
@@ -36,10 +54,24 @@ class Overview:
         """What an image has used up to a time."""
         usage = self.read(recorded)
         voluntary, involuntary = self._switches_of(recorded)
-        return Usage(states_ns=tuple(self._states_of(recorded, time_ns)), minor_faults=usage.minor_faults,
+        return Usage(states_ns=tuple(self._states_ns(recorded, time_ns)), minor_faults=usage.minor_faults,
                      major_faults=usage.major_faults, input_blocks=usage.input_blocks,
                      output_blocks=usage.output_blocks, voluntary_switches=voluntary, involuntary_switches=involuntary,
                      system_calls=usage.system_calls, characters_io=usage.io_characters)
+
+    def _states_ns(self, recorded: Recorded, time_ns: int) -> list[int]:
+        """Exact time in each state of all threads of an image so far; CPU states in the proportion of their ticks."""
+        states: list[int] = recorded.waited_ns.tolist()
+        cpu_ns = recorded.ended_cpu_ns
+        process = self._time.model.processes.get(recorded.image.pid)
+        if process is not None and process.image is recorded.image:
+            cpu_ns += self._time.cpu_ns(process.threads.values(), time_ns)
+        ticks = recorded.state_ticks[:Microstate.TRAP + 1]
+        total = int(ticks.sum())
+        for state in (Microstate.SYSTEM, Microstate.TRAP):
+            states[state] = cpu_ns * int(ticks[state]) // total if total else 0
+        states[Microstate.USER] = cpu_ns - states[Microstate.SYSTEM] - states[Microstate.TRAP]
+        return states
 
     def _switches_of(self, recorded: Recorded) -> tuple[int, int]:
         """Voluntary and involuntary switches so far; of those not recorded each, the kernel tells which is which."""

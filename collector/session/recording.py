@@ -86,7 +86,7 @@ class Recording:
         recorder.comment(f"engine {self.engine_text}")
         period_ns = options.sample_period_s * NS_PER_S
         self.status: int | None = None  # the target's wait status, once it has ended
-        self._pipeline.muted = not options.interval_ns
+        self._pipeline.output.muted = not options.interval_ns
         self._control = control
         self._stopped = False
         self._crowd = Crowd()
@@ -206,7 +206,7 @@ class Recording:
             self._sample(_LABEL_SIGNAL)
         else:
             self._pipeline.flush_waiting(now_ns)
-            self._pipeline.muted = action is Action.PAUSE or not self._options.interval_ns
+            self._pipeline.output.muted = action is Action.PAUSE or not self._options.interval_ns
             for recorded in self._experiments.open_ones():
                 recorded.tell(Recorder.pause if action is Action.PAUSE else Recorder.resume, now_ns)
 
@@ -259,7 +259,7 @@ class Recording:
         # To stop hundreds of threads' events takes its time. What they tell of that is incomplete: if we end before the
         # target does, that is left out.
         last_ns = settled_ns if settled_ns and self.status is None else until_ns
-        batch = self._engine.drain(last_ns - self._ahead_ns, self._pipeline.asks())
+        batch = self._engine.drain(last_ns - self._ahead_ns, self._pipeline.time.asks())
         if self._ahead_ns:
             batch.shift(self._ahead_ns)
         self._drained_ns = batch.until_ns = settled_ns or batch.until_ns

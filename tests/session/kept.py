@@ -278,8 +278,8 @@ class Keeping(Pipeline):
                 self.kept.has_begun = True
                 (process,) = self.model.processes.values()
                 self.kept.begin |= {"pid": process.pid, "start_ns": process.image.start_ns, "bits": process.image.bits,
-                                    "founder_ran_ns": self.founder_ran_ns}
-            muted, self._is_busy = self.muted, True
+                                    "founder_ran_ns": self.time.founder_ran_ns}
+            muted, self._is_busy = self.output.muted, True
             try:
                 found = call(*arguments)
             finally:
@@ -396,13 +396,13 @@ def replay(path: Path, directory: Path, wrap: Callable[[Pipeline], None] = lambd
     directory.mkdir()
     experiments = Experiments(directory, Follow(begin["follow"]), header_of)
     pipeline = Pipeline(begin["interval_ns"], experiments, world, tally, **begin["options"])
-    pipeline.founder_ran_ns = begin["founder_ran_ns"]
+    pipeline.time.founder_ran_ns = begin["founder_ran_ns"]
     process = pipeline.model.new_process(begin["pid"], begin["start_ns"])
     recorder = Recorder.create(directory, header(begin["pid"], 1, begin["start_ns"], begin["bits"], b"program"))
     founder = experiments.founder(process.image, recorder)
     wrap(pipeline)
     for name, muted, arguments in calls:
-        pipeline.muted = muted
+        pipeline.output.muted = muted
         getattr(pipeline, name)(*arguments)
     recorder.close(founder.end_ns or process.image.start_ns)
     return Outcome(directory, tally)

@@ -1,0 +1,165 @@
+"""What becomes of changes: processes, threads and mappings in the model, and what the experiments say of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import TypeAlias
+
+from collector.events import Change, Executed, Exited, Forked, Mapped, RecordsLost, Renamed, Throttled
+from collector.experiment.map import MODES_TEXT
+from collector.experiment.recorder import Recorder
+from collector.processes.process import Process
+from collector.processes.space import Mapping
+from collector.session.attach import Found
+from collector.session.experiments import Experiments, Recorded
+from collector.session.objects import VDSO, is_file
+from collector.session.tally import Tally
+from collector.session.timekeeping import Timekeeping
+from collector.session.world import World
+
+Apply: TypeAlias = Callable[[Change], None]
+
+
+class Changes:
+    """Applies changes in time order."""
+
+    def __init__(self, time: Timekeeping, experiments: Experiments, world: World, tally: Tally) -> None:
+        self._time = time
+        self._model = time.model
+        self._experiments = experiments
+        self._world = world
+        self._tally = tally
+        self._found: set[int] = set()  # tids of those found that may have been born a moment before
+        self._found_ns = 0  # and until when they were looked for
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Takes what has changed."""
+        for change in changes:
+            match change:
+                case Forked():
+                    self._forked(change)
+                case Exited():
+                    self._exited(change)
+                case Executed():
+                    self._executed(change)
+                case Mapped():
+                    self._mapped(change)
+                case Renamed():
+                    self._renamed(change)
+                case RecordsLost():
+                    self._tally.lost(change.source, change.n_records)
+                case Throttled():
+                    self._tally.n_throttled += 1
+
+    def take_over(self, pid: int, lineage: str, found: Sequence[Found], mappings: Sequence[Mapped],
+                  time_ns: int) -> None:
+        """Begins with a process as it was found. The founder has its experiment already; others get theirs under
+        ``lineage``."""
+        self._found.update(thread.tid for thread in found)
+        self._found_ns = self._world.now_ns()
+        process = self._model.processes.get(pid) or self._model.new_process(pid, time_ns)
+        self.apply(mappings)
+        recorded = self._experiments.by_image.get(process.image.number)
+        if recorded is None:
+            recorded = self._experiments.attached(process.image, lineage, self._world.arguments(pid), 0)
+            self._tell_mappings(recorded, process, time_ns)
+        for thread in found:
+            slot = self._model.new_thread(process, thread.tid, time_ns, thread.cut, found=True).slot
+            self._time.found(slot, thread, time_ns)
+            recorded.thread_started(thread.tid, time_ns, self._world.comm(pid, thread.tid))
+
+    def _forked(self, change: Forked) -> None:
+        if change.time_ns < self._found_ns and change.tid in self._found:
+            return
+        is_process = change.pid != change.parent_pid
+        if is_process and not self._experiments.follow.descendants:
+            return
+        parent = self._model.processes.get(change.parent_pid)
+        maker = self._experiments.by_image.get(parent.image.number) if parent else None
+        thread = self._model.forked(change)
+        self._time.born(thread.slot, change.time_ns)
+        process = thread.process
+        recorded = self._experiments.by_image.get(process.image.number)
+        if is_process and recorded is None:
+            process.image.comm, process.image.path = (parent.image.comm, parent.image.path) if parent else (b"", b"")
+            recorded = self._experiments.forked(maker, process.image)
+            self._tell_mappings(recorded, process, change.time_ns)
+        if recorded is not None:
+            recorded.thread_started(change.tid, change.time_ns, process.image.comm)
+
+    def _exited(self, change: Exited) -> None:
+        thread = self._model.exited(change)
+        if thread is None:
+            return
+        is_over = not thread.process.threads
+        recorded = self._experiments.by_image.get(thread.image.number) if is_over else None
+        self._time.exited(thread, change.time_ns, is_last=recorded is not None)
+        if recorded is not None:
+            self._experiments.end(recorded, change.time_ns)
+
+    def _renamed(self, change: Renamed) -> None:
+        slot = self._model.slot_of(change.tid, change.time_ns)
+        if slot is not None:
+            self._model.threads[slot].name = change.comm
+
+    def _executed(self, change: Executed) -> None:
+        old_slot = self._model.slot_of(change.pid, change.time_ns)
+        process, old = self._model.executed(change)
+        slot = process.threads[change.pid]
+        self._time.executed(old_slot, slot, change.time_ns)
+        before = self._experiments.by_image.get(old.number)
+        if before is not None and not self._experiments.follow.descendants:
+            for mapping in process.epochs[-2].space.mappings if len(process.epochs) > 1 else ():
+                before.tell(Recorder.unmapped, change.time_ns, mapping.start, mapping.end - mapping.start)
+            self._experiments.go_on(before, process.image)
+            return
+        if before is not None and before.parent is None and before.n_threads == 0:
+            recorded = before  # by this exec the founder becomes itself
+            self._experiments.go_on(before, process.image)
+            self._time.founder_begins(slot)
+        else:
+            recorded = self._experiments.executed(before, process.image, change.time_ns)
+            recorded.arguments = self._world.arguments(change.pid)
+        recorded.thread_started(change.pid, change.time_ns, change.comm)
+
+    # -- mappings
+
+    def _mapped(self, change: Mapped) -> None:
+        process = self._model.processes.get(change.pid)
+        if process is None:
+            return
+        place = self._world.place(change)
+        if not process.space.mappings and place.path != VDSO:
+            process.image.path = place.path
+            process.image.bits = place.bits or process.image.bits
+        mapping = Mapping(change.start, change.start + change.size, change.file_offset, place.path, place.object,
+                          place.bias)
+        space, _ = process.space.map(mapping)
+        process.enter(change.time_ns, process.image, space)
+        recorded = self._experiments.by_image.get(process.image.number)
+        if recorded is not None:
+            self._tell_mapping(recorded, change.time_ns, mapping)
+
+    def _tell_mappings(self, recorded: Recorded, process: Process, time_ns: int) -> None:
+        for mapping in process.space.mappings:
+            self._tell_mapping(recorded, time_ns, mapping)
+
+    def _tell_mapping(self, recorded: Recorded, time_ns: int, mapping: Mapping) -> None:
+        if recorded.recorder is None and not recorded.followed:
+            return
+        size = mapping.end - mapping.start
+        if mapping.path == VDSO:
+            recorded.tell(Recorder.function_mapped, time_ns, mapping.start, size, VDSO, self._symbols(mapping))
+        elif is_file(mapping.path):
+            recorded.tell(Recorder.segment_mapped, time_ns, mapping.start, size, mapping.file_offset, mapping.path,
+                          MODES_TEXT, self._world.identity(mapping.object))
+        else:
+            name = mapping.path if mapping.path.startswith(b"[") else b"[anonymous code]"
+            recorded.tell(Recorder.function_mapped, time_ns, mapping.start, size, name)
+
+    def _symbols(self, mapping: Mapping) -> list[tuple[int, int, bytes]]:
+        """The functions of a load object at their run-time addresses: (start, size, name), one per address."""
+        if mapping.object < 0:
+            return []
+        return [(vaddr + mapping.bias, size, name) for vaddr, size, name in self._world.functions(mapping.object)
+                if vaddr + mapping.bias + size <= mapping.end]

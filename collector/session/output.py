@@ -1,0 +1,93 @@
+"""Packets: what becomes of ticks in the experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from collector.arrays import distinct, numbered
+from collector.events import Array, ClockSamples, Mode
+from collector.processes.model import Model
+from collector.session.experiments import Experiments, Recorded
+from collector.session.placing import Placed
+from collector.session.stacks import Stacks
+from collector.session.tally import Tally
+from collector.timing.waiting import N_STATES, Microstate, Spans
+
+_STATE_OF_MODE = np.zeros(3, dtype=np.int32)
+_STATE_OF_MODE[[Mode.USER, Mode.SYSTEM_CALL, Mode.TRAP]] = Microstate.USER, Microstate.SYSTEM, Microstate.TRAP
+
+
+class Output:
+    """Writes packets, unless it is ``muted``: recording pauses, time goes by and nothing is written."""
+
+    def __init__(self, model: Model, experiments: Experiments, stacks: Stacks, tally: Tally) -> None:
+        self.muted = False
+        self._model = model
+        self._experiments = experiments
+        self._stacks = stacks
+        self._tally = tally
+
+    def clock(self, clock: ClockSamples, placed: Placed, ticks: Array) -> None:
+        """Clock samples (n,) that have earned ``ticks`` (n,)."""
+        if self.muted:
+            return
+        state = _STATE_OF_MODE[clock.mode]
+        self._tally.n_samples += len(ticks)
+        for number in distinct(placed.image).tolist():
+            recorded = self._experiments.by_image.get(number)
+            told = (placed.image == number) & (placed.uid != 0)
+            rows = np.flatnonzero(told & (ticks > 0))
+            if recorded is not None and recorded.recorder is not None and len(rows):
+                recorded.recorder.clock(clock.tid[rows], clock.cpu[rows], clock.time_ns[rows], placed.uid[rows],
+                                        state[rows], ticks[rows])
+                self._count(recorded, state[rows], ticks[rows])
+            rows = np.flatnonzero(told)
+            if recorded is not None and len(rows):
+                recorded.note_recent(clock.time_ns[rows], clock.cpu[rows], placed.uid[rows], state[rows])
+                end = rows[-1]
+                recorded.last = (int(clock.tid[end]), int(clock.cpu[end]), int(placed.uid[end]), int(state[end]))
+        self._stacks.sampled(placed, clock.cpu, state)
+
+    def spans(self, spans: Spans, ticks_of: Callable[[Spans], tuple[Spans, Array]]) -> None:
+        """Time spent waiting; ``ticks_of`` are the spans that earn ticks, and those (t,)."""
+        if not len(spans.slot) or self.muted:
+            return
+        due, ticks = ticks_of(spans)
+        image, _ = self._whose(spans.slot)
+        image_due, tid = self._whose(due.slot)
+        for number in distinct(image).tolist():
+            recorded = self._experiments.by_image.get(number)
+            if recorded is None or recorded.recorder is None:
+                continue
+            mine = image == number
+            recorded.waited_ns += np.bincount(spans.state[mine], spans.length_ns[mine], N_STATES).astype(np.int64)
+            rows = np.flatnonzero(image_due == number)
+            if len(rows):
+                uid = self._stacks.known_or_last(recorded, recorded.recorder, due.slot[rows], due.uid[rows])
+                recorded.recorder.clock(tid[rows], due.cpu[rows], due.end_ns[rows], uid,
+                                        due.state[rows].astype(np.int32), ticks[rows], exact_ns=due.length_ns[rows])
+                self._count(recorded, due.state[rows], ticks[rows])
+
+    def settled(self, recorded: Recorded, stack: tuple[int, int, int, int], time_ns: int, ticks: int) -> None:
+        """Ticks for time that no sample stood for; ``stack``: tid, CPU, uid, state."""
+        if recorded.recorder is None:
+            return
+        tid, cpu, uid, state = stack
+        recorded.recorder.clock(*(np.array([value], dtype=kind) for value, kind in (
+            (tid, np.int64), (cpu, np.int32), (time_ns, np.int64), (uid, np.uint64), (state, np.int32),
+            (ticks, np.int32))))
+        self._count(recorded, np.array([state]), np.array([ticks]))
+        self._tally.n_settled_ticks += ticks
+
+    def _count(self, recorded: Recorded, state: Array, ticks: Array) -> None:
+        recorded.state_ticks += np.bincount(state, ticks, N_STATES).astype(np.int64)
+        self._tally.n_packets += len(ticks)
+
+    def _whose(self, slot: Array) -> tuple[Array, Array]:
+        """Image number and tid (s,) of the threads at slots (s,)."""
+        slots, inverse = numbered(slot)
+        threads = [self._model.threads[slot] for slot in slots.tolist()]
+        return (np.array([thread.image.number for thread in threads], dtype=np.int64)[inverse],
+                np.array([thread.tid for thread in threads], dtype=np.int64)[inverse])

@@ -1,0 +1,249 @@
+"""Which stack had the time: of clock samples, of departures with and without one, and of time that nothing stands for.
+
+    departures with a stack          their own, completed where it was cut and the rest is known (``deep``)
+    ... with registers alone         the last one seen at the same site (``sites``), else of a preempted thread the last
+                                     one of its clock, else their leaf
+    blocked, not told from where     the thread is asked where it is (``untold``)
+    all others                       the last stack that the thread had, else none
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from collector.arrays import distinct
+from collector.events import Array, Batch, ClockSamples, Edge, Sites
+from collector.experiment.recorder import Recorder
+from collector.session import deep, sites
+from collector.session.attach import STACK_WORDS
+from collector.session.deep import DeepStacks
+from collector.session.experiments import Experiments, Recorded
+from collector.session.placing import FAILED_MARK, TRUNCATED_MARK, Placed, Unwound, interned, joined, unwound
+from collector.session.tally import Tally
+from collector.session.timekeeping import Timekeeping
+from collector.session.untold import Looks
+from collector.session.world import World
+from collector.timing.microstate import is_out
+from collector.timing.waiting import Departures, Microstate
+
+_IP, _SP, _BP = 16, 7, 6  # columns of a sample's registers
+
+
+class LastSample:
+    """Per slot: image, stack and CPU of the thread's last clock sample or departure (uid 0: none yet), and stack and
+    state of its last clock sample in that image."""
+
+    def __init__(self) -> None:
+        self.image: Array = np.full(64, -1, dtype=np.int64)
+        self.uid: Array = np.zeros(64, dtype=np.uint64)
+        self.clock_uid: Array = np.zeros(64, dtype=np.uint64)
+        self.state: Array = np.zeros(64, dtype=np.int32)
+        self.cpu: Array = np.zeros(64, dtype=np.int32)
+
+    def grow(self, n: int) -> None:
+        """Makes room for ``n`` slots."""
+        more = max(n, 2 * len(self.uid)) - len(self.uid)
+        if n > len(self.uid):
+            for name, fill in (("image", -1), ("uid", 0), ("clock_uid", 0), ("state", 0), ("cpu", 0)):
+                old = getattr(self, name)
+                setattr(self, name, np.concatenate([old, np.full(more, fill, dtype=old.dtype)]))
+
+    def set(self, placed: Placed, cpu: Array, state: Array | None = None) -> None:
+        """What samples in time order leave behind; without ``state`` that stays as it was.
+
+        A stack that is cut does not replace one of the same image that is whole.
+        """
+        rows = np.flatnonzero(placed.whole | (self.image[placed.slot] != placed.image))
+        slot = placed.slot[rows]
+        self.clock_uid[slot[self.image[slot] != placed.image[rows]]] = 0
+        self.image[slot], self.uid[slot], self.cpu[slot] = placed.image[rows], placed.uid[rows], cpu[rows]
+        if state is not None:
+            self.clock_uid[slot], self.state[slot] = placed.uid[rows], state[rows]
+
+
+class Parts(NamedTuple):
+    """The stacks of a batch: of clock samples, so many, and departures; and of those who made others."""
+
+    samples: Unwound
+    n_clock: int
+    makers: Unwound
+
+
+class Stacks:
+    """What is known of the stacks of all threads."""
+
+    def __init__(self, time: Timekeeping, experiments: Experiments, world: World, tally: Tally) -> None:
+        self._clocks = time.clocks
+        self._model = time.model
+        self._experiments = experiments
+        self._world = world
+        self._tally = tally
+        self._last = LastSample()
+        self._sites = sites.SiteTable()
+        self._deep = DeepStacks()
+        self._looks = Looks(world)
+
+    # -- samples
+
+    def unwound(self, batch: Batch) -> Parts | None:
+        """The stacks of all samples of a batch, in one unwinding; None if it has none."""
+        parts = [batch.clock, batch.leaving, batch.births.makers if batch.births else None]
+        some = [part for part in parts if part is not None]
+        if not some:
+            return None
+        frames = unwound(joined(some), self._model, self._world.frames)
+        n_clock, n_leaving, _ = (len(part.time_ns) if part is not None else 0 for part in parts)
+        n_samples = n_clock + n_leaving
+        return Parts(frames[:n_samples], n_clock, frames[n_samples:])
+
+    def placed(self, parts: Parts | None) -> tuple[Placed | None, Placed | None]:
+        """Clock samples and departures with their stacks in the experiments, which are there by now."""
+        if parts is None:
+            return None, None
+        self._tally.stacks(parts.samples.stop)
+        placed = interned(parts.samples, self._experiments.recorders)
+        return placed[:parts.n_clock], placed[parts.n_clock:]
+
+    def sampled(self, placed: Placed, cpu: Array, state: Array) -> None:
+        """Clock samples (n,) in time order have been told."""
+        self._last.grow(self._clocks.n_slots)
+        self._last.set(placed, cpu, state)
+
+    # -- departures
+
+    def departures(self, leaving: ClockSamples | None, placed: Placed | None, seen: Sites | None) -> Departures:
+        """What is known of the batch's switch-outs: from those with stacks, and for the others from their sites."""
+        none = np.zeros(0, dtype=np.int64)
+        known = Departures(none, none, none.astype(np.uint64), none.astype(np.int8), none.astype(np.uint64),
+                           none.astype(np.int32))
+        if leaving is not None and placed is not None and len(placed.slot):
+            known = self._with_stacks(leaving, placed)
+        n_out = int(np.count_nonzero(is_out(self._clocks.edges.cut)))
+        if seen is None or n_out <= len(known.slot):
+            return known
+        others = self._at_sites(seen)
+        # Those with stacks last: they replace what their site would have told.
+        return Departures(*(np.concatenate([getattr(others, name), getattr(known, name)])
+                            for name in Departures.__slots__))
+
+    def _with_stacks(self, leaving: ClockSamples, placed: Placed) -> Departures:
+        regs = leaving.regs
+        uid = self._deep.completed(placed, regs[:, _IP], regs[:, _SP])
+        self._tally.completed(int(np.count_nonzero(uid != placed.uid)))
+        self._sites.learn(sites.keys(placed.slot, placed.image, regs[:, _IP], regs[:, _SP], regs[:, _BP]),
+                          uid, leaving.mode)
+        self._last.grow(self._clocks.n_slots)
+        self._last.set(placed, leaving.cpu)
+        self._note_last(leaving, placed)
+        return Departures(placed.slot, leaving.time_ns, uid, leaving.mode, regs[:, _IP], leaving.cpu)
+
+    def _note_last(self, leaving: ClockSamples, placed: Placed) -> None:
+        """The last departure of images that no clock sample has met yet stands for them."""
+        for number in distinct(placed.image).tolist():
+            recorded = self._experiments.by_image.get(number)
+            if recorded is not None and recorded.last is None:
+                row = int(np.flatnonzero(placed.image == number)[-1])
+                if placed.uid[row]:
+                    recorded.last = (int(leaving.tid[row]), int(leaving.cpu[row]), int(placed.uid[row]),
+                                     int(Microstate.USER))
+
+    def _at_sites(self, seen: Sites) -> Departures:
+        slot = self._model.slots(seen.tid, seen.pid, seen.time_ns)
+        index, epochs = self._model.epochs(seen.pid, seen.time_ns)
+        image = np.array([epoch.image.number for epoch in epochs], dtype=np.int64)[index]
+        uid, reason = self._sites.find(sites.keys(slot, image, seen.ip, seen.sp, seen.bp))
+        self._last.grow(self._clocks.n_slots)
+        # A preempted thread is where its clock last found it, more or less; a blocked one is somewhere else.
+        at = self._clocks.edges.next_at(slot, seen.time_ns)
+        lent = (uid == 0) & (at >= 0) & (self._clocks.edges.cut[at] == Edge.OUT_PREEMPTED)
+        lent &= (self._last.image[slot] == image) & (self._last.uid[slot] != 0)
+        uid[lent] = self._last.uid[slot[lent]]
+        for number in distinct(image[uid == 0]).tolist():
+            recorder = self._experiments.recorders.get(number)
+            if recorder is not None:
+                rows = np.flatnonzero((uid == 0) & (image == number))
+                leaf = np.stack([seen.ip[rows], np.full(len(rows), TRUNCATED_MARK)], axis=1)
+                uid[rows] = recorder.frames.intern(leaf, np.full(len(rows), 2))
+                self._tally.n_unknown_sites += len(rows)
+        return Departures(slot, seen.time_ns, uid, reason, seen.ip, self._last.cpu[slot])
+
+    # -- threads that are blocked
+
+    def asked(self, untold: Array, now_ns: int) -> Iterator[Departures]:
+        """Where those at slots ``untold`` wait, whose departures were not told."""
+        for samples, placed in self._seen_at(untold, now_ns, STACK_WORDS):
+            self._last.grow(self._clocks.n_slots)
+            self._last.set(placed, samples.cpu)
+            yield _departures(samples, placed, np.arange(len(placed.slot)))
+
+    def deeper(self, blocked: Array, now_ns: int) -> Iterator[Departures]:
+        """The whole stacks of those at slots ``blocked`` of which too little was copied."""
+        for samples, placed in self._seen_at(self._deep.open(blocked), now_ns, deep.STACK_WORDS):
+            regs = samples.regs
+            rows = np.flatnonzero(self._deep.learn(placed, regs[:, _IP], regs[:, _SP], samples.mode))
+            self._tally.completed(len(rows))
+            yield _departures(samples, placed, rows)
+
+    def _seen_at(self, slots: Array, now_ns: int, stack_words: int) -> Iterator[tuple[ClockSamples, Placed]]:
+        """A look at blocked threads, by process."""
+        threads = [self._model.threads[slot] for slot in slots.tolist()]
+        for samples in self._looks.at(threads, now_ns, stack_words) if threads else ():
+            yield samples, interned(unwound(samples, self._model, self._world.frames), self._experiments.recorders)
+
+    # -- time that no sample stands for
+
+    def known_or_last(self, recorded: Recorded, recorder: Recorder, slot: Array, uid: Array) -> Array:
+        """``uid``, and where that is unknown the thread's last stack, else a stack that says that none was had."""
+        unknown = uid == 0
+        if not unknown.any():
+            return uid
+        self._last.grow(self._clocks.n_slots)
+        own = self._last.image[slot] == recorded.image.number
+        uid = np.where(unknown & own, self._last.uid[slot], uid)
+        if (uid == 0).any():
+            uid = np.where(uid == 0, no_stack(recorder), uid)
+        self._tally.n_borrowed_stacks += int(np.count_nonzero(unknown))
+        return uid
+
+    def of_cpu_time(self, recorded: Recorded, slot: int) -> tuple[int, int, int, int] | None:
+        """Tid, CPU, uid and state that stand for time on CPU of a thread that has ended; None where nothing does."""
+        self._last.grow(self._clocks.n_slots)
+        last, tid = self._last, self._model.threads[slot].tid
+        is_own = last.image[slot] == recorded.image.number
+        if is_own and last.clock_uid[slot]:
+            return tid, int(last.cpu[slot]), int(last.clock_uid[slot]), int(last.state[slot])
+        if recorded.recent is not None:
+            life_ns = self._model.threads[slot].start_ns, int(self._clocks.since_ns[slot])
+            return tid, *_borrowed(recorded, recorded.recent, life_ns)
+        if is_own and last.uid[slot]:
+            return tid, int(last.cpu[slot]), int(last.uid[slot]), int(Microstate.USER)
+        return recorded.last
+
+    def last_cpu(self, slot: int) -> int:
+        """The CPU that a thread was last seen on."""
+        self._last.grow(self._clocks.n_slots)
+        return int(self._last.cpu[slot])
+
+
+def no_stack(recorder: Recorder) -> Array:
+    """The stack (1,) that says that none was had."""
+    return recorder.frames.intern(np.full((1, 1), FAILED_MARK), np.ones(1, dtype=np.int64))
+
+
+def _departures(samples: ClockSamples, placed: Placed, rows: Array) -> Departures:
+    return Departures(placed.slot[rows], samples.time_ns[rows], placed.uid[rows], samples.mode[rows],
+                      samples.regs[rows, _IP], samples.cpu[rows])
+
+
+def _borrowed(recorded: Recorded, recent: tuple[Array, Array, Array, Array],
+              life_ns: tuple[int, int]) -> tuple[int, int, int]:
+    """CPU, uid and state of a clock sample that another thread of the same process had while one lived that had none of
+    its own: each of them in turn."""
+    times_ns, cpus, uids, states = recent
+    first, end = np.searchsorted(times_ns, life_ns).tolist()
+    recorded.n_borrowed += 1
+    row = first + recorded.n_borrowed % (end - first) if end > first else max(end - 1, 0)
+    return int(cpus[row]), int(uids[row]), int(states[row])
