@@ -89,6 +89,7 @@ class Spans:
     end_ns: Array  # i8 (s,)
     uid: Array  # u8 (s,)
     cpu: Array  # i4 (s,)
+    start_ns: Array  # i8 (s,) exactly; ``end_ns`` is the end of the whole period off CPU that it is a part of
 
 
 class Waiting:
@@ -191,7 +192,8 @@ class Waiting:
                      np.concatenate([state, np.full(len(late), _WAIT_CPU)]),
                      np.concatenate([length, wait[late]]), np.full(len(slot) + len(late), now_ns),
                      np.concatenate([self._uid[slot], self._uid[slot[late]]]),
-                     np.concatenate([self._cpu[slot], self._cpu[slot[late]]])), ready
+                     np.concatenate([self._cpu[slot], self._cpu[slot[late]]]),
+                     np.concatenate([since_ns, now_ns - wait[late]])), ready
 
     def ticks(self, spans: Spans) -> tuple[Spans, Array]:
         """Spans that earn ticks, and how many (t,); those of length 0 are paid for time in earlier batches."""
@@ -199,7 +201,8 @@ class Waiting:
         rows = np.flatnonzero(earned)
         slot = group // N_STATES
         end_ns = np.full(len(group), int(spans.end_ns.max()) if len(spans.end_ns) else 0)
-        extra = Spans(slot, group % N_STATES, np.zeros(len(group), dtype=np.int64), end_ns, uid, self._cpu[slot])
+        none = np.zeros(len(group), dtype=np.int64)
+        extra = Spans(slot, group % N_STATES, none, end_ns, uid, self._cpu[slot], end_ns)
         due = Spans(*(np.concatenate([getattr(spans, name)[rows], getattr(extra, name)]) for name in Spans.__slots__))
         return due, np.concatenate([earned[rows], more])
 
@@ -289,7 +292,8 @@ class Waiting:
                      np.concatenate([state, np.full(int(late.sum()), _WAIT_CPU)]),
                      np.concatenate([length - wait, wait[late]]),
                      np.concatenate([periods.end_ns, periods.end_ns[late]]),
-                     np.concatenate([uid, uid[late]]), np.concatenate([cpu, cpu[late]]))
+                     np.concatenate([uid, uid[late]]), np.concatenate([cpu, cpu[late]]),
+                     np.concatenate([periods.start_ns, periods.end_ns[late] - wait[late]]))
 
 
 def _fault_states(faults: PageFaults) -> Array:

@@ -234,7 +234,8 @@ SPANS = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(Microstate), st.in
 def spans_of(rows: Sequence[tuple[int, Microstate, int]]) -> Spans:
     n = len(rows)
     return Spans(column(rows, 0, np.int64), column(rows, 1, np.int64), column(rows, 2, np.int64),
-                 np.arange(n, dtype=np.int64), np.arange(1, n + 1, dtype=np.uint64), np.zeros(n, np.int32))
+                 np.arange(n, dtype=np.int64), np.arange(1, n + 1, dtype=np.uint64), np.zeros(n, np.int32),
+                 np.arange(n, dtype=np.int64) - column(rows, 2, np.int64))
 
 
 def due(waiting: Waiting, rows: Sequence[tuple[int, Microstate, int]], uid: int = 16) -> Counter[tuple[int, int]]:
