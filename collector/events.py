@@ -107,6 +107,14 @@ class Edge:
     ENDED = 4
 
 
+class Source:
+    """Where an edge comes from, the worse the higher. Plain numbers, as those of Edge."""
+
+    RECORDED = 0
+    ADJUSTED = 1  # a record tells of it, or of those around it; accounts tell when it was
+    SYNTHETIC = 2  # accounts tell how long, nothing tells when
+
+
 @dataclass(slots=True)
 class Cuts:
     """Edges of threads' lives, by slot, that no switch record tells."""

@@ -27,6 +27,7 @@ from collector.session.overview import Overview
 from collector.session.settlement import Settlement
 from collector.session.stacks import Stacks
 from collector.session.tally import Tally
+from collector.session.tap import Take, Tap
 from collector.session.timekeeping import Timekeeping
 from collector.session.waits import Waits
 from collector.session.world import World
@@ -36,11 +37,12 @@ from collector.timing.counting import Account
 class Pipeline:
     """Feeds on batches.
 
-    ``world`` answers what batches do not tell; ``records_all``: they tell of every switch, or count it.
+    ``world`` answers what batches do not tell; ``records_all``: they tell of every switch, or count it. ``tap`` is
+    called with all time of all threads.
     """
 
     def __init__(self, interval_ns: int, experiments: Experiments, world: World, tally: Tally, *,
-                 records_all: bool = True) -> None:
+                 records_all: bool = True, tap: Take | None = None) -> None:
         self._interval_ns = interval_ns
         self._experiments = experiments
         self._world = world
@@ -53,6 +55,7 @@ class Pipeline:
         self.output = Output(self.model, experiments, self._stacks, tally)
         self._waits = Waits(interval_ns, self.time, experiments, self._stacks)
         self._settlement = Settlement(interval_ns, self.time, experiments, self._stacks, self._waits, self.output)
+        self._tap = Tap(self.time, tap) if tap is not None else None
 
     @property
     def total_cpu_ns(self) -> int:
@@ -85,6 +88,8 @@ class Pipeline:
         spans = self._waits.over(periods.off_cpu(), departures, batch)
         if spans is not None:
             self.output.spans(spans, self._waits.ticks)
+        if self._tap is not None:
+            self._tap.fed(periods, spans, self._waits.woken_ns, self.output.muted)
         self.time.compare(distinct(clock.slot).tolist() if clock is not None else [], batch)
         self._settlement.settle(self.time.tails(batch))
         self._close_ended()
@@ -96,7 +101,10 @@ class Pipeline:
         Where switches are counted, the next look will tell how long they were.
         """
         if not self.time.counting.active:
-            self.output.spans(self._waits.so_far(now_ns), self._waits.ticks)
+            spans = self._waits.so_far(now_ns)
+            self.output.spans(spans, self._waits.ticks)
+            if self._tap is not None:
+                self._tap.flushed(spans, self.output.muted)
 
     def sync(self) -> None:
         """What was said comes to disk."""
@@ -120,7 +128,9 @@ class Pipeline:
         self.time.decide_runnable(time_ns, last=True)
         self.flush_waiting(time_ns)
         self.time.end_all(time_ns)
-        self.time.advance(Batch(time_ns))
+        periods = self.time.advance(Batch(time_ns))
+        if self._tap is not None:
+            self._tap.fed(periods, None, self._waits.woken_ns, self.output.muted)
         self._settlement.settle({})
         self._close_ended()
         self._count_what_is_left()

@@ -16,9 +16,10 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from collector.arrays import distinct
-from collector.events import Accounts, Array, Batch, Cuts, Edge, Switches
+from collector.events import Accounts, Array, Batch, Cuts, Edge, Source, Switches
 from collector.processes.model import Model, Thread
 from collector.session.attach import Found
+from collector.session.sources import NO_CPU, EdgeSources
 from collector.timing.arrivals import Arrivals
 from collector.timing.counting import Account, Counting
 from collector.timing.endings import Endings
@@ -38,6 +39,7 @@ class Timekeeping:
         self.counting = Counting()  # of switches that come too often to be followed
         self.founder_ran_ns: int | None = None  # by the kernel's account, before it became itself
         self.ending: Array = np.zeros(0, dtype=np.int64)  # the slots that end in this batch
+        self.sources: EdgeSources | None = None  # kept for those who ask for it
         self._accounts: dict[int, Account] = {}  # as the last batch told them, by tid
         self._accounts_read_ns = 0
         self._fed_ns = 0  # the end of the last batch
@@ -111,9 +113,10 @@ class Timekeeping:
 
     def advance(self, batch: Batch) -> Periods:
         """Takes the batch's edges; returns the periods that they close."""
-        slot, exact_ns, time_ns, edge = self._recorded(batch)
+        slot, sharp_ns, time_ns, edge = self._recorded(batch)
+        exact_ns = self._corrected(slot, sharp_ns, edge, batch)
         cuts = self.model.take_cuts()  # after slots(), which may have met threads not heard of before
-        told = self._told(slot, edge, time_ns, batch.until_ns)
+        told, source = self._told(slot, edge, time_ns, batch.until_ns)
         n_recorded = len(slot) + len(cuts.slot)
         cut_ns = np.array(cuts.time_ns + told.time_ns, dtype=np.int64)
         slot = np.concatenate([slot, np.array(cuts.slot + told.slot, dtype=np.int64)])
@@ -124,29 +127,43 @@ class Timekeeping:
         rank = np.where(edge == Edge.BORN, 0, np.where(edge == Edge.ENDED, 2, 1))
         order = np.lexsort((time_ns, rank))
         self._fed_ns = batch.until_ns
-        return self.clocks.advance(slot[order], exact_ns[order], edge[order], order >= n_recorded)
+        periods = self.clocks.advance(slot[order], exact_ns[order], edge[order], order >= n_recorded)
+        if self.sources is not None:
+            moved = exact_ns[:len(sharp_ns)] != sharp_ns
+            sources = np.concatenate([np.where(moved, Source.ADJUSTED, Source.RECORDED),
+                                      np.full(len(cuts.slot), Source.RECORDED), np.full(len(told.slot), source)])
+            cpus = np.full(len(slot), NO_CPU, dtype=np.int32)
+            if batch.switches is not None and batch.switches.cpu is not None:
+                cpus[:len(sharp_ns)] = batch.switches.cpu
+            order = order[np.argsort(slot[order], kind="stable")]
+            self.sources.note(self.clocks.edges, sources[order].astype(np.int8), cpus[order], self.clocks.n_slots)
+        return periods
 
     def _recorded(self, batch: Batch) -> tuple[Array, Array, Array, Array]:
-        """Slot, exact time, time and edge (m,) of the batch's switches."""
+        """Slot, time as far as records tell it, time and edge (m,) of the batch's switches."""
         switches = batch.switches
         if switches is None:
             none = np.zeros(0, dtype=np.int64)
             return none, none, none, none.astype(np.int8)
         slot = self.model.slots(switches.tid, switches.pid, switches.time_ns)
-        exact_ns = _sharpened(switches, batch)
+        return slot, _sharpened(switches, batch), switches.time_ns, switches.edge
+
+    def _corrected(self, slot: Array, sharp_ns: Array, edge: Array, batch: Batch) -> Array:
+        """The times (m,) of switches, by accounts."""
+        if batch.switches is None:
+            return sharp_ns
         if self.counting.active:  # and these are the last records before: looks tell what came after them, too
             self._arrivals.interrupted()
-        else:
-            exact_ns = self._arrivals.corrected(slot, switches.edge, exact_ns, batch.until_ns, self.clocks)
-        return slot, exact_ns, switches.time_ns, switches.edge
+            return sharp_ns
+        return self._arrivals.corrected(slot, edge, sharp_ns, batch.until_ns, self.clocks)
 
-    def _told(self, slot: Array, edge: Array, time_ns: Array, until_ns: int) -> Cuts:
-        """The edges that accounts tell beside records (m,)."""
+    def _told(self, slot: Array, edge: Array, time_ns: Array, until_ns: int) -> tuple[Cuts, int]:
+        """The edges that accounts tell beside records (m,), and their source."""
         counted = self.counting.take_cuts()
         if self.counting.active or counted.slot:
             self._stolen.interrupted()
-            return counted
-        return self._stolen.cuts(slot, edge, time_ns, until_ns, self.clocks)
+            return counted, Source.SYNTHETIC
+        return self._stolen.cuts(slot, edge, time_ns, until_ns, self.clocks), Source.ADJUSTED
 
     def tails(self, batch: Batch) -> dict[int, int]:
         """By slot: what was used of a CPU behind the end of those whose death the batch tells."""

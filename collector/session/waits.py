@@ -22,6 +22,7 @@ class Waits:
         self._experiments = experiments
         self._stacks = stacks
         self._waiting = Waiting(interval_ns)
+        self.woken_ns: Array = np.zeros(0, dtype=np.int64)  # as records tell, in periods of the last batch
 
     @property
     def n_guessed(self) -> int:
@@ -33,7 +34,7 @@ class Waits:
         if not len(periods.slot) and not len(self._clocks.edges.slot) and batch.wakings is None:
             return None
         faults = self._faults(batch.faults)
-        woken_ns = self._woken_ns(periods, batch.wakings)
+        self.woken_ns = woken_ns = self._woken_ns(periods, batch.wakings)
         run_delays = self._time.run_delays(periods, woken_ns == 0)
         return self._waiting.close(periods, self._clocks.edges, departures, faults, woken_ns, run_delays)
 

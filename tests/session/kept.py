@@ -42,6 +42,7 @@ from collector.session.experiments import Experiments, Recorded
 from collector.session.follow import Follow
 from collector.session.pipeline import Pipeline
 from collector.session.tally import Tally
+from collector.session.tap import Take
 from collector.session.world import Place, World
 from collector.timing.counting import Account
 from collector.unwind.batch import Stop
@@ -337,9 +338,10 @@ class ReplayedWorld:
 class Outcome:
     """What a replay made: experiments below ``directory``, and what was counted on the way."""
 
-    def __init__(self, directory: Path, tally: Tally) -> None:
+    def __init__(self, directory: Path, tally: Tally, pipeline: Pipeline) -> None:
         self.directory = directory
         self.tally = tally
+        self.pipeline = pipeline
 
     def text(self) -> str:
         """All of it in lines, for people who want to see what has changed."""
@@ -366,9 +368,9 @@ class Outcome:
             yield f"  thread {tid}: {told}"
 
 
-def replay(path: Path, directory: Path, wrap: Callable[[Pipeline], None] = lambda pipeline: None) -> Outcome:
-    """Feeds a kept recording to a pipeline, which writes its experiments to ``directory``; ``wrap`` gets the pipeline
-    before anything is fed."""
+def replay(path: Path, directory: Path, tap: Take | None = None, *, muted: bool = False) -> Outcome:
+    """Feeds a kept recording to a pipeline, with a tap, which writes its experiments to ``directory``; ``muted``: from
+    beginning to end, as if recording paused."""
     text, packed = lzma.decompress(path.read_bytes()).split(b"\n", 1)
     head = json.loads(text)
     streams = Streams.of_bytes(head["streams"], packed)
@@ -395,14 +397,13 @@ def replay(path: Path, directory: Path, wrap: Callable[[Pipeline], None] = lambd
 
     directory.mkdir()
     experiments = Experiments(directory, Follow(begin["follow"]), header_of)
-    pipeline = Pipeline(begin["interval_ns"], experiments, world, tally, **begin["options"])
+    pipeline = Pipeline(begin["interval_ns"], experiments, world, tally, **begin["options"], tap=tap)
     pipeline.time.founder_ran_ns = begin["founder_ran_ns"]
     process = pipeline.model.new_process(begin["pid"], begin["start_ns"])
     recorder = Recorder.create(directory, header(begin["pid"], 1, begin["start_ns"], begin["bits"], b"program"))
     founder = experiments.founder(process.image, recorder)
-    wrap(pipeline)
-    for name, muted, arguments in calls:
-        pipeline.output.muted = muted
+    for name, was_muted, arguments in calls:
+        pipeline.output.muted = muted or was_muted
         getattr(pipeline, name)(*arguments)
     recorder.close(founder.end_ns or process.image.start_ns)
-    return Outcome(directory, tally)
+    return Outcome(directory, tally, pipeline)

@@ -14,7 +14,11 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
+
+from collector.events import Source
+from collector.session.tap import ON_CPU, Stretches
 
 FOLDER = Path(__file__).resolve().parent / "kept"
 RECORDINGS = sorted(FOLDER.glob("*.xz"))
@@ -42,6 +46,40 @@ def test_a_kept_recording_comes_to_what_it_came_to(path: Path, kept: ModuleType,
     changed = difflib.unified_diff(golden.splitlines(), today.splitlines(), "before", "today", lineterm="", n=1)
     if today != golden:
         pytest.fail("\n".join(["scripts/keep-batches --renew takes this for right:", *changed]), pytrace=False)
+
+
+@pytest.mark.parametrize("path", RECORDINGS, ids=lambda path: path.stem)
+def test_a_tap_gets_all_time_of_all_threads(path: Path, kept: ModuleType, tmp_path: Path) -> None:
+    """A thread is in one state at a time: no gap, no overlap; and what its clock has counted as running, it ran."""
+    taken: list[Stretches] = []
+    outcome = kept.replay(path, tmp_path / "test.1.er", taken.append)
+    assert outcome.text() == path.with_suffix(".txt").read_text()  # which nobody feels
+    slot, start_ns, end_ns, state, source = (np.concatenate([getattr(part, name) for part in taken])
+                                             for name in ("slot", "start_ns", "end_ns", "state", "source"))
+    order = np.lexsort((start_ns, slot))
+    follows = slot[order][1:] == slot[order][:-1]
+    assert (end_ns > start_ns).all()
+    assert np.array_equal(start_ns[order][1:][follows], end_ns[order][:-1][follows])
+    clocks, model = outcome.pipeline.time.clocks, outcome.pipeline.model
+    ran = state == ON_CPU
+    ran_ns = np.bincount(slot[ran], (end_ns - start_ns)[ran], clocks.n_slots).astype(np.int64)
+    assert np.array_equal(ran_ns, clocks.cpu_ns[:clocks.n_slots])
+    assert all(model.threads[number].tid == tid for part in taken
+               for number, tid in zip(part.slot.tolist(), part.tid.tolist(), strict=True))
+    assert (Source.SYNTHETIC in source) == (path.stem == "pingpong-perf")  # the only one that switched too often
+    assert (Source.ADJUSTED in source) <= (path.stem.endswith("-perf"))
+
+
+def test_a_tap_is_told_when_recording_pauses(kept: ModuleType, tmp_path: Path) -> None:
+    """And gets the same as ever, while no packet is written."""
+    path, heard, muted = FOLDER / "user_split-perf.xz", [], []
+    kept.replay(path, tmp_path / "test.1.er", heard.append)
+    outcome = kept.replay(path, tmp_path / "test.2.er", muted.append, muted=True)
+    assert outcome.tally.n_packets == 0
+    assert not any(part.muted for part in heard)
+    assert all(part.muted for part in muted)
+    for name in ("slot", "start_ns", "end_ns", "state", "source"):
+        assert np.array_equal(*(np.concatenate([getattr(part, name) for part in parts]) for parts in (heard, muted)))
 
 
 def test_there_are_recordings_of_both_engines() -> None:
