@@ -1,0 +1,299 @@
+"""The pieces of the pipeline by themselves: batches made by hand, no kernel, experiments that are read again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collector.events import (
+    Accounts,
+    Array,
+    Batch,
+    Change,
+    ClockSamples,
+    Edge,
+    Executed,
+    Exited,
+    Forked,
+    Mapped,
+    Mode,
+    Reason,
+    RecordsLost,
+    Switches,
+)
+from collector.experiment.identity import UNKNOWN, Identity
+from collector.experiment.log import Header
+from collector.experiment.reader import open_experiment
+from collector.experiment.recorder import Recorder
+from collector.linux.proc import ProcessUsage
+from collector.session.attach import Found
+from collector.session.experiments import Experiments, Recorded
+from collector.session.follow import Follow
+from collector.session.pipeline import Pipeline
+from collector.session.tally import Tally
+from collector.session.tap import ON_CPU, Stretches
+from collector.session.timekeeping import Timekeeping
+from collector.session.world import Place
+from collector.timing.counting import Account
+from collector.timing.waiting import Microstate
+from collector.unwind.batch import Stop
+
+MS = 1_000_000
+INTERVAL_NS = 10 * MS
+START_NS = 7_000 * MS
+PID = 4711
+
+
+class Alone:
+    """A world in which nobody answers: no names, no files, and each stack is the leaf alone."""
+
+    def now_ns(self) -> int:
+        return START_NS
+
+    def arguments(self, pid: int) -> bytes:
+        return b"program %d" % pid
+
+    def comm(self, pid: int, tid: int) -> bytes:
+        return b""
+
+    def usage(self, pid: int) -> ProcessUsage | None:
+        return None
+
+    def switches(self, pid: int) -> tuple[int, int]:
+        return 0, 0
+
+    def blocked(self, threads: Sequence[tuple[int, int]], now_ns: int, stack_words: int) -> list[ClockSamples]:
+        return []
+
+    def place(self, mapped: Mapped) -> Place:
+        return Place(mapped.path, -1, 0, 64)
+
+    def identity(self, number: int) -> Identity:
+        return UNKNOWN
+
+    def functions(self, number: int) -> list[tuple[int, int, bytes]]:
+        return []
+
+    def function_at(self, number: int, vaddr: int) -> bytes:
+        return b""
+
+    def frames(self, samples: ClockSamples, index: Array, epochs: Any) -> tuple[Array, Array, Array]:
+        n = len(samples.tid)
+        return samples.regs[:, 16:], np.ones(n, dtype=np.int64), np.full(n, Stop.ROOT, dtype=np.int8)
+
+
+class Recording:
+    """A pipeline for process PID, and what becomes of it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.taken: list[Stretches] = []
+        path.mkdir()
+        self.experiments = Experiments(path, Follow("on"), lambda recorded: header(recorded))
+        self.tally = Tally()
+        self.pipeline = Pipeline(INTERVAL_NS, self.experiments, Alone(), self.tally, tap=self.taken.append)
+        image = self.pipeline.model.new_process(PID, START_NS).image
+        self.founder = self.experiments.founder(image, Recorder.create(path, header(None)))
+
+    def finish(self, at_ms: int) -> None:
+        """Ends it."""
+        self.pipeline.finish(START_NS + at_ms * MS, "it goes on")
+        self.founder.recorder.close(START_NS + at_ms * MS)
+
+    def ticks(self, lineage: str = "") -> dict[tuple[int, int], int]:
+        """Ticks by tid and state."""
+        found = Counter[tuple[int, int]]()
+        for packet in open_experiment(self.path / lineage if lineage else self.path).packets():
+            found[int(packet["THRID"]), int(packet["MSTATE"])] += int(packet["NTICK"])
+        return dict(found)
+
+
+@pytest.fixture
+def recording(tmp_path: Path) -> Recording:
+    """One that has just begun."""
+    return Recording(tmp_path / "test.1.er")
+
+
+def header(recorded: Recorded | None) -> Header:
+    pid, start_ns = (recorded.image.pid, recorded.start_ns) if recorded else (PID, START_NS)
+    return Header(hostname="host", os="Linux", arch="x86_64", page_size=4096, n_pages=1, cpus=[1], pid=pid, ppid=1,
+                  pgrp=1, sid=1, cwd=b"/", arguments=recorded.arguments if recorded else b"program", wsize=64,
+                  interval_ns=INTERVAL_NS, sample_period_s=1, start_ns=start_ns, start_unix=0, collector="collect")
+
+
+def batch(until_ms: float, *changes: Change, switches: Sequence[tuple[float, int, int]] = (),
+          clock: Sequence[tuple[float, int, int]] = (), leaving: Sequence[tuple[float, int, int]] = (),
+          accounts: Accounts | None = None) -> Batch:
+    """``switches``: ms, tid and edge; ``clock`` and ``leaving``: ms, tid and leaf. All of process PID, or of one's own
+    where the tid is above 5000."""
+    made = Batch(START_NS + round(until_ms * MS), changes, accounts=accounts)
+    if switches:
+        made.switches = Switches(*who(switches), np.array([edge for _, _, edge in switches], dtype=np.int8),
+                                 np.zeros(len(switches), dtype=np.int32))
+    made.clock, made.leaving = samples(clock, Mode.USER), samples(leaving, Reason.LOCK)
+    return made
+
+
+def who(rows: Sequence[tuple[float, int, int]]) -> tuple[Array, Array, Array]:
+    tid = np.array([tid for _, tid, _ in rows], dtype=np.int64)
+    return (np.array([START_NS + round(ms * MS) for ms, _, _ in rows], dtype=np.int64),
+            np.where(tid > 5000, tid, PID), tid)
+
+
+def samples(rows: Sequence[tuple[float, int, int]], mode: int) -> ClockSamples | None:
+    if not rows:
+        return None
+    n = len(rows)
+    regs, none = np.zeros((n, 17), dtype=np.uint64), np.zeros(n, dtype=np.int64)
+    regs[:, 16] = [leaf for _, _, leaf in rows]
+    return ClockSamples(*who(rows), cpu=np.zeros(n, dtype=np.int32), mode=np.full(n, mode, dtype=np.int8),
+                        abi=np.full(n, 64, dtype=np.int8), regs=regs, words=np.zeros(1, dtype=np.uint64), base=none,
+                        mask=none, first=none, low=none.astype(np.uint64), n_words=none)
+
+
+def account(*rows: tuple[float, int, float, float]) -> Accounts:
+    """As of when (ms), tid, ms on CPU, ms of waiting."""
+    columns = np.array([(START_NS + at * MS, PID, tid, run * MS, delay * MS, 1) for at, tid, run, delay in rows])
+    return Accounts(*columns.astype(np.int64).reshape(-1, 6).T, read_ns=START_NS + int(max(
+        (at for at, *_ in rows), default=1) * MS))
+
+
+EXEC = Executed(START_NS, PID, PID, b"program")
+
+
+# --- timekeeping ----------------------------------------------------------------------------------
+
+
+def test_an_account_waits_for_the_batch_that_has_come_so_far() -> None:
+    """The thread has run for 100 ms by its records; at 105 ms its account says 60, as the next batch can tell."""
+    time = Timekeeping(INTERVAL_NS)
+    slot = time.model.forked(Forked(START_NS, PID, PID, PID, PID)).slot
+    time.born(slot, START_NS)
+    for made, stolen_ms, ran_ms in (
+            (batch(100, switches=[(0, PID, Edge.IN)], accounts=account((105, PID, 60, 0))), 0, 100),
+            (batch(104), 0, 104), (batch(110, switches=[(108, PID, Edge.OUT_BLOCKED)]), 41, 67)):
+        time.take(made.accounts)
+        time.advance(made)
+        time.compare([slot], made)
+        assert time.stolen_ns == stolen_ms * MS
+        assert time.cpu_ns([slot], made.until_ns) == ran_ms * MS
+
+
+@pytest.mark.parametrize(("accounts", "kind"), [
+    (None, Edge.IN),  # of another process that was found: nobody has looked
+    (account((65, PID, 1, 0)), Edge.OUT_PREEMPTED), (account((65, PID, 61, 0)), Edge.IN)])
+def test_what_was_found_runnable_is_decided_by_accounts_alone(accounts: Accounts | None, kind: int) -> None:
+    time = Timekeeping(INTERVAL_NS)
+    process = time.model.new_process(PID, START_NS)
+    slot = time.model.new_thread(process, PID, START_NS, Edge.IN, found=True).slot
+    time.found(slot, Found(PID, Edge.IN, Reason.UNKNOWN, None, Account(START_NS, 0, 0, 1)), START_NS)
+    assert time.asks() == [(PID, PID)]
+    made = batch(60, accounts=accounts)
+    time.take(made.accounts)
+    time.advance(made)
+    time.compare([], made)
+    assert time.clocks.kind[slot] == kind
+    assert time.asks() == ([(PID, PID)] if accounts is None else [])
+
+
+def test_who_has_no_account_any_more_did_nothing_that_is_known() -> None:
+    """It is asked for at 65 ms, and gone; once a batch has come so far without a record of it, that is forgotten."""
+    time = Timekeeping(INTERVAL_NS)
+    process = time.model.new_process(PID, START_NS)
+    slot = time.model.new_thread(process, PID, START_NS, Edge.IN, found=True).slot
+    time.found(slot, Found(PID, Edge.IN, Reason.UNKNOWN, None, Account(START_NS, 0, 0, 1)), START_NS)
+    gone = account()
+    gone.read_ns = START_NS + 65 * MS
+    for until_ms, kind in ((60, Edge.IN), (64, Edge.IN), (66, Edge.UNKNOWN)):
+        made = batch(until_ms, accounts=gone)
+        time.take(made.accounts)
+        time.advance(made)
+        time.compare([], made)
+        assert time.clocks.kind[slot] == kind
+
+
+def test_switches_are_counted_from_the_accounts_of_batches(recording: Recording) -> None:
+    feed = recording.pipeline.feed
+    feed(batch(50, EXEC, switches=[(10, PID, Edge.OUT_BLOCKED)]))
+    recording.pipeline.count({PID: Account(START_NS + 60 * MS, 10 * MS, 0, 1)})
+    assert recording.pipeline.time.asks() == [(PID, PID)]
+    feed(batch(60, accounts=account((61, PID, 10, 0))))  # the last records of before
+    feed(batch(150, accounts=account((160, PID, 40, 20))))
+    feed(batch(250, accounts=account((260, PID, 140, 20))))
+    recording.pipeline.stop_counting(200 * MS)
+    recording.finish(260)
+    lengths = Counter[int]()
+    for part in recording.taken:
+        for state, ns in zip(part.state.tolist(), (part.end_ns - part.start_ns).tolist(), strict=True):
+            lengths[state] += ns
+    assert lengths == {ON_CPU: 140 * MS, Microstate.WAIT_CPU: 20 * MS, Microstate.SLEEP: 100 * MS}
+    assert recording.tally.counted_ns == 200 * MS
+
+
+# --- changes --------------------------------------------------------------------------------------
+
+
+def test_forks_execs_and_ends_become_experiments(recording: Recording) -> None:
+    child = 5003
+    recording.pipeline.feed(batch(
+        50, EXEC, Mapped(START_NS, PID, PID, 0x1000, 0x1000, 0, 1, 1, b"/bin/program"),
+        Forked(START_NS + MS, child, child, PID, PID), Executed(START_NS + 2 * MS, child, child, b"other"),
+        Forked(START_NS + 3 * MS, PID, PID + 1, PID, PID), RecordsLost(START_NS + 4 * MS, 3, "clock"),
+        Exited(START_NS + 30 * MS, child, child)))
+    recording.pipeline.sync()
+    assert sorted(path.name for path in recording.path.glob("*.er")) == ["_f1.er", "_f1_x1.er"]
+    assert b"/bin/program" in (recording.path / "_f1.er" / "map.xml").read_bytes()
+    assert b"program 5003" in (recording.path / "_f1_x1.er" / "log.xml").read_bytes()
+    assert recording.tally.losses == {"clock": 3}
+    assert recording.pipeline.time.living() == [(PID, PID), (PID, PID + 1)]
+    recording.finish(60)
+
+
+# --- packets --------------------------------------------------------------------------------------
+
+
+def test_time_becomes_ticks_where_it_was_spent(recording: Recording) -> None:
+    """Runs for 25 ms with two samples, waits for a lock for 30, and runs for 15 more, to its end."""
+    recording.pipeline.feed(batch(
+        100, EXEC, Exited(START_NS + 70 * MS, PID, PID),
+        switches=[(25, PID, Edge.OUT_BLOCKED), (55, PID, Edge.IN)],
+        clock=[(10, PID, 0x400100), (20, PID, 0x400200), (65, PID, 0x400100)], leaving=[(25, PID, 0x400300)]))
+    recording.finish(100)
+    assert recording.ticks() == {(PID, Microstate.USER): 4, (PID, Microstate.USER_LOCK): 3}
+    assert recording.pipeline.total_cpu_ns == 40 * MS
+    experiment = open_experiment(recording.path)
+    (lock,) = (packet for packet in experiment.packets() if packet["MSTATE"] == Microstate.USER_LOCK)
+    stack = int(experiment.stacks.index(lock["FRINFO"].reshape(1))[0])
+    assert experiment.stacks.stack(stack).tolist() == [0x400300]
+    assert recording.tally.n_settled_ticks == 1  # the 5 ms before 25, and those behind 65
+
+
+def test_a_pause_writes_nothing_and_loses_no_time(recording: Recording) -> None:
+    recording.pipeline.output.muted = True
+    recording.pipeline.feed(batch(100, EXEC, switches=[(50, PID, Edge.OUT_BLOCKED)], clock=[(20, PID, 0x400100)]))
+    recording.pipeline.flush_waiting(START_NS + 100 * MS)
+    recording.pipeline.output.muted = False
+    recording.pipeline.feed(batch(150))
+    recording.finish(150)
+    assert recording.ticks() == {(PID, Microstate.SLEEP): 5, (PID, Microstate.USER): 3}
+    assert [part.muted for part in recording.taken] == [True, True, False]
+
+
+def test_many_short_processes_get_their_ticks_together(recording: Recording) -> None:
+    """Seven children of 3 ms each have no sample: two ticks, of the 21 ms."""
+    changes: list[Change] = [EXEC]
+    switches = []
+    for i in range(7):
+        changes += [Forked(START_NS + 10 * i * MS, 5001 + i, 5001 + i, PID, PID),
+                    Exited(START_NS + (10 * i + 4) * MS, 5001 + i, 5001 + i)]
+        switches.append((10 * i + 1, 5001 + i, Edge.IN))
+    leaving = [(10 * i + 2, 5001 + i, 0x400100) for i in range(7)]
+    recording.pipeline.feed(batch(100, *changes, switches=switches, leaving=leaving))
+    recording.finish(100)
+    children = [recording.ticks(f"_f{i + 1}.er") for i in range(7)]
+    assert sum(n for ticks in children for (_, state), n in ticks.items() if state == Microstate.USER) == 2
