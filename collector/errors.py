@@ -7,6 +7,14 @@ says what is wrong and what to do about it. Inside a room errors keep their own 
 
 from __future__ import annotations
 
+import errno
+
+NO_MEMORY = "there is not enough memory: raise the limit (ulimit -v; of a container or service, its memory)"
+NO_DESCRIPTORS = "too many open files: raise the limit (ulimit -n)"
+_NO_ROOM = {errno.EMFILE: NO_DESCRIPTORS, errno.ENFILE: "too many open files on this machine (fs.file-max)",
+            errno.ENOMEM: NO_MEMORY}
+_UNWRITABLE = {errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # files that are read have names
+
 
 class CollectorError(Exception):
     """Base of all errors meant for the user. ``exit_status`` is what the command exits with."""
@@ -76,3 +84,18 @@ class ExpressionError(UsageError):
         self.reason = reason
         self.expression = expression
         self.position = position
+
+
+def reason(err: BaseException) -> str:
+    """What went wrong and what to do, in one line; for errors that are not made for the user, too."""
+    if isinstance(err, MemoryError):
+        return NO_MEMORY
+    if isinstance(err, ImportError):  # of a library that is there: its own words tell neither memory nor descriptors
+        return f"{err}: there may be not enough memory (ulimit -v) or too many open files (ulimit -n)"
+    if not isinstance(err, OSError):
+        return str(err) if isinstance(err, CollectorError) else f"internal error, {err!r}"
+    if err.errno in _NO_ROOM:
+        return _NO_ROOM[err.errno]
+    if err.filename is None and err.errno in _UNWRITABLE:
+        return f"what was printed is not complete: write error: {err.strerror}"
+    return f"{err.filename or 'input/output'}: {err.strerror or err}"

@@ -6,9 +6,9 @@ Options end at the program's name, as getopt(3) under POSIX does it. Nothing hea
 from __future__ import annotations
 
 import getopt
-import sys
 
 from collector import __version__
+from collector.cli import streams
 from collector.clock import (
     INTERVAL_HIGH_NS,
     INTERVAL_LOW_NS,
@@ -19,7 +19,6 @@ from collector.clock import (
     parse_interval,
 )
 from collector.errors import EngineRefused, UsageError
-from collector.experiment.names import shown
 from collector.session.control import parse_signal, parse_window
 from collector.session.options import ARCHIVE_CHOICES, ENGINES, MAX_COMMENTS, Options
 
@@ -206,4 +205,4 @@ def _no_program() -> int:
 
 
 def _say(text: str) -> None:
-    print(shown(f"collect: {text}"), file=sys.stderr, flush=True)
+    streams.say(f"collect: {text}")

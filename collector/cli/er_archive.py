@@ -7,6 +7,7 @@ import sys
 from dataclasses import dataclass
 
 from collector import __version__
+from collector.cli import streams
 from collector.errors import UsageError
 
 _CHOICES = ("off", "on", "all", "ldobjects", "usedldobjects", "src", "usedsrc")
@@ -44,7 +45,6 @@ def run(argv: list[str]) -> int:
     if len(experiments) != 1:
         raise UsageError("give one experiment; er_archive --help shows how")
     from collector.experiment.archive import archive
-    from collector.experiment.names import shown
     from collector.experiment.reader import open_experiment
     from collector.export.text import make_tolerant
 
@@ -54,7 +54,7 @@ def run(argv: list[str]) -> int:
     read = (experiment, *experiment.children) if options.choice != "off" else (experiment,)
     problems = [*(problem for one in read for problem in one.problems), *report.problems]
     for problem in problems:
-        print(f"er_archive: {shown(problem)}", file=sys.stderr)
+        streams.say(f"er_archive: {problem}")
     if not options.quiet:
         _tell(options, [copy.source for copy in report.copied], report.kept)
     return 1 if problems else 0

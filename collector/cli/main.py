@@ -2,54 +2,57 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable
 
-from collector.errors import CollectorError
+from collector.cli import streams
+from collector.errors import CollectorError, reason
 
 
 def collect() -> int:
     """The command ``collect``."""
-    from collector.cli.collect import run
+    def run(argv: list[str]) -> int:
+        from collector.cli.collect import run
+
+        return run(argv)
 
     return _guarded("collect", run)
 
 
 def er_archive() -> int:
     """The command ``er_archive``."""
-    from collector.cli.er_archive import run
+    def run(argv: list[str]) -> int:
+        from collector.cli.er_archive import run
+
+        return run(argv)
 
     return _guarded("er_archive", run)
 
 
 def er_print() -> int:
     """The command ``er_print``."""
-    from collector.cli.er_print import run
+    def run(argv: list[str]) -> int:
+        from collector.cli.er_print import run
+
+        return run(argv)
 
     return _guarded("er_print", run)
 
 
 def _guarded(name: str, run: Callable[[list[str]], int]) -> int:
+    streams.hold()
     try:
-        status = run(sys.argv[1:])
-        sys.stdout.flush()
-        return status
+        try:
+            return run(sys.argv[1:])
+        finally:
+            streams.flush()
     except CollectorError as err:
-        _say(f"{name}: {err}")
+        streams.say(f"{name}: {err}")
         return err.exit_status
     except BrokenPipeError:  # the reader of our output (head, less) has seen enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     except KeyboardInterrupt:
         return 130
-    except OSError as err:
-        _say(f"{name}: {err.filename or 'input/output'}: {err.strerror or err}")
+    except (MemoryError, ImportError, OSError) as err:
+        streams.say(f"{name}: {reason(err)}")
         return 1
-
-
-def _say(text: str) -> None:
-    """One line on stderr, whatever bytes a name in it may hold."""
-    from collector.experiment.names import shown
-
-    print(shown(text), file=sys.stderr)

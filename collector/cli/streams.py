@@ -1,0 +1,56 @@
+"""Standard streams as they are given to us: perhaps closed, full, or without a reader any more.
+
+A descriptor that is closed gets the first file that somebody opens: an experiment's, which a message would then be
+written into. So it is held shut by /dev/null, opened the wrong way round, so that what is lost is noticed; and until an
+exec, so that programs that we start find it as we did.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from contextlib import suppress
+from typing import TextIO
+
+from collector.experiment.names import shown
+
+
+def hold() -> None:
+    """Makes sure that descriptors 0 to 2 and both streams are there."""
+    for fd, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):  # what stderr says may be lost
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, mode)  # the lowest that is free: this one
+    sys.stdout = sys.stdout or _writer(1)  # Python has none where the descriptor was closed
+    sys.stderr = sys.stderr or _writer(2)
+
+
+def flush() -> None:
+    """Writes what has been printed. Raises OSError; what could not be written is dropped then."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        _give_up(sys.stdout)
+        raise
+
+
+def say(text: str) -> None:
+    """One line on stderr, whatever bytes a name in it may hold, and whether or not anybody can read it."""
+    try:
+        print(shown(text), file=sys.stderr, flush=True)
+    except OSError:
+        _give_up(sys.stderr)
+
+
+def _give_up(stream: TextIO) -> None:
+    """Lets a stream keep nothing that Python would try to write again at its end."""
+    with suppress(OSError):
+        null = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(null, stream.fileno(), inheritable=False)
+        os.close(null)
+        stream.flush()
+
+
+def _writer(fd: int) -> TextIO:
+    return open(fd, "w", closefd=False, errors="backslashreplace")

@@ -1,0 +1,95 @@
+"""Standard streams that are closed or full: what a command cannot write it says; a program's status is its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collector.experiment.reader import open_experiment
+from collector.experiment.recorder import Header, Recorder
+
+COMMANDS = Path(sys.executable).parent
+START_NS = 3_000_000_000_019
+# "full" as a shell does it, and where Python is told to keep nothing back.
+LOST = {"closed": (">&-", {}, "Bad file descriptor"), "full": (">/dev/full", {}, "No space left on device"),
+        "full, unbuffered": (">/dev/full", {"PYTHONUNBUFFERED": "1"}, "No space left on device")}
+
+
+def in_shell(command: Sequence[object], redirection: str, environment: dict[str, str] | None = None,
+             cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    """A command with streams redirected as a user would."""
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(["sh", "-c", f'"$@" {redirection}', "sh", *map(str, command)], cwd=cwd, timeout=60,
+                          capture_output=True, text=True, env=buffered | (environment or {}), check=False)
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    """An experiment of one sample."""
+    path = tmp_path / "a.1.er"
+    path.mkdir()
+    recorder = Recorder.create(path, Header(
+        hostname="h", os="Linux 6.1.0", arch="x86_64", page_size=4096, n_pages=1, cpus=[1], pid=71, ppid=70, pgrp=71,
+        sid=70, cwd=b"/", arguments=b"p", wsize=64, interval_ns=10_007_000, sample_period_s=1, start_ns=START_NS,
+        start_unix=1_700_000_003, collector="collect"))
+    recorder.frames.intern(np.array([[4096]], np.uint64), np.array([1]))
+    recorder.close(START_NS + 1_000_000_000)
+    return path
+
+
+@pytest.mark.parametrize("where", LOST)
+@pytest.mark.parametrize("command", [["er_print", "-functions"], ["er_archive"]])
+def test_output_that_cannot_be_written_is_told(command: list[str], where: str, experiment: Path) -> None:
+    redirection, environment, why = LOST[where]
+    result = in_shell([COMMANDS / command[0], *command[1:], experiment], redirection, environment)
+    assert re.fullmatch(rf"{command[0]}: [^\n]*write error: {why}\n", result.stderr), result.stderr
+    assert result.returncode == 1
+
+
+@pytest.mark.parametrize("where", LOST)
+def test_the_usage_of_collect_is_output_too(where: str) -> None:
+    redirection, environment, why = LOST[where]
+    result = in_shell([COMMANDS / "collect", "--help"], redirection, environment)
+    assert re.fullmatch(rf"collect: [^\n]*write error: {why}\n", result.stderr), result.stderr
+    assert result.returncode == 1
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
+def test_an_error_that_nobody_can_read_keeps_its_status(redirection: str, experiment: Path) -> None:
+    for command, status in ((["er_print", "-nosuch"], 2), (["er_archive", "--nosuch"], 2)):
+        result = in_shell([COMMANDS / command[0], *command[1:], experiment], redirection)
+        assert (result.returncode, result.stdout, result.stderr) == (status, "", "")
+
+
+# The program tells by its status which of the descriptors 0 to 2 it has: 8, and 1, 2, 4 for these.
+PROGRAM = ["sh", "-c", "s=8; for fd in 0 1 2; do [ ! -e /proc/$$/fd/$fd ] || s=$((s + (1 << fd))); done; exit $s"]
+
+
+@pytest.mark.parametrize(("redirection", "status"), [
+    ("<&-", 14), (">&-", 13), ("2>&-", 11), ("<&- >&- 2>&-", 8), (">/dev/full 2>/dev/full", 15)])
+def test_a_program_has_the_streams_that_it_was_given(redirection: str, status: int, tmp_path: Path,
+                                                     perf_allowed: None) -> None:
+    result = in_shell([COMMANDS / "collect", "-o", "x.er", *PROGRAM], redirection, cwd=tmp_path)
+    assert result.returncode == status
+    assert result.stdout == ""
+    if "2>" not in redirection:
+        assert re.fullmatch(r"collect: x\.er: [^\n]*nothing lost\n", result.stderr), result.stderr
+    experiment = open_experiment(tmp_path / "x.er")
+    assert experiment.log.complete
+    assert experiment.problems == []
+
+
+@pytest.mark.parametrize("engine", ["perf", "signal"])
+def test_messages_go_into_no_file_of_ours(engine: str, tmp_path: Path, perf_allowed: None) -> None:
+    result = in_shell([COMMANDS / "collect", "-v", "--engine", engine, "-o", "x.er", *PROGRAM], "<&- >&- 2>&-",
+                      cwd=tmp_path)
+    assert result.returncode == 8
+    for file in (tmp_path / "x.er").iterdir():
+        assert file.is_dir() or b"collect: " not in file.read_bytes()
