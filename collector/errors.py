@@ -11,8 +11,10 @@ import errno
 
 NO_MEMORY = "there is not enough memory: raise the limit (ulimit -v; of a container or service, its memory)"
 NO_DESCRIPTORS = "too many open files: raise the limit (ulimit -n)"
-_NO_ROOM = {errno.EMFILE: NO_DESCRIPTORS, errno.ENFILE: "too many open files on this machine (fs.file-max)",
-            errno.ENOMEM: NO_MEMORY}
+NO_TASKS = ("there is no room for another process or thread of this user: raise the limit (ulimit -u; of a container "
+            "or service, its limit of tasks)")
+_NO_ROOM = {errno.EMFILE: NO_DESCRIPTORS, errno.EAGAIN: NO_TASKS, errno.ENOMEM: NO_MEMORY,
+            errno.ENFILE: "too many open files on this machine: raise the limit (sysctl fs.file-max)"}
 _UNWRITABLE = {errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # files that are read have names
 
 

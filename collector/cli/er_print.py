@@ -238,6 +238,8 @@ def _members(argument: str) -> list[str]:
     if not lines or not lines[0].startswith(_GROUP_HEAD):
         raise ExperimentError(f"{argument}: not an experiment group; its first line must be {_GROUP_HEAD!r}")
     names = [line.split()[0] for line in lines if line.strip() and not line.startswith("#")]
+    if not names:
+        raise ExperimentError(f"{argument}: this group has no experiments (yet); collect -g enters them")
     return [name if Path(name).exists() else str(Path(argument).parent / name) for name in names]
 
 

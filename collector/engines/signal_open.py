@@ -111,7 +111,7 @@ def stack_bytes_for(interval_ns: int) -> int:
 
 def open_held(pid: int, interval_ns: int, *, follow: bool, reason: str) -> Opened:
     """A tracer for a child that is held before its exec. Raises EngineRefused."""
-    return _open(interval_ns, follow, lambda tracer: tracer.hold(pid), pid, reason, RUN)
+    return _open(interval_ns, follow, lambda tracer: tracer.hold(pid), [pid], reason, RUN)
 
 
 def open_attached(pids: list[int], interval_ns: int, *, follow: bool, reason: str) -> Opened:
@@ -121,10 +121,10 @@ def open_attached(pids: list[int], interval_ns: int, *, follow: bool, reason: st
         for pid in pids:
             tracer.attach(pid)
 
-    return _open(interval_ns, follow, attach, pids[0], reason, HOLD)
+    return _open(interval_ns, follow, attach, pids, reason, HOLD)
 
 
-def _open(interval_ns: int, follow: bool, attach: Callable[[Tracer], None], pid: int,
+def _open(interval_ns: int, follow: bool, attach: Callable[[Tracer], None], pids: list[int],
           reason: str, command: int) -> Opened:
     channel = Channel(_STACK_WORDS)
     channel.command = command
@@ -140,7 +140,7 @@ def _open(interval_ns: int, follow: bool, attach: Callable[[Tracer], None], pid:
         os.set_blocking(read, False)
         return opened
     opened.close()
-    raise _refusal(said, pid)
+    raise _refusal(said, pids)
 
 
 def _first_word(pipe: int) -> bytes:
@@ -150,17 +150,31 @@ def _first_word(pipe: int) -> bytes:
     return said if said in (b"", _ATTACHED) else said + os.read(pipe, 4096)
 
 
-def _refusal(said: bytes, pid: int) -> CollectorError:
+def _refusal(said: bytes, pids: list[int]) -> CollectorError:
     code = marshal.loads(said[1:]) if said[:1] == _REFUSED else 0
+    which = f"process {pids[0]}" if len(pids) == 1 else "one of the processes"
     if code in (errno.ESRCH, errno.ENOENT):
-        return TargetGone(f"process {pid} does not exist (any more)")
-    if code in (errno.EPERM, errno.EACCES) and (other := tasks.tracer_of(pid)):
-        return EngineRefused(f"process {pid} is being traced already, by process {other} (a debugger or strace?): only "
-                             "one can")
+        return TargetGone(f"{which} does not exist (any more)")
     if code in (errno.EPERM, errno.EACCES):
-        return EngineRefused(f"the kernel does not let this user trace process {pid}: run as root, or as the user of "
-                             "the process; in a container it takes the capability CAP_SYS_PTRACE")
-    return EngineRefused(f"process {pid} cannot be traced: {os.strerror(code) if code else 'the tracer has died'}")
+        return _forbidden(which, pids)
+    return EngineRefused(f"{which} cannot be traced: {os.strerror(code) if code else 'the tracer has died'}")
+
+
+def _forbidden(which: str, pids: list[int]) -> EngineRefused:
+    """That the kernel does not let us trace ``pids``: because others do, or for want of privileges."""
+    for pid, tid in [(each, tid) for each in pids for tid in _threads(each)]:
+        if other := tasks.tracer_of(tid):
+            return EngineRefused(f"process {pid} is being traced already, by process {other} (a debugger or strace?): "
+                                 "only one can; end that one, or take --engine perf, which does not mind")
+    advice = "run as root, or as the user of the process; " if os.geteuid() else ""
+    return EngineRefused(f"the kernel does not let this user trace {which}: {advice}in a container it takes the "
+                         "capability CAP_SYS_PTRACE")
+
+
+def _threads(pid: int) -> list[int]:
+    with suppress(OSError):
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    return []
 
 
 def _become_tracer(channel: Channel, interval_ns: int, follow: bool, attach: Callable[[Tracer], None], pipe: int,

@@ -12,6 +12,7 @@ their memory without stopping them: sp and pc from /proc, the frame pointer foun
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import select
@@ -26,7 +27,7 @@ import numpy as np
 from collector.clock import NS_PER_S
 from collector.engines.base import Engine
 from collector.engines.perf_events import PerfEngine
-from collector.errors import CollectorError, EngineRefused, TargetGone
+from collector.errors import CollectorError, EngineRefused, TargetGone, reason
 from collector.events import (
     Array,
     Batch,
@@ -46,6 +47,7 @@ from collector.timing.counting import Account
 STACK_WORDS = 1 << 11  # 16 KiB of each blocked thread
 _FUTEX_CALLS = {202, 449, 455}  # futex, futex_waitv, futex_wait of x86-64
 _PF_KTHREAD = 0x200000
+_CAP_SYS_PTRACE = 19
 _SP, _IP = 7, 16
 _FOREVER_TICKS = 1 << 62
 _ROUNDS = 5  # of looking for descendants that were born meanwhile; who makes them all the time is taken as it is
@@ -72,7 +74,9 @@ class Target(NamedTuple):
 
     def alive(self) -> bool:
         """Whether the process that was checked is still the one."""
-        return not select.select([self.pidfd], [], [], 0)[0]
+        poller = select.poll()  # select(2) cannot look at descriptors from 1024 on
+        poller.register(self.pidfd, select.POLLIN)
+        return not poller.poll(0)
 
 
 def checked(pid: int, asked: bool = True) -> Target:
@@ -84,6 +88,8 @@ def checked(pid: int, asked: bool = True) -> Target:
     except (ProcessLookupError, OverflowError):
         raise TargetGone(f"-P {pid}: there is no such process; ps -e lists those that there are") from None
     except OSError as err:
+        if err.errno in (errno.EMFILE, errno.ENFILE):
+            raise CollectorError(f"-P {pid}: {reason(err)}") from None
         raise TargetGone(f"-P {pid}: not a process ({err.strerror}); give the number of a process, not of a thread"
                          ) from None
     target = Target(pid, pidfd, asked)
@@ -108,10 +114,23 @@ def _check_kind(target: Target) -> None:
         with open(f"/proc/{pid}/maps", "rb"):  # what the kernel lets us see is what we may profile
             pass
     except PermissionError:
-        raise EngineRefused(f"-P {pid}: the process belongs to another user, or is closed to its own (setuid, or not "
-                            "dumpable): run collect as root") from None
-    except (OSError, ValueError, IndexError):
+        raise EngineRefused(f"-P {pid}: {_why_closed()}") from None
+    except (OSError, ValueError, IndexError) as err:
+        if isinstance(err, OSError) and err.errno in (errno.EMFILE, errno.ENFILE):
+            raise CollectorError(f"-P {pid}: {reason(err)}") from None
         raise TargetGone(f"-P {pid}: the process has just ended") from None
+
+
+def _why_closed() -> str:
+    """Why we may not look at a process, and who may."""
+    if os.geteuid():
+        return ("the process belongs to another user, or is closed to its own (setuid, or not dumpable): run collect "
+                "as root")
+    if not int(proc.status(os.getpid()).get(b"CapEff", b"0"), 16) >> _CAP_SYS_PTRACE & 1:
+        return ("the process belongs to another user, and this root lacks the capability CAP_SYS_PTRACE, as in most "
+                "containers: docker run --cap-add=SYS_PTRACE ...")
+    return ("the kernel does not show this process even to root: it belongs to the system around this container, or is "
+            "protected by a security module; run collect there, or as that allows")
 
 
 class Targets:

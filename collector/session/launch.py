@@ -21,10 +21,8 @@ import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from collector.errors import CollectorError, ProgramNotExecutable, ProgramNotFound
+from collector.errors import NO_TASKS, CollectorError, ProgramNotExecutable, ProgramNotFound, reason
 
-_NO_ROOM = ("there is no room for another process or thread of this user: raise the limit (ulimit -u; of a container "
-            "or service, its limit of tasks)")
 Signals: TypeAlias = Iterable[int]
 
 # Signals that we handle while the target runs.
@@ -109,7 +107,7 @@ class HeldChild:
             try:
                 self._maker = Maker()
             except RuntimeError:
-                raise CollectorError(_NO_ROOM) from None
+                raise CollectorError(NO_TASKS) from None
         return self._maker.tid
 
     def make(self) -> int:
@@ -121,9 +119,9 @@ class HeldChild:
         try:
             self.pid = self._maker.fork(self._become) if self._maker is not None else os.fork()
         except BlockingIOError:
-            raise CollectorError(_NO_ROOM) from None
+            raise CollectorError(NO_TASKS) from None
         except OSError as err:
-            raise CollectorError(f"no process can be made: {err.strerror}") from err
+            raise CollectorError(f"no process can be made: {reason(err)}") from err
         if self.pid == 0:
             self._become(None)
         os.close(self._go_read)

@@ -11,6 +11,7 @@ now it may lead to another file; so whatever a path leads to has to prove that i
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from collections.abc import Sequence
@@ -18,7 +19,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from collector import elf
-from collector.errors import ElfError
+from collector.errors import ElfError, reason
 from collector.events import Mapped
 from collector.experiment.identity import UNKNOWN, Identity, identity_of
 from collector.linux import proc, tasks, vdso
@@ -175,10 +176,13 @@ def _file(mapped: Mapped, roots: Sequence[str]) -> elf.LoadObject:
     try:
         for candidate in (*(root + path for root in (f"/proc/{mapped.pid}/root", "", *roots)),
                           f"/proc/{mapped.pid}/exe"):  # the program, even if it has been deleted
-            with suppress(OSError):
+            try:
                 opened.append(os.open(candidate, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY))
                 if _is_mapped_file(opened[-1], mapped):
                     return elf.object_of_fd(opened.pop(), path)
+            except OSError as err:
+                if err.errno in (errno.EMFILE, errno.ENFILE):
+                    raise ElfError(reason(err)) from err
         with suppress(ElfError):
             return elf.open_object(f"/proc/{mapped.pid}/map_files/{mapped.start:x}-{mapped.start + mapped.size:x}")
         for fd in opened:

@@ -81,6 +81,7 @@ def attach(options: Options, say: Say) -> int:
     _hurry()
     from collector.session.attach import Targets
 
+    perf_open.raise_descriptor_limit()
     targets = Targets(options.pids, options.tree, say)
     if options.dry_run:
         path = names.choose(options.name, options.overwrite, options.directory, options.group)
@@ -91,7 +92,6 @@ def attach(options: Options, say: Say) -> int:
     directory = names.create_directory(options.name, options.overwrite, options.directory, options.group)
     opened: OpenedEvents = None
     try:
-        perf_open.raise_descriptor_limit()
         opened = _told(targets.open(_Opener(options, say)) if options.interval_ns else None, say)
         engine = engine_on(opened)
         options = options._replace(arguments=targets.command_line())

@@ -565,11 +565,13 @@ def test_help_and_version_name_every_command(print_out: Callable[..., str]) -> N
     (("-functions", "GARBAGE"), 1, "log.xml"),
     (("-functions", "GROUP"), 1, "group"),
     (("-functions", "/nowhere.erg"), 1, "/nowhere.erg"),
+    (("-functions", "HOLLOW"), 1, "no experiments"),
 ])
 def test_errors_say_in_one_line_what_is_wrong(arguments: tuple[str, ...], status: int, words: str, small: Path,
                                               tmp_path: Path) -> None:
     places = {"EXPERIMENT": small, "EMPTY": tmp_path / "empty.er", "GARBAGE": tmp_path / "garbage.er",
-              "GROUP": tmp_path / "no.erg"}
+              "GROUP": tmp_path / "no.erg", "HOLLOW": tmp_path / "empty.erg"}
+    (tmp_path / "empty.erg").write_text("#analyzer experiment group\n")
     places["EMPTY"].mkdir()
     places["GARBAGE"].mkdir()
     (places["GARBAGE"] / "log.xml").write_bytes(os.urandom(4711))

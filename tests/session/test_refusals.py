@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
+import resource
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +14,8 @@ from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
+
+from collector.session import attach
 
 COLLECT = str(Path(sys.executable).with_name("collect"))
 ENGINES = ["auto", "perf", "signal"]
@@ -124,17 +129,61 @@ def test_one_that_cannot_be_attached_keeps_the_others_free(engine: str, tmp_path
         process.kill()
 
 
+@pytest.mark.usefixtures("root")
+def test_root_is_not_advised_to_be_root(tmp_path: Path) -> None:
+    with subprocess.Popen([*NOBODY, "sleep", "60"]) as process:
+        while "Uid:\t65534" not in Path(f"/proc/{process.pid}/status").read_text():
+            pass
+        less = ["setpriv", "--bounding-set=-sys_ptrace,-perfmon,-sys_admin"]  # (newer kernels let perfmon look, too)
+        refused([*less, COLLECT, "-P", str(process.pid)], tmp_path, "lacks the capability CAP_SYS_PTRACE")
+        process.kill()
+
+
+N_CHILDREN = 61
+
+
+def test_more_processes_than_descriptors(as_nobody: list[str], tmp_path: Path) -> None:
+    tmp_path.chmod(0o777)
+    script = f"for i in $(seq {N_CHILDREN}); do sleep 60 & done; echo ready; wait"
+    with subprocess.Popen([*as_nobody, "sh", "-c", script], stdout=subprocess.PIPE,
+                          start_new_session=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        # An ordinary user does not get more.
+        few = ["sh", "-c", f'ulimit -n {N_CHILDREN - 2}; exec "$@"', "sh", *as_nobody]
+        refused([*few, COLLECT, "--tree", "-P", str(process.pid)], tmp_path, "too many open files: raise the limit (ul")
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+def test_descriptors_that_select_cannot_look_at() -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 1100), hard))
+    with subprocess.Popen(["sleep", "60"]) as process:
+        pidfd = os.pidfd_open(process.pid)
+        target = attach.Target(process.pid, fcntl.fcntl(pidfd, fcntl.F_DUPFD_CLOEXEC, 1031))
+        os.close(pidfd)
+        assert target.alive()
+        process.kill()
+        process.wait()
+        assert not target.alive()
+        os.close(target.pidfd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 @pytest.mark.usefixtures("attach_allowed")
-def test_a_process_that_a_debugger_has(tmp_path: Path) -> None:
+@pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another"])
+def test_a_process_that_a_debugger_has(beside: bool, tmp_path: Path) -> None:
     # Only one can trace a process. (The kernel's events do not mind.)
     command = [COLLECT, "--engine", "signal", "-o", "first.er", "-P"]
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with subprocess.Popen(["sleep", "60"]) as process, subprocess.Popen(["sleep", "60"]) as other:
         first = subprocess.Popen([*command, str(process.pid)], cwd=tmp_path, stderr=subprocess.DEVNULL)
         while "TracerPid:\t0\n" in Path(f"/proc/{process.pid}/status").read_text():
             assert first.poll() is None
-        second = subprocess.run([COLLECT, "--engine", "signal", "-o", "second.er", "-P", str(process.pid)],
+        asked = [word for pid in [other.pid] * beside + [process.pid] for word in ("-P", str(pid))]
+        second = subprocess.run([COLLECT, "--engine", "signal", "-o", "second.er", *asked],
                                 cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
         process.kill()
+        other.kill()
         assert first.wait(30) == 0
     assert re.fullmatch(r"collect: [^\n]*traced already[^\n]*\n", second.stderr), second.stderr
     assert second.returncode == 1
