@@ -9,6 +9,12 @@ into::
         _f3_x1.er/        which then called exec             c other (posix_spawn, system, popen)
         M_r2.er/          rank 2 of an MPI job
 
+A lineage too long for a file's name (some 80 generations) is cut: its first generations, how many it has, a code of its
+parent's lineage, its own step. Readers take whatever begins with ``_``; sorted, it comes behind those that fit, by
+generation. The whole lineage stands in its log as a comment::
+
+        _x1_x1_ ... _x1_z120_kfhmbdajegjclonp_x1.er
+
 A group is a text file that lists experiments.
 """
 
@@ -23,6 +29,7 @@ import time
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 from collector.errors import ExperimentError
 
@@ -40,6 +47,9 @@ _NUMBERED = r"(?P<stem>.+)\.(?P<number>[0-9]+)\.er\Z"  # compiled when needed: t
 # What a directory may hold to be taken for an experiment that was begun and never got its log.
 _EARLY_FILES = {"archives", "overview", "notes", "data.frameinfo", "map.xml", "log.xml.new"}
 _ATTEMPTS = 1000
+_NAME_MAX = 255 - len(SUFFIX)  # of Linux' file systems
+_HEAD_MAX = 200  # leaves room for two numbers of ten digits
+_LINEAGE_MAX = 4096
 # Copies in archives are named by their base name and a CRC-64 of their directory.
 _ALPHABET = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-_"
 _CRC_POLYNOMIAL = 0x807
@@ -165,16 +175,52 @@ def add_to_group(group: str, path: Path, directory: str | None = None) -> None:
         raise ExperimentError(f"cannot write {shown(group_path)}: {error.strerror}") from error
 
 
-def child_lineage(parent: str, letter: str, number: int) -> str:
-    """``_f3``, ``x``, 1 -> ``_f3_x1``; the founder's own lineage is empty."""
-    if letter not in LETTERS:
-        raise ValueError(f"no such kind of descendant: {letter!r}")
-    return f"{parent}_{letter}{number}"
+class Lineage(NamedTuple):
+    """How a descendant came to be, from the founder on; the founder's own is empty.
+
+    ``text`` has all generations. That of very many (beyond 4 KiB) begins with the ``name`` of an ancestor, whose own
+    log has those before: what a generation takes does not grow with their number. ``name`` is what the experiment is
+    called, without its ending.
+    """
+
+    text: str = ""
+    name: str = ""
+    depth: int = 0
+    head: str = ""  # what the names of all have in common that come of the last one whose name was whole
+
+    @classmethod
+    def named(cls, name: str) -> Lineage:
+        """Of a process that was not born to us but found."""
+        return cls(name, name, 1)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the name does not have all generations."""
+        return self.name != self.text
+
+    def child(self, letter: str, number: int) -> Lineage:
+        """``_f3``, ``x``, 1 -> ``_f3_x1``."""
+        if letter not in LETTERS:
+            raise ValueError(f"no such kind of descendant: {letter!r}")
+        step, depth = f"_{letter}{number}", self.depth + 1
+        text = (self.text if len(self.text) <= _LINEAGE_MAX else self.name) + step
+        if not self.is_cut and len(text) <= _NAME_MAX:
+            return Lineage(text, text, depth)
+        head = self.head or text[:_HEAD_MAX + 1].rpartition("_")[0]
+        return Lineage(text, f"{head}_z{depth}_{_letters(self.text)}{step}", depth, head)
 
 
-def descendant_path(founder: Path, lineage: str) -> Path:
+def _letters(text: str) -> str:
+    """Sixteen letters for a text. No digits: readers would compare them as numbers."""
+    from hashlib import blake2b
+
+    digest = blake2b(text.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    return "".join(chr(ord("a") + (byte >> shift & 15)) for byte in digest for shift in (4, 0))
+
+
+def descendant_path(founder: Path, lineage: Lineage) -> Path:
     """Where the descendant with ``lineage`` is recorded."""
-    return founder / (lineage + SUFFIX)
+    return founder / (lineage.name + SUFFIX)
 
 
 def archives_path(directory: Path) -> Path:
@@ -189,7 +235,7 @@ def mpi_name(rank: int) -> str:
 
 
 def lineage_of(name: str) -> str:
-    """``_f3_x1.er`` -> ``_f3_x1``; empty for a founder."""
+    """``_f3_x1.er`` -> ``_f3_x1``, the name of a lineage; empty for a founder."""
     return name.removesuffix(SUFFIX) if name.startswith("_") else ""
 
 

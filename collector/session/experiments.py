@@ -16,12 +16,14 @@ import numpy as np
 
 from collector.events import Array
 from collector.experiment import names
+from collector.experiment.names import Lineage
 from collector.experiment.recorder import Header, Recorder, Usage
 from collector.processes.lineage import EXEC, FOUNDER, UNTOLD, Making
 from collector.processes.process import Image
 from collector.session.follow import Follow
 from collector.timing.waiting import N_STATES
 
+FOUNDERS = Lineage()
 Said = ParamSpec("Said")
 _N_RECENT = 500
 LABEL_EXEC = "suspend_for_exec"
@@ -37,7 +39,7 @@ class Recorded:
     start_ns: int
     parent: Recorded | None
     making: Making | None = None  # None: not told yet
-    lineage: str = ""
+    lineage: Lineage = FOUNDERS
     arguments: bytes = b"(fork)"
     parent_pid: int = 0
     recorder: Recorder | None = None
@@ -99,7 +101,7 @@ class Experiments:
         self._founder_path = founder
         self._header_for = header_for
         self._pending: list[Recorded] = []
-        self._ended: list[Recorded] = []
+        self._ended: dict[int, Recorded] = {}  # by identity
 
     def founder(self, image: Image, recorder: Recorder) -> Recorded:
         """Begins with the founder, whose experiment is there already."""
@@ -122,8 +124,8 @@ class Experiments:
 
     def attached(self, image: Image, lineage: str, arguments: bytes, parent_pid: int) -> Recorded:
         """A process that was found running, beside the founder."""
-        recorded = Recorded(image, image.start_ns, self.by_image.get(0), Making("", "attach"), lineage, arguments,
-                            parent_pid)
+        recorded = Recorded(image, image.start_ns, self.by_image.get(0), Making("", "attach"), Lineage.named(lineage),
+                            arguments, parent_pid)
         self.by_image[image.number] = recorded
         self._create(recorded)
         return recorded
@@ -138,26 +140,32 @@ class Experiments:
         """The image is over; its experiment is closed by ``close_ended``."""
         if recorded.end_ns is None:
             recorded.end_ns, recorded.end_label = time_ns, label
-            self._ended.append(recorded)
+            self._ended[id(recorded)] = recorded
 
     def open_pending(self, making_of: Callable[[int], Making | None]) -> None:
         """Names and creates what has begun since the last call; ``making_of`` a pid tells how it was made."""
         pending, self._pending = self._pending, []
+        founder = self.by_image.get(0)
+        below: dict[int, list[Recorded]] = {}  # what has begun, by the identity of its parent
+        for recorded in pending:
+            below.setdefault(id(recorded.parent), []).append(recorded)
         for recorded in pending:
             if recorded.making is EXEC:
-                self._name_exec(recorded, pending)
+                self._name_exec(recorded, below)
             else:
                 recorded.making = making_of(recorded.image.pid) or UNTOLD
-                self._name_fork(recorded, pending)
+                self._name_fork(recorded, below)
+        for recorded in pending:  # who were its ancestors does not matter any more, and need not be kept
+            recorded.parent = recorded.parent and founder
 
     def ended(self) -> list[Recorded]:
         """Those that are over and not closed yet."""
-        return list(self._ended)
+        return list(self._ended.values())
 
     def close_ended(self, usage_of: Callable[[Recorded, int], Usage]) -> None:
         """Closes the experiments of images that are over; the founder's stays open for what is said at the end."""
-        ended, self._ended = self._ended, []
-        for recorded in ended:
+        ended, self._ended = self._ended, {}
+        for recorded in ended.values():
             assert recorded.end_ns is not None
             if recorded.recorder is None:
                 continue
@@ -201,57 +209,56 @@ class Experiments:
         self._pending.append(recorded)
         return recorded
 
-    def _name_fork(self, recorded: Recorded, pending: list[Recorded]) -> None:
+    def _name_fork(self, recorded: Recorded, below: dict[int, list[Recorded]]) -> None:
         assert recorded.making is not None
         parent, letter = recorded.parent, recorded.making.letter
         number = 1
         if parent is not None:
             number = parent.counters[letter] = parent.counters.get(letter, 0) + 1
-        recorded.lineage = names.child_lineage(parent.lineage if parent else "", letter, number)
+        recorded.lineage = (parent.lineage if parent else FOUNDERS).child(letter, number)
         if recorded.making.spawned:
-            for new in pending:
-                if new.parent is recorded and new.making is EXEC:  # the same batch has its exec as well
+            for new in below.get(id(recorded), ()):
+                if new.making is EXEC:  # the same batch has its exec as well
                     recorded.arguments = new.arguments
-                    self._adopt(recorded, new, pending)
+                    self._adopt(recorded, new, below)
                     break
         self._create(recorded)
         if parent is not None:
-            at = (recorded.start_ns, recorded.making.call, recorded.lineage, recorded.followed)
+            at = (recorded.start_ns, recorded.making.call, recorded.lineage.name, recorded.followed)
             parent.tell(Recorder.descendant_starting, *at)
             parent.tell(Recorder.descendant_started, *at, f"pid={recorded.image.pid}")
 
-    def _name_exec(self, recorded: Recorded, pending: list[Recorded]) -> None:
+    def _name_exec(self, recorded: Recorded, below: dict[int, list[Recorded]]) -> None:
         old = recorded.parent
         if recorded.adopted:
             return
         if old is not None and old.making is not None and old.making.spawned and not old.adopted:
             old.tell(Recorder.comment, b"spawned: " + (recorded.arguments or recorded.image.program), recorded.start_ns)
-            self._adopt(old, recorded, pending)
+            self._adopt(old, recorded, below)
             return
-        recorded.lineage = names.child_lineage(old.lineage if old else "", "x", 1)
+        recorded.lineage = (old.lineage if old else FOUNDERS).child("x", 1)
         self._create(recorded)
         if old is not None:
-            old.tell(Recorder.exec_start, recorded.start_ns, EXEC.call, recorded.lineage, recorded.followed,
+            old.tell(Recorder.exec_start, recorded.start_ns, EXEC.call, recorded.lineage.name, recorded.followed,
                      recorded.arguments or recorded.image.program)
 
-    def _adopt(self, old: Recorded, new: Recorded, pending: list[Recorded]) -> None:
+    def _adopt(self, old: Recorded, new: Recorded, below: dict[int, list[Recorded]]) -> None:
         """A spawned process goes on under its lineage in its new image."""
         old.adopted = new.adopted = True
         self.go_on(old, new.image)
         old.end_ns = None
-        self._ended = [recorded for recorded in self._ended if recorded is not old]
-        if new.end_ns is not None:
-            old.end_ns, old.end_label = new.end_ns, new.end_label
-            self._ended = [old if recorded is new else recorded for recorded in self._ended]
-        for child in pending:
-            if child.parent is new:
-                child.parent = old
+        self._ended.pop(id(old), None)
+        if self._ended.pop(id(new), None):
+            self.end(old, new.end_ns or 0, new.end_label)
+        for child in below.pop(id(new), ()):
+            child.parent = old
+            below.setdefault(id(old), []).append(child)
         for what, arguments, named in new.journal:
             if what is not Recorder.thread_started or arguments[0] != new.image.pid:
                 old.tell(what, *arguments, **named)
 
     def _create(self, recorded: Recorded) -> None:
-        recorded.followed = self.follow.wants(recorded.lineage, recorded.image.names())
+        recorded.followed = self.follow.wants(recorded.lineage.text, recorded.image.names())
         journal, recorded.journal = recorded.journal, []
         if not recorded.followed:
             return
@@ -259,5 +266,7 @@ class Experiments:
         recorded.recorder = Recorder.draft(path, self._header_for(recorded))
         self.recorders[recorded.image.number] = recorded.recorder
         self.n_made += 1
+        if recorded.lineage.is_cut:
+            recorded.tell(Recorder.comment, f"lineage {recorded.lineage.text}", recorded.start_ns)
         for what, arguments, named in journal:
             recorded.tell(what, *arguments, **named)

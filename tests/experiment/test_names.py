@@ -191,13 +191,69 @@ def test_concurrent_members_of_a_group_are_all_there(here: Path) -> None:
 
 
 def test_lineages() -> None:
-    assert names.child_lineage("", "f", 3) == "_f3"
-    assert names.child_lineage("_f3", "x", 1) == "_f3_x1"
-    assert names.descendant_path(Path("test.1.er"), "_f3_x1") == Path("test.1.er/_f3_x1.er")
+    third = names.Lineage().child("f", 3)
+    assert third == names.Lineage("_f3", "_f3", 1)
+    assert third.child("x", 1) == names.Lineage("_f3_x1", "_f3_x1", 2)
+    assert names.descendant_path(Path("test.1.er"), third.child("x", 1)) == Path("test.1.er/_f3_x1.er")
     assert names.mpi_name(2) == "M_r2.er"
     assert (names.lineage_of("_f3_x1.er"), names.lineage_of("test.1.er")) == ("_f3_x1", "")
     with pytest.raises(ValueError, match="no such kind"):
-        names.child_lineage("", "z", 1)
+        third.child("z", 1)
+
+
+def generations(lineage: names.Lineage, *steps: tuple[str, int]) -> names.Lineage:
+    """A descendant of a descendant of ..."""
+    for letter, number in steps:
+        lineage = lineage.child(letter, number)
+    return lineage
+
+
+EXEC = ("x", 1)
+
+
+def test_a_lineage_too_long_for_a_name_is_cut() -> None:
+    longest = generations(names.Lineage(), *[EXEC] * 84)
+    assert longest.name == longest.text == "_x1" * 84
+    assert len(longest.name + ".er") == 255
+    assert longest.child(*EXEC) == names.Lineage(
+        "_x1" * 85, "_x1" * 66 + "_z85_obpenddadngaofcn_x1", 85, "_x1" * 66)
+    assert not longest.is_cut
+    assert longest.child(*EXEC).is_cut
+
+
+def test_names_of_cut_lineages_fit_and_differ(here: Path) -> None:
+    every = [generations(names.Lineage.named(f"_{'n' * 15}_PID_4194303.1"), *[("f", 4194303), EXEC] * 21)]
+    for _ in range(400):
+        every += [every[-1].child(letter, number) for letter, number in [("x", 1), ("f", 2_147_483_647), ("C", 1)]]
+        every.append(every[-3].child("f", 1))
+    every += [other.child("f", 1) for other in generations_apart()]
+    assert len({lineage.name for lineage in every}) == len(every)
+    for lineage in every:
+        names.descendant_path(here, lineage).mkdir()
+
+
+def generations_apart() -> list[names.Lineage]:
+    """Of one depth, with the same beginning and the same end."""
+    same = generations(names.Lineage(), *[EXEC] * 80)
+    return [generations(same, ("f", number), *[EXEC] * 20) for number in range(100)]
+
+
+def test_cut_lineages_come_behind_their_ancestors_by_generation() -> None:
+    line = [names.Lineage()]
+    for number in range(300):
+        line.append(line[-1].child("fxcC"[number % 4], 1))
+    found = [lineage.name + ".er" for lineage in line]
+    assert sorted(found[::-1], key=names.sort_key) == found
+    siblings = [line[-1].child("f", number).name + ".er" for number in range(1, 20)]
+    assert sorted(siblings[::-1], key=names.sort_key) == siblings
+
+
+def test_what_a_generation_takes_does_not_grow() -> None:
+    lineage = generations(names.Lineage(), *[EXEC] * 20_000)
+    assert len(lineage.text) < 4200
+    ancestor = re.match(r"((?:_x1){66}_z(\d+)_[a-p]{16}_x1)((?:_x1)+)\Z", lineage.text)
+    assert ancestor is not None  # whose log has the generations before
+    assert int(ancestor[2]) + len(ancestor[3]) // 3 == lineage.depth == 20_000
 
 
 def test_descendants_are_sorted_by_number() -> None:

@@ -206,6 +206,39 @@ def test_a_founder_that_execs_goes_on_in_x1(collect: Run, gprofng: Run, workload
     assert b"busy" in experiments["_x1"].log.arguments
 
 
+DEPTH = 120
+# A shell that becomes the next one, or starts it and waits for it; the last one works for a moment.
+CHAINS = {"exec": ('[ "$1" -gt 1 ] && exec sh "$0" $(($1 - 1)); i=0; while [ $i -lt 20011 ]; do i=$((i+1)); done', 119),
+          "fork": ('if [ "$1" -gt 1 ]; then sh "$0" $(($1 - 1)); else i=0; while [ $i -lt 20011 ]; do i=$((i+1)); done; '
+                   'fi; exit 7', 238)}
+
+
+@pytest.mark.parametrize("engine", ["perf", "signal"])
+@pytest.mark.parametrize("chain", CHAINS)
+def test_a_lineage_too_long_for_a_name_is_recorded_to_its_end(chain: str, engine: str, collect: Run, gprofng: Run,
+                                                              er_print: Run, tmp_path: Path) -> None:
+    path, script = tmp_path / "deep.er", tmp_path / "script"
+    text, n_descendants = CHAINS[chain]
+    script.write_text(text)
+    result = collect("--engine", engine, "-p", "hi", "-A", "off", "-o", path, "sh", script, DEPTH)
+    assert f"{n_descendants} descendants" in result.stderr
+    assert "not recorded" not in result.stderr
+    children = open_experiment(path).children
+    assert len(children) == n_descendants
+    assert all(child.log.complete for child in children)
+    last = children[-1]
+    assert re.search(rf"_z{n_descendants}_[a-p]{{16}}_x1\Z", last.lineage)
+    steps = {"exec": "_x1" * DEPTH, "fork": "_f1_x1" * DEPTH}[chain][:len("_f1" * n_descendants)]
+    assert f"lineage {steps}" in [message.text for message in last.log.messages]
+    for print_list in (gprofng, er_print):
+        printed = print_list("-experiment_list", experiment=path) if print_list is gprofng else er_print(
+            "-experiment_list", path)
+        lines = (printed.text if print_list is gprofng else printed.stdout).splitlines()
+        assert lines[-1].split()[-1] == str(last.path)
+        assert sum(".er" in line for line in lines) == n_descendants + 1
+    assert gprofng("-functions", experiment=last.path).functions["<Total>"][0] > 0.01
+
+
 def test_descendants_that_outlive_the_founder_are_closed_and_say_so(collect: Run, tmp_path: Path) -> None:
     path = tmp_path / "early.er"
     started = time.monotonic()
