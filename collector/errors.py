@@ -92,8 +92,10 @@ def reason(err: BaseException) -> str:
     """What went wrong and what to do, in one line; for errors that are not made for the user, too."""
     if isinstance(err, MemoryError):
         return NO_MEMORY
-    if isinstance(err, ImportError):  # of a library that is there: its own words tell neither memory nor descriptors
-        return f"{err}: there may be not enough memory (ulimit -v) or too many open files (ulimit -n)"
+    if isinstance(err, ImportError):
+        while isinstance(err.__cause__, ImportError):  # libraries put pages of advice around what happened
+            err = err.__cause__
+        return f"{err}: is there too little memory (ulimit -v), or are too many files open (ulimit -n)?"
     if not isinstance(err, OSError):
         return str(err) if isinstance(err, CollectorError) else f"internal error, {err!r}"
     if err.errno in _NO_ROOM:

@@ -333,6 +333,8 @@ def _advice(err: OSError) -> str:
                 "as root")
     if err.errno in (errno.EMFILE, errno.ENFILE):
         return "too many open files for the perf events of every CPU: raise the limit (ulimit -n)"
+    if err.errno == errno.ENOMEM:
+        return "there is not enough memory for the rings of perf events: raise the limit (ulimit -v)"
     if err.errno in (errno.ENOSYS, errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL):
         return f"this kernel does not have the perf events that are needed (Linux 5.13 or later): {err.strerror}"
     return f"the perf events cannot be opened: {err.strerror}"

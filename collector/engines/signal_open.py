@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.signal_channel import END, HOLD, RUN, STOP, Channel
-from collector.errors import CollectorError, EngineRefused, TargetGone
+from collector.errors import CollectorError, EngineRefused, TargetGone, reason
 from collector.linux import abi, libc, tasks
 from collector.linux.crowd import lead_session
 
@@ -157,6 +157,8 @@ def _refusal(said: bytes, pids: list[int]) -> CollectorError:
         return TargetGone(f"{which} does not exist (any more)")
     if code in (errno.EPERM, errno.EACCES):
         return _forbidden(which, pids)
+    if code in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        return EngineRefused(reason(OSError(code, os.strerror(code))))
     return EngineRefused(f"{which} cannot be traced: {os.strerror(code) if code else 'the tracer has died'}")
 
 
@@ -181,33 +183,41 @@ def _become_tracer(channel: Channel, interval_ns: int, follow: bool, attach: Cal
                    collector: int) -> NoReturn:
     """The tracer's side; never returns. It has a session of its own: what the terminal sends is for others."""
     status = 1
+
+    def say(word: bytes) -> None:
+        with suppress(OSError):
+            os.write(pipe, word)
+
     try:
-        _live_and_die_with(collector)
-        _close_all_but(pipe)
-        _be_prompt()
-        signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGCHLD, signal.SIGUSR1})
-        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
-            signal.signal(number, signal.SIG_DFL)
-        os.set_blocking(pipe, False)
-        gc.disable()  # nothing here has cycles
-
-        def say(word: bytes) -> None:
-            with suppress(OSError):
-                os.write(pipe, word)
-
-        from collector.engines.signal_tracer import Tracer
-
-        tracer = Tracer(channel, interval_ns, stack_bytes_for(interval_ns), follow, lambda: say(_WAKE))
         try:
+            tracer = _tracer(channel, interval_ns, follow, pipe, collector, lambda: say(_WAKE))
             attach(tracer)
-        except OSError as err:
-            say(_REFUSED + marshal.dumps(err.errno or errno.EINVAL))
+        except (OSError, MemoryError) as err:
+            code = errno.ENOMEM if isinstance(err, MemoryError) else err.errno
+            say(_REFUSED + marshal.dumps(code or errno.EINVAL))
             raise
         say(_ATTACHED)
         tracer.run(lambda: say(_BEGUN), lambda: say(_STOPPED))
         status = 0
     finally:
         os._exit(status)
+
+
+def _tracer(channel: Channel, interval_ns: int, follow: bool, pipe: int, collector: int,
+            wake: Callable[[], None]) -> Tracer:
+    """A tracer in this process, which becomes nothing else. Raises OSError."""
+    _live_and_die_with(collector)
+    _close_all_but(pipe)
+    _be_prompt()
+    signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGCHLD, signal.SIGUSR1})
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+        signal.signal(number, signal.SIG_DFL)
+    os.set_blocking(pipe, False)
+    gc.disable()  # nothing here has cycles
+
+    from collector.engines.signal_tracer import Tracer
+
+    return Tracer(channel, interval_ns, stack_bytes_for(interval_ns), follow, wake)
 
 
 def _live_and_die_with(collector: int) -> None:

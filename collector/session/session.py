@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -17,11 +18,11 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from collector.clock import format_ms
 from collector.engines import perf_open
-from collector.errors import CollectorError, EngineRefused
+from collector.errors import CollectorError, EngineRefused, reason
 from collector.experiment import names
 from collector.linux.crowd import Crowd
 from collector.linux.perf import Birth
-from collector.session import launch
+from collector.session import launch, room
 from collector.session.control import Control
 from collector.session.options import Options
 
@@ -39,14 +40,17 @@ OpenedEvents: TypeAlias = "perf_open.Opened | signal_open.Opened | None"
 def record(options: Options, say: Say) -> int:
     """Runs the target and records it; returns the exit status of the command."""
     program = launch.find_program(options.arguments[0])
+    perf_open.raise_descriptor_limit()
+    if room.is_scarce():
+        _import_all()
     directory, made = _make_directory(options)
     dispositions = launch.dispositions_for_target()
     try:
         child = launch.HeldChild(program, options.arguments, dispositions)
         forward = _hand_on_signals(child)
         try:
-            perf_open.raise_descriptor_limit()
-            opened = _open_engine(child, options, say)
+            with room.kept_back():
+                opened = _open_engine(child, options, say)
             for number in (signal.SIGINT, signal.SIGQUIT):  # they reach the program by the terminal, too
                 signal.signal(number, signal.SIG_IGN)
         except BaseException:
@@ -78,21 +82,22 @@ def _make_directory(options: Options) -> tuple[Path, bool]:
 
 def attach(options: Options, say: Say) -> int:
     """Records running processes until they end, the time is over, or we are told to stop; returns the exit status."""
-    _hurry()
+    perf_open.raise_descriptor_limit()
+    _import_all()  # before there are events that would wait for it
     from collector.session.attach import Targets
 
-    perf_open.raise_descriptor_limit()
     targets = Targets(options.pids, options.tree, say)
     if options.dry_run:
         path = names.choose(options.name, options.overwrite, options.directory, options.group)
         say(f"would attach to {', '.join(map(str, targets.pids))} and create experiment {str(path)!r}")
         return 0
-    from collector.session.recording import Recording, engine_on  # before there are events that would wait for it
+    from collector.session.recording import Recording, engine_on
 
     directory = names.create_directory(options.name, options.overwrite, options.directory, options.group)
     opened: OpenedEvents = None
     try:
-        opened = _told(targets.open(_Opener(options, say)) if options.interval_ns else None, say)
+        with room.kept_back():
+            opened = _told(targets.open(_Opener(options, say)) if options.interval_ns else None, say)
         engine = engine_on(opened)
         options = options._replace(arguments=targets.command_line())
         taken = targets.begin(engine)
@@ -114,10 +119,14 @@ def attach(options: Options, say: Say) -> int:
     return 0
 
 
-def _hurry() -> None:
-    """What we import next takes its time, beside many threads a long one."""
+def _import_all() -> None:
+    """The larger part of ourselves, which takes its time, beside many threads a long one. Raises CollectorError where
+    there is no room for it, and what else keeps libraries from being loaded."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's, which would start threads that we have no work for
+    if room.is_scarce() and "numpy" not in sys.modules:
+        room.check_libraries()
     Crowd().look()
+    from collector.session import attach, recording  # noqa: F401
 
 
 def dry_run(options: Options) -> list[str]:
@@ -213,26 +222,31 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: Ope
               control: Control, start_ns: int, new_founder: Path | None) -> int:
     """Everything from the target's first instruction on. Whatever fails, the target runs on; returns its wait status.
     """
-    _hurry()
-    gc.disable()
-    from collector.session.recording import Recording, engine_on
-
-    gc.freeze()  # modules live as long as we do: nothing to collect, now or at the end
-    gc.enable()
     try:
-        recording = Recording(options, directory, pid, engine_on(opened), control, start_ns)
+        recording = _begun(options, directory, pid, opened, control, start_ns)
         if new_founder is not None:
             recording.fill_founder(new_founder)
         if options.group:
             names.add_to_group(options.group, directory, options.directory)
-    except (CollectorError, OSError) as err:
+    except Exception as err:  # of whatever kind: the program runs
         names.remove_directory(directory)
-        return _unrecorded(options, say, pid, err)
+        return _unrecorded(options, say, pid, opened, err)
     if options.verbose:
         say(f"experiment {directory}, process {pid}, engine {recording.engine_text}")
     _run(recording, say)
     gc.freeze()
     return os.waitpid(pid, 0)[1] if recording.status is None else recording.status
+
+
+def _begun(options: Options, directory: Path, pid: int, opened: OpenedEvents, control: Control,
+           start_ns: int) -> Recording:
+    gc.disable()
+    _import_all()
+    from collector.session.recording import Recording, engine_on
+
+    gc.freeze()  # modules live as long as we do: nothing to collect, now or at the end
+    gc.enable()
+    return Recording(options, directory, pid, engine_on(opened), control, start_ns)
 
 
 def _run(recording: Recording, say: Say) -> None:
@@ -246,19 +260,33 @@ def _guarded(step: Callable[[], T], say: Say) -> T | None:
     """What ``step`` returns; None if it fails, which is told: a fault of ours must not be the target's."""
     try:
         return step()
-    except (CollectorError, OSError) as err:
-        say(f"{err}; recording ends here")
     except Exception as err:
-        import traceback
-
-        traceback.print_exc()
-        say(f"internal error, {err!r}; recording ends here")
+        _trace(err)
+        say(f"{reason(err)}; recording ends here")
     return None
 
 
-def _unrecorded(options: Options, say: Say, pid: int, why: Exception) -> int:
+def _unrecorded(options: Options, say: Say, pid: int, opened: OpenedEvents, why: Exception) -> int:
     """Lets the target go on without being recorded, and waits for it."""
-    if isinstance(why, OSError):
-        why = CollectorError(f"{why.filename or 'input/output'}: {why.strerror}")
-    say(f"{why}; nothing more is recorded, {options.arguments[0]} runs on")
+    _trace(why)
+    say(f"{reason(why)}; nothing more is recorded, {options.arguments[0]} runs on")
+    with suppress(Exception):
+        _let_go(opened)
     return os.waitpid(pid, 0)[1]
+
+
+def _let_go(opened: OpenedEvents) -> None:
+    """Nobody takes what the events would tell."""
+    if isinstance(opened, perf_open.Opened):
+        opened.rings.disable()
+    elif opened is not None:
+        opened.close()
+
+
+def _trace(err: Exception) -> None:
+    """Where something failed that no user can mend."""
+    if not isinstance(err, CollectorError | OSError | MemoryError | ImportError):
+        with suppress(OSError):
+            import traceback
+
+            traceback.print_exception(err)

@@ -208,9 +208,9 @@ def test_a_founder_that_execs_goes_on_in_x1(collect: Run, gprofng: Run, workload
 
 DEPTH = 120
 # A shell that becomes the next one, or starts it and waits for it; the last one works for a moment.
-CHAINS = {"exec": ('[ "$1" -gt 1 ] && exec sh "$0" $(($1 - 1)); i=0; while [ $i -lt 20011 ]; do i=$((i+1)); done', 119),
-          "fork": ('if [ "$1" -gt 1 ]; then sh "$0" $(($1 - 1)); else i=0; while [ $i -lt 20011 ]; do i=$((i+1)); done; '
-                   'fi; exit 7', 238)}
+WORK = "i=0; while [ $i -lt 20011 ]; do i=$((i + 1)); done"
+CHAINS = {"exec": (f'[ "$1" -gt 1 ] && exec sh "$0" $(($1 - 1)); {WORK}', 119),
+          "fork": (f'if [ "$1" -gt 1 ]; then sh "$0" $(($1 - 1)); else {WORK}; fi; exit 7', 238)}
 
 
 @pytest.mark.parametrize("engine", ["perf", "signal"])

@@ -50,7 +50,7 @@ def begun(path: Path) -> bool:
     return (path / "profile").exists()
 
 
-def told(path: Path) -> bool:
+def logged(path: Path) -> bool:
     """Whether an experiment's log says that something went wrong."""
     return b'kind="cerror"' in (path / "log.xml").read_bytes()
 
@@ -96,7 +96,7 @@ def test_a_disk_that_becomes_full(engine: str, small_disk: Run, workload: Run, g
     disk = small_disk(2048)
     fill(disk, 160)
     path = disk / "x.er"
-    said = record(workload("enduring"), engine, path, lambda: until(lambda: told(path)))
+    said = record(workload("enduring"), engine, path, lambda: until(lambda: logged(path)))
     one_line(said, "the disk is full; free some space")
     assert re.search(r"; \d+ packets were dropped", said)
     cut_short(path, gprofng, "the disk is full")
@@ -156,7 +156,7 @@ def test_a_limit_for_the_size_of_files(engine: str, workload: Run, tmp_path: Pat
         resource.setrlimit(resource.RLIMIT_FSIZE, (64 * KIB, 64 * KIB))
 
     path = tmp_path / "x.er"
-    said = record(workload("enduring"), engine, path, lambda: until(lambda: told(path)), preexec_fn=limit)
+    said = record(workload("enduring"), engine, path, lambda: until(lambda: logged(path)), preexec_fn=limit)
     one_line(said, "the file size limit is reached; raise it (ulimit -f)")
     cut_short(path, gprofng, "file size limit")
 
@@ -179,3 +179,62 @@ def test_an_experiment_that_is_moved(engine: str, workload: Run, tmp_path: Path,
     assert experiment.log.complete
     assert len(experiment.packets()) > 100
     assert "work" in gprofng("-functions", experiment=moved).functions
+
+
+# -- limits of memory and descriptors: either nothing is started, or the program is waited for
+
+
+KINDS = {"v": [30_000, 60_000, 110_000, 140_000, 175_000, 210_000, 400_000, 500_000], "n": [6, 8, 12, 20, 29, 33, 48]}
+
+
+def limited(kind: str, limit: int, *command: object, cwd: Path) -> subprocess.CompletedProcess[str]:
+    """A command where ``ulimit`` has set a limit, for good."""
+    return subprocess.run(["sh", "-c", f'ulimit -{kind} {limit}; exec "$@"', "sh", *map(str, command)], cwd=cwd,
+                          capture_output=True, text=True, timeout=30, check=False)
+
+
+def told(said: str, what: str) -> bool:
+    """Whether the last line says that something is scarce; before it may be why the other engine was taken."""
+    lines = said.splitlines()
+    assert all(line.startswith("collect: ") for line in lines), said
+    assert len(lines) <= 2
+    return what in lines[-1]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("kind", "limit"), [(kind, limit) for kind, limits in KINDS.items() for limit in limits])
+def test_little_memory_and_few_descriptors(kind: str, limit: int, engine: str, as_nobody: list[str],
+                                           public_directory: Path) -> None:
+    # An ordinary user, since others may lift the limit of descriptors.
+    command = [*as_nobody, COLLECT, "--engine", "auto" if engine == "perf" else engine, "-A", "off", "-o", "x.er", "sh",
+               "-c", "touch ran; exit 7"]
+    result = limited(kind, limit, *command, cwd=public_directory)
+    scarce = {"v": "not enough memory: raise the limit (ulimit -v", "n": "too many open files: raise the limit (ulimit"}
+    if (public_directory / "ran").exists():
+        assert result.returncode == 7
+        assert told(result.stderr, scarce[kind]) or open_experiment(public_directory / "x.er").log.complete
+    else:
+        assert result.returncode == 1
+        assert told(result.stderr, scarce[kind]), result.stderr
+        assert os.listdir(public_directory) == []
+
+
+@pytest.mark.parametrize(("kind", "limit"), [("v", 110_000), ("v", 140_000), ("n", 9), ("n", 28)])
+def test_there_is_no_room_for_attaching(kind: str, limit: int, as_nobody: list[str], public_directory: Path) -> None:
+    with subprocess.Popen([*as_nobody, "sleep", "60"]) as process:
+        result = limited(kind, limit, *as_nobody, COLLECT, "-o", "x.er", "-P", process.pid, cwd=public_directory)
+        assert told(result.stderr, {"v": "not enough memory", "n": "too many open files"}[kind]), result.stderr
+        assert result.returncode == 1
+        assert os.listdir(public_directory) == []
+        process.kill()
+
+
+def test_whatever_fails_once_the_program_runs_leaves_its_status(tmp_path: Path) -> None:
+    """A library that is not there any more: the program is waited for all the same."""
+    hidden = "import sys; sys.modules['numpy'] = None; from collector.cli.main import collect; sys.exit(collect())"
+    command = [sys.executable, "-c", hidden, "-o", "x.er", "sh", "-c", "sleep 0.1; exit 7"]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 7
+    one_line(result.stderr, "nothing more is recorded, sh runs on")
+    assert "numpy" in result.stderr
+    assert os.listdir(tmp_path) == []
