@@ -25,6 +25,7 @@ from collector.linux.perf import Birth
 from collector.session import launch, room
 from collector.session.control import Control
 from collector.session.options import Options
+from collector.session.standing_back import standing_back
 
 # What only some recordings need is imported where they do: the target waits for every module here.
 if TYPE_CHECKING:
@@ -83,6 +84,7 @@ def _make_directory(options: Options) -> tuple[Path, bool]:
 def attach(options: Options, say: Say) -> int:
     """Records running processes until they end, the time is over, or we are told to stop; returns the exit status."""
     perf_open.raise_descriptor_limit()
+    Crowd().look()
     _import_all()  # before there are events that would wait for it
     from collector.session.attach import Targets
 
@@ -125,7 +127,6 @@ def _import_all() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's, which would start threads that we have no work for
     if room.is_scarce() and "numpy" not in sys.modules:
         room.check_libraries()
-    Crowd().look()
     from collector.session import attach, recording  # noqa: F401
 
 
@@ -241,8 +242,10 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: Ope
 def _begun(options: Options, directory: Path, pid: int, opened: OpenedEvents, control: Control,
            start_ns: int) -> Recording:
     gc.disable()
-    _import_all()
-    from collector.session.recording import Recording, engine_on
+    with standing_back(pid, opened, control, start_ns):
+        _import_all()
+        from collector.session.recording import Recording, engine_on
+    Crowd().look()
 
     gc.freeze()  # modules live as long as we do: nothing to collect, now or at the end
     gc.enable()

@@ -1,0 +1,117 @@
+"""Our own start stands back: libraries take a fifth of a second of CPU time, which a program of some seconds feels.
+
+From the moment the program runs, a module is imported only when a CPU has nothing else to do::
+
+    before each module:  a CPU is free ---------> import it
+                         all of them are wanted -> wait, look again, until something is due
+
+Due is everything as soon as the program has ended; becomes another one or has a child, which must be looked at while
+they live; a ring fills; the tracer calls; a signal or a time of -t has come; or ``_PATIENCE_NS`` are over.
+
+No priority is changed: who may not raise one could lower it but not put it back (RLIMIT_NICE), and those of threads do
+not count among sessions. Standard library only.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from collector.clock import NS_PER_S
+from collector.engines import perf_open
+from collector.linux.crowd import n_runnable
+from collector.linux.perf import Ring, Rings
+from collector.session.control import Control
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
+
+    from collector.engines import signal_open
+
+_PATIENCE_NS = 7 * NS_PER_S // 2
+_LOOK_EVERY_MS = 40
+_FULL = 3 / 4  # of a ring's room
+_OF_ALL = "waking"  # others fill this one, too; it can rest
+
+
+class StandBack:
+    """Asked for modules as a finder of ``sys.meta_path``, it finds none, but takes its time."""
+
+    def __init__(self, pid: int, opened: perf_open.Opened | signal_open.Opened | None, control: Control,
+                 start_ns: int) -> None:
+        self._pid = pid
+        self._program = _program(pid)
+        self._n_cpus = len(os.sched_getaffinity(0))
+        self._due_ns = min(start_ns + _PATIENCE_NS, control.due_ns() or start_ns + _PATIENCE_NS)
+        self._rooms: list[Ring] = []
+        self._rings: Rings | None = None
+        self._is_due = opened is None  # without a clock there is nothing that could fill, and little to import
+        fds = [control.fd, os.pidfd_open(pid)]
+        self._pidfd = fds[1]
+        if isinstance(opened, perf_open.Opened):
+            self._rings = opened.rings  # what one holds is moved to its spare, if it has one
+            spare_of = {ring.fd: spare for ring, spare in self._rings.spares}
+            self._rooms = [spare_of.get(ring.fd, ring) for ring in self._rings.rings if ring.name != _OF_ALL]
+        elif opened is not None:
+            fds.append(opened.pipe)
+        self._poller = select.poll()
+        for fd in fds:
+            self._poller.register(fd, select.POLLIN)
+
+    def close(self) -> None:
+        """No more of it."""
+        os.close(self._pidfd)
+
+    def find_spec(self, _name: str, _path: Sequence[str] | None,
+                  _target: ModuleType | None = None) -> ModuleSpec | None:
+        """Returns when it is time to import something."""
+        while not self._is_due and n_runnable() > self._n_cpus:  # we are one of them
+            self._is_due = self._something_is_due()
+        return None
+
+    def _something_is_due(self) -> bool:
+        if self._poller.poll(_LOOK_EVERY_MS) or time.monotonic_ns() >= self._due_ns:
+            return True
+        return self._is_full() or _program(self._pid) != self._program or _has_children(self._pid)
+
+    def _is_full(self) -> bool:
+        rings = self._rings
+        return rings is not None and any(
+            rings.head(room) - rings.tail(room) >= _FULL * room.data_bytes for room in self._rooms)
+
+
+@contextmanager
+def standing_back(pid: int, opened: perf_open.Opened | signal_open.Opened | None, control: Control,
+                  start_ns: int) -> Iterator[None]:
+    """What is imported meanwhile is imported when the CPUs allow it. Raises OSError."""
+    finder = StandBack(pid, opened, control, start_ns)
+    sys.meta_path.insert(0, finder)
+    try:
+        yield
+    finally:
+        sys.meta_path.remove(finder)
+        finder.close()
+
+
+def _program(pid: int) -> str:
+    with suppress(OSError):
+        return os.readlink(f"/proc/{pid}/exe")
+    return ""
+
+
+def _has_children(pid: int) -> bool:
+    """Whether a process has children now; where the kernel does not tell, it may have."""
+    try:
+        for tid in os.listdir(f"/proc/{pid}/task"):
+            with suppress(ProcessLookupError), open(f"/proc/{pid}/task/{tid}/children", "rb", buffering=0) as file:
+                if file.read(1):
+                    return True
+    except OSError:
+        return True
+    return False
