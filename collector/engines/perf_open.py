@@ -136,7 +136,7 @@ class Opened:
         if self.kernel:
             return ""
         return (f"user mode only, since perf_event_paranoid is {_paranoid_level()}: system time counts as user time, "
-                f"waits have no stacks; for more: {LOWER_LEVEL}, or run as root")
+                f"waits are looked at once a second; for more: {LOWER_LEVEL}, or run as root")
 
     def close(self) -> None:
         """Closes the events."""

@@ -30,6 +30,7 @@ from collector.linux import perf, proc, ptrace
 IPC_LOCK, SYS_PTRACE, SYS_ADMIN, SYSLOG, PERFMON = 14, 19, 21, 34, 38
 _NAMES = {IPC_LOCK: "ipc_lock", SYS_PTRACE: "sys_ptrace", SYS_ADMIN: "sys_admin", SYSLOG: "syslog", PERFMON: "perfmon"}
 _LEVEL_OF_USERS = 2  # of perf_event_paranoid, the highest at which they get anything
+_LOOKS_NEED_ROOT = 2  # of yama/ptrace_scope: below it a parent may look where its children wait
 _ENOUGH_S = 0.5  # of samples that a ring has to hold: the collector comes as often
 
 _MISSING = (errno.ENOSYS, errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL)
@@ -196,15 +197,21 @@ def _what_lets_perf(found: Probe) -> str:
 def _with_perf(found: Probe) -> list[Row]:
     kernel, told = found.kernel, found.kernel and found.symbols
     addresses = SHOW_ADDRESSES if found.kptr_restrict else LOWER_LEVEL
+    looks = (found.ptrace_scope or 0) < _LOOKS_NEED_ROOT
     return [
         Row("CPU time", YES, "exact for every thread, with stacks in user mode"),
         Row("system and trap time", YES, "told from user time") if told else
         Row("system and trap time", PART, "told from user time, but not from each other", addresses) if kernel else
         Row("system and trap time", NO, "counts as user time", LOWER_LEVEL),
         Row("waiting", YES, "how long and where, with stacks") if kernel else
+        Row("waiting", PART, "how long, exactly; where, with stacks, by a look about once a second", LOWER_LEVEL)
+        if looks else
         Row("waiting", PART, "how long, exactly; but not where and for what", LOWER_LEVEL),
         Row("locks, page faults, stops", YES, "told from sleep") if told else
-        Row("locks, page faults, stops", NO, "count as sleep", addresses if kernel else LOWER_LEVEL),
+        Row("locks, page faults, stops", NO, "count as sleep", addresses) if kernel else
+        Row("locks, page faults, stops", PART, "told from sleep by a look about once a second", LOWER_LEVEL)
+        if looks else
+        Row("locks, page faults, stops", NO, "count as sleep", LOWER_LEVEL),
         Row("wake-ups", YES, "each at its moment: from then on a thread waits for a CPU") if found.tracepoints else
         Row("wake-ups", PART, "how long threads waited for a CPU is told by the kernel's sum", found.all_powers),
         Row("descendants", YES, "fork, exec, spawn and clone are told apart") if found.tracepoints else

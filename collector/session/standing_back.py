@@ -1,9 +1,9 @@
 """Our own start stands back: libraries take a fifth of a second of CPU time, which a program of some seconds feels.
 
-From the moment the program runs, a module is imported only when a CPU has nothing else to do::
+From the moment the program runs, a module is imported only when that takes nothing from it::
 
-    before each module:  a CPU is free ---------> import it
-                         all of them are wanted -> wait, look again, until something is due
+    before each module:  a CPU is free, or the program sleeps -> import it
+                         all CPUs are wanted, by it as well ---> wait, look again, until something is due
 
 Due is everything as soon as the program has ended; becomes another one or has a child, which must be looked at while
 they live; a ring fills; the tracer calls; a signal or a time of -t has come; or ``_PATIENCE_NS`` are over.
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 _PATIENCE_NS = 7 * NS_PER_S // 2
 _LOOK_EVERY_MS = 40
 _FULL = 3 / 4  # of a ring's room
+_MOST_LOOKS = 16
 _OF_ALL = "waking"  # others fill this one, too; it can rest
 
 
@@ -71,7 +72,7 @@ class StandBack:
     def find_spec(self, _name: str, _path: Sequence[str] | None,
                   _target: ModuleType | None = None) -> ModuleSpec | None:
         """Returns when it is time to import something."""
-        while not self._is_due and n_runnable() > self._n_cpus:  # we are one of them
+        while not self._is_due and n_runnable() > self._n_cpus and _wants_cpu(self._pid):  # we are one of them
             self._is_due = self._something_is_due()
         return None
 
@@ -103,6 +104,16 @@ def _program(pid: int) -> str:
     with suppress(OSError):
         return os.readlink(f"/proc/{pid}/exe")
     return ""
+
+
+def _wants_cpu(pid: int) -> bool:
+    """Whether a thread of a process runs or could run; not more than some are looked at."""
+    with suppress(OSError):
+        for tid in os.listdir(f"/proc/{pid}/task")[:_MOST_LOOKS]:
+            with suppress(OSError), open(f"/proc/{pid}/task/{tid}/stat", "rb", buffering=0) as file:
+                if file.read(256).rpartition(b") ")[2][:1] == b"R":
+                    return True
+    return False
 
 
 def _has_children(pid: int) -> bool:

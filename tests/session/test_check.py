@@ -64,8 +64,8 @@ def test_the_table_of_an_ordinary_user() -> None:
         "",
         "yes   CPU time                   exact for every thread, with stacks in user mode",
         "no    system and trap time       counts as user time  (1)",
-        "part  waiting                    how long, exactly; but not where and for what  (1)",
-        "no    locks, page faults, stops  count as sleep  (1)",
+        "part  waiting                    how long, exactly; where, with stacks, by a look about once a second  (1)",
+        "part  locks, page faults, stops  told from sleep by a look about once a second  (1)",
         "part  wake-ups                   how long threads waited for a CPU is told by the kernel's sum  (2)",
         "part  descendants                all are recorded; fork, spawn and clone are not told apart  (2)",
         "yes   rings                      hold 0.6 s of samples at -p on",
@@ -85,7 +85,7 @@ def test_root_lacks_nothing() -> None:
 
 LEVEL, ADDRESSES, BE_ROOT = check.LOWER_LEVEL, check.SHOW_ADDRESSES, check.BE_ROOT
 CONTAINER, PRIVILEGED = check.ALLOW_IN_CONTAINER, check.ALLOW_ALL_IN_CONTAINER
-LIMITED = {CPU: YES, SYSTEM: NO, WAITING: PART, LOCKS: NO, WAKEUPS: PART, DESCENDANTS: PART, ATTACHING: PART}
+LIMITED = {CPU: YES, SYSTEM: NO, WAITING: PART, LOCKS: PART, WAKEUPS: PART, DESCENDANTS: PART, ATTACHING: PART}
 WITH_KERNEL = LIMITED | {SYSTEM: YES, WAITING: YES, LOCKS: YES}
 BY_SIGNALS = {CPU: PART, SYSTEM: PART, WAITING: YES, LOCKS: YES, WAKEUPS: PART, DESCENDANTS: YES, ATTACHING: PART}
 REFUSED = replace(USER, perf=errno.EACCES, paranoid=3)
@@ -117,6 +117,7 @@ REFUSED = replace(USER, perf=errno.EACCES, paranoid=3)
     (replace(USER, perf=errno.ENOSYS, paranoid=None), "signal", BY_SIGNALS, [BE_ROOT]),
     # tracing restricted (yama)
     (replace(USER, ptrace_scope=1), "perf", LIMITED, [LEVEL, check.LET_TRACE, BE_ROOT]),
+    (replace(USER, ptrace_scope=2), "perf", LIMITED | {LOCKS: NO}, [LEVEL, check.LET_TRACE, BE_ROOT]),
     (replace(REFUSED, ptrace_scope=1), "signal", BY_SIGNALS | {ATTACHING: NO}, [LEVEL, check.LET_TRACE]),
     (replace(REFUSED, ptrace_scope=2, seize=errno.EPERM), "", {"CPU time, waiting": NO, "tracing": NO},
      [LEVEL, check.LET_TRACE]),
@@ -225,7 +226,7 @@ def test_recordings_keep_what_the_table_promises(who: str, users: None, workload
     child = children[mutex["pid"]]
     states = states_s(child)
     locked_s = mutex["threads"][0]["wall_s"] - mutex["threads"][0]["cpu_s"]
-    # Where locks are not promised they count as sleep, but for threads that were asked while they waited.
+    # Where locks are not promised they count as sleep, but for threads that were looked at while they waited.
     asked = (Microstate.USER_LOCK,) if had[LOCKS] == YES else (Microstate.USER_LOCK, Microstate.SLEEP)
     assert sum(states[state] for state in asked) >= 0.95 * locked_s
     if had[WAITING] == YES:  # otherwise waits are shown where the thread ran last

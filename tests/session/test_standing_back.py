@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -89,10 +90,12 @@ def no_cpu_is_free() -> Iterator[None]:
 
 @pytest.fixture
 def target() -> Iterator[subprocess.Popen[str]]:
-    """A shell that waits for commands."""
-    with subprocess.Popen(["sh"], stdin=subprocess.PIPE, text=True, start_new_session=True) as process:
-        while os.readlink(f"/proc/{process.pid}/exe") == os.path.realpath(sys.executable):
-            time.sleep(0.002)
+    """A shell that is busy until it has a command."""
+    script = "trap 'read command; eval \"$command\"' USR1; echo ready; while :; do :; done"
+    with subprocess.Popen(["sh", "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                          start_new_session=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
         yield process
         os.killpg(process.pid, 9)
 
@@ -102,12 +105,14 @@ def command(target: subprocess.Popen[str], text: str) -> None:
     assert target.stdin is not None
     target.stdin.write(text + "\n")
     target.stdin.flush()
+    target.send_signal(signal.SIGUSR1)
 
 
 DUE: dict[str, Callable[[subprocess.Popen[str]], object]] = {
     "a child": lambda target: command(target, "sleep 60 &"),
     "another program": lambda target: command(target, "exec sleep 60"),
     "its end": lambda target: target.kill(),
+    "a sleep": lambda target: target.send_signal(signal.SIGUSR1),  # it waits for the command
 }
 
 
