@@ -75,6 +75,7 @@ class Control:
     def __init__(self, start_ns: int, window: Window, sample_signal: int | None,
                  pause_signal: tuple[int, bool] | None, stop_signals: Sequence[int] = ()) -> None:
         """``pause_signal``: the signal, and whether recording is on from the start."""
+        self.is_used = window != Window() or sample_signal is not None or pause_signal is not None
         self._start_ns = start_ns
         self._begin_ns = start_ns + round(window.start_s * NS_PER_S) if window.start_s else None
         self._end_ns = start_ns + round(window.end_s * NS_PER_S) if window.end_s is not None else None

@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
@@ -41,7 +41,6 @@ OpenedEvents: TypeAlias = "perf_open.Opened | signal_open.Opened | None"
 def record(options: Options, say: Say) -> int:
     """Runs the target and records it; returns the exit status of the command."""
     program = launch.find_program(options.arguments[0])
-    perf_open.raise_descriptor_limit()
     if room.is_scarce():
         _import_all()
     directory, made = _make_directory(options)
@@ -50,6 +49,7 @@ def record(options: Options, say: Say) -> int:
         child = launch.HeldChild(program, options.arguments, dispositions)
         forward = _hand_on_signals(child)
         try:
+            perf_open.raise_descriptor_limit()
             with room.kept_back():
                 opened = _open_engine(child, options, say)
             for number in (signal.SIGINT, signal.SIGQUIT):  # they reach the program by the terminal, too
@@ -242,7 +242,7 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: Ope
 def _begun(options: Options, directory: Path, pid: int, opened: OpenedEvents, control: Control,
            start_ns: int) -> Recording:
     gc.disable()
-    with standing_back(pid, opened, control, start_ns):
+    with nullcontext() if control.is_used else standing_back(pid, opened, start_ns):
         _import_all()
         from collector.session.recording import Recording, engine_on
     Crowd().look()

@@ -6,7 +6,8 @@ From the moment the program runs, a module is imported only when that takes noth
                          all CPUs are wanted, by it as well ---> wait, look again, until something is due
 
 Due is everything as soon as the program has ended; becomes another one or has a child, which must be looked at while
-they live; a ring fills; the tracer calls; a signal or a time of -t has come; or ``_PATIENCE_NS`` are over.
+they live; a ring fills; the tracer calls; or ``_PATIENCE_NS`` are over. Who asks for certain moments (-t, -y, -l) wants
+them in time: nothing is put off then.
 
 No priority is changed: who may not raise one could lower it but not put it back (RLIMIT_NICE), and those of threads do
 not count among sessions. Standard library only.
@@ -27,7 +28,6 @@ from collector.clock import NS_PER_S
 from collector.engines import perf_open
 from collector.linux.crowd import n_runnable
 from collector.linux.perf import Ring, Rings
-from collector.session.control import Control
 
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
@@ -44,17 +44,16 @@ _OF_ALL = "waking"  # others fill this one, too; it can rest
 class StandBack:
     """Asked for modules as a finder of ``sys.meta_path``, it finds none, but takes its time."""
 
-    def __init__(self, pid: int, opened: perf_open.Opened | signal_open.Opened | None, control: Control,
-                 start_ns: int) -> None:
+    def __init__(self, pid: int, opened: perf_open.Opened | signal_open.Opened | None, start_ns: int) -> None:
         self._pid = pid
         self._program = _program(pid)
         self._n_cpus = len(os.sched_getaffinity(0))
-        self._due_ns = min(start_ns + _PATIENCE_NS, control.due_ns() or start_ns + _PATIENCE_NS)
+        self._due_ns = start_ns + _PATIENCE_NS
         self._rooms: list[Ring] = []
         self._rings: Rings | None = None
         self._is_due = opened is None  # without a clock there is nothing that could fill, and little to import
-        fds = [control.fd, os.pidfd_open(pid)]
-        self._pidfd = fds[1]
+        self._pidfd = os.pidfd_open(pid)
+        fds = [self._pidfd]
         if isinstance(opened, perf_open.Opened):
             self._rings = opened.rings  # what one holds is moved to its spare, if it has one
             spare_of = {ring.fd: spare for ring, spare in self._rings.spares}
@@ -88,10 +87,9 @@ class StandBack:
 
 
 @contextmanager
-def standing_back(pid: int, opened: perf_open.Opened | signal_open.Opened | None, control: Control,
-                  start_ns: int) -> Iterator[None]:
+def standing_back(pid: int, opened: perf_open.Opened | signal_open.Opened | None, start_ns: int) -> Iterator[None]:
     """What is imported meanwhile is imported when the CPUs allow it. Raises OSError."""
-    finder = StandBack(pid, opened, control, start_ns)
+    finder = StandBack(pid, opened, start_ns)
     sys.meta_path.insert(0, finder)
     try:
         yield

@@ -17,7 +17,6 @@ import pytest
 
 from collector.clock import INTERVAL_ON_NS, NS_PER_S
 from collector.engines import perf_open
-from collector.session.control import Control, Window
 from collector.session.standing_back import StandBack
 
 Run = Callable[..., Any]
@@ -120,8 +119,7 @@ DUE: dict[str, Callable[[subprocess.Popen[str]], object]] = {
 @pytest.mark.parametrize("what", DUE)
 def test_nothing_is_waited_for_once_something_is_due(what: str, target: subprocess.Popen[str]) -> None:
     opened = perf_open.open_events([target.pid], INTERVAL_ON_NS, on_exec=False, follow=True)
-    control = Control(time.monotonic_ns(), Window(), None, None)
-    finder = StandBack(target.pid, opened, control, time.monotonic_ns())
+    finder = StandBack(target.pid, opened, time.monotonic_ns())
     timer = threading.Timer(WAITS_S, DUE[what], [target])
     timer.start()
     began = time.monotonic()
@@ -129,7 +127,6 @@ def test_nothing_is_waited_for_once_something_is_due(what: str, target: subproce
     assert time.monotonic() - began >= WAITS_S
     timer.join()
     finder.close()
-    control.close()
     opened.close()
 
 
@@ -137,14 +134,12 @@ def test_nothing_is_waited_for_once_something_is_due(what: str, target: subproce
 @pytest.mark.parametrize("late_s", [3.5 - WAITS_S, 3.5])
 def test_patience_has_an_end(late_s: float, target: subprocess.Popen[str]) -> None:
     opened = perf_open.open_events([target.pid], INTERVAL_ON_NS, on_exec=False, follow=True)
-    control = Control(time.monotonic_ns(), Window(), None, None)
     began = time.monotonic()
-    finder = StandBack(target.pid, opened, control, time.monotonic_ns() - int(late_s * NS_PER_S))
+    finder = StandBack(target.pid, opened, time.monotonic_ns() - int(late_s * NS_PER_S))
     finder.find_spec("something", None)
     assert time.monotonic() - began >= 3.5 - late_s
     for name in ("all", "the", "others"):  # without another look
         finder.find_spec(name, None)
     assert finder.find_spec("the last", None) is None
     finder.close()
-    control.close()
     opened.close()
