@@ -68,7 +68,6 @@ _RARE_NS = 5 * NS_PER_MS
 _RING_SECONDS, _RING_SECONDS_RARE = 0.9, 1.2
 _ROUNDS = 4  # of looking for new threads while attaching; one that never stops making them is taken as it is
 _ALL_RINGS_BYTES = 1 << 28
-_FEW_CPUS = 4
 LOWER_LEVEL = "sudo sysctl kernel.perf_event_paranoid=1"
 _STRAY = 0.4  # of the interval, up or down
 _SHORTEST_NS = 10_000  # of the kernel's clocks
@@ -275,12 +274,9 @@ def _of_maker(specs: list[perf.EventSpec]) -> list[perf.EventSpec]:
 
 
 def _roomy(specs: list[perf.EventSpec], interval_ns: int) -> list[perf.EventSpec]:
-    """With twice the room for clocks, where they are rare, since some will have shorter periods; and with more where
-    there are few CPUs, all of which a program may want for longer than we can do without: our start stands back."""
-    if interval_ns < _RARE_NS:
-        return specs
-    times = 4 if len(perf.online_cpus()) <= _FEW_CPUS else 2
-    return [spec._replace(ring_bytes=times * spec.ring_bytes) if spec.name == "clock" else spec for spec in specs]
+    """With twice the room for clocks, where they are rare, since some will have shorter periods."""
+    return [spec._replace(ring_bytes=2 * spec.ring_bytes) if spec.name == "clock" and interval_ns >= _RARE_NS else spec
+            for spec in specs]
 
 
 def _end_specs() -> list[perf.EventSpec]:

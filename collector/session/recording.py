@@ -2,8 +2,7 @@
 
 Draining costs a fixed part each time, so it is done seldom: when a ring is filling up, else a little more than once a
 second, or twice while processes come and go, whose arguments and files are to be had while they live. Whoever kills us
-takes what came since then with him, which must stay below a second (while we start, and there are no CPUs for that:
-below four). Records younger than ``_SLACK_NS`` stay in their
+takes what came since then with him, which must stay below a second. Records younger than ``_SLACK_NS`` stay in their
 rings until the next time, so that the rings can be merged by time.
 """
 

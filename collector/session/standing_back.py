@@ -6,8 +6,8 @@ From the moment the program runs, a module is imported only when that takes noth
                          all CPUs are wanted, by it as well ---> wait, look again, until something is due
 
 Due is everything as soon as the program has ended; becomes another one or has a child, which must be looked at while
-they live; a ring fills; the tracer calls; or ``_PATIENCE_NS`` are over. Who asks for certain moments (-t, -y, -l) wants
-them in time: nothing is put off then.
+they live; has threads that come and go, which get clocks of other periods; a ring fills; the tracer calls; or
+``PATIENCE_NS`` are over. Who asks for certain moments (-t, -y, -l) wants them in time: nothing is put off then.
 
 No priority is changed: who may not raise one could lower it but not put it back (RLIMIT_NICE), and those of threads do
 not count among sessions. Standard library only.
@@ -24,7 +24,7 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from collector.clock import NS_PER_S
+from collector.clock import NS_PER_MS
 from collector.engines import perf_open
 from collector.linux.crowd import n_runnable
 from collector.linux.perf import Ring, Rings
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from collector.engines import signal_open
 
-_PATIENCE_NS = 7 * NS_PER_S // 2
+PATIENCE_NS = 500 * NS_PER_MS  # the first drain is to come within a second: who kills us takes no more with him
 _LOOK_EVERY_MS = 40
 _FULL = 3 / 4  # of a ring's room
 _MOST_LOOKS = 16
@@ -47,8 +47,9 @@ class StandBack:
     def __init__(self, pid: int, opened: perf_open.Opened | signal_open.Opened | None, start_ns: int) -> None:
         self._pid = pid
         self._program = _program(pid)
+        self._tids: set[str] = set()
         self._n_cpus = len(os.sched_getaffinity(0))
-        self._due_ns = start_ns + _PATIENCE_NS
+        self._due_ns = start_ns + PATIENCE_NS
         self._rooms: list[Ring] = []
         self._rings: Rings | None = None
         self._is_due = opened is None  # without a clock there is nothing that could fill, and little to import
@@ -78,7 +79,12 @@ class StandBack:
     def _something_is_due(self) -> bool:
         if self._poller.poll(_LOOK_EVERY_MS) or time.monotonic_ns() >= self._due_ns:
             return True
-        return self._is_full() or _program(self._pid) != self._program or _has_children(self._pid)
+        return self._is_full() or self._threads_go() or _program(self._pid) != self._program or _has_children(self._pid)
+
+    def _threads_go(self) -> bool:
+        """Whether one is gone that was there at the last look."""
+        before, self._tids = self._tids, set(_threads(self._pid))
+        return not before <= self._tids
 
     def _is_full(self) -> bool:
         rings = self._rings
@@ -106,18 +112,23 @@ def _program(pid: int) -> str:
 
 def _wants_cpu(pid: int) -> bool:
     """Whether a thread of a process runs or could run; not more than some are looked at."""
-    with suppress(OSError):
-        for tid in os.listdir(f"/proc/{pid}/task")[:_MOST_LOOKS]:
-            with suppress(OSError), open(f"/proc/{pid}/task/{tid}/stat", "rb", buffering=0) as file:
-                if file.read(256).rpartition(b") ")[2][:1] == b"R":
-                    return True
+    for tid in _threads(pid)[:_MOST_LOOKS]:
+        with suppress(OSError), open(f"/proc/{pid}/task/{tid}/stat", "rb", buffering=0) as file:
+            if file.read(256).rpartition(b") ")[2][:1] == b"R":
+                return True
     return False
+
+
+def _threads(pid: int) -> list[str]:
+    with suppress(OSError):
+        return os.listdir(f"/proc/{pid}/task")
+    return []
 
 
 def _has_children(pid: int) -> bool:
     """Whether a process has children now; where the kernel does not tell, it may have."""
     try:
-        for tid in os.listdir(f"/proc/{pid}/task"):
+        for tid in _threads(pid):
             with suppress(ProcessLookupError), open(f"/proc/{pid}/task/{tid}/children", "rb", buffering=0) as file:
                 if file.read(1):
                     return True

@@ -17,12 +17,13 @@ import pytest
 
 from collector.clock import INTERVAL_ON_NS, NS_PER_S
 from collector.engines import perf_open
-from collector.session.standing_back import StandBack
+from collector.session.standing_back import PATIENCE_NS, StandBack
 
 Run = Callable[..., Any]
 N_CPUS = len(os.sched_getaffinity(0))
-SECONDS = 0.5
-WAITS_S = 0.3
+SECONDS = 0.4
+WAITS_S = 0.2
+PATIENCE_S = PATIENCE_NS / NS_PER_S
 
 pytestmark = pytest.mark.usefixtures("perf_allowed")
 
@@ -131,13 +132,13 @@ def test_nothing_is_waited_for_once_something_is_due(what: str, target: subproce
 
 
 @pytest.mark.usefixtures("no_cpu_is_free")
-@pytest.mark.parametrize("late_s", [3.5 - WAITS_S, 3.5])
+@pytest.mark.parametrize("late_s", [PATIENCE_S - WAITS_S, PATIENCE_S])
 def test_patience_has_an_end(late_s: float, target: subprocess.Popen[str]) -> None:
     opened = perf_open.open_events([target.pid], INTERVAL_ON_NS, on_exec=False, follow=True)
     began = time.monotonic()
     finder = StandBack(target.pid, opened, time.monotonic_ns() - int(late_s * NS_PER_S))
     finder.find_spec("something", None)
-    assert time.monotonic() - began >= 3.5 - late_s
+    assert time.monotonic() - began >= PATIENCE_S - late_s - 0.001
     for name in ("all", "the", "others"):  # without another look
         finder.find_spec(name, None)
     assert finder.find_spec("the last", None) is None
