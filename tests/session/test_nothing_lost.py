@@ -307,7 +307,7 @@ def test_a_collector_that_was_suspended_tells_what_it_lost(engine: str, workload
 def test_stacks_that_find_no_room_are_told(workload: Run, tmp_path: Path) -> None:
     # The signal engine copies at most 16 KiB of each; those of threads other than the first are deep enough for that.
     path = tmp_path / "x.er"
-    command = [COLLECT, "--engine", "signal", "-p", "0.5m", "-A", "off", "-o", path, workload("split"), 4]
+    command = [COLLECT, "--engine", "signal", "-p", "0.5m", "-A", "off", "-o", path, workload("split"), 8]
     with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         while not (path / "profile").exists():
             time.sleep(0.02)
