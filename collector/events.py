@@ -250,7 +250,8 @@ class Births:
 
 @dataclass(slots=True)
 class Batch:
-    """All that happened up to ``until_ns``. ``leaving``: samples of threads leaving their CPU, ``mode`` is a Reason."""
+    """All that happened up to ``until_ns``. ``leaving``: samples of threads leaving their CPU, ``mode`` is a Reason.
+    ``maps_untold``: there may be executable mappings that no change tells."""
 
     until_ns: int
     changes: tuple[Change, ...] = ()
@@ -263,6 +264,7 @@ class Batch:
     wakings: Wakings | None = None
     ends: Ends | None = None
     accounts: Accounts | None = None
+    maps_untold: bool = False
 
     def shift(self, by_ns: int) -> None:
         """Makes all times of records later, from the clock that the kernel stamps them with to ours, by which accounts

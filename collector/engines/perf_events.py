@@ -15,6 +15,7 @@ from __future__ import annotations
 import time
 from collections import defaultdict
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from itertools import chain
 from threading import Thread
 from typing import Any, NamedTuple, TypeVar
@@ -25,7 +26,7 @@ from collector.arrays import distinct
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.base import Threads
 from collector.engines.kernel_code import KernelCode
-from collector.engines.perf_guard import RELIEVED, SWITCH_RINGS, Relief
+from collector.engines.perf_guard import RELIEVED, SWITCH_RINGS, Relief, give_way, stand_in
 from collector.engines.perf_open import MOST_PER_S, N_REGS, Opened
 from collector.errors import CollectorError
 from collector.events import (
@@ -55,8 +56,10 @@ from collector.linux.perf import Ring
 # Where the registers are in a sample, in the DWARF order of x86-64: words behind that of their ABI.
 _REGISTERS_AT = 1 + np.array([0, 3, 2, 1, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 8])
 _LOW32 = np.uint64(0xFFFF_FFFF)
-_FIXED = {"switch": abi.SWITCH, "site": abi.SITE, "fault": abi.FAULT, "touch": abi.FAULT, "waking": abi.WAKING,
+_FIXED = {"switch": abi.SWITCH, "site": abi.SITE, "touch": abi.FAULT, "waking": abi.WAKING,
           "dying": abi.END, "dead": abi.END}
+_CLOCKS = "clock", "brief"
+_SOURCES = {"brief": "clock"}  # of losses, as they are told
 _REST_NS = 100 * NS_PER_MS
 _SPARE = ("touch", "waking")  # what a lost record would have told is told by others, or counted as untold
 # Threads that switch even more often are looked at more seldom, and no record stands in for those not taken: they say
@@ -65,8 +68,12 @@ _TOO_MANY_PER_S, _LONGEST_REST = 15_000, 16
 _LOOK_S = 0.002
 _TID_BITS = 32
 _TID_MASK = (1 << _TID_BITS) - 1
-_RECORD_BYTES = {"leave": 25_000, "touch": abi.FAULT.size, "waking": abi.WAKING.size}  # about
+_MAPS_REST_NS = 5 * NS_PER_S  # which costs little: /proc tells the same
+_RECORD_BYTES = {"leave": 25_000, "touch": abi.FAULT.size, "waking": abi.WAKING.size, "map": 112}  # about
 _PRESSED = 0.85  # of a ring
+# The parts of its ring at which a clock gives way to the one with small copies, and of the other's at which it may come
+# back, but not so soon: each time up to an interval of every thread is not sampled.
+_GIVES_WAY, _COMES_BACK, _BRIEF_NS = 0.75, 0.3, 2 * NS_PER_S
 
 Part = TypeVar("Part", Switches, Sites, Faults, Wakings, Ends)
 
@@ -103,6 +110,8 @@ class PerfEngine:
         self._heads: dict[Ring, int] = {}  # of the rings that may rest, at the last drain
         self._excess: dict[Ring, int] = {}  # how many times too many records a ring at rest had brought
         self._resting: dict[Ring, int] = {}  # and until when they rest
+        self._maps_rested = False  # at the last drain
+        self._n_lost = 0  # clock samples, as far as records tell
         self._open_accounts = OpenAccounts()
         self.accounts: dict[int, Account] = {}  # of all threads, when the records of switches came to rest
         self.before: Account | None = None  # of a program that we start, before its first instruction
@@ -110,16 +119,19 @@ class PerfEngine:
             guard.end()
             self.accounts, self.before = guard.accounts, guard.before
             for ring in guard.rested:
-                self._let_rest(ring, 1, time.monotonic_ns())
+                if ring.name == "clock":
+                    self._resting[ring] = time.monotonic_ns() + _BRIEF_NS
+                else:
+                    self._let_rest(ring, 1, time.monotonic_ns())
 
     def poll_fds(self) -> list[int]:
-        """The descriptors of the rings."""
-        return [ring.fd for ring in self._rings.rings]
+        """The descriptors of the rings, but not of those that may have no memory yet, and have room for seconds."""
+        return [ring.fd for ring in self._rings.rings if not ring.later]
 
     def wants_drain(self, ready: Collection[int], due_ns: int) -> bool:
         """The kernel wakes us whenever half a ring's bytes have been written, drained meanwhile or not. Clocks write at
         a steady pace: one more drain in its time is early enough for their rings, if they will not be full by then."""
-        return any(ring.name != "clock" or self._will_be_full(ring, due_ns)
+        return any(ring.name not in _CLOCKS or self._will_be_full(ring, due_ns)
                    for ring in self._rings.rings if ring.fd in ready)
 
     def _will_be_full(self, ring: Ring, due_ns: int) -> bool:
@@ -146,22 +158,28 @@ class PerfEngine:
             if head != tail:
                 drain = self._drain_fixed if ring.name in _FIXED else self._drain_stacks
                 self._tails.append((ring, drain(ring, tail, head, until_ns, changes, parts[ring.name])))
-            if ring.name in MOST_PER_S and not self._stopped:
+            if ring.name == "clock" and not self._stopped:
+                self._brief_or_whole(ring, head - tail, until_ns)
+            elif ring.name in MOST_PER_S and not self._stopped:
                 n_lost = sum(change.n_records for change in changes[n_before:] if isinstance(change, RecordsLost))
                 self._rest_or_wake(ring, tail, head, n_lost, until_ns, elapsed_ns)
+        self._n_lost += sum(change.n_records for change in changes
+                            if isinstance(change, RecordsLost) and change.source == "clock")
         if self._stopped and self._closing is None:
+            changes += self._untold_losses(min(until_ns, came_ns))
             self._close_what_was_copied()
-        elif parts["birth"]:
+        elif any(isinstance(change, Forked) for change in changes):
             self._relief = Relief(self._rings, self._relieved)
         if not self._stopped:
             self.opened.vary_periods(any(isinstance(change, Exited) for change in changes))
         changes.sort(key=lambda change: change.time_ns)
-        clock, leaving = self._samples(parts["clock"], parts["leave"])
+        clock, leaving = self._samples(parts["clock"] + parts["brief"], parts["leave"])
+        parts["task"] = [self._rows(part) for part in parts["task"]]
         switches = _of_kinds(parts, "switch")
         return Batch(until_ns, tuple(changes), clock, switches, leaving, _of_kinds(parts, "site"),
-                     _of_kinds(parts, "fault", "touch"), self._births(parts["birth"]), _of_kinds(parts, "waking"),
+                     _of_kinds(parts, "task", "touch"), self._births(parts["birth"]), _of_kinds(parts, "waking"),
                      _of_kinds(parts, "dying", "dead"), self.read_accounts(chain(self._ran(switches, clock, changes),
-                                                                                 asked)))
+                                                                                 asked)), self._maps_untold(changes))
 
     def read_accounts(self, threads: Threads) -> Accounts:
         """The accounts of threads as of now; one that is named twice is read once."""
@@ -185,6 +203,12 @@ class PerfEngine:
                 ended.discard(change.tid)
         found = zip((threads >> _TID_BITS).tolist(), (threads & _TID_MASK).tolist(), strict=True)
         return [(pid, tid) for pid, tid in found if pid > 0 and tid not in ended]
+
+    def _untold_losses(self, time_ns: int) -> list[Change]:
+        """The clock samples that did not fit at the end: the kernel writes of losses only with what comes behind them.
+        """
+        n_lost = sum(self._rings.n_lost(ring) for ring in self._rings.rings if ring.name in _CLOCKS)
+        return [RecordsLost(time_ns, n_lost - self._n_lost, "clock")] if n_lost > self._n_lost else []
 
     def _emptied(self) -> list[Ring]:
         """Empties the rings of births and deaths into their spares, those that these have room for."""
@@ -271,7 +295,8 @@ class PerfEngine:
             self._rings.rest(ring)
             self._let_rest(ring, n_per_s // _TOO_MANY_PER_S, until_ns)
         elif wake_ns is not None and until_ns >= wake_ns:
-            for other in self._stand_ins(ring):
+            other = stand_in(self._rings, ring)
+            if other is not None:
                 self._rings.rest(other)
             self._rings.wake(ring)
             if not self._still_too_many(ring, until_ns):
@@ -279,9 +304,33 @@ class PerfEngine:
 
     def _let_rest(self, ring: Ring, excess: int, until_ns: int) -> None:
         self._excess[ring] = excess
-        self._resting[ring] = until_ns + _REST_NS * min(1 + excess, _LONGEST_REST)
-        for other in self._stand_ins(ring) if not excess else ():
-            self._rings.wake(other)
+        self._resting[ring] = until_ns + (_MAPS_REST_NS if ring.name == "map" else
+                                          _REST_NS * min(1 + excess, _LONGEST_REST))
+        other = stand_in(self._rings, ring)
+        if other is not None and not excess:
+            with suppress(OSError):  # no room for its ring
+                self._rings.wake(other)
+
+    def _brief_or_whole(self, ring: Ring, n_bytes: int, until_ns: int) -> None:
+        """Lets a clock give way while we do not come often enough to empty its ring, which had ``n_bytes``."""
+        brief = stand_in(self._rings, ring)
+        if brief is None:
+            return
+        wake_ns = self._resting.get(ring)
+        if wake_ns is None and n_bytes > _GIVES_WAY * ring.data_bytes:
+            if give_way(self._rings, ring):
+                self._resting[ring] = until_ns + _BRIEF_NS
+        elif wake_ns is not None and until_ns >= wake_ns and (
+                self._rings.head(brief) - self._rings.tail(brief) < _COMES_BACK * brief.data_bytes):
+            self._rings.rest(brief)
+            self._rings.wake(ring)
+            del self._resting[ring]
+
+    def _maps_untold(self, changes: list[Change]) -> bool:
+        """Whether mappings were made since the last drain that no record tells."""
+        resting = any(ring.name == "map" for ring in self._resting)
+        untold, self._maps_rested = resting or self._maps_rested, resting
+        return untold or any(isinstance(change, RecordsLost) and change.source == "map" for change in changes)
 
     def _still_too_many(self, ring: Ring, until_ns: int) -> bool:
         """A short look at a ring that brought by far too many records: if it still does, it goes on resting."""
@@ -296,11 +345,6 @@ class PerfEngine:
         self._rings.rest(ring)
         self._let_rest(ring, n_per_s // _TOO_MANY_PER_S, until_ns)
         return True
-
-    def _stand_ins(self, ring: Ring) -> list[Ring]:
-        """The rings that stand in for one at rest: those of switch-outs by registers alone for those with stacks."""
-        return [other for other in self._rings.rings
-                if ring.name == "leave" and other.name == "site" and other.cpu == ring.cpu]
 
     # -- rings of samples with stacks
 
@@ -324,6 +368,14 @@ class PerfEngine:
             where = np.full((2, len(chosen)), [[base], [mask]], dtype=np.int64)
             parts.append(_Located(time[chosen], position[chosen], header[chosen], *where))
         return int(position[n]) << 3 if n < len(position) else head
+
+    def _rows(self, found: _Located) -> Array:
+        """Page faults as records of one size, out of a ring where others lie between them."""
+        found = _Located(*(column[found.header >> np.uint64(48) == abi.FAULT.size] for column in found))
+        words = self._words[found.base[:, None] + (
+            (found.position[:, None] + np.arange(abi.FAULT.size >> 3)) & found.mask[:, None])]
+        rows: Array = words.view(abi.FAULT.dtype).reshape(-1)
+        return rows
 
     def _births(self, parts: list[_Located]) -> Births | None:
         """Makers' samples with the tracepoint's own data (a size of 4 bytes, then so many) before the registers."""
@@ -429,6 +481,8 @@ class PerfEngine:
         base, mask = ring.data_offset >> 3, (ring.data_bytes >> 3) - 1
         decode = _DECODE_CHANGE.get(header & 0xFFFF_FFFF)
         is_loss = decode in (_lost, _lost_samples)
+        if ring.name == "map" and decode in (_fork, _exit):
+            return  # the kernel tells these to whoever asks for mappings; they are in the ring of tasks
         if (is_loss and ring.name in _SPARE) or (losses_only and not is_loss):
             return  # as if the event had rested
         if decode is not None:
@@ -517,16 +571,16 @@ def _wakings(rows: Array) -> Wakings:
 
 
 _DECODE_FIXED: dict[str, Callable[[Array], Any]] = {
-    "switch": _switches, "site": _sites, "fault": _faults, "touch": _touches, "waking": _wakings,
+    "switch": _switches, "site": _sites, "task": _faults, "touch": _touches, "waking": _wakings,
     "dying": _dying, "dead": _dead}
 
 
 def _lost(time_ns: int, _misc: int, body: bytes, ring: Ring) -> Change:
-    return RecordsLost(time_ns, abi.LOST_FORMAT.unpack_from(body)[1], ring.name)
+    return RecordsLost(time_ns, abi.LOST_FORMAT.unpack_from(body)[1], _SOURCES.get(ring.name, ring.name))
 
 
 def _lost_samples(time_ns: int, _misc: int, body: bytes, ring: Ring) -> Change:
-    return RecordsLost(time_ns, abi.LOST_SAMPLES_FORMAT.unpack_from(body)[0], ring.name)
+    return RecordsLost(time_ns, abi.LOST_SAMPLES_FORMAT.unpack_from(body)[0], _SOURCES.get(ring.name, ring.name))
 
 
 def _comm(time_ns: int, misc: int, body: bytes, _ring: Ring) -> Change:

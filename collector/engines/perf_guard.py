@@ -2,9 +2,12 @@
 
 A ring that nobody drains yet is full after a thousand switches with stacks, or some 300,000 records of switches. From
 there on every record is lost, and costs the target as much as before. So events rest whose ring is full; and before
-that of switches is, they are counted instead (``target.counting``), from the accounts that are read here. Small rings,
-all that an ordinary user gets, are emptied into their spares, and so are, even later, those of births and deaths: a
-fork bomb makes thousands of processes while we are busy with the hundreds before.
+that of switches is, they are counted instead (``target.counting``), from the accounts that are read here. The clock
+gives way to the one with small copies, whose ring has room for seconds more. Small rings, all that an ordinary user
+gets, are emptied into their spares, and so are, even later, those of births and deaths: a fork bomb makes thousands of
+processes while we are busy with the hundreds before.
+
+Among many threads that want a CPU we would take seconds to start: the highest priority is taken here, too.
 
 The same way, threads that come and go get clocks of ever other periods.
 """
@@ -12,18 +15,21 @@ The same way, threads that come and go get clocks of ever other periods.
 from __future__ import annotations
 
 import _thread  # what threading is made of, which is too much to import for this
+import os
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import repeat
 
 from collector.linux.accounts import Account, account_of, accounts_below
-from collector.linux.crowd import keep_step
+from collector.linux.crowd import Crowd, keep_step
 from collector.linux.perf import Ring, Rings
 
 SWITCH_RINGS = "switch", "dying"
-RELIEVED = "birth", "dying", "dead"
+RELIEVED = "birth", "dying", "dead", "task"
+STAND_INS = {"leave": "site", "clock": "brief"}
 _PERIOD_S = 0.01
-_FULL, _MOVED_AT = 15 / 16, 1 / 4
+_LOOKS_FOR_A_CROWD = 5
+_FULL, _MOVED_AT, _PRESSED = 15 / 16, 1 / 4, 1 / 2
 _MANY_BYTES = 1 << 21  # 45,000 records of switches, in less than half a second
 
 
@@ -69,10 +75,20 @@ class Guard(_Watch):
         self._rings = rings
         self._pid = pid
         self._awake = [ring for ring in rings.rings if ring.name in names]
+        self._clocks = [ring for ring in rings.rings if ring.name == "clock"]
+        self._n_looks = 0
+        self._crowd = Crowd()
         super().__init__()
 
     def _look(self) -> None:
+        self._n_looks += 1
+        if self._n_looks % _LOOKS_FOR_A_CROWD == 0:
+            self._crowd.look(os.getpid())
         _move(self._rings, self._rings.spares)
+        for ring in [ring for ring in self._clocks if _is_full(self._rings, ring, _PRESSED)]:
+            self._clocks.remove(ring)
+            if give_way(self._rings, ring):
+                self.rested.append(ring)
         for ring in [ring for ring in self._awake if _is_full(self._rings, ring, _FULL)]:
             self._rings.rest(ring)
             self._awake.remove(ring)
@@ -110,6 +126,26 @@ class Variety(_Watch):
     def _look(self) -> None:
         with suppress(OSError):  # as before, then
             self._rings.set_periods("clock", repeat(next(self._periods_ns)))
+
+
+def stand_in(rings: Rings, ring: Ring) -> Ring | None:
+    """The ring that stands in for one at rest: that of switch-outs by registers alone for those with stacks, that of
+    clock samples with small copies for those with large ones."""
+    name = STAND_INS.get(ring.name)
+    return next((other for other in rings.rings if other.name == name and other.cpu == ring.cpu), None)
+
+
+def give_way(rings: Rings, ring: Ring) -> bool:
+    """Lets a ring rest and its stand-in begin; False where there is none, or no room for it."""
+    other = stand_in(rings, ring)
+    if other is None:
+        return False
+    try:
+        rings.wake(other)
+    except OSError:
+        return False
+    rings.rest(ring)
+    return True
 
 
 def _move(rings: Rings, pairs: Iterable[tuple[Ring, Ring]]) -> None:

@@ -3,29 +3,34 @@
 Per CPU and thread, each kind with a ring of its own per CPU; children follow by inheritance, without any help from the
 target:
 
-    clock   task-clock at the profiling interval: user registers, a copy of the stack, the kernel's call chain; also
-            processes, threads, names and mappings
+    clock   task-clock at the profiling interval: user registers, a copy of the stack, the kernel's call chain
+    brief   the same with a small copy, while ``clock`` rests because we do not come to empty its ring: that one has
+            room for seconds more
+    task    processes, threads and names, which never rest and share no ring with stacks: what is lost is samples, never
+            lives. And page faults that had to wait, with their address, at their completion (rare by nature, and an
+            event of their own would cost every process)
+    map     executable mappings
     switch  a record when a thread gets a CPU and when it leaves it, and whether it was preempted; exact times
     leave   every switch-out with everything that a clock sample has
     site    the same while ``leave`` rests: the registers (sp, bp, ip) that tell one sleeping place from another. Never
             both at a time: the kernel (6.18 at least) takes down a sample once for all software events of a kind, and
             a small one that follows a large one is padded to the size of that
-    fault   page faults that had to wait, with their address, at their completion (rare by nature)
     touch   every page fault, with its address, when it begins: the kernel counts some of those that had to wait as
             minor ones (userfaultfd)
     waking  when any thread on the machine is made runnable, a tracepoint (where the user may see those). As an event
             of a thread it would belong to the woken one, but the kernel writes no samples for events of threads that
             do not run (since 7.0 and in its stable kernels, "perf: Fix __perf_event_overflow() vs
             perf_remove_from_context() race")
-
-``leave``, ``touch`` and ``waking`` rest for a while where they come too often (MOST_PER_S): what they lack then is told
-by other records, or counted as untold. The kernel's own means, a frequency instead of a period, is of no use for that:
-a burst of switches makes the period longer, and nothing makes it shorter again in a thread that mostly sleeps.
     dying, dead
             the beginning and the end of what a process does when its own events have ended already: tracepoints of
             everyone, and a count of the CPU's switches that is read with them
     birth   the making of a thread or process: the flags of clone(2) and the maker's stack, which tell fork from
             posix_spawn (a tracepoint: only where the kernel shows us its number, which takes privileges)
+
+``leave``, ``touch``, ``waking`` and ``map`` rest for a while where they come too often (MOST_PER_S): what they lack
+then is told by other records or by /proc, or counted as untold. The kernel's own means, a frequency instead of a
+period, is of no use for that: a burst of switches makes the period longer, and nothing makes it shorter again in a
+thread that mostly sleeps.
 """
 
 from __future__ import annotations
@@ -50,10 +55,12 @@ _COMMON = abi.SAMPLE_ID_ALL | abi.USE_CLOCKID | abi.WATERMARK | abi.INHERIT | ab
 _EVERYONE = abi.SAMPLE_ID_ALL | abi.USE_CLOCKID | abi.WATERMARK
 _WHO = abi.SAMPLE_TID | abi.SAMPLE_TIME | abi.SAMPLE_CPU
 _STACK = _WHO | abi.SAMPLE_CALLCHAIN | abi.SAMPLE_REGS_USER | abi.SAMPLE_STACK_USER
+_FAULT = _WHO | abi.SAMPLE_ADDRESS | abi.SAMPLE_REGS_USER
 _SWITCH_RING_BYTES = 1 << 23
 _SITE_RING_BYTES = 1 << 21
 _LEAVE_RING_BYTES = 1 << 24
-_FAULT_RING_BYTES = 1 << 17
+_TASK_RING_BYTES, _TASK_SPARE_BYTES = 1 << 20, 1 << 26
+_MAP_RING_BYTES = 1 << 20
 _TOUCH_RING_BYTES = 1 << 20
 _WAKING_RING_BYTES = 1 << 18
 _BIRTH_RING_BYTES, _BIRTH_SPARE_BYTES = 1 << 22, 1 << 26
@@ -66,8 +73,12 @@ _BIRTH_STACK_BYTES = 4 << 10
 # which the kernel wakes us, holds more than comes between two drains.
 _RARE_NS = 5 * NS_PER_MS
 _RING_SECONDS, _RING_SECONDS_RARE = 0.9, 1.2
+# Of small copies, of which rings of this size hold clock samples for so long. 15 KiB are enough for all but a hundredth
+# of the stacks of compilers and interpreters.
+_BRIEF_SECONDS, _BRIEF_RING_BYTES, _BRIEF_STACK_BYTES, _LEAST_BRIEF_BYTES = 5.0, 1 << 23, 15 << 10, 2 << 10
 _ROUNDS = 4  # of looking for new threads while attaching; one that never stops making them is taken as it is
-_ALL_RINGS_BYTES = 1 << 28
+# All rings together, or a part of the memory that there is, where that is more.
+_ALL_RINGS_BYTES, _PART_OF_MEMORY = 1 << 28, 128
 LOWER_LEVEL = "sudo sysctl kernel.perf_event_paranoid=1"
 _STRAY = 0.4  # of the interval, up or down
 _SHORTEST_NS = 10_000  # of the kernel's clocks
@@ -76,7 +87,7 @@ _SHORTEST_NS = 10_000  # of the kernel's clocks
 _SHORT, _SHORT_NS, _FULL_AFTER_S = 0.05, 200_000, 0.15
 _LEAST_RING_BYTES = 1 << 17
 # Records per second and CPU from which an event rests.
-MOST_PER_S = {"leave": 1500, "touch": 15000, "waking": 5000}
+MOST_PER_S = {"leave": 1500, "touch": 15000, "waking": 5000, "map": 20000}
 
 
 class Opened:
@@ -165,6 +176,7 @@ def open_events(whose: Sequence[int] | perf.Birth, interval_ns: int, *, on_exec:
             specs = _smaller(specs) if frugal else specs
             specs += _end_specs() if kernel else []
             specs = _roomy(specs, interval_ns) if of_maker and not frugal else specs
+            specs = specs if frugal else _with_brief(specs, interval_ns, flags, _room_bytes())
             specs = _of_maker(specs) if of_maker else specs
             rings = perf.open_rings(whose, specs, may_halve=frugal)
             return Opened(rings, interval_ns, kernel, stack_bytes, of_maker)
@@ -226,29 +238,30 @@ def _has_ended(tid: int) -> bool:
 
 
 def _smaller(specs: list[perf.EventSpec]) -> list[perf.EventSpec]:
-    return [spec._replace(ring_bytes=max(spec.ring_bytes >> 4, _LEAST_RING_BYTES)) if spec.name != "clock" else spec
-            for spec in specs]
+    return [spec._replace(ring_bytes=max(spec.ring_bytes >> 4, _LEAST_RING_BYTES), later=False)
+            if spec.name != "clock" else spec for spec in specs]
 
 
 def _specs(interval_ns: int, flags: int, newtask: int | None, waking: int | None,
            stack_bytes: int, leave_bytes: int) -> list[perf.EventSpec]:
     specs = [
         _spec("clock", _clock_ring_bytes(interval_ns, stack_bytes), config=abi.SW_TASK_CLOCK, period=interval_ns,
-              sample_type=_STACK, regs_user=REGS_USER_X86, stack_user=stack_bytes,
-              flags=flags | abi.EXCLUDE_CALLCHAIN_USER | abi.MMAP | abi.MMAP2 | abi.COMM | abi.COMM_EXEC | abi.TASK),
+              read_format=perf.loss_format(), sample_type=_STACK, regs_user=REGS_USER_X86, stack_user=stack_bytes,
+              flags=flags | abi.EXCLUDE_CALLCHAIN_USER),
+        _task_spec(flags),
+        _spec("map", _MAP_RING_BYTES, config=abi.SW_DUMMY, period=0, sample_type=_WHO,
+              flags=flags | abi.MMAP | abi.MMAP2),
         _spec("switch", _SWITCH_RING_BYTES, config=abi.SW_DUMMY, period=0, sample_type=_WHO,
               flags=flags | abi.CONTEXT_SWITCH)]
     if flags & abi.EXCLUDE_KERNEL:
         return specs
     specs += [
         _spec("site", _SITE_RING_BYTES, config=abi.SW_CONTEXT_SWITCHES, period=1, flags=flags & ~abi.ENABLE_ON_EXEC,
-              sample_type=_WHO | abi.SAMPLE_REGS_USER, regs_user=REGS_SITE_X86, at_rest=True),
+              sample_type=_WHO | abi.SAMPLE_REGS_USER, regs_user=REGS_SITE_X86, at_rest=True)._replace(later=True),
         _spec("leave", _LEAVE_RING_BYTES, config=abi.SW_CONTEXT_SWITCHES, period=1, sample_type=_STACK,
               regs_user=REGS_USER_X86, stack_user=leave_bytes, flags=flags | abi.EXCLUDE_CALLCHAIN_USER),
-        *(_spec(name, ring_bytes, config=config, period=1, flags=flags, regs_user=REGS_SITE_X86,
-                sample_type=_WHO | abi.SAMPLE_ADDRESS | abi.SAMPLE_REGS_USER)
-          for name, ring_bytes, config in (("fault", _FAULT_RING_BYTES, abi.SW_PAGE_FAULTS_MAJOR),
-                                           ("touch", _TOUCH_RING_BYTES, abi.SW_PAGE_FAULTS)))]
+        _spec("touch", _TOUCH_RING_BYTES, config=abi.SW_PAGE_FAULTS, period=1, flags=flags, sample_type=_FAULT,
+              regs_user=REGS_SITE_X86)]
     if waking is not None:
         specs.append(_spec("waking", _WAKING_RING_BYTES, kind=abi.TYPE_TRACEPOINT, config=waking, period=1,
                            sample_type=_WHO | abi.SAMPLE_RAW, flags=_EVERYONE, everyone=True))
@@ -258,6 +271,47 @@ def _specs(interval_ns: int, flags: int, newtask: int | None, waking: int | None
                        stack_user=_BIRTH_STACK_BYTES, flags=flags | abi.EXCLUDE_CALLCHAIN_USER)
         specs.append(births._replace(spare_bytes=_BIRTH_SPARE_BYTES))
     return specs
+
+
+def _task_spec(flags: int) -> perf.EventSpec:
+    flags |= abi.COMM | abi.COMM_EXEC | abi.TASK
+    if flags & abi.EXCLUDE_KERNEL:
+        spec = _spec("task", _TASK_RING_BYTES, config=abi.SW_DUMMY, period=0, sample_type=_WHO, flags=flags)
+    else:
+        spec = _spec("task", _TASK_RING_BYTES, config=abi.SW_PAGE_FAULTS_MAJOR, period=1, sample_type=_FAULT,
+                     regs_user=REGS_SITE_X86, flags=flags)
+    return spec._replace(spare_bytes=_TASK_SPARE_BYTES)
+
+
+def _with_brief(specs: list[perf.EventSpec], interval_ns: int, flags: int, room_bytes: int) -> list[perf.EventSpec]:
+    """With ``brief``, whose ring holds what comes in ``_BRIEF_SECONDS`` by the size of its copies; and all other rings
+    halved until they fit into the room that there is for those of a CPU."""
+    n_samples = _BRIEF_SECONDS * NS_PER_S / interval_ns
+    ring_bytes = min(_BRIEF_RING_BYTES, 1 << (room_bytes >> 3).bit_length() - 1)
+    while ring_bytes / n_samples < _sample_bytes(_LEAST_BRIEF_BYTES):
+        ring_bytes *= 2
+    stack_bytes = min(int(ring_bytes / n_samples) - _sample_bytes(0), _BRIEF_STACK_BYTES) & ~7
+    brief = _spec("brief", ring_bytes, config=abi.SW_TASK_CLOCK, period=interval_ns, sample_type=_STACK,
+                  read_format=perf.loss_format(), regs_user=REGS_USER_X86, stack_user=stack_bytes, at_rest=True,
+                  flags=flags & ~abi.ENABLE_ON_EXEC | abi.EXCLUDE_CALLCHAIN_USER)
+    return [*_fitting(specs, room_bytes - ring_bytes), brief._replace(later=True)]
+
+
+def _fitting(specs: list[perf.EventSpec], most_bytes: int) -> list[perf.EventSpec]:
+    """With rings halved, but not below the least, until those of a CPU have no more than ``most_bytes``."""
+    while sum(spec.ring_bytes for spec in specs) > most_bytes:
+        smaller = [spec._replace(ring_bytes=max(spec.ring_bytes >> 1, min(spec.ring_bytes, _LEAST_RING_BYTES)))
+                   for spec in specs]
+        if smaller == specs:
+            break
+        specs = smaller
+    return specs
+
+
+def _room_bytes() -> int:
+    """For the rings of one CPU."""
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return max(_ALL_RINGS_BYTES, memory // _PART_OF_MEMORY) // len(perf.online_cpus())
 
 
 def _of_maker(specs: list[perf.EventSpec]) -> list[perf.EventSpec]:
@@ -299,11 +353,11 @@ def _end_specs() -> list[perf.EventSpec]:
 
 def _spec(name: str, ring_bytes: int, *, config: int, period: int, sample_type: int, flags: int, regs_user: int = 0,
           stack_user: int = 0, kind: int = abi.TYPE_SOFTWARE, everyone: bool = False,
-          at_rest: bool = False) -> perf.EventSpec:
+          at_rest: bool = False, read_format: int = 0) -> perf.EventSpec:
     # Watermark 0: half of the ring as it is in the end. A size of our own would be that of the ring that was asked for,
     # and one that the budget for locked memory made smaller than it would only wake us when it is full.
     attr = abi.pack_attr(kind=kind, config=config, period=period, sample_type=sample_type, flags=flags,
-                         watermark=0, regs_user=regs_user, stack_user=stack_user)
+                         watermark=0, regs_user=regs_user, stack_user=stack_user, read_format=read_format)
     return perf.EventSpec(name, attr, ring_bytes, everyone, at_rest)
 
 
@@ -315,8 +369,7 @@ def _sample_bytes(stack_bytes: int) -> int:
 def _clock_ring_bytes(interval_ns: int, stack_bytes: int) -> int:
     seconds = _RING_SECONDS_RARE if interval_ns >= _RARE_NS else _RING_SECONDS
     wanted = int(seconds * NS_PER_S / interval_ns * _sample_bytes(stack_bytes))
-    limit = max(1 << 19, _ALL_RINGS_BYTES // len(perf.online_cpus()))
-    return 1 << min(max(wanted, 1 << 20), limit).bit_length()
+    return 1 << max(wanted, 1 << 20).bit_length()
 
 
 def _advice(err: OSError) -> str:

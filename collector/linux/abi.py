@@ -17,7 +17,7 @@ TYPE_SOFTWARE, TYPE_TRACEPOINT = 1, 2
 SW_TASK_CLOCK, SW_PAGE_FAULTS, SW_CONTEXT_SWITCHES, SW_PAGE_FAULTS_MAJOR, SW_DUMMY = 1, 2, 3, 6, 9
 
 SAMPLE_TID, SAMPLE_TIME, SAMPLE_ADDRESS, SAMPLE_READ = 1 << 1, 1 << 2, 1 << 3, 1 << 4
-READ_GROUP = 1 << 3
+READ_GROUP, READ_LOST = 1 << 3, 1 << 4  # the latter since Linux 6.0
 SAMPLE_CALLCHAIN, SAMPLE_CPU, SAMPLE_RAW = 1 << 5, 1 << 7, 1 << 10
 SAMPLE_REGS_USER, SAMPLE_STACK_USER = 1 << 12, 1 << 13
 
@@ -77,6 +77,7 @@ END = Record(RECORD_SAMPLE, "end", *_SAMPLE_HEAD, Field("n_values", "<u8"), Fiel
 # Bodies behind the 8-byte header (before the trailer), as struct formats for the few records that come one by one.
 HEADER_FORMAT = struct.Struct("<IHH")  # type, misc, size
 LOST_FORMAT = struct.Struct("<QQ")  # id, lost
+READ_LOST_FORMAT = struct.Struct("<QQ")  # of an event read with READ_LOST: value, lost
 LOST_SAMPLES_FORMAT = struct.Struct("<Q")  # lost
 COMM_FORMAT = struct.Struct("<II")  # pid, tid; then the name
 TASK_FORMAT = struct.Struct("<IIIIQ")  # pid, ppid, tid, ptid, time

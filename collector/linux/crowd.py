@@ -21,19 +21,19 @@ class Crowd:
         self.is_there = False
         self._most = _CROWD * (os.cpu_count() or 1)
 
-    def look(self) -> None:
-        """Counts again; and changes our priority where that says so."""
+    def look(self, tid: int = 0) -> None:
+        """Counts again; and changes the priority of the calling thread, or of another, where that says so."""
         self.n_runnable = n_runnable()
         self.is_there = self.n_runnable > self._most
         if not self.is_there:
-            self.leave()
-        elif _priority() == _GIVEN <= 0:
-            _take(_HIGHEST)
+            self.leave(tid)
+        elif _priority(tid) == _GIVEN <= 0:
+            _take(_HIGHEST, tid)
 
-    def leave(self) -> None:
+    def leave(self, tid: int = 0) -> None:
         """There is no hurry any more."""
-        if _priority() == _HIGHEST:
-            _take(_GIVEN)
+        if _priority(tid) == _HIGHEST:
+            _take(_GIVEN, tid)
 
 
 def n_runnable() -> int:
@@ -75,6 +75,6 @@ def _priority(tid: int = 0) -> int:
     return os.getpriority(os.PRIO_PROCESS, tid)
 
 
-def _take(nice: int) -> None:
+def _take(nice: int, tid: int = 0) -> None:
     with suppress(OSError):  # it may not
-        os.setpriority(os.PRIO_PROCESS, 0, nice)
+        os.setpriority(os.PRIO_PROCESS, tid, nice)

@@ -34,9 +34,10 @@ class EventSpec(NamedTuple):  # and no dataclass: those take a millisecond to ma
     """One kind of event for every CPU. ``attr`` as packed by ``abi.pack_attr``; ``ring_bytes`` a power of two.
 
     ``everyone``: of whatever runs on the CPU, not of certain threads; left out where the user may not have that.
-    ``at_rest``: only ``Rings.wake`` starts it. ``ring_bytes`` 0: it only counts. ``group``: the name of an earlier one
-    that it is read together with. ``filter``: a tracepoint's, in the kernel's language. ``spare_bytes``: of its ring's
-    spare, a power of two; 0 for none. ``of_maker``: opened on the thread that makes the one it is for.
+    ``at_rest``: only ``Rings.wake`` starts it; ``later``: and gives it its ring. ``ring_bytes`` 0: it only counts.
+    ``group``: the name of an earlier one that it is read together with. ``filter``: a tracepoint's, in the kernel's
+    language. ``spare_bytes``: of its ring's spare, a power of two; 0 for none. ``of_maker``: opened on the thread that
+    makes the one it is for.
     """
 
     name: str
@@ -44,6 +45,7 @@ class EventSpec(NamedTuple):  # and no dataclass: those take a millisecond to ma
     ring_bytes: int
     everyone: bool = False
     at_rest: bool = False
+    later: bool = False
     group: str = ""
     filter: bytes = b""
     spare_bytes: int = 0
@@ -67,6 +69,7 @@ class Ring(NamedTuple):
     data_offset: int
     data_bytes: int
     at_rest: bool = False
+    later: bool = False
 
 
 class Rings:
@@ -85,6 +88,7 @@ class Rings:
         self.memory = libc.memory(address, length)
         self._words = self.memory.cast("Q")
         self._once: list[int] = []
+        self._unmapped = {ring for ring in rings if ring.later}
 
     def head(self, ring: Ring) -> int:
         """Bytes that the kernel has written into the ring since it was opened."""
@@ -152,7 +156,7 @@ class Rings:
         for fd in [*self._once, *self._fds()]:
             ioctl(fd, abi.IOC_DISABLE, 0)
         for ring in self.rings:
-            if ring.fd in self._writers:
+            if ring.fd in self._writers and ring not in self._unmapped:
                 ioctl(ring.fd, abi.IOC_PAUSE_OUTPUT, 1)
 
     def rest(self, ring: Ring) -> None:
@@ -161,9 +165,29 @@ class Rings:
             ioctl(fd, abi.IOC_DISABLE, 0)
 
     def wake(self, ring: Ring) -> None:
-        """Starts the events that write into one ring, in all threads."""
+        """Starts the events that write into one ring, in all threads. Raises OSError where there is no room for a ring
+        that is mapped only now."""
+        if ring in self._unmapped:
+            self._map(ring)
         for fd in self._writers[ring.fd]:
             ioctl(fd, abi.IOC_ENABLE, 0)
+
+    def n_lost(self, ring: Ring) -> int:
+        """Records that found no room in a ring so far, where its events were opened with ``abi.READ_LOST``: also those
+        of which no record tells, since none came behind them."""
+        read = [os.read(fd, abi.READ_LOST_FORMAT.size) for fd in self._writers[ring.fd]]
+        return sum(abi.READ_LOST_FORMAT.unpack(data)[1] for data in read if len(data) == abi.READ_LOST_FORMAT.size)
+
+    def _map(self, ring: Ring) -> None:
+        try:
+            _map_ring(self.address, ring)
+        except OSError:
+            _map_zeros(self.address, ring)  # it may have taken away what was there
+            raise
+        self._unmapped.discard(ring)
+        leader, *others = self._writers[ring.fd]
+        for fd in others:
+            ioctl(fd, abi.IOC_SET_OUTPUT, leader)
 
     def close(self) -> None:
         """Closes the events. Arrays may still look into the rings: zeros take their place."""
@@ -184,9 +208,7 @@ class Rings:
         takes the kernel some 35 ms."""
         if ring.fd not in self._writers:
             return
-        flags = libc.MAP_PRIVATE | libc.MAP_ANONYMOUS | libc.MAP_FIXED | libc.MAP_NORESERVE
-        libc.mmap(self.address + ring.header_offset, PAGE + ring.data_bytes, libc.PROT_READ | libc.PROT_WRITE, flags,
-                  -1)
+        _map_zeros(self.address, ring)
         for fd in self._writers.pop(ring.fd):
             os.close(fd)
 
@@ -244,7 +266,8 @@ def open_rings(whose: Sequence[int] | Birth, specs: Sequence[EventSpec], may_hal
                     continue
                 with suppress(ProcessLookupError):  # gone meanwhile
                     writers[leader].append(libc.perf_event_open(spec.attr, tid, cpu, -1, abi.FLAG_FD_CLOEXEC))
-                    ioctl(writers[leader][-1], abi.IOC_SET_OUTPUT, leader)
+                    if not spec.later:
+                        ioctl(writers[leader][-1], abi.IOC_SET_OUTPUT, leader)
     except OSError:
         for fd in [fd for writing in writers.values() for fd in writing]:
             os.close(fd)
@@ -263,6 +286,18 @@ def _open(spec: EventSpec, tid: int, cpu: int, on_cpu: dict[str, int]) -> int:
         os.close(fd)
         raise
     return fd
+
+
+def loss_format() -> int:
+    """The format to open events with so that ``Rings.n_lost`` tells; 0 before Linux 6.0 (commit 119a784c8127,
+    "perf/core: Add a new read format to get a number of lost samples")."""
+    attr = abi.pack_attr(config=abi.SW_DUMMY, period=0, sample_type=0, flags=abi.DISABLED | abi.EXCLUDE_KERNEL,
+                         watermark=0, read_format=abi.READ_LOST)
+    try:
+        os.close(libc.perf_event_open(attr, 0, -1, -1, abi.FLAG_FD_CLOEXEC))
+    except OSError:
+        return 0
+    return abi.READ_LOST
 
 
 def tracepoint_number(system: str, name: str) -> int | None:
@@ -305,6 +340,18 @@ def _map_what_the_budget_allows(leaders: list[tuple[EventSpec, int, int]], may_h
                 raise OSError(errno.EPERM, BUDGET_USED_UP) from None
 
 
+def _map_ring(address: int, ring: Ring) -> None:
+    """Maps a ring at its place in the reservation that begins at ``address``."""
+    libc.mmap(address + ring.header_offset, PAGE + ring.data_bytes, libc.PROT_READ | libc.PROT_WRITE,
+              libc.MAP_SHARED | libc.MAP_FIXED, ring.fd)
+
+
+def _map_zeros(address: int, ring: Ring) -> None:
+    """Puts zeros in a ring's place, which take no memory."""
+    flags = libc.MAP_PRIVATE | libc.MAP_ANONYMOUS | libc.MAP_FIXED | libc.MAP_NORESERVE
+    libc.mmap(address + ring.header_offset, PAGE + ring.data_bytes, libc.PROT_READ | libc.PROT_WRITE, flags, -1)
+
+
 def _small(ring_bytes: int, shift: int) -> int:
     """A ring's size halved ``shift`` times, but not below the smallest that is of use."""
     return max(ring_bytes >> shift, min(ring_bytes, _SMALLEST_RING))
@@ -322,9 +369,8 @@ def _map_rings(leaders: list[tuple[EventSpec, int, int]], shift: int) -> _Mapped
     try:
         for spec, cpu, fd in leaders:
             size = _small(spec.ring_bytes, shift)
-            libc.mmap(address + offset, PAGE + size, libc.PROT_READ | libc.PROT_WRITE,
-                      libc.MAP_SHARED | libc.MAP_FIXED, fd)
-            rings.append(Ring(spec.name, cpu, fd, offset, offset + PAGE, size, spec.at_rest))
+            rings.append(Ring(spec.name, cpu, fd, offset, offset + PAGE, size, spec.at_rest, spec.later))
+            (_map_zeros if spec.later else _map_ring)(address, rings[-1])
             offset += PAGE + size
         if offset < length:
             libc.mmap(address + offset, length - offset, libc.PROT_READ | libc.PROT_WRITE,

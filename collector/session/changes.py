@@ -124,6 +124,14 @@ class Changes:
 
     # -- mappings
 
+    def read_mappings(self, since_ns: int) -> None:
+        """Mappings that no change told since a time, as they are now: of when they may have been made first."""
+        for process in list(self._model.processes.values()):
+            known = {(mapping.start, mapping.end, mapping.path) for mapping in process.space.mappings}
+            for found in self._world.mappings(process.pid, max(since_ns, process.image.start_ns)):
+                if (found.start, found.start + found.size, found.path) not in known:
+                    self._mapped(found)
+
     def _mapped(self, change: Mapped) -> None:
         process = self._model.processes.get(change.pid)
         if process is None:

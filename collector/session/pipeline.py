@@ -47,6 +47,8 @@ class Pipeline:
         self._experiments = experiments
         self._world = world
         self._tally = tally
+        self.maps_untold = False  # in the last batch: /proc was asked instead
+        self._fed_ns = 0  # its end
         self.time = Timekeeping(interval_ns)
         self.model = self.time.model
         self.overview = Overview(self.time, experiments, world, records_all)
@@ -75,6 +77,7 @@ class Pipeline:
         """Takes one batch; afterwards its arrays are not needed any more."""
         self.time.take(batch.accounts)
         self._changes.apply(batch.changes)
+        self._read_mappings(batch)
         periods = self.time.advance(batch)
         self.overview.count_switches()
         parts = self._stacks.unwound(batch)
@@ -94,6 +97,13 @@ class Pipeline:
         self._settlement.settle(self.time.tails(batch))
         self._close_ended()
         self.model.forget_before(batch.until_ns)
+        self._fed_ns = batch.until_ns
+
+    def _read_mappings(self, batch: Batch) -> None:
+        self.maps_untold = batch.maps_untold
+        if batch.maps_untold:
+            self._changes.read_mappings(self._fed_ns)
+            self._tally.unmapped_ns += batch.until_ns - self._fed_ns if self._fed_ns else 0
 
     def flush_waiting(self, now_ns: int) -> None:
         """Gives threads that are off CPU their ticks so far, up to ``now_ns``, which no batch may have passed.

@@ -43,6 +43,7 @@ OpenedEvents: TypeAlias = perf_open.Opened | signal_open.Opened | None
 
 _SLACK_NS = 10 * NS_PER_MS
 _DRAIN_PERIOD_NS, _BUSY_DRAIN_PERIOD_NS = 930 * NS_PER_MS, 500 * NS_PER_MS
+_LOOK_PERIOD_NS = 100 * NS_PER_MS
 _MOST_RUNNABLE = 2  # for each CPU
 _QUEUED_NS = 5 * NS_PER_MS  # longer than two threads have to wait for each other
 _STAYING = 100  # times what it took to leave a CPU, until we do so again
@@ -191,6 +192,8 @@ class Recording:
         if self._engine and self._drained_ns == self._start_ns:
             return 0
         due_ns = self._idle_ns + (_BUSY_DRAIN_PERIOD_NS if self._changes else _DRAIN_PERIOD_NS)
+        if self._pipeline.maps_untold:  # what nobody tells is to be read while it lives
+            due_ns = self._idle_ns + _LOOK_PERIOD_NS
         if self._mode is not None and self._mode.counting:
             due_ns = self._mode.due_ns
         return min(due_ns, self._next_sample_ns)

@@ -17,6 +17,8 @@ GONE = max(Stop) + 1
 # What the loss of some records means; their times are exact all the same.
 _MEANING = {"leave": "stacks of threads that left their CPU too often, told by their last known stacks",
             "birth": "the makings of processes, which are told as forks",
+            "map": "mappings that are read from /proc instead",
+            "task": "births and ends of threads and processes",
             "touch": "page faults, of which text and data cannot be told apart",
             "waking": "wake-ups, which are told by their sum"}
 
@@ -33,6 +35,7 @@ class Tally:
     n_untold_ends: int = 0  # processes whose work behind their last event is not known
     n_guessed_ends: int = 0  # processes whose work there includes that of a stranger for a moment
     counted_ns: int = 0  # for how long switches were counted, not recorded
+    unmapped_ns: int = 0  # for how long mappings were read from /proc, not recorded
     n_estimated_ends: int = 0  # threads that ended then, with the rest of their times estimated
     n_throttled: int = 0
     losses: Counter[str] = field(default_factory=Counter)
@@ -76,6 +79,9 @@ class Tally:
         if self.counted_ns:
             lines.append(f"for {self.counted_ns / 1e9:.1f} s threads switched too often for a record of each: how long "
                          "they ran and waited is the kernel's account of it then, where they waited is sampled")
+        if self.unmapped_ns:
+            lines.append(f"for {self.unmapped_ns / 1e9:.1f} s executable memory was mapped too often for a record of "
+                         "each: what was mapped is read from /proc then")
         if self.stolen_ns:
             lines.append(f"for {self.stolen_ns / 1e9:.2f} s the hypervisor let others have the CPU of running threads, "
                          "which waited for it")

@@ -16,7 +16,7 @@ from collector.experiment.identity import Identity
 from collector.linux import proc
 from collector.linux.proc import ProcessUsage
 from collector.processes.process import Epoch
-from collector.session.attach import Found, departures, find
+from collector.session.attach import Found, departures, find, mappings
 from collector.session.objects import Objects, named
 from collector.session.placing import frames_of
 
@@ -52,6 +52,9 @@ class World(Protocol):
     def blocked(self, threads: Sequence[tuple[int, int]], now_ns: int, stack_words: int) -> list[ClockSamples]:
         """Those of the threads (pid, tid) that are blocked, as samples of their leaving just before ``now_ns``, by
         process; of each stack so many words, a power of two."""
+
+    def mappings(self, pid: int, time_ns: int) -> list[Mapped]:
+        """The executable mappings of a process as they are, as changes of a time; none if it is gone."""
 
     def place(self, mapped: Mapped) -> Place:
         """What a mapping maps."""
@@ -113,6 +116,12 @@ class ThisMachine:
             if leaving is not None:
                 samples.append(leaving)
         return samples
+
+    def mappings(self, pid: int, time_ns: int) -> list[Mapped]:
+        try:
+            return [named(mapped) for mapped in mappings(pid, time_ns)]
+        except OSError:
+            return []
 
     def place(self, mapped: Mapped) -> Place:
         mapped = named(mapped)

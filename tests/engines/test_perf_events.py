@@ -27,6 +27,7 @@ pytestmark = pytest.mark.usefixtures("perf_allowed")
 
 INTERVAL_NS = 997_000
 FOREVER_NS = 2**62
+ATTR_STACK_USER = 88  # sample_stack_user in perf_event_attr
 
 
 @dataclass
@@ -70,19 +71,26 @@ def drained(tmp_path: Path) -> Iterator[Callable[..., Drained]]:
     """``drained(program, 0.3, every_s=0.01)``: runs a program from its exec to its end under the engine."""
 
     def run(*command: object, every_s: float = 0.1, slack_ns: int = 10_000_000,
-            asked: Sequence[tuple[int, int]] = ()) -> Drained:
+            asked: Sequence[tuple[int, int]] = (), guarded: bool = False) -> Drained:
         held = ["/bin/sh", "-c", 'read line; exec "$@"', "sh", *map(str, command)]
         with subprocess.Popen(held, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdin is not None
             opened = perf_open.open_events([process.pid], INTERVAL_NS, on_exec=True, follow=False)
-            engine = PerfEngine(opened, "a test")
+            if guarded:
+                opened.guard(process.pid)
+            engine = None if guarded else PerfEngine(opened, "a test")
             result = Drained(process.pid)
             process.stdin.write(b"\n")
             process.stdin.flush()
+            ended = os.pidfd_open(process.pid)
             while process.poll() is None:
-                select.select([], [], [], every_s)
+                select.select([ended], [], [], every_s)
+                if engine is None:
+                    engine = PerfEngine(opened, "a test")
                 result.take(engine.drain(time.monotonic_ns() - slack_ns, asked))
                 engine.release()
+            os.close(ended)
+            assert engine is not None
             engine.stop()
             result.take(engine.drain(FOREVER_NS))
             engine.release()
@@ -206,6 +214,49 @@ def test_every_switch_out_has_its_stack_unless_they_come_too_often(
     leaving = Counter(found.all("leaving.tid").tolist())
     # A thread's last departure, at its exit, has no user registers any more but is told nevertheless.
     assert leaving == Counter(found.all("switches.tid")[outs].tolist())
+
+
+def test_a_full_ring_of_stacks_loses_samples_and_nothing_else(
+        workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
+    """Nobody comes for longer than the clock's ring has room. The last losses have no record behind them."""
+    found = drained(workload("split"), 4.4, every_s=30)
+    cpu_s = found.truth["user_s"] + found.truth["system_s"]
+    n_samples = len(found.all("clock.tid")) + sum(change.n_records for change in found.of(RecordsLost))
+    rounding = 3 * len(perf.online_cpus()) + 1
+    assert n_samples == pytest.approx(cpu_s * 1e9 / INTERVAL_NS, abs=rounding, rel=0.02)
+    tids = [thread["tid"] for thread in found.truth["threads"]]
+    assert {change.source for change in found.of(RecordsLost)} == {"clock"}
+    assert len(found.of(Executed)) == 1
+    assert [change.tid for change in found.of(Forked)] == tids[1:]
+    assert sorted(change.tid for change in found.of(Exited)) == sorted(tids)
+    assert any(change.path.endswith(b"/libc.so.6") for change in found.of(Mapped))
+
+
+def test_a_clock_whose_ring_fills_up_gives_way_to_small_copies(
+        workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
+    """The same, while the collector starts."""
+    found = drained(workload("split"), 4.4, every_s=30, guarded=True)
+    assert found.of(RecordsLost) == []
+    cpu_s = found.truth["user_s"] + found.truth["system_s"]
+    # Beside what has not come to a sample at the threads' ends, an interval for each, where one clock gave way.
+    rounding = 2 * 3 * len(perf.online_cpus()) + 1
+    assert len(found.all("clock.tid")) == pytest.approx(cpu_s * 1e9 / INTERVAL_NS, abs=rounding, rel=0.02)
+
+
+@pytest.mark.parametrize("n_cpus", [1, 2, 8, 32])
+@pytest.mark.parametrize("interval_ns", [500_000, 997_000, 10_007_000, 100_003_000])
+def test_small_copies_have_room_for_seconds_and_all_rings_together_are_bounded(interval_ns: int, n_cpus: int) -> None:
+    room_bytes = (256 << 20) // n_cpus
+    specs = perf_open._specs(interval_ns, 0, 1, 2, 63 << 10, 24 << 10)
+    specs = perf_open._with_brief(specs, interval_ns, 0, room_bytes)
+    brief = specs[-1]
+    stack_bytes = min(int.from_bytes(brief.attr[ATTR_STACK_USER:ATTR_STACK_USER + 4], "little"), 15 << 10)
+    assert stack_bytes >= 2 << 10
+    assert brief.ring_bytes / (stack_bytes + 512) * interval_ns >= 4.99e9
+    # The least that is of use, and at the shortest interval on many CPUs a little more than the room that there is.
+    least_bytes = brief.ring_bytes + 12 * perf_open._LEAST_RING_BYTES
+    assert sum(spec.ring_bytes for spec in specs) <= max(room_bytes, least_bytes)
+    assert all(spec.ring_bytes & spec.ring_bytes - 1 == 0 for spec in specs)
 
 
 def test_events_are_given_back(workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:

@@ -155,7 +155,7 @@ class Coder:
         kind = _KINDS[name]
         if is_dataclass(kind):
             return kind(*(self._decoded_field(f"{name}.{field.name}", each)
-                          for field, each in zip(fields(kind), content, strict=True)))
+                          for field, each in zip(fields(kind), content, strict=False)))  # younger ones: by default
         if kind is Found:
             tid, cut, reason, *others = map(self.decoded, content)
             return Found(tid, cut, Reason(reason), *others)

@@ -213,6 +213,22 @@ def test_what_others_trace_floods_no_ring(workload: Run, tmp_path: Path) -> None
     assert re.search(r"samples, nothing lost\n", result.stderr), result.stderr
 
 
+@pytest.mark.usefixtures("root")
+def test_a_storm_of_mappings_is_told_by_proc(workload: Run, tmp_path: Path, gprofng: Run) -> None:
+    """No record is made of most of them; what stays mapped is known all the same, and who comes to be meanwhile."""
+    path = tmp_path / "x.er"
+    command = [COLLECT, "--engine", "perf", "-o", str(path), workload("mapstorm"), "200003", "0.7"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    truth = json.loads(result.stdout)
+    assert "2 descendants" in result.stderr
+    assert not re.search(r"no map|clock records|task records|switch", result.stderr), result.stderr
+    experiment = open_experiment(path)
+    assert any("what was mapped is read from /proc" in message.text for message in experiment.log.messages)
+    assert recorded_cpu_s(experiment, truth["pid"]) == pytest.approx(truth["user_s"] + truth["system_s"], rel=0.02)
+    code_s = [seconds[0] for name, seconds in gprofng("-functions", experiment=path).rows if "anonymous" in name]
+    assert sum(code_s) == pytest.approx(2 * truth["ran_s"], rel=0.05)
+
+
 def most_of(pids: list[int]) -> tuple[int, int]:
     """Open files of processes, the most, and their peak of memory (MiB) altogether."""
     n_files, mib = 0, 0

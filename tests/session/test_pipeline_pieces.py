@@ -70,6 +70,9 @@ class Alone:
     def blocked(self, threads: Sequence[tuple[int, int]], now_ns: int, stack_words: int) -> list[ClockSamples]:
         return []
 
+    def mappings(self, pid: int, time_ns: int) -> list[Mapped]:
+        return []
+
     def place(self, mapped: Mapped) -> Place:
         return Place(mapped.path, -1, 0, 64)
 
