@@ -15,31 +15,41 @@ from collector.session.experiments import Experiments, Recorded
 from collector.session.objects import VDSO, is_file
 from collector.session.tally import Tally
 from collector.session.timekeeping import Timekeeping
+from collector.session.unseen import UnseenOnes
 from collector.session.world import World
 
+_EVENTS_TAKEN = ("the kernel took the events of this process at its exec: of its times only its CPU time is known, by "
+                 "/proc, and nothing of what it started")
 Apply: TypeAlias = Callable[[Change], None]
 
 
 class Changes:
     """Applies changes in time order."""
 
-    def __init__(self, time: Timekeeping, experiments: Experiments, world: World, tally: Tally) -> None:
+    def __init__(self, time: Timekeeping, experiments: Experiments, world: World, tally: Tally,
+                 events_end: bool) -> None:
+        """``events_end``: changes come from the kernel's events, which may end before their process does."""
         self._time = time
         self._model = time.model
         self._experiments = experiments
         self._world = world
         self._tally = tally
+        self.unseen = UnseenOnes(experiments, world)
+        self._events_end = events_end
         self._found: set[int] = set()  # tids of those found that may have been born a moment before
         self._found_ns = 0  # and until when they were looked for
+        self._maps_untold = False
 
-    def apply(self, changes: Iterable[Change]) -> None:
-        """Takes what has changed."""
+    def apply(self, changes: Iterable[Change], maps_untold: bool = False) -> None:
+        """Takes what has changed. ``maps_untold``: not all that was mapped is among it."""
+        self._maps_untold, before = maps_untold, self._maps_untold
+        may_lose_events = self._events_end and not maps_untold and not before
         for change in changes:
             match change:
                 case Forked():
                     self._forked(change)
                 case Exited():
-                    self._exited(change)
+                    self._exited(change, may_lose_events)
                 case Executed():
                     self._executed(change)
                 case Mapped():
@@ -87,12 +97,17 @@ class Changes:
         if recorded is not None:
             recorded.thread_started(change.tid, change.time_ns, process.image.comm)
 
-    def _exited(self, change: Exited) -> None:
+    def _exited(self, change: Exited, may_lose_events: bool) -> None:
         thread = self._model.exited(change)
         if thread is None:
             return
         is_over = not thread.process.threads
         recorded = self._experiments.by_image.get(thread.image.number) if is_over else None
+        if recorded is not None and may_lose_events and not thread.process.space.mappings and thread.image.comm:
+            self._time.exited(thread, change.time_ns, is_last=False)
+            recorded.tell(Recorder.warning, _EVENTS_TAKEN, change.time_ns)
+            self.unseen.add(thread.image, change.time_ns)
+            return
         self._time.exited(thread, change.time_ns, is_last=recorded is not None)
         if recorded is not None:
             self._experiments.end(recorded, change.time_ns)

@@ -71,15 +71,20 @@ class Output:
                 self._count(recorded, due.state[rows], ticks[rows])
 
     def settled(self, recorded: Recorded, stack: tuple[int, int, int, int], time_ns: int, ticks: int) -> None:
-        """Ticks for time that no sample stood for; ``stack``: tid, CPU, uid, state."""
-        if recorded.recorder is None:
+        """Ticks for time behind a thread's last sample; ``stack``: tid, CPU, uid, state."""
+        if recorded.recorder is not None:
+            self.unsampled(recorded, stack, time_ns, ticks)
+            self._tally.n_settled_ticks += ticks
+
+    def unsampled(self, recorded: Recorded, stack: tuple[int, int, int, int], time_ns: int, ticks: int) -> None:
+        """Ticks for time that no sample stood for."""
+        if recorded.recorder is None or not ticks:
             return
         tid, cpu, uid, state = stack
         recorded.recorder.clock(*(np.array([value], dtype=kind) for value, kind in (
             (tid, np.int64), (cpu, np.int32), (time_ns, np.int64), (uid, np.uint64), (state, np.int32),
             (ticks, np.int32))))
         self._count(recorded, np.array([state]), np.array([ticks]))
-        self._tally.n_settled_ticks += ticks
 
     def _count(self, recorded: Recorded, state: Array, ticks: Array) -> None:
         recorded.state_ticks += np.bincount(state, ticks, N_STATES).astype(np.int64)

@@ -29,6 +29,7 @@ from collector.session.stacks import Stacks
 from collector.session.tally import Tally
 from collector.session.tap import Take, Tap
 from collector.session.timekeeping import Timekeeping
+from collector.session.unseen import UnseenOnes
 from collector.session.waits import Waits
 from collector.session.world import World
 from collector.timing.counting import Account
@@ -37,12 +38,12 @@ from collector.timing.counting import Account
 class Pipeline:
     """Feeds on batches.
 
-    ``world`` answers what batches do not tell; ``records_all``: they tell of every switch, or count it. ``tap`` is
-    called with all time of all threads.
+    ``world`` answers what batches do not tell; ``records_all``: they tell of every switch, or count it; ``events_end``:
+    they come from events that may end before their process does. ``tap`` is called with all time of all threads.
     """
 
     def __init__(self, interval_ns: int, experiments: Experiments, world: World, tally: Tally, *,
-                 records_all: bool = True, tap: Take | None = None) -> None:
+                 records_all: bool = True, events_end: bool = False, tap: Take | None = None) -> None:
         self._interval_ns = interval_ns
         self._experiments = experiments
         self._world = world
@@ -52,7 +53,7 @@ class Pipeline:
         self.time = Timekeeping(interval_ns)
         self.model = self.time.model
         self.overview = Overview(self.time, experiments, world, records_all)
-        self._changes = Changes(self.time, experiments, world, tally)
+        self._changes = Changes(self.time, experiments, world, tally, events_end)
         self._stacks = Stacks(self.time, experiments, world, tally)
         self.output = Output(self.model, experiments, self._stacks, tally)
         self._waits = Waits(interval_ns, self.time, experiments, self._stacks)
@@ -76,7 +77,7 @@ class Pipeline:
     def feed(self, batch: Batch) -> None:
         """Takes one batch; afterwards its arrays are not needed any more."""
         self.time.take(batch.accounts)
-        self._changes.apply(batch.changes)
+        self._changes.apply(batch.changes, batch.maps_untold)
         self._read_mappings(batch)
         periods = self.time.advance(batch)
         self.overview.count_switches()
@@ -95,6 +96,7 @@ class Pipeline:
             self._tap.fed(periods, spans, self._waits.woken_ns, self.output.muted)
         self.time.compare(distinct(clock.slot).tolist() if clock is not None else [], batch)
         self._settlement.settle(self.time.tails(batch))
+        self.look_at_unseen()
         self._close_ended()
         self.model.forget_before(batch.until_ns)
         self._fed_ns = batch.until_ns
@@ -115,6 +117,17 @@ class Pipeline:
             self.output.spans(spans, self._waits.ticks)
             if self._tap is not None:
                 self._tap.flushed(spans, self.output.muted)
+
+    @property
+    def unseen(self) -> UnseenOnes:
+        """Processes that the kernel took the events from."""
+        return self._changes.unseen
+
+    def look_at_unseen(self, last_ns: int = 0) -> None:
+        """The times of those that have ended since the last look; of all, if it is the last one, at ``last_ns``."""
+        for one, recorded, end_ns in self._changes.unseen.ended(last_ns):
+            self._settlement.unseen(one, recorded, end_ns)
+            self._experiments.end(recorded, end_ns)
 
     def sync(self) -> None:
         """What was said comes to disk."""
@@ -142,6 +155,7 @@ class Pipeline:
         if self._tap is not None:
             self._tap.fed(periods, None, self._waits.woken_ns, self.output.muted)
         self._settlement.settle({})
+        self.look_at_unseen(time_ns)
         self._close_ended()
         self._count_what_is_left()
 

@@ -79,7 +79,8 @@ class Recording:
         self._experiments = Experiments(directory, Follow(options.follow), self._header_of)
         self._objects = Objects(Tables())
         self._pipeline = Pipeline(options.interval_ns or 1, self._experiments, ThisMachine(self._objects), self._tally,
-                                  records_all=engine is None or engine.name != "signal")
+                                  records_all=engine is None or engine.name != "signal",
+                                  events_end=isinstance(engine, PerfEngine))
         process = self._pipeline.model.new_process(pid, start_ns)
         self._founder = self._experiments.founder(process.image, recorder)
         self._mode = SwitchMode(self._engine, self._pipeline) if isinstance(self._engine, PerfEngine) else None
@@ -139,6 +140,7 @@ class Recording:
                     os.close(fd)
                     alive.remove(fd)
                     self._pipeline.overview.read(self._founder)  # the last one, of a zombie
+                    self._pipeline.look_at_unseen()
                     self._look()
                     if not alive:
                         self.status = 0 if self._pidfds else os.waitpid(self._pid, 0)[1]
@@ -192,7 +194,7 @@ class Recording:
         if self._engine and self._drained_ns == self._start_ns:
             return 0
         due_ns = self._idle_ns + (_BUSY_DRAIN_PERIOD_NS if self._changes else _DRAIN_PERIOD_NS)
-        if self._pipeline.maps_untold:  # what nobody tells is to be read while it lives
+        if self._pipeline.unseen.living or self._pipeline.maps_untold:  # what nobody tells is to be read while it lives
             due_ns = self._idle_ns + _LOOK_PERIOD_NS
         if self._mode is not None and self._mode.counting:
             due_ns = self._mode.due_ns
@@ -226,7 +228,8 @@ class Recording:
         if self._mode is not None:
             self._mode.end()
         self._pipeline.finish(end_ns, f"still running when {founder} ended; recording ended here")
-        warnings = self._failures() + self._tally.warnings() + self._unreadable()
+        unseen = self._pipeline.unseen.warnings(self._start_ns)
+        warnings = self._failures() + unseen + self._tally.warnings() + self._unreadable()
         for line in warnings:
             self._recorder.warning(line)
         for line in self._tally.remarks():

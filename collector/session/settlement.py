@@ -20,6 +20,7 @@ from collector.session.output import Output
 from collector.session.placing import Placed
 from collector.session.stacks import Stacks, no_stack
 from collector.session.timekeeping import Timekeeping
+from collector.session.unseen import Unseen
 from collector.session.waits import Waits
 from collector.timing.rounding import Groups, untold
 from collector.timing.settling import in_turn, settle
@@ -132,6 +133,17 @@ class Settlement:
                 recorded.pool_ns[state] += int(ticks[state]) * self._interval_ns
             else:
                 self._output.settled(recorded, stack, int(self._clocks.since_ns[slot]), int(ticks[state]))
+
+    def unseen(self, one: Unseen, recorded: Recorded, time_ns: int) -> None:
+        """The CPU time of a process without events, which has no stacks."""
+        if one.life is None or recorded.recorder is None:
+            return
+        recorded.ended_cpu_ns += one.life.user_ns + one.life.system_ns
+        self.total_cpu_ns += one.life.user_ns + one.life.system_ns
+        if not self._output.muted:
+            uid = int(no_stack(recorded.recorder)[0])
+            for state, used_ns in ((Microstate.USER, one.life.user_ns), (Microstate.SYSTEM, one.life.system_ns)):
+                self._output.unsampled(recorded, (one.image.pid, 0, uid, state), time_ns, used_ns // self._interval_ns)
 
     def close(self, ended: Sequence[Recorded]) -> None:
         """The last ticks of images that are over."""

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol
 from collector.events import Array, ClockSamples, Edge, Mapped
 from collector.experiment.identity import Identity
 from collector.linux import proc
-from collector.linux.proc import ProcessUsage
+from collector.linux.proc import ProcessLife, ProcessUsage
 from collector.processes.process import Epoch
 from collector.session.attach import Found, departures, find, mappings
 from collector.session.objects import Objects, named
@@ -45,6 +45,9 @@ class World(Protocol):
 
     def usage(self, pid: int) -> ProcessUsage | None:
         """The counters of a process."""
+
+    def life(self, pid: int) -> ProcessLife | None:
+        """When a process was born, and the CPU time that it has used; None if it is gone."""
 
     def switches(self, pid: int) -> tuple[int, int]:
         """How often the threads of a process that live have left a CPU: because they blocked, were preempted."""
@@ -97,6 +100,9 @@ class ThisMachine:
 
     def usage(self, pid: int) -> ProcessUsage | None:
         return proc.process_usage(pid)
+
+    def life(self, pid: int) -> ProcessLife | None:
+        return proc.process_life(pid)
 
     def switches(self, pid: int) -> tuple[int, int]:
         return proc.process_switches(pid)

@@ -34,7 +34,7 @@ from collector.experiment.log import Header
 from collector.experiment.reader import open_experiment
 from collector.experiment.recorder import Recorder
 from collector.experiment.records import STATES
-from collector.linux.proc import ProcessUsage
+from collector.linux.proc import ProcessLife, ProcessUsage
 from collector.linux.tasks import Place as WaitingPlace
 from collector.processes.process import Epoch
 from collector.session.attach import Found
@@ -54,7 +54,7 @@ _CALLS = ("feed", "take_over", "flush_waiting", "count", "look", "record_again",
           "finish")
 _KINDS = {kind.__name__: kind for kind in (
     *(kind for _, kind in inspect.getmembers(events, inspect.isclass) if kind.__module__ == events.__name__),
-    Account, Found, Place, ProcessUsage)}
+    Account, Found, Place, ProcessLife, ProcessUsage)}
 _KINDS["WaitingPlace"] = WaitingPlace
 _NAMES = {kind: name for name, kind in _KINDS.items()}
 _TIMES = "time_ns"

@@ -30,7 +30,7 @@ from collector.experiment.identity import UNKNOWN, Identity
 from collector.experiment.log import Header
 from collector.experiment.reader import open_experiment
 from collector.experiment.recorder import Recorder
-from collector.linux.proc import ProcessUsage
+from collector.linux.proc import ProcessLife, ProcessUsage
 from collector.session.attach import Found
 from collector.session.experiments import Experiments, Recorded
 from collector.session.follow import Follow
@@ -62,6 +62,9 @@ class Alone:
         return b""
 
     def usage(self, pid: int) -> ProcessUsage | None:
+        return None
+
+    def life(self, pid: int) -> ProcessLife | None:
         return None
 
     def switches(self, pid: int) -> tuple[int, int]:

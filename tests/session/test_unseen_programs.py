@@ -1,0 +1,113 @@
+"""Programs that the kernel does not let us watch: who they were, and how long they ran, is told all the same."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collector.experiment.reader import Experiment, open_experiment
+
+COLLECT = str(Path(sys.executable).parent / "collect")
+pytestmark = pytest.mark.usefixtures("root", "perf_allowed")
+BUSY_S = 0.61
+SEEN_S = 0.2  # at least, by looks ten times a second
+CPU_STATES = 3
+TICK_S = 1 / os.sysconf("SC_CLK_TCK")
+
+
+@pytest.fixture
+def helper(public_directory: Path, workload: Callable[..., Path]) -> Path:
+    """A program with the rights of root, whoever executes it."""
+    if os.statvfs(public_directory).f_flag & os.ST_NOSUID:
+        pytest.fail(f"{public_directory} is mounted nosuid")
+    path = public_directory / "helper"
+    shutil.copy(workload("recurse"), path)
+    path.chmod(0o4755)
+    return path
+
+
+def ran_s(experiment: Experiment) -> float:
+    """Seconds of CPU time in one experiment."""
+    packets = experiment.packets()
+    return float(packets["NTICK"][packets["MSTATE"] < CPU_STATES].sum() * experiment.log.interval_us * 1e-6)
+
+
+def warnings(experiment: Experiment) -> list[str]:
+    """Of its log."""
+    return [message.text for message in experiment.log.messages if message.kind == "cwarn"]
+
+
+def collected(directory: Path, *command: object) -> str:
+    """What collect said."""
+    path = directory / "x.er"
+    result = subprocess.run([*map(str, command[:command.index("collect")]), COLLECT, "-o", str(path),
+                             *map(str, command[command.index("collect") + 1:])],
+                            cwd=directory, capture_output=True, text=True, timeout=60, check=False)
+    assert result.returncode == 0, result.stderr
+    return result.stderr
+
+
+def is_told(said: str, program: str, lineage: str) -> bool:
+    """Whether the summary says who could not be recorded, from when on, and how long it ran."""
+    where = f", {lineage}" if lineage else ""
+    who = rf"a process could not be recorded, nor what it started: process \d+ \({re.escape(program)}{where}\) "
+    how = r"used (\d+\.\d\d) s of CPU by /proc \(from 0\.\d{3} s on\): .*set-user-ID.*; to see more, "
+    found = re.search(who + how, said)
+    return found is not None and SEEN_S < float(found[1]) < BUSY_S + 3 * TICK_S
+
+
+def test_an_ordinary_user_is_told_that_a_setuid_program_is_not_recorded(
+        public_directory: Path, as_nobody: list[str], helper: Path, er_print: Any) -> None:
+    said = collected(public_directory, *as_nobody, "collect", helper, 3, BUSY_S)
+    assert is_told(said, f"{helper} 3 {BUSY_S}", "")
+    assert "nothing lost" not in said
+    experiment = open_experiment(public_directory / "x.er")
+    assert len(warnings(experiment)) == 2
+    assert all(text in er_print("-header", public_directory / "x.er").stdout for text in warnings(experiment))
+    # The founder is read when it has ended, before it is gone: to a tick of the kernel and of the clock for each state.
+    assert ran_s(experiment) == pytest.approx(BUSY_S, abs=2 * TICK_S + 2 * 0.010007)
+    assert (experiment.end_ns - experiment.log.start_ns) * 1e-9 >= BUSY_S
+
+
+@pytest.mark.parametrize("user", ["nobody", "root"])
+def test_a_setuid_program_below_a_shell_is_told(user: str, public_directory: Path, as_nobody: list[str],
+                                                helper: Path) -> None:
+    """Also where root records: the kernel asks who executes the program."""
+    script = f"{helper} 3 {BUSY_S}; exit 0"
+    command = [*as_nobody, "collect"] if user == "nobody" else ["collect", *as_nobody]
+    said = collected(public_directory, *command, "sh", "-c", script)
+    (child,) = [child for child in all_below(open_experiment(public_directory / "x.er")) if warnings(child)]
+    lineage = "_f1_x1" if user == "nobody" else "_x1_f1_x1"
+    assert is_told(said, f"{helper} 3 {BUSY_S}", lineage), said
+    assert child.path.name == f"{lineage}.er"
+    assert SEEN_S <= ran_s(child) <= BUSY_S + 3 * TICK_S
+    assert np.isin(child.packets()["THRID"], [child.log.pid]).all()
+
+
+def all_below(experiment: Experiment) -> list[Experiment]:
+    """The descendants of an experiment."""
+    return [below for child in experiment.children for below in (child, *all_below(child))]
+
+
+def test_programs_that_are_gone_at_once_are_told(public_directory: Path, as_nobody: list[str], helper: Path) -> None:
+    helper.chmod(0o711)  # one that may not be read
+    script = "; ".join(f"{helper} 3 0.001" for _ in range(5))
+    said = collected(public_directory, *as_nobody, "collect", "sh", "-c", f"{script}; exit 0")
+    assert re.search(r"5 processes could not be recorded, nor what they started: (process \d+ .*?, ){3}and 2 more: ",
+                     said)
+
+
+def test_programs_that_are_recorded_are_not_told(public_directory: Path, as_nobody: list[str], helper: Path) -> None:
+    helper.chmod(0o755)
+    script = "; ".join(f"{helper} 3 0.001" for _ in range(23))
+    said = collected(public_directory, *as_nobody, "collect", "sh", "-c", f"{script}; exit 0")
+    assert "could not be recorded" not in said
