@@ -24,6 +24,7 @@ class Asked:
     came_ns: int
     used_ns: int
     unseen_ns: int
+    amid_signal: bool = False  # it was about to be given a signal: it will stop as that is done, wherever it ran
 
 
 @dataclass(slots=True, eq=False)
@@ -66,6 +67,7 @@ class Tracee:
     system_ns: int = 0  # running time that samples have told as system time
     sampled_ns: int = 0  # the running time at the last sample
     n_traps: int = 0
+    n_signals: int = 0  # that it was given since its last sample
     completion: Completion | None = None
 
     def sleeps_on(self) -> bool:

@@ -25,6 +25,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.signal_channel import END, HOLD, STOP, Channel
@@ -49,6 +50,7 @@ _SAME_NS = 500  # by which two accounts of one stretch of time may differ
 _EARLY_NS, _LATE_NS = 25_000, 15_000  # by which we may know too late that we are awake, or that a thread has stopped
 _SUSPECT_NS = 1_000, 4_000  # the same, where that is no excuse
 _AT_ONCE_NS = 25_000  # in which our clock stops a thread that runs
+_WAY_NS = 50_000  # that we take to another CPU (25,000 to 50,000 on a virtual machine)
 _STRAY, _STRAY_SHARE = 40503, 4  # 65536 times the golden section; of the interval
 _PATIENCE, _LAST_PATIENCE = 5, 20  # intervals without a sample, until any other one is better
 _CHECK_MAPS_NS, _YOUNG_NS = 5 * NS_PER_MS, 50 * NS_PER_MS
@@ -167,7 +169,7 @@ class Tracer:
             if now_ns < due_ns:
                 if not self._asked:  # they stop here as soon as we sleep
                     self._walk.go_on()
-                signal.sigtimedwait(_WATCHED, (due_ns - now_ns) / NS_PER_S)
+                signal.sigtimedwait(_WATCHED, max(due_ns - time.monotonic_ns(), 0) / NS_PER_S)
                 self._arrived()
                 continue
             self._due_ns, self._departures = due_ns, 0
@@ -239,6 +241,7 @@ class Tracer:
         visit = self._walk.visit()
         self._checks_left = _CHECKS_AT_ONCE
         if visit.late:
+            self._due_ns = visit.left_ns + _WAY_NS  # nobody can have us sooner
             self._arrived()
         until_ns = time.monotonic_ns() + self._interval_ns // _ACTIVE_SHARE
         first = self._threads.get(visit.tid)
@@ -349,13 +352,18 @@ class Tracer:
             if is_here and waits:  # it has not run since the last look
                 return
             is_first, thread.first_ns = thread.first_ns > 0, 0
-            if is_here or is_first or thread.cpu_ns - thread.sampled_ns > _PATIENCE * self._interval_ns:
+            unsampled_ns = accounts.parse(raw)[0] - thread.sampled_ns
+            if is_here or is_first or unsampled_ns > _PATIENCE * self._interval_ns:
                 unseen_ns = raw_ns - thread.looked_ns
                 if not thread.running and raw != thread.raw and unseen_ns > _AWAKE_NS and self._crowd.is_there:
                     self._settle_awake(thread, raw, raw_ns)  # or it would be told to sleep until it stops
                 self._ask(thread, raw, raw_ns, is_here)
+            elif thread.n_signals and unsampled_ns > self._interval_ns // 2:
+                self._walk.seek(thread.tid, now_ns)
             return
         if stat.state not in (b"S", b"D"):  # it has stopped and waits for us, or runs on just now
+            if thread.n_signals:
+                self._walk.seek(thread.tid, now_ns, later=True)
             return
         if raw != thread.raw:
             thread.calm = 0
@@ -542,11 +550,14 @@ class Tracer:
         self._mend(thread, registers, now_ns)
         self._struck(thread, registers, now_ns, asked)
 
-    def _signalled(self, thread: Tracee, now_ns: int, asked: Asked | None) -> None:
-        """A thread stopped to be given a signal: that is also the stop that we may have asked it for. One that traps
+    def _signalled(self, thread: Tracee, number: int, now_ns: int) -> None:
+        """A thread stopped to be given a signal: when, is for others to say, and so it is no sample. One that traps
         on and on has no time for any other."""
-        if asked or (thread.n_traps and thread.n_traps % _SOME_TRAPS == 0):
-            self._struck(thread, self._inspector.registers(thread.tid), now_ns, asked)
+        thread.n_signals += 1
+        if number in _TRAPS:
+            thread.n_traps += 1
+            if thread.n_traps % _SOME_TRAPS == 0:
+                self._struck(thread, self._inspector.registers(thread.tid), now_ns, None)
 
     def _struck(self, thread: Tracee, registers: ptrace.Registers, now_ns: int, asked: Asked | None) -> None:
         """A sample of a thread that has stopped, if it is one of the clock's, or if it has had none for long."""
@@ -565,6 +576,8 @@ class Tracer:
         unsampled_ns = thread.cpu_ns - thread.sampled_ns
         is_sample = unsampled_ns > (_LAST_PATIENCE if asked else 1) * self._interval_ns or (asked is not None and (
             self._ran_when_asked(thread, registers, asked) or self._is_wanted(thread, registers)))
+        if asked and not is_sample and thread.n_signals:
+            self._walk.seek(thread.tid, now_ns, later=True)
         if not (is_sample or thread.waited_from_ns):
             return
         if thread.process.bits != registers.bits:
@@ -583,6 +596,8 @@ class Tracer:
         another one it has not. One that waited before stopped where the scheduler had stopped it, and one that was
         woken since then where it slept: both are at ends of system calls above all, and no samples of the clock's."""
         waited_ns = thread.delay_ns - asked.delay_ns
+        if asked.amid_signal:
+            return False
         if not asked.is_here:
             return not waited_ns
         place = tasks.Place(registers.call, registers.dwarf[7], registers.dwarf[16])
@@ -618,7 +633,7 @@ class Tracer:
             mode = Mode.TRAP if thread.n_traps else Mode.SYSTEM_CALL
         if mode != Mode.USER:
             thread.system_ns += weight_ns
-        thread.n_traps = 0
+        thread.n_traps = thread.n_signals = 0
         return mode, stat.cpu
 
     def _mend(self, thread: Tracee, registers: ptrace.Registers, now_ns: int) -> None:
@@ -704,8 +719,14 @@ class Tracer:
     def _stopped(self, thread: Tracee, report: ptrace.Report) -> None:
         began_ns = time.monotonic_ns()
         thread.n_stops += 1
-        asked, thread.asked = thread.asked, None  # any stop is the one that it was asked for
-        self._asked.discard(thread)
+        asked = thread.asked
+        if asked and report.event == 0 and report.signal != abi.SYSCALL_SIGNAL:
+            # It was about to be given this signal already: our stop comes before a signal that does (get_signal in
+            # kernel/signal.c), and after one that does not.
+            thread.asked = replace(asked, amid_signal=True)
+        else:  # any other stop is the one that it was asked for: the kernel makes no second one (ptrace_stop)
+            thread.asked = None
+            self._asked.discard(thread)
         if not asked:
             thread.kept_ns += max(began_ns - self._reported_ns, 0)
         if report.event == 0 and report.signal == abi.SYSCALL_SIGNAL:
@@ -715,11 +736,12 @@ class Tracer:
                     self._ask(thread, thread.files.read("schedstat", 64), began_ns, False)
             self._cont(thread)
         elif report.event == 0:
-            thread.n_traps += report.signal in _TRAPS
             try:
-                self._signalled(thread, began_ns, asked)
+                self._signalled(thread, report.signal, began_ns)
             finally:
                 ptrace.cont(thread.tid, report.signal)
+            if asked:  # the time since then is told when it has stopped for that
+                return
         elif report.event == abi.EVENT_STOP and report.signal in _STOP_SIGNALS:
             self._stop_begins(thread, began_ns)
             ptrace.listen(thread.tid)

@@ -17,11 +17,15 @@ that runs neither when we are on its CPU nor at home is stopped from afar if tha
 A thread that is born, and woken by us, runs on a CPU where we are not: whoever is short would be met late in life, or
 not at all. So it has a first visit of its own at any time within an interval, wherever it is then, and is spared until
 then. Those times are spread evenly.
+
+A thread that is given a signal stops for us first, and we keep its CPU busy meanwhile: it runs on elsewhere. Wherever
+we went to wait for the clock, such a thread would have left. It is sought when the clock has struck.
 """
 
 from __future__ import annotations
 
 import os
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -42,7 +46,9 @@ class Visit:
     due_ns: int
     threads: list[Tracee]
     late: bool = False  # we have come there but now
-    tid: int = 0  # whose first visit it is; its CPU is known when we go
+    left_ns: int = 0  # if so, when we left for it
+    tid: int = 0  # who is visited alone; its CPU is known when we go
+    is_search: bool = False  # to go there earlier would be in vain
 
 
 class Walk:
@@ -62,7 +68,8 @@ class Walk:
         self._visits: deque[Visit] = deque()  # by time
         self._round_ns = 0  # when the next round is due
         self._parts = evenly_spread()
-        self._n_first = 0  # first visits to come
+        self._n_first = 0  # visits of single threads to come
+        self._sought: set[int] = set()
 
     def begin(self) -> None:
         """A round begins."""
@@ -105,12 +112,22 @@ class Walk:
         self._insert([Visit(-1, due_ns, [], tid=tid)])
         return due_ns
 
+    def seek(self, tid: int, now_ns: int, *, later: bool = False) -> None:
+        """Plans to go to wherever a thread is: now, or at any time in the first half of an interval."""
+        if tid in self._sought or self._n_first * _MIN_STAY_NS > self._interval_ns:
+            return
+        self._n_first += 1
+        self._sought.add(tid)
+        due_ns = now_ns + int(self._interval_ns * next(self._parts) / 2) if later else now_ns
+        self._insert([Visit(-1, due_ns, [], tid=tid, is_search=True)])
+
     def _insert(self, visits: list[Visit]) -> None:
         self._visits = deque(sorted([*self._visits, *visits], key=lambda visit: visit.due_ns))
 
     def end(self) -> None:
         """No more visits."""
         self._visits.clear()
+        self._sought.clear()
         self._n_first = 0
 
     def due_ns(self, round_ns: int) -> int | None:
@@ -119,16 +136,19 @@ class Walk:
 
     def go_on(self) -> None:
         """Goes where we are needed next."""
-        if not self._visits or self._visits[0].due_ns >= self._round_ns:
+        visit = next((visit for visit in self._visits if not visit.is_search), None)
+        if visit is None or visit.due_ns >= self._round_ns:
             self._go(self._home)
         else:
-            self._go_to(self._visits[0])
+            self._go_to(visit)
 
     def visit(self) -> Visit:
         """The visit whose time has come."""
         visit = self._visits[0]
+        visit.left_ns = time.monotonic_ns()
         visit.late = self._go_to(visit)
         self._n_first -= bool(visit.tid)
+        self._sought.discard(visit.tid)
         return self._visits.popleft()
 
     def _go_to(self, visit: Visit) -> bool:

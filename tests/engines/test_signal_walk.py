@@ -40,3 +40,34 @@ def test_there_are_never_more_than_there_is_time_for() -> None:
     assert walk.meet(1000, 0) > 0
     walk.end()
     assert walk.due_ns(2 * INTERVAL_NS) is None
+
+
+def test_who_is_sought_is_gone_to_when_it_is_due_and_not_before() -> None:
+    asked: list[int] = []
+
+    def cpu_of(tid: int) -> int:
+        asked.append(tid)
+        return -1
+
+    walk = Walk(INTERVAL_NS, cpu_of)
+    walk.seek(7, 1000)
+    walk.go_on()
+    assert asked == []
+    assert walk.due_ns(INTERVAL_NS) == 1000
+    visit = walk.visit()
+    assert (visit.tid, visit.late, asked) == (7, False, [7])
+    assert walk.due_ns(INTERVAL_NS) is None
+
+
+def test_who_was_not_met_is_sought_again_once_at_any_time_soon() -> None:
+    walk = Walk(INTERVAL_NS, lambda tid: -1)
+    due = []
+    for now_ns in range(0, 200 * INTERVAL_NS, INTERVAL_NS):
+        for _ in range(3):
+            walk.seek(7, now_ns, later=True)
+        due.append((walk.due_ns(now_ns + INTERVAL_NS) or 0) - now_ns)
+        walk.visit()
+        assert walk.due_ns(now_ns + INTERVAL_NS) is None
+    counts, _ = np.histogram(due, bins=10, range=(0, INTERVAL_NS // 2))
+    assert counts.min() >= 19
+    assert counts.max() <= 21

@@ -126,6 +126,33 @@ def test_signals_are_reported_before_they_are_given(sleeper: int) -> None:
     assert next_report(sleeper) == ptrace.Report(sleeper, True)
 
 
+def test_a_thread_that_was_interrupted_stops_for_that_before_it_is_given_a_signal(sleeper: int) -> None:
+    ptrace.seize(sleeper, ptrace.THREADS)
+    ptrace.interrupt(sleeper)
+    next_report(sleeper)
+    os.kill(sleeper, signal.SIGWINCH)
+    ptrace.interrupt(sleeper)
+    ptrace.cont(sleeper)
+    assert next_report(sleeper) == ptrace.Report(sleeper, False, signal.SIGTRAP, abi.EVENT_STOP)
+    ptrace.cont(sleeper)
+    assert next_report(sleeper) == ptrace.Report(sleeper, False, signal.SIGWINCH, 0)
+    ptrace.cont(sleeper, signal.SIGWINCH)
+    wait_until(lambda: state_of(sleeper) == "S")
+    assert ptrace.peek_report() is None
+
+
+def test_a_thread_that_is_interrupted_before_its_signal_is_given_stops_for_that_afterwards(sleeper: int) -> None:
+    ptrace.seize(sleeper, ptrace.THREADS)
+    os.kill(sleeper, signal.SIGWINCH)
+    assert next_report(sleeper) == ptrace.Report(sleeper, False, signal.SIGWINCH, 0)
+    ptrace.interrupt(sleeper)
+    ptrace.cont(sleeper, signal.SIGWINCH)
+    assert next_report(sleeper) == ptrace.Report(sleeper, False, signal.SIGTRAP, abi.EVENT_STOP)
+    ptrace.cont(sleeper)
+    wait_until(lambda: state_of(sleeper) == "S")
+    assert ptrace.peek_report() is None
+
+
 def test_a_stop_lasts_until_it_is_continued(sleeper: int) -> None:
     ptrace.seize(sleeper, ptrace.THREADS)
     os.kill(sleeper, signal.SIGSTOP)

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,72 @@ def test_calls_that_are_short_and_frequent_have_their_own_time(interval: str, po
     assert functions["in_call"][1] / functions["pairs"][1] == pytest.approx(1 - alone_s / pairs_s, abs=points)
     assert functions["pairs"][1] / functions["<Total>"][1] == pytest.approx(pairs_s / used_s(run.truth), abs=points)
     assert cpu_shares(run)[1] == pytest.approx((pairs_s - alone_s) / used_s(run.truth), abs=points)
+
+
+# --- programs that are signalled all the time --------------------------------------------------------
+
+ENGINES = {"perf": "recorded", "signal": "recorded_by_signals"}
+
+
+def check_phases(run: Any, functions: dict[str, tuple[float, ...]]) -> None:
+    """Whether the phases of ``alarms`` have their shares, from samples of an interval or little more each."""
+    total = functions["<Total>"][0]
+    assert total == pytest.approx(used_s(run.truth), rel=0.03)
+    for phase, known_s in run.truth["phases"].items():
+        assert functions[phase][1] / total == pytest.approx(known_s / used_s(run.truth), abs=0.03), phase
+    packets = run.packets()
+    n_samples = int((packets["MSTATE"] <= LAST_CPU_STATE).sum())
+    assert n_samples > 0.75 * used_s(run.truth) / run.interval_s
+    assert re.fullmatch(SUMMARY + "\n", run.said), run.said
+
+
+@pytest.mark.parametrize(("engine", "period_us"), [("perf", 1000), *(("signal", us) for us in (500, 1000, 4000))])
+def test_a_timer_s_signals_do_not_put_the_clock_off(engine: str, period_us: int, request: pytest.FixtureRequest,
+                                                    workload: Run, gprofng: Run) -> None:
+    run = request.getfixturevalue(ENGINES[engine])(workload("alarms"), period_us, 0, 2)
+    functions = gprofng("-functions", experiment=run.path).functions
+    check_phases(run, functions)
+    assert functions.get("on_alarm", (0, 0))[1] < 0.06 * used_s(run.truth)  # it does nothing but count
+
+
+def test_a_handler_has_its_time(workload: Run, recorded_by_signals: Run, gprofng: Run) -> None:
+    run = recorded_by_signals(workload("alarms"), 4000, 50, 2)
+    functions = gprofng("-functions", experiment=run.path).functions
+    check_phases(run, functions)
+    assert run.truth["handled_s"] / used_s(run.truth) > 0.45
+    # From some 200 samples, of which each is inside or not: three times what chance makes of that.
+    assert functions["on_alarm"][1] == pytest.approx(run.truth["handled_s"], abs=0.11 * used_s(run.truth))
+
+
+def test_a_program_with_a_profiler_of_its_own(workload: Run, recorded_by_signals: Run, gprofng: Run, tmp_path: Path,
+                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GMON_OUT_PREFIX", str(tmp_path / "gmon"))
+    run = recorded_by_signals(workload("alarms", "-O2", "-pg"), 0, 0, 2)
+    check_phases(run, gprofng("-functions", experiment=run.path).functions)
+    assert list(tmp_path.glob("gmon.*"))
+
+
+PYTHON_ALARMS = """
+import json, resource, signal, time
+n_alarms = 0
+def on_alarm(*_):
+    global n_alarms
+    n_alarms += 1
+signal.signal(signal.SIGALRM, on_alarm)
+signal.setitimer(signal.ITIMER_REAL, 0.002, 0.002)
+while time.process_time() < 1: sum(range(1009))
+signal.setitimer(signal.ITIMER_REAL, 0)
+used = resource.getrusage(resource.RUSAGE_SELF)
+print(json.dumps({"alarms": n_alarms, "user_s": used.ru_utime, "system_s": used.ru_stime}))
+"""
+
+
+def test_an_interpreter_with_a_timer(recorded_by_signals: Run) -> None:
+    run = recorded_by_signals(sys.executable, "-c", PYTHON_ALARMS)
+    packets = run.packets()
+    n_samples = int((packets["MSTATE"] <= LAST_CPU_STATE).sum())
+    assert n_samples > 0.75 * used_s(run.truth) / run.interval_s
+    assert run.truth["alarms"] > 400
 
 
 # --- as an ordinary user, where perf is refused -----------------------------------------------------

@@ -143,6 +143,16 @@ def test_sigframe_works_in_the_handler_and_below(workload: Workload, stack: tupl
     assert truth["inner"] == pytest.approx(0.055, abs=0.02)
 
 
+def test_alarms_divides_its_time_while_it_is_signalled(workload: Workload) -> None:
+    truth = _truth(workload("alarms"), 4000, 50, 0.5)
+    # Where others have the CPU for long, a phase has no time between two alarms to see that its own is over.
+    spent_s = truth["phases"].values()
+    assert all(spent >= asked for spent, asked in zip(spent_s, (0.25, 0.15, 0.075, 0.025), strict=True))
+    assert sum(spent_s) == pytest.approx(truth["user_s"] + truth["system_s"], abs=0.02)
+    assert truth["handled_s"] == pytest.approx(0.002 * truth["alarms"], rel=0.1)
+    assert truth["alarms"] > 50
+
+
 def test_eintr_counts_none_when_undisturbed(workload: Workload) -> None:
     truth = _truth(workload("eintr"), 0.2)
     assert min(truth["calls"].values()) >= 5
