@@ -67,6 +67,15 @@ class Mapped(NamedTuple):
     path: bytes
 
 
+class LetGo(NamedTuple):
+    """Process ``pid`` is not recorded from now on, nor what it makes, or it would have to be so: ``why``."""
+
+    time_ns: int
+    pid: int
+    program: bytes
+    why: str
+
+
 class RecordsLost(NamedTuple):
     """``n_records`` records of ``source`` (clock, switch, site) did not fit into the ring before ``time_ns``."""
 
@@ -82,7 +91,7 @@ class Throttled(NamedTuple):
     cpu: int
 
 
-Change: TypeAlias = Forked | Exited | Renamed | Executed | Mapped | RecordsLost | Throttled
+Change: TypeAlias = Forked | Exited | Renamed | Executed | Mapped | LetGo | RecordsLost | Throttled
 
 
 class Mode:

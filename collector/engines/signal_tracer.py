@@ -29,6 +29,7 @@ from dataclasses import replace
 
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.signal_channel import END, HOLD, STOP, Channel
+from collector.engines.signal_letgo import LettingGo
 from collector.engines.signal_mend import Verdict, go_on, mend
 from collector.engines.signal_targets import Asked, Traced, Tracee
 from collector.engines.signal_teller import BIRTH, CLOCK, LEAVE, Teller
@@ -74,6 +75,7 @@ class Tracer:
         self._options = ptrace.THREADS | (ptrace.PROCESSES if follow else 0)
         self._follow = follow
         self._inspector = ptrace.Inspector()
+        self._letting_go = LettingGo(self._inspector)
         self._processes: dict[int, Traced] = {}
         self._threads: dict[int, Tracee] = {}
         # Who was looked at longest ago comes first: threads that have run of late, and those that sleep for long.
@@ -887,6 +889,17 @@ class Tracer:
             again.cpu_ns, again.delay_ns, again.turns = caller.cpu_ns, caller.delay_ns, caller.turns
             again.owed_ns, again.sampled_ns, again.system_ns = caller.owed_ns, caller.sampled_ns, caller.system_ns
         process.held = False
+        self._judge(again, now_ns)
+
+    def _judge(self, thread: Tracee, now_ns: int) -> None:
+        """Whether what has just begun can be traced at all."""
+        why, is_gone = self._letting_go.begun(thread.tid)
+        if not why:
+            return
+        self._tell.change("LetGo", now_ns, thread.tid, thread.files.read_once("comm")[:-1], why)
+        if is_gone:
+            self._tell.change("Exited", now_ns + 3, thread.tid, thread.tid)
+            self._forget(thread)
 
     def _begin_image(self, process: Traced, tid: int, now_ns: int) -> None:
         comm = tasks.Files(process.pid, tid).read_once("comm")[:-1]

@@ -26,6 +26,7 @@ from collector.events import (
     Exited,
     Faults,
     Forked,
+    LetGo,
     Mapped,
     RecordsLost,
     Renamed,
@@ -35,7 +36,7 @@ from collector.events import (
 from collector.linux import abi
 
 _CHANGES: dict[str, Callable[..., Change]] = {
-    kind.__name__: kind for kind in (Forked, Exited, Renamed, Executed, Mapped, RecordsLost)}
+    kind.__name__: kind for kind in (Forked, Exited, Renamed, Executed, Mapped, LetGo, RecordsLost)}
 _REGISTERS_AT = abi.TRACED_SAMPLE.offsets[-17] >> 3  # in words
 
 

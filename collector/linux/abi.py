@@ -140,6 +140,20 @@ FIRST_ARGUMENT = {64: 5, 32: 3}
 EXIT_SIGNAL_MASK = 0xFF  # in clone(2)'s flags
 BPF_CALL = {64: 321, 32: 357}
 
+# A program that begins executes itself once more: mov $59,%eax; syscall, and exit_group(126) where that fails.
+EXECUTE_AGAIN_64 = bytes.fromhex("b83b000000 0f05 bf7e000000 b8e7000000 0f05").ljust(24, b"\xcc")
+PTRACE_POKETEXT = 4
+AT_EXECFN = 31
+AUXILIARY_64 = struct.Struct("<QQ")
+
+# ELF (elf.h), as far as the names go that a program shares with its libraries: place, size and number of segments;
+# type, offset, address and size of a segment; tag and value in the dynamic section.
+ELF_64_MAGIC = b"\x7fELF\x02"
+ELF_64 = struct.Struct("<16s16xQ14xHH6x")
+ELF_64_SEGMENT = struct.Struct("<I4xQQ8xQ16x")
+ELF_64_DYNAMIC = struct.Struct("<QQ")
+PT_LOAD, PT_DYNAMIC, DT_STRTAB, DT_STRSZ = 1, 2, 5, 10
+
 # --- what the signal engine's tracer hands over, through memory that it shares with us
 _TRACED = (Field("time", "<i8"), Field("pid", "<i4"), Field("tid", "<i4"))
 TRACED_SWITCH = Record(-1, "switch", *_TRACED, Field("edge", "<i4"), Field("res", "<i4"))

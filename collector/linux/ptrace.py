@@ -22,6 +22,8 @@ from collector.linux import abi, libc
 THREADS = abi.PTRACE_O_TRACESYSGOOD | abi.PTRACE_O_TRACECLONE | abi.PTRACE_O_TRACEEXEC | abi.PTRACE_O_TRACEEXIT
 PROCESSES = abi.PTRACE_O_TRACEFORK | abi.PTRACE_O_TRACEVFORK
 
+_MAX_PATH = 4096
+
 
 @dataclass(frozen=True, slots=True)
 class Report:
@@ -93,6 +95,45 @@ def take_report(tid: int) -> None:
     """The report has been understood; a thread that is gone is gone for good now."""
     with suppress(ChildProcessError):
         os.waitpid(tid, os.WNOHANG | abi.WAIT_ALL)
+
+
+def execute_again(inspector: Inspector, tid: int) -> bool:
+    """Lets a process that has just executed a program (EVENT_EXEC) begin by executing it once more, and forgets it: so
+    it has what the program gives to those who are not traced. False where that cannot be, and nothing is done."""
+    registers = inspector.registers(tid)
+    if registers.bits != 64:
+        return False
+    sp, entry = registers.dwarf[7], registers.dwarf[16]
+    path = _executed_path(tid)
+    if not path:
+        return False
+    arguments = sp + abi.WORD.size
+    environment = arguments + (inspector.word(tid, sp) + 1) * abi.WORD.size
+    columns = dict(zip(abi.ARGUMENTS_64, (path, arguments, environment), strict=False))
+    inspector.registers(tid)
+    for at, (word,) in enumerate(abi.WORD.iter_unpack(abi.EXECUTE_AGAIN_64)):
+        libc.ptrace(abi.PTRACE_POKETEXT, tid, entry + at * abi.WORD.size, word)
+    inspector.change(tid, 64, columns, registers.result)
+    detach(tid)
+    return True
+
+
+def _executed_path(tid: int) -> int:
+    """Where a process that begins has the path that it was executed by; 0 if that is not the path of its program: it
+    may be a script's, or that of a descriptor which is closed by now."""
+    with open(f"/proc/{tid}/auxv", "rb") as file:
+        data = file.read()
+    address = dict(abi.AUXILIARY_64.iter_unpack(data)).get(abi.AT_EXECFN, 0)
+    if not address:
+        return 0
+    with open(f"/proc/{tid}/mem", "rb", buffering=0) as file:
+        file.seek(address)
+        path = os.fsdecode(file.read(_MAX_PATH).partition(b"\0")[0])
+    where = f"/proc/{tid}/root{path}" if path.startswith("/") else f"/proc/{tid}/cwd/{path}"
+    try:
+        return address if os.path.samestat(os.stat(where), os.stat(f"/proc/{tid}/exe")) else 0
+    except OSError:
+        return 0
 
 
 class Inspector:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
-from collector.events import Change, Executed, Exited, Forked, Mapped, RecordsLost, Renamed, Throttled
+from collector.events import Change, Executed, Exited, Forked, LetGo, Mapped, RecordsLost, Renamed, Throttled
 from collector.experiment.map import MODES_TEXT
 from collector.experiment.recorder import Recorder
 from collector.processes.process import Process
@@ -56,6 +56,8 @@ class Changes:
                     self._mapped(change)
                 case Renamed():
                     self._renamed(change)
+                case LetGo():
+                    self._let_go(change)
                 case RecordsLost():
                     self._tally.lost(change.source, change.n_records)
                 case Throttled():
@@ -136,6 +138,13 @@ class Changes:
             recorded = self._experiments.executed(before, process.image, change.time_ns)
             recorded.arguments = self._world.arguments(change.pid)
         recorded.thread_started(change.pid, change.time_ns, change.comm)
+
+    def _let_go(self, change: LetGo) -> None:
+        line = self._tally.let_go(change)
+        process = self._model.processes.get(change.pid)
+        recorded = self._experiments.by_image.get(process.image.number) if process is not None else None
+        if recorded is not None:
+            recorded.tell(Recorder.comment, line)
 
     # -- mappings
 

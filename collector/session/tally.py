@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from collector.events import Array
+from collector.events import Array, LetGo
+from collector.experiment.names import shown
 from collector.unwind.batch import Stop
 
 # Beside the unwinder's reasons: the thread had no memory any more, in the middle of an exec or at its end.
@@ -21,6 +23,7 @@ _MEANING = {"leave": "stacks of threads that left their CPU too often, told by t
             "task": "births and ends of threads and processes",
             "touch": "page faults, of which text and data cannot be told apart",
             "waking": "wake-ups, which are told by their sum"}
+_NAMED = 3  # processes that a line names
 
 
 @dataclass
@@ -45,11 +48,21 @@ class Tally:
     n_unknown_sites: int = 0  # switch-outs of which only the leaf is known
     n_borrowed_stacks: int = 0  # packets with the thread's last stack, since their own is unknown
     stolen_ns: int = 0  # for which a hypervisor had taken the CPU of running threads
+    not_traced: list[str] = field(default_factory=list)  # processes that could not be, the first of them
+    n_not_traced: int = 0
     n_impossible: int = 0  # switch records that cannot follow each other: one between them is missing
 
     def lost(self, source: str, count: int) -> None:
         """``count`` records of ``source`` did not reach us."""
         self.losses[source] += count
+
+    def let_go(self, change: LetGo) -> str:
+        """A process could not be recorded; what that is called."""
+        self.n_not_traced += 1
+        line = f"process {change.pid} ({shown(os.fsdecode(change.program))}) {change.why}"
+        if self.n_not_traced <= _NAMED:
+            self.not_traced.append(line)
+        return line
 
     def stacks(self, stop: Array) -> None:
         """How the unwinding of a batch ended."""
@@ -96,6 +109,9 @@ class Tally:
         """A line for everything that is not as it should be."""
         lines = [f"{count} {source} records lost: {_MEANING.get(source, 'the collector was too slow for them')}"
                  for source, count in sorted(self.losses.items()) if count]
+        if self.not_traced:
+            more = self.n_not_traced - len(self.not_traced)
+            lines += [*self.not_traced, *([f"{more} more processes likewise"] if more else [])]
         if self.n_throttled:
             lines.append(f"the kernel throttled clock samples {self.n_throttled} times")
         broken = {stop: n for stop, n in self.stops.items() if stop is not Stop.ROOT and n}
