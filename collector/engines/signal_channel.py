@@ -23,7 +23,7 @@ from typing import Any
 
 from collector.linux import abi, libc
 
-RINGS = {"switch": 1 << 20, "site": 1 << 20, "fault": 1 << 16, "sample": 1 << 21, "change": 1 << 20}
+RINGS = {"switch": 1 << 20, "site": 1 << 20, "fault": 1 << 16, "sample": 1 << 21, "change": 1 << 23}
 _CONTROL_BYTES = mmap.PAGESIZE
 # Control words: the rings' tails come behind these, then the two places of heads, stacks' head and horizon.
 _ROUND, _COMMAND, _STACK_TAIL, _TAILS = range(4)
@@ -138,6 +138,17 @@ def unframed(rows: bytearray) -> list[tuple[Any, ...]]:
         changes.append(marshal.loads(rows[at:at + size]))
         at += size
     return changes
+
+
+def whole_frames(rows: bytearray, most: int) -> int:
+    """How many bytes the first changes in a run take: as many as fit into ``most``, one at least."""
+    at = 0
+    while at < len(rows):
+        end = at + abi.LENGTH_FORMAT.size + int(abi.LENGTH_FORMAT.unpack_from(rows, at)[0])
+        if at and end > most:
+            break
+        at = end
+    return at
 
 
 def _put(ring: memoryview, head: int, rows: bytearray) -> None:

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from collector.engines.signal_channel import Channel, framed
+from collector.engines.signal_channel import RINGS, Channel, framed, whole_frames
 from collector.engines.signal_targets import Traced, Tracee
 from collector.linux import abi, libc, ptrace, tasks
 
 CLOCK, LEAVE, BIRTH = range(3)  # kinds of samples
+_MOST_CHANGES = RINGS["change"] >> 2  # bytes that are handed over at once
 ALL_KNOWN = (1 << 17) - 1  # registers, as bits
 
 
@@ -22,6 +23,7 @@ class Teller:
         self._channel = channel
         self._stack_words = stack_bytes >> 3
         self._stack_head = 0
+        self._told = 0, 0  # the stacks' head and the horizon, as handed over last
         self._memory = libc.RemoteMemory()
         self._pending = {name: bytearray() for name in ("switch", "site", "fault", "sample", "change")}
         self._n_lost: Counter[str] = Counter()  # by source, until it is told
@@ -31,8 +33,21 @@ class Teller:
         """Hands over what there is, if there is room; whether the collector had better come for it."""
         for source in list(self._n_lost):
             self.change("RecordsLost", now_ns, self._n_lost.pop(source), source)
-        self.behind = not self._channel.publish(self._pending, self._stack_head, horizon_ns)
+        self.behind = not (self._publish_ahead() and self._channel.publish(self._pending, self._stack_head, horizon_ns))
+        if not self.behind:
+            self._told = self._stack_head, horizon_ns
         return self.behind or self._channel.is_half_full()
+
+    def _publish_ahead(self) -> bool:
+        """Hands over changes of which there are more than there could ever be room for at once, such as mappings by the
+        ten thousands; all but the last part, whose time has not come. Whether there was room for them."""
+        changes = self._pending["change"]
+        while len(changes) > _MOST_CHANGES:
+            n_bytes = whole_frames(changes, _MOST_CHANGES)
+            if not self._channel.publish({"change": changes[:n_bytes]}, *self._told):
+                return False
+            del changes[:n_bytes]
+        return True
 
     def forget(self) -> None:
         """Nothing of what waits is told."""

@@ -55,6 +55,7 @@ _WAY_NS = 50_000  # that we take to another CPU (25,000 to 50,000 on a virtual m
 _STRAY, _STRAY_SHARE = 40503, 4  # 65536 times the golden section; of the interval
 _PATIENCE, _LAST_PATIENCE = 5, 20  # intervals without a sample, until any other one is better
 _CHECK_MAPS_NS, _YOUNG_NS = 5 * NS_PER_MS, 50 * NS_PER_MS
+_MAPS_SHARE, _SAME_MAPS_SHARE = 4, 50  # of the time is for reading mappings that have changed, or that may have
 _MAX_DEPARTURES = 16  # stacks of sleeping threads that a round reads even though their place is known
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _STOP_SIGNALS = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
@@ -654,6 +655,9 @@ class Tracer:
         the time of the sample that they are needed for."""
         process = thread.process
         is_young = now_ns < process.young_until_ns
+        # A program with many mappings is stopped for long while they are read.
+        if now_ns - process.mapped_ns < _MAPS_SHARE * process.mapping_ns:
+            return
         if is_young or now_ns - process.checked_ns >= _CHECK_MAPS_NS:
             process.checked_ns = now_ns
             size = thread.files.read("statm").partition(b" ")[0]
@@ -663,17 +667,19 @@ class Tracer:
                 if library != process.library:
                     process.library = library
                     self._read_maps(thread, now_ns, sample_ns)
-        if now_ns - process.mapped_ns >= NS_PER_S or (
-                not process.covers(pc) and (is_young or now_ns - process.mapped_ns >= self._interval_ns // 2)):
+        rested_ns = now_ns - process.mapped_ns
+        if rested_ns >= max(NS_PER_S, _SAME_MAPS_SHARE * process.mapping_ns) or (
+                not process.covers(pc) and (is_young or rested_ns >= self._interval_ns // 2)):
             self._read_maps(thread, now_ns, sample_ns)
             self._check_name(thread, now_ns)
 
     def _read_maps(self, thread: Tracee, now_ns: int, sample_ns: int) -> None:
         process = thread.process
-        process.mapped_ns = now_ns
         with suppress(OSError):
             for mapping in process.enter(tasks.executables(process.pid, thread.tid)):
                 self._tell.mapping(process, thread.tid, sample_ns, mapping)
+        process.mapped_ns = time.monotonic_ns()
+        process.mapping_ns = process.mapped_ns - now_ns
 
     def _check_name(self, thread: Tracee, now_ns: int) -> None:
         name = thread.files.read_once("comm")[:-1]

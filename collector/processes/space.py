@@ -8,7 +8,7 @@ used again.
 
 from __future__ import annotations
 
-from bisect import insort
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -56,13 +56,15 @@ class AddressSpace:
 
         What is left of a partly replaced mapping stays.
         """
-        gone = [old for old in self.mappings if old.start < new.end and new.start < old.end]
+        first = bisect_right(self.mappings, new.start, key=lambda old: old.end)
+        behind = bisect_left(self.mappings, new.end, key=lambda old: old.start)
+        gone = self.mappings[first:behind]
         if gone == [new] and gone[0].path == new.path and gone[0].file_offset == new.file_offset:
             return self, []
         if not gone:
-            insort(self.mappings, new)
+            self.mappings.insert(first, new)
             return self, []
-        kept = [old for old in self.mappings if old not in gone]
+        kept = self.mappings[:first] + self.mappings[behind:]
         for old in gone:
             kept.extend(_rest(old, new))
         return AddressSpace(sorted([*kept, new])), gone

@@ -10,7 +10,8 @@ from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from collector.engines.signal_channel import RINGS, Channel
+from collector.engines.signal_channel import RINGS, Channel, framed, unframed, whole_frames
+from collector.engines.signal_teller import Teller
 
 KILLS, SEED = 60, 20_260_214
 N_WORDS = 8  # of a row
@@ -64,3 +65,29 @@ def test_a_writer_that_is_killed_leaves_whole_rounds() -> None:
             os.kill(pid, signal.SIGKILL)
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
             assert taken(channel, 0) > 0
+
+
+def test_changes_are_cut_between_two() -> None:
+    sizes = [len(framed(("Kind", n, "x" * n))) for n in (1, 50, 7)]
+    rows = bytearray(b"".join(framed(("Kind", n, "x" * n)) for n in (1, 50, 7)))
+    for most in range(sum(sizes) + 5):
+        n_fit = max(n for n in (1, 2, 3) if n == 1 or sum(sizes[:n]) <= most)
+        assert whole_frames(rows, most) == sum(sizes[:n_fit])
+    assert whole_frames(bytearray(), 10) == 0
+
+
+def test_more_changes_than_the_ring_has_room_for_come_whole_and_in_order() -> None:
+    channel = Channel(1024)
+    teller = Teller(channel, 64)
+    n_changes = 4 * RINGS["change"] // 10_000
+    for n in range(n_changes):
+        teller.change("Mapped", n, "x" * 10_000)
+    found = []
+    for _ in range(20):
+        teller.publish(1, 1)
+        heads, _, _ = channel.snapshot()
+        found += unframed(channel.take("change", heads["change"]))
+        if not teller.behind:
+            break
+    assert not teller.behind
+    assert [change[1] for change in found] == list(range(n_changes))

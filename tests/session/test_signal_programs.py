@@ -112,6 +112,14 @@ def test_five_hundred_sleeping_threads(workload: Run, recorded_by_signals: Run, 
     assert run.unrooted_share() <= 0.01
 
 
+@pytest.mark.parametrize("engine", ["recorded", "recorded_by_signals"])
+def test_tens_of_thousands_of_mappings(engine: str, request: pytest.FixtureRequest, workload: Run) -> None:
+    run = request.getfixturevalue(engine)(workload("manymaps"), 29_989, 0.7, observed=False)
+    assert re.fullmatch(SUMMARY, run.said), run.said
+    # At its end the kernel has to take them all down, which its own account of itself does not have.
+    assert cpu_s(run.experiment) >= 0.97 * (run.truth["user_s"] + run.truth["system_s"])
+
+
 def test_hundreds_of_short_processes(workload: Run, tmp_path: Path) -> None:
     command = [*COLLECT, "-o", "x.er", workload("swarm"), "211", "7", "3000"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)

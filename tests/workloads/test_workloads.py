@@ -153,6 +153,11 @@ def test_alarms_divides_its_time_while_it_is_signalled(workload: Workload) -> No
     assert truth["alarms"] > 50
 
 
+def test_manymaps_makes_its_mappings_and_works(workload: Workload) -> None:
+    truth = _truth(workload("manymaps"), 1009, 0.05)
+    assert truth["busy_s"] == pytest.approx(0.05, rel=0.1)
+
+
 def test_eintr_counts_none_when_undisturbed(workload: Workload) -> None:
     truth = _truth(workload("eintr"), 0.2)
     assert min(truth["calls"].values()) >= 5
