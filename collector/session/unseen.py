@@ -67,7 +67,7 @@ class UnseenOnes:
                 continue
             self.living.remove(one)
             if recorded is not None:
-                one.lineage = recorded.lineage
+                one.lineage = recorded.lineage.text
                 end_ns = recorded.end_ns or last_ns or (self._world.now_ns() if one.life else one.since_ns)
                 yield one, recorded, end_ns
 
