@@ -314,7 +314,6 @@ def test_a_collector_that_was_suspended_tells_what_it_lost(engine: str, workload
         rate = np.count_nonzero(struck_ns < suspended_ns) / before_s
         expected = 0.9 * rate * ((resumed_ns - suspended_ns) * 1e-9 - stolen())
     assert n_samples + n_lost > expected
-    assert n_lost > 0 or engine != "perf"  # whose rings hold about a second at this rate
     for text in warned(experiment):
         assert text in said
         assert text in gprofng("-header", experiment=path).text
