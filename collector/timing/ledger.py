@@ -16,7 +16,7 @@ For the stretch from a thread's account before to this one, the account says of 
     less, beyond a stale tick           first runs of unknown end are cut, then the longest ones: steal time of a
                                         hypervisor, which is waiting for a CPU
     something, where nothing is recorded  one stretch of running, waiting, sleeping, of the account's lengths
-    nothing (born and gone since)       the records are taken as they are
+    nothing (it is gone)                the records, with the lag of the stretches before
 
 Sums are compared from a thread's beginning, so that no error adds up: what cannot be told in one stretch is told in the
 next.
@@ -33,16 +33,17 @@ from typing import NamedTuple
 import numpy as np
 
 from collector.arrays import Columns, changes, packed, summed
-from collector.events import Array, Edge
-from collector.timing.timeline import Edges, Source, Timeline, edges_of, is_out, joined
+from collector.events import Array, Edge, Source
+from collector.timing.timeline import Edges, Timeline, edges_of, is_out, joined
 
 # The longest lag of a switch-in record: it is stamped when the thread's events have been set up.
 LAG_NS = 20_000
 # A running thread's account is brought up to date by the scheduler's tick: 4 ms where CONFIG_HZ is 250, 10 where 100.
 TICK_NS, LONGEST_TICK_NS = 4_000_000, 10_000_000
-LEAST_STEAL_NS = 1_000_000  # that is worth two edges
+LEAST_NS = 1_000_000  # that is worth an edge of its own: less waits for the next stretch
 _ACCOUNT = 5  # among the edges, here alone: where an account was read
 _FAR_NS = 1 << 62
+_MANY_RUNS = 10  # of which an average lag says something
 _ENOUGH_TICKS = 5  # until it shows in its account whether a thread runs
 
 
@@ -72,21 +73,25 @@ class Ledger:
         self.n_repaired = 0  # records that were missing, by what came next or by the account
         self.n_estimated = 0  # threads of whose last stretch nothing is known
         self.steal_ns = 0
-        # base_ns: the account when the clock stood at zero; at_ns, delay_ns: as last read; cpu: where the thread runs;
-        # running, waiting: their shares of the last stretch that was not recorded.
-        self._of = Columns(has_base=("b1", 0), base_ns=("i8", 0), at_ns=("i8", 0), delay_ns=("i8", 0), cpu=("i4", -1),
-                           running=("f8", 0), waiting=("f8", 0))
+        # base_ns: the account when the clock stood at zero; at_ns, run_ns, delay_ns: as last read
+        # running, waiting: their shares of the stretch between the last two accounts.
+        self._of = Columns(has_base=("b1", 0), is_loose=("b1", 0), base_ns=("i8", 0), at_ns=("i8", 0), run_ns=("i8", 0),
+                           delay_ns=("i8", 0), lag_ns=("i8", 0), running=("f8", 0), waiting=("f8", 0))
 
-    def begin(self, read: ReadAccounts) -> None:
-        """Threads whose clocks begin when their accounts are these: zero for one that is born."""
+    def begin(self, read: ReadAccounts, is_loose: bool = False) -> None:
+        """Threads whose clocks begin when their accounts are these: zero for one that is born.
+
+        ``is_loose``: or a little more, as their first accounts off a CPU will tell.
+        """
         self._of.grow(int(read.slot.max(initial=-1)) + 1)
         self._note(read)
         self._of.has_base[read.slot], self._of.base_ns[read.slot] = True, read.run_ns
+        self._of.is_loose[read.slot] = is_loose
 
     def goes_on(self, old: int, new: int, ran_ns: int) -> None:
         """The thread at one slot goes on at another one, with a new clock; by the old one it ran so long."""
         self._of.grow(max(old, new) + 1)
-        for name in ("has_base", "at_ns", "delay_ns", "cpu"):
+        for name in ("has_base", "is_loose", "at_ns", "run_ns", "delay_ns"):
             column = getattr(self._of, name)
             column[new] = column[old]
         self._of.base_ns[new] = self._of.base_ns[old] + ran_ns
@@ -104,17 +109,15 @@ class Ledger:
         self._of.grow(len(timeline.clocks.kind))
         edges, read = self._decided(timeline.in_order(edges), read, timeline)
         edges = self._told_apart(edges, timeline)
-        edges = self._balanced(edges, read, timeline, seen)
+        edges = self._balanced(self._expected(edges, read, timeline), read, timeline, seen)
         if seen.is_blind:
             edges = self._estimated(edges, timeline)
-        edges = self._within_cpus(edges, timeline, seen)
         self._note(read)
-        arrives = edges.edge == Edge.IN
-        self._of.cpu[edges.slot[arrives]] = edges.cpu[arrives]
-        return edges
+        return self._within_cpus(edges, timeline, seen)
 
     def _note(self, read: ReadAccounts) -> None:
-        self._of.at_ns[read.slot], self._of.delay_ns[read.slot] = read.time_ns, read.delay_ns
+        of, slot = self._of, read.slot
+        of.at_ns[slot], of.run_ns[slot], of.delay_ns[slot] = read.time_ns, read.run_ns, read.delay_ns
 
     # -- what records tell by themselves
 
@@ -127,7 +130,7 @@ class Ledger:
         kind, start_ns, first = timeline.behind(edges)
         running = kind == Edge.IN
         row = np.flatnonzero(running)
-        cpu = np.where(first[row], self._of.cpu[edges.slot[row]], edges.cpu[row - 1])
+        cpu = np.where(first[row], timeline.clocks.cpu[edges.slot[row]], edges.cpu[row - 1])
         bound_ns = self._next_arrival(edges, cpu, start_ns[row])
         cut = bound_ns < edges.time_ns[row]
         lost = cut | (edges.edge[row] == Edge.IN)
@@ -158,7 +161,7 @@ class Ledger:
         slot = np.concatenate([edges.slot[running], others])
         return (np.searchsorted(edges.slot, slot, side="right"), slot,
                 np.concatenate([edges.time_ns[running], timeline.clocks.since_ns[others]]),
-                np.concatenate([edges.cpu[running], self._of.cpu[others]]))
+                np.concatenate([edges.cpu[running], timeline.clocks.cpu[others]]))
 
     def _next_arrival(self, edges: Edges, cpu: Array, time_ns: Array) -> Array:
         """When the next thread arrived on each CPU (r,) behind each time; far in the future where none did."""
@@ -197,23 +200,35 @@ class Ledger:
 
     # -- edges that agree with the accounts
 
+    def _expected(self, edges: Edges, read: ReadAccounts, timeline: Timeline) -> Edges:
+        """With the runs of threads that end, of which there is no account any more, as early as theirs were before."""
+        ended = edges.slot[edges.edge == Edge.ENDED]
+        ended = ended[(self._of.lag_ns[ended] > 0) & ~np.isin(ended, read.slot)]
+        row = np.flatnonzero((edges.edge == Edge.IN) & (edges.source == Source.RECORDED) & np.isin(edges.slot, ended))
+        _, start_ns, _ = timeline.behind(edges)
+        edges.time_ns[row] = np.maximum(edges.time_ns[row] - self._of.lag_ns[edges.slot[row]], start_ns[row])
+        return edges
+
     def _balanced(self, edges: Edges, read: ReadAccounts, timeline: Timeline, seen: Seen) -> Edges:
         """The edges with as much time on CPU as the accounts say."""
         of, slot = self._of, read.slot
         stretch = _Stretch(edges, read, timeline)
         ran_ns, known = stretch.ran_ns(), of.has_base[slot]
-        of.base_ns[slot] = np.where(known, of.base_ns[slot], read.run_ns - ran_ns)
-        of.has_base[slot] = known | ~stretch.is_open  # the account of a thread that runs is old
+        settles = (~known | of.is_loose[slot]) & ~stretch.is_open  # the account of a thread that runs is old
+        of.base_ns[slot] = np.where(settles, read.run_ns - ran_ns, of.base_ns[slot])
+        known, of.is_loose[slot] = known | settles, of.is_loose[slot] & ~settles
+        of.has_base[slot] = known
         owed_ns = np.where(known, read.run_ns - of.base_ns[slot] - ran_ns, 0)
-        owed_ns -= stretch.begin_earlier(owed_ns)
+        gained_ns, n_runs = stretch.begin_earlier(owed_ns)
+        owed_ns -= gained_ns
+        tells = n_runs >= _MANY_RUNS
+        of.lag_ns[slot[tells]] = gained_ns[tells] // n_runs[tells]
         wait_ns = np.where(stretch.is_unrecorded, np.maximum(read.delay_ns - of.delay_ns[slot], 0), 0)
-        stretch.fill(np.where(owed_ns > (0 if seen.is_blind else LAG_NS), owed_ns, 0), of.at_ns[slot], wait_ns)
+        stretch.fill(owed_ns, 0 if seen.is_blind else LEAST_NS, of.at_ns[slot], wait_ns)
         stale_ns = np.where(stretch.is_open, np.minimum(stretch.open_ns, TICK_NS), 0)
-        least_ns = np.where(stretch.is_open, LONGEST_TICK_NS - TICK_NS, LEAST_STEAL_NS)
+        least_ns = np.where(stretch.is_open, LONGEST_TICK_NS - TICK_NS, LEAST_NS)
+        self._note_shares(read)
         if seen.is_blind:
-            length_ns = np.maximum(read.time_ns - timeline.clocks.since_ns[slot], 1)
-            of.running[slot] = np.clip((owed_ns + ran_ns - timeline.clocks.cpu_ns[slot]) / length_ns, 0, 1)
-            of.waiting[slot] = np.clip(wait_ns / length_ns, 0, 1 - of.running[slot])
             stale_ns = least_ns = np.zeros_like(owed_ns)
         excess_ns = np.maximum(-owed_ns - stale_ns, 0)
         if seen.is_blind or seen.is_lossy:  # the end of a run may be missing
@@ -221,18 +236,26 @@ class Ledger:
         self.steal_ns += stretch.cut(excess_ns, least_ns)
         return stretch.edges()
 
+    def _note_shares(self, read: ReadAccounts) -> None:
+        """Which part of the time since its account before each thread has run, and waited."""
+        of, slot = self._of, read.slot
+        length_ns = np.maximum(read.time_ns - of.at_ns[slot], 1)
+        of.running[slot] = np.clip((read.run_ns - of.run_ns[slot]) / length_ns, 0, 1)
+        of.waiting[slot] = np.clip((read.delay_ns - of.delay_ns[slot]) / length_ns, 0, 1 - of.running[slot])
+
     def _estimated(self, edges: Edges, timeline: Timeline) -> Edges:
         """With what threads did that ended without any record: the same as in the stretch before."""
         kind, start_ns, first = timeline.behind(edges)
-        row = np.flatnonzero((edges.edge == Edge.ENDED) & first & _is_off(kind))
-        slot, length_ns = edges.slot[row], (edges.time_ns - start_ns)[row]
+        row = np.flatnonzero((edges.edge == Edge.ENDED) & first & (_is_off(kind) | (kind == Edge.IN)))
+        slot, length_ns, from_ns = edges.slot[row], (edges.time_ns - start_ns)[row], start_ns[row]
         run_ns = (self._of.running[slot] * length_ns).astype(np.int64)
         wait_ns = (self._of.waiting[slot] * length_ns).astype(np.int64)
         self.n_estimated += len(row)
-        from_ns = start_ns[row]
-        at = np.concatenate([row] * 4)
-        times_ns = np.concatenate([from_ns, from_ns + run_ns, *[from_ns + run_ns + wait_ns] * 2])
-        edge = np.repeat([Edge.IN, Edge.OUT_PREEMPTED, Edge.IN, Edge.OUT_BLOCKED], len(row))
+        comes = _is_off(kind[row])
+        at = np.concatenate([row[comes], *[row] * 3])
+        times_ns = np.concatenate([from_ns[comes], from_ns + run_ns, *[from_ns + run_ns + wait_ns] * 2])
+        edge = np.concatenate([np.full(int(comes.sum()), Edge.IN),
+                               np.repeat([Edge.OUT_PREEMPTED, Edge.IN, Edge.OUT_BLOCKED], len(row))])
         return edges.insert(at, edges.slot[at], times_ns, edge, Source.SYNTHETIC)
 
     def _within_cpus(self, edges: Edges, timeline: Timeline, seen: Seen) -> Edges:
@@ -284,8 +307,9 @@ class _Stretch:
         ran: Array = self._ran_before_ns + summed(self._number, running_ns, self._n)
         return ran
 
-    def begin_earlier(self, owed_ns: Array) -> Array:
-        """Lets runs begin earlier by equal shares of what threads (a,) are owed; returns what they have got."""
+    def begin_earlier(self, owed_ns: Array) -> tuple[Array, Array]:
+        """Lets runs begin earlier by equal shares of what threads (a,) are owed; returns what they have got, and how
+        many runs each has."""
         edges = self._edges
         row = np.flatnonzero((edges.edge == Edge.IN) & (edges.source == Source.RECORDED) & _is_off(self._kind))
         n_runs = np.bincount(self._number[row], minlength=self._n)
@@ -293,24 +317,28 @@ class _Stretch:
         gained_ns = np.minimum(share_ns, edges.time_ns[row] - self._start_ns[row])
         edges.time_ns[row] -= gained_ns
         self._start_ns[row + 1] -= gained_ns  # an account stands behind every edge, if nothing else
-        return summed(self._number[row], gained_ns, self._n)
+        return summed(self._number[row], gained_ns, self._n), n_runs
 
-    def fill(self, owed_ns: Array, since_ns: Array, wait_ns: Array) -> None:
-        """Lets threads (a,) run for so long in gaps between their runs, but not before ``since_ns``.
+    def fill(self, owed_ns: Array, least_ns: int, since_ns: Array, wait_ns: Array) -> None:
+        """Lets threads (a,) run for so long before runs of unknown beginning; and, if what is left is more than
+        ``least_ns``, in gaps between their runs, but not before ``since_ns``.
 
         Those of which nothing was recorded have also waited for a CPU for ``wait_ns`` behind that.
         """
         edges = self._edges
         row = np.flatnonzero(_is_off(self._kind))
-        start_ns = np.maximum(self._start_ns[row], since_ns[self._number[row]])
+        number = self._number[row]
+        start_ns = np.maximum(self._start_ns[row], since_ns[number])
         room_ns = np.maximum(edges.time_ns[row] - start_ns, 0)
         unbegun = (edges.edge[row] == Edge.IN) & (edges.source[row] != Source.RECORDED)
-        ran_ns = _shared_out(owed_ns, self._number[row], room_ns, unbegun)
+        ran_ns = _shared_out(np.maximum(owed_ns, 0), number, np.where(unbegun, room_ns, 0), unbegun)
+        left_ns = owed_ns - summed(number, ran_ns, self._n)
+        ran_ns += _shared_out(np.where(left_ns > least_ns, left_ns, 0), number, np.where(unbegun, 0, room_ns), unbegun)
         begins = (edges.edge[row] == Edge.IN) & (ran_ns > 0)
         edges.time_ns[row[begins]] -= ran_ns[begins]
         edges.source[row[begins]] = Source.ADJUSTED
         alone = (edges.edge[row] != Edge.IN) & (ran_ns > 0)
-        waits_ns = np.minimum(np.where(edges.edge[row] == _ACCOUNT, wait_ns[self._number[row]], 0), room_ns - ran_ns)
+        waits_ns = np.minimum(np.where(edges.edge[row] == _ACCOUNT, wait_ns[number], 0), room_ns - ran_ns)
         self._put(row[alone], start_ns[alone], Edge.IN, Source.SYNTHETIC)
         self._stops(row[alone], (start_ns + ran_ns)[alone], waits_ns[alone])
 

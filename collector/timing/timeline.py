@@ -18,15 +18,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collector.arrays import Columns, changes, packed
-from collector.events import Array, Edge
-
-
-class Source:
-    """Where an edge comes from, or a period between two: of these, the larger one."""
-
-    RECORDED = 0
-    ADJUSTED = 1  # moved or put in, to fit an account or a law
-    SYNTHETIC = 2  # of a stretch of which there are no records
+from collector.events import Array, Edge, Source
 
 
 class Edges(NamedTuple):
@@ -41,6 +33,14 @@ class Edges(NamedTuple):
     def take(self, rows: Array) -> Edges:
         """Those at some indices, or of a mask."""
         return Edges(*(column[rows] for column in self))
+
+    def next_at(self, slot: Array, time_ns: Array) -> Array:
+        """Index of the first edge of each slot at or after each time (n,); -1 where there is none."""
+        if not len(self.slot):
+            return np.full(len(slot), -1)
+        keys, wanted = packed((self.slot, self.time_ns), (slot, time_ns))
+        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where((self.slot[at] == slot) & (keys[at] >= wanted), at, -1)
 
     def insert(self, at: Array, slot: Array, time_ns: Array, edge: Array, source: int) -> Edges:
         """With further ones (k,), of no known CPU, before those at indices ``at``.
@@ -73,6 +73,7 @@ class Periods(NamedTuple):
     end_ns: Array  # i8 (p,)
     kind: Array  # i1 (p,)
     source: Array  # i1 (p,) Source
+    cpu: Array  # i4 (p,) of the edge that began it; -1 where unknown
     began: Array  # i8 (p,) index of the edge that began it, -1 if that came in an earlier batch
 
     def take(self, rows: Array) -> Periods:
@@ -92,14 +93,28 @@ class Timeline:
 
     def __init__(self) -> None:
         self.clocks = Columns(kind=("i1", Edge.UNKNOWN), begun_ns=("i8", 0), since_ns=("i8", 0), cpu_ns=("i8", 0),
-                              source=("i1", Source.RECORDED), found=("b1", 0))
+                              source=("i1", Source.RECORDED), cpu=("i4", -1), found=("b1", 0))
         self.edges = edges_of(*(np.zeros(0, np.int64),) * 3)  # of the last batch
+        self.total_ran_ns = 0  # of all threads, in the runs that are over
         self._ran_ns = self.edges.slot  # (m,) running time of its thread up to each of them
         self._before = self.clocks
 
     def grow(self, n: int) -> None:
         """Makes room for the slots below ``n``."""
         self.clocks.grow(n)
+
+    def begin(self, slot: int, found: bool) -> None:
+        """A thread begins at a slot; ``found``: it was there before us."""
+        self.clocks.found[slot] = found
+
+    def find_again(self, slot: Array, running: Array) -> None:
+        """Threads (n,) of which it is not known what they did last, but whether they are running now."""
+        self.clocks.found[slot] = True
+        self.clocks.kind[slot[running]] = Edge.IN
+
+    def lose(self, slot: Array) -> None:
+        """Nothing is known any more of what threads (n,) have done since their last edge."""
+        self.clocks.kind[slot], self.clocks.found[slot] = Edge.UNKNOWN, False
 
     def behind(self, edges: Edges) -> tuple[Array, Array, Array]:
         """Of edges in order that are still to come: the Edge (m,) that each follows, since when, and whether it is the
@@ -131,21 +146,24 @@ class Timeline:
         the batch before."""
         clocks = self.clocks
         kind, start_ns, first = self.behind(edges)
-        begun_ns, source = start_ns.copy(), np.empty_like(edges.source)
-        source[1:] = edges.source[:-1]
+        begun_ns, source, cpu = start_ns.copy(), np.empty_like(edges.source), np.empty_like(edges.cpu)
+        source[1:], cpu[1:] = edges.source[:-1], edges.cpu[:-1]
         begins = edges.slot[first]
-        begun_ns[first], source[first] = clocks.begun_ns[begins], clocks.source[begins]
+        begun_ns[first], source[first], cpu[first] = (
+            column[begins] for column in (clocks.begun_ns, clocks.source, clocks.cpu))
         running_ns = np.where(kind == Edge.IN, edges.time_ns - start_ns, 0)
+        self.total_ran_ns += int(running_ns.sum())
         self._before = clocks.copy()
         self.edges, self._ran_ns = edges, running_sums(running_ns, first, clocks.cpu_ns[edges.slot])
         last = np.append(first[1:], True) if len(first) else first
         slot = edges.slot[last]
-        clocks.kind[slot], clocks.source[slot] = edges.edge[last], edges.source[last]
+        clocks.kind[slot], clocks.source[slot], clocks.cpu[slot] = edges.edge[last], edges.source[last], edges.cpu[last]
         clocks.begun_ns[slot] = clocks.since_ns[slot] = edges.time_ns[last]
         clocks.cpu_ns[slot] = self._ran_ns[last]
         clocks.found[edges.slot[kind != Edge.UNKNOWN]] = False
         began = np.where(first, -1, np.arange(len(first)) - 1)
-        periods = Periods(edges.slot, begun_ns, start_ns, edges.time_ns, kind, np.maximum(source, edges.source), began)
+        periods = Periods(edges.slot, begun_ns, start_ns, edges.time_ns, kind, np.maximum(source, edges.source), cpu,
+                          began)
         return periods.take(kind != Edge.UNKNOWN)
 
     def tell(self, slot: Array, now_ns: int) -> Periods:
@@ -156,7 +174,7 @@ class Timeline:
         start_ns = clocks.since_ns[slot]
         clocks.since_ns[slot] = now_ns
         return Periods(slot, clocks.begun_ns[slot], start_ns, np.full(len(slot), now_ns), clocks.kind[slot],
-                       clocks.source[slot], np.full(len(slot), -1))
+                       clocks.source[slot], clocks.cpu[slot], np.full(len(slot), -1))
 
     def waits(self, slot: Array, time_ns: Array) -> None:
         """Threads at slots (n,) that were blocked, and told up to now, wait for a CPU: they were woken at a time."""
