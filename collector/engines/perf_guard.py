@@ -29,7 +29,7 @@ RELIEVED = "birth", "dying", "dead", "task"
 STAND_INS = {"leave": "site", "clock": "brief"}
 _PERIOD_S = 0.01
 _LOOKS_FOR_A_CROWD = 5
-_FULL, _MOVED_AT, _PRESSED = 15 / 16, 1 / 4, 1 / 2
+_FULL, _MOVED_AT, _PRESSED = 15 / 16, 1 / 4, 3 / 4
 _MANY_BYTES = 1 << 21  # 45,000 records of switches, in less than half a second
 
 

@@ -7,7 +7,8 @@ From the moment the program runs, a module is imported only when that takes noth
 
 Due is everything as soon as the program has ended; becomes another one or has a child, which must be looked at while
 they live; has threads that come and go, which get clocks of other periods; a ring fills; the tracer calls; or
-``PATIENCE_NS`` are over. Who asks for certain moments (-t, -y, -l) wants them in time: nothing is put off then.
+``PATIENCE_NS`` are over, less at high rates. Who asks for certain moments (-t, -y, -l) wants them in time: nothing is
+put off then.
 
 No priority is changed: who may not raise one could lower it but not put it back (RLIMIT_NICE), and those of threads do
 not count among sessions. Standard library only.
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from collector.engines import signal_open
 
 PATIENCE_NS = 500 * NS_PER_MS  # the first drain is to come within a second: who kills us takes no more with him
+# At high rates. Rings hold a second of samples, and our start takes a third of that; from three quarters on, copies of
+# stacks are small.
+_FREQUENT_NS, _LITTLE_PATIENCE_NS = 5 * NS_PER_MS, 200 * NS_PER_MS
 _LOOK_EVERY_MS = 40
 _FULL = 3 / 4  # of a ring's room
 _MOST_LOOKS = 16
@@ -49,7 +53,8 @@ class StandBack:
         self._program = _program(pid)
         self._tids: set[str] = set()
         self._n_cpus = len(os.sched_getaffinity(0))
-        self._due_ns = start_ns + PATIENCE_NS
+        is_frequent = opened is not None and opened.interval_ns < _FREQUENT_NS
+        self._due_ns = start_ns + (_LITTLE_PATIENCE_NS if is_frequent else PATIENCE_NS)
         self._rooms: list[Ring] = []
         self._rings: Rings | None = None
         self._is_due = opened is None  # without a clock there is nothing that could fill, and little to import
