@@ -57,7 +57,9 @@ class StandBack:
         self._due_ns = start_ns + (_LITTLE_PATIENCE_NS if is_frequent else PATIENCE_NS)
         self._rooms: list[Ring] = []
         self._rings: Rings | None = None
-        self._is_due = opened is None  # without a clock there is nothing that could fill, and little to import
+        # Without a clock there is nothing that could fill, and little to import. Of a program that is not ours to look
+        # at (set-user-ID), all that is to be had is its CPU time while it lives.
+        self._is_due = opened is None or not self._program
         self._pidfd = os.pidfd_open(pid)
         fds = [self._pidfd]
         if isinstance(opened, perf_open.Opened):
