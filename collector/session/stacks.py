@@ -26,7 +26,7 @@ from collector.session.tally import Tally
 from collector.session.timekeeping import Timekeeping
 from collector.session.untold import Looks
 from collector.session.world import World
-from collector.timing.microstate import is_out
+from collector.timing.timeline import is_out
 from collector.timing.waiting import Departures, Microstate
 
 _IP, _SP, _BP = 16, 7, 6  # columns of a sample's registers

@@ -8,7 +8,8 @@ from collector.events import Array, Batch, Edge, Faults, Wakings
 from collector.session.experiments import Experiments
 from collector.session.stacks import Stacks
 from collector.session.timekeeping import Timekeeping
-from collector.timing.microstate import Periods, is_out
+from collector.timing.microstate import Periods
+from collector.timing.timeline import is_out
 from collector.timing.waiting import Departures, PageFaults, Spans, Waiting
 
 

@@ -25,7 +25,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from collector.arrays import packed
 from collector.events import Array, Edge
+from collector.timing.timeline import is_out, rising, running_sums
 
 
 class Periods(NamedTuple):
@@ -69,10 +71,8 @@ class Edges(NamedTuple):
 
     def _keys(self, slot: Array, time_ns: Array) -> tuple[Array, Array]:
         """(slot, time) as one number each, of the edges and of what is looked for."""
-        times = [self.time_ns] if not len(time_ns) else [self.time_ns, time_ns]
-        origin = min(int(t.min()) for t in times)
-        shift = (max(int(t.max()) for t in times) - origin + 1).bit_length()
-        return (self.slot << shift) + (self.time_ns - origin), (slot << shift) + (time_ns - origin)
+        keys, wanted = packed((self.slot, self.time_ns), (slot, time_ns))
+        return keys, wanted
 
 
 class ThreadClocks:
@@ -112,7 +112,7 @@ class ThreadClocks:
         """
         order = np.argsort(slot, kind="stable")
         slot, cut = slot[order], cut[order]
-        time_ns = _rising(slot, np.maximum(time_ns[order], self.since_ns[slot]))
+        time_ns = rising(slot, np.maximum(time_ns[order], self.since_ns[slot]))
         recorded = np.ones(len(slot), dtype=bool) if counted is None else ~counted[order]
         first = np.ones(len(slot), dtype=bool)
         first[1:] = slot[1:] != slot[:-1]
@@ -133,7 +133,7 @@ class ThreadClocks:
         running = np.where(known & (before_kind == Edge.IN), end - start, 0)
         self.n_impossible += int(np.count_nonzero(known & ((before_kind == Edge.IN) == (cut == Edge.IN))
                                                   & (cut != Edge.ENDED) & recorded))
-        cpu = _running_sums(running, first, self.cpu_ns[slot])
+        cpu = running_sums(running, first, self.cpu_ns[slot])
         last = np.ones(len(slot), dtype=bool)
         last[:-1] = first[1:]
         self.edges = Edges(slot, end, cut, cpu, last, self.kind.copy(), self.since_ns.copy(), self.cpu_ns.copy())
@@ -185,34 +185,6 @@ class ThreadClocks:
         return int(self.cpu_ns[slot] - self.ticks[slot] * self.interval_ns)
 
 
-def is_out(cut: Array) -> Array:
-    """Which (n,) edges are those of threads that leave their CPU."""
-    out: Array = (cut == Edge.OUT_BLOCKED) | (cut == Edge.OUT_PREEMPTED)
-    return out
-
-
 def _no_edges() -> Edges:
     none = np.zeros(0, dtype=np.int64)
     return Edges(none, none, none, none, none, none, none, none)
-
-
-def _rising(slot: Array, time_ns: Array) -> Array:
-    """``time_ns``, where each slot's (all its rows together, slots ascending) never falls."""
-    if not len(slot):
-        return time_ns
-    origin = int(time_ns.min())
-    shift = (int(time_ns.max()) - origin + 1).bit_length()
-    keys = np.maximum.accumulate((slot << shift) + (time_ns - origin))
-    rising: Array = (keys & ((1 << shift) - 1)) + origin
-    return rising
-
-
-def _running_sums(values: Array, first: Array, start: Array) -> Array:
-    """Sums of ``values`` up to each element within its group; groups begin where ``first``, at ``start``."""
-    if not len(values):
-        return values
-    total = np.cumsum(values)
-    begins = np.flatnonzero(first)
-    offset = total[begins] - values[begins] - start[begins]
-    sums: Array = total - offset[np.cumsum(first) - 1]
-    return sums

@@ -24,9 +24,11 @@ from enum import IntEnum
 
 import numpy as np
 
+from collector.arrays import packed
 from collector.events import Array, Edge, Reason
-from collector.timing.microstate import Edges, Periods, is_out
+from collector.timing.microstate import Edges, Periods
 from collector.timing.ticks import Accounts
+from collector.timing.timeline import is_out
 
 N_STATES = 10
 
@@ -317,9 +319,6 @@ def _next_of(faults: PageFaults, slot: Array, time_ns: Array) -> Array:
 
 def _first_at(slots: Array, times_ns: Array, slot: Array, time_ns: Array) -> Array:
     """Index of the first of (slots, times), sorted and not empty, at or after each (slot, time)."""
-    if not len(slot):
-        return np.zeros(0, dtype=np.int64)
-    origin = min(int(times_ns.min()), int(time_ns.min()))
-    shift = (max(int(times_ns.max()), int(time_ns.max())) - origin + 1).bit_length()
-    found: Array = np.searchsorted((slots << shift) + (times_ns - origin), (slot << shift) + (time_ns - origin))
+    keys, wanted = packed((slots, times_ns), (slot, time_ns))
+    found: Array = np.searchsorted(keys, wanted)
     return found
