@@ -95,11 +95,19 @@ install_project() {
         "${pip[@]}" -e "$what" >&2; }) || fail "pip could not install the project (see above)"
 }
 
+# Where Python is told to write no bytecode, every start would compile again what has changed since: as much CPU time as
+# all other work of a start.
+compile_modules() { "$PYTHON" -m compileall -q "$ROOT/collector" || true; }
+
 # prepare EXTRAS: "none" or an extra of pyproject.toml.
 prepare() {
     choose_root
     PYTHON=$ROOT/.venv/bin/python
-    if is_fresh "$1"; then return; fi
+    is_fresh "$1" || make_environment "$1"
+    compile_modules
+}
+
+make_environment() {
     if ! grep -qsF "$ROOT/.venv/bin/" "$ROOT/.venv/bin/pip" || ! "$PYTHON" -c 'import pip' 2>/dev/null; then
         local python
         python=$(find_python) || exit 1
@@ -108,7 +116,5 @@ prepare() {
     fi
     say "installing the project and the Python packages it needs"
     install_project "$1"
-    # Where Python is told to write no bytecode, every start would compile all modules again.
-    "$PYTHON" -m compileall -q "$ROOT/collector" || true
     stamp_for "$1" >"$ROOT/.venv/collect-stamp"
 }
