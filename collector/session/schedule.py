@@ -1,0 +1,74 @@
+"""When what a recording does again and again is due. Times are CLOCK_MONOTONIC, handed in: nothing here asks for one.
+
+Draining costs a fixed part each time, so it is done seldom: when a ring is filling up, else a little more than once a
+second, or twice while processes come and go, whose arguments and files are to be had while they live. Whoever kills us
+takes what came since then with him, which must stay below a second.
+"""
+
+from __future__ import annotations
+
+from collector.clock import NS_PER_MS
+
+NEVER_NS = 2**62
+DRAIN_PERIOD_NS, BUSY_DRAIN_PERIOD_NS, POLLING_PERIOD_NS = 930 * NS_PER_MS, 500 * NS_PER_MS, 100 * NS_PER_MS
+# Threads that sleep get a packet each time their ticks so far are written: with each drain where they are few, else
+# about once a second.
+FEW_THREADS = 200
+FLUSH_PERIOD_NS = 900 * NS_PER_MS
+EARLY_NS = 150 * NS_PER_MS  # by which an overview sample may come before its time, to share a drain
+
+
+class DrainSchedule:
+    """When the rings are drained though none of them is filling up."""
+
+    def __init__(self, start_ns: int, *, at_once: bool) -> None:
+        """``at_once``: the first drain is due already, for what came while we were starting."""
+        self._idle_ns = start_ns
+        self._is_first = at_once
+
+    def due_ns(self, *, busy: bool, polling: bool, accounts_ns: int | None = None) -> int:
+        """When the next drain is due. ``busy``: processes came and went in the last batch; ``polling``: there is
+        something that no record tells, and that is to be read while it lives; ``accounts_ns``: when accounts are to be
+        read, while they tell of switches instead of records."""
+        if self._is_first:
+            return 0
+        if accounts_ns is not None:
+            return accounts_ns
+        if polling:
+            return self._idle_ns + POLLING_PERIOD_NS
+        return self._idle_ns + (BUSY_DRAIN_PERIOD_NS if busy else DRAIN_PERIOD_NS)
+
+    def drained(self, now_ns: int) -> None:
+        """A drain and what goes with it is done. Periods begin here: who is late does not drain the sooner again."""
+        self._idle_ns, self._is_first = now_ns, False
+
+
+class FlushSchedule:
+    """When the ticks so far of threads that sleep are written."""
+
+    def __init__(self, start_ns: int) -> None:
+        self._flushed_ns = start_ns
+
+    def take(self, n_threads: int, now_ns: int) -> bool:
+        """Whether they are due with this drain."""
+        if n_threads > FEW_THREADS and now_ns - self._flushed_ns < FLUSH_PERIOD_NS:
+            return False
+        self._flushed_ns = now_ns
+        return True
+
+
+class SampleSchedule:
+    """When overview samples are due: at multiples of a period, or a little before, to share a drain."""
+
+    def __init__(self, start_ns: int, period_ns: int) -> None:
+        """``period_ns`` 0: never."""
+        self._period_ns = period_ns or NEVER_NS
+        self.due_ns = start_ns + self._period_ns
+
+    def take(self, now_ns: int) -> bool:
+        """Whether one is due; those that were missed are not made up for."""
+        behind_ns = now_ns + EARLY_NS - self.due_ns
+        if behind_ns < 0:
+            return False
+        self.due_ns += (behind_ns // self._period_ns + 1) * self._period_ns
+        return True
