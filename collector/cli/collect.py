@@ -80,7 +80,7 @@ def run(argv: list[str]) -> int:
     if options.tree and not options.pids:
         raise UsageError("--tree goes with -P")
     if options.pids:
-        from collector.session.session import attach
+        from collector.session.attaching import attach
 
         return attach(options, say=_say)
     if not options.arguments:

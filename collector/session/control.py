@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import signal
-from collections.abc import Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple
@@ -26,6 +26,7 @@ class Action(Enum):
 
     PAUSE = "pause"
     RESUME = "resume"
+    TOGGLE = "toggle"  # whichever of the two it is not
     SAMPLE = "sample"
     STOP = "stop"
 
@@ -70,43 +71,60 @@ def parse_signal(option: str, text: str) -> int:
 
 
 class Control:
-    """Turns the clock and signals into actions. ``fd`` becomes readable when a signal has come."""
+    """Whether a recording records: by its window, and by what it is asked for. Turns both into actions."""
 
-    def __init__(self, start_ns: int, window: Window, sample_signal: int | None,
-                 pause_signal: tuple[int, bool] | None, stop_signals: Sequence[int] = ()) -> None:
-        """``pause_signal``: the signal, and whether recording is on from the start."""
-        self.is_used = window != Window() or sample_signal is not None or pause_signal is not None
-        self._start_ns = start_ns
+    def __init__(self, start_ns: int, window: Window, *, paused: bool = False) -> None:
+        """``paused``: recording is to begin when it is asked for."""
         self._begin_ns = start_ns + round(window.start_s * NS_PER_S) if window.start_s else None
         self._end_ns = start_ns + round(window.end_s * NS_PER_S) if window.end_s is not None else None
-        self.recording = window.start_s == 0 and (pause_signal is None or pause_signal[1])
-        self._toggle_on = self.recording
-        self._pending: list[Action] = []
-        self.fd, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        if sample_signal is not None:
-            signal.signal(sample_signal, self._on_sample)
-        if pause_signal is not None:
-            signal.signal(pause_signal[0], self._on_toggle)
+        self.recording = window.start_s == 0 and not paused
+        self._asked: list[Action] = []
 
-        for number in stop_signals:
-            signal.signal(number, self._on_stop)
+    def ask(self, action: Action) -> None:
+        """``action`` is due at once."""
+        self._asked.append(action)
 
     def due_ns(self) -> int | None:
-        """When the next action falls due by the clock."""
+        """When the next action falls due; 0: it is due already."""
+        if self._asked:
+            return 0
         return self._begin_ns if self._begin_ns is not None else self._end_ns
 
     def actions(self, now_ns: int) -> list[Action]:
-        """What is to be done at ``now_ns``, in order, each told once."""
-        with suppress(BlockingIOError):
-            os.read(self.fd, 4096)
-        actions, self._pending = self._pending, []
+        """What is to be done at ``now_ns``, in order, each told once; none of them is TOGGLE."""
+        actions, self._asked = [self._noted(action) for action in self._asked], []
         if self._begin_ns is not None and now_ns >= self._begin_ns:
             self._begin_ns = None
-            self._toggle_on = True
-            actions.append(Action.RESUME)
+            actions.append(self._noted(Action.RESUME))
         if self._end_ns is not None and now_ns >= self._end_ns:
             self._end_ns = None
             actions.append(Action.STOP)
+        return actions
+
+    def _noted(self, action: Action) -> Action:
+        if action is Action.TOGGLE:
+            action = Action.PAUSE if self.recording else Action.RESUME
+        if action in (Action.PAUSE, Action.RESUME):
+            self.recording = action is Action.RESUME
+        return action
+
+
+class Signals:
+    """Turns signals of the process into actions. ``fd`` becomes readable when one has come."""
+
+    def __init__(self, meaning: Mapping[int, Action]) -> None:
+        """``meaning`` of each signal number."""
+        self._meaning = meaning
+        self._pending: list[Action] = []
+        self.fd, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        for number in meaning:
+            signal.signal(number, self._note)
+
+    def actions(self) -> list[Action]:
+        """What was asked for, in order, each told once."""
+        with suppress(BlockingIOError):
+            os.read(self.fd, 4096)
+        actions, self._pending = self._pending, []
         return actions
 
     def close(self) -> None:
@@ -115,17 +133,7 @@ class Control:
         os.close(self._wake)
         self._wake = -1
 
-    def _on_sample(self, _number: int, _frame: object) -> None:
-        self._note(Action.SAMPLE)
-
-    def _on_stop(self, _number: int, _frame: object) -> None:
-        self._note(Action.STOP)
-
-    def _on_toggle(self, _number: int, _frame: object) -> None:
-        self._toggle_on = not self._toggle_on
-        self._note(Action.RESUME if self._toggle_on else Action.PAUSE)
-
-    def _note(self, action: Action) -> None:
-        self._pending.append(action)
+    def _note(self, number: int, _frame: object) -> None:
+        self._pending.append(self._meaning[number])
         with suppress(OSError):
             os.write(self._wake, b"x")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from collector.clock import INTERVAL_ON_NS
-from collector.session.control import Window
+from collector.session.control import Action, Control, Window
 
 ARCHIVE_CHOICES = ("off", "on", "all", "ldobjects", "usedldobjects", "src", "usedsrc")
 ENGINES = ("auto", "perf", "signal")
@@ -37,3 +38,21 @@ class Options(NamedTuple):  # dataclasses take as long to import as all of this,
     dry_run: bool = False
     verbose: bool = False
     command_line: tuple[str, ...] = ()
+
+    @property
+    def asks_for_moments(self) -> bool:
+        """Whether something is to be done at certain moments, which must not be missed."""
+        return self.window != Window() or self.sample_signal is not None or self.pause_signal is not None
+
+    def control(self, start_ns: int) -> Control:
+        """When to record and when not, of a recording that starts at ``start_ns``."""
+        return Control(start_ns, self.window, paused=self.pause_signal is not None and not self.pause_signal[1])
+
+    def signals(self, stop: Sequence[int] = ()) -> dict[int, Action]:
+        """What signals to the collector mean; those of ``stop`` end the recording."""
+        meaning = dict.fromkeys(stop, Action.STOP)
+        if self.sample_signal is not None:
+            meaning[self.sample_signal] = Action.SAMPLE
+        if self.pause_signal is not None:
+            meaning[self.pause_signal[0]] = Action.TOGGLE
+        return meaning

@@ -1,4 +1,4 @@
-"""A recording from the command line to the closed experiment.
+"""A program that is started and recorded: from the command line to the closed experiment.
 
 Before the target runs: names, directory, child, events; standard library only. While it runs: everything else is
 imported, and the rings are drained now and then. Afterwards: the last drain, the closing lines, the archives.
@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, TypeAlias
 
 from collector.clock import format_ms
 from collector.engines import perf_open
@@ -23,7 +23,7 @@ from collector.experiment import names
 from collector.linux.crowd import Crowd
 from collector.linux.perf import Birth
 from collector.session import launch, room
-from collector.session.control import Control
+from collector.session.control import Signals
 from collector.session.options import Options
 from collector.session.standing_back import standing_back
 
@@ -33,8 +33,7 @@ if TYPE_CHECKING:
     from collector.session.recording import Recording
 
 Say = Callable[[str], None]
-T = TypeVar("T")
-_SIGNAL_TAKEN = "engine signal, right within a few per cent, since {}"
+SIGNAL_TAKEN = "engine signal, right within a few per cent, since {}"
 OpenedEvents: TypeAlias = "perf_open.Opened | signal_open.Opened | None"
 
 
@@ -42,7 +41,7 @@ def record(options: Options, say: Say) -> int:
     """Runs the target and records it; returns the exit status of the command."""
     program = launch.find_program(options.arguments[0])
     if room.is_scarce():
-        _import_all()
+        import_all()
     directory, made = _make_directory(options)
     dispositions = launch.dispositions_for_target()
     try:
@@ -58,7 +57,7 @@ def record(options: Options, say: Say) -> int:
             child.abandon()
             raise
         start_ns = time.monotonic_ns()
-        control = Control(start_ns, options.window, options.sample_signal, options.pause_signal)
+        signals = Signals(options.signals())
         if isinstance(opened, perf_open.Opened):
             opened.guard(child.pid)
         child.release()
@@ -67,7 +66,7 @@ def record(options: Options, say: Say) -> int:
         raise
     forward()
     founder = directory.parent if made else None
-    return launch.exit_status(_recorded(options, say, directory, child.pid, opened, control, start_ns, founder))
+    return launch.exit_status(_recorded(options, say, directory, child.pid, opened, signals, start_ns, founder))
 
 
 def _make_directory(options: Options) -> tuple[Path, bool]:
@@ -81,53 +80,13 @@ def _make_directory(options: Options) -> tuple[Path, bool]:
     return names.create_rank_directory(founder, rank.number), made
 
 
-def attach(options: Options, say: Say) -> int:
-    """Records running processes until they end, the time is over, or we are told to stop; returns the exit status."""
-    perf_open.raise_descriptor_limit()
-    Crowd().look()
-    _import_all()  # before there are events that would wait for it
-    from collector.session.attach import Targets
-
-    targets = Targets(options.pids, options.tree, say)
-    if options.dry_run:
-        path = names.choose(options.name, options.overwrite, options.directory, options.group)
-        say(f"would attach to {', '.join(map(str, targets.pids))} and create experiment {str(path)!r}")
-        return 0
-    from collector.session.recording import Recording, engine_on
-
-    directory = names.create_directory(options.name, options.overwrite, options.directory, options.group)
-    opened: OpenedEvents = None
-    try:
-        with room.kept_back():
-            opened = _told(targets.open(_Opener(options, say)) if options.interval_ns else None, say)
-        engine = engine_on(opened)
-        options = options._replace(arguments=targets.command_line())
-        taken = targets.begin(engine)
-        start_ns = taken[0].seen.until_ns
-        control = Control(start_ns, options.window, options.sample_signal, options.pause_signal,
-                          (signal.SIGINT, signal.SIGTERM, signal.SIGHUP))
-        recording = Recording(options, directory, targets.pids[0], engine, control, start_ns, targets.pidfds())
-        recording.take_over(taken)
-    except BaseException:
-        if opened is not None:
-            opened.close()
-        names.remove_directory(directory)
-        raise
-    if options.group:
-        names.add_to_group(options.group, directory, options.directory)
-    if options.verbose:
-        say(f"experiment {directory}, attached to {', '.join(map(str, targets.pids))}, engine {recording.engine_text}")
-    _run(recording, say)
-    return 0
-
-
-def _import_all() -> None:
+def import_all() -> None:
     """The larger part of ourselves, which takes its time, beside many threads a long one. Raises CollectorError where
     there is no room for it, and what else keeps libraries from being loaded."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # numpy's, which would start threads that we have no work for
     if room.is_scarce() and "numpy" not in sys.modules:
         room.check_libraries()
-    from collector.session import attach, recording  # noqa: F401
+    from collector.session import attach, recording, runner  # noqa: F401
 
 
 def dry_run(options: Options) -> list[str]:
@@ -143,31 +102,6 @@ def dry_run(options: Options) -> list[str]:
     return lines + ([f"would add it to group {options.group!r}"] if options.group else [])
 
 
-class _Opener:
-    """Opens the engine asked for on running processes; once perf was refused, it stays with the other one."""
-
-    def __init__(self, options: Options, say: Say) -> None:
-        self._options = options
-        self._say = say
-        self._refusal = ""
-
-    def __call__(self, pids: list[int]) -> perf_open.Opened | signal_open.Opened:
-        """Raises EngineRefused, TargetGone, OSError."""
-        interval_ns, follow = self._options.interval_ns, self._options.follow != "off"
-        if self._options.engine != "signal" and not self._refusal:
-            try:
-                return perf_open.open_running(pids, interval_ns, follow=follow)
-            except EngineRefused as err:
-                if self._options.engine == "perf":
-                    raise
-                self._refusal = str(err)
-                self._say(_SIGNAL_TAKEN.format(self._refusal))
-        from collector.engines import signal_open
-
-        reason = self._refusal or "asked for by --engine"
-        return signal_open.open_attached(pids, interval_ns, follow=follow, reason=reason)
-
-
 def _open_engine(child: launch.HeldChild, options: Options, say: Say) -> OpenedEvents:
     """The engine asked for, opened for a held child, which is made here."""
     if not options.interval_ns:
@@ -177,18 +111,18 @@ def _open_engine(child: launch.HeldChild, options: Options, say: Say) -> OpenedE
     if options.engine != "signal":
         try:
             whose = Birth(child.maker_tid, child.make) if follow else [child.make()]
-            return _told(perf_open.open_events(whose, options.interval_ns, on_exec=True, follow=follow), say)
+            return told(perf_open.open_events(whose, options.interval_ns, on_exec=True, follow=follow), say)
         except EngineRefused as err:
             if options.engine == "perf":
                 raise
             why = str(err)
-            say(_SIGNAL_TAKEN.format(why))
+            say(SIGNAL_TAKEN.format(why))
     from collector.engines import signal_open
 
     return signal_open.open_held(child.pid or child.make(), options.interval_ns, follow=follow, reason=why)
 
 
-def _told(opened: OpenedEvents, say: Say) -> OpenedEvents:
+def told(opened: OpenedEvents, say: Say) -> OpenedEvents:
     """``opened``, having said what it does not see."""
     if isinstance(opened, perf_open.Opened) and opened.limits:
         say(f"engine perf, {opened.limits}")
@@ -220,13 +154,15 @@ def _hand_on_signals(child: launch.HeldChild) -> Callable[[], None]:
 
 
 def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: OpenedEvents,
-              control: Control, start_ns: int, new_founder: Path | None) -> int:
+              signals: Signals, start_ns: int, new_founder: Path | None) -> int:
     """Everything from the target's first instruction on. Whatever fails, the target runs on; returns its wait status.
     """
     try:
-        recording = _begun(options, directory, pid, opened, control, start_ns)
+        recording = _begun(options, directory, pid, opened, start_ns)
         if new_founder is not None:
-            recording.fill_founder(new_founder)
+            from collector.session import mpi
+
+            mpi.fill_founder(new_founder, options, pid, start_ns)
         if options.group:
             names.add_to_group(options.group, directory, options.directory)
     except Exception as err:  # of whatever kind: the program runs
@@ -234,39 +170,37 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: Ope
         return _unrecorded(options, say, pid, opened, err)
     if options.verbose:
         say(f"experiment {directory}, process {pid}, engine {recording.engine_text}")
-    _run(recording, say)
-    gc.freeze()
+    run(recording, signals, say)
     return os.waitpid(pid, 0)[1] if recording.status is None else recording.status
 
 
-def _begun(options: Options, directory: Path, pid: int, opened: OpenedEvents, control: Control,
-           start_ns: int) -> Recording:
+def _begun(options: Options, directory: Path, pid: int, opened: OpenedEvents, start_ns: int) -> Recording:
     gc.disable()
-    with nullcontext() if control.is_used else standing_back(pid, opened, start_ns):
-        _import_all()
+    with nullcontext() if options.asks_for_moments else standing_back(pid, opened, start_ns):
+        import_all()
         from collector.session.recording import Recording, engine_on
     Crowd().look()
 
     gc.freeze()  # modules live as long as we do: nothing to collect, now or at the end
     gc.enable()
-    return Recording(options, directory, pid, engine_on(opened), control, start_ns)
+    return Recording(options, directory, pid, engine_on(opened), start_ns)
 
 
-def _run(recording: Recording, say: Say) -> None:
-    """Records until the end, and says what is to be said of it."""
-    _guarded(recording.run, say)
-    for line in _guarded(recording.close, say) or ():
-        say(line)
+def run(recording: Recording, signals: Signals, say: Say) -> None:
+    """Records until the end, and says what is to be said of it. A fault of ours is told, and not the target's."""
+    from collector.session.runner import Observer, Runner
 
-
-def _guarded(step: Callable[[], T], say: Say) -> T | None:
-    """What ``step`` returns; None if it fails, which is told: a fault of ours must not be the target's."""
-    try:
-        return step()
-    except Exception as err:
+    def failed(err: Exception) -> None:
         _trace(err)
         say(f"{reason(err)}; recording ends here")
-    return None
+
+    runner = Runner(signals)
+    runner.add(recording, Observer(say, failed))
+    try:
+        runner.run()
+    except Exception as err:
+        failed(err)
+    gc.freeze()
 
 
 def _unrecorded(options: Options, say: Say, pid: int, opened: OpenedEvents, why: Exception) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import signal
 import subprocess
 import sys
@@ -15,7 +16,7 @@ import pytest
 
 from collector.errors import UsageError
 from collector.experiment.reader import Experiment, open_experiment
-from collector.session.control import Window, parse_signal, parse_window
+from collector.session.control import Action, Control, Signals, Window, parse_signal, parse_window
 
 Run = Callable[..., Any]
 COLLECT = str(Path(sys.executable).with_name("collect"))
@@ -72,6 +73,47 @@ def test_signals_have_names_and_numbers() -> None:
 def test_what_is_no_signal(text: str) -> None:
     with pytest.raises(UsageError):
         parse_signal("-l", text)
+
+
+def test_a_window_begins_and_ends_once() -> None:
+    control = Control(1_000, Window(2, 5))
+    assert not control.recording
+    assert control.due_ns() == 2_000_001_000
+    assert control.actions(2_000_000_999) == []
+    assert control.actions(2_000_001_000) == [Action.RESUME]
+    assert control.due_ns() == 5_000_001_000
+    assert control.actions(9_000_000_000) == [Action.STOP]
+    assert control.due_ns() is None
+    assert control.actions(10_000_000_000) == []
+
+
+@pytest.mark.parametrize(("paused", "expected"), [
+    (True, [Action.RESUME, Action.SAMPLE, Action.PAUSE]), (False, [Action.PAUSE, Action.SAMPLE, Action.RESUME])])
+def test_a_toggle_is_the_other_one(paused: bool, expected: list[Action]) -> None:
+    control = Control(0, Window(), paused=paused)
+    assert control.due_ns() is None
+    for action in (Action.TOGGLE, Action.SAMPLE, Action.TOGGLE):
+        control.ask(action)
+    assert control.due_ns() == 0
+    assert control.actions(1) == expected
+    assert control.due_ns() is None
+
+
+def test_signals_are_told_in_order_and_once() -> None:
+    before = [signal.getsignal(number) for number in (signal.SIGUSR1, signal.SIGUSR2)]
+    signals = Signals({signal.SIGUSR1: Action.SAMPLE, signal.SIGUSR2: Action.STOP})
+    try:
+        assert signals.actions() == []
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR1):
+            signal.raise_signal(number)
+        assert select.select([signals.fd], [], [], 0)[0]
+        assert signals.actions() == [Action.SAMPLE, Action.STOP, Action.SAMPLE]
+        assert not select.select([signals.fd], [], [], 0)[0]
+        signals.close()
+        signal.raise_signal(signal.SIGUSR1)  # too late, and harmless
+    finally:
+        for number, handler in zip((signal.SIGUSR1, signal.SIGUSR2), before, strict=True):
+            signal.signal(number, handler)
 
 
 def test_t_ends_the_recording_and_not_the_program(collect: Run, spin: Path, tmp_path: Path, gprofng: Run) -> None:

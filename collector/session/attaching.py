@@ -1,0 +1,78 @@
+"""Recording running processes: from the command line to the closed experiment."""
+
+from __future__ import annotations
+
+import signal
+
+from collector.engines import perf_open, signal_open
+from collector.errors import EngineRefused
+from collector.experiment import names
+from collector.linux.crowd import Crowd
+from collector.session import room
+from collector.session.control import Signals
+from collector.session.options import Options
+from collector.session.session import SIGNAL_TAKEN, OpenedEvents, Say, import_all, run, told
+
+_STOPPING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+
+
+def attach(options: Options, say: Say) -> int:
+    """Records running processes until they end, the time is over, or we are told to stop; returns the exit status."""
+    perf_open.raise_descriptor_limit()
+    Crowd().look()
+    import_all()  # before there are events that would wait for it
+    from collector.session.attach import Targets
+
+    targets = Targets(options.pids, options.tree, say)
+    if options.dry_run:
+        path = names.choose(options.name, options.overwrite, options.directory, options.group)
+        say(f"would attach to {', '.join(map(str, targets.pids))} and create experiment {str(path)!r}")
+        return 0
+    from collector.session.recording import Recording, engine_on
+
+    directory = names.create_directory(options.name, options.overwrite, options.directory, options.group)
+    opened: OpenedEvents = None
+    try:
+        with room.kept_back():
+            opened = told(targets.open(_Opener(options, say)) if options.interval_ns else None, say)
+        engine = engine_on(opened)
+        options = options._replace(arguments=targets.command_line())
+        taken = targets.begin(engine)
+        start_ns = taken[0].seen.until_ns
+        signals = Signals(options.signals(_STOPPING))
+        recording = Recording(options, directory, targets.pids[0], engine, start_ns, targets.pidfds())
+        recording.take_over(taken)
+    except BaseException:
+        if opened is not None:
+            opened.close()
+        names.remove_directory(directory)
+        raise
+    if options.group:
+        names.add_to_group(options.group, directory, options.directory)
+    if options.verbose:
+        say(f"experiment {directory}, attached to {', '.join(map(str, targets.pids))}, engine {recording.engine_text}")
+    run(recording, signals, say)
+    return 0
+
+
+class _Opener:
+    """Opens the engine asked for on running processes; once perf was refused, it stays with the other one."""
+
+    def __init__(self, options: Options, say: Say) -> None:
+        self._options = options
+        self._say = say
+        self._refusal = ""
+
+    def __call__(self, pids: list[int]) -> perf_open.Opened | signal_open.Opened:
+        """Raises EngineRefused, TargetGone, OSError."""
+        interval_ns, follow = self._options.interval_ns, self._options.follow != "off"
+        if self._options.engine != "signal" and not self._refusal:
+            try:
+                return perf_open.open_running(pids, interval_ns, follow=follow)
+            except EngineRefused as err:
+                if self._options.engine == "perf":
+                    raise
+                self._refusal = str(err)
+                self._say(SIGNAL_TAKEN.format(self._refusal))
+        reason = self._refusal or "asked for by --engine"
+        return signal_open.open_attached(pids, interval_ns, follow=follow, reason=reason)

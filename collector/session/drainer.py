@@ -1,0 +1,138 @@
+"""Drains an engine into a pipeline.
+
+Records younger than ``_SLACK_NS`` stay in their rings until the next time, so that the rings can be merged by time.
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections.abc import Collection
+
+from collector.clock import NS_PER_MS
+from collector.engines.base import Engine
+from collector.engines.perf_events import PerfEngine
+from collector.events import Batch
+from collector.linux import proc
+from collector.session.counted import SwitchMode
+from collector.session.pipeline import Pipeline
+from collector.session.schedule import NEVER_NS
+
+_SLACK_NS = 10 * NS_PER_MS
+HUNG_UP = select.POLLHUP | select.POLLERR | select.POLLNVAL
+
+
+class Drainer:
+    """An engine and the pipeline that it feeds."""
+
+    def __init__(self, engine: Engine, pipeline: Pipeline, start_ns: int) -> None:
+        self.drained_ns = start_ns  # all that happened before is in the pipeline
+        self.changes = False  # whether processes came and went in the last batch
+        self.failure = ""  # why nothing more comes, though the target runs on
+        self._engine = engine
+        self._pipeline = pipeline
+        # The kernel stamps its records with its own clock, which in a time namespace is not ours.
+        self._ahead_ns = proc.clock_offset_ns() if isinstance(engine, PerfEngine) else 0
+        self._mode = SwitchMode(engine, pipeline) if isinstance(engine, PerfEngine) else None
+        self._fds = engine.poll_fds()
+
+    @property
+    def fds(self) -> Collection[int]:
+        """Those that become readable when a drain may be due."""
+        return self._fds
+
+    @property
+    def accounts_ns(self) -> int | None:
+        """When accounts are to be read, while switches are counted; None while records tell of them."""
+        return self._mode.due_ns if self._mode is not None and self._mode.counting else None
+
+    def wants_drain(self, ready: Collection[int], due_ns: int) -> bool:
+        """Whether ``ready`` descriptors are a reason to drain before ``due_ns``, when the next drain is due."""
+        return self._engine.wants_drain(ready, due_ns)
+
+    def hung_up(self, fd: int) -> None:
+        """Nothing comes through a descriptor any more; it may be that the engine has failed."""
+        self._fds.remove(fd)
+        self._note_failure()
+
+    def drain(self) -> None:
+        """Takes all that may be merged by now."""
+        until_ns = time.monotonic_ns() - _SLACK_NS
+        self._take_what_was_recorded_before(until_ns)
+        batch = self._take(until_ns)
+        self.changes = bool(batch.changes)
+        if self._mode is not None:
+            self._mode.choose(batch)
+        self._pipeline.sync()
+
+    def read_accounts(self) -> None:
+        """Takes the accounts of threads whose switches are counted, before somebody goes who has none later."""
+        if self._mode is not None:
+            self._take_what_was_recorded_before(time.monotonic_ns())
+            self._mode.look()
+
+    def finish(self, *, target_ended: bool) -> None:
+        """Stops the engine, takes what there still is, and closes it."""
+        try:
+            now_ns = time.monotonic_ns()
+            end_ns = max(self._engine.stop(), now_ns)
+            self._note_failure()
+            self._drain_last(0 if self.failure else end_ns, target_ended)
+        finally:
+            self._engine.close()
+        if self._mode is not None:
+            self._mode.end()
+
+    def _drain_last(self, end_ns: int, target_ended: bool) -> None:
+        self._take_what_was_recorded_before(NEVER_NS)
+        # To stop hundreds of threads' events takes its time. What they tell of that is incomplete: if we end before the
+        # target does, that is left out.
+        self._take(NEVER_NS if target_ended else end_ns or NEVER_NS, end_ns)
+        self._pipeline.sync()
+
+    def _take_what_was_recorded_before(self, until_ns: int) -> None:
+        """Works on what was recorded before switches were counted, if the time up to which we want to come is later."""
+        if self._mode is not None and self._mode.counting and self.drained_ns < self._mode.accounts_ns <= until_ns:
+            self._take(self._mode.accounts_ns)
+
+    def _take(self, until_ns: int, settled_ns: int = 0) -> Batch:
+        """Works on what is stamped up to ``until_ns``, which is all up to ``settled_ns``; the batch has no more columns
+        then."""
+        batch = self._engine.drain(until_ns - self._ahead_ns, self._pipeline.time.asks())
+        if self._ahead_ns:
+            batch.shift(self._ahead_ns)
+        self.drained_ns = batch.until_ns = settled_ns or batch.until_ns
+        self._pipeline.feed(batch)
+        self._engine.release()
+        return batch
+
+    def _note_failure(self) -> None:
+        if failure := self._engine.failure():
+            self.failure = f"{failure}: nothing is recorded from there on"
+
+
+class NoDrainer:
+    """That of a recording without an engine (``-p off``), which has overview samples alone. See Drainer."""
+
+    fds: Collection[int] = ()
+    changes = False
+    failure = ""
+    accounts_ns: int | None = None
+
+    def __init__(self, start_ns: int) -> None:
+        self.drained_ns = start_ns
+
+    def wants_drain(self, ready: Collection[int], due_ns: int) -> bool:
+        return False
+
+    def hung_up(self, fd: int) -> None:
+        pass
+
+    def drain(self) -> None:
+        pass
+
+    def read_accounts(self) -> None:
+        pass
+
+    def finish(self, *, target_ended: bool) -> None:
+        self.drained_ns = time.monotonic_ns()

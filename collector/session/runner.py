@@ -1,0 +1,104 @@
+"""Runs recordings in this process: one poll loop for all of them.
+
+What belongs to the process and not to a recording is here: signals, the priority among many threads, the CPU that we
+run on. (Its limit of open files and its garbage collector are set before there is a recording, see ``session``.)
+"""
+
+from __future__ import annotations
+
+import select
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from collector.clock import NS_PER_MS
+from collector.linux.crowd import Crowd
+from collector.session.affinity import Affinity
+from collector.session.control import Signals
+from collector.session.recording import Recording
+
+
+class Observer(NamedTuple):
+    """Who is told of a recording: what the user should know of it when it is closed, and what went wrong with it."""
+
+    say: Callable[[str], None]
+    failed: Callable[[Exception], None]
+
+
+class Runner:
+    """Runs recordings until all of them are over and closed. A recording that fails ends by itself."""
+
+    def __init__(self, signals: Signals | None = None) -> None:
+        """``signals`` are for all recordings; they are closed with the last one."""
+        self._signals = signals
+        self._recordings: dict[Recording, Observer] = {}
+        self._poller = select.poll()
+        self._polled: set[int] = set()
+        self._crowd = Crowd()
+        self._affinity = Affinity()
+
+    def add(self, recording: Recording, observer: Observer) -> None:
+        """One more, at any time."""
+        self._recordings[recording] = observer
+
+    def run(self) -> None:
+        """Until nothing is left to do."""
+        while self._recordings:
+            self._round()
+        if self._signals is not None:
+            self._signals.close()
+
+    def _round(self) -> None:
+        """Waits until something is due, and does it."""
+        ready = self._wait()
+        if self._signals is not None:
+            for action in self._signals.actions():
+                for recording in self._recordings:
+                    recording.ask(action)
+        for recording in list(self._recordings):
+            events = ready.get(recording, {})
+            if events or recording.due_ns() <= time.monotonic_ns():
+                self._step(recording, events)
+        if self._recordings:
+            self._crowd.look()
+            self._affinity.leave_cpu(self._crowd.n_runnable)
+
+    def _wait(self) -> Mapping[Recording, dict[int, int]]:
+        """What poll(2) tells of the descriptors of each recording."""
+        owner = {fd: recording for recording in self._recordings for fd in recording.fds()}
+        self._poll_these({*owner, *([self._signals.fd] if self._signals is not None else ())})
+        due_ns = min(recording.due_ns() for recording in self._recordings)
+        ready: dict[Recording, dict[int, int]] = defaultdict(dict)
+        for fd, events in self._poller.poll(max(0, due_ns - time.monotonic_ns()) / NS_PER_MS):
+            if fd in owner:
+                ready[owner[fd]][fd] = events
+        return ready
+
+    def _poll_these(self, fds: set[int]) -> None:
+        for fd in self._polled - fds:
+            self._poller.unregister(fd)
+        for fd in fds - self._polled:
+            self._poller.register(fd, select.POLLIN)
+        self._polled = fds
+
+    def _step(self, recording: Recording, ready: Mapping[int, int]) -> None:
+        failed = self._recordings[recording].failed
+        try:
+            is_over = recording.step(ready)
+        except Exception as err:
+            failed(err)
+            is_over = True
+        if is_over:
+            self._close(recording)
+
+    def _close(self, recording: Recording) -> None:
+        """Ends a recording. Archives are no matter of haste."""
+        observer = self._recordings.pop(recording)
+        try:
+            recording.end()
+            self._crowd.leave()
+            for line in recording.close():
+                observer.say(line)
+        except Exception as err:
+            observer.failed(err)

@@ -1,0 +1,61 @@
+"""Records several programs in this process, by one poll loop: ``several.py DIRECTORY [SECONDS:]PROGRAM ...``.
+
+A program is a command line in one word; one that has SECONDS before it is recorded for so long. A line for each that is
+closed: its number, and the numbers of those that are still recorded then. A program that fails to be recorded gives
+``failed`` and why.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+from collector.clock import INTERVAL_ON_NS
+from collector.engines import perf_open
+from collector.linux.perf import Birth
+from collector.session import launch
+from collector.session.control import Window
+from collector.session.options import Options
+from collector.session.recording import Recording, engine_on
+from collector.session.runner import Observer, Runner
+
+
+def started(path: Path, command: str) -> tuple[Recording, int]:
+    """A program and its recording."""
+    seconds, colon, rest = command.partition(":")
+    arguments = tuple((rest if colon else command).split())
+    options = Options(arguments=arguments, interval_ns=INTERVAL_ON_NS, archive="off",
+                      window=Window(0, float(seconds)) if colon else Window())
+    child = launch.HeldChild(launch.find_program(arguments[0]), arguments, launch.dispositions_for_target())
+    opened = perf_open.open_events(Birth(child.maker_tid, child.make), INTERVAL_ON_NS, on_exec=True, follow=True)
+    path.mkdir()
+    start_ns = time.monotonic_ns()
+    opened.guard(child.pid)
+    child.release()
+    return Recording(options, path, child.pid, engine_on(opened), start_ns), child.pid
+
+
+def main(directory: Path, *commands: str) -> None:
+    """Records them all."""
+    runner, going_on = Runner(), set(range(len(commands)))
+
+    def add(number: int, recording: Recording) -> None:
+        def say(line: str) -> None:
+            going_on.discard(number)
+            print(number, *sorted(going_on), "|", line, flush=True)
+
+        runner.add(recording, Observer(say, lambda err: print(number, "failed", repr(err), flush=True)))
+
+    found = [started(directory / f"{number}.er", command) for number, command in enumerate(commands)]
+    for number, (recording, _) in enumerate(found):
+        add(number, recording)
+    runner.run()
+    for recording, pid in found:
+        if recording.status is None:
+            os.waitpid(pid, 0)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), *sys.argv[2:])
