@@ -101,7 +101,7 @@ class Experiments:
         self._founder_path = founder
         self._header_for = header_for
         self._pending: list[Recorded] = []
-        self._ended: dict[int, Recorded] = {}  # by identity
+        self._ended: dict[Recorded, None] = {}  # in this order, and not closed yet
 
     def founder(self, image: Image, recorder: Recorder) -> Recorded:
         """Begins with the founder, whose experiment is there already."""
@@ -140,15 +140,15 @@ class Experiments:
         """The image is over; its experiment is closed by ``close_ended``."""
         if recorded.end_ns is None:
             recorded.end_ns, recorded.end_label = time_ns, label
-            self._ended[id(recorded)] = recorded
+            self._ended[recorded] = None
 
     def open_pending(self, making_of: Callable[[int], Making | None]) -> None:
         """Names and creates what has begun since the last call; ``making_of`` a pid tells how it was made."""
         pending, self._pending = self._pending, []
         founder = self.by_image.get(0)
-        below: dict[int, list[Recorded]] = {}  # what has begun, by the identity of its parent
+        below: dict[Recorded | None, list[Recorded]] = {}  # what has begun, by its parent
         for recorded in pending:
-            below.setdefault(id(recorded.parent), []).append(recorded)
+            below.setdefault(recorded.parent, []).append(recorded)
         for recorded in pending:
             if recorded.making is EXEC:
                 self._name_exec(recorded, below)
@@ -160,12 +160,12 @@ class Experiments:
 
     def ended(self) -> list[Recorded]:
         """Those that are over and not closed yet."""
-        return list(self._ended.values())
+        return list(self._ended)
 
     def close_ended(self, usage_of: Callable[[Recorded, int], Usage]) -> None:
         """Closes the experiments of images that are over; the founder's stays open for what is said at the end."""
         ended, self._ended = self._ended, {}
-        for recorded in ended.values():
+        for recorded in ended:
             assert recorded.end_ns is not None
             if recorded.recorder is None:
                 continue
@@ -209,7 +209,7 @@ class Experiments:
         self._pending.append(recorded)
         return recorded
 
-    def _name_fork(self, recorded: Recorded, below: dict[int, list[Recorded]]) -> None:
+    def _name_fork(self, recorded: Recorded, below: dict[Recorded | None, list[Recorded]]) -> None:
         assert recorded.making is not None
         parent, letter = recorded.parent, recorded.making.letter
         number = 1
@@ -217,7 +217,7 @@ class Experiments:
             number = parent.counters[letter] = parent.counters.get(letter, 0) + 1
         recorded.lineage = (parent.lineage if parent else FOUNDERS).child(letter, number)
         if recorded.making.spawned:
-            for new in below.get(id(recorded), ()):
+            for new in below.get(recorded, ()):
                 if new.making is EXEC:  # the same batch has its exec as well
                     recorded.arguments = new.arguments
                     self._adopt(recorded, new, below)
@@ -228,7 +228,7 @@ class Experiments:
             parent.tell(Recorder.descendant_starting, *at)
             parent.tell(Recorder.descendant_started, *at, f"pid={recorded.image.pid}")
 
-    def _name_exec(self, recorded: Recorded, below: dict[int, list[Recorded]]) -> None:
+    def _name_exec(self, recorded: Recorded, below: dict[Recorded | None, list[Recorded]]) -> None:
         old = recorded.parent
         if recorded.adopted:
             return
@@ -242,17 +242,18 @@ class Experiments:
             old.tell(Recorder.exec_start, recorded.start_ns, EXEC.call, recorded.lineage.name, recorded.followed,
                      recorded.arguments or recorded.image.program)
 
-    def _adopt(self, old: Recorded, new: Recorded, below: dict[int, list[Recorded]]) -> None:
+    def _adopt(self, old: Recorded, new: Recorded, below: dict[Recorded | None, list[Recorded]]) -> None:
         """A spawned process goes on under its lineage in its new image."""
         old.adopted = new.adopted = True
         self.go_on(old, new.image)
         old.end_ns = None
-        self._ended.pop(id(old), None)
-        if self._ended.pop(id(new), None):
+        self._ended.pop(old, None)
+        if new in self._ended:
+            del self._ended[new]
             self.end(old, new.end_ns or 0, new.end_label)
-        for child in below.pop(id(new), ()):
+        for child in below.pop(new, ()):
             child.parent = old
-            below.setdefault(id(old), []).append(child)
+            below.setdefault(old, []).append(child)
         for what, arguments, named in new.journal:
             if what is not Recorder.thread_started or arguments[0] != new.image.pid:
                 old.tell(what, *arguments, **named)

@@ -1,0 +1,125 @@
+"""The experiments of a recording, and the pipeline that fills them: from their creation to the archives."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from collector.clock import NS_PER_S
+from collector.engines.base import Engine
+from collector.engines.perf_events import PerfEngine
+from collector.experiment.recorder import Recorder
+from collector.session import archiving, summary
+from collector.session.attach import Taken
+from collector.session.experiments import Experiments
+from collector.session.follow import Follow
+from collector.session.headers import Headers
+from collector.session.objects import Objects
+from collector.session.options import Options
+from collector.session.pipeline import Pipeline
+from collector.session.tally import Tally
+from collector.session.world import ThisMachine
+from collector.unwind.table import Tables
+
+
+class Store:
+    """What is written of one target."""
+
+    def __init__(self, options: Options, directory: Path, pid: int, engine: Engine | None, start_ns: int) -> None:
+        """Creates the founder's experiment in ``directory``. Raises ExperimentError."""
+        headers = Headers(options)
+        self._options = options
+        self._directory = directory
+        self._start_ns = start_ns
+        self._recorder = Recorder.create(directory, headers.founder(pid, start_ns))
+        self._experiments = Experiments(directory, Follow(options.follow), headers.descendant)
+        self._objects = Objects(Tables())
+        self._tally = Tally()
+        self.pipeline = Pipeline(options.interval_ns or 1, self._experiments, ThisMachine(self._objects), self._tally,
+                                 records_all=engine is None or engine.name != "signal",
+                                 events_end=isinstance(engine, PerfEngine))
+        process = self.pipeline.model.new_process(pid, start_ns)
+        self._founder = self._experiments.founder(process.image, self._recorder)
+        self._summary = ""  # once it has ended
+
+    def comment(self, text: str) -> None:
+        """Notes something in the founder's log."""
+        self._recorder.comment(text)
+
+    def take_over(self, processes: Iterable[Taken]) -> None:
+        """Begins with processes that ran before us, as they were when their recording began."""
+        for found in processes:
+            self._objects.remember_root(found.pid)
+            self.pipeline.take_over(found.pid, found.lineage, found.threads, found.mappings, found.seen)
+        self._recorder.sync()
+
+    @property
+    def n_threads(self) -> int:
+        """Threads that live."""
+        return sum(len(process.threads) for process in self.pipeline.model.processes.values())
+
+    @property
+    def has_processes(self) -> bool:
+        """Whether a process lives, the founder or a descendant."""
+        return bool(self.pipeline.model.processes)
+
+    @property
+    def polls(self) -> bool:
+        """Whether there is something that no record tells, and that is to be read while it lives."""
+        return bool(self.pipeline.unseen.living) or self.pipeline.maps_untold
+
+    def read_last_counters(self) -> None:
+        """Those of processes that have just ended, while they are zombies."""
+        self.pipeline.overview.read(self._founder)
+        self.pipeline.look_at_unseen()
+
+    def pause(self, now_ns: int) -> None:
+        """Nothing is written from here on."""
+        self._flush_and_mute(now_ns, muted=True)
+        for recorded in self._experiments.open_ones():
+            recorded.tell(Recorder.pause, now_ns)
+
+    def resume(self, now_ns: int) -> None:
+        """It is again."""
+        self._flush_and_mute(now_ns, muted=not self._options.interval_ns)
+        for recorded in self._experiments.open_ones():
+            recorded.tell(Recorder.resume, now_ns)
+
+    def _flush_and_mute(self, now_ns: int, *, muted: bool) -> None:
+        self.pipeline.flush_waiting(now_ns)
+        self.pipeline.output.muted = muted
+
+    # -- the end
+
+    def end(self, end_ns: int, failure: str, *, target_ended: bool) -> None:
+        """Closes the experiments in the order that keeps them valid. ``failure``: why nothing more came, if so."""
+        whose = "the founder had" if target_ended else "the recording"
+        self.pipeline.finish(end_ns, f"still running when {whose} ended; recording ended here")
+        warnings = self._warnings(failure)
+        for line in warnings:
+            self._recorder.warning(line)
+        for line in self._tally.remarks():
+            self._recorder.comment(line)
+        self._recorder.close(self._founder.end_ns or end_ns)
+        self._summary = self._summed_up(warnings, end_ns)
+
+    def close(self) -> list[str]:
+        """Archives, once all is ended; what the user should know."""
+        choice = "off" if self._recorder.stopped else self._options.archive
+        return [*archiving.archive(self._directory, choice, self._recorder.header, self._experiments.load_objects,
+                                   self._objects), self._summary]
+
+    def _warnings(self, failure: str) -> list[str]:
+        """What is not as it should be; what ended the recording of somebody before its time comes first."""
+        failures = [line for line in (failure, self._experiments.failures()) if line]
+        unreadable = [f"{os.fsdecode(path)}: {why}" for path, why in self._objects.unreadable.items()]
+        return failures + self.pipeline.unseen.warnings(self._start_ns) + self._tally.warnings() + unreadable
+
+    def _summed_up(self, warnings: list[str], end_ns: int) -> str:
+        name, recorder, pipeline = str(self._directory), self._recorder, self.pipeline
+        if recorder.stopped:
+            return summary.cut_short(name, str(recorder.stopped), recorder.n_dropped, warnings)
+        return str(summary.Summary(
+            name, (end_ns - self._start_ns) / NS_PER_S, pipeline.total_cpu_ns / NS_PER_S, pipeline.model.n_threads,
+            self._experiments.n_made, self._tally.n_samples, warnings))
