@@ -19,7 +19,7 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from collector.errors import NO_TASKS, CollectorError, ProgramNotExecutable, ProgramNotFound, reason
 
@@ -29,8 +29,20 @@ Signals: TypeAlias = Iterable[int]
 HANDLED = (signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP)
 
 
-def dispositions_for_target() -> dict[int, signal.Handlers]:
-    """What the target must find: ignored signals stay ignored (nohup), all others are as at birth.
+class Inherited(NamedTuple):
+    """What a target must find though we change it for ourselves."""
+
+    dispositions: Mapping[int, signal.Handlers]  # of signals
+    descriptors: tuple[int, int]  # RLIMIT_NOFILE, soft and hard
+
+
+def inherited() -> Inherited:
+    """What targets are to have, as long as we have not changed it."""
+    return Inherited(_dispositions(), resource.getrlimit(resource.RLIMIT_NOFILE))
+
+
+def _dispositions() -> dict[int, signal.Handlers]:
+    """Ignored signals stay ignored (nohup), all others are as at birth.
 
     Python ignores SIGPIPE and SIGXFSZ when it starts; a program expects their defaults.
     """
@@ -92,12 +104,11 @@ class HeldChild:
 
     pid = 0
 
-    def __init__(self, path: str, arguments: Sequence[str], dispositions: Mapping[int, signal.Handlers]) -> None:
-        """``path`` is what is executed; ``dispositions`` of signals that the target gets, as we found them."""
+    def __init__(self, path: str, arguments: Sequence[str], inherited: Inherited) -> None:
+        """``path`` is what is executed."""
         self._path = path
         self._arguments = arguments
-        self._dispositions = dispositions
-        self._descriptors = resource.getrlimit(resource.RLIMIT_NOFILE)  # which we may lift for ourselves
+        self._inherited = inherited
         self._maker: Maker | None = None
 
     @property
@@ -133,11 +144,11 @@ class HeldChild:
         code = 0
         try:
             os.close(self._go_write)
-            for number, disposition in self._dispositions.items():
+            for number, disposition in self._inherited.dispositions.items():
                 signal.signal(number, disposition)
             if blocked is not None:
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            resource.setrlimit(resource.RLIMIT_NOFILE, self._descriptors)
+            resource.setrlimit(resource.RLIMIT_NOFILE, self._inherited.descriptors)
             if os.read(self._go_read, 1):
                 os.execv(self._path, list(self._arguments))
         except OSError as err:

@@ -43,9 +43,9 @@ def record(options: Options, say: Say) -> int:
     if room.is_scarce():
         import_all()
     directory, made = _make_directory(options)
-    dispositions = launch.dispositions_for_target()
+    inherited = launch.inherited()
     try:
-        child = launch.HeldChild(program, options.arguments, dispositions)
+        child = launch.HeldChild(program, options.arguments, inherited)
         forward = _hand_on_signals(child)
         try:
             perf_open.raise_descriptor_limit()

@@ -22,13 +22,13 @@ from collector.session.recording import Recording, engine_on
 from collector.session.runner import Observer, Runner
 
 
-def started(path: Path, command: str) -> tuple[Recording, int]:
+def started(path: Path, command: str, inherited: launch.Inherited) -> tuple[Recording, int]:
     """A program and its recording."""
     seconds, colon, rest = command.partition(":")
     arguments = tuple((rest if colon else command).split())
     options = Options(arguments=arguments, interval_ns=INTERVAL_ON_NS, archive="off",
                       window=Window(0, float(seconds)) if colon else Window())
-    child = launch.HeldChild(launch.find_program(arguments[0]), arguments, launch.dispositions_for_target())
+    child = launch.HeldChild(launch.find_program(arguments[0]), arguments, inherited)
     opened = perf_open.open_events(Birth(child.maker_tid, child.make), INTERVAL_ON_NS, on_exec=True, follow=True)
     path.mkdir()
     start_ns = time.monotonic_ns()
@@ -48,7 +48,9 @@ def main(directory: Path, *commands: str) -> None:
 
         runner.add(recording, Observer(say, lambda err: print(number, "failed", repr(err), flush=True)))
 
-    found = [started(directory / f"{number}.er", command) for number, command in enumerate(commands)]
+    inherited = launch.inherited()
+    perf_open.raise_descriptor_limit()
+    found = [started(directory / f"{number}.er", command, inherited) for number, command in enumerate(commands)]
     for number, (recording, _) in enumerate(found):
         add(number, recording)
     runner.run()

@@ -25,7 +25,8 @@ Run = Callable[..., Any]
 SEVERAL = Path(__file__).with_name("several.py")
 INTERVAL_S = 10.007e-3
 SWITCH_IN_LAG_S = 20e-6  # the most that a switch record is late
-CLOSED, PERIODIC, ASKED_FOR = "collector_close_experiment", "periodic", "signal"
+N_DESCRIPTORS = 211
+CLOSED, ASKED_FOR = "collector_close_experiment", "signal"
 
 
 # --- one, step by step: a process that sleeps, without an engine ------------------------------------
@@ -121,6 +122,14 @@ def test_one_that_fails_ends_and_the_others_go_on(sleeper: subprocess.Popen[byte
 # --- several programs, with the perf engine ----------------------------------------------------------
 
 
+def record_several(directory: Path, *commands: str) -> list[str]:
+    """What ``several.py`` and its programs print. It is started with few descriptors."""
+    limited = ["sh", "-c", f'ulimit -Sn {N_DESCRIPTORS}; exec "$@"', "sh", sys.executable, str(SEVERAL), str(directory)]
+    result = subprocess.run([*limited, *commands], capture_output=True, text=True, check=True, timeout=60)
+    assert not result.stderr
+    return result.stdout.splitlines()
+
+
 def cpu_s(path: Path, tid: int) -> float:
     """CPU time of a thread by its ticks."""
     packets = open_experiment(path).packets()
@@ -131,10 +140,7 @@ def cpu_s(path: Path, tid: int) -> float:
 def test_three_programs_in_one_process_by_one_loop(perf_allowed: None, workload: Run, tmp_path: Path,
                                                    stolen: Callable[[], float]) -> None:
     split = workload("split")
-    command = [sys.executable, str(SEVERAL), str(tmp_path), f"{split} 0.9", f"{split} 0.17", f"0.05:{split} 0.7"]
-    result = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
-    assert not result.stderr
-    lines = result.stdout.splitlines()
+    lines = record_several(tmp_path, f"{split} 0.9", f"{split} 0.17", f"0.05:{split} 0.7")
     closed = dict(line.split(" | ") for line in lines if " | " in line)
     assert len(closed) == 3
     assert {"2 0", "2 0 1"} & closed.keys()  # the last one's time was over while others went on
@@ -150,3 +156,10 @@ def test_three_programs_in_one_process_by_one_loop(perf_allowed: None, workload:
     third = truths[2]["threads"]
     assert sum(cpu_s(tmp_path / "2.er", thread["tid"]) for thread in third) < sum(
         thread["cpu_s"] for thread in third) / 2
+
+
+def test_what_the_process_changes_for_itself_no_target_sees(perf_allowed: None, tmp_path: Path) -> None:
+    script = tmp_path / "limits"
+    script.write_text("ulimit -Sn\n")
+    lines = record_several(tmp_path, f"sh {script}", f"sh {script}")
+    assert [line for line in lines if " | " not in line] == [str(N_DESCRIPTORS)] * 2
