@@ -26,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.errors import ExperimentError
-from collector.experiment import nursery, overview
+from collector.experiment import overview, staging
 from collector.experiment.blocks import (
     TEXT_RESERVE,
     TEXT_RESERVE_END,
@@ -131,33 +131,33 @@ class Recorder:
             raise failure(shown(self.path), error) from error
 
     def _begin_new(self) -> None:
-        """Make the directory in the nursery; it comes to its place when all its files are there."""
+        """Make the directory in staging; it comes to its place when all its files are there."""
         parent_fd = os.open(self.path.parent, OPEN_DIRECTORY)
         try:
-            nursery_fd = nursery.enter(parent_fd)
+            staging_fd = staging.enter(parent_fd)
             try:
-                directory_fd = self._made_in(nursery_fd, parent_fd)
+                directory_fd = self._made_in(staging_fd, parent_fd)
             finally:
-                os.close(nursery_fd)
+                os.close(staging_fd)
         finally:
             os.close(parent_fd)
         self._go_on(directory_fd)
 
-    def _made_in(self, nursery_fd: int, parent_fd: int) -> int:
+    def _made_in(self, staging_fd: int, parent_fd: int) -> int:
         name = self.path.name
-        os.mkdir(name, 0o700, dir_fd=nursery_fd)
+        os.mkdir(name, 0o700, dir_fd=staging_fd)
         try:
-            directory_fd = os.open(name, OPEN_DIRECTORY, dir_fd=nursery_fd)
+            directory_fd = os.open(name, OPEN_DIRECTORY, dir_fd=staging_fd)
             try:
                 self._make_files(directory_fd, write_file)
-                os.rename(name, name, src_dir_fd=nursery_fd, dst_dir_fd=parent_fd)
+                os.rename(name, name, src_dir_fd=staging_fd, dst_dir_fd=parent_fd)
             except BaseException:
                 _remove_files(directory_fd)
                 os.close(directory_fd)
                 raise
         except BaseException:
             with suppress(OSError):
-                os.rmdir(name, dir_fd=nursery_fd)
+                os.rmdir(name, dir_fd=staging_fd)
             raise
         return directory_fd
 
@@ -357,7 +357,7 @@ class Recorder:
         self._close_file(self._log)
         self.closed = True
         if not self._drafted:
-            nursery.remove(self._directory_fd)
+            staging.remove(self._directory_fd)
             os.close(self._directory_fd)
 
     @property

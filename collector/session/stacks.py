@@ -3,7 +3,7 @@
     departures with a stack          their own, completed where it was cut and the rest is known (``deep``)
     ... with registers alone         the last one seen at the same site (``sites``), else of a preempted thread the last
                                      one of its clock, else their leaf
-    blocked, not told from where     the thread is asked where it is (``untold``)
+    blocked, switch-out lost         its stack is read now (``blocked_stacks``)
     all others                       the last stack that the thread had, else none
 """
 
@@ -19,12 +19,12 @@ from collector.events import Array, Batch, ClockSamples, Edge, Sites
 from collector.experiment.recorder import Recorder
 from collector.session import deep, sites
 from collector.session.attach import STACK_WORDS
+from collector.session.blocked_stacks import BlockedStacks
 from collector.session.deep import DeepStacks
 from collector.session.experiments import Experiments, Recorded
 from collector.session.placing import FAILED_MARK, TRUNCATED_MARK, Placed, Unwound, interned, joined, unwound
 from collector.session.tally import Tally
 from collector.session.timekeeping import Timekeeping
-from collector.session.untold import Looks
 from collector.session.world import World
 from collector.timing.timeline import is_out
 from collector.timing.waiting import Departures, Microstate
@@ -84,7 +84,7 @@ class Stacks:
         self._last = LastSample()
         self._sites = sites.SiteTable()
         self._deep = DeepStacks()
-        self._looks = Looks(world)
+        self._blocked = BlockedStacks(world)
 
     # -- samples
 
@@ -190,7 +190,7 @@ class Stacks:
     def _seen_at(self, slots: Array, now_ns: int, stack_words: int) -> Iterator[tuple[ClockSamples, Placed]]:
         """A look at blocked threads, by process."""
         threads = [self._model.threads[slot] for slot in slots.tolist()]
-        for samples in self._looks.at(threads, now_ns, stack_words) if threads else ():
+        for samples in self._blocked.read(threads, now_ns, stack_words) if threads else ():
             yield samples, interned(unwound(samples, self._model, self._world.frames), self._experiments.recorders)
 
     # -- time that no sample stands for

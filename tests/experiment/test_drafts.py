@@ -143,7 +143,7 @@ def test_a_draft_whose_name_is_taken_leaves_what_is_there(record: Record, header
     assert os.listdir(founder.path / "new") == []
 
 
-def test_the_nursery_of_descendants_goes_with_the_founder(record: Record, header: Header) -> None:
+def test_the_staging_directory_of_descendants_goes_with_the_founder(record: Record, header: Header) -> None:
     founder = record("a.er")
     inode_flags = subprocess.run(["lsattr", "-d", founder.path], capture_output=True, check=False).stdout
     drafts = [Recorder.draft(founder.path / f"_f{n}.er", header) for n in (1, 2)]

@@ -1,4 +1,4 @@
-"""The nursery: a directory in the founder's where those of descendants are made, until all their files are there.
+"""Staging: a directory in the founder's where those of descendants are made, until all their files are there.
 
 Readers ignore it by its name. Its place on the disk is chosen anew for each founder: file systems put a file near its
 directory and a directory near the one above it, where much may have been deleted of late. ext4 without a journal then
@@ -22,7 +22,7 @@ _TOP_DIRECTORY = 0x0002_0000
 
 
 def enter(founder_fd: int) -> int:
-    """A descriptor of the nursery in a founder's directory; it is made if there is none. Raises OSError."""
+    """A descriptor of the staging directory in a founder's; it is made if there is none. Raises OSError."""
     with suppress(FileNotFoundError):
         return os.open(NAME, OPEN_DIRECTORY, dir_fd=founder_fd)
     before = _flags(founder_fd)
@@ -37,7 +37,7 @@ def enter(founder_fd: int) -> int:
 
 
 def remove(founder_fd: int) -> None:
-    """Removes the nursery, if there is one and nobody is in it."""
+    """Removes the staging directory, if there is one and nobody is in it."""
     with suppress(OSError):
         os.rmdir(NAME, dir_fd=founder_fd)
 

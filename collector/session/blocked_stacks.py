@@ -1,7 +1,7 @@
-"""Threads of which it is known that they left their CPU, but not from where: a look at those that still wait there.
+"""Stacks of blocked threads whose switch-out was not recorded, read through /proc.
 
 The records of departures come with stacks and are large: of a thousand threads that begin to wait while the collector
-starts, some are lost. Whoever is blocked still can be asked: the kernel shows its registers, and its stack stays as it
+starts, some are lost. Whoever is blocked still can be read: the kernel shows its registers, and its stack stays as it
 is. That takes time, so that there is a budget for it.
 """
 
@@ -14,17 +14,17 @@ from collector.processes.model import Thread
 from collector.session.attach import STACK_WORDS
 from collector.session.world import World
 
-_BUDGET, _MORE_EACH_TIME = 4000, 300  # looks of about 50 us
+_BUDGET, _MORE_EACH_TIME = 4000, 300  # threads, of about 50 us each
 
 
-class Looks:
-    """Looks at blocked threads, as far as the budget allows."""
+class BlockedStacks:
+    """Reads the stacks of blocked threads, as far as the budget allows."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._left = _BUDGET
 
-    def at(self, threads: Sequence[Thread], now_ns: int, stack_words: int = STACK_WORDS) -> list[ClockSamples]:
+    def read(self, threads: Sequence[Thread], now_ns: int, stack_words: int = STACK_WORDS) -> list[ClockSamples]:
         """Where threads are blocked, by process, as samples of their leaving just before ``now_ns``."""
         self._left = min(self._left + _MORE_EACH_TIME, _BUDGET)
         asked = [(thread.process.pid, thread.tid) for thread in threads[:self._left]]
