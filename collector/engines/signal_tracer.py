@@ -29,11 +29,11 @@ from dataclasses import replace
 
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.signal_channel import END, HOLD, STOP, Channel
-from collector.engines.signal_letgo import LettingGo
 from collector.engines.signal_mend import Verdict, go_on, mend
 from collector.engines.signal_targets import Asked, Traced, Tracee
-from collector.engines.signal_teller import BIRTH, CLOCK, LEAVE, Teller
+from collector.engines.signal_untraceable import Untraceable
 from collector.engines.signal_walk import Walk
+from collector.engines.signal_writer import BIRTH, CLOCK, LEAVE, Writer
 from collector.events import Edge, Mode, Reason
 from collector.linux import abi, accounts, ptrace, tasks
 from collector.linux.crowd import Crowd
@@ -70,13 +70,13 @@ class Tracer:
     def __init__(self, channel: Channel, interval_ns: int, stack_bytes: int, follow: bool,
                  wake: Callable[[], None]) -> None:
         self._channel = channel
-        self._tell = Teller(channel, stack_bytes)
+        self._writer = Writer(channel, stack_bytes)
         self._wake = wake
         self._interval_ns = interval_ns
         self._options = ptrace.THREADS | (ptrace.PROCESSES if follow else 0)
         self._follow = follow
         self._inspector = ptrace.Inspector()
-        self._letting_go = LettingGo(self._inspector)
+        self._untraceable = Untraceable(self._inspector)
         self._processes: dict[int, Traced] = {}
         self._threads: dict[int, Tracee] = {}
         # Who was looked at longest ago comes first: threads that have run of late, and those that sleep for long.
@@ -130,7 +130,7 @@ class Tracer:
 
     def _begin(self) -> None:
         """Begins with all threads as they are: they are told first, and nothing from before."""
-        self._tell.forget()
+        self._writer.forget()
         self._crowd.look()
         if self._crowd.is_there:
             for thread in self._threads.values():  # before that time, so that any sleep since then shows
@@ -145,7 +145,7 @@ class Tracer:
         for process in self._processes.values():
             self._read_image(process, process.pid)
         threads = {process.pid: list(process.threads) for process in self._processes.values()}
-        self._tell.change("Threads", now_ns, threads)
+        self._writer.change("Threads", now_ns, threads)
         self._publish()
 
     # -- the loop
@@ -183,7 +183,7 @@ class Tracer:
                 self._round(now_ns, grid_ns + self._interval_ns - next_ns)
             grid_ns += ((time.monotonic_ns() - grid_ns) // self._interval_ns + 1) * self._interval_ns
             next_ns = grid_ns + self._stray_ns(grid_ns)
-        while self._tell.behind and self._channel.command != END:
+        while self._writer.behind and self._channel.command != END:
             signal.sigtimedwait(_WATCHED, _RETRY_S)
             self._publish()
 
@@ -220,10 +220,10 @@ class Tracer:
                 with suppress(OSError, ValueError, KeyError):
                     self._settle_last(thread, *accounts_of[thread])
                 if thread.running:
-                    self._tell.switch(thread, Edge.OUT_PREEMPTED, thread.settled_ns)
+                    self._writer.switch(thread, Edge.OUT_PREEMPTED, thread.settled_ns)
                     thread.running = False
         end_ns = max((now_ns for _, now_ns in accounts_of.values()), default=time.monotonic_ns())
-        self._tell.publish(time.monotonic_ns(), end_ns)
+        self._writer.publish(time.monotonic_ns(), end_ns)
 
     def _round(self, now_ns: int, left_ns: int) -> None:
         self._walk.begin()
@@ -233,7 +233,7 @@ class Tracer:
             self._crowd.look()
         self._checks_left = _CHECKS_AT_ONCE
         self._new.clear()
-        if not self._tell.behind:
+        if not self._writer.behind:
             self._look_at_active(now_ns + self._interval_ns // _ACTIVE_SHARE)
             self._look_at_idle()
             self._start_strays(now_ns)
@@ -249,7 +249,7 @@ class Tracer:
         until_ns = time.monotonic_ns() + self._interval_ns // _ACTIVE_SHARE
         first = self._threads.get(visit.tid)
         for thread in [*visit.threads, *self._new, *([first] if first else [])]:
-            if self._tell.behind or time.monotonic_ns() > until_ns:
+            if self._writer.behind or time.monotonic_ns() > until_ns:
                 return
             if not thread.gone:
                 with suppress(OSError):
@@ -273,7 +273,7 @@ class Tracer:
         share = _HUNGRY_SHARE if self._is_hungry else _IDLE_SHARE
         n_left, until_ns = len(threads), now_ns + self._interval_ns // share
         awake: list[Tracee] = []
-        while n_left and now_ns < until_ns and not self._tell.behind:
+        while n_left and now_ns < until_ns and not self._writer.behind:
             n_next = min(n_left, _IDLE_AT_ONCE)
             for _ in range(n_next):
                 thread = threads.popleft()
@@ -295,7 +295,7 @@ class Tracer:
     def _publish(self) -> None:
         now_ns = time.monotonic_ns()
         horizon_ns = min([now_ns, *(threads[0].looked_ns for threads in (self._active, self._idle) if threads)])
-        if self._tell.publish(now_ns, horizon_ns):
+        if self._writer.publish(now_ns, horizon_ns):
             self._wake()
 
     # -- looks
@@ -334,7 +334,7 @@ class Tracer:
                 thread.seen_ns = now_ns
                 return
             thread.awake_ns = max((thread.seen_ns + now_ns) // 2, thread.told_ns + 3)
-            self._tell.switch(thread, Edge.IN, thread.awake_ns - 2)
+            self._writer.switch(thread, Edge.IN, thread.awake_ns - 2)
             self._leave(thread, Edge.OUT_PREEMPTED, thread.awake_ns, thread.place, False)
 
     def _look_closer(self, thread: Tracee, raw: bytes, raw_ns: int) -> None:
@@ -432,15 +432,15 @@ class Tracer:
         if thread.waited_from_ns:
             place = None if thread.running else thread.place
             if not thread.running:
-                self._tell.switch(thread, Edge.IN, waits_ns - 2)
+                self._writer.switch(thread, Edge.IN, waits_ns - 2)
             self._leave(thread, Edge.OUT_PREEMPTED, waits_ns, place, False)
             thread.running = False
         if slept_on:
             slept_from_ns = max(until_ns - run - slept_on, thread.told_ns + 3)
-            self._tell.switch(thread, Edge.IN, slept_from_ns - 2)
+            self._writer.switch(thread, Edge.IN, slept_from_ns - 2)
             self._leave(thread, Edge.OUT_BLOCKED, slept_from_ns, thread.place, False)
         if not thread.running:
-            self._tell.switch(thread, Edge.IN, until_ns - run)
+            self._writer.switch(thread, Edge.IN, until_ns - run)
         thread.running = there is None
         if there is not None:
             self._leave(thread, Edge.OUT_BLOCKED, until_ns, there, True)
@@ -499,8 +499,8 @@ class Tracer:
         else:
             is_there = False
         if place in thread.known and not is_there:
-            self._tell.site(thread, time_ns - 1, place)
-        self._tell.switch(thread, edge, time_ns)
+            self._writer.site(thread, time_ns - 1, place)
+        self._writer.switch(thread, edge, time_ns)
 
     def _tell_departure(self, thread: Tracee, time_ns: int, place: tasks.Place) -> bool:
         """The stack of a thread that sleeps, if it slept on until that was read; whether it did."""
@@ -510,7 +510,7 @@ class Tracer:
         columns = {7: place.sp, 16: place.pc}
         if thread.process.bits == 64:  # a system call keeps its arguments; vfork has its return address in one
             columns |= zip(abi.ARGUMENTS_64, place.arguments, strict=False)
-        if not self._tell.asleep(thread, time_ns - 1, reason, columns):
+        if not self._writer.asleep(thread, time_ns - 1, reason, columns):
             return False
         thread.known[place] = reason
         if reason == Reason.USER_FAULT:
@@ -543,7 +543,7 @@ class Tracer:
         """Text or data: the page that is waited for is the pc's own, if that is not there."""
         resident = tasks.is_resident(thread.process.pid, place.pc)
         if resident is not None:
-            self._tell.fault(thread, time_ns, 0 if resident else place.pc, place.pc)
+            self._writer.fault(thread, time_ns, 0 if resident else place.pc, place.pc)
 
     # -- samples
 
@@ -564,8 +564,8 @@ class Tracer:
 
     def _struck(self, thread: Tracee, registers: ptrace.Registers, now_ns: int, asked: Asked | None) -> None:
         """A sample of a thread that has stopped, if it is one of the clock's, or if it has had none for long."""
-        if self._tell.behind:
-            self._tell.lose("clock")
+        if self._writer.behind:
+            self._writer.lose("clock")
             return
         raw = thread.files.read("schedstat", 64)
         if asked:  # since then it ran, waited for a CPU, or had stopped
@@ -588,11 +588,11 @@ class Tracer:
         if is_sample:
             self._check_maps(thread, registers.dwarf[16], now_ns, now_ns)
             mode, cpu = self._mode(thread, registers)
-            self._tell.stopped(thread, CLOCK, now_ns, mode, registers, cpu)
+            self._writer.stopped(thread, CLOCK, now_ns, mode, registers, cpu)
         else:  # at least that is where it waited
             time_ns = thread.waited_from_ns - 1
             self._check_maps(thread, registers.dwarf[16], now_ns, time_ns)
-            self._tell.stopped(thread, LEAVE, time_ns, Reason.UNKNOWN, registers)
+            self._writer.stopped(thread, LEAVE, time_ns, Reason.UNKNOWN, registers)
 
     def _ran_when_asked(self, thread: Tracee, registers: ptrace.Registers, asked: Asked) -> bool:
         """Whether a thread that has stopped ran when the clock struck: on our own CPU it has waited since we got it, on
@@ -677,7 +677,7 @@ class Tracer:
         process = thread.process
         with suppress(OSError):
             for mapping in process.enter(tasks.executables(process.pid, thread.tid)):
-                self._tell.mapping(process, thread.tid, sample_ns, mapping)
+                self._writer.mapping(process, thread.tid, sample_ns, mapping)
         process.mapped_ns = time.monotonic_ns()
         process.mapping_ns = process.mapped_ns - now_ns
 
@@ -685,7 +685,7 @@ class Tracer:
         name = thread.files.read_once("comm")[:-1]
         if name != thread.name:
             thread.name = name
-            self._tell.change("Renamed", now_ns, thread.process.pid, thread.tid, name)
+            self._writer.change("Renamed", now_ns, thread.process.pid, thread.tid, name)
 
     # -- what ptrace reports
 
@@ -796,8 +796,8 @@ class Tracer:
         self._settle_now(thread)
         if thread.running:
             registers = self._inspector.registers(thread.tid)
-            self._tell.stopped(thread, LEAVE, thread.settled_ns - 1, Reason.STOPPED, registers)
-            self._tell.switch(thread, Edge.OUT_BLOCKED, thread.settled_ns)
+            self._writer.stopped(thread, LEAVE, thread.settled_ns - 1, Reason.STOPPED, registers)
+            self._writer.switch(thread, Edge.OUT_BLOCKED, thread.settled_ns)
             thread.running, thread.place = False, None
 
     # -- births, execs and ends
@@ -834,14 +834,14 @@ class Tracer:
         process = parent if is_thread else self._processes.setdefault(tid, Traced(
             tid, bits=parent.bits, mapped=set(parent.mapped), starts=parent.starts, ends=parent.ends,
             size=parent.size, library=parent.library, mapped_ns=parent.mapped_ns, young_until_ns=parent.young_until_ns))
-        self._tell.change("Forked", now_ns, process.pid, tid, parent.pid, maker.tid)
+        self._writer.change("Forked", now_ns, process.pid, tid, parent.pid, maker.tid)
         if not is_thread:
-            self._tell.stopped(maker, BIRTH, now_ns, 0, registers, child=tid,
-                               flags=self._clone_flags(maker.tid, registers))
+            self._writer.stopped(maker, BIRTH, now_ns, 0, registers, child=tid,
+                                 flags=self._clone_flags(maker.tid, registers))
         thread = self._enter(process, tid, now_ns, is_new=True)
         self._new.append(thread)
         thread.first_ns = self._walk.meet(tid, now_ns)
-        self._tell.switch(thread, Edge.IN, now_ns)
+        self._writer.switch(thread, Edge.IN, now_ns)
         if early is not None:
             self._stopped(thread, early[1])
 
@@ -872,9 +872,9 @@ class Tracer:
                 ptrace.detach(tid)
                 continue
             process = process or self._processes.setdefault(pid, Traced(pid, bits=tasks.word_bits(pid)))
-            self._tell.change("Forked", now_ns, pid, tid, parent_pid if pid == tid else pid, parent_pid)
+            self._writer.change("Forked", now_ns, pid, tid, parent_pid if pid == tid else pid, parent_pid)
             thread = self._enter(process, tid, now_ns)
-            self._tell.switch(thread, Edge.IN, now_ns)
+            self._writer.switch(thread, Edge.IN, now_ns)
             self._stopped(thread, report)
 
     def _executed(self, thread: Tracee, old_tid: int, now_ns: int) -> None:
@@ -890,7 +890,7 @@ class Tracer:
         again = self._enter(process, process.pid, now_ns, is_new=not process.held)
         if not process.held:
             if not thread.running:
-                self._tell.switch(again, Edge.IN, now_ns)
+                self._writer.switch(again, Edge.IN, now_ns)
             again.first_ns = thread.first_ns
             again.cpu_ns, again.delay_ns, again.turns = caller.cpu_ns, caller.delay_ns, caller.turns
             again.owed_ns, again.sampled_ns, again.system_ns = caller.owed_ns, caller.sampled_ns, caller.system_ns
@@ -899,21 +899,21 @@ class Tracer:
 
     def _judge(self, thread: Tracee, now_ns: int) -> None:
         """Whether what has just begun can be traced at all."""
-        why, is_gone = self._letting_go.begun(thread.tid)
+        why, is_gone = self._untraceable.begun(thread.tid)
         if not why:
             return
-        self._tell.change("LetGo", now_ns, thread.tid, thread.files.read_once("comm")[:-1], why)
+        self._writer.change("LetGo", now_ns, thread.tid, thread.files.read_once("comm")[:-1], why)
         if is_gone:
-            self._tell.change("Exited", now_ns + 3, thread.tid, thread.tid)
+            self._writer.change("Exited", now_ns + 3, thread.tid, thread.tid)
             self._forget(thread)
 
     def _begin_image(self, process: Traced, tid: int, now_ns: int) -> None:
         comm = tasks.Files(process.pid, tid).read_once("comm")[:-1]
-        self._tell.change("Executed", now_ns, process.pid, process.pid, comm)
+        self._writer.change("Executed", now_ns, process.pid, process.pid, comm)
         process.mapped = set()
         process.young_until_ns = now_ns + _YOUNG_NS
         for mapping in self._read_image(process, tid):
-            self._tell.mapping(process, tid, now_ns, mapping)
+            self._writer.mapping(process, tid, now_ns, mapping)
 
     def _read_image(self, process: Traced, tid: int) -> list[tasks.Executable]:
         """What a process runs, anew; returns the mappings that are new."""
@@ -931,7 +931,7 @@ class Tracer:
         if not thread.gone and not thread.process.held:
             self._settle_now(thread)
             end_ns = thread.settled_ns if thread.running else time.monotonic_ns()
-            self._tell.change("Exited", end_ns, thread.process.pid, thread.tid)
+            self._writer.change("Exited", end_ns, thread.process.pid, thread.tid)
         self._forget(thread)
 
     def _forget(self, thread: Tracee) -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from collector.engines.base import Threads
 from collector.engines.signal_channel import unframed
 from collector.engines.signal_open import Opened
-from collector.engines.signal_teller import BIRTH, CLOCK, LEAVE
+from collector.engines.signal_writer import BIRTH, CLOCK, LEAVE
 from collector.errors import EngineRefused
 from collector.events import (
     Array,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from collector.engines.signal_channel import RINGS, Channel, framed, unframed, whole_frames
-from collector.engines.signal_teller import Teller
+from collector.engines.signal_writer import Writer
 
 KILLS, SEED = 60, 20_260_214
 N_WORDS = 8  # of a row
@@ -78,16 +78,16 @@ def test_changes_are_cut_between_two() -> None:
 
 def test_more_changes_than_the_ring_has_room_for_come_whole_and_in_order() -> None:
     channel = Channel(1024)
-    teller = Teller(channel, 64)
+    writer = Writer(channel, 64)
     n_changes = 4 * RINGS["change"] // 10_000
     for n in range(n_changes):
-        teller.change("Mapped", n, "x" * 10_000)
+        writer.change("Mapped", n, "x" * 10_000)
     found = []
     for _ in range(20):
-        teller.publish(1, 1)
+        writer.publish(1, 1)
         heads, _, _ = channel.snapshot()
         found += unframed(channel.take("change", heads["change"]))
-        if not teller.behind:
+        if not writer.behind:
             break
-    assert not teller.behind
+    assert not writer.behind
     assert [change[1] for change in found] == list(range(n_changes))

@@ -1,4 +1,4 @@
-"""Whom the tracer must let go as a program begins, for tracing would change what that does. Standard library only."""
+"""Programs that the tracer detaches from as they begin: tracing would change what they do. Standard library only."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ _UNKNOWN = "lacks the privileges of its file, if that has any, since it is trace
 _DEBUGGER = "is not recorded: it traces what it starts itself, which only one can"
 
 
-class LettingGo:
-    """Judges each program as it begins."""
+class Untraceable:
+    """Which programs those are."""
 
     def __init__(self, inspector: ptrace.Inspector) -> None:
         self._inspector = inspector

@@ -1,4 +1,4 @@
-"""What the tracer tells, on its way to the channel: rows that wait for the end of the round, and copies of stacks.
+"""Writes what the tracer finds to the channel: rows, which wait for the end of the round, and copies of stacks.
 
 Standard library only.
 """
@@ -16,14 +16,14 @@ _MOST_CHANGES = RINGS["change"] >> 2  # bytes that are handed over at once
 ALL_KNOWN = (1 << 17) - 1  # registers, as bits
 
 
-class Teller:
+class Writer:
     """Packs rows, copies stacks of up to ``stack_bytes``, and counts what finds no room."""
 
     def __init__(self, channel: Channel, stack_bytes: int) -> None:
         self._channel = channel
         self._stack_words = stack_bytes >> 3
         self._stack_head = 0
-        self._told = 0, 0  # the stacks' head and the horizon, as handed over last
+        self._handed_over = 0, 0  # the stacks' head and the horizon, as handed over last
         self._memory = libc.RemoteMemory()
         self._pending = {name: bytearray() for name in ("switch", "site", "fault", "sample", "change")}
         self._n_lost: Counter[str] = Counter()  # by source, until it is told
@@ -35,7 +35,7 @@ class Teller:
             self.change("RecordsLost", now_ns, self._n_lost.pop(source), source)
         self.behind = not (self._publish_ahead() and self._channel.publish(self._pending, self._stack_head, horizon_ns))
         if not self.behind:
-            self._told = self._stack_head, horizon_ns
+            self._handed_over = self._stack_head, horizon_ns
         return self.behind or self._channel.is_half_full()
 
     def _publish_ahead(self) -> bool:
@@ -44,7 +44,7 @@ class Teller:
         changes = self._pending["change"]
         while len(changes) > _MOST_CHANGES:
             n_bytes = whole_frames(changes, _MOST_CHANGES)
-            if not self._channel.publish({"change": changes[:n_bytes]}, *self._told):
+            if not self._channel.publish({"change": changes[:n_bytes]}, *self._handed_over):
                 return False
             del changes[:n_bytes]
         return True
