@@ -378,7 +378,8 @@ def test_no_rule_objects_to_a_clean_tree(tmp_path: Path, rule: Rule) -> None:
 
 # --- the linters ----------------------------------------------------------------------------------
 
-SCRIPTS_WITHOUT_SUFFIX = ("scripts/bench", "scripts/damage", "scripts/keep-batches", "scripts/killruns")
+SCRIPTS_WITHOUT_SUFFIX = ("scripts/bench", "scripts/damage", "scripts/keep-batches", "scripts/killruns",
+                           "scripts/truth")
 
 
 def _passes(*command: str) -> None:
@@ -406,6 +407,7 @@ TOOLS = (
     "scripts/damage",
     "scripts/keep-batches",
     "scripts/killruns",
+    "scripts/truth",
 )
 
 
