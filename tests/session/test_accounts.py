@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("perf_allowed")
+pytestmark = [pytest.mark.kernel_times, pytest.mark.usefixtures("perf_allowed")]
 
 INTERVAL_S = 10.007e-3
 RUN, WAIT, BLOCKED = "run", "wait", "blocked"

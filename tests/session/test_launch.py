@@ -493,6 +493,7 @@ def test_ten_comments_become_notes(tmp_path: Path, gprofng: Any) -> None:
     assert all(comment in header for comment in comments)
 
 
+@pytest.mark.kernel_times
 @perf
 @pytest.mark.parametrize(("value", "interval_us"), [
     ("on", 10_007), ("hi", 997), ("high", 997), ("lo", 100_003), ("low", 100_003), ("0.5", 500), ("500u", 500),
