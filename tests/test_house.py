@@ -343,7 +343,12 @@ PLANTED: tuple[tuple[Rule, str, str, str], ...] = (
 )
 
 
-@pytest.mark.parametrize(("rule", "name", "source", "violation"), PLANTED, ids=lambda value: str(value)[:40])
+def shown(value: object) -> str:
+    """Part of a test's id, which must be the same in every process."""
+    return getattr(value, "__name__", str(value))[:40]
+
+
+@pytest.mark.parametrize(("rule", "name", "source", "violation"), PLANTED, ids=shown)
 def test_a_planted_violation_is_found(
     tmp_path: Path, rule: Rule, name: str, source: str, violation: str
 ) -> None:

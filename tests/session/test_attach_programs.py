@@ -358,12 +358,12 @@ def test_threads_that_nobody_looks_at_for_long(seen_s: float, workload: Run, tmp
     """They have slept more than once when the tracer gets a CPU again, and wait when they are looked at."""
     path = tmp_path / "x.er"
     with running("taskset", "-c", min(os.sched_getaffinity(0)), workload("crowd"), 307, 1, 101) as pid:
-        time.sleep(1)
-        with Watch(pid) as watch, hurrying(path, "--engine", "signal", "-P", pid, "-t", "3s") as (process, collector):
+        time.sleep(0.5)
+        with Watch(pid) as watch, hurrying(path, "--engine", "signal", "-P", pid, "-t", "2.2s") as (process, collector):
             time.sleep(seen_s)
             tracer, = collector.children()
             tracer.suspend()
-            time.sleep(2.2)
+            time.sleep(1.4)
             tracer.resume()
     log = open_experiment(path).log
     cpu_s, _, awake_s = watch.between(log.start_ns, log.end_ns)
@@ -381,7 +381,7 @@ def test_threads_that_nobody_looks_at_and_that_never_sleep(workload: Run, tmp_pa
           hurrying(path, "--engine", "signal", "-P", pid) as (process, collector)):
         tracer, = collector.children()
         tracer.suspend()
-        time.sleep(1.7)
+        time.sleep(1.1)
         process.send_signal(signal.SIGINT)
         tracer.resume()
     log = open_experiment(path).log

@@ -84,7 +84,7 @@ def by_address(listing: Any, program: Path) -> dict[str, tuple[float, ...]]:
 
 @pytest.mark.kernel_times
 @pytest.mark.parametrize(("build", "interval", "seconds"), [
-    ("-O2", "on", 5.3), ("-O0", "hi", 3.7), ("static", "hi", 3.7), ("stripped", "hi", 3.7), ("32-bit", "hi", 3.7)])
+    ("-O2", "on", 5.3), ("-O0", "hi", 2.3), ("static", "hi", 2.3), ("stripped", "hi", 2.3), ("32-bit", "hi", 2.3)])
 def test_the_split_is_that_of_the_program(build: str, interval: str, seconds: float, workload: Run,
                                           recorded_by_signals: Run, gprofng: Run) -> None:
     run = recorded_by_signals(workload("split", *BUILDS[build]), seconds, interval=interval)
