@@ -408,6 +408,7 @@ TOOLS = (
     "tests/session/kept.py",
     "tests/workloads/build.py",
     "scripts/missing_packages.py",
+    "scripts/closing_line.py",
     "scripts/bench",
     "scripts/damage",
     "scripts/keep-batches",

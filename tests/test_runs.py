@@ -1,4 +1,6 @@
-"""Who is given another try: a test of the kernel's times from which time was stolen, once, and nobody else."""
+"""How tests are run: who is given another try (a test of the kernel's times from which time was stolen, once, and nobody
+else), and what the two groups come to together.
+"""
 
 from __future__ import annotations
 
@@ -45,3 +47,20 @@ def test_a_test_is_tried_again_only_where_time_was_stolen_from_it(
     result = subprocess.run([*map(str, command)], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert re.search(rf"^{said} in ", result.stdout, re.MULTILINE), result.stdout
     assert len(tries.read_text()) == n_tries
+
+
+SUITE = '<testsuites><testsuite tests="{}" failures="{}" errors="{}" skipped="{}" time="{}"></testsuite></testsuites>'
+
+
+@pytest.mark.parametrize(("suites", "said"), [
+    ([(11, 0, 0, 0, 1.25), (7, 2, 1, 3, 2.5)], "2 failed, 12 passed, 3 skipped, 1 errors in 3.75s"),
+    ([(11, 0, 0, 0, 1.25), (0, 0, 0, 0, 0.5)], "11 passed in 1.75s"),
+    ([(0, 0, 0, 0, 0.5)], "no tests ran in 0.50s"),
+])
+def test_both_groups_have_one_closing_line(suites: list[tuple[float, ...]], said: str, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{number}.xml" for number in range(len(suites))]
+    for path, suite in zip(paths, suites, strict=True):
+        path.write_text(SUITE.format(*suite))
+    script = CONFIGURATION.parent / "scripts" / "closing_line.py"
+    result = subprocess.run([sys.executable, script, *paths], capture_output=True, text=True, check=True)
+    assert result.stdout.strip("=\n").strip() == said
