@@ -1,6 +1,4 @@
-"""How tests are run: who is given another try (a test of the kernel's times from which time was stolen, once, and nobody
-else), and what the two groups come to together.
-"""
+"""How tests are run: who is tried again (where time was stolen from a test of times), and what both groups come to."""
 
 from __future__ import annotations
 

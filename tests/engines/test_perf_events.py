@@ -132,7 +132,6 @@ def test_batches_follow_each_other_in_time(workload: Callable[..., Path], draine
         assert first > until - 1  # nothing from before the last batch's end
 
 
-@pytest.mark.kernel_times
 def test_the_clock_ticks_once_per_interval(workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
     found = drained(workload("split"), 0.66)
     cpu_s = found.truth["user_s"] + found.truth["system_s"]
@@ -143,7 +142,6 @@ def test_the_clock_ticks_once_per_interval(workload: Callable[..., Path], draine
     assert modes[Mode.USER] >= 0.9 * sum(modes.values())
 
 
-@pytest.mark.kernel_times
 def test_switches_add_up_to_the_cpu_time(workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
     found = drained(workload("split"), 0.66)
     time_ns, tid, edge = (found.all(f"switches.{name}") for name in ("time_ns", "tid", "edge"))
@@ -164,7 +162,6 @@ def test_switches_add_up_to_the_cpu_time(workload: Callable[..., Path], drained:
     assert total_ns * 1e-9 == pytest.approx(found.truth["user_s"] + found.truth["system_s"], rel=0.02)
 
 
-@pytest.mark.kernel_times
 def test_each_batch_has_the_accounts_of_those_who_ran_and_live(
         workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
     """And of the one that is asked for each time: the test itself, which none of the events is of."""
@@ -219,7 +216,6 @@ def test_every_switch_out_has_its_stack_unless_they_come_too_often(
     assert leaving == Counter(found.all("switches.tid")[outs].tolist())
 
 
-@pytest.mark.kernel_times
 def test_a_full_ring_of_stacks_loses_samples_and_nothing_else(
         workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
     """Nobody comes for longer than the clock's ring has room. The last losses have no record behind them."""
@@ -236,7 +232,6 @@ def test_a_full_ring_of_stacks_loses_samples_and_nothing_else(
     assert any(change.path.endswith(b"/libc.so.6") for change in found.of(Mapped))
 
 
-@pytest.mark.kernel_times
 def test_a_clock_whose_ring_fills_up_gives_way_to_small_copies(
         workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
     """The same, while the collector starts."""
