@@ -233,10 +233,10 @@ def test_absurd_tables_are_refused_at_once(at: int, value: int, small_program: b
     """Also in a file that is long enough for the whole of it."""
     content = bytearray(small_program + bytes(5_000_000))
     content[at:at + 2] = value.to_bytes(2, "little")
-    start = time.perf_counter()
+    start = time.thread_time()
     with pytest.raises(ElfError):
         assert object_of_bytes(bytes(content), "absurd").sections
-    assert time.perf_counter() - start < 0.5
+    assert time.thread_time() - start < 0.5
 
 
 # --- hostile paths --------------------------------------------------------------------------------
@@ -299,9 +299,9 @@ def test_opening_does_not_scale_with_the_file(tmp_path: Path, build: Callable[..
         out.truncate(1 << 33)
 
     def opened(path: Path) -> float:
-        start = time.perf_counter()
+        start = time.thread_time()
         with open_object(str(path)) as found:
             assert found.eh_frame_hdr() is not None
-        return time.perf_counter() - start
+        return time.thread_time() - start
 
     assert min(opened(big) for _ in range(5)) < 2 * min(opened(small) for _ in range(5)) + 0.002

@@ -252,9 +252,9 @@ def test_interning_known_stacks_takes_about_a_microsecond() -> None:
     size = len(file.data)
     durations_ns = []
     for pcs, uids in zip(batches, expected, strict=True):
-        start_ns = time.perf_counter_ns()
+        start_ns = time.thread_time_ns()
         again = file.table.intern(pcs, length)
-        durations_ns.append(time.perf_counter_ns() - start_ns)
+        durations_ns.append(time.thread_time_ns() - start_ns)
         assert again.tolist() == uids
     assert len(file.data) == size
     assert min(durations_ns) / 500 < 2_000

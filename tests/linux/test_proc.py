@@ -141,6 +141,7 @@ def test_what_follows_the_landmarks_is_left_unread_unless_they_are_shuffled() ->
     assert proc.kernel_functions(pattern, order[1::-1]) == every
 
 
+@pytest.mark.kernel_times
 def test_hidden_kernel_functions_cost_no_time() -> None:
     """An ordinary user sees zeros; looking for what is behind them must not take seconds."""
     if os.geteuid() != 0:

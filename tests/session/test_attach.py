@@ -89,6 +89,7 @@ def assert_untouched(pid: int) -> None:
     assert not {"t", "T"} & set(states(pid))
 
 
+@pytest.mark.kernel_times
 @pytest.mark.parametrize("n_dozers", [3, 499])
 def test_all_threads_are_there_with_their_states_and_stacks(n_dozers: int, program: Path, collect: Run, gprofng: Run,
                                                             tmp_path: Path) -> None:
@@ -111,6 +112,7 @@ def test_all_threads_are_there_with_their_states_and_stacks(n_dozers: int, progr
     assert any("dozer" in call and "doze" in call for call in tree)
 
 
+@pytest.mark.kernel_times
 def test_interpreter_attached_in_the_middle_of_its_work(collect: Run, gprofng: Run, tmp_path: Path) -> None:
     path = tmp_path / "python.er"
     with running("/usr/bin/python3", "-c", "print(1, flush=True)\nwhile 1: sorted(range(1000), key=str)") as process:

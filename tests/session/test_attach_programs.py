@@ -36,6 +36,8 @@ PYTHON = "print(1, flush=True)\nwhile 1: sorted(range(1000), key=str)"
 
 
 ENGINES = ["perf", "signal"]
+INTERVAL_S = 10.007e-3
+KERNEL_TICK_S = 0.01  # at most, by CONFIG_HZ
 MARKS = re.compile(r"^(?:TracerPid|S\w+Pnd|SigBlk|SigIgn|SigCgt|NoNewPrivs|Seccomp):.*\n", re.MULTILINE)
 
 pytestmark = pytest.mark.usefixtures("perf_allowed", "attach_allowed")
@@ -72,10 +74,12 @@ def marks(pid: int) -> list[str]:
 
 
 class Attached(NamedTuple):
-    """An experiment; how long the program's threads had a CPU meanwhile, and how long they were awake."""
+    """An experiment; how long the program's threads had a CPU meanwhile, how exactly that is known (they were looked at
+    before and after its beginning and its end), and how long they were awake."""
 
     path: Path
     cpu_s: float
+    cpu_known_to_s: float
     awake_s: float
 
 
@@ -111,13 +115,16 @@ class Watch(Thread):
         self.join()
         self._read()
 
-    def between(self, start_ns: int, end_ns: int) -> tuple[float, float]:
-        """Thread seconds between two times: on CPU, and awake."""
+    def between(self, start_ns: int, end_ns: int) -> tuple[float, float, float]:
+        """Thread seconds between two times: on CPU, to how many that is known, and awake."""
         times_ns, used_s = zip(*self._used, strict=True)
         assert times_ns[0] < start_ns < end_ns < times_ns[-1]
         cpu_s = float(np.diff(np.interp([start_ns, end_ns], times_ns, used_s))[0])
+        after = np.searchsorted(times_ns, [start_ns, end_ns])
+        # A look takes the accounts one after the other, and that of a thread that runs is of the kernel's last tick.
+        known_to_s = float((np.array(used_s)[after] - np.array(used_s)[after - 1]).sum()) + 2 * KERNEL_TICK_S
         n_threads = np.interp(np.linspace(start_ns, end_ns, 101), *zip(*self._awake, strict=True)).mean()
-        return cpu_s, float(n_threads) * (end_ns - start_ns) * 1e-9
+        return cpu_s, known_to_s, float(n_threads) * (end_ns - start_ns) * 1e-9
 
 
 @pytest.fixture
@@ -136,26 +143,28 @@ def attached(collect: Run, tmp_path: Path) -> Run:
     return record
 
 
+@pytest.mark.kernel_times
 @pytest.mark.parametrize("engine", ENGINES)
 def test_five_hundred_threads_that_work_now_and_then(engine: str, workload: Run, attached: Run, gprofng: Run) -> None:
     with running(workload("crowd"), 500, 1, 1009) as pid:
-        path, cpu_s, _ = attached(engine, pid, 8)
+        path, cpu_s, *_ = attached(engine, pid, 4)
     assert len(open_experiment(path).threads) == 500
     functions = gprofng("-functions", experiment=path).functions
     total_s = functions["<Total>"][0]
     assert total_s == pytest.approx(cpu_s, rel=0.05)
-    # Some 500 samples tell this to two points: a third of what would be seen if all threads were met at one point.
+    # Some 250 samples tell this to three points: half of what would be seen if all threads were met at one point.
     for stage, part in (("stage_one", 1), ("stage_three", 3), ("stage_seven", 7)):
-        assert functions[stage][1] / total_s == pytest.approx(part / 11, abs=0.07)
+        assert functions[stage][1] / total_s == pytest.approx(part / 11, abs=0.1)
     assert functions["run"][1] >= 0.97 * total_s
 
 
+@pytest.mark.kernel_times
 @pytest.mark.parametrize("engine", ENGINES)
 def test_an_interpreter(engine: str, attached: Run, gprofng: Run) -> None:
     with running("/usr/bin/python3", "-c", PYTHON) as pid:
-        path, cpu_s, _ = attached(engine, pid, 1.5)
+        path, cpu_s, known_to_s, _ = attached(engine, pid, 1.1)
     functions = gprofng("-functions", experiment=path).functions
-    assert functions["<Total>"][0] == pytest.approx(cpu_s, rel=0.05)
+    assert functions["<Total>"][0] == pytest.approx(cpu_s, rel=0.05, abs=known_to_s)
     assert functions["_start"][1] == pytest.approx(functions["<Total>"][0], rel=0.02)
     assert b"python3" in open_experiment(path).log.arguments
 
@@ -182,12 +191,13 @@ def serving(need: Run, directory: Path) -> Iterator[int]:
             server.kill()
 
 
+@pytest.mark.kernel_times
 def test_a_server_is_the_same_to_both_engines(attached: Run, need: Run, gprofng: Run, tmp_path: Path) -> None:
     """It sleeps and is woken tens of thousands of times a second, in one call and out of many."""
     seen = {}
     with serving(need, tmp_path) as pid:
         for engine in ENGINES:
-            path, cpu_s, _ = attached(engine, pid, 3, "hi")
+            path, cpu_s, *_ = attached(engine, pid, 2, "hi")
             functions = gprofng("-functions", experiment=path).functions
             total_s = functions["<Total>"][0]
             assert total_s == pytest.approx(cpu_s, rel=0.1)
@@ -210,6 +220,7 @@ def check_that_one_cpu_serves(path: Path, n_threads: int, gprofng: Run) -> float
     return float(cpu_s)
 
 
+@pytest.mark.kernel_times
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("seconds", [0.2, 1.1])
 def test_more_threads_than_a_cpu_can_serve(engine: str, seconds: float, workload: Run, attached: Run,
@@ -217,9 +228,9 @@ def test_more_threads_than_a_cpu_can_serve(engine: str, seconds: float, workload
     """Most of them wait when they are attached to, many until the end."""
     n_threads = 101
     with running("taskset", "-c", min(os.sched_getaffinity(0)), workload("crowd"), n_threads, 1, 0) as pid:
-        path, kernel_cpu_s, _ = attached(engine, pid, seconds)
+        path, kernel_cpu_s, known_to_s, _ = attached(engine, pid, seconds)
     cpu_s = check_that_one_cpu_serves(path, n_threads, gprofng)
-    assert cpu_s == pytest.approx(kernel_cpu_s, rel=0.1)
+    assert cpu_s == pytest.approx(kernel_cpu_s, rel=0.03, abs=known_to_s + 2 * INTERVAL_S)
 
 
 @contextmanager
@@ -252,6 +263,7 @@ def group_nice(leader: psutil.Process) -> int:
 N_MANY = 5 * (os.cpu_count() or 1)  # more than four for each CPU
 
 
+@pytest.mark.kernel_times
 @pytest.mark.usefixtures("autogroups")
 @pytest.mark.parametrize("engine", ENGINES)
 def test_who_attaches_beside_many_threads_does_not_wait_behind_them(engine: str, workload: Run, tmp_path: Path,
@@ -267,6 +279,7 @@ def test_who_attaches_beside_many_threads_does_not_wait_behind_them(engine: str,
     assert process.returncode == 0
 
 
+@pytest.mark.kernel_times
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_program_does_not_inherit_the_hurry(engine: str, workload: Run, tmp_path: Path, may_hurry: None) -> None:
     """Nor does what it starts later."""
@@ -287,6 +300,7 @@ def test_a_program_does_not_inherit_the_hurry(engine: str, workload: Run, tmp_pa
     assert process.returncode == 0
 
 
+@pytest.mark.kernel_times
 def test_a_recording_goes_on_until_the_tracer_has_looked_at_everybody(workload: Run, tmp_path: Path,
                                                                       gprofng: Run) -> None:
     """It may have to wait for a CPU when it is to stop."""
@@ -309,18 +323,20 @@ def test_a_recording_goes_on_until_the_tracer_has_looked_at_everybody(workload: 
     assert check_that_one_cpu_serves(path, n_threads, gprofng) >= 0.2 + late_s
 
 
+@pytest.mark.kernel_times
 @pytest.mark.parametrize("engine", ENGINES)
 def test_threads_that_are_awake_and_get_no_cpu_do_not_sleep(engine: str, workload: Run, attached: Run,
                                                             gprofng: Run) -> None:
     with running("taskset", "-c", min(os.sched_getaffinity(0)), workload("crowd"), 307, 1, 101) as pid:
         time.sleep(1)
-        path, _, awake_s = attached(engine, pid, 3)
+        path, _, _, awake_s = attached(engine, pid, 2)
     states = gprofng("-metrics", "e.totalcpu:e.wait:name", "-functions", experiment=path)
     cpu_s, wait_s = states.functions["<Total>"]
     assert cpu_s + wait_s == pytest.approx(awake_s, rel=0.08)
-    assert wait_s >= 100
+    assert wait_s >= 60
 
 
+@pytest.mark.kernel_times  # a switch record at the very end may be missing where the tracer comes late
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_recording_ends_amid_execs(engine: str, collect: Run, tmp_path: Path) -> None:
     """Of an image that has just begun nothing is known yet."""
@@ -336,27 +352,29 @@ def test_a_recording_ends_amid_execs(engine: str, collect: Run, tmp_path: Path) 
         assert re.fullmatch(rf"collect: .*/x\.er: .*, (nothing lost|{unrooted})\n", result.stderr), result.stderr
 
 
+@pytest.mark.kernel_times
 @pytest.mark.usefixtures("may_hurry")
 @pytest.mark.parametrize("seen_s", [0.0, 0.5])
 def test_threads_that_nobody_looks_at_for_long(seen_s: float, workload: Run, tmp_path: Path, gprofng: Run) -> None:
     """They have slept more than once when the tracer gets a CPU again, and wait when they are looked at."""
     path = tmp_path / "x.er"
     with running("taskset", "-c", min(os.sched_getaffinity(0)), workload("crowd"), 307, 1, 101) as pid:
-        time.sleep(1)
-        with Watch(pid) as watch, hurrying(path, "--engine", "signal", "-P", pid, "-t", "3s") as (process, collector):
+        time.sleep(0.5)
+        with Watch(pid) as watch, hurrying(path, "--engine", "signal", "-P", pid, "-t", "2.2s") as (process, collector):
             time.sleep(seen_s)
             tracer, = collector.children()
             tracer.suspend()
-            time.sleep(2.2)
+            time.sleep(1.4)
             tracer.resume()
     log = open_experiment(path).log
-    cpu_s, awake_s = watch.between(log.start_ns, log.end_ns)
+    cpu_s, _, awake_s = watch.between(log.start_ns, log.end_ns)
     states = gprofng("-metrics", "e.totalcpu:e.wait:name", "-functions", experiment=path)
     assert process.returncode == 0
     assert states.functions["<Total>"][0] == pytest.approx(cpu_s, rel=0.05)
     assert sum(states.functions["<Total>"]) == pytest.approx(awake_s, rel=0.06)
 
 
+@pytest.mark.kernel_times
 @pytest.mark.usefixtures("may_hurry")
 def test_threads_that_nobody_looks_at_and_that_never_sleep(workload: Run, tmp_path: Path, gprofng: Run) -> None:
     n_threads, path = 307, tmp_path / "x.er"
@@ -364,7 +382,7 @@ def test_threads_that_nobody_looks_at_and_that_never_sleep(workload: Run, tmp_pa
           hurrying(path, "--engine", "signal", "-P", pid) as (process, collector)):
         tracer, = collector.children()
         tracer.suspend()
-        time.sleep(1.7)
+        time.sleep(1.1)
         process.send_signal(signal.SIGINT)
         tracer.resume()
     log = open_experiment(path).log
@@ -376,12 +394,13 @@ def test_threads_that_nobody_looks_at_and_that_never_sleep(workload: Run, tmp_pa
     assert sleep_s <= 0.0005 * all_s
 
 
+@pytest.mark.kernel_times
 @pytest.mark.parametrize("engine", ENGINES)
 def test_threads_that_come_and_go_while_they_are_attached_to(engine: str, collect: Run, tmp_path: Path) -> None:
     """Some are born, and some end, between any two looks: none may stay behind as one that works or sleeps on."""
     with running(sys.executable, "-c", CHURN) as pid:
         process, path = psutil.Process(pid), tmp_path / "x.er"
-        for _ in range(5):
+        for _ in range(3):
             time.sleep(0.1)
             began_s, before_s = time.monotonic(), sum(process.cpu_times()[:2])
             result = collect("--engine", engine, "-P", pid, "-t", "1s", "-p", "on", "-A", "off", "-O", path)

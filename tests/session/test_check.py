@@ -191,6 +191,7 @@ BECOME = {
 }
 
 
+@pytest.mark.kernel_times
 @pytest.mark.parametrize("who", BECOME)
 def test_recordings_keep_what_the_table_promises(who: str, users: None, workload: Run, open_directory: Path) -> None:
     become = [str(workload("noperf")) if word == "noperf" else word for word in BECOME[who]]

@@ -116,6 +116,7 @@ def test_signals_are_told_in_order_and_once() -> None:
             signal.signal(number, handler)
 
 
+@pytest.mark.kernel_times
 def test_t_ends_the_recording_and_not_the_program(collect: Run, spin: Path, tmp_path: Path, gprofng: Run) -> None:
     path = tmp_path / "t.er"
     result = collect("-t", "0.5", "-p", "hi", "-o", path, spin, "1.1")
@@ -126,6 +127,7 @@ def test_t_ends_the_recording_and_not_the_program(collect: Run, spin: Path, tmp_
     assert "not closed" not in gprofng("-header", experiment=path).text
 
 
+@pytest.mark.kernel_times
 def test_t_can_begin_late(collect: Run, spin: Path, tmp_path: Path, gprofng: Run) -> None:
     path = tmp_path / "late.er"
     result = collect("-t", "0.4-0.9", "-p", "hi", "-o", path, spin, "1.3")
@@ -150,6 +152,7 @@ def running(*arguments: object) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+@pytest.mark.kernel_times
 def test_a_signal_pauses_and_resumes(spin: Path, tmp_path: Path) -> None:
     path = tmp_path / "y.er"
     started = time.monotonic()
@@ -168,6 +171,7 @@ def test_a_signal_pauses_and_resumes(spin: Path, tmp_path: Path) -> None:
     assert 0.4e9 < paused - resumed < 0.9e9
 
 
+@pytest.mark.kernel_times
 def test_y_with_r_records_from_the_start(collect: Run, spin: Path, tmp_path: Path) -> None:
     path = tmp_path / "yr.er"
     assert collect("-y", "USR2,r", "-p", "hi", "-o", path, spin, "0.3").returncode == 7

@@ -19,6 +19,7 @@ from collector.experiment.reader import Experiment, open_experiment
 
 Run = Callable[..., Any]
 MILLISECONDS = 61
+INTERVAL_ON_S = 10.007e-3
 RANKS = 4
 
 # What ``forks`` does, as lineage: role whose work is found there (None: a shell, or the moment before an exec).
@@ -86,6 +87,7 @@ def all_of(path: Path) -> dict[str, Experiment]:
     return {"": founder, **{child.lineage: child for child in founder.children}}
 
 
+@pytest.mark.kernel_times
 def test_every_descendant_has_its_directory_and_nothing_else_is_there(family: tuple[Path, Any]) -> None:
     path, _ = family
     directories = {entry.name for entry in path.iterdir() if entry.is_dir()}
@@ -93,6 +95,7 @@ def test_every_descendant_has_its_directory_and_nothing_else_is_there(family: tu
     assert not [entry for entry in path.glob("_*.er/*") if entry.is_dir()]
 
 
+@pytest.mark.kernel_times
 def test_the_logs_of_the_parents_tell_the_lineage(family: tuple[Path, Any]) -> None:
     told: dict[str, str] = {}
     for parent, experiment in all_of(family[0]).items():
@@ -104,6 +107,7 @@ def test_the_logs_of_the_parents_tell_the_lineage(family: tuple[Path, Any]) -> N
     assert told == {lineage: CALLS.get(lineage, "fork") for lineage in FAMILY if lineage}
 
 
+@pytest.mark.kernel_times
 def test_pids_are_those_of_the_processes(family: tuple[Path, list[dict[str, Any]]]) -> None:
     path, said = family
     experiments = all_of(path)
@@ -114,6 +118,7 @@ def test_pids_are_those_of_the_processes(family: tuple[Path, list[dict[str, Any]
             assert experiments[lineage].log.pid == pid_of[role, number], lineage
 
 
+@pytest.mark.kernel_times
 def test_each_experiment_opens_and_holds_its_own_process_s_work(family: tuple[Path, list[dict[str, Any]]],
                                                                 gprofng: Run) -> None:
     path, said = family
@@ -134,6 +139,7 @@ def test_each_experiment_opens_and_holds_its_own_process_s_work(family: tuple[Pa
             assert spent == pytest.approx(min(cpu_s[role, number], MILLISECONDS / 1000), abs=0.01), lineage
 
 
+@pytest.mark.kernel_times
 def test_the_founder_s_total_is_that_of_all_processes(family: tuple[Path, list[dict[str, Any]]], gprofng: Run) -> None:
     path, said = family
     total = gprofng("-functions", experiment=path).functions["<Total>"][0]
@@ -141,6 +147,7 @@ def test_the_founder_s_total_is_that_of_all_processes(family: tuple[Path, list[d
     assert total == pytest.approx(sum(entry["work_s"] for entry in said), rel=0.03)
 
 
+@pytest.mark.kernel_times
 def test_objects_are_archived_once_and_in_the_founder(family: tuple[Path, Any]) -> None:
     copies = sorted(path.name for path in (family[0] / "archives").iterdir())
     stems = [re.sub(r"_[0-9a-zA-Z_-]{11}\Z", "", name) for name in copies]
@@ -148,6 +155,7 @@ def test_objects_are_archived_once_and_in_the_founder(family: tuple[Path, Any]) 
     assert {"libc.so.6", "dash"} < set(stems)
 
 
+@pytest.mark.kernel_times
 def test_headers_are_clean(family: tuple[Path, Any], gprofng: Run) -> None:
     header = gprofng("-header", experiment=family[0]).text
     assert "was not closed" not in header
@@ -251,12 +259,15 @@ def test_descendants_that_outlive_the_founder_are_closed_and_say_so(collect: Run
     assert "still running" in " ".join(message.text for message in child.log.messages)
 
 
+@pytest.mark.kernel_times
 def test_wait_descendants_waits(collect: Run, gprofng: Run, tmp_path: Path) -> None:
     path = tmp_path / "late.er"
     result = collect("--wait-descendants", "-o", path, "/bin/sh", "-c", "sleep 1.3 >/dev/null 2>&1 & :")
     assert result.returncode == 0, result.stderr
-    sleep = gprofng("-metrics", "e.sleep:name", "-functions", experiment=path / "_f1_x1.er").functions["<Total>"][0]
-    assert sleep == pytest.approx(1.3, abs=0.03)
+    child = open_experiment(path / "_f1_x1.er")
+    sleep = gprofng("-metrics", "e.sleep:name", "-functions", experiment=child.path).functions["<Total>"][0]
+    # Its timer may come late, and it has a CPU when there is one.
+    assert 1.3 - INTERVAL_ON_S <= sleep <= (child.end_ns - child.log.start_ns) * 1e-9 + INTERVAL_ON_S
 
 
 def test_a_bad_regular_expression_is_one_clear_line(collect: Run, tmp_path: Path) -> None:
@@ -265,6 +276,7 @@ def test_a_bad_regular_expression_is_one_clear_line(collect: Run, tmp_path: Path
     assert not (tmp_path / "x.er").exists()
 
 
+@pytest.mark.kernel_times
 def test_mpi_ranks_record_into_one_founder(need: Run, gprofng: Run, tmp_path: Path) -> None:
     mpirun, mpicc = need("mpirun", "openmpi-bin"), need("mpicc", "libopenmpi-dev")
     program, path = tmp_path / "ranks", tmp_path / "job.1.er"
@@ -288,6 +300,7 @@ def test_without_a_launcher_there_is_no_rank(collect: Run, tmp_path: Path) -> No
     assert "mpirun" in result.stderr
 
 
+@pytest.mark.kernel_times
 @pytest.mark.parametrize("engine", ["perf", "signal"])
 def test_short_processes_have_what_they_used_and_not_more(engine: str, workload: Run, collect: Run, gprofng: Run,
                                                           tmp_path: Path, stolen: Callable[[], float]) -> None:

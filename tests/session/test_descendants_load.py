@@ -19,7 +19,7 @@ import pytest
 from collector.experiment.reader import Experiment, open_experiment
 from collector.timing.waiting import Microstate
 
-pytestmark = pytest.mark.usefixtures("perf_allowed")
+pytestmark = [pytest.mark.kernel_times, pytest.mark.usefixtures("perf_allowed")]
 
 Workload = Callable[..., Path]
 COLLECT = str(Path(sys.executable).parent / "collect")

@@ -178,6 +178,7 @@ def test_a_killed_tracer_is_told(way: str, workload: Run, tmp_path: Path, gprofn
 # --- the program is killed ------------------------------------------------------------------------
 
 
+@pytest.mark.kernel_times
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_killed_program_is_recorded_to_its_end(engine: str, workload: Run, tmp_path: Path, gprofng: Run) -> None:
     path = tmp_path / "x.er"
@@ -213,6 +214,7 @@ def test_what_others_trace_floods_no_ring(workload: Run, tmp_path: Path) -> None
     assert re.search(r"samples, nothing lost\n", result.stderr), result.stderr
 
 
+@pytest.mark.kernel_times
 @pytest.mark.usefixtures("root")
 def test_a_storm_of_mappings_is_told_by_proc(workload: Run, tmp_path: Path, gprofng: Run) -> None:
     """No record is made of most of them; what stays mapped is known all the same, and who comes to be meanwhile."""
@@ -280,6 +282,7 @@ def share_alive(pid: int, for_s: float) -> float:
     return (now[0] - ran_ns + now[1] - waited_ns) / (now[2] - began_ns)
 
 
+@pytest.mark.kernel_times
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_collector_that_was_suspended_tells_what_it_lost(engine: str, workload: Run, tmp_path: Path,
                                                            gprofng: Run, stolen: Callable[[], float]) -> None:
@@ -319,10 +322,11 @@ def test_a_collector_that_was_suspended_tells_what_it_lost(engine: str, workload
         assert text in gprofng("-header", experiment=path).text
 
 
+@pytest.mark.kernel_times
 def test_stacks_that_find_no_room_are_told(workload: Run, tmp_path: Path) -> None:
     # The signal engine copies at most 16 KiB of each; those of threads other than the first are deep enough for that.
     path = tmp_path / "x.er"
-    command = [COLLECT, "--engine", "signal", "-p", "0.5m", "-A", "off", "-o", path, workload("split"), 8]
+    command = [COLLECT, "--engine", "signal", "-p", "0.5m", "-A", "off", "-o", path, workload("split"), 5.3]
     with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         while not (path / "profile").exists():
             time.sleep(0.02)
@@ -371,6 +375,7 @@ def in_time_namespace(need: Run) -> Callable[[int], list[str]]:
     return command
 
 
+@pytest.mark.kernel_times
 @pytest.mark.parametrize("ahead_s", [86_400, -1])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_clock_that_is_not_the_kernels(engine: str, ahead_s: int, in_time_namespace: Run, workload: Run,
@@ -400,6 +405,7 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
 """
 
 
+@pytest.mark.kernel_times
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_wall_clock_that_is_set_back(engine: str, workload: Run, need: Run, tmp_path: Path, gprofng: Run) -> None:
     # By two hours whenever somebody in collect asks for it.

@@ -33,6 +33,7 @@ def cpu_s(experiment: Any) -> float:
 # --- what is waited for ------------------------------------------------------------------------------
 
 
+@pytest.mark.kernel_times
 @pytest.mark.parametrize(("flags", "interval", "parts"), [((), "on", 1), ((), "hi", 101), (("-O2", "-m32"), "hi", 101)])
 def test_no_waiting_call_fails(flags: tuple[str, ...], interval: str, parts: int, workload: Run,
                                recorded_by_signals: Run) -> None:
@@ -43,6 +44,7 @@ def test_no_waiting_call_fails(flags: tuple[str, ...], interval: str, parts: int
     assert re.fullmatch(SUMMARY, run.said), run.said
 
 
+@pytest.mark.kernel_times
 def test_what_is_stopped_by_itself_goes_on(workload: Run, recorded_by_signals: Run) -> None:
     run = recorded_by_signals(workload("troubles"), "stops", 7)
     assert run.truth["stops"] == 7
@@ -56,6 +58,7 @@ def test_what_is_stopped_by_itself_goes_on(workload: Run, recorded_by_signals: R
 # --- signals -----------------------------------------------------------------------------------------
 
 
+@pytest.mark.kernel_times
 def test_handlers_of_its_own_run_as_often(workload: Run, recorded_by_signals: Run) -> None:
     run = recorded_by_signals(workload("troubles"), "handlers", 401)
     assert run.truth["traps"] == 2 * 401
@@ -92,6 +95,7 @@ def others(request: pytest.FixtureRequest) -> Iterator[None]:
         loop.wait()
 
 
+@pytest.mark.kernel_times
 @pytest.mark.parametrize("others", [0, 2 * len(os.sched_getaffinity(0))], indirect=True, ids=["alone", "beside others"])
 def test_five_hundred_threads_at_once(others: None, workload: Run, recorded_by_signals: Run, gprofng: Run) -> None:
     run = recorded_by_signals(workload("pool"), 503, 5, 503, observed=False)
@@ -104,6 +108,7 @@ def test_five_hundred_threads_at_once(others: None, workload: Run, recorded_by_s
     assert functions["burst"][1] >= 0.85 * run.truth["burst"]
 
 
+@pytest.mark.kernel_times
 def test_five_hundred_sleeping_threads(workload: Run, recorded_by_signals: Run, gprofng: Run) -> None:
     run = recorded_by_signals(workload("sleepers"), 503, 0.7, observed=False)
     assert re.fullmatch(SUMMARY, run.said), run.said
@@ -112,6 +117,7 @@ def test_five_hundred_sleeping_threads(workload: Run, recorded_by_signals: Run, 
     assert run.unrooted_share() <= 0.01
 
 
+@pytest.mark.kernel_times
 @pytest.mark.parametrize("engine", ["recorded", "recorded_by_signals"])
 def test_tens_of_thousands_of_mappings(engine: str, request: pytest.FixtureRequest, workload: Run) -> None:
     run = request.getfixturevalue(engine)(workload("manymaps"), 29_989, 0.7, observed=False)
@@ -120,6 +126,7 @@ def test_tens_of_thousands_of_mappings(engine: str, request: pytest.FixtureReque
     assert cpu_s(run.experiment) >= 0.97 * (run.truth["user_s"] + run.truth["system_s"])
 
 
+@pytest.mark.kernel_times
 def test_hundreds_of_short_processes(workload: Run, tmp_path: Path) -> None:
     command = [*COLLECT, "-o", "x.er", workload("swarm"), "211", "7", "3000"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
@@ -130,6 +137,7 @@ def test_hundreds_of_short_processes(workload: Run, tmp_path: Path) -> None:
     assert sum(map(cpu_s, founder.children)) == pytest.approx(211 * 0.003, rel=0.5)
 
 
+@pytest.mark.kernel_times
 def test_forks_beside_working_threads(workload: Run, recorded_by_signals: Run) -> None:
     run = recorded_by_signals(workload("troubles"), "forks", N_TIMES, observed=False)
     assert (run.truth["forks"], run.truth["well"]) == (N_TIMES, N_TIMES)

@@ -65,6 +65,7 @@ def is_told(said: str, program: str, lineage: str) -> bool:
     return found is not None and SEEN_S < float(found[1]) < BUSY_S + 3 * TICK_S
 
 
+@pytest.mark.kernel_times
 def test_an_ordinary_user_is_told_that_a_setuid_program_is_not_recorded(
         public_directory: Path, as_nobody: list[str], helper: Path, er_print: Any) -> None:
     said = collected(public_directory, *as_nobody, "collect", helper, 3, BUSY_S)
@@ -78,6 +79,7 @@ def test_an_ordinary_user_is_told_that_a_setuid_program_is_not_recorded(
     assert (experiment.end_ns - experiment.log.start_ns) * 1e-9 >= BUSY_S
 
 
+@pytest.mark.kernel_times
 @pytest.mark.parametrize("user", ["nobody", "root"])
 def test_a_setuid_program_below_a_shell_is_told(user: str, public_directory: Path, as_nobody: list[str],
                                                 helper: Path) -> None:

@@ -25,7 +25,7 @@ SCENARIOS = ["mutex", "condvar", "nanosleep", "pipe", "spin", "stop"]
 @pytest.mark.parametrize("build", BUILDS)
 def test_stacks_of_waiting_threads_reach_the_root(build: str, workload: Any, recorded: Any, gprofng: Any) -> None:
     for scenario in SCENARIOS:
-        run = recorded(workload("states", *BUILDS[build]), scenario, 5, 47)
+        run = recorded(workload("states", *BUILDS[build]), scenario, 3, 23, observed=False)
         assert run.unrooted_share() <= 0.01, scenario
         functions = gprofng("-metrics", "i.total:name", "-functions", experiment=run.path).functions
         broken_s = sum(functions.get(mark, (0.0,))[0] for mark in ("<Truncated-stack>", "<Stack-unwind-failed>"))
@@ -38,17 +38,19 @@ def test_stacks_of_waiting_threads_reach_the_root(build: str, workload: Any, rec
 @pytest.mark.parametrize("scenario", ["data", "text", "kernel"])
 def test_stacks_of_threads_that_wait_for_pages_reach_the_root(scenario: str, workload: Any, recorded: Any) -> None:
     for flags in BUILDS.values():
-        run = recorded(workload("states", *flags), scenario, 5, 47)
+        run = recorded(workload("states", *flags), scenario, 3, 23, observed=False)
         assert run.unrooted_share() <= 0.01, flags
 
 
+@pytest.mark.kernel_times
 @pytest.mark.parametrize("build", WITH_NAMES)
 def test_ten_sleeping_places_show_their_own_times(build: str, workload: Any, recorded: Any, gprofng: Any) -> None:
     run = recorded(workload("sites", *BUILDS[build]), 7)
     tree = gprofng("-metrics", "i.total:name", "-calltree", experiment=run.path).tree
     chains = {path[-1]: values[0] for path, values in tree.items() if path[-1].startswith("site_")}
     assert chains.keys() == run.truth["sites"].keys()
-    slack_s = INTERVAL_S + 0.0005 + run.stolen_s
+    # It waits there for its time, and then for a CPU: each of both is rounded for itself.
+    slack_s = 2 * INTERVAL_S + 0.0005 + run.stolen_s
     for site, known_s in run.truth["sites"].items():
         assert chains[site] == pytest.approx(known_s, abs=slack_s), site
     # Each through a chain of its own: site N calls down N levels.
@@ -58,6 +60,7 @@ def test_ten_sleeping_places_show_their_own_times(build: str, workload: Any, rec
         assert tree[path][0] == pytest.approx(run.truth["sites"][f"site_{number}"], abs=slack_s)
 
 
+@pytest.mark.kernel_times
 def test_the_same_times_in_the_reader(workload: Any, recorded: Any, tmp_path: Path) -> None:
     run = recorded(workload("sites"), 11)
     packets = run.packets()
@@ -70,9 +73,11 @@ def test_the_same_times_in_the_reader(workload: Any, recorded: Any, tmp_path: Pa
     known = sorted(run.truth["sites"].values())
     shallowest = max(by_depth, key=lambda depth: by_depth[depth]) - 9
     for number, known_s in enumerate(known):
-        assert by_depth.get(shallowest + number, 0.0) == pytest.approx(known_s, abs=INTERVAL_S), number
+        # Asleep and waiting for a CPU, each of which is rounded for itself.
+        assert by_depth.get(shallowest + number, 0.0) == pytest.approx(known_s, abs=2 * INTERVAL_S), number
 
 
+@pytest.mark.kernel_times
 @pytest.mark.parametrize("engine", ["perf", "signal"])
 def test_stacks_deeper_than_what_is_copied_of_them_are_whole(engine: str, workload: Any, recorded: Any,
                                                              recorded_by_signals: Any) -> None:
@@ -81,7 +86,9 @@ def test_stacks_deeper_than_what_is_copied_of_them_are_whole(engine: str, worklo
     assert run.unrooted_share() <= 0.01
     asleep = run.packets()[run.packets()["MSTATE"] == STATES.index("sleep")]
     assert len(asleep) > 2 * 17
-    assert asleep["NTICK"].sum() * INTERVAL_S == pytest.approx(run.truth["slept_s"], rel=0.03, abs=run.stolen_s)
+    # Off their CPUs as long as they say: asleep, and then waiting for a CPU.
+    states, slept_s, slack = run.states_s(), run.truth["slept_s"], 0.03 * run.truth["slept_s"] + run.stolen_s
+    assert slept_s - states["wait"] - slack <= states["sleep"] <= slept_s + slack
     stacks = run.experiment.stacks
     depths = {len(stacks.stack(int(index))) for index in stacks.index(asleep["FRINFO"])}
     assert min(depths) > 201

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+pytestmark = pytest.mark.kernel_times
+
 Workload = Callable[..., Path]
 
 
@@ -192,3 +194,13 @@ def test_swarm_makes_as_many_short_lives_as_it_says(workload: Workload) -> None:
 
 def test_deep_sleeps_as_long_as_asked(workload: Workload) -> None:
     assert _truth(workload("deep"), 61, 0.3, 7, 11)["slept_s"] == pytest.approx(2 * (0.3 + 7 * 0.011), rel=0.2)
+
+
+def test_nappers_tell_the_kernels_accounts_of_themselves(workload: Workload) -> None:
+    truth = _truth(workload("nappers"), 31, 0.3)
+    assert len({tid for tid, _, _, _ in truth["threads"]}) == 31
+    assert all(ran_s > 0 and ran_s + waited_s < lived_s + 1e-3 for _, ran_s, waited_s, lived_s in truth["threads"])
+    assert all(lived_s > 0.29 for _, _, _, lived_s in truth["threads"])
+    ran_s = sum(ran_s for _, ran_s, _, _ in truth["threads"])
+    assert 0 <= truth["user_s"] + truth["system_s"] - ran_s < 0.03  # of main, and of the threads' ends
+    assert truth["n_voluntary"] > 31 * 0.3 / 5e-3
