@@ -117,11 +117,11 @@ class Edge:
 
 
 class Source:
-    """Where an edge comes from, the worse the higher. Plain numbers, as those of Edge."""
+    """Where an edge comes from, or a stretch between two: of these, the larger one. Plain numbers, as those of Edge."""
 
     RECORDED = 0
-    ADJUSTED = 1  # a record tells of it, or of those around it; accounts tell when it was
-    SYNTHETIC = 2  # accounts tell how long, nothing tells when
+    ADJUSTED = 1  # moved or put in, to fit an account or a law
+    SYNTHETIC = 2  # of a stretch of which there are no records
 
 
 @dataclass(slots=True)
@@ -233,11 +233,7 @@ class Ends:
 
 @dataclass(slots=True)
 class Accounts:
-    """The kernel's accounts of threads, one row for each reading: of those that ran in the batch and were still there
-    when it was drained, and of those that were asked for; who was asked for and has no row was gone by ``read_ns``.
-
-    Each is as of its own time, which mostly lies behind the batch's end: records tell of that time with a later batch.
-    """
+    """The kernel's accounts of threads, one row for each reading, each as of its own time. Who was gone has none."""
 
     time_ns: Array  # i8 (a,)
     pid: Array  # i8 (a,)

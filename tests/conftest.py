@@ -29,6 +29,11 @@ from types import ModuleType
 from typing import Any, NoReturn
 
 import pytest
+from hypothesis import settings
+
+# The same examples every time: whether a change passes depends on the change alone.
+settings.register_profile("same", derandomize=True, deadline=None)
+settings.load_profile("same")
 
 TESTS = Path(__file__).resolve().parent
 ROOT = TESTS.parent

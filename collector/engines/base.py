@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from typing import Protocol, TypeAlias
 
-from collector.events import Batch
+from collector.events import Accounts, Batch
 
 Threads: TypeAlias = Iterable[tuple[int, int]]  # each one's process and own id
 
@@ -23,11 +23,12 @@ class Engine(Protocol):
         """Whether the descriptors that woke us are a reason to drain now; if not, the next drain at ``due_ns``
         (CLOCK_MONOTONIC) is soon enough."""
 
-    def drain(self, until_ns: int, asked: Threads = ()) -> Batch:
-        """All that happened up to ``until_ns`` and was not drained before. Arrays are valid until ``release``.
+    def look(self, asked: Threads) -> Accounts | None:
+        """The accounts, as of now, of the threads that have switched since the last drain, and of some that are
+        ``asked`` for. None where the engine goes by accounts itself."""
 
-        Where the engine does not go by accounts itself, the batch has those of the threads that ran, and of some that
-        were ``asked`` for."""
+    def drain(self, until_ns: int) -> Batch:
+        """All that happened up to ``until_ns`` and was not drained before. Arrays are valid until ``release``."""
 
     def release(self) -> None:
         """The last batch has been used; its memory may be written again."""

@@ -69,6 +69,8 @@ _LOOK_S = 0.002
 _TID_BITS = 32
 _TID_MASK = (1 << _TID_BITS) - 1
 _MAPS_REST_NS = 5 * NS_PER_S  # which costs little: /proc tells the same
+_NO_PID = 0xFFFF_FFFF  # of a thread that is gone
+_FAR_NS = 1 << 62
 _RECORD_BYTES = {"leave": 25_000, "touch": abi.FAULT.size, "waking": abi.WAKING.size, "map": 112}  # about
 _PRESSED = 0.85  # of a ring
 # The parts of its ring at which a clock gives way to the one with small copies, and of the other's at which it may come
@@ -142,7 +144,7 @@ class PerfEngine:
         return (n_bytes > ring.data_bytes // 4
                 and n_bytes * (due_ns - since_ns) > ring.data_bytes * _PRESSED * elapsed_ns)
 
-    def drain(self, until_ns: int, asked: Threads = ()) -> Batch:
+    def drain(self, until_ns: int) -> Batch:
         """The records stamped up to ``until_ns``; see the module's text."""
         self._end_relief()  # where the last batch failed
         came_ns = time.monotonic_ns()
@@ -175,11 +177,12 @@ class PerfEngine:
         changes.sort(key=lambda change: change.time_ns)
         clock, leaving = self._samples(parts["clock"] + parts["brief"], parts["leave"])
         parts["task"] = [self._rows(part) for part in parts["task"]]
-        switches = _of_kinds(parts, "switch")
-        return Batch(until_ns, tuple(changes), clock, switches, leaving, _of_kinds(parts, "site"),
+        for change in changes:
+            if isinstance(change, Exited):
+                self._open_accounts.forget(change.pid, change.tid)
+        return Batch(until_ns, tuple(changes), clock, _of_kinds(parts, "switch"), leaving, _of_kinds(parts, "site"),
                      _of_kinds(parts, "task", "touch"), self._births(parts["birth"]), _of_kinds(parts, "waking"),
-                     _of_kinds(parts, "dying", "dead"), self.read_accounts(chain(self._ran(switches, clock, changes),
-                                                                                 asked)), self._maps_untold(changes))
+                     _of_kinds(parts, "dying", "dead"), maps_untold=self._maps_untold(changes))
 
     def read_accounts(self, threads: Threads) -> Accounts:
         """The accounts of threads as of now; one that is named twice is read once."""
@@ -188,21 +191,22 @@ class PerfEngine:
         pid, tid, time_ns, run_ns, delay_ns, turns = np.array(rows, dtype=np.int64).reshape(len(rows), 6).T
         return Accounts(time_ns, pid, tid, run_ns, delay_ns, turns, time.monotonic_ns())
 
-    def _ran(self, switches: Switches | None, clock: ClockSamples | None, changes: list[Change]) -> Threads:
-        """The threads that ran in a batch and have not ended in it."""
-        parts = [part for part in (switches, clock) if part is not None]
+    def look(self, asked: Threads) -> Accounts:
+        """See Engine."""
+        return self.read_accounts(chain(self._switched(), asked))
+
+    def _switched(self) -> Threads:
+        """The threads of which there are records of switches that have not been drained."""
+        parts: list[Any] = []
+        for ring in self._rings.rings:
+            tail, head = self._rings.tail(ring), self._rings.head(ring)
+            if ring.name == "switch" and head != tail and self._closing is None:
+                self._drain_fixed(ring, tail, head, _FAR_NS, [], parts)
         if not parts:
             return []
-        threads = distinct(np.concatenate([part.pid << _TID_BITS | part.tid for part in parts]))
-        ended = set()
-        for change in changes:
-            if isinstance(change, Exited):
-                self._open_accounts.forget(change.pid, change.tid)
-                ended.add(change.tid)
-            elif isinstance(change, Forked):
-                ended.discard(change.tid)
+        threads = distinct(np.concatenate([part["pid"].astype(np.int64) << _TID_BITS | part["tid"] for part in parts]))
         found = zip((threads >> _TID_BITS).tolist(), (threads & _TID_MASK).tolist(), strict=True)
-        return [(pid, tid) for pid, tid in found if pid > 0 and tid not in ended]
+        return [(pid, tid) for pid, tid in found if 0 < pid < _NO_PID]
 
     def _untold_losses(self, time_ns: int) -> list[Change]:
         """The clock samples that did not fit at the end: the kernel writes of losses only with what comes behind them.

@@ -72,9 +72,12 @@ class SignalEngine:
         """Always: the tracer wakes us for good reasons."""
         return True
 
-    def drain(self, until_ns: int, asked: Threads = ()) -> Batch:
+    def look(self, asked: Threads) -> None:
+        """Nothing: the tracer goes by accounts already."""
+
+    def drain(self, until_ns: int) -> Batch:
         """All that the tracer has told so far. ``until_ns`` of the batch may be earlier than asked for: the time before
-        which nothing more will come. There are no accounts: the tracer goes by them already."""
+        which nothing more will come."""
         self._opened.take_wakes()
         heads, self._stack_head, horizon_ns = self._channel.snapshot()
         rows = {name: self._channel.take(name, head) for name, head in heads.items()}

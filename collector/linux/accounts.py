@@ -13,10 +13,16 @@ import time
 from contextlib import suppress
 from typing import NamedTuple
 
+_LONG_NS, _MOST_READS = 50_000, 3  # a read takes 1.5 us
+
 
 class Account(NamedTuple):
-    """A thread's account since its birth, as it was just before ``time_ns`` (CLOCK_MONOTONIC): ns on CPU, ns waiting
-    for one, and how often it got one."""
+    """A thread's account since its birth, as it was just behind ``time_ns`` (CLOCK_MONOTONIC): ns on CPU, ns waiting
+    for one, and how often it got one.
+
+    The account of a thread that runs is old. One that leaves its CPU behind ``time_ns`` is known to have run then; one
+    that left before a later stamp would be taken for a thread whose account is exact.
+    """
 
     time_ns: int
     run_ns: int
@@ -101,5 +107,9 @@ def _opened(pid: int, tid: int) -> int:
 
 def _read(fd: int) -> Account:
     """Raises OSError, or ValueError where the kernel keeps none."""
-    run_ns, delay_ns, turns = parse(os.pread(fd, 64, 0))
-    return Account(time.monotonic_ns(), run_ns, delay_ns, turns)
+    for _ in range(_MOST_READS):
+        time_ns = time.monotonic_ns()
+        text = os.pread(fd, 64, 0)
+        if time.monotonic_ns() - time_ns < _LONG_NS:
+            break  # else we may have been off our CPU in between
+    return Account(time_ns, *parse(text))

@@ -1,17 +1,17 @@
 """The processes and threads of a recording, driven by changes. Pure.
 
-Threads have *slots*: small numbers, never used again, at which ``timing`` keeps their clocks. The
+Threads have *slots*: small numbers, used again when a thread is over, at which ``timing`` keeps their clocks. The
 kernel does use tids again, so a tid leads to *lives*: (from, slot) pairs, of which the batch's times choose one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
-from collector.arrays import numbered
+from collector.arrays import Columns, numbered
 from collector.events import Array, Cuts, Edge, Executed, Exited, Forked
 from collector.processes.process import Epoch, Image, Process
 from collector.processes.space import AddressSpace
@@ -36,9 +36,10 @@ class Model:
     def __init__(self, new_slot: Callable[[bool], int]) -> None:
         self._new_slot = new_slot
         self.processes: dict[int, Process] = {}
-        self.threads: list[Thread] = []  # by slot
+        self.threads: dict[int, Thread] = {}  # by slot
+        self.of = Columns(image=("i8", -1), tid=("i8", 0), pid=("i8", 0))  # by slot; image: its number
         self.n_threads = 0  # without counting again those that an exec gave a new slot
-        self.images: list[Image] = []
+        self.n_images = 0
         self.cuts = Cuts()
         self._lives: dict[int, list[tuple[int, int]]] = {}  # tid: [(from_ns, slot), ...]
         self._ended_tids: list[int] = []
@@ -58,7 +59,9 @@ class Model:
         slot = self._new_slot(found)
         self.n_threads += cut != Edge.IN or not self._lives.get(tid)
         thread = Thread(slot, tid, process, time_ns, process.image)
-        self.threads.append(thread)
+        self.threads[slot] = thread
+        self.of.grow(slot + 1)
+        self.of.image[slot], self.of.tid[slot], self.of.pid[slot] = process.image.number, tid, process.pid
         process.threads[tid] = slot
         self._lives.setdefault(tid, []).append((time_ns, slot))
         self.cuts.add(slot, time_ns, cut)
@@ -113,6 +116,11 @@ class Model:
     def living(self) -> list[Thread]:
         """All threads that live, process by process."""
         return [self.threads[slot] for process in self.processes.values() for slot in process.threads.values()]
+
+    def forget(self, slots: Iterable[int]) -> None:
+        """The threads at slots are over, and nothing more will be said of them."""
+        for slot in slots:
+            del self.threads[slot]
 
     def slot_of(self, tid: int, time_ns: int) -> int | None:
         """The slot that had ``tid`` at a time."""
@@ -203,6 +211,6 @@ class Model:
         self._ended_tids.append(thread.tid)
 
     def _new_image(self, pid: int, time_ns: int, bits: int) -> Image:
-        image = Image(len(self.images), pid, time_ns, bits=bits)
-        self.images.append(image)
+        image = Image(self.n_images, pid, time_ns, bits=bits)
+        self.n_images += 1
         return image

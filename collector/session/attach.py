@@ -42,7 +42,6 @@ from collector.events import (
     Throttled,
 )
 from collector.linux import accounts, libc, proc, tasks
-from collector.timing.counting import Account
 
 STACK_WORDS = 1 << 11  # 16 KiB of each blocked thread
 _FUTEX_CALLS = {202, 449, 455}  # futex, futex_waitv, futex_wait of x86-64
@@ -279,7 +278,7 @@ class Found(NamedTuple):
     cut: int  # Edge
     reason: Reason
     place: tasks.Place | None
-    account: Account | None = None
+    account: accounts.Account | None = None
 
 
 class Taken(NamedTuple):
@@ -325,10 +324,10 @@ def _found(pid: int, told: dict[int, list[int]] | None) -> list[Found]:
     return [thread._replace(account=account) for thread, account in found if thread is not None]
 
 
-def account_of(pid: int, tid: int) -> Account | None:
+def account_of(pid: int, tid: int) -> accounts.Account | None:
     """The kernel's account of a thread; None when it is gone."""
     try:
-        return Account(*accounts.account_of(pid, tid))
+        return accounts.account_of(pid, tid)
     except (OSError, ValueError):
         return None
 

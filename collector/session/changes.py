@@ -60,6 +60,8 @@ class Changes:
                     self._let_go(change)
                 case RecordsLost():
                     self._tally.lost(change.source, change.n_records)
+                    if change.source == "switch":
+                        self._time.lost()
                 case Throttled():
                     self._tally.n_throttled += 1
 
@@ -123,7 +125,7 @@ class Changes:
         old_slot = self._model.slot_of(change.pid, change.time_ns)
         process, old = self._model.executed(change)
         slot = process.threads[change.pid]
-        self._time.executed(old_slot, slot, change.time_ns)
+        self._time.executed(old_slot, slot)
         before = self._experiments.by_image.get(old.number)
         if before is not None and not self._experiments.follow.descendants:
             for mapping in process.epochs[-2].space.mappings if len(process.epochs) > 1 else ():
@@ -133,7 +135,7 @@ class Changes:
         if before is not None and before.parent is None and before.n_threads == 0:
             recorded = before  # by this exec the founder becomes itself
             self._experiments.go_on(before, process.image)
-            self._time.founder_begins(slot)
+            self._time.founder_begins(slot, change.time_ns)
         else:
             recorded = self._experiments.executed(before, process.image, change.time_ns)
             recorded.arguments = self._world.arguments(change.pid)

@@ -7,10 +7,10 @@ import time
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.perf_events import PerfEngine
 from collector.events import Batch, Edge
+from collector.linux.accounts import Account
 from collector.session.attach import find
 from collector.session.pipeline import Pipeline
 from collector.session.timekeeping import by_tid
-from collector.timing.counting import Account
 
 # Switch records (two per switch) of all CPUs, per second, from which they are counted; and the least that tells a rate.
 _MOST_PER_S, _LEAST = 200_000, 20_000
@@ -29,9 +29,9 @@ class SwitchMode:
         self.accounts_ns = 0  # up to when records have told everything, if switches are counted
         self._began_ns = self._looked_ns = 0
         self._until_ns = 0
-        pipeline.time.founder_ran_ns = engine.before.run_ns if engine.before else None
+        pipeline.time.founder_before = engine.before
         if engine.accounts:
-            self._begin({tid: Account(*account) for tid, account in engine.accounts.items()})
+            self._begin(engine.accounts)
 
     @property
     def due_ns(self) -> int:
@@ -51,7 +51,7 @@ class SwitchMode:
         self._until_ns = batch.until_ns
         if self.counting:
             self._looked_ns = time.monotonic_ns()
-            if self._pipeline.time.counting.turns_per_s < _FEW_TURNS_PER_S:
+            if self._pipeline.time.turns_per_s < _FEW_TURNS_PER_S:
                 self._follow()
         elif n_records >= _LEAST and n_records * NS_PER_S > _MOST_PER_S * length_ns:
             self._count()

@@ -1,6 +1,8 @@
 """Drains an engine into a pipeline.
 
-Records younger than ``_SLACK_NS`` stay in their rings until the next time, so that the rings can be merged by time.
+A drain takes what is stamped up to the moment at which the kernel's accounts were read, so that both tell of the same
+time. It takes place ``_SLACK_NS`` later, since records of that time may come to their rings a little late; what is
+younger stays in the rings, which are merged by time.
 """
 
 from __future__ import annotations
@@ -9,10 +11,10 @@ import select
 import time
 from collections.abc import Collection
 
-from collector.clock import NS_PER_MS
+from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.base import Engine
 from collector.engines.perf_events import PerfEngine
-from collector.events import Batch
+from collector.events import Accounts, Batch
 from collector.linux import proc
 from collector.session.counted import SwitchMode
 from collector.session.pipeline import Pipeline
@@ -56,10 +58,12 @@ class Drainer:
         self._note_failure()
 
     def drain(self) -> None:
-        """Takes all that may be merged by now."""
-        until_ns = time.monotonic_ns() - _SLACK_NS
-        self._take_what_was_recorded_before(until_ns)
-        batch = self._take(until_ns)
+        """Takes all that happens until the accounts have been read."""
+        self._take_what_was_recorded_before(time.monotonic_ns())
+        accounts = self._engine.look(self._pipeline.time.asks())
+        until_ns = time.monotonic_ns()
+        time.sleep(_SLACK_NS / NS_PER_S)
+        batch = self._take(until_ns, accounts)
         self.changes = bool(batch.changes)
         if self._mode is not None:
             self._mode.choose(batch)
@@ -74,20 +78,20 @@ class Drainer:
     def finish(self, *, target_ended: bool) -> None:
         """Stops the engine, takes what there still is, and closes it."""
         try:
-            now_ns = time.monotonic_ns()
+            accounts, now_ns = self._engine.look(self._pipeline.time.asks()), time.monotonic_ns()
             end_ns = max(self._engine.stop(), now_ns)
             self._note_failure()
-            self._drain_last(0 if self.failure else end_ns, target_ended)
+            self._drain_last(0 if self.failure else end_ns, target_ended, accounts)
         finally:
             self._engine.close()
         if self._mode is not None:
             self._mode.end()
 
-    def _drain_last(self, end_ns: int, target_ended: bool) -> None:
+    def _drain_last(self, end_ns: int, target_ended: bool, accounts: Accounts | None) -> None:
         self._take_what_was_recorded_before(NEVER_NS)
         # To stop hundreds of threads' events takes its time. What they tell of that is incomplete: if we end before the
         # target does, that is left out.
-        self._take(NEVER_NS if target_ended else end_ns or NEVER_NS, end_ns)
+        self._take(NEVER_NS if target_ended else end_ns or NEVER_NS, accounts, end_ns)
         self._pipeline.sync()
 
     def _take_what_was_recorded_before(self, until_ns: int) -> None:
@@ -95,13 +99,14 @@ class Drainer:
         if self._mode is not None and self._mode.counting and self.drained_ns < self._mode.accounts_ns <= until_ns:
             self._take(self._mode.accounts_ns)
 
-    def _take(self, until_ns: int, settled_ns: int = 0) -> Batch:
+    def _take(self, until_ns: int, accounts: Accounts | None = None, settled_ns: int = 0) -> Batch:
         """Works on what is stamped up to ``until_ns``, which is all up to ``settled_ns``; the batch has no more columns
         then."""
-        batch = self._engine.drain(until_ns - self._ahead_ns, self._pipeline.time.asks())
+        batch = self._engine.drain(until_ns - self._ahead_ns)
         if self._ahead_ns:
             batch.shift(self._ahead_ns)
         self.drained_ns = batch.until_ns = settled_ns or batch.until_ns
+        batch.accounts = accounts
         self._pipeline.feed(batch)
         self._engine.release()
         return batch

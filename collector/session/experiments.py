@@ -21,7 +21,7 @@ from collector.experiment.recorder import Header, Recorder, Usage
 from collector.processes.lineage import EXEC, FOUNDER, UNTOLD, Making
 from collector.processes.process import Image
 from collector.session.follow import Follow
-from collector.timing.waiting import N_STATES
+from collector.timing.ticks import N_STATES
 
 FOUNDERS = Lineage()
 Said = ParamSpec("Said")

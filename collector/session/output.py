@@ -6,14 +6,15 @@ from collections.abc import Callable
 
 import numpy as np
 
-from collector.arrays import distinct, numbered
+from collector.arrays import distinct
 from collector.events import Array, ClockSamples, Mode
 from collector.processes.model import Model
 from collector.session.experiments import Experiments, Recorded
 from collector.session.placing import Placed
 from collector.session.stacks import Stacks
 from collector.session.tally import Tally
-from collector.timing.waiting import N_STATES, Microstate, Spans
+from collector.timing.states import Microstate, Spans
+from collector.timing.ticks import N_STATES
 
 _STATE_OF_MODE = np.zeros(3, dtype=np.int32)
 _STATE_OF_MODE[[Mode.USER, Mode.SYSTEM_CALL, Mode.TRAP]] = Microstate.USER, Microstate.SYSTEM, Microstate.TRAP
@@ -24,7 +25,7 @@ class Output:
 
     def __init__(self, model: Model, experiments: Experiments, stacks: Stacks, tally: Tally) -> None:
         self.muted = False
-        self._model = model
+        self._of = model.of
         self._experiments = experiments
         self._stacks = stacks
         self._tally = tally
@@ -55,8 +56,7 @@ class Output:
         if not len(spans.slot) or self.muted:
             return
         due, ticks = ticks_of(spans)
-        image, _ = self._whose(spans.slot)
-        image_due, tid = self._whose(due.slot)
+        image, image_due, tid = self._of.image[spans.slot], self._of.image[due.slot], self._of.tid[due.slot]
         for number in distinct(image).tolist():
             recorded = self._experiments.by_image.get(number)
             if recorded is None or recorded.recorder is None:
@@ -89,10 +89,3 @@ class Output:
     def _count(self, recorded: Recorded, state: Array, ticks: Array) -> None:
         recorded.state_ticks += np.bincount(state, ticks, N_STATES).astype(np.int64)
         self._tally.n_packets += len(ticks)
-
-    def _whose(self, slot: Array) -> tuple[Array, Array]:
-        """Image number and tid (s,) of the threads at slots (s,)."""
-        slots, inverse = numbered(slot)
-        threads = [self._model.threads[slot] for slot in slots.tolist()]
-        return (np.array([thread.image.number for thread in threads], dtype=np.int64)[inverse],
-                np.array([thread.tid for thread in threads], dtype=np.int64)[inverse])

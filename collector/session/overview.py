@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from collector.events import Edge
+from collector.arrays import distinct
+from collector.events import Array, Edge, Source
 from collector.experiment.recorder import Usage
 from collector.linux.proc import ProcessUsage
 from collector.session.experiments import Experiments, Recorded
 from collector.session.timekeeping import Timekeeping
 from collector.session.world import World
-from collector.timing.waiting import Microstate
+from collector.timing.states import Microstate
 
 
 class Overview:
@@ -25,22 +26,21 @@ class Overview:
 
     def count_switches(self) -> None:
         """Counts the switches of the batch that the clocks have just taken."""
-        edges = self._time.clocks.edges
-        for column, cut in enumerate((Edge.OUT_BLOCKED, Edge.OUT_PREEMPTED)):
-            counts = np.bincount(edges.slot[edges.cut == cut])
-            slots = np.flatnonzero(counts)
-            for slot, count in zip(slots.tolist(), counts[slots].tolist(), strict=True):
-                recorded = self._recorded(slot)
-                if recorded is not None:
-                    recorded.n_switches[column] += count
-        for slot, count in self._time.counting.turns.items():
-            recorded = self._recorded(slot)
-            if recorded is not None:
-                recorded.n_counted_switches += count
-        self._time.counting.turns.clear()
+        edges = self._time.timeline.edges
+        recorded = edges.source == Source.RECORDED
+        for column, kind in enumerate((Edge.OUT_BLOCKED, Edge.OUT_PREEMPTED)):
+            self._add(edges.slot[recorded & (edges.edge == kind)], column)
+        for slot, count in zip(*(column.tolist() for column in self._time.turns), strict=True):
+            image = self._experiments.by_image.get(int(self._time.model.of.image[slot]))
+            if image is not None:
+                image.n_counted_switches += count
 
-    def _recorded(self, slot: int) -> Recorded | None:
-        return self._experiments.by_image.get(self._time.model.threads[slot].image.number)
+    def _add(self, slot: Array, column: int) -> None:
+        images = self._time.model.of.image[slot]
+        for number in distinct(images).tolist():
+            recorded = self._experiments.by_image.get(number)
+            if recorded is not None:
+                recorded.n_switches[column] += int(np.count_nonzero(images == number))
 
     def read(self, recorded: Recorded) -> ProcessUsage:
         """The counters of an image's process as of now, or as they were last seen."""

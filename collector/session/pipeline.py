@@ -6,6 +6,7 @@
           -> clock samples                  settlement   the ticks that they earn -> packets
           -> departures, periods off CPU    waits        their states and stacks, the ticks that those earn -> packets
           -> ends                           settlement   the ticks that are still owed -> packets
+                                            give back    slots of threads that are over
 
 Each step works on whole arrays; Python loops run over changes, images and threads that end, never over samples. What a
 step has to ask of the kernel or of files it asks the ``World``.
@@ -13,11 +14,11 @@ step has to ask of the kernel or of files it asks the ``World``.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from collector.arrays import distinct
 from collector.events import Accounts, Batch, Mapped
 from collector.experiment.recorder import Recorder
+from collector.linux.accounts import Account
 from collector.session.attach import Found
 from collector.session.births import Makings
 from collector.session.changes import Changes
@@ -32,7 +33,8 @@ from collector.session.timekeeping import Timekeeping
 from collector.session.unseen import UnseenOnes
 from collector.session.waits import Waits
 from collector.session.world import World
-from collector.timing.counting import Account
+
+_ANY_NUMBER = 1 << 16  # of CPUs
 
 
 class Pipeline:
@@ -43,21 +45,23 @@ class Pipeline:
     """
 
     def __init__(self, interval_ns: int, experiments: Experiments, world: World, tally: Tally, *,
-                 records_all: bool = True, events_end: bool = False, tap: Take | None = None) -> None:
+                 n_cpus: int = _ANY_NUMBER, records_all: bool = True, events_end: bool = False,
+                 tap: Take | None = None) -> None:
         self._interval_ns = interval_ns
         self._experiments = experiments
         self._world = world
         self._tally = tally
         self.maps_untold = False  # in the last batch: /proc was asked instead
         self._fed_ns = 0  # its end
-        self.time = Timekeeping(interval_ns)
+        # Where edges are made of accounts their lengths are exact, but not their places: runs may overlap.
+        self.time = Timekeeping(n_cpus if records_all else _ANY_NUMBER)
         self.model = self.time.model
         self.overview = Overview(self.time, experiments, world, records_all)
         self._changes = Changes(self.time, experiments, world, tally, events_end)
         self._stacks = Stacks(self.time, experiments, world, tally)
         self.output = Output(self.model, experiments, self._stacks, tally)
-        self._waits = Waits(interval_ns, self.time, experiments, self._stacks)
-        self._settlement = Settlement(interval_ns, self.time, experiments, self._stacks, self._waits, self.output)
+        self._waits = Waits(self.time, experiments, self._stacks)
+        self._settlement = Settlement(interval_ns, self.time, experiments, self._stacks, self.output)
         self._tap = Tap(self.time, tap) if tap is not None else None
 
     @property
@@ -76,7 +80,6 @@ class Pipeline:
 
     def feed(self, batch: Batch) -> None:
         """Takes one batch; afterwards its arrays are not needed any more."""
-        self.time.take(batch.accounts)
         self._changes.apply(batch.changes, batch.maps_untold)
         self._read_mappings(batch)
         periods = self.time.advance(batch)
@@ -86,20 +89,18 @@ class Pipeline:
         self._experiments.open_pending(Makings(self._world, batch.births, parts.makers if parts else None).of)
         clock, leaving = self._stacks.placed(parts)
         if batch.clock is not None and clock is not None:
-            self.time.ran(distinct(clock.slot).tolist())
             self.output.clock(batch.clock, clock, self._settlement.earned(clock, batch.clock.time_ns))
         departures = self._stacks.departures(batch.leaving, leaving, batch.sites)
         spans = self._waits.over(periods.off_cpu(), departures, batch)
-        if spans is not None:
-            self.output.spans(spans, self._waits.ticks)
+        self.output.spans(spans, self._settlement.waits.due)
         if self._tap is not None:
-            self._tap.fed(periods, spans, self._waits.woken_ns, self.output.muted)
-        self.time.compare(distinct(clock.slot).tolist() if clock is not None else [], batch)
+            self._tap.fed(periods, spans, self.output.muted)
         self._settlement.settle(self.time.tails(batch))
         self.look_at_unseen()
         self._close_ended()
         self.model.forget_before(batch.until_ns)
         self._fed_ns = batch.until_ns
+        self._give_back()
 
     def _read_mappings(self, batch: Batch) -> None:
         self.maps_untold = batch.maps_untold
@@ -112,9 +113,9 @@ class Pipeline:
 
         Where switches are counted, the next look will tell how long they were.
         """
-        if not self.time.counting.active:
+        if not self.time.counts:
             spans = self._waits.so_far(now_ns)
-            self.output.spans(spans, self._waits.ticks)
+            self.output.spans(spans, self._settlement.waits.due)
             if self._tap is not None:
                 self._tap.flushed(spans, self.output.muted)
 
@@ -148,15 +149,10 @@ class Pipeline:
             if recorded.parent is not None:
                 recorded.tell(Recorder.comment, remark)
             self._experiments.end(recorded, time_ns)
-        self.time.decide_runnable(time_ns, last=True)
         self.flush_waiting(time_ns)
         self.time.end_all(time_ns)
-        periods = self.time.advance(Batch(time_ns))
-        if self._tap is not None:
-            self._tap.fed(periods, None, self._waits.woken_ns, self.output.muted)
-        self._settlement.settle({})
         self.look_at_unseen(time_ns)
-        self._close_ended()
+        self.feed(Batch(time_ns))
         self._count_what_is_left()
 
     def _close_ended(self) -> None:
@@ -164,10 +160,19 @@ class Pipeline:
         self._settlement.close(self._experiments.ended())
         self._experiments.close_ended(self.overview.usage)
 
+    def _give_back(self) -> None:
+        """What belongs to threads that have ended is given to others."""
+        slots = self.time.ending
+        if len(slots):
+            self._waits.forget(slots)
+            self._stacks.forget(slots)
+            self.time.give_back(slots)
+
     def _count_what_is_left(self) -> None:
         time, tally = self.time, self._tally
-        tally.n_guessed_faults, tally.stolen_ns = self._waits.n_guessed, time.stolen_ns
-        tally.n_impossible, tally.n_estimated_ends = time.clocks.n_impossible, time.counting.n_estimated
+        tally.n_guessed_faults = self._waits.states.n_guessed
+        tally.steal_ns, tally.n_repaired = time.ledger.steal_ns, time.ledger.n_repaired
+        tally.n_estimated_ends = time.ledger.n_estimated
         tally.n_untold_ends, tally.n_guessed_ends = time.endings.n_untold, time.endings.n_guessed
         # Less than one interval altogether is what any clock rounds away.
         left_ns = self._settlement.left_ns
@@ -177,17 +182,17 @@ class Pipeline:
 
     def look(self, accounts: Accounts) -> None:
         """Accounts that have been read between batches, where switches are counted: of threads that are about to go."""
-        self.time.look(accounts)
+        self.time.take(accounts)
 
-    def count(self, accounts: dict[int, Account]) -> None:
+    def count(self, accounts: Mapping[int, Account]) -> None:
         """From the time of ``accounts`` (by tid) on, switches are counted. Batches that end there bring the records of
-        the time before."""
+        before."""
         self.time.count(accounts)
 
     def stop_counting(self, counted_ns: int) -> None:
         """Switches are not counted any more, which they were for so long."""
         self._tally.counted_ns += counted_ns
-        self.time.counting.end()
+        self.time.counts = False
 
     def record_again(self, running: Sequence[int]) -> None:
         """Records tell of switches again, and until each thread's first one, whether it is one of the ``running`` (by

@@ -21,25 +21,27 @@ from collector.session.placing import Placed
 from collector.session.stacks import Stacks, no_stack
 from collector.session.timekeeping import Timekeeping
 from collector.session.unseen import Unseen
-from collector.session.waits import Waits
 from collector.timing.rounding import Groups, untold
+from collector.timing.sampling import Sampling
 from collector.timing.settling import in_turn, settle
-from collector.timing.waiting import N_STATES, Microstate
+from collector.timing.states import Microstate, WaitTicks
+from collector.timing.ticks import N_STATES
 
 
 class Settlement:
     """Settles what is owed; ``total_cpu_ns`` is the exact running time of all threads that have ended."""
 
-    def __init__(self, interval_ns: int, time: Timekeeping, experiments: Experiments, stacks: Stacks, waits: Waits,
+    def __init__(self, interval_ns: int, time: Timekeeping, experiments: Experiments, stacks: Stacks,
                  output: Output) -> None:
         self.total_cpu_ns = 0
+        self.waits = WaitTicks(interval_ns)
+        self._sampling = Sampling(interval_ns, time.timeline)
         self._interval_ns = interval_ns
         self._time = time
-        self._clocks = time.clocks
+        self._clocks = time.timeline.clocks
         self._model = time.model
         self._experiments = experiments
         self._stacks = stacks
-        self._waits = waits
         self._output = output
         self._carry_ns: Array = np.zeros(N_STATES, dtype=np.int64)  # the pool of all images that are over
 
@@ -52,9 +54,10 @@ class Settlement:
 
     def earned(self, placed: Placed, time_ns: Array) -> Array:
         """Ticks (n,) that clock samples earn, given in time order."""
-        new = distinct(placed.slot[self._clocks.phase_ns[placed.slot] < 0])
-        few = untold(self._clocks, placed.slot, time_ns, self._groups(new)) if len(new) else None
-        return self._clocks.ticks_of_samples(placed.slot, time_ns, few)
+        self._sampling.of.grow(self._time.n_slots)
+        new = distinct(placed.slot[self._sampling.of.phase_ns[placed.slot] < 0])
+        few = untold(self._sampling, placed.slot, time_ns, self._groups(new)) if len(new) else None
+        return self._sampling.ticks_of(placed.slot, time_ns, few)
 
     def _groups(self, new: Array) -> Groups:
         """The threads whose ticks are counted together with those of some ``new`` ones, and with all that end now.
@@ -89,22 +92,21 @@ class Settlement:
         ``tails_ns``: by slot, what was used behind the end; of those that ended in an earlier batch it is carried on.
         """
         for slot in self._in_turn():
-            self._time.forget(slot)
             tail_ns = tails_ns.pop(slot, 0)
             recorded = self._experiments.by_image.get(self._model.threads[slot].image.number)
             if recorded is None or recorded.recorder is None:
                 continue
             recorded.ended_cpu_ns += int(self._clocks.cpu_ns[slot]) + tail_ns
             self.total_cpu_ns += int(self._clocks.cpu_ns[slot]) + tail_ns
-            owed_ns, stacks = self._waits.owed(slot)
+            owed_ns, stacks = self.waits.owed(slot)
             if not self._output.muted:
-                owed_ns[Microstate.USER] = self._clocks.residue_ns(slot)
+                owed_ns[Microstate.USER] = int(self._sampling.residue_ns(np.array([slot]))[0])
                 owed_ns[Microstate.SYSTEM] += tail_ns
                 self._settle_thread(recorded, recorded.recorder, slot, owed_ns, stacks)
         late_ns = 0 if self._output.muted else sum(tails_ns.values())
         self._carry_ns[Microstate.SYSTEM] += late_ns
         self.total_cpu_ns += late_ns
-        self._time.ending = np.zeros(0, dtype=np.int64)
+        self._sampling.forget(self._time.ending)
 
     def _in_turn(self) -> Iterator[int]:
         """The threads that end, by slot, those of each pool in the order in which they are best settled."""
@@ -113,7 +115,7 @@ class Settlement:
             recorded = self._experiments.by_image.get(self._model.threads[slot].image.number)
             by_pool[None if recorded is None or recorded.end_ns is not None else recorded].append(slot)
         for owner, slots in by_pool.items():
-            left_ns = self._clocks.cpu_ns[slots] - self._clocks.ticks[slots] * self._interval_ns
+            left_ns = self._sampling.residue_ns(np.array(slots))
             pool_ns = self._carry_ns if owner is None else owner.pool_ns
             for number in in_turn(left_ns, pool_ns, self._interval_ns):
                 yield slots[number]

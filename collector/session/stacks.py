@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collector.arrays import distinct
+from collector.arrays import Columns, distinct
 from collector.events import Array, Batch, ClockSamples, Edge, Sites
 from collector.experiment.recorder import Recorder
 from collector.session import deep, sites
@@ -26,30 +26,18 @@ from collector.session.placing import FAILED_MARK, TRUNCATED_MARK, Placed, Unwou
 from collector.session.tally import Tally
 from collector.session.timekeeping import Timekeeping
 from collector.session.world import World
+from collector.timing.states import Departures, Microstate
 from collector.timing.timeline import is_out
-from collector.timing.waiting import Departures, Microstate
 
 _IP, _SP, _BP = 16, 7, 6  # columns of a sample's registers
 
 
-class LastSample:
+class LastSample(Columns):
     """Per slot: image, stack and CPU of the thread's last clock sample or departure (uid 0: none yet), and stack and
     state of its last clock sample in that image."""
 
     def __init__(self) -> None:
-        self.image: Array = np.full(64, -1, dtype=np.int64)
-        self.uid: Array = np.zeros(64, dtype=np.uint64)
-        self.clock_uid: Array = np.zeros(64, dtype=np.uint64)
-        self.state: Array = np.zeros(64, dtype=np.int32)
-        self.cpu: Array = np.zeros(64, dtype=np.int32)
-
-    def grow(self, n: int) -> None:
-        """Makes room for ``n`` slots."""
-        more = max(n, 2 * len(self.uid)) - len(self.uid)
-        if n > len(self.uid):
-            for name, fill in (("image", -1), ("uid", 0), ("clock_uid", 0), ("state", 0), ("cpu", 0)):
-                old = getattr(self, name)
-                setattr(self, name, np.concatenate([old, np.full(more, fill, dtype=old.dtype)]))
+        super().__init__(image=("i8", -1), uid=("u8", 0), clock_uid=("u8", 0), state=("i8", 0), cpu=("i4", 0))
 
     def set(self, placed: Placed, cpu: Array, state: Array | None = None) -> None:
         """What samples in time order leave behind; without ``state`` that stays as it was.
@@ -76,7 +64,7 @@ class Stacks:
     """What is known of the stacks of all threads."""
 
     def __init__(self, time: Timekeeping, experiments: Experiments, world: World, tally: Tally) -> None:
-        self._clocks = time.clocks
+        self._time = time
         self._model = time.model
         self._experiments = experiments
         self._world = world
@@ -109,7 +97,7 @@ class Stacks:
 
     def sampled(self, placed: Placed, cpu: Array, state: Array) -> None:
         """Clock samples (n,) in time order have been told."""
-        self._last.grow(self._clocks.n_slots)
+        self._last.grow(self._time.n_slots)
         self._last.set(placed, cpu, state)
 
     # -- departures
@@ -121,7 +109,7 @@ class Stacks:
                            none.astype(np.int32))
         if leaving is not None and placed is not None and len(placed.slot):
             known = self._with_stacks(leaving, placed)
-        n_out = int(np.count_nonzero(is_out(self._clocks.edges.cut)))
+        n_out = int(np.count_nonzero(is_out(self._time.timeline.edges.edge)))
         if seen is None or n_out <= len(known.slot):
             return known
         others = self._at_sites(seen)
@@ -135,7 +123,7 @@ class Stacks:
         self._tally.completed(int(np.count_nonzero(uid != placed.uid)))
         self._sites.learn(sites.keys(placed.slot, placed.image, regs[:, _IP], regs[:, _SP], regs[:, _BP]),
                           uid, leaving.mode)
-        self._last.grow(self._clocks.n_slots)
+        self._last.grow(self._time.n_slots)
         self._last.set(placed, leaving.cpu)
         self._note_last(leaving, placed)
         return Departures(placed.slot, leaving.time_ns, uid, leaving.mode, regs[:, _IP], leaving.cpu)
@@ -155,10 +143,12 @@ class Stacks:
         index, epochs = self._model.epochs(seen.pid, seen.time_ns)
         image = np.array([epoch.image.number for epoch in epochs], dtype=np.int64)[index]
         uid, reason = self._sites.find(sites.keys(slot, image, seen.ip, seen.sp, seen.bp))
-        self._last.grow(self._clocks.n_slots)
+        self._last.grow(self._time.n_slots)
         # A preempted thread is where its clock last found it, more or less; a blocked one is somewhere else.
-        at = self._clocks.edges.next_at(slot, seen.time_ns)
-        lent = (uid == 0) & (at >= 0) & (self._clocks.edges.cut[at] == Edge.OUT_PREEMPTED)
+        edges = self._time.timeline.edges
+        at = edges.next_at(slot, seen.time_ns)
+        lent = (uid == 0) & (at >= 0)
+        lent[lent] = edges.edge[at[lent]] == Edge.OUT_PREEMPTED
         lent &= (self._last.image[slot] == image) & (self._last.uid[slot] != 0)
         uid[lent] = self._last.uid[slot[lent]]
         for number in distinct(image[uid == 0]).tolist():
@@ -175,7 +165,7 @@ class Stacks:
     def asked(self, untold: Array, now_ns: int) -> Iterator[Departures]:
         """Where those at slots ``untold`` wait, whose departures were not told."""
         for samples, placed in self._seen_at(untold, now_ns, STACK_WORDS):
-            self._last.grow(self._clocks.n_slots)
+            self._last.grow(self._time.n_slots)
             self._last.set(placed, samples.cpu)
             yield _departures(samples, placed, np.arange(len(placed.slot)))
 
@@ -200,7 +190,7 @@ class Stacks:
         unknown = uid == 0
         if not unknown.any():
             return uid
-        self._last.grow(self._clocks.n_slots)
+        self._last.grow(self._time.n_slots)
         own = self._last.image[slot] == recorded.image.number
         uid = np.where(unknown & own, self._last.uid[slot], uid)
         if (uid == 0).any():
@@ -210,13 +200,13 @@ class Stacks:
 
     def of_cpu_time(self, recorded: Recorded, slot: int) -> tuple[int, int, int, int] | None:
         """Tid, CPU, uid and state that stand for time on CPU of a thread that has ended; None where nothing does."""
-        self._last.grow(self._clocks.n_slots)
+        self._last.grow(self._time.n_slots)
         last, tid = self._last, self._model.threads[slot].tid
         is_own = last.image[slot] == recorded.image.number
         if is_own and last.clock_uid[slot]:
             return tid, int(last.cpu[slot]), int(last.clock_uid[slot]), int(last.state[slot])
         if recorded.recent is not None:
-            life_ns = self._model.threads[slot].start_ns, int(self._clocks.since_ns[slot])
+            life_ns = self._model.threads[slot].start_ns, int(self._time.timeline.clocks.since_ns[slot])
             return tid, *_borrowed(recorded, recorded.recent, life_ns)
         if is_own and last.uid[slot]:
             return tid, int(last.cpu[slot]), int(last.uid[slot]), int(Microstate.USER)
@@ -224,8 +214,13 @@ class Stacks:
 
     def last_cpu(self, slot: int) -> int:
         """The CPU that a thread was last seen on."""
-        self._last.grow(self._clocks.n_slots)
+        self._last.grow(self._time.n_slots)
         return int(self._last.cpu[slot])
+
+    def forget(self, slots: Array) -> None:
+        """The threads at slots are over, and the slots are free."""
+        self._last.grow(self._time.n_slots)
+        self._last.reset(slots)
 
 
 def no_stack(recorder: Recorder) -> Array:

@@ -37,6 +37,7 @@ class Store:
         self._objects = Objects(Tables())
         self._tally = Tally()
         self.pipeline = Pipeline(options.interval_ns or 1, self._experiments, ThisMachine(self._objects), self._tally,
+                                 n_cpus=os.cpu_count() or 1,
                                  records_all=engine is None or engine.name != "signal",
                                  events_end=isinstance(engine, PerfEngine))
         process = self.pipeline.model.new_process(pid, start_ns)

@@ -47,10 +47,10 @@ class Tally:
     n_guessed_faults: int = 0  # waits for pages of which nothing told whether text or data was missing
     n_unknown_sites: int = 0  # switch-outs of which only the leaf is known
     n_borrowed_stacks: int = 0  # packets with the thread's last stack, since their own is unknown
-    stolen_ns: int = 0  # for which a hypervisor had taken the CPU of running threads
+    steal_ns: int = 0  # for which a hypervisor had taken the CPU of running threads
     not_traced: list[str] = field(default_factory=list)  # processes that could not be, the first of them
     n_not_traced: int = 0
-    n_impossible: int = 0  # switch records that cannot follow each other: one between them is missing
+    n_repaired: int = 0  # switch records that are missing, by what came next
 
     def lost(self, source: str, count: int) -> None:
         """``count`` records of ``source`` did not reach us."""
@@ -95,8 +95,8 @@ class Tally:
         if self.unmapped_ns:
             lines.append(f"for {self.unmapped_ns / 1e9:.1f} s executable memory was mapped too often for a record of "
                          "each: what was mapped is read from /proc then")
-        if self.stolen_ns:
-            lines.append(f"for {self.stolen_ns / 1e9:.2f} s the hypervisor let others have the CPU of running threads, "
+        if self.steal_ns:
+            lines.append(f"for {self.steal_ns / 1e9:.2f} s the hypervisor let others have the CPU of running threads, "
                          "which waited for it")
         if self.n_estimated_ends:
             lines.append(f"{self.n_estimated_ends} threads ended then: the last tenth of a second is estimated")
@@ -122,8 +122,8 @@ class Tally:
             lines.append(f"{self.unsampled_ns / 1e9:.3f} s of CPU time in processes too short for a sample")
         if self.n_unknown_sites:
             lines.append(f"{self.n_unknown_sites} waits with only their leaf known")
-        if self.n_impossible:
-            lines.append(f"{self.n_impossible} switch records are missing")
+        if self.n_repaired:
+            lines.append(f"{self.n_repaired} switch records are missing")
         if self.n_guessed_faults:
             lines.append(f"{self.n_guessed_faults} waits for pages counted as data, though nothing told text from data")
         return lines

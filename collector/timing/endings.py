@@ -41,6 +41,12 @@ class Endings:
             self._dying.clear()
         self._exits[tid] = slot, time_ns
 
+    def forget(self, slots: Array) -> None:
+        """The slots are free: what is still told of who was there belongs to none."""
+        if self._exits:
+            gone = set(slots.tolist())
+            self._exits = {tid: (-1 if slot in gone else slot, ns) for tid, (slot, ns) in self._exits.items()}
+
     def interrupted(self) -> None:
         """For a while, nothing is seen of ends: of those that have begun, the rest is not known."""
         self.n_untold += len(self._exits)
@@ -48,8 +54,9 @@ class Endings:
         self._dying.clear()
 
     def tails(self, ends: Ends | None, switches: Switches | None = None) -> dict[int, int]:
-        """By slot: the CPU time in ns behind the exits whose deaths these ends tell; ``switches`` are the batch's."""
-        found = {}
+        """By slot (-1: forgotten): the CPU time in ns behind the exits whose deaths these ends tell; ``switches`` are
+        the batch's."""
+        found: dict[int, int] = {}
         columns = (ends.tid, ends.time_ns, ends.cpu, ends.n_switches, ends.dead) if ends is not None else ()
         for tid, time_ns, cpu, n_switches, dead in zip(*(column.tolist() for column in columns), strict=True):
             if tid not in self._exits:
@@ -68,7 +75,7 @@ class Endings:
             if away_ns is None:
                 self.n_untold += 1
             else:
-                found[slot] = max(time_ns - exit_ns - away_ns, 0)
+                found[slot] = found.get(slot, 0) + max(time_ns - exit_ns - away_ns, 0)
         return found
 
 

@@ -74,24 +74,28 @@ class Ledger:
         self.n_estimated = 0  # threads of whose last stretch nothing is known
         self.steal_ns = 0
         # base_ns: the account when the clock stood at zero; at_ns, run_ns, delay_ns: as last read
+        # late_ns: the base was read so long after that, and is to be less by this if the thread ran meanwhile;
+        # negative: so long before, and it may be more
         # running, waiting: their shares of the stretch between the last two accounts.
-        self._of = Columns(has_base=("b1", 0), is_loose=("b1", 0), base_ns=("i8", 0), at_ns=("i8", 0), run_ns=("i8", 0),
-                           delay_ns=("i8", 0), lag_ns=("i8", 0), running=("f8", 0), waiting=("f8", 0))
+        self._of = Columns(has_base=("b1", 0), base_ns=("i8", 0), late_ns=("i8", 0),
+                           at_ns=("i8", 0), run_ns=("i8", 0), delay_ns=("i8", 0), lag_ns=("i8", 0), running=("f8", 0),
+                           waiting=("f8", 0))
 
-    def begin(self, read: ReadAccounts, is_loose: bool = False) -> None:
+    def begin(self, read: ReadAccounts, late_ns: Array | int = 0) -> None:
         """Threads whose clocks begin when their accounts are these: zero for one that is born.
 
-        ``is_loose``: or a little more, as their first accounts off a CPU will tell.
+        ``late_ns`` (a,): the account was read so long after the clock begins, of a thread that was found runnable; if
+        negative, so long before: how much it ran until then its first account off a CPU will tell.
         """
         self._of.grow(int(read.slot.max(initial=-1)) + 1)
         self._note(read)
         self._of.has_base[read.slot], self._of.base_ns[read.slot] = True, read.run_ns
-        self._of.is_loose[read.slot] = is_loose
+        self._of.late_ns[read.slot] = late_ns
 
     def goes_on(self, old: int, new: int, ran_ns: int) -> None:
         """The thread at one slot goes on at another one, with a new clock; by the old one it ran so long."""
         self._of.grow(max(old, new) + 1)
-        for name in ("has_base", "is_loose", "at_ns", "run_ns", "delay_ns"):
+        for name in ("has_base", "late_ns", "at_ns", "run_ns", "delay_ns"):
             column = getattr(self._of, name)
             column[new] = column[old]
         self._of.base_ns[new] = self._of.base_ns[old] + ran_ns
@@ -153,10 +157,11 @@ class Ledger:
         return at[over], slot[over], bound_ns[over]
 
     def _open_runs(self, edges: Edges, timeline: Timeline) -> tuple[Array, Array, Array, Array]:
-        """Runs that have no end yet: where that would stand among the edges, slot, beginning, and CPU."""
+        """Runs that have no end yet: where that would stand among the edges, slot, beginning, and CPU. Whether those
+        run that were found runnable and have no edge is not known."""
         last = np.flatnonzero(np.append(edges.slot[1:] != edges.slot[:-1], True)) if len(edges.slot) else edges.slot
         running = last[edges.edge[last] == Edge.IN]
-        others = np.flatnonzero(timeline.clocks.kind == Edge.IN)
+        others = np.flatnonzero((timeline.clocks.kind == Edge.IN) & ~timeline.clocks.found)
         others = others[~np.isin(others, edges.slot[last])]
         slot = np.concatenate([edges.slot[running], others])
         return (np.searchsorted(edges.slot, slot, side="right"), slot,
@@ -184,6 +189,9 @@ class Ledger:
         Accounts of which cannot be told which are left out; so are those read before the first edge, which will tell.
         """
         clocks = timeline.clocks
+        begins = np.flatnonzero(changes(edges.slot)) if len(edges.slot) else edges.slot
+        begins = begins[clocks.found[edges.slot[begins]]]
+        self._begins_running(edges.slot[begins], edges.edge[begins] != Edge.IN)
         first = np.minimum(np.searchsorted(edges.slot, read.slot), max(len(edges.slot) - 1, 0))
         has_edge = edges.slot[first] == read.slot if len(edges.slot) else np.zeros(len(read.slot), dtype=bool)
         open_ = clocks.found[read.slot] & (clocks.kind[read.slot] == Edge.IN)
@@ -191,12 +199,20 @@ class Ledger:
         told = open_ & ~has_edge & (length_ns >= _ENOUGH_TICKS * LONGEST_TICK_NS)
         slot = read.slot[told]
         ran = 2 * (read.run_ns[told] - self._of.base_ns[slot]) >= length_ns[told]
+        self._begins_running(slot, ran)
         if len(edges.slot):
             has_edge[has_edge] = edges.time_ns[first[has_edge]] <= read.time_ns[has_edge]
         kept = ~open_ | told | has_edge
         edges = edges.insert(np.searchsorted(edges.slot, slot), slot, clocks.since_ns[slot],
                              np.where(ran, Edge.IN, Edge.OUT_PREEMPTED), Source.SYNTHETIC)
         return edges, ReadAccounts(*(column[kept] for column in read))
+
+    def _begins_running(self, slot: Array, running: Array) -> None:
+        """It is known what threads did that were found: those that ran had also done so when their accounts were read.
+        """
+        late_ns = self._of.late_ns[slot]
+        self._of.base_ns[slot] -= np.where(running, np.maximum(late_ns, 0), 0)
+        self._of.late_ns[slot] = np.minimum(late_ns, 0)
 
     # -- edges that agree with the accounts
 
@@ -214,9 +230,11 @@ class Ledger:
         of, slot = self._of, read.slot
         stretch = _Stretch(edges, read, timeline)
         ran_ns, known = stretch.ran_ns(), of.has_base[slot]
-        settles = (~known | of.is_loose[slot]) & ~stretch.is_open  # the account of a thread that runs is old
-        of.base_ns[slot] = np.where(settles, read.run_ns - ran_ns, of.base_ns[slot])
-        known, of.is_loose[slot] = known | settles, of.is_loose[slot] & ~settles
+        early_ns = np.maximum(-of.late_ns[slot], 0)
+        settles = (~known | (early_ns > 0)) & ~stretch.is_open  # the account of a thread that runs is old
+        more_ns = read.run_ns - ran_ns - of.base_ns[slot]
+        of.base_ns[slot] += np.where(settles, np.where(known, np.clip(more_ns, 0, early_ns), more_ns), 0)
+        known, of.late_ns[slot] = known | settles, np.where(settles, 0, of.late_ns[slot])
         of.has_base[slot] = known
         owed_ns = np.where(known, read.run_ns - of.base_ns[slot] - ran_ns, 0)
         gained_ns, n_runs = stretch.begin_earlier(owed_ns)

@@ -1,6 +1,6 @@
 """How many first samples are told a tick. Pure.
 
-A first sample within the first interval earns a tick (``microstate``), for a thread that may have used less. On average
+A first sample within the first interval earns a tick (``sampling``), for a thread that may have used less. On average
 that is right, if threads are met as often as they use an interval; but here and there many of them are met in a row,
 and ticks cannot be taken back. So as many are told as are due to their group, the threads whose ticks are counted
 together (``settling``):
@@ -19,7 +19,7 @@ import numpy as np
 
 from collector.arrays import changes
 from collector.events import Array
-from collector.timing.microstate import ThreadClocks
+from collector.timing.sampling import Sampling
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,26 +32,27 @@ class Groups:
     goes_on: Array  # (g,)
 
 
-def untold(clocks: ThreadClocks, slot: Array, time_ns: Array, groups: Groups) -> Array:
+def untold(sampling: Sampling, slot: Array, time_ns: Array, groups: Groups) -> Array:
     """Those (u,) of the threads, in any order, whose first sample is to earn nothing by itself.
 
-    The samples of a batch are slots and times (n,) in time order; ``clocks`` have taken its edges.
+    The samples of a batch are slots and times (n,) in time order; the timeline has taken its edges.
     """
     threads, group = groups.threads, groups.group
     if not len(slot) or not len(threads):
         return threads[:0]
-    interval_ns = clocks.interval_ns
+    interval_ns, of, clocks = sampling.interval_ns, sampling.of, sampling.timeline.clocks
+    of.grow(int(max(slot.max(), threads.max())) + 1)
     order = np.argsort(slot, kind="stable")
     sorted_slot = slot[order]
     first = np.flatnonzero(changes(sorted_slot))
-    cpu_ns = clocks.cpu_at(sorted_slot, time_ns[order])
+    cpu_ns = sampling.timeline.ran_ns(sorted_slot, time_ns[order])
     sampled = sorted_slot[first]
     first_ns, last_ns = cpu_ns[first], cpu_ns[np.append(first[1:], len(cpu_ns)) - 1]
     at = np.minimum(np.searchsorted(sampled, threads), len(sampled) - 1)
     met = sampled[at] == threads
-    new = met & (clocks.phase_ns[threads] < 0)
-    phase_ns = np.maximum(clocks.phase_ns[threads], 0)
-    ticks = np.where(met, (phase_ns + last_ns[at]) // interval_ns, clocks.ticks[threads])
+    new = met & (of.phase_ns[threads] < 0)
+    phase_ns = np.maximum(of.phase_ns[threads], 0)
+    ticks = np.where(met, (phase_ns + last_ns[at]) // interval_ns, of.ticks[threads])
     early_ns = interval_ns - np.maximum(first_ns[at], 1)
     extra = new & (early_ns > 0) & ((early_ns + last_ns[at]) // interval_ns > ticks)
     used_ns = np.maximum(clocks.cpu_ns[threads], np.where(met, last_ns[at], 0))  # since then it may wait for a CPU

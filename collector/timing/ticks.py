@@ -18,6 +18,7 @@ import numpy as np
 from collector.arrays import changes, distinct
 from collector.events import Array
 
+N_STATES = 10
 _KEPT = 16  # accounts per group
 
 

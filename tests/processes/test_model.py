@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from itertools import count
+
 import numpy as np
 
 from collector.events import Edge, Executed, Exited, Forked
 from collector.processes.model import Model
 from collector.processes.space import Mapping
-from collector.timing.microstate import ThreadClocks
 
 LIBRARY = Mapping(0x1000, 0x2000, 0, b"/lib/a.so", 3, 0)
 
 
 def model_of(pid: int = 100, time_ns: int = 10) -> Model:
     """A founder with its first thread."""
-    model = Model(ThreadClocks(10_007).new_slot)
+    numbers = count()
+    model = Model(lambda found: next(numbers))
     model.new_thread(model.new_process(pid, time_ns), pid, time_ns, Edge.BORN)
     return model
 
@@ -40,7 +42,7 @@ def test_threads_begin_and_end() -> None:
     assert slots(model, (100, 100, 50), (101, 100, 35), (102, 100, 50)) == [0, 1, 2]
     assert cuts(model) == [(10, 0, Edge.BORN), (20, 1, Edge.BORN), (30, 2, Edge.BORN), (40, 1, Edge.ENDED)]
     assert cuts(model) == []
-    assert [thread.alive for thread in model.threads] == [True, False, True]
+    assert [thread.alive for thread in model.threads.values()] == [True, False, True]
     assert model.processes[100].threads == {100: 0, 102: 2}
 
 
@@ -97,7 +99,7 @@ def test_exec_by_any_thread_ends_all_and_goes_on_as_the_leader() -> None:
     # A slot's time belongs to one image: the leader goes on at a new one, running.
     assert sorted(cuts(model)) == [(50, 0, Edge.ENDED), (50, 1, Edge.ENDED), (50, 2, Edge.ENDED), (50, 3, Edge.IN)]
     assert model.processes[100].threads == {100: 3}
-    assert [thread.image.number for thread in model.threads] == [0, 0, 0, 1]
+    assert [thread.image.number for thread in model.threads.values()] == [0, 0, 0, 1]
     assert slots(model, (100, 100, 49), (100, 100, 50), (101, 100, 49)) == [0, 3, 1]
     assert model.n_threads == 3
 

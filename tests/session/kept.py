@@ -34,6 +34,7 @@ from collector.experiment.log import Header
 from collector.experiment.reader import open_experiment
 from collector.experiment.recorder import Recorder
 from collector.experiment.records import STATES
+from collector.linux.accounts import Account
 from collector.linux.proc import ProcessLife, ProcessUsage
 from collector.linux.tasks import Place as WaitingPlace
 from collector.processes.process import Epoch
@@ -44,7 +45,6 @@ from collector.session.pipeline import Pipeline
 from collector.session.tally import Tally
 from collector.session.tap import Take
 from collector.session.world import Place, World
-from collector.timing.counting import Account
 from collector.unwind.batch import Stop
 
 FOLDER = Path(__file__).resolve().parent / "kept"
@@ -279,7 +279,7 @@ class Keeping(Pipeline):
                 self.kept.has_begun = True
                 (process,) = self.model.processes.values()
                 self.kept.begin |= {"pid": process.pid, "start_ns": process.image.start_ns, "bits": process.image.bits,
-                                    "founder_ran_ns": self.time.founder_ran_ns}
+                                    "founder_before": self.time.founder_before}
             muted, self._is_busy = self.output.muted, True
             try:
                 found = call(*arguments)
@@ -398,7 +398,8 @@ def replay(path: Path, directory: Path, tap: Take | None = None, *, muted: bool 
     directory.mkdir()
     experiments = Experiments(directory, Follow(begin["follow"]), header_of)
     pipeline = Pipeline(begin["interval_ns"], experiments, world, tally, **begin["options"], tap=tap)
-    pipeline.time.founder_ran_ns = begin["founder_ran_ns"]
+    if begin["founder_before"] is not None:
+        pipeline.time.founder_before = Account(*begin["founder_before"])
     process = pipeline.model.new_process(begin["pid"], begin["start_ns"])
     recorder = Recorder.create(directory, header(begin["pid"], 1, begin["start_ns"], begin["bits"], b"program"))
     founder = experiments.founder(process.image, recorder)

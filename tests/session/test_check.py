@@ -22,7 +22,7 @@ from collector.experiment.reader import Experiment, open_experiment
 from collector.experiment.records import STATES
 from collector.session import check
 from collector.session.check import NO, PART, YES, Probe, table
-from collector.timing.waiting import Microstate
+from collector.timing.states import Microstate
 
 Run = Callable[..., Any]
 

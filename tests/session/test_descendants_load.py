@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from collector.experiment.reader import Experiment, open_experiment
-from collector.timing.waiting import Microstate
+from collector.timing.states import Microstate
 
 pytestmark = [pytest.mark.kernel_times, pytest.mark.usefixtures("perf_allowed")]
 

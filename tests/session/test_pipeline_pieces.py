@@ -30,6 +30,7 @@ from collector.experiment.identity import UNKNOWN, Identity
 from collector.experiment.log import Header
 from collector.experiment.reader import open_experiment
 from collector.experiment.recorder import Recorder
+from collector.linux.accounts import Account
 from collector.linux.proc import ProcessLife, ProcessUsage
 from collector.session.attach import Found
 from collector.session.experiments import Experiments, Recorded
@@ -39,8 +40,7 @@ from collector.session.tally import Tally
 from collector.session.tap import ON_CPU, Stretches
 from collector.session.timekeeping import Timekeeping
 from collector.session.world import Place
-from collector.timing.counting import Account
-from collector.timing.waiting import Microstate
+from collector.timing.states import Microstate
 from collector.unwind.batch import Stop
 
 MS = 1_000_000
@@ -177,50 +177,64 @@ EXEC = Executed(START_NS, PID, PID, b"program")
 
 def test_an_account_waits_for_the_batch_that_has_come_so_far() -> None:
     """The thread has run for 100 ms by its records; at 105 ms its account says 60, as the next batch can tell."""
-    time = Timekeeping(INTERVAL_NS)
+    time = Timekeeping(n_cpus=1)
     slot = time.model.forked(Forked(START_NS, PID, PID, PID, PID)).slot
     time.born(slot, START_NS)
-    for made, stolen_ms, ran_ms in (
+    for made, steal_ms, ran_ms in (
             (batch(100, switches=[(0, PID, Edge.IN)], accounts=account((105, PID, 60, 0))), 0, 100),
             (batch(104), 0, 104), (batch(110, switches=[(108, PID, Edge.OUT_BLOCKED)]), 41, 67)):
-        time.take(made.accounts)
         time.advance(made)
-        time.compare([slot], made)
-        assert time.stolen_ns == stolen_ms * MS
+        assert time.ledger.steal_ns == steal_ms * MS
         assert time.cpu_ns([slot], made.until_ns) == ran_ms * MS
+
+
+def found_runnable() -> tuple[Timekeeping, int]:
+    """A thread that was found runnable, and its slot."""
+    time = Timekeeping(n_cpus=1)
+    process = time.model.new_process(PID, START_NS)
+    slot = time.model.new_thread(process, PID, START_NS, Edge.IN, found=True).slot
+    time.found(slot, Found(PID, Edge.IN, Reason.UNKNOWN, None, Account(START_NS, 0, 0, 1)), START_NS)
+    return time, slot
 
 
 @pytest.mark.parametrize(("accounts", "kind"), [
     (None, Edge.IN),  # of another process that was found: nobody has looked
     (account((65, PID, 1, 0)), Edge.OUT_PREEMPTED), (account((65, PID, 61, 0)), Edge.IN)])
 def test_what_was_found_runnable_is_decided_by_accounts_alone(accounts: Accounts | None, kind: int) -> None:
-    time = Timekeeping(INTERVAL_NS)
-    process = time.model.new_process(PID, START_NS)
-    slot = time.model.new_thread(process, PID, START_NS, Edge.IN, found=True).slot
-    time.found(slot, Found(PID, Edge.IN, Reason.UNKNOWN, None, Account(START_NS, 0, 0, 1)), START_NS)
+    time, slot = found_runnable()
+    time.advance(batch(0))
     assert time.asks() == [(PID, PID)]
-    made = batch(60, accounts=accounts)
-    time.take(made.accounts)
-    time.advance(made)
-    time.compare([], made)
-    assert time.clocks.kind[slot] == kind
-    assert time.asks() == ([(PID, PID)] if accounts is None else [])
+    time.advance(batch(60, accounts=accounts))
+    assert time.timeline.clocks.kind[slot] == Edge.IN
+    time.advance(batch(70))
+    assert time.timeline.clocks.kind[slot] == kind
+    assert time.asks() == ([(PID, PID)] if kind == Edge.IN else [])
 
 
 def test_who_has_no_account_any_more_did_nothing_that_is_known() -> None:
     """It is asked for at 65 ms, and gone; once a batch has come so far without a record of it, that is forgotten."""
-    time = Timekeeping(INTERVAL_NS)
-    process = time.model.new_process(PID, START_NS)
-    slot = time.model.new_thread(process, PID, START_NS, Edge.IN, found=True).slot
-    time.found(slot, Found(PID, Edge.IN, Reason.UNKNOWN, None, Account(START_NS, 0, 0, 1)), START_NS)
+    time, slot = found_runnable()
     gone = account()
     gone.read_ns = START_NS + 65 * MS
-    for until_ms, kind in ((60, Edge.IN), (64, Edge.IN), (66, Edge.UNKNOWN)):
-        made = batch(until_ms, accounts=gone)
-        time.take(made.accounts)
-        time.advance(made)
-        time.compare([], made)
-        assert time.clocks.kind[slot] == kind
+    for until_ms, accounts, kind in ((60, gone, Edge.IN), (64, None, Edge.IN), (66, None, Edge.UNKNOWN)):
+        time.advance(batch(until_ms, accounts=accounts))
+        assert time.timeline.clocks.kind[slot] == kind
+
+
+def test_slots_are_used_again() -> None:
+    time = Timekeeping(n_cpus=1)
+    for turn in range(3):
+        at_ns = START_NS + turn * 10 * MS
+        slot = time.model.forked(Forked(at_ns, PID, PID + turn, PID, PID)).slot
+        time.born(slot, at_ns)
+        assert slot == 0
+        time.model.exited(Exited(at_ns + 5 * MS, PID, PID + turn))
+        time.advance(batch(10 * turn + 9, switches=[(10 * turn + 2, PID + turn, Edge.IN)]))
+        assert time.ending.tolist() == [slot]
+        assert time.cpu_ns([slot], at_ns) == 3 * MS
+        time.model.forget_before(START_NS + (10 * turn + 9) * MS)
+        time.give_back(time.ending)
+    assert not time.model.threads
 
 
 def test_switches_are_counted_from_the_accounts_of_batches(recording: Recording) -> None:
@@ -228,9 +242,9 @@ def test_switches_are_counted_from_the_accounts_of_batches(recording: Recording)
     feed(batch(50, EXEC, switches=[(10, PID, Edge.OUT_BLOCKED)]))
     recording.pipeline.count({PID: Account(START_NS + 60 * MS, 10 * MS, 0, 1)})
     assert recording.pipeline.time.asks() == [(PID, PID)]
-    feed(batch(60, accounts=account((61, PID, 10, 0))))  # the last records of before
-    feed(batch(150, accounts=account((160, PID, 40, 20))))
-    feed(batch(250, accounts=account((260, PID, 140, 20))))
+    feed(batch(60))  # the last records of before
+    feed(batch(160, accounts=account((160, PID, 40, 20))))
+    feed(batch(260, accounts=account((260, PID, 140, 20))))
     recording.pipeline.stop_counting(200 * MS)
     recording.finish(260)
     lengths = Counter[int]()

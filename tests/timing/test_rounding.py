@@ -10,32 +10,33 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.events import Edge
-from collector.timing.microstate import ThreadClocks
 from collector.timing.rounding import Groups, untold
+from collector.timing.sampling import Sampling
+from collector.timing.timeline import Timeline, edges_of
 
 INTERVAL = 10_007
 Life = tuple[int, list[int]]  # time on CPU altogether, and before each sample
 
 
 def lived(lives: Sequence[Life], groups: Sequence[int], pools: Sequence[int],
-          goes_on: bool = False) -> tuple[ThreadClocks, list[int], int]:
+          goes_on: bool = False) -> tuple[Sampling, list[int], int]:
     """Threads that ran within a batch, and ended or lost their CPU: their clocks, those untold, and the ticks of their
     samples."""
-    clocks = ThreadClocks(INTERVAL)
-    slots = [clocks.new_slot() for _ in lives]
+    sampling, slots = Sampling(INTERVAL, Timeline()), list(range(len(lives)))
+    sampling.timeline.grow(len(lives))
     last = Edge.OUT_PREEMPTED if goes_on else Edge.ENDED
     edges = sorted([(1_000, slot, Edge.IN) for slot in slots]
                    + [(1_000 + life, slot, last) for slot, (life, _) in zip(slots, lives, strict=True)])
     time_ns, slot, cut = (np.array(column, kind) for column, kind in zip(
         zip(*edges, strict=True), (np.int64, np.int64, np.int8), strict=True))
-    clocks.advance(slot, time_ns, cut)
+    sampling.timeline.advance(sampling.timeline.in_order(edges_of(slot, time_ns, cut)))
     samples = sorted((1_000 + at, slot) for slot, (_, ats) in zip(slots, lives, strict=True) for at in ats)
     slot, time_ns = (np.array(column, np.int64) for column in (
         [slot for _, slot in samples], [time for time, _ in samples]))
-    found = untold(clocks, slot, time_ns, Groups(np.array(slots, np.int64), np.array(groups, np.int64),
+    found = untold(sampling, slot, time_ns, Groups(np.array(slots, np.int64), np.array(groups, np.int64),
                                                  np.array(pools, np.int64), np.full(len(pools), goes_on)))
-    ticks = clocks.ticks_of_samples(slot, time_ns, found) if len(slot) else slot
-    return clocks, sorted(found.tolist()), int(ticks.sum())
+    ticks = sampling.ticks_of(slot, time_ns, found) if len(slot) else slot
+    return sampling, sorted(found.tolist()), int(ticks.sum())
 
 
 @pytest.mark.parametrize(("life", "samples", "n", "pool", "n_told"), [
@@ -58,9 +59,8 @@ def test_each_group_for_itself_evenly() -> None:
 
 
 def test_nobody_is_asked_when_nobody_ends() -> None:
-    clocks = ThreadClocks(INTERVAL)
     none = np.zeros(0, np.int64)
-    assert not len(untold(clocks, none, none, Groups(none, none, none, none == 1)))
+    assert not len(untold(Sampling(INTERVAL, Timeline()), none, none, Groups(none, none, none, none == 1)))
 
 
 @pytest.mark.parametrize(("life", "samples", "n", "pool", "n_told"), [
@@ -77,11 +77,11 @@ def test_those_that_go_on_may_be_ahead_by_less_than_an_interval(life: int, sampl
 
 def test_those_that_run_on_count_with_what_is_known_of_them() -> None:
     """Since its last record or sample a thread may have waited for a CPU."""
-    clocks = ThreadClocks(INTERVAL)
-    slots = np.array([clocks.new_slot() for _ in range(5)])
-    clocks.advance(slots, np.full(5, 1_000), np.full(5, Edge.IN, np.int8))
+    slots, sampling = np.arange(5), Sampling(INTERVAL, Timeline())
+    sampling.timeline.grow(5)
+    sampling.timeline.advance(edges_of(slots, np.full(5, 1_000), np.full(5, Edge.IN)))
     samples = np.array([4_000, 4_100, 4_200, 4_300])  # each has run for 3,000 ns or a little more
-    found = untold(clocks, slots[:4], samples, Groups(slots, np.zeros(5, np.int64), np.zeros(1, np.int64),
+    found = untold(sampling, slots[:4], samples, Groups(slots, np.zeros(5, np.int64), np.zeros(1, np.int64),
                                                       np.ones(1, bool)))
     assert len(found) == 2
 
@@ -90,10 +90,10 @@ def test_those_that_run_on_count_with_what_is_known_of_them() -> None:
                 max_size=40), st.integers(-30_000, 30_000), st.booleans())
 def test_never_more_than_they_had_and_never_less_for_it(lives: list[Life], pool: int, goes_on: bool) -> None:
     lives = [(life, sorted({at for at in ats if at < life})) for life, ats in lives]
-    clocks, found, ticks = lived(lives, [0] * len(lives), [pool], goes_on)
+    sampling, found, ticks = lived(lives, [0] * len(lives), [pool], goes_on)
     owed = pool + sum(life for life, _ in lives) - ticks * INTERVAL
     least = sum((ats[-1] if ats else 0) // INTERVAL for _, ats in lives)
     spare = INTERVAL - 1 if goes_on else 0
     assert owed >= -spare or ticks == least  # what whole intervals tell cannot be held back
     assert owed < INTERVAL - spare or not found  # nobody is held back who is due
-    assert (clocks.phase_ns[found] == 0).all()
+    assert (sampling.of.phase_ns[found] == 0).all()

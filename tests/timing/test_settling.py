@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.timing.settling import in_turn, settle
-from collector.timing.waiting import N_STATES, Microstate
+from collector.timing.states import Microstate
+from collector.timing.ticks import N_STATES
 
 INTERVAL = 10_007
 OWED = st.lists(st.integers(0, 3 * INTERVAL) | st.sampled_from([0, INTERVAL]), min_size=N_STATES, max_size=N_STATES)

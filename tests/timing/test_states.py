@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import numpy as np
@@ -10,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from collector.events import Edge, Reason
-from collector.timing.microstate import ThreadClocks
-from collector.timing.waiting import Departures, Microstate, PageFaults, Spans, Waiting
+from collector.events import Edge, Reason, Source
+from collector.timing.states import Delays, Departures, Microstate, PageFaults, Spans, States, Wakeups
+from collector.timing.timeline import Timeline, edges_of
 
-INTERVAL = 10_007
 BORN, IN, BLOCKED, PREEMPTED, ENDED = Edge.BORN, Edge.IN, Edge.OUT_BLOCKED, Edge.OUT_PREEMPTED, Edge.ENDED
 IP = 0x7F00_0000_1234
 ON_CODE_PAGE, ON_OTHER_PAGE = 0x7F00_0000_1FFF, 0x7F00_0000_2000
@@ -39,24 +37,29 @@ def faults_of(rows: Sequence[Fault]) -> PageFaults:
 
 
 class Watch:
-    """Clocks and waiting of a few threads, fed batch by batch."""
+    """Timeline and states of a few threads, fed batch by batch."""
 
-    def __init__(self, n_threads: int, interval_ns: int = INTERVAL) -> None:
-        self.clocks, self.waiting = ThreadClocks(interval_ns), Waiting(interval_ns)
-        for _ in range(n_threads):
-            self.clocks.new_slot()
+    def __init__(self, n_threads: int) -> None:
+        self.timeline, self.states = Timeline(), States()
+        self.timeline.grow(n_threads)
+        self.states.grow(n_threads)
 
     def feed(self, edges: Sequence[tuple[int, int, Edge]], departures: Sequence[Departure] = (),
              faults: Sequence[Fault] = (), run_delay: dict[int, int] | None = None,
              wake_ups: Sequence[tuple[int, int]] = ()) -> list[Span]:
         """One batch, wake-ups as (time, slot); what it closed, by time."""
-        periods = self.clocks.advance(column(edges, 1, np.int64), column(edges, 0, np.int64),
-                                      column(edges, 2, np.int8)).off_cpu()
+        given = edges_of(column(edges, 1, np.int64), column(edges, 0, np.int64), column(edges, 2, np.int8))
+        periods = self.timeline.advance(self.timeline.in_order(given)).off_cpu()
         grown = run_delay or {}
-        delays = (np.array(list(grown), np.int64), np.array(list(grown.values()), np.int64))
-        woken = self.waiting.woken_ns(periods, column(wake_ups, 1, np.int64), column(wake_ups, 0, np.int64))
-        return listed(self.waiting.close(periods, self.clocks.edges, departures_of(departures), faults_of(faults),
-                                         woken, delays))
+        delays = Delays(np.array(list(grown), np.int64), np.array(list(grown.values()), np.int64))
+        woken = Wakeups(column(wake_ups, 1, np.int64), column(wake_ups, 0, np.int64))
+        return listed(self.states.spans(periods, self.timeline.edges, departures_of(departures), faults_of(faults),
+                                        woken, delays))
+
+    def so_far(self, slots: Sequence[int], now_ns: int) -> tuple[list[Span], list[bool]]:
+        """Of threads that still wait: what they have waited, and which of them only wait for a CPU now."""
+        spans, woken = self.states.so_far(self.timeline.tell(np.array(slots), now_ns))
+        return listed(spans), woken.tolist()
 
 
 def listed(spans: Spans) -> list[Span]:
@@ -76,7 +79,7 @@ def test_a_blocked_thread_waits_for_its_reason(reason: Reason, state: Microstate
     watch = Watch(1)
     spans = watch.feed([(5, 0, IN), (100, 0, BLOCKED), (317, 0, IN)], [(99, 0, 48, reason, IP)])
     assert spans == [(0, state, 217, 317, 48)]
-    assert watch.waiting.n_guessed == (reason == Reason.USER_FAULT)
+    assert watch.states.n_guessed == (reason == Reason.USER_FAULT)
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -127,7 +130,7 @@ def test_a_fault_of_the_same_instruction_tells_whose_page_it_was(
     spans = watch.feed([(5, 0, IN), (100, 0, BLOCKED), (317, 0, IN)], [(99, 0, 48, reason, IP)],
                        [(fault_ns, 0, address, IP, in_kernel)])
     assert spans == [(0, state, 217, 317, 48)]
-    assert watch.waiting.n_guessed == 0
+    assert watch.states.n_guessed == 0
 
 
 def test_a_fault_of_another_instruction_or_thread_tells_nothing() -> None:
@@ -135,7 +138,7 @@ def test_a_fault_of_another_instruction_or_thread_tells_nothing() -> None:
     spans = watch.feed([(5, 0, IN), (5, 1, IN), (100, 0, BLOCKED), (317, 0, IN)], [(99, 0, 48, Reason.USER_FAULT, IP)],
                        [(98, 0, IP, IP + 4, False), (318, 1, IP, IP, False)])
     assert spans == [(0, Microstate.DATA_FAULT, 217, 317, 48)]
-    assert watch.waiting.n_guessed == 1  # a guess, and counted as one
+    assert watch.states.n_guessed == 1  # a guess, and counted as one
 
 
 # --- waiting for a CPU behind the wake-up ---------------------------------------------------------
@@ -144,7 +147,7 @@ def test_a_fault_of_another_instruction_or_thread_tells_nothing() -> None:
 @pytest.mark.parametrize(("run_delay", "expected"), [
     ({}, [(0, Microstate.SLEEP, 217, 317, 48)]),
     ({0: 0}, [(0, Microstate.SLEEP, 217, 317, 48)]),
-    ({0: 17}, [(0, Microstate.SLEEP, 200, 317, 48), (0, Microstate.WAIT_CPU, 17, 317, 48)]),
+    ({0: 17}, [(0, Microstate.SLEEP, 200, 300, 48), (0, Microstate.WAIT_CPU, 17, 317, 48)]),
     ({0: 217}, [(0, Microstate.SLEEP, 0, 317, 48), (0, Microstate.WAIT_CPU, 217, 317, 48)]),
     ({0: 999}, [(0, Microstate.SLEEP, 0, 317, 48), (0, Microstate.WAIT_CPU, 217, 317, 48)])])
 def test_run_delay_is_the_wait_behind_the_wake_up(run_delay: dict[int, int], expected: list[Span]) -> None:
@@ -157,12 +160,12 @@ def test_run_delay_that_preemption_explains_is_not_counted_twice() -> None:
     spans = Watch(1).feed(
         [(5, 0, IN), (100, 0, BLOCKED), (317, 0, IN), (400, 0, PREEMPTED), (450, 0, IN)],
         [(99, 0, 48, Reason.LOCK, IP), (399, 0, 64, Reason.UNKNOWN, IP)], run_delay={0: 61})
-    assert spans == [(0, Microstate.USER_LOCK, 206, 317, 48), (0, Microstate.WAIT_CPU, 11, 317, 48),
+    assert spans == [(0, Microstate.USER_LOCK, 206, 306, 48), (0, Microstate.WAIT_CPU, 11, 317, 48),
                      (0, Microstate.WAIT_CPU, 50, 450, 64)]
 
 
 @pytest.mark.parametrize(("woken_ns", "expected"), [
-    (300, [(0, Microstate.SLEEP, 200, 317, 48), (0, Microstate.WAIT_CPU, 17, 317, 48)]),
+    (300, [(0, Microstate.SLEEP, 200, 300, 48), (0, Microstate.WAIT_CPU, 17, 317, 48)]),
     (100, [(0, Microstate.WAIT_CPU, 217, 317, 48)]),
     (317, [(0, Microstate.SLEEP, 217, 317, 48)]),
     (99, [(0, Microstate.SLEEP, 217, 317, 48)]),  # another sleep's
@@ -182,8 +185,8 @@ def test_a_wake_up_is_its_own_threads() -> None:
          (419, 0, IN)],
         [(99, 0, 48, Reason.LOCK, IP), (100, 1, 64, Reason.SLEEP, IP), (399, 0, 80, Reason.UNKNOWN, IP)],
         wake_ups=[(300, 0), (311, 1), (410, 0)])
-    assert spans == [(0, Microstate.USER_LOCK, 200, 317, 48), (0, Microstate.WAIT_CPU, 17, 317, 48),
-                     (1, Microstate.SLEEP, 210, 331, 64), (1, Microstate.WAIT_CPU, 20, 331, 64),
+    assert spans == [(0, Microstate.USER_LOCK, 200, 300, 48), (1, Microstate.SLEEP, 210, 311, 64),
+                     (0, Microstate.WAIT_CPU, 17, 317, 48), (1, Microstate.WAIT_CPU, 20, 331, 64),
                      (0, Microstate.WAIT_CPU, 19, 419, 80)]
 
 
@@ -195,11 +198,10 @@ def test_those_that_still_wait_have_waited_so_far() -> None:
     watch.feed([(5, 0, IN), (6, 1, IN), (7, 2, IN), (100, 0, BLOCKED), (150, 1, PREEMPTED), (170, 2, BLOCKED)],
                [(99, 0, 48, Reason.LOCK, IP), (149, 1, 64, Reason.UNKNOWN, IP), (169, 2, 80, Reason.USER_FAULT, IP)],
                [(168, 2, ON_CODE_PAGE, IP, False)])
-    slots = np.array([0, 1, 2])
-    spans, ready = watch.waiting.still_waiting(slots, watch.clocks.kind[slots], watch.clocks.since_ns[slots], 1_000)
-    assert listed(spans) == [(0, Microstate.USER_LOCK, 900, 1000, 48), (1, Microstate.WAIT_CPU, 850, 1000, 64),
+    spans, woken = watch.so_far([0, 1, 2], 1_000)
+    assert spans == [(0, Microstate.USER_LOCK, 900, 1000, 48), (1, Microstate.WAIT_CPU, 850, 1000, 64),
                              (2, Microstate.TEXT_FAULT, 830, 1000, 80)]
-    assert ready.tolist() == [False, True, False]
+    assert woken == [False, False, False]
 
 
 def test_those_that_were_woken_wait_for_a_cpu_from_then_on() -> None:
@@ -207,78 +209,43 @@ def test_those_that_were_woken_wait_for_a_cpu_from_then_on() -> None:
     watch.feed([(5, 0, IN), (6, 1, IN), (100, 0, BLOCKED), (101, 1, BLOCKED)],
                [(99, 0, 48, Reason.LOCK, IP), (100, 1, 64, Reason.SLEEP, IP)], wake_ups=[(50, 1)])
     watch.feed([], wake_ups=[(300, 0)])
-    slots = np.array([0, 1])
-    spans, ready = watch.waiting.still_waiting(slots, watch.clocks.kind[slots], watch.clocks.since_ns[slots], 1_000)
-    assert listed(spans) == [(0, Microstate.USER_LOCK, 200, 1000, 48), (0, Microstate.WAIT_CPU, 700, 1000, 48),
+    spans, woken = watch.so_far([0, 1], 1_000)
+    assert spans == [(0, Microstate.USER_LOCK, 200, 300, 48), (0, Microstate.WAIT_CPU, 700, 1000, 48),
                              (1, Microstate.SLEEP, 899, 1000, 64)]
-    assert ready.tolist() == [True, False]
+    assert woken == [True, False]
 
 
 def test_what_was_waited_so_far_is_not_waited_again() -> None:
     """Without records of wake-ups, waits of which only the sum is known are put behind the sleeps."""
     watch = Watch(1)
     watch.feed([(5, 0, IN), (100, 0, PREEMPTED)], [(99, 0, 48, Reason.UNKNOWN, IP)])
-    slots = np.array([0])
-    watch.waiting.still_waiting(slots, watch.clocks.kind[slots], watch.clocks.since_ns[slots], 600)
-    watch.clocks.since_ns[slots] = 600
+    watch.so_far([0], 600)
     spans = watch.feed([(700, 0, IN), (800, 0, BLOCKED), (1_000, 0, IN)], [(799, 0, 64, Reason.SLEEP, IP)],
                        run_delay={0: 600})
     assert spans == [(0, Microstate.WAIT_CPU, 100, 700, 48), (0, Microstate.SLEEP, 200, 1_000, 64)]
 
 
+def test_a_sleep_that_is_told_in_parts_keeps_its_beginning() -> None:
+    watch = Watch(1)
+    watch.feed([(5, 0, IN), (100, 0, BLOCKED)], [(99, 0, 48, Reason.SLEEP, IP)])
+    assert watch.so_far([0], 600)[0] == [(0, Microstate.SLEEP, 500, 600, 48)]
+    periods = watch.timeline.advance(edges_of(np.array([0]), np.array([700]), np.array([IN])))
+    assert (periods.begun_ns.tolist(), periods.start_ns.tolist(), periods.end_ns.tolist()) == ([100], [600], [700])
+
+
+def test_steal_time_is_no_part_of_run_delay() -> None:
+    watch = Watch(1)
+    watch.feed([(5, 0, IN)])
+    cut = edges_of(np.zeros(2, np.int64), np.array([50, 80]), np.array([PREEMPTED, IN]), source=Source.ADJUSTED)
+    periods = watch.timeline.advance(cut).off_cpu()
+    none = departures_of([])
+    watch.states.spans(periods, cut, none, faults_of([]), Wakeups(*(np.zeros(0, np.int64),) * 2),
+                       Delays(*(np.zeros(0, np.int64),) * 2))
+    spans = watch.feed([(100, 0, BLOCKED), (317, 0, IN)], [(99, 0, 48, Reason.SLEEP, IP)], run_delay={0: 17})
+    assert spans == [(0, Microstate.SLEEP, 200, 300, 48), (0, Microstate.WAIT_CPU, 17, 317, 48)]
+
+
 # --- laws -----------------------------------------------------------------------------------------
-
-SPANS = st.lists(st.tuples(st.integers(0, 4), st.sampled_from(Microstate), st.integers(0, 4 * INTERVAL)), max_size=60)
-
-
-def spans_of(rows: Sequence[tuple[int, Microstate, int]]) -> Spans:
-    n = len(rows)
-    return Spans(column(rows, 0, np.int64), column(rows, 1, np.int64), column(rows, 2, np.int64),
-                 np.arange(n, dtype=np.int64), np.arange(1, n + 1, dtype=np.uint64), np.zeros(n, np.int32),
-                 np.arange(n, dtype=np.int64) - column(rows, 2, np.int64))
-
-
-def due(waiting: Waiting, rows: Sequence[tuple[int, Microstate, int]], uid: int = 16) -> Counter[tuple[int, int]]:
-    """Ticks by slot and state that these spans bring about."""
-    spans = spans_of(rows)
-    spans.uid[:] = uid
-    paid, ticks = waiting.ticks(spans)
-    assert len(paid.slot) == len(ticks)
-    assert (ticks > 0).all()
-    assert (paid.uid % 16 == 0).all()
-    found: Counter[tuple[int, int]] = Counter()
-    for slot, state, n in zip(paid.slot.tolist(), paid.state.tolist(), ticks.tolist(), strict=True):
-        found[slot, state] += n
-    return found
-
-
-@given(SPANS, st.integers(1, 3 * INTERVAL), st.lists(st.integers(0, 60), max_size=5))
-def test_ticks_of_a_thread_and_state_are_its_time_in_any_batches(
-        rows: list[tuple[int, Microstate, int]], interval_ns: int, bounds: list[int]) -> None:
-    waiting = Waiting(interval_ns)
-    ticks: Counter[tuple[int, int]] = Counter()
-    at = 0
-    for number, bound in enumerate([*sorted(bounds), len(rows)]):
-        ticks += due(waiting, rows[at:bound], uid=16 * (number % 3 + 1))
-        at = max(at, bound)
-    for slot in range(5):
-        left, _ = waiting.take_account(slot)
-        for state in Microstate:
-            exact = sum(length for who, what, length in rows if (who, what) == (slot, state))
-            assert 0 <= exact - ticks[slot, state] * interval_ns < interval_ns
-            assert left[state] == exact - ticks[slot, state] * interval_ns
-
-
-def test_each_place_of_a_thread_gets_what_is_its_own() -> None:
-    """Ten places with less than an interval each time, in one thread: none takes the ticks of another."""
-    waiting, ticks = Waiting(INTERVAL), Counter[int]()
-    for _ in range(211):
-        spans = spans_of([(0, Microstate.SLEEP, 300 * (place + 1)) for place in range(10)])
-        paid, earned = waiting.ticks(spans)
-        for uid, n in zip(paid.uid.tolist(), earned.tolist(), strict=True):
-            ticks[uid] += n
-    for place in range(10):
-        assert ticks[place + 1] * INTERVAL == pytest.approx(211 * 300 * (place + 1), abs=INTERVAL)
 
 
 @given(st.data())
@@ -303,21 +270,4 @@ def test_every_nanosecond_off_cpu_is_in_one_state(data: st.DataObject) -> None:
         assert all(span[2] >= 0 for span in spans)
         counted += sum(span[2] for span in spans)
     assert counted == length
-    assert watch.waiting.n_guessed >= 0
-
-
-def test_a_thread_that_ends_takes_its_account_along() -> None:
-    waiting = Waiting(INTERVAL)
-    waiting.ticks(spans_of([(2, Microstate.SLEEP, 12_000), (2, Microstate.USER_LOCK, 5_003), (1, Microstate.SLEEP, 7)]))
-    left, stacks = waiting.take_account(2)
-    assert {Microstate(i): (int(ns), int(stacks[i])) for i, ns in enumerate(left) if ns} == {
-        Microstate.SLEEP: (12_000 - INTERVAL, 1), Microstate.USER_LOCK: (5_003, 2)}
-    assert not waiting.take_account(2)[0].any()
-    assert waiting.take_account(1)[0][Microstate.SLEEP] == 7
-
-
-def test_there_is_room_for_any_number_of_threads() -> None:
-    waiting = Waiting(INTERVAL)
-    waiting.grow(1009)
-    found = due(waiting, [(slot, Microstate.SLEEP, 3 * INTERVAL) for slot in range(1009)])
-    assert found == {(slot, Microstate.SLEEP): 3 for slot in range(1009)}
+    assert watch.states.n_guessed >= 0

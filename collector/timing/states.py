@@ -1,0 +1,326 @@
+"""From periods to spans: what threads wait for while they are off CPU. Pure, for all threads of a batch at once.
+
+A period off CPU lies between a switch-out and the next switch-in. Its states:
+
+    switched out by preemption, or born and not yet run   wait CPU, all of it
+    blocked                                               what it was blocked for, then wait CPU from the wake-up on
+
+                 out            woken        in
+    running -----|--- blocked ---|-- wait ---|----- running
+
+*What for* is the Reason that came with the switch-out, and for page faults the record of the fault, made when it began
+or when it was completed, which says whose fault it was and whether the page held the code itself. *When woken* is
+recorded where the user may see it. Where it is not, the kernel still keeps the sum of all waits of a thread (the
+account's run_delay), and whatever of it is explained neither by preemption nor by known wake-ups was spent behind the
+others. Steal time is no part of that sum.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from collector.arrays import Columns, packed, summed
+from collector.events import Array, Edge, Reason, Source
+from collector.timing.ticks import N_STATES, Accounts
+from collector.timing.timeline import Edges, Periods, is_out
+
+
+class Microstate(IntEnum):
+    """The ten, with their numbers in the MSTATE field."""
+
+    USER = 0
+    SYSTEM = 1
+    TRAP = 2
+    TEXT_FAULT = 3
+    DATA_FAULT = 4
+    KERNEL_FAULT = 5
+    USER_LOCK = 6
+    SLEEP = 7
+    WAIT_CPU = 8
+    STOPPED = 9
+
+
+# Plain numbers, which arrays are compared with in a sixth of the time.
+_WAIT_CPU, _UNKNOWN, _USER_FAULT = int(Microstate.WAIT_CPU), int(Reason.UNKNOWN), int(Reason.USER_FAULT)
+_TEXT_FAULT, _DATA_FAULT, _KERNEL_FAULT = (
+    np.int8(state) for state in (Microstate.TEXT_FAULT, Microstate.DATA_FAULT, Microstate.KERNEL_FAULT))
+_STATE_OF_REASON = np.array([Microstate.SLEEP, Microstate.SLEEP, Microstate.USER_LOCK, Microstate.DATA_FAULT,
+                             Microstate.KERNEL_FAULT, Microstate.STOPPED], dtype=np.int64)
+assert [int(r) for r in Reason] == list(range(len(_STATE_OF_REASON)))
+_PAGE_BITS = np.uint64(12)
+
+
+class Spans(NamedTuple):
+    """Stretches of time (s,) of threads in one state each, with the stack that they were spent with."""
+
+    slot: Array  # i8 (s,)
+    state: Array  # i8 (s,)
+    begun_ns: Array  # i8 (s,) the thread has been in this state since then; what came before the length was told before
+    length_ns: Array  # i8 (s,)
+    end_ns: Array  # i8 (s,)
+    uid: Array  # u8 (s,) 0 where it is unknown
+    cpu: Array  # i4 (s,)
+    source: Array  # i1 (s,) Source
+
+    def take(self, rows: Array) -> Spans:
+        """Those at some indices, or of a mask."""
+        return Spans(*(column[rows] for column in self))
+
+
+@dataclass(slots=True)
+class Departures:
+    """What is known of switch-outs, one row each; ``uid`` 0 where the stack is unknown."""
+
+    slot: Array  # i8 (k,)
+    time_ns: Array  # i8 (k,)
+    uid: Array  # u8 (k,)
+    reason: Array  # i1 (k,)
+    ip: Array  # u8 (k,)
+    cpu: Array  # i4 (k,)
+
+
+@dataclass(slots=True)
+class PageFaults:
+    """Page faults in time order: each stamped before the period that it was waited for, or after, or both."""
+
+    slot: Array  # i8 (f,)
+    time_ns: Array  # i8 (f,)
+    address: Array  # u8 (f,)
+    ip: Array  # u8 (f,)
+    in_kernel: Array  # bool (f,)
+
+
+class Wakeups(NamedTuple):
+    """When blocked threads were woken, in any order."""
+
+    slot: Array  # i8 (w,)
+    time_ns: Array  # i8 (w,)
+
+
+class Delays(NamedTuple):
+    """How much longer threads have waited for CPUs in all than at their accounts before; one row for a thread."""
+
+    slot: Array  # i8 (d,)
+    grown_ns: Array  # i8 (d,)
+
+
+class States:
+    """What is known by slot: of each thread's last departure, wake-up and fault, and of its waits for a CPU."""
+
+    def __init__(self) -> None:
+        self.n_guessed = 0  # page faults of which nothing tells whether text or data was missing
+        # habit: the Reason of the last departure that was told; unexplained_ns: run_delay that no wait stands for yet.
+        self._of = Columns(uid=("u8", 0), reason=("i1", 0), habit=("i1", 0), ip=("u8", 0), cpu=("i4", 0),
+                           woken_ns=("i8", 0), fault_ip=("u8", 0), fault_state=("i1", 0), unexplained_ns=("i8", 0))
+
+    def grow(self, n: int) -> None:
+        """Makes room for the slots below ``n``."""
+        self._of.grow(n)
+
+    def forget(self, slots: Array) -> None:
+        """The threads at slots are over, and the slots are free."""
+        self._of.reset(slots)
+
+    def spans(self, periods: Periods, edges: Edges, departures: Departures, faults: PageFaults, woken: Wakeups,
+              delays: Delays) -> Spans:
+        """The states of the periods off CPU that a batch's ``edges`` closed, with what was seen in that batch."""
+        woken_ns = self._woken_ns(periods, woken)
+        uid, reason, ip, cpu = self._departed(edges, departures)
+        began, of = periods.began, self._of
+
+        def of_period(per_edge: Array, per_slot: Array) -> Array:
+            if not len(per_edge):
+                return per_slot[periods.slot]
+            return np.where(began < 0, per_slot[periods.slot], per_edge[began])
+
+        state = self._states(periods, of_period(reason, of.reason), of_period(ip, of.ip), faults)
+        stacks, cpus = of_period(uid, of.uid), of_period(cpu, of.cpu)
+        self._remember(edges, uid, reason, ip, cpu)
+        wait_ns = self._waits_ns(periods, woken_ns, delays)
+        return _split(periods, state, stacks, cpus, wait_ns)
+
+    def so_far(self, periods: Periods) -> tuple[Spans, Array]:
+        """The same for periods that go on (``Timeline.tell``). Also which of them (p,) only wait for a CPU now."""
+        of, slot, blocked = self._of, periods.slot, periods.kind == Edge.OUT_BLOCKED
+        reason, ip = of.reason[slot], of.ip[slot]
+        state = np.where(blocked, _STATE_OF_REASON[reason], _WAIT_CPU)
+        told = blocked & _of_fault(reason, of.fault_state[slot], of.fault_ip[slot] == ip)
+        state = np.where(told, of.fault_state[slot], state)
+        woken_ns = of.woken_ns[slot]
+        woken = blocked & (woken_ns >= periods.start_ns) & (woken_ns <= periods.end_ns)
+        wait_ns = np.where(woken, periods.end_ns - woken_ns, 0)
+        of.unexplained_ns[slot] -= np.where(blocked, wait_ns, periods.end_ns - periods.start_ns)
+        return _split(periods, state, of.uid[slot], of.cpu[slot], wait_ns), woken
+
+    def untold(self, slot: Array) -> Array:
+        """Those (m,) of the slots (n,) of blocked threads whose departures were not told at all."""
+        self.grow(int(slot.max(initial=-1)) + 1)
+        found: Array = slot[(self._of.ip[slot] == 0) & (self._of.uid[slot] == 0)]
+        return found
+
+    def tell(self, departures: Departures) -> None:
+        """Departures of threads that are still off CPU, told afterwards."""
+        for name in ("uid", "reason", "ip", "cpu"):
+            getattr(self._of, name)[departures.slot] = getattr(departures, name)
+        self._of.habit[departures.slot] = departures.reason
+
+    def _woken_ns(self, periods: Periods, woken: Wakeups) -> Array:
+        """When the thread was woken in each period (p,), 0 where unknown. The last wake-ups are remembered, for periods
+        that are still to end."""
+        before = self._of.woken_ns[periods.slot]
+        found: Array = np.where((before >= periods.start_ns) & (before <= periods.end_ns), before, 0)
+        if len(woken.slot) and len(found):
+            order = np.lexsort((woken.time_ns, woken.slot))
+            slot, time_ns = woken.slot[order], woken.time_ns[order]
+            at = np.minimum(_first_at(slot, time_ns, periods.slot, periods.start_ns), len(slot) - 1)
+            hit = (slot[at] == periods.slot) & (time_ns[at] >= periods.start_ns) & (time_ns[at] <= periods.end_ns)
+            found = np.where((found == 0) & hit, time_ns[at], found)
+        self._of.woken_ns[woken.slot] = woken.time_ns
+        found[periods.kind != Edge.OUT_BLOCKED] = 0
+        return found
+
+    def _departed(self, edges: Edges, departures: Departures) -> tuple[Array, Array, Array, Array]:
+        """Stack, reason, ip and CPU of every edge that is a switch-out (zero for the others)."""
+        n = len(edges.slot)
+        uid, reason = np.zeros(n, dtype=np.uint64), np.zeros(n, dtype=np.int8)
+        ip, cpu = np.zeros(n, dtype=np.uint64), np.zeros(n, dtype=np.int32)
+        if n and len(departures.slot):
+            # A departure is stamped just before its switch record: it belongs to the thread's next edge.
+            at = edges.next_at(departures.slot, departures.time_ns)
+            hit = at >= 0
+            begins = hit & (edges.edge[at] == Edge.IN)  # of a run of which only the end is known, at the same time
+            at = np.where(begins, np.minimum(at + 1, n - 1), at)
+            hit &= is_out(edges.edge[at]) & (edges.slot[at] == departures.slot)
+            at = at[hit]
+            uid[at], reason[at] = departures.uid[hit], departures.reason[hit]
+            ip[at], cpu[at] = departures.ip[hit], departures.cpu[hit]
+            self._of.habit[edges.slot[at]] = departures.reason[hit]
+        # A thread that leaves its CPU too often to be asked every time is taken to wait for what it usually waits for.
+        untold = (ip == 0) & (edges.edge == Edge.OUT_BLOCKED)
+        reason[untold] = self._of.habit[edges.slot[untold]]
+        return uid, reason, ip, cpu
+
+    def _remember(self, edges: Edges, uid: Array, reason: Array, ip: Array, cpu: Array) -> None:
+        last = np.flatnonzero(np.append(edges.slot[1:] != edges.slot[:-1], True)) if len(edges.slot) else edges.slot
+        slot = edges.slot[last]
+        self._of.uid[slot], self._of.reason[slot] = uid[last], reason[last]
+        self._of.ip[slot], self._of.cpu[slot] = ip[last], cpu[last]
+
+    def _states(self, periods: Periods, reason: Array, ip: Array, faults: PageFaults) -> Array:
+        """State (p,) of the part of each period before the wake-up."""
+        blocked = periods.kind == Edge.OUT_BLOCKED
+        state = np.where(blocked, _STATE_OF_REASON[reason], _WAIT_CPU)
+        untold = blocked & (reason == _USER_FAULT)
+        # A fault of the very instruction that the thread was blocked at: the last one before, else the next one after.
+        order = np.lexsort((faults.time_ns, faults.slot))
+        faults_by_slot = PageFaults(*(getattr(faults, name)[order] for name in PageFaults.__slots__))
+        fault_state = _fault_states(faults_by_slot)
+        for kind, same in self._last_faults(faults_by_slot, fault_state, periods, ip):
+            told = blocked & _of_fault(reason, kind, same) & (untold | (reason == _UNKNOWN))
+            state[told] = kind[told]
+            untold &= ~told
+            blocked &= ~told
+        self._of.fault_ip[faults_by_slot.slot] = faults_by_slot.ip
+        self._of.fault_state[faults_by_slot.slot] = fault_state
+        self.n_guessed += int(np.count_nonzero(untold))
+        return state
+
+    def _last_faults(self, faults: PageFaults, fault_state: Array, periods: Periods,
+                     ip: Array) -> list[tuple[Array, Array]]:
+        """For each period (p,): the state that a fault tells, and whether it is the same instruction's; three tries."""
+        tries = [(self._of.fault_state[periods.slot], self._of.fault_ip[periods.slot] == ip)]
+        if len(faults.slot):
+            for at in (_next_of(faults, periods.slot, periods.start_ns) - 1,
+                       _next_of(faults, periods.slot, periods.end_ns)):
+                inside = np.clip(at, 0, len(faults.slot) - 1)
+                same = (inside == at) & (faults.slot[inside] == periods.slot) & (faults.ip[inside] == ip)
+                tries.append((fault_state[inside], same))
+        return tries[1:2] + tries[:1] + tries[2:]
+
+    def _waits_ns(self, periods: Periods, woken_ns: Array, delays: Delays) -> Array:
+        """How long the end of each period (p,) was a wait for a CPU, where the thread had been blocked before."""
+        unexplained_ns, n_slots = self._of.unexplained_ns, len(self._of.unexplained_ns)
+        unexplained_ns[delays.slot] += delays.grown_ns
+        length_ns = periods.end_ns - periods.start_ns
+        blocked = periods.kind == Edge.OUT_BLOCKED
+        wait_ns = np.where(woken_ns > 0, periods.end_ns - woken_ns, 0)
+        is_steal = ~blocked & (periods.source == Source.ADJUSTED)  # which the scheduler knows nothing of
+        unexplained_ns -= summed(periods.slot, np.where(blocked, wait_ns, np.where(is_steal, 0, length_ns)), n_slots)
+        known = np.zeros(n_slots, dtype=bool)
+        known[delays.slot] = True
+        untold = blocked & (woken_ns == 0)
+        n_untold = np.bincount(periods.slot[untold], minlength=n_slots)
+        share_ns = np.maximum(unexplained_ns, 0) // np.maximum(n_untold, 1) * known
+        shared_ns = np.where(untold, np.minimum(share_ns[periods.slot], length_ns), 0)
+        unexplained_ns -= summed(periods.slot, shared_ns, n_slots)
+        return wait_ns + shared_ns
+
+
+def _split(periods: Periods, state: Array, uid: Array, cpu: Array, wait_ns: Array) -> Spans:
+    """One span for each period, and one more for the wait (p,) at the end of those that have one."""
+    length_ns, late = periods.end_ns - periods.start_ns, np.flatnonzero(wait_ns > 0)
+    waits = periods.take(late)
+    return Spans(np.concatenate([periods.slot, waits.slot]),
+                 np.concatenate([state, np.full(len(late), _WAIT_CPU)]),
+                 np.concatenate([periods.begun_ns, waits.end_ns - wait_ns[late]]),
+                 np.concatenate([length_ns - wait_ns, wait_ns[late]]),
+                 np.concatenate([periods.end_ns - wait_ns, waits.end_ns]),
+                 np.concatenate([uid, uid[late]]), np.concatenate([cpu, cpu[late]]),
+                 np.concatenate([periods.source, waits.source]))
+
+
+def _fault_states(faults: PageFaults) -> Array:
+    """The state (f,) that waiting for each page is."""
+    text = (faults.address >> _PAGE_BITS) == (faults.ip >> _PAGE_BITS)
+    return np.where(faults.in_kernel, _KERNEL_FAULT,
+                    np.where(text, _TEXT_FAULT, _DATA_FAULT))
+
+
+def _of_fault(reason: Array, fault_state: Array, same: Array) -> Array:
+    """Whether the fault may be what was waited for: the same instruction's, and from user mode where that is known."""
+    found: Array = same & (fault_state != 0) & np.where(
+        reason == _USER_FAULT, fault_state != _KERNEL_FAULT, reason == _UNKNOWN)
+    return found
+
+
+def _next_of(faults: PageFaults, slot: Array, time_ns: Array) -> Array:
+    """Index of the first of the faults, which are sorted by slot and time, at or after each (slot, time)."""
+    return _first_at(faults.slot, faults.time_ns, slot, time_ns)
+
+
+def _first_at(slots: Array, times_ns: Array, slot: Array, time_ns: Array) -> Array:
+    """Index of the first of (slots, times), in order, at or after each (slot, time)."""
+    keys, wanted = packed((slots, times_ns), (slot, time_ns))
+    found: Array = np.searchsorted(keys, wanted)
+    return found
+
+
+class WaitTicks:
+    """The ticks that spans earn; see ``ticks``."""
+
+    def __init__(self, interval_ns: int) -> None:
+        self._accounts = Accounts(interval_ns)
+        self._cpu = Columns(cpu=("i4", 0))  # of the thread's last span
+
+    def due(self, spans: Spans) -> tuple[Spans, Array]:
+        """Spans that earn ticks, and how many (t,); those of length 0 are paid for time in earlier batches."""
+        self._cpu.grow(int(spans.slot.max(initial=-1)) + 1)
+        self._cpu.cpu[spans.slot] = spans.cpu
+        earned, group, uid, more = self._accounts.add(spans.slot * N_STATES + spans.state, spans.uid, spans.length_ns)
+        rows, slot = np.flatnonzero(earned), group // N_STATES
+        zero, end_ns = np.zeros_like(group), np.full(len(group), spans.end_ns.max(initial=0))
+        extra = Spans(slot, group % N_STATES, end_ns, zero, end_ns, uid, self._cpu.cpu[slot], zero.astype(np.int8))
+        due = Spans(*(np.concatenate(pair) for pair in zip(spans.take(rows), extra, strict=True)))
+        return due, np.concatenate([earned[rows], more])
+
+    def owed(self, slot: int) -> tuple[Array, Array]:
+        """What a thread that has ended is still owed by state (10,), and for which stack most of it (10,)."""
+        group, uid, owed_ns = self._accounts.close(slot * N_STATES, slot * N_STATES + N_STATES - 1)
+        state, stacks = group % N_STATES, np.zeros(N_STATES, dtype=np.uint64)
+        order = np.argsort(owed_ns, kind="stable")
+        stacks[state[order]] = uid[order]
+        return summed(state, owed_ns, N_STATES), stacks
