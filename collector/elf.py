@@ -121,7 +121,7 @@ class Extent(NamedTuple):
     read: Read
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Symbols:
     """Function symbols sorted by value. Parallel arrays: value u8, size u8, name_offset i8 into ``strings``.
 

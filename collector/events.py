@@ -3,6 +3,9 @@
 An engine yields a ``Batch`` at a time: all that happened up to ``until_ns``, nothing later; the next batch has nothing
 earlier. What happens rarely (processes, threads, mappings, losses) comes as a tuple of single changes in time order.
 What happens at the clock's rate comes as arrays, never as single values.
+
+Arrays have no equality of their own, and nobody prints them: these classes go without the methods for it, which a
+dataclass compiles each time that it is imported, while the target runs (0.2 ms for each class).
 """
 
 from __future__ import annotations
@@ -124,7 +127,7 @@ class Source:
     SYNTHETIC = 2  # of a stretch of which there are no records
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Cuts:
     """Edges of threads' lives, by slot, that no switch record tells."""
 
@@ -150,7 +153,7 @@ class Reason(IntEnum):
     STOPPED = 5
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class ClockSamples:
     """n clock samples in time order. The stacks stay where the kernel wrote them: ``words`` is a view, valid until
     the next batch is asked for; ``base, mask, first, low, n_words`` are explained at ``unwind.batch.Stacks``."""
@@ -177,7 +180,7 @@ class ClockSamples:
                             self.first[rows], self.low[rows], self.n_words[rows], known)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Switches:
     """m switch records in time order."""
 
@@ -188,7 +191,7 @@ class Switches:
     cpu: Array | None = None  # i4 (m,) where it is known
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Sites:
     """k switch-outs in time order: the registers that tell one sleeping place of a thread from another."""
 
@@ -200,7 +203,7 @@ class Sites:
     bp: Array  # u8 (k,)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Faults:
     """Page faults that had to wait, at their completion: after the wait, before the thread is in user mode again."""
 
@@ -212,7 +215,7 @@ class Faults:
     in_kernel: Array  # bool (f,) touched by the kernel on behalf of the thread
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Wakings:
     """When blocked threads were woken; strangers among them."""
 
@@ -220,7 +223,7 @@ class Wakings:
     time_ns: Array  # i8 (w,)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Ends:
     """Threads that begin to die and processes that are dead, in time order; strangers among them."""
 
@@ -231,7 +234,7 @@ class Ends:
     dead: Array  # bool (e,)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Accounts:
     """The kernel's accounts of threads, one row for each reading, each as of its own time. Who was gone has none."""
 
@@ -244,7 +247,7 @@ class Accounts:
     read_ns: int  # when the last one had been read
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Births:
     """The making of threads and processes, seen in the maker: its stack, whom it made and with which clone(2) flags."""
 
@@ -253,7 +256,7 @@ class Births:
     flags: Array  # i8 (n,)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Batch:
     """All that happened up to ``until_ns``. ``leaving``: samples of threads leaving their CPU, ``mode`` is a Reason.
     ``maps_untold``: there may be executable mappings that no change tells."""

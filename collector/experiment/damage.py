@@ -27,7 +27,7 @@ INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 _HOLE_MAX = 1 << 26
 
 
-@dataclass
+@dataclass(eq=False)
 class Damage:
     """What reading a file found wrong. ``n_invalid``: places in a chain of packets where no packet can be."""
 

@@ -18,11 +18,12 @@ from typing import NamedTuple
 
 _VM, _VFORK, _SETTID, _CLEARTID = 0x100, 0x4000, 0x1000000, 0x200000
 
-_SPAWN = re.compile(rb"_*posix_spawnp?(?:_\w+)?(?:@.*)?\Z|_*spawnix?\Z")
-_POPEN = re.compile(rb"_*(?:IO_)?(?:new_)?(?:popen|proc_open)\Z")
-_SYSTEM = re.compile(rb"_*(?:libc_)?system\Z|do_system\Z")
-_FORK = re.compile(rb"_*(?:libc_|GI_|I_)*fork\w*\Z|_Fork\Z|forkpty\Z|daemon\Z")
-_VFORK_NAME = re.compile(rb"_*(?:libc_)?vfork\Z")
+# Compiled when a process is made, which in many recordings never happens.
+_SPAWN = rb"_*posix_spawnp?(?:_\w+)?(?:@.*)?\Z|_*spawnix?\Z"
+_POPEN = rb"_*(?:IO_)?(?:new_)?(?:popen|proc_open)\Z"
+_SYSTEM = rb"_*(?:libc_)?system\Z|do_system\Z"
+_FORK = rb"_*(?:libc_|GI_|I_)*fork\w*\Z|_Fork\Z|forkpty\Z|daemon\Z"
+_VFORK_NAME = rb"_*(?:libc_)?vfork\Z"
 # How far from the leaf the C library's own frames reach.
 _DEPTH = 8
 
@@ -50,24 +51,24 @@ def making(flags: int | None, functions: Sequence[bytes]) -> Making:
         return UNTOLD
     near = functions[:_DEPTH]
     leaf = near[0] if near else b""
-    if any(_SPAWN.match(name) for name in near):
+    if any(re.match(_SPAWN, name) for name in near):
         return _spawn(near)
-    if any(_VFORK_NAME.match(name) for name in near[:2]):
+    if any(re.match(_VFORK_NAME, name) for name in near[:2]):
         return Making("f", "vfork")
     if flags & _VM and flags & _VFORK:
         return Making("C", "clone") if leaf else Making("c", "posix_spawn")
-    if any(_FORK.match(name) for name in near) or (flags & _SETTID and flags & _CLEARTID and not flags & _VM):
+    if any(re.match(_FORK, name) for name in near) or (flags & _SETTID and flags & _CLEARTID and not flags & _VM):
         return Making("f", "fork")
     return Making("C", "clone") if leaf else UNTOLD
 
 
 def _spawn(functions: Sequence[bytes]) -> Making:
     """posix_spawn by itself, or on behalf of system or popen."""
-    outermost = max(i for i, name in enumerate(functions) if _SPAWN.match(name))
+    outermost = max(i for i, name in enumerate(functions) if re.match(_SPAWN, name))
     callers = functions[outermost + 1:]
-    if any(_POPEN.match(name) for name in callers):
+    if any(re.match(_POPEN, name) for name in callers):
         return Making("c", "popen")
     # system jumps into a function of its library that has no public name.
-    if any(_SYSTEM.match(name) for name in callers) or callers[:1] == [b""]:
+    if any(re.match(_SYSTEM, name) for name in callers) or callers[:1] == [b""]:
         return Making("c", "system")
     return Making("c", "posix_spawn")

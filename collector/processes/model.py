@@ -17,7 +17,7 @@ from collector.processes.process import Epoch, Image, Process
 from collector.processes.space import AddressSpace
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Thread:
     """What is known of the thread at a slot."""
 

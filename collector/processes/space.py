@@ -11,34 +11,34 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field
 from itertools import count
+from typing import NamedTuple
 
 import numpy as np
 
 from collector.events import Array
 
 
-@dataclass(frozen=True, order=True, slots=True)
-class Mapping:
+class Mapping(NamedTuple):
     """Executable memory [start, end). ``object`` is the load object's number (-1: no file), pc_object = pc - bias."""
 
     start: int
     end: int
-    file_offset: int = field(compare=False)
-    path: bytes = field(compare=False)
-    object: int = field(compare=False)
-    bias: int = field(compare=False)
+    file_offset: int
+    path: bytes
+    object: int
+    bias: int
 
 
 _numbers = count()
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class AddressSpace:
     """Mappings sorted by address, none overlapping another."""
 
     mappings: list[Mapping] = field(default_factory=list)
     number: int = field(default_factory=lambda: next(_numbers))
-    _table: Array = field(default_factory=lambda: np.zeros((0, 4), dtype=np.uint64), compare=False)
+    _table: Array = field(default_factory=lambda: np.zeros((0, 4), dtype=np.uint64))
 
     def copy(self) -> AddressSpace:
         """The same mappings under a number of their own: what a forked child begins with."""
@@ -59,7 +59,7 @@ class AddressSpace:
         first = bisect_right(self.mappings, new.start, key=lambda old: old.end)
         behind = bisect_left(self.mappings, new.end, key=lambda old: old.start)
         gone = self.mappings[first:behind]
-        if gone == [new] and gone[0].path == new.path and gone[0].file_offset == new.file_offset:
+        if len(gone) == 1 and gone[0][:4] == new[:4]:  # all but the object that it was told from
             return self, []
         if not gone:
             self.mappings.insert(first, new)

@@ -33,7 +33,7 @@ _ROOT, _TRUNCATED = int(Stop.ROOT), int(Stop.TRUNCATED)
 _ALL_KNOWN = np.uint64((1 << 17) - 1)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Unwound:
     """For each of n samples: its thread's slot, its image's number, its space and its frames, marked at the end."""
 
@@ -50,7 +50,7 @@ class Unwound:
                        self.length[rows], self.stop[rows])
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Placed:
     """For each of n samples: its thread's slot, its image's number and its stack in that image's experiment."""
 

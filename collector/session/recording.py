@@ -15,10 +15,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from collector.clock import NS_PER_S
-from collector.engines import perf_open, signal_open
+from collector.engines import perf_open
 from collector.engines.base import Engine
 from collector.engines.perf_events import PerfEngine
 from collector.session.attach import Taken
@@ -29,7 +29,10 @@ from collector.session.options import Options
 from collector.session.schedule import NEVER_NS, DrainSchedule, FlushSchedule, SampleSchedule
 from collector.session.store import Store
 
-OpenedEvents: TypeAlias = perf_open.Opened | signal_open.Opened | None
+if TYPE_CHECKING:
+    from collector.engines import signal_open
+
+OpenedEvents: TypeAlias = "perf_open.Opened | signal_open.Opened | None"
 
 _LABEL_PERIODIC = "periodic"
 _LABEL_SIGNAL = "signal"
@@ -152,8 +155,10 @@ class Recording:
 
 def engine_on(opened: OpenedEvents) -> Engine | None:
     """The engine on top of opened events."""
-    if isinstance(opened, signal_open.Opened):
-        from collector.engines.signals import SignalEngine
+    if opened is None:
+        return None
+    if isinstance(opened, perf_open.Opened):
+        return PerfEngine(opened, opened.limits or "the kernel allows it")
+    from collector.engines.signals import SignalEngine
 
-        return SignalEngine(opened)
-    return PerfEngine(opened, opened.limits or "the kernel allows it") if opened else None
+    return SignalEngine(opened)

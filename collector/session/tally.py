@@ -26,7 +26,7 @@ _MEANING = {"leave": "stacks of threads that left their CPU too often, told by t
 _NAMED = 3  # processes that a line names
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Tally:
     """Counters of one recording."""
 

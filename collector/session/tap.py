@@ -23,7 +23,7 @@ from collector.timing.timeline import Periods
 ON_CPU = -1  # clock samples tell which of the three states it was, and where
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Stretches:
     """n stretches of threads, each in one state."""
 

@@ -25,7 +25,7 @@ _WHY = ("the kernel does not let programs be watched that get other rights than 
         "set-group-ID, file capabilities) or may not be read by him")
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Unseen:
     """One of them. ``life`` is as /proc had it last; None if it was gone before we looked."""
 

@@ -110,7 +110,7 @@ class Proof(IntEnum):
     """A frame pointer was searched for; its chain breaks."""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Stacks:
     """n samples of one architecture, of any processes. Word k of a stack is ``words[base + ((first + k) & mask)]``.
 
@@ -139,7 +139,7 @@ class Stacks:
     """(n,) bit r is set if register r is known; None: all are."""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Maps:
     """Executable mappings of all spaces of a batch, sorted by (space, start). ``pc_object = pc_runtime - bias``."""
 
@@ -151,7 +151,7 @@ class Maps:
     """Number in the tables; -1: executable memory without a file."""
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Frames:
     """The stacks found."""
 
@@ -518,7 +518,7 @@ class _Wave:
             self.book.proof[self.who[i]] = max(self.book.proof[self.who[i]], proof)
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class _Step:
     """One turn's outcome. ``return_at`` is where the return address was asked for; ``exact`` and ``reason`` (a Stop, -1
     for none) exist only if some sample had an odd rule."""

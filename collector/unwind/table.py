@@ -63,10 +63,10 @@ _WINDOW = 1 << 16
 _ROOM = 256
 _LONGEST_FUNCTION = 1 << 20
 # A function that makes no frame: its return address is the word at sp, if a call led there.
-_FRAMELESS = LeafHint(re.compile(b""), re.compile(b""), 0, -1)
+_FRAMELESS = LeafHint(b"", b"", 0, -1)
 
 
-@dataclass
+@dataclass(eq=False)
 class Counters:
     """What happened in the tables so far. Damage and gaps are counted, never hidden."""
 
@@ -214,7 +214,7 @@ class Call(IntEnum):
     CERTAIN = 2
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Source:
     """One section and the index over it. ``base`` is taken off the index's offsets."""
 
@@ -223,7 +223,7 @@ class Source:
     base: int
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class _Object:
     """What the tables keep of one load object. ``sources`` is made at the first hit."""
 
@@ -498,7 +498,7 @@ class Tables:
         before = self._text(known, vaddr - 16, 16) if vaddr >= 16 else b""
         after = self._text(known, vaddr, 16)
         for hint in known.arch.leaf_hints if is_leaf else known.arch.caller_hints:
-            if hint.before.search(before) and hint.after.match(after):
+            if re.search(hint.before, before) and re.match(hint.after, after):
                 return hint
         if not is_leaf:
             return None

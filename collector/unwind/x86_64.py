@@ -38,8 +38,7 @@ def _indirect_size(modrm: int, sib: int) -> int:
 
 def hint(before: bytes, after: bytes, return_word: int, fp_word: int = -1, may_begin: bool = False) -> LeafHint:
     """A leaf hint from two patterns, each matched at the pc."""
-    return LeafHint(re.compile(b"(?s:" + before + rb")\Z"), re.compile(b"(?s:" + after + b")"), return_word, fp_word,
-                    may_begin)
+    return LeafHint(b"(?s:" + before + rb")\Z", b"(?s:" + after + b")", return_word, fp_word, may_begin)
 
 
 def beginning(*code: tuple[bytes, int]) -> tuple[LeafHint, ...]:
