@@ -122,8 +122,8 @@ def test_nothing_is_waited_for_once_something_is_due(what: str, target: subproce
     opened = perf_open.open_events([target.pid], INTERVAL_ON_NS, on_exec=False, follow=True)
     finder = StandBack(target.pid, opened, time.monotonic_ns())
     timer = threading.Timer(WAITS_S, DUE[what], [target])
-    timer.start()
     began = time.monotonic()
+    timer.start()
     assert finder.find_spec("something", None) is None
     assert time.monotonic() - began >= WAITS_S
     timer.join()
