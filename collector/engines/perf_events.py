@@ -160,6 +160,8 @@ class PerfEngine:
             if head != tail:
                 drain = self._drain_fixed if ring.name in _FIXED else self._drain_stacks
                 self._tails.append((ring, drain(ring, tail, head, until_ns, changes, parts[ring.name])))
+            if ring.fd < 0:
+                continue  # a spare has no events of its own
             if ring.name == "clock" and not self._stopped:
                 self._brief_or_whole(ring, head - tail, until_ns)
             elif ring.name in MOST_PER_S and not self._stopped:
@@ -229,6 +231,8 @@ class PerfEngine:
         self._end_relief()
         for ring, tail in self._tails:
             self._rings.give_back(ring, tail)
+            if ring.fd < 0 and ring.name not in RELIEVED:
+                self._rings.free_if_empty(ring)
         self._tails = []
 
     def _end_relief(self) -> None:

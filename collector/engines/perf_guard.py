@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import _thread  # what threading is made of, which is too much to import for this
 import os
+import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import repeat
@@ -27,9 +28,11 @@ from collector.linux.perf import Ring, Rings
 SWITCH_RINGS = "switch", "dying"
 RELIEVED = "birth", "dying", "dead", "task"
 STAND_INS = {"leave": "site", "clock": "brief"}
-_PERIOD_S = 0.01
-_LOOKS_FOR_A_CROWD = 5
-_FULL, _MOVED_AT, _PRESSED = 15 / 16, 1 / 4, 3 / 4
+_PERIOD_S, _CALM_PERIOD_S = 0.01, 0.04
+_CALM = 1 / 32  # of a ring's room between two looks, at most
+_CROWD_PERIOD_S = 0.05
+_FULL, _MOVED_AT, _LARGE_MOVED_AT, _PRESSED = 15 / 16, 1 / 4, 7 / 8, 3 / 4
+_LARGE_BYTES = 1 << 23  # fills slowly enough to be looked at in time
 _MANY_BYTES = 1 << 21  # 45,000 records of switches, in less than half a second
 
 
@@ -46,6 +49,10 @@ class _Watch:
             _thread.start_new_thread(self._run, ())
         except RuntimeError:  # no room for one more: it goes without
             self._ended.release()
+
+    def stay_behind(self) -> None:
+        """In a process forked from ours, which does not have the thread: there is nothing for ``end`` to wait for."""
+        self._ended.release()
 
     def end(self) -> None:
         """No more of it."""
@@ -76,16 +83,20 @@ class Guard(_Watch):
         self._pid = pid
         self._awake = [ring for ring in rings.rings if ring.name in names]
         self._clocks = [ring for ring in rings.rings if ring.name == "clock"]
-        self._n_looks = 0
+        large = {ring for ring, _ in rings.spares if ring.data_bytes >= _LARGE_BYTES}
+        self._give_way_at = {ring: _FULL if ring in large else _PRESSED for ring in self._clocks}
+        self._heads = dict.fromkeys(rings.rings, 0)
+        self._crowd_due_s = time.monotonic()
         self._crowd = Crowd()
         super().__init__()
 
     def _look(self) -> None:
-        self._n_looks += 1
-        if self._n_looks % _LOOKS_FOR_A_CROWD == 0:
+        if time.monotonic() >= self._crowd_due_s:
             self._crowd.look(os.getpid())
+            self._crowd_due_s = time.monotonic() + _CROWD_PERIOD_S
+        self.period_s = min(max(self.period_s * _CALM / self._filled(), _PERIOD_S), _CALM_PERIOD_S)
         _move(self._rings, self._rings.spares)
-        for ring in [ring for ring in self._clocks if _is_full(self._rings, ring, _PRESSED)]:
+        for ring in [ring for ring in self._clocks if _is_full(self._rings, ring, self._give_way_at[ring])]:
             self._clocks.remove(ring)
             if give_way(self._rings, ring):
                 self.rested.append(ring)
@@ -98,6 +109,12 @@ class Guard(_Watch):
             for ring in switches:
                 self._rings.rest(ring)
             self.accounts = accounts_below(self._pid)
+
+
+    def _filled(self) -> float:
+        """The part of its room that a ring has taken in since the last look, of the one where that is most; not 0."""
+        before, self._heads = self._heads, {ring: self._rings.head(ring) for ring in self._heads}
+        return max((head - before[ring] + 1) / ring.data_bytes for ring, head in self._heads.items())
 
 
 class Relief(_Watch):
@@ -149,9 +166,13 @@ def give_way(rings: Rings, ring: Ring) -> bool:
 
 
 def _move(rings: Rings, pairs: Iterable[tuple[Ring, Ring]]) -> None:
+    """Empties rings into their spares; large ones late and by parts, since a copy takes a millisecond for each MiB, and
+    perhaps nobody needs it."""
     for ring, spare in pairs:
-        if _is_full(rings, ring, _MOVED_AT):
+        if ring.data_bytes < _LARGE_BYTES and _is_full(rings, ring, _MOVED_AT):
             rings.move(ring, spare)
+        elif _is_full(rings, ring, _LARGE_MOVED_AT):
+            rings.move(ring, spare, _MOVED_AT)
 
 
 def _is_full(rings: Rings, ring: Ring, part: float) -> bool:

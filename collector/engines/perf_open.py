@@ -42,7 +42,7 @@ from contextlib import suppress
 from itertools import repeat
 
 from collector.clock import NS_PER_MS, NS_PER_S, evenly_spread
-from collector.engines.perf_guard import Guard, Variety
+from collector.engines.perf_guard import STAND_INS, Guard, Variety
 from collector.errors import EngineRefused
 from collector.linux import abi, perf
 
@@ -148,6 +148,12 @@ class Opened:
         return (f"user mode only, since perf_event_paranoid is {_paranoid_level()}: system time counts as user time, "
                 f"waits are looked at once a second; for more: {LOWER_LEVEL}, or run as root")
 
+    def inherit(self) -> None:
+        """In a process forked from ours: has the rings as well, as they are now and will be. Raises OSError."""
+        self.rings.inherit()
+        for guard in self.guards:
+            guard.stay_behind()
+
     def close(self) -> None:
         """Closes the events."""
         self.vary_periods(False)
@@ -177,6 +183,7 @@ def open_events(whose: Sequence[int] | perf.Birth, interval_ns: int, *, on_exec:
             specs += _end_specs() if kernel else []
             specs = _roomy(specs, interval_ns) if of_maker and not frugal else specs
             specs = specs if frugal else _with_brief(specs, interval_ns, flags, _room_bytes())
+            specs = _lasting(specs, _room_bytes()) if of_maker and not frugal and interval_ns >= _RARE_NS else specs
             specs = _of_maker(specs) if of_maker else specs
             rings = perf.open_rings(whose, specs, may_halve=frugal)
             return Opened(rings, interval_ns, kernel, stack_bytes, of_maker)
@@ -331,6 +338,15 @@ def _roomy(specs: list[perf.EventSpec], interval_ns: int) -> list[perf.EventSpec
     """With twice the room for clocks, where they are rare, since some will have shorter periods."""
     return [spec._replace(ring_bytes=2 * spec.ring_bytes) if spec.name == "clock" and interval_ns >= _RARE_NS else spec
             for spec in specs]
+
+
+def _lasting(specs: list[perf.EventSpec], room_bytes: int) -> list[perf.EventSpec]:
+    """With spares for copies of stacks, of twice their rings' size, if there is room for them: while our start stands
+    back for seconds, what would not fit is moved there. They take memory only then, and until the first drain."""
+    large = sum(spec.ring_bytes for spec in specs if spec.name in STAND_INS)
+    if 2 * large > room_bytes:
+        return specs
+    return [spec._replace(spare_bytes=2 * spec.ring_bytes) if spec.name in STAND_INS else spec for spec in specs]
 
 
 def _end_specs() -> list[perf.EventSpec]:

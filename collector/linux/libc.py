@@ -25,6 +25,7 @@ _FSCONFIG_CMD_CREATE, _FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC = 6, 1, 1
 
 PROT_NONE, PROT_READ, PROT_WRITE = 0, 1, 2
 MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS, MAP_NORESERVE = 1, 2, 0x10, 0x20, 0x4000
+MAP_FIXED_NOREPLACE = 0x100000  # fails where something is mapped already (since Linux 4.17)
 
 
 def _fail(what: str) -> OSError:

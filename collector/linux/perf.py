@@ -75,7 +75,7 @@ class Ring(NamedTuple):
 class Rings:
     """Open events and their mapped rings; ``memory`` is the whole reservation.
 
-    ``spares`` are pairs of a ring and what it can be moved to, which no event writes into.
+    ``spares`` are pairs of a ring and what it can be moved to, which no event writes into. Forks share them.
     """
 
     def __init__(self, writers: dict[int, list[int]], rings: list[Ring], spares: list[tuple[Ring, Ring]], address: int,
@@ -102,9 +102,12 @@ class Rings:
         """Lets the kernel overwrite everything before ``tail``."""
         self._words[(ring.header_offset + abi.RING_TAIL_OFFSET) >> 3] = tail
 
-    def move(self, ring: Ring, spare: Ring) -> bool:
-        """Moves what a ring holds behind what its spare holds; False where that is full."""
+    def move(self, ring: Ring, spare: Ring, part: float = 1) -> bool:
+        """Moves what a ring holds, or so many whole records of it as fill a part of the ring, behind what its spare
+        holds; False where that is full."""
         tail, head, start = self.tail(ring), self.head(ring), self.head(spare)
+        if part < 1:
+            head = self._record_behind(ring, tail, min(tail + int(part * ring.data_bytes), head))
         if start + head - tail > spare.data_bytes:
             return False
         while tail < head:
@@ -116,6 +119,17 @@ class Rings:
         self._words[(spare.header_offset + abi.RING_HEAD_OFFSET) >> 3] = start
         self.give_back(ring, tail)
         return True
+
+    def _record_behind(self, ring: Ring, position: int, end: int) -> int:
+        """Where the first record begins, from one at ``position`` on, that is not below ``end``."""
+        while position < end:
+            position += self._words[(ring.data_offset + position % ring.data_bytes) >> 3] >> 48  # its size
+        return position
+
+    def free_if_empty(self, spare: Ring) -> None:
+        """Gives the memory back that a spare has taken."""
+        if self.head(spare) == self.tail(spare):
+            _map_zeros(self.address, spare)
 
     def compact(self, spare: Ring) -> None:
         """Moves what is left in a spare to its beginning."""
@@ -188,6 +202,14 @@ class Rings:
         leader, *others = self._writers[ring.fd]
         for fd in others:
             ioctl(fd, abi.IOC_SET_OUTPUT, leader)
+
+    def inherit(self) -> None:
+        """Maps the rings in a process forked from ours, at the same places: the kernel leaves them out of a fork's
+        memory. For as long as one of both has them mapped, they keep what they hold. Raises OSError where something was
+        mapped there since the fork."""
+        for ring in self.rings:
+            if ring not in self._unmapped:
+                _map_ring(self.address, ring, libc.MAP_FIXED_NOREPLACE)
 
     def close(self) -> None:
         """Closes the events. Arrays may still look into the rings: zeros take their place."""
@@ -340,10 +362,10 @@ def _map_what_the_budget_allows(leaders: list[tuple[EventSpec, int, int]], may_h
                 raise OSError(errno.EPERM, BUDGET_USED_UP) from None
 
 
-def _map_ring(address: int, ring: Ring) -> None:
+def _map_ring(address: int, ring: Ring, place: int = libc.MAP_FIXED) -> None:
     """Maps a ring at its place in the reservation that begins at ``address``."""
     libc.mmap(address + ring.header_offset, PAGE + ring.data_bytes, libc.PROT_READ | libc.PROT_WRITE,
-              libc.MAP_SHARED | libc.MAP_FIXED, ring.fd)
+              libc.MAP_SHARED | place, ring.fd)
 
 
 def _map_zeros(address: int, ring: Ring) -> None:
@@ -374,7 +396,7 @@ def _map_rings(leaders: list[tuple[EventSpec, int, int]], shift: int) -> _Mapped
             offset += PAGE + size
         if offset < length:
             libc.mmap(address + offset, length - offset, libc.PROT_READ | libc.PROT_WRITE,
-                      libc.MAP_PRIVATE | libc.MAP_ANONYMOUS | libc.MAP_NORESERVE | libc.MAP_FIXED, -1)
+                      libc.MAP_SHARED | libc.MAP_ANONYMOUS | libc.MAP_NORESERVE | libc.MAP_FIXED, -1)
         for ring, n_bytes in zip(rings, spare_bytes, strict=True):
             if n_bytes:
                 spare = ring._replace(fd=-1, header_offset=offset, data_offset=offset + PAGE, data_bytes=n_bytes)
