@@ -180,6 +180,13 @@ def perf_allowed() -> None:
 
 
 @pytest.fixture(scope="session")
+def waits_recorded(perf_allowed: None) -> None:
+    """For tests that need the perf engine with records of waits."""
+    if os.geteuid() != 0 and int(_read("/proc/sys/kernel/perf_event_paranoid")) > 1:
+        unavailable("waits are recorded for root or with sysctl kernel.perf_event_paranoid=1")
+
+
+@pytest.fixture(scope="session")
 def attach_allowed() -> None:
     """For tests that attach with the signal engine to processes that are no children of collect."""
     if os.geteuid() != 0 and _read("/proc/sys/kernel/yama/ptrace_scope").strip() not in ("", "0"):

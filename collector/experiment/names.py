@@ -101,6 +101,23 @@ def create_directory(output: str | None = None, overwrite: bool = False, directo
     raise ExperimentError(f"cannot create {shown(path)}: other programs keep taking its name")
 
 
+def begin_again(path: Path) -> None:
+    """Make a founder's directory as it was when ``create_directory`` had made it. Raises ExperimentError.
+
+    Somebody else has begun to write there and was killed; meanwhile it opens.
+    """
+    try:
+        _write_early_log(path, LOG_FILE + ".new")
+        os.replace(path / (LOG_FILE + ".new"), path / LOG_FILE)
+        for name in os.listdir(path):
+            if os.path.isdir(path / name) and not os.path.islink(path / name):
+                _remove_tree(path / name)
+            elif name != LOG_FILE:
+                os.unlink(path / name)
+    except OSError as error:
+        raise _refusal(path, error) from error
+
+
 def join_founder(job: str, output: str | None = None, overwrite: bool = False, directory: str | None = None) -> tuple[
         Path, bool]:
     """The founder that all ranks of ``job`` on this machine share, and whether we made it. Raises ExperimentError.
@@ -134,13 +151,13 @@ def create_rank_directory(founder: Path, rank: int) -> Path:
     return path
 
 
-def _write_early_log(path: Path) -> None:
+def _write_early_log(path: Path, name: str = LOG_FILE) -> None:
     """A log that readers open, until the recorder replaces it by its own: whoever kills us leaves an experiment."""
     now_ns = time.monotonic_ns()
     seconds, rest_ns = divmod(now_ns, 1_000_000_000)
     text = (f'<experiment version="12.4">\n<collector>collect</collector>\n</experiment>\n'
             f'<event kind="run" tstamp="{seconds}.{rest_ns:09d}" time="{int(time.time())}" tm_zone="0"/>\n')
-    fd = os.open(path / LOG_FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    fd = os.open(path / name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
         os.write(fd, text.encode("ascii"))
     finally:
@@ -331,11 +348,15 @@ def _check_removable(path: Path) -> None:
 def _remove(path: Path) -> None:
     _check_removable(path)
     try:
-        import shutil
-
-        shutil.rmtree(path)
+        _remove_tree(path)
     except OSError as error:
         raise ExperimentError(f"cannot remove {shown(path)}: {error.strerror}") from error
+
+
+def _remove_tree(path: Path) -> None:
+    import shutil
+
+    shutil.rmtree(path)
 
 
 def _refusal(path: Path, error: OSError) -> ExperimentError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import select
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.base import Engine
@@ -27,12 +27,15 @@ HUNG_UP = select.POLLHUP | select.POLLERR | select.POLLNVAL
 class Drainer:
     """An engine and the pipeline that it feeds."""
 
-    def __init__(self, engine: Engine, pipeline: Pipeline, start_ns: int) -> None:
+    def __init__(self, engine: Engine, pipeline: Pipeline, start_ns: int,
+                 on_disk: Callable[[], None] = lambda: None) -> None:
+        """``on_disk`` is called when all that was taken is on disk, before the engine gives it up."""
         self.drained_ns = start_ns  # all that happened before is in the pipeline
         self.changes = False  # whether processes came and went in the last batch
         self.failure = ""  # why nothing more comes, though the target runs on
         self._engine = engine
         self._pipeline = pipeline
+        self._on_disk = on_disk
         # The kernel stamps its records with its own clock, which in a time namespace is not ours.
         self._ahead_ns = proc.clock_offset_ns() if isinstance(engine, PerfEngine) else 0
         self._mode = SwitchMode(engine, pipeline) if isinstance(engine, PerfEngine) else None
@@ -67,7 +70,6 @@ class Drainer:
         self.changes = bool(batch.changes)
         if self._mode is not None:
             self._mode.choose(batch)
-        self._pipeline.sync()
 
     def read_accounts(self) -> None:
         """Takes the accounts of threads whose switches are counted, before somebody goes who has none later."""
@@ -92,7 +94,6 @@ class Drainer:
         # To stop hundreds of threads' events takes its time. What they tell of that is incomplete: if we end before the
         # target does, that is left out.
         self._take(NEVER_NS if target_ended else end_ns or NEVER_NS, accounts, end_ns)
-        self._pipeline.sync()
 
     def _take_what_was_recorded_before(self, until_ns: int) -> None:
         """Works on what was recorded before switches were counted, if the time up to which we want to come is later."""
@@ -108,6 +109,8 @@ class Drainer:
         self.drained_ns = batch.until_ns = settled_ns or batch.until_ns
         batch.accounts = accounts
         self._pipeline.feed(batch)
+        self._pipeline.sync()  # whoever kills us in between takes nothing with him
+        self._on_disk()
         self._engine.release()
         return batch
 

@@ -10,24 +10,26 @@ from collector.clock import NS_PER_S
 from collector.experiment.recorder import Header
 from collector.linux import proc, tasks
 from collector.session.experiments import Recorded
+from collector.session.heir import Ids
 from collector.session.options import Options
 
 
 class Headers:
-    """Headers of the experiments that are recorded with ``options``, on this machine."""
+    """Headers of the experiments that are recorded with ``options`` by a process, on this machine."""
 
-    def __init__(self, options: Options) -> None:
+    def __init__(self, options: Options, recorder: Ids) -> None:
         self._options = options
+        self._recorder = recorder
         self._machine = proc.machine()
 
     def founder(self, pid: int, start_ns: int) -> Header:
         """Of the process that everything begins with."""
         arguments = b" ".join(os.fsencode(argument) for argument in self._options.arguments)
-        return self._header(pid, os.getpid(), start_ns, tasks.word_bits(pid), arguments, self._options.comments)
+        return self._header(pid, self._recorder.pid, start_ns, tasks.word_bits(pid), arguments, self._options.comments)
 
     def job(self, pid: int, start_ns: int) -> Header:
         """Of the experiment around the ranks of an MPI job, the first of which is process ``pid``."""
-        return self._header(pid, os.getpid(), start_ns, 64, b"mpi")
+        return self._header(pid, self._recorder.pid, start_ns, 64, b"mpi")
 
     def descendant(self, recorded: Recorded) -> Header:
         """Of an image that has its own experiment inside the founder's."""
@@ -41,8 +43,9 @@ class Headers:
         start_unix = int(time.time() - (time.monotonic_ns() - start_ns) / NS_PER_S)
         return Header(hostname=machine.hostname, os=machine.system, arch=machine.architecture,
                       page_size=machine.page_size, n_pages=machine.n_pages, cpus=machine.cpu_mhz, pid=pid,
-                      ppid=parent_pid, pgrp=os.getpgrp(), sid=os.getsid(0), cwd=proc.working_directory(),
-                      arguments=arguments, wsize=bits, interval_ns=self._options.interval_ns,
+                      ppid=parent_pid, pgrp=self._recorder.group, sid=self._recorder.session,
+                      cwd=proc.working_directory(), arguments=arguments, wsize=bits,
+                      interval_ns=self._options.interval_ns,
                       sample_period_s=self._options.sample_period_s, start_ns=start_ns, start_unix=start_unix,
                       collector=f"collect {__version__}", follow=self._options.follow != "off", notes=list(notes),
                       size_limit_mb=self._options.size_limit_mb)

@@ -42,7 +42,8 @@ def fill_founder(path: Path, options: Options, pid: int, start_ns: int) -> None:
     """Makes the directory around the ranks of a job an experiment that opens; it has no data of its own."""
     from collector.experiment.recorder import Recorder
     from collector.session.headers import Headers
+    from collector.session.heir import Ids
 
-    recorder = Recorder.create(path, Headers(options).job(pid, start_ns))
+    recorder = Recorder.create(path, Headers(options, Ids.ours()).job(pid, start_ns))
     recorder.comment("founder of an MPI job; its ranks are in M_r*.er")
     recorder.close(start_ns)

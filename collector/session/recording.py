@@ -24,6 +24,7 @@ from collector.engines.perf_events import PerfEngine
 from collector.session.attach import Taken
 from collector.session.control import Action
 from collector.session.drainer import HUNG_UP, Drainer, NoDrainer
+from collector.session.heir import KILLED, Heir
 from collector.session.lifetime import Lifetime
 from collector.session.options import Options
 from collector.session.schedule import NEVER_NS, DrainSchedule, FlushSchedule, SampleSchedule
@@ -42,11 +43,15 @@ class Recording:
     """One target from its start to its closed experiment."""
 
     def __init__(self, options: Options, directory: Path, pid: int, engine: Engine | None, start_ns: int,
-                 pidfds: Sequence[int] = ()) -> None:
-        """``pidfds``: of running processes, until the last of which has ended; none: process ``pid`` is our child."""
-        self._store = Store(options, directory, pid, engine, start_ns)
+                 pidfds: Sequence[int] = (), heir: Heir | None = None) -> None:
+        """``pidfds``: of running processes, until the last of which has ended; none: process ``pid`` is our child.
+        ``heir``: to be dismissed as soon as there is something on disk; or it is us."""
+        self._heir = heir or Heir()
+        self._store = Store(options, directory, pid, engine, start_ns, self._heir.of)
         self._pipeline = self._store.pipeline
-        self._drainer = Drainer(engine, self._pipeline, start_ns) if engine is not None else NoDrainer(start_ns)
+        self._drainer: Drainer | NoDrainer = NoDrainer(start_ns)
+        if engine is not None:
+            self._drainer = Drainer(engine, self._pipeline, start_ns, self._heir.dismiss)
         self.engine_text = f"{engine.name} ({engine.reason})" if engine is not None else "none (-p off)"
         self._store.comment(f"engine {self.engine_text}")
         self._pipeline.output.muted = not options.interval_ns
@@ -104,7 +109,8 @@ class Recording:
         self._lifetime.close()
         target_ended = self.status is not None
         self._drainer.finish(target_ended=target_ended)
-        self._store.end(self._drainer.drained_ns, self._drainer.failure, target_ended=target_ended)
+        failure = KILLED if self._heir.is_us else self._drainer.failure
+        self._store.end(self._drainer.drained_ns, failure, target_ended=target_ended)
 
     def close(self) -> list[str]:
         """Ends the recording if that is still to be done, and archives; returns what the user should know."""

@@ -24,6 +24,7 @@ from collector.linux.crowd import Crowd
 from collector.linux.perf import Birth
 from collector.session import launch, room
 from collector.session.control import Signals
+from collector.session.heir import Heir
 from collector.session.options import Options
 from collector.session.standing_back import standing_back
 
@@ -157,8 +158,12 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: Ope
               signals: Signals, start_ns: int, new_founder: Path | None) -> int:
     """Everything from the target's first instruction on. Whatever fails, the target runs on; returns its wait status.
     """
+    heir = Heir(opened if isinstance(opened, perf_open.Opened) and _may_come_late(options, opened) else None, pid)
     try:
-        recording = _begun(options, directory, pid, opened, start_ns)
+        recording = _begun(options, directory, pid, opened, start_ns, heir)
+        if heir.is_us:
+            recording.close()
+            os._exit(0)
         if new_founder is not None:
             from collector.session import mpi
 
@@ -166,24 +171,38 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: Ope
         if options.group:
             names.add_to_group(options.group, directory, options.directory)
     except Exception as err:  # of whatever kind: the program runs
+        if heir.is_us:
+            os._exit(1)
+        heir.see_off()
         names.remove_directory(directory)
         return _unrecorded(options, say, pid, opened, err)
     if options.verbose:
         say(f"experiment {directory}, process {pid}, engine {recording.engine_text}")
     run(recording, signals, say)
+    heir.see_off()
     return os.waitpid(pid, 0)[1] if recording.status is None else recording.status
 
 
-def _begun(options: Options, directory: Path, pid: int, opened: OpenedEvents, start_ns: int) -> Recording:
+def _may_come_late(options: Options, opened: perf_open.Opened) -> bool:
+    """Whether records tell of waits, which we need not look at while they last; nobody asked for overview samples at
+    certain moments; and nothing is to be said to others, which an heir would not know of: a group, the ranks of an MPI
+    job."""
+    is_asked_for = options.sample_period_s not in (0, Options().sample_period_s)
+    return opened.kernel and not (is_asked_for or options.group or options.mpi)
+
+
+def _begun(options: Options, directory: Path, pid: int, opened: OpenedEvents, start_ns: int, heir: Heir) -> Recording:
     gc.disable()
-    with nullcontext() if options.asks_for_moments else standing_back(pid, opened, start_ns):
+    with nullcontext() if options.asks_for_moments else standing_back(pid, opened, start_ns, heir):
         import_all()
         from collector.session.recording import Recording, engine_on
     Crowd().look()
 
     gc.freeze()  # modules live as long as we do: nothing to collect, now or at the end
     gc.enable()
-    return Recording(options, directory, pid, engine_on(opened), start_ns)
+    if heir.is_us:
+        names.begin_again(directory)
+    return Recording(options, directory, pid, engine_on(opened), start_ns, heir.pidfds, heir)
 
 
 def run(recording: Recording, signals: Signals, say: Say) -> None:

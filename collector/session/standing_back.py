@@ -10,6 +10,9 @@ they live; has threads that come and go, which get clocks of other periods; a ri
 ``PATIENCE_NS`` are over, less at high rates. Who asks for certain moments (-t, -y, -l) wants them in time: nothing is
 put off then.
 
+Where the kernel's rings hold all that matters, there is patience for ``LONG_PATIENCE_NS``: an heir is appointed then,
+who saves what they hold if we are killed. Whoever maps more code meanwhile may remove its file, too: that ends it.
+
 No priority is changed: who may not raise one could lower it but not put it back (RLIMIT_NICE), and those of threads do
 not count among sessions. Standard library only.
 """
@@ -34,27 +37,34 @@ if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
     from collector.engines import signal_open
+    from collector.session.heir import Heir
 
 PATIENCE_NS = 500 * NS_PER_MS  # the first drain is to come within a second: who kills us takes no more with him
 # At high rates. Rings hold a second of samples, and our start takes a third of that; from three quarters on, copies of
 # stacks are small.
 _FREQUENT_NS, _LITTLE_PATIENCE_NS = 5 * NS_PER_MS, 200 * NS_PER_MS
-_LOOK_EVERY_MS = 40
+LONG_PATIENCE_NS = 3500 * NS_PER_MS  # a program of three seconds has ended by then
+_LOOK_EVERY_MS, _SELDOM_MS = 40, 100
 _FULL = 3 / 4  # of a ring's room
 _MOST_LOOKS = 16
 _OF_ALL = "waking"  # others fill this one, too; it can rest
+_LIVES = "task", "map"  # threads and processes, programs, and code
 
 
 class StandBack:
     """Asked for modules as a finder of ``sys.meta_path``, it finds none, but takes its time."""
 
-    def __init__(self, pid: int, opened: perf_open.Opened | signal_open.Opened | None, start_ns: int) -> None:
+    def __init__(self, pid: int, opened: perf_open.Opened | signal_open.Opened | None, start_ns: int,
+                 heir: Heir | None = None) -> None:
         self._pid = pid
+        self._start_ns = start_ns
         self._program = _program(pid)
         self._tids: set[str] = set()
         self._n_cpus = len(os.sched_getaffinity(0))
         is_frequent = opened is not None and opened.interval_ns < _FREQUENT_NS
         self._due_ns = start_ns + (_LITTLE_PATIENCE_NS if is_frequent else PATIENCE_NS)
+        self._heir = None if is_frequent else heir
+        self._lives: list[tuple[Ring, int]] = []  # once there is an heir: their heads at that time
         self._rooms: list[Ring] = []
         self._rings: Rings | None = None
         # Without a clock there is nothing that could fill, and little to import. Of a program that is not ours to look
@@ -84,9 +94,26 @@ class StandBack:
         return None
 
     def _something_is_due(self) -> bool:
-        if self._poller.poll(_LOOK_EVERY_MS) or time.monotonic_ns() >= self._due_ns:
+        if self._poller.poll(_SELDOM_MS if self._lives else _LOOK_EVERY_MS) or self._is_full() or self._comes_or_goes():
             return True
-        return self._is_full() or self._threads_go() or _program(self._pid) != self._program or _has_children(self._pid)
+        return time.monotonic_ns() >= self._due_ns and not self._is_patient_again()
+
+    def _is_patient_again(self) -> bool:
+        """Whether there is an heir from now on; if it is us, there is no time to lose."""
+        heir, self._heir = self._heir, None
+        if heir is None or not heir.appoint() or heir.is_us:
+            return False
+        self._poller.register(heir.fd, 0)  # errors are told all the same
+        if self._rings is not None:
+            self._lives = [(ring, self._rings.head(ring)) for ring in self._rings.rings if ring.name in _LIVES]
+        self._due_ns = self._start_ns + LONG_PATIENCE_NS
+        return True
+
+    def _comes_or_goes(self) -> bool:
+        """Whether anybody does. Once there is an heir, no record may tell of threads, processes, code either."""
+        if self._rings is not None and self._lives:
+            return any(self._rings.head(ring) != head for ring, head in self._lives)
+        return self._threads_go() or _program(self._pid) != self._program or _has_children(self._pid)
 
     def _threads_go(self) -> bool:
         """Whether one is gone that was there at the last look."""
@@ -100,9 +127,10 @@ class StandBack:
 
 
 @contextmanager
-def standing_back(pid: int, opened: perf_open.Opened | signal_open.Opened | None, start_ns: int) -> Iterator[None]:
+def standing_back(pid: int, opened: perf_open.Opened | signal_open.Opened | None, start_ns: int,
+                  heir: Heir) -> Iterator[None]:
     """What is imported meanwhile is imported when the CPUs allow it. Raises OSError."""
-    finder = StandBack(pid, opened, start_ns)
+    finder = StandBack(pid, opened, start_ns, heir)
     sys.meta_path.insert(0, finder)
     try:
         yield

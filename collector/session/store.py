@@ -15,6 +15,7 @@ from collector.session.attach import Taken
 from collector.session.experiments import Experiments
 from collector.session.follow import Follow
 from collector.session.headers import Headers
+from collector.session.heir import Ids
 from collector.session.objects import Objects
 from collector.session.options import Options
 from collector.session.pipeline import Pipeline
@@ -26,9 +27,11 @@ from collector.unwind.table import Tables
 class Store:
     """What is written of one target."""
 
-    def __init__(self, options: Options, directory: Path, pid: int, engine: Engine | None, start_ns: int) -> None:
-        """Creates the founder's experiment in ``directory``. Raises ExperimentError."""
-        headers = Headers(options)
+    def __init__(self, options: Options, directory: Path, pid: int, engine: Engine | None, start_ns: int,
+                 recorder: Ids) -> None:
+        """Creates the founder's experiment in ``directory``; ``recorder`` is the process that recording began in.
+        Raises ExperimentError."""
+        headers = Headers(options, recorder)
         self._options = options
         self._directory = directory
         self._start_ns = start_ns

@@ -1,0 +1,197 @@
+"""The collector is killed while it stands back: its heir writes what the program did until then, and ends."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collector.clock import NS_PER_S
+from collector.experiment.reader import open_experiment
+from collector.session.heir import KILLED
+from collector.session.standing_back import PATIENCE_NS
+
+Run = Callable[..., Any]
+COLLECT = str(Path(sys.executable).with_name("collect"))
+N_CPUS = len(os.sched_getaffinity(0))
+STATUS = 7
+SECONDS = 1.9
+LAW_NS = NS_PER_S  # of which who kills us may take the last one
+PR_SET_CHILD_SUBREAPER = 36
+
+pytestmark = pytest.mark.usefixtures("waits_recorded")
+
+# Keeps as many threads busy as there are CPUs.
+PROGRAM = r"""
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+static double until;
+static double now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec + t.tv_nsec * 1e-9;
+}
+static void *spin(void *x) {
+    while (now() < until) {}
+    return x;
+}
+int main(int argc, char **argv) {
+    int n = atoi(argv[2]);
+    pthread_t threads[n];
+    until = now() + atof(argv[1]);
+    for (int i = 1; i < n; i++) pthread_create(threads + i, NULL, spin, NULL);
+    spin(NULL);
+    for (int i = 1; i < n; i++) pthread_join(threads[i], NULL);
+    puts("done");
+    return 7;
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def program(need: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The program above."""
+    directory = tmp_path_factory.mktemp("busy")
+    (directory / "busy.c").write_text(PROGRAM)
+    subprocess.run([need("gcc", "gcc"), "-O1", "-pthread", "-o", directory / "busy", directory / "busy.c"], check=True)
+    return directory / "busy"
+
+
+@pytest.fixture(autouse=True)
+def _orphans_come_to_us() -> Iterator[None]:
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    yield
+    libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+class Recorded:
+    """A collector that stands back, its program and its heir, by their numbers."""
+
+    def __init__(self, program: Path, path: Path, *options: str, seconds: float = SECONDS) -> None:
+        self.path = path
+        command = [COLLECT, "-A", "off", "-o", str(path), *options, str(program), str(seconds), str(N_CPUS)]
+        self.collector = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+                                          start_new_session=True)
+        self.heir = self.program = 0
+        while self.collector.poll() is None and not (self.heir and self.program):
+            for child in children(self.collector.pid):
+                with suppress(OSError):  # it is gone
+                    if os.readlink(f"/proc/{child}/exe") == str(program.resolve()):
+                        self.program = child
+                    elif os.getsid(child) == child:
+                        self.heir = child
+            time.sleep(0.01)
+
+    def said(self) -> str:
+        """What the program printed, until nobody has its standard output any more."""
+        assert self.collector.stdout is not None
+        with self.collector.stdout:
+            return self.collector.stdout.read()
+
+
+def children(pid: int) -> list[int]:
+    """Of all its threads."""
+    try:
+        paths = Path(f"/proc/{pid}/task").glob("*/children")
+        return [int(child) for path in paths for child in path.read_text().split()]
+    except OSError:
+        return []
+
+
+def ended(pid: int) -> int:
+    """The exit status of a process that was left to us."""
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def messages(path: Path) -> list[str]:
+    """The texts in the log."""
+    return [message.text for message in open_experiment(path).log.messages]
+
+
+def last_ns(path: Path) -> int:
+    """The time of the last packet."""
+    return int(open_experiment(path).packets()["TSTAMP"].max())
+
+
+@pytest.mark.parametrize("later_s", [0, 0.7])
+def test_what_was_recorded_until_the_kill_is_written(later_s: float, program: Path, tmp_path: Path, need: Run) -> None:
+    recorded = Recorded(program, tmp_path / "x.er")
+    assert recorded.heir
+    time.sleep(later_s)
+    killed_ns = time.monotonic_ns()
+    recorded.collector.kill()
+    recorded.collector.wait()
+    assert ended(recorded.heir) == 0
+    assert recorded.said() == "done\n"
+    assert ended(recorded.program) == STATUS
+    assert killed_ns - last_ns(recorded.path) <= LAW_NS
+    assert later_s or KILLED in messages(recorded.path)
+    experiment = open_experiment(recorded.path)
+    assert not experiment.problems
+    assert experiment.log.ppid == recorded.collector.pid
+    assert int(experiment.packets()["NTICK"].sum()) * experiment.log.interval_us >= PATIENCE_NS // 1000
+    shown = subprocess.run([need("gprofng", "binutils"), "display", "text", "-functions", recorded.path],
+                           capture_output=True, text=True, check=True)
+    assert shown.stderr == ""
+    assert "spin" in shown.stdout
+
+
+def test_who_kills_the_program_as_well_leaves_the_heir(program: Path, tmp_path: Path) -> None:
+    recorded = Recorded(program, tmp_path / "x.er")
+    assert recorded.heir
+    killed_ns = time.monotonic_ns()
+    os.killpg(recorded.collector.pid, signal.SIGKILL)
+    recorded.collector.wait()
+    assert ended(recorded.program) == -signal.SIGKILL
+    assert ended(recorded.heir) == 0
+    assert recorded.said() == ""
+    assert KILLED in messages(recorded.path)
+    assert killed_ns - last_ns(recorded.path) <= LAW_NS
+
+
+def test_no_signal_but_one_ends_the_heir_and_the_end_of_the_recording_does(program: Path, tmp_path: Path) -> None:
+    recorded = Recorded(program, tmp_path / "x.er")
+    heir = os.pidfd_open(recorded.heir)
+    for number in (signal.SIGINT, signal.SIGTSTP, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        os.kill(recorded.heir, number)
+    time.sleep(0.05)
+    assert recorded.heir in children(recorded.collector.pid)
+    assert recorded.said() == "done\n"
+    assert recorded.collector.wait() == STATUS
+    with pytest.raises(ProcessLookupError):
+        signal.pidfd_send_signal(heir, 0)
+    os.close(heir)
+    assert KILLED not in messages(recorded.path)
+
+
+def test_without_its_heir_the_collector_stands_back_no_longer(program: Path, tmp_path: Path) -> None:
+    recorded = Recorded(program, tmp_path / "x.er")
+    os.kill(recorded.heir, signal.SIGKILL)
+    while not (recorded.path / "profile").exists():
+        assert recorded.collector.poll() is None, "nothing was written before the end"
+        time.sleep(0.01)
+    assert recorded.program in children(recorded.collector.pid), "nothing was written before the program ended"
+    assert recorded.said() == "done\n"
+    assert recorded.collector.wait() == STATUS
+
+
+@pytest.mark.parametrize("option", [["-p", "hi"], ["-g", "x.erg"], ["-t", "9"], ["-S", "2"]])
+def test_who_cannot_wait_has_no_heir(option: list[str], program: Path, tmp_path: Path,
+                                     monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    recorded = Recorded(program, tmp_path / "x.er", *option, seconds=0.9)
+    recorded.said()
+    assert recorded.collector.wait() == STATUS
+    assert not recorded.heir
