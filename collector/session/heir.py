@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from collector.engines import perf_open
 
+_LONGEST_S = 60  # for what takes less than one
 KILLED = "collect was killed before its first drain: nothing is recorded from there on"
 
 
@@ -98,6 +99,11 @@ class Heir:
                 os._exit(0)
         except BaseException:
             os._exit(1)
+        # Nobody waits for it: it must not stay, and who looks for it may end it.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGALRM})
+        signal.alarm(_LONGEST_S)
         self.is_us = True
 
     def dismiss(self) -> None:
