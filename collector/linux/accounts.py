@@ -50,8 +50,11 @@ def accounts_below(pid: int) -> dict[int, Account]:
     found: dict[int, Account] = {}
     pids = [pid]
     for process in pids:
-        with suppress(OSError, ValueError):
-            for tid in os.listdir(f"/proc/{process}/task"):
+        tids: list[str] = []
+        with suppress(OSError):
+            tids = os.listdir(f"/proc/{process}/task")
+        for tid in tids:
+            with suppress(OSError, ValueError):  # it has ended meanwhile
                 found[int(tid)] = account_of(process, int(tid))
                 with open(f"/proc/{process}/task/{tid}/children", "rb", buffering=0) as file:
                     pids += map(int, file.read().split())

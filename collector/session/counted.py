@@ -22,13 +22,13 @@ _LOOK_NS = 30_000  # at one thread, with all that follows; looks take a fiftieth
 class SwitchMode:
     """Decides with every drain of the perf engine; ``counting`` says how it is now."""
 
-    def __init__(self, engine: PerfEngine, pipeline: Pipeline) -> None:
+    def __init__(self, engine: PerfEngine, pipeline: Pipeline, start_ns: int) -> None:
         self.counting = False
         self._engine = engine
         self._pipeline = pipeline
         self.accounts_ns = 0  # up to when records have told everything, if switches are counted
         self._began_ns = self._looked_ns = 0
-        self._until_ns = 0
+        self._until_ns = start_ns  # the end of the last batch
         pipeline.time.founder_before = engine.before
         if engine.accounts:
             self._begin(engine.accounts)
@@ -47,7 +47,7 @@ class SwitchMode:
     def choose(self, batch: Batch) -> None:
         """``batch`` has been fed: go on like this, or the other way?"""
         n_records = len(batch.switches.tid) if batch.switches is not None else 0
-        length_ns = max(batch.until_ns - self._until_ns, NS_PER_MS) if self._until_ns else NS_PER_S
+        length_ns = max(batch.until_ns - self._until_ns, NS_PER_MS)
         self._until_ns = batch.until_ns
         if self.counting:
             self._looked_ns = time.monotonic_ns()

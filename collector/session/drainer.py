@@ -38,7 +38,7 @@ class Drainer:
         self._on_disk = on_disk
         # The kernel stamps its records with its own clock, which in a time namespace is not ours.
         self._ahead_ns = proc.clock_offset_ns() if isinstance(engine, PerfEngine) else 0
-        self._mode = SwitchMode(engine, pipeline) if isinstance(engine, PerfEngine) else None
+        self._mode = SwitchMode(engine, pipeline, start_ns) if isinstance(engine, PerfEngine) else None
         self._fds = engine.poll_fds()
 
     @property

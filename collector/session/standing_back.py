@@ -28,7 +28,7 @@ from contextlib import contextmanager, suppress
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from collector.clock import NS_PER_MS
+from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines import perf_open
 from collector.linux.crowd import n_runnable
 from collector.linux.perf import Ring, Rings
@@ -47,6 +47,7 @@ LONG_PATIENCE_NS = 3500 * NS_PER_MS  # a program of three seconds has ended by t
 _LOOK_EVERY_MS, _SELDOM_MS = 40, 100
 _FULL = 3 / 4  # of a ring's room
 _MOST_LOOKS = 16
+_CALM_BYTES_PER_S = 500_000  # of records of switches: some ten thousand
 _OF_ALL = "waking"  # others fill this one, too; it can rest
 _LIVES = "task", "map"  # threads and processes, programs, and code
 
@@ -101,13 +102,21 @@ class StandBack:
     def _is_patient_again(self) -> bool:
         """Whether there is an heir from now on; if it is us, there is no time to lose."""
         heir, self._heir = self._heir, None
-        if heir is None or not heir.appoint() or heir.is_us:
+        if heir is None or not self._is_calm() or not heir.appoint() or heir.is_us:
             return False
         self._poller.register(heir.fd, 0)  # errors are told all the same
         if self._rings is not None:
             self._lives = [(ring, self._rings.head(ring)) for ring in self._rings.rings if ring.name in _LIVES]
         self._due_ns = self._start_ns + LONG_PATIENCE_NS
         return True
+
+    def _is_calm(self) -> bool:
+        """Whether there is little to work on later. Of many threads, and of those that switch often, accounts are to be
+        read now and then: they tell what records leave open."""
+        if self._rings is None or len(_threads(self._pid)) > _MOST_LOOKS:
+            return False
+        n_bytes = sum(self._rings.head(ring) for ring in self._rings.rings if ring.name == "switch")
+        return n_bytes * NS_PER_S <= _CALM_BYTES_PER_S * (time.monotonic_ns() - self._start_ns)
 
     def _comes_or_goes(self) -> bool:
         """Whether anybody does. Once there is an heir, no record may tell of threads, processes, code either."""

@@ -76,10 +76,12 @@ class Ledger:
         # base_ns: the account when the clock stood at zero; at_ns, run_ns, delay_ns: as last read
         # late_ns: the base was read so long after that, and is to be less by this if the thread ran meanwhile;
         # negative: so long before, and it may be more
+        # lag_ns: of each of its runs, on average
+        # owed_ns: by the last account, and in none of the edges so far
         # running, waiting: their shares of the stretch between the last two accounts.
         self._of = Columns(has_base=("b1", 0), base_ns=("i8", 0), late_ns=("i8", 0),
-                           at_ns=("i8", 0), run_ns=("i8", 0), delay_ns=("i8", 0), lag_ns=("i8", 0), running=("f8", 0),
-                           waiting=("f8", 0))
+                           at_ns=("i8", 0), run_ns=("i8", 0), delay_ns=("i8", 0), lag_ns=("i8", 0), owed_ns=("i8", 0),
+                           running=("f8", 0), waiting=("f8", 0))
 
     def begin(self, read: ReadAccounts, late_ns: Array | int = 0) -> None:
         """Threads whose clocks begin when their accounts are these: zero for one that is born.
@@ -113,7 +115,7 @@ class Ledger:
         self._of.grow(len(timeline.clocks.kind))
         edges, read = self._decided(timeline.in_order(edges), read, timeline)
         edges = self._told_apart(edges, timeline)
-        edges = self._balanced(self._expected(edges, read, timeline), read, timeline, seen)
+        edges = self._expected(self._balanced(edges, read, timeline, seen), read, timeline)
         if seen.is_blind:
             edges = self._estimated(edges, timeline)
         self._note(read)
@@ -217,12 +219,18 @@ class Ledger:
     # -- edges that agree with the accounts
 
     def _expected(self, edges: Edges, read: ReadAccounts, timeline: Timeline) -> Edges:
-        """With the runs of threads that end, of which there is no account any more, as early as theirs were before."""
+        """With the runs of threads that end, of which there is no account any more, as early as theirs were before, and
+        by what they were owed then."""
+        of = self._of
         ended = edges.slot[edges.edge == Edge.ENDED]
-        ended = ended[(self._of.lag_ns[ended] > 0) & ~np.isin(ended, read.slot)]
+        ended = ended[~np.isin(ended, read.slot)]
         row = np.flatnonzero((edges.edge == Edge.IN) & (edges.source == Source.RECORDED) & np.isin(edges.slot, ended))
-        _, start_ns, _ = timeline.behind(edges)
-        edges.time_ns[row] = np.maximum(edges.time_ns[row] - self._of.lag_ns[edges.slot[row]], start_ns[row])
+        kind, start_ns, _ = timeline.behind(edges)
+        row = row[_is_off(kind[row])]
+        slot = edges.slot[row]
+        n_runs = np.bincount(slot, minlength=len(of.owed_ns))
+        early_ns = of.lag_ns[slot] + np.maximum(of.owed_ns, 0)[slot] // n_runs[slot]
+        edges.time_ns[row] = np.maximum(edges.time_ns[row] - early_ns, start_ns[row])
         return edges
 
     def _balanced(self, edges: Edges, read: ReadAccounts, timeline: Timeline, seen: Seen) -> Edges:
@@ -242,7 +250,9 @@ class Ledger:
         tells = n_runs >= _MANY_RUNS
         of.lag_ns[slot[tells]] = gained_ns[tells] // n_runs[tells]
         wait_ns = np.where(stretch.is_unrecorded, np.maximum(read.delay_ns - of.delay_ns[slot], 0), 0)
-        stretch.fill(owed_ns, 0 if seen.is_blind else LEAST_NS, of.at_ns[slot], wait_ns)
+        worth_ns = 0 if seen.is_blind else LEAST_NS
+        stretch.fill(owed_ns, worth_ns, of.at_ns[slot], wait_ns)
+        of.owed_ns[slot] = np.where(stretch.is_open | (owed_ns > worth_ns), 0, owed_ns)
         stale_ns = np.where(stretch.is_open, np.minimum(stretch.open_ns, TICK_NS), 0)
         least_ns = np.where(stretch.is_open, LONGEST_TICK_NS - TICK_NS, LEAST_NS)
         self._note_shares(read)
@@ -265,7 +275,9 @@ class Ledger:
         """With what threads did that ended without any record: the same as in the stretch before."""
         kind, start_ns, first = timeline.behind(edges)
         row = np.flatnonzero((edges.edge == Edge.ENDED) & first & (_is_off(kind) | (kind == Edge.IN)))
-        slot, length_ns, from_ns = edges.slot[row], (edges.time_ns - start_ns)[row], start_ns[row]
+        slot, end_ns = edges.slot[row], edges.time_ns[row]
+        from_ns = np.clip(self._of.at_ns[slot], start_ns[row], end_ns)  # before that, its account has told all
+        length_ns = end_ns - from_ns
         run_ns = (self._of.running[slot] * length_ns).astype(np.int64)
         wait_ns = (self._of.waiting[slot] * length_ns).astype(np.int64)
         self.n_estimated += len(row)
@@ -277,7 +289,7 @@ class Ledger:
         return edges.insert(at, edges.slot[at], times_ns, edge, Source.SYNTHETIC)
 
     def _within_cpus(self, edges: Edges, timeline: Timeline, seen: Seen) -> Edges:
-        """With no more time on CPU in all than the CPUs had: runs whose end is not recorded are cut."""
+        """With no more time on CPU in all than the CPUs had: runs of which not both ends are recorded are cut."""
         kind, start_ns, _ = timeline.behind(edges)
         open_at, open_slot, open_ns, cpu = self._open_runs(edges, timeline)
         row = np.flatnonzero(kind == Edge.IN)
@@ -287,7 +299,7 @@ class Ledger:
         excess_ns = int(length_ns.sum()) - self.n_cpus * (seen.until_ns - seen.since_ns)
         if excess_ns <= 0:
             return edges
-        unsure = np.concatenate([edges.source[row] == Source.ADJUSTED, cpu < 0])
+        unsure = np.concatenate([edges.source[row] != Source.RECORDED, cpu < 0])
         group = np.zeros(len(length_ns), dtype=np.int64)
         given_ns = _shared_out(np.array([excess_ns]), group, np.where(unsure, length_ns, 0), unsure)
         edges.time_ns[row] -= given_ns[:len(row)]

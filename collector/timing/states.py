@@ -113,9 +113,11 @@ class States:
 
     def __init__(self) -> None:
         self.n_guessed = 0  # page faults of which nothing tells whether text or data was missing
-        # habit: the Reason of the last departure that was told; unexplained_ns: run_delay that no wait stands for yet.
+        # habit: the Reason of the last departure that was told; unexplained_ns: run_delay that no wait stands for yet;
+        # share_ns: what of it fell to each sleep, at the last account.
         self._of = Columns(uid=("u8", 0), reason=("i1", 0), habit=("i1", 0), ip=("u8", 0), cpu=("i4", 0),
-                           woken_ns=("i8", 0), fault_ip=("u8", 0), fault_state=("i1", 0), unexplained_ns=("i8", 0))
+                           woken_ns=("i8", 0), fault_ip=("u8", 0), fault_state=("i1", 0), unexplained_ns=("i8", 0),
+                           share_ns=("i8", 0))
 
     def grow(self, n: int) -> None:
         """Makes room for the slots below ``n``."""
@@ -254,7 +256,9 @@ class States:
         known[delays.slot] = True
         untold = blocked & (woken_ns == 0)
         n_untold = np.bincount(periods.slot[untold], minlength=n_slots)
-        share_ns = np.maximum(unexplained_ns, 0) // np.maximum(n_untold, 1) * known
+        # Who has no account now has ended, or will have one that tells what was too much.
+        share_ns = np.where(known, np.maximum(unexplained_ns, 0) // np.maximum(n_untold, 1), self._of.share_ns)
+        self._of.share_ns[n_untold > 0] = share_ns[n_untold > 0]
         shared_ns = np.where(untold, np.minimum(share_ns[periods.slot], length_ns), 0)
         unexplained_ns -= summed(periods.slot, shared_ns, n_slots)
         return wait_ns + shared_ns

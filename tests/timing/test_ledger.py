@@ -240,3 +240,18 @@ def test_nothing_comes_after_an_end_and_nothing_before_a_birth() -> None:
     machine.feed(50, [(0, 3, IN, 0), (0, 11, ENDED, -1)])
     assert machine.feed(90, [(0, 12, BLOCKED, 0), (0, 61, IN, 0)]) == []
     assert machine.timeline.clocks.cpu_ns[0] == 8 * MS
+
+
+def test_what_ended_without_an_account_ran_after_its_last_one() -> None:
+    """It had slept for 900 ms by then, which the estimate of what came later is not to fill."""
+    timeline, ledger, zero = Timeline(), Ledger(1), np.zeros(1, np.int64)
+    timeline.grow(1)
+    ledger.begin(ReadAccounts(zero, zero, zero, zero))
+    lived = np.array([Edge.BORN, Edge.IN, Edge.OUT_BLOCKED])
+    edges = edges_of(np.zeros(3, np.int64), np.array([0, 0, 100]) * MS, lived)
+    read = ReadAccounts(zero, zero + 1000 * MS, zero + 100 * MS, zero)
+    timeline.advance(ledger.reconciled(edges, read, timeline, Seen(0, 1000 * MS)))
+    ended = edges_of(zero, zero + 1100 * MS, np.array([Edge.ENDED]))
+    none = ReadAccounts(*(zero[:0],) * 4)
+    timeline.advance(ledger.reconciled(ended, none, timeline, Seen(1000 * MS, 1100 * MS, is_blind=True)))
+    assert timeline.clocks.cpu_ns[0] == 100 * MS + 10 * MS  # a tenth of 100 ms
