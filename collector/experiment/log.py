@@ -184,7 +184,7 @@ class Event(NamedTuple):
     attributes: dict[str, str]
 
 
-@dataclass(eq=False, repr=False)
+@dataclass
 class Log:
     """What a log.xml says. Times are absolute nanoseconds of the clock that the experiment was recorded with."""
 

@@ -250,11 +250,14 @@ class Recorder:
         self._map_pending.append(self._map_lines.unmapped(time_ns, vaddr, size))
 
     def sample(self, usage: Usage, time_ns: int, label: str) -> None:
-        """A sample ends; ``usage`` is cumulative."""
+        """A sample ends; ``usage`` is cumulative.
+
+        Not before the one before: a sample may have ended before it was known that its process had.
+        """
         if self._refuses(0):
             return
-        self._latest(time_ns)
-        self._data(lambda: self._add_sample(usage, time_ns, label))
+        end_ns = self._latest(max(time_ns, self._sample_ns))
+        self._data(lambda: self._add_sample(usage, end_ns, label))
 
     def _add_sample(self, usage: Usage, time_ns: int, label: str) -> None:
         number, header = self._last_sample + 1, self.header

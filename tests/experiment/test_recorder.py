@@ -262,6 +262,18 @@ def test_times_before_the_start_become_the_start(record: Record) -> None:
     assert experiment.log.messages[-1].time_ns == START_NS
 
 
+def test_samples_never_go_back_in_time(record: Record) -> None:
+    """One of a moment at which the process had ended, which came to be known later."""
+    recorder = record()
+    recorder.sample(Usage((NS,) * 10), START_NS + 3 * NS, "periodic")
+    recorder.sample(Usage((2 * NS,) * 10), START_NS + 2 * NS, "exit")
+    recorder.close(START_NS + 2 * NS)
+    experiment = open_experiment(recorder.path)
+    assert [(sample.label, sample.end_ns - START_NS) for sample in experiment.samples] == [
+        ("periodic", 3 * NS), ("exit", 3 * NS)]
+    assert experiment.problems == []
+
+
 def open_files() -> int:
     gc.collect()
     return len(os.listdir("/proc/self/fd"))
