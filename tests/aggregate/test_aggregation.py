@@ -197,7 +197,7 @@ def test_ready_made_ones_work_on_spans(name: str) -> None:
 
 @pytest.mark.parametrize(("more", "reason"), [
     ({"end_ns": np.array([1])}, "ends before it begins"),
-    ({"state": np.array([10], dtype=np.uint8)}, "state is 0 to 9"),
+    ({"state": np.array([11], dtype=np.uint8)}, "state is 0 to 10"),
     ({"source": np.array([3], dtype=np.uint8)}, "source is 0 to 2"),
     ({"tid": np.array([1, 2])}, "column tid is int64 of shape"),
     ({"cpu": np.array([0.5])}, "column cpu is float64"),
