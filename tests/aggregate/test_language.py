@@ -38,8 +38,8 @@ def columns_of(rows: list[Row]) -> dict[str, Any]:
             "waker": names}
 
 
-LASTS = {"oncpu": [0, 1, 2, 10], "offcpu": range(3, 10), "fault": range(3, 6), "lock": [6], "sleep": [7], "waitcpu": [8],
-         "stopped": [9]}
+LASTS = {"oncpu": [0, 1, 2, 10], "offcpu": range(3, 10), "fault": range(3, 6), "lock": [6], "sleep": [7],
+         "waitcpu": [8], "stopped": [9]}
 
 
 def value_of(name: str, row: Row) -> int | None:
