@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _GROUP_SUFFIX = ".erg"
 _GROUP_HEAD = "#analyzer experiment group"
 _ALL = "all"
+_NAME = "[NAME]"
 _SCRIPTS_MAX = 16  # within each other
 _DIGITS_MAX = 18
 
@@ -47,6 +48,7 @@ class Session:
     naming: str = "long"
     with_object: bool = False
     out: TextIO = field(default_factory=lambda: sys.stdout)
+    aggregated: list[Experiment] = field(default_factory=list)  # those whose aggregations were read
     _views: dict[str, View] = field(default_factory=dict)
 
     @cached_property
@@ -76,6 +78,7 @@ class Session:
         read: list[Experiment] = self.__dict__.get("founders", [])
         if "data" in self.__dict__:
             read = [*read, *self.data.experiments]
+        read = [*read, *self.aggregated]
         return list(dict.fromkeys(problem for experiment in read for problem in experiment.problems))
 
     @property
@@ -117,7 +120,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Command:
-    """A command: what it takes, what it does. An argument in brackets may be left out: a number or ``all``."""
+    """A command: what it takes, what it does. What may be left out is in brackets: ``all`` and a number or a name."""
 
     name: str
     argument: str
@@ -172,7 +175,8 @@ def _parsed(argv: Sequence[str], scripts: tuple[str, ...] = ()) -> tuple[list[tu
         command = find_command(word[1:], word)
         arguments = []
         if command.argument.startswith("["):
-            if waiting and (_is_number(waiting[-1]) or waiting[-1] == _ALL):
+            may_be = _is_aggregation if command.argument == _NAME else _is_number
+            if waiting and (waiting[-1] == _ALL or may_be(waiting[-1])):
                 arguments.append(waiting.pop())
         elif command.argument:
             if not waiting:
@@ -187,6 +191,11 @@ def _parsed(argv: Sequence[str], scripts: tuple[str, ...] = ()) -> tuple[list[tu
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+
+
+def _is_aggregation(word: str) -> bool:
+    """Whether it may be the name of one; those of experiments and groups have a dot in them."""
+    return word.removeprefix("@").isidentifier()
 
 
 def find_command(text: str, word: str) -> Command:
@@ -614,6 +623,27 @@ def _objects(session: Session) -> None:
     session.say([""])
 
 
+def _aggregations(session: Session, name: str = _ALL) -> None:
+    from collector.report.aggregations import merged, printed
+    from collector.report.build import load
+
+    data = load(session.founders)  # apart from what the tables show, which depends on the order of questions
+    every = merged(data)
+    session.aggregated = data.experiments
+    chosen = [one for one in every if name in (_ALL, one.query.name.lstrip("@")) or name == one.query.name]
+    if not every:
+        raise UsageError("nothing was aggregated; collect --aggregate does that")
+    if not chosen:
+        raise UsageError(f"-aggregations {name}: give one of {', '.join(one.query.name for one in every)}")
+    for one in chosen:
+        session.say([one.query.expression])
+        session.say(printed(one, one.recorded).split("\n"))
+        if len(one.synthetic):
+            session.say([f"{one.query.expression}",
+                         "synthetic: these lengths sum up right, but were never seen one by one"])
+            session.say(printed(one, one.synthetic).split("\n"))
+
+
 def _chosen(session: Session, which: str) -> list[Experiment]:
     if which == _ALL:
         return session.experiments
@@ -637,6 +667,7 @@ COMMANDS = (
     Command("overview", "", "all metrics, summed up", _overview),
     Command("statistics", "[N|all]", "time in each state and counters, from the samples", _statistics),
     Command("sample_detail", "[N|all]", "the same for every sample", _sample_detail),
+    Command("aggregations", _NAME, "what collect --aggregate has aggregated: all, or one of them", _aggregations),
     Command("objects", "", "load objects", _objects),
     Command("experiment_list", "", "experiments: founders and descendants", _experiment_list, "exp_list"),
     Command("metric_list", "", "the metrics that there are", _metric_list),
