@@ -636,12 +636,11 @@ def _aggregations(session: Session, name: str = _ALL) -> None:
     if not chosen:
         raise UsageError(f"-aggregations {name}: give one of {', '.join(one.query.name for one in every)}")
     for one in chosen:
-        session.say([one.query.expression])
-        session.say(printed(one, one.recorded).split("\n"))
+        if len(one.recorded) or not len(one.synthetic):
+            session.say([one.query.expression, *printed(one, one.recorded).split("\n")])
         if len(one.synthetic):
-            session.say([f"{one.query.expression}",
-                         "synthetic: these lengths sum up right, but were never seen one by one"])
-            session.say(printed(one, one.synthetic).split("\n"))
+            session.say([one.query.expression, "synthetic: these sum up right, but were not seen one by one",
+                         *printed(one, one.synthetic).split("\n")])
 
 
 def _chosen(session: Session, which: str) -> list[Experiment]:

@@ -133,6 +133,8 @@ class _Keys:
 
     def _element(self, name: str, frames: Frames) -> Any:
         """A stack as an element of a key. Functions are strings of the frames, so no address has to be looked up."""
+        if name == "umod" and frames and self._data.code.places[frames[0]][0] == UNKNOWN_FUNCTION:
+            return _UNKNOWN
         if name != "ustack":
             return self._named(frames[0], with_function=name != "umod") if frames else _UNKNOWN
         if not frames:

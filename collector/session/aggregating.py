@@ -18,7 +18,7 @@ import numpy as np
 from collector.aggregate.aggregation import Aggregation
 from collector.aggregate.language import Query, compiled
 from collector.aggregate.spans import ON_CPU as ON_CPU_STATES
-from collector.aggregate.spans import Spans
+from collector.aggregate.spans import Source, Spans
 from collector.aggregate.syntax import NUMBERS, STATES, parse
 from collector.arrays import distinct
 from collector.clock import NS_PER_S
@@ -40,11 +40,13 @@ _MAX_UID = 1 << 62
 class Aggregating:
     """Folds what the tap tells into the aggregations of each experiment that is open."""
 
-    def __init__(self, expressions: Sequence[str], model: Model, experiments: Experiments) -> None:
-        """``expressions`` have been checked (``asked``)."""
+    def __init__(self, expressions: Sequence[str], model: Model, experiments: Experiments, records_all: bool) -> None:
+        """``expressions`` have been checked (``asked``). Unless the engine ``records_all`` switches, stretches come of
+        looks now and then: they sum up right, but one may stand for many, so all of them are synthetic."""
         self._queries = [_recording_query(expression) for expression in expressions]
         self._model = model
         self._experiments = experiments
+        self._records_all = records_all
         self._whole = WholeStretches()
         self._of: dict[Recorded, list[Aggregation]] = {}
         self._changed: dict[Recorded, None] = {}
@@ -56,7 +58,10 @@ class Aggregating:
     def take(self, stretches: Stretches) -> None:
         """Further stretches; those of a pause are in no aggregation."""
         if not stretches.muted:
-            self._add(self._whole.complete(_spans(stretches)))
+            spans = _spans(stretches)
+            if not self._records_all:
+                spans.source[:] = Source.SYNTHETIC
+            self._add(self._whole.complete(spans))
 
     def ended(self, slots: Array) -> None:
         """The threads at slots are over; what they were in is. Their slots are not free yet."""

@@ -67,18 +67,18 @@ class Pipeline:
         self.output = Output(self.model, experiments, self._stacks, tally)
         self._waits = Waits(self.time, experiments, self._stacks)
         self._settlement = Settlement(interval_ns, self.time, experiments, self._stacks, self.output)
-        self._aggregating = self._aggregating_of(aggregations)
+        self._aggregating = self._aggregating_of(aggregations, records_all)
         takes = [tap] if tap is not None else []
         if self._aggregating is not None:
             takes.append(self._aggregating.take)
         self._taps = [Tap(self.time, take) for take in takes]
 
-    def _aggregating_of(self, expressions: Sequence[str]) -> Aggregating | None:
+    def _aggregating_of(self, expressions: Sequence[str], records_all: bool) -> Aggregating | None:
         if not expressions:
             return None
         from collector.session.aggregating import Aggregating
 
-        return Aggregating(expressions, self.model, self._experiments)
+        return Aggregating(expressions, self.model, self._experiments, records_all)
 
     @property
     def total_cpu_ns(self) -> int:

@@ -18,6 +18,7 @@ import pytest
 
 from collector.aggregate.spans import Spans
 from collector.experiment.aggregations import unpack
+from collector.experiment.reader import open_experiment
 from collector.session.aggregating import WholeStretches
 
 Run = Callable[..., Any]
@@ -106,6 +107,22 @@ def test_what_a_pause_hides_is_in_no_aggregation(aggregated: Run, er_print: Run,
     done = er_print("-aggregations", path)
     assert (done.returncode, done.stderr) == (0, "")
     assert numbers(done.stdout) == {}
+
+
+def test_what_no_record_tells_is_synthetic(collect: Run, er_print: Run, workload: Run, tmp_path: Path) -> None:
+    """By looks now and then, of which one may find several sleeps since the last one."""
+    path, n_turns, turn_ms = tmp_path / "run.er", 211, 2
+    done = collect("-o", path, "--engine", "signal", "--aggregate", "slept[tid] = sum(sleep)", "--aggregate", NAPS,
+                   workload("states"), "nanosleep", n_turns, turn_ms)
+    (thread,) = json.loads(done.stdout)["threads"]
+    for name in ("slept", "naps"):
+        head, mark, *_ = er_print("-aggregations", name, path).stdout.splitlines()
+        assert mark.startswith("synthetic: ")
+        assert head.startswith(f"{name}[tid]")
+    (stored, _) = open_experiment(path).aggregations
+    assert stored.n_recorded == 0
+    (slept_ns,) = stored.states[stored.keys[:, 0] == thread["tid"], 0].tolist()
+    assert n_turns * turn_ms * 1e6 * 0.9 < slept_ns <= thread["life_s"] * 1e9 * 1.1
 
 
 def has_keys(file: Path) -> bool:
