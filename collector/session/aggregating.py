@@ -85,10 +85,11 @@ class Aggregating:
         self._due_ns = now_ns + max(_PERIOD_NS, _SHARE * (time.monotonic_ns() - begun_ns))
 
     def close(self, ended: Iterable[Recorded]) -> None:
-        """Stores those of experiments that are over, of which nothing more will be told."""
+        """Stores those of experiments that are over. Of the founder's, which stays open, they are kept."""
         for recorded in ended:
             self._store(recorded)
-            self._of.pop(recorded, None)
+            if recorded.parent is not None:
+                self._of.pop(recorded, None)
 
     def _store(self, recorded: Recorded) -> None:
         self._changed.pop(recorded, None)
@@ -151,11 +152,11 @@ class _Names(Sequence[Hashable]):
     """A name by slot."""
 
     def __init__(self, model: Model, name_of: Callable[[Thread], bytes]) -> None:
-        self._threads = model.threads
+        self._model = model
         self._name_of = name_of
 
     def __len__(self) -> int:
-        return max(self._threads, default=-1) + 1
+        return len(self._model.of.image)
 
     @overload
     def __getitem__(self, slot: int) -> Hashable: ...
@@ -164,7 +165,7 @@ class _Names(Sequence[Hashable]):
     def __getitem__(self, slot: slice) -> Sequence[Hashable]: ...
 
     def __getitem__(self, slot: Any) -> Any:
-        return self._name_of(self._threads[slot])
+        return self._name_of(self._model.threads[slot])
 
 
 def _execname(thread: Thread) -> bytes:
