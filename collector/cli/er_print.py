@@ -632,7 +632,7 @@ def _aggregations(session: Session, name: str = _ALL) -> None:
     session.aggregated = data.experiments
     chosen = [one for one in every if name in (_ALL, one.query.name.lstrip("@")) or name == one.query.name]
     if not every:
-        raise UsageError("nothing was aggregated; collect --aggregate does that")
+        raise UsageError(f"nothing was aggregated in {', '.join(session.arguments)}; collect --aggregate does that")
     if not chosen:
         raise UsageError(f"-aggregations {name}: give one of {', '.join(one.query.name for one in every)}")
     for one in chosen:

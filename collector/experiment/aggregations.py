@@ -104,7 +104,7 @@ def _unpacked(body: bytes, at: int) -> tuple[Stored, int]:
     n_keys, n_words, n = head["n_keys"], head["n_words"], head["n_recorded"] + head["n_synthetic"]
     words = n_keys + n * n_keys + n * n_words
     size = AGGREGATION.size + words * _ALIGNMENT + head["expression"] + head["names"]
-    if head["size"] != size + -size % _ALIGNMENT or at + head["size"] > len(body):
+    if not n_words or head["size"] != size + -size % _ALIGNMENT or at + head["size"] > len(body):
         raise FormatError(f"{where} contradicts itself: its parts have {size} bytes")
     begin = at + AGGREGATION.size
     numbers = np.frombuffer(body, AGGREGATION_WORD, words, begin).astype(np.uint64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -12,7 +13,6 @@ import pytest
 
 from collector.cli import er_print
 from collector.errors import FormatError
-from collector.experiment import aggregations
 from collector.experiment.aggregations import Stored, pack, unpack
 from collector.experiment.reader import open_experiment
 from collector.experiment.recorder import Recorder
@@ -77,23 +77,32 @@ def test_mutations_are_told() -> None:
                 unpack(changed)
 
 
-def test_mutations_with_a_right_checksum_are_told_or_read() -> None:
-    """As if somebody had written them: what is read is sound in itself."""
-    chance, content = random.Random(SEED), pack(ALL)[AGGREGATIONS.size:]
-    n_told = 0
+def test_states_of_no_words_are_told() -> None:
+    """Any number of them would take no room in the file."""
+    with pytest.raises(FormatError, match="contradicts itself"):
+        unpack(pack([replace(NO_KEY, states=np.zeros((1, 0), np.uint64))]))
+
+
+def forged(chance: random.Random) -> bytes:
+    """Mutated, with a checksum and a length that are right: as if somebody had written it."""
+    body = mutated(pack(ALL)[AGGREGATIONS.size:], chance)
+    head = bytearray(pack([]))
+    head[12:16] = zlib.crc32(body).to_bytes(4, "little")
+    head[16:24] = len(body).to_bytes(8, "little")
+    return bytes(head) + body
+
+
+def test_forged_files_are_told_or_read() -> None:
+    chance, n_told = random.Random(SEED), 0
     for _ in range(N_MUTATIONS):
-        body = mutated(content, chance)
-        head = bytearray(pack([]))
-        head[12:16] = aggregations.zlib.crc32(body).to_bytes(4, "little")
-        head[16:24] = len(body).to_bytes(8, "little")
         try:
-            found = unpack(bytes(head) + body)
+            found = unpack(forged(chance))
         except FormatError:
             n_told += 1
             continue
         for one in found:
             assert len(one.keys) == len(one.states) >= one.n_recorded
-    assert N_MUTATIONS // 2 < n_told < N_MUTATIONS
+    assert N_MUTATIONS // 4 < n_told < N_MUTATIONS
 
 
 @pytest.fixture
@@ -136,6 +145,20 @@ def test_that_of_a_draft_comes_with_it(record: Callable[..., Recorder]) -> None:
     drafted.aggregations(pack([NO_KEY]))
     drafted.close(START_NS + 1)
     assert all(map(same, open_experiment(founder.path / "_f1.er").aggregations, [NO_KEY]))
+
+
+def test_forged_files_are_printed_or_told(aggregated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chance, n_clean = random.Random(SEED), 0
+    for _ in range(N_MUTATIONS):
+        (aggregated / "aggregations").write_bytes(forged(chance))
+        try:
+            _, err = printed(aggregated, capsys)
+        except er_print.UsageError:  # nothing is left
+            err = capsys.readouterr().err
+            assert err
+        assert all(line.startswith("er_print: warning: ") and line.isprintable() for line in err.splitlines())
+        n_clean += not err
+    assert 0 < n_clean < N_MUTATIONS
 
 
 @pytest.mark.parametrize(("stored", "told"), [
