@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from collector.experiment.reader import Experiment
+    from collector.report.aggregations import Merged
     from collector.report.build import DataSet
     from collector.report.functions import Function
     from collector.report.metrics import Metric, View
@@ -623,8 +624,9 @@ def _objects(session: Session) -> None:
     session.say([""])
 
 
-def _aggregations(session: Session, name: str = _ALL) -> None:
-    from collector.report.aggregations import merged, printed
+def _merged(session: Session, name: str) -> list[Merged]:
+    """The aggregations of that name, of founders and descendants as one. Raises UsageError."""
+    from collector.report.aggregations import merged
     from collector.report.build import load
 
     data = load(session.founders)  # apart from what the tables show, which depends on the order of questions
@@ -635,12 +637,24 @@ def _aggregations(session: Session, name: str = _ALL) -> None:
         raise UsageError(f"nothing was aggregated in {', '.join(session.arguments)}; collect --aggregate does that")
     if not chosen:
         raise UsageError(f"-aggregations {name}: give one of {', '.join(one.query.name for one in every)}")
-    for one in chosen:
+    return chosen
+
+
+def _aggregations(session: Session, name: str = _ALL) -> None:
+    from collector.report.aggregations import printed
+
+    for one in _merged(session, name):
         if len(one.recorded) or not len(one.synthetic):
             session.say([one.query.expression, *printed(one, one.recorded).split("\n")])
         if len(one.synthetic):
             session.say([one.query.expression, "synthetic: these sum up right, but were not seen one by one",
                          *printed(one, one.synthetic).split("\n")])
+
+
+def _aggregations_json(session: Session, name: str = _ALL) -> None:
+    from collector.export.aggregations import document
+
+    session.say([document(_merged(session, name))])
 
 
 def _chosen(session: Session, which: str) -> list[Experiment]:
@@ -667,6 +681,7 @@ COMMANDS = (
     Command("statistics", "[N|all]", "time in each state and counters, from the samples", _statistics),
     Command("sample_detail", "[N|all]", "the same for every sample", _sample_detail),
     Command("aggregations", _NAME, "what collect --aggregate has aggregated: all, or one of them", _aggregations),
+    Command("json_aggregations", _NAME, "the same as a JSON document", _aggregations_json),
     Command("objects", "", "load objects", _objects),
     Command("experiment_list", "", "experiments: founders and descendants", _experiment_list, "exp_list"),
     Command("metric_list", "", "the metrics that there are", _metric_list),

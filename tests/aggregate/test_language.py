@@ -265,7 +265,11 @@ def test_the_language_has_the_documented_words() -> None:
 
 
 def test_expressions_are_checked_without_numpy() -> None:
-    code = ("import sys\nfrom collector.aggregate.ready import READY\nfrom collector.aggregate.syntax import parse\n"
-            "[parse(each) for each in READY.values()]\nprint(sorted({'numpy', 'dataclasses'} & set(sys.modules)))")
+    code = """
+import sys
+from collector.aggregate.ready import READY
+from collector.session.asked import parse, ready_lines
+[parse(each) for each in READY.values()], ready_lines()
+print(sorted({"numpy", "dataclasses"} & set(sys.modules)))"""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"

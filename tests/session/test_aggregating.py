@@ -81,6 +81,10 @@ def test_each_nap_is_one_value(aggregated: Run, er_print: Run, workload: Run, gp
     assert switches > TURNS
     assert er_print("-aggregations", path).stdout == "".join(map(listed, ("rq", "block", "naps", "top", "cswch")))
     assert "No errors\nNo warnings\n" in gprofng("-header", experiment=path).text
+    (block,) = json.loads(er_print("-json_aggregations", "block", path).stdout)["aggregations"]
+    (buckets,) = [entry["buckets"] for entry in block["recorded"] if entry["key"] == [LIBC_SLEEP]]
+    assert sum(bucket["count"] for bucket in buckets) == TURNS
+    assert all(bucket["max"] == 2 * bucket["min"] - 1 and bucket["min"] >= 2**19 for bucket in buckets)
 
 
 def test_a_long_sleep_is_one_value_though_it_is_told_in_parts(aggregated: Run, er_print: Run, workload: Run) -> None:
