@@ -25,8 +25,6 @@ from collector.experiment.records import (
     KEY_STACK,
 )
 
-NAME = "aggregations"
-
 U8 = npt.NDArray[np.uint64]
 I8 = npt.NDArray[np.int64]
 _ALIGNMENT = 8

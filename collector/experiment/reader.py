@@ -113,16 +113,16 @@ class Experiment:
     @cached_property
     def aggregations(self) -> list[Stored]:
         """What was aggregated; nothing of a damaged file."""
-        if not os.path.lexists(self.path / aggregations.NAME):
+        if not os.path.lexists(self.path / names.AGGREGATIONS_FILE):
             return []
         n_problems = len(self.problems)
-        content = self._bytes(aggregations.NAME, Damage()).tobytes()
+        content = self._bytes(names.AGGREGATIONS_FILE, Damage()).tobytes()
         if len(self.problems) > n_problems:  # it cannot be read at all
             return []
         try:
             return aggregations.unpack(content)
         except FormatError as error:
-            self.problems.append(f"{names.shown(self.path / aggregations.NAME)}: {error}; it was skipped")
+            self.problems.append(f"{names.shown(self.path / names.AGGREGATIONS_FILE)}: {error}; it was skipped")
             return []
 
     @cached_property

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.errors import ExperimentError
-from collector.experiment import aggregations, overview, staging
+from collector.experiment import overview, staging
 from collector.experiment.blocks import (
     TEXT_RESERVE,
     TEXT_RESERVE_END,
@@ -54,7 +54,7 @@ from collector.experiment.log import (
     header_text,
 )
 from collector.experiment.map import DELETED, MODE_EXECUTE, MODES_TEXT, MapLines
-from collector.experiment.names import JOB_FILE, LOG_FILE, OPEN_DIRECTORY, shown
+from collector.experiment.names import AGGREGATIONS_FILE, JOB_FILE, LOG_FILE, OPEN_DIRECTORY, shown
 from collector.experiment.overview import Usage
 from collector.experiment.records import BLOCK_SIZE, CLOCK, EXACT_UNKNOWN, HEAD, KIND_EMPTY, NO_SYSCALL
 from collector.experiment.xml import Value
@@ -189,7 +189,7 @@ class Recorder:
         if not self._data_closed or self._frame_file.used > len(_EMPTY_PACKET):
             self._frame_file.make(directory_fd, write)
         if self._aggregations:
-            write(directory_fd, aggregations.NAME, self._aggregations, 0)
+            write(directory_fd, AGGREGATIONS_FILE, self._aggregations, 0)
         self._map.make(directory_fd, write)
         if self._profile.used:
             self._profile.make(directory_fd, write)
@@ -276,7 +276,7 @@ class Recorder:
             return
         self._aggregations = content
         if not self._drafted:
-            self._data(lambda: create_file(self._directory_fd, aggregations.NAME, content))
+            self._data(lambda: create_file(self._directory_fd, AGGREGATIONS_FILE, content))
 
     # Events
 

@@ -21,8 +21,7 @@ from collector.aggregate.language import Query, compiled
 from collector.aggregate.listing import printed_aggregation
 from collector.aggregate.syntax import NUMBERS, parse
 from collector.errors import CollectorError, FormatError
-from collector.experiment.aggregations import NAME
-from collector.experiment.names import shown
+from collector.experiment.names import AGGREGATIONS_FILE, shown
 from collector.experiment.reader import Experiment, Stored
 from collector.experiment.records import KEY_NAME, KEY_NUMBER, KEY_STACK
 from collector.report.build import DataSet
@@ -54,7 +53,7 @@ def merged(data: DataSet) -> list[Merged]:
                 _merge(found, stored, _Keys(data, number, experiment, stored))
             except CollectorError as error:
                 why = str(error).partition("\n")[0]
-                experiment.problems.append(f"{shown(experiment.path / NAME)}: {why}; it was skipped")
+                experiment.problems.append(f"{shown(experiment.path / AGGREGATIONS_FILE)}: {why}; it was skipped")
     return list(found.values())
 
 
