@@ -7,7 +7,9 @@ on any CPU, and the parts merged when somebody asks. Nobody who adds ever waits 
     fold.py       the functions; their state is the 64-bit words that DTrace stores
     keyed.py      one state for each key; a batch of values is one pass, whatever the number of keys
     spans.py      what the recording side hands in, see below
-    language.py   ``NAME[KEYS] = FUNC(VALUE, ARGS) / CONDITION /``, compiled to work on columns
+    syntax.py     ``NAME[KEYS] = FUNC(VALUE, ARGS) / CONDITION /``: the grammar; standard library only, as bounds.py
+    bounds.py     which arguments scales take
+    language.py   such an expression, compiled to work on columns
     ready.py      the expressions that users of bpftrace and BCC know by name
     aggregation.py  an expression at work: spans in, keyed states out
     dtrace.py     record descriptions and the bytes of traced data, as DTrace lays them out
@@ -21,7 +23,8 @@ was in one microstate. A span is handed in once, when it is over.
     start_ns  int64  CLOCK_MONOTONIC at its begin
     end_ns    int64  CLOCK_MONOTONIC at its end, not before start_ns
     state     uint8  the microstate: 0 user CPU, 1 system CPU, 2 trap CPU, 3 text page fault, 4 data page fault,
-                     5 kernel page fault, 6 user lock, 7 sleep, 8 wait CPU, 9 stopped
+                     5 kernel page fault, 6 user lock, 7 sleep, 8 wait CPU, 9 stopped; 10 on a CPU, in one of the
+                     first three, which the recording does not tell
     slot      int64  the thread, as the recording numbers it; a TID may come again, a slot does not
     tid, pid  int32  the kernel's numbers of thread and process
     cpu       int32  the CPU it ran on, or -1

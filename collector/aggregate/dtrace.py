@@ -30,9 +30,10 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from collector.aggregate import fold
+from collector.aggregate.bounds import ScaleError
 from collector.aggregate.fold import Buckets, Fold
 from collector.aggregate.keyed import Keyed
-from collector.aggregate.scales import LLQuantize, LQuantize, Quantize, ScaleError
+from collector.aggregate.scales import LLQuantize, LQuantize, Quantize
 from collector.errors import TracedDataError
 from collector.layout import Field, Record
 

@@ -24,14 +24,8 @@ from typing import Any
 
 import numpy as np
 
-from collector.aggregate.scales import (
-    INT64_MAX,
-    INT64_MIN,
-    LLQuantize,
-    LQuantize,
-    Quantize,
-    Scale,
-)
+from collector.aggregate.bounds import INT64_MAX, INT64_MIN
+from collector.aggregate.scales import LLQuantize, LQuantize, Quantize, Scale
 from collector.arrays import Array
 from collector.errors import AggregationError
 

@@ -107,8 +107,16 @@ class Keyed:
         items, states = list(other._rows.items()), other._states
         there = [(key, row) for key, row in items if row < len(states)]
         if there:
-            rows = self._rows_of([key for key, _ in there])
-            self.fold.merge_grouped(self._states, rows, states[[row for _, row in there]])
+            self.fold_in([key for key, _ in there], states[[row for _, row in there]])
+
+    def fold_in(self, keys: Sequence[Key], states: Array) -> None:
+        """Fold ``states`` (k, n_words) uint64 of this function in, each into that of its key; a key may come twice.
+
+        AggregationError for states of other arguments.
+        """
+        if len(keys):
+            rows = self._rows_of(keys)
+            self.fold.merge_grouped(self._states, rows, states)
 
     def clear(self) -> None:
         """Forget the values and keep the keys, as DTrace's ``clear()``."""

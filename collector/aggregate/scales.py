@@ -19,19 +19,8 @@ from functools import cached_property
 
 import numpy as np
 
+from collector.aggregate.bounds import UINT16_MAX, UINT32_MAX, ScaleError, check_llquantize, lquantize_levels
 from collector.arrays import Array
-from collector.errors import AggregationError
-
-INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
-UINT16_MAX, UINT32_MAX = (1 << 16) - 1, (1 << 32) - 1
-
-
-class ScaleError(AggregationError):
-    """A scale's argument is impossible; ``argument`` is its number, counted from 0 behind the value."""
-
-    def __init__(self, argument: int, reason: str) -> None:
-        super().__init__(reason)
-        self.argument = argument
 
 
 class Scale(ABC):
@@ -104,19 +93,7 @@ class LQuantize(Scale):
     @classmethod
     def between(cls, lower: int, upper: int, step: int = 1) -> LQuantize:
         """The scale from ``lower`` to ``upper``; a last level that ``upper`` would cut is left out, as in DTrace."""
-        for number, bound in enumerate((lower, upper)):
-            if not -(1 << 31) <= bound < 1 << 31:
-                raise ScaleError(number, f"a bound of lquantize is a 32-bit integer, {bound} is not")
-        if upper <= lower:
-            raise ScaleError(1, f"the upper bound of lquantize must be above the lower one, {lower}")
-        if not 1 <= step <= UINT16_MAX:
-            raise ScaleError(2, f"the step of lquantize is 1 to {UINT16_MAX}")
-        levels = (upper - lower) // step
-        if levels == 0:
-            raise ScaleError(2, f"the step of lquantize is larger than the range, {upper - lower}")
-        if levels > UINT16_MAX:
-            raise ScaleError(2, f"lquantize has at most {UINT16_MAX} levels, not {levels}: a larger step would do")
-        return cls(lower, levels, step)
+        return cls(lower, lquantize_levels(lower, upper, step), step)
 
     @classmethod
     def from_word(cls, word: int) -> LQuantize:
@@ -163,22 +140,7 @@ class LLQuantize(Scale):
     @classmethod
     def of(cls, factor: int, low: int, high: int, steps: int) -> LLQuantize:
         """The scale with these arguments; the rules are those of DTrace's compiler."""
-        for number, argument in enumerate((factor, low, high, steps)):
-            if not 0 <= argument <= UINT16_MAX:
-                raise ScaleError(number, f"an argument of llquantize is 0 to {UINT16_MAX}")
-        if factor < 2:
-            raise ScaleError(0, "the factor of llquantize is 2 or more")
-        if high < low:
-            raise ScaleError(2, f"the high magnitude of llquantize must not be below the low one, {low}")
-        if high > 63 or factor ** (high + 1) > INT64_MAX:
-            raise ScaleError(2, f"{factor}^({high} + 1) does not fit into 64 bits")
-        if steps < factor or steps % factor:
-            raise ScaleError(3, f"the steps of llquantize must be a multiple of the factor, {factor}")
-        power = factor
-        while power < steps:
-            power *= factor
-        if power % steps:
-            raise ScaleError(3, f"the steps of llquantize must evenly divide a power of the factor, {factor}")
+        check_llquantize(factor, low, high, steps)
         return cls(factor, low, high, steps)
 
     @classmethod

@@ -1,6 +1,6 @@
 """What the recording side hands in: spans, and the tables of names that their numbers point into.
 
-A run is an uninterrupted stretch of one thread on one CPU: spans of the states 0, 1 and 2 that follow one another
+A run is an uninterrupted stretch of one thread on one CPU: spans of the states 0, 1, 2 and 10 that follow one another
 without a gap.
 """
 
@@ -13,13 +13,13 @@ from enum import IntEnum
 import numpy as np
 
 from collector.aggregate.keyed import Coded, Column
+from collector.aggregate.syntax import STATES
 from collector.arrays import Array
 from collector.errors import AggregationError
 
-# The ten microstates by number, named as the metrics are.
-STATES = ("user", "system", "trap", "textpfault", "datapfault", "kernelpfault", "lock", "sleep", "wait", "stop")
-ON_CPU = (0, 1, 2)
+ON_CPU = (0, 1, 2, 10)
 NO_RUN = -1  # as the length of a run: the span ends none
+_IS_ON_CPU = np.isin(np.arange(len(STATES)), ON_CPU)
 
 
 class Source(IntEnum):
@@ -119,7 +119,7 @@ class Runs:
         began_ns = np.append(self._began_ns, spans.start_ns)
         order = np.lexsort((whole.start_ns, whole.slot))
         slot, start, end, cpu = (column[order] for column in (whole.slot, whole.start_ns, whole.end_ns, whole.cpu))
-        on_cpu = whole.state[order] <= ON_CPU[-1]
+        on_cpu = _IS_ON_CPU[whole.state[order]]
         goes_on = on_cpu[1:] & on_cpu[:-1] & (slot[1:] == slot[:-1]) & (start[1:] == end[:-1]) & (cpu[1:] == cpu[:-1])
         first, last = np.ones(len(order), dtype=bool), np.ones(len(order), dtype=bool)
         first[1:], last[:-1] = ~goes_on, ~goes_on

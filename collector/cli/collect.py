@@ -24,7 +24,7 @@ from collector.session.options import ARCHIVE_CHOICES, ENGINES, MAX_COMMENTS, Op
 
 _SHORT = "p:o:O:d:g:C:A:a:S:F:M:P:t:l:y:L:nvVh"
 _PID_DIGITS = 20  # of a number that may pass for one: whether there is such a process is not said here
-_LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree"]
+_LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate="]
 
 USAGE = f"""\
 usage: collect [options] program [arguments]
@@ -57,6 +57,8 @@ er_print and `gprofng display text` read.
   -M on|off                   a rank of an MPI job: all ranks record into M_rN.er of one experiment
                               (mpirun -np 4 collect -M on -o job.1.er program)
   --wait-descendants          end when the last descendant has ended, not with the founder
+  --aggregate EXPRESSION|NAME aggregate times of threads, such as 'rq[execname] = quantize(waitcpu)', or by a ready
+                              name, such as runqlat; more than once; `help` prints the ready ones
   --engine auto|perf|signal   how samples are taken: by the kernel (perf), or by stopping running threads for a moment
                               (signal); auto takes perf where the kernel allows it
   -n                          dry run: print what would happen and do nothing
@@ -79,6 +81,8 @@ def run(argv: list[str]) -> int:
         raise UsageError("-P attaches to a running process: give no program with it")
     if options.tree and not options.pids:
         raise UsageError("--tree goes with -P")
+    if options.aggregations and not options.interval_ns:
+        raise UsageError("--aggregate needs clock profiling: leave out -p off")
     if options.pids:
         from collector.session.attaching import attach
 
@@ -112,6 +116,11 @@ def parse(argv: list[str]) -> Options | None:
             print("\n".join(table(found)))
             if not found.engine:
                 raise EngineRefused("this user can record nothing here but overview samples (-p off)")
+            return None
+        if option == "--aggregate" and value == "help":
+            from collector.session.asked import ready_lines
+
+            print("\n".join(ready_lines()))
             return None
         if option in ("-V", "--version"):
             print(f"collect {__version__}")
@@ -164,6 +173,10 @@ def _with(options: Options, option: str, value: str) -> Options:
             return options._replace(wait_descendants=True)
         case "--engine":
             return options._replace(engine=_one_of(option, value, ENGINES))
+        case "--aggregate":
+            from collector.session.asked import with_another
+
+            return options._replace(aggregations=with_another(options.aggregations, value))
         case "-n":
             return options._replace(dry_run=True)
     return options._replace(verbose=True)

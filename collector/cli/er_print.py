@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from collector.experiment.reader import Experiment
+    from collector.report.aggregations import Merged
     from collector.report.build import DataSet
     from collector.report.functions import Function
     from collector.report.metrics import Metric, View
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 _GROUP_SUFFIX = ".erg"
 _GROUP_HEAD = "#analyzer experiment group"
 _ALL = "all"
+_NAME = "[NAME]"
 _SCRIPTS_MAX = 16  # within each other
 _DIGITS_MAX = 18
 
@@ -47,6 +49,7 @@ class Session:
     naming: str = "long"
     with_object: bool = False
     out: TextIO = field(default_factory=lambda: sys.stdout)
+    aggregated: list[Experiment] = field(default_factory=list)  # those whose aggregations were read
     _views: dict[str, View] = field(default_factory=dict)
 
     @cached_property
@@ -76,6 +79,7 @@ class Session:
         read: list[Experiment] = self.__dict__.get("founders", [])
         if "data" in self.__dict__:
             read = [*read, *self.data.experiments]
+        read = [*read, *self.aggregated]
         return list(dict.fromkeys(problem for experiment in read for problem in experiment.problems))
 
     @property
@@ -117,7 +121,7 @@ class Session:
 
 @dataclass(frozen=True)
 class Command:
-    """A command: what it takes, what it does. An argument in brackets may be left out: a number or ``all``."""
+    """A command: what it takes, what it does. What may be left out is in brackets: ``all`` and a number or a name."""
 
     name: str
     argument: str
@@ -172,7 +176,8 @@ def _parsed(argv: Sequence[str], scripts: tuple[str, ...] = ()) -> tuple[list[tu
         command = find_command(word[1:], word)
         arguments = []
         if command.argument.startswith("["):
-            if waiting and (_is_number(waiting[-1]) or waiting[-1] == _ALL):
+            may_be = _is_aggregation if command.argument == _NAME else _is_number
+            if waiting and (waiting[-1] == _ALL or may_be(waiting[-1])):
                 arguments.append(waiting.pop())
         elif command.argument:
             if not waiting:
@@ -187,6 +192,11 @@ def _parsed(argv: Sequence[str], scripts: tuple[str, ...] = ()) -> tuple[list[tu
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+
+
+def _is_aggregation(word: str) -> bool:
+    """Whether it may be the name of one; those of experiments and groups have a dot in them."""
+    return word.removeprefix("@").isidentifier()
 
 
 def find_command(text: str, word: str) -> Command:
@@ -614,6 +624,39 @@ def _objects(session: Session) -> None:
     session.say([""])
 
 
+def _merged(session: Session, name: str) -> list[Merged]:
+    """The aggregations of that name, of founders and descendants as one. Raises UsageError."""
+    from collector.report.aggregations import merged
+    from collector.report.build import load
+
+    data = load(session.founders)  # apart from what the tables show, which depends on the order of questions
+    every = merged(data)
+    session.aggregated = data.experiments
+    chosen = [one for one in every if name in (_ALL, one.query.name.lstrip("@")) or name == one.query.name]
+    if not every:
+        raise UsageError(f"nothing was aggregated in {', '.join(session.arguments)}; collect --aggregate does that")
+    if not chosen:
+        raise UsageError(f"-aggregations {name}: give one of {', '.join(one.query.name for one in every)}")
+    return chosen
+
+
+def _aggregations(session: Session, name: str = _ALL) -> None:
+    from collector.report.aggregations import printed
+
+    for one in _merged(session, name):
+        if len(one.recorded) or not len(one.synthetic):
+            session.say([one.query.expression, *printed(one, one.recorded).split("\n")])
+        if len(one.synthetic):
+            session.say([one.query.expression, "synthetic: these sum up right, but were not seen one by one",
+                         *printed(one, one.synthetic).split("\n")])
+
+
+def _aggregations_json(session: Session, name: str = _ALL) -> None:
+    from collector.export.aggregations import document
+
+    session.say([document(_merged(session, name))])
+
+
 def _chosen(session: Session, which: str) -> list[Experiment]:
     if which == _ALL:
         return session.experiments
@@ -637,6 +680,8 @@ COMMANDS = (
     Command("overview", "", "all metrics, summed up", _overview),
     Command("statistics", "[N|all]", "time in each state and counters, from the samples", _statistics),
     Command("sample_detail", "[N|all]", "the same for every sample", _sample_detail),
+    Command("aggregations", _NAME, "what collect --aggregate has aggregated: all, or one of them", _aggregations),
+    Command("json_aggregations", _NAME, "the same as a JSON document", _aggregations_json),
     Command("objects", "", "load objects", _objects),
     Command("experiment_list", "", "experiments: founders and descendants", _experiment_list, "exp_list"),
     Command("metric_list", "", "the metrics that there are", _metric_list),

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable
 
 from collector.cli import streams
-from collector.errors import CollectorError, reason
+from collector.errors import CollectorError, ExpressionError, reason
 
 
 def collect() -> int:
@@ -46,6 +46,10 @@ def _guarded(name: str, run: Callable[[list[str]], int]) -> int:
             return run(sys.argv[1:])
         finally:
             streams.flush()
+    except ExpressionError as err:
+        for line in f"{name}: {err}".split("\n"):
+            streams.say(line)
+        return err.exit_status
     except CollectorError as err:
         streams.say(f"{name}: {err}")
         return err.exit_status

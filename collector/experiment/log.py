@@ -59,6 +59,7 @@ class Header:
     follow: bool = False
     notes: list[str] = dataclasses.field(default_factory=list)
     size_limit_mb: int = 0  # 0: no limit
+    aggregations: Sequence[str] = ()  # expressions
 
 
 def time_text(time_ns: int) -> str:
@@ -118,6 +119,10 @@ class LogLines:
     def sample(self, time_ns: int, number: int, label: str) -> bytes:
         """The end of sample ``number``; 0 is the starting point."""
         return self._event("sample", time_ns, id=number, label=label)
+
+    def aggregation(self, time_ns: int, expression: str) -> bytes:
+        """What is aggregated, in the file of aggregations. Readers that do not know this kind of event skip it."""
+        return self._event("aggregation", time_ns, expression=expression)
 
     def exit(self, time_ns: int) -> bytes:
         """The experiment is complete."""

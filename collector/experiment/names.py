@@ -39,6 +39,7 @@ GROUP_SUFFIX = ".erg"
 GROUP_HEADER = "#analyzer experiment group\n"
 JOB_FILE = "mpi.job"
 LOG_FILE = "log.xml"
+AGGREGATIONS_FILE = "aggregations"
 DEFAULT_STEM = "test"
 LETTERS = "fxcC"
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

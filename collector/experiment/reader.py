@@ -19,7 +19,8 @@ import numpy.typing as npt
 from collector.clock import NS_PER_S
 from collector.elf import open_object
 from collector.errors import ElfError, ExperimentError, FormatError
-from collector.experiment import log, map, names, overview
+from collector.experiment import aggregations, log, map, names, overview
+from collector.experiment.aggregations import Stored
 from collector.experiment.damage import Bytes, Damage, read_file
 from collector.experiment.identity import Identity, difference, identity_of
 from collector.experiment.log import Event, Log, Message
@@ -31,7 +32,7 @@ from collector.experiment.records import CLOCK
 from collector.experiment.stacks import Stacks, read_stacks
 
 __all__ = ["FOREVER_NS", "DynamicFunction", "Event", "Experiment", "Log", "Message", "Sample", "Segment", "Stacks",
-           "open_experiment"]
+           "Stored", "open_experiment"]
 
 _FILES = {"profile": "profile", "hwcounter": "hwcounters", "synctrace": "synctrace", "heaptrace": "heaptrace",
           "iotrace": "iotrace"}
@@ -108,6 +109,21 @@ class Experiment:
         samples = overview.read_samples(self._bytes(overview.NAME, damage), self.log.wsize, self.log.events, damage)
         self._note(overview.NAME, damage)
         return samples
+
+    @cached_property
+    def aggregations(self) -> list[Stored]:
+        """What was aggregated; nothing of a damaged file."""
+        if not os.path.lexists(self.path / names.AGGREGATIONS_FILE):
+            return []
+        n_problems = len(self.problems)
+        content = self._bytes(names.AGGREGATIONS_FILE, Damage()).tobytes()
+        if len(self.problems) > n_problems:  # it cannot be read at all
+            return []
+        try:
+            return aggregations.unpack(content)
+        except FormatError as error:
+            self.problems.append(f"{names.shown(self.path / names.AGGREGATIONS_FILE)}: {error}; it was skipped")
+            return []
 
     @cached_property
     def threads(self) -> list[int]:
@@ -197,7 +213,7 @@ class Experiment:
 
     def read_all(self) -> None:
         """Read every file now: whatever is wrong with them stands in ``problems`` afterwards."""
-        _ = self.packets(), self.stacks, self._space, self.samples, self.notes
+        _ = self.packets(), self.stacks, self._space, self.samples, self.aggregations, self.notes
 
     def _bytes(self, name: str, damage: Damage) -> Bytes:
         try:

@@ -5,6 +5,7 @@ What is written when::
     create      log.xml up to the run event, map.xml, overview record 0 and sample 0, data.frameinfo
     clock       profile (its frames before it, by ``frames.intern``)
     sample      the overview's record, then its event
+    aggregations  what was aggregated so far; the file before is replaced
     sync        log.xml and map.xml: what has been said since; windows of idle files let go
     close       profile and data.frameinfo cut to size; map; last sample, exit
 
@@ -53,7 +54,7 @@ from collector.experiment.log import (
     header_text,
 )
 from collector.experiment.map import DELETED, MODE_EXECUTE, MODES_TEXT, MapLines
-from collector.experiment.names import JOB_FILE, LOG_FILE, OPEN_DIRECTORY, shown
+from collector.experiment.names import AGGREGATIONS_FILE, JOB_FILE, LOG_FILE, OPEN_DIRECTORY, shown
 from collector.experiment.overview import Usage
 from collector.experiment.records import BLOCK_SIZE, CLOCK, EXACT_UNKNOWN, HEAD, KIND_EMPTY, NO_SYSCALL
 from collector.experiment.xml import Value
@@ -92,6 +93,7 @@ class Recorder:
         self._frame_file = PacketFile(NO_DIRECTORY, "data.frameinfo", draft=_EMPTY_PACKET)
         self._profile = PacketFile(NO_DIRECTORY, "profile", draft=b"")
         self._overview = overview.record(usage, header.wsize, header.pid, 0, header.start_ns, header.start_ns)
+        self._aggregations = b""
         self._written: dict[str, int] = {}  # bytes used at the last sync
         self._log_pending: list[bytes] = []
         self._map_pending: list[bytes] = []
@@ -186,6 +188,8 @@ class Recorder:
         write(directory_fd, overview.NAME, self._overview, 0)
         if not self._data_closed or self._frame_file.used > len(_EMPTY_PACKET):
             self._frame_file.make(directory_fd, write)
+        if self._aggregations:
+            write(directory_fd, AGGREGATIONS_FILE, self._aggregations, 0)
         self._map.make(directory_fd, write)
         if self._profile.used:
             self._profile.make(directory_fd, write)
@@ -268,6 +272,14 @@ class Recorder:
             overview.append(self._directory_fd, content)
         self._last_sample, self._sample_ns, self._usage = number, time_ns, usage
         self._say(self._log_lines.sample(time_ns, number, label))
+
+    def aggregations(self, content: bytes) -> None:
+        """What the file of aggregations holds from here on; it is replaced as a whole."""
+        if self._refuses(0):
+            return
+        self._aggregations = content
+        if not self._drafted:
+            self._data(lambda: create_file(self._directory_fd, AGGREGATIONS_FILE, content))
 
     # Events
 
@@ -415,7 +427,8 @@ class Recorder:
             return False
 
     def _size(self) -> int:
-        return self._profile.used + self._frame_file.used + self._log.used + self._map.used
+        files = self._profile, self._frame_file, self._log, self._map
+        return sum(file.used for file in files) + len(self._aggregations)
 
     def _check_exists(self) -> None:
         if os.fstat(self._directory_fd).st_nlink == 0:
@@ -447,7 +460,8 @@ class Recorder:
 def _first_lines(header: Header, lines: LogLines) -> bytes:
     return b"".join([header_text(header), lines.sample(header.start_ns, 0, LABEL_OPEN),
                      lines.comment(header.start_ns, COMMENT_CWD, header.cwd),
-                     lines.comment(header.start_ns, COMMENT_ARGV, header.arguments)])
+                     lines.comment(header.start_ns, COMMENT_ARGV, header.arguments),
+                     *(lines.aggregation(header.start_ns, expression) for expression in header.aggregations)])
 
 
 def _is_link(directory_fd: int, names: set[str]) -> bool:

@@ -83,6 +83,25 @@ UID = Record(
     KIND_UID, "uid", Field("tsize", "<u2"), Field("kind", "<u2"), Field("flags", "<u4"), Field("uid", "<u8"),
 )
 
+# The file of aggregations: this head; then each aggregation's head, followed by the kinds of the elements of its keys,
+# the keys (of recorded spans first), their states as DTrace's words, the expression, and names, each ended by NUL.
+AGGREGATIONS = Record(
+    -1, "aggregations",
+    Field("magic", "<u8"), Field("version", "<u4"), Field("checksum", "<u4"),  # CRC-32 of what follows
+    Field("length", "<u8"),  # bytes that follow
+)
+AGGREGATIONS_MAGIC = int.from_bytes(b"AGGRSTAT", "little")
+AGGREGATIONS_VERSION = 1
+AGGREGATION = Record(
+    -1, "aggregation",
+    Field("size", "<u8"),  # bytes, a multiple of eight, this head included
+    Field("expression", "<u4"), Field("names", "<u4"),  # bytes of each
+    Field("n_keys", "<u4"), Field("n_words", "<u4"),  # elements of a key, words of a state
+    Field("n_recorded", "<u8"), Field("n_synthetic", "<u8"),  # keys
+)
+AGGREGATION_WORD = "<u8"
+KEY_NUMBER, KEY_NAME, KEY_STACK = range(3)
+
 # The overview's times are pairs of seconds and nanoseconds, its counters single words; a word is 8 or 4
 # bytes.
 _TIMES = ("tstamp", "created", "terminated", "real", *STATES)

@@ -7,6 +7,7 @@ from functools import cached_property
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from collector.experiment.reader import DynamicFunction, Experiment, Message, ObjectFile, Sample, Segment
 from collector.report.functions import Function
@@ -100,6 +101,18 @@ class DataSet:
         for part in self._parts:
             sums += weights_of(keys(part.experiment, part.packets), part.packets, part.experiment, n_keys)
         return sums
+
+    def frames(self, number: int, uids: npt.NDArray[np.uint64]) -> list[tuple[int, ...]]:
+        """The stacks ``uids`` of an experiment as instructions, leaf first; empty where there is none.
+
+        For a data set of its own: what is asked here is not asked in the order of the packets.
+        """
+        return self._parts[number].frames_of(uids)
+
+    @property
+    def code(self) -> Code:
+        """What has been looked up so far."""
+        return self._code
 
     @property
     def _looked_up(self) -> Code:

@@ -245,6 +245,23 @@ class Part:
         weights = weights_of(frames.of_packet, self.packets, self.experiment, len(frames.rows))
         return self._finished(frames.rows, frames.offsets, self._instructions, weights)
 
+    def frames_of(self, uids: U8) -> list[tuple[int, ...]]:
+        """The instructions of stacks (n,), leaf first, each pc as what was mapped there last; none of unknown ones."""
+        stacks = self.experiment.stacks
+        rows = stacks.index(uids.astype(np.int64))
+        at, offsets = frames_of(rows, stacks.offsets)
+        pcs, bounds = stacks.pcs[at], epoch_bounds(self._mapped)
+        mapped = np.full(len(pcs), -1, np.int64)
+        for epoch in range(len(bounds), -1, -1):
+            missing = np.flatnonzero(mapped < 0)
+            if not len(missing):
+                break
+            mapped[missing] = self._located(pcs[missing], np.full(len(missing), epoch), bounds)
+        instructions = [self._look_up(pc, place) for pc, place in zip(pcs.tolist(), mapped.tolist(), strict=True)]
+        found = self._finished(rows, offsets, np.array(instructions, np.int64), np.zeros((len(rows), 0), np.int64))
+        return [tuple(found.instructions[begin:end].tolist())
+                for begin, end in zip(found.offsets[:-1].tolist(), found.offsets[1:].tolist(), strict=True)]
+
     def offsets_in(self, key: Key) -> I8:
         """The distinct file offsets of all frames in an object."""
         return np.unique(self._file_offsets[self._frames_in({key})])

@@ -35,6 +35,7 @@ class Options(NamedTuple):  # dataclasses take as long to import as all of this,
     size_limit_mb: int = 0  # 0: none
     mpi: bool = False
     engine: str = "auto"
+    aggregations: tuple[str, ...] = ()  # expressions
     dry_run: bool = False
     verbose: bool = False
     command_line: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ step has to ask of the kernel or of files it asks the ``World``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from collector.events import Accounts, Batch, Mapped
 from collector.experiment.recorder import Recorder
@@ -34,6 +35,9 @@ from collector.session.unseen import UnseenOnes
 from collector.session.waits import Waits
 from collector.session.world import World
 
+if TYPE_CHECKING:
+    from collector.session.aggregating import Aggregating
+
 _ANY_NUMBER = 1 << 16  # of CPUs
 
 
@@ -41,12 +45,13 @@ class Pipeline:
     """Feeds on batches.
 
     ``world`` answers what batches do not tell; ``records_all``: they tell of every switch, or count it; ``events_end``:
-    they come from events that may end before their process does. ``tap`` is called with all time of all threads.
+    they come from events that may end before their process does. ``tap`` is called with all time of all threads, which
+    ``aggregations``, expressions, are made of.
     """
 
     def __init__(self, interval_ns: int, experiments: Experiments, world: World, tally: Tally, *,
                  n_cpus: int = _ANY_NUMBER, records_all: bool = True, events_end: bool = False,
-                 tap: Take | None = None) -> None:
+                 tap: Take | None = None, aggregations: Sequence[str] = ()) -> None:
         self._interval_ns = interval_ns
         self._experiments = experiments
         self._world = world
@@ -62,7 +67,18 @@ class Pipeline:
         self.output = Output(self.model, experiments, self._stacks, tally)
         self._waits = Waits(self.time, experiments, self._stacks)
         self._settlement = Settlement(interval_ns, self.time, experiments, self._stacks, self.output)
-        self._tap = Tap(self.time, tap) if tap is not None else None
+        self._aggregating = self._aggregating_of(aggregations, records_all)
+        takes = [tap] if tap is not None else []
+        if self._aggregating is not None:
+            takes.append(self._aggregating.take)
+        self._taps = [Tap(self.time, take) for take in takes]
+
+    def _aggregating_of(self, expressions: Sequence[str], records_all: bool) -> Aggregating | None:
+        if not expressions:
+            return None
+        from collector.session.aggregating import Aggregating
+
+        return Aggregating(expressions, self.model, self._experiments, records_all)
 
     @property
     def total_cpu_ns(self) -> int:
@@ -93,8 +109,10 @@ class Pipeline:
         departures = self._stacks.departures(batch.leaving, leaving, batch.sites)
         spans = self._waits.over(periods.off_cpu(), departures, batch)
         self.output.spans(spans, self._settlement.waits.due)
-        if self._tap is not None:
-            self._tap.fed(periods, spans, self.output.muted)
+        for tap in self._taps:
+            tap.fed(periods, spans, self.output.muted)
+        if self._aggregating is not None:
+            self._aggregating.ended(self.time.ending)
         self._settlement.settle(self.time.tails(batch))
         self.look_at_unseen()
         self._close_ended()
@@ -116,8 +134,8 @@ class Pipeline:
         if not self.time.counts:
             spans = self._waits.so_far(now_ns)
             self.output.spans(spans, self._settlement.waits.due)
-            if self._tap is not None:
-                self._tap.flushed(spans, self.output.muted)
+            for tap in self._taps:
+                tap.flushed(spans, self.output.muted)
 
     @property
     def unseen(self) -> UnseenOnes:
@@ -132,6 +150,8 @@ class Pipeline:
 
     def sync(self) -> None:
         """What was said comes to disk."""
+        if self._aggregating is not None:
+            self._aggregating.sync(self._fed_ns)
         for recorded in self._experiments.open_ones():
             recorded.tell(Recorder.sync)
 
@@ -157,6 +177,8 @@ class Pipeline:
 
     def _close_ended(self) -> None:
         """Ends the experiments of images that are over."""
+        if self._aggregating is not None:
+            self._aggregating.close(self._experiments.ended())
         self._settlement.close(self._experiments.ended())
         self._experiments.close_ended(self.overview.usage)
 

@@ -42,7 +42,7 @@ class Store:
         self.pipeline = Pipeline(options.interval_ns or 1, self._experiments, ThisMachine(self._objects), self._tally,
                                  n_cpus=os.cpu_count() or 1,
                                  records_all=engine is None or engine.name != "signal",
-                                 events_end=isinstance(engine, PerfEngine))
+                                 events_end=isinstance(engine, PerfEngine), aggregations=options.aggregations)
         process = self.pipeline.model.new_process(pid, start_ns)
         self._founder = self._experiments.founder(process.image, self._recorder)
         self._summary = ""  # once it has ended

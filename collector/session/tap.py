@@ -1,7 +1,7 @@
 """All time of all threads as exact stretches, for whoever wants more than ticks: aggregations, traces, judges.
 
 A tap is given to the pipeline and called with every batch. A thread's stretches follow each other without a gap from
-its birth, or from when it was found, to its end, whether recording pauses or not:
+its birth, or from when it was found, to its end, in the order of time, whether recording pauses or not:
 
     on a CPU     told when the thread has left it
     off CPU      told when that is over, and before as far as it has come whenever the pipeline flushes waiting
@@ -54,17 +54,18 @@ class Tap:
         """The periods that the last batch has closed, and what those off CPU were spent with."""
         runs = periods.take(periods.kind == Edge.IN)
         n = len(runs.slot)
-        self._tell(runs.slot, runs.start_ns, runs.end_ns, np.full(n, ON_CPU), np.zeros(n, dtype=np.uint64), runs.cpu,
-                   runs.source, muted)
-        self.flushed(spans, muted)
+        columns = [np.concatenate(pair) for pair in zip(
+            (runs.slot, runs.start_ns, runs.end_ns, np.full(n, ON_CPU), np.zeros(n, dtype=np.uint64), runs.cpu,
+             runs.source), _columns(spans), strict=True)]
+        order = np.lexsort((columns[1], columns[0]))
+        self._tell(*(column[order] for column in columns), muted=muted)
 
     def flushed(self, spans: Spans, muted: bool) -> None:
         """What threads off CPU have spent."""
-        self._tell(spans.slot, spans.end_ns - spans.length_ns, spans.end_ns, spans.state, spans.uid, spans.cpu,
-                   spans.source, muted)
+        self._tell(*_columns(spans), muted=muted)
 
     def _tell(self, slot: Array, start_ns: Array, end_ns: Array, state: Array, uid: Array, cpu: Array, source: Array,
-              muted: bool) -> None:
+              *, muted: bool) -> None:
         """Those that have a length."""
         rows = np.flatnonzero(end_ns > start_ns)
         if not len(rows):
@@ -73,3 +74,8 @@ class Tap:
         self._take(Stretches(slot, of.tid[slot], of.pid[slot], of.image[slot], start_ns[rows], end_ns[rows],
                              state[rows].astype(np.int64), uid[rows], cpu[rows].astype(np.int32),
                              source[rows].astype(np.int8), muted))
+
+
+def _columns(spans: Spans) -> tuple[Array, ...]:
+    """Slot, start, end, state, uid, CPU and source."""
+    return (spans.slot, spans.end_ns - spans.length_ns, spans.end_ns, spans.state, spans.uid, spans.cpu, spans.source)

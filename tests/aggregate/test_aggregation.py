@@ -16,7 +16,7 @@ from collector.aggregate.keyed import Keyed
 from collector.aggregate.language import compile_expression
 from collector.aggregate.listing import printed_aggregation
 from collector.aggregate.ready import READY
-from collector.aggregate.spans import Runs, Source, Spans
+from collector.aggregate.spans import ON_CPU, Runs, Source, Spans
 from collector.errors import AggregationError, TracedDataError
 
 TABLES = {"execname": ["redis-server", "sh", "cat"], "comm": ["bio", "sh", "cat"], "usym": ["f", "g"],
@@ -73,7 +73,7 @@ def test_a_run_is_the_time_on_one_cpu_without_a_gap() -> None:
         ("system", 0): 17, ("user", 1): 3, ("trap", 0): 2, ("user", 0): 1}
 
 
-THREADS = st.lists(st.tuples(st.integers(0, 9), st.integers(0, 4), st.booleans(), st.integers(0, 1),
+THREADS = st.lists(st.tuples(st.integers(0, 10), st.integers(0, 4), st.booleans(), st.integers(0, 1),
                              st.sampled_from([0, 0, 1, 2])), max_size=12)
 
 
@@ -95,12 +95,12 @@ def slow_runs(rows: list[tuple[int, ...]]) -> list[tuple[int, int, int]]:
     for slot in {row[0] for row in rows}:
         run: list[int] | None = None  # begin, end, cpu, source
         for _, start, end, state, cpu, source in [row for row in rows if row[0] == slot]:
-            if run is not None and state <= 2 and run[1] == start and run[2] == cpu:
+            if run is not None and state in ON_CPU and run[1] == start and run[2] == cpu:
                 run = [run[0], end, cpu, max(run[3], source)]
                 continue
             if run is not None:
                 found.append((slot, run[1] - run[0], run[3]))
-            run = [start, end, cpu, source] if state <= 2 else None
+            run = [start, end, cpu, source] if state in ON_CPU else None
         if run is not None:
             found.append((slot, run[1] - run[0], run[3]))
     return sorted(found)
@@ -197,7 +197,7 @@ def test_ready_made_ones_work_on_spans(name: str) -> None:
 
 @pytest.mark.parametrize(("more", "reason"), [
     ({"end_ns": np.array([1])}, "ends before it begins"),
-    ({"state": np.array([10], dtype=np.uint8)}, "state is 0 to 9"),
+    ({"state": np.array([11], dtype=np.uint8)}, "state is 0 to 10"),
     ({"source": np.array([3], dtype=np.uint8)}, "source is 0 to 2"),
     ({"tid": np.array([1, 2])}, "column tid is int64 of shape"),
     ({"cpu": np.array([0.5])}, "column cpu is float64"),

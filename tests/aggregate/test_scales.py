@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from collector.aggregate.scales import HistLinear, LLQuantize, LQuantize, Scale, ScaleError
+from collector.aggregate.bounds import ScaleError
+from collector.aggregate.scales import HistLinear, LLQuantize, LQuantize, Scale
 
 REFUSED: tuple[tuple[Callable[[], Scale], int, str], ...] = (
     (lambda: LQuantize.between(0, 0), 1, "above the lower"),

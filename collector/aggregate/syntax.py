@@ -1,0 +1,358 @@
+"""The grammar of aggregations: from text to a tree. Standard library only: it is read before the target starts.
+
+    expression = name [ "[" key { "," key } "]" ] "=" function "(" [ value { "," number } ] ")" [ "/" either "/" ]
+    either     = both { "||" both }
+    both       = term { "&&" term }
+    term       = "!" term | "(" either ")" | operand ( "==" | "!=" | "<" | "<=" | ">" | ">=" ) operand
+    operand    = name of a key or value | number | string
+    key        = name | "ustack" "(" number ")"
+
+    keys       pid tid cpu state execname comm syscall ustack usym umod ufunc waker
+    values     1          every span counts one
+               oncpu      ns on a CPU: states 0 to 2 and 10
+               offcpu     ns off the CPU: states 3 to 9, waiting for a CPU included
+               fault      ns of a page fault: states 3 to 5
+               lock, sleep, waitcpu, stopped    ns in state 6, 7, 8, 9
+               runlength  ns that a thread ran without leaving its CPU, at the span that ends the run
+               switches   1 at that span
+    functions  count() sum(v) min(v) max(v) avg(v) stddev(v) variance(v) quantize(v)
+               lquantize(v, lower, upper [, step]) llquantize(v, factor, low, high, steps)
+
+A span that is not of the value's states gives no value: ``quantize(sleep)`` has no zeros for the others. In a condition
+it is 0 there. A number may have a unit: ``10ms``, ``5us``, ``2s``. A state is compared by name or number. A name may
+begin with @, as in DTrace.
+
+``parse`` finds all mistakes that need no columns: ExpressionError. ``language`` compiles the tree.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, NoReturn, TypeAlias
+
+from collector.aggregate.bounds import INT64_MAX, ScaleError, check_llquantize, lquantize_levels
+from collector.errors import ExpressionError
+
+# The ten microstates by number, named as the metrics are. A recording may not tell which of the first three it was.
+STATES = ("user", "system", "trap", "textpfault", "datapfault", "kernelpfault", "lock", "sleep", "wait", "stop",
+          "oncpu")
+NUMBERS = ("pid", "tid", "cpu")
+STRINGS = ("execname", "comm", "syscall", "usym", "umod", "ufunc", "waker")
+KEYS = (*NUMBERS, "state", *STRINGS, "ustack")
+VALUES = ("1", "oncpu", "offcpu", "fault", "lock", "sleep", "waitcpu", "stopped", "runlength", "switches")
+_MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+class Function(NamedTuple):
+    """Names of the arguments behind the value, how many may be left out, and what raises ScaleError for bad ones."""
+
+    arguments: tuple[str, ...] = ()
+    optional: int = 0
+    check: Callable[..., Any] = lambda: None
+
+
+FUNCTIONS: dict[str, Function] = {
+    name: Function() for name in ("count", "sum", "min", "max", "avg", "stddev", "variance", "quantize")
+} | {
+    "lquantize": Function(("lower", "upper", "step"), 1, lquantize_levels),
+    "llquantize": Function(("factor", "low", "high", "steps"), 0, check_llquantize),
+}
+
+# --- the tree -------------------------------------------------------------------------------------
+
+
+class Name(NamedTuple):
+    """A name and where it stands."""
+
+    text: str
+    position: int
+
+
+class Key(NamedTuple):
+    """A key and where it stands; ``depth`` of a stack is how many frames at its leaf are wanted, None for all."""
+
+    name: str
+    depth: int | None
+    position: int
+
+
+class Operand(NamedTuple):
+    """One side of a comparison: its type (number, string, state); a literal, or the name of a key or value."""
+
+    type: str
+    token: Token
+    literal: Any = None
+    name: str | None = None
+
+
+class Comparison(NamedTuple):
+    """``left sign right``; the left side is a name."""
+
+    left: Operand
+    sign: str
+    right: Operand
+
+
+class Negated(NamedTuple):
+    """``! term``"""
+
+    term: Condition
+
+
+class Joined(NamedTuple):
+    """Terms with one sign, && or ||, between them."""
+
+    sign: str
+    terms: tuple[Condition, ...]
+
+
+Condition: TypeAlias = Comparison | Negated | Joined
+
+
+class Parsed(NamedTuple):
+    """An expression."""
+
+    name: str
+    keys: tuple[Key, ...]
+    function: str
+    value: Name
+    arguments: tuple[int, ...]
+    condition: Condition | None
+    expression: str
+
+
+def parse(expression: str) -> Parsed:
+    """The tree of ``expression``. ExpressionError."""
+    return _Parser(expression).parsed()
+
+
+def named_in(condition: Condition | None) -> list[Name]:
+    """The names of keys and values that a condition compares, in the order in which they stand."""
+    match condition:
+        case Comparison(left, _, right):
+            return [Name(side.name, side.token.position) for side in (left, right) if side.name is not None]
+        case Negated(term):
+            return named_in(term)
+        case Joined(_, terms):
+            return [name for term in terms for name in named_in(term)]
+    return []
+
+
+# --- tokens ---------------------------------------------------------------------------------------
+
+_TOKEN = re.compile(r"""\s*(?:
+    (?P<name>@?[A-Za-z_][A-Za-z0-9_]*|@)
+  | (?P<number>-?(?:0[xX][0-9A-Fa-f]+|[0-9]+)(?P<unit>[A-Za-z_][A-Za-z0-9_]*)?)
+  | (?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
+  | (?P<sign>==|!=|<=|>=|&&|\|\||[\[\](),=<>!/])
+)""", re.VERBOSE | re.DOTALL)
+_UNITS = {None: 1, "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9}
+_ESCAPES = {"n": "\n", "t": "\t"}
+_MAX_DEPTH = 100
+
+
+class Token(NamedTuple):
+    kind: str
+    text: str
+    position: int
+    value: Any = None
+
+
+def _tokens(expression: str) -> list[Token]:
+    """The tokens, and one of kind "end" behind them."""
+    found, position = [], 0
+    end = len(expression.rstrip())
+    while position < end:
+        match = _TOKEN.match(expression, position)
+        if match is None:
+            start = position + len(expression[position:]) - len(expression[position:].lstrip())
+            unclosed = expression[start] in "\"'"
+            raise ExpressionError("a string without its closing quote" if unclosed
+                                  else f"unexpected character {expression[start]!r}", expression, start)
+        kind = str(match.lastgroup) if match["number"] is None else "number"
+        start = match.start(kind)
+        found.append(Token(kind, match[kind], start, _literal(expression, kind, match, start)))
+        position = match.end()
+    return [*found, Token("end", "the end", end)]
+
+
+def _literal(expression: str, kind: str, match: re.Match[str], start: int) -> Any:
+    if kind == "string":
+        return re.sub(r"\\(.)", lambda escape: _ESCAPES.get(escape[1], escape[1]), match[kind][1:-1], flags=re.DOTALL)
+    if kind != "number":
+        return match[kind]
+    unit = match["unit"]
+    if unit not in _UNITS:
+        raise ExpressionError(f"unknown unit {unit}: ns, us, ms, s, m", expression, match.start("unit"))
+    number = int(match[kind].removesuffix(unit or ""), 0 if "x" in match[kind].lower() else 10) * _UNITS[unit]
+    if abs(number) > INT64_MAX:
+        raise ExpressionError("a number of more than 64 bits", expression, start)
+    return number
+
+
+# --- the parser -----------------------------------------------------------------------------------
+
+
+class _Parser:
+    """Recursive descent: a method for each rule of the grammar above."""
+
+    def __init__(self, expression: str) -> None:
+        self.expression = expression
+        self._left = _tokens(expression)[::-1]
+        self._depth = 0
+
+    def parsed(self) -> Parsed:
+        name = self._next("name", "the aggregation's name").text
+        keys = self._keys() if self._skip("[") else []
+        self._next("=", "=")
+        function, value, arguments = self._call()
+        condition = self._condition() if self._skip("/") else None
+        self._next("end", "the end or / CONDITION /")
+        return Parsed(name, tuple(keys), function, value, arguments, condition, self.expression)
+
+    def _keys(self) -> list[Key]:
+        found = []
+        while True:
+            token = self._next("name", "a key", KEYS)
+            if token.text not in KEYS:
+                self._fail(f"unknown key {token.text}: {_listed(KEYS)}", token)
+            depth = self._stack_depth(token) if self._skip("(") else None
+            found.append(Key(token.text, depth, token.position))
+            if self._next((",", "]"), ", or ]").text == "]":
+                return found
+
+    def _stack_depth(self, key: Token) -> int:
+        if key.text != "ustack":
+            self._fail(f"only ustack has a depth, {key.text} has none", key)
+        token = self._next("number", "how many frames")
+        if token.value <= 0:
+            self._fail("a stack has 1 frame or more", token)
+        self._next(")", ")")
+        return int(token.value)
+
+    def _call(self) -> tuple[str, Name, tuple[int, ...]]:
+        token = self._next("name", "a function", tuple(FUNCTIONS))
+        if token.text not in FUNCTIONS:
+            self._fail(f"unknown function {token.text}: {_listed(tuple(FUNCTIONS))}", token)
+        function = FUNCTIONS[token.text]
+        self._next("(", "(")
+        if token.text == "count" and self._skip(")"):
+            return token.text, Name("1", token.position), ()
+        value = self._value()
+        arguments: list[Token] = []
+        while self._skip(","):
+            arguments.append(self._next("number", self._argument_wanted(token, function, len(arguments))))
+        least = len(function.arguments) - function.optional
+        if len(arguments) < least:
+            self._fail(f"{token.text} also needs {', '.join(function.arguments[len(arguments):least])}", self._left[-1])
+        self._next(")", ")")
+        try:
+            numbers = tuple(argument.value for argument in arguments)
+            function.check(*numbers)
+        except ScaleError as err:
+            self._fail(str(err), arguments[min(err.argument, len(arguments) - 1)])
+        return token.text, value, numbers
+
+    def _argument_wanted(self, token: Token, function: Function, number: int) -> str:
+        if number == len(function.arguments):
+            self._fail(f"{token.text} has no more arguments", self._left[-1])
+        return f"the {function.arguments[number]} of {token.text}, a number"
+
+    def _value(self) -> Name:
+        token = self._next(("name", "number"), "a value", VALUES)
+        if token.text not in VALUES:
+            self._fail(f"unknown value {token.text}: {_listed(VALUES)}", token)
+        return Name(token.text, token.position)
+
+    def _condition(self) -> Condition:
+        condition = self._either()
+        self._next("/", "&&, || or the closing /")
+        return condition
+
+    def _either(self) -> Condition:
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            self._fail(f"more than {_MAX_DEPTH} parentheses inside one another", self._left[-1])
+        conditions = [self._both()]
+        while self._skip("||"):
+            conditions.append(self._both())
+        self._depth -= 1
+        return conditions[0] if len(conditions) == 1 else Joined("||", tuple(conditions))
+
+    def _both(self) -> Condition:
+        conditions = [self._term()]
+        while self._skip("&&"):
+            conditions.append(self._term())
+        return conditions[0] if len(conditions) == 1 else Joined("&&", tuple(conditions))
+
+    def _term(self) -> Condition:
+        negated = False
+        while self._skip("!"):
+            negated = not negated
+        if self._skip("("):
+            condition: Condition = self._either()
+            self._next(")", "&&, || or )")
+        else:
+            condition = self._comparison()
+        return Negated(condition) if negated else condition
+
+    def _comparison(self) -> Comparison:
+        left = self._operand()
+        sign = self._next(tuple(_MIRRORED), "a comparison, such as ==").text
+        right = self._operand()
+        if left.name is None:
+            left, right, sign = right, left, _MIRRORED[sign]
+        if left.name is None:
+            self._fail("one side of a comparison must be a name", right.token)
+        if left.type == "state" and right.type == "string":
+            right = self._state_number(right)
+        kinds = {"number" if side.type == "state" else side.type for side in (left, right)}
+        if len(kinds) > 1:
+            later = max(left, right, key=lambda side: side.token.position)
+            self._fail("a number and a string cannot be compared", later.token)
+        if right.name is not None and left.type == "string":
+            self._fail("a name that is a string is compared with a string", right.token)
+        return Comparison(left, sign, right)
+
+    def _state_number(self, operand: Operand) -> Operand:
+        if operand.literal not in STATES:
+            self._fail(f"unknown state {operand.literal}: {_listed(STATES)}", operand.token)
+        return operand._replace(type="number", literal=STATES.index(operand.literal))
+
+    def _operand(self) -> Operand:
+        token = self._next(("name", "number", "string"), "a name, a number or a string")
+        name = token.text
+        if token.kind != "name":
+            return Operand(token.kind, token, token.value)
+        if name in VALUES:
+            return Operand("number", token, name=name)
+        if name == "ustack":
+            self._fail("a stack cannot be compared: usym, umod and ufunc can", token)
+        if name not in KEYS:
+            self._fail(f"unknown name {name}: {_listed((*KEYS[:-1], *VALUES[1:]))}", token)
+        kind = "string" if name in STRINGS else "state" if name == "state" else "number"
+        return Operand(kind, token, name=name)
+
+    def _skip(self, sign: str) -> bool:
+        """Whether the next token is this sign, which is taken then."""
+        if self._left[-1].text != sign or self._left[-1].kind != "sign":
+            return False
+        self._left.pop()
+        return True
+
+    def _next(self, kinds: str | tuple[str, ...], wanted: str, choice: tuple[str, ...] = ()) -> Token:
+        """The next token, which must be of these kinds or be one of these signs."""
+        token = self._left[-1]
+        if (token.text if token.kind == "sign" else token.kind) not in ((kinds,) if isinstance(kinds, str) else kinds):
+            self._fail(f"{token.text} where {wanted} is expected{': ' if choice else ''}{_listed(choice)}", token)
+        if token.kind != "end":
+            self._left.pop()
+        return token
+
+    def _fail(self, reason: str, token: Token) -> NoReturn:
+        raise ExpressionError(reason, self.expression, token.position)
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names)

@@ -1,0 +1,72 @@
+"""Aggregations as a JSON document: keys, values and distributions as numbers, for whoever draws or compares them.
+
+    {"aggregations": [{"name", "expression", "keys", "function", "value",
+                       "recorded": [{"key": [...], "value": N}
+                                    or {"key": [...], "buckets": [{"min", "max", "count"}, ...]}, ...],
+                       "synthetic": the same}, ...]}
+
+Values are nanoseconds where they are times. Empty buckets are left out; a bucket without a bound has null there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from typing import Any, TypeAlias
+
+from collector.aggregate.dtrace import UserStack
+from collector.aggregate.fold import Buckets
+from collector.aggregate.keyed import Keyed
+from collector.aggregate.scales import LLQuantize, LQuantize, Quantize, Scale
+from collector.errors import AggregationError
+from collector.report.aggregations import Merged
+
+Bounds: TypeAlias = tuple[int | None, int | None]
+
+
+def document(found: Iterable[Merged]) -> str:
+    """The document, indented."""
+    return json.dumps({"aggregations": [_one(each) for each in found]}, indent=1)
+
+
+def bounds_of(scale: Scale) -> list[Bounds]:
+    """The least and the greatest value of each bucket; None where there is none. AggregationError."""
+    match scale:
+        case Quantize():
+            edges = [scale.lower(bucket - 1) + 1 for bucket in range(1, scale.zero + 1)]
+            edges += [scale.lower(bucket) for bucket in range(scale.zero + 1, scale.n_buckets)]
+        case LQuantize():
+            edges = [scale.base + level * scale.step for level in range(scale.levels + 1)]
+        case LLQuantize():
+            edges = scale.edges.tolist()
+        case _:
+            raise AggregationError(f"{scale.name} is no function of aggregations")
+    return [(low, None if high is None else high - 1) for low, high in
+            zip([None, *edges], [*edges, None], strict=True)]
+
+
+def _one(each: Merged) -> dict[str, Any]:
+    query = each.query
+    return {"name": query.name.lstrip("@"), "expression": query.expression, "keys": list(query.keys),
+            "function": query.fold.name, "value": query.value,
+            "recorded": _entries(each.recorded), "synthetic": _entries(each.synthetic)}
+
+
+def _entries(keyed: Keyed) -> list[dict[str, Any]]:
+    return [{"key": [_element(element) for element in key], **_result(keyed, keyed[key])} for key in keyed]
+
+
+def _result(keyed: Keyed, result: Any) -> dict[str, Any]:
+    if not isinstance(keyed.fold, Buckets):
+        return {"value": result}
+    filled: Sequence[int] = result.nonzero()[0].tolist()
+    bounds = bounds_of(keyed.fold.scale)
+    return {"buckets": [{"min": bounds[bucket][0], "max": bounds[bucket][1], "count": int(result[bucket])}
+                        for bucket in filled]}
+
+
+def _element(element: Any) -> Any:
+    """A number; a name; a stack as its frames, leaf first."""
+    if isinstance(element, UserStack):
+        return [_element(frame) for frame in element.strings]
+    return element.decode("utf-8", "backslashreplace") if isinstance(element, bytes) else element

@@ -1,0 +1,159 @@
+"""Aggregations of experiments as one, in DTrace's terms: merged by the merge law, with stacks by function names.
+
+A founder and its descendants have an aggregation each of every expression. Their states are merged key by key, once the
+stacks in the keys are functions: the same function lies elsewhere in each process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from collector.aggregate import fold
+from collector.aggregate.aggregation import described
+from collector.aggregate.dtrace import Text, UserStack, Value, Words
+from collector.aggregate.fold import Fold
+from collector.aggregate.keyed import Key, Keyed
+from collector.aggregate.language import Query, compiled
+from collector.aggregate.listing import printed_aggregation
+from collector.aggregate.syntax import NUMBERS, parse
+from collector.errors import CollectorError, FormatError
+from collector.experiment.names import AGGREGATIONS_FILE, shown
+from collector.experiment.reader import Experiment, Stored
+from collector.experiment.records import KEY_NAME, KEY_NUMBER, KEY_STACK
+from collector.report.build import DataSet
+from collector.report.resolve import UNKNOWN_FUNCTION
+
+_UNKNOWN = b"<Unknown>"
+_STACKS = ("ustack", "usym", "umod", "ufunc")
+Frames: TypeAlias = tuple[int, ...]  # instructions of a data set, leaf first
+
+
+@dataclass(frozen=True)
+class Merged:
+    """An expression's result over several experiments; what is ``synthetic`` was never seen span by span."""
+
+    query: Query
+    recorded: Keyed
+    synthetic: Keyed
+
+
+def merged(data: DataSet) -> list[Merged]:
+    """The aggregations of the data set's experiments, in the order in which their expressions come.
+
+    What contradicts its expression is left out; the experiment's ``problems`` tell.
+    """
+    found: dict[str, Merged] = {}
+    for number, experiment in enumerate(data.experiments):
+        for stored in experiment.aggregations:
+            try:
+                _merge(found, stored, _Keys(data, number, experiment, stored))
+            except CollectorError as error:
+                why = str(error).partition("\n")[0]
+                experiment.problems.append(f"{shown(experiment.path / AGGREGATIONS_FILE)}: {why}; it was skipped")
+    return list(found.values())
+
+
+def printed(one: Merged, keyed: Keyed) -> str:
+    """``one.recorded`` or ``one.synthetic`` as ``dtrace`` prints it."""
+    shown = keyed if keyed.fold.name != "variance" else _as_sums(keyed)
+    description = described(one.query._replace(fold=shown.fold), shown)
+    entries = ((tuple(map(_value, key)), Words(tuple(state.tolist()))) for key, state in shown.states())
+    return printed_aggregation(description, entries)
+
+
+def _as_sums(keyed: Keyed) -> Keyed:
+    """The results alone, for a function that DTrace has not."""
+    sums = Keyed(fold.SUM)
+    for key in keyed:
+        sums.fold_in([key], np.array([[keyed[key]]], dtype=np.int64).view(np.uint64))
+    return sums
+
+
+def _value(element: Any) -> Value:
+    return Text(element) if isinstance(element, bytes) else element
+
+
+def _merge(found: dict[str, Merged], stored: Stored, keys: _Keys) -> None:
+    """CollectorError."""
+    one = found.get(stored.expression)
+    if one is None:
+        query = compiled(parse(stored.expression))
+        one = Merged(query, Keyed(query.fold), Keyed(query.fold))
+    if stored.states.shape[1] != one.query.fold.n_words:
+        raise FormatError(f"{one.query.name} has states of {stored.states.shape[1]} words, not "
+                          f"{one.query.fold.n_words}")
+    all_keys, n = keys.read(one.query), stored.n_recorded
+    _check_words(one.query.fold, stored)
+    one.recorded.fold_in(all_keys[:n], stored.states[:n])
+    one.synthetic.fold_in(all_keys[n:], stored.states[n:])
+    found[stored.expression] = one
+
+
+def _check_words(function: Fold, stored: Stored) -> None:
+    """AggregationError where states are of another scale; before anything is merged."""
+    if len(stored.states):
+        function.merge_grouped(function.empty_states(1), np.zeros(len(stored.states), dtype=np.int64), stored.states)
+
+
+class _Keys:
+    """Reads an aggregation's keys: numbers as they are, names as bytes, stacks as functions."""
+
+    def __init__(self, data: DataSet, number: int, experiment: Experiment, stored: Stored) -> None:
+        self._data = data
+        self._number = number
+        self._experiment = experiment
+        self._stored = stored
+
+    def read(self, query: Query) -> list[Key]:
+        """The keys (n,), recorded ones first. FormatError."""
+        stored = self._stored
+        names = [key.partition("(")[0] for key in query.keys]
+        kinds = [KEY_NUMBER if name in NUMBERS else KEY_STACK if name in _STACKS else KEY_NAME for name in names]
+        if kinds != list(stored.kinds):
+            raise FormatError(f"{query.name} has keys of other kinds than its expression")
+        columns = [self._column(key, column) for key, column in zip(query.keys, stored.keys.T, strict=True)]
+        return list(zip(*columns, strict=True)) if columns else [()] * len(stored.keys)
+
+    def _column(self, key: str, column: Any) -> Sequence[Any]:
+        name, _, depth = key.partition("(")
+        if name in NUMBERS:
+            return list(map(int, column))
+        if name not in _STACKS:
+            return [self._stored.names[index] or _UNKNOWN for index in column.tolist()]
+        uids, inverse = np.unique(column.astype(np.uint64), return_inverse=True)
+        stacks = self._data.frames(self._number, uids)
+        limit = int(depth.rstrip(")")) if depth else None
+        elements = [self._element(name, frames[:limit]) for frames in stacks]
+        return [elements[place] for place in inverse.tolist()]
+
+    def _element(self, name: str, frames: Frames) -> Any:
+        """A stack as an element of a key. Functions are strings of the frames, so no address has to be looked up."""
+        if name == "umod" and frames and self._data.code.places[frames[0]][0] == UNKNOWN_FUNCTION:
+            return _UNKNOWN
+        if name != "ustack":
+            return self._named(frames[0], with_function=name != "umod") if frames else _UNKNOWN
+        if not frames:
+            return UserStack(0, (1,), (_UNKNOWN,))
+        return UserStack(0, tuple(frame + 1 for frame in frames), tuple(self._frame(frame) for frame in frames))
+
+    def _frame(self, instruction: int) -> bytes:
+        """``object`function+0x1f``, as ``dtrace`` shows a frame."""
+        function, offset = self._data.code.places[instruction]
+        if function == UNKNOWN_FUNCTION:
+            return b"0x%x" % offset
+        name = self._named(instruction)
+        return name + b"+0x%x" % offset if offset and self._data.code.functions[function].has_offsets else name
+
+    def _named(self, instruction: int, with_function: bool = True) -> bytes:
+        number, offset = self._data.code.places[instruction]
+        if number == UNKNOWN_FUNCTION:
+            return b"0x%x" % offset
+        function = self._data.code.functions[number]
+        if not function.has_offsets:  # a mark that the stack is not whole
+            return function.name
+        object_name = function.object_name.removeprefix(b"<").removesuffix(b">")
+        return b"%s`%s" % (object_name, function.name) if with_function else object_name

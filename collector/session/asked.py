@@ -1,0 +1,97 @@
+"""``--aggregate``: what is asked for, checked against what a recording can tell. Standard library only: the target
+waits.
+
+    spans tell      pid, tid, cpu, execname, comm, state; off the CPU also the stack
+    they do not     who woke a thread, in which system call it is; whether time on a CPU was user, system or trap CPU,
+                    and with which stack: the profile has that
+
+Functions are named when the experiment is read, so they may be keys, and not conditions.
+"""
+
+from __future__ import annotations
+
+from collector.aggregate.ready import READY
+from collector.aggregate.syntax import (
+    STATES,
+    Comparison,
+    Condition,
+    Joined,
+    Negated,
+    Parsed,
+    named_in,
+    parse,
+)
+from collector.errors import ExpressionError, UsageError
+
+_UNTOLD = {"waker": "who woke a thread", "syscall": "in which system call a thread is"}
+_OF_STACKS = ("ustack", "usym", "umod", "ufunc")
+_ON_CPU_VALUES = ("oncpu", "runlength", "switches")
+_ON_CPU_STATES = STATES[:3]
+
+
+def expression_of(asked: str) -> str:
+    """The expression that ``asked`` is, or is the ready name of. UsageError."""
+    if asked.isidentifier() and asked not in READY:
+        raise UsageError(f"--aggregate {asked}: there is no ready one of that name; --aggregate help prints them")
+    parsed = parse(READY.get(asked, asked))
+    _check_keys(parsed)
+    _check_condition(parsed, parsed.condition)
+    return parsed.expression
+
+
+def with_another(expressions: tuple[str, ...], asked: str) -> tuple[str, ...]:
+    """One more; their names differ. UsageError."""
+    more = expression_of(asked)
+    name = parse(more).name.lstrip("@")
+    if any(parse(each).name.lstrip("@") == name for each in expressions):
+        raise UsageError(f"--aggregate: there are two of the name {name}")
+    return (*expressions, more)
+
+
+def ready_lines() -> list[str]:
+    """The ready expressions that a recording can tell, a line each."""
+    lines = []
+    for name, expression in READY.items():
+        try:
+            lines.append(expression_of(name))
+        except ExpressionError:
+            continue
+        assert expression.startswith(name)
+    return lines
+
+
+def _check_keys(parsed: Parsed) -> None:
+    for key in parsed.keys:
+        if key.name in _UNTOLD:
+            _refuse(parsed, f"a recording does not tell {_UNTOLD[key.name]}", key.position)
+        if key.name in _OF_STACKS and parsed.value.text in _ON_CPU_VALUES:
+            _refuse(parsed, "stacks of time on a CPU are in the profile (er_print -functions); "
+                            "an aggregation has those of time off the CPU", key.position)
+
+
+def _check_condition(parsed: Parsed, condition: Condition | None) -> None:
+    for name in named_in(condition):
+        if name.text in _UNTOLD:
+            _refuse(parsed, f"a recording does not tell {_UNTOLD[name.text]}", name.position)
+        if name.text in _OF_STACKS:
+            _refuse(parsed, f"{name.text} is known when the experiment is read: it can be a key, not a condition",
+                    name.position)
+    _check_states(parsed, condition)
+
+
+def _check_states(parsed: Parsed, condition: Condition | None) -> None:
+    """A condition that is never met would look like an answer."""
+    match condition:
+        case Joined(_, terms):
+            for term in terms:
+                _check_states(parsed, term)
+        case Negated(term):
+            _check_states(parsed, term)
+        case Comparison(left, _, right) if left.type == "state" and right.name is None \
+                and right.literal in range(len(_ON_CPU_STATES)):
+            _refuse(parsed, f'a recording does not tell {", ".join(_ON_CPU_STATES)} apart: the state is "oncpu"',
+                    right.token.position)
+
+
+def _refuse(parsed: Parsed, reason: str, position: int) -> None:
+    raise ExpressionError(reason, parsed.expression, position)

@@ -1,0 +1,187 @@
+"""The file of aggregations: what is written is read; every damage has a name, and nothing else happens."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collector.cli import er_print
+from collector.errors import FormatError
+from collector.experiment.aggregations import Stored, pack, unpack
+from collector.experiment.reader import open_experiment
+from collector.experiment.recorder import Recorder
+from collector.experiment.records import AGGREGATIONS, KEY_NAME, KEY_NUMBER, KEY_STACK
+
+SEED, N_MUTATIONS = 20_261_123, 200
+START_NS = 7_001_000_000_013
+
+BY_NAME = Stored("a[execname, tid] = count()", (KEY_NAME, KEY_NUMBER), np.array([[0, 4711], [1, -1], [0, 4711]]),
+                 np.array([[3], [5], [7]], np.uint64), 2, (b"cat", b"d\xffg"))
+BY_STACK = Stored("b[ustack] = avg(sleep)", (KEY_STACK,), np.array([[48], [0]]), np.array([[2, 9], [1, 4]], np.uint64),
+                  2)
+NO_KEY = Stored("c = sum(lock)", (), np.zeros((1, 0), np.int64), np.array([[11]], np.uint64), 1)
+NOTHING = Stored("d[tid] = max(1)", (KEY_NUMBER,), np.zeros((0, 1), np.int64), np.zeros((0, 1), np.uint64), 0)
+ALL = (BY_NAME, BY_STACK, NO_KEY, NOTHING)
+
+
+def same(one: Stored, other: Stored) -> bool:
+    return (np.array_equal(one.keys, other.keys) and one.keys.shape == other.keys.shape
+            and np.array_equal(one.states, other.states) and one.states.shape == other.states.shape
+            and (one.expression, one.kinds, one.n_recorded, one.names)
+            == (other.expression, other.kinds, other.n_recorded, other.names))
+
+
+def test_what_is_written_is_read() -> None:
+    found = unpack(pack(ALL))
+    assert len(found) == len(ALL)
+    assert all(map(same, found, ALL))
+    assert unpack(pack([])) == []
+
+
+def test_a_file_cut_anywhere_is_told() -> None:
+    content = pack(ALL)
+    for length in range(len(content)):
+        with pytest.raises(FormatError):
+            unpack(content[:length])
+    with pytest.raises(FormatError, match="bytes were written"):
+        unpack(content + b"\0")
+
+
+def mutated(content: bytes, chance: random.Random) -> bytes:
+    """With some bytes changed, taken out or put in."""
+    changed = bytearray(content)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(changed))
+        match chance.randrange(3):
+            case 0:
+                changed[at] ^= 1 << chance.randrange(8)
+            case 1:
+                del changed[at:at + chance.randint(1, 40)]
+            case _:
+                changed[at:at] = chance.randbytes(chance.randint(1, 40))
+    return bytes(changed)
+
+
+def test_mutations_are_told() -> None:
+    chance, content = random.Random(SEED), pack(ALL)
+    for _ in range(N_MUTATIONS):
+        changed = mutated(content, chance)
+        if changed != content:
+            with pytest.raises(FormatError):
+                unpack(changed)
+
+
+def test_states_of_no_words_are_told() -> None:
+    """Any number of them would take no room in the file."""
+    with pytest.raises(FormatError, match="contradicts itself"):
+        unpack(pack([replace(NO_KEY, states=np.zeros((1, 0), np.uint64))]))
+
+
+def forged(chance: random.Random) -> bytes:
+    """Mutated, with a checksum and a length that are right: as if somebody had written it."""
+    body = mutated(pack(ALL)[AGGREGATIONS.size:], chance)
+    head = bytearray(pack([]))
+    head[12:16] = zlib.crc32(body).to_bytes(4, "little")
+    head[16:24] = len(body).to_bytes(8, "little")
+    return bytes(head) + body
+
+
+def test_forged_files_are_told_or_read() -> None:
+    chance, n_told = random.Random(SEED), 0
+    for _ in range(N_MUTATIONS):
+        try:
+            found = unpack(forged(chance))
+        except FormatError:
+            n_told += 1
+            continue
+        for one in found:
+            assert len(one.keys) == len(one.states) >= one.n_recorded
+    assert N_MUTATIONS // 4 < n_told < N_MUTATIONS
+
+
+@pytest.fixture
+def aggregated(record: Callable[..., Recorder]) -> Path:
+    """An experiment with aggregations."""
+    recorder = record("some.er", aggregations=[one.expression for one in ALL])
+    recorder.thread_started(4711, START_NS, b"main")
+    recorder.frames.intern(np.array([(0x1001, 0x1002)], np.uint64), np.array([2]))
+    recorder.aggregations(pack([NO_KEY]))
+    recorder.aggregations(pack(ALL))
+    recorder.close(START_NS + 1)
+    return recorder.path
+
+
+def printed(path: Path, capsys: pytest.CaptureFixture[str], *command: str) -> tuple[str, str]:
+    er_print.run(["-aggregations", *command, str(path)])
+    done = capsys.readouterr()
+    return done.out, done.err
+
+
+def test_the_last_one_stays_and_the_expressions_stand_in_the_log(
+    aggregated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    experiment = open_experiment(aggregated)
+    assert all(map(same, experiment.aggregations, ALL))
+    assert experiment.problems == []
+    assert [event.attributes["expression"] for event in experiment.log.events if event.kind == "aggregation"] == [
+        one.expression for one in ALL]
+    assert sorted(path.name for path in aggregated.iterdir() if "aggregations" in path.name) == ["aggregations"]
+    out, err = printed(aggregated, capsys, "a")
+    assert err == ""
+    assert out.splitlines()[0] == BY_NAME.expression
+    recorded, synthetic = out.split("synthetic: ")
+    assert [line.split() for line in recorded.splitlines() if "cat" in line] == [["cat", "4711", "3"]]
+    assert [line.split() for line in synthetic.splitlines() if "cat" in line] == [["cat", "4711", "7"]]
+
+
+def test_that_of_a_draft_comes_with_it(record: Callable[..., Recorder]) -> None:
+    founder = record("some.er")
+    drafted = Recorder.draft(founder.path / "_f1.er", founder.header)
+    drafted.aggregations(pack([NO_KEY]))
+    drafted.close(START_NS + 1)
+    assert all(map(same, open_experiment(founder.path / "_f1.er").aggregations, [NO_KEY]))
+
+
+def test_forged_files_are_printed_or_told(aggregated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    chance, n_clean = random.Random(SEED), 0
+    for _ in range(N_MUTATIONS):
+        (aggregated / "aggregations").write_bytes(forged(chance))
+        try:
+            _, err = printed(aggregated, capsys)
+        except er_print.UsageError:  # nothing is left
+            err = capsys.readouterr().err
+            assert err
+        assert all(line.startswith("er_print: warning: ") and line.isprintable() for line in err.splitlines())
+        n_clean += not err
+    assert 0 < n_clean < N_MUTATIONS
+
+
+@pytest.mark.parametrize(("stored", "told"), [
+    (replace(BY_NAME, expression="a[tid, tid] = count()"), "keys of other kinds"),
+    (replace(BY_NAME, expression="a[execname, tid] = avg(1)"), "states of 1 words, not 2"),
+    (replace(BY_NAME, expression="a[execname, tid] = "), "a function is expected"),
+    (Stored("q = lquantize(1, 0, 3)", (), np.zeros((1, 0), np.int64), np.full((1, 6), 77, np.uint64), 1),
+     "other arguments"),
+])
+def test_what_contradicts_its_expression_is_told_and_the_rest_printed(
+    aggregated: Path, stored: Stored, told: str, capsys: pytest.CaptureFixture[str]) -> None:
+    (aggregated / "aggregations").write_bytes(pack([stored, NO_KEY]))
+    out, err = printed(aggregated, capsys)
+    assert told in err
+    assert out.split() == ["c", "=", "sum(lock)", "11"]
+
+
+def test_a_damaged_file_is_one_warning(aggregated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = aggregated / "aggregations"
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(er_print.UsageError, match="nothing was aggregated"):
+        printed(aggregated, capsys)
+    err = capsys.readouterr().err
+    assert err.startswith(f"er_print: warning: {file}: ")
+    assert err.endswith("; it was skipped\n")
+    assert err.count("\n") == 1

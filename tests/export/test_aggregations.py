@@ -1,0 +1,44 @@
+"""The bounds of buckets in the JSON document, against the scales' own choice of bucket for each value."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from collector.aggregate.keyed import Keyed
+from collector.aggregate.language import compile_expression
+from collector.aggregate.scales import HistLog, LLQuantize, LQuantize, Quantize, Scale
+from collector.errors import AggregationError
+from collector.export.aggregations import bounds_of, document
+from collector.report.aggregations import Merged
+
+
+@pytest.mark.parametrize("scale", [Quantize(), LQuantize.between(-7, 50, 5), LLQuantize.of(10, 1, 3, 20)],
+                         ids=lambda scale: scale.name)
+def test_each_bucket_has_the_values_from_its_least_to_its_greatest(scale: Scale) -> None:
+    bounds = bounds_of(scale)
+    assert len(bounds) == scale.n_buckets
+    for bucket, (low, high) in enumerate(bounds):
+        ends = np.array([end for end in (low, high) if end is not None], dtype=np.int64)
+        assert scale.index(ends).tolist() == [bucket] * len(ends)
+        if high is not None:
+            assert bounds[bucket + 1][0] == high + 1
+
+
+def test_another_scale_is_refused() -> None:
+    with pytest.raises(AggregationError, match="hist_log"):
+        bounds_of(HistLog())
+
+
+def test_the_document() -> None:
+    query = compile_expression("@q[comm] = lquantize(sleep, 0, 10, 5)")
+    recorded, synthetic = Keyed(query.fold), Keyed(query.fold)
+    recorded.add([np.array([b"a", b"a", b"\xff"])], np.array([3, 12, 7]))
+    (found,) = json.loads(document([Merged(query, recorded, synthetic)]))["aggregations"]
+    assert (found["name"], found["keys"], found["function"], found["value"], found["synthetic"]) == (
+        "q", ["comm"], "lquantize", "sleep", [])
+    assert found["recorded"] == [
+        {"key": ["a"], "buckets": [{"min": 0, "max": 4, "count": 1}, {"min": 10, "max": None, "count": 1}]},
+        {"key": ["\\xff"], "buckets": [{"min": 5, "max": 9, "count": 1}]}]

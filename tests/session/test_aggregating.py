@@ -1,0 +1,218 @@
+"""``collect --aggregate`` and ``er_print -aggregations`` on programs whose counts are known."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collector.aggregate.spans import Spans
+from collector.experiment.aggregations import unpack
+from collector.experiment.reader import open_experiment
+from collector.session.aggregating import WholeStretches
+
+Run = Callable[..., Any]
+
+COMMANDS = Path(sys.executable).parent
+TURNS, TURN_MS = 23, 1
+NAPS = 'naps[tid] = count() / state == "sleep" /'
+LIBC_SLEEP = "libc.so.6`clock_nanosleep"
+
+
+def numbers(listing: str) -> dict[tuple[str, ...], int]:
+    """The value of each key of an aggregation whose values are numbers."""
+    rows = [line.split() for line in listing.splitlines()[1:] if line.strip()]
+    return {tuple(row[:-1]): int(row[-1]) for row in rows}
+
+
+def in_buckets(listing: str) -> dict[str, int]:
+    """How many values each distribution has, by key."""
+    found: dict[str, int] = {}
+    key = ""
+    for line in listing.splitlines()[1:]:
+        bucket = re.fullmatch(r" *-?\d+ \|[@ ]{40} (\d+) *", line)
+        if bucket:
+            found[key] = found.get(key, 0) + int(bucket[1])
+        elif line.strip() and "Distribution" not in line:
+            key = line.strip()
+    return found
+
+
+@pytest.fixture
+def aggregated(collect: Run, tmp_path: Path, perf_allowed: None) -> Run:
+    """``aggregated("naps", program, "7")``: the experiment of a program under these, and what it printed."""
+
+    def run(asked: list[str], *command: str | Path, options: tuple[str, ...] = ()) -> tuple[Path, str]:
+        path = tmp_path / "run.er"
+        done = collect("-o", path, *options, *[word for each in asked for word in ("--aggregate", each)], *command)
+        assert done.returncode == 0, done.stderr
+        return path, done.stdout
+
+    return run
+
+
+def test_each_nap_is_one_value(aggregated: Run, er_print: Run, workload: Run, gprofng: Run) -> None:
+    asked = ["rq[execname] = quantize(waitcpu)", "block[usym] = quantize(sleep)", NAPS, "top[tid] = count()", "cswch"]
+    path, out = aggregated(asked, workload("states"), "nanosleep", TURNS, TURN_MS)
+    (thread,) = json.loads(out)["threads"]
+    tid = (str(thread["tid"]),)
+
+    def listed(name: str) -> str:
+        done = er_print("-aggregations", name, path)
+        assert (done.returncode, done.stderr) == (0, "")
+        return str(done.stdout)
+
+    assert numbers(listed("naps"))[tid] == TURNS
+    assert in_buckets(listed("block"))[LIBC_SLEEP] == TURNS
+    assert list(in_buckets(listed("rq"))) == [workload("states").name]
+    # Of each turn there is the nap and the run behind it, and a wait between them where it is recorded.
+    assert numbers(listed("top"))[tid] >= 2 * TURNS
+    (switches,) = numbers(listed("cswch")).values()
+    assert switches > TURNS
+    assert er_print("-aggregations", path).stdout == "".join(map(listed, ("rq", "block", "naps", "top", "cswch")))
+    assert "No errors\nNo warnings\n" in gprofng("-header", experiment=path).text
+    (block,) = json.loads(er_print("-json_aggregations", "block", path).stdout)["aggregations"]
+    (buckets,) = [entry["buckets"] for entry in block["recorded"] if entry["key"] == [LIBC_SLEEP]]
+    assert sum(bucket["count"] for bucket in buckets) == TURNS
+    assert all(bucket["max"] == 2 * bucket["min"] - 1 and bucket["min"] >= 2**19 for bucket in buckets)
+
+
+def test_a_long_sleep_is_one_value_though_it_is_told_in_parts(aggregated: Run, er_print: Run, workload: Run) -> None:
+    path, out = aggregated([NAPS, "least[tid] = min(sleep)"], workload("states"), "nanosleep", 1, 1300)
+    (thread,) = json.loads(out)["threads"]
+    tid = (str(thread["tid"]),)
+    assert numbers(er_print("-aggregations", "naps", path).stdout)[tid] == 1
+    assert numbers(er_print("-aggregations", "least", path).stdout)[tid] >= 1_300_000_000
+
+
+def test_a_family_is_merged_by_its_functions(aggregated: Run, er_print: Run, workload: Run) -> None:
+    """Two programs, mapped at other addresses, one after the other below a shell."""
+    program = workload("states")
+    path, _ = aggregated(["block[execname, ustack(1)] = quantize(sleep)"], "sh", "-c",
+                         f"{program} nanosleep 5 1; {program} nanosleep 6 1; true")
+    frames = in_buckets(er_print("-aggregations", path).stdout)
+    (nap,) = [key for key in frames if key.startswith(LIBC_SLEEP)]
+    assert frames[nap] == 5 + 6
+    assert {(child / "aggregations").is_file() for child in path.glob("_*.er")} == {True}
+
+
+def test_what_a_pause_hides_is_in_no_aggregation(aggregated: Run, er_print: Run, workload: Run) -> None:
+    path, _ = aggregated([NAPS], workload("states"), "nanosleep", TURNS, TURN_MS, options=("-y", "USR1"))
+    done = er_print("-aggregations", path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert numbers(done.stdout) == {}
+
+
+def test_what_no_record_tells_is_synthetic(collect: Run, er_print: Run, workload: Run, tmp_path: Path) -> None:
+    """By looks now and then, of which one may find several sleeps since the last one."""
+    path, n_turns, turn_ms = tmp_path / "run.er", 211, 2
+    done = collect("-o", path, "--engine", "signal", "--aggregate", "slept[tid] = sum(sleep)", "--aggregate", NAPS,
+                   workload("states"), "nanosleep", n_turns, turn_ms)
+    (thread,) = json.loads(done.stdout)["threads"]
+    for name in ("slept", "naps"):
+        head, mark, *_ = er_print("-aggregations", name, path).stdout.splitlines()
+        assert mark.startswith("synthetic: ")
+        assert head.startswith(f"{name}[tid]")
+    (stored, _) = open_experiment(path).aggregations
+    assert stored.n_recorded == 0
+    (slept_ns,) = stored.states[stored.keys[:, 0] == thread["tid"], 0].tolist()
+    assert n_turns * turn_ms * 1e6 * 0.9 < slept_ns <= thread["life_s"] * 1e9 * 1.1
+
+
+def has_keys(file: Path) -> bool:
+    """Whether something was aggregated; the file is whole whenever there is one."""
+    return file.exists() and any(len(one.keys) for one in unpack(file.read_bytes()))
+
+
+def test_a_collector_that_is_killed_leaves_the_last_state(tmp_path: Path, er_print: Run, workload: Run,
+                                                          perf_allowed: None) -> None:
+    path = tmp_path / "run.er"
+    command = [COMMANDS / "collect", "-o", path, "--aggregate", NAPS, workload("states"), "nanosleep", "1000", "5"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        until = time.monotonic() + 30
+        while not has_keys(path / "aggregations") and time.monotonic() < until:
+            time.sleep(0.01)
+        children = [int(pid) for task in Path(f"/proc/{process.pid}/task").iterdir()
+                    for pid in (task / "children").read_text().split()]
+        process.kill()
+        for pid in children:
+            os.kill(pid, signal.SIGKILL)
+    done = er_print("-aggregations", path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert max(numbers(done.stdout).values()) >= 1
+
+
+@pytest.mark.parametrize(("asked", "told"), [
+    ("a = quantise(sleep)", "unknown function quantise"),
+    ("a[waker] = sum(sleep)", "does not tell who woke a thread"),
+    ("a[tid, usym] = sum(oncpu)", "stacks of time on a CPU are in the profile"),
+    ('a = sum(sleep) / usym == "main" /', "it can be a key, not a condition"),
+    ('a = count() / pid == 3 || !(state == "user") /', 'the state is "oncpu"'),
+    ("a = llquantize(sleep, 10, 0, 5, 3)", "multiple of the factor"),
+])
+def test_a_bad_expression_is_shown_and_nothing_starts(collect: Run, tmp_path: Path, asked: str, told: str) -> None:
+    done = collect("-o", tmp_path / "x.er", "--aggregate", asked, "touch", tmp_path / "started")
+    assert (done.returncode, done.stdout) == (2, "")
+    reason, expression, caret = done.stderr.splitlines()
+    assert reason.startswith("collect: ")
+    assert told in reason
+    assert expression == asked
+    assert caret.strip() == "^"
+    assert asked[caret.index("^")].strip()
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("options", "told"), [
+    (("--aggregate", "runqlatt"), "there is no ready one of that name"),
+    (("--aggregate", "cswch", "--aggregate", "@cswch = count()"), "there are two of the name cswch"),
+    (("-p", "off", "--aggregate", "cswch"), "leave out -p off"),
+])
+def test_what_cannot_be_aggregated_is_one_line(collect: Run, tmp_path: Path, options: tuple[str, ...],
+                                               told: str) -> None:
+    done = collect("-o", tmp_path / "x.er", *options, "true")
+    assert done.returncode == 2
+    assert told in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_the_ready_ones_are_printed_and_can_be_asked_for(collect: Run, tmp_path: Path) -> None:
+    done = collect("--aggregate", "help")
+    names = [line.partition("=")[0].partition("[")[0].strip() for line in done.stdout.splitlines()]
+    assert {"runqlat", "offcputime", "futex"} <= set(names)
+    asked = [word for name in names for word in ("--aggregate", name)]
+    assert collect("-n", "-o", tmp_path / "x.er", *asked, "true").returncode == 0
+
+
+def spans(*rows: tuple[int, int, int, int]) -> Spans:
+    """Of (slot, start, end, state)."""
+    slot, start, end, state = np.array(rows, dtype=np.int64).reshape(-1, 4).T
+    none = np.zeros(len(slot), dtype=np.int64)
+    return Spans(start, end, state.astype(np.uint8), slot, none, none, none, none, none.astype(np.uint8))
+
+
+def told(found: Spans | None) -> list[tuple[int, ...]]:
+    assert found is not None
+    return list(zip(*(column.tolist() for column in (found.slot, found.start_ns, found.end_ns, found.state)),
+                    strict=True))
+
+
+def test_parts_are_joined_and_neighbours_are_not() -> None:
+    sleep, wait, on_cpu = 7, 8, 10
+    whole = WholeStretches()
+    assert told(whole.complete(spans((1, 0, 5, sleep), (2, 0, 5, sleep)))) == []
+    assert told(whole.complete(spans((1, 5, 9, sleep)))) == []
+    # One goes on, sleep after sleep with a gap are two; the other waits for a CPU and runs.
+    assert told(whole.complete(spans((2, 5, 7, sleep), (1, 11, 12, sleep), (2, 7, 8, wait), (2, 8, 9, on_cpu)))) == [
+        (1, 0, 9, sleep), (2, 0, 7, sleep), (2, 7, 8, wait), (2, 8, 9, on_cpu)]
+    assert told(whole.close(np.array([1]))) == [(1, 11, 12, sleep)]
+    assert told(whole.complete(spans((1, 20, 21, on_cpu)))) == [(1, 20, 21, on_cpu)]
