@@ -31,7 +31,7 @@ COMMENT_CWD = 401
 COMMENT_ARGV = 402
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True)
 class Header:
     """What is known of a process and its recording when an experiment begins. Times are CLOCK_MONOTONIC
     nanoseconds.

@@ -68,7 +68,7 @@ def _start(name: str, indent: str, keys: tuple[str, ...]) -> bytes:
     return "".join([indent, "<", name, *(f' {key}="%s"' for key in keys)]).encode()
 
 
-@dataclass(eq=False)
+@dataclass
 class Element:
     """A parsed element: names as text, values and text as the bytes that were written."""
 
