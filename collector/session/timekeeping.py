@@ -204,7 +204,7 @@ class Timekeeping:
 
     def _note_turns(self, slot: Array, accounts: Accounts) -> None:
         grown = accounts.turns - self._known.turns[slot]
-        if self.counts:
+        if self.counts and self._fed_ns >= self._counted_ns:  # before that, records tell of each
             self.turns = slot, grown
             length_ns = max(int(accounts.time_ns.max(initial=0)) - self._fed_ns, 1)
             self.turns_per_s = int(grown.sum()) * _NS_PER_S / length_ns if self._fed_ns > self._counted_ns else np.inf
