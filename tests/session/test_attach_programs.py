@@ -201,10 +201,11 @@ def test_a_server_is_the_same_to_both_engines(attached: Run, need: Run, gprofng:
             functions = gprofng("-functions", experiment=path).functions
             total_s = functions["<Total>"][0]
             assert total_s == pytest.approx(cpu_s, rel=0.1)
-            seen[engine] = [functions[name][1] / total_s for name in ("read", "write", "epoll_wait")]
-    assert seen["signal"][:2] == pytest.approx(seen["perf"][:2], abs=0.1)
+            sleeping = functions["epoll_wait"][1] / total_s
+            seen[engine] = [*(functions[name][1] / total_s / (1 - sleeping) for name in ("read", "write")), sleeping]
     # To have its events switched at each sleep and wake-up costs a thread time, with perf: on virtual machines half of
-    # what it takes there, 7 us more for each.
+    # what it takes there, 7 us more for each. So calls are compared without the one in which it sleeps.
+    assert seen["signal"][:2] == pytest.approx(seen["perf"][:2], abs=0.1)
     assert 0.3 * seen["perf"][2] <= seen["signal"][2] <= seen["perf"][2] + 0.1
 
 
