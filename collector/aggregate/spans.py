@@ -13,7 +13,7 @@ from enum import IntEnum
 import numpy as np
 
 from collector.aggregate.keyed import Coded, Column
-from collector.aggregate.syntax import STATES
+from collector.aggregate.syntax import STACKS, STATES
 from collector.arrays import Array
 from collector.errors import AggregationError
 
@@ -76,8 +76,7 @@ class Spans:
 
 
 # Which of the spans' numbers points into a table of names.
-POINTERS = {"execname": "slot", "comm": "slot", "syscall": "syscall", "waker": "waker",
-            "ustack": "stack", "usym": "stack", "umod": "stack", "ufunc": "stack"}
+POINTERS = {"execname": "slot", "comm": "slot", "syscall": "syscall", "waker": "waker"} | dict.fromkeys(STACKS, "stack")
 
 Tables = Mapping[str, Sequence[Hashable]]
 

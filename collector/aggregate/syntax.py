@@ -39,6 +39,7 @@ STATES = ("user", "system", "trap", "textpfault", "datapfault", "kernelpfault", 
           "oncpu")
 NUMBERS = ("pid", "tid", "cpu")
 STRINGS = ("execname", "comm", "syscall", "usym", "umod", "ufunc", "waker")
+STACKS = ("ustack", "usym", "umod", "ufunc")  # made of a call stack
 KEYS = (*NUMBERS, "state", *STRINGS, "ustack")
 VALUES = ("1", "oncpu", "offcpu", "fault", "lock", "sleep", "waitcpu", "stopped", "runlength", "switches")
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}

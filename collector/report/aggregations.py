@@ -19,7 +19,7 @@ from collector.aggregate.fold import Fold
 from collector.aggregate.keyed import Key, Keyed
 from collector.aggregate.language import Query, compiled
 from collector.aggregate.listing import printed_aggregation
-from collector.aggregate.syntax import NUMBERS, parse
+from collector.aggregate.syntax import NUMBERS, STACKS, parse
 from collector.errors import CollectorError, FormatError
 from collector.experiment.names import AGGREGATIONS_FILE, shown
 from collector.experiment.reader import Experiment, Stored
@@ -28,7 +28,6 @@ from collector.report.build import DataSet
 from collector.report.resolve import UNKNOWN_FUNCTION
 
 _UNKNOWN = b"<Unknown>"
-_STACKS = ("ustack", "usym", "umod", "ufunc")
 Frames: TypeAlias = tuple[int, ...]  # instructions of a data set, leaf first
 
 
@@ -112,7 +111,7 @@ class _Keys:
         """The keys (n,), recorded ones first. FormatError."""
         stored = self._stored
         names = [key.partition("(")[0] for key in query.keys]
-        kinds = [KEY_NUMBER if name in NUMBERS else KEY_STACK if name in _STACKS else KEY_NAME for name in names]
+        kinds = [KEY_NUMBER if name in NUMBERS else KEY_STACK if name in STACKS else KEY_NAME for name in names]
         if kinds != list(stored.kinds):
             raise FormatError(f"{query.name} has keys of other kinds than its expression")
         columns = [self._column(key, column) for key, column in zip(query.keys, stored.keys.T, strict=True)]
@@ -122,7 +121,7 @@ class _Keys:
         name, _, depth = key.partition("(")
         if name in NUMBERS:
             return list(map(int, column))
-        if name not in _STACKS:
+        if name not in STACKS:
             return [self._stored.names[index] or _UNKNOWN for index in column.tolist()]
         uids, inverse = np.unique(column.astype(np.uint64), return_inverse=True)
         stacks = self._data.frames(self._number, uids)

@@ -19,7 +19,7 @@ from collector.aggregate.aggregation import Aggregation
 from collector.aggregate.language import Query, compiled
 from collector.aggregate.spans import ON_CPU as ON_CPU_STATES
 from collector.aggregate.spans import Source, Spans
-from collector.aggregate.syntax import NUMBERS, STATES, parse
+from collector.aggregate.syntax import NUMBERS, STACKS, STATES, parse
 from collector.arrays import distinct
 from collector.clock import NS_PER_S
 from collector.events import Array
@@ -31,7 +31,6 @@ from collector.session.experiments import Experiments, Recorded
 from collector.session.tap import ON_CPU, Stretches
 
 _STATE_ON_CPU = STATES.index("oncpu")
-_OF_STACKS = ("ustack", "usym", "umod", "ufunc")
 _PERIOD_NS = NS_PER_S
 _SHARE = 50  # storing takes one of so many parts of the time at most
 _MAX_UID = 1 << 62
@@ -52,7 +51,7 @@ class Aggregating:
         self._changed: dict[Recorded, None] = {}
         self._due_ns = 0
         # Stacks are keys by their uids, and get their names when they are read.
-        self._tables: dict[str, Sequence[Hashable]] = dict.fromkeys(_OF_STACKS, range(_MAX_UID))
+        self._tables: dict[str, Sequence[Hashable]] = dict.fromkeys(STACKS, range(_MAX_UID))
         self._tables |= {"execname": _Names(model, _execname), "comm": _Names(model, _comm)}
 
     def take(self, stretches: Stretches) -> None:
@@ -204,7 +203,7 @@ def _stored(aggregation: Aggregation) -> Stored:
 
 
 def _kind(key: str) -> int:
-    return KEY_NUMBER if key in NUMBERS else KEY_STACK if key in _OF_STACKS else KEY_NAME
+    return KEY_NUMBER if key in NUMBERS else KEY_STACK if key in STACKS else KEY_NAME
 
 
 def _word(kind: int, element: Any, names: dict[bytes, int]) -> int:

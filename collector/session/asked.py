@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collector.aggregate.ready import READY
 from collector.aggregate.syntax import (
+    STACKS,
     STATES,
     Comparison,
     Condition,
@@ -24,7 +25,6 @@ from collector.aggregate.syntax import (
 from collector.errors import ExpressionError, UsageError
 
 _UNTOLD = {"waker": "who woke a thread", "syscall": "in which system call a thread is"}
-_OF_STACKS = ("ustack", "usym", "umod", "ufunc")
 _ON_CPU_VALUES = ("oncpu", "runlength", "switches")
 _ON_CPU_STATES = STATES[:3]
 
@@ -64,7 +64,7 @@ def _check_keys(parsed: Parsed) -> None:
     for key in parsed.keys:
         if key.name in _UNTOLD:
             _refuse(parsed, f"a recording does not tell {_UNTOLD[key.name]}", key.position)
-        if key.name in _OF_STACKS and parsed.value.text in _ON_CPU_VALUES:
+        if key.name in STACKS and parsed.value.text in _ON_CPU_VALUES:
             _refuse(parsed, "stacks of time on a CPU are in the profile (er_print -functions); "
                             "an aggregation has those of time off the CPU", key.position)
 
@@ -73,7 +73,7 @@ def _check_condition(parsed: Parsed, condition: Condition | None) -> None:
     for name in named_in(condition):
         if name.text in _UNTOLD:
             _refuse(parsed, f"a recording does not tell {_UNTOLD[name.text]}", name.position)
-        if name.text in _OF_STACKS:
+        if name.text in STACKS:
             _refuse(parsed, f"{name.text} is known when the experiment is read: it can be a key, not a condition",
                     name.position)
     _check_states(parsed, condition)
