@@ -71,7 +71,7 @@ class Spans(NamedTuple):
         return Spans(*(column[rows] for column in self))
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class Departures:
     """What is known of switch-outs, one row each; ``uid`` 0 where the stack is unknown."""
 
@@ -83,7 +83,7 @@ class Departures:
     cpu: Array  # i4 (k,)
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, repr=False)
 class PageFaults:
     """Page faults in time order: each stamped before the period that it was waited for, or after, or both."""
 
