@@ -235,6 +235,15 @@ class Ends:
 
 
 @dataclass(slots=True, eq=False, repr=False)
+class Clocks:
+    """The CPU clocks of processes: what their threads have used, those that are gone among them. One row for each."""
+
+    time_ns: Array  # i8 (p,) just behind its reading
+    pid: Array  # i8 (p,)
+    run_ns: Array  # i8 (p,)
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Accounts:
     """The kernel's accounts of threads, one row for each reading, each as of its own time. Who was gone has none."""
 
@@ -245,6 +254,7 @@ class Accounts:
     delay_ns: Array  # i8 (a,) runnable and not running
     turns: Array  # i8 (a,) how often it got a CPU
     read_ns: int  # when the last one had been read
+    clocks: Clocks | None = None  # of processes of several threads among them
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from contextlib import suppress
 from itertools import chain
 from threading import Thread
@@ -35,6 +35,7 @@ from collector.events import (
     Batch,
     Births,
     Change,
+    Clocks,
     ClockSamples,
     Ends,
     Executed,
@@ -50,7 +51,7 @@ from collector.events import (
     Wakings,
 )
 from collector.linux import abi
-from collector.linux.accounts import Account, OpenAccounts
+from collector.linux.accounts import Account, OpenAccounts, process_clock_ns
 from collector.linux.perf import Ring
 
 # Where the registers are in a sample, in the DWARF order of x86-64: words behind that of their ABI.
@@ -188,10 +189,21 @@ class PerfEngine:
 
     def read_accounts(self, threads: Threads) -> Accounts:
         """The accounts of threads as of now; one that is named twice is read once."""
-        rows = [(pid, tid, *account) for pid, tid in dict.fromkeys(threads)
+        threads = dict.fromkeys(threads)
+        rows = [(pid, tid, *account) for pid, tid in threads
                 if (account := self._open_accounts.read(pid, tid)) is not None]
         pid, tid, time_ns, run_ns, delay_ns, turns = np.array(rows, dtype=np.int64).reshape(len(rows), 6).T
-        return Accounts(time_ns, pid, tid, run_ns, delay_ns, turns, time.monotonic_ns())
+        clocks = self.read_clocks({process: None for process, thread in threads if thread != process})
+        return Accounts(time_ns, pid, tid, run_ns, delay_ns, turns, time.monotonic_ns(), clocks)
+
+    def read_clocks(self, pids: Iterable[int]) -> Clocks:
+        """The clocks of processes that are there, zombies among them."""
+        rows = []
+        for pid in pids:
+            with suppress(OSError):
+                run_ns = process_clock_ns(pid)
+                rows.append((time.monotonic_ns(), pid, run_ns))
+        return Clocks(*np.array(rows, dtype=np.int64).reshape(len(rows), 3).T)
 
     def look(self, asked: Threads) -> Accounts:
         """See Engine."""

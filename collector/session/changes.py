@@ -109,6 +109,7 @@ class Changes:
         recorded = self._experiments.by_image.get(thread.image.number) if is_over else None
         if recorded is not None and may_lose_events and not thread.process.space.mappings and thread.image.comm:
             self._time.exited(thread, change.time_ns, is_last=False)
+            self._time.remainders.forget(thread.process.pid)
             recorded.tell(Recorder.warning, _EVENTS_TAKEN, change.time_ns)
             self.unseen.add(thread.image, change.time_ns)
             return

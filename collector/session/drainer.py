@@ -77,6 +77,12 @@ class Drainer:
             self._take_what_was_recorded_before(time.monotonic_ns())
             self._mode.look()
 
+    def read_clocks(self, pid: int) -> None:
+        """Takes the CPU clocks of processes, ``pid`` among them, while those that have just ended are zombies."""
+        if isinstance(self._engine, PerfEngine):
+            time_ = self._pipeline.time
+            time_.take_clocks(self._engine.read_clocks({pid, *time_.of_several_threads()}))
+
     def finish(self, *, target_ended: bool) -> None:
         """Stops the engine, takes what there still is, and closes it."""
         try:
@@ -140,6 +146,9 @@ class NoDrainer:
         pass
 
     def read_accounts(self) -> None:
+        pass
+
+    def read_clocks(self, pid: int) -> None:
         pass
 
     def finish(self, *, target_ended: bool) -> None:

@@ -63,6 +63,7 @@ class Recording:
         self._samples = SampleSchedule(start_ns, options.sample_period_s * NS_PER_S)
         self._waits_for_descendants = options.wait_descendants
         self._stopped = self._ended = False
+        self._pid = pid
         self._lifetime = Lifetime(pid, pidfds)
 
     @property
@@ -124,6 +125,7 @@ class Recording:
         for fd in ended:
             self._store.read_last_counters()
             self._drainer.read_accounts()
+            self._drainer.read_clocks(self._pid)
             self._lifetime.ended(fd)
         return bool(ended)
 

@@ -9,19 +9,21 @@ Accounts that lie behind a batch's end wait for the batch that reaches them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from collector.arrays import Columns, changes
-from collector.events import Accounts, Array, Batch, Edge
+from collector.events import Accounts, Array, Batch, Clocks, Edge
 from collector.linux.accounts import Account
 from collector.processes.model import Model, Thread
 from collector.session.attach import Found
 from collector.timing.endings import Endings
 from collector.timing.ledger import Ledger, ReadAccounts, Seen
+from collector.timing.remainders import Remainders
 from collector.timing.states import Delays
 from collector.timing.switching import sharpened
 from collector.timing.timeline import Edges, Periods, Timeline, edges_of, joined
@@ -39,6 +41,7 @@ class Timekeeping:
         self.ledger = Ledger(n_cpus)
         self.model = Model(self._new_slot)
         self.endings = Endings()
+        self.remainders = Remainders(self.timeline, self.ledger)
         self.founder_before: Account | None = None  # the founder's, before it became itself
         self.counts = False  # switches come too often to be recorded: only accounts tell of them
         self.turns_per_s = np.inf  # how often threads got a CPU, where switches are counted
@@ -51,6 +54,8 @@ class Timekeeping:
         self._begun: list[tuple[int, int, int, int, int]] = []  # slot, time, run, delay, when they were read
         self._went_on: list[tuple[int, int]] = []  # slots of threads in their old and their new image
         self._accounts: list[Accounts] = []  # that no batch has reached yet
+        self._clocks: list[tuple[int, int, int]] = []  # the same: when it was read, pid, and what it said
+        self._nobodys: set[int] = set()  # slots of the founder before it became itself
         self._fed_ns = 0  # the end of the last batch
         self._counted_ns = 0  # up to when records have told everything, if switches are counted
         self._n_lossy = 0
@@ -70,10 +75,15 @@ class Timekeeping:
     def born(self, slot: int, time_ns: int) -> None:
         """A thread begins, and its account with it."""
         self._begun.append((slot, time_ns, 0, 0, time_ns))
+        thread = self.model.threads[slot]
+        if thread.tid == thread.process.pid:
+            self.remainders.begin(thread.tid)
 
     def found(self, slot: int, found: Found, time_ns: int) -> None:
         """A thread that was there before us, as of a time just before its account was read."""
-        account = found.account
+        account, thread = found.account, self.model.threads[slot]
+        if thread.tid == thread.process.pid:
+            self.remainders.found(thread.tid)
         if account is not None:
             read_ns = account.time_ns if found.cut == Edge.IN else time_ns
             self._begun.append((slot, time_ns, account.run_ns, account.delay_ns, read_ns))
@@ -87,6 +97,8 @@ class Timekeeping:
         """The founder has become itself: what was before, to a moment before its exec, is none of its time."""
         if self.founder_before is not None:
             before = self.founder_before
+            self.remainders.begin(self.model.threads[slot].tid, slot)
+            self._nobodys.update(old for old, new in self._went_on if new == slot)
             self._went_on = [(old, new) for old, new in self._went_on if new != slot]
             self._begun.append((slot, time_ns, before.run_ns, before.delay_ns, min(before.time_ns, time_ns - 1)))
 
@@ -120,6 +132,8 @@ class Timekeeping:
         """Takes a batch's edges and accounts; returns the periods that these close."""
         edges = self._edges(batch)
         self._begin()
+        if batch.accounts is not None and batch.accounts.clocks is not None:
+            self.take_clocks(batch.accounts.clocks)
         self.ending = np.unique(edges.slot[edges.edge == Edge.ENDED])
         seen = Seen(self._fed_ns or batch.until_ns, batch.until_ns,
                     is_blind=self.counts and self._fed_ns >= self._counted_ns > 0, is_lossy=self._n_lossy > 0)
@@ -216,10 +230,42 @@ class Timekeeping:
         return self._n_slots
 
     def tails(self, batch: Batch) -> dict[int, int]:
-        """By slot (-1: given back): what was used of a CPU behind the end of those whose death the batch tells."""
-        return self.endings.tails(batch.ends, batch.switches)
+        """By slot (-1: given back): what was used of a CPU behind the end of those whose death the batch tells, and of
+        threads of which the clock of their process does."""
+        tails = self.endings.tails(batch.ends, batch.switches)
+        self._add_remainders(tails, batch.until_ns)
+        return tails
+
+    def _add_remainders(self, tails: dict[int, int], until_ns: int) -> None:
+        """Adds what clocks of processes tell, up to a time, of their threads that end."""
+        ending: dict[int, list[int]] = defaultdict(list)  # by pid
+        for slot in self.ending.tolist():
+            if slot not in self._nobodys:
+                ending[self.model.threads[slot].process.pid].append(slot)
+        told_ns = {pid: sum(tails.get(slot, 0) for slot in slots) for pid, slots in ending.items()}
+        for time_ns, pid, clock_ns in self._clocks:
+            process, ends = self.model.processes.get(pid), ending.get(pid, [])
+            living = list(process.threads.values()) if process is not None else []
+            # An end of a leader alone is that of the process, or an exec.
+            threads = [slot for slot in ends if not living or self.model.threads[slot].tid != pid]
+            if time_ns <= until_ns and (threads or self.remainders.has_lost(pid)):
+                slots = np.array(living + ends, dtype=np.int64)
+                remainder_ns = self.remainders.take(pid, clock_ns, time_ns, slots, told_ns.get(pid, 0))
+                _share(tails, threads or [-1], remainder_ns)
+        for pid, ends in ending.items():
+            self.remainders.gone(pid, np.array(ends, dtype=np.int64), told_ns[pid])
+        self._nobodys.difference_update(self.ending.tolist())
+        self._clocks = [clock for clock in self._clocks if clock[0] > until_ns]
 
     # -- accounts
+
+    def take_clocks(self, clocks: Clocks) -> None:
+        """CPU clocks of processes that have been read between batches."""
+        self._clocks += zip(*(column.tolist() for column in (clocks.time_ns, clocks.pid, clocks.run_ns)), strict=True)
+
+    def of_several_threads(self) -> list[int]:
+        """The processes that have more than one thread."""
+        return [process.pid for process in self.model.processes.values() if len(process.threads) > 1]
 
     def asks(self) -> list[tuple[int, int]]:
         """The threads, each one's process and own id, whose accounts the next batch must have whether it has records of
@@ -275,3 +321,10 @@ def by_tid(accounts: Accounts) -> dict[int, Account]:
 def _taken(accounts: Accounts, rows: Array) -> Accounts:
     """Accounts at some indices, or of a mask."""
     return replace(accounts, **{name: getattr(accounts, name)[rows] for name in _COLUMNS})
+
+
+def _share(tails_ns: dict[int, int], slots: Sequence[int], more_ns: int) -> None:
+    """Adds to the tails of some slots equal shares of a time."""
+    for number, slot in enumerate(slots):
+        share_ns = more_ns * (number + 1) // len(slots) - more_ns * number // len(slots)
+        tails_ns[slot] = tails_ns.get(slot, 0) + share_ns

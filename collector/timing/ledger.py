@@ -106,6 +106,15 @@ class Ledger:
         """The threads at slots are over, and the slots are free."""
         self._of.reset(slots)
 
+    def owed_ns(self, slots: Array) -> Array | None:
+        """What threads (n,) ran by their last accounts and by none of the edges so far; None if one's is not known."""
+        return np.maximum(self._of.owed_ns[slots], 0) if self._of.has_base[slots].all() else None
+
+    def latest_base_ns(self, slot: int) -> int | None:
+        """A thread's account when its clock began, at most; None where that is not known."""
+        of = self._of
+        return int(of.base_ns[slot] + max(-of.late_ns[slot], 0)) if of.has_base[slot] else None
+
     def reconciled(self, edges: Edges, read: ReadAccounts, timeline: Timeline, seen: Seen) -> Edges:
         """The edges of a stretch as the accounts say, for ``timeline`` to take.
 

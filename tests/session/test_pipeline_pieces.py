@@ -15,6 +15,7 @@ from collector.events import (
     Array,
     Batch,
     Change,
+    Clocks,
     ClockSamples,
     Edge,
     Executed,
@@ -235,6 +236,25 @@ def test_slots_are_used_again() -> None:
         time.model.forget_before(START_NS + (10 * turn + 9) * MS)
         time.give_back(time.ending)
     assert not time.model.threads
+
+
+def test_threads_that_are_gone_have_what_the_clock_of_their_process_tells() -> None:
+    """Two threads of 3 ms each end, and their process's clock has 100 us more; what it tells early waits."""
+    time = Timekeeping(n_cpus=1)
+    for tid in (PID, PID + 1, PID + 2):
+        time.born(time.model.forked(Forked(START_NS, PID, tid, PID, PID)).slot, START_NS)
+    for tid in (PID + 1, PID + 2):
+        time.model.exited(Exited(START_NS + 15 * MS, PID, tid))
+    accounts = account((21, PID, 1, 0))
+    accounts.clocks = Clocks(*(np.array([value]) for value in (START_NS + 21 * MS, PID, 7 * MS + 100_000)))
+    edges = [(0, PID, Edge.IN), (1, PID, Edge.OUT_BLOCKED), (2, PID + 1, Edge.IN), (5, PID + 1, Edge.OUT_BLOCKED),
+             (12, PID + 2, Edge.IN)]
+    first, second = batch(20, switches=edges, accounts=accounts), batch(30)
+    time.advance(first)
+    assert time.tails(first) == {}
+    time.advance(second)
+    assert time.tails(second) == {-1: 100_000}
+    assert time.tails(second) == {}
 
 
 def test_switches_are_counted_from_the_accounts_of_batches(recording: Recording) -> None:

@@ -1,0 +1,87 @@
+"""CPU time that threads used behind their last record, by the clock of their process. Pure.
+
+The kernel takes a thread's events away some 50 us before its last switch, and its account goes with it. The CPU clock
+of its process keeps both: the time of threads that live, and all of those that are gone. What the clock has and nobody
+was told belongs to those that are gone:
+
+    clock - where it began = told of threads that live + told of those that are gone + the remainder
+
+A running thread's share of the clock is up to a scheduler tick old, as its account is. So the difference is at most the
+remainder, never more; what is missing in one look is told by the next.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from collector.events import Array
+from collector.timing.ledger import Ledger
+from collector.timing.timeline import Timeline
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class _Process:
+    """What is known of a process's clock."""
+
+    base_ns: int | None  # the clock when its recording began; None: the first look tells
+    slot: int = -1  # of the thread whose account began when the clock did, if that is not zero
+    told_ns: int = 0  # of threads that are gone
+    has_lost: bool = False  # threads, of whose ends no remainder has told
+
+
+class Remainders:
+    """Of processes that were announced by ``begin`` or ``found``; others have none."""
+
+    def __init__(self, timeline: Timeline, ledger: Ledger) -> None:
+        self._timeline = timeline
+        self._ledger = ledger
+        self._of: dict[int, _Process] = {}
+
+    def begin(self, pid: int, slot: int = -1) -> None:
+        """A process whose clock begins at zero, or with the account of the thread at ``slot``."""
+        self._of[pid] = _Process(None if slot >= 0 else 0, slot)
+
+    def found(self, pid: int) -> None:
+        """A process that ran before: its first look is the beginning."""
+        self._of[pid] = _Process(None)
+
+    def forget(self, pid: int) -> None:
+        """Nothing more is to be told of a process."""
+        self._of.pop(pid, None)
+
+    def gone(self, pid: int, slots: Array, tails_ns: int) -> None:
+        """Threads of a process are gone that were at ``slots`` (n,), of which so much was told in all, and so much more
+        behind their ends."""
+        process = self._of.get(pid)
+        if process is not None:
+            process.told_ns += int(self._timeline.clocks.cpu_ns[slots].sum()) + tails_ns
+            process.has_lost = True
+            if process.slot in slots:
+                process.slot = -1  # another thread's next
+
+    def take(self, pid: int, clock_ns: int, time_ns: int, slots: Array, tails_ns: int) -> int:
+        """The remainder, in ns, when a process's clock was this at a time; it counts as told from now on.
+
+        ``slots`` (n,): of all its threads that live, or end in this batch, of which ``tails_ns`` were told behind their
+        ends. 0 where it is not known how long one of them has run.
+        """
+        process = self._of.get(pid)
+        owed_ns = self._ledger.owed_ns(slots)
+        if process is None or owed_ns is None:
+            return 0
+        told_ns = process.told_ns + tails_ns + int(owed_ns.sum())
+        told_ns += int(self._timeline.ran_ns(slots, np.full(len(slots), time_ns)).sum())
+        if process.slot in slots:
+            process.base_ns = self._ledger.latest_base_ns(process.slot)
+        elif process.base_ns is None:
+            process.base_ns = clock_ns - told_ns
+        remainder_ns = max(clock_ns - (process.base_ns or 0) - told_ns, 0)
+        process.told_ns += remainder_ns
+        process.has_lost = False
+        return remainder_ns
+
+    def has_lost(self, pid: int) -> bool:
+        """Whether threads have gone of whose ends no remainder has told."""
+        return pid in self._of and self._of[pid].has_lost

@@ -1,0 +1,103 @@
+"""What threads that are gone used behind their last record, by the clock of their process."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from collector.events import Edge
+from collector.timing.ledger import Ledger, ReadAccounts
+from collector.timing.remainders import Remainders
+from collector.timing.timeline import Timeline, edges_of
+
+PID, MAIN, FIRST, SECOND = 101, 0, 1, 2  # a process, and slots of its threads
+US = 1_000
+
+
+def slots(*numbers: int) -> np.ndarray:
+    return np.array(numbers, dtype=np.int64)
+
+
+@pytest.fixture
+def timeline() -> Timeline:
+    """Main runs from 0 to 100 us, the first thread from 100 to 400 us; the second one from 400 us on."""
+    timeline = Timeline()
+    timeline.grow(3)
+    rows = [(MAIN, 0, Edge.BORN), (MAIN, 0, Edge.IN), (MAIN, 100, Edge.OUT_BLOCKED), (FIRST, 100, Edge.BORN),
+            (FIRST, 100, Edge.IN), (FIRST, 400, Edge.ENDED), (SECOND, 300, Edge.BORN), (SECOND, 400, Edge.IN)]
+    slot, time_us, edge = np.array(rows, dtype=np.int64).T
+    timeline.advance(timeline.in_order(edges_of(slot, time_us * US, edge)))
+    return timeline
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    ledger = Ledger(n_cpus=1)
+    begin(ledger, slots(MAIN, FIRST, SECOND), 0, 0)
+    return ledger
+
+
+def begin(ledger: Ledger, slot: np.ndarray, run_us: int, late_us: int) -> None:
+    zero = np.zeros_like(slot)
+    ledger.begin(ReadAccounts(slot, zero, zero + run_us * US, zero), late_us * US)
+
+
+def test_what_the_clock_has_beyond_all_threads_is_told_once(timeline: Timeline, ledger: Ledger) -> None:
+    """Main 100 us, the first thread 300, of which it was told; the second has run for 600 at 1000 us."""
+    remainders = Remainders(timeline, ledger)
+    remainders.begin(PID)
+    assert remainders.take(PID, 1053 * US, 1000 * US, slots(MAIN, FIRST, SECOND), 0) == 53 * US
+    remainders.gone(PID, slots(FIRST), 0)
+    assert remainders.take(PID, 1053 * US, 1000 * US, slots(MAIN, SECOND), 0) == 0
+    assert remainders.take(PID, 1260 * US, 1200 * US, slots(MAIN, SECOND), 0) == 7 * US
+
+
+def test_what_other_witnesses_told_is_not_told_again(timeline: Timeline, ledger: Ledger) -> None:
+    remainders = Remainders(timeline, ledger)
+    remainders.begin(PID)
+    assert remainders.take(PID, 1053 * US, 1000 * US, slots(MAIN, FIRST, SECOND), 50 * US) == 3 * US
+    remainders.gone(PID, slots(FIRST), 50 * US)
+    assert remainders.take(PID, 1060 * US, 1000 * US, slots(MAIN, SECOND), 0) == 7 * US
+
+
+def test_an_old_clock_takes_nothing_back_and_nothing_away(timeline: Timeline, ledger: Ledger) -> None:
+    """The thread that runs was brought up to date 400 us before."""
+    remainders = Remainders(timeline, ledger)
+    remainders.begin(PID)
+    assert remainders.take(PID, 653 * US, 1000 * US, slots(MAIN, FIRST, SECOND), 0) == 0
+    remainders.gone(PID, slots(FIRST), 0)
+    assert remainders.has_lost(PID)
+    assert remainders.take(PID, 1153 * US, 1100 * US, slots(MAIN, SECOND), 0) == 53 * US
+    assert not remainders.has_lost(PID)
+
+
+def test_a_process_that_was_found_begins_with_its_first_look(timeline: Timeline, ledger: Ledger) -> None:
+    remainders = Remainders(timeline, ledger)
+    remainders.found(PID)
+    assert remainders.take(PID, 77_000 * US, 1000 * US, slots(MAIN, SECOND), 0) == 0
+    remainders.gone(PID, slots(FIRST), 0)
+    assert remainders.take(PID, 77_511 * US, 1200 * US, slots(MAIN, SECOND), 0) == 11 * US
+
+
+@pytest.mark.parametrize(("late_us", "remainder_us"), [(0, 53), (-40, 13), (40, 53)])
+def test_a_clock_that_begins_with_an_account_begins_as_late_as_may_be(
+        timeline: Timeline, ledger: Ledger, late_us: int, remainder_us: int) -> None:
+    """The account was 700 us, or up to 40 more; it is not taken for that of who has the slot later."""
+    begin(ledger, slots(MAIN), 700, late_us)
+    remainders = Remainders(timeline, ledger)
+    remainders.begin(PID, MAIN)
+    assert remainders.take(PID, 1753 * US, 1000 * US, slots(MAIN, FIRST, SECOND), 0) == remainder_us * US
+    remainders.gone(PID, slots(MAIN, FIRST), 0)
+    begin(ledger, slots(MAIN), 0, 0)
+    assert remainders.take(PID, 1753 * US + 107 * US, 1000 * US, slots(SECOND), 0) == 107 * US
+
+
+def test_nothing_is_told_of_strangers_nor_of_threads_without_an_account(timeline: Timeline, ledger: Ledger) -> None:
+    remainders = Remainders(timeline, ledger)
+    assert remainders.take(PID, 1053 * US, 1000 * US, slots(MAIN), 0) == 0
+    remainders.begin(PID)
+    ledger.forget(slots(SECOND))
+    assert remainders.take(PID, 1053 * US, 1000 * US, slots(MAIN, SECOND), 0) == 0
+    remainders.forget(PID)
+    remainders.gone(PID, slots(MAIN), 0)
+    assert not remainders.has_lost(PID)
