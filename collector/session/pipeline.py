@@ -196,6 +196,7 @@ class Pipeline:
         tally.steal_ns, tally.n_repaired = time.ledger.steal_ns, time.ledger.n_repaired
         tally.n_estimated_ends = time.ledger.n_estimated
         tally.n_untold_ends, tally.n_guessed_ends = time.endings.n_untold, time.endings.n_guessed
+        tally.n_likely_ends = time.endings.n_estimated
         # Less than one interval altogether is what any clock rounds away.
         left_ns = self._settlement.left_ns
         tally.unsampled_ns = left_ns if left_ns >= self._interval_ns else 0

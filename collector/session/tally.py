@@ -37,6 +37,7 @@ class Tally:
     n_settled_ticks: int = 0  # ticks given for time that no clock sample stood for
     n_untold_ends: int = 0  # processes whose work behind their last event is not known
     n_guessed_ends: int = 0  # processes whose work there includes that of a stranger for a moment
+    n_likely_ends: int = 0  # processes whose work there is taken to be that of others of their program
     counted_ns: int = 0  # for how long switches were counted, not recorded
     unmapped_ns: int = 0  # for how long mappings were read from /proc, not recorded
     n_estimated_ends: int = 0  # threads that ended then, with the rest of their times estimated
@@ -86,6 +87,9 @@ class Tally:
         if self.n_untold_ends:
             lines.append(f"{self.n_untold_ends} processes were switched out while they were ending: what they used "
                          "of their CPU from there on is not counted")
+        if self.n_likely_ends:
+            lines.append(f"{self.n_likely_ends} processes were switched out while they were ending: what they used of "
+                         "their CPU from there on is estimated, as what others of the same program used")
         if self.n_guessed_ends:
             lines.append(f"{self.n_guessed_ends} processes had to leave their CPU for a moment while they ended: what "
                          "others used of it then, much less than a millisecond, is counted as theirs")

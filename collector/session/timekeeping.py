@@ -105,7 +105,7 @@ class Timekeeping:
     def exited(self, thread: Thread, time_ns: int, *, is_last: bool) -> None:
         """A thread's events have ended; ``is_last``: its process is over, and recorded."""
         if is_last and not self.counts:
-            self.endings.exited(thread.tid, thread.slot, time_ns)
+            self.endings.exited(thread.tid, thread.slot, time_ns, thread.image.path)
 
     def lost(self) -> None:
         """Records of switches were lost."""

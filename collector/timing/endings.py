@@ -8,10 +8,13 @@ The kernel ends a process's events before it gives back the memory, which takes 
 has not switched in between, the thread ran all the time, and that time is its own. If it has, and the switch records of
 other threads of ours explain every one of these switches, it ran all the time but theirs. Else nobody knows how long
 it ran. Most often one stranger came and left within microseconds, a thread of the kernel's: an end that was short for
-all that counts as a whole, and as guessed; any other one is untold, and nothing is added.
+all that counts as a whole, and as guessed. Any other one is taken to be like those of the same program of which that is
+known, and counts as estimated; where there are none it is untold, and nothing is added.
 """
 
 from __future__ import annotations
+
+from collections import defaultdict
 
 import numpy as np
 
@@ -31,21 +34,24 @@ class Endings:
     def __init__(self) -> None:
         self.n_untold = 0
         self.n_guessed = 0
-        self._exits: dict[int, tuple[int, int]] = {}  # tid: slot, time of the EXIT record
+        self.n_estimated = 0
+        self._exits: dict[int, tuple[int, int, bytes]] = {}  # tid: slot, time of the EXIT record, program
+        self._known: dict[bytes, tuple[int, int]] = {}  # by program: how many ends were told, and their sum in ns
         self._dying: dict[int, tuple[int, int]] = {}  # tid: CPU, and how often that had switched
 
-    def exited(self, tid: int, slot: int, time_ns: int) -> None:
+    def exited(self, tid: int, slot: int, time_ns: int, program: bytes = b"") -> None:
         """The last thread of a process has no events any more."""
         if len(self._exits) >= _MOST_OPEN:
             self._exits.clear()
             self._dying.clear()
-        self._exits[tid] = slot, time_ns
+        self._exits[tid] = slot, time_ns, program
 
     def forget(self, slots: Array) -> None:
         """The slots are free: what is still told of who was there belongs to none."""
         if self._exits:
             gone = set(slots.tolist())
-            self._exits = {tid: (-1 if slot in gone else slot, ns) for tid, (slot, ns) in self._exits.items()}
+            self._exits = {tid: (-1 if slot in gone else slot, time_ns, program)
+                           for tid, (slot, time_ns, program) in self._exits.items()}
 
     def interrupted(self) -> None:
         """For a while, nothing is seen of ends: of those that have begun, the rest is not known."""
@@ -56,7 +62,8 @@ class Endings:
     def tails(self, ends: Ends | None, switches: Switches | None = None) -> dict[int, int]:
         """By slot (-1: forgotten): the CPU time in ns behind the exits whose deaths these ends tell; ``switches`` are
         the batch's."""
-        found: dict[int, int] = {}
+        found: dict[int, int] = defaultdict(int)
+        untold: list[tuple[int, int, bytes]] = []  # slot, ns at most, program
         columns = (ends.tid, ends.time_ns, ends.cpu, ends.n_switches, ends.dead) if ends is not None else ()
         for tid, time_ns, cpu, n_switches, dead in zip(*(column.tolist() for column in columns), strict=True):
             if tid not in self._exits:
@@ -64,7 +71,7 @@ class Endings:
             if not dead:
                 self._dying[tid] = cpu, n_switches
                 continue
-            slot, exit_ns = self._exits.pop(tid)
+            slot, exit_ns, program = self._exits.pop(tid)
             before_cpu, n_before = self._dying.pop(tid, (-1, 0))
             away_ns = None
             if before_cpu == cpu:
@@ -73,10 +80,18 @@ class Endings:
                     away_ns = 0
                     self.n_guessed += 1
             if away_ns is None:
-                self.n_untold += 1
-            else:
-                found[slot] = found.get(slot, 0) + max(time_ns - exit_ns - away_ns, 0)
-        return found
+                untold.append((slot, max(time_ns - exit_ns, 0), program))
+                continue
+            used_ns, (n, sum_ns) = max(time_ns - exit_ns - away_ns, 0), self._known.get(program, (0, 0))
+            if program:
+                self._known[program] = n + 1, sum_ns + used_ns
+            found[slot] += used_ns
+        for slot, most_ns, program in untold:
+            n, sum_ns = self._known.get(program, (0, 0))
+            self.n_estimated, self.n_untold = self.n_estimated + (n > 0), self.n_untold + (n == 0)
+            if n:
+                found[slot] += min(sum_ns // n, most_ns)
+        return dict(found)
 
 
 def away(switches: Switches | None, cpu: int, start_ns: int, end_ns: int, n_switches: int) -> int | None:

@@ -45,6 +45,18 @@ def test_a_cpu_that_switched_or_another_one_tells_nothing(cpu: int, n_switches: 
     assert endings.n_untold == 1
 
 
+def test_an_untold_end_is_taken_to_be_like_those_of_its_program() -> None:
+    """Whatever comes first in a batch; no longer than from the exit to the death, and not like that of another one."""
+    endings = Endings()
+    for tid, slot in (101, 3), (103, 5), (107, 7), (109, 9), (113, 11):
+        endings.exited(tid, slot, 1000, b"as" if tid == 109 else b"cc1")
+    seen = ends(*((990, tid, 0, 17, DYING) for tid in (101, 103, 107, 109, 113)), (1_100_000, 101, 0, 19, DEAD),
+                (1_300, 103, 0, 17, DEAD), (1_500, 107, 0, 17, DEAD), (1_700_000, 109, 0, 19, DEAD),
+                (1_211, 113, 1, 3, DEAD))
+    assert endings.tails(seen) == {3: 400, 5: 300, 7: 500, 11: 211}
+    assert (endings.n_estimated, endings.n_untold) == (2, 1)
+
+
 def test_a_death_without_its_beginning_is_untold_and_told_once() -> None:
     endings = Endings()
     endings.exited(101, 3, 1000)
