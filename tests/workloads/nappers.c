@@ -4,8 +4,9 @@
  *                         -> nap -> nanosleep
  *
  * Together they may want far more than there are CPUs. At its end each thread reads the kernel's own account of it
- * (/proc/thread-self/schedstat), and its life by the wall clock; what it does afterwards is not in it. Printed, in order
- * of creation: [tid, seconds on CPU, seconds ready for a CPU, seconds lived].
+ * (/proc/thread-self/schedstat); what it does afterwards is not in it. Its life is from just before it was made to just
+ * behind its being waited for: it waits for its first CPU, and for one to end on. Printed, in order of creation: [tid,
+ * seconds on CPU, seconds ready for a CPU, seconds lived at most].
  */
 #include "truth.h"
 #include <fcntl.h>
@@ -14,7 +15,7 @@ enum { PIECES_OF_WORK = 40009, LONGEST_NAP_NS = 5 * NS_PER_MS };
 
 typedef struct {
     pid_t tid;
-    int64_t ran_ns, waited_ns, lived_ns;
+    int64_t ran_ns, waited_ns, born_ns, lived_ns;
     uint64_t chance;
 } Napper;
 
@@ -43,13 +44,11 @@ static void read_account(Napper *mine) {
 
 FRAME static void *thread_main(void *napper) {
     Napper *mine = napper;
-    int64_t start = wall_ns();
     mine->tid = thread_id();
     while (wall_ns() < ends_ns) {
         work();
         nap(mine);
     }
-    mine->lived_ns = wall_ns() - start;
     read_account(mine);
     return NULL;
 }
@@ -66,9 +65,13 @@ int main(int argc, char **argv) {
     ends_ns = wall_ns() + for_ns;
     for (long i = 0; i < n_threads; i++) {
         nappers[i].chance = (uint64_t)i;
+        nappers[i].born_ns = wall_ns();
         check(pthread_create(&threads[i], &small, thread_main, &nappers[i]), "pthread_create");
     }
-    for (long i = 0; i < n_threads; i++) pthread_join(threads[i], NULL);
+    for (long i = 0; i < n_threads; i++) {
+        pthread_join(threads[i], NULL);
+        nappers[i].lived_ns = wall_ns() - nappers[i].born_ns;
+    }
     printf("{\"threads\": [");
     for (long i = 0; i < n_threads; i++) {
         printf("%s[%d, %.6f, %.6f, %.6f]", i ? ", " : "", (int)nappers[i].tid, (double)nappers[i].ran_ns * 1e-9,
