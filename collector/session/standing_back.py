@@ -13,8 +13,9 @@ put off then.
 Where the kernel's rings hold all that matters, there is patience for ``LONG_PATIENCE_NS``: an heir is appointed then,
 who saves what they hold if we are killed. Whoever maps more code meanwhile may remove its file, too: that ends it.
 
-No priority is changed: who may not raise one could lower it but not put it back (RLIMIT_NICE), and those of threads do
-not count among sessions. Standard library only.
+No priority is lowered: who may not raise one could not put it back (RLIMIT_NICE), and those of threads do not count
+among sessions. Among a crowd it is raised, before each module: nobody else of us could do so while the thread that
+imports waits for its turn with the interpreter's lock. Standard library only.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from typing import TYPE_CHECKING
 
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines import perf_open
-from collector.linux.crowd import n_runnable
+from collector.linux.crowd import Crowd
 from collector.linux.perf import Ring, Rings
 
 if TYPE_CHECKING:
@@ -61,6 +62,7 @@ class StandBack:
         self._start_ns = start_ns
         self._program = _program(pid)
         self._tids: set[str] = set()
+        self._crowd = Crowd()
         self._n_cpus = len(os.sched_getaffinity(0))
         is_frequent = opened is not None and opened.interval_ns < _FREQUENT_NS
         self._due_ns = start_ns + (_LITTLE_PATIENCE_NS if is_frequent else PATIENCE_NS)
@@ -90,9 +92,15 @@ class StandBack:
     def find_spec(self, _name: str, _path: Sequence[str] | None,
                   _target: ModuleType | None = None) -> ModuleSpec | None:
         """Returns when it is time to import something."""
-        while not self._is_due and n_runnable() > self._n_cpus and _wants_cpu(self._pid):  # we are one of them
+        self._crowd.look()
+        while not self._is_due and self._wants_more_cpus():
             self._is_due = self._something_is_due()
+            self._crowd.look()
         return None
+
+    def _wants_more_cpus(self) -> bool:
+        """Whether the program wants the CPUs, and there are fewer of them than threads that do, with ours."""
+        return self._crowd.n_runnable > self._n_cpus and _wants_cpu(self._pid)
 
     def _something_is_due(self) -> bool:
         if self._poller.poll(_SELDOM_MS if self._lives else _LOOK_EVERY_MS) or self._is_full() or self._comes_or_goes():
