@@ -75,6 +75,16 @@ def test_those_that_go_on_may_be_ahead_by_less_than_an_interval(life: int, sampl
     assert ticks == n * (len(samples) - 1) + n_told
 
 
+def test_whole_intervals_of_a_thread_without_samples_are_told_of_itself() -> None:
+    """Four intervals of one thread, and 8,000 ns: what the others are told is theirs."""
+    _, found, ticks = lived([(4 * INTERVAL, []), *[(1_000, [500])] * 8], [0] * 9, [0])
+    assert len(found) == 8
+    assert ticks == 0
+    _, found, ticks = lived([(4 * INTERVAL + 2_500, []), *[(1_000, [500])] * 8], [0] * 9, [0])
+    assert len(found) == 7
+    assert ticks == 1
+
+
 def test_those_that_run_on_count_with_what_is_known_of_them() -> None:
     """Since its last record or sample a thread may have waited for a CPU."""
     slots, sampling = np.arange(5), Sampling(INTERVAL, Timeline())
@@ -91,7 +101,8 @@ def test_those_that_run_on_count_with_what_is_known_of_them() -> None:
 def test_never_more_than_they_had_and_never_less_for_it(lives: list[Life], pool: int, goes_on: bool) -> None:
     lives = [(life, sorted({at for at in ats if at < life})) for life, ats in lives]
     sampling, found, ticks = lived(lives, [0] * len(lives), [pool], goes_on)
-    owed = pool + sum(life for life, _ in lives) - ticks * INTERVAL
+    own = np.array([life for life, _ in lives]) - sampling.of.ticks[:len(lives)] * INTERVAL
+    owed = pool + int(np.where(own > 0, own % INTERVAL, own).sum())
     least = sum((ats[-1] if ats else 0) // INTERVAL for _, ats in lives)
     spare = INTERVAL - 1 if goes_on else 0
     assert owed >= -spare or ticks == least  # what whole intervals tell cannot be held back
