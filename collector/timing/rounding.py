@@ -7,8 +7,9 @@ together (``settling``):
 
     due = (what earlier threads are short of + time of all that are there - their other ticks) / interval
 
-(whole intervals of a single thread, which are told of itself, left out), and if more are met, as many of them as are due, evenly chosen, whatever they were met at. For the others it takes a
-whole interval to earn a tick. A group that goes on may be ahead by less than an interval.
+(whole intervals of a single thread, which are told of itself, left out), and if more are met, as many of them as are
+due, evenly chosen, whatever they were met at. For the others it takes a whole interval to earn a tick. A group that
+goes on may be ahead by less than an interval.
 """
 
 from __future__ import annotations
@@ -57,7 +58,8 @@ def untold(sampling: Sampling, slot: Array, time_ns: Array, groups: Groups) -> A
     extra = new & (early_ns > 0) & ((early_ns + last_ns[at]) // interval_ns > ticks)
     used_ns = np.maximum(clocks.cpu_ns[threads], np.where(met, last_ns[at], 0))  # since then it may wait for a CPU
     own_ns = used_ns - ticks * interval_ns
-    own_ns = np.where(own_ns > 0, own_ns % interval_ns, own_ns)  # whole ticks are told of the thread itself, if not yet
+    extra &= own_ns < interval_ns  # its first tick is one of its own
+    own_ns = np.where(own_ns > 0, own_ns % interval_ns, own_ns)
     owed_ns = groups.pool_ns + np.bincount(group, own_ns, len(groups.pool_ns)).astype(np.int64)
     due = np.maximum((owed_ns + np.where(groups.goes_on, interval_ns - 1, 0)) // interval_ns, 0)
     rows = np.flatnonzero(extra)

@@ -101,6 +101,7 @@ def test_those_that_run_on_count_with_what_is_known_of_them() -> None:
 def test_never_more_than_they_had_and_never_less_for_it(lives: list[Life], pool: int, goes_on: bool) -> None:
     lives = [(life, sorted({at for at in ats if at < life})) for life, ats in lives]
     sampling, found, ticks = lived(lives, [0] * len(lives), [pool], goes_on)
+    sampling.of.grow(len(lives))
     own = np.array([life for life, _ in lives]) - sampling.of.ticks[:len(lives)] * INTERVAL
     owed = pool + int(np.where(own > 0, own % INTERVAL, own).sum())
     least = sum((ats[-1] if ats else 0) // INTERVAL for _, ats in lives)
