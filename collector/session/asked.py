@@ -1,9 +1,9 @@
 """``--aggregate``: what is asked for, checked against what a recording can tell. Standard library only: the target
 waits.
 
-    spans tell      pid, tid, cpu, execname, comm, state; off the CPU also the stack
-    they do not     who woke a thread, in which system call it is; whether time on a CPU was user, system or trap CPU,
-                    and with which stack: the profile has that
+    spans tell      pid, tid, cpu, execname, comm, state, and the stack; of a run the stacks of its clock samples
+    they do not     who woke a thread, in which system call it is; whether time on a CPU was user, system or trap CPU:
+                    the profile has that
 
 Functions are named when the experiment is read, so they may be keys, and not conditions.
 """
@@ -25,7 +25,7 @@ from collector.aggregate.syntax import (
 from collector.errors import ExpressionError, UsageError
 
 _UNTOLD = {"waker": "who woke a thread", "syscall": "in which system call a thread is"}
-_ON_CPU_VALUES = ("oncpu", "runlength", "switches")
+_RUN_VALUES = ("runlength", "switches")
 _ON_CPU_STATES = STATES[:3]
 
 
@@ -64,9 +64,9 @@ def _check_keys(parsed: Parsed) -> None:
     for key in parsed.keys:
         if key.name in _UNTOLD:
             _refuse(parsed, f"a recording does not tell {_UNTOLD[key.name]}", key.position)
-        if key.name in STACKS and parsed.value.text in _ON_CPU_VALUES:
-            _refuse(parsed, "stacks of time on a CPU are in the profile (er_print -functions); "
-                            "an aggregation has those of time off the CPU", key.position)
+        if key.name in STACKS and parsed.value.text in _RUN_VALUES:
+            _refuse(parsed, "a run may have several stacks, or none: oncpu is the time of runs by their stacks",
+                    key.position)
 
 
 def _check_condition(parsed: Parsed, condition: Condition | None) -> None:

@@ -109,6 +109,8 @@ class Pipeline:
         departures = self._stacks.departures(batch.leaving, leaving, batch.sites)
         spans = self._waits.over(periods.off_cpu(), departures, batch)
         self.output.spans(spans, self._settlement.waits.due)
+        if self._aggregating is not None:
+            self._aggregating.saw(batch, clock)
         for tap in self._taps:
             tap.fed(periods, spans, self.output.muted)
         if self._aggregating is not None:
