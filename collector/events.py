@@ -215,12 +215,23 @@ class Faults:
     in_kernel: Array  # bool (f,) touched by the kernel on behalf of the thread
 
 
+class Context:
+    """In what a wake-up was done: by a thread, or in an interrupt that fell into whatever thread there was. Plain
+    numbers."""
+
+    THREAD = 0
+    SOFTIRQ = 1
+    INTERRUPT = 2
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Wakings:
-    """When blocked threads were woken; strangers among them."""
+    """When blocked threads were woken, and by whom; strangers among them."""
 
     tid: Array  # i8 (w,) of the woken
     time_ns: Array  # i8 (w,)
+    waker: Array | None = None  # i8 (w,) tid of the thread that ran; 0: none
+    context: Array | None = None  # i1 (w,) Context
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -19,8 +19,10 @@ READY: dict[str, str] = {
     "offcputime": "offcputime[execname, ustack] = sum(offcpu)",
     "offcpudist": "offcpudist = quantize(offcpu)",
     "futex": "futex[execname, ustack] = quantize(lock)",
-    "offwaketime": "offwaketime[waker, execname, ustack] = sum(sleep)",
-    "wakeuptime": "wakeuptime[waker, execname] = sum(sleep)",
+    "offwaketime": 'offwaketime[waker, execname, ustack] = sum(offcpu) / state != "wait" /',
+    "wakeuptime": 'wakeuptime[waker, execname] = sum(offcpu) / state != "wait" /',
+    # Whose wake-ups ended whose waits: how often, and how long on average (er_print -wakers).
+    "wakers": 'wakers[waker, wakertid, comm, tid, state] = avg(offcpu) / state != "wait" /',
     # What waiting for pages costs: the nearest to biolatency that spans tell.
     "faultlat": "faultlat = quantize(fault)",
     "faults": "faults[execname, state, ustack] = sum(fault)",

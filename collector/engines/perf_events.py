@@ -27,7 +27,7 @@ from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.base import Threads
 from collector.engines.kernel_code import KernelCode
 from collector.engines.perf_guard import RELIEVED, SWITCH_RINGS, Relief, give_way, stand_in
-from collector.engines.perf_open import MOST_PER_S, N_REGS, Opened
+from collector.engines.perf_open import N_REGS, Opened
 from collector.errors import CollectorError
 from collector.events import (
     Accounts,
@@ -37,6 +37,7 @@ from collector.events import (
     Change,
     Clocks,
     ClockSamples,
+    Context,
     Ends,
     Executed,
     Exited,
@@ -113,6 +114,7 @@ class PerfEngine:
         self._heads: dict[Ring, int] = {}  # of the rings that may rest, at the last drain
         self._excess: dict[Ring, int] = {}  # how many times too many records a ring at rest had brought
         self._resting: dict[Ring, int] = {}  # and until when they rest
+        self._spare = tuple(name for name in _SPARE if name != "waking" or "waker" not in opened.asked)
         self._maps_rested = False  # at the last drain
         self._n_lost = 0  # clock samples, as far as records tell
         self._open_accounts = OpenAccounts()
@@ -165,7 +167,7 @@ class PerfEngine:
                 continue  # a spare has no events of its own
             if ring.name == "clock" and not self._stopped:
                 self._brief_or_whole(ring, head - tail, until_ns)
-            elif ring.name in MOST_PER_S and not self._stopped:
+            elif ring.name in self.opened.most_per_s and not self._stopped:
                 n_lost = sum(change.n_records for change in changes[n_before:] if isinstance(change, RecordsLost))
                 self._rest_or_wake(ring, tail, head, n_lost, until_ns, elapsed_ns)
         self._n_lost += sum(change.n_records for change in changes
@@ -310,7 +312,7 @@ class PerfEngine:
         self._heads[ring] = head
         wake_ns = self._resting.get(ring)
         n_per_s = n_records * NS_PER_S // elapsed_ns
-        if wake_ns is None and n_per_s > MOST_PER_S[ring.name] and head - tail > ring.data_bytes // 2:
+        if wake_ns is None and n_per_s > self.opened.most_per_s[ring.name] and head - tail > ring.data_bytes // 2:
             # (A short burst is welcome.)
             self._rings.rest(ring)
             self._let_rest(ring, n_per_s // _TOO_MANY_PER_S, until_ns)
@@ -360,7 +362,7 @@ class PerfEngine:
         time.sleep(_LOOK_S)
         self._heads[ring] = self._rings.head(ring)
         n_per_s = int((self._heads[ring] - head) / _RECORD_BYTES[ring.name] / _LOOK_S)
-        if n_per_s <= MOST_PER_S[ring.name]:
+        if n_per_s <= self.opened.most_per_s[ring.name]:
             return False
         self._rings.rest(ring)
         self._let_rest(ring, n_per_s // _TOO_MANY_PER_S, until_ns)
@@ -503,7 +505,7 @@ class PerfEngine:
         is_loss = decode in (_lost, _lost_samples)
         if ring.name == "map" and decode in (_fork, _exit):
             return  # the kernel tells these to whoever asks for mappings; they are in the ring of tasks
-        if (is_loss and ring.name in _SPARE) or (losses_only and not is_loss):
+        if (is_loss and ring.name in self._spare) or (losses_only and not is_loss):
             return  # as if the event had rested
         if decode is not None:
             record = self._words[base + ((position + np.arange(header >> 51)) & mask)].tobytes()
@@ -587,7 +589,11 @@ def _dead(rows: Array) -> Ends:
 
 
 def _wakings(rows: Array) -> Wakings:
-    return Wakings(rows["woken"].astype(np.int64), rows["time"].astype(np.int64))
+    flags = rows["common_flags"]
+    context = np.where(flags & abi.TRACE_FLAG_SOFTIRQ, np.int8(Context.SOFTIRQ), np.int8(Context.THREAD))
+    context[flags & (abi.TRACE_FLAG_HARDIRQ | abi.TRACE_FLAG_NMI) != 0] = Context.INTERRUPT
+    waker = np.where(rows["tid"] == _NO_PID, 0, rows["tid"]).astype(np.int64)
+    return Wakings(rows["woken"].astype(np.int64), rows["time"].astype(np.int64), waker, context)
 
 
 _DECODE_FIXED: dict[str, Callable[[Array], Any]] = {

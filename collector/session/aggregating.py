@@ -18,7 +18,7 @@ import numpy as np
 from collector.aggregate.aggregation import Aggregation
 from collector.aggregate.language import Query, compiled
 from collector.aggregate.spans import ON_CPU as ON_CPU_STATES
-from collector.aggregate.spans import Source, Spans
+from collector.aggregate.spans import POINTERS, Source, Spans
 from collector.aggregate.syntax import NUMBERS, STACKS, STATES, parse
 from collector.arrays import distinct
 from collector.clock import NS_PER_S
@@ -31,6 +31,8 @@ from collector.session.experiments import Experiments, Recorded
 from collector.session.placing import Placed
 from collector.session.running import RunningStacks
 from collector.session.tap import ON_CPU, Stretches
+from collector.session.wakers import Wakers
+from collector.session.world import World
 
 _STATE_ON_CPU = STATES.index("oncpu")
 _PERIOD_NS = NS_PER_S
@@ -41,7 +43,8 @@ _VALUES_OF_RUNS = ("oncpu", "1")  # which runs have as shares
 class Aggregating:
     """Folds what the tap tells into the aggregations of each experiment that is open."""
 
-    def __init__(self, expressions: Sequence[str], model: Model, experiments: Experiments, records_all: bool) -> None:
+    def __init__(self, expressions: Sequence[str], model: Model, experiments: Experiments, world: World,
+                 records_all: bool) -> None:
         """``expressions`` have been checked (``asked``). Unless the engine ``records_all`` switches, stretches come of
         looks now and then: they sum up right, but one may stand for many, so all of them are synthetic."""
         self._queries = [_recording_query(expression) for expression in expressions]
@@ -51,15 +54,21 @@ class Aggregating:
         self._whole = WholeStretches()
         self._shares = [_has_running_stacks(query) for query in self._queries]
         self._running = RunningStacks() if any(self._shares) else None
+        self._wakers = None
         self._of: dict[Recorded, list[Aggregation]] = {}
         self._changed: dict[Recorded, None] = {}
         self._due_ns = 0
         # Stacks are keys by their uids, and get their names when they are read.
         self._tables: dict[str, Sequence[Hashable]] = dict.fromkeys(STACKS, range(NOT_SAMPLED + 1))
         self._tables |= {"execname": _Names(model, _execname), "comm": _Names(model, _comm)}
+        if any(POINTERS.get(name) == "waker" for query in self._queries for name in query.needs):
+            self._wakers = Wakers(model, _comm, world.comm)
+            self._tables |= {"waker": self._wakers.names, "wakertid": self._wakers.tids}
 
     def saw(self, batch: Batch, clock: Placed | None) -> None:
-        """What else there is to know of the stretches to come: the clock samples with their stacks."""
+        """What else there is to know of the stretches to come: clock samples with their stacks, and wake-ups."""
+        if self._wakers is not None:
+            self._wakers.saw(batch.wakings)
         if self._running is not None and batch.clock is not None and clock is not None:
             self._running.sampled(clock.slot, batch.clock.time_ns, clock.uid)
 
@@ -68,6 +77,8 @@ class Aggregating:
         spans = _spans(stretches)
         if not self._records_all:
             spans.source[:] = Source.SYNTHETIC
+        if self._wakers is not None:
+            spans = replace(spans, waker=self._wakers.of(spans))
         if not stretches.muted:
             self._add(self._whole.complete(spans))
         elif self._running is not None:

@@ -1,8 +1,9 @@
 """``--aggregate``: what is asked for, checked against what a recording can tell. Standard library only: the target
 waits.
 
-    spans tell      pid, tid, cpu, execname, comm, state, and the stack; of a run the stacks of its clock samples
-    they do not     who woke a thread, in which system call it is; whether time on a CPU was user, system or trap CPU:
+    spans tell      pid, tid, cpu, execname, comm, state, and the stack; of a run the stacks of its clock samples;
+                    where the engine is told to, who woke the thread
+    they do not     in which system call a thread is; whether time on a CPU was user, system or trap CPU:
                     the profile has that
 
 Functions are named when the experiment is read, so they may be keys, and not conditions.
@@ -24,7 +25,8 @@ from collector.aggregate.syntax import (
 )
 from collector.errors import ExpressionError, UsageError
 
-_UNTOLD = {"waker": "who woke a thread", "syscall": "in which system call a thread is"}
+_UNTOLD = {"syscall": "in which system call a thread is"}
+_EXTRA = {"waker": "waker", "wakertid": "waker"}  # what is only told if it is asked for, by keys
 _RUN_VALUES = ("runlength", "switches")
 _ON_CPU_STATES = STATES[:3]
 
@@ -46,6 +48,14 @@ def with_another(expressions: tuple[str, ...], asked: str) -> tuple[str, ...]:
     if any(parse(each).name.lstrip("@") == name for each in expressions):
         raise UsageError(f"--aggregate: there are two of the name {name}")
     return (*expressions, more)
+
+
+def asked_of(expressions: tuple[str, ...]) -> frozenset[str]:
+    """What expressions ask for that engines need not tell: ``waker``."""
+    trees = [parse(expression) for expression in expressions]
+    names = {name for tree in trees for name in (*(key.name for key in tree.keys),
+                                                 *(name.text for name in named_in(tree.condition)))}
+    return frozenset(_EXTRA[name] for name in names if name in _EXTRA)
 
 
 def ready_lines() -> list[str]:

@@ -78,7 +78,7 @@ class Pipeline:
             return None
         from collector.session.aggregating import Aggregating
 
-        return Aggregating(expressions, self.model, self._experiments, records_all)
+        return Aggregating(expressions, self.model, self._experiments, self._world, records_all)
 
     @property
     def total_cpu_ns(self) -> int:
