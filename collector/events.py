@@ -277,10 +277,14 @@ class Births:
     flags: Array  # i8 (n,)
 
 
+IN_NO_CALL = b"-"  # in place of a system call's name
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Batch:
     """All that happened up to ``until_ns``. ``leaving``: samples of threads leaving their CPU, ``mode`` is a Reason.
-    ``maps_untold``: there may be executable mappings that no change tells."""
+    ``maps_untold``: there may be executable mappings that no change tells. ``calls``: names of the system calls that
+    ``leaving`` (n,) were in, if that was asked for; IN_NO_CALL for none, empty where unknown."""
 
     until_ns: int
     changes: tuple[Change, ...] = ()
@@ -294,6 +298,7 @@ class Batch:
     ends: Ends | None = None
     accounts: Accounts | None = None
     maps_untold: bool = False
+    calls: Array | None = None  # S (n,)
 
     def shift(self, by_ns: int) -> None:
         """Makes all times of records later, from the clock that the kernel stamps them with to ours, by which accounts

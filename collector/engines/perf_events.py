@@ -25,6 +25,7 @@ import numpy as np
 from collector.arrays import distinct
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.base import Threads
+from collector.engines.kernel_calls import KernelCalls
 from collector.engines.kernel_code import KernelCode
 from collector.engines.perf_guard import RELIEVED, SWITCH_RINGS, Relief, give_way, stand_in
 from collector.engines.perf_open import N_REGS, Opened
@@ -105,6 +106,7 @@ class PerfEngine:
         self._words: Array = self._bytes.view(np.uint64)
         self._view = self._rings.memory.cast("Q")
         self._kernel = KernelCode()
+        self._calls = KernelCalls() if "syscall" in opened.asked else None
         self._tails: list[tuple[Ring, int]] = []
         self._stopped = False
         self._closing: Thread | None = None
@@ -187,7 +189,8 @@ class PerfEngine:
                 self._open_accounts.forget(change.pid, change.tid)
         return Batch(until_ns, tuple(changes), clock, _of_kinds(parts, "switch"), leaving, _of_kinds(parts, "site"),
                      _of_kinds(parts, "task", "touch"), self._births(parts["birth"]), _of_kinds(parts, "waking"),
-                     _of_kinds(parts, "dying", "dead"), maps_untold=self._maps_untold(changes))
+                     _of_kinds(parts, "dying", "dead"), maps_untold=self._maps_untold(changes),
+                     calls=self._calls_of(parts["leave"]))
 
     def read_accounts(self, threads: Threads) -> Accounts:
         """The accounts of threads as of now; one that is named twice is read once."""
@@ -459,10 +462,21 @@ class PerfEngine:
         n_chain = n_chain[first:]
         if not len(n_chain):
             return np.zeros(0, dtype=np.int8)
+        return self._kernel.reasons(*self._chains(_Located(*(column[first:] for column in found)), n_chain), n_chain)
+
+    def _calls_of(self, leave: list[_Located]) -> Array | None:
+        """The system calls (n,) of departures, by their chains; None where nobody asked for them."""
+        if self._calls is None or not leave:
+            return None
+        found = _in_order(leave)
+        n_chain = self._word(found, found.position + 4).astype(np.int64)
+        return self._calls.calls(*self._chains(found, n_chain), n_chain)
+
+    def _chains(self, found: _Located, n_chain: Array) -> tuple[Array, Array]:
+        """The words of the samples' call chains, one behind the other, and where each begins."""
         begins = np.cumsum(n_chain) - n_chain
-        at = np.repeat(found.position[first:] + 5 - begins, n_chain) + np.arange(int(n_chain.sum()))
-        chains = self._words[np.repeat(found.base[first:], n_chain) + (at & np.repeat(found.mask[first:], n_chain))]
-        return self._kernel.reasons(chains, begins, n_chain)
+        at = np.repeat(found.position + 5 - begins, n_chain) + np.arange(int(n_chain.sum()))
+        return self._words[np.repeat(found.base, n_chain) + (at & np.repeat(found.mask, n_chain))], begins
 
     # -- rings of records of one size
 

@@ -88,6 +88,7 @@ _SHORT, _SHORT_NS, _FULL_AFTER_S = 0.05, 200_000, 0.15
 _LEAST_RING_BYTES = 1 << 17
 # Records per second and CPU from which an event rests.
 MOST_PER_S = {"leave": 1500, "touch": 15000, "waking": 5000, "map": 20000}
+_ADDRESS_DIGITS = 16
 _MOST_WAKERS_PER_S = 100_000  # of "waking", where it is asked who wakes whom
 
 
@@ -148,6 +149,15 @@ class Opened:
     def tells_wakers(self) -> bool:
         """Whether there are records of who wakes whom."""
         return any(ring.name == "waking" for ring in self.rings.rings)
+
+    @property
+    def tells_calls(self) -> bool:
+        """Whether it can be told in which system call a thread leaves its CPU: the kernel shows its addresses."""
+        try:
+            with open("/proc/kallsyms", "rb") as file:
+                return self.kernel and file.read(_ADDRESS_DIGITS).strip(b"0") != b""
+        except OSError:
+            return False
 
     @property
     def limits(self) -> str:

@@ -12,7 +12,7 @@ _N_NUMBERS = 3  # of the columns, which stand to the right
 
 def lines(wakes: AllWakes, limit: int = 0) -> list[str]:
     """A row for each waker, woken thread and state; ``limit`` of them, 0 for all."""
-    rows = [(str(row.times), f"{row.blocked_ns / 1e9:.3f}", f"{row.blocked_ns / row.times / 1e6:.3f}",
+    rows = [(str(row.times), f"{row.blocked_ns / 1e9:.3f}", f"{row.blocked_ns / max(row.times, 1) / 1e6:.3f}",
              printable(row.state), _thread(row.waker, row.waker_tid), _thread(row.woken, row.woken_tid))
             for row in wakes.rows[:limit or None]]
     table = [_HEADS, _UNITS, *rows]

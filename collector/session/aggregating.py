@@ -27,6 +27,7 @@ from collector.experiment.aggregations import Stored, pack
 from collector.experiment.recorder import Recorder
 from collector.experiment.records import KEY_NAME, KEY_NUMBER, KEY_STACK, NOT_SAMPLED
 from collector.processes.model import Model, Thread
+from collector.session.calls import Calls
 from collector.session.experiments import Experiments, Recorded
 from collector.session.placing import Placed
 from collector.session.running import RunningStacks
@@ -54,19 +55,27 @@ class Aggregating:
         self._whole = WholeStretches()
         self._shares = [_has_running_stacks(query) for query in self._queries]
         self._running = RunningStacks() if any(self._shares) else None
-        self._wakers = None
+        self._wakers: Wakers | None = None
+        self._calls: Calls | None = None
         self._of: dict[Recorded, list[Aggregation]] = {}
         self._changed: dict[Recorded, None] = {}
         self._due_ns = 0
         # Stacks are keys by their uids, and get their names when they are read.
         self._tables: dict[str, Sequence[Hashable]] = dict.fromkeys(STACKS, range(NOT_SAMPLED + 1))
         self._tables |= {"execname": _Names(model, _execname), "comm": _Names(model, _comm)}
-        if any(POINTERS.get(name) == "waker" for query in self._queries for name in query.needs):
+        pointers = {POINTERS.get(name) for query in self._queries for name in query.needs}
+        if "syscall" in pointers:
+            self._calls = Calls()
+            self._tables["syscall"] = self._calls.names
+        if "waker" in pointers:
             self._wakers = Wakers(model, _comm, world.comm)
             self._tables |= {"waker": self._wakers.names, "wakertid": self._wakers.tids}
 
-    def saw(self, batch: Batch, clock: Placed | None) -> None:
-        """What else there is to know of the stretches to come: clock samples with their stacks, and wake-ups."""
+    def saw(self, batch: Batch, clock: Placed | None, leaving: Placed | None) -> None:
+        """What else there is to know of the stretches to come: clock samples with their stacks, departures with their
+        calls, and wake-ups."""
+        if self._calls is not None:
+            self._calls.saw(batch.leaving, leaving, batch.calls)
         if self._wakers is not None:
             self._wakers.saw(batch.wakings)
         if self._running is not None and batch.clock is not None and clock is not None:
@@ -79,6 +88,8 @@ class Aggregating:
             spans.source[:] = Source.SYNTHETIC
         if self._wakers is not None:
             spans = replace(spans, waker=self._wakers.of(spans))
+        if self._calls is not None:
+            spans = replace(spans, syscall=self._calls.of(spans, stretches.image))
         if not stretches.muted:
             self._add(self._whole.complete(spans))
         elif self._running is not None:
@@ -91,8 +102,9 @@ class Aggregating:
         over = self._whole.close(slots)
         if over is not None:
             self._add(over)
-        if self._running is not None:
-            self._running.forget(slots)
+        for one in (self._running, self._calls):
+            if one is not None:
+                one.forget(slots)
         for recorded, of_image in self._by_experiment(self._model.of.image[slots]):
             for aggregation in self._aggregations(recorded):
                 aggregation.close(self._tables, slots[of_image])

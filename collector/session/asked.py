@@ -2,8 +2,8 @@
 waits.
 
     spans tell      pid, tid, cpu, execname, comm, state, and the stack; of a run the stacks of its clock samples;
-                    where the engine is told to, who woke the thread
-    they do not     in which system call a thread is; whether time on a CPU was user, system or trap CPU:
+                    where the engine is told to, who woke the thread, and in which system call it left its CPU
+    they do not     whether time on a CPU was user, system or trap CPU:
                     the profile has that
 
 Functions are named when the experiment is read, so they may be keys, and not conditions.
@@ -25,8 +25,7 @@ from collector.aggregate.syntax import (
 )
 from collector.errors import ExpressionError, UsageError
 
-_UNTOLD = {"syscall": "in which system call a thread is"}
-_EXTRA = {"waker": "waker", "wakertid": "waker"}  # what is only told if it is asked for, by keys
+_EXTRA = {"waker": "waker", "wakertid": "waker", "syscall": "syscall"}  # what is only told if it is asked for, by keys
 _RUN_VALUES = ("runlength", "switches")
 _ON_CPU_STATES = STATES[:3]
 
@@ -51,7 +50,7 @@ def with_another(expressions: tuple[str, ...], asked: str) -> tuple[str, ...]:
 
 
 def asked_of(expressions: tuple[str, ...]) -> frozenset[str]:
-    """What expressions ask for that engines need not tell: ``waker``."""
+    """What expressions ask for that engines need not tell: ``waker``, ``syscall``."""
     trees = [parse(expression) for expression in expressions]
     names = {name for tree in trees for name in (*(key.name for key in tree.keys),
                                                  *(name.text for name in named_in(tree.condition)))}
@@ -72,8 +71,6 @@ def ready_lines() -> list[str]:
 
 def _check_keys(parsed: Parsed) -> None:
     for key in parsed.keys:
-        if key.name in _UNTOLD:
-            _refuse(parsed, f"a recording does not tell {_UNTOLD[key.name]}", key.position)
         if key.name in STACKS and parsed.value.text in _RUN_VALUES:
             _refuse(parsed, "a run may have several stacks, or none: oncpu is the time of runs by their stacks",
                     key.position)
@@ -81,8 +78,6 @@ def _check_keys(parsed: Parsed) -> None:
 
 def _check_condition(parsed: Parsed, condition: Condition | None) -> None:
     for name in named_in(condition):
-        if name.text in _UNTOLD:
-            _refuse(parsed, f"a recording does not tell {_UNTOLD[name.text]}", name.position)
         if name.text in STACKS:
             _refuse(parsed, f"{name.text} is known when the experiment is read: it can be a key, not a condition",
                     name.position)

@@ -110,7 +110,7 @@ class Pipeline:
         spans = self._waits.over(periods.off_cpu(), departures, batch)
         self.output.spans(spans, self._settlement.waits.due)
         if self._aggregating is not None:
-            self._aggregating.saw(batch, clock)
+            self._aggregating.saw(batch, clock, leaving)
         for tap in self._taps:
             tap.fed(periods, spans, self.output.muted)
         if self._aggregating is not None:

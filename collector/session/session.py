@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 Say = Callable[[str], None]
 WAKERS_UNTOLD = ("--aggregate: who wakes whom is told by the tracepoint sched:sched_waking, which root may read: run "
                  "as root, with the perf engine")
+CALLS_UNTOLD = ("--aggregate: in which system call a thread waits is told by call chains of the kernel, whose "
+                "addresses root sees: run as root, with the perf engine (and sysctl kernel.kptr_restrict below 2)")
 SIGNAL_TAKEN = "engine signal, right within a few per cent, since {}"
 OpenedEvents: TypeAlias = "perf_open.Opened | signal_open.Opened | None"
 
@@ -129,8 +131,11 @@ def _open_engine(child: launch.HeldChild, options: Options, say: Say) -> OpenedE
 
 def check_asked(options: Options, opened: OpenedEvents) -> None:
     """Raises UsageError where the events do not tell what aggregations ask for."""
-    if "waker" in options.asked and not (isinstance(opened, perf_open.Opened) and opened.tells_wakers):
+    perf = opened if isinstance(opened, perf_open.Opened) else None
+    if "waker" in options.asked and not (perf and perf.tells_wakers):
         raise UsageError(WAKERS_UNTOLD)
+    if "syscall" in options.asked and not (perf and perf.tells_calls):
+        raise UsageError(CALLS_UNTOLD)
 
 
 def told(opened: OpenedEvents, say: Say) -> OpenedEvents:

@@ -35,7 +35,7 @@ def columns_of(rows: list[Row]) -> dict[str, Any]:
     return {"start_ns": start, "end_ns": start + length, "state": state.astype(np.uint8), "pid": pid.astype(np.int32),
             "tid": tid, "cpu": cpu, "execname": names, "comm": Coded(name, [text.encode() for text in NAMES]),
             "ustack": Coded(stack, STACKS, ()), "usym": Coded(stack, ("a", "b", "c"), "?"), "run_ns": run,
-            "waker": names, "wakertid": tid}
+            "waker": names, "syscall": names, "wakertid": tid}
 
 
 LASTS = {"oncpu": [0, 1, 2, 10], "offcpu": range(3, 10), "fault": range(3, 6), "lock": [6], "sleep": [7],

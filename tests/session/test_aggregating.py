@@ -154,7 +154,6 @@ def test_a_collector_that_is_killed_leaves_the_last_state(tmp_path: Path, er_pri
 
 @pytest.mark.parametrize(("asked", "told"), [
     ("a = quantise(sleep)", "unknown function quantise"),
-    ("a[syscall] = sum(sleep)", "does not tell in which system call"),
     ("a[tid, usym] = sum(switches)", "a run may have several stacks, or none"),
     ('a = sum(sleep) / usym == "main" /', "it can be a key, not a condition"),
     ('a = count() / pid == 3 || !(state == "user") /', 'the state is "oncpu"'),
