@@ -2,7 +2,9 @@
 
 The kernel tells of every wake-up by whom it was done (sched_waking). A stretch of being blocked that ends by a wake-up
 ends at its very time (``timing.states``), so thread and time lead from the one to the other. A thread may also be woken
-while it is still leaving its CPU, up to LEAVING_NS before its departure is stamped. The wakers are
+while it is still leaving its CPU, up to LEAVING_NS before its departure is stamped; and its run may have been told as
+beginning a little before the wake-up, at most LAG_NS (``timing.ledger``). Wake-ups that close to a stretch are its own,
+if no other one is nearer. The wakers are
 
     a recorded thread            its name
     any other one                its name, with a mark: <outside>; that alone where it has no name any more
@@ -19,11 +21,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from collector.aggregate.spans import Source, Spans
+from collector.aggregate.spans import ON_CPU, Source, Spans
 from collector.aggregate.syntax import STATES
 from collector.arrays import Columns, numbered, packed
 from collector.events import Array, Context, Wakings
 from collector.processes.model import Model, Thread
+from collector.timing.ledger import LAG_NS
 
 LEAVING_NS = 20_000
 _NONE, _UNKNOWN = range(2)  # codes of no waker
@@ -32,6 +35,7 @@ _NOBODY = -1  # in place of a tid
 _IS_BLOCKED = np.isin(np.arange(len(STATES)), [STATES.index(name) for name in (
     "textpfault", "datapfault", "kernelpfault", "lock", "sleep", "stop")])
 _CONTEXTS = 4
+_FAR_NS = 1 << 62
 
 
 class Wakers:
@@ -66,20 +70,22 @@ class Wakers:
     def of(self, spans: Spans) -> Array:
         """The number (n,) of each span's waker."""
         none = np.where(_IS_BLOCKED[spans.state], _UNKNOWN, _NONE)
-        at_end = self._last_one(spans.slot, spans.end_ns, 0)
-        found = np.where(at_end == _UNKNOWN, self._last_one(spans.slot, spans.start_ns, LEAVING_NS), at_end)
+        found = self._last_one(spans.slot, spans.end_ns, spans.end_ns)
+        since_ns, until_ns = _near(spans)
+        found = np.where(found == _UNKNOWN, self._last_one(spans.slot, since_ns, spans.start_ns), found)
+        found = np.where(found == _UNKNOWN, self._last_one(spans.slot, spans.end_ns + 1, until_ns), found)
         told: Array = np.where((none == _NONE) | (spans.source == Source.SYNTHETIC), none, found)
         return told
 
-    def _last_one(self, slot: Array, time_ns: Array, within_ns: int) -> Array:
-        """The number (n,) of who woke each thread last, up to a time and not longer before it than ``within_ns``."""
+    def _last_one(self, slot: Array, since_ns: Array, until_ns: Array) -> Array:
+        """The number (n,) of who woke each thread last between two times, both included."""
         self._last.grow(int(slot.max(initial=-1)) + 1)
         last_ns, found = self._last.time_ns[slot], self._last.code[slot]
-        found = np.where((last_ns <= time_ns) & (last_ns >= time_ns - within_ns), found, _UNKNOWN)
+        found = np.where((last_ns >= since_ns) & (last_ns <= until_ns), found, _UNKNOWN)
         if len(self._slot):
-            keys, wanted = packed((self._slot, self._time_ns), (slot, time_ns))
+            keys, wanted = packed((self._slot, self._time_ns), (slot, until_ns))
             at = np.maximum(np.searchsorted(keys, wanted, side="right") - 1, 0)
-            met = (self._slot[at] == slot) & (keys[at] <= wanted) & (keys[at] >= wanted - within_ns)
+            met = (self._slot[at] == slot) & (keys[at] <= wanted) & (self._time_ns[at] >= since_ns)
             found = np.where(met, self._code[at], found)
         return found
 
@@ -115,3 +121,20 @@ class Wakers:
         name = (self._comm(tid, tid) if tid else b"") or self._strangers.get(tid, b"")
         self._strangers[tid] = name
         return b" ".join(part for part in (name, _OUTSIDE if is_thread else b"") if part)
+
+
+def _near(spans: Spans) -> tuple[Array, Array]:
+    """Since when before each span (n,) off a CPU, and until when behind it, a wake-up is its own: while the thread left
+    its CPU, and when it had it again. Of a run between two of them each has the nearer half."""
+    rows = np.arange(len(spans))
+    on_cpu = np.append(np.isin(spans.state, ON_CPU), True)
+    other = np.append(spans.slot[1:] != spans.slot[:-1], True)[:len(spans)]
+    ends = other | on_cpu[1:]
+    begins = np.append(True, other[:-1] | on_cpu[:-2])[:len(spans)]
+    first = np.maximum.accumulate(np.where(begins, rows, 0))
+    last = np.minimum.accumulate(np.where(ends, rows, len(spans))[::-1])[::-1]
+    out_ns, in_ns = spans.start_ns[first], spans.end_ns[last]
+    before, behind = np.maximum(first - 1, 0), np.minimum(last + 1, len(spans) - 1)
+    ran_ns = np.where((first > 0) & (spans.slot[before] == spans.slot), out_ns - spans.start_ns[before], _FAR_NS)
+    runs_ns = np.where((behind > last) & (spans.slot[behind] == spans.slot), spans.end_ns[behind] - in_ns, _FAR_NS)
+    return out_ns - np.minimum(LEAVING_NS, ran_ns // 2), in_ns + np.minimum(LAG_NS, runs_ns // 2)
