@@ -88,6 +88,7 @@ def test_the_function_inside_the_doors_tells(calls_recorded: None) -> None:
               (b"schedule", b"vfs_read", b"ksys_read", *door): b"read",
               (b"schedule", b"ksys_read", b"__x64_sys_pread64", *door): b"pread64",
               (b"schedule", b"vfs_read", *door): b"",  # whose that is is not known: not read's alone
+              (b"schedule", b"ksys_read", b"vfs_read", *door): b"",  # a call that reads on the way
               (b"schedule", b"asm_exc_page_fault"): IN_NO_CALL,
               (b"schedule", b"asm_exc_page_fault", b"__x64_sys_futex", *door): b"futex",
               (b"schedule", b"ret_from_fork_asm"): b"", (): b"", tuple(door): b""}
@@ -140,6 +141,10 @@ def test_a_departure_tells_the_call_until_the_thread_runs_again() -> None:
     assert told(calls, (1, 0, 10, ON_CPU), (1, 10, 15, SLEEP), (1, 15, 20, WAIT), (1, 20, 30, ON_CPU),
                 (2, 0, 10, ON_CPU), (2, 10, 12, WAIT)) == ["<Unknown>", "read", "read", "<Unknown>", "<Unknown>",
                                                            "<none>"]
+    # Of the next departure the record was lost.
+    assert told(calls, (1, 20, 30, ON_CPU), (1, 30, 31, SLEEP), (1, 31, 35, ON_CPU), (1, 35, 36, SLEEP)) == [
+        "<Unknown>", "poll", "<Unknown>", "<Unknown>"]
+    assert told(calls, (1, 20, 30, ON_CPU)) == ["<Unknown>"]
     # The rest of what is told in parts, in a batch without departures.
     calls.saw(None, None, None)
     assert told(calls, (1, 30, 40, SLEEP), (2, 12, 13, WAIT)) == ["poll", "<none>"]
