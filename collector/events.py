@@ -215,12 +215,23 @@ class Faults:
     in_kernel: Array  # bool (f,) touched by the kernel on behalf of the thread
 
 
+class Context:
+    """In what a wake-up was done: by a thread, or in an interrupt that fell into whatever thread there was. Plain
+    numbers."""
+
+    THREAD = 0
+    SOFTIRQ = 1
+    INTERRUPT = 2
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Wakings:
-    """When blocked threads were woken; strangers among them."""
+    """When blocked threads were woken, and by whom; strangers among them."""
 
     tid: Array  # i8 (w,) of the woken
     time_ns: Array  # i8 (w,)
+    waker: Array | None = None  # i8 (w,) tid of the thread that ran; 0: none
+    context: Array | None = None  # i1 (w,) Context
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -266,10 +277,14 @@ class Births:
     flags: Array  # i8 (n,)
 
 
+IN_NO_CALL = b"-"  # in place of a system call's name
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Batch:
     """All that happened up to ``until_ns``. ``leaving``: samples of threads leaving their CPU, ``mode`` is a Reason.
-    ``maps_untold``: there may be executable mappings that no change tells."""
+    ``maps_untold``: there may be executable mappings that no change tells. ``calls``: names of the system calls that
+    ``leaving`` (n,) were in, if that was asked for; IN_NO_CALL for none, empty where unknown."""
 
     until_ns: int
     changes: tuple[Change, ...] = ()
@@ -283,6 +298,7 @@ class Batch:
     ends: Ends | None = None
     accounts: Accounts | None = None
     maps_untold: bool = False
+    calls: Array | None = None  # S (n,)
 
     def shift(self, by_ns: int) -> None:
         """Makes all times of records later, from the clock that the kernel stamps them with to ours, by which accounts

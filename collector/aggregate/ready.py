@@ -1,6 +1,7 @@
 """Aggregations that users of bpftrace and BCC know by name, each one expression of the language.
 
-Tools about system calls, files, sockets and disks are not here: spans do not tell them.
+Tools about files, sockets and disks are not here: spans do not tell them. Of system calls they tell those in which
+threads wait.
 """
 
 from __future__ import annotations
@@ -19,8 +20,13 @@ READY: dict[str, str] = {
     "offcputime": "offcputime[execname, ustack] = sum(offcpu)",
     "offcpudist": "offcpudist = quantize(offcpu)",
     "futex": "futex[execname, ustack] = quantize(lock)",
-    "offwaketime": "offwaketime[waker, execname, ustack] = sum(sleep)",
-    "wakeuptime": "wakeuptime[waker, execname] = sum(sleep)",
+    "offwaketime": 'offwaketime[waker, execname, ustack] = sum(offcpu) / state != "wait" /',
+    "wakeuptime": 'wakeuptime[waker, execname] = sum(offcpu) / state != "wait" /',
+    # Whose wake-ups ended whose waits: how often, and how long on average (er_print -wakers).
+    "wakers": 'wakers[waker, wakertid, comm, tid, state] = avg(offcpu) / state != "wait" /',
+    # In which system calls threads wait: for how long in all, and each time.
+    "syscallwait": 'syscallwait[execname, syscall] = sum(offcpu) / state != "wait" /',
+    "syscallwaitdist": 'syscallwaitdist[syscall] = quantize(offcpu) / state != "wait" /',
     # What waiting for pages costs: the nearest to biolatency that spans tell.
     "faultlat": "faultlat = quantize(fault)",
     "faults": "faults[execname, state, ustack] = sum(fault)",

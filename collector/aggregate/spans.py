@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
+from typing import Any
 
 import numpy as np
 
 from collector.aggregate.keyed import Coded, Column
-from collector.aggregate.syntax import STACKS, STATES
+from collector.aggregate.syntax import NUMBERS, STACKS, STATES
 from collector.arrays import Array
 from collector.errors import AggregationError
 
@@ -76,7 +77,8 @@ class Spans:
 
 
 # Which of the spans' numbers points into a table of names.
-POINTERS = {"execname": "slot", "comm": "slot", "syscall": "syscall", "waker": "waker"} | dict.fromkeys(STACKS, "stack")
+POINTERS = {"execname": "slot", "comm": "slot", "syscall": "syscall", "waker": "waker",
+            "wakertid": "waker"} | dict.fromkeys(STACKS, "stack")
 
 Tables = Mapping[str, Sequence[Hashable]]
 
@@ -86,8 +88,8 @@ def columns_of(
 ) -> dict[str, Column]:
     """The ``needed`` columns of an expression. AggregationError where the recording has no such thing.
 
-    ``tables`` has for execname, comm, syscall, waker, ustack, usym, umod and ufunc what their numbers mean. Where a
-    number is -1 the name is empty, and so is the stack.
+    ``tables`` has for execname, comm, syscall, waker, wakertid, ustack, usym, umod and ufunc what their numbers mean.
+    Where a number is -1 the name is empty, and so is the stack.
     """
     given = spans.columns() | ({} if run_ns is None else {"run_ns": run_ns})
     found: dict[str, Column] = {}
@@ -95,9 +97,15 @@ def columns_of(
         pointer = POINTERS.get(name, name)
         if pointer not in given or (name in POINTERS and name not in tables):
             raise AggregationError(f"this recording does not tell {name}: leave it out of the expression")
-        missing = () if name == "ustack" else ""
-        found[name] = Coded(given[pointer], tables[name], missing) if name in POINTERS else given[name]
+        found[name] = _pointed(name, given[pointer], tables[name]) if name in POINTERS else given[name]
     return found
+
+
+def _pointed(name: str, codes: Array, table: Sequence[Any]) -> Column:
+    """What codes (n,) stand for. Numbers, unlike names, are compared by size: they come as they are, -1 for none."""
+    if name in NUMBERS:
+        return np.array([*table, -1], dtype=np.int64)[codes]
+    return Coded(codes, table, () if name == "ustack" else "")
 
 
 class Runs:

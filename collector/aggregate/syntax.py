@@ -7,7 +7,7 @@
     operand    = name of a key or value | number | string
     key        = name | "ustack" "(" number ")"
 
-    keys       pid tid cpu state execname comm syscall ustack usym umod ufunc waker
+    keys       pid tid cpu state execname comm syscall ustack usym umod ufunc waker wakertid
     values     1          every span counts one
                oncpu      ns on a CPU: states 0 to 2 and 10
                offcpu     ns off the CPU: states 3 to 9, waiting for a CPU included
@@ -37,10 +37,10 @@ from collector.errors import ExpressionError
 # The ten microstates by number, named as the metrics are. A recording may not tell which of the first three it was.
 STATES = ("user", "system", "trap", "textpfault", "datapfault", "kernelpfault", "lock", "sleep", "wait", "stop",
           "oncpu")
-NUMBERS = ("pid", "tid", "cpu")
+NUMBERS = ("pid", "tid", "cpu", "wakertid")
 STRINGS = ("execname", "comm", "syscall", "usym", "umod", "ufunc", "waker")
 STACKS = ("ustack", "usym", "umod", "ufunc")  # made of a call stack
-KEYS = (*NUMBERS, "state", *STRINGS, "ustack")
+KEYS = (*NUMBERS[:3], "state", *STRINGS, "wakertid", "ustack")
 VALUES = ("1", "oncpu", "offcpu", "fault", "lock", "sleep", "waitcpu", "stopped", "runlength", "switches")
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 

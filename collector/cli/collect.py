@@ -174,9 +174,10 @@ def _with(options: Options, option: str, value: str) -> Options:
         case "--engine":
             return options._replace(engine=_one_of(option, value, ENGINES))
         case "--aggregate":
-            from collector.session.asked import with_another
+            from collector.session.asked import asked_of, with_another
 
-            return options._replace(aggregations=with_another(options.aggregations, value))
+            aggregations = with_another(options.aggregations, value)
+            return options._replace(aggregations=aggregations, asked=asked_of(aggregations))
         case "-n":
             return options._replace(dry_run=True)
     return options._replace(verbose=True)

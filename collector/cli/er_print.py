@@ -657,6 +657,21 @@ def _aggregations_json(session: Session, name: str = _ALL) -> None:
     session.say([document(_merged(session, name))])
 
 
+def _wakers(session: Session) -> None:
+    from collector.export.wakers import lines
+    from collector.report.aggregations import merged
+    from collector.report.build import load
+    from collector.report.wakers import wakes_of
+
+    data = load(session.founders)
+    wakes = wakes_of(merged(data))
+    session.aggregated = data.experiments
+    if wakes is None:
+        raise UsageError(f"who woke whom was not recorded in {', '.join(session.arguments)}; root records it with "
+                         "collect --aggregate wakers")
+    session.say(lines(wakes, session.limit))
+
+
 def _chosen(session: Session, which: str) -> list[Experiment]:
     if which == _ALL:
         return session.experiments
@@ -682,6 +697,7 @@ COMMANDS = (
     Command("sample_detail", "[N|all]", "the same for every sample", _sample_detail),
     Command("aggregations", _NAME, "what collect --aggregate has aggregated: all, or one of them", _aggregations),
     Command("json_aggregations", _NAME, "the same as a JSON document", _aggregations_json),
+    Command("wakers", "", "whose wake-ups ended whose waits, after collect --aggregate wakers", _wakers),
     Command("objects", "", "load objects", _objects),
     Command("experiment_list", "", "experiments: founders and descendants", _experiment_list, "exp_list"),
     Command("metric_list", "", "the metrics that there are", _metric_list),

@@ -25,9 +25,10 @@ import numpy as np
 from collector.arrays import distinct
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.base import Threads
+from collector.engines.kernel_calls import KernelCalls
 from collector.engines.kernel_code import KernelCode
 from collector.engines.perf_guard import RELIEVED, SWITCH_RINGS, Relief, give_way, stand_in
-from collector.engines.perf_open import MOST_PER_S, N_REGS, Opened
+from collector.engines.perf_open import N_REGS, Opened
 from collector.errors import CollectorError
 from collector.events import (
     Accounts,
@@ -37,6 +38,7 @@ from collector.events import (
     Change,
     Clocks,
     ClockSamples,
+    Context,
     Ends,
     Executed,
     Exited,
@@ -104,6 +106,7 @@ class PerfEngine:
         self._words: Array = self._bytes.view(np.uint64)
         self._view = self._rings.memory.cast("Q")
         self._kernel = KernelCode()
+        self._calls = KernelCalls() if "syscall" in opened.asked else None
         self._tails: list[tuple[Ring, int]] = []
         self._stopped = False
         self._closing: Thread | None = None
@@ -113,6 +116,7 @@ class PerfEngine:
         self._heads: dict[Ring, int] = {}  # of the rings that may rest, at the last drain
         self._excess: dict[Ring, int] = {}  # how many times too many records a ring at rest had brought
         self._resting: dict[Ring, int] = {}  # and until when they rest
+        self._spare = tuple(name for name in _SPARE if name != "waking" or "waker" not in opened.asked)
         self._maps_rested = False  # at the last drain
         self._n_lost = 0  # clock samples, as far as records tell
         self._open_accounts = OpenAccounts()
@@ -165,7 +169,7 @@ class PerfEngine:
                 continue  # a spare has no events of its own
             if ring.name == "clock" and not self._stopped:
                 self._brief_or_whole(ring, head - tail, until_ns)
-            elif ring.name in MOST_PER_S and not self._stopped:
+            elif ring.name in self.opened.most_per_s and not self._stopped:
                 n_lost = sum(change.n_records for change in changes[n_before:] if isinstance(change, RecordsLost))
                 self._rest_or_wake(ring, tail, head, n_lost, until_ns, elapsed_ns)
         self._n_lost += sum(change.n_records for change in changes
@@ -185,7 +189,8 @@ class PerfEngine:
                 self._open_accounts.forget(change.pid, change.tid)
         return Batch(until_ns, tuple(changes), clock, _of_kinds(parts, "switch"), leaving, _of_kinds(parts, "site"),
                      _of_kinds(parts, "task", "touch"), self._births(parts["birth"]), _of_kinds(parts, "waking"),
-                     _of_kinds(parts, "dying", "dead"), maps_untold=self._maps_untold(changes))
+                     _of_kinds(parts, "dying", "dead"), maps_untold=self._maps_untold(changes),
+                     calls=self._calls_of(parts["leave"]))
 
     def read_accounts(self, threads: Threads) -> Accounts:
         """The accounts of threads as of now; one that is named twice is read once."""
@@ -310,7 +315,7 @@ class PerfEngine:
         self._heads[ring] = head
         wake_ns = self._resting.get(ring)
         n_per_s = n_records * NS_PER_S // elapsed_ns
-        if wake_ns is None and n_per_s > MOST_PER_S[ring.name] and head - tail > ring.data_bytes // 2:
+        if wake_ns is None and n_per_s > self.opened.most_per_s[ring.name] and head - tail > ring.data_bytes // 2:
             # (A short burst is welcome.)
             self._rings.rest(ring)
             self._let_rest(ring, n_per_s // _TOO_MANY_PER_S, until_ns)
@@ -360,7 +365,7 @@ class PerfEngine:
         time.sleep(_LOOK_S)
         self._heads[ring] = self._rings.head(ring)
         n_per_s = int((self._heads[ring] - head) / _RECORD_BYTES[ring.name] / _LOOK_S)
-        if n_per_s <= MOST_PER_S[ring.name]:
+        if n_per_s <= self.opened.most_per_s[ring.name]:
             return False
         self._rings.rest(ring)
         self._let_rest(ring, n_per_s // _TOO_MANY_PER_S, until_ns)
@@ -457,10 +462,21 @@ class PerfEngine:
         n_chain = n_chain[first:]
         if not len(n_chain):
             return np.zeros(0, dtype=np.int8)
+        return self._kernel.reasons(*self._chains(_Located(*(column[first:] for column in found)), n_chain), n_chain)
+
+    def _calls_of(self, leave: list[_Located]) -> Array | None:
+        """The system calls (n,) of departures, by their chains; None where nobody asked for them."""
+        if self._calls is None or not leave:
+            return None
+        found = _in_order(leave)
+        n_chain = self._word(found, found.position + 4).astype(np.int64)
+        return self._calls.calls(*self._chains(found, n_chain), n_chain)
+
+    def _chains(self, found: _Located, n_chain: Array) -> tuple[Array, Array]:
+        """The words of the samples' call chains, one behind the other, and where each begins."""
         begins = np.cumsum(n_chain) - n_chain
-        at = np.repeat(found.position[first:] + 5 - begins, n_chain) + np.arange(int(n_chain.sum()))
-        chains = self._words[np.repeat(found.base[first:], n_chain) + (at & np.repeat(found.mask[first:], n_chain))]
-        return self._kernel.reasons(chains, begins, n_chain)
+        at = np.repeat(found.position + 5 - begins, n_chain) + np.arange(int(n_chain.sum()))
+        return self._words[np.repeat(found.base, n_chain) + (at & np.repeat(found.mask, n_chain))], begins
 
     # -- rings of records of one size
 
@@ -503,7 +519,7 @@ class PerfEngine:
         is_loss = decode in (_lost, _lost_samples)
         if ring.name == "map" and decode in (_fork, _exit):
             return  # the kernel tells these to whoever asks for mappings; they are in the ring of tasks
-        if (is_loss and ring.name in _SPARE) or (losses_only and not is_loss):
+        if (is_loss and ring.name in self._spare) or (losses_only and not is_loss):
             return  # as if the event had rested
         if decode is not None:
             record = self._words[base + ((position + np.arange(header >> 51)) & mask)].tobytes()
@@ -587,7 +603,11 @@ def _dead(rows: Array) -> Ends:
 
 
 def _wakings(rows: Array) -> Wakings:
-    return Wakings(rows["woken"].astype(np.int64), rows["time"].astype(np.int64))
+    flags = rows["common_flags"]
+    context = np.where(flags & abi.TRACE_FLAG_SOFTIRQ, np.int8(Context.SOFTIRQ), np.int8(Context.THREAD))
+    context[flags & (abi.TRACE_FLAG_HARDIRQ | abi.TRACE_FLAG_NMI) != 0] = Context.INTERRUPT
+    waker = np.where(rows["tid"] == _NO_PID, 0, rows["tid"]).astype(np.int64)
+    return Wakings(rows["woken"].astype(np.int64), rows["time"].astype(np.int64), waker, context)
 
 
 _DECODE_FIXED: dict[str, Callable[[Array], Any]] = {

@@ -62,7 +62,7 @@ _LEAVE_RING_BYTES = 1 << 24
 _TASK_RING_BYTES, _TASK_SPARE_BYTES = 1 << 20, 1 << 26
 _MAP_RING_BYTES = 1 << 20
 _TOUCH_RING_BYTES = 1 << 20
-_WAKING_RING_BYTES = 1 << 18
+_WAKING_RING_BYTES, _WAKERS_RING_BYTES = 1 << 18, 1 << 23
 _BIRTH_RING_BYTES, _BIRTH_SPARE_BYTES = 1 << 22, 1 << 26
 _END_RING_BYTES, _END_SPARE_BYTES = 1 << 17, 1 << 22
 _DEATHS_ONLY = b"sig == 17 && code >= 1 && code <= 3"  # SIGCHLD; not the stops that others' tracers are told of
@@ -88,23 +88,28 @@ _SHORT, _SHORT_NS, _FULL_AFTER_S = 0.05, 200_000, 0.15
 _LEAST_RING_BYTES = 1 << 17
 # Records per second and CPU from which an event rests.
 MOST_PER_S = {"leave": 1500, "touch": 15000, "waking": 5000, "map": 20000}
+_ADDRESS_DIGITS = 16
+_MOST_WAKERS_PER_S = 100_000  # of "waking", where it is asked who wakes whom
 
 
 class Opened:
     """Open events, and what could be had: ``kernel`` says whether kernel mode is sampled."""
 
-    def __init__(self, rings: perf.Rings, interval_ns: int, kernel: bool, stack_bytes: int, of_maker: bool) -> None:
+    def __init__(self, rings: perf.Rings, interval_ns: int, kernel: bool, stack_bytes: int, of_maker: bool,
+                 asked: frozenset[str] = frozenset()) -> None:
         self.rings = rings
         self.of_maker = of_maker  # clocks are copies of those of the thread that made the program's process
         self.interval_ns = interval_ns
         self.kernel = kernel
         self.stack_bytes = stack_bytes  # of which a clock sample has a copy at most
+        self.asked = asked  # by aggregations, of what engines need not tell
+        self.most_per_s = MOST_PER_S | ({"waking": _MOST_WAKERS_PER_S} if "waker" in asked else {})
         self.guards: list[Guard] = []
         self._variety: Variety | None = None
 
     def guard(self, pid: int) -> None:
         """Watches over the rings until the engine does."""
-        self.guards.append(Guard(self.rings, MOST_PER_S, pid))
+        self.guards.append(Guard(self.rings, self.most_per_s, pid))
 
     def spread_periods(self) -> None:
         """A period of its own, near the interval, for each thread that was there first.
@@ -141,6 +146,20 @@ class Opened:
         return int(_FULL_AFTER_S * NS_PER_S * _sample_bytes(self.stack_bytes) / ring_bytes)
 
     @property
+    def tells_wakers(self) -> bool:
+        """Whether there are records of who wakes whom."""
+        return any(ring.name == "waking" for ring in self.rings.rings)
+
+    @property
+    def tells_calls(self) -> bool:
+        """Whether it can be told in which system call a thread leaves its CPU: the kernel shows its addresses."""
+        try:
+            with open("/proc/kallsyms", "rb") as file:
+                return self.kernel and file.read(_ADDRESS_DIGITS).strip(b"0") != b""
+        except OSError:
+            return False
+
+    @property
     def limits(self) -> str:
         """What this user does not see, and what would show it; empty where everything is seen."""
         if self.kernel:
@@ -160,13 +179,14 @@ class Opened:
         self.rings.close()
 
 
-def open_events(whose: Sequence[int] | perf.Birth, interval_ns: int, *, on_exec: bool, follow: bool) -> Opened:
+def open_events(whose: Sequence[int] | perf.Birth, interval_ns: int, *, on_exec: bool, follow: bool,
+                asked: frozenset[str] = frozenset()) -> Opened:
     """Opens the events for threads: started by the next exec (``on_exec``) or by ``Rings.enable``.
 
     ``follow``: child processes too, not only threads; needed where the thread is still to be made. Kernel mode is left
-    out where the kernel does not allow it, and where the budget for locked memory is too small the copies of stacks are
-    smaller: better a few cut stacks than rings that overflow while the collector starts. Raises EngineRefused with what
-    to set.
+    out where the kernel does not allow it, and with it what is ``asked`` for; and where the budget for locked memory is
+    too small the copies of stacks are smaller: better a few cut stacks than rings that overflow while the collector
+    starts. Raises EngineRefused with what to set.
     """
     of_maker = isinstance(whose, perf.Birth)
     newtask = perf.tracepoint_number("task", "task_newtask") if follow else None
@@ -179,6 +199,7 @@ def open_events(whose: Sequence[int] | perf.Birth, interval_ns: int, *, on_exec:
             leave_bytes = _LEAST_STACK_BYTES if frugal else _LEAVE_STACK_BYTES
             specs = _specs(interval_ns, flags, newtask if kernel else None, waking if kernel else None, stack_bytes,
                            leave_bytes)
+            specs = _with_wakers(specs) if "waker" in asked else specs
             specs = _smaller(specs) if frugal else specs
             specs += _end_specs() if kernel else []
             specs = _roomy(specs, interval_ns) if of_maker and not frugal else specs
@@ -186,7 +207,7 @@ def open_events(whose: Sequence[int] | perf.Birth, interval_ns: int, *, on_exec:
             specs = _lasting(specs, _room_bytes()) if of_maker and not frugal and interval_ns >= _RARE_NS else specs
             specs = _of_maker(specs) if of_maker else specs
             rings = perf.open_rings(whose, specs, may_halve=frugal)
-            return Opened(rings, interval_ns, kernel, stack_bytes, of_maker)
+            return Opened(rings, interval_ns, kernel, stack_bytes, of_maker, asked)
         except OSError as err:
             refusal = err
             if err.errno not in (errno.EACCES, errno.EPERM):
@@ -194,7 +215,8 @@ def open_events(whose: Sequence[int] | perf.Birth, interval_ns: int, *, on_exec:
     raise EngineRefused(_advice(refusal)) from refusal
 
 
-def open_running(pids: Sequence[int], interval_ns: int, *, follow: bool) -> Opened:
+def open_running(pids: Sequence[int], interval_ns: int, *, follow: bool,
+                 asked: frozenset[str] = frozenset()) -> Opened:
     """Opens the events for all threads of running processes; ``Rings.enable`` starts them.
 
     Threads born meanwhile by threads that have their events inherit them. Those of others are found by looking again:
@@ -203,7 +225,7 @@ def open_running(pids: Sequence[int], interval_ns: int, *, follow: bool) -> Open
     """
     known = _threads_of(pids)
     for n_left in reversed(range(_ROUNDS)):
-        opened = open_events(known, interval_ns, on_exec=False, follow=follow)
+        opened = open_events(known, interval_ns, on_exec=False, follow=follow, asked=asked)
         now = _threads_of(pids) if n_left else known
         if set(now) <= set(known):
             break
@@ -278,6 +300,11 @@ def _specs(interval_ns: int, flags: int, newtask: int | None, waking: int | None
                        stack_user=_BIRTH_STACK_BYTES, flags=flags | abi.EXCLUDE_CALLCHAIN_USER)
         specs.append(births._replace(spare_bytes=_BIRTH_SPARE_BYTES))
     return specs
+
+
+def _with_wakers(specs: list[perf.EventSpec]) -> list[perf.EventSpec]:
+    """With room for all wake-ups of a second, none of which is told by anything else."""
+    return [spec._replace(ring_bytes=_WAKERS_RING_BYTES) if spec.name == "waking" else spec for spec in specs]
 
 
 def _task_spec(flags: int) -> perf.EventSpec:

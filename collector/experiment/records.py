@@ -101,6 +101,7 @@ AGGREGATION = Record(
 )
 AGGREGATION_WORD = "<u8"
 KEY_NUMBER, KEY_NAME, KEY_STACK = range(3)
+NOT_SAMPLED = (1 << 62) - 1  # in place of a stack's uid: of a run that no clock sample fell into
 
 # The overview's times are pairs of seconds and nanoseconds, its counters single words; a word is 8 or 4
 # bytes.

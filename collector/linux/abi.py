@@ -65,10 +65,15 @@ FAULT = Record(RECORD_SAMPLE, "fault", *_SAMPLE_HEAD[:5], Field("time", "<u8"), 
                Field("ip", "<u8"))
 
 # sched:sched_waking as a tracepoint's raw data: 8 bytes common to all, comm[16], pid, prio, target_cpu. The head names
-# the waker; ``woken`` is whom it woke. (Before Linux 5.14 a word more: such records are of another size and not used.)
-WAKING = Record(RECORD_SAMPLE, "waking", *_SAMPLE_HEAD, Field("raw_size", "<u4"), Field("common", "<u4"),
+# the waker; ``woken`` is whom it woke, and whose name is ``comm``. (Before Linux 5.14 a word more: such records are of
+# another size and not used.)
+WAKING = Record(RECORD_SAMPLE, "waking", *_SAMPLE_HEAD, Field("raw_size", "<u4"),
+                Field("common_type", "<u2"), Field("common_flags", "<u1"), Field("common_preempt_count", "<u1"),
                 Field("common_pid", "<u4"), Field("comm", "<u4"), Field("comm_4", "<u4"), Field("comm_8", "<u4"),
                 Field("comm_12", "<u4"), Field("woken", "<u4"), Field("prio", "<u4"), Field("target_cpu", "<u4"))
+
+# Bits of common_flags (linux/trace_events.h): in which kind of interrupt.
+TRACE_FLAG_HARDIRQ, TRACE_FLAG_SOFTIRQ, TRACE_FLAG_NMI = 0x08, 0x10, 0x40
 
 # A sample in a group of three events that are read together: the CPU's switches so far are the second one's count.
 END = Record(RECORD_SAMPLE, "end", *_SAMPLE_HEAD, Field("n_values", "<u8"), Field("n_dying", "<u8"),

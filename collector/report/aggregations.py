@@ -23,11 +23,11 @@ from collector.aggregate.syntax import NUMBERS, STACKS, parse
 from collector.errors import CollectorError, FormatError
 from collector.experiment.names import AGGREGATIONS_FILE, shown
 from collector.experiment.reader import Experiment, Stored
-from collector.experiment.records import KEY_NAME, KEY_NUMBER, KEY_STACK
+from collector.experiment.records import KEY_NAME, KEY_NUMBER, KEY_STACK, NOT_SAMPLED
 from collector.report.build import DataSet
 from collector.report.resolve import UNKNOWN_FUNCTION
 
-_UNKNOWN = b"<Unknown>"
+_UNKNOWN, _NOT_SAMPLED = b"<Unknown>", b"<not sampled>"
 Frames: TypeAlias = tuple[int, ...]  # instructions of a data set, leaf first
 
 
@@ -126,17 +126,19 @@ class _Keys:
         uids, inverse = np.unique(column.astype(np.uint64), return_inverse=True)
         stacks = self._data.frames(self._number, uids)
         limit = int(depth.rstrip(")")) if depth else None
-        elements = [self._element(name, frames[:limit]) for frames in stacks]
+        elements = [self._element(name, frames[:limit], _NOT_SAMPLED if uid == NOT_SAMPLED else _UNKNOWN)
+                    for uid, frames in zip(uids.tolist(), stacks, strict=True)]
         return [elements[place] for place in inverse.tolist()]
 
-    def _element(self, name: str, frames: Frames) -> Any:
-        """A stack as an element of a key. Functions are strings of the frames, so no address has to be looked up."""
+    def _element(self, name: str, frames: Frames, nothing: bytes) -> Any:
+        """A stack as an element of a key; ``nothing`` stands for one without frames. Functions are strings of the
+        frames, so no address has to be looked up."""
         if name == "umod" and frames and self._data.code.places[frames[0]][0] == UNKNOWN_FUNCTION:
             return _UNKNOWN
         if name != "ustack":
-            return self._named(frames[0], with_function=name != "umod") if frames else _UNKNOWN
+            return self._named(frames[0], with_function=name != "umod") if frames else nothing
         if not frames:
-            return UserStack(0, (1,), (_UNKNOWN,))
+            return UserStack(0, (1,), (nothing,))
         return UserStack(0, tuple(frame + 1 for frame in frames), tuple(self._frame(frame) for frame in frames))
 
     def _frame(self, instruction: int) -> bytes:

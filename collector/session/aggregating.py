@@ -18,28 +18,34 @@ import numpy as np
 from collector.aggregate.aggregation import Aggregation
 from collector.aggregate.language import Query, compiled
 from collector.aggregate.spans import ON_CPU as ON_CPU_STATES
-from collector.aggregate.spans import Source, Spans
+from collector.aggregate.spans import POINTERS, Source, Spans
 from collector.aggregate.syntax import NUMBERS, STACKS, STATES, parse
 from collector.arrays import distinct
 from collector.clock import NS_PER_S
-from collector.events import Array
+from collector.events import Array, Batch
 from collector.experiment.aggregations import Stored, pack
 from collector.experiment.recorder import Recorder
-from collector.experiment.records import KEY_NAME, KEY_NUMBER, KEY_STACK
+from collector.experiment.records import KEY_NAME, KEY_NUMBER, KEY_STACK, NOT_SAMPLED
 from collector.processes.model import Model, Thread
+from collector.session.calls import Calls
 from collector.session.experiments import Experiments, Recorded
+from collector.session.placing import Placed
+from collector.session.running import RunningStacks
 from collector.session.tap import ON_CPU, Stretches
+from collector.session.wakers import Wakers
+from collector.session.world import World
 
 _STATE_ON_CPU = STATES.index("oncpu")
 _PERIOD_NS = NS_PER_S
 _SHARE = 50  # storing takes one of so many parts of the time at most
-_MAX_UID = 1 << 62
+_VALUES_OF_RUNS = ("oncpu", "1")  # which runs have as shares
 
 
 class Aggregating:
     """Folds what the tap tells into the aggregations of each experiment that is open."""
 
-    def __init__(self, expressions: Sequence[str], model: Model, experiments: Experiments, records_all: bool) -> None:
+    def __init__(self, expressions: Sequence[str], model: Model, experiments: Experiments, world: World,
+                 records_all: bool) -> None:
         """``expressions`` have been checked (``asked``). Unless the engine ``records_all`` switches, stretches come of
         looks now and then: they sum up right, but one may stand for many, so all of them are synthetic."""
         self._queries = [_recording_query(expression) for expression in expressions]
@@ -47,20 +53,47 @@ class Aggregating:
         self._experiments = experiments
         self._records_all = records_all
         self._whole = WholeStretches()
+        self._shares = [_has_running_stacks(query) for query in self._queries]
+        self._running = RunningStacks() if any(self._shares) else None
+        self._wakers: Wakers | None = None
+        self._calls: Calls | None = None
         self._of: dict[Recorded, list[Aggregation]] = {}
         self._changed: dict[Recorded, None] = {}
         self._due_ns = 0
         # Stacks are keys by their uids, and get their names when they are read.
-        self._tables: dict[str, Sequence[Hashable]] = dict.fromkeys(STACKS, range(_MAX_UID))
+        self._tables: dict[str, Sequence[Hashable]] = dict.fromkeys(STACKS, range(NOT_SAMPLED + 1))
         self._tables |= {"execname": _Names(model, _execname), "comm": _Names(model, _comm)}
+        pointers = {POINTERS.get(name) for query in self._queries for name in query.needs}
+        if "syscall" in pointers:
+            self._calls = Calls()
+            self._tables["syscall"] = self._calls.names
+        if "waker" in pointers:
+            self._wakers = Wakers(model, _comm, world.comm)
+            self._tables |= {"waker": self._wakers.names, "wakertid": self._wakers.tids}
+
+    def saw(self, batch: Batch, clock: Placed | None, leaving: Placed | None) -> None:
+        """What else there is to know of the stretches to come: clock samples with their stacks, departures with their
+        calls, and wake-ups."""
+        if self._calls is not None:
+            self._calls.saw(batch.leaving, leaving, batch.calls)
+        if self._wakers is not None:
+            self._wakers.saw(batch.wakings)
+        if self._running is not None and batch.clock is not None and clock is not None:
+            self._running.sampled(clock.slot, batch.clock.time_ns, clock.uid)
 
     def take(self, stretches: Stretches) -> None:
         """Further stretches; those of a pause are in no aggregation."""
+        spans = _spans(stretches)
+        if not self._records_all:
+            spans.source[:] = Source.SYNTHETIC
+        if self._wakers is not None:
+            spans = replace(spans, waker=self._wakers.of(spans))
+        if self._calls is not None:
+            spans = replace(spans, syscall=self._calls.of(spans, stretches.image))
         if not stretches.muted:
-            spans = _spans(stretches)
-            if not self._records_all:
-                spans.source[:] = Source.SYNTHETIC
             self._add(self._whole.complete(spans))
+        elif self._running is not None:
+            self._running.shared(spans)
 
     def ended(self, slots: Array) -> None:
         """The threads at slots are over; what they were in is. Their slots are not free yet."""
@@ -69,6 +102,9 @@ class Aggregating:
         over = self._whole.close(slots)
         if over is not None:
             self._add(over)
+        for one in (self._running, self._calls):
+            if one is not None:
+                one.forget(slots)
         for recorded, of_image in self._by_experiment(self._model.of.image[slots]):
             for aggregation in self._aggregations(recorded):
                 aggregation.close(self._tables, slots[of_image])
@@ -97,10 +133,16 @@ class Aggregating:
             recorded.tell(Recorder.aggregations, content)
 
     def _add(self, spans: Spans) -> None:
-        for recorded, rows in self._by_experiment(self._model.of.image[spans.slot]):
-            for aggregation in self._aggregations(recorded):
-                aggregation.add(spans[rows], self._tables)
-            self._changed[recorded] = None
+        """Whole stretches, by slot and in time order."""
+        told = [(spans, False)]
+        if self._running is not None:
+            told.append((self._running.shared(spans), True))
+        for part, is_shared in told:
+            for recorded, rows in self._by_experiment(self._model.of.image[part.slot]):
+                for aggregation, shares in zip(self._aggregations(recorded), self._shares, strict=True):
+                    if shares == is_shared:
+                        aggregation.add(part[rows], self._tables)
+                self._changed[recorded] = None
 
     def _by_experiment(self, image: Array) -> Iterable[tuple[Recorded, Array]]:
         """The experiments of some images (n,), and which of them they are."""
@@ -176,6 +218,10 @@ def _execname(thread: Thread) -> bytes:
 
 def _comm(thread: Thread) -> bytes:
     return thread.name or thread.image.comm or _execname(thread)
+
+
+def _has_running_stacks(query: Query) -> bool:
+    return query.value in _VALUES_OF_RUNS and not query.needs.isdisjoint(STACKS)
 
 
 def _recording_query(expression: str) -> Query:

@@ -1,9 +1,10 @@
 """``--aggregate``: what is asked for, checked against what a recording can tell. Standard library only: the target
 waits.
 
-    spans tell      pid, tid, cpu, execname, comm, state; off the CPU also the stack
-    they do not     who woke a thread, in which system call it is; whether time on a CPU was user, system or trap CPU,
-                    and with which stack: the profile has that
+    spans tell      pid, tid, cpu, execname, comm, state, and the stack; of a run the stacks of its clock samples;
+                    where the engine is told to, who woke the thread, and in which system call it left its CPU
+    they do not     whether time on a CPU was user, system or trap CPU:
+                    the profile has that
 
 Functions are named when the experiment is read, so they may be keys, and not conditions.
 """
@@ -24,8 +25,8 @@ from collector.aggregate.syntax import (
 )
 from collector.errors import ExpressionError, UsageError
 
-_UNTOLD = {"waker": "who woke a thread", "syscall": "in which system call a thread is"}
-_ON_CPU_VALUES = ("oncpu", "runlength", "switches")
+_EXTRA = {"waker": "waker", "wakertid": "waker", "syscall": "syscall"}  # what is only told if it is asked for, by keys
+_RUN_VALUES = ("runlength", "switches")
 _ON_CPU_STATES = STATES[:3]
 
 
@@ -48,6 +49,14 @@ def with_another(expressions: tuple[str, ...], asked: str) -> tuple[str, ...]:
     return (*expressions, more)
 
 
+def asked_of(expressions: tuple[str, ...]) -> frozenset[str]:
+    """What expressions ask for that engines need not tell: ``waker``, ``syscall``."""
+    trees = [parse(expression) for expression in expressions]
+    names = {name for tree in trees for name in (*(key.name for key in tree.keys),
+                                                 *(name.text for name in named_in(tree.condition)))}
+    return frozenset(_EXTRA[name] for name in names if name in _EXTRA)
+
+
 def ready_lines() -> list[str]:
     """The ready expressions that a recording can tell, a line each."""
     lines = []
@@ -62,17 +71,13 @@ def ready_lines() -> list[str]:
 
 def _check_keys(parsed: Parsed) -> None:
     for key in parsed.keys:
-        if key.name in _UNTOLD:
-            _refuse(parsed, f"a recording does not tell {_UNTOLD[key.name]}", key.position)
-        if key.name in STACKS and parsed.value.text in _ON_CPU_VALUES:
-            _refuse(parsed, "stacks of time on a CPU are in the profile (er_print -functions); "
-                            "an aggregation has those of time off the CPU", key.position)
+        if key.name in STACKS and parsed.value.text in _RUN_VALUES:
+            _refuse(parsed, "a run may have several stacks, or none: oncpu is the time of runs by their stacks",
+                    key.position)
 
 
 def _check_condition(parsed: Parsed, condition: Condition | None) -> None:
     for name in named_in(condition):
-        if name.text in _UNTOLD:
-            _refuse(parsed, f"a recording does not tell {_UNTOLD[name.text]}", name.position)
         if name.text in STACKS:
             _refuse(parsed, f"{name.text} is known when the experiment is read: it can be a key, not a condition",
                     name.position)

@@ -11,7 +11,7 @@ from collector.linux.crowd import Crowd
 from collector.session import room
 from collector.session.control import Signals
 from collector.session.options import Options
-from collector.session.session import SIGNAL_TAKEN, OpenedEvents, Say, import_all, run, told
+from collector.session.session import SIGNAL_TAKEN, OpenedEvents, Say, check_asked, import_all, run, told
 
 _STOPPING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
@@ -35,6 +35,7 @@ def attach(options: Options, say: Say) -> int:
     try:
         with room.kept_back():
             opened = told(targets.open(_Opener(options, say)) if options.interval_ns else None, say)
+        check_asked(options, opened)
         engine = engine_on(opened)
         options = options._replace(arguments=targets.command_line())
         taken = targets.begin(engine)
@@ -68,7 +69,7 @@ class _Opener:
         interval_ns, follow = self._options.interval_ns, self._options.follow != "off"
         if self._options.engine != "signal" and not self._refusal:
             try:
-                return perf_open.open_running(pids, interval_ns, follow=follow)
+                return perf_open.open_running(pids, interval_ns, follow=follow, asked=self._options.asked)
             except EngineRefused as err:
                 if self._options.engine == "perf":
                     raise

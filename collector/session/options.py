@@ -36,6 +36,7 @@ class Options(NamedTuple):  # dataclasses take as long to import as all of this,
     mpi: bool = False
     engine: str = "auto"
     aggregations: tuple[str, ...] = ()  # expressions
+    asked: frozenset[str] = frozenset()  # by these, of what engines need not tell
     dry_run: bool = False
     verbose: bool = False
     command_line: tuple[str, ...] = ()

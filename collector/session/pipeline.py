@@ -78,7 +78,7 @@ class Pipeline:
             return None
         from collector.session.aggregating import Aggregating
 
-        return Aggregating(expressions, self.model, self._experiments, records_all)
+        return Aggregating(expressions, self.model, self._experiments, self._world, records_all)
 
     @property
     def total_cpu_ns(self) -> int:
@@ -109,6 +109,8 @@ class Pipeline:
         departures = self._stacks.departures(batch.leaving, leaving, batch.sites)
         spans = self._waits.over(periods.off_cpu(), departures, batch)
         self.output.spans(spans, self._settlement.waits.due)
+        if self._aggregating is not None:
+            self._aggregating.saw(batch, clock, leaving)
         for tap in self._taps:
             tap.fed(periods, spans, self.output.muted)
         if self._aggregating is not None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from collector.clock import format_ms
 from collector.engines import perf_open
-from collector.errors import CollectorError, EngineRefused, reason
+from collector.errors import CollectorError, EngineRefused, UsageError, reason
 from collector.experiment import names
 from collector.linux.crowd import Crowd
 from collector.linux.perf import Birth
@@ -34,6 +34,10 @@ if TYPE_CHECKING:
     from collector.session.recording import Recording
 
 Say = Callable[[str], None]
+WAKERS_UNTOLD = ("--aggregate: who wakes whom is told by the tracepoint sched:sched_waking, which root may read: run "
+                 "as root, with the perf engine")
+CALLS_UNTOLD = ("--aggregate: in which system call a thread waits is told by call chains of the kernel, whose "
+                "addresses root sees: run as root, with the perf engine (and sysctl kernel.kptr_restrict below 2)")
 SIGNAL_TAKEN = "engine signal, right within a few per cent, since {}"
 OpenedEvents: TypeAlias = "perf_open.Opened | signal_open.Opened | None"
 
@@ -52,6 +56,7 @@ def record(options: Options, say: Say) -> int:
             perf_open.raise_descriptor_limit()
             with room.kept_back():
                 opened = _open_engine(child, options, say)
+                check_asked(options, opened)
             for number in (signal.SIGINT, signal.SIGQUIT):  # they reach the program by the terminal, too
                 signal.signal(number, signal.SIG_IGN)
         except BaseException:
@@ -112,7 +117,8 @@ def _open_engine(child: launch.HeldChild, options: Options, say: Say) -> OpenedE
     if options.engine != "signal":
         try:
             whose = Birth(child.maker_tid, child.make) if follow else [child.make()]
-            return told(perf_open.open_events(whose, options.interval_ns, on_exec=True, follow=follow), say)
+            return told(perf_open.open_events(whose, options.interval_ns, on_exec=True, follow=follow,
+                                              asked=options.asked), say)
         except EngineRefused as err:
             if options.engine == "perf":
                 raise
@@ -121,6 +127,15 @@ def _open_engine(child: launch.HeldChild, options: Options, say: Say) -> OpenedE
     from collector.engines import signal_open
 
     return signal_open.open_held(child.pid or child.make(), options.interval_ns, follow=follow, reason=why)
+
+
+def check_asked(options: Options, opened: OpenedEvents) -> None:
+    """Raises UsageError where the events do not tell what aggregations ask for."""
+    perf = opened if isinstance(opened, perf_open.Opened) else None
+    if "waker" in options.asked and not (perf and perf.tells_wakers):
+        raise UsageError(WAKERS_UNTOLD)
+    if "syscall" in options.asked and not (perf and perf.tells_calls):
+        raise UsageError(CALLS_UNTOLD)
 
 
 def told(opened: OpenedEvents, say: Say) -> OpenedEvents:

@@ -35,7 +35,7 @@ def columns_of(rows: list[Row]) -> dict[str, Any]:
     return {"start_ns": start, "end_ns": start + length, "state": state.astype(np.uint8), "pid": pid.astype(np.int32),
             "tid": tid, "cpu": cpu, "execname": names, "comm": Coded(name, [text.encode() for text in NAMES]),
             "ustack": Coded(stack, STACKS, ()), "usym": Coded(stack, ("a", "b", "c"), "?"), "run_ns": run,
-            "waker": names}
+            "waker": names, "syscall": names, "wakertid": tid}
 
 
 LASTS = {"oncpu": [0, 1, 2, 10], "offcpu": range(3, 10), "fault": range(3, 6), "lock": [6], "sleep": [7],
@@ -257,7 +257,8 @@ def test_a_ready_made_expression_compiles_and_has_its_name(name: str) -> None:
 
 def test_the_language_has_the_documented_words() -> None:
     assert set(KEYS) == {
-        "pid", "tid", "execname", "comm", "cpu", "state", "syscall", "ustack", "usym", "umod", "ufunc", "waker"}
+        "pid", "tid", "execname", "comm", "cpu", "state", "syscall", "ustack", "usym", "umod", "ufunc", "waker",
+        "wakertid"}
     assert set(VALUES) == {
         "1", "oncpu", "offcpu", "waitcpu", "sleep", "lock", "fault", "stopped", "runlength", "switches"}
     assert set(FUNCTIONS) == {
