@@ -36,6 +36,7 @@ class Options(NamedTuple):  # dataclasses take as long to import as all of this,
     mpi: bool = False
     engine: str = "auto"
     aggregations: tuple[str, ...] = ()  # expressions
+    print_period_s: int = 0  # of prints of what is aggregated; 0: none
     dry_run: bool = False
     verbose: bool = False
     command_line: tuple[str, ...] = ()

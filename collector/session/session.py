@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -34,11 +34,18 @@ if TYPE_CHECKING:
     from collector.session.recording import Recording
 
 Say = Callable[[str], None]
+# What goes on beside a recording in a directory that began at a time (CLOCK_MONOTONIC), until it is closed.
+Beside: TypeAlias = Callable[[Path, int], AbstractContextManager[None]]
 SIGNAL_TAKEN = "engine signal, right within a few per cent, since {}"
 OpenedEvents: TypeAlias = "perf_open.Opened | signal_open.Opened | None"
 
 
-def record(options: Options, say: Say) -> int:
+def nothing(directory: Path, start_ns: int) -> AbstractContextManager[None]:
+    """Nothing goes on beside."""
+    return nullcontext()
+
+
+def record(options: Options, say: Say, beside: Beside = nothing) -> int:
     """Runs the target and records it; returns the exit status of the command."""
     program = launch.find_program(options.arguments[0])
     if room.is_scarce():
@@ -67,7 +74,9 @@ def record(options: Options, say: Say) -> int:
         raise
     forward()
     founder = directory.parent if made else None
-    return launch.exit_status(_recorded(options, say, directory, child.pid, opened, signals, start_ns, founder))
+    with beside(directory, start_ns):
+        status = _recorded(options, say, directory, child.pid, opened, signals, start_ns, founder)
+    return launch.exit_status(status)
 
 
 def _make_directory(options: Options) -> tuple[Path, bool]:
