@@ -10,6 +10,7 @@ the same whole number of counts. A run of empty buckets that are more than ``eli
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
@@ -23,6 +24,8 @@ SYSTEMTAP_WIDTH = 50  # HIST_WIDTH
 HIST_ELISION = 2
 _SYSTEMTAP_MARGIN = 2
 _VALUE = len("value")
+Logarithmic: TypeAlias = HistLog | Quantize
+Linear: TypeAlias = HistLinear | LQuantize
 
 
 @dataclass(frozen=True)
@@ -49,9 +52,11 @@ class Histogram:
     def systemtap(self, elision: int = HIST_ELISION) -> str:
         """As ``print(@hist_log(v))`` prints it, an empty line behind it. AggregationError.
 
-        ``elision`` empty buckets next to a count are printed; 0 leaves out all, a negative one none.
+        A quantize is drawn as hist_log and an lquantize as hist_linear: they have the same buckets, but that hist_log
+        keeps INT64_MIN apart. ``elision`` empty buckets next to a count are printed; 0 leaves out all, a negative one
+        none.
         """
-        if not isinstance(self.scale, HistLog | HistLinear):
+        if not isinstance(self.scale, Logarithmic | Linear):
             raise AggregationError(f"SystemTap has no {self.scale.name}")
         counts = self.counts.tolist()
         first, last = _systemtap_range(self.scale, counts)
@@ -118,34 +123,41 @@ def _dtrace_bars(counts: list[int]) -> list[str]:
     return bars
 
 
-def _systemtap_range(scale: HistLog | HistLinear, counts: list[int]) -> tuple[int, int]:
+def _systemtap_range(scale: Logarithmic | Linear, counts: list[int]) -> tuple[int, int]:
     """The first and the last bucket to print."""
     filled = [bucket for bucket, count in enumerate(counts) if count > 0]
     first, last = (filled[0], filled[-1]) if filled else (0, 0)
     end = len(counts) - 1
     for _ in range(_SYSTEMTAP_MARGIN):
         # A logarithmic one does not go below zero unless there are negative values.
-        if first > 0 and not (isinstance(scale, HistLog) and first == scale.zero):
+        if first > 0 and not (isinstance(scale, Logarithmic) and first == scale.zero):
             first -= 1
         last = min(last + 1, end)
-    if isinstance(scale, HistLinear):
+    if isinstance(scale, Linear):
         first += first == 0 and counts[0] == 0
         last -= last == end and counts[end] == 0
     return first, last
 
 
-def _systemtap_value_width(scale: HistLog | HistLinear, first: int, last: int) -> int:
-    if isinstance(scale, HistLog):
+def _systemtap_value_width(scale: Logarithmic | Linear, first: int, last: int) -> int:
+    if isinstance(scale, Logarithmic):
         return max(len(str(scale.lower(first))), len(str(scale.lower(last))))
+    low, width = _line(scale)
     under, over = first == 0, last == scale.n_buckets - 1
-    return max(len(str(scale.low)) + under, len(str(scale.low + scale.width * last)) + over)
+    return max(len(str(low)) + under, len(str(low + width * last)) + over)
 
 
-def _systemtap_label(scale: HistLog | HistLinear, bucket: int) -> str:
-    if isinstance(scale, HistLog):
+def _systemtap_label(scale: Logarithmic | Linear, bucket: int) -> str:
+    if isinstance(scale, Logarithmic):
         return str(scale.lower(bucket))
+    low, width = _line(scale)
     if bucket == 0:
-        return f"<{scale.low}"
+        return f"<{low}"
     if bucket == scale.n_buckets - 1:
-        return f">{scale.low + (bucket - 2) * scale.width}"
-    return str(scale.low + (bucket - 1) * scale.width)
+        return f">{low + (bucket - 2) * width}"
+    return str(low + (bucket - 1) * width)
+
+
+def _line(scale: Linear) -> tuple[int, int]:
+    """The least value of the first bucket that has one, and the buckets' width."""
+    return (scale.low, scale.width) if isinstance(scale, HistLinear) else (scale.base, scale.step)

@@ -14,7 +14,7 @@ Keys are equal when their values are, whatever columns they came in.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -89,12 +89,12 @@ class Keyed:
             if len(column) != len(numbers):
                 raise AggregationError(f"{len(numbers)} values have keys, but a column has {len(column)}")
         if len(numbers) and not keys:
-            rows = self._rows_of([()])
+            rows = self._rows_of(lambda: [()])
             self.fold.add(self._states[rows[0]], numbers)
         elif len(numbers):
             number, first = distinct_rows(keys)
-            distinct = zip(*(_elements(column[first]) for column in keys), strict=True)
-            rows = self._rows_of(list(distinct))
+            elements = [_elements(column[first]) for column in keys]
+            rows = self._rows_of(lambda: zip(*elements, strict=True))
             self.fold.add_grouped(self._states, rows[number], numbers)
 
     def merge(self, other: Keyed) -> None:
@@ -115,7 +115,7 @@ class Keyed:
         AggregationError for states of other arguments.
         """
         if len(keys):
-            rows = self._rows_of(keys)
+            rows = self._rows_of(lambda: keys)
             self.fold.merge_grouped(self._states, rows, states)
 
     def clear(self) -> None:
@@ -131,9 +131,14 @@ class Keyed:
         self._states = self.fold.empty_states(max(16, len(kept)))
         self._states[:len(kept)] = states
 
-    def _rows_of(self, keys: Sequence[Key]) -> Array:
-        """The rows (k,) of these keys, new ones made."""
-        rows = [self._rows.setdefault(key, len(self._rows)) for key in keys]
+    def _rows_of(self, keys: Callable[[], Iterable[Key]]) -> Array:
+        """The rows (k,) of the keys that ``keys()`` gives, new ones made.
+
+        Most are known: asked for one by one as ``zip`` makes them, which takes the same tuple for all of them then.
+        """
+        rows = list(map(self._rows.get, keys()))
+        if None in rows:
+            rows = [self._rows.setdefault(key, len(self._rows)) for key in keys()]
         if len(self._rows) > len(self._states):
             more = self.fold.empty_states(max(len(self._states), len(self._rows) - len(self._states)))
             self._states = np.concatenate([self._states, more])

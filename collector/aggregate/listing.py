@@ -90,13 +90,27 @@ def printed_aggregation(
     description: AggDesc, entries: Iterable[tuple[Sequence[Value], Words]], lookup: Lookup = unknown
 ) -> str:
     """The aggregation as ``printa()`` prints it: an empty line, then by ascending value each key with its value."""
-    rows = [(_order(fold_of(description.value), words), key, words) for key, words in entries]
+    rows = [(rank(fold_of(description.value), words.words), key, words) for key, words in entries]
     rows.sort(key=lambda row: (row[0], [*map(_key_order, description.keys, row[1])]))
     lines = ["\n"]
     for _, key, words in rows:
         lines += [printed(record, part, lookup, KEY_WIDTH) for record, part in zip(description.keys, key, strict=True)]
         lines += [printed(description.value, words, lookup), "\n"]
     return "".join(lines)
+
+
+def rank(function: Fold, state: Sequence[int]) -> tuple[Any, ...]:
+    """By what an aggregation is sorted: its result; of a quantization the sum over all buckets, then that at zero.
+
+    ``state`` are its words (n_words,). TracedDataError for a scale that DTrace has not.
+    """
+    result = function.result(np.array(state, dtype=np.uint64))
+    if not isinstance(function, Buckets):
+        return (result,)
+    weights = _weights(function)
+    counts = result.tolist()
+    total = sum(weight * count for weight, count in zip(weights, counts, strict=True))
+    return total, sum(count for weight, count in zip(weights, counts, strict=True) if weight == 0)
 
 
 def hex_dump(data: bytes) -> str:
@@ -159,18 +173,6 @@ def _as_c_prints(number: int, size: int) -> int:
 def _aggregated(function: Fold, state: Array) -> str:
     result = function.result(state)
     return str(Histogram(function.scale, result)) if isinstance(function, Buckets) else f" {result:>16}"
-
-
-def _order(function: Fold, words: Words) -> tuple[Any, ...]:
-    """By what an aggregation is sorted: its result; of a quantization the sum over all buckets, then that at zero."""
-    state = np.array(words.words, dtype=np.uint64)
-    result = function.result(state)
-    if not isinstance(function, Buckets):
-        return (result,)
-    weights = _weights(function)
-    counts = result.tolist()
-    total = sum(weight * count for weight, count in zip(weights, counts, strict=True))
-    return total, sum(count for weight, count in zip(weights, counts, strict=True) if weight == 0)
 
 
 def _weights(function: Buckets) -> list[int]:

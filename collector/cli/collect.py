@@ -6,6 +6,7 @@ Options end at the program's name, as getopt(3) under POSIX does it. Nothing hea
 from __future__ import annotations
 
 import getopt
+from typing import TYPE_CHECKING
 
 from collector import __version__
 from collector.cli import streams
@@ -22,9 +23,12 @@ from collector.errors import EngineRefused, UsageError
 from collector.session.control import parse_signal, parse_window
 from collector.session.options import ARCHIVE_CHOICES, ENGINES, MAX_COMMENTS, Options
 
+if TYPE_CHECKING:
+    from collector.session.session import Beside
+
 _SHORT = "p:o:O:d:g:C:A:a:S:F:M:P:t:l:y:L:nvVh"
 _PID_DIGITS = 20  # of a number that may pass for one: whether there is such a process is not said here
-_LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate="]
+_LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print="]
 
 USAGE = f"""\
 usage: collect [options] program [arguments]
@@ -59,6 +63,7 @@ er_print and `gprofng display text` read.
   --wait-descendants          end when the last descendant has ended, not with the founder
   --aggregate EXPRESSION|NAME aggregate times of threads, such as 'rq[execname] = quantize(waitcpu)', or by a ready
                               name, such as runqlat; more than once; `help` prints the ready ones
+  --print SECONDS             with --aggregate: prints what is aggregated on stderr, every SECONDS and at the end
   --engine auto|perf|signal   how samples are taken: by the kernel (perf), or by stopping running threads for a moment
                               (signal); auto takes perf where the kernel allows it
   -n                          dry run: print what would happen and do nothing
@@ -83,10 +88,12 @@ def run(argv: list[str]) -> int:
         raise UsageError("--tree goes with -P")
     if options.aggregations and not options.interval_ns:
         raise UsageError("--aggregate needs clock profiling: leave out -p off")
+    if options.print_period_s and not options.aggregations:
+        raise UsageError("--print prints what is aggregated: give --aggregate, too")
     if options.pids:
         from collector.session.attaching import attach
 
-        return attach(options, say=_say)
+        return attach(options, _say, *_beside(options))
     if not options.arguments:
         print(USAGE, end="")
         return 0 if not argv else _no_program()
@@ -95,7 +102,16 @@ def run(argv: list[str]) -> int:
     if options.dry_run:
         print("\n".join(dry_run(options)))
         return 0
-    return record(options, say=_say)
+    return record(options, _say, *_beside(options))
+
+
+def _beside(options: Options) -> list[Beside]:
+    """What goes on beside the recording, if anything does."""
+    if not options.print_period_s:
+        return []
+    from collector.cli.live import printing
+
+    return [lambda directory, start_ns: printing(directory, start_ns, options.print_period_s)]
 
 
 def parse(argv: list[str]) -> Options | None:
@@ -178,6 +194,8 @@ def _with(options: Options, option: str, value: str) -> Options:
 
             aggregations = with_another(options.aggregations, value)
             return options._replace(aggregations=aggregations, asked=asked_of(aggregations))
+        case "--print":
+            return options._replace(print_period_s=_seconds(option, value))
         case "-n":
             return options._replace(dry_run=True)
     return options._replace(verbose=True)
@@ -194,8 +212,12 @@ def _sample_period(value: str) -> int:
     named = {"on": 1, "off": 0}
     if value in named:
         return named[value]
+    return _seconds("-S", value, "on, off, or ")
+
+
+def _seconds(option: str, value: str, or_else: str = "") -> int:
     if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= 1_000_000:
-        raise UsageError(f"-S {value}: give on, off, or whole seconds from 1")
+        raise UsageError(f"{option} {value}: give {or_else}whole seconds from 1")
     return int(value)
 
 

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TextIO
 
 from collector import __version__
 from collector.errors import ExperimentError, UsageError
@@ -35,6 +35,7 @@ _GROUP_SUFFIX = ".erg"
 _GROUP_HEAD = "#analyzer experiment group"
 _ALL = "all"
 _NAME = "[NAME]"
+_STYLE, _TOP = "--style dtrace|stap", "--top N"
 _SCRIPTS_MAX = 16  # within each other
 _DIGITS_MAX = 18
 
@@ -121,13 +122,25 @@ class Session:
 
 @dataclass(frozen=True)
 class Command:
-    """A command: what it takes, what it does. What may be left out is in brackets: ``all`` and a number or a name."""
+    """A command: what it takes, what it does. What may be left out is in brackets: ``all`` and a number or a name.
+
+    ``options`` may stand behind it, ``--NAME VALUE``.
+    """
 
     name: str
     argument: str
     help: str
     act: Callable[..., None]
     alias: str = ""
+    options: tuple[str, ...] = ()
+
+
+class Call(NamedTuple):
+    """A command of the command line, with what it was given."""
+
+    command: Command
+    arguments: list[str]
+    options: dict[str, str]
 
 
 def run(argv: list[str]) -> int:
@@ -147,8 +160,8 @@ def run(argv: list[str]) -> int:
         raise UsageError("nothing to print; give a command such as -functions (er_print --help lists them)")
     try:
         session.founders  # noqa: B018 - errors of experiments come first
-        for command, arguments in calls:
-            command.act(session, *arguments)
+        for call in calls:
+            call.command.act(session, *call.arguments, **call.options)
     finally:
         _close(session)
         _warn(session)
@@ -163,9 +176,9 @@ def _warn(session: Session) -> None:
         print(f"er_print: warning: {shown(problem)}", file=sys.stderr)
 
 
-def _parsed(argv: Sequence[str], scripts: tuple[str, ...] = ()) -> tuple[list[tuple[Command, list[str]]], list[str]]:
+def _parsed(argv: Sequence[str], scripts: tuple[str, ...] = ()) -> tuple[list[Call], list[str]]:
     """Commands with their arguments, and the rest: experiments."""
-    calls: list[tuple[Command, list[str]]] = []
+    calls: list[Call] = []
     experiments: list[str] = []
     waiting = list(argv)[::-1]
     while waiting:
@@ -173,21 +186,37 @@ def _parsed(argv: Sequence[str], scripts: tuple[str, ...] = ()) -> tuple[list[tu
         if not word.startswith("-") or word == "-":
             experiments.append(word)
             continue
-        command = find_command(word[1:], word)
-        arguments = []
-        if command.argument.startswith("["):
-            may_be = _is_aggregation if command.argument == _NAME else _is_number
-            if waiting and (waiting[-1] == _ALL or may_be(waiting[-1])):
-                arguments.append(waiting.pop())
-        elif command.argument:
-            if not waiting:
-                raise UsageError(f"{word} needs an argument: {command.argument}")
-            arguments.append(waiting.pop())
-        if command.act is _script:
-            calls += _script_calls(arguments[0], scripts)
+        call = _call(find_command(word[1:], word), word, waiting)
+        if call.command.act is _script:
+            calls += _script_calls(call.arguments[0], scripts)
         else:
-            calls.append((command, arguments))
+            calls.append(call)
     return calls, experiments
+
+
+def _call(command: Command, word: str, waiting: list[str]) -> Call:
+    """``command`` with what is its own of the words behind it, the next one last. UsageError."""
+    call, names = Call(command, [], {}), [option.partition(" ")[0] for option in command.options]
+    may_be = _is_aggregation if command.argument == _NAME else _is_number
+    if command.argument and not command.argument.startswith("["):
+        call.arguments.append(_value(word, command.argument, waiting))
+    while waiting:
+        name, sign, value = waiting[-1].partition("=")
+        if name in names:
+            waiting.pop()
+            wanted = command.options[names.index(name)].partition(" ")[2]
+            call.options[name.removeprefix("--")] = value if sign else _value(name, wanted, waiting)
+        elif command.argument.startswith("[") and not call.arguments and (name == _ALL or may_be(waiting[-1])):
+            call.arguments.append(waiting.pop())
+        else:
+            break
+    return call
+
+
+def _value(word: str, wanted: str, waiting: list[str]) -> str:
+    if not waiting:
+        raise UsageError(f"{word} needs an argument: {wanted}")
+    return waiting.pop()
 
 
 def _is_number(text: str) -> bool:
@@ -213,7 +242,7 @@ def find_command(text: str, word: str) -> Command:
     raise UsageError(f"{word}: no such command; er_print --help lists them")
 
 
-def _script_calls(path: str, outer: tuple[str, ...]) -> list[tuple[Command, list[str]]]:
+def _script_calls(path: str, outer: tuple[str, ...]) -> list[Call]:
     """The commands of a file, one a line; empty lines and those that begin with # say nothing.
 
     ``outer``: the scripts that are being read, this one among their commands.
@@ -265,6 +294,8 @@ def _print_help() -> None:
     width = max(len(c.name) + len(c.argument) for c in COMMANDS) + 4
     for command in COMMANDS:
         print(f"  {f'-{command.name} {command.argument}'.ljust(width)}{command.help}")
+        for option in command.options:
+            print(f"  {f'   {option}'.ljust(width)}{_OPTIONS[option]}")
     print(f"  {'--help'.ljust(width)}this text\n  {'--version'.ljust(width)}the version\n\n"
           "SPEC is METRIC[:METRIC]...; METRIC is e (exclusive), i (inclusive) or both, then . (seconds) and %\n"
           "(share), then a name: user system trap textpfault datapfault kernelpfault lock sleep wait stop total\n"
@@ -640,21 +671,25 @@ def _merged(session: Session, name: str) -> list[Merged]:
     return chosen
 
 
-def _aggregations(session: Session, name: str = _ALL) -> None:
-    from collector.report.aggregations import printed
+def _aggregations(session: Session, name: str = _ALL, style: str = "dtrace", top: str = "") -> None:
+    from collector.export.aggregation_text import STYLES, listing
 
-    for one in _merged(session, name):
-        if len(one.recorded) or not len(one.synthetic):
-            session.say([one.query.expression, *printed(one, one.recorded).split("\n")])
-        if len(one.synthetic):
-            session.say([one.query.expression, "synthetic: these sum up right, but were not seen one by one",
-                         *printed(one, one.synthetic).split("\n")])
+    if style not in STYLES:
+        raise UsageError(f"--style {style}: give {' or '.join(STYLES)}")
+    session.say(listing(_merged(session, name), style, _number_of_keys(top)))
 
 
-def _aggregations_json(session: Session, name: str = _ALL) -> None:
+def _aggregations_json(session: Session, name: str = _ALL, top: str = "") -> None:
     from collector.export.aggregations import document
 
-    session.say([document(_merged(session, name))])
+    session.say([document(_merged(session, name), _number_of_keys(top))])
+
+
+def _number_of_keys(top: str) -> int | None:
+    """What --top gives; None for all."""
+    if top and not (_is_number(top) and int(top)):
+        raise UsageError(f"--top {top}: give the number of keys to print at most, those with the largest values")
+    return int(top) if top else None
 
 
 def _wakers(session: Session) -> None:
@@ -681,6 +716,10 @@ def _chosen(session: Session, which: str) -> list[Experiment]:
     return [session.experiments[number - 1]]
 
 
+_OPTIONS = {
+    _STYLE: "as dtrace prints it (the default), or as SystemTap does",
+    _TOP: "only the N keys with the largest values",
+}
 COMMANDS = (
     Command("functions", "", "functions with the current metrics", _functions),
     Command("callers-callees", "", "callers and callees of each function", _callers_callees, "gprof"),
@@ -695,8 +734,9 @@ COMMANDS = (
     Command("overview", "", "all metrics, summed up", _overview),
     Command("statistics", "[N|all]", "time in each state and counters, from the samples", _statistics),
     Command("sample_detail", "[N|all]", "the same for every sample", _sample_detail),
-    Command("aggregations", _NAME, "what collect --aggregate has aggregated: all, or one of them", _aggregations),
-    Command("json_aggregations", _NAME, "the same as a JSON document", _aggregations_json),
+    Command("aggregations", _NAME, "what collect --aggregate has aggregated: all, or one of them", _aggregations,
+            options=(_STYLE, _TOP)),
+    Command("json_aggregations", _NAME, "the same as a JSON document", _aggregations_json, options=(_TOP,)),
     Command("wakers", "", "whose wake-ups ended whose waits, after collect --aggregate wakers", _wakers),
     Command("objects", "", "load objects", _objects),
     Command("experiment_list", "", "experiments: founders and descendants", _experiment_list, "exp_list"),

@@ -24,9 +24,9 @@ from collector.report.aggregations import Merged
 Bounds: TypeAlias = tuple[int | None, int | None]
 
 
-def document(found: Iterable[Merged]) -> str:
-    """The document, indented."""
-    return json.dumps({"aggregations": [_one(each) for each in found]}, indent=1)
+def document(found: Iterable[Merged], top: int | None = None) -> str:
+    """The document, indented; with the ``top`` keys that have the largest values, or with all."""
+    return json.dumps({"aggregations": [_one(each.largest(top)) for each in found]}, indent=1)
 
 
 def bounds_of(scale: Scale) -> list[Bounds]:

@@ -18,7 +18,7 @@ from collector.aggregate.dtrace import Text, UserStack, Value, Words
 from collector.aggregate.fold import Fold
 from collector.aggregate.keyed import Key, Keyed
 from collector.aggregate.language import Query, compiled
-from collector.aggregate.listing import printed_aggregation
+from collector.aggregate.listing import printed_aggregation, rank
 from collector.aggregate.syntax import NUMBERS, STACKS, parse
 from collector.errors import CollectorError, FormatError
 from collector.experiment.names import AGGREGATIONS_FILE, shown
@@ -39,6 +39,10 @@ class Merged:
     recorded: Keyed
     synthetic: Keyed
 
+    def largest(self, n: int | None) -> Merged:
+        """With at most ``n`` keys of each kind, those with the largest values; None: with all."""
+        return Merged(self.query, _largest(self.recorded, n), _largest(self.synthetic, n))
+
 
 def merged(data: DataSet) -> list[Merged]:
     """The aggregations of the data set's experiments, in the order in which their expressions come.
@@ -56,12 +60,21 @@ def merged(data: DataSet) -> list[Merged]:
     return list(found.values())
 
 
-def printed(one: Merged, keyed: Keyed) -> str:
-    """``one.recorded`` or ``one.synthetic`` as ``dtrace`` prints it."""
+def printed(query: Query, keyed: Keyed) -> str:
+    """The query's recorded or synthetic states as ``dtrace`` prints them."""
     shown = keyed if keyed.fold.name != "variance" else _as_sums(keyed)
-    description = described(one.query._replace(fold=shown.fold), shown)
+    description = described(query._replace(fold=shown.fold), shown)
     entries = ((tuple(map(_value, key)), Words(tuple(state.tolist()))) for key, state in shown.states())
     return printed_aggregation(description, entries)
+
+
+def _largest(keyed: Keyed, n: int | None) -> Keyed:
+    if n is None or len(keyed) <= n:
+        return keyed
+    entries = sorted(keyed.states(), key=lambda entry: rank(keyed.fold, entry[1].tolist()), reverse=True)[:n]
+    chosen = Keyed(keyed.fold)
+    chosen.fold_in([key for key, _ in entries], np.array([state for _, state in entries]))
+    return chosen
 
 
 def _as_sums(keyed: Keyed) -> Keyed:

@@ -11,12 +11,22 @@ from collector.linux.crowd import Crowd
 from collector.session import room
 from collector.session.control import Signals
 from collector.session.options import Options
-from collector.session.session import SIGNAL_TAKEN, OpenedEvents, Say, check_asked, import_all, run, told
+from collector.session.session import (
+    SIGNAL_TAKEN,
+    Beside,
+    OpenedEvents,
+    Say,
+    check_asked,
+    import_all,
+    nothing,
+    run,
+    told,
+)
 
 _STOPPING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 
-def attach(options: Options, say: Say) -> int:
+def attach(options: Options, say: Say, beside: Beside = nothing) -> int:
     """Records running processes until they end, the time is over, or we are told to stop; returns the exit status."""
     perf_open.raise_descriptor_limit()
     Crowd().look()
@@ -52,7 +62,8 @@ def attach(options: Options, say: Say) -> int:
         names.add_to_group(options.group, directory, options.directory)
     if options.verbose:
         say(f"experiment {directory}, attached to {', '.join(map(str, targets.pids))}, engine {recording.engine_text}")
-    run(recording, signals, say)
+    with beside(directory, start_ns):
+        run(recording, signals, say)
     return 0
 
 

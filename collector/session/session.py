@@ -12,7 +12,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -38,11 +38,18 @@ WAKERS_UNTOLD = ("--aggregate: who wakes whom is told by the tracepoint sched:sc
                  "as root, with the perf engine")
 CALLS_UNTOLD = ("--aggregate: in which system call a thread waits is told by call chains of the kernel, whose "
                 "addresses root sees: run as root, with the perf engine (and sysctl kernel.kptr_restrict below 2)")
+# What goes on beside a recording in a directory that began at a time (CLOCK_MONOTONIC), until it is closed.
+Beside: TypeAlias = Callable[[Path, int], AbstractContextManager[None]]
 SIGNAL_TAKEN = "engine signal, right within a few per cent, since {}"
 OpenedEvents: TypeAlias = "perf_open.Opened | signal_open.Opened | None"
 
 
-def record(options: Options, say: Say) -> int:
+def nothing(directory: Path, start_ns: int) -> AbstractContextManager[None]:
+    """Nothing goes on beside."""
+    return nullcontext()
+
+
+def record(options: Options, say: Say, beside: Beside = nothing) -> int:
     """Runs the target and records it; returns the exit status of the command."""
     program = launch.find_program(options.arguments[0])
     if room.is_scarce():
@@ -72,7 +79,9 @@ def record(options: Options, say: Say) -> int:
         raise
     forward()
     founder = directory.parent if made else None
-    return launch.exit_status(_recorded(options, say, directory, child.pid, opened, signals, start_ns, founder))
+    with beside(directory, start_ns):
+        status = _recorded(options, say, directory, child.pid, opened, signals, start_ns, founder)
+    return launch.exit_status(status)
 
 
 def _make_directory(options: Options) -> tuple[Path, bool]:

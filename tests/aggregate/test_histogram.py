@@ -8,7 +8,7 @@ import pytest
 from collector.aggregate import fold
 from collector.aggregate.fold import Buckets
 from collector.aggregate.histogram import Histogram
-from collector.aggregate.scales import LQuantize, Quantize
+from collector.aggregate.scales import HistLinear, HistLog, LQuantize, Quantize
 from collector.errors import AggregationError
 
 HEAD = "\n           value  ------------- Distribution ------------- count    \n"
@@ -120,6 +120,33 @@ def test_counts_may_be_normalized() -> None:
     assert Histogram(Quantize(), counts).dtrace(normal=5).splitlines()[3].split() == ["0", "|" + "@" * 40, "3"]
 
 
-def test_systemtap_has_no_quantize() -> None:
-    with pytest.raises(AggregationError, match="SystemTap has no quantize"):
-        Histogram(Quantize(), np.zeros(127, dtype=np.int64)).systemtap()
+def test_systemtap_has_no_llquantize() -> None:
+    with pytest.raises(AggregationError, match="SystemTap has no llquantize"):
+        Histogram(fold.llquantize(10, 1, 2, 10).scale, np.zeros(19, dtype=np.int64)).systemtap()
+
+
+@pytest.mark.parametrize(("function", "other", "values"), [
+    (fold.QUANTIZE, HistLog(), [3, 3, 900, 70_000]),
+    (fold.QUANTIZE, HistLog(), [-9, 0, 0]),
+    (fold.QUANTIZE, HistLog(), []),
+    (fold.QUANTIZE, HistLog(), [(1 << 63) - 1]),
+    (fold.lquantize(0, 50, 5), HistLinear(0, 45, 5), [7, 7, 31]),
+    (fold.lquantize(-20, 30, 10), HistLinear(-20, 20, 10), [-21, -1, 30]),
+    (fold.lquantize(0, 50, 5), HistLinear(0, 45, 5), []),
+])
+def test_quantizations_are_drawn_as_systemtap_draws_the_same_values(
+        function: Buckets, other: HistLog | HistLinear, values: list[int]) -> None:
+    state, theirs = function.empty(), Buckets(other).empty()
+    function.add(state, values)
+    Buckets(other).add(theirs, values)
+    drawn = Histogram(function.scale, function.result(state)).systemtap()
+    assert drawn == Histogram(other, Buckets(other).result(theirs)).systemtap()
+
+
+def test_an_lquantize_of_one_level_is_drawn_too() -> None:
+    """Which SystemTap's translator refuses as hist_linear."""
+    function = fold.lquantize(0, 10, 10)
+    state = function.empty()
+    function.add(state, [5, 25])
+    rows = Histogram(function.scale, function.result(state)).systemtap().splitlines()
+    assert [row.split() for row in rows[1:-1]] == [["0", "|@", "1"], [">0", "|@", "1"]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from collector.aggregate.bounds import ScaleError
@@ -52,3 +53,16 @@ def test_arguments_are_encoded_as_in_the_header(scale: LQuantize | LLQuantize, w
 
 def test_the_largest_linear_histogram_is_allowed() -> None:
     assert HistLinear(0, 125, 1).n_buckets == 128
+
+
+@pytest.mark.parametrize("arguments", [
+    (2, 0, 40, 2), (2, 3, 50, 64), (10, 0, 6, 10), (10, 3, 9, 20), (10, 0, 15, 1000), (10, 0, 17, 10), (3, 1, 7, 27),
+    (100, 1, 4, 100), (7, 0, 0, 7), (60, 0, 3, 60), (5, 2, 2, 5), (9, 2, 2, 9)])
+def test_llquantize_finds_the_bucket_of_every_edge(arguments: tuple[int, int, int, int]) -> None:
+    """As a search does, in cells or not: at each edge and beside it, at powers of two, anywhere."""
+    scale = LLQuantize.of(*arguments)
+    powers = np.int64(1) << np.arange(62)
+    anywhere = np.random.default_rng(5).integers(-10, int(scale.edges[-1]) + 10, 5000)
+    ends = np.array([np.iinfo(np.int64).min, np.iinfo(np.int64).max, -1, 0])
+    values = np.concatenate([scale.edges, scale.edges - 1, scale.edges + 1, powers, powers - 1, anywhere, ends])
+    assert scale.index(values).tolist() == np.searchsorted(scale.edges, values, side="right").tolist()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+import re
 import zlib
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,7 +20,7 @@ from collector.experiment.reader import open_experiment
 from collector.experiment.recorder import Recorder
 from collector.experiment.records import AGGREGATIONS, KEY_NAME, KEY_NUMBER, KEY_STACK
 
-SEED, N_MUTATIONS = 20_261_123, 200
+SEED, N_MUTATIONS, N_PRINTED = 20_261_123, 1000, 200
 START_NS = 7_001_000_000_013
 
 BY_NAME = Stored("a[execname, tid] = count()", (KEY_NAME, KEY_NUMBER), np.array([[0, 4711], [1, -1], [0, 4711]]),
@@ -73,7 +75,7 @@ def test_mutations_are_told() -> None:
     for _ in range(N_MUTATIONS):
         changed = mutated(content, chance)
         if changed != content:
-            with pytest.raises(FormatError):
+            with pytest.raises(FormatError, match=r"cut short|not a file|version|were written|damaged"):
                 unpack(changed)
 
 
@@ -149,7 +151,7 @@ def test_that_of_a_draft_comes_with_it(record: Callable[..., Recorder]) -> None:
 
 def test_forged_files_are_printed_or_told(aggregated: Path, capsys: pytest.CaptureFixture[str]) -> None:
     chance, n_clean = random.Random(SEED), 0
-    for _ in range(N_MUTATIONS):
+    for _ in range(N_PRINTED):
         (aggregated / "aggregations").write_bytes(forged(chance))
         try:
             _, err = printed(aggregated, capsys)
@@ -158,7 +160,43 @@ def test_forged_files_are_printed_or_told(aggregated: Path, capsys: pytest.Captu
             assert err
         assert all(line.startswith("er_print: warning: ") and line.isprintable() for line in err.splitlines())
         n_clean += not err
-    assert 0 < n_clean < N_MUTATIONS
+    assert 0 < n_clean < N_PRINTED
+
+
+def test_the_largest_keys_as_systemtap_prints_them(aggregated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """An option stands behind its command, before or behind the name."""
+    for command in (("--style", "stap", "--top", "1", "a"), ("a", "--top=1", "--style=stap")):
+        out, err = printed(aggregated, capsys, *command)
+        assert err == ""
+        assert out == (f'{BY_NAME.expression}\n\na["d\\xffg",-1] @count=5\n\n'
+                       f"{BY_NAME.expression}\nsynthetic: these sum up right, but were not seen one by one\n\n"
+                       'a["cat",4711] @count=7\n\n')
+
+
+def test_the_largest_keys_are_printed_in_ascending_order(aggregated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    many = Stored("m[tid] = sum(lock)", (KEY_NUMBER,), np.arange(30).reshape(30, 1),
+                  (np.arange(30, dtype=np.uint64) * 7 % 30).reshape(30, 1), 30)
+    (aggregated / "aggregations").write_bytes(pack([many]))
+    out, _ = printed(aggregated, capsys, "--top", "3")
+    assert [int(line.split()[1]) for line in out.splitlines()[1:] if line] == [27, 28, 29]
+    er_print.run(["-json_aggregations", "m", "--top", "2", str(aggregated)])
+    (found,) = json.loads(capsys.readouterr().out)["aggregations"]
+    assert [entry["value"] for entry in found["recorded"]] == [29, 28]
+    script = aggregated.parent / "script"
+    script.write_text("aggregations m --top 3\n")
+    er_print.run(["-script", str(script), str(aggregated)])
+    assert capsys.readouterr().out == out
+
+
+@pytest.mark.parametrize(("words", "told"), [
+    (["--style", "perf"], "--style perf: give dtrace or stap"),
+    (["--style"], "--style needs an argument: dtrace|stap"),
+    (["--top", "0"], "--top 0: give the number of keys"),
+    (["--top", "some"], "--top some: give the number of keys"),
+])
+def test_bad_options_are_told(aggregated: Path, words: list[str], told: str) -> None:
+    with pytest.raises(er_print.UsageError, match=re.escape(told)):
+        er_print.run([str(aggregated), "-aggregations", *words])
 
 
 @pytest.mark.parametrize(("stored", "told"), [

@@ -87,6 +87,42 @@ def test_each_nap_is_one_value(aggregated: Run, er_print: Run, workload: Run, gp
     assert all(bucket["max"] == 2 * bucket["min"] - 1 and bucket["min"] >= 2**19 for bucket in buckets)
 
 
+def by_bucket(done: Any, name: str) -> dict[tuple[Any, ...], dict[int, int]]:
+    """Of an aggregation's JSON: by key, how many values each bucket has, by its least one."""
+    (found,) = [one for one in json.loads(done.stdout)["aggregations"] if one["name"] == name]
+    return {tuple(entry["key"]): {bucket["min"]: bucket["count"] for bucket in entry["buckets"]}
+            for entry in found["recorded"]}
+
+
+def test_sleeps_of_known_lengths_are_in_their_buckets(aggregated: Run, er_print: Run, workload: Run) -> None:
+    """Each in the middle of a power of two, of which no other one of the program's sleeps is. One that took so long by
+    the program's own clock that it may be in a later bucket may be there."""
+    kinds = {3_000_000: 43, 12_000_000: 19, 49_000_000: 7}
+    path, out = aggregated(["block[usym] = quantize(sleep)"], workload("naps"), "sleep",
+                           *(word for length, n in kinds.items() for word in (str(n), str(length))))
+    found = by_bucket(er_print("-json_aggregations", path), "block")[LIBC_SLEEP,]
+    told = json.loads(out)["kinds"]
+    for (length_ns, n), (_, _, n_beyond) in zip(kinds.items(), told, strict=True):
+        assert n - n_beyond <= found[1 << length_ns.bit_length() - 1] <= n + sum(kind[2] for kind in told)
+    assert sum(found.values()) == sum(kinds.values())
+
+
+def test_waits_of_known_lengths_are_in_their_buckets(aggregated: Run, er_print: Run, workload: Run) -> None:
+    """By the program's own clock, which reads a little more: what is that near to a power of two may be on either side
+    of it; and who is preempted before it has read its clock has waited twice."""
+    path, out = aggregated(["rq[execname] = quantize(waitcpu)", "each[tid] = quantize(waitcpu)"], workload("naps"),
+                           "wait", "31", "6000000", "7", "24000000")
+    said, done = json.loads(out), er_print("-json_aggregations", path)
+    each, (all_of_it,) = by_bucket(done, "each"), by_bucket(done, "rq").values()
+    mine = each[said["waiter"],]
+    for bucket in (1 << 22, 1 << 24):
+        waits_ns = [wait for wait in said["waits_ns"] if bucket <= wait < 2 * bucket]
+        near = [wait for wait in said["waits_ns"] if min(abs(wait - bucket), abs(wait - 2 * bucket)) < bucket // 8]
+        off = abs(mine.get(bucket, 0) - len(waits_ns))
+        assert off <= len(near) + 2 * said["n_preempted"], (bucket, mine, said)
+    assert all_of_it == {least: sum(one.get(least, 0) for one in each.values()) for least in all_of_it}
+
+
 def test_a_long_sleep_is_one_value_though_it_is_told_in_parts(aggregated: Run, er_print: Run, workload: Run) -> None:
     path, out = aggregated([NAPS, "least[tid] = min(sleep)"], workload("states"), "nanosleep", 1, 1300)
     (thread,) = json.loads(out)["threads"]

@@ -1,0 +1,133 @@
+"""``collect --print``: what is aggregated, on stderr while recording goes on."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+from collections.abc import Callable
+from fcntl import ioctl
+from pathlib import Path
+from termios import TIOCSWINSZ
+from typing import Any
+
+import pytest
+
+Run = Callable[..., Any]
+
+COLLECT = Path(sys.executable).parent / "collect"
+HEAD = re.compile(r"\d\d:\d\d:\d\d  aggregated for (\d+\.\d) s|nothing is aggregated yet")
+NAPS = 'naps[execname, usym] = count() / state == "sleep" /'
+ROWS, COLUMNS = 12, 50
+
+
+@pytest.fixture
+def printing(tmp_path: Path, perf_allowed: None) -> list[str | Path]:
+    """The command up to the program, which prints every second."""
+    return [COLLECT, "-o", tmp_path / "run.er", "--aggregate", NAPS, "--print", "1"]
+
+
+def blocks_of(printed: str) -> list[tuple[float, list[str]]]:
+    """When each block is of, and its lines."""
+    found: list[tuple[float, list[str]]] = []
+    for line in printed.splitlines():
+        if head := HEAD.fullmatch(line):
+            found.append((float(head[1] or 0), []))
+        elif found:
+            found[-1][1].append(line)
+    return found
+
+
+def counts_of(lines: list[str]) -> int:
+    return sum(int(line.split()[-1]) for line in lines if "clock_nanosleep" in line)
+
+
+def test_states_follow_each_other_and_the_last_one_is_what_is_read(
+        printing: list[str | Path], er_print: Run, workload: Run, tmp_path: Path) -> None:
+    """Naps of 53 ms for two seconds and a half."""
+    done = subprocess.run([*printing, workload("states"), "nanosleep", "47", "53"], capture_output=True, text=True,
+                          timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("\n") == 1  # the program's own line
+    blocks = blocks_of(done.stderr)
+    times, counts = [time_s for time_s, _ in blocks], [counts_of(lines) for _, lines in blocks]
+    assert len(blocks) >= 3
+    assert times == sorted(times)
+    assert counts == sorted(counts)
+    assert 0 < counts[-2] < counts[-1] == 47
+    assert "\n".join(blocks[-1][1]) + "\n" == er_print("-aggregations", tmp_path / "run.er").stdout
+    assert "\x1b" not in done.stderr
+
+
+def read_all(fd: int) -> str:
+    parts = []
+    try:
+        while part := os.read(fd, 1 << 16):
+            parts.append(part)
+    except OSError:  # EIO: nobody has the other side any more
+        pass
+    return b"".join(parts).decode()
+
+
+def test_on_a_terminal_each_state_takes_the_place_of_the_one_before(printing: list[str | Path], workload: Run) -> None:
+    """What would not fit is left out: keys with smaller values, then what is below; not of the last one."""
+    ours, theirs = pty.openpty()
+    ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+    more = ["--aggregate", "each[tid] = count()", "--aggregate", "long[pid, tid, execname, cpu] = quantize(oncpu)"]
+    with subprocess.Popen([*printing, *more, workload("states"), "nanosleep", "47", "53"], stdout=theirs,
+                          stderr=theirs) as process:
+        os.close(theirs)
+        printed = read_all(ours).replace("\r\n", "\n")
+        os.close(ours)
+    assert process.returncode == 0
+    _, *pages = printed.split("\x1b[H")
+    assert len(pages) >= 2
+    for page in pages:
+        page, below, _ = page.partition("\x1b[J")
+        assert below
+        lines = page.removesuffix("\n").split("\x1b[K\n")
+        assert HEAD.match(lines[0])
+        assert len(lines) <= ROWS
+        assert max(map(len, lines)) <= COLUMNS + len("\x1b[K")
+    (_, last) = blocks_of(pages[-1].partition("\x1b[J")[2])[-1]
+    assert counts_of(last) == 47
+    assert len(last) > ROWS
+
+
+def test_it_ends_with_a_collector_that_is_killed(printing: list[str | Path], workload: Run) -> None:
+    with subprocess.Popen([*printing, workload("states"), "nanosleep", "500", "20"], stdout=subprocess.DEVNULL,
+                          stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "clock_nanosleep" in line:
+                break
+        else:
+            pytest.fail("nothing was printed")
+        children = [int(pid) for task in Path(f"/proc/{process.pid}/task").iterdir()
+                    for pid in (task / "children").read_text().split()]
+        _, program = sorted(children, key=lambda pid: b"live" not in Path(f"/proc/{pid}/cmdline").read_bytes())
+        process.kill()
+        os.kill(program, signal.SIGKILL)
+        rest = process.stderr.read()  # until nobody has it any more, the printer neither
+    assert blocks_of(rest)
+
+
+@pytest.mark.parametrize(("options", "told"), [
+    (("--print", "1"), "--print prints what is aggregated: give --aggregate, too"),
+    (("--aggregate", "cswch", "--print", "0.5"), "--print 0.5: give whole seconds from 1"),
+])
+def test_what_cannot_be_printed_is_one_line(collect: Run, tmp_path: Path, options: tuple[str, ...], told: str) -> None:
+    done = collect("-o", tmp_path / "x.er", *options, "true")
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", f"collect: {told}\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_program_does_not_wait_for_what_prints() -> None:
+    heavy = "{'numpy', 'collector.report', 'collector.aggregate'}"
+    imported = f"import sys, collector.cli.live; print({heavy} & {{*sys.modules}})"
+    done = subprocess.run([sys.executable, "-c", imported], capture_output=True, text=True)
+    assert (done.stdout, done.stderr) == ("set()\n", "")

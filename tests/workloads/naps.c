@@ -1,0 +1,96 @@
+/* naps sleep|wait [COUNT NS]...: COUNT times NS each, one kind after the other.
+ *
+ *   sleep   main sleeps for so long
+ *   wait    another thread, of policy idle, waits for the CPU that both may have alone: main wakes it, and works for so
+ *           long before it sleeps. (The scheduler gives the other one a turn before, now and then.)
+ *
+ * Printed for each kind: [NS, the longest, how many may be in a later power of two than NS], by a clock that is read
+ * before and behind. Of waits each one's length by such a clock. And how often main slept, and the other one was
+ * preempted, by the kernel's counts: a timer that fires before main has left its CPU is no sleep.
+ */
+#include "truth.h"
+#include <sched.h>
+#include <sys/prctl.h>
+
+enum { MOST_WAITS = 1009 };
+
+typedef struct {
+    pid_t tid;
+    long n_preempted;
+} Waiter;
+
+static int to_waiter[2], to_main[2];
+static int64_t waits_ns[MOST_WAITS];
+static int n_waits;
+
+static struct rusage used(void) {
+    struct rusage usage;
+    check(getrusage(RUSAGE_THREAD, &usage), "getrusage");
+    return usage;
+}
+
+static void *wait_and_tell(void *mine) {
+    struct sched_param none = {0};
+    Waiter *waiter = mine;
+    int64_t woken_ns, took_ns;
+    waiter->tid = thread_id();
+    check(sched_setscheduler(0, SCHED_IDLE, &none), "sched_setscheduler");
+    while (read(to_waiter[0], &woken_ns, sizeof woken_ns) == sizeof woken_ns) {
+        took_ns = wall_ns() - woken_ns;
+        check(write(to_main[1], &took_ns, sizeof took_ns) != sizeof took_ns, "write");
+    }
+    waiter->n_preempted = used().ru_nivcsw;
+    return NULL;
+}
+
+static int64_t waited(int64_t length_ns) {
+    int64_t begin_ns = wall_ns(), took_ns;
+    check(write(to_waiter[1], &begin_ns, sizeof begin_ns) != sizeof begin_ns, "write");
+    while (wall_ns() - begin_ns < length_ns) continue;
+    check(read(to_main[0], &took_ns, sizeof took_ns) != sizeof took_ns, "read");
+    check(n_waits == MOST_WAITS, "more waits than are kept");
+    return waits_ns[n_waits++] = took_ns;
+}
+
+static int64_t slept(int64_t length_ns) {
+    int64_t begin_ns = wall_ns();
+    sleep_ns(length_ns);
+    return wall_ns() - begin_ns;
+}
+
+static void run_kind(int waits, long count, int64_t length_ns, const char *before) {
+    int64_t most_ns = 0, end_ns = 1;
+    long n_beyond = 0;
+    while (end_ns <= length_ns) end_ns *= 2;
+    for (long i = 0; i < count; i++) {
+        int64_t took_ns = waits ? waited(length_ns) : slept(length_ns);
+        most_ns = took_ns > most_ns ? took_ns : most_ns;
+        n_beyond += took_ns >= end_ns;
+    }
+    printf("%s[%ld, %ld, %ld]", before, length_ns, most_ns, n_beyond);
+}
+
+int main(int argc, char **argv) {
+    int waits = argc > 1 && !strcmp(argv[1], "wait");
+    pthread_t thread;
+    Waiter waiter = {0};
+    if (argc < 4 || argc % 2 || (!waits && strcmp(argv[1], "sleep"))) return 2;
+    prctl(PR_SET_TIMERSLACK, 1);
+    check(pipe(to_waiter) || pipe(to_main), "pipe");
+    if (waits) {
+        cpu_set_t one;
+        CPU_ZERO(&one);
+        CPU_SET(sched_getcpu(), &one);
+        check(sched_setaffinity(0, sizeof one, &one), "sched_setaffinity");
+        check(pthread_create(&thread, NULL, wait_and_tell, &waiter), "pthread_create");
+    }
+    long n_before = used().ru_nvcsw;
+    printf("{\"kinds\": [");
+    for (int at = 2; at < argc; at += 2) run_kind(waits, atol(argv[at]), atoll(argv[at + 1]), at > 2 ? ", " : "");
+    printf("], \"n_slept\": %ld, \"waits_ns\": [", used().ru_nvcsw - n_before);
+    for (int i = 0; i < n_waits; i++) printf("%s%ld", i ? ", " : "", waits_ns[i]);
+    close(to_waiter[1]);
+    if (waits) pthread_join(thread, NULL);
+    printf("], \"tid\": %d, \"waiter\": %d, \"n_preempted\": %ld}\n", getpid(), waiter.tid, waiter.n_preempted);
+    return 0;
+}
