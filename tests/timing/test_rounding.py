@@ -100,12 +100,11 @@ def test_those_that_run_on_count_with_what_is_known_of_them() -> None:
                 max_size=40), st.integers(-30_000, 30_000), st.booleans())
 def test_never_more_than_they_had_and_never_less_for_it(lives: list[Life], pool: int, goes_on: bool) -> None:
     lives = [(life, sorted({at for at in ats if at < life})) for life, ats in lives]
-    sampling, found, ticks = lived(lives, [0] * len(lives), [pool], goes_on)
+    sampling, found, _ = lived(lives, [0] * len(lives), [pool], goes_on)
     sampling.of.grow(len(lives))
     own = np.array([life for life, _ in lives]) - sampling.of.ticks[:len(lives)] * INTERVAL
     owed = pool + int(np.where(own > 0, own % INTERVAL, own).sum())
-    least = sum((ats[-1] if ats else 0) // INTERVAL for _, ats in lives)
     spare = INTERVAL - 1 if goes_on else 0
-    assert owed >= -spare or ticks == least  # what whole intervals tell cannot be held back
+    assert owed >= min(-spare, pool)  # whole intervals of a thread cannot be held back
     assert owed < INTERVAL - spare or not found  # nobody is held back who is due
     assert (sampling.of.phase_ns[found] == 0).all()
