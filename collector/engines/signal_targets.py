@@ -66,6 +66,8 @@ class Tracee:
     spare_ns: int = 0
     system_ns: int = 0  # running time that samples have told as system time
     sampled_ns: int = 0  # the running time at the last sample
+    cpu: int = -1  # as of the last look that found it ready to run
+    n_calling: int = 0  # samples to come for which it is visited, since it makes system calls
     n_traps: int = 0
     n_signals: int = 0  # that it was given since its last sample
     completion: Completion | None = None
@@ -123,7 +125,8 @@ class Traced:
     mapping_ns: int = 0  # how long that took
     young_until_ns: int = 0  # while a program begins, they change all the time
     checked_ns: int = 0  # when it was asked whether they changed
-    size: bytes = b""
+    size: bytes = b""  # when they were read last, or found to be the same
+    size_now: bytes = b""
     library: bytes = b""
 
     def enter(self, mappings: list[Executable]) -> list[Executable]:

@@ -33,13 +33,14 @@ from collector.engines.signal_mend import Verdict, go_on, mend
 from collector.engines.signal_targets import Asked, Traced, Tracee
 from collector.engines.signal_untraceable import Untraceable
 from collector.engines.signal_walk import Walk
-from collector.engines.signal_writer import BIRTH, CLOCK, LEAVE, Writer
+from collector.engines.signal_writer import BIRTH, CLOCK, LEAVE, Look, Writer
 from collector.events import Edge, Mode, Reason
 from collector.linux import abi, accounts, ptrace, tasks
 from collector.linux.crowd import Crowd
 
 _RETRY_S = 0.01
 _WATCHED = {signal.SIGCHLD, signal.SIGUSR1}
+_PUBLISH_NS = 50 * NS_PER_MS  # is soon enough for a reader who comes twice a second
 _COUNT_NS, _AWAKE_NS = 100 * NS_PER_MS, 50 * NS_PER_MS
 _DOUBT_NS = NS_PER_MS  # by which accounts must fall short of a time to be looked into
 _CHECKS_AT_ONCE = 32
@@ -52,6 +53,7 @@ _EARLY_NS, _LATE_NS = 25_000, 15_000  # by which we may know too late that we ar
 _SUSPECT_NS = 1_000, 4_000  # the same, where that is no excuse
 _AT_ONCE_NS = 25_000  # in which our clock stops a thread that runs
 _WAY_NS = 50_000  # that we take to another CPU (25,000 to 50,000 on a virtual machine)
+_CALLING = 64  # samples without a call, until a thread is taken for one that makes none
 _STRAY, _STRAY_SHARE = 40503, 4  # 65536 times the golden section; of the interval
 _PATIENCE, _LAST_PATIENCE = 5, 20  # intervals without a sample, until any other one is better
 _CHECK_MAPS_NS, _YOUNG_NS = 5 * NS_PER_MS, 50 * NS_PER_MS
@@ -90,7 +92,7 @@ class Tracer:
         self._new: list[Tracee] = []  # born since the last round
         self._due_ns = 0  # when the clock struck for what is being done
         self._own_account = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        self._counted_ns = 0
+        self._counted_ns = self._published_ns = 0
         self._crowd = Crowd()  # if there is one, who is woken waits for a CPU for long
         self._checks_left = 0  # of threads that sleep, whether they still do
         self._awake_ns = 0  # when we last had slept
@@ -100,6 +102,8 @@ class Tracer:
         self._clear_ns = 0  # when there was nothing to report
         self._reported_ns = 0  # when that happened which is reported now, about
         self._asked: set[Tracee] = set()
+        # Of threads that have stopped and run on: when they did either, and what was seen.
+        self._looks: list[tuple[Tracee, Look, Asked, int, int]] = []
 
     # -- attaching
 
@@ -235,9 +239,11 @@ class Tracer:
         self._new.clear()
         if not self._writer.behind:
             self._look_at_active(now_ns + self._interval_ns // _ACTIVE_SHARE)
+            self._take_reports()  # of those on other CPUs
             self._look_at_idle()
             self._start_strays(now_ns)
-        self._publish()
+        if self._writer.behind or now_ns - self._published_ns >= _PUBLISH_NS:
+            self._publish()
         self._walk.plan(self._due_ns, left_ns, self._is_hungry)
 
     def _visit(self) -> None:
@@ -293,7 +299,7 @@ class Tracer:
         (self._idle if thread.calm >= _CALM_LOOKS else self._active).append(thread)
 
     def _publish(self) -> None:
-        now_ns = time.monotonic_ns()
+        now_ns = self._published_ns = time.monotonic_ns()
         horizon_ns = min([now_ns, *(threads[0].looked_ns for threads in (self._active, self._idle) if threads)])
         if self._writer.publish(now_ns, horizon_ns):
             self._wake()
@@ -343,11 +349,13 @@ class Tracer:
         now_ns = time.monotonic_ns()
         if raw == thread.raw and thread.waited_before:
             thread.waited_at_least_ns = max(raw_ns - thread.settled_ns, 0)
-        place = tasks.parse_place(thread.files.read("syscall"))
         stat = tasks.parse_stat(thread.files.read("stat"))
+        place = tasks.parse_place(thread.files.read("syscall")) if stat.state != b"R" else None
+        thread.cpu = stat.cpu
         if place is None:
             thread.calm = 0
-            self._walk.note(thread, stat.cpu)
+            if thread.n_calling:
+                self._walk.note(thread, stat.cpu)
             if now_ns < thread.first_ns:
                 return
             is_here = self._walk.is_here(stat.cpu)
@@ -356,7 +364,7 @@ class Tracer:
                 return
             is_first, thread.first_ns = thread.first_ns > 0, 0
             unsampled_ns = accounts.parse(raw)[0] - thread.sampled_ns
-            if is_here or is_first or unsampled_ns > _PATIENCE * self._interval_ns:
+            if is_here or is_first or not thread.n_calling or unsampled_ns > _PATIENCE * self._interval_ns:
                 unseen_ns = raw_ns - thread.looked_ns
                 if not thread.running and raw != thread.raw and unseen_ns > _AWAKE_NS and self._crowd.is_there:
                     self._settle_awake(thread, raw, raw_ns)  # or it would be told to sleep until it stops
@@ -383,6 +391,7 @@ class Tracer:
         """Lets a thread stop that runs or waits for a CPU: our own, or one that we are not on."""
         if now_ns < thread.spared_until_ns:
             return
+        self._measure(thread, now_ns)  # while it may still run
         with suppress(ProcessLookupError):
             ptrace.interrupt(thread.tid)
             cpu_ns, delay_ns, _ = accounts.parse(raw)
@@ -547,27 +556,53 @@ class Tracer:
 
     # -- samples
 
-    def _interrupted(self, thread: Tracee, now_ns: int, asked: Asked) -> None:
-        """A thread stopped because we asked for it."""
-        registers = self._inspector.registers(thread.tid)
-        self._mend(thread, registers, now_ns)
-        self._struck(thread, registers, now_ns, asked)
+    def _interrupted(self, thread: Tracee, asked: Asked, now_ns: int) -> None:
+        """A thread stopped because we asked for it. It goes on as soon as what is to be seen there has been copied;
+        what that means is found out afterwards."""
+        thread.asked = None
+        self._asked.discard(thread)
+        try:
+            look = self._look_at_stopped(thread, is_interrupted=True)
+            self._check_maps(thread, look.registers.dwarf[16], now_ns, thread.settled_ns + 1)
+        finally:
+            self._cont(thread)
+        if thread.in_stop:
+            thread.in_stop, thread.seen_ns = False, now_ns
+        self._looks.append((thread, look, asked, now_ns, time.monotonic_ns()))
 
-    def _signalled(self, thread: Tracee, number: int, now_ns: int) -> None:
+    def _look_at_stopped(self, thread: Tracee, *, is_interrupted: bool = False) -> Look:
+        registers = self._inspector.registers(thread.tid)
+        if is_interrupted and registers.call >= 0:
+            self._mend(thread, registers)
+        return Look(registers, thread.files.read("schedstat", 64),
+                    self._writer.stack_of(thread.process.pid, registers.dwarf[7]))
+
+    def _judge_looks(self) -> None:
+        """Those at threads that run on by now."""
+        looks, self._looks = self._looks, []
+        for thread, look, asked, stopped_ns, went_on_ns in looks:
+            self._struck(thread, look, stopped_ns, asked)
+            thread.kept_ns += went_on_ns - stopped_ns
+
+    def _signalled(self, thread: Tracee, number: int, now_ns: int) -> Look | None:
         """A thread stopped to be given a signal: when, is for others to say, and so it is no sample. One that traps
         on and on has no time for any other."""
         thread.n_signals += 1
-        if number in _TRAPS:
-            thread.n_traps += 1
-            if thread.n_traps % _SOME_TRAPS == 0:
-                self._struck(thread, self._inspector.registers(thread.tid), now_ns, None)
+        if number not in _TRAPS:
+            return None
+        thread.n_traps += 1
+        if thread.n_traps % _SOME_TRAPS:
+            return None
+        look = self._look_at_stopped(thread)
+        self._check_maps(thread, look.registers.dwarf[16], now_ns, thread.settled_ns + 1)
+        return look
 
-    def _struck(self, thread: Tracee, registers: ptrace.Registers, now_ns: int, asked: Asked | None) -> None:
-        """A sample of a thread that has stopped, if it is one of the clock's, or if it has had none for long."""
+    def _struck(self, thread: Tracee, look: Look, now_ns: int, asked: Asked | None) -> None:
+        """A sample of a thread that had stopped, if it is one of the clock's, or if it has had none for long."""
         if self._writer.behind:
             self._writer.lose("clock")
             return
-        raw = thread.files.read("schedstat", 64)
+        registers, raw, _ = look
         if asked:  # since then it ran, waited for a CPU, or had stopped
             cpu_ns, delay_ns, _ = accounts.parse(raw)
             awake_ns = now_ns - asked.time_ns - (cpu_ns - asked.cpu_ns)
@@ -581,18 +616,13 @@ class Tracer:
             self._ran_when_asked(thread, registers, asked) or self._is_wanted(thread, registers)))
         if asked and not is_sample and thread.n_signals:
             self._walk.seek(thread.tid, now_ns, later=True)
-        if not (is_sample or thread.waited_from_ns):
-            return
         if thread.process.bits != registers.bits:
             thread.process.bits = registers.bits
         if is_sample:
-            self._check_maps(thread, registers.dwarf[16], now_ns, now_ns)
-            mode, cpu = self._mode(thread, registers)
-            self._writer.stopped(thread, CLOCK, now_ns, mode, registers, cpu)
-        else:  # at least that is where it waited
-            time_ns = thread.waited_from_ns - 1
-            self._check_maps(thread, registers.dwarf[16], now_ns, time_ns)
-            self._writer.stopped(thread, LEAVE, time_ns, Reason.UNKNOWN, registers)
+            thread.n_calling = _CALLING if registers.call >= 0 else max(thread.n_calling - 1, 0)
+            self._writer.stopped(thread, CLOCK, now_ns, self._mode(thread, registers), look, thread.cpu)
+        elif thread.waited_from_ns:  # at least that is where it waited
+            self._writer.stopped(thread, LEAVE, thread.waited_from_ns - 1, Reason.UNKNOWN, look)
 
     def _ran_when_asked(self, thread: Tracee, registers: ptrace.Registers, asked: Asked) -> bool:
         """Whether a thread that has stopped ran when the clock struck: on our own CPU it has waited since we got it, on
@@ -602,7 +632,7 @@ class Tracer:
         if asked.amid_signal:
             return False
         if not asked.is_here:
-            return not waited_ns
+            return not waited_ns and not self._may_have_come_late(thread, registers)
         place = tasks.Place(registers.call, registers.dwarf[7], registers.dwarf[16])
         is_suspect = place in thread.known or place.call in abi.CPU_TIME_CALLS[registers.bits]
         if is_suspect and asked.came_ns > asked.due_ns + _AT_ONCE_NS:
@@ -615,6 +645,15 @@ class Tracer:
         waits_ns = self._came_ns - waited_ns - (thread.cpu_ns - asked.cpu_ns)  # if others ran in between
         return asked.came_ns - early_ns <= waits_ns <= asked.came_ns + late_ns
 
+    def _may_have_come_late(self, thread: Tracee, registers: ptrace.Registers) -> bool:
+        """Whether a thread of another CPU may have made a call as the clock had struck already, and stopped there. Such
+        threads are visited from then on, until long none of their samples has been in a call."""
+        if registers.call < 0 or thread.n_calling:
+            return False
+        thread.n_calling = _CALLING
+        self._walk.seek(thread.tid, time.monotonic_ns(), later=True)
+        return True
+
     def _is_wanted(self, thread: Tracee, registers: ptrace.Registers) -> bool:
         """Whether a thread that has had no sample yet is taken where the scheduler stopped it, in its own code: beside
         other programs the clock meets few short threads, and those few, or their maker, would stand for all."""
@@ -622,31 +661,33 @@ class Tracer:
         return (not thread.sampled_ns and registers.call < 0
                 and process.cpu_ns - process.sampled_ns > _PATIENCE * self._interval_ns)
 
-    def _mode(self, thread: Tracee, registers: ptrace.Registers) -> tuple[int, int]:
-        """Mode and CPU of a sample. The registers show system calls alone; how much time page faults and traps took
+    def _mode(self, thread: Tracee, registers: ptrace.Registers) -> int:
+        """Mode of a sample. The registers show system calls alone; how much time page faults and traps took
         shows in the kernel's own sum: where samples fall behind that, they are counted for it."""
-        stat = tasks.parse_stat(thread.files.read("stat"))
+        system_ns = thread.system_ns
+        with suppress(OSError):  # it may have gone on, and be gone
+            system_ns = tasks.parse_stat(thread.files.read("stat")).system_ticks * NS_PER_S // _TICKS_PER_S
         weight_ns = thread.cpu_ns - thread.sampled_ns
         thread.sampled_ns, thread.process.sampled_ns = thread.cpu_ns, thread.process.cpu_ns
         most_ns = _PATIENCE * self._interval_ns
         thread.process.owed_ns = min(max(thread.process.owed_ns - self._interval_ns, -most_ns), 2 * most_ns)
-        untold_ns = stat.system_ticks * NS_PER_S // _TICKS_PER_S - thread.system_ns - weight_ns
+        untold_ns = system_ns - thread.system_ns - weight_ns
         mode = Mode.SYSTEM_CALL if registers.call >= 0 else Mode.USER
         if mode == Mode.USER and untold_ns > max(2 * NS_PER_S // _TICKS_PER_S, thread.cpu_ns // 20):
             mode = Mode.TRAP if thread.n_traps else Mode.SYSTEM_CALL
         if mode != Mode.USER:
             thread.system_ns += weight_ns
         thread.n_traps = thread.n_signals = 0
-        return mode, stat.cpu
+        return mode
 
-    def _mend(self, thread: Tracee, registers: ptrace.Registers, now_ns: int) -> None:
+    def _mend(self, thread: Tracee, registers: ptrace.Registers) -> None:
         """Undoes what our interruption did to the system call that the thread is in."""
         if thread.completion:  # on its way to make a call again
             return
         verdict, thread.completion = mend(self._inspector, thread.tid, registers)
         if verdict is Verdict.SPARE:
             thread.spare_ns = min(max(2 * thread.spare_ns, 4 * self._interval_ns), NS_PER_S)
-            thread.spared_until_ns = now_ns + thread.spare_ns
+            thread.spared_until_ns = time.monotonic_ns() + thread.spare_ns
 
     # -- mappings and names
 
@@ -658,20 +699,25 @@ class Tracer:
         # A program with many mappings is stopped for long while they are read.
         if now_ns - process.mapped_ns < _MAPS_SHARE * process.mapping_ns:
             return
-        if is_young or now_ns - process.checked_ns >= _CHECK_MAPS_NS:
-            process.checked_ns = now_ns
-            size = thread.files.read("statm").partition(b" ")[0]
-            if size != process.size:
-                process.size = size
-                library = tasks.library_pages(thread.files.read("status", 4096))
-                if library != process.library:
-                    process.library = library
-                    self._read_maps(thread, now_ns, sample_ns)
+        self._measure(thread, now_ns)
+        if process.size_now != process.size:
+            process.size = process.size_now
+            library = tasks.library_pages(thread.files.read("status", 4096))
+            if library != process.library:
+                process.library = library
+                self._read_maps(thread, now_ns, sample_ns)
         rested_ns = now_ns - process.mapped_ns
         if rested_ns >= max(NS_PER_S, _SAME_MAPS_SHARE * process.mapping_ns) or (
                 not process.covers(pc) and (is_young or rested_ns >= self._interval_ns // 2)):
             self._read_maps(thread, now_ns, sample_ns)
             self._check_name(thread, now_ns)
+
+    def _measure(self, thread: Tracee, now_ns: int) -> None:
+        """Whose size has changed may have other mappings."""
+        process = thread.process
+        if now_ns < process.young_until_ns or now_ns - process.checked_ns >= _CHECK_MAPS_NS:
+            process.checked_ns = now_ns
+            process.size_now = thread.files.read("statm").partition(b" ")[0]
 
     def _read_maps(self, thread: Tracee, now_ns: int, sample_ns: int) -> None:
         process = thread.process
@@ -695,25 +741,29 @@ class Tracer:
         woken_ns = self._awake_ns - self._delayed_ns - _LATE_NS
         self._reported_ns = (max(self._clear_ns, woken_ns) + time.monotonic_ns()) // 2
         try:
-            while report := ptrace.peek_report():
+            while report := ptrace.next_report():
                 thread = self._threads.get(report.tid)
                 if thread is None:
                     self._take_unknown(report)
                 elif report.gone:
+                    self._judge_looks()
                     self._end(thread)
-                    ptrace.take_report(report.tid)
+                    ptrace.bury(report.tid)
                 else:
-                    ptrace.take_report(report.tid)
                     with suppress(OSError):
                         self._stopped(thread, report)
         except ChildProcessError:
+            self._judge_looks()
             self._publish()
             return False
+        self._judge_looks()
         self._clear_ns = time.monotonic_ns()
         return True
 
     def _take_unknown(self, report: ptrace.Report) -> None:
-        ptrace.take_report(report.tid)
+        self._judge_looks()
+        if report.gone:
+            ptrace.bury(report.tid)
         process = self._processes.get(report.tid)
         if report.event == abi.EVENT_EXEC and process is not None:  # its leader had exited before
             leader = Tracee(report.tid, process, tasks.Files(report.tid, report.tid), time.monotonic_ns())
@@ -725,9 +775,12 @@ class Tracer:
             self._early[report.tid] = (time.monotonic_ns(), report)
 
     def _stopped(self, thread: Tracee, report: ptrace.Report) -> None:
-        began_ns = time.monotonic_ns()
+        began_ns, asked = time.monotonic_ns(), thread.asked
         thread.n_stops += 1
-        asked = thread.asked
+        if asked and report.event == abi.EVENT_STOP and report.signal not in _STOP_SIGNALS:
+            self._interrupted(thread, asked, began_ns)
+            return
+        self._judge_looks()
         if asked and report.event == 0 and report.signal != abi.SYSCALL_SIGNAL:
             # It was about to be given this signal already: our stop comes before a signal that does (get_signal in
             # kernel/signal.c), and after one that does not.
@@ -744,10 +797,13 @@ class Tracer:
                     self._ask(thread, thread.files.read("schedstat", 64), began_ns, False)
             self._cont(thread)
         elif report.event == 0:
+            look = None
             try:
-                self._signalled(thread, report.signal, began_ns)
+                look = self._signalled(thread, report.signal, began_ns)
             finally:
                 ptrace.cont(thread.tid, report.signal)
+            if look:
+                self._struck(thread, look, began_ns, None)
             if asked:  # the time since then is told when it has stopped for that
                 return
         elif report.event == abi.EVENT_STOP and report.signal in _STOP_SIGNALS:
@@ -757,7 +813,7 @@ class Tracer:
         else:
             try:
                 if not thread.process.held or report.event == abi.EVENT_EXEC:
-                    self._handle(thread, report, began_ns, asked)
+                    self._handle(thread, report, began_ns)
             finally:
                 self._cont(thread)
         thread.kept_ns += time.monotonic_ns() - began_ns
@@ -768,14 +824,12 @@ class Tracer:
         else:
             ptrace.cont(thread.tid)
 
-    def _handle(self, thread: Tracee, report: ptrace.Report, now_ns: int, asked: Asked | None) -> None:
+    def _handle(self, thread: Tracee, report: ptrace.Report, now_ns: int) -> None:
         match report.event:
             case abi.EVENT_STOP:
                 if thread.in_stop:
                     thread.in_stop, thread.seen_ns = False, now_ns
-                if asked:
-                    self._interrupted(thread, now_ns, asked)
-                elif thread.raw == b"":  # it is new, and was not free to sleep
+                if thread.raw == b"":  # it is new, and was not free to sleep
                     thread.kept_ns = now_ns - thread.settled_ns
                     self._settle_now(thread)
             case abi.EVENT_CLONE | abi.EVENT_FORK | abi.EVENT_VFORK:
@@ -795,8 +849,8 @@ class Tracer:
         thread.in_stop = True
         self._settle_now(thread)
         if thread.running:
-            registers = self._inspector.registers(thread.tid)
-            self._writer.stopped(thread, LEAVE, thread.settled_ns - 1, Reason.STOPPED, registers)
+            look = self._look_at_stopped(thread)
+            self._writer.stopped(thread, LEAVE, thread.settled_ns - 1, Reason.STOPPED, look)
             self._writer.switch(thread, Edge.OUT_BLOCKED, thread.settled_ns)
             thread.running, thread.place = False, None
 
@@ -829,15 +883,16 @@ class Tracer:
             ptrace.detach(tid)
             return
         if not is_thread:
-            registers = self._inspector.registers(maker.tid)
-            self._check_maps(maker, registers.dwarf[16], now_ns, now_ns - 1)
+            look = self._look_at_stopped(maker)
+            self._check_maps(maker, look.registers.dwarf[16], now_ns, now_ns - 1)
         process = parent if is_thread else self._processes.setdefault(tid, Traced(
             tid, bits=parent.bits, mapped=set(parent.mapped), starts=parent.starts, ends=parent.ends,
-            size=parent.size, library=parent.library, mapped_ns=parent.mapped_ns, young_until_ns=parent.young_until_ns))
+            size=parent.size, size_now=parent.size, library=parent.library, mapped_ns=parent.mapped_ns,
+            young_until_ns=parent.young_until_ns))
         self._writer.change("Forked", now_ns, process.pid, tid, parent.pid, maker.tid)
         if not is_thread:
-            self._writer.stopped(maker, BIRTH, now_ns, 0, registers, child=tid,
-                                 flags=self._clone_flags(maker.tid, registers))
+            self._writer.stopped(maker, BIRTH, now_ns, 0, look, child=tid,
+                                 flags=self._clone_flags(maker.tid, look.registers))
         thread = self._enter(process, tid, now_ns, is_new=True)
         self._new.append(thread)
         thread.first_ns = self._walk.meet(tid, now_ns)
@@ -920,7 +975,7 @@ class Tracer:
         process.bits = tasks.word_bits(process.pid)
         files = tasks.Files(process.pid, tid)
         try:
-            process.size = files.read_once("statm").partition(b" ")[0]
+            process.size = process.size_now = files.read_once("statm").partition(b" ")[0]
             process.library = tasks.library_pages(files.read_once("status", 4096))
             return process.enter(tasks.executables(process.pid, tid))
         except OSError:
