@@ -100,6 +100,16 @@ def test_a_thread_that_is_interrupted_shows_its_registers_and_runs_on(worker: in
     assert tasks.tracer_of(worker) == 0
 
 
+def test_a_thread_that_stops_while_we_ask_is_not_told_as_gone(worker: int) -> None:
+    ptrace.seize(worker, ptrace.THREADS)
+    for _ in range(503):  # it stops before, between or behind the two questions that there are to ask
+        ptrace.interrupt(worker)
+        while (report := ptrace.next_report()) is None:
+            pass
+        assert report == ptrace.Report(worker, False, signal.SIGTRAP, abi.EVENT_STOP)
+        ptrace.cont(worker)
+
+
 def test_registers_are_those_that_gdb_shows(worker: int, need: Callable[[str, str], str]) -> None:
     gdb = need("gdb", "gdb")
     ptrace.seize(worker, ptrace.THREADS)

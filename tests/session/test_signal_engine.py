@@ -126,6 +126,18 @@ def test_calls_that_are_short_and_frequent_have_their_own_time(interval: str, po
     assert cpu_shares(run)[1] == pytest.approx((pairs_s - alone_s) / used_s(run.truth), abs=points)
 
 
+@pytest.mark.kernel_times
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one CPU the tracer has to take that")
+def test_who_computes_keeps_its_cpu(workload: Run, recorded_by_signals: Run) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    run = recorded_by_signals("taskset", "-c", cpu, workload("busy"), 1, 9001, observed=False)
+    assert re.fullmatch(SUMMARY + "\n", run.said), run.said
+    n_samples = used_s(run.truth) / run.interval_s
+    # Each sample is one stop. (The tracer on that CPU would take it once or twice more for each of them.)
+    assert run.truth["n_voluntary"] < 1.1 * n_samples + 10
+    assert run.truth["n_involuntary"] < n_samples / 2
+
+
 # --- programs that are signalled all the time --------------------------------------------------------
 
 ENGINES = {"perf": "recorded", "signal": "recorded_by_signals"}
