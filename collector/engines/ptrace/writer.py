@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import NamedTuple
 
-from collector.engines.signal_channel import RINGS, Channel, framed, whole_frames
-from collector.engines.signal_targets import Traced, Tracee
+from collector.engines.ptrace.channel import RINGS, Channel, framed, whole_frames
+from collector.engines.ptrace.targets import Traced, Tracee
 from collector.linux import abi, libc, ptrace, tasks
 
 CLOCK, LEAVE, BIRTH = range(3)  # kinds of samples

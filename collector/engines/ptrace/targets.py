@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from collector.engines.signal_mend import Completion
+from collector.engines.ptrace.mend import Completion
 from collector.events import Reason
 from collector.linux import tasks
 from collector.linux.tasks import Executable, Files, Place

@@ -14,7 +14,7 @@ the thread spent one part where the last look had found it asleep and the other 
 of the time between the looks is counted for each. A thread that is running now is interrupted (ptrace) and tells its
 registers and stack; a sleeping one is never touched: /proc says where it sleeps, and its stack is read from outside.
 
-No system call of the target fails because of us; see ``signal_mend``.
+No system call of the target fails because of us; see ``mend``.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from contextlib import suppress
 from dataclasses import replace
 
 from collector.clock import NS_PER_MS, NS_PER_S
-from collector.engines.signal_channel import END, HOLD, STOP, Channel
-from collector.engines.signal_mend import Verdict, go_on, mend
-from collector.engines.signal_targets import Asked, Traced, Tracee
-from collector.engines.signal_untraceable import Untraceable
-from collector.engines.signal_walk import Walk
-from collector.engines.signal_writer import BIRTH, CLOCK, LEAVE, Look, Writer
+from collector.engines.ptrace.channel import END, HOLD, STOP, Channel
+from collector.engines.ptrace.mend import Verdict, go_on, mend
+from collector.engines.ptrace.targets import Asked, Traced, Tracee
+from collector.engines.ptrace.untraceable import Untraceable
+from collector.engines.ptrace.walk import Walk
+from collector.engines.ptrace.writer import BIRTH, CLOCK, LEAVE, Look, Writer
 from collector.events import Edge, Mode, Reason
 from collector.linux import abi, accounts, ptrace, tasks
 from collector.linux.crowd import Crowd
