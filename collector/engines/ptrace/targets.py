@@ -5,10 +5,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
+from collector.clock import NS_PER_MS
 from collector.engines.ptrace.mend import Completion
 from collector.events import Reason
 from collector.linux import tasks
 from collector.linux.tasks import Executable, Files, Place
+
+AWAKE_NS = 50 * NS_PER_MS  # unseen for so long, a thread that is asleep may have been woken and wait
+PATIENCE = 5  # intervals without a sample, until any other one is better
 
 
 @dataclass(frozen=True, slots=True)
