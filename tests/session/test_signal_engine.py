@@ -1,6 +1,8 @@
 """Ground truth for the signal engine: whose time it is, in which state, and on which stack.
 
-Bounds are wider than perf's: 3 %, or where a time is short an interval and a look, which come once per interval.
+Bounds are wider than perf's: an interval and a look, which come once per interval, where a time is short. A program's
+CPU time is right to 1.5 % (measured: 0.4 % at most), its split by functions and states to 3 % (measured: 1.7 %, and
+3 % beside others), since some hundred or thousand samples tell no better.
 """
 
 from __future__ import annotations
@@ -91,7 +93,7 @@ def test_the_split_is_that_of_the_program(build: str, interval: str, seconds: fl
     assert re.fullmatch(SUMMARY + "\n", run.said), run.said
     functions = gprofng("-functions", experiment=run.path).functions
     total = functions["<Total>"][0]
-    assert total == pytest.approx(used_s(run.truth), rel=0.03)
+    assert total == pytest.approx(used_s(run.truth), rel=0.015)
     if build == "stripped":
         functions = by_address(gprofng("-pcs", experiment=run.path), workload("split", "-O2"))
     is_split(functions, run.truth, total)
@@ -146,9 +148,9 @@ ENGINES = {"perf": "recorded", "signal": "recorded_by_signals"}
 def check_phases(run: Any, functions: dict[str, tuple[float, ...]]) -> None:
     """Whether the phases of ``alarms`` have their shares, from samples of an interval or little more each."""
     total = functions["<Total>"][0]
-    assert total == pytest.approx(used_s(run.truth), rel=0.03)
+    assert total == pytest.approx(used_s(run.truth), rel=0.015)
     for phase, known_s in run.truth["phases"].items():
-        assert functions[phase][1] / total == pytest.approx(known_s / used_s(run.truth), abs=0.03), phase
+        assert functions[phase][1] / total == pytest.approx(known_s / used_s(run.truth), abs=0.015), phase
     packets = run.packets()
     n_samples = int((packets["MSTATE"] <= LAST_CPU_STATE).sum())
     assert n_samples > 0.75 * used_s(run.truth) / run.interval_s
@@ -222,7 +224,7 @@ def test_an_ordinary_user_without_perf_needs_no_option(refused: Run, public_dire
     functions = gprofng("-functions", experiment=path).functions
     truth = json.loads(result.stdout)
     total = functions["<Total>"][0]
-    assert total == pytest.approx(used_s(truth), rel=0.03)
+    assert total == pytest.approx(used_s(truth), rel=0.015)
     is_split(functions, truth, total)
     why = re.search(r"engine signal \((.+)\)$", gprofng("-header", experiment=path).text, re.MULTILINE)
     assert why is not None
