@@ -16,6 +16,7 @@ from __future__ import annotations
 import os
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 
 from collector.linux import abi, libc
 
@@ -23,6 +24,10 @@ THREADS = abi.PTRACE_O_TRACESYSGOOD | abi.PTRACE_O_TRACECLONE | abi.PTRACE_O_TRA
 PROCESSES = abi.PTRACE_O_TRACEFORK | abi.PTRACE_O_TRACEVFORK
 
 _MAX_PATH = 4096
+_STOPS = os.WSTOPPED | os.WNOHANG | abi.WAIT_ALL
+_ENDS = os.WEXITED | os.WNOHANG | os.WNOWAIT | abi.WAIT_ALL
+_GONE = {os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED}
+_DWARF_OF_64, _DWARF_OF_32 = itemgetter(*abi.DWARF_OF_64), itemgetter(*abi.DWARF_OF_32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,19 +85,23 @@ def detach(tid: int, signal: int = 0) -> None:
         libc.ptrace(abi.PTRACE_DETACH, tid, 0, signal)
 
 
-def peek_report() -> Report | None:
-    """What happened to some thread of ours, if anything; it is told again until ``take_report``. Raises
-    ChildProcessError when there are no threads (any more)."""
-    found = os.waitid(os.P_ALL, 0, os.WEXITED | os.WSTOPPED | os.WNOHANG | os.WNOWAIT | abi.WAIT_ALL)
-    if found is None or not found.si_pid:
-        return None
-    if found.si_code in (os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED):
-        return Report(found.si_pid, True)
-    return Report(found.si_pid, False, found.si_status & 0xFF, found.si_status >> 8)
+def next_report() -> Report | None:
+    """What happened to some thread of ours, if anything. A thread that has stopped waits for us; one that is gone is
+    told of again until ``bury``, and has its accounts until then. Raises ChildProcessError when there are no threads
+    (any more)."""
+    while True:
+        with suppress(ChildProcessError):  # where there are none but those that are gone
+            if found := os.waitid(os.P_ALL, 0, _STOPS):
+                return Report(found.si_pid, False, found.si_status & 0xFF, found.si_status >> 8)
+        found = os.waitid(os.P_ALL, 0, _ENDS)
+        if found is None:
+            return None
+        if found.si_code in _GONE:  # else it has stopped but now: such are told of whatever one asks for
+            return Report(found.si_pid, True)
 
 
-def take_report(tid: int) -> None:
-    """The report has been understood; a thread that is gone is gone for good now."""
+def bury(tid: int) -> None:
+    """The end of a thread has been understood: it is gone for good now."""
     with suppress(ChildProcessError):
         os.waitpid(tid, os.WNOHANG | abi.WAIT_ALL)
 
@@ -160,10 +169,10 @@ class Inspector:
         libc.ptrace(abi.PTRACE_GETREGSET, tid, abi.NT_PRSTATUS, exchange.iovec)
         if exchange.length == abi.REGISTERS_64.size:
             r = abi.REGISTERS_64.unpack_from(exchange.view)
-            return Registers(64, tuple(r[i] for i in abi.DWARF_OF_64), _signed(r[abi.CALL_64], 64),
+            return Registers(64, _DWARF_OF_64(r), _signed(r[abi.CALL_64], 64),
                              _signed(r[abi.RESULT_64], 64))
         r = abi.REGISTERS_32.unpack_from(exchange.view)
-        *low, ip = (r[i] for i in abi.DWARF_OF_32)
+        *low, ip = _DWARF_OF_32(r)
         return Registers(32, (*low, *(0,) * 8, ip), _signed(r[abi.CALL_32], 32), _signed(r[abi.RESULT_32], 32))
 
     def change(self, tid: int, bits: int, columns: dict[int, int], result: int) -> None:

@@ -299,7 +299,7 @@ def _start(engine: Engine | None) -> tuple[int, dict[int, list[int]] | None]:
         if engine is not None:
             engine.start()
         return time.monotonic_ns(), None
-    from collector.engines.signals import SignalEngine
+    from collector.engines.ptrace.engine import SignalEngine
 
     assert isinstance(engine, SignalEngine)
     return engine.begin()

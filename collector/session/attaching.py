@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import signal
 
-from collector.engines import perf_open, signal_open
+from collector.engines import perf_open
+from collector.engines.ptrace import opening
 from collector.errors import EngineRefused
 from collector.experiment import names
 from collector.linux.crowd import Crowd
@@ -75,7 +76,7 @@ class _Opener:
         self._say = say
         self._refusal = ""
 
-    def __call__(self, pids: list[int]) -> perf_open.Opened | signal_open.Opened:
+    def __call__(self, pids: list[int]) -> perf_open.Opened | opening.Opened:
         """Raises EngineRefused, TargetGone, OSError."""
         interval_ns, follow = self._options.interval_ns, self._options.follow != "off"
         if self._options.engine != "signal" and not self._refusal:
@@ -87,4 +88,4 @@ class _Opener:
                 self._refusal = str(err)
                 self._say(SIGNAL_TAKEN.format(self._refusal))
         reason = self._refusal or "asked for by --engine"
-        return signal_open.open_attached(pids, interval_ns, follow=follow, reason=reason)
+        return opening.open_attached(pids, interval_ns, follow=follow, reason=reason)

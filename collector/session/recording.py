@@ -31,9 +31,9 @@ from collector.session.schedule import NEVER_NS, DrainSchedule, FlushSchedule, S
 from collector.session.store import Store
 
 if TYPE_CHECKING:
-    from collector.engines import signal_open
+    from collector.engines.ptrace import opening
 
-OpenedEvents: TypeAlias = "perf_open.Opened | signal_open.Opened | None"
+OpenedEvents: TypeAlias = "perf_open.Opened | opening.Opened | None"
 
 _LABEL_PERIODIC = "periodic"
 _LABEL_SIGNAL = "signal"
@@ -167,6 +167,6 @@ def engine_on(opened: OpenedEvents) -> Engine | None:
         return None
     if isinstance(opened, perf_open.Opened):
         return PerfEngine(opened, opened.limits or "the kernel allows it")
-    from collector.engines.signals import SignalEngine
+    from collector.engines.ptrace.engine import SignalEngine
 
     return SignalEngine(opened)

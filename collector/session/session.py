@@ -30,7 +30,7 @@ from collector.session.standing_back import standing_back
 
 # What only some recordings need is imported where they do: the target waits for every module here.
 if TYPE_CHECKING:
-    from collector.engines import signal_open
+    from collector.engines.ptrace import opening
     from collector.session.recording import Recording
 
 Say = Callable[[str], None]
@@ -41,7 +41,7 @@ CALLS_UNTOLD = ("--aggregate: in which system call a thread waits is told by cal
 # What goes on beside a recording in a directory that began at a time (CLOCK_MONOTONIC), until it is closed.
 Beside: TypeAlias = Callable[[Path, int], AbstractContextManager[None]]
 SIGNAL_TAKEN = "engine signal, right within a few per cent, since {}"
-OpenedEvents: TypeAlias = "perf_open.Opened | signal_open.Opened | None"
+OpenedEvents: TypeAlias = "perf_open.Opened | opening.Opened | None"
 
 
 def nothing(directory: Path, start_ns: int) -> AbstractContextManager[None]:
@@ -133,9 +133,9 @@ def _open_engine(child: launch.HeldChild, options: Options, say: Say) -> OpenedE
                 raise
             why = str(err)
             say(SIGNAL_TAKEN.format(why))
-    from collector.engines import signal_open
+    from collector.engines.ptrace import opening
 
-    return signal_open.open_held(child.pid or child.make(), options.interval_ns, follow=follow, reason=why)
+    return opening.open_held(child.pid or child.make(), options.interval_ns, follow=follow, reason=why)
 
 
 def check_asked(options: Options, opened: OpenedEvents) -> None:

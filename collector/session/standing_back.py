@@ -37,7 +37,7 @@ from collector.linux.perf import Ring, Rings
 if TYPE_CHECKING:
     from importlib.machinery import ModuleSpec
 
-    from collector.engines import signal_open
+    from collector.engines.ptrace import opening
     from collector.session.heir import Heir
 
 PATIENCE_NS = 500 * NS_PER_MS  # the first drain is to come within a second: who kills us takes no more with him
@@ -56,7 +56,7 @@ _LIVES = "task", "map"  # threads and processes, programs, and code
 class StandBack:
     """Asked for modules as a finder of ``sys.meta_path``, it finds none, but takes its time."""
 
-    def __init__(self, pid: int, opened: perf_open.Opened | signal_open.Opened | None, start_ns: int,
+    def __init__(self, pid: int, opened: perf_open.Opened | opening.Opened | None, start_ns: int,
                  heir: Heir | None = None) -> None:
         self._pid = pid
         self._start_ns = start_ns
@@ -144,7 +144,7 @@ class StandBack:
 
 
 @contextmanager
-def standing_back(pid: int, opened: perf_open.Opened | signal_open.Opened | None, start_ns: int,
+def standing_back(pid: int, opened: perf_open.Opened | opening.Opened | None, start_ns: int,
                   heir: Heir) -> Iterator[None]:
     """What is imported meanwhile is imported when the CPUs allow it. Raises OSError."""
     finder = StandBack(pid, opened, start_ns, heir)

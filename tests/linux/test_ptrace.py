@@ -32,11 +32,12 @@ def wait_until(condition: Callable[[], bool], seconds: float = 5.0) -> None:
 def next_report(tid: int) -> ptrace.Report:
     """The next report, which must be of this thread."""
     deadline = time.monotonic() + 5
-    while (report := ptrace.peek_report()) is None:
+    while (report := ptrace.next_report()) is None:
         assert time.monotonic() < deadline, "nothing was reported"
         time.sleep(0.001)
     assert report.tid == tid
-    ptrace.take_report(tid)
+    if report.gone:
+        ptrace.bury(tid)
     return report
 
 
@@ -76,7 +77,7 @@ def test_seizing_stops_nobody(sleeper: int) -> None:
     ptrace.seize(sleeper, ptrace.THREADS)
     assert tasks.tracer_of(sleeper) == os.getpid()
     assert state_of(sleeper) == "S"
-    assert ptrace.peek_report() is None
+    assert ptrace.next_report() is None
 
 
 def test_a_thread_that_is_interrupted_shows_its_registers_and_runs_on(worker: int) -> None:
@@ -97,6 +98,16 @@ def test_a_thread_that_is_interrupted_shows_its_registers_and_runs_on(worker: in
     next_report(worker)
     ptrace.detach(worker)
     assert tasks.tracer_of(worker) == 0
+
+
+def test_a_thread_that_stops_while_we_ask_is_not_told_as_gone(worker: int) -> None:
+    ptrace.seize(worker, ptrace.THREADS)
+    for _ in range(503):  # it stops before, between or behind the two questions that there are to ask
+        ptrace.interrupt(worker)
+        while (report := ptrace.next_report()) is None:
+            pass
+        assert report == ptrace.Report(worker, False, signal.SIGTRAP, abi.EVENT_STOP)
+        ptrace.cont(worker)
 
 
 def test_registers_are_those_that_gdb_shows(worker: int, need: Callable[[str, str], str]) -> None:
@@ -138,7 +149,7 @@ def test_a_thread_that_was_interrupted_stops_for_that_before_it_is_given_a_signa
     assert next_report(sleeper) == ptrace.Report(sleeper, False, signal.SIGWINCH, 0)
     ptrace.cont(sleeper, signal.SIGWINCH)
     wait_until(lambda: state_of(sleeper) == "S")
-    assert ptrace.peek_report() is None
+    assert ptrace.next_report() is None
 
 
 def test_a_thread_that_is_interrupted_before_its_signal_is_given_stops_for_that_afterwards(sleeper: int) -> None:
@@ -150,7 +161,7 @@ def test_a_thread_that_is_interrupted_before_its_signal_is_given_stops_for_that_
     assert next_report(sleeper) == ptrace.Report(sleeper, False, signal.SIGTRAP, abi.EVENT_STOP)
     ptrace.cont(sleeper)
     wait_until(lambda: state_of(sleeper) == "S")
-    assert ptrace.peek_report() is None
+    assert ptrace.next_report() is None
 
 
 def test_a_stop_lasts_until_it_is_continued(sleeper: int) -> None:
@@ -159,7 +170,7 @@ def test_a_stop_lasts_until_it_is_continued(sleeper: int) -> None:
     ptrace.cont(next_report(sleeper).tid, signal.SIGSTOP)
     assert next_report(sleeper) == ptrace.Report(sleeper, False, signal.SIGSTOP, abi.EVENT_STOP)
     ptrace.listen(sleeper)
-    assert ptrace.peek_report() is None
+    assert ptrace.next_report() is None
     os.kill(sleeper, signal.SIGCONT)
     # The end of the stop comes first or the signal itself, as the kernel likes.
     for _ in range(2):
@@ -205,7 +216,7 @@ def test_a_killed_thread_is_no_error(sleeper: int) -> None:
 
 
 def test_nobody_to_report_on_raises_ChildProcessError() -> None:
-    code = "from collector.linux import ptrace\ntry: ptrace.peek_report()\nexcept ChildProcessError: print('nobody')"
+    code = "from collector.linux import ptrace\ntry: ptrace.next_report()\nexcept ChildProcessError: print('nobody')"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "nobody\n"
 
 

@@ -1,6 +1,8 @@
 """Ground truth for the signal engine: whose time it is, in which state, and on which stack.
 
-Bounds are wider than perf's: 3 %, or where a time is short an interval and a look, which come once per interval.
+Bounds are wider than perf's: an interval and a look, which come once per interval, where a time is short. A program's
+CPU time is right to 1.5 % (measured: 0.4 % at most), its split by functions and states to 3 % (measured: 1.7 %, and
+3 % beside others), since some hundred or thousand samples tell no better.
 """
 
 from __future__ import annotations
@@ -91,7 +93,7 @@ def test_the_split_is_that_of_the_program(build: str, interval: str, seconds: fl
     assert re.fullmatch(SUMMARY + "\n", run.said), run.said
     functions = gprofng("-functions", experiment=run.path).functions
     total = functions["<Total>"][0]
-    assert total == pytest.approx(used_s(run.truth), rel=0.03)
+    assert total == pytest.approx(used_s(run.truth), rel=0.015)
     if build == "stripped":
         functions = by_address(gprofng("-pcs", experiment=run.path), workload("split", "-O2"))
     is_split(functions, run.truth, total)
@@ -126,6 +128,18 @@ def test_calls_that_are_short_and_frequent_have_their_own_time(interval: str, po
     assert cpu_shares(run)[1] == pytest.approx((pairs_s - alone_s) / used_s(run.truth), abs=points)
 
 
+@pytest.mark.kernel_times
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one CPU the tracer has to take that")
+def test_who_computes_keeps_its_cpu(workload: Run, recorded_by_signals: Run) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    run = recorded_by_signals("taskset", "-c", cpu, workload("busy"), 1, 9001, observed=False)
+    assert re.fullmatch(SUMMARY + "\n", run.said), run.said
+    n_samples = used_s(run.truth) / run.interval_s
+    # Each sample is one stop. (The tracer on that CPU would take it once or twice more for each of them.)
+    assert run.truth["n_voluntary"] < 1.1 * n_samples + 10
+    assert run.truth["n_involuntary"] < n_samples / 2
+
+
 # --- programs that are signalled all the time --------------------------------------------------------
 
 ENGINES = {"perf": "recorded", "signal": "recorded_by_signals"}
@@ -134,9 +148,9 @@ ENGINES = {"perf": "recorded", "signal": "recorded_by_signals"}
 def check_phases(run: Any, functions: dict[str, tuple[float, ...]]) -> None:
     """Whether the phases of ``alarms`` have their shares, from samples of an interval or little more each."""
     total = functions["<Total>"][0]
-    assert total == pytest.approx(used_s(run.truth), rel=0.03)
+    assert total == pytest.approx(used_s(run.truth), rel=0.015)
     for phase, known_s in run.truth["phases"].items():
-        assert functions[phase][1] / total == pytest.approx(known_s / used_s(run.truth), abs=0.03), phase
+        assert functions[phase][1] / total == pytest.approx(known_s / used_s(run.truth), abs=0.015), phase
     packets = run.packets()
     n_samples = int((packets["MSTATE"] <= LAST_CPU_STATE).sum())
     assert n_samples > 0.75 * used_s(run.truth) / run.interval_s
@@ -210,7 +224,7 @@ def test_an_ordinary_user_without_perf_needs_no_option(refused: Run, public_dire
     functions = gprofng("-functions", experiment=path).functions
     truth = json.loads(result.stdout)
     total = functions["<Total>"][0]
-    assert total == pytest.approx(used_s(truth), rel=0.03)
+    assert total == pytest.approx(used_s(truth), rel=0.015)
     is_split(functions, truth, total)
     why = re.search(r"engine signal \((.+)\)$", gprofng("-header", experiment=path).text, re.MULTILINE)
     assert why is not None

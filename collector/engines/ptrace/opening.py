@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NoReturn
 
 from collector.clock import NS_PER_MS, NS_PER_S
-from collector.engines.signal_channel import END, HOLD, RUN, STOP, Channel
+from collector.engines.ptrace.channel import END, HOLD, RUN, STOP, Channel
 from collector.errors import CollectorError, EngineRefused, TargetGone, reason
 from collector.linux import abi, libc, tasks
 from collector.linux.crowd import lead_session
 
 if TYPE_CHECKING:  # the target of the other engine need not wait for it
-    from collector.engines.signal_tracer import Tracer
+    from collector.engines.ptrace.tracer import Tracer
 
 _STACK_WORDS = 1 << 22  # of copies between two drains
 _WAKE, _BEGUN, _STOPPED, _ATTACHED, _REFUSED = b"w", b"b", b"s", b"+", b"-"
@@ -215,7 +215,7 @@ def _tracer(channel: Channel, interval_ns: int, follow: bool, pipe: int, collect
     os.set_blocking(pipe, False)
     gc.disable()  # nothing here has cycles
 
-    from collector.engines.signal_tracer import Tracer
+    from collector.engines.ptrace.tracer import Tracer
 
     return Tracer(channel, interval_ns, stack_bytes_for(interval_ns), follow, wake)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from collector.engines.signal_walk import Walk
+from collector.engines.ptrace.walk import Walk
 
 INTERVAL_NS = 10_007_000
 

@@ -6,9 +6,10 @@ Standard library only.
 from __future__ import annotations
 
 from collections import Counter
+from typing import NamedTuple
 
-from collector.engines.signal_channel import RINGS, Channel, framed, whole_frames
-from collector.engines.signal_targets import Traced, Tracee
+from collector.engines.ptrace.channel import RINGS, Channel, framed, whole_frames
+from collector.engines.ptrace.targets import Traced, Tracee
 from collector.linux import abi, libc, ptrace, tasks
 
 CLOCK, LEAVE, BIRTH = range(3)  # kinds of samples
@@ -16,12 +17,22 @@ _MOST_CHANGES = RINGS["change"] >> 2  # bytes that are handed over at once
 ALL_KNOWN = (1 << 17) - 1  # registers, as bits
 
 
+class Look(NamedTuple):
+    """What a thread was asked while it stood still: its registers, its account, and the bytes of its stack from the
+    word of its sp up."""
+
+    registers: ptrace.Registers
+    raw: bytes
+    stack: bytes
+
+
 class Writer:
     """Packs rows, copies stacks of up to ``stack_bytes``, and counts what finds no room."""
 
     def __init__(self, channel: Channel, stack_bytes: int) -> None:
         self._channel = channel
-        self._stack_words = stack_bytes >> 3
+        self._stack_bytes = stack_bytes
+        self._scratch = libc.Exchange(stack_bytes)  # a reading meets no page that has yet to be made
         self._stack_head = 0
         self._handed_over = 0, 0  # the stacks' head and the horizon, as handed over last
         self._memory = libc.RemoteMemory()
@@ -81,44 +92,48 @@ class Writer:
         """The thread waits for the page of an address."""
         self._pending["fault"] += abi.TRACED_FAULT.packer.pack(time_ns, thread.process.pid, thread.tid, address, pc, 0)
 
-    def stopped(self, thread: Tracee, kind: int, time_ns: int, mode: int, registers: ptrace.Registers, cpu: int = 0,
-                child: int = 0, flags: int = 0) -> None:
-        """A sample of a thread that is stopped."""
-        self._sample(thread, kind, time_ns, mode, registers.bits, registers.dwarf, ALL_KNOWN, cpu, child, flags)
+    def stack_of(self, pid: int, sp: int) -> bytes:
+        """What a stack holds now, from the word of an sp up; nothing where that cannot be read."""
+        try:
+            n_bytes = self._memory.read(pid, sp & ~7, self._stack_bytes, self._scratch.address)
+        except OSError:
+            return b""
+        return bytes(self._scratch.view[:n_bytes & ~7])
+
+    def stopped(self, thread: Tracee, kind: int, time_ns: int, mode: int, look: Look, cpu: int = 0, child: int = 0,
+                flags: int = 0) -> None:
+        """A sample of a thread that stands still, or did."""
+        registers = look.registers
+        self._sample(thread, kind, time_ns, mode, registers.bits, registers.dwarf, ALL_KNOWN, look.stack, cpu, child,
+                     flags)
 
     def asleep(self, thread: Tracee, time_ns: int, reason: int, columns: dict[int, int]) -> bool:
         """The departure of a thread that sleeps, of which some registers are known, by their columns; whether it has
         slept on until its stack was read. (If it has not, nothing is told.)"""
-        samples, stack_head = self._pending["sample"], self._stack_head
-        n_bytes = len(samples)
+        stack = self.stack_of(thread.process.pid, columns[7])
+        if thread.files.read("schedstat", 64) != thread.raw:
+            return False
         self._sample(thread, LEAVE, time_ns, reason, thread.process.bits,
-                     tuple(columns.get(column, 0) for column in range(17)), sum(1 << column for column in columns))
-        if thread.files.read("schedstat", 64) == thread.raw:
-            return True
-        del samples[n_bytes:]
-        self._stack_head = stack_head
-        return False
+                     tuple(columns.get(column, 0) for column in range(17)), sum(1 << column for column in columns),
+                     stack)
+        return True
 
     def _sample(self, thread: Tracee, kind: int, time_ns: int, mode: int, bits: int, registers: tuple[int, ...],
-                known: int, cpu: int = 0, child: int = 0, flags: int = 0) -> None:
-        low = registers[7] & ~7
-        first, n_words = self._copy_stack(thread.process.pid, low)
+                known: int, stack: bytes, cpu: int = 0, child: int = 0, flags: int = 0) -> None:
+        first, n_words = self._put_stack(stack)
         self._pending["sample"] += abi.TRACED_SAMPLE.packer.pack(
-            time_ns, thread.process.pid, thread.tid, kind, mode, cpu, bits, known, low, first, n_words,
+            time_ns, thread.process.pid, thread.tid, kind, mode, cpu, bits, known, registers[7] & ~7, first, n_words,
             self._stack_head, child, flags, *registers)
 
-    def _copy_stack(self, pid: int, low: int) -> tuple[int, int]:
-        """(index of the first word, words) of a copy in the channel; no words where there is no room or no stack."""
-        n_all, head, wanted = self._channel.n_words, self._stack_head, self._stack_words
-        if head % n_all + wanted > n_all:
+    def _put_stack(self, stack: bytes) -> tuple[int, int]:
+        """(index of the first word, words) of a stack in the channel; no words where there is no room."""
+        n_all, head, n_words = self._channel.n_words, self._stack_head, len(stack) >> 3
+        if head % n_all + n_words > n_all:
             head += n_all - head % n_all
-        if head + wanted - self._channel.stack_tail > n_all:
+        if head + n_words - self._channel.stack_tail > n_all:
             self.lose("stack")
             return 0, 0
         first = head % n_all
-        try:
-            n_words = self._memory.read(pid, low, wanted << 3, self._channel.stacks_address + (first << 3)) >> 3
-        except OSError:
-            return 0, 0
+        self._channel.stacks[first << 3:(first + n_words) << 3] = stack
         self._stack_head = head + n_words
         return first, n_words

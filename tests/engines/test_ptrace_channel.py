@@ -10,8 +10,8 @@ from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from collector.engines.signal_channel import RINGS, Channel, framed, unframed, whole_frames
-from collector.engines.signal_writer import Writer
+from collector.engines.ptrace.channel import RINGS, Channel, framed, unframed, whole_frames
+from collector.engines.ptrace.writer import Writer
 
 KILLS, SEED = 60, 20_260_214
 N_WORDS = 8  # of a row

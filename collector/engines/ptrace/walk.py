@@ -31,7 +31,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from collector.clock import NS_PER_MS, evenly_spread
-from collector.engines.signal_targets import Tracee
+from collector.engines.ptrace.targets import Tracee
 from collector.linux import libc
 
 _LATELY = 16  # rounds

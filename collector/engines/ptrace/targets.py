@@ -5,10 +5,14 @@ from __future__ import annotations
 from bisect import bisect_right
 from dataclasses import dataclass, field
 
-from collector.engines.signal_mend import Completion
+from collector.clock import NS_PER_MS
+from collector.engines.ptrace.mend import Completion
 from collector.events import Reason
 from collector.linux import tasks
 from collector.linux.tasks import Executable, Files, Place
+
+AWAKE_NS = 50 * NS_PER_MS  # unseen for so long, a thread that is asleep may have been woken and wait
+PATIENCE = 5  # intervals without a sample, until any other one is better
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,8 @@ class Tracee:
     spare_ns: int = 0
     system_ns: int = 0  # running time that samples have told as system time
     sampled_ns: int = 0  # the running time at the last sample
+    cpu: int = -1  # as of the last look that found it ready to run
+    n_calling: int = 0  # samples to come for which it is visited, since it makes system calls
     n_traps: int = 0
     n_signals: int = 0  # that it was given since its last sample
     completion: Completion | None = None
@@ -123,7 +129,8 @@ class Traced:
     mapping_ns: int = 0  # how long that took
     young_until_ns: int = 0  # while a program begins, they change all the time
     checked_ns: int = 0  # when it was asked whether they changed
-    size: bytes = b""
+    size: bytes = b""  # when they were read last, or found to be the same
+    size_now: bytes = b""
     library: bytes = b""
 
     def enter(self, mappings: list[Executable]) -> list[Executable]:

@@ -8,7 +8,7 @@ Standard library only.
 The tracer gathers rows and lays them into the rings at the end of a round (``publish``). All heads and the horizon then
 appear at once, by one store: they stand in two places in turn, and the number of rounds says in which. So a reader sees
 whole rounds, and a tracer that is killed between any two stores leaves the round before. The words of stacks are put
-where they stay, by the kernel itself. Rows that find no room wait in the tracer. Heads and tails only grow, and are
+where they stay at once. Rows that find no room wait in the tracer. Heads and tails only grow, and are
 taken modulo the ring's size.
 
 The horizon is the time before which nothing more will be told: a thread that was asleep when it was last looked at may
@@ -21,7 +21,7 @@ import marshal
 import mmap
 from typing import Any
 
-from collector.linux import abi, libc
+from collector.linux import abi
 
 RINGS = {"switch": 1 << 20, "site": 1 << 20, "fault": 1 << 16, "sample": 1 << 21, "change": 1 << 23}
 _CONTROL_BYTES = mmap.PAGESIZE
@@ -49,7 +49,6 @@ class Channel:
             self._rings[name] = (_TAILS + i, self._view[at:at + size])
             at += size
         self.stacks = self._view[at:]
-        self.stacks_address = libc.address_of(self.stacks)
 
     # -- both sides
 

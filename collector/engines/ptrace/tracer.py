@@ -14,7 +14,7 @@ the thread spent one part where the last look had found it asleep and the other 
 of the time between the looks is counted for each. A thread that is running now is interrupted (ptrace) and tells its
 registers and stack; a sleeping one is never touched: /proc says where it sleeps, and its stack is read from outside.
 
-No system call of the target fails because of us; see ``signal_mend``.
+No system call of the target fails because of us; see ``mend``.
 """
 
 from __future__ import annotations
@@ -28,20 +28,23 @@ from contextlib import suppress
 from dataclasses import replace
 
 from collector.clock import NS_PER_MS, NS_PER_S
-from collector.engines.signal_channel import END, HOLD, STOP, Channel
-from collector.engines.signal_mend import Verdict, go_on, mend
-from collector.engines.signal_targets import Asked, Traced, Tracee
-from collector.engines.signal_untraceable import Untraceable
-from collector.engines.signal_walk import Walk
-from collector.engines.signal_writer import BIRTH, CLOCK, LEAVE, Writer
+from collector.engines.ptrace.channel import END, HOLD, STOP, Channel
+from collector.engines.ptrace.departures import Departures
+from collector.engines.ptrace.mappings import Mappings
+from collector.engines.ptrace.mend import Verdict, go_on, mend
+from collector.engines.ptrace.settlement import Settlement
+from collector.engines.ptrace.targets import AWAKE_NS, PATIENCE, Asked, Traced, Tracee
+from collector.engines.ptrace.untraceable import Untraceable
+from collector.engines.ptrace.walk import Walk
+from collector.engines.ptrace.writer import BIRTH, CLOCK, LEAVE, Look, Writer
 from collector.events import Edge, Mode, Reason
 from collector.linux import abi, accounts, ptrace, tasks
 from collector.linux.crowd import Crowd
 
 _RETRY_S = 0.01
 _WATCHED = {signal.SIGCHLD, signal.SIGUSR1}
-_COUNT_NS, _AWAKE_NS = 100 * NS_PER_MS, 50 * NS_PER_MS
-_DOUBT_NS = NS_PER_MS  # by which accounts must fall short of a time to be looked into
+_PUBLISH_NS = 50 * NS_PER_MS  # is soon enough for a reader who comes twice a second
+_COUNT_NS = 100 * NS_PER_MS
 _CHECKS_AT_ONCE = 32
 _CALM_LOOKS = 16  # after so many looks without news a thread is looked at more rarely
 # One part in so many of the interval is for looks at either kind; for idle ones it is more where samples are missing.
@@ -52,16 +55,13 @@ _EARLY_NS, _LATE_NS = 25_000, 15_000  # by which we may know too late that we ar
 _SUSPECT_NS = 1_000, 4_000  # the same, where that is no excuse
 _AT_ONCE_NS = 25_000  # in which our clock stops a thread that runs
 _WAY_NS = 50_000  # that we take to another CPU (25,000 to 50,000 on a virtual machine)
+_CALLING = 64  # samples without a call, until a thread is taken for one that makes none
 _STRAY, _STRAY_SHARE = 40503, 4  # 65536 times the golden section; of the interval
-_PATIENCE, _LAST_PATIENCE = 5, 20  # intervals without a sample, until any other one is better
-_CHECK_MAPS_NS, _YOUNG_NS = 5 * NS_PER_MS, 50 * NS_PER_MS
-_MAPS_SHARE, _SAME_MAPS_SHARE = 4, 50  # of the time is for reading mappings that have changed, or that may have
-_MAX_DEPARTURES = 16  # stacks of sleeping threads that a round reads even though their place is known
+_LAST_PATIENCE = 20  # intervals without a sample, until anything is better than none
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _STOP_SIGNALS = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 _TRAPS = {signal.SIGILL, signal.SIGTRAP, signal.SIGFPE, signal.SIGSEGV, signal.SIGBUS}
 _SOME_TRAPS = 32
-_FAULT_FUNCTIONS = (b"handle_userfault", b"handle_mm_fault", b"exc_page_fault", b"faultin_page")
 
 
 class Tracer:
@@ -84,14 +84,15 @@ class Tracer:
         self._idle: deque[Tracee] = deque()
         self._early: dict[int, tuple[int, ptrace.Report]] = {}  # new threads that stopped before we heard of them
         self._held = False  # until the collector says that it is there
-        self._departures = 0
         self._walk = Walk(interval_ns, self._cpu_of)
-        self._is_hungry = False  # of late a process has run for long without samples, or there were births
         self._new: list[Tracee] = []  # born since the last round
         self._due_ns = 0  # when the clock struck for what is being done
         self._own_account = os.open("/proc/thread-self/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-        self._counted_ns = 0
+        self._counted_ns = self._published_ns = 0
         self._crowd = Crowd()  # if there is one, who is woken waits for a CPU for long
+        self._mappings = Mappings(self._writer, interval_ns)
+        self._departures = Departures(self._writer, self._mappings)
+        self._settlement = Settlement(self._writer, self._departures, self._crowd, interval_ns)
         self._checks_left = 0  # of threads that sleep, whether they still do
         self._awake_ns = 0  # when we last had slept
         self._came_ns = 0  # when we got our CPU then
@@ -100,6 +101,8 @@ class Tracer:
         self._clear_ns = 0  # when there was nothing to report
         self._reported_ns = 0  # when that happened which is reported now, about
         self._asked: set[Tracee] = set()
+        # Of threads that have stopped and run on: when they did either, and what was seen.
+        self._looks: list[tuple[Tracee, Look, Asked, int, int]] = []
 
     # -- attaching
 
@@ -143,7 +146,7 @@ class Tracer:
                 with suppress(OSError):  # it is gone: its end will be reported
                     thread.waited_before = thread.is_awake()
         for process in self._processes.values():
-            self._read_image(process, process.pid)
+            self._mappings.read_image(process, process.pid)
         threads = {process.pid: list(process.threads) for process in self._processes.values()}
         self._writer.change("Threads", now_ns, threads)
         self._publish()
@@ -175,7 +178,7 @@ class Tracer:
                 signal.sigtimedwait(_WATCHED, max(due_ns - time.monotonic_ns(), 0) / NS_PER_S)
                 self._arrived()
                 continue
-            self._due_ns, self._departures = due_ns, 0
+            self._due_ns, self._departures.n_read = due_ns, 0
             if visit_ns is not None:
                 self._visit()
                 continue
@@ -218,7 +221,7 @@ class Tracer:
         for thread in self._threads.values():
             if not thread.process.held:
                 with suppress(OSError, ValueError, KeyError):
-                    self._settle_last(thread, *accounts_of[thread])
+                    self._settlement.settle_last(thread, *accounts_of[thread])
                 if thread.running:
                     self._writer.switch(thread, Edge.OUT_PREEMPTED, thread.settled_ns)
                     thread.running = False
@@ -227,7 +230,7 @@ class Tracer:
 
     def _round(self, now_ns: int, left_ns: int) -> None:
         self._walk.begin()
-        self._is_hungry = bool(self._new)
+        self._settlement.is_hungry = bool(self._new)
         if now_ns - self._counted_ns >= _COUNT_NS:
             self._counted_ns = now_ns
             self._crowd.look()
@@ -235,10 +238,12 @@ class Tracer:
         self._new.clear()
         if not self._writer.behind:
             self._look_at_active(now_ns + self._interval_ns // _ACTIVE_SHARE)
+            self._take_reports()  # of those on other CPUs
             self._look_at_idle()
             self._start_strays(now_ns)
-        self._publish()
-        self._walk.plan(self._due_ns, left_ns, self._is_hungry)
+        if self._writer.behind or now_ns - self._published_ns >= _PUBLISH_NS:
+            self._publish()
+        self._walk.plan(self._due_ns, left_ns, self._settlement.is_hungry)
 
     def _visit(self) -> None:
         visit = self._walk.visit()
@@ -270,7 +275,7 @@ class Tracer:
         """The same for threads that have slept for long. Nearly all still do: to see that must cost next to nothing,
         or we meet none of those few of many that run for a moment."""
         threads, now_ns = self._idle, time.monotonic_ns()
-        share = _HUNGRY_SHARE if self._is_hungry else _IDLE_SHARE
+        share = _HUNGRY_SHARE if self._settlement.is_hungry else _IDLE_SHARE
         n_left, until_ns = len(threads), now_ns + self._interval_ns // share
         awake: list[Tracee] = []
         while n_left and now_ns < until_ns and not self._writer.behind:
@@ -293,7 +298,7 @@ class Tracer:
         (self._idle if thread.calm >= _CALM_LOOKS else self._active).append(thread)
 
     def _publish(self) -> None:
-        now_ns = time.monotonic_ns()
+        now_ns = self._published_ns = time.monotonic_ns()
         horizon_ns = min([now_ns, *(threads[0].looked_ns for threads in (self._active, self._idle) if threads)])
         if self._writer.publish(now_ns, horizon_ns):
             self._wake()
@@ -326,7 +331,7 @@ class Tracer:
         """A thread sleeps on, or has been woken and has had no CPU yet: its accounts tell that when it has."""
         if not self._crowd.is_there:
             thread.seen_ns = now_ns
-        if thread.awake_ns or now_ns - thread.seen_ns < _AWAKE_NS or not self._checks_left:
+        if thread.awake_ns or now_ns - thread.seen_ns < AWAKE_NS or not self._checks_left:
             return
         self._checks_left -= 1
         with suppress(OSError):  # it is gone: its end will be reported
@@ -335,7 +340,7 @@ class Tracer:
                 return
             thread.awake_ns = max((thread.seen_ns + now_ns) // 2, thread.told_ns + 3)
             self._writer.switch(thread, Edge.IN, thread.awake_ns - 2)
-            self._leave(thread, Edge.OUT_PREEMPTED, thread.awake_ns, thread.place, False)
+            self._departures.leave(thread, Edge.OUT_PREEMPTED, thread.awake_ns, thread.place, False)
 
     def _look_closer(self, thread: Tracee, raw: bytes, raw_ns: int) -> None:
         """A thread that has run since the last look, or was running then: its accounts as they were just after
@@ -343,11 +348,13 @@ class Tracer:
         now_ns = time.monotonic_ns()
         if raw == thread.raw and thread.waited_before:
             thread.waited_at_least_ns = max(raw_ns - thread.settled_ns, 0)
-        place = tasks.parse_place(thread.files.read("syscall"))
         stat = tasks.parse_stat(thread.files.read("stat"))
+        place = tasks.parse_place(thread.files.read("syscall")) if stat.state != b"R" else None
+        thread.cpu = stat.cpu
         if place is None:
             thread.calm = 0
-            self._walk.note(thread, stat.cpu)
+            if thread.n_calling:
+                self._walk.note(thread, stat.cpu)
             if now_ns < thread.first_ns:
                 return
             is_here = self._walk.is_here(stat.cpu)
@@ -356,10 +363,10 @@ class Tracer:
                 return
             is_first, thread.first_ns = thread.first_ns > 0, 0
             unsampled_ns = accounts.parse(raw)[0] - thread.sampled_ns
-            if is_here or is_first or unsampled_ns > _PATIENCE * self._interval_ns:
+            if is_here or is_first or not thread.n_calling or unsampled_ns > PATIENCE * self._interval_ns:
                 unseen_ns = raw_ns - thread.looked_ns
-                if not thread.running and raw != thread.raw and unseen_ns > _AWAKE_NS and self._crowd.is_there:
-                    self._settle_awake(thread, raw, raw_ns)  # or it would be told to sleep until it stops
+                if not thread.running and raw != thread.raw and unseen_ns > AWAKE_NS and self._crowd.is_there:
+                    self._settlement.settle_awake(thread, raw, raw_ns)  # or it would be told to sleep until it stops
                 self._ask(thread, raw, raw_ns, is_here)
             elif thread.n_signals and unsampled_ns > self._interval_ns // 2:
                 self._walk.seek(thread.tid, now_ns)
@@ -373,16 +380,17 @@ class Tracer:
             self._walk.note(thread, stat.cpu)
             if thread.files.read("schedstat", 64) != raw:  # it ran on meanwhile: nothing is known for sure
                 return
-            self._settle(thread, raw, now_ns, place)
+            self._settlement.settle(thread, raw, now_ns, place)
         else:
             thread.calm += 1
-            self._leave(thread, Edge.OUT_BLOCKED, thread.settled_ns, place, True)
+            self._departures.leave(thread, Edge.OUT_BLOCKED, thread.settled_ns, place, True)
             thread.running, thread.place, thread.seen_ns = False, place, now_ns
 
     def _ask(self, thread: Tracee, raw: bytes, now_ns: int, is_here: bool) -> None:
         """Lets a thread stop that runs or waits for a CPU: our own, or one that we are not on."""
         if now_ns < thread.spared_until_ns:
             return
+        self._mappings.measure(thread, now_ns)  # while it may still run
         with suppress(ProcessLookupError):
             ptrace.interrupt(thread.tid)
             cpu_ns, delay_ns, _ = accounts.parse(raw)
@@ -390,190 +398,61 @@ class Tracer:
                                  now_ns - thread.looked_ns)
             self._asked.add(thread)
 
-    def _settle(self, thread: Tracee, raw: bytes, now_ns: int, there: tasks.Place | None = None) -> None:
-        """Tells what happened since the thread was settled last. ``there`` is where it sleeps now, if it does."""
-        cpu_ns, delay_ns, turns = accounts.parse(raw)
-        room = max(now_ns - thread.settled_ns, 0)
-        wanted = cpu_ns - thread.cpu_ns + thread.owed_ns
-        run = min(wanted, room)
-        thread.waited_from_ns = 0
-        if run <= 2:  # nothing to tell yet
-            return
-        wait = min(thread.waited_ns(delay_ns, turns), room - run)
-        rest = room - run - wait
-        if there is None and rest > _DOUBT_NS and thread.running and (self._crowd.is_there or thread.waited_before):
-            n_sleeps, thread.n_sleeps = thread.n_sleeps, thread.read_sleeps()
-            if n_sleeps is not None and n_sleeps == thread.n_sleeps:  # then it has waited for longer than that
-                wait, rest = room - run, 0
-        ours = min(rest, thread.kept_ns)  # ready to run, and kept from it by us
-        wait, rest = wait + ours, rest - ours
-        thread.raw, thread.cpu_ns, thread.delay_ns, thread.turns = raw, cpu_ns, delay_ns, turns
-        thread.owed_ns, thread.waited_before, thread.waited_at_least_ns = wanted - run, False, 0
-        thread.process.cpu_ns += run
-        thread.process.owed_ns += run
-        self._is_hungry |= thread.process.owed_ns > _PATIENCE * self._interval_ns
-        awake_ns, thread.awake_ns, thread.kept_ns = thread.awake_ns, 0, 0
-        thread.was_stopped = there is None
-        slept = 0
-        if there is not None:
-            slept = rest if thread.running else max(min(
-                rest, now_ns - awake_ns - run - wait if awake_ns else (now_ns - thread.seen_ns - run - wait) // 2,
-                now_ns - thread.looked_ns - run), 0)  # it had not run by then
-        until_ns = now_ns - slept
-        if rest > slept and thread.running:
-            self._leave(thread, Edge.OUT_BLOCKED, thread.settled_ns, thread.place, False)
-            thread.running = False
-        # Told to wait since it was woken, but it has slept again, unseen: for as long as it neither ran nor waited.
-        # (When it was woken is not known well enough to tell that of short times.)
-        slept_on = rest - slept - (awake_ns - thread.settled_ns) if awake_ns else 0
-        slept_on = slept_on if slept_on > _AWAKE_NS // 2 else 0
-        waits_ns = max(until_ns - run - slept_on - wait, thread.told_ns + 3)
-        thread.waited_from_ns = waits_ns if waits_ns < until_ns - run else 0
-        if thread.waited_from_ns:
-            place = None if thread.running else thread.place
-            if not thread.running:
-                self._writer.switch(thread, Edge.IN, waits_ns - 2)
-            self._leave(thread, Edge.OUT_PREEMPTED, waits_ns, place, False)
-            thread.running = False
-        if slept_on:
-            slept_from_ns = max(until_ns - run - slept_on, thread.told_ns + 3)
-            self._writer.switch(thread, Edge.IN, slept_from_ns - 2)
-            self._leave(thread, Edge.OUT_BLOCKED, slept_from_ns, thread.place, False)
-        if not thread.running:
-            self._writer.switch(thread, Edge.IN, until_ns - run)
-        thread.running = there is None
-        if there is not None:
-            self._leave(thread, Edge.OUT_BLOCKED, until_ns, there, True)
-            thread.place, thread.seen_ns = there, now_ns
-        thread.settled_ns = now_ns
-
-    def _settle_now(self, thread: Tracee) -> None:
-        with suppress(OSError):
-            raw = thread.files.read("schedstat", 64)
-            if raw != thread.raw:
-                self._settle(thread, raw, time.monotonic_ns())
-
-    def _settle_last(self, thread: Tracee, raw: bytes, now_ns: int) -> None:
-        """The same for good. One that ran, and is ready to run on, has waited for a CPU since then: the kernel tells
-        that only when it gets one. So has one that has stopped for us and that we have not come to yet. Where many wait
-        and we could not look, it may have slept before that: then half of its average wait is taken."""
-        if raw == thread.raw:
-            return
-        if tasks.parse_stat(thread.files.read("stat")).state in (b"R", b"t"):
-            self._settle_awake(thread, raw, now_ns)
-        else:
-            self._settle(thread, raw, now_ns)
-
-    def _settle_awake(self, thread: Tracee, raw: bytes, now_ns: int) -> None:
-        """The same for one that is ready to run: it has waited since it ran, which is told before that."""
-        kept_ns = thread.kept_ns
-        thread.kept_ns = max(kept_ns, self._last_wait_ns(thread, raw, now_ns))
-        self._settle(thread, raw, now_ns)
-        if raw != thread.raw:  # there was nothing to tell yet
-            thread.kept_ns = kept_ns
-
-    def _last_wait_ns(self, thread: Tracee, raw: bytes, now_ns: int) -> int:
-        """How long a thread that has run since it was settled has waited for a CPU now, beyond its account."""
-        cpu_ns, delay_ns, turns = accounts.parse(raw)
-        asked, n_waits = thread.asked, turns - thread.turns
-        waited_ns = thread.waited_ns(delay_ns, turns)
-        room_ns = max(now_ns - thread.settled_ns - (cpu_ns - thread.cpu_ns + thread.owed_ns + waited_ns), 0)
-        known_ns, unseen_ns = 0, now_ns - thread.looked_ns
-        if asked:  # it has not slept since then
-            known_ns = max(now_ns - asked.time_ns - (cpu_ns - asked.cpu_ns) - (delay_ns - asked.delay_ns), 0)
-            unseen_ns = asked.unseen_ns
-        guess_ns = waited_ns // (2 * n_waits) + known_ns // 2 if self._crowd.is_there and n_waits > 0 else None
-        if guess_ns is None:
-            wait_ns = room_ns if thread.running else known_ns
-        else:
-            wait_ns = min(max(guess_ns, known_ns), known_ns + unseen_ns)
-            wait_ns = max(wait_ns, room_ns - unseen_ns) if thread.running else wait_ns
-        return min(wait_ns, room_ns)
-
-    # -- threads off CPU
-
-    def _leave(self, thread: Tracee, edge: int, time_ns: int, place: tasks.Place | None, is_there: bool) -> None:
-        """The thread left its CPU at a time, to sleep at a place; it still sleeps there now, if it ``is_there``."""
-        if place is not None and is_there and (place not in thread.known or self._departures < _MAX_DEPARTURES):
-            is_there = self._tell_departure(thread, time_ns, place)
-        else:
-            is_there = False
-        if place in thread.known and not is_there:
-            self._writer.site(thread, time_ns - 1, place)
-        self._writer.switch(thread, edge, time_ns)
-
-    def _tell_departure(self, thread: Tracee, time_ns: int, place: tasks.Place) -> bool:
-        """The stack of a thread that sleeps, if it slept on until that was read; whether it did."""
-        self._departures += 1
-        self._check_maps(thread, place.pc, time.monotonic_ns(), time_ns - 1)
-        reason = thread.known.get(place) or self._reason(thread, place)
-        columns = {7: place.sp, 16: place.pc}
-        if thread.process.bits == 64:  # a system call keeps its arguments; vfork has its return address in one
-            columns |= zip(abi.ARGUMENTS_64, place.arguments, strict=False)
-        if not self._writer.asleep(thread, time_ns - 1, reason, columns):
-            return False
-        thread.known[place] = reason
-        if reason == Reason.USER_FAULT:
-            self._tell_fault(thread, time_ns - 2, place)  # a fault comes before the departure
-        return True
-
-    def _reason(self, thread: Tracee, place: tasks.Place) -> Reason:
-        if thread.in_stop:
-            return Reason.STOPPED
-        if place.call < 0:
-            is_dumping = tasks.dumps_core(thread.files.read_once("status", 4096))
-            return Reason.SLEEP if is_dumping else Reason.USER_FAULT
-        if place.call in abi.LOCK_CALLS[thread.process.bits]:
-            return Reason.LOCK
-        return Reason.KERNEL_FAULT if self._is_in_fault(thread) else Reason.SLEEP
-
-    def _is_in_fault(self, thread: Tracee) -> bool:
-        """Whether a thread that sleeps in a system call waits for a page there: the kernel's stack says so to root, the
-        one function that it sleeps in to others."""
-        for name in ("stack", "wchan"):
-            try:
-                text = thread.files.read_once(name, 4096)
-            except OSError:
-                continue
-            if text:
-                return any(function in text for function in _FAULT_FUNCTIONS)
-        return False
-
-    def _tell_fault(self, thread: Tracee, time_ns: int, place: tasks.Place) -> None:
-        """Text or data: the page that is waited for is the pc's own, if that is not there."""
-        resident = tasks.is_resident(thread.process.pid, place.pc)
-        if resident is not None:
-            self._writer.fault(thread, time_ns, 0 if resident else place.pc, place.pc)
-
     # -- samples
 
-    def _interrupted(self, thread: Tracee, now_ns: int, asked: Asked) -> None:
-        """A thread stopped because we asked for it."""
-        registers = self._inspector.registers(thread.tid)
-        self._mend(thread, registers, now_ns)
-        self._struck(thread, registers, now_ns, asked)
+    def _interrupted(self, thread: Tracee, asked: Asked, now_ns: int) -> None:
+        """A thread stopped because we asked for it. It goes on as soon as what is to be seen there has been copied;
+        what that means is found out afterwards."""
+        thread.asked = None
+        self._asked.discard(thread)
+        try:
+            look = self._look_at_stopped(thread, is_interrupted=True)
+            self._mappings.check(thread, look.registers.dwarf[16], now_ns, thread.settled_ns + 1)
+        finally:
+            self._cont(thread)
+        if thread.in_stop:
+            thread.in_stop, thread.seen_ns = False, now_ns
+        self._looks.append((thread, look, asked, now_ns, time.monotonic_ns()))
 
-    def _signalled(self, thread: Tracee, number: int, now_ns: int) -> None:
+    def _look_at_stopped(self, thread: Tracee, *, is_interrupted: bool = False) -> Look:
+        registers = self._inspector.registers(thread.tid)
+        if is_interrupted and registers.call >= 0:
+            self._mend(thread, registers)
+        return Look(registers, thread.files.read("schedstat", 64),
+                    self._writer.stack_of(thread.process.pid, registers.dwarf[7]))
+
+    def _judge_looks(self) -> None:
+        """Those at threads that run on by now."""
+        looks, self._looks = self._looks, []
+        for thread, look, asked, stopped_ns, went_on_ns in looks:
+            self._struck(thread, look, stopped_ns, asked)
+            thread.kept_ns += went_on_ns - stopped_ns
+
+    def _signalled(self, thread: Tracee, number: int, now_ns: int) -> Look | None:
         """A thread stopped to be given a signal: when, is for others to say, and so it is no sample. One that traps
         on and on has no time for any other."""
         thread.n_signals += 1
-        if number in _TRAPS:
-            thread.n_traps += 1
-            if thread.n_traps % _SOME_TRAPS == 0:
-                self._struck(thread, self._inspector.registers(thread.tid), now_ns, None)
+        if number not in _TRAPS:
+            return None
+        thread.n_traps += 1
+        if thread.n_traps % _SOME_TRAPS:
+            return None
+        look = self._look_at_stopped(thread)
+        self._mappings.check(thread, look.registers.dwarf[16], now_ns, thread.settled_ns + 1)
+        return look
 
-    def _struck(self, thread: Tracee, registers: ptrace.Registers, now_ns: int, asked: Asked | None) -> None:
-        """A sample of a thread that has stopped, if it is one of the clock's, or if it has had none for long."""
+    def _struck(self, thread: Tracee, look: Look, now_ns: int, asked: Asked | None) -> None:
+        """A sample of a thread that had stopped, if it is one of the clock's, or if it has had none for long."""
         if self._writer.behind:
             self._writer.lose("clock")
             return
-        raw = thread.files.read("schedstat", 64)
+        registers, raw, _ = look
         if asked:  # since then it ran, waited for a CPU, or had stopped
             cpu_ns, delay_ns, _ = accounts.parse(raw)
             awake_ns = now_ns - asked.time_ns - (cpu_ns - asked.cpu_ns)
             thread.kept_ns += max(awake_ns - (delay_ns - asked.delay_ns), 0)
             thread.waited_at_least_ns += max(awake_ns, 0)
-        self._settle(thread, raw, now_ns)
+        self._settlement.settle(thread, raw, now_ns)
         if registers.call in abi.MAKING_CALLS[registers.bits] and registers.result == 0:
             return  # it is new: on its first instructions glibc's tables still show its maker's frame
         unsampled_ns = thread.cpu_ns - thread.sampled_ns
@@ -581,18 +460,13 @@ class Tracer:
             self._ran_when_asked(thread, registers, asked) or self._is_wanted(thread, registers)))
         if asked and not is_sample and thread.n_signals:
             self._walk.seek(thread.tid, now_ns, later=True)
-        if not (is_sample or thread.waited_from_ns):
-            return
         if thread.process.bits != registers.bits:
             thread.process.bits = registers.bits
         if is_sample:
-            self._check_maps(thread, registers.dwarf[16], now_ns, now_ns)
-            mode, cpu = self._mode(thread, registers)
-            self._writer.stopped(thread, CLOCK, now_ns, mode, registers, cpu)
-        else:  # at least that is where it waited
-            time_ns = thread.waited_from_ns - 1
-            self._check_maps(thread, registers.dwarf[16], now_ns, time_ns)
-            self._writer.stopped(thread, LEAVE, time_ns, Reason.UNKNOWN, registers)
+            thread.n_calling = _CALLING if registers.call >= 0 else max(thread.n_calling - 1, 0)
+            self._writer.stopped(thread, CLOCK, now_ns, self._mode(thread, registers), look, thread.cpu)
+        elif thread.waited_from_ns:  # at least that is where it waited
+            self._writer.stopped(thread, LEAVE, thread.waited_from_ns - 1, Reason.UNKNOWN, look)
 
     def _ran_when_asked(self, thread: Tracee, registers: ptrace.Registers, asked: Asked) -> bool:
         """Whether a thread that has stopped ran when the clock struck: on our own CPU it has waited since we got it, on
@@ -602,7 +476,7 @@ class Tracer:
         if asked.amid_signal:
             return False
         if not asked.is_here:
-            return not waited_ns
+            return not waited_ns and not self._may_have_come_late(thread, registers)
         place = tasks.Place(registers.call, registers.dwarf[7], registers.dwarf[16])
         is_suspect = place in thread.known or place.call in abi.CPU_TIME_CALLS[registers.bits]
         if is_suspect and asked.came_ns > asked.due_ns + _AT_ONCE_NS:
@@ -615,77 +489,49 @@ class Tracer:
         waits_ns = self._came_ns - waited_ns - (thread.cpu_ns - asked.cpu_ns)  # if others ran in between
         return asked.came_ns - early_ns <= waits_ns <= asked.came_ns + late_ns
 
+    def _may_have_come_late(self, thread: Tracee, registers: ptrace.Registers) -> bool:
+        """Whether a thread of another CPU may have made a call as the clock had struck already, and stopped there. Such
+        threads are visited from then on, until long none of their samples has been in a call."""
+        if registers.call < 0 or thread.n_calling:
+            return False
+        thread.n_calling = _CALLING
+        self._walk.seek(thread.tid, time.monotonic_ns(), later=True)
+        return True
+
     def _is_wanted(self, thread: Tracee, registers: ptrace.Registers) -> bool:
         """Whether a thread that has had no sample yet is taken where the scheduler stopped it, in its own code: beside
         other programs the clock meets few short threads, and those few, or their maker, would stand for all."""
         process = thread.process
         return (not thread.sampled_ns and registers.call < 0
-                and process.cpu_ns - process.sampled_ns > _PATIENCE * self._interval_ns)
+                and process.cpu_ns - process.sampled_ns > PATIENCE * self._interval_ns)
 
-    def _mode(self, thread: Tracee, registers: ptrace.Registers) -> tuple[int, int]:
-        """Mode and CPU of a sample. The registers show system calls alone; how much time page faults and traps took
+    def _mode(self, thread: Tracee, registers: ptrace.Registers) -> int:
+        """Mode of a sample. The registers show system calls alone; how much time page faults and traps took
         shows in the kernel's own sum: where samples fall behind that, they are counted for it."""
-        stat = tasks.parse_stat(thread.files.read("stat"))
+        system_ns = thread.system_ns
+        with suppress(OSError):  # it may have gone on, and be gone
+            system_ns = tasks.parse_stat(thread.files.read("stat")).system_ticks * NS_PER_S // _TICKS_PER_S
         weight_ns = thread.cpu_ns - thread.sampled_ns
         thread.sampled_ns, thread.process.sampled_ns = thread.cpu_ns, thread.process.cpu_ns
-        most_ns = _PATIENCE * self._interval_ns
+        most_ns = PATIENCE * self._interval_ns
         thread.process.owed_ns = min(max(thread.process.owed_ns - self._interval_ns, -most_ns), 2 * most_ns)
-        untold_ns = stat.system_ticks * NS_PER_S // _TICKS_PER_S - thread.system_ns - weight_ns
+        untold_ns = system_ns - thread.system_ns - weight_ns
         mode = Mode.SYSTEM_CALL if registers.call >= 0 else Mode.USER
         if mode == Mode.USER and untold_ns > max(2 * NS_PER_S // _TICKS_PER_S, thread.cpu_ns // 20):
             mode = Mode.TRAP if thread.n_traps else Mode.SYSTEM_CALL
         if mode != Mode.USER:
             thread.system_ns += weight_ns
         thread.n_traps = thread.n_signals = 0
-        return mode, stat.cpu
+        return mode
 
-    def _mend(self, thread: Tracee, registers: ptrace.Registers, now_ns: int) -> None:
+    def _mend(self, thread: Tracee, registers: ptrace.Registers) -> None:
         """Undoes what our interruption did to the system call that the thread is in."""
         if thread.completion:  # on its way to make a call again
             return
         verdict, thread.completion = mend(self._inspector, thread.tid, registers)
         if verdict is Verdict.SPARE:
             thread.spare_ns = min(max(2 * thread.spare_ns, 4 * self._interval_ns), NS_PER_S)
-            thread.spared_until_ns = now_ns + thread.spare_ns
-
-    # -- mappings and names
-
-    def _check_maps(self, thread: Tracee, pc: int, now_ns: int, sample_ns: int) -> None:
-        """Reads the mappings again where they have changed, or where the pc says so: what is new was there already at
-        the time of the sample that they are needed for."""
-        process = thread.process
-        is_young = now_ns < process.young_until_ns
-        # A program with many mappings is stopped for long while they are read.
-        if now_ns - process.mapped_ns < _MAPS_SHARE * process.mapping_ns:
-            return
-        if is_young or now_ns - process.checked_ns >= _CHECK_MAPS_NS:
-            process.checked_ns = now_ns
-            size = thread.files.read("statm").partition(b" ")[0]
-            if size != process.size:
-                process.size = size
-                library = tasks.library_pages(thread.files.read("status", 4096))
-                if library != process.library:
-                    process.library = library
-                    self._read_maps(thread, now_ns, sample_ns)
-        rested_ns = now_ns - process.mapped_ns
-        if rested_ns >= max(NS_PER_S, _SAME_MAPS_SHARE * process.mapping_ns) or (
-                not process.covers(pc) and (is_young or rested_ns >= self._interval_ns // 2)):
-            self._read_maps(thread, now_ns, sample_ns)
-            self._check_name(thread, now_ns)
-
-    def _read_maps(self, thread: Tracee, now_ns: int, sample_ns: int) -> None:
-        process = thread.process
-        with suppress(OSError):
-            for mapping in process.enter(tasks.executables(process.pid, thread.tid)):
-                self._writer.mapping(process, thread.tid, sample_ns, mapping)
-        process.mapped_ns = time.monotonic_ns()
-        process.mapping_ns = process.mapped_ns - now_ns
-
-    def _check_name(self, thread: Tracee, now_ns: int) -> None:
-        name = thread.files.read_once("comm")[:-1]
-        if name != thread.name:
-            thread.name = name
-            self._writer.change("Renamed", now_ns, thread.process.pid, thread.tid, name)
+            thread.spared_until_ns = time.monotonic_ns() + thread.spare_ns
 
     # -- what ptrace reports
 
@@ -695,25 +541,29 @@ class Tracer:
         woken_ns = self._awake_ns - self._delayed_ns - _LATE_NS
         self._reported_ns = (max(self._clear_ns, woken_ns) + time.monotonic_ns()) // 2
         try:
-            while report := ptrace.peek_report():
+            while report := ptrace.next_report():
                 thread = self._threads.get(report.tid)
                 if thread is None:
                     self._take_unknown(report)
                 elif report.gone:
+                    self._judge_looks()
                     self._end(thread)
-                    ptrace.take_report(report.tid)
+                    ptrace.bury(report.tid)
                 else:
-                    ptrace.take_report(report.tid)
                     with suppress(OSError):
                         self._stopped(thread, report)
         except ChildProcessError:
+            self._judge_looks()
             self._publish()
             return False
+        self._judge_looks()
         self._clear_ns = time.monotonic_ns()
         return True
 
     def _take_unknown(self, report: ptrace.Report) -> None:
-        ptrace.take_report(report.tid)
+        self._judge_looks()
+        if report.gone:
+            ptrace.bury(report.tid)
         process = self._processes.get(report.tid)
         if report.event == abi.EVENT_EXEC and process is not None:  # its leader had exited before
             leader = Tracee(report.tid, process, tasks.Files(report.tid, report.tid), time.monotonic_ns())
@@ -725,9 +575,12 @@ class Tracer:
             self._early[report.tid] = (time.monotonic_ns(), report)
 
     def _stopped(self, thread: Tracee, report: ptrace.Report) -> None:
-        began_ns = time.monotonic_ns()
+        began_ns, asked = time.monotonic_ns(), thread.asked
         thread.n_stops += 1
-        asked = thread.asked
+        if asked and report.event == abi.EVENT_STOP and report.signal not in _STOP_SIGNALS:
+            self._interrupted(thread, asked, began_ns)
+            return
+        self._judge_looks()
         if asked and report.event == 0 and report.signal != abi.SYSCALL_SIGNAL:
             # It was about to be given this signal already: our stop comes before a signal that does (get_signal in
             # kernel/signal.c), and after one that does not.
@@ -744,10 +597,13 @@ class Tracer:
                     self._ask(thread, thread.files.read("schedstat", 64), began_ns, False)
             self._cont(thread)
         elif report.event == 0:
+            look = None
             try:
-                self._signalled(thread, report.signal, began_ns)
+                look = self._signalled(thread, report.signal, began_ns)
             finally:
                 ptrace.cont(thread.tid, report.signal)
+            if look:
+                self._struck(thread, look, began_ns, None)
             if asked:  # the time since then is told when it has stopped for that
                 return
         elif report.event == abi.EVENT_STOP and report.signal in _STOP_SIGNALS:
@@ -757,7 +613,7 @@ class Tracer:
         else:
             try:
                 if not thread.process.held or report.event == abi.EVENT_EXEC:
-                    self._handle(thread, report, began_ns, asked)
+                    self._handle(thread, report, began_ns)
             finally:
                 self._cont(thread)
         thread.kept_ns += time.monotonic_ns() - began_ns
@@ -768,23 +624,21 @@ class Tracer:
         else:
             ptrace.cont(thread.tid)
 
-    def _handle(self, thread: Tracee, report: ptrace.Report, now_ns: int, asked: Asked | None) -> None:
+    def _handle(self, thread: Tracee, report: ptrace.Report, now_ns: int) -> None:
         match report.event:
             case abi.EVENT_STOP:
                 if thread.in_stop:
                     thread.in_stop, thread.seen_ns = False, now_ns
-                if asked:
-                    self._interrupted(thread, now_ns, asked)
-                elif thread.raw == b"":  # it is new, and was not free to sleep
+                if thread.raw == b"":  # it is new, and was not free to sleep
                     thread.kept_ns = now_ns - thread.settled_ns
-                    self._settle_now(thread)
+                    self._settlement.settle_now(thread)
             case abi.EVENT_CLONE | abi.EVENT_FORK | abi.EVENT_VFORK:
                 thread.spare_ns = thread.spared_until_ns = 0
                 self._born(thread, self._inspector.message(thread.tid), report.event, now_ns)
             case abi.EVENT_EXEC:
                 self._executed(thread, self._inspector.message(thread.tid), now_ns)
             case abi.EVENT_EXIT:
-                self._settle_now(thread)
+                self._settlement.settle_now(thread)
                 if thread.tid == thread.process.pid and len(thread.process.threads) > 1:
                     self._end(thread)
 
@@ -793,10 +647,10 @@ class Tracer:
         if thread.process.held or thread.in_stop:
             return
         thread.in_stop = True
-        self._settle_now(thread)
+        self._settlement.settle_now(thread)
         if thread.running:
-            registers = self._inspector.registers(thread.tid)
-            self._writer.stopped(thread, LEAVE, thread.settled_ns - 1, Reason.STOPPED, registers)
+            look = self._look_at_stopped(thread)
+            self._writer.stopped(thread, LEAVE, thread.settled_ns - 1, Reason.STOPPED, look)
             self._writer.switch(thread, Edge.OUT_BLOCKED, thread.settled_ns)
             thread.running, thread.place = False, None
 
@@ -829,15 +683,16 @@ class Tracer:
             ptrace.detach(tid)
             return
         if not is_thread:
-            registers = self._inspector.registers(maker.tid)
-            self._check_maps(maker, registers.dwarf[16], now_ns, now_ns - 1)
+            look = self._look_at_stopped(maker)
+            self._mappings.check(maker, look.registers.dwarf[16], now_ns, now_ns - 1)
         process = parent if is_thread else self._processes.setdefault(tid, Traced(
             tid, bits=parent.bits, mapped=set(parent.mapped), starts=parent.starts, ends=parent.ends,
-            size=parent.size, library=parent.library, mapped_ns=parent.mapped_ns, young_until_ns=parent.young_until_ns))
+            size=parent.size, size_now=parent.size, library=parent.library, mapped_ns=parent.mapped_ns,
+            young_until_ns=parent.young_until_ns))
         self._writer.change("Forked", now_ns, process.pid, tid, parent.pid, maker.tid)
         if not is_thread:
-            self._writer.stopped(maker, BIRTH, now_ns, 0, registers, child=tid,
-                                 flags=self._clone_flags(maker.tid, registers))
+            self._writer.stopped(maker, BIRTH, now_ns, 0, look, child=tid,
+                                 flags=self._clone_flags(maker.tid, look.registers))
         thread = self._enter(process, tid, now_ns, is_new=True)
         self._new.append(thread)
         thread.first_ns = self._walk.meet(tid, now_ns)
@@ -882,11 +737,11 @@ class Tracer:
         process = thread.process
         caller = process.threads.get(old_tid, thread)
         if not process.held:
-            self._settle_now(thread)
+            self._settlement.settle_now(thread)
         for other in list(process.threads.values()):
             self._forget(other)
         self._processes[process.pid] = process
-        self._begin_image(process, thread.tid, now_ns)
+        self._mappings.begin_image(process, thread.tid, now_ns)
         again = self._enter(process, process.pid, now_ns, is_new=not process.held)
         if not process.held:
             if not thread.running:
@@ -907,29 +762,10 @@ class Tracer:
             self._writer.change("Exited", now_ns + 3, thread.tid, thread.tid)
             self._forget(thread)
 
-    def _begin_image(self, process: Traced, tid: int, now_ns: int) -> None:
-        comm = tasks.Files(process.pid, tid).read_once("comm")[:-1]
-        self._writer.change("Executed", now_ns, process.pid, process.pid, comm)
-        process.mapped = set()
-        process.young_until_ns = now_ns + _YOUNG_NS
-        for mapping in self._read_image(process, tid):
-            self._writer.mapping(process, tid, now_ns, mapping)
-
-    def _read_image(self, process: Traced, tid: int) -> list[tasks.Executable]:
-        """What a process runs, anew; returns the mappings that are new."""
-        process.bits = tasks.word_bits(process.pid)
-        files = tasks.Files(process.pid, tid)
-        try:
-            process.size = files.read_once("statm").partition(b" ")[0]
-            process.library = tasks.library_pages(files.read_once("status", 4096))
-            return process.enter(tasks.executables(process.pid, tid))
-        except OSError:
-            return []
-
     def _end(self, thread: Tracee) -> None:
         """A thread is gone; it can still be asked how long it ran."""
         if not thread.gone and not thread.process.held:
-            self._settle_now(thread)
+            self._settlement.settle_now(thread)
             end_ns = thread.settled_ns if thread.running else time.monotonic_ns()
             self._writer.change("Exited", end_ns, thread.process.pid, thread.tid)
         self._forget(thread)

@@ -1,4 +1,4 @@
-"""The signal engine: what its tracer tells (``signal_tracer``) as batches.
+"""The signal engine: what its tracer tells (``tracer``) as batches.
 
 The tracer's rows are the same events as those of perf's rings: clock samples, departures with their stacks, switches.
 The copies of stacks stay where the kernel put them, in memory shared with the tracer.
@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from collector.engines.base import Threads
-from collector.engines.signal_channel import unframed
-from collector.engines.signal_open import Opened
-from collector.engines.signal_writer import BIRTH, CLOCK, LEAVE
+from collector.engines.ptrace.channel import unframed
+from collector.engines.ptrace.opening import Opened
+from collector.engines.ptrace.writer import BIRTH, CLOCK, LEAVE
 from collector.errors import EngineRefused
 from collector.events import (
     Array,
