@@ -2,7 +2,8 @@
 
 ``Plan`` says what threads want to do and which faults the kernel's witnesses have; hypothesis draws plans. ``happen``
 plays one: the truth is a list of stretches for each thread. ``Witness`` tells of it as the perf engine does: records,
-stamped late, some lost; accounts, old while a thread runs; none of either while switches are not recorded.
+stamped late, some lost; what threads are blocked for, and their wake-ups, some untold; accounts, old while a thread
+runs; no records while switches are not recorded.
 
 Times are ns from 0 on. A thread's slot is its number.
 """
@@ -19,14 +20,16 @@ from random import Random
 import numpy as np
 from hypothesis import strategies as st
 
-from collector.events import Edge
+from collector.events import Edge, Reason
 from collector.timing.ledger import ReadAccounts
+from collector.timing.states import Departures, Wakeups
 from collector.timing.timeline import Edges, edges_of
 
 MS = 1_000_000
-SLICE_NS = 3 * MS
+SLICE_NS, LEAST_RUN_NS = 3 * MS, 5_000
 FAR_NS = 1 << 62
 BUGS = "accounts half too large", "accounts stand still", "threads exchanged", "births come late"
+STATE_BUGS = "wake-ups come late", "reasons exchanged", "delays stand still"
 RUN, WAIT, BLOCKED = "run", "wait", "blocked"
 
 
@@ -50,21 +53,29 @@ class Plan:
     lag_ns: int = 0  # the most by which a switch-in record is late
     tick_ns: int = 4 * MS
     lost: float = 0.0  # part of the switch records, in bursts
+    unwoken: float = 0.0  # part of the wake-ups that nobody tells of
     stolen: float = 0.0  # part of the runs of over 6 ms in which a hypervisor takes the CPU for a third of it
     blind_ns: tuple[int, int] = (0, 0)  # no records of switches in between
     seed: int = 0
-    bug: str = ""  # one of BUGS: witnesses that lie, which checks must find out
+    bug: str = ""  # one of BUGS or STATE_BUGS: witnesses that lie, which checks must find out
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """What a thread did from one time to another; a run is on a CPU, and ends because the thread blocks or not."""
+    """What a thread did from one time to another; a run is on a CPU, and ends because the thread blocks or not.
+    ``step`` is that of the sleep that it is or that it ends with."""
 
     start_ns: int
     end_ns: int
     what: str
     cpu: int = -1
     blocks: bool = False
+    step: int = 0
+
+    @property
+    def reason(self) -> Reason:
+        """What the thread is blocked for: a lock, every other time."""
+        return Reason.LOCK if self.step % 2 else Reason.SLEEP
 
 
 @dataclass
@@ -97,7 +108,7 @@ def happen(plan: Plan) -> list[_Thread]:
             number = heapq.heappop(wakes)[1]
             thread = threads[number]
             if thread.since_ns < now_ns:
-                thread.told.append(Stretch(thread.since_ns, now_ns, BLOCKED))
+                thread.told.append(Stretch(thread.since_ns, now_ns, BLOCKED, step=thread.step))
             thread.since_ns = now_ns
             ready.append(number)
         while ready and free:
@@ -105,13 +116,15 @@ def happen(plan: Plan) -> list[_Thread]:
             thread = threads[number]
             if thread.since_ns < now_ns:
                 thread.told.append(Stretch(thread.since_ns, now_ns, WAIT))
-            heapq.heappush(leaves, (now_ns + min(thread.left_ns, SLICE_NS), cpu, number, now_ns))
+            slice_ns = SLICE_NS if thread.left_ns - SLICE_NS >= LEAST_RUN_NS else thread.left_ns
+            heapq.heappush(leaves, (now_ns + min(thread.left_ns, slice_ns), cpu, number, now_ns))
     for _, cpu, number, since_ns in leaves:
         threads[number].told.append(Stretch(since_ns, plan.length_ns, RUN, cpu))
     for number, thread in enumerate(threads):
         at_end = [number for *_, number, _ in leaves]
         if thread.end_ns is None and number not in at_end and thread.since_ns < plan.length_ns:
-            thread.told.append(Stretch(thread.since_ns, plan.length_ns, WAIT if number in ready else BLOCKED))
+            thread.told.append(Stretch(thread.since_ns, plan.length_ns, WAIT if number in ready else BLOCKED,
+                                       step=thread.step))
     return threads
 
 
@@ -119,7 +132,7 @@ def _leave(thread: _Thread, cpu: int, since_ns: int, now_ns: int, number: int, r
            wakes: list[tuple[int, int]]) -> None:
     thread.left_ns -= now_ns - since_ns
     thread.since_ns = now_ns
-    thread.told.append(Stretch(since_ns, now_ns, RUN, cpu, thread.left_ns == 0))
+    thread.told.append(Stretch(since_ns, now_ns, RUN, cpu, thread.left_ns == 0, thread.step + 1))
     if thread.left_ns:
         ready.append(number)
         return
@@ -164,6 +177,35 @@ class Witness:
         sums[WAIT] += stolen_ns
         return sums
 
+    def blocked_ns(self, number: int, reason: Reason) -> int:
+        """How long a thread was blocked for a reason."""
+        return sum(stretch.end_ns - stretch.start_ns for stretch in self.threads[number].told
+                   if stretch.what == BLOCKED and stretch.reason == reason)
+
+    def departures(self, batch: Told) -> Departures:
+        """What threads are blocked for that left their CPU in a batch: each reason has an instruction of its own."""
+        rows = [(number, stretch.end_ns, stretch.reason, stretch.cpu) for number, stretch in self._within(batch)
+                if stretch.what == RUN and stretch.blocks]
+        slot, time_ns, reason, cpu = np.array(rows, np.int64).reshape(-1, 4).T
+        if self.plan.bug == "reasons exchanged":
+            reason = Reason.SLEEP + Reason.LOCK - reason
+        return Departures(slot, time_ns, (100 + reason).astype(np.uint64), reason.astype(np.int8),
+                          (200 + reason).astype(np.uint64), cpu.astype(np.int32))
+
+    def wakeups(self, batch: Told) -> Wakeups:
+        """The ends of sleeps in a batch, as far as they are told."""
+        late_ns = 20 * MS if self.plan.bug == "wake-ups come late" else 0
+        rows = [(number, stretch.end_ns + late_ns) for number, stretch in self._within(batch)
+                if stretch.what == BLOCKED and stretch.end_ns < self.plan.length_ns
+                and Random(f"{self.plan.seed} {number} {stretch.end_ns}").random() >= self.plan.unwoken]
+        slot, time_ns = np.array(rows, np.int64).reshape(-1, 2).T
+        return Wakeups(slot, time_ns)
+
+    def _within(self, batch: Told) -> list[tuple[int, Stretch]]:
+        """What ends in a batch, if that has records."""
+        return [(number, stretch) for number, thread in enumerate(self.threads) for stretch in thread.told
+                if batch.since_ns < stretch.end_ns <= batch.until_ns and not batch.blind]
+
     def batches(self) -> list[Told]:
         """What is told by records, batch by batch."""
         bounds = sorted({*range(0, self.plan.length_ns, self.plan.batch_ns), self.plan.length_ns,
@@ -179,6 +221,8 @@ class Witness:
                 fresh_ns = max(at_ns // self.plan.tick_ns * self.plan.tick_ns, stretch.start_ns)
             if stretch.what == WAIT and stretch.end_ns <= at_ns:
                 delay_ns += stretch.end_ns - stretch.start_ns
+        if self.plan.bug == "delays stand still":
+            delay_ns = 0
         run_ns = self.sums_ns(number, fresh_ns)[RUN]
         if self.plan.bug == "accounts half too large":
             run_ns += run_ns // 2
