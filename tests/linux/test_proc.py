@@ -66,7 +66,7 @@ def test_a_name_may_hold_anything() -> None:
         path.write_bytes(b"a) R (\n<&")
         assert proc.comm(os.getpid(), threading.get_native_id()) == b"a) R (\n<&"
     finally:
-        path.write_bytes(before)
+        path.write_bytes(before[:-1])
 
 
 def test_those_that_are_gone() -> None:

@@ -89,7 +89,7 @@ def test_timers_are_interrupts_and_children_wake_their_parents(
 def test_a_stranger_is_marked(er_print: Run, tmp_path: Path, wakings_recorded: None) -> None:
     """We feed a program that is recorded."""
     path, n, own = tmp_path / "run.er", 5, threading.get_native_id()
-    name = Path("/proc/thread-self/comm").read_text().strip()
+    name = Path("/proc/thread-self/comm").read_text()[:-1]
     command = [COMMANDS / "collect", "-o", path, "--aggregate", ASKED, "cat"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdin is not None
