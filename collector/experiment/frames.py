@@ -56,9 +56,10 @@ class StackTable:
         self._tails: dict[int, int] = {}  # hash of a tail -> where it was first seen
         self._tail_uids: dict[int, int] = {}  # hash of a tail -> uid of its packet
         self._count = 0
-        self._uids: U8 = np.zeros(64, np.uint64)
-        self._starts: I8 = np.zeros(65, np.int64)  # stack i is _flat[_starts[i]:_starts[i + 1]]
-        self._flat: U8 = np.zeros(1024, np.uint64)
+        # Thousands of short processes have a stack or two each.
+        self._uids: U8 = np.zeros(4, np.uint64)
+        self._starts: I8 = np.zeros(5, np.int64)  # stack i is _flat[_starts[i]:_starts[i + 1]]
+        self._flat: U8 = np.zeros(32, np.uint64)
 
     def __len__(self) -> int:
         """The number of unique stacks."""

@@ -62,6 +62,7 @@ class Recorded:
     recent: tuple[Array, Array, Array, Array] | None = None
     n_borrowed: int = 0  # how often one of them stood for a thread that had none
     n_threads: int = 0
+    earlier: list[int] = field(default_factory=list)  # numbers of images that it has gone on from
 
     def tell(self, what: Callable[Concatenate[Recorder, Said], None], *arguments: Said.args,
              **named: Said.kwargs) -> None:
@@ -113,6 +114,7 @@ class Experiments:
     def go_on(self, recorded: Recorded, image: Image) -> None:
         """The same experiment goes on with another image."""
         self.recorders.pop(recorded.image.number, None)
+        recorded.earlier.append(recorded.image.number)
         recorded.image = image
         self.by_image[image.number] = recorded
         if recorded.recorder is not None:
@@ -167,20 +169,22 @@ class Experiments:
         ended, self._ended = self._ended, {}
         for recorded in ended:
             assert recorded.end_ns is not None
-            if recorded.recorder is None:
-                continue
-            usage = usage_of(recorded, recorded.end_ns)
-            for name, time_ns in recorded.recorder.load_objects.items():
-                self.load_objects[name] = max(time_ns, self.load_objects.get(name, 0))
-            if recorded.parent is None:
-                recorded.recorder.sample(usage, recorded.end_ns, recorded.end_label)
-            else:
-                recorded.recorder.close(recorded.end_ns, recorded.end_label, usage)
-                self._note_failure(recorded.recorder)
-                recorded.recorder = None
-                recorded.followed = False
-            self.recorders.pop(recorded.image.number, None)
+            if recorded.recorder is not None:
+                self._close(recorded, recorded.recorder, usage_of(recorded, recorded.end_ns))
             self.forget(recorded)
+
+    def _close(self, recorded: Recorded, recorder: Recorder, usage: Usage) -> None:
+        assert recorded.end_ns is not None
+        for name, time_ns in recorder.load_objects.items():
+            self.load_objects[name] = max(time_ns, self.load_objects.get(name, 0))
+        if recorded.parent is None:
+            recorder.sample(usage, recorded.end_ns, recorded.end_label)
+        else:
+            recorder.close(recorded.end_ns, recorded.end_label, usage)
+            self._note_failure(recorder)
+            recorded.recorder = None
+            recorded.followed = False
+        self.recorders.pop(recorded.image.number, None)
 
     def failures(self) -> str:
         """A line about the descendants whose experiments are not whole; empty if all of them are."""
@@ -202,7 +206,8 @@ class Experiments:
     def forget(self, recorded: Recorded) -> None:
         """Nothing will be said of an ended image any more."""
         if recorded.parent is not None:
-            self.by_image.pop(recorded.image.number, None)
+            for number in (recorded.image.number, *recorded.earlier):
+                self.by_image.pop(number, None)
 
     def _begin(self, recorded: Recorded) -> Recorded:
         self.by_image[recorded.image.number] = recorded

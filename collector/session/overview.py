@@ -45,10 +45,13 @@ class Overview:
     def read(self, recorded: Recorded) -> ProcessUsage:
         """The counters of an image's process as of now, or as they were last seen."""
         number = recorded.image.number
-        usage = self._world.usage(recorded.image.pid) if recorded.end_ns is None else None
-        if usage is not None:
-            self._usages[number] = usage
-        return self._usages.get(number) or ProcessUsage()
+        if recorded.end_ns is None:
+            usage = self._world.usage(recorded.image.pid)
+            if usage is not None:
+                self._usages[number] = usage
+            return self._usages.get(number) or ProcessUsage()
+        is_asked_again = recorded.parent is None  # the founder's experiment stays open
+        return (self._usages.get(number) if is_asked_again else self._usages.pop(number, None)) or ProcessUsage()
 
     def usage(self, recorded: Recorded, time_ns: int) -> Usage:
         """What an image has used up to a time."""

@@ -55,6 +55,7 @@ class Timekeeping:
         self._went_on: list[tuple[int, int]] = []  # slots of threads in their old and their new image
         self._accounts: list[Accounts] = []  # that no batch has reached yet
         self._clocks: list[tuple[int, int, int]] = []  # the same: when it was read, pid, and what it said
+        self._over: set[int] = set()  # processes that ended in the last batch, or whose clocks no batch has reached yet
         self._nobodys: set[int] = set()  # slots of the founder before it became itself
         self._fed_ns = 0  # the end of the last batch
         self._counted_ns = 0  # up to when records have told everything, if switches are counted
@@ -256,6 +257,20 @@ class Timekeeping:
             self.remainders.gone(pid, np.array(ends, dtype=np.int64), told_ns[pid])
         self._nobodys.difference_update(self.ending.tolist())
         self._clocks = [clock for clock in self._clocks if clock[0] > until_ns]
+        self._forget_processes(ending)
+
+    def _forget_processes(self, ending: Iterable[int]) -> None:
+        """Gives back what is kept of processes that were over before this batch, in which their last clocks were; of
+        those of ``ending`` threads the next one may have them."""
+        waiting = {pid for _, pid, _ in self._clocks}
+        for pid in self._over - waiting:
+            if not self._lives(pid):
+                self.remainders.forget(pid)
+        self._over = self._over & waiting | {pid for pid in ending if not self._lives(pid)}
+
+    def _lives(self, pid: int) -> bool:
+        process = self.model.processes.get(pid)
+        return process is not None and len(process.threads) > 0
 
     # -- accounts
 
