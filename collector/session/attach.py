@@ -26,7 +26,7 @@ import numpy as np
 
 from collector.clock import NS_PER_S
 from collector.engines.base import Engine
-from collector.engines.perf_events import PerfEngine
+from collector.engines.perf.engine import PerfEngine
 from collector.errors import CollectorError, EngineRefused, TargetGone, reason
 from collector.events import (
     Array,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 
-from collector.engines import perf_open
+from collector.engines.perf import opening as perf_opening
 from collector.engines.ptrace import opening
 from collector.errors import EngineRefused
 from collector.experiment import names
@@ -29,7 +29,7 @@ _STOPPING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 
 def attach(options: Options, say: Say, beside: Beside = nothing) -> int:
     """Records running processes until they end, the time is over, or we are told to stop; returns the exit status."""
-    perf_open.raise_descriptor_limit()
+    perf_opening.raise_descriptor_limit()
     Crowd().look()
     import_all()  # before there are events that would wait for it
     from collector.session.attach import Targets
@@ -76,12 +76,12 @@ class _Opener:
         self._say = say
         self._refusal = ""
 
-    def __call__(self, pids: list[int]) -> perf_open.Opened | opening.Opened:
+    def __call__(self, pids: list[int]) -> perf_opening.Opened | opening.Opened:
         """Raises EngineRefused, TargetGone, OSError."""
         interval_ns, follow = self._options.interval_ns, self._options.follow != "off"
         if self._options.engine != "signal" and not self._refusal:
             try:
-                return perf_open.open_running(pids, interval_ns, follow=follow, asked=self._options.asked)
+                return perf_opening.open_running(pids, interval_ns, follow=follow, asked=self._options.asked)
             except EngineRefused as err:
                 if self._options.engine == "perf":
                     raise

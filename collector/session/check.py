@@ -21,8 +21,8 @@ from dataclasses import dataclass
 
 from collector import __version__
 from collector.clock import INTERVAL_ON_NS, NS_PER_S
-from collector.engines import perf_open
-from collector.engines.kernel_code import KernelCode
+from collector.engines.perf import opening as perf_opening
+from collector.engines.perf.kernel_code import KernelCode
 from collector.errors import EngineRefused
 from collector.linux import perf, proc, ptrace
 
@@ -37,7 +37,7 @@ _MISSING = (errno.ENOSYS, errno.ENOENT, errno.EOPNOTSUPP, errno.EINVAL)
 
 YES, PART, NO = "yes", "part", "no"
 
-LOWER_LEVEL = perf_open.LOWER_LEVEL
+LOWER_LEVEL = perf_opening.LOWER_LEVEL
 SHOW_ADDRESSES = "sudo sysctl kernel.kptr_restrict=0"
 LOCK_MORE = "sudo sysctl kernel.perf_event_mlock_kb=65536"
 LET_TRACE = "sudo sysctl kernel.yama.ptrace_scope=0"
@@ -95,7 +95,7 @@ def probe() -> Probe:
     """Tries out everything. Opens events on this very process, traces a child of its own, and leaves nothing behind."""
     opened, refusal = None, 0
     try:
-        opened = perf_open.open_events([os.getpid()], INTERVAL_ON_NS, on_exec=False, follow=True)
+        opened = perf_opening.open_events([os.getpid()], INTERVAL_ON_NS, on_exec=False, follow=True)
     except EngineRefused as err:
         refusal = getattr(err.__cause__, "errno", None) or errno.EPERM
     ring_s = 0.0

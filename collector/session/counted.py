@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from collector.clock import NS_PER_MS, NS_PER_S
-from collector.engines.perf_events import PerfEngine
+from collector.engines.perf.engine import PerfEngine
 from collector.events import Batch, Edge
 from collector.linux.accounts import Account
 from collector.session.attach import find

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection
 
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.base import Engine
-from collector.engines.perf_events import PerfEngine
+from collector.engines.perf.engine import PerfEngine
 from collector.events import Accounts, Batch
 from collector.linux import proc
 from collector.session.counted import SwitchMode

@@ -27,7 +27,7 @@ import signal
 from contextlib import suppress
 from typing import NamedTuple
 
-from collector.engines import perf_open
+from collector.engines.perf import opening as perf_opening
 
 _LONGEST_S = 60  # for what takes less than one
 KILLED = "collect was killed before its first drain: nothing is recorded from there on"
@@ -49,7 +49,7 @@ class Ids(NamedTuple):
 class Heir:
     """The heir, seen from both sides: ``is_us`` is set in the heir, from the collector's death on."""
 
-    def __init__(self, opened: perf_open.Opened | None = None, pid: int = 0) -> None:
+    def __init__(self, opened: perf_opening.Opened | None = None, pid: int = 0) -> None:
         """``opened``: the events whose rings it is to inherit, of process ``pid``; without them there is none."""
         self.is_us = False
         self.fd = -1  # there is an error on it when the heir ends before the collector dismisses it
@@ -84,7 +84,7 @@ class Heir:
             self._wait(self._opened, waits)
         return True
 
-    def _wait(self, opened: perf_open.Opened, waits: int) -> None:
+    def _wait(self, opened: perf_opening.Opened, waits: int) -> None:
         """The heir's side: returns when the collector is dead, and never if it says farewell."""
         try:
             os.close(self.fd)

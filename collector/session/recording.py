@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from collector.clock import NS_PER_S
-from collector.engines import perf_open
 from collector.engines.base import Engine
-from collector.engines.perf_events import PerfEngine
+from collector.engines.perf import opening as perf_opening
+from collector.engines.perf.engine import PerfEngine
 from collector.session.attach import Taken
 from collector.session.control import Action
 from collector.session.drainer import HUNG_UP, Drainer, NoDrainer
@@ -33,7 +33,7 @@ from collector.session.store import Store
 if TYPE_CHECKING:
     from collector.engines.ptrace import opening
 
-OpenedEvents: TypeAlias = "perf_open.Opened | opening.Opened | None"
+OpenedEvents: TypeAlias = "perf_opening.Opened | opening.Opened | None"
 
 _LABEL_PERIODIC = "periodic"
 _LABEL_SIGNAL = "signal"
@@ -165,7 +165,7 @@ def engine_on(opened: OpenedEvents) -> Engine | None:
     """The engine on top of opened events."""
     if opened is None:
         return None
-    if isinstance(opened, perf_open.Opened):
+    if isinstance(opened, perf_opening.Opened):
         return PerfEngine(opened, opened.limits or "the kernel allows it")
     from collector.engines.ptrace.engine import SignalEngine
 

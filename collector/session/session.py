@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 from collector.clock import format_ms
-from collector.engines import perf_open
+from collector.engines.perf import opening as perf_opening
 from collector.errors import CollectorError, EngineRefused, UsageError, reason
 from collector.experiment import names
 from collector.linux.crowd import Crowd
@@ -41,7 +41,7 @@ CALLS_UNTOLD = ("--aggregate: in which system call a thread waits is told by cal
 # What goes on beside a recording in a directory that began at a time (CLOCK_MONOTONIC), until it is closed.
 Beside: TypeAlias = Callable[[Path, int], AbstractContextManager[None]]
 SIGNAL_TAKEN = "engine signal, right within a few per cent, since {}"
-OpenedEvents: TypeAlias = "perf_open.Opened | opening.Opened | None"
+OpenedEvents: TypeAlias = "perf_opening.Opened | opening.Opened | None"
 
 
 def nothing(directory: Path, start_ns: int) -> AbstractContextManager[None]:
@@ -60,7 +60,7 @@ def record(options: Options, say: Say, beside: Beside = nothing) -> int:
         child = launch.HeldChild(program, options.arguments, inherited)
         forward = _hand_on_signals(child)
         try:
-            perf_open.raise_descriptor_limit()
+            perf_opening.raise_descriptor_limit()
             with room.kept_back():
                 opened = _open_engine(child, options, say)
                 check_asked(options, opened)
@@ -71,7 +71,7 @@ def record(options: Options, say: Say, beside: Beside = nothing) -> int:
             raise
         start_ns = time.monotonic_ns()
         signals = Signals(options.signals())
-        if isinstance(opened, perf_open.Opened):
+        if isinstance(opened, perf_opening.Opened):
             opened.guard(child.pid)
         child.release()
     except BaseException:
@@ -126,7 +126,7 @@ def _open_engine(child: launch.HeldChild, options: Options, say: Say) -> OpenedE
     if options.engine != "signal":
         try:
             whose = Birth(child.maker_tid, child.make) if follow else [child.make()]
-            return told(perf_open.open_events(whose, options.interval_ns, on_exec=True, follow=follow,
+            return told(perf_opening.open_events(whose, options.interval_ns, on_exec=True, follow=follow,
                                               asked=options.asked), say)
         except EngineRefused as err:
             if options.engine == "perf":
@@ -140,7 +140,7 @@ def _open_engine(child: launch.HeldChild, options: Options, say: Say) -> OpenedE
 
 def check_asked(options: Options, opened: OpenedEvents) -> None:
     """Raises UsageError where the events do not tell what aggregations ask for."""
-    perf = opened if isinstance(opened, perf_open.Opened) else None
+    perf = opened if isinstance(opened, perf_opening.Opened) else None
     if "waker" in options.asked and not (perf and perf.tells_wakers):
         raise UsageError(WAKERS_UNTOLD)
     if "syscall" in options.asked and not (perf and perf.tells_calls):
@@ -149,7 +149,7 @@ def check_asked(options: Options, opened: OpenedEvents) -> None:
 
 def told(opened: OpenedEvents, say: Say) -> OpenedEvents:
     """``opened``, having said what it does not see."""
-    if isinstance(opened, perf_open.Opened) and opened.limits:
+    if isinstance(opened, perf_opening.Opened) and opened.limits:
         say(f"engine perf, {opened.limits}")
     return opened
 
@@ -182,7 +182,7 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: Ope
               signals: Signals, start_ns: int, new_founder: Path | None) -> int:
     """Everything from the target's first instruction on. Whatever fails, the target runs on; returns its wait status.
     """
-    heir = Heir(opened if isinstance(opened, perf_open.Opened) and _may_come_late(options, opened) else None, pid)
+    heir = Heir(opened if isinstance(opened, perf_opening.Opened) and _may_come_late(options, opened) else None, pid)
     try:
         recording = _begun(options, directory, pid, opened, start_ns, heir)
         if heir.is_us:
@@ -207,7 +207,7 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: Ope
     return os.waitpid(pid, 0)[1] if recording.status is None else recording.status
 
 
-def _may_come_late(options: Options, opened: perf_open.Opened) -> bool:
+def _may_come_late(options: Options, opened: perf_opening.Opened) -> bool:
     """Whether records tell of waits, which we need not look at while they last; nobody asked for overview samples at
     certain moments; and nothing is to be said to others, which an heir would not know of: a group, the ranks of an MPI
     job."""
@@ -257,7 +257,7 @@ def _unrecorded(options: Options, say: Say, pid: int, opened: OpenedEvents, why:
 
 def _let_go(opened: OpenedEvents) -> None:
     """Nobody takes what the events would tell."""
-    if isinstance(opened, perf_open.Opened):
+    if isinstance(opened, perf_opening.Opened):
         opened.rings.disable()
     elif opened is not None:
         opened.close()

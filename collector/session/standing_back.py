@@ -30,7 +30,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from collector.clock import NS_PER_MS, NS_PER_S
-from collector.engines import perf_open
+from collector.engines.perf import opening as perf_opening
 from collector.linux.crowd import Crowd
 from collector.linux.perf import Ring, Rings
 
@@ -56,7 +56,7 @@ _LIVES = "task", "map"  # threads and processes, programs, and code
 class StandBack:
     """Asked for modules as a finder of ``sys.meta_path``, it finds none, but takes its time."""
 
-    def __init__(self, pid: int, opened: perf_open.Opened | opening.Opened | None, start_ns: int,
+    def __init__(self, pid: int, opened: perf_opening.Opened | opening.Opened | None, start_ns: int,
                  heir: Heir | None = None) -> None:
         self._pid = pid
         self._start_ns = start_ns
@@ -75,7 +75,7 @@ class StandBack:
         self._is_due = opened is None or not self._program
         self._pidfd = os.pidfd_open(pid)
         fds = [self._pidfd]
-        if isinstance(opened, perf_open.Opened):
+        if isinstance(opened, perf_opening.Opened):
             self._rings = opened.rings  # what one holds is moved to its spare, if it has one
             spare_of = {ring.fd: spare for ring, spare in self._rings.spares}
             self._rooms = [spare_of.get(ring.fd, ring) for ring in self._rings.rings if ring.name != _OF_ALL]
@@ -144,7 +144,7 @@ class StandBack:
 
 
 @contextmanager
-def standing_back(pid: int, opened: perf_open.Opened | opening.Opened | None, start_ns: int,
+def standing_back(pid: int, opened: perf_opening.Opened | opening.Opened | None, start_ns: int,
                   heir: Heir) -> Iterator[None]:
     """What is imported meanwhile is imported when the CPUs allow it. Raises OSError."""
     finder = StandBack(pid, opened, start_ns, heir)

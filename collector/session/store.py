@@ -8,7 +8,7 @@ from pathlib import Path
 
 from collector.clock import NS_PER_S
 from collector.engines.base import Engine
-from collector.engines.perf_events import PerfEngine
+from collector.engines.perf.engine import PerfEngine
 from collector.experiment.recorder import Recorder
 from collector.session import archiving, summary
 from collector.session.attach import Taken

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from collector.engines import kernel_code
-from collector.engines.kernel_code import KernelCode
+from collector.engines.perf import kernel_code
+from collector.engines.perf.kernel_code import KernelCode
 from collector.events import Mode, Reason
 from collector.linux import proc
 

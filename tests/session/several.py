@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 from collector.clock import INTERVAL_ON_NS
-from collector.engines import perf_open
+from collector.engines.perf import opening as perf_opening
 from collector.linux.perf import Birth
 from collector.session import launch
 from collector.session.control import Window
@@ -29,7 +29,7 @@ def started(path: Path, command: str, inherited: launch.Inherited) -> tuple[Reco
     options = Options(arguments=arguments, interval_ns=INTERVAL_ON_NS, archive="off",
                       window=Window(0, float(seconds)) if colon else Window())
     child = launch.HeldChild(launch.find_program(arguments[0]), arguments, inherited)
-    opened = perf_open.open_events(Birth(child.maker_tid, child.make), INTERVAL_ON_NS, on_exec=True, follow=True)
+    opened = perf_opening.open_events(Birth(child.maker_tid, child.make), INTERVAL_ON_NS, on_exec=True, follow=True)
     path.mkdir()
     start_ns = time.monotonic_ns()
     opened.guard(child.pid)
@@ -49,7 +49,7 @@ def main(directory: Path, *commands: str) -> None:
         runner.add(recording, Observer(say, lambda err: print(number, "failed", repr(err), flush=True)))
 
     inherited = launch.inherited()
-    perf_open.raise_descriptor_limit()
+    perf_opening.raise_descriptor_limit()
     found = [started(directory / f"{number}.er", command, inherited) for number, command in enumerate(commands)]
     for number, (recording, _) in enumerate(found):
         add(number, recording)

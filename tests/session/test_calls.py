@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from collector.aggregate.spans import Source, Spans
-from collector.engines.kernel_calls import KernelCalls
+from collector.engines.perf.kernel_calls import KernelCalls
 from collector.events import IN_NO_CALL, ClockSamples
 from collector.linux import abi, proc
 from collector.session.calls import Calls

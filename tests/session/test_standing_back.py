@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from collector.clock import INTERVAL_ON_NS, NS_PER_S
-from collector.engines import perf_open
+from collector.engines.perf import opening as perf_opening
 from collector.session.standing_back import PATIENCE_NS, StandBack
 
 Run = Callable[..., Any]
@@ -119,7 +119,7 @@ DUE: dict[str, Callable[[subprocess.Popen[str]], object]] = {
 @pytest.mark.usefixtures("no_cpu_is_free")
 @pytest.mark.parametrize("what", DUE)
 def test_nothing_is_waited_for_once_something_is_due(what: str, target: subprocess.Popen[str]) -> None:
-    opened = perf_open.open_events([target.pid], INTERVAL_ON_NS, on_exec=False, follow=True)
+    opened = perf_opening.open_events([target.pid], INTERVAL_ON_NS, on_exec=False, follow=True)
     finder = StandBack(target.pid, opened, time.monotonic_ns())
     timer = threading.Timer(WAITS_S, DUE[what], [target])
     began = time.monotonic()
@@ -134,7 +134,7 @@ def test_nothing_is_waited_for_once_something_is_due(what: str, target: subproce
 @pytest.mark.usefixtures("no_cpu_is_free")
 @pytest.mark.parametrize("late_s", [PATIENCE_S - WAITS_S, PATIENCE_S])
 def test_patience_has_an_end(late_s: float, target: subprocess.Popen[str]) -> None:
-    opened = perf_open.open_events([target.pid], INTERVAL_ON_NS, on_exec=False, follow=True)
+    opened = perf_opening.open_events([target.pid], INTERVAL_ON_NS, on_exec=False, follow=True)
     began = time.monotonic()
     finder = StandBack(target.pid, opened, time.monotonic_ns() - int(late_s * NS_PER_S))
     finder.find_spec("something", None)

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collector.engines import perf_open
-from collector.engines.perf_events import PerfEngine, walk
+from collector.engines.perf import opening as perf_opening
+from collector.engines.perf.engine import PerfEngine, walk
 from collector.events import Accounts, Batch, Change, Edge, Executed, Exited, Forked, Mapped, Mode, RecordsLost
 from collector.linux import perf
 
@@ -74,7 +74,7 @@ def drained(tmp_path: Path) -> Iterator[Callable[..., Drained]]:
         held = ["/bin/sh", "-c", 'read line; exec "$@"', "sh", *map(str, command)]
         with subprocess.Popen(held, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
             assert process.stdin is not None
-            opened = perf_open.open_events([process.pid], INTERVAL_NS, on_exec=True, follow=False)
+            opened = perf_opening.open_events([process.pid], INTERVAL_NS, on_exec=True, follow=False)
             if guarded:
                 opened.guard(process.pid)
             engine = None if guarded else PerfEngine(opened, "a test")
@@ -249,14 +249,14 @@ def test_a_clock_whose_ring_fills_up_gives_way_to_small_copies(
 @pytest.mark.parametrize("interval_ns", [500_000, 997_000, 10_007_000, 100_003_000])
 def test_small_copies_have_room_for_seconds_and_all_rings_together_are_bounded(interval_ns: int, n_cpus: int) -> None:
     room_bytes = (256 << 20) // n_cpus
-    specs = perf_open._specs(interval_ns, 0, 1, 2, 63 << 10, 24 << 10)
-    specs = perf_open._with_brief(specs, interval_ns, 0, room_bytes)
+    specs = perf_opening._specs(interval_ns, 0, 1, 2, 63 << 10, 24 << 10)
+    specs = perf_opening._with_brief(specs, interval_ns, 0, room_bytes)
     brief = specs[-1]
     stack_bytes = min(int.from_bytes(brief.attr[ATTR_STACK_USER:ATTR_STACK_USER + 4], "little"), 15 << 10)
     assert stack_bytes >= 2 << 10
     assert brief.ring_bytes / (stack_bytes + 512) * interval_ns >= 4.99e9
     # The least that is of use, and at the shortest interval on many CPUs a little more than the room that there is.
-    least_bytes = brief.ring_bytes + 12 * perf_open._LEAST_RING_BYTES
+    least_bytes = brief.ring_bytes + 12 * perf_opening._LEAST_RING_BYTES
     assert sum(spec.ring_bytes for spec in specs) <= max(room_bytes, least_bytes)
     assert all(spec.ring_bytes & spec.ring_bytes - 1 == 0 for spec in specs)
 
@@ -278,7 +278,7 @@ def test_a_process_that_is_gone_cannot_be_watched() -> None:
         process.wait()
     n_before = len(os.listdir("/proc/self/fd"))
     with pytest.raises(Exception, match=r"perf events cannot be opened: .*No such process"):
-        perf_open.open_events([process.pid], INTERVAL_NS, on_exec=True, follow=False)
+        perf_opening.open_events([process.pid], INTERVAL_NS, on_exec=True, follow=False)
     assert len(os.listdir("/proc/self/fd")) == n_before
 
 

@@ -25,10 +25,10 @@ import numpy as np
 from collector.arrays import distinct
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.base import Threads
-from collector.engines.kernel_calls import KernelCalls
-from collector.engines.kernel_code import KernelCode
-from collector.engines.perf_guard import RELIEVED, SWITCH_RINGS, Relief, give_way, stand_in
-from collector.engines.perf_open import N_REGS, Opened
+from collector.engines.perf.guard import RELIEVED, SWITCH_RINGS, Relief, give_way, stand_in
+from collector.engines.perf.kernel_calls import KernelCalls
+from collector.engines.perf.kernel_code import KernelCode
+from collector.engines.perf.opening import N_REGS, Opened
 from collector.errors import CollectorError
 from collector.events import (
     Accounts,

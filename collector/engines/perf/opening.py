@@ -42,7 +42,7 @@ from contextlib import suppress
 from itertools import repeat
 
 from collector.clock import NS_PER_MS, NS_PER_S, evenly_spread
-from collector.engines.perf_guard import STAND_INS, Guard, Variety
+from collector.engines.perf.guard import STAND_INS, Guard, Variety
 from collector.errors import EngineRefused
 from collector.linux import abi, perf
 
