@@ -91,34 +91,37 @@ class Settlement:
 
         ``tails_ns``: by slot, what was used behind the end; of those that ended in an earlier batch it is carried on.
         """
-        for slot in self._in_turn():
+        ending = self._time.ending  # in ascending order
+        owed_ns, stacks = self.waits.owed(ending)
+        left_ns = owed_ns[:, Microstate.USER] = self._sampling.residue_ns(ending)
+        cpu_ns = self._clocks.cpu_ns[ending].tolist()
+        for row in self._in_turn(ending.tolist(), left_ns):
+            slot = int(ending[row])
             tail_ns = tails_ns.pop(slot, 0)
             recorded = self._experiments.by_image.get(self._model.threads[slot].image.number)
             if recorded is None or recorded.recorder is None:
                 continue
-            recorded.ended_cpu_ns += int(self._clocks.cpu_ns[slot]) + tail_ns
-            self.total_cpu_ns += int(self._clocks.cpu_ns[slot]) + tail_ns
-            owed_ns, stacks = self.waits.owed(slot)
+            recorded.ended_cpu_ns += cpu_ns[row] + tail_ns
+            self.total_cpu_ns += cpu_ns[row] + tail_ns
             if not self._output.muted:
-                owed_ns[Microstate.USER] = int(self._sampling.residue_ns(np.array([slot]))[0])
-                owed_ns[Microstate.SYSTEM] += tail_ns
-                self._settle_thread(recorded, recorded.recorder, slot, owed_ns, stacks)
+                owed_ns[row, Microstate.SYSTEM] += tail_ns
+                self._settle_thread(recorded, recorded.recorder, slot, owed_ns[row], stacks[row])
         late_ns = 0 if self._output.muted else sum(tails_ns.values())
         self._carry_ns[Microstate.SYSTEM] += late_ns
         self.total_cpu_ns += late_ns
         self._sampling.forget(self._time.ending)
 
-    def _in_turn(self) -> Iterator[int]:
-        """The threads that end, by slot, those of each pool in the order in which they are best settled."""
+    def _in_turn(self, slots: list[int], left_ns: Array) -> Iterator[int]:
+        """The rows of threads that end, those of each pool in the order in which they are best settled; ``left_ns``
+        (n,): what each has on CPU that no tick stands for."""
         by_pool: dict[Recorded | None, list[int]] = defaultdict(list)
-        for slot in self._time.ending.tolist():
+        for row, slot in enumerate(slots):
             recorded = self._experiments.by_image.get(self._model.threads[slot].image.number)
-            by_pool[None if recorded is None or recorded.end_ns is not None else recorded].append(slot)
-        for owner, slots in by_pool.items():
-            left_ns = self._sampling.residue_ns(np.array(slots))
+            by_pool[None if recorded is None or recorded.end_ns is not None else recorded].append(row)
+        for owner, rows in by_pool.items():
             pool_ns = self._carry_ns if owner is None else owner.pool_ns
-            for number in in_turn(left_ns, pool_ns, self._interval_ns):
-                yield slots[number]
+            for number in in_turn(left_ns[rows], pool_ns, self._interval_ns):
+                yield rows[number]
 
     def _settle_thread(self, recorded: Recorded, recorder: Recorder, slot: int, owed_ns: Array,
                        stacks: Array) -> None:

@@ -40,8 +40,7 @@ def settle(owed_ns: Array, pool_ns: Array, interval_ns: int) -> Array:
     (by less than an interval), takes that from the others on CPU.
     """
     owed = _levelled(owed_ns.tolist())
-    pool_ns += np.array(owed, dtype=np.int64)
-    pool = pool_ns.tolist()
+    pool = [left + more for left, more in zip(pool_ns.tolist(), owed, strict=True)]
     sums = sum(owed[:_N_ON_CPU]), sum(owed[_N_ON_CPU:])
     owed = [max(ns, 0) for ns in owed]
     is_ahead = sums[0] < 0  # then time on CPU has been rounded up
@@ -54,10 +53,10 @@ def settle(owed_ns: Array, pool_ns: Array, interval_ns: int) -> Array:
     elif (sum(left) <= interval_ns and all(up)) or (sum(left) >= interval_ns and not any(up)):
         up = [debt[0] >= debt[1], debt[0] < debt[1]]
     due = [max(sums[0] // interval_ns + up[0], 0), sums[1] // interval_ns + up[1]]
-    ticks = np.array(_shared(owed[:_N_ON_CPU], pool[:_N_ON_CPU], due[0], interval_ns)
-                     + _shared(owed[_N_ON_CPU:], pool[_N_ON_CPU:], due[1], interval_ns), dtype=np.int64)
-    pool_ns -= ticks * interval_ns
-    return ticks
+    ticks = (_shared(owed[:_N_ON_CPU], pool[:_N_ON_CPU], due[0], interval_ns)
+             + _shared(owed[_N_ON_CPU:], pool[_N_ON_CPU:], due[1], interval_ns))
+    pool_ns[:] = [ns - n * interval_ns for ns, n in zip(pool, ticks, strict=True)]
+    return np.array(ticks, dtype=np.int64)
 
 
 def _levelled(owed_ns: list[int]) -> list[int]:

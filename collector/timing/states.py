@@ -321,10 +321,13 @@ class WaitTicks:
         due = Spans(*(np.concatenate(pair) for pair in zip(spans.take(rows), extra, strict=True)))
         return due, np.concatenate([earned[rows], more])
 
-    def owed(self, slot: int) -> tuple[Array, Array]:
-        """What a thread that has ended is still owed by state (10,), and for which stack most of it (10,)."""
-        group, uid, owed_ns = self._accounts.close(slot * N_STATES, slot * N_STATES + N_STATES - 1)
-        state, stacks = group % N_STATES, np.zeros(N_STATES, dtype=np.uint64)
+    def owed(self, slots: Array) -> tuple[Array, Array]:
+        """What threads that have ended, at ``slots`` (n,) in ascending order, are still owed by state (n, 10), and for
+        which stack most of it (n, 10)."""
+        group, uid, owed_ns = self._accounts.close((slots[:, None] * N_STATES + np.arange(N_STATES)).reshape(-1))
+        place = np.searchsorted(slots, group // N_STATES) * N_STATES + group % N_STATES
+        stacks = np.zeros(len(slots) * N_STATES, dtype=np.uint64)
         order = np.argsort(owed_ns, kind="stable")
-        stacks[state[order]] = uid[order]
-        return summed(state, owed_ns, N_STATES), stacks
+        stacks[place[order]] = uid[order]
+        owed = summed(place, owed_ns, len(stacks))
+        return owed.reshape(-1, N_STATES), stacks.reshape(-1, N_STATES)

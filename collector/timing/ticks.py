@@ -56,12 +56,13 @@ class Accounts:
         rest = np.flatnonzero((ticks > 0) & ~paid)
         return earned, key_group[rest], key_uid[rest], ticks[rest]
 
-    def close(self, lowest: int, highest: int) -> tuple[Array, Array, Array]:
-        """Ends the groups from ``lowest`` to ``highest``; returns (group, uid, owed_ns) of their accounts."""
-        mine = slice(*np.searchsorted(self.group, [lowest, highest + 1]).tolist())
+    def close(self, groups: Array) -> tuple[Array, Array, Array]:
+        """Ends ``groups`` (g,), which are in ascending order; returns (group, uid, owed_ns) of their accounts."""
+        if not len(groups):
+            return groups, self.uid[:0], self.owed_ns[:0]
+        mine = groups[np.minimum(np.searchsorted(groups, self.group), len(groups) - 1)] == self.group
         closed = self.group[mine], self.uid[mine], self.owed_ns[mine]
-        for name in ("group", "uid", "owed_ns"):
-            setattr(self, name, np.delete(getattr(self, name), mine))
+        self.group, self.uid, self.owed_ns = self.group[~mine], self.uid[~mine], self.owed_ns[~mine]
         return closed
 
     def _due(self, group: Array, owed_ns: Array) -> Array:
