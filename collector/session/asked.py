@@ -25,7 +25,9 @@ from collector.aggregate.syntax import (
 )
 from collector.errors import ExpressionError, UsageError
 
-_EXTRA = {"waker": "waker", "wakertid": "waker", "syscall": "syscall"}  # what is only told if it is asked for, by keys
+# What is only told if it is asked for, or else not one by one, by the names that ask for it.
+_EXTRA = {"waker": "waker", "wakertid": "waker", "syscall": "syscall", "waitcpu": "waits", "offcpu": "waits",
+          "state": "waits"}
 _RUN_VALUES = ("runlength", "switches")
 _ON_CPU_STATES = STATES[:3]
 
@@ -50,9 +52,10 @@ def with_another(expressions: tuple[str, ...], asked: str) -> tuple[str, ...]:
 
 
 def asked_of(expressions: tuple[str, ...]) -> frozenset[str]:
-    """What expressions ask for that engines need not tell: ``waker``, ``syscall``."""
+    """What expressions ask for that engines need not tell: ``waker``, ``syscall``; or not one by one: ``waits`` for a
+    CPU."""
     trees = [parse(expression) for expression in expressions]
-    names = {name for tree in trees for name in (*(key.name for key in tree.keys),
+    names = {name for tree in trees for name in (tree.value.text, *(key.name for key in tree.keys),
                                                  *(name.text for name in named_in(tree.condition)))}
     return frozenset(_EXTRA[name] for name in names if name in _EXTRA)
 

@@ -116,7 +116,7 @@ class PerfEngine:
         self._heads: dict[Ring, int] = {}  # of the rings that may rest, at the last drain
         self._excess: dict[Ring, int] = {}  # how many times too many records a ring at rest had brought
         self._resting: dict[Ring, int] = {}  # and until when they rest
-        self._spare = tuple(name for name in _SPARE if name != "waking" or "waker" not in opened.asked)
+        self._spare = tuple(name for name in _SPARE if name != "waking" or not opened.asks_for_wakings)
         self._maps_rested = False  # at the last drain
         self._n_lost = 0  # clock samples, as far as records tell
         self._open_accounts = OpenAccounts()

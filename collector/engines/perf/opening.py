@@ -62,7 +62,7 @@ _LEAVE_RING_BYTES = 1 << 24
 _TASK_RING_BYTES, _TASK_SPARE_BYTES = 1 << 20, 1 << 26
 _MAP_RING_BYTES = 1 << 20
 _TOUCH_RING_BYTES = 1 << 20
-_WAKING_RING_BYTES, _WAKERS_RING_BYTES = 1 << 18, 1 << 23
+_WAKING_RING_BYTES, _ALL_WAKINGS_RING_BYTES = 1 << 18, 1 << 23
 _BIRTH_RING_BYTES, _BIRTH_SPARE_BYTES = 1 << 22, 1 << 26
 _END_RING_BYTES, _END_SPARE_BYTES = 1 << 17, 1 << 22
 _DEATHS_ONLY = b"sig == 17 && code >= 1 && code <= 3"  # SIGCHLD; not the stops that others' tracers are told of
@@ -89,7 +89,9 @@ _LEAST_RING_BYTES = 1 << 17
 # Records per second and CPU from which an event rests.
 MOST_PER_S = {"leave": 1500, "touch": 15000, "waking": 5000, "map": 20000}
 _ADDRESS_DIGITS = 16
-_MOST_WAKERS_PER_S = 100_000  # of "waking", where it is asked who wakes whom
+# Of "waking", where each wake-up counts: where it is asked who wakes whom, and how long each wait for a CPU was.
+_MOST_WAKINGS_PER_S = 100_000
+_ASKS_FOR_WAKINGS = frozenset({"waker", "waits"})
 
 
 class Opened:
@@ -103,7 +105,8 @@ class Opened:
         self.kernel = kernel
         self.stack_bytes = stack_bytes  # of which a clock sample has a copy at most
         self.asked = asked  # by aggregations, of what engines need not tell
-        self.most_per_s = MOST_PER_S | ({"waking": _MOST_WAKERS_PER_S} if "waker" in asked else {})
+        self.asks_for_wakings = not _ASKS_FOR_WAKINGS.isdisjoint(asked)  # all of them
+        self.most_per_s = MOST_PER_S | ({"waking": _MOST_WAKINGS_PER_S} if self.asks_for_wakings else {})
         self.guards: list[Guard] = []
         self._variety: Variety | None = None
 
@@ -199,7 +202,7 @@ def open_events(whose: Sequence[int] | perf.Birth, interval_ns: int, *, on_exec:
             leave_bytes = _LEAST_STACK_BYTES if frugal else _LEAVE_STACK_BYTES
             specs = _specs(interval_ns, flags, newtask if kernel else None, waking if kernel else None, stack_bytes,
                            leave_bytes)
-            specs = _with_wakers(specs) if "waker" in asked else specs
+            specs = specs if _ASKS_FOR_WAKINGS.isdisjoint(asked) else _with_all_wakings(specs)
             specs = _smaller(specs) if frugal else specs
             specs += _end_specs() if kernel else []
             specs = _roomy(specs, interval_ns) if of_maker and not frugal else specs
@@ -302,9 +305,9 @@ def _specs(interval_ns: int, flags: int, newtask: int | None, waking: int | None
     return specs
 
 
-def _with_wakers(specs: list[perf.EventSpec]) -> list[perf.EventSpec]:
+def _with_all_wakings(specs: list[perf.EventSpec]) -> list[perf.EventSpec]:
     """With room for all wake-ups of a second, none of which is told by anything else."""
-    return [spec._replace(ring_bytes=_WAKERS_RING_BYTES) if spec.name == "waking" else spec for spec in specs]
+    return [spec._replace(ring_bytes=_ALL_WAKINGS_RING_BYTES) if spec.name == "waking" else spec for spec in specs]
 
 
 def _task_spec(flags: int) -> perf.EventSpec:
