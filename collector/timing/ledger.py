@@ -106,9 +106,10 @@ class Ledger:
         """The threads at slots are over, and the slots are free."""
         self._of.reset(slots)
 
-    def owed_ns(self, slots: Array) -> Array | None:
-        """What threads (n,) ran by their last accounts and by none of the edges so far; None if one's is not known."""
-        return np.maximum(self._of.owed_ns[slots], 0) if self._of.has_base[slots].all() else None
+    def owed_ns(self, slots: Array) -> Array:
+        """What threads (n,) ran by their last accounts and by none of the edges so far; 0 where that is not known."""
+        owed_ns: Array = np.maximum(self._of.owed_ns[slots], 0)
+        return owed_ns
 
     def latest_base_ns(self, slot: int) -> int | None:
         """A thread's account when its clock began, at most; None where that is not known."""

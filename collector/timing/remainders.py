@@ -65,19 +65,20 @@ class Remainders:
         """The remainder, in ns, when a process's clock was this at a time; it counts as told from now on.
 
         ``slots`` (n,): of all its threads that live, or end in this batch, of which ``tails_ns`` were told behind their
-        ends. 0 where it is not known how long one of them has run.
+        ends. 0 where it is not known where the clock began.
         """
         process = self._of.get(pid)
-        owed_ns = self._ledger.owed_ns(slots)
-        if process is None or owed_ns is None:
+        if process is None:
             return 0
-        told_ns = process.told_ns + tails_ns + int(owed_ns.sum())
+        told_ns = process.told_ns + tails_ns + int(self._ledger.owed_ns(slots).sum())
         told_ns += int(self._timeline.ran_ns(slots, np.full(len(slots), time_ns)).sum())
         if process.slot in slots:
             process.base_ns = self._ledger.latest_base_ns(process.slot)
         elif process.base_ns is None:
             process.base_ns = clock_ns - told_ns
-        remainder_ns = max(clock_ns - (process.base_ns or 0) - told_ns, 0)
+        if process.base_ns is None:
+            return 0
+        remainder_ns = max(clock_ns - process.base_ns - told_ns, 0)
         process.told_ns += remainder_ns
         process.has_lost = False
         return remainder_ns

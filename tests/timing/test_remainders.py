@@ -92,12 +92,20 @@ def test_a_clock_that_begins_with_an_account_begins_as_late_as_may_be(
     assert remainders.take(PID, 1753 * US + 107 * US, 1000 * US, slots(SECOND), 0) == 107 * US
 
 
-def test_nothing_is_told_of_strangers_nor_of_threads_without_an_account(timeline: Timeline, ledger: Ledger) -> None:
+def test_nothing_is_told_of_strangers_nor_where_the_beginning_is_not_known(timeline: Timeline, ledger: Ledger) -> None:
     remainders = Remainders(timeline, ledger)
     assert remainders.take(PID, 1053 * US, 1000 * US, slots(MAIN), 0) == 0
-    remainders.begin(PID)
-    ledger.forget(slots(SECOND))
-    assert remainders.take(PID, 1053 * US, 1000 * US, slots(MAIN, SECOND), 0) == 0
+    remainders.begin(PID, MAIN)
+    ledger.forget(slots(MAIN))
+    assert remainders.take(PID, 1053 * US, 1000 * US, slots(MAIN, FIRST, SECOND), 0) == 0
     remainders.forget(PID)
     remainders.gone(PID, slots(MAIN), 0)
     assert not remainders.has_lost(PID)
+
+
+def test_a_thread_that_was_not_heard_of_is_told_by_its_records(timeline: Timeline, ledger: Ledger) -> None:
+    """Its birth was lost, and with it where its account began; the clock has all of its time."""
+    remainders = Remainders(timeline, ledger)
+    remainders.begin(PID)
+    ledger.forget(slots(SECOND))
+    assert remainders.take(PID, 1053 * US, 1000 * US, slots(MAIN, FIRST, SECOND), 0) == 53 * US
