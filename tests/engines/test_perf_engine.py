@@ -19,7 +19,8 @@ import numpy as np
 import pytest
 
 from collector.engines.perf import opening as perf_opening
-from collector.engines.perf.engine import PerfEngine, walk
+from collector.engines.perf.engine import PerfEngine
+from collector.engines.perf.samples import walk
 from collector.events import Accounts, Batch, Change, Edge, Executed, Exited, Forked, Mapped, Mode, RecordsLost
 from collector.linux import perf
 

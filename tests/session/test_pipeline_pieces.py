@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from types import FunctionType, MethodType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from collector.events import (
     Clocks,
     ClockSamples,
     Edge,
+    Ends,
     Executed,
     Exited,
     Forked,
@@ -337,3 +340,52 @@ def test_many_short_processes_get_their_ticks_together(recording: Recording) -> 
     recording.finish(100)
     children = [recording.ticks(f"_f{i + 1}.er") for i in range(7)]
     assert sum(n for ticks in children for (_, state), n in ticks.items() if state == Microstate.USER) == 2
+
+
+# --- what is over ---------------------------------------------------------------------------------
+
+
+def reachable(root: object) -> int:
+    """How many objects something keeps, code and types left out."""
+    seen, left = {id(root)}, [root]
+    while left:
+        for each in gc.get_referents(left.pop()):
+            if id(each) not in seen and not isinstance(each, type | ModuleType | FunctionType | MethodType):
+                seen.add(id(each))
+                left.append(each)
+    return len(seen)
+
+
+def lives(turn: int, n: int) -> Batch:
+    """``n`` processes that are made, run a program and end, and as many threads of the founder."""
+    changes: list[Change] = []
+    switches = []
+    at_ms = 100 * turn + 100
+    for i in range(n):
+        tid, from_ns = 5001 + (turn * n + i) % 30_000, START_NS + (at_ms + i) * MS
+        changes += [Forked(from_ns, tid, tid, PID, PID), Executed(from_ns + MS, tid, tid, b"other"),
+                    Forked(from_ns + MS, PID, tid + 40_000, PID, PID), Exited(from_ns + 9 * MS, PID, tid + 40_000),
+                    Exited(from_ns + 9 * MS, tid, tid)]
+        switches.append((at_ms + i, tid, Edge.IN))
+    changes.sort(key=lambda change: change.time_ns)
+    made = batch(at_ms + 99, *changes, switches=switches, leaving=[(at, tid, 0x400100) for at, tid, _ in switches])
+    tids, ends_ns = np.array([tid for _, tid, _ in switches]), START_NS + (at_ms + np.arange(n) + 10) * MS
+    made.ends = Ends(np.repeat(ends_ns, 2), np.repeat(tids, 2), np.zeros(2 * n, dtype=np.int32),
+                     np.zeros(2 * n, dtype=np.int64), np.tile([False, True], n))
+    return made
+
+
+@pytest.mark.parametrize("follow", ["on", "=nobody"])
+def test_nothing_is_kept_of_processes_that_are_over(recording: Recording, follow: str) -> None:
+    """Eight turns keep as much as sixteen."""
+    recording.experiments.follow = Follow(follow)
+    recording.pipeline._taps = []
+    recording.pipeline.feed(batch(50, EXEC))
+    kept = []
+    for turn in range(16):
+        recording.pipeline.feed(lives(turn, 40))
+        recording.pipeline.sync()
+        if turn in (7, 15):
+            kept.append(reachable(recording.pipeline))
+    recording.finish(1800)
+    assert kept[1] - kept[0] < 8 * 40 / 4  # not one object for every fourth of the processes

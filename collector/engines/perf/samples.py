@@ -1,0 +1,144 @@
+"""Samples with stacks, which vary in size: where they lie in the rings, and all of them decoded at once.
+
+Stacks are not copied: what comes out points into the rings.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from collector.engines.perf.kernel_calls import KernelCalls
+from collector.engines.perf.kernel_code import KernelCode
+from collector.engines.perf.opening import N_REGS
+from collector.errors import CollectorError
+from collector.events import Array, Births, ClockSamples
+from collector.linux import abi
+
+# Where the registers are in a sample, in the DWARF order of x86-64: words behind that of their ABI.
+_REGISTERS_AT = 1 + np.array([0, 3, 2, 1, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 8])
+_LOW32 = np.uint64(0xFFFF_FFFF)
+
+
+class Located(NamedTuple):
+    """Samples in the rings: each one's time, position in words, header, and its ring's base in words and mask."""
+
+    time_ns: Array  # i8 (n,), as are all but the header
+    position: Array
+    header: Array  # u8 (n,)
+    base: Array
+    mask: Array
+
+
+class Samples:
+    """Decodes samples in ``words``, the memory of all rings; ``with_calls``: system calls of departures, too."""
+
+    def __init__(self, words: Array, *, with_calls: bool) -> None:
+        self._words = words
+        self._kernel = KernelCode()
+        self._calls = KernelCalls() if with_calls else None
+
+    def rows(self, found: Located) -> Array:
+        """Page faults as records of one size, out of a ring where others lie between them."""
+        found = Located(*(column[found.header >> np.uint64(48) == abi.FAULT.size] for column in found))
+        words = self._words[found.base[:, None] + (
+            (found.position[:, None] + np.arange(abi.FAULT.size >> 3)) & found.mask[:, None])]
+        rows: Array = words.view(abi.FAULT.dtype).reshape(-1)
+        return rows
+
+    def births(self, parts: list[Located]) -> Births | None:
+        """Makers' samples with the tracepoint's own data (a size of 4 bytes, then so many) before the registers."""
+        if not parts:
+            return None
+        found = in_order(parts)
+        at = found.position + 5 + self._word(found, found.position + 4).astype(np.int64)
+        n_raw = ((self._word(found, at) & _LOW32).astype(np.int64) + 4) >> 3
+        raw = [self._words[base + ((start + np.arange(n)) & mask)].tobytes() for start, n, base, mask in zip(
+            at.tolist(), n_raw.tolist(), found.base.tolist(), found.mask.tolist(), strict=True)]
+        made = np.array([abi.NEWTASK_FORMAT.unpack_from(data, 4) for data in raw], dtype=np.int64)
+        return Births(self._decoded(found, 0, n_raw), made[:, 0], made[:, 1])
+
+    def samples(self, clock: list[Located], leave: list[Located]) -> tuple[ClockSamples | None, ClockSamples | None]:
+        """The clock samples from all CPUs' rings and the departures, decoded together."""
+        if not clock and not leave:
+            return None, None
+        n_clock = sum(len(part.time_ns) for part in clock)
+        samples = self._decoded(in_order(clock, leave), n_clock)
+        return (samples[:n_clock] if clock else None), (samples[n_clock:] if leave else None)
+
+    def _decoded(self, found: Located, n_clock: int, n_raw: Array | int = 0) -> ClockSamples:
+        """Samples, of which the first ``n_clock`` are clocks'."""
+        # The words of a sample: header | pid tid | time | cpu | nr | nr chain words | raw data | abi | 17 registers |
+        # stack size | stack ... | real size. Without registers the abi is 0, and stack size 0 ends the record.
+        position = found.position
+        ids, cpu = self._word(found, position + 1), self._word(found, position + 3)
+        n_chain = self._word(found, position + 4).astype(np.int64)
+        at = position + 5 + n_chain + n_raw
+        abi_word = self._word(found, at)
+        has_regs = abi_word != abi.REGS_ABI_NONE
+        registers = self._words[found.base[:, None] + ((at[:, None] + _REGISTERS_AT) & found.mask[:, None])]
+        registers[~has_regs] = 0
+        size_at = np.where(has_regs, at + 1 + N_REGS, at + 1)
+        n_copied = self._word(found, size_at).astype(np.int64) >> 3
+        n_real = np.where(n_copied > 0, self._word(found, size_at + 1 + n_copied).astype(np.int64) >> 3, 0)
+        return ClockSamples(
+            time_ns=found.time_ns, pid=(ids & _LOW32).astype(np.int64),
+            tid=(ids >> np.uint64(32)).astype(np.int64), cpu=(cpu & _LOW32).astype(np.int32),
+            mode=np.concatenate([self._modes(found, n_clock, n_chain), self._reasons(found, n_clock, n_chain)]),
+            abi=(abi_word * np.uint64(32)).astype(np.int8), regs=registers, words=self._words,
+            base=found.base, mask=found.mask, first=(size_at + 1) & found.mask, low=registers[:, 7], n_words=n_real)
+
+    def _word(self, found: Located, at: Array) -> Array:
+        """The word (n,) at a position (n,) in the ring of each record."""
+        word: Array = self._words[found.base + (at & found.mask)]
+        return word
+
+    def _modes(self, found: Located, n: int, n_chain: Array) -> Array:
+        """Mode (n,) of the first n samples, by their chains, whose first word is a context mark."""
+        if not n:
+            return np.zeros(0, dtype=np.int8)
+        cpu_mode = found.header[:n] >> np.uint64(32) & np.uint64(abi.MISC_CPUMODE_MASK)
+        outermost = self._word(found, found.position + 4 + n_chain)[:n]
+        return self._kernel.modes(cpu_mode == abi.MISC_CPUMODE_KERNEL, np.where(n_chain[:n] > 1, outermost, 0))
+
+    def _reasons(self, found: Located, first: int, n_chain: Array) -> Array:
+        """Reason (n - first,) of the samples from ``first`` on, by their chains."""
+        n_chain = n_chain[first:]
+        if not len(n_chain):
+            return np.zeros(0, dtype=np.int8)
+        return self._kernel.reasons(*self._chains(Located(*(column[first:] for column in found)), n_chain), n_chain)
+
+    def calls_of(self, leave: list[Located]) -> Array | None:
+        """The system calls (n,) of departures, by their chains; None where nobody asked for them."""
+        if self._calls is None or not leave:
+            return None
+        found = in_order(leave)
+        n_chain = self._word(found, found.position + 4).astype(np.int64)
+        return self._calls.calls(*self._chains(found, n_chain), n_chain)
+
+    def _chains(self, found: Located, n_chain: Array) -> tuple[Array, Array]:
+        """The words of the samples' call chains, one behind the other, and where each begins."""
+        begins = np.cumsum(n_chain) - n_chain
+        at = np.repeat(found.position + 5 - begins, n_chain) + np.arange(int(n_chain.sum()))
+        return self._words[np.repeat(found.base, n_chain) + (at & np.repeat(found.mask, n_chain))], begins
+
+
+def walk(view: memoryview, base: int, mask: int, position: int, end: int) -> list[int]:
+    """The positions (in words, not taken modulo the ring) of the records between ``position`` and ``end``."""
+    found = []
+    while position < end:
+        found.append(position)
+        n_words = view[base + (position & mask)] >> 51  # the header's top 16 bits are the size in bytes
+        if not n_words:
+            raise CollectorError("a ring of the kernel's holds a record without a size")
+        position += n_words
+    return found
+
+
+def in_order(*kinds: list[Located]) -> Located:
+    """The samples of all rings as one: one kind after the other, each in time order."""
+    parts = [part for kind in kinds for part in kind]
+    rank = np.repeat(np.arange(len(kinds)), [sum(len(part.time_ns) for part in kind) for kind in kinds])
+    order = np.lexsort((np.concatenate([part.time_ns for part in parts]), rank))
+    return Located(*(np.concatenate(columns)[order] for columns in zip(*parts, strict=True)))
