@@ -78,9 +78,12 @@ class Changes:
             recorded = self._experiments.attached(process.image, lineage, self._world.arguments(pid), 0)
             self._tell_mappings(recorded, process, time_ns)
         for thread in found:
-            slot = self._model.new_thread(process, thread.tid, time_ns, thread.cut, found=True).slot
-            self._time.found(slot, thread, time_ns)
-            recorded.thread_started(thread.tid, time_ns, self._world.comm(pid, thread.tid))
+            new = self._model.new_thread(process, thread.tid, time_ns, thread.cut, found=True)
+            new.name = self._world.comm(pid, thread.tid)
+            if thread.tid == pid and not process.image.comm:  # a link's own name, where the path is that of its target
+                process.image.comm = new.name
+            self._time.found(new.slot, thread, time_ns)
+            recorded.thread_started(thread.tid, time_ns, new.name)
 
     def _forked(self, change: Forked) -> None:
         if change.time_ns < self._found_ns and change.tid in self._found:

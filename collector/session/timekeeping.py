@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from collector.arrays import Columns, changes
-from collector.events import Accounts, Array, Batch, Clocks, Edge
+from collector.events import Accounts, Array, Batch, Clocks, Edge, Wakings
 from collector.linux.accounts import Account
 from collector.processes.model import Model, Thread
 from collector.session.attach import Found
@@ -26,7 +26,7 @@ from collector.timing.ledger import Ledger, ReadAccounts, Seen
 from collector.timing.remainders import Remainders
 from collector.timing.states import Delays
 from collector.timing.switching import sharpened
-from collector.timing.timeline import Edges, Periods, Timeline, edges_of, joined
+from collector.timing.timeline import NO_WAKEUPS, Edges, Periods, Timeline, Wakeups, edges_of, joined, wakeups_of
 
 _NS_PER_S = 1_000_000_000
 _COLUMNS = "time_ns", "pid", "tid", "run_ns", "delay_ns", "turns"  # of Accounts
@@ -47,6 +47,7 @@ class Timekeeping:
         self.turns_per_s = np.inf  # how often threads got a CPU, where switches are counted
         self.ending: Array = np.zeros(0, dtype=np.int64)  # the slots that end in this batch
         self.delays = Delays(self.ending, self.ending)  # what the accounts of this batch tell of waits for a CPU
+        self.woken = NO_WAKEUPS  # of our threads, in this batch
         self.turns: tuple[Array, Array] = (self.ending, self.ending)  # slots, and how often each got a CPU, uncounted
         self._known = Columns(delay_ns=("i8", -1), turns=("i8", 0))  # by the account before; -1: there is none
         self._n_slots = 0
@@ -132,6 +133,7 @@ class Timekeeping:
     def advance(self, batch: Batch) -> Periods:
         """Takes a batch's edges and accounts; returns the periods that these close."""
         edges = self._edges(batch)
+        self.woken = self._wakeups(batch.wakings)
         self._begin()
         if batch.accounts is not None and batch.accounts.clocks is not None:
             self.take_clocks(batch.accounts.clocks)
@@ -143,7 +145,7 @@ class Timekeeping:
         read = self._read(accounts, new)
         if accounts is not None:
             self._lose(edges, read)
-        periods = self.timeline.advance(self.ledger.reconciled(edges, read, self.timeline, seen))
+        periods = self.timeline.advance(self.ledger.reconciled(edges, read, self.timeline, seen, self.woken))
         for old, slot in self._went_on:
             self.ledger.goes_on(old, slot, int(self.timeline.clocks.cpu_ns[old]))
             self._known.delay_ns[slot] = self._known.delay_ns[old]
@@ -164,6 +166,13 @@ class Timekeeping:
         cuts = self.model.take_cuts()  # after slots(), which may have met threads not heard of before
         slot, time_ns, edge = (np.array(column, dtype=np.int64) for column in (cuts.slot, cuts.time_ns, cuts.edge))
         return joined(edges, edges_of(slot, time_ns, edge))
+
+    def _wakeups(self, wakings: Wakings | None) -> Wakeups:
+        if wakings is None:
+            return NO_WAKEUPS
+        ours = self.model.known(wakings.tid)
+        tid, time_ns = wakings.tid[ours], wakings.time_ns[ours]
+        return wakeups_of(self.model.slots(tid, tid, time_ns), time_ns)
 
     def _begin(self) -> None:
         if self._begun:

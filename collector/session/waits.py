@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from collector.events import Array, Batch, Edge, Faults, Wakings
+from collector.events import Array, Batch, Edge, Faults
 from collector.session.experiments import Experiments
 from collector.session.stacks import Stacks
 from collector.session.timekeeping import Timekeeping
-from collector.timing.states import Departures, PageFaults, Spans, States, Wakeups
+from collector.timing.states import Departures, PageFaults, Spans, States
 from collector.timing.timeline import Periods
 
 
@@ -25,9 +25,10 @@ class Waits:
 
     def over(self, periods: Periods, departures: Departures, batch: Batch) -> Spans:
         """What the periods off CPU that a batch closed were spent with."""
-        faults, woken = self._faults(batch.faults), self._wakeups(batch.wakings)
+        faults = self._faults(batch.faults)
         self.states.grow(self._time.n_slots)
-        return self.states.spans(periods, self._timeline.edges, departures, faults, woken, self._time.delays)
+        return self.states.spans(periods, self._timeline.edges, departures, faults, self._time.woken,
+                                  self._time.delays)
 
     def so_far(self, now_ns: int) -> Spans:
         """What threads that are off CPU have spent so far, up to ``now_ns``; it is not told again when they go on."""
@@ -57,10 +58,3 @@ class Waits:
             return PageFaults(none, none, none.astype(np.uint64), none.astype(np.uint64), none.astype(bool))
         slot = self._model.slots(faults.tid, faults.pid, faults.time_ns)
         return PageFaults(slot, faults.time_ns, faults.address, faults.ip, faults.in_kernel)
-
-    def _wakeups(self, wakings: Wakings | None) -> Wakeups:
-        if wakings is None:
-            return Wakeups(*(np.zeros(0, dtype=np.int64),) * 2)
-        ours = self._model.known(wakings.tid)
-        tid, time_ns = wakings.tid[ours], wakings.time_ns[ours]
-        return Wakeups(self._model.slots(tid, tid, time_ns), time_ns)

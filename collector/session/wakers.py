@@ -3,8 +3,8 @@
 The kernel tells of every wake-up by whom it was done (sched_waking). A stretch of being blocked that ends by a wake-up
 ends at its very time (``timing.states``), so thread and time lead from the one to the other. A thread may also be woken
 while it is still leaving its CPU, up to LEAVING_NS before its departure is stamped; and its run may have been told as
-beginning a little before the wake-up, at most LAG_NS (``timing.ledger``). Wake-ups that close to a stretch are its own,
-if no other one is nearer. The wakers are
+beginning a little before the wake-up, where an account says more than the records (``timing.ledger``). Wake-ups that
+close to a stretch are its own, if no other one is nearer. The wakers are
 
     a recorded thread            its name
     any other one                its name, with a mark: <outside>; that alone where it has no name any more
@@ -26,9 +26,9 @@ from collector.aggregate.syntax import STATES
 from collector.arrays import Columns, numbered, packed
 from collector.events import Array, Context, Wakings
 from collector.processes.model import Model, Thread
-from collector.timing.ledger import LAG_NS
+from collector.timing.states import LEAVING_NS
 
-LEAVING_NS = 20_000
+EARLY_NS = 20_000  # by which a run may have been told as beginning before its wake-up
 _NONE, _UNKNOWN = range(2)  # codes of no waker
 _OUTSIDE, _IN_SOFTIRQ, _INTERRUPT = b"<outside>", b"<softirq>", b"<interrupt>"
 _NOBODY = -1  # in place of a tid
@@ -137,4 +137,4 @@ def _near(spans: Spans) -> tuple[Array, Array]:
     before, behind = np.maximum(first - 1, 0), np.minimum(last + 1, len(spans) - 1)
     ran_ns = np.where((first > 0) & (spans.slot[before] == spans.slot), out_ns - spans.start_ns[before], _FAR_NS)
     runs_ns = np.where((behind > last) & (spans.slot[behind] == spans.slot), spans.end_ns[behind] - in_ns, _FAR_NS)
-    return out_ns - np.minimum(LEAVING_NS, ran_ns // 2), in_ns + np.minimum(LAG_NS, runs_ns // 2)
+    return out_ns - np.minimum(LEAVING_NS, ran_ns // 2), in_ns + np.minimum(EARLY_NS, runs_ns // 2)

@@ -10,7 +10,9 @@ integral of the accounts.
 
 For the stretch from a thread's account before to this one, the account says of the time on CPU
 
-    a little more than the records      switch-in lag: each run began earlier, by an equal share, at most LAG_NS
+    a little more than the records      switch-in lag: each run began earlier, by an equal share, at most LAG_NS, and
+                                        not before the wake-up; where the account is a stale tick's, by the lag of the
+                                        stretches before, as far as the account allows
     more than that                      a record of running is missing: first the gaps before runs of unknown beginning
                                         are filled, then the longest ones
     less, beyond a stale tick           first runs of unknown end are cut, then the longest ones: steal time of a
@@ -34,10 +36,14 @@ import numpy as np
 
 from collector.arrays import Columns, changes, packed, summed
 from collector.events import Array, Edge, Source
-from collector.timing.timeline import Edges, Timeline, edges_of, is_out, joined
+from collector.timing.timeline import NO_WAKEUPS, Edges, Timeline, Wakeups, edges_of, is_out, joined
 
-# The longest lag of a switch-in record: it is stamped when the thread's events have been set up.
-LAG_NS = 20_000
+# The longest lag of switch-in records, on average: they are stamped when the thread's events have been set up. On a
+# virtual machine each timer set is an exit to the hypervisor: 9 us, and 35 where that is busy.
+LAG_NS = 60_000
+# A thread that leaves its CPU and comes back is away for this long, and this long on its way from a wake-up to its CPU:
+# no run begins earlier, whatever the account says, so every recorded absence has a length.
+LEAST_AWAY_NS = 1_000
 # A running thread's account is brought up to date by the scheduler's tick: 4 ms where CONFIG_HZ is 250, 10 where 100.
 TICK_NS, LONGEST_TICK_NS = 4_000_000, 10_000_000
 LEAST_NS = 1_000_000  # that is worth an edge of its own: less waits for the next stretch
@@ -76,11 +82,13 @@ class Ledger:
         # base_ns: the account when the clock stood at zero; at_ns, run_ns, delay_ns: as last read
         # late_ns: the base was read so long after that, and is to be less by this if the thread ran meanwhile;
         # negative: so long before, and it may be more
-        # lag_ns: of each of its runs, on average
+        # lag_ns: of each of its runs, on average, between the last two accounts of it off a CPU
+        # gained_ns, n_runs: by how much how many runs have begun earlier since then
         # owed_ns: by the last account, and in none of the edges so far
         # running, waiting: their shares of the stretch between the last two accounts.
         self._of = Columns(has_base=("b1", 0), base_ns=("i8", 0), late_ns=("i8", 0),
-                           at_ns=("i8", 0), run_ns=("i8", 0), delay_ns=("i8", 0), lag_ns=("i8", 0), owed_ns=("i8", 0),
+                           at_ns=("i8", 0), run_ns=("i8", 0), delay_ns=("i8", 0), lag_ns=("i8", 0),
+                           gained_ns=("i8", 0), n_runs=("i8", 0), owed_ns=("i8", 0),
                            running=("f8", 0), waiting=("f8", 0))
 
     def begin(self, read: ReadAccounts, late_ns: Array | int = 0) -> None:
@@ -116,8 +124,10 @@ class Ledger:
         of = self._of
         return int(of.base_ns[slot] + max(-of.late_ns[slot], 0)) if of.has_base[slot] else None
 
-    def reconciled(self, edges: Edges, read: ReadAccounts, timeline: Timeline, seen: Seen) -> Edges:
-        """The edges of a stretch as the accounts say, for ``timeline`` to take.
+    def reconciled(self, edges: Edges, read: ReadAccounts, timeline: Timeline, seen: Seen,
+                   woken: Wakeups = NO_WAKEUPS) -> Edges:
+        """The edges of a stretch as the accounts say, for ``timeline`` to take; ``woken``: those wake-ups in it that
+        are known.
 
         ``edges`` in any order. ``read``: accounts as of times in that stretch, of all threads that have edges in it or
         ran when it began (of all there are, where the stretch ``is_blind``).
@@ -125,7 +135,7 @@ class Ledger:
         self._of.grow(len(timeline.clocks.kind))
         edges, read = self._decided(timeline.in_order(edges), read, timeline)
         edges = self._told_apart(edges, timeline)
-        edges = self._expected(self._balanced(edges, read, timeline, seen), read, timeline)
+        edges = self._expected(self._balanced(edges, read, timeline, seen, woken), read, timeline, woken)
         if seen.is_blind:
             edges = self._estimated(edges, timeline)
         self._note(read)
@@ -228,7 +238,7 @@ class Ledger:
 
     # -- edges that agree with the accounts
 
-    def _expected(self, edges: Edges, read: ReadAccounts, timeline: Timeline) -> Edges:
+    def _expected(self, edges: Edges, read: ReadAccounts, timeline: Timeline, woken: Wakeups) -> Edges:
         """With the runs of threads that end, of which there is no account any more, as early as theirs were before, and
         by what they were owed then."""
         of = self._of
@@ -240,10 +250,10 @@ class Ledger:
         slot = edges.slot[row]
         n_runs = np.bincount(slot, minlength=len(of.owed_ns))
         early_ns = of.lag_ns[slot] + np.maximum(of.owed_ns, 0)[slot] // n_runs[slot]
-        edges.time_ns[row] = np.maximum(edges.time_ns[row] - early_ns, start_ns[row])
+        edges.time_ns[row] -= np.minimum(early_ns, _room_ns(slot, start_ns[row], edges.time_ns[row], woken))
         return edges
 
-    def _balanced(self, edges: Edges, read: ReadAccounts, timeline: Timeline, seen: Seen) -> Edges:
+    def _balanced(self, edges: Edges, read: ReadAccounts, timeline: Timeline, seen: Seen, woken: Wakeups) -> Edges:
         """The edges with as much time on CPU as the accounts say."""
         of, slot = self._of, read.slot
         stretch = _Stretch(edges, read, timeline)
@@ -255,15 +265,14 @@ class Ledger:
         known, of.late_ns[slot] = known | settles, np.where(settles, 0, of.late_ns[slot])
         of.has_base[slot] = known
         owed_ns = np.where(known, read.run_ns - of.base_ns[slot] - ran_ns, 0)
-        gained_ns, n_runs = stretch.begin_earlier(owed_ns)
+        stale_ns = np.where(stretch.is_open, np.minimum(stretch.open_ns + of.lag_ns[slot], TICK_NS), 0)
+        gained_ns, n_runs = stretch.begin_earlier(owed_ns, np.where(known, stale_ns, 0), of.lag_ns[slot], woken)
         owed_ns -= gained_ns
-        tells = n_runs >= _MANY_RUNS
-        of.lag_ns[slot[tells]] = gained_ns[tells] // n_runs[tells]
+        self._note_lags(slot, gained_ns, n_runs, stretch.is_open)
         wait_ns = np.where(stretch.is_unrecorded, np.maximum(read.delay_ns - of.delay_ns[slot], 0), 0)
         worth_ns = 0 if seen.is_blind else LEAST_NS
         stretch.fill(owed_ns, worth_ns, of.at_ns[slot], wait_ns)
         of.owed_ns[slot] = np.where(stretch.is_open | (owed_ns > worth_ns), 0, owed_ns)
-        stale_ns = np.where(stretch.is_open, np.minimum(stretch.open_ns, TICK_NS), 0)
         least_ns = np.where(stretch.is_open, LONGEST_TICK_NS - TICK_NS, LEAST_NS)
         self._note_shares(read)
         if seen.is_blind:
@@ -273,6 +282,16 @@ class Ledger:
             excess_ns -= stretch.stop(np.where(excess_ns >= least_ns, excess_ns, 0), wait_ns)
         self.steal_ns += stretch.cut(excess_ns, least_ns)
         return stretch.edges()
+
+    def _note_lags(self, slot: Array, gained_ns: Array, n_runs: Array, is_open: Array) -> None:
+        """How much earlier runs of threads (a,) began than was recorded: on average of those that an account covers
+        which is exact, since the thread is off its CPU."""
+        of = self._of
+        of.gained_ns[slot] += gained_ns
+        of.n_runs[slot] += n_runs
+        tells = slot[~is_open & (of.n_runs[slot] >= _MANY_RUNS)]
+        of.lag_ns[tells] = of.gained_ns[tells] // of.n_runs[tells]
+        of.gained_ns[tells] = of.n_runs[tells] = 0
 
     def _note_shares(self, read: ReadAccounts) -> None:
         """Which part of the time since its account before each thread has run, and waited."""
@@ -347,14 +366,16 @@ class _Stretch:
         ran: Array = self._ran_before_ns + summed(self._number, running_ns, self._n)
         return ran
 
-    def begin_earlier(self, owed_ns: Array) -> tuple[Array, Array]:
-        """Lets runs begin earlier by equal shares of what threads (a,) are owed; returns what they have got, and how
-        many runs each has."""
+    def begin_earlier(self, owed_ns: Array, stale_ns: Array, lag_ns: Array, woken: Wakeups) -> tuple[Array, Array]:
+        """Lets runs begin earlier by equal shares of what threads (a,) are owed, which may be more by ``stale_ns``:
+        then as near to ``lag_ns`` as that allows. Returns what they have got, and how many runs each has."""
         edges = self._edges
         row = np.flatnonzero((edges.edge == Edge.IN) & (edges.source == Source.RECORDED) & _is_off(self._kind))
         n_runs = np.bincount(self._number[row], minlength=self._n)
-        share_ns = np.clip(owed_ns // np.maximum(n_runs, 1), 0, LAG_NS)[self._number[row]]
-        gained_ns = np.minimum(share_ns, edges.time_ns[row] - self._start_ns[row])
+        each = np.maximum(n_runs, 1)
+        share_ns = np.clip(np.clip(lag_ns, owed_ns // each, (owed_ns + stale_ns) // each), 0, LAG_NS)
+        room_ns = _room_ns(edges.slot[row], self._start_ns[row], edges.time_ns[row], woken)
+        gained_ns = np.minimum(share_ns[self._number[row]], room_ns)
         edges.time_ns[row] -= gained_ns
         self._start_ns[row + 1] -= gained_ns  # an account stands behind every edge, if nothing else
         return summed(self._number[row], gained_ns, self._n), n_runs
@@ -371,6 +392,8 @@ class _Stretch:
         start_ns = np.maximum(self._start_ns[row], since_ns[number])
         room_ns = np.maximum(edges.time_ns[row] - start_ns, 0)
         unbegun = (edges.edge[row] == Edge.IN) & (edges.source[row] != Source.RECORDED)
+        away_ns = np.where((edges.edge[row] == Edge.IN) & ~unbegun, LEAST_AWAY_NS, 0)
+        room_ns = np.maximum(room_ns - away_ns, 0)
         ran_ns = _shared_out(np.maximum(owed_ns, 0), number, np.where(unbegun, room_ns, 0), unbegun)
         left_ns = owed_ns - summed(number, ran_ns, self._n)
         ran_ns += _shared_out(np.where(left_ns > least_ns, left_ns, 0), number, np.where(unbegun, 0, room_ns), unbegun)
@@ -428,6 +451,12 @@ class _Stretch:
     def _put(self, row: Array, time_ns: Array, edge: int, source: int) -> None:
         self._put_at.append(row)
         self._put_in.append(edges_of(self._edges.slot[row], time_ns, np.full(len(row), edge), source=source))
+
+
+def _room_ns(slot: Array, start_ns: Array, time_ns: Array, woken: Wakeups) -> Array:
+    """How much earlier (n,) than recorded threads that have been off their CPUs since some time can have got them."""
+    room_ns: Array = np.maximum(time_ns - np.maximum(start_ns, woken.last_ns(slot, time_ns)) - LEAST_AWAY_NS, 0)
+    return room_ns
 
 
 def _shared_out(amount: Array, group: Array, room: Array, first: Array) -> Array:

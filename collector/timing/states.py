@@ -26,7 +26,7 @@ import numpy as np
 from collector.arrays import Columns, packed, summed
 from collector.events import Array, Edge, Reason, Source
 from collector.timing.ticks import N_STATES, Accounts
-from collector.timing.timeline import Edges, Periods, is_out
+from collector.timing.timeline import Edges, Periods, Wakeups, is_out
 
 
 class Microstate(IntEnum):
@@ -52,6 +52,8 @@ _STATE_OF_REASON = np.array([Microstate.SLEEP, Microstate.SLEEP, Microstate.USER
                              Microstate.KERNEL_FAULT, Microstate.STOPPED], dtype=np.int64)
 assert [int(r) for r in Reason] == list(range(len(_STATE_OF_REASON)))
 _PAGE_BITS = np.uint64(12)
+# A thread is woken so long before its departure is stamped, at most: another CPU may be sought work for meanwhile.
+LEAVING_NS = 20_000
 
 
 class Spans(NamedTuple):
@@ -94,13 +96,6 @@ class PageFaults:
     in_kernel: Array  # bool (f,)
 
 
-class Wakeups(NamedTuple):
-    """When blocked threads were woken, in any order."""
-
-    slot: Array  # i8 (w,)
-    time_ns: Array  # i8 (w,)
-
-
 class Delays(NamedTuple):
     """How much longer threads have waited for CPUs in all than at their accounts before; one row for a thread."""
 
@@ -114,10 +109,10 @@ class States:
     def __init__(self) -> None:
         self.n_guessed = 0  # page faults of which nothing tells whether text or data was missing
         # habit: the Reason of the last departure that was told; unexplained_ns: run_delay that no wait stands for yet;
-        # share_ns: what of it fell to each sleep, at the last account.
+        # share_ns: what of it fell to each sleep, at the last account; over_ns: the end of the last period off CPU.
         self._of = Columns(uid=("u8", 0), reason=("i1", 0), habit=("i1", 0), ip=("u8", 0), cpu=("i4", 0),
-                           woken_ns=("i8", 0), fault_ip=("u8", 0), fault_state=("i1", 0), unexplained_ns=("i8", 0),
-                           share_ns=("i8", 0))
+                           woken_ns=("i8", 0), over_ns=("i8", 0), fault_ip=("u8", 0), fault_state=("i1", 0),
+                           unexplained_ns=("i8", 0), share_ns=("i8", 0))
 
     def grow(self, n: int) -> None:
         """Makes room for the slots below ``n``."""
@@ -142,8 +137,8 @@ class States:
         state = self._states(periods, of_period(reason, of.reason), of_period(ip, of.ip), faults)
         stacks, cpus = of_period(uid, of.uid), of_period(cpu, of.cpu)
         self._remember(edges, uid, reason, ip, cpu)
-        wait_ns = self._waits_ns(periods, woken_ns, delays)
-        return _split(periods, state, stacks, cpus, wait_ns)
+        wait_ns, is_share = self._waits_ns(periods, woken_ns, delays)
+        return _split(periods, state, stacks, cpus, wait_ns, is_share)
 
     def so_far(self, periods: Periods) -> tuple[Spans, Array]:
         """The same for periods that go on (``Timeline.tell``). Also which of them (p,) only wait for a CPU now."""
@@ -152,11 +147,11 @@ class States:
         state = np.where(blocked, _STATE_OF_REASON[reason], _WAIT_CPU)
         told = blocked & _of_fault(reason, of.fault_state[slot], of.fault_ip[slot] == ip)
         state = np.where(told, of.fault_state[slot], state)
-        woken_ns = of.woken_ns[slot]
-        woken = blocked & (woken_ns >= periods.start_ns) & (woken_ns <= periods.end_ns)
+        woken_ns = _within(periods, of.woken_ns[slot], of.over_ns[slot])
+        woken = blocked & (woken_ns > 0)
         wait_ns = np.where(woken, periods.end_ns - woken_ns, 0)
         of.unexplained_ns[slot] -= np.where(blocked, wait_ns, periods.end_ns - periods.start_ns)
-        return _split(periods, state, of.uid[slot], of.cpu[slot], wait_ns), woken
+        return _split(periods, state, of.uid[slot], of.cpu[slot], wait_ns, np.zeros(len(slot), dtype=bool)), woken
 
     def untold(self, slot: Array) -> Array:
         """Those (m,) of the slots (n,) of blocked threads whose departures were not told at all."""
@@ -172,16 +167,18 @@ class States:
 
     def _woken_ns(self, periods: Periods, woken: Wakeups) -> Array:
         """When the thread was woken in each period (p,), 0 where unknown. The last wake-ups are remembered, for periods
-        that are still to end."""
-        before = self._of.woken_ns[periods.slot]
-        found: Array = np.where((before >= periods.start_ns) & (before <= periods.end_ns), before, 0)
-        if len(woken.slot) and len(found):
-            order = np.lexsort((woken.time_ns, woken.slot))
-            slot, time_ns = woken.slot[order], woken.time_ns[order]
-            at = np.minimum(_first_at(slot, time_ns, periods.slot, periods.start_ns), len(slot) - 1)
-            hit = (slot[at] == periods.slot) & (time_ns[at] >= periods.start_ns) & (time_ns[at] <= periods.end_ns)
-            found = np.where((found == 0) & hit, time_ns[at], found)
-        self._of.woken_ns[woken.slot] = woken.time_ns
+        that are still to end; but not those that have ended one."""
+        slot, of = periods.slot, self._of
+        over_ns = of.over_ns[slot]
+        follows = np.flatnonzero(slot[1:] == slot[:-1]) + 1
+        over_ns[follows] = periods.end_ns[follows - 1]
+        found = _within(periods, of.woken_ns[slot], over_ns)
+        if len(woken.slot) and len(slot):
+            at = np.minimum(_first_at(woken.slot, woken.time_ns, slot, periods.start_ns), len(woken.slot) - 1)
+            inside = _within(periods, np.where(woken.slot[at] == slot, woken.time_ns[at], 0), over_ns)
+            before = _within(periods, woken.last_ns(slot, periods.start_ns), over_ns)
+            found = np.where(inside > 0, inside, np.where(before > 0, before, found))
+        of.woken_ns[woken.slot], of.over_ns[slot] = woken.time_ns, periods.end_ns
         found[periods.kind != Edge.OUT_BLOCKED] = 0
         return found
 
@@ -243,8 +240,9 @@ class States:
                 tries.append((fault_state[inside], same))
         return tries[1:2] + tries[:1] + tries[2:]
 
-    def _waits_ns(self, periods: Periods, woken_ns: Array, delays: Delays) -> Array:
-        """How long the end of each period (p,) was a wait for a CPU, where the thread had been blocked before."""
+    def _waits_ns(self, periods: Periods, woken_ns: Array, delays: Delays) -> tuple[Array, Array]:
+        """How long the end of each period (p,) was a wait for a CPU, where the thread had been blocked before; and
+        whether that is a share of what was waited in all, since no wake-up tells."""
         unexplained_ns, n_slots = self._of.unexplained_ns, len(self._of.unexplained_ns)
         unexplained_ns[delays.slot] += delays.grown_ns
         length_ns = periods.end_ns - periods.start_ns
@@ -261,11 +259,26 @@ class States:
         self._of.share_ns[n_untold > 0] = share_ns[n_untold > 0]
         shared_ns = np.where(untold, np.minimum(share_ns[periods.slot], length_ns), 0)
         unexplained_ns -= summed(periods.slot, shared_ns, n_slots)
-        return wait_ns + shared_ns
+        return wait_ns + shared_ns, shared_ns > 0
 
 
-def _split(periods: Periods, state: Array, uid: Array, cpu: Array, wait_ns: Array) -> Spans:
-    """One span for each period, and one more for the wait (p,) at the end of those that have one."""
+def _within(periods: Periods, woken_ns: Array, over_ns: Array) -> Array:
+    """Wake-ups (p,) as they end each period, 0 where one does not: a nanosecond of it is blocked, and one a wait.
+    ``over_ns`` (p,): the end of the period off CPU before.
+
+    A thread can be woken when the scheduler has taken it from its CPU and its departure is still to be stamped.
+    """
+    since_ns = periods.start_ns - np.where(periods.begun_ns == periods.start_ns, LEAVING_NS, 0)
+    is_its = (woken_ns > over_ns) & (woken_ns >= since_ns) & (woken_ns <= periods.end_ns)
+    inside = np.maximum(np.minimum(woken_ns, periods.end_ns - 1), np.minimum(periods.start_ns + 1, periods.end_ns))
+    return np.where(is_its, inside, 0)
+
+
+def _split(periods: Periods, state: Array, uid: Array, cpu: Array, wait_ns: Array, is_share: Array) -> Spans:
+    """One span for each period, and one more for the wait (p,) at the end of those that have one.
+
+    A wait that ``is_share`` (p,) was not recorded, nor was the end of what came before it.
+    """
     length_ns, late = periods.end_ns - periods.start_ns, np.flatnonzero(wait_ns > 0)
     waits = periods.take(late)
     return Spans(np.concatenate([periods.slot, waits.slot]),
@@ -274,7 +287,9 @@ def _split(periods: Periods, state: Array, uid: Array, cpu: Array, wait_ns: Arra
                  np.concatenate([length_ns - wait_ns, wait_ns[late]]),
                  np.concatenate([periods.end_ns - wait_ns, waits.end_ns]),
                  np.concatenate([uid, uid[late]]), np.concatenate([cpu, cpu[late]]),
-                 np.concatenate([periods.source, waits.source]))
+                 np.concatenate([np.where(is_share, np.maximum(periods.source, np.int8(Source.ADJUSTED)),
+                                          periods.source),
+                                 np.where(is_share[late], np.int8(Source.SYNTHETIC), waits.source)]))
 
 
 def _fault_states(faults: PageFaults) -> Array:

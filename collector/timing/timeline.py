@@ -20,6 +20,8 @@ import numpy as np
 from collector.arrays import Columns, changes, packed
 from collector.events import Array, Edge, Source
 
+LONG_AGO_NS = -(1 << 62)
+
 
 class Edges(NamedTuple):
     """Edges (m,), by slot, and within each slot in the order of their happening."""
@@ -62,6 +64,30 @@ def edges_of(slot: Array, time_ns: Array, edge: Array, cpu: Array | None = None,
 def joined(*parts: Edges) -> Edges:
     """All of them, still to be put in order."""
     return Edges(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+
+
+class Wakeups(NamedTuple):
+    """When blocked threads were woken (w,), by slot and then time."""
+
+    slot: Array  # i8 (w,)
+    time_ns: Array  # i8 (w,)
+
+    def last_ns(self, slot: Array, time_ns: Array) -> Array:
+        """The last one (n,) of each slot up to each time; in the far past where there is none."""
+        if not len(self.slot) or not len(slot):
+            return np.full(len(slot), LONG_AGO_NS)
+        keys, wanted = packed((self.slot, self.time_ns), (slot, time_ns))
+        at = np.maximum(np.searchsorted(keys, wanted, side="right") - 1, 0)
+        return np.where((self.slot[at] == slot) & (keys[at] <= wanted), self.time_ns[at], LONG_AGO_NS)
+
+
+def wakeups_of(slot: Array, time_ns: Array) -> Wakeups:
+    """Wake-ups given in any order."""
+    order = np.lexsort((time_ns, slot))
+    return Wakeups(slot[order], time_ns[order])
+
+
+NO_WAKEUPS = Wakeups(*(np.zeros(0, dtype=np.int64),) * 2)
 
 
 class Periods(NamedTuple):

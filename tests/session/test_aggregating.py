@@ -20,6 +20,7 @@ from collector.aggregate.spans import Spans
 from collector.experiment.aggregations import unpack
 from collector.experiment.reader import open_experiment
 from collector.session.aggregating import WholeStretches
+from collector.session.asked import asked_of
 
 Run = Callable[..., Any]
 
@@ -163,6 +164,28 @@ def test_what_no_record_tells_is_synthetic(collect: Run, er_print: Run, workload
     assert stored.n_recorded == 0
     (slept_ns,) = stored.states[stored.keys[:, 0] == thread["tid"], 0].tolist()
     assert n_turns * turn_ms * 1e6 * 0.9 < slept_ns <= thread["life_s"] * 1e9 * 1.1
+
+
+def test_who_is_found_has_the_name_that_the_kernel_tells(tmp_path: Path, er_print: Run, workload: Run,
+                                                         perf_allowed: None) -> None:
+    """A program that was started by a link: its mapping has the name of the link's target."""
+    link, path = tmp_path / "other-name", tmp_path / "run.er"
+    link.symlink_to(workload("states"))
+    asked = [word for key in ("comm", "execname") for word in ("--aggregate", f"{key}[{key}] = sum(sleep)")]
+    with subprocess.Popen([link, "nanosleep", "1000", "2"], stdout=subprocess.DEVNULL) as one:
+        done = subprocess.run([COMMANDS / "collect", "-A", "off", "-o", path, "-t", "0.3", *asked, "-P", str(one.pid)],
+                              capture_output=True, text=True, check=False)
+        one.kill()
+    assert done.returncode == 0, done.stderr
+    for name in ("comm", "execname"):
+        (found,) = json.loads(er_print("-json_aggregations", name, path).stdout)["aggregations"]
+        assert {tuple(entry["key"]) for entry in found["recorded"]} == {("other-name",)}
+
+
+def test_who_asks_for_waits_is_told_each() -> None:
+    assert asked_of(("a = quantize(waitcpu)",)) == asked_of(("b[state] = count()",)) == {"waits"}
+    assert asked_of(("c = count() / offcpu > 3ms /", "d[waker] = count()")) == {"waits", "waker"}
+    assert asked_of(("e[tid] = sum(sleep)", "f = quantize(runlength)")) == frozenset()
 
 
 def has_keys(file: Path) -> bool:

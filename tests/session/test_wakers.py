@@ -19,8 +19,8 @@ from collector.aggregate.spans import Source, Spans
 from collector.events import Context, Edge, Wakings
 from collector.linux.perf import tracepoint_number
 from collector.processes.model import Model
-from collector.session.wakers import LEAVING_NS, Wakers
-from collector.timing.ledger import LAG_NS
+from collector.session.wakers import EARLY_NS, Wakers
+from collector.timing.states import LEAVING_NS
 
 Run = Callable[..., Any]
 COMMANDS = Path(sys.executable).parent
@@ -217,7 +217,7 @@ def test_a_thread_may_be_woken_while_it_leaves_its_cpu() -> None:
 def test_a_run_may_begin_before_its_wake_up() -> None:
     """Its beginning was moved; the wait for a CPU behind the sleep is a share of what the account says."""
     threads = Threads(4)
-    threads.saw((101, 50_000 + LAG_NS, 102, Context.THREAD), (102, 50_001 + LAG_NS, 101, Context.THREAD),
+    threads.saw((101, 50_000 + EARLY_NS, 102, Context.THREAD), (102, 50_001 + EARLY_NS, 101, Context.THREAD),
                 (103, 51_000, 102, Context.THREAD), (104, 59_000, 102, Context.THREAD))
     assert [by for by, _ in threads.told(
         (1, 0, 40_000, SLEEP), (1, 40_000, 50_000, WAIT), (1, 50_000, 99_000, ON_CPU),

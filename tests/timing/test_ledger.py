@@ -10,8 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.events import Edge, Source
-from collector.timing.ledger import LAG_NS, LEAST_NS, LONGEST_TICK_NS, TICK_NS, Ledger, ReadAccounts, Seen
-from collector.timing.timeline import Periods, Timeline, edges_of
+from collector.timing.ledger import (
+    LAG_NS,
+    LEAST_AWAY_NS,
+    LEAST_NS,
+    LONGEST_TICK_NS,
+    TICK_NS,
+    Ledger,
+    ReadAccounts,
+    Seen,
+)
+from collector.timing.timeline import NO_WAKEUPS, Periods, Timeline, Wakeups, edges_of, wakeups_of
 from tests.timing.scheduler import BUGS, MS, RUN, Plan, Witness, Work, plans
 
 INTERVAL_NS = 10_007_000
@@ -255,3 +264,60 @@ def test_what_ended_without_an_account_ran_after_its_last_one() -> None:
     none = ReadAccounts(*(zero[:0],) * 4)
     timeline.advance(ledger.reconciled(ended, none, timeline, Seen(1000 * MS, 1100 * MS, is_blind=True)))
     assert timeline.clocks.cpu_ns[0] == 100 * MS + 10 * MS  # a tenth of 100 ms
+
+
+class Napper:
+    """One thread's clock, fed with runs (from, to) in ns and its run by the account at a time. It gives when its runs
+    began."""
+
+    def __init__(self) -> None:
+        self._timeline, self._ledger, self._none = Timeline(), Ledger(1), np.zeros(1, np.int64)
+        self._timeline.grow(1)
+        self._ledger.begin(ReadAccounts(*(self._none,) * 4))
+        self._since_ns = 0
+
+    def feed(self, edges: list[tuple[int, Edge]], until_ns: int, run_ns: int,
+             woken: Wakeups = NO_WAKEUPS) -> list[int]:
+        time_ns, edge = (np.array(column, np.int64) for column in zip(*edges, strict=True))
+        read = ReadAccounts(self._none, self._none + until_ns, self._none + run_ns, self._none)
+        seen, self._since_ns = Seen(self._since_ns, until_ns), until_ns
+        given = edges_of(np.zeros(len(edge), np.int64), time_ns, edge)
+        found = self._ledger.reconciled(given, read, self._timeline, seen, woken)
+        self._timeline.advance(found)
+        return [int(time) for time in found.time_ns[found.edge == IN]]
+
+
+def test_no_run_begins_before_its_wake_up() -> None:
+    """And none as early as the end of the run before it: what was recorded off a CPU has a length."""
+    edges = [(0, Edge.BORN), (90_000, IN), (100_000, BLOCKED), (105_000, IN), (120_000, BLOCKED), (170_000, IN),
+             (180_000, BLOCKED)]
+    woken = wakeups_of(np.zeros(2, np.int64), np.array([168_500, 101_000]))
+    began = Napper().feed(edges, 200_000, 35_000 + 3 * 7_000, woken)
+    assert began == [90_000 - 7_000, 101_000 + LEAST_AWAY_NS, 168_500 + LEAST_AWAY_NS]
+    assert Napper().feed(edges, 200_000, 35_000 + 3 * 7_000) == [90_000 - 7_000, 100_000 + LEAST_AWAY_NS, 163_000]
+
+
+def test_a_gap_that_is_filled_is_still_a_gap() -> None:
+    edges = [(0, Edge.BORN), (0, IN), (MS, BLOCKED), (9 * MS, IN), (10 * MS, BLOCKED), (19 * MS, IN),
+             (20 * MS, BLOCKED)]
+    assert Napper().feed(edges, 20 * MS, 20 * MS) == [0, MS + LEAST_AWAY_NS, 10 * MS + LEAST_AWAY_NS]
+
+
+def test_a_stale_account_does_not_change_the_lag() -> None:
+    """Runs that are recorded 9 us late: the second account is read while the thread runs, and 1 ms old."""
+    napper, lag_ns, period_ns, n = Napper(), 9_000, 100_000, 20
+
+    def runs(first: int) -> list[tuple[int, Edge]]:
+        return [pair for i in range(first, first + n) for pair in (
+            (i * period_ns + 50_000 + lag_ns, IN), ((i + 1) * period_ns, BLOCKED))]
+
+    def began(first: int) -> list[int]:
+        return [i * period_ns + 50_000 for i in range(first, first + n)]
+
+    assert napper.feed([(0, Edge.BORN), *runs(0)], n * period_ns + 1, n * 50_000) == began(0)
+    at_ns = 2 * n * period_ns + MS
+    open_run = (2 * n * period_ns + 50_000 + lag_ns, IN)
+    assert napper.feed([*runs(n), open_run], at_ns, 2 * n * 50_000) == [*began(n), open_run[0] - lag_ns]
+    last = [(at_ns + 1, BLOCKED), *runs(3 * n)]
+    run_ns = 2 * n * 50_000 + MS - 50_000 + 1 + n * 50_000
+    assert napper.feed(last, 4 * n * period_ns + 1, run_ns) == began(3 * n)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.events import Edge, Reason, Source
-from collector.timing.states import Delays, Departures, Microstate, PageFaults, Spans, States, Wakeups
-from collector.timing.timeline import Timeline, edges_of
+from collector.timing.states import Delays, Departures, Microstate, PageFaults, Spans, States
+from collector.timing.timeline import NO_WAKEUPS, Timeline, edges_of, wakeups_of
 
 BORN, IN, BLOCKED, PREEMPTED, ENDED = Edge.BORN, Edge.IN, Edge.OUT_BLOCKED, Edge.OUT_PREEMPTED, Edge.ENDED
 IP = 0x7F00_0000_1234
@@ -52,7 +52,7 @@ class Watch:
         periods = self.timeline.advance(self.timeline.in_order(given)).off_cpu()
         grown = run_delay or {}
         delays = Delays(np.array(list(grown), np.int64), np.array(list(grown.values()), np.int64))
-        woken = Wakeups(column(wake_ups, 1, np.int64), column(wake_ups, 0, np.int64))
+        woken = wakeups_of(column(wake_ups, 1, np.int64), column(wake_ups, 0, np.int64))
         return listed(self.states.spans(periods, self.timeline.edges, departures_of(departures), faults_of(faults),
                                         woken, delays))
 
@@ -166,17 +166,43 @@ def test_run_delay_that_preemption_explains_is_not_counted_twice() -> None:
 
 @pytest.mark.parametrize(("woken_ns", "expected"), [
     (300, [(0, Microstate.SLEEP, 200, 300, 48), (0, Microstate.WAIT_CPU, 17, 317, 48)]),
-    (100, [(0, Microstate.WAIT_CPU, 217, 317, 48)]),
-    (317, [(0, Microstate.SLEEP, 217, 317, 48)]),
-    (99, [(0, Microstate.SLEEP, 217, 317, 48)]),  # another sleep's
+    (100, [(0, Microstate.SLEEP, 1, 101, 48), (0, Microstate.WAIT_CPU, 216, 317, 48)]),
+    (317, [(0, Microstate.SLEEP, 216, 316, 48), (0, Microstate.WAIT_CPU, 1, 317, 48)]),
+    (99, [(0, Microstate.SLEEP, 1, 101, 48), (0, Microstate.WAIT_CPU, 216, 317, 48)]),  # as it was leaving
+    (50, [(0, Microstate.SLEEP, 217, 317, 48)]),  # another sleep's
     (318, [(0, Microstate.SLEEP, 217, 317, 48)])])
 @pytest.mark.parametrize("early", [False, True], ids=["with its period", "in a batch before"])
 def test_a_wake_up_is_the_end_of_the_sleep(woken_ns: int, expected: list[Span], early: bool) -> None:
     watch = Watch(1)
     wake_ups = [(woken_ns, 0)]
-    watch.feed([(5, 0, IN), (100, 0, BLOCKED)], [(99, 0, 48, Reason.SLEEP, IP)], wake_ups=wake_ups if early else [])
-    spans = watch.feed([(317, 0, IN)], wake_ups=[] if early else wake_ups)
-    assert [span for span in spans if span[2]] == expected
+    watch.feed([(5, 0, IN), (20, 0, BLOCKED), (60, 0, IN), (100, 0, BLOCKED)], [(99, 0, 48, Reason.SLEEP, IP)],
+               wake_ups=wake_ups if early else [])
+    assert watch.feed([(317, 0, IN)], wake_ups=[] if early else wake_ups) == expected
+
+
+@pytest.mark.parametrize("reason", [Reason.SLEEP, Reason.LOCK])
+def test_a_wake_up_ends_one_wait_only(reason: Reason) -> None:
+    """Two short ones in a batch: the second was woken as it left its CPU, the third's wake-up is not known."""
+    spans = Watch(1).feed([(5, 0, IN), (100, 0, BLOCKED), (200, 0, IN), (300, 0, BLOCKED), (400, 0, IN),
+                           (500, 0, BLOCKED), (600, 0, IN)],
+                          [(time_ns, 0, 48, reason, IP) for time_ns in (99, 299, 499)], wake_ups=[(298, 0), (150, 0)])
+    state = Microstate.SLEEP if reason == Reason.SLEEP else Microstate.USER_LOCK
+    assert spans == [(0, state, 50, 150, 48), (0, Microstate.WAIT_CPU, 50, 200, 48),
+                     (0, state, 1, 301, 48), (0, Microstate.WAIT_CPU, 99, 400, 48), (0, state, 100, 600, 48)]
+
+
+def test_a_share_of_run_delay_is_no_record() -> None:
+    """One wake-up of two is known: the other wait's length is what is left, and so is that of the sleep before."""
+    watch = Watch(1)
+    edges = [(5, 0, IN), (100, 0, BLOCKED), (200, 0, IN), (300, 0, BLOCKED), (400, 0, IN)]
+    periods = watch.timeline.advance(edges_of(column(edges, 1, np.int64), column(edges, 0, np.int64),
+                                              column(edges, 2, np.int8))).off_cpu()
+    spans = watch.states.spans(periods, watch.timeline.edges, departures_of([]), faults_of([]),
+                               wakeups_of(np.array([0]), np.array([170])), Delays(np.array([0]), np.array([47])))
+    assert list(zip(spans.state.tolist(), spans.end_ns.tolist(), spans.length_ns.tolist(), spans.source.tolist(),
+                    strict=True)) == [
+        (Microstate.SLEEP, 170, 70, Source.RECORDED), (Microstate.SLEEP, 383, 83, Source.ADJUSTED),
+        (Microstate.WAIT_CPU, 200, 30, Source.RECORDED), (Microstate.WAIT_CPU, 400, 17, Source.SYNTHETIC)]
 
 
 def test_a_wake_up_is_its_own_threads() -> None:
@@ -206,7 +232,7 @@ def test_those_that_still_wait_have_waited_so_far() -> None:
 
 def test_those_that_were_woken_wait_for_a_cpu_from_then_on() -> None:
     watch = Watch(2)
-    watch.feed([(5, 0, IN), (6, 1, IN), (100, 0, BLOCKED), (101, 1, BLOCKED)],
+    watch.feed([(5, 0, IN), (6, 1, IN), (20, 1, BLOCKED), (60, 1, IN), (100, 0, BLOCKED), (101, 1, BLOCKED)],
                [(99, 0, 48, Reason.LOCK, IP), (100, 1, 64, Reason.SLEEP, IP)], wake_ups=[(50, 1)])
     watch.feed([], wake_ups=[(300, 0)])
     spans, woken = watch.so_far([0, 1], 1_000)
@@ -239,7 +265,7 @@ def test_steal_time_is_no_part_of_run_delay() -> None:
     cut = edges_of(np.zeros(2, np.int64), np.array([50, 80]), np.array([PREEMPTED, IN]), source=Source.ADJUSTED)
     periods = watch.timeline.advance(cut).off_cpu()
     none = departures_of([])
-    watch.states.spans(periods, cut, none, faults_of([]), Wakeups(*(np.zeros(0, np.int64),) * 2),
+    watch.states.spans(periods, cut, none, faults_of([]), NO_WAKEUPS,
                        Delays(*(np.zeros(0, np.int64),) * 2))
     spans = watch.feed([(100, 0, BLOCKED), (317, 0, IN)], [(99, 0, 48, Reason.SLEEP, IP)], run_delay={0: 17})
     assert spans == [(0, Microstate.SLEEP, 200, 300, 48), (0, Microstate.WAIT_CPU, 17, 317, 48)]
