@@ -121,7 +121,8 @@ def test_a_program_from_its_exec_to_its_end(
     paths = [change.path for change in found.of(Mapped)]
     assert {b"[vdso]", os.fsencode(os.path.realpath(workload("split")))} <= set(paths)
     assert any(path.endswith(b"/libc.so.6") for path in paths)
-    assert found.of(RecordsLost) == []
+    # Ends are told of the whole machine, and for five seconds there may be too many.
+    assert {change.source for change in found.of(RecordsLost)} <= {"dying", "dead"}
     assert set(found.all("clock.pid").tolist()) == set(found.all("switches.pid").tolist()) == {found.pid}
     assert set(found.all("clock.tid").tolist()) == set(tids)
 
@@ -192,7 +193,7 @@ def test_samples_have_registers_and_stack(workload: Callable[..., Path], drained
     regs, low, n_words = (found.all(f"clock.{name}") for name in ("regs", "low", "n_words"))
     assert set(found.all("clock.abi").tolist()) == {64}
     assert (regs[:, 7] == low).all()  # the copy begins at the stack pointer
-    assert (n_words > 16).all()
+    assert (n_words[found.all("clock.mode") == Mode.USER] > 16).all()  # in the kernel, a thread may have none any more
     assert (n_words * 8 <= 16 << 10).all()
     mapped = [(change.start, change.start + change.size) for change in found.of(Mapped)]
     inside = np.zeros(len(regs), bool)

@@ -137,6 +137,7 @@ def cpu_s(path: Path, tid: int) -> float:
     return float(np.sum(mine["NTICK"])) * INTERVAL_S
 
 
+@pytest.mark.kernel_times
 def test_three_programs_in_one_process_by_one_loop(perf_allowed: None, workload: Run, tmp_path: Path,
                                                    stolen: Callable[[], float]) -> None:
     split = workload("split")

@@ -22,8 +22,8 @@ from hypothesis import strategies as st
 
 from collector.events import Edge, Reason
 from collector.timing.ledger import ReadAccounts
-from collector.timing.states import Departures, Wakeups
-from collector.timing.timeline import Edges, edges_of
+from collector.timing.states import Departures
+from collector.timing.timeline import Edges, Wakeups, edges_of, wakeups_of
 
 MS = 1_000_000
 SLICE_NS, LEAST_RUN_NS = 3 * MS, 5_000
@@ -199,7 +199,7 @@ class Witness:
                 if stretch.what == BLOCKED and stretch.end_ns < self.plan.length_ns
                 and Random(f"{self.plan.seed} {number} {stretch.end_ns}").random() >= self.plan.unwoken]
         slot, time_ns = np.array(rows, np.int64).reshape(-1, 2).T
-        return Wakeups(slot, time_ns)
+        return wakeups_of(slot, time_ns)
 
     def _within(self, batch: Told) -> list[tuple[int, Stretch]]:
         """What ends in a batch, if that has records."""

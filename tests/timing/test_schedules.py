@@ -59,13 +59,14 @@ def told(plan: Plan) -> Told:
     for batch in witness.batches():
         read = witness.read(batch, np.flatnonzero(timeline.clocks.kind == Edge.IN).tolist())
         seen = Seen(batch.since_ns, batch.until_ns, is_blind=batch.blind, is_lossy=witness.n_lost > 0)
-        periods = timeline.advance(ledger.reconciled(batch.edges, read, timeline, seen))
+        woken = witness.wakeups(batch)
+        periods = timeline.advance(ledger.reconciled(batch.edges, read, timeline, seen, woken))
         runs = periods.take(periods.kind == Edge.IN)
         outcome.add(runs.slot, runs.start_ns, runs.end_ns, np.full(len(runs.slot), ON_CPU), runs.source)
         delays = Delays(read.slot, read.delay_ns - delay_ns[read.slot])
         delay_ns[read.slot] = read.delay_ns
         outcome.add_spans(states.spans(periods.off_cpu(), timeline.edges, witness.departures(batch), _NO_FAULTS,
-                                       witness.wakeups(batch), delays))
+                                       woken, delays))
     clocks = timeline.clocks
     slots = np.flatnonzero(clocks.kind != Edge.UNKNOWN)
     open_ = slots[clocks.kind[slots] == Edge.IN]
