@@ -12,6 +12,7 @@ from collector.events import Change, RecordsLost
 from collector.linux import abi
 from collector.linux.perf import Ring, Rings
 
+_BURST_BYTES = {"waking": 1 << 17}  # in a ring that is large for the sake of a late drain
 _REST_NS = 100 * NS_PER_MS
 # Threads that switch even more often are looked at more seldom, and no record stands in for those not taken: they say
 # the same thing over and over, and each costs the target 0.2 us.
@@ -48,7 +49,8 @@ class Resting:
         self._heads[ring] = head
         wake_ns = self._resting.get(ring)
         n_per_s = n_records * NS_PER_S // elapsed_ns
-        if wake_ns is None and n_per_s > self._most_per_s[ring.name] and head - tail > ring.data_bytes // 2:
+        if wake_ns is None and n_per_s > self._most_per_s[ring.name] and head - tail > min(
+                ring.data_bytes // 2, _BURST_BYTES.get(ring.name, ring.data_bytes)):
             # (A short burst is welcome.)
             self._rings.rest(ring)
             self.let_rest(ring, n_per_s // _TOO_MANY_PER_S, until_ns)
