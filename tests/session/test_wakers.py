@@ -26,6 +26,7 @@ Run = Callable[..., Any]
 COMMANDS = Path(sys.executable).parent
 KINDS = {"futex": "lock", "eventfd": "sleep", "pipe": "sleep", "poll": "sleep", "epoll": "sleep"}
 N = 31
+pytestmark = pytest.mark.kernel_times  # who wakes whom depends on who else has the CPUs
 ASKED = "w[waker, wakertid, tid, state] = count()"
 FAULT, LOCK, SLEEP, WAIT, ON_CPU = 4, 6, 7, 8, 10
 
