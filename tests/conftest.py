@@ -95,6 +95,11 @@ def machine() -> str:
         "us to read " + ", ".join(f"{name} {us:.1f}" for name, us in best_us.items())))
 
 
+def pytest_configure() -> None:
+    """What is started has the dispositions of a terminal's job, though we may run below nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One more try for those who compare times, where others had our CPUs meanwhile."""
     for item in items:

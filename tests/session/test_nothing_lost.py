@@ -205,8 +205,11 @@ def test_a_killed_program_is_recorded_to_its_end(engine: str, workload: Run, tmp
 
 
 def test_what_others_trace_floods_no_ring(workload: Run, tmp_path: Path) -> None:
-    """The deaths of all processes come by SIGCHLD, by which a tracer is told of every stop. (Tracer and tracee have a CPU
-    of their own: on the target's they would preempt it more often than its ring of stacks has room for.)"""
+    """The deaths of all processes come by SIGCHLD, by which a tracer is told of every stop.
+
+    Tracer and tracee have a CPU of their own: on the target's they would preempt it more often than its ring of stacks
+    has room for.
+    """
     cpus = sorted(os.sched_getaffinity(0))
     command = [COLLECT, "--engine", "perf", "-o", str(tmp_path / "x.er"), "taskset", "-c", str(cpus[0]),
                workload("busy"), "1", "3000"]
