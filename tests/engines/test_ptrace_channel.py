@@ -10,8 +10,13 @@ from array import array
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from collector.engines.ptrace.channel import RINGS, Channel, framed, unframed, whole_frames
+import numpy as np
+
+from collector.engines.ptrace.channel import RINGS, Channel, unframed
+from collector.engines.ptrace.targets import Traced, Tracee
 from collector.engines.ptrace.writer import Writer
+from collector.events import Edge
+from collector.linux import abi, tasks
 
 KILLS, SEED = 60, 20_260_214
 N_WORDS = 8  # of a row
@@ -67,15 +72,6 @@ def test_a_writer_that_is_killed_leaves_whole_rounds() -> None:
             assert taken(channel, 0) > 0
 
 
-def test_changes_are_cut_between_two() -> None:
-    sizes = [len(framed(("Kind", n, "x" * n))) for n in (1, 50, 7)]
-    rows = bytearray(b"".join(framed(("Kind", n, "x" * n)) for n in (1, 50, 7)))
-    for most in range(sum(sizes) + 5):
-        n_fit = max(n for n in (1, 2, 3) if n == 1 or sum(sizes[:n]) <= most)
-        assert whole_frames(rows, most) == sum(sizes[:n_fit])
-    assert whole_frames(bytearray(), 10) == 0
-
-
 def test_more_changes_than_the_ring_has_room_for_come_whole_and_in_order() -> None:
     channel = Channel(1024)
     writer = Writer(channel, 64)
@@ -91,3 +87,33 @@ def test_more_changes_than_the_ring_has_room_for_come_whole_and_in_order() -> No
             break
     assert not writer.behind
     assert [change[1] for change in found] == list(range(n_changes))
+
+
+def test_the_rows_of_a_thread_come_between_its_birth_and_its_end() -> None:
+    """However many there are, and whatever else is told meanwhile: who came behind would be told as a thread more."""
+    channel = Channel(1024)
+    writer = Writer(channel, 64)
+    process = Traced(100)
+    n_switches, n_lives = 3 * RINGS["switch"] // abi.TRACED_SWITCH.dtype.itemsize, 3
+    for tid in range(101, 101 + n_lives):
+        thread = Tracee(tid, process, tasks.Files(100, tid), 0)
+        writer.change("Forked", 1, 100, tid, 100, 100)
+        for n in range(n_switches // n_lives):
+            writer.switch(thread, Edge.IN, n)
+            writer.change("Mapped", n, "x" * 100)
+        writer.change("Exited", n_switches, 100, tid)
+    living: set[int] = set()
+    n_found = 0
+    for _ in range(100):
+        writer.publish(1, 1)
+        heads, _, _ = channel.snapshot()
+        changes = unframed(channel.take("change", heads["change"]))
+        rows = np.frombuffer(channel.take("switch", heads["switch"]), dtype=abi.TRACED_SWITCH.dtype)
+        living |= {change[3] for change in changes if change[0] == "Forked"}
+        assert set(np.unique(rows["tid"]).tolist()) <= living
+        living -= {change[3] for change in changes if change[0] == "Exited"}
+        n_found += len(rows)
+        if not writer.behind:
+            break
+    assert not writer.behind
+    assert (n_found, living) == (n_switches // n_lives * n_lives, set())

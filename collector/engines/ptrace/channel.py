@@ -139,17 +139,6 @@ def unframed(rows: bytearray) -> list[tuple[Any, ...]]:
     return changes
 
 
-def whole_frames(rows: bytearray, most: int) -> int:
-    """How many bytes the first changes in a run take: as many as fit into ``most``, one at least."""
-    at = 0
-    while at < len(rows):
-        end = at + abi.LENGTH_FORMAT.size + int(abi.LENGTH_FORMAT.unpack_from(rows, at)[0])
-        if at and end > most:
-            break
-        at = end
-    return at
-
-
 def _put(ring: memoryview, head: int, rows: bytearray) -> None:
     at = head % len(ring)
     n = min(len(rows), len(ring) - at)

@@ -90,6 +90,21 @@ class Settlement:
             if raw != thread.raw:
                 self.settle(thread, raw, time.monotonic_ns())
 
+    def settle_end(self, thread: Tracee) -> int:
+        """The same for one that is gone, and still has its account; returns when it ended. Where many end at once that is
+        reported late. A thread that no look has found asleep since it went on from the stop of its exit has run or
+        waited for a CPU since then, and its account says for how long."""
+        now_ns = time.monotonic_ns()
+        with suppress(OSError):
+            raw, now_ns = thread.files.read("schedstat", 64), time.monotonic_ns()
+            if thread.let_go_ns and thread.running:
+                cpu_ns, delay_ns, _ = accounts.parse(raw)
+                since_ns = cpu_ns - thread.cpu_ns + thread.owed_ns + delay_ns - thread.delay_ns
+                now_ns = min(max(thread.let_go_ns, thread.settled_ns) + since_ns, now_ns)
+            if raw != thread.raw:
+                self.settle(thread, raw, now_ns)
+        return thread.settled_ns if thread.running else now_ns
+
     def settle_last(self, thread: Tracee, raw: bytes, now_ns: int) -> None:
         """The same for good. One that ran, and is ready to run on, has waited for a CPU since then: the kernel tells
         that only when it gets one. So has one that has stopped for us and that we have not come to yet. Where many wait

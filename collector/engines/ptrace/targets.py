@@ -61,6 +61,7 @@ class Tracee:
     calm: int = 0  # looks in a row that found nothing new
     asked: Asked | None = None  # to stop, and has not stopped yet
     in_stop: bool = False  # a job-control stop
+    let_go_ns: int = 0  # when it went on from the stop of its exit; 0: it has not
     gone: bool = False
     place: Place | None = None  # where it slept last
     known: dict[Place, Reason] = field(default_factory=dict)  # places whose stack has been told in this image

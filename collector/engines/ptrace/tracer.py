@@ -616,6 +616,8 @@ class Tracer:
                     self._handle(thread, report, began_ns)
             finally:
                 self._cont(thread)
+                if report.event == abi.EVENT_EXIT:
+                    thread.let_go_ns = time.monotonic_ns()
         thread.kept_ns += time.monotonic_ns() - began_ns
 
     def _cont(self, thread: Tracee) -> None:
@@ -765,8 +767,7 @@ class Tracer:
     def _end(self, thread: Tracee) -> None:
         """A thread is gone; it can still be asked how long it ran."""
         if not thread.gone and not thread.process.held:
-            self._settlement.settle_now(thread)
-            end_ns = thread.settled_ns if thread.running else time.monotonic_ns()
+            end_ns = self._settlement.settle_end(thread)
             self._writer.change("Exited", end_ns, thread.process.pid, thread.tid)
         self._forget(thread)
 

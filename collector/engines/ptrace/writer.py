@@ -1,19 +1,21 @@
 """Writes what the tracer finds to the channel: rows, which wait for the end of the round, and copies of stacks.
 
-Standard library only.
+Rows are handed over in the order in which they were told, in all rings alike: the row of a thread never comes behind its
+end, nor before its birth. Where there are more than there could ever be room for at once (mappings by the ten thousands;
+a collector that was suspended), they go in parts. Standard library only.
 """
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from typing import NamedTuple
 
-from collector.engines.ptrace.channel import RINGS, Channel, framed, whole_frames
+from collector.engines.ptrace.channel import RINGS, Channel, framed
 from collector.engines.ptrace.targets import Traced, Tracee
 from collector.linux import abi, libc, ptrace, tasks
 
 CLOCK, LEAVE, BIRTH = range(3)  # kinds of samples
-_MOST_CHANGES = RINGS["change"] >> 2  # bytes that are handed over at once
+_PART = 4  # of a ring, at most, is handed over at once; so it is the reader who is waited for, and not for long
 ALL_KNOWN = (1 << 17) - 1  # registers, as bits
 
 
@@ -34,9 +36,10 @@ class Writer:
         self._stack_bytes = stack_bytes
         self._scratch = libc.Exchange(stack_bytes)  # a reading meets no page that has yet to be made
         self._stack_head = 0
-        self._handed_over = 0, 0  # the stacks' head and the horizon, as handed over last
+        self._horizon_ns = 0  # as handed over last
         self._memory = libc.RemoteMemory()
-        self._pending = {name: bytearray() for name in ("switch", "site", "fault", "sample", "change")}
+        self._parts: deque[tuple[dict[str, bytearray], int]] = deque()  # full ones, each with the stacks' head then
+        self._pending = _no_rows()  # what was told behind them
         self._n_lost: Counter[str] = Counter()  # by source, until it is told
         self.behind = False  # rows wait for room in the channel
 
@@ -44,26 +47,32 @@ class Writer:
         """Hands over what there is, if there is room; whether the collector had better come for it."""
         for source in list(self._n_lost):
             self.change("RecordsLost", now_ns, self._n_lost.pop(source), source)
-        self.behind = not (self._publish_ahead() and self._channel.publish(self._pending, self._stack_head, horizon_ns))
+        self.behind = not (self._publish_parts()
+                           and self._channel.publish(self._pending, self._stack_head, horizon_ns))
         if not self.behind:
-            self._handed_over = self._stack_head, horizon_ns
+            self._horizon_ns = horizon_ns
         return self.behind or self._channel.is_half_full()
 
-    def _publish_ahead(self) -> bool:
-        """Hands over changes of which there are more than there could ever be room for at once, such as mappings by the
-        ten thousands; all but the last part, whose time has not come. Whether there was room for them."""
-        changes = self._pending["change"]
-        while len(changes) > _MOST_CHANGES:
-            n_bytes = whole_frames(changes, _MOST_CHANGES)
-            if not self._channel.publish({"change": changes[:n_bytes]}, *self._handed_over):
+    def _publish_parts(self) -> bool:
+        """Hands over the full parts, whose horizon has not come yet. Whether there was room for them."""
+        while self._parts:
+            rows, stack_head = self._parts[0]
+            if not self._channel.publish(rows, stack_head, self._horizon_ns):
                 return False
-            del changes[:n_bytes]
+            self._parts.popleft()
         return True
+
+    def _tell(self, name: str, row: bytes) -> None:
+        rows = self._pending[name]
+        rows += row
+        if len(rows) > RINGS[name] // _PART:
+            self._parts.append((self._pending, self._stack_head))
+            self._pending = _no_rows()
 
     def forget(self) -> None:
         """Nothing of what waits is told."""
-        for rows in self._pending.values():
-            del rows[:]
+        self._parts.clear()
+        self._pending = _no_rows()
 
     def lose(self, source: str) -> None:
         """One record of ``source`` was not made, for want of room."""
@@ -71,7 +80,7 @@ class Writer:
 
     def change(self, kind: str, *values: object) -> None:
         """An event of that name."""
-        self._pending["change"] += framed((kind, *values))
+        self._tell("change", framed((kind, *values)))
 
     def mapping(self, process: Traced, tid: int, time_ns: int, m: tasks.Executable) -> None:
         """Executable memory that is new."""
@@ -81,16 +90,15 @@ class Writer:
     def switch(self, thread: Tracee, edge: int, time_ns: int) -> None:
         """The thread got its CPU, or left it."""
         thread.told_ns = time_ns
-        self._pending["switch"] += abi.TRACED_SWITCH.packer.pack(time_ns, thread.process.pid, thread.tid, edge, 0)
+        self._tell("switch", abi.TRACED_SWITCH.packer.pack(time_ns, thread.process.pid, thread.tid, edge, 0))
 
     def site(self, thread: Tracee, time_ns: int, place: tasks.Place) -> None:
         """The thread left its CPU at a place whose stack is known."""
-        self._pending["site"] += abi.TRACED_SITE.packer.pack(time_ns, thread.process.pid, thread.tid, place.pc,
-                                                             place.sp)
+        self._tell("site", abi.TRACED_SITE.packer.pack(time_ns, thread.process.pid, thread.tid, place.pc, place.sp))
 
     def fault(self, thread: Tracee, time_ns: int, address: int, pc: int) -> None:
         """The thread waits for the page of an address."""
-        self._pending["fault"] += abi.TRACED_FAULT.packer.pack(time_ns, thread.process.pid, thread.tid, address, pc, 0)
+        self._tell("fault", abi.TRACED_FAULT.packer.pack(time_ns, thread.process.pid, thread.tid, address, pc, 0))
 
     def stack_of(self, pid: int, sp: int) -> bytes:
         """What a stack holds now, from the word of an sp up; nothing where that cannot be read."""
@@ -121,9 +129,9 @@ class Writer:
     def _sample(self, thread: Tracee, kind: int, time_ns: int, mode: int, bits: int, registers: tuple[int, ...],
                 known: int, stack: bytes, cpu: int = 0, child: int = 0, flags: int = 0) -> None:
         first, n_words = self._put_stack(stack)
-        self._pending["sample"] += abi.TRACED_SAMPLE.packer.pack(
+        self._tell("sample", abi.TRACED_SAMPLE.packer.pack(
             time_ns, thread.process.pid, thread.tid, kind, mode, cpu, bits, known, registers[7] & ~7, first, n_words,
-            self._stack_head, child, flags, *registers)
+            self._stack_head, child, flags, *registers))
 
     def _put_stack(self, stack: bytes) -> tuple[int, int]:
         """(index of the first word, words) of a stack in the channel; no words where there is no room."""
@@ -137,3 +145,7 @@ class Writer:
         self._channel.stacks[first << 3:(first + n_words) << 3] = stack
         self._stack_head = head + n_words
         return first, n_words
+
+
+def _no_rows() -> dict[str, bytearray]:
+    return {name: bytearray() for name in RINGS}
