@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.aggregate import dtrace, fold
+from collector.aggregate.columns import Coded
 from collector.aggregate.dtrace import (
     Action,
     Memory,
@@ -22,7 +23,7 @@ from collector.aggregate.dtrace import (
     Value,
     Words,
 )
-from collector.aggregate.keyed import Coded, Keyed
+from collector.aggregate.keyed import Keyed
 from collector.errors import TracedDataError
 
 WORD_1 = b"\x01" + b"\0" * 7
