@@ -5,6 +5,7 @@ on any CPU, and the parts merged when somebody asks. Nobody who adds ever waits 
 
     scales.py     which bucket a value falls into: quantize, lquantize, llquantize, hist_log, hist_linear
     fold.py       the functions; their state is the 64-bit words that DTrace stores
+    columns.py    what keys are made of: columns of integers, names, stacks
     keyed.py      one state for each key; a batch of values is one pass, whatever the number of keys
     spans.py      what the recording side hands in, see below
     syntax.py     ``NAME[KEYS] = FUNC(VALUE, ARGS) / CONDITION /``: the grammar; standard library only, as bounds.py

@@ -25,6 +25,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from itertools import pairwise
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -143,7 +144,7 @@ class AggDesc:
     @property
     def size(self) -> int:
         """Bytes of one key with its value."""
-        return self.value.end
+        return max(record.end for record in self.records)
 
 
 # --- what records hold: a closed set ---------------------------------------------------------------
@@ -278,6 +279,10 @@ def decode(records: Sequence[RecDesc], data: bytes) -> list[Value]:
 
 def encode(records: Sequence[RecDesc], values: Sequence[Value]) -> bytes:
     """Data that ``decode`` gives ``values`` for; gaps of alignment are 0. TracedDataError."""
+    in_order = sorted(records, key=lambda record: record.offset)
+    for before, record in pairwise(in_order):
+        if before.end > record.offset:
+            raise TracedDataError(f"{_named(record)} begins inside of {_named(before)}, which ends at {before.end}")
     data = bytearray(max((record.end for record in records), default=0))
     pairs = list(_with_sizes(records))
     if len(pairs) != len(values):
@@ -332,7 +337,7 @@ def pack_aggregation(description: AggDesc, aggregation: Keyed) -> bytes:
 
 def unpack_aggregation(description: AggDesc, data: bytes) -> Iterator[tuple[tuple[Value, ...], Words]]:
     """(key, value) of each entry. TracedDataError."""
-    if len(data) % description.size:
+    if not description.size or len(data) % description.size:
         raise TracedDataError(f"{len(data)} bytes are no whole number of entries of {description.size}")
     for start in range(0, len(data), description.size):
         variable, *key, value = decode(description.records, data[start:start + description.size])
@@ -417,6 +422,8 @@ def _encode_one(record: RecDesc, value: Value) -> bytes:
         case Action.SYM | Action.MOD, int(address):
             return _pcs_bytes(record, (address,), 1, 8)
         case Action.TRACEMEM, Memory(data, _):
+            if len(data) < record.size:
+                raise TracedDataError(f"{_named(record)} has {record.size} bytes, its value {len(data)}")
             return data
         case action, Words(words) if action & ACTION_CLASS == AGGREGATING:
             if len(words) != fold_of(record).n_words:
@@ -432,6 +439,8 @@ def _encode_one(record: RecDesc, value: Value) -> bytes:
 def _bytes_of(record: RecDesc, data: bytes) -> bytes:
     if record.size == 0:
         raise TracedDataError(f"{_named(record)} has no bytes")
+    if record.alignment > 1 and record.offset % record.alignment:
+        raise TracedDataError(f"{_named(record)} is not aligned to {record.alignment} bytes")
     if record.end > len(data):
         raise TracedDataError(f"{_named(record)} is cut short: it ends at byte {record.end}, the data at {len(data)}")
     return data[record.offset:record.end]

@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 
 from collector.aggregate import fold
+from collector.aggregate.columns import Coded, Column
 from collector.aggregate.dtrace import UserStack
 from collector.aggregate.fold import Fold
-from collector.aggregate.keyed import Coded, Column
 from collector.aggregate.spans import NO_RUN, ON_CPU
 from collector.aggregate.syntax import (
     STATES,

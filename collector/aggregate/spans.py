@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from collector.aggregate.keyed import Coded, Column
+from collector.aggregate.columns import Coded, Column
 from collector.aggregate.syntax import NUMBERS, STACKS, STATES
 from collector.arrays import Array
 from collector.errors import AggregationError

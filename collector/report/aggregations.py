@@ -170,4 +170,6 @@ class _Keys:
         if not function.has_offsets:  # a mark that the stack is not whole
             return function.name
         object_name = function.object_name.removeprefix(b"<").removesuffix(b">")
-        return b"%s`%s" % (object_name, function.name) if with_function else object_name
+        # A function without a symbol says itself where it is: <static>@0x271c1 (<libc.so.6>).
+        name = function.name.removesuffix(b" (%s)" % function.object_name)
+        return b"%s`%s" % (object_name, name) if with_function else object_name

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.aggregate import dtrace, fold
+from collector.aggregate.columns import Coded
 from collector.aggregate.dtrace import (
     Action,
     Memory,
@@ -22,7 +23,7 @@ from collector.aggregate.dtrace import (
     Value,
     Words,
 )
-from collector.aggregate.keyed import Coded, Keyed
+from collector.aggregate.keyed import Keyed
 from collector.errors import TracedDataError
 
 WORD_1 = b"\x01" + b"\0" * 7
@@ -132,6 +133,23 @@ def test_a_display_size_cuts_and_a_negative_one_does_not(shown: int | None, disp
     assert Memory(b"abcd", shown).displayed == displayed
 
 
+@pytest.mark.parametrize("size", [1, 2, 4, 8])
+def test_a_display_size_is_signed_or_not_as_its_record_says(size: int) -> None:
+    data = b"abcd" + bytes(4) + b"\xff" * size
+    largest = (1 << 8 * size) - 1
+    for kind, shown, displayed in ((Tracemem.SIZE, largest, b"abcd"), (Tracemem.SSIZE, -1, b"abcd")):
+        (memory,) = dtrace.decode([RecDesc(6, 4, arg=2), RecDesc(6, size, 8, size, arg=kind)], data)
+        assert isinstance(memory, Memory)
+        assert memory == Memory(b"abcd", shown)
+        assert memory.displayed == displayed
+    for kind in (Tracemem.SIZE, Tracemem.SSIZE):
+        for shown, displayed in ((0, b""), (1, b"a"), (3, b"abc"), (5, b"abcd")):
+            records = [RecDesc(6, 4, arg=2), RecDesc(6, size, 8, size, arg=kind)]
+            (memory,) = dtrace.decode(records, b"abcd" + bytes(4) + shown.to_bytes(size, "little"))
+            assert isinstance(memory, Memory)
+            assert memory.displayed == displayed
+
+
 CONTRADICTIONS: dict[str, tuple[Sequence[RecDesc], str]] = {
     "no bytes": ([RecDesc(1, 0)], "has no bytes"),
     "PCs of 3 bytes": ([RecDesc(0x401, 9, arg=3)], "9 bytes are not 3 addresses"),
@@ -150,6 +168,7 @@ CONTRADICTIONS: dict[str, tuple[Sequence[RecDesc], str]] = {
     "lquantize without arguments": ([RecDesc(0x708, 24)], "encodes no lquantize"),
     "lquantize with other arguments": ([RecDesc(0x708, 32, arg=0x0001_0001_0000_0000)], "begins with 0x0"),
     "llquantize of an impossible factor": ([RecDesc(0x709, 32, arg=1)], "factor"),
+    "a word at an odd place": ([RecDesc(1, 8, 4, alignment=8)], "record at byte 4 is not aligned to 8"),
     "an unknown aggregating action": ([RecDesc(0x7FF, 8)], "no aggregating action"),
 }
 
@@ -176,6 +195,8 @@ UNFIT: tuple[tuple[Sequence[RecDesc], Sequence[Value], str], ...] = (
     ([dtrace.integer(4)], [Text(b"abcd")], "cannot hold"),
     ([dtrace.stack(1)], [5], "cannot hold"),
     ([dtrace.integer(4)], [1, 2], "1 records cannot hold 2 values"),
+    ([dtrace.tracemem(4)], [Memory(b"ab")], "has 4 bytes, its value 2"),
+    ([RecDesc(1, 8), RecDesc(1, 4, 4)], [1, 2], "at byte 4 begins inside of the difexpr record at byte 0"),
 )
 
 
@@ -260,6 +281,40 @@ def test_a_description_cut_or_longer_by_any_byte_is_refused() -> None:
             dtrace.unpack_aggdesc(AGGREGATION_BYTES[:length])
     with pytest.raises(TracedDataError, match="4 records does not have 169 bytes"):
         dtrace.unpack_aggdesc(AGGREGATION_BYTES + b"\0")
+
+
+def test_every_field_of_a_description_is_stored() -> None:
+    records = (RecDesc(1, 8, 0, 8), RecDesc(0x102, 24, 8, 8, 0x1234, (8 << 32) | 1, 0xFEDCBA9876543210),
+               RecDesc(0x701, 8, 32, 8))
+    description = dtrace.AggDesc("", -2, records, flags=-3, id=0xFFFFFFFF, epid=0x80000001)
+    data = dtrace.pack_aggdesc(description)
+    assert data[8:24] == b"\xfe" + b"\xff" * 7 + b"\xfd\xff\xff\xff" + b"\xff" * 4
+    assert data[40 + 32:40 + 64] == (b"\x02\x01" b"\0\0" b"\x18\0\0\0" b"\x08\0\0\0" b"\x08\0" b"\x34\x12"
+                                     b"\x01\0\0\0\x08\0\0\0" b"\x10\x32\x54\x76\x98\xba\xdc\xfe")
+    assert dtrace.unpack_aggdesc(data) == description
+
+
+def test_an_aggregation_without_any_entry_has_no_bytes() -> None:
+    assert dtrace.pack_aggregation(calls(), Keyed(fold.AVG)) == b""
+    assert list(dtrace.unpack_aggregation(calls(), b"")) == []
+
+
+def test_a_description_of_no_bytes_is_refused() -> None:
+    empty = dtrace.unpack_aggdesc(dtrace.pack_aggdesc(dtrace.AggDesc("", 1, (RecDesc(1, 0), RecDesc(0x701, 0)))))
+    with pytest.raises(TracedDataError, match="no whole number of entries of 0"):
+        list(dtrace.unpack_aggregation(empty, bytes(16)))
+
+
+def test_an_entry_ends_behind_the_last_of_its_records() -> None:
+    """Whatever their order in the description is."""
+    records = (RecDesc(1, 8, 0, 8), RecDesc(1, 16, 16), RecDesc(0x701, 8, 8, 8))
+    description = dtrace.AggDesc("", 1, records)
+    aggregation = Keyed(fold.COUNT)
+    aggregation.add([Coded(np.array([0, 1]), ["sh", "cat"])], [0, 0])
+    data = dtrace.pack_aggregation(description, aggregation)
+    assert len(data) == 2 * description.size == 64
+    assert [key[0].string for key, _ in dtrace.unpack_aggregation(description, data)] == [  # type: ignore[union-attr]
+        b"sh", b"cat"]
 
 
 def test_a_description_of_another_size_is_refused() -> None:

@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from collector.aggregate import fold
-from collector.aggregate.keyed import Coded, Column, Keyed, PerCpu, distinct_rows
+from collector.aggregate.columns import Coded, Column, distinct_rows
+from collector.aggregate.keyed import Keyed, PerCpu
 from collector.errors import AggregationError
 
 FUNCTIONS = (fold.COUNT, fold.SUM, fold.MIN, fold.MAX, fold.AVG, fold.STDDEV, fold.QUANTIZE, fold.lquantize(0, 90, 10))
@@ -77,6 +78,55 @@ def test_cpus_merge_to_what_one_would_have(
     for row, cpu in zip(rows, cpus, strict=False):
         parts.on(cpu).add(columns_of([row[:4]]), [row[4]])
     assert words(parts.merged()) == slow(function, [(key_of(row[:4]), row[4]) for row in rows])
+
+
+CLOSE = st.lists(st.tuples(st.sampled_from([-300, 0, 7, 8, 250, 70_000]), st.integers(-1, 3), st.integers(0, 3),
+                           st.integers(-1000, 1000)), max_size=60)
+
+
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.name)
+@settings(max_examples=40, deadline=None)
+@given(batches=st.lists(CLOSE, max_size=5), order=st.permutations(range(4)))
+def test_keys_that_come_again_have_the_row_that_they_had(
+    function: fold.Fold, batches: list[list[tuple[int, int, int, int]]], order: list[int]
+) -> None:
+    """Integers, codes of a table that stays and of one that every batch has anew; in some of which they are narrow."""
+    aggregation, expected = Keyed(function), []
+    for turn, batch in enumerate(batches):
+        table = [NAMES[place] for place in (order if turn % 2 else range(4))]
+        numbers, fixed, names = (np.array([row[i] for row in batch], dtype=np.int64) for i in range(3))
+        codes = np.array([table.index(NAMES[name]) for name in names], dtype=np.int8)
+        aggregation.add([numbers, Coded(fixed.astype(np.int16), NAMES, "?"), Coded(codes, table)],
+                        np.array([row[3] for row in batch], dtype=np.int64))
+        expected += [((row[0], "?" if row[1] < 0 else NAMES[row[1]], NAMES[row[2]]), row[3]) for row in batch]
+    assert words(aggregation) == slow(function, expected)
+
+
+def test_a_key_is_the_same_whatever_columns_it_comes_in() -> None:
+    forms: tuple[Column, ...] = (
+        np.array([5, 7, 5]), np.array([5, 7, 5], dtype=np.int8), np.array([5, 7, 5], dtype=np.uint64),
+        Coded(np.array([1, 0, 1]), [7, 5]), Coded(np.array([0, 1, 0]), (5, 7)), Coded(np.array([1, 0, 1]), (7, 5)),
+        Coded(np.array([5, 7, 5], dtype=np.uint8), range(9)), np.array([[5], [7], [5]]))
+    for first in forms:
+        aggregation = Keyed(fold.SUM)
+        for column in (first, *forms, first):
+            aggregation.add([column], [1, 10, 100])
+        keys = {key if isinstance(key[0], int) else key[0] for key in aggregation}
+        assert keys == {(5,), (7,)}
+        n = len(forms) + 2
+        assert sum(aggregation[key] for key in aggregation) == 111 * n
+        assert aggregation[5,] == 101 * (n - 1 - (first is forms[-1]) * 2)
+
+
+def test_numbers_that_go_on_growing_are_keys() -> None:
+    """As TIDs do while threads come and go."""
+    aggregation, n_each = Keyed(fold.COUNT), 100
+    for begin in range(0, 30_000, 700):
+        aggregation.add([np.repeat(np.arange(begin, begin + 1000), n_each), np.zeros(1000 * n_each, dtype=np.int32)],
+                        np.ones(1000 * n_each, dtype=np.int64))
+    assert len(aggregation) == 29_400 + 1000
+    assert aggregation[0, 0] == n_each
+    assert aggregation[700, 0] == aggregation[999, 0] == 2 * n_each
 
 
 @pytest.mark.parametrize("dtype", ["i1", "u1", "i2", "u2", "i4", "u4", "i8", "u8"])

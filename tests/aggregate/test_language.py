@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collector.aggregate.columns import Coded
 from collector.aggregate.fold import Buckets
-from collector.aggregate.keyed import Coded, Keyed
+from collector.aggregate.keyed import Keyed
 from collector.aggregate.language import compile_expression
 from collector.aggregate.ready import READY
 from collector.aggregate.scales import LLQuantize, LQuantize

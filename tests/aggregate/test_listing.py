@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 
 from collector.aggregate import dtrace, fold
+from collector.aggregate.columns import Coded
 from collector.aggregate.dtrace import Action, Memory, RecDesc, Stack, Text, UserAddress, UserStack, Value, Words
-from collector.aggregate.keyed import Coded, Keyed
+from collector.aggregate.keyed import Keyed
 from collector.aggregate.listing import KERNEL, Symbol, hex_dump, printed, printed_aggregation
 from collector.errors import TracedDataError
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from collector.aggregate.bounds import ScaleError
-from collector.aggregate.scales import HistLinear, LLQuantize, LQuantize, Scale
+from collector.aggregate.scales import HistLinear, LLQuantize, LQuantize, Quantize, Scale
 
 REFUSED: tuple[tuple[Callable[[], Scale], int, str], ...] = (
     (lambda: LQuantize.between(0, 0), 1, "above the lower"),
@@ -49,6 +49,26 @@ def test_an_impossible_argument_is_refused_by_name(make: Callable[[], Scale], ar
 def test_arguments_are_encoded_as_in_the_header(scale: LQuantize | LLQuantize, word: int) -> None:
     assert scale.word == word
     assert type(scale).from_word(word) == scale
+
+
+def test_the_buckets_of_quantize_have_the_values_of_the_header() -> None:
+    """DTRACE_QUANTIZE_NBUCKETS, _ZEROBUCKET and _BUCKETVAL; each value is in its own bucket."""
+    scale = Quantize()
+    assert (scale.n_buckets, scale.zero) == (127, 63)
+    values = [scale.lower(bucket) for bucket in range(127)]
+    assert values == [*(-(1 << power) for power in range(62, -1, -1)), 0, *(1 << power for power in range(63))]
+    assert scale.index(np.array(values)).tolist() == list(range(127))
+
+
+@pytest.mark.parametrize(("factor", "magnitude", "steps", "n_buckets"), [
+    (10, 1, 1000, 90), (10, 2, 1000, 900), (10, 3, 1000, 900), (2, 3, 64, 8), (10, 2, 100, 90)])
+def test_more_steps_than_integers_are_a_bucket_for_each_integer(
+        factor: int, magnitude: int, steps: int, n_buckets: int) -> None:
+    """As DTrace's kernel part has it; steps - steps / factor buckets wherever so many steps are possible."""
+    scale = LLQuantize.of(factor, magnitude, magnitude, steps)
+    assert scale.n_buckets == n_buckets + 2
+    widths = set(np.diff(scale.edges).tolist())
+    assert widths == {max(1, factor ** (magnitude + 1) // steps)}
 
 
 def test_the_largest_linear_histogram_is_allowed() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Any
 
@@ -137,6 +138,37 @@ def test_statistics_of_a_stream() -> None:
         stat << value
     assert (stat.count(), stat.sum(), stat.min(), stat.max(), stat.avg()) == (4, 12, -4, 10, 3)
     assert stat.variance() == 32  # (0 + 49 + 0 + 49) / 3
+
+
+def test_the_documented_statements() -> None:
+    """``a <<< delta_timestamp`` and ``writes[execname()] <<< count``."""
+    writes: defaultdict[str, Statistic] = defaultdict(Statistic)
+    for execname, count in (("cat", 4096), ("sh", 1), ("cat", 10)):
+        writes[execname] << count
+    assert {name: (one.count(), one.sum(), one.max()) for name, one in writes.items()} == {
+        "cat": (2, 4106, 4096), "sh": (1, 1, 1)}
+
+
+@pytest.mark.parametrize("value", [1.5, "4", None])
+def test_only_numbers_are_added(value: Any) -> None:
+    stat = Statistic()
+    with pytest.raises(AggregationError, match="integers"):
+        stat << value
+    assert stat.count() == 0
+
+
+def test_a_linear_histogram_may_lie_below_zero() -> None:
+    stat = Statistic(HistLinear(-30, -10, 10))
+    stat.add([-31, -30, -21, -20, -11, -10, -1, 0])
+    assert str(stat.hist_linear(-30, -10, 10)) == f"""\
+value |{RULER} count
+ <-30 |@                                                  1
+  -30 |@@                                                 2
+  -20 |@@                                                 2
+  -10 |@@                                                 2
+ >-10 |@                                                  1
+
+"""
 
 
 def test_the_average_of_negatives_is_cut_towards_zero() -> None:
