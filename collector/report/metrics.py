@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from collector.errors import UsageError
+from collector.report.documents import Unit
 
 EXCLUSIVE, INCLUSIVE, ATTRIBUTED, STATIC = "e", "i", "a", ""
 _FLAVOR_NAMES = {EXCLUSIVE: "Exclusive ", INCLUSIVE: "Inclusive ", ATTRIBUTED: "Attributed ", STATIC: ""}
@@ -31,14 +32,14 @@ N_STATE_COLUMNS = 13
 
 @dataclass(frozen=True)
 class Metric:
-    """A sum of states. ``level`` is its indentation in the overview; ``kind`` time, size, address or name."""
+    """A sum of states. ``level`` is its indentation in the overview."""
 
     command: str
     title: str
     short: str
     states: tuple[int, ...] = ()
     level: int = 0
-    kind: str = "time"
+    unit: Unit = Unit.TIME
 
 
 TOTAL = Metric("total", "Total Thread Time", "Total Thread", (*range(10), STATE_OTHER), 0)
@@ -58,9 +59,9 @@ MICROSTATES = (
     Metric("lock", "User Lock Time", "User Lock", (6,), 1),
 )
 KERNEL_CPU = Metric("kcpu", "Kernel CPU Time", "Kernel CPU", (STATE_KERNEL_CPU,), 0)
-SIZE = Metric("size", "Size", "Size", kind="size")
-ADDRESS = Metric("address", "PC Address", "PC Addr.", kind="address")
-NAME = Metric("name", "Name", "Name", kind="name")
+SIZE = Metric("size", "Size", "Size", unit=Unit.BYTES)
+ADDRESS = Metric("address", "PC Address", "PC Addr.", unit=Unit.ADDRESS)
+NAME = Metric("name", "Name", "Name", unit=Unit.NAME)
 STATICS = (SIZE, ADDRESS, NAME)
 
 # What the code ``numstates`` of an experiment's log means for the metrics that exist.
@@ -97,6 +98,16 @@ class Column:
     def words(self) -> list[str]:
         """The words of the column's heading."""
         return f"{_FLAVOR_ABBREVIATIONS[self.flavor]} {self.metric.short}".split()
+
+    @property
+    def detail(self) -> tuple[str, str]:
+        """The title in two parts."""
+        flavor = _FLAVOR_NAMES[self.flavor].strip()
+        return (flavor, self.metric.title) if flavor else (self.metric.title, "")
+
+    def key(self, visible: str) -> str:
+        """What the values (``.``) or the shares (``%``) are called."""
+        return f"{self.flavor}{visible}{self.metric.command}" if self.flavor else self.metric.command
 
 
 @dataclass(frozen=True)
