@@ -81,8 +81,8 @@ class Experiment:
 
     @property
     def kinds(self) -> list[str]:
-        """The kinds of data that the log describes, clock profiling first."""
-        return [kind for kind in (PROFILE, *TRACED) if kind in self.log.described]
+        """The kinds of data that the log describes, in its order."""
+        return [kind for kind in self.log.described if kind == PROFILE or kind in TRACED]
 
     def traced(self, kind: str) -> Traced:
         """The packets of a kind of TRACED, all fields there, in file order; none where the log describes none."""
@@ -145,19 +145,22 @@ class Experiment:
     @cached_property
     def threads(self) -> list[int]:
         """Thread ids; the first is shown as 1, the second as 2 and so on."""
-        packets = self.packets()
         known = list(self.log.threads)
-        if not len(packets):
-            return known
-        tids, first = np.unique(packets["THRID"], return_index=True)
-        return list(dict.fromkeys(known + tids[np.argsort(first)].tolist()))
+        for kind in self.kinds:
+            tids, first = np.unique(self.packets(kind)["THRID"], return_index=True)
+            known += tids[np.argsort(first)].tolist()
+        return list(dict.fromkeys(known))
+
+    @cached_property
+    def cpus(self) -> list[int]:
+        """The CPUs that packets were recorded on, sorted."""
+        return sorted({cpu for kind in self.kinds for cpu in np.unique(self.packets(kind)["CPUID"]).tolist()})
 
     @cached_property
     def end_ns(self) -> int:
         """The latest time of anything recorded (absolute)."""
-        packets = self.packets()
         ends = [self.log.end_ns, *(sample.end_ns for sample in self.samples[-1:])]
-        return max(ends + ([int(packets["TSTAMP"].max())] if len(packets) else []))
+        return max(ends + [int(self.packets(kind)["TSTAMP"].max(initial=0)) for kind in self.kinds])
 
     @cached_property
     def notes(self) -> list[str]:

@@ -40,6 +40,7 @@ class Metric:
     states: tuple[int, ...] = ()
     level: int = 0
     unit: Unit = Unit.TIME
+    is_counter: bool = False  # of hardware
 
 
 TOTAL = Metric("total", "Total Thread Time", "Total Thread", (*range(10), STATE_OTHER), 0)
@@ -92,7 +93,12 @@ class Column:
         """The column as it is asked for: ``e.%totalcpu``."""
         if self.flavor == STATIC:
             return self.metric.command
-        return self.flavor + "." * self.as_value + "%" * self.as_percent + self.metric.command
+        return self.flavor + self.value_sign * self.as_value + "%" * self.as_percent + self.metric.command
+
+    @property
+    def value_sign(self) -> str:
+        """``.`` for seconds, ``+`` for numbers."""
+        return "." if self.metric.unit is Unit.TIME else "+"
 
     @property
     def words(self) -> list[str]:
@@ -135,11 +141,20 @@ class View:
 
 
 def default_view(metrics: Sequence[Metric]) -> View:
-    """Total (or kernel) CPU time, exclusive and inclusive, with percentages."""
-    for command in ("totalcpu", "kcpu"):
-        if any(metric.command == command for metric in metrics):
-            return parse_view(f"ei.%{command}:name", metrics)
-    return View((Column(NAME),), Column(NAME))
+    """What the reference reader shows by default: CPU time and counters with shares, what is traced inclusive."""
+    commands = [metric.command for metric in metrics]
+    cpu = next((command for command in ("totalcpu", "kcpu") if command in commands), "")
+    before = [Column(metric, INCLUSIVE) for command in _SHOWN_FIRST for metric in metrics if metric.command == command]
+    times = [Column(metric, flavor, as_percent=True) for flavor in (EXCLUSIVE, INCLUSIVE) for metric in metrics
+             if metric.command == cpu]
+    counted = [Column(metric, EXCLUSIVE, as_percent=True) for metric in metrics if metric.is_counter]
+    behind = [Column(metric, INCLUSIVE) for command in _SHOWN_LAST for metric in metrics if metric.command == command]
+    columns = (*before, *times, *counted, *behind, Column(NAME))
+    return View(columns, _fallback_sort(columns))
+
+
+_SHOWN_FIRST = ("heapleakbytes", "heapleakcnt", "heapallocbytes", "heapalloccnt")
+_SHOWN_LAST = ("sync", "syncn", "ioreadtime", "iowritetime", "ioothertime", "ioerrortime")
 
 
 def all_columns(metrics: Sequence[Metric]) -> list[Column]:

@@ -17,7 +17,7 @@ from collector.report import profile
 from collector.report.build import TOTAL_FUNCTION
 from collector.report.documents import Column, Table, Tree, Unit
 from collector.report.functions import Function
-from collector.report.metrics import ADDRESS, EXCLUSIVE, N_STATE_COLUMNS, NAME, SIZE, View
+from collector.report.metrics import ADDRESS, EXCLUSIVE, NAME, SIZE, View
 from collector.report.profile import I8, ROOT
 
 F8 = npt.NDArray[np.float64]
@@ -81,7 +81,7 @@ def unpack_address(packed: int) -> tuple[int, int]:
 
 def object_rows(stacks: profile.Weighted, view: View, labels: Labels) -> Rows:
     """Every object that occurs, and the total: functions, lines or instructions."""
-    matrix = _matrix(view)
+    matrix = _matrix(view, stacks.weights.shape[1])
     own, with_callees = profile.exclusive(stacks) @ matrix, profile.inclusive(stacks) @ matrix
     own[labels.total] = with_callees[labels.total] = total = profile.total(stacks) @ matrix
     ids = np.union1d(profile.present(stacks), [labels.total])
@@ -95,7 +95,7 @@ def key_rows(weights: I8, view: View, labels: Labels) -> Rows:
 
     Only ids with any weight are shown.
     """
-    values = weights @ _matrix(view)
+    values = weights @ _matrix(view, weights.shape[1])
     used = np.flatnonzero(weights.any(axis=1))
     total = values.sum(axis=0)
     ids = np.append(used, labels.total)
@@ -120,7 +120,7 @@ def call_table(titles: Sequence[str], stacks: profile.Weighted, view: View, labe
 
 def _calls(stacks: profile.Weighted, view: View, labels: Labels, order: Sequence[int]) -> Iterator[tuple[Rows, str]]:
     """For each function its callers, itself, and its callees."""
-    matrix = _matrix(view)
+    matrix = _matrix(view, stacks.weights.shape[1])
     callers, callees = profile.pairs(stacks)
     tops = profile.tops(stacks)
     own = profile.exclusive(stacks) @ matrix
@@ -149,7 +149,7 @@ def _joined(parts: Sequence[Rows], view: View) -> Rows:
 def tree_table(titles: Sequence[str], stacks: profile.Weighted, view: View, labels: Labels,
                notes: Sequence[str] = (), limit: int = 0) -> Tree:
     """The call tree, depth first, siblings sorted, the total at the top."""
-    tree, matrix = profile.tree(stacks), _matrix(view)
+    tree, matrix = profile.tree(stacks), _matrix(view, stacks.weights.shape[1])
     total = profile.total(stacks) @ matrix
     values = _with_statics(tree.weights @ matrix, tree.object, view, labels)
     siblings = np.lexsort((*_sort_keys(tree.object, values, view, labels), tree.parent))
@@ -191,9 +191,9 @@ class _Grouped:
         return self._ids[begin:end], self._values[begin:end]
 
 
-def _matrix(view: View) -> I8:
+def _matrix(view: View, n_states: int) -> I8:
     """(states, columns): which states each column adds up."""
-    matrix = np.zeros((N_STATE_COLUMNS, len(view.columns)), np.int64)
+    matrix = np.zeros((n_states, len(view.columns)), np.int64)
     for number, column in enumerate(view.columns):
         matrix[list(column.metric.states), number] = 1
     return matrix

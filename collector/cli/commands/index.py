@@ -66,10 +66,7 @@ def samples(session: Session) -> Document:
 
 def cpus(session: Session) -> Document:
     """By CPU."""
-    import numpy as np
-
-    cpus = sorted({int(cpu) for experiment in session.experiments
-                   for cpu in np.unique(experiment.packets()["CPUID"])})
+    cpus = sorted({cpu for experiment in session.experiments for cpu in experiment.cpus})
     weights = session.data.weights_by(lambda _, packets: _index_of(packets["CPUID"], cpus), len(cpus))
     return _key_table(session, "cpus", [b"CPU %d" % cpu for cpu in cpus], weights)
 
