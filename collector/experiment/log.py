@@ -190,11 +190,15 @@ class Event(NamedTuple):
 
 
 class Counter(NamedTuple):
-    """A hardware counter: its metric's name, what the kernel or the chip calls it, events from packet to packet."""
+    """A hardware counter: its metric's name, what the kernel or the chip calls it, events from packet to packet.
+
+    ``memop``: whether its packets tell of memory, too.
+    """
 
     name: str
     internal: str
     interval: int
+    memop: int = 0
 
 
 @dataclass
@@ -347,7 +351,7 @@ def _read_counter(log: Log, node: Element) -> None:
     tag, name = node.number("tag", -1), node.text_of("hwcname")
     if 0 <= tag < HWC_TAGS and name:
         log.counters.setdefault(tag, Counter(name, node.text_of("int_name") or name,
-                                             node.number("interval", low=0, high=_INT32_MAX)))
+                                             node.number("interval", low=0, high=_INT32_MAX), node.number("memop")))
 
 
 def _read_event(log: Log, node: Element) -> None:

@@ -45,9 +45,9 @@ def overview(session: Session) -> Document:
     from collector.export.description import overview
     from collector.report.profile import total
 
-    states = total(session.data.instructions)
-    totals = [int(states[list(metric.states)].sum()) for metric in session.metrics]
-    return as_lines("overview", overview(session.experiments, session.metrics, totals, session.view))
+    sums = total(session.data.instructions)
+    totals = {metric.command: int(sums[list(metric.states)].sum()) for metric in session.metrics}
+    return as_lines("overview", overview(session.experiments, session.data.columns.by_kind, totals, session.view))
 
 
 def experiment_list(session: Session) -> Document:
