@@ -84,6 +84,21 @@ class DataSet:
         """All stacks, as functions (ids into ``functions``)."""
         return self.regrouped(np.array([function for function, _ in self.places], np.int64), len(self.functions))
 
+    @cached_property
+    def merged_instructions(self) -> Weighted:
+        """All stacks, as instructions, each once."""
+        return merge_equal(self.instructions)
+
+    def stacks_with(self, kind: str, values: Callable[[Experiment], I8], n_values: int) -> Weighted:
+        """The stacks of packets of a kind, as instructions, each once, with other ``values`` (n, n_values) of them."""
+        assert self.instructions is not None
+        parts = [part.resolve_with(kind, values(part.experiment), n_values) for part in self._parts
+                 if kind in part.experiment.kinds]
+        offsets = np.concatenate([[0], *(np.diff(part.offsets) for part in parts)]).cumsum().astype(np.int64)
+        objects = np.concatenate([np.zeros(0, np.int64), *(part.instructions for part in parts)])
+        weights = np.concatenate([np.zeros((0, n_values), np.int64), *(part.weights for part in parts)])
+        return merge_equal(Weighted(offsets, objects, weights, len(self._code.places)))
+
     def regrouped(self, group: I8, n_groups: int) -> Weighted:
         """All stacks with each instruction replaced by ``group[instruction]``."""
         at = self.instructions

@@ -265,6 +265,15 @@ class Part:
         weights = self.weights(frames.of_packet, len(frames.rows))
         return self._finished(frames.rows, frames.offsets, self._instructions, weights)
 
+    def resolve_with(self, kind: str, values: I8, n_values: int) -> Resolved:
+        """As ``resolve``, with ``values`` (packets of that kind, n_values) as weights."""
+        frames = self._frames
+        before = self.experiment.kinds[:self.experiment.kinds.index(kind)]
+        begin = sum(len(self.experiment.packets(one)) for one in before)
+        weights = np.zeros((len(frames.rows), n_values), np.int64)
+        np.add.at(weights, frames.of_packet[begin:begin + len(values)], values)
+        return self._finished(frames.rows, frames.offsets, self._instructions, weights)
+
     def frames_of(self, uids: U8) -> list[tuple[int, ...]]:
         """The instructions of stacks (n,), leaf first, each pc as what was mapped there last; none of unknown ones."""
         stacks = self.experiment.stacks
