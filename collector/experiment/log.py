@@ -189,6 +189,18 @@ class Event(NamedTuple):
     attributes: dict[str, str]
 
 
+class Counter(NamedTuple):
+    """A hardware counter: its metric's name, what the kernel or the chip calls it, events from packet to packet.
+
+    ``memop``: whether its packets tell of memory, too.
+    """
+
+    name: str
+    internal: str
+    interval: int
+    memop: int = 0
+
+
 @dataclass
 class Log:
     """What a log.xml says. Times are absolute nanoseconds of the clock that the experiment was recorded with."""
@@ -220,6 +232,8 @@ class Log:
     events: list[Event] = dataclasses.field(default_factory=list)
     threads: dict[int, bytes] = dataclasses.field(default_factory=dict)  # tid -> name, in the log's order
     described: dict[str, dict[int, list[Described]]] = dataclasses.field(default_factory=dict)  # data, packet kind
+    profiles: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)  # kind of data -> what is said of it
+    counters: dict[int, Counter] = dataclasses.field(default_factory=dict)  # by HWCTAG
 
     @property
     def sample_period_s(self) -> int:
@@ -233,6 +247,8 @@ _ENDS = {"sample", "exec_start", "exec_error"}
 _UNIX_MAX = 253_402_300_799  # the end of the year 9999
 _INT32_MAX = (1 << 31) - 1
 _ERRNO_MAX = 4095
+COUNTERS = "hwcounters"
+HWC_TAGS = 64  # of counters
 _PROCESS_NUMBERS = ("pid", "ppid", "pgrp", "sid", "wsize")
 
 
@@ -309,14 +325,33 @@ def _read_setting(log: Log, node: Element) -> None:
 
 def _read_profile(log: Log, node: Element) -> None:
     name = node.text_of("name")
+    log.profiles.setdefault(name, {key: node.text_of(key) for key in node.attributes})
+    if name == "hwcounter":
+        _read_counter(log, node)
     if name == "profile":
         log.interval_us = node.number("ptimer", low=0, high=_INT32_MAX)
         log.numstates = node.number("numstates", low=0, high=_INT32_MAX)
     for packet in node.children:
         if packet.name == "profpckt":
-            log.described.setdefault(name, {})[packet.number("kind")] = [
-                Described(f.text_of("name"), f.text_of("uname"), f.number("offset", -1), f.text_of("type"))
-                for f in packet.children if f.name == "field"]
+            _describe(log, COUNTERS if name == "hwcounter" else name, packet)
+
+
+def _read_counter_packet(log: Log, node: Element) -> None:
+    """Those of counters are described outside of any profile, because there is one profile for each counter."""
+    _describe(log, COUNTERS, node)
+
+
+def _describe(log: Log, data: str, packet: Element) -> None:
+    log.described.setdefault(data, {})[packet.number("kind")] = [
+        Described(f.text_of("name"), f.text_of("uname"), f.number("offset", -1), f.text_of("type"))
+        for f in packet.children if f.name == "field"]
+
+
+def _read_counter(log: Log, node: Element) -> None:
+    tag, name = node.number("tag", -1), node.text_of("hwcname")
+    if 0 <= tag < HWC_TAGS and name:
+        log.counters.setdefault(tag, Counter(name, node.text_of("int_name") or name,
+                                             node.number("interval", low=0, high=_INT32_MAX), node.number("memop")))
 
 
 def _read_event(log: Log, node: Element) -> None:
@@ -338,7 +373,7 @@ def _read_event(log: Log, node: Element) -> None:
 
 _READERS: dict[str, Callable[[Log, Element], None]] = {
     "experiment": _read_experiment, "collector": _read_collector, "system": _read_system, "process": _read_process,
-    "setting": _read_setting, "profile": _read_profile, "event": _read_event}
+    "setting": _read_setting, "profile": _read_profile, "profpckt": _read_counter_packet, "event": _read_event}
 
 
 def _is_complete(events: list[Event]) -> bool:

@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.experiment.damage import TIME_MAX_NS, Bytes, Damage
-from collector.experiment.records import BLOCK_SIZE, CLOCK, HEAD
-from collector.layout import Described
+from collector.experiment.records import BLOCK_SIZE, CLOCK, HEAD, IO, IO_NAME
+from collector.layout import Described, Record
 
-__all__ = ["Bytes", "Damage", "Packets", "Run", "read", "runs", "sound_clock_packets"]
+__all__ = ["Bytes", "Damage", "Packets", "Run", "Traced", "read", "read_traced", "runs", "sound_clock_packets"]
 
 Packets = npt.NDArray[Any]
 
@@ -113,6 +113,79 @@ def sound_clock_packets(packets: Packets, interval_us: int, damage: Damage) -> P
         damage.note("packets with impossible times were skipped", int((~sound).sum()))
         packets = packets[sound]
     return packets
+
+
+# The largest block of memory, transfer or number of events that a packet may tell of.
+_LARGEST = 1 << 48
+
+
+@dataclass(frozen=True)
+class Traced:
+    """Packets of a kind that is traced, with all fields of its record; IOFNAME is the place of a name in ``strings``."""
+
+    packets: Packets
+    strings: tuple[bytes, ...] = (b"",)
+
+
+def read_traced(data: Bytes, described: Mapping[int, Sequence[Described]], record: Record, damage: Damage) -> Traced:
+    """The sound packets of a file that is described; a field of ``record`` that is not described is zero."""
+    packets = read(data, described, damage)
+    asked = {field.name: field.type for field in record.fields if field.meaning}
+    missing = [name for name in asked if name not in (packets.dtype.names or ())]
+    if missing and len(packets):
+        damage.note(f"{record.name} packets without {', '.join(missing)}, which the log does not describe", len(packets))
+    places, strings = _strings(data, described)
+    others = {name: packets.dtype[name] for name in packets.dtype.names or () if name not in asked}
+    named = {IO_NAME.name: _TYPES["INT32"]} if record is IO else {}
+    others = {name: type_ for name, type_ in others.items() if name not in named}
+    result = np.zeros(len(packets), [*asked.items(), *others.items(), *named.items()])
+    sound = np.ones(len(packets), np.bool_)
+    for name in {**asked, **others}.keys() - set(missing):
+        if packets.dtype[name] == np.uint64 and result.dtype[name] == np.int64:
+            sound &= packets[name] <= np.iinfo(np.int64).max
+        result[name] = packets[name]
+    if named:
+        result[IO_NAME.name] = places
+    sound &= (result["TSTAMP"] >= 0) & (result["TSTAMP"] <= TIME_MAX_NS)
+    for name in ("SRQST", "IORQST"):
+        if name in asked:
+            sound &= (result[name] <= result["TSTAMP"]) & (result[name] >= 0)
+    damage.note("packets with impossible times were skipped", int((~sound).sum()))
+    return Traced(_of_possible_size(result[sound], damage), strings)
+
+
+def _of_possible_size(packets: Packets, damage: Damage) -> Packets:
+    """Without those that tell of more than there can be: a block that was allocated, bytes read, events counted."""
+    names = packets.dtype.names or ()
+    sound = np.ones(len(packets), np.bool_)
+    if "HSIZE" in names:
+        sound &= (packets["HSIZE"] <= _LARGEST) | (packets["HVADDR"] == 0)
+    if "IONBYTE" in names:
+        sound &= np.abs(packets["IONBYTE"] + 1) <= _LARGEST
+    if "HWCINT" in names:
+        doubtful = packets["HWCINT"] < 0
+        damage.note("counter packets that the collector marked as doubtful were skipped", int(doubtful.sum()))
+        packets, sound = packets[~doubtful], (packets["HWCINT"] <= _LARGEST)[~doubtful]
+    damage.note("packets with impossible sizes were skipped", int((~sound).sum()))
+    return packets[sound]
+
+
+def _strings(data: Bytes, described: Mapping[int, Sequence[Described]]) -> tuple[npt.NDArray[np.int32], tuple[bytes, ...]]:
+    """For each packet the place of its name among the distinct ones; 0: it has none."""
+    offsets = {kind: field.offset for kind, fields in described.items() for field in fields
+               if field.name == IO_NAME.name and field.type == IO_NAME.type and field.offset >= HEAD.size}
+    known: dict[bytes, int] = {b"": 0}
+    pieces = [np.zeros(0, np.int32)]
+    for run in runs(data):
+        if run.kind not in described:
+            continue
+        places, offset = np.zeros(run.count, np.int32), offsets.get(run.kind, run.size)
+        if offset < run.size:
+            texts = data[run.offset:run.offset + run.count * run.size].reshape(run.count, run.size)[:, offset:]
+            for row in np.flatnonzero(texts[:, 0]).tolist():
+                places[row] = known.setdefault(texts[row].tobytes().partition(b"\0")[0], len(known))
+        pieces.append(places)
+    return np.concatenate(pieces), tuple(known)
 
 
 def _with_fields(packets: Packets, types: Mapping[str, str]) -> Packets:

@@ -26,16 +26,17 @@ from collector.experiment.identity import Identity, difference, identity_of
 from collector.experiment.log import Event, Log, Message
 from collector.experiment.map import FOREVER_NS, MODES_TEXT, DynamicFunction, Segment
 from collector.experiment.overview import Sample
+from collector.experiment.packets import Traced, read_traced, sound_clock_packets
 from collector.experiment.packets import read as read_packets
-from collector.experiment.packets import sound_clock_packets
-from collector.experiment.records import CLOCK
+from collector.experiment.records import CLOCK, COUNTER, HEAP, IO, SYNC
 from collector.experiment.stacks import Stacks, read_stacks
 
 __all__ = ["FOREVER_NS", "DynamicFunction", "Event", "Experiment", "Log", "Message", "Sample", "Segment", "Stacks",
            "Stored", "open_experiment"]
 
-_FILES = {"profile": "profile", "hwcounter": "hwcounters", "synctrace": "synctrace", "heaptrace": "heaptrace",
-          "iotrace": "iotrace"}
+# Kinds of data besides clock profiling: the file, which has the kind's name, and what its packets hold.
+TRACED = {"synctrace": SYNC, "heaptrace": HEAP, "iotrace": IO, "hwcounters": COUNTER}
+PROFILE = "profile"
 
 
 @dataclass(frozen=True)
@@ -61,21 +62,37 @@ class Experiment:
         self.founder = founder
         self.problems: list[str] = []
         self._packets: dict[str, npt.NDArray[Any]] = {}
+        self._traced: dict[str, Traced] = {}
         self._object_files: dict[tuple[bytes, Identity], ObjectFile] = {} if founder is None else founder._object_files
 
     def packets(self, kind: str = "profile") -> npt.NDArray[Any]:
         """The packets of a data kind (profile, synctrace, ...) as a structured array, in file order."""
         if kind not in self._packets:
+            if kind != PROFILE:
+                return self.traced(kind).packets
             damage = Damage()
             described = self.log.described.get(kind)
-            if described is None and kind == "profile":  # a recorder that was killed before it came to describe them
+            if described is None:  # a recorder that was killed before it came to describe them
                 return np.zeros(0, CLOCK.dtype)
-            packets = read_packets(self._bytes(_FILES[kind], damage), described or {}, damage)
-            if kind == "profile":
-                packets = sound_clock_packets(packets, self.log.interval_us, damage)
-            self._packets[kind] = packets
-            self._note(_FILES[kind], damage)
+            packets = read_packets(self._bytes(PROFILE, damage), described, damage)
+            self._packets[kind] = sound_clock_packets(packets, self.log.interval_us, damage)
+            self._note(PROFILE, damage)
         return self._packets[kind]
+
+    @property
+    def kinds(self) -> list[str]:
+        """The kinds of data that the log describes, in its order."""
+        return [kind for kind in self.log.described if kind == PROFILE or kind in TRACED]
+
+    def traced(self, kind: str) -> Traced:
+        """The packets of a kind of TRACED, all fields there, in file order; none where the log describes none."""
+        if kind not in self._traced:
+            damage = Damage()
+            described = self.log.described.get(kind)
+            self._traced[kind] = read_traced(self._bytes(kind, damage) if described else np.zeros(0, np.uint8),
+                                             described or {}, TRACED[kind], damage)
+            self._note(kind, damage)
+        return self._traced[kind]
 
     @cached_property
     def stacks(self) -> Stacks:
@@ -128,19 +145,22 @@ class Experiment:
     @cached_property
     def threads(self) -> list[int]:
         """Thread ids; the first is shown as 1, the second as 2 and so on."""
-        packets = self.packets()
         known = list(self.log.threads)
-        if not len(packets):
-            return known
-        tids, first = np.unique(packets["THRID"], return_index=True)
-        return list(dict.fromkeys(known + tids[np.argsort(first)].tolist()))
+        for kind in self.kinds:
+            tids, first = np.unique(self.packets(kind)["THRID"], return_index=True)
+            known += tids[np.argsort(first)].tolist()
+        return list(dict.fromkeys(known))
+
+    @cached_property
+    def cpus(self) -> list[int]:
+        """The CPUs that packets were recorded on, sorted."""
+        return sorted({cpu for kind in self.kinds for cpu in np.unique(self.packets(kind)["CPUID"]).tolist()})
 
     @cached_property
     def end_ns(self) -> int:
         """The latest time of anything recorded (absolute)."""
-        packets = self.packets()
         ends = [self.log.end_ns, *(sample.end_ns for sample in self.samples[-1:])]
-        return max(ends + ([int(packets["TSTAMP"].max())] if len(packets) else []))
+        return max(ends + [int(self.packets(kind)["TSTAMP"].max(initial=0)) for kind in self.kinds])
 
     @cached_property
     def notes(self) -> list[str]:
@@ -213,7 +233,8 @@ class Experiment:
 
     def read_all(self) -> None:
         """Read every file now: whatever is wrong with them stands in ``problems`` afterwards."""
-        _ = self.packets(), self.stacks, self._space, self.samples, self.aggregations, self.notes
+        _ = [self.packets(kind) for kind in (PROFILE, *self.kinds)]
+        _ = self.stacks, self._space, self.samples, self.aggregations, self.notes
 
     def _bytes(self, name: str, damage: Damage) -> Bytes:
         try:

@@ -23,15 +23,19 @@ this file.
 
 from __future__ import annotations
 
-from collector.layout import Field, Record
+from collector.layout import Described, Field, Record
 
 BLOCK_SIZE = 16_384
 PACKET_SIZE_MAX = 65_532
 
 KIND_EMPTY = 0
+KIND_SYNC = 2
+KIND_COUNTER = 3
+KIND_HEAP = 5
 KIND_CLOCK = 8
 KIND_FRAME = 11
 KIND_UID = 17
+KIND_IO = 19
 KIND_CLOSED = 65_535
 
 STATES = ("user", "system", "trap", "textpfault", "datapfault", "kernelpfault", "lock", "sleep", "wait",
@@ -66,6 +70,50 @@ CLOCK = Record(
 )
 NO_SYSCALL = -1
 EXACT_UNKNOWN = -1
+
+# What other collectors trace. Nothing here writes these; they say what a report needs of a packet.
+_TRACED = (
+    Field("tsize", "<u2"), Field("kind", "<u2"),
+    Field("LWPID", "<i8", "Lightweight process id", 8),
+    Field("THRID", "<i8", "Thread number", 16),
+    Field("CPUID", "<i4", "CPU id", 24),
+    Field("TSTAMP", "<i8", "High resolution timestamp", 32),
+    Field("FRINFO", "<i8", "Frame Info", 40),
+)
+# Locks: granted at TSTAMP.
+SYNC = Record(
+    KIND_SYNC, "sync", *_TRACED,
+    Field("SRQST", "<i8", "Synchronization start time", 48),
+    Field("SOBJ", "<i8", "Synchronization object address", 56),
+)
+HEAP = Record(
+    KIND_HEAP, "heap", *_TRACED,
+    Field("HTYPE", "<i4", "Heap trace function type", 48),
+    Field("HSIZE", "<u8", "Memory size", 56),
+    Field("HVADDR", "<u8", "Memory address", 64),
+    Field("HOVADDR", "<u8", "Previous memory address", 72),
+)
+HEAP_MALLOC, HEAP_FREE, HEAP_REALLOC, HEAP_MMAP, HEAP_MUNMAP = range(5)
+# Ended at TSTAMP. The name of a file that was opened follows, ended by NUL.
+IO = Record(
+    KIND_IO, "io", *_TRACED,
+    Field("IOTYPE", "<i4", "IO trace function type", 48),
+    Field("IOFD", "<i4", "File descriptor", 52),
+    Field("IONBYTE", "<i8", "Number of bytes", 56),
+    Field("IORQST", "<i8", "Time of IO requested", 64),
+    Field("IOOFD", "<i4", "Original file descriptor", 72),
+    Field("IOFSTYPE", "<i4", "File system type", 76),
+)
+IO_READ, IO_WRITE, IO_OPEN, IO_CLOSE, IO_OTHER = range(5)
+IO_ERROR = 5  # added to those that failed
+IO_NAME = Described("IOFNAME", "File name", IO.size, "STRING")
+# Hardware counters: HWCINT events since the last packet of that counter.
+COUNTER = Record(
+    KIND_COUNTER, "counter", *_TRACED,
+    Field("HWCTAG", "<i4", "Hardware counter tag", 48),
+    Field("HWCINT", "<i8", "Hardware counter interval", 56),
+)
+COUNTER_DOUBTFUL = 1 << 63  # set in HWCINT by collectors that found an impossible number
 
 # A frame packet up to the first pc: the packet's head and the head of its only block, the native stack.
 FRAME = Record(

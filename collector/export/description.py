@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from collector.clock import NS_PER_S
 from collector.export.text import printable, seconds
 from collector.report.build import Experiment, Message, Sample
+from collector.report.documents import Unit
+from collector.report.kinds import CLOCK, COUNTERS, HEAP, IO, LOCKS
+from collector.report.kinds import TITLES as KIND_TITLES
 from collector.report.metrics import Metric, View
 
 _LABEL_WIDTH = 50
@@ -25,6 +28,8 @@ _MESSAGES = {
     ("cerror", 51): "No data was recorded",
     ("cwarn", 202): "The profiling interval was changed",
     ("cwarn", 203): "The size limit was changed",
+    ("cwarn", 207): "The interval of the profiling timer was changed; profile data may be unreliable",
+    ("cwarn", 210): "vfork was replaced by fork",
     ("cwarn", 217): "A descendant was not followed",
     ("cwarn", 218): "A descendant was not followed",
     ("cwarn", 231): "No data was recorded",
@@ -92,6 +97,8 @@ def _machine(experiment: Experiment) -> Iterator[str]:
     if log.n_pages:
         yield (f"  Memory: {log.n_pages} pages @  {log.page_size} = "
                f"{log.n_pages * log.page_size // (1 << 20)} MB.")
+    if log.counters:
+        yield "  Machine model: generic"
 
 
 def _parameters(experiment: Experiment) -> Iterator[str]:
@@ -99,6 +106,16 @@ def _parameters(experiment: Experiment) -> Iterator[str]:
     yield "Data collection parameters:"
     if log.interval_us:
         yield f"  Clock-profiling, interval = {log.interval_us} microsecs."
+    if LOCKS in experiment.kinds:
+        said = log.profiles.get(LOCKS, {})
+        apis = {"1": "Native-APIs", "2": "Java-APIs"}.get(said.get("scope", ""), "Native- and Java-APIs")
+        yield f"  Synchronization tracing, threshold = {_line(said.get('threshold', '0'))} microsecs.; {apis}"
+    yield from (f"  {KIND_TITLES[kind].capitalize() if kind == HEAP else 'IO tracing'}" for kind in (HEAP, IO)
+                if kind in experiment.kinds)
+    if log.counters:
+        yield "  HW counter-profiling; counters:"
+        yield from (f"    {_line(counter.name)}, tag {tag}, interval {counter.interval}, memop {counter.memop}"
+                    for tag, counter in sorted(log.counters.items()))
     if log.sample_period_s:
         yield f"  Periodic sampling, {log.sample_period_s} secs."
     if log.settings.get("limit"):
@@ -215,9 +232,9 @@ def _sample_lines(start_label: str, end_label: str, start_ns: int | None, end_ns
         yield _labelled(label, f"{value.rjust(width)} ({share})")
 
 
-def overview(experiments: Sequence[Experiment], metrics: Sequence[Metric], totals_us: Sequence[int],
+def overview(experiments: Sequence[Experiment], kinds: Mapping[str, Sequence[Metric]], totals: Mapping[str, int],
              view: View) -> Iterator[str]:
-    """The experiments as one: what was run, and the total of every metric."""
+    """The experiments as one: what was run, and the total of every metric, by kind of data."""
     first = experiments[0]
     more = f" (plus {len(experiments) - 1} more)" if len(experiments) > 1 else ""
     start_ns = min(e.log.start_ns for e in experiments)
@@ -227,25 +244,29 @@ def overview(experiments: Sequence[Experiment], metrics: Sequence[Metric], total
                 f"  Host          : {_line(first.log.hostname)} ({_line(first.log.arch)}, {_line(first.log.os)})",
                 f"  Start Time    : {_date(first.log.start_unix)}", f"  Duration      : {duration} Seconds", "",
                 "Metrics:", "", f"  Experiment Duration (Seconds): [{duration}]")
-    if metrics:
-        yield "  Clock Profiling"
     enabled = {column.metric.command for column in view.columns}
-    cpu_us = max((value for m, value in zip(metrics, totals_us, strict=True) if m.command == "totalcpu"), default=0)
-    for metric, value in zip(metrics, totals_us, strict=True):
-        mark = "X" if metric.command in enabled else " "
-        hot = "*" if _is_hot(metric, value, cpu_us) else ""
-        yield f"    {'  ' * metric.level}[{mark}]{metric.title} - {metric.command} (Seconds): [{hot}{value / 1e6:.3f}]"
+    for kind in (kind for kind in _KINDS if kinds.get(kind)):
+        yield from (f"  {KIND_TITLES[kind]}", *["    General Hardware Counters"] * (kind == COUNTERS))
+        for metric in kinds[kind]:
+            mark, value = "X" if metric.command in enabled else " ", totals[metric.command]
+            hot = "*" if _is_hot(metric, value, totals.get("totalcpu", 0)) else ""
+            is_time = metric.unit is Unit.TIME
+            yield (f"    {'  ' * (metric.level + metric.is_counter)}[{mark}]{metric.title} - {metric.command}"
+                   f"{' (Seconds)' * is_time}: [{hot}{f'{value / 1e6:.3f}' if is_time else value}]")
     yield from ("", "Notes: '*' indicates hot metrics, '[X]' indicates currently enabled metrics.",
                 "       The metrics command can be used to change selections. The metric_list command lists all "
                 "available metrics.")
 
 
+_KINDS = (HEAP, CLOCK, COUNTERS, LOCKS, IO)
 _NEVER_HOT = {"total", "user", "system", "trap", "lock", "sleep"}
+_ALWAYS_HOT = {"totalcpu", "heapallocbytes", "heapleakbytes"}
 
 
 def _is_hot(metric: Metric, value_us: int, cpu_us: int) -> bool:
-    """Total CPU time always, a wait when it is more than a tenth of it; some metrics say nothing by themselves."""
-    return metric.command == "totalcpu" or (metric.command not in _NEVER_HOT and 10 * value_us > cpu_us)
+    """Total CPU time and what the heap takes always, a wait when it is more than a tenth of it; some metrics say nothing by themselves."""
+    return metric.command in _ALWAYS_HOT or (metric.unit is Unit.TIME and metric.command not in _NEVER_HOT
+                                             and 10 * value_us > cpu_us)
 
 
 def _labelled(label: str, value: str) -> str:

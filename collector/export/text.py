@@ -5,21 +5,26 @@
      sec.      %   sec.      %
     0.420 100.00  0.420 100.00   <Total>       cell: seconds, percentage; a zero is "0.", so that others stand out
 
-A column is as wide as its widest value or word. Names come from anywhere and are made printable here.
+A column is as wide as its widest value or word; of blocks, each one's columns are at least as wide as those before it.
+Names come from anywhere and are made printable here.
 """
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
 from typing import TextIO
 
-from collector.report.metrics import Column, View
+from collector.report.documents import Column, Document, Lines, Listing, Table, Tree, Unit
 from collector.report.tables import unpack_address
 
 _GAP = 2
 _PERCENT_WIDTH = 6
 _HEADING_LINES = 3
+_MARKS = {"self": "*"}
+_ROWS_AT_ONCE = 4096
+_ALL = slice(None)
 
 
 def make_tolerant(stream: TextIO) -> None:
@@ -41,23 +46,90 @@ def seconds(value_us: int) -> str:
     return f"{value_us / 1e6:.3f}" if value_us else "0.   "
 
 
+def text_lines(document: Document) -> Iterator[str]:
+    """The document, line by line."""
+    match document:
+        case Lines():
+            yield from document.lines
+        case Listing():
+            yield from _listing(document)
+        case Tree():
+            yield from _tree(document)
+        case _ if document.blocks is not None:
+            yield from _blocks(document)
+        case _:
+            yield from _table(document)
+
+
+def _table(table: Table) -> Iterator[str]:
+    layout = Layout(table.columns)
+    layout.fit()
+    yield from (*_above(table), "", *layout.heading())
+    marks = [_MARKS.get(role, " ") for role in table.roles]
+    yield from layout.rows(slice(table.n_shown), marks)
+    yield ""
+
+
+def _blocks(table: Table) -> Iterator[str]:
+    assert table.blocks is not None
+    layout = Layout(table.columns)
+    yield from (*_above(table), "")
+    marks = [_MARKS.get(role, " ") for role in table.roles]
+    for begin, end in pairwise(table.blocks[:table.limit + 1 if table.limit else None].tolist()):
+        layout.fit(slice(begin, end))
+        yield from layout.heading()
+        yield from layout.rows(slice(begin, end), marks)
+        yield ""
+
+
+def _tree(tree: Tree) -> Iterator[str]:
+    layout = Layout(tree.columns)
+    layout.fit(slice(1))
+    yield from (*_above(tree), "", *layout.heading())
+    yield from layout.rows(slice(tree.n_shown), tree_marks(tree.depths.tolist(), tree.n_shown))
+
+
+def _above(table: Table) -> list[str]:
+    warnings = [f"*** Warning: {note}" for note in table.notes]
+    return [*warnings, *([""] if warnings else []), *table.titles]
+
+
+def _listing(table: Listing) -> Iterator[str]:
+    """All to the right but the last; a rule under the headings."""
+    yield from _above(table)
+    n_shown = table.n_shown
+    columns = [[column.title, *cells(column, slice(n_shown))] for column in table.columns]
+    widths = [max(map(len, texts)) for texts in columns]
+    for texts, width in zip(columns, widths, strict=True):
+        texts.insert(1, "=" * width)
+    last = len(columns) - 1
+    for row in zip(*columns, strict=True):
+        yield " ".join(text if i == last else text.rjust(width)
+                       for i, (text, width) in enumerate(zip(row, widths, strict=True))) + " "
+
+
 class Layout:
-    """The text of a table's rows and heading. ``fit`` all values first; widths only grow."""
+    """The text of a table's rows and heading. ``fit`` rows first; widths only grow."""
 
-    def __init__(self, view: View) -> None:
-        self._columns = view.columns
-        self._value_widths = [0] * len(view.columns)
-        self._texts = [_TEXT_OF[column.metric.kind] for column in view.columns]
+    def __init__(self, columns: Sequence[Column]) -> None:
+        self._columns = columns
+        self._value_widths = [0] * len(columns)
         self._headings: dict[tuple[int, int], tuple[int, list[str]]] = {}
+        self._names: list[dict[int, str]] = [{} for _ in columns]
 
-    def fit(self, values: Sequence[Sequence[int]], names: Sequence[str] = ()) -> None:
-        """Make room for rows; ``values`` (n rows, one number per column)."""
-        for i, (column, text) in enumerate(zip(self._columns, self._texts, strict=True)):
-            if column.metric.kind == "name":
-                widest = max(map(len, names), default=0) if i + 1 < len(self._columns) else 0
+    def fit(self, rows: slice = _ALL) -> None:
+        """Make room for some rows."""
+        for i, column in enumerate(self._columns):
+            values = column.values[rows]
+            if not len(values):
+                widest = 0
+            elif column.unit is Unit.NAME:
+                widest = max(map(len, self._shown(i, rows))) if i + 1 < len(self._columns) else 0
             elif column.as_value:
-                # The longest text is that of the largest value, or of zero, which is written "0.   ".
-                widest = max((len(text(row[i])) for row in values), default=0)
+                # The longest text is that of the largest value, of the least, or of zero, which is written "0.   ".
+                text = _TEXT_OF[column.unit]
+                widest = max(len(text(int(value))) for value in (values.max(), values.min(), 0)
+                             if value or (values == 0).any())
             else:
                 widest = 0
             self._value_widths[i] = max(self._value_widths[i], widest)
@@ -67,31 +139,49 @@ class Layout:
         lines = ["", "", ""]
         for i, column in enumerate(self._columns):
             width, words = self._heading_of(i)
-            before = " " if i and column.metric.kind == "name" else ""
+            before = " " if i and column.unit is Unit.NAME else ""
             for number in range(_HEADING_LINES):
                 lines[number] += before + words[number].ljust(width + _GAP - len(before))
         return [line.rstrip() for line in lines]
 
-    def row(self, values: Sequence[int], percents: Sequence[float], name: str, mark: str = " ") -> str:
-        """One line without trailing blanks; ``mark`` stands before the name."""
-        parts: list[str] = []
-        last = len(self._columns) - 1
-        for i, column in enumerate(self._columns):
-            if column.metric.kind == "name":
-                parts.append(mark + (name if i == last else name.ljust(self._value_width(i)) + " "))
-                continue
-            cell = []
-            if column.as_value:
-                cell.append(self._texts[i](values[i]).rjust(self._value_width(i)))
-            if column.as_percent:
-                cell.append(f"{percents[i]:6.2f}" if percents[i] else "  0.  ")
-            text = " ".join(cell)
-            parts.append(text if i == last else text.ljust(self._heading_of(i)[0] + _GAP))
-        return "".join(parts).rstrip()
+    def rows(self, rows: slice = _ALL, marks: Sequence[str] = ()) -> Iterator[str]:
+        """Lines without trailing blanks; ``marks`` (all rows) stand before the names, else a blank."""
+        begin, end, _ = rows.indices(len(self._columns[0]))
+        for at in range(begin, end, _ROWS_AT_ONCE):
+            part = slice(at, min(end, at + _ROWS_AT_ONCE))
+            cells = [self._column(i, part, marks) for i in range(len(self._columns))]
+            yield from ("".join(row).rstrip() for row in zip(*cells, strict=True))
+
+    def _column(self, index: int, rows: slice, marks: Sequence[str]) -> list[str]:
+        """The cells of a column, as wide as the column, gap included."""
+        column, is_last = self._columns[index], index + 1 == len(self._columns)
+        if column.unit is Unit.NAME:
+            names = self._shown(index, rows)
+            width = 0 if is_last else self._value_width(index) + 1
+            if marks:
+                return [mark + name.ljust(width) for mark, name in zip(marks[rows], names, strict=True)]
+            return [" " + name.ljust(width) for name in names]
+        width = 0 if is_last else self._heading_of(index)[0] + _GAP
+        parts = []
+        if column.as_value:
+            value_width = self._value_width(index)
+            parts.append([text.rjust(value_width) for text in cells(column, rows)])
+        if column.percents is not None:
+            parts.append([f"{share:6.2f}" if share else "  0.  " for share in column.percents[rows].tolist()])
+        if len(parts) == 1:
+            return [text.ljust(width) for text in parts[0]]
+        return [" ".join(cell).ljust(width) for cell in zip(*parts, strict=True)]
+
+    def _shown(self, index: int, rows: slice) -> list[str]:
+        """The names of some rows, made printable once each."""
+        column, known = self._columns[index], self._names[index]
+        numbers = column.values[rows].tolist()
+        known.update((number, printable(column.labels[number])) for number in set(numbers) - known.keys())
+        return [known[number] for number in numbers]
 
     def _value_width(self, index: int) -> int:
         column = self._columns[index]
-        least = len("sec.") if column.as_value and column.metric.kind == "time" else 0
+        least = len("sec.") if column.as_value and column.unit is Unit.TIME else 0
         return max(self._value_widths[index], least)
 
     def _heading_of(self, index: int) -> tuple[int, list[str]]:
@@ -104,12 +194,13 @@ class Layout:
 
 def _heading(column: Column, value_width: int) -> tuple[int, list[str]]:
     unit = _unit(column, value_width)
-    width = value_width * column.as_value + _PERCENT_WIDTH * column.as_percent
-    width += column.as_value and column.as_percent
-    words = column.words
+    has_share = column.percents is not None
+    width = value_width * column.as_value + _PERCENT_WIDTH * has_share
+    width += column.as_value and has_share
+    words = list(column.words)
     width = max([width, len(unit), *map(len, words)])
-    lines = [unit.strip()] if unit and not column.as_percent else []
-    n_lines = _HEADING_LINES - column.as_percent
+    lines = [unit.strip()] if unit and not has_share else []
+    n_lines = _HEADING_LINES - has_share
     while len(_wrapped(words + lines, width)) > n_lines:
         width += 1
     found = _wrapped(words, width)
@@ -120,25 +211,27 @@ def _heading(column: Column, value_width: int) -> tuple[int, list[str]]:
     return width, found
 
 
-def tree_mark(is_last: Sequence[bool]) -> str:
-    """What stands before a name in a call tree; ``is_last`` per level, from the top, whether no sibling follows."""
-    above = "".join("  " if last else "  |" for last in is_last[:-1])
-    return f" {above}{'  ' if is_last else ''}+-"
-
-
-def table(view: View, values: Sequence[Sequence[int]], percents: Sequence[Sequence[float]],
-          names: Sequence[str]) -> list[str]:
-    """Heading and rows of a plain table."""
-    layout = Layout(view)
-    layout.fit(values, names)
-    return layout.heading() + [layout.row(*row) for row in zip(values, percents, names, strict=True)]
+def tree_marks(depths: Sequence[int], n_wanted: int) -> list[str]:
+    """What stands before the names of a tree's first nodes: a line down from each ancestor that has siblings below."""
+    has_next = [False] * len(depths)
+    below = [False] * (max(depths, default=0) + 2)  # whether a node of that depth and parent comes later
+    for at in range(len(depths) - 1, -1, -1):
+        depth = depths[at]
+        has_next[at], below[depth], below[depth + 1] = below[depth], True, False
+    above, marks = [""] * (len(below) + 1), []
+    for depth, more in zip(depths[:n_wanted], has_next[:n_wanted], strict=True):
+        marks.append(f" {above[depth]}  +-" if depth else " +-")
+        above[depth + 1] = above[depth] + ("  |" if more else "  ") if depth else ""
+    return marks
 
 
 def _unit(column: Column, value_width: int) -> str:
-    if column.metric.kind != "time":
+    if column.unit not in (Unit.TIME, Unit.BYTES, Unit.COUNT) or (column.unit is not Unit.TIME
+                                                                   and column.percents is None):
         return ""
-    seconds_part = "sec.".rjust(value_width) if column.as_value else ""
-    return seconds_part + ("%".rjust(_PERCENT_WIDTH + column.as_value) if column.as_percent else "")
+    name = "sec." if column.unit is Unit.TIME else ""
+    value_part = name.rjust(value_width) if column.as_value else ""
+    return value_part + ("%".rjust(_PERCENT_WIDTH + column.as_value) if column.percents is not None else "")
 
 
 def _wrapped(words: Sequence[str], width: int) -> list[str]:
@@ -157,5 +250,13 @@ def _address(packed: int) -> str:
     return f"{number}:0x{offset:08x}"
 
 
-_TEXT_OF: dict[str, Callable[[int], str]] = {"time": seconds, "size": str, "address": _address,
-            "name": str}
+def cells(column: Column, rows: slice = _ALL) -> list[str]:
+    """The cells of some rows as text, without shares, not aligned."""
+    if column.unit is Unit.NAME:
+        return [printable(column.labels[number]) for number in column.values[rows].tolist()]
+    return [_TEXT_OF[column.unit](value) for value in column.values[rows].tolist()]
+
+
+_TEXT_OF: dict[Unit, Callable[[int], str]] = {
+    Unit.TIME: seconds, Unit.BYTES: str, Unit.COUNT: str, Unit.ADDRESS: _address,
+    Unit.RATIO: lambda value: f"{value / 1000:.3f}"}

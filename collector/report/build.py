@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from collector.experiment.reader import DynamicFunction, Experiment, Message, ObjectFile, Sample, Segment
 from collector.report.functions import Function
-from collector.report.metrics import METRICS_BY_NUMSTATES, N_STATE_COLUMNS, Metric
+from collector.report.kinds import columns_of
+from collector.report.metrics import Metric
 from collector.report.profile import I8, Weighted, frames_of, merge_equal
 from collector.report.resolve import (
     EXACT_LOOK_UPS_MAX,
@@ -25,7 +26,6 @@ from collector.report.resolve import (
     Part,
     Resolved,
     key_of,
-    weights_of,
 )
 
 # Exports know experiments through this room.
@@ -45,13 +45,13 @@ class DataSet:
         self.experiments = list(experiments)
         self.objects: dict[Key, LoadedObject] = {}
         self._code = Code()
-        self._parts = [Part(self._code, self._load_object, experiment) for experiment in self.experiments]
+        self.columns = columns_of(self.experiments)
+        self._parts = [Part(self._code, self._load_object, experiment, self.columns) for experiment in self.experiments]
 
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
         """The metrics that the experiments have data for."""
-        codes = {experiment.log.numstates for experiment in self.experiments}
-        return next((METRICS_BY_NUMSTATES[code] for code in (10, 2, 1, 3) if code in codes), ())
+        return self.columns.metrics
 
     @property
     def functions(self) -> list[Function]:
@@ -74,7 +74,7 @@ class DataSet:
         """All stacks, as instructions."""
         parts = self._resolved()
         offsets = np.concatenate([[0], *(np.diff(part.offsets) for part in parts)]).cumsum().astype(np.int64)
-        nothing = np.zeros(0, np.int64), np.zeros((0, N_STATE_COLUMNS), np.int64)
+        nothing = np.zeros(0, np.int64), np.zeros((0, self.columns.n), np.int64)
         objects = np.concatenate([nothing[0], *(part.instructions for part in parts)])
         weights = np.concatenate([nothing[1], *(part.weights for part in parts)])
         return _without_weightless(Weighted(offsets, objects, weights, len(self._code.places)), self.metrics)
@@ -83,6 +83,21 @@ class DataSet:
     def stacks(self) -> Weighted:
         """All stacks, as functions (ids into ``functions``)."""
         return self.regrouped(np.array([function for function, _ in self.places], np.int64), len(self.functions))
+
+    @cached_property
+    def merged_instructions(self) -> Weighted:
+        """All stacks, as instructions, each once."""
+        return merge_equal(self.instructions)
+
+    def stacks_with(self, kind: str, values: Callable[[Experiment], I8], n_values: int) -> Weighted:
+        """The stacks of packets of a kind, as instructions, each once, with other ``values`` (n, n_values) of them."""
+        assert self.instructions is not None
+        parts = [part.resolve_with(kind, values(part.experiment), n_values) for part in self._parts
+                 if kind in part.experiment.kinds]
+        offsets = np.concatenate([[0], *(np.diff(part.offsets) for part in parts)]).cumsum().astype(np.int64)
+        objects = np.concatenate([np.zeros(0, np.int64), *(part.instructions for part in parts)])
+        weights = np.concatenate([np.zeros((0, n_values), np.int64), *(part.weights for part in parts)])
+        return merge_equal(Weighted(offsets, objects, weights, len(self._code.places)))
 
     def regrouped(self, group: I8, n_groups: int) -> Weighted:
         """All stacks with each instruction replaced by ``group[instruction]``."""
@@ -96,10 +111,11 @@ class DataSet:
         return list(dict.fromkeys(loaded.problem for loaded in self.objects.values() if loaded.problem))
 
     def weights_by(self, keys: Callable[[Experiment, Packets], I8], n_keys: int) -> I8:
-        """The packets' weights (n_keys, states) by a key per packet."""
-        sums = np.zeros((n_keys, N_STATE_COLUMNS), np.int64)
+        """The packets' weights (n_keys, columns) by a key per packet, which is asked for the packets of each kind."""
+        sums = np.zeros((n_keys, self.columns.n), np.int64)
         for part in self._parts:
-            sums += weights_of(keys(part.experiment, part.packets), part.packets, part.experiment, n_keys)
+            groups = [keys(part.experiment, part.experiment.packets(kind)) for kind in part.experiment.kinds]
+            sums += part.weights(np.concatenate([np.zeros(0, np.int64), *groups]), n_keys)
         return sums
 
     def frames(self, number: int, uids: npt.NDArray[np.uint64]) -> list[tuple[int, ...]]:

@@ -30,6 +30,20 @@ def line_stacks(data: DataSet, with_inlines: bool) -> tuple[Weighted, list[bytes
     return _expanded(data.instructions, groups, len(names)), list(names)
 
 
+def instruction_names(data: DataSet) -> list[bytes]:
+    """The name of each instruction, with its line where debug information tells it."""
+    names = []
+    for (number, offset), inside in zip(data.places, _frames_by_instruction(data, False), strict=True):
+        function, frame = data.functions[number], inside[0][1]
+        digits = 8 if offset < 1 << 32 else 16
+        name = b"%s + 0x%0*X" % (function.name, digits, offset) if function.has_offsets else function.name
+        if function.has_offsets and frame is not None and frame.line:
+            base = frame.path.rsplit("/", 1)[-1].encode("utf-8", "surrogateescape")
+            name += b', line %d in "%s"' % (frame.line, base)
+        names.append(name)
+    return names
+
+
 def instruction_stacks(data: DataSet) -> tuple[Weighted, list[bytes]]:
     """All stacks as instructions, and their names; id 0 is the total."""
     names = [data.functions[TOTAL_FUNCTION].name]

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from collector.errors import UsageError
+from collector.report.documents import Unit
 
 EXCLUSIVE, INCLUSIVE, ATTRIBUTED, STATIC = "e", "i", "a", ""
 _FLAVOR_NAMES = {EXCLUSIVE: "Exclusive ", INCLUSIVE: "Inclusive ", ATTRIBUTED: "Attributed ", STATIC: ""}
@@ -31,14 +32,15 @@ N_STATE_COLUMNS = 13
 
 @dataclass(frozen=True)
 class Metric:
-    """A sum of states. ``level`` is its indentation in the overview; ``kind`` time, size, address or name."""
+    """A sum of states. ``level`` is its indentation in the overview."""
 
     command: str
     title: str
     short: str
     states: tuple[int, ...] = ()
     level: int = 0
-    kind: str = "time"
+    unit: Unit = Unit.TIME
+    is_counter: bool = False  # of hardware
 
 
 TOTAL = Metric("total", "Total Thread Time", "Total Thread", (*range(10), STATE_OTHER), 0)
@@ -58,9 +60,9 @@ MICROSTATES = (
     Metric("lock", "User Lock Time", "User Lock", (6,), 1),
 )
 KERNEL_CPU = Metric("kcpu", "Kernel CPU Time", "Kernel CPU", (STATE_KERNEL_CPU,), 0)
-SIZE = Metric("size", "Size", "Size", kind="size")
-ADDRESS = Metric("address", "PC Address", "PC Addr.", kind="address")
-NAME = Metric("name", "Name", "Name", kind="name")
+SIZE = Metric("size", "Size", "Size", unit=Unit.BYTES)
+ADDRESS = Metric("address", "PC Address", "PC Addr.", unit=Unit.ADDRESS)
+NAME = Metric("name", "Name", "Name", unit=Unit.NAME)
 STATICS = (SIZE, ADDRESS, NAME)
 
 # What the code ``numstates`` of an experiment's log means for the metrics that exist.
@@ -91,12 +93,27 @@ class Column:
         """The column as it is asked for: ``e.%totalcpu``."""
         if self.flavor == STATIC:
             return self.metric.command
-        return self.flavor + "." * self.as_value + "%" * self.as_percent + self.metric.command
+        return self.flavor + self.value_sign * self.as_value + "%" * self.as_percent + self.metric.command
+
+    @property
+    def value_sign(self) -> str:
+        """``.`` for seconds, ``+`` for numbers."""
+        return "." if self.metric.unit is Unit.TIME else "+"
 
     @property
     def words(self) -> list[str]:
         """The words of the column's heading."""
         return f"{_FLAVOR_ABBREVIATIONS[self.flavor]} {self.metric.short}".split()
+
+    @property
+    def detail(self) -> tuple[str, str]:
+        """The title in two parts."""
+        flavor = _FLAVOR_NAMES[self.flavor].strip()
+        return (flavor, self.metric.title) if flavor else (self.metric.title, "")
+
+    def key(self, visible: str) -> str:
+        """What the values (``.``) or the shares (``%``) are called."""
+        return f"{self.flavor}{visible}{self.metric.command}" if self.flavor else self.metric.command
 
 
 @dataclass(frozen=True)
@@ -124,11 +141,20 @@ class View:
 
 
 def default_view(metrics: Sequence[Metric]) -> View:
-    """Total (or kernel) CPU time, exclusive and inclusive, with percentages."""
-    for command in ("totalcpu", "kcpu"):
-        if any(metric.command == command for metric in metrics):
-            return parse_view(f"ei.%{command}:name", metrics)
-    return View((Column(NAME),), Column(NAME))
+    """What the reference reader shows by default: CPU time and counters with shares, what is traced inclusive."""
+    commands = [metric.command for metric in metrics]
+    cpu = next((command for command in ("totalcpu", "kcpu") if command in commands), "")
+    before = [Column(metric, INCLUSIVE) for command in _SHOWN_FIRST for metric in metrics if metric.command == command]
+    times = [Column(metric, flavor, as_percent=True) for flavor in (EXCLUSIVE, INCLUSIVE) for metric in metrics
+             if metric.command == cpu]
+    counted = [Column(metric, EXCLUSIVE, as_percent=True) for metric in metrics if metric.is_counter]
+    behind = [Column(metric, INCLUSIVE) for command in _SHOWN_LAST for metric in metrics if metric.command == command]
+    columns = (*before, *times, *counted, *behind, Column(NAME))
+    return View(columns, _fallback_sort(columns))
+
+
+_SHOWN_FIRST = ("heapleakbytes", "heapleakcnt", "heapallocbytes", "heapalloccnt")
+_SHOWN_LAST = ("sync", "syncn", "ioreadtime", "iowritetime", "ioothertime", "ioerrortime")
 
 
 def all_columns(metrics: Sequence[Metric]) -> list[Column]:

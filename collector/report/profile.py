@@ -61,11 +61,12 @@ class Pairs:
 
 @dataclass(frozen=True)
 class Tree:
-    """Nodes in an order in which parents come before children; the parent of a top node is ROOT."""
+    """Nodes, level by level; the parent of a top node is ROOT. ``levels``: where each level begins, and the end."""
 
     parent: I8
     object: I8
     weights: I8
+    levels: list[int]
 
 
 def total(stacks: Weighted) -> I8:
@@ -126,7 +127,7 @@ def tree(stacks: Weighted) -> Tree:
     ends = stacks.offsets[1:][order]
     node_of = np.full(len(order), ROOT, np.int64)
     parents, objects, sums = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [weights[:0]]
-    n_nodes = 0
+    n_nodes, levels = 0, [0]
     for level in range(int(depths.max(initial=0))):
         live = int(np.searchsorted(-depths, -level, side="left"))  # stacks deeper than ``level`` come first
         here = stacks.objects[ends[:live] - 1 - level]
@@ -137,7 +138,31 @@ def tree(stacks: Weighted) -> Tree:
         sums.append(_sum_by(inverse, weights[:live], len(keys)))
         node_of[:live] = n_nodes + inverse
         n_nodes += len(keys)
-    return Tree(np.concatenate(parents), np.concatenate(objects), np.concatenate(sums))
+        levels.append(n_nodes)
+    return Tree(np.concatenate(parents), np.concatenate(objects), np.concatenate(sums), levels)
+
+
+def depth_first(tree: Tree, siblings: I8) -> tuple[I8, I8]:
+    """The nodes in depth-first order, and their depths, 0 for those at the top.
+
+    ``siblings`` (n): all nodes, sorted by parent and then as children of one parent are to follow each other.
+    """
+    n_nodes = len(tree.parent)
+    sizes = np.ones(n_nodes + 1, np.int64)  # of subtrees; the last one is the root's
+    for begin, end in reversed(list(pairwise(tree.levels))):
+        np.add.at(sizes, tree.parent[begin:end], sizes[begin:end])
+    before = np.cumsum(sizes[siblings]) - sizes[siblings]  # of all nodes ahead in ``siblings``
+    parents = tree.parent[siblings]
+    is_first = np.diff(parents, prepend=ROOT - 1) != 0
+    place, depths = np.full(n_nodes + 1, -1, np.int64), np.zeros(n_nodes, np.int64)
+    ahead = np.zeros(n_nodes, np.int64)
+    ahead[siblings] = before - np.maximum.accumulate(np.where(is_first, before, 0))
+    for depth, (begin, end) in enumerate(pairwise(tree.levels)):
+        place[begin:end] = place[tree.parent[begin:end]] + 1 + ahead[begin:end]
+        depths[begin:end] = depth
+    order = np.zeros(n_nodes, np.int64)
+    order[place[:-1]] = np.arange(n_nodes)
+    return order, depths[order]
 
 
 def frames_of(rows: I8, offsets: I8) -> tuple[I8, I8]:

@@ -30,6 +30,7 @@ from collector.errors import ElfError
 from collector.experiment.identity import UNKNOWN, Identity
 from collector.experiment.reader import DynamicFunction, Experiment, ObjectFile, Segment
 from collector.report.functions import AddressTable, Function, FunctionTable, SymbolTable, symbol_table
+from collector.report.kinds import CLOCK, Columns
 from collector.report.metrics import N_STATE_COLUMNS, STATE_OTHER
 from collector.report.profile import I8, frames_of
 from collector.report.symbols import demangle
@@ -40,6 +41,8 @@ Packets = npt.NDArray[Any]
 
 EXACT_LOOK_UPS_MAX = 5_000_000
 _CODES_MAX = 1 << 22
+# What packets of all kinds have in common.
+STACK_AND_TIME = np.dtype([("FRINFO", np.int64), ("TSTAMP", np.int64)])
 DYNAMIC_FUNCTIONS = b"DYNAMIC_FUNCTIONS"
 MODES_TEXT = 5
 TOTAL_FUNCTION, UNKNOWN_FUNCTION, TRUNCATED_FUNCTION, FAILED_FUNCTION = range(4)
@@ -227,22 +230,48 @@ class _Frames:
 class Part:
     """One experiment of a data set."""
 
-    def __init__(self, code: Code, load_object: LoadObjectOf, experiment: Experiment) -> None:
+    def __init__(self, code: Code, load_object: LoadObjectOf, experiment: Experiment, columns: Columns) -> None:
         self.experiment = experiment
+        self._columns = columns
         self.n_missing_stacks = 0
         self._code = code
         self._objects: dict[Key, LoadedObject] = {}
         self._mapped = list(self._address_space(load_object))
 
-    @property
+    @cached_property
     def packets(self) -> Packets:
-        """The clock packets."""
-        return self.experiment.packets()
+        """Stack and time of the packets of all kinds, one kind behind the other."""
+        return np.concatenate([np.zeros(0, STACK_AND_TIME), *(
+            self.experiment.packets(kind)[list(STACK_AND_TIME.names or ())].astype(STACK_AND_TIME)
+            for kind in self.experiment.kinds)])
+
+    def weights(self, group: I8, n_groups: int) -> I8:
+        """What the packets of all kinds add up to, each in the group given (n_groups, columns); below 0: in none."""
+        sums = np.zeros((n_groups, self._columns.n), np.int64)
+        begin = 0
+        for kind in self.experiment.kinds:
+            packets = self.experiment.packets(kind)
+            mine = group[begin:begin + len(packets)]
+            begin += len(packets)
+            if kind == CLOCK:
+                sums[:, :N_STATE_COLUMNS] += weights_of(mine, packets, self.experiment, n_groups)
+            else:
+                sums += self._columns.sums(self.experiment, kind, mine, n_groups)
+        return sums
 
     def resolve(self) -> Resolved:
         """Every pc looked up once."""
         frames = self._frames
-        weights = weights_of(frames.of_packet, self.packets, self.experiment, len(frames.rows))
+        weights = self.weights(frames.of_packet, len(frames.rows))
+        return self._finished(frames.rows, frames.offsets, self._instructions, weights)
+
+    def resolve_with(self, kind: str, values: I8, n_values: int) -> Resolved:
+        """As ``resolve``, with ``values`` (packets of that kind, n_values) as weights."""
+        frames = self._frames
+        before = self.experiment.kinds[:self.experiment.kinds.index(kind)]
+        begin = sum(len(self.experiment.packets(one)) for one in before)
+        weights = np.zeros((len(frames.rows), n_values), np.int64)
+        np.add.at(weights, frames.of_packet[begin:begin + len(values)], values)
         return self._finished(frames.rows, frames.offsets, self._instructions, weights)
 
     def frames_of(self, uids: U8) -> list[tuple[int, ...]]:
@@ -297,7 +326,7 @@ class Part:
         for number, (pair, found) in enumerate(variants):
             for (at, _, file_offset), function in zip(work.todo[pair], found, strict=True):
                 instructions[offsets[number] + at] = code.at(function, file_offset)
-        weights = weights_of(of_packet, self.packets, self.experiment, len(variants))
+        weights = self.weights(of_packet, len(variants))
         return self._finished(frames.rows[pairs], offsets, instructions, weights)
 
     @cached_property

@@ -1,7 +1,7 @@
-"""The rows of the reports: a data set seen through a view, sorted, as numbers.
+"""The tables of the reports: a data set seen through a view, sorted, as documents.
 
-Every table is ``Rows``: what each row is about (an id), one number per column of the view (microseconds, bytes, packed
-addresses), and the percentages. Text is the business of ``export``.
+``Rows`` are what each row is about (an id), one number per column of the view (microseconds, bytes, packed addresses),
+and the percentages; with ``Labels``, the names of what they are about, they become documents.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ import numpy.typing as npt
 
 from collector.report import profile
 from collector.report.build import TOTAL_FUNCTION
+from collector.report.documents import Column, Table, Tree, Unit
 from collector.report.functions import Function
-from collector.report.metrics import EXCLUSIVE, N_STATE_COLUMNS, View
+from collector.report.metrics import ADDRESS, EXCLUSIVE, NAME, SIZE, View
 from collector.report.profile import I8, ROOT
 
 F8 = npt.NDArray[np.float64]
@@ -35,25 +36,6 @@ class Rows:
 
     def __len__(self) -> int:
         return len(self.ids)
-
-
-@dataclass(frozen=True)
-class Calls:
-    """One function with its callers and callees; attributed values."""
-
-    callers: Rows
-    center: Rows
-    callees: Rows
-
-
-@dataclass(frozen=True)
-class TreeRow:
-    """A line of the call tree. ``is_last``: for each level from the top, whether no sibling follows; empty: <Total>."""
-
-    object: int
-    values: I8
-    percents: F8
-    is_last: tuple[bool, ...]
 
 
 @dataclass(frozen=True)
@@ -99,7 +81,7 @@ def unpack_address(packed: int) -> tuple[int, int]:
 
 def object_rows(stacks: profile.Weighted, view: View, labels: Labels) -> Rows:
     """Every object that occurs, and the total: functions, lines or instructions."""
-    matrix = _matrix(view)
+    matrix = _matrix(view, stacks.weights.shape[1])
     own, with_callees = profile.exclusive(stacks) @ matrix, profile.inclusive(stacks) @ matrix
     own[labels.total] = with_callees[labels.total] = total = profile.total(stacks) @ matrix
     ids = np.union1d(profile.present(stacks), [labels.total])
@@ -113,16 +95,32 @@ def key_rows(weights: I8, view: View, labels: Labels) -> Rows:
 
     Only ids with any weight are shown.
     """
-    values = weights @ _matrix(view)
+    values = weights @ _matrix(view, weights.shape[1])
     used = np.flatnonzero(weights.any(axis=1))
     total = values.sum(axis=0)
     ids = np.append(used, labels.total)
     return sorted_rows(ids, np.vstack([values[used], total]), total, view, labels)
 
 
-def calls(stacks: profile.Weighted, view: View, labels: Labels, order: Sequence[int]) -> Iterator[Calls]:
-    """Callers and callees of the functions in ``order``."""
-    matrix = _matrix(view)
+def table(name: str, titles: Sequence[str], rows: Rows, view: View, labels: Labels, notes: Sequence[str] = (),
+          limit: int = 0) -> Table:
+    """Rows as a document."""
+    return Table(name, tuple(titles), _columns(rows, view, labels), notes, limit=limit)
+
+
+def call_table(titles: Sequence[str], stacks: profile.Weighted, view: View, labels: Labels, order: Sequence[int],
+               notes: Sequence[str] = ()) -> Table:
+    """Callers and callees of the functions in ``order``: a block for each, with attributed values."""
+    parts = list(_calls(stacks, view, labels, order))
+    ends = np.cumsum([len(rows) for rows, _ in parts]).reshape(-1, 3)[:, 2] if parts else np.zeros(0, np.int64)
+    roles = [role for rows, role in parts for _ in range(len(rows))]
+    columns = _columns(_joined([rows for rows, _ in parts], view), view, labels)
+    return Table("callers-callees", tuple(titles), columns, notes, roles, 0, np.append(0, ends).astype(np.int64))
+
+
+def _calls(stacks: profile.Weighted, view: View, labels: Labels, order: Sequence[int]) -> Iterator[tuple[Rows, str]]:
+    """For each function its callers, itself, and its callees."""
+    matrix = _matrix(view, stacks.weights.shape[1])
     callers, callees = profile.pairs(stacks)
     tops = profile.tops(stacks)
     own = profile.exclusive(stacks) @ matrix
@@ -137,34 +135,39 @@ def calls(stacks: profile.Weighted, view: View, labels: Labels, order: Sequence[
         callee_ids, callee_values = below.of(function)
         given, taken = caller_values.sum(axis=0), callee_values.sum(axis=0)
         taken = taken if function == TOTAL_FUNCTION else taken + center[0]
-        yield Calls(sorted_rows(caller_ids, caller_values, given, view, labels),
-                    sorted_rows(np.array([function]), center, given, view, labels),
-                    sorted_rows(callee_ids, callee_values, taken, view, labels))
+        yield sorted_rows(caller_ids, caller_values, given, view, labels), "caller"
+        yield sorted_rows(np.array([function]), center, given, view, labels), "self"
+        yield sorted_rows(callee_ids, callee_values, taken, view, labels), "callee"
 
 
-def call_tree(stacks: profile.Weighted, view: View, labels: Labels) -> Iterator[TreeRow]:
-    """The call tree, depth first, siblings sorted."""
-    tree, matrix = profile.tree(stacks), _matrix(view)
+def _joined(parts: Sequence[Rows], view: View) -> Rows:
+    none = Rows(np.zeros(0, np.int64), np.zeros((0, len(view.columns)), np.int64), np.zeros((0, len(view.columns))))
+    every = [none, *parts]
+    return Rows(*(np.concatenate([getattr(one, name) for one in every]) for name in ("ids", "values", "percents")))
+
+
+def tree_table(titles: Sequence[str], stacks: profile.Weighted, view: View, labels: Labels,
+               notes: Sequence[str] = (), limit: int = 0) -> Tree:
+    """The call tree, depth first, siblings sorted, the total at the top."""
+    tree, matrix = profile.tree(stacks), _matrix(view, stacks.weights.shape[1])
     total = profile.total(stacks) @ matrix
     values = _with_statics(tree.weights @ matrix, tree.object, view, labels)
-    percents = _percents(values, total)
-    order = np.lexsort((*_sort_keys(tree.object, values, view, labels), tree.parent))
-    begins = np.searchsorted(tree.parent[order], np.arange(-1, len(order)), side="left")
-    ends = np.searchsorted(tree.parent[order], np.arange(-1, len(order)), side="right")
-    top = _with_statics(total[None, :], np.array([TOTAL_FUNCTION]), view, labels)
-    yield TreeRow(TOTAL_FUNCTION, top[0], _percents(top, total)[0], ())
-    # An explicit stack: recursive programs make deep trees.
-    waiting: list[tuple[int, tuple[bool, ...]]] = []
+    siblings = np.lexsort((*_sort_keys(tree.object, values, view, labels), tree.parent))
+    order, depths = profile.depth_first(tree, siblings)
+    ids = np.append(TOTAL_FUNCTION, tree.object[order])
+    top = _with_statics(total[None, :], ids[:1], view, labels)
+    values = np.vstack([top, values[order]])
+    columns = _columns(Rows(ids, values, _percents(values, total)), view, labels)
+    return Tree("calltree", tuple(titles), columns, notes, limit=limit, depths=np.append(0, depths + 1))
 
-    def push(parent: int, above: tuple[bool, ...]) -> None:
-        children = order[begins[parent + 1]:ends[parent + 1]].tolist()
-        waiting.extend((child, (*above, i == 0)) for i, child in enumerate(reversed(children)))
 
-    push(ROOT, ())
-    while waiting:
-        node, is_last = waiting.pop()
-        yield TreeRow(int(tree.object[node]), values[node], percents[node], is_last)
-        push(node, is_last)
+def _columns(rows: Rows, view: View, labels: Labels) -> tuple[Column, ...]:
+    return tuple(
+        Column(column.key("+" if column.metric.unit in (Unit.COUNT, Unit.BYTES) else "."), column.title,
+               column.metric.unit, rows.ids if column.metric is NAME else rows.values[:, i], column.words,
+               rows.percents[:, i] if column.as_percent else None, column.as_value, column == view.sort,
+               labels.names if column.metric is NAME else (), column.detail, column.key("%"))
+        for i, column in enumerate(view.columns))
 
 
 def sorted_rows(ids: I8, values: I8, total: I8, view: View, labels: Labels) -> Rows:
@@ -188,30 +191,29 @@ class _Grouped:
         return self._ids[begin:end], self._values[begin:end]
 
 
-def _matrix(view: View) -> I8:
+def _matrix(view: View, n_states: int) -> I8:
     """(states, columns): which states each column adds up."""
-    matrix = np.zeros((N_STATE_COLUMNS, len(view.columns)), np.int64)
+    matrix = np.zeros((n_states, len(view.columns)), np.int64)
     for number, column in enumerate(view.columns):
         matrix[list(column.metric.states), number] = 1
     return matrix
 
 
 def _with_statics(values: I8, ids: I8, view: View, labels: Labels) -> I8:
-    numbers = {"size": labels.sizes, "address": labels.addresses}
     for number, column in enumerate(view.columns):
-        if column.metric.kind in numbers:
+        if column.metric in (SIZE, ADDRESS):
             values = values.copy()
-            values[:, number] = numbers[column.metric.kind][ids]
+            values[:, number] = (labels.sizes if column.metric is SIZE else labels.addresses)[ids]
     return values
 
 
 def _sort_keys(ids: I8, values: I8, view: View, labels: Labels) -> list[I8]:
     """Keys for lexsort, the least important first: id, address, the other columns, the name, the sort column."""
-    is_ascending = view.sort.metric.kind in ("name", "address")
+    is_ascending = view.sort.metric in (NAME, ADDRESS)
     sign = 1 if is_ascending else -1
-    columns = [sign * values[:, i] for i, column in enumerate(view.columns) if column.metric.kind != "name"]
+    columns = [sign * values[:, i] for i, column in enumerate(view.columns) if column.metric is not NAME]
     names = labels.ranks[ids]
-    first = names if view.sort.metric.kind == "name" else sign * values[:, view.columns.index(view.sort)]
+    first = names if view.sort.metric is NAME else sign * values[:, view.columns.index(view.sort)]
     return [ids, labels.addresses[ids], *reversed(columns), names, first]
 
 

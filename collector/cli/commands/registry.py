@@ -1,0 +1,108 @@
+"""The table of commands: what each is called, what it takes, and which function carries it out.
+
+A command is a function of a module in this package: ``(session, argument..., option=...)`` to a document, some
+documents, or nothing where it only sets something. To add one, write the function and enter it below; its module is not
+imported before it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from collector.errors import UsageError
+
+if TYPE_CHECKING:
+    from collector.report.documents import Document
+
+    Result = Document | Iterable[Document] | None
+
+NAME = "[NAME]"
+SCRIPT = "script"  # carried out where command lines are read
+_STYLE, _TOP = "--style dtrace|stap", "--top N"
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command: what it takes, what it does. What may be left out is in brackets: ``all`` and a number or a name.
+
+    ``act`` is ``module:function``. ``options`` may stand behind it, ``--NAME VALUE``.
+    """
+
+    name: str
+    argument: str
+    help: str
+    act: str
+    alias: str = ""
+    options: tuple[str, ...] = ()
+
+    def function(self) -> Callable[..., Result]:
+        """What carries it out."""
+        module, name = self.act.split(":")
+        found: Any = getattr(import_module(f"{__package__}.{module}"), name)
+        return found  # type: ignore[no-any-return]
+
+
+OPTIONS = {
+    _STYLE: "as dtrace prints it (the default), or as SystemTap does",
+    _TOP: "only the N keys with the largest values",
+}
+COMMANDS = (
+    Command("functions", "", "functions with the current metrics", "functions:functions"),
+    Command("callers-callees", "", "callers and callees of each function", "functions:callers_callees", "gprof"),
+    Command("calltree", "", "the tree of calls", "functions:calltree", "ctree"),
+    Command("lines", "", "source lines with the current metrics", "code:lines"),
+    Command("pcs", "", "instructions with the current metrics", "code:pcs"),
+    Command("threads", "", "threads with the current metrics", "index:threads"),
+    Command("processes", "", "processes (experiments) with the current metrics", "index:processes"),
+    Command("samples", "", "samples with the current metrics", "index:samples"),
+    Command("cpus", "", "CPUs with the current metrics", "index:cpus"),
+    Command("leaks", "", "memory that was never released, by call stack", "traces:leaks"),
+    Command("allocs", "", "memory that was allocated, by call stack", "traces:allocs"),
+    Command("heap", "", "both, by call stack", "traces:heap"),
+    Command("heapstat", "", "the most memory in use, and how large the pieces were", "traces:heapstat"),
+    Command("ioactivity", "", "input and output by file", "traces:ioactivity"),
+    Command("iodetail", "", "the same for each time that a file was open", "traces:iodetail"),
+    Command("iocallstack", "", "input and output by call stack", "traces:iocallstack"),
+    Command("iostat", "", "how large the pieces were that were read and written", "traces:iostat"),
+    Command("deadlocks", "", "deadlocks; no collector records them any more", "traces:deadlocks"),
+    Command("dsummary", "", "the same", "traces:deadlocks"),
+    Command("header", "[N|all]", "who, where, when, how; messages of the collector", "experiments:header"),
+    Command("overview", "", "all metrics, summed up", "experiments:overview"),
+    Command("statistics", "[N|all]", "time in each state and counters, from the samples", "experiments:statistics"),
+    Command("sample_detail", "[N|all]", "the same for every sample", "experiments:sample_detail"),
+    Command("aggregations", NAME, "what collect --aggregate has aggregated: all, or one of them",
+            "data:aggregations", options=(_STYLE, _TOP)),
+    Command("json_aggregations", NAME, "the same as a JSON document", "data:json_aggregations", options=(_TOP,)),
+    Command("wakers", "", "whose wake-ups ended whose waits, after collect --aggregate wakers", "data:wakers"),
+    Command("objects", "", "load objects", "experiments:objects"),
+    Command("experiment_list", "", "experiments: founders and descendants", "experiments:experiment_list",
+            "exp_list"),
+    Command("metric_list", "", "the metrics that there are", "settings:metric_list"),
+    Command("metrics", "SPEC", "choose metrics; default: the default ones", "settings:metrics"),
+    Command("sort", "SPEC", "sort by a metric that is shown; -SPEC: the other way", "settings:sort"),
+    Command("limit", "N", "print at most N lines (or functions) of a table; 0: all", "settings:limit"),
+    Command("name", "FORM", "long, short or mangled names; :soname adds load objects", "settings:name"),
+    Command("inlines", "on|off", "inlined functions as frames of their own; off unless asked for",
+            "settings:inlines"),
+    Command("printmode", "MODE", "text, csv, html, json, or one character between values", "settings:printmode"),
+    Command("outfile", "FILE", "print into a file from here on; - for standard output", "settings:outfile"),
+    Command("appendfile", "FILE", "the same, behind what is in it", "settings:appendfile"),
+    Command("script", "FILE", "commands from a file, one a line, without the dash", SCRIPT),
+)
+
+
+def find_command(text: str, word: str) -> Command:
+    """The command that ``text`` names, in full or by a beginning that no other has. Raises UsageError."""
+    for command in COMMANDS:
+        if text and text in (command.name, command.alias):
+            return command
+    found = [command for command in COMMANDS
+             if text and (command.name.startswith(text) or command.alias.startswith(text))]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UsageError(f"{word} may be {' or '.join(command.name for command in found)}; say more of it")
+    raise UsageError(f"{word}: no such command; er_print --help lists them")

@@ -1,0 +1,179 @@
+"""What commands act on: the experiments, what earlier commands have set, and where documents go."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, TextIO
+
+from collector.errors import ExperimentError, UsageError
+
+if TYPE_CHECKING:
+    from collector.experiment.reader import Experiment
+    from collector.report.build import DataSet
+    from collector.report.documents import Document
+    from collector.report.metrics import Metric, View
+
+ALL = "all"
+_GROUP_SUFFIX = ".erg"
+_GROUP_HEAD = "#analyzer experiment group"
+_DIGITS_MAX = 18
+_LINES_AT_ONCE = 512
+
+
+@dataclass
+class Session:
+    """What commands act on: the experiments, and what earlier commands have set."""
+
+    arguments: list[str]
+    limit: int = 0
+    inlines: bool = False
+    naming: str = "long"
+    with_object: bool = False
+    mode: str = "text"
+    out: TextIO = field(default_factory=lambda: sys.stdout)
+    aggregated: list[Experiment] = field(default_factory=list)  # those whose aggregations were read
+    _views: dict[str, View] = field(default_factory=dict)
+    _is_begun: bool = False  # something stands in ``out``
+
+    @cached_property
+    def founders(self) -> list[Experiment]:
+        """The experiments given, group files replaced by their members."""
+        from collector.experiment.reader import open_experiment
+
+        if not self.arguments:
+            raise UsageError("no experiment given; er_print --help shows how")
+        paths = dict.fromkeys(path for argument in self.arguments for path in _members(argument))
+        return [open_experiment(path) for path in paths]
+
+    @cached_property
+    def data(self) -> DataSet:
+        """Founders and descendants as one."""
+        from collector.report.build import load
+
+        return load(self.founders)
+
+    @property
+    def experiments(self) -> list[Experiment]:
+        """Founders, each followed by its descendants."""
+        return self.data.experiments
+
+    def chosen(self, which: str) -> list[Experiment]:
+        """The experiment of that number, or all."""
+        if which == ALL:
+            return self.experiments
+        number = int(which)
+        if not 1 <= number <= len(self.experiments):
+            raise UsageError(f"there is no experiment {which}; -experiment_list shows what there is")
+        return [self.experiments[number - 1]]
+
+    def problems(self) -> list[str]:
+        """What was found wrong with what has been read so far."""
+        read: list[Experiment] = self.__dict__.get("founders", [])
+        if "data" in self.__dict__:
+            read = [*read, *self.data.experiments]
+        read = [*read, *self.aggregated]
+        return list(dict.fromkeys(problem for experiment in read for problem in experiment.problems))
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """What there is data for."""
+        return self.data.metrics
+
+    @property
+    def view(self) -> View:
+        """The columns of function lists and their order."""
+        return self.derived("ei")
+
+    def derived(self, flavors: str) -> View:
+        """The columns for function lists (``ei``), callers and callees (``a``), threads and the like (``e``)."""
+        from collector.report.metrics import default_view
+
+        if not self._views:
+            self.set_view(default_view(self.metrics))
+        return self._views[flavors]
+
+    def set_view(self, view: View) -> None:
+        """New columns everywhere."""
+        from collector.report.metrics import NAME, with_flavor
+
+        self._views = {"ei": view, "a": with_flavor(view, "a"), "e": with_flavor(view, "e", (NAME,))}
+
+    def set_sort(self, spec: str) -> None:
+        """Another order of function lists, and of the other tables where they have such a column."""
+        from collector.report.metrics import parse_sort
+
+        self._views["ei"] = parse_sort(spec, self.view)
+        for flavors in ("a", "e"):
+            with suppress(UsageError):
+                self._views[flavors] = parse_sort(spec, self._views[flavors], flavors)
+
+    def object_warnings(self) -> Sequence[str]:
+        """For tables whose names come from the files of load objects: which of these are not to be trusted."""
+        return self.data.object_problems
+
+    def show(self, document: Document) -> None:
+        """Print a document in the form that is set."""
+        from collector.export.render import rendered
+
+        lines: list[str] = []
+        for line in rendered(document, self.mode, not self._is_begun):
+            lines.append(line)
+            if len(lines) >= _LINES_AT_ONCE:
+                self._write(lines)
+                lines = []
+        self._write(lines)
+
+    def _write(self, lines: Sequence[str]) -> None:
+        if lines:
+            self._is_begun = True
+            self.out.write("\n".join(lines) + "\n")
+
+    def print_into(self, out: TextIO) -> None:
+        """From here on into another file."""
+        self.close()
+        self.out, self._is_begun = out, False
+
+    def close(self) -> None:
+        """Close the file that is printed into, if it is not the standard output."""
+        if self.out is not sys.stdout:
+            self.out.close()
+
+
+def is_number(text: str) -> bool:
+    """Digits, and not too many."""
+    return text.isascii() and text.isdigit() and len(text) <= _DIGITS_MAX
+
+
+def is_on(command: str, text: str) -> bool:
+    """Whether ``text`` says on. Raises UsageError when it says neither on nor off."""
+    if text not in ("on", "off"):
+        raise UsageError(f"-{command} {text}: give on or off")
+    return text == "on"
+
+
+def lines(name: str, found: Iterable[str]) -> Document:
+    """Lines of text as a document."""
+    from collector.report.documents import Lines
+
+    return Lines(name, list(found))
+
+
+def _members(argument: str) -> list[str]:
+    """An experiment, or the members of a group file: from here, else from where the file lies."""
+    if not argument.endswith(_GROUP_SUFFIX):
+        return [argument]
+    try:
+        text = Path(argument).read_text("utf-8", "surrogateescape").splitlines()
+    except OSError as err:
+        raise ExperimentError(f"{argument}: {err.strerror}") from err
+    if not text or not text[0].startswith(_GROUP_HEAD):
+        raise ExperimentError(f"{argument}: not an experiment group; its first line must be {_GROUP_HEAD!r}")
+    names = [line.split()[0] for line in text if line.strip() and not line.startswith("#")]
+    if not names:
+        raise ExperimentError(f"{argument}: this group has no experiments (yet); collect -g enters them")
+    return [name if Path(name).exists() else str(Path(argument).parent / name) for name in names]

@@ -1,0 +1,86 @@
+"""What holds for the commands that follow: metrics, order, names, forms, where it is printed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from collector.cli.commands.session import Session, is_number, is_on, lines
+from collector.errors import UsageError
+
+if TYPE_CHECKING:
+    from collector.report.documents import Document
+
+
+def metrics(session: Session, spec: str) -> Document:
+    """Choose the columns."""
+    from collector.report.metrics import default_view, parse_view
+
+    every = session.metrics
+    session.set_view(default_view(every) if spec == "default" else parse_view(spec, every))
+    return lines("metrics", _current(session))
+
+
+def sort(session: Session, spec: str) -> Document:
+    """Choose the order."""
+    session.set_sort(spec)
+    return lines("sort", _current(session)[1:])
+
+
+def metric_list(session: Session) -> Document:
+    """What can be chosen, and what is."""
+    from collector.report.metrics import all_columns
+
+    columns = all_columns(session.metrics)
+    width = max(len(column.title) for column in columns)
+    return lines("metric_list", [*_current(session), "Available metrics:",
+                                 *(f"{column.title.rjust(width)}: {column.command}" for column in columns), ""])
+
+
+def _current(session: Session) -> list[str]:
+    view = session.view
+    return [f"Current metrics: {view.command}", f"Current Sort Metric: {view.sort_title} ( {view.sort_command} )"]
+
+
+def limit(session: Session, text: str) -> None:
+    """How many rows are printed."""
+    if not is_number(text):
+        raise UsageError(f"-limit {text}: give the number of lines to print at most; 0 for all")
+    session.limit = int(text)
+
+
+def inlines(session: Session, text: str) -> None:
+    """Inlined functions as frames."""
+    session.inlines = is_on("inlines", text)
+
+
+def name(session: Session, text: str) -> None:
+    """How functions are called."""
+    naming, _, more = text.partition(":")
+    if naming not in ("long", "short", "mangled") or more not in ("", "soname", "nosoname"):
+        raise UsageError(f"-name {text}: give long, short or mangled, and :soname to see load objects")
+    session.naming, session.with_object = naming, more == "soname"
+
+
+def printmode(session: Session, text: str) -> None:
+    """In which form documents are printed."""
+    from collector.export.render import checked_mode
+
+    session.mode = checked_mode(text)
+
+
+def outfile(session: Session, file: str, how: Literal["w", "a"] = "w") -> None:
+    """Print into a file."""
+    session.print_into(sys.stdout)
+    if file in ("-", "--"):
+        return
+    try:
+        session.print_into(Path(file).open(how, encoding="utf-8"))  # noqa: SIM115 - closed at the end
+    except (OSError, ValueError) as err:
+        raise UsageError(f"-outfile {file}: {getattr(err, 'strerror', None) or err}") from err
+
+
+def appendfile(session: Session, file: str) -> None:
+    """Print behind what is in a file."""
+    outfile(session, file, "a")

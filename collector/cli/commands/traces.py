@@ -1,0 +1,90 @@
+"""What was traced: memory, input and output."""
+
+from __future__ import annotations
+
+from collector.cli.commands.session import Session, lines
+from collector.report.documents import Document
+
+_NO_HEAP = "Heap trace information was not requested when recording experiments"
+_NO_IO = "I/O trace information was not requested when recording experiments"
+
+
+def leaks(session: Session) -> Document:
+    """What was allocated and never released, by call stack."""
+    from collector.export.traces import leaks
+    from collector.report.traces import LEAKED, LEAKS, heap_stacks
+
+    if not _has(session, "heaptrace"):
+        return lines("leaks", ["", _NO_HEAP, ""])
+    return lines("leaks", leaks(heap_stacks(session.data, (LEAKED, LEAKS)), session.limit))
+
+
+def allocs(session: Session) -> Document:
+    """What was allocated, by call stack."""
+    from collector.export.traces import allocations
+    from collector.report.traces import ALLOCATED, ALLOCATIONS, heap_stacks
+
+    if not _has(session, "heaptrace"):
+        return lines("allocs", ["", _NO_HEAP, ""])
+    return lines("allocs", allocations(heap_stacks(session.data, (ALLOCATED, ALLOCATIONS)), session.limit))
+
+
+def heap(session: Session) -> Document:
+    """Allocations and leaks together, by call stack."""
+    from collector.export.traces import heap
+    from collector.report.traces import ALLOCATED, LEAKED, heap_stacks
+
+    if not _has(session, "heaptrace"):
+        return lines("heap", [_NO_HEAP, ""])
+    return lines("heap", heap(heap_stacks(session.data, (LEAKED, ALLOCATED), every=True), session.limit))
+
+
+def heapstat(session: Session) -> Document:
+    """The peak of memory in use, and how large the pieces were."""
+    from collector.export.traces import heap_sizes as text
+    from collector.report.traces import heap_sizes
+
+    return lines("heapstat", text(*heap_sizes(session.data)) if _has(session, "heaptrace") else [_NO_HEAP, ""])
+
+
+def ioactivity(session: Session) -> Document:
+    """Input and output by file."""
+    return _files(session, "ioactivity", by_channel=False)
+
+
+def iodetail(session: Session) -> Document:
+    """Input and output by the life of each descriptor."""
+    return _files(session, "iodetail", by_channel=True)
+
+
+def iocallstack(session: Session) -> Document:
+    """Input and output by call stack."""
+    from collector.export.traces import io_stacks as text
+    from collector.report.traces import io_stacks
+
+    return lines("iocallstack", text(io_stacks(session.data), session.limit) if _has(session, "iotrace") else [_NO_IO, ""])
+
+
+def iostat(session: Session) -> Document:
+    """How large the pieces were that were read and written."""
+    from collector.export.traces import io_sizes as text
+    from collector.report.traces import io_sizes
+
+    return lines("iostat", text(*io_sizes(session.data)) if _has(session, "iotrace") else [_NO_IO, ""])
+
+
+def deadlocks(session: Session) -> Document:
+    """What nobody records any more."""
+    return lines("deadlocks", ["Deadlock information was not requested when recording experiments"])
+
+
+def _has(session: Session, kind: str) -> bool:
+    return any(kind in experiment.kinds for experiment in session.experiments)
+
+
+def _files(session: Session, name: str, by_channel: bool) -> Document:
+    from collector.report.file_tables import file_table
+
+    if not _has(session, "iotrace"):
+        return lines(name, [_NO_IO, ""])
+    return file_table(session.data, name, by_channel, session.limit)

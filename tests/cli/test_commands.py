@@ -1,0 +1,36 @@
+"""The table of commands: whole, without doubles, and quick to ask."""
+
+from __future__ import annotations
+
+import inspect
+import subprocess
+import sys
+
+import pytest
+
+from collector.cli.commands.registry import COMMANDS, SCRIPT, Command, find_command
+
+CARRIED_OUT = [command for command in COMMANDS if command.act != SCRIPT]
+
+
+@pytest.mark.parametrize("command", CARRIED_OUT, ids=lambda command: command.name)
+def test_every_entry_has_a_function_that_takes_what_it_says(command: Command) -> None:
+    parameters = list(inspect.signature(command.function()).parameters.values())[1:]
+    options = {option.split()[0].removeprefix("--") for option in command.options}
+    given = [each for each in parameters
+             if each.name not in options and each.default in (inspect.Parameter.empty, "all", "")]
+    assert options <= {each.name for each in parameters}
+    assert len(given) == bool(command.argument)
+    assert all((each.default is inspect.Parameter.empty) != command.argument.startswith("[") for each in given)
+
+
+def test_every_name_is_there_once() -> None:
+    names = [name for command in COMMANDS for name in (command.name, command.alias) if name]
+    assert len(names) == len(set(names))
+    assert all(find_command(name, name) for name in names)
+
+
+def test_reading_the_command_line_imports_no_arrays() -> None:
+    code = "import sys, collector.cli.er_print; print({'numpy', 'collector.report'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
