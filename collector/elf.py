@@ -1,9 +1,8 @@
-"""ELF load objects: what a recorder and a reader need of them, read on demand. The keeper of pyelftools.
+"""ELF load objects: what a recorder and a reader need of them, read on demand.
 
 A load object is opened while the target runs, so opening must cost the same for 30 KB and for 30 MB: the ELF header and
 the program headers are read at once (about 20 us), the section headers when a section is asked for by name, symbols
-and call frame information only when they are wanted, and never more of them than that. pyelftools reads the tables of
-lines: importing it takes as long as a recording needs for everything else that it reads here.
+and call frame information only when they are wanted, and never more of them than that.
 
 Bytes come through ``pread`` and not through a mapping: whoever owns a shared library may truncate it at any instant,
 and a mapping would answer with SIGBUS where ``pread`` answers with a short read, which is an ``ElfError`` here. The
@@ -15,8 +14,6 @@ elsewhere); and the run-time address, which this module does not know.
 
 from __future__ import annotations
 
-import errno
-import io
 import os
 import stat
 import struct
@@ -25,7 +22,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from collector.errors import ElfError
 
@@ -45,6 +42,7 @@ _PAGE = {EM_AARCH64: 65536}
 _MAX_PROGRAM_HEADERS = 65536 // 32
 _MAX_SECTIONS = 16384
 _MAX_NOTES = 1 << 16
+_MAX_UNPACKED, _MAX_UNPACKING = 1 << 28, 1 << 28
 _SHF_COMPRESSED = 0x800
 _STT_FUNC, _STT_GNU_IFUNC = 2, 10
 # The headers behind the 16 bytes of identification, by word size, without their byte order. Fields of a program header
@@ -144,6 +142,22 @@ class Symbols:
 
     def __len__(self) -> int:
         return len(self.value)
+
+    def only(self, which: npt.NDArray[np.bool_]) -> Symbols:
+        """Some of them (n)."""
+        return Symbols(self.value[which], self.size[which], self.name_offset[which], self.strings,
+                       self.is_indirect[which])
+
+    def with_those_of(self, other: Symbols) -> Symbols:
+        """Both, sorted."""
+        import numpy as np
+
+        both = (np.concatenate([mine, theirs]) for mine, theirs in (
+            (self.value, other.value), (self.size, other.size),
+            (self.name_offset, other.name_offset + len(self.strings)), (self.is_indirect, other.is_indirect)))
+        value, size, name_offset, is_indirect = both
+        order = np.lexsort((size, value))
+        return Symbols(value[order], size[order], name_offset[order], self.strings + other.strings, is_indirect[order])
 
     def name(self, index: int) -> bytes:
         """The name of one symbol as it stands in the file; empty where the file's offset leads nowhere."""
@@ -254,12 +268,13 @@ class LoadObject:
                 return _extent_of_bytes(section.vaddr, self.section_bytes(name))
         return None
 
-    def debug_object(self, root: str = "") -> LoadObject | None:
+    def debug_object(self, root: str = "", near: str = "", folders: Iterable[str] = ()) -> LoadObject | None:
         """The separate debug file by build-id or by ``.gnu_debuglink``; None if there is none that fits.
 
-        ``root`` is put before every path (a container's root). The file found is proved by build-id or checksum.
+        ``root`` is put before every path (a container's root). ``near``: the path at which the object was mapped, if
+        this is a copy. ``folders`` are looked into as well. The file found is proved by build-id or checksum.
         """
-        for path, checksum in self._debug_paths(root):
+        for path, checksum in self._debug_paths(root, near or self.name, folders):
             with suppress(ElfError):
                 found = open_object(path)
                 if found.size and self._fits(found, checksum):
@@ -316,6 +331,27 @@ class LoadObject:
     def symbols(self) -> Symbols:
         """Function symbols of ``.symtab``, else ``.dynsym``; empty arrays if there are none. Read once."""
         return self._symbols
+
+    @property
+    def is_stripped(self) -> bool:
+        """Whether only the symbols for the dynamic linker are left, if any."""
+        section = self.sections.get(".symtab")
+        return section is None or section.type == SHT_NOBITS or not section.size
+
+    def mini_debug_symbols(self) -> Symbols:
+        """Function symbols of ``.gnu_debugdata``: those that are not in ``.dynsym``, as an ELF file in xz."""
+        if ".gnu_debugdata" not in self.sections:
+            return Symbols.none()
+        import lzma
+
+        unpacker = lzma.LZMADecompressor(memlimit=_MAX_UNPACKING)
+        try:
+            data = unpacker.decompress(self.section_bytes(".gnu_debugdata"), _MAX_UNPACKED)
+        except (lzma.LZMAError, EOFError) as err:
+            raise ElfError(f"{self.name}: damaged .gnu_debugdata: {err}") from err
+        if not unpacker.eof:
+            raise ElfError(f"{self.name}: .gnu_debugdata ends early, or has too much in it; the file is damaged")
+        return object_of_bytes(data, f"{self.name}: .gnu_debugdata").symbols()
 
     # -- life
 
@@ -451,11 +487,13 @@ class LoadObject:
                 return False
         return self.entry != 0
 
-    def _debug_paths(self, root: str) -> Iterable[tuple[str, int | None]]:
+    def _debug_paths(self, root: str, near: str, folders: Iterable[str]) -> Iterable[tuple[str, int | None]]:
         base = f"{root}/usr/lib/debug"
         if self.build_id is not None and len(self.build_id) > 1:
             text = self.build_id.hex()
-            yield f"{base}/.build-id/{text[:2]}/{text[2:]}.debug", None
+            yield from ((f"{folder}/.build-id/{text[:2]}/{text[2:]}.debug", None) for folder in (base, *folders))
+            if not root:
+                yield f"{debuginfod_cache()}/{text}/debuginfo", None
         if ".gnu_debuglink" not in self.sections:
             return
         link = self.section_bytes(".gnu_debuglink")
@@ -463,9 +501,9 @@ class LoadObject:
         if not name or "/" in name or len(link) < 5:
             return
         checksum = int.from_bytes(link[-4:], self._byte_order)
-        folder = os.path.dirname(self.name)
+        folder = os.path.dirname(near)
         inside = folder[len(root):] if root and folder.startswith(root) else folder
-        for place in (folder, f"{folder}/.debug", f"{base}{inside}"):
+        for place in (folder, f"{folder}/.debug", f"{base}{inside}", *folders):
             yield f"{place}/{name}", checksum
 
     def _fits(self, found: LoadObject, checksum: int | None) -> bool:
@@ -478,6 +516,13 @@ class LoadObject:
         for at in range(0, found.size, 1 << 20):
             total = zlib.crc32(found._read(at, min(1 << 20, found.size - at)), total)
         return total == checksum
+
+
+def debuginfod_cache() -> str:
+    """Where clients of debuginfod keep what they fetched, by build id. Nothing is fetched here."""
+    home = os.path.expanduser("~")
+    return (os.environ.get("DEBUGINFOD_CACHE_PATH")
+            or f"{os.environ.get('XDG_CACHE_HOME') or f'{home}/.cache'}/debuginfod_client")
 
 
 def open_object(path: str) -> LoadObject:
@@ -550,36 +595,6 @@ class _File:
         self.close()
 
 
-class _Stream(io.RawIOBase):
-    """What pyelftools reads from: a position over ``read``; reading at the end gives nothing, as files do."""
-
-    def __init__(self, read: Read, size: int) -> None:
-        super().__init__()
-        self._bytes_at, self._size, self._position = read, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        if base + offset < 0:
-            raise OSError(errno.EINVAL, "position before the begin")
-        self._position = base + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        count = max(0, min(len(buffer), self._size - self._position))
-        buffer[:count] = self._bytes_at(self._position, count) if count else b""
-        self._position += count
-        return count
-
-
 def _build_id_of(notes: bytes, order: _ByteOrder) -> bytes | None:
     """The description of the note (name ``GNU``, type 3) in a run of notes, each padded to four bytes."""
     at = 0
@@ -591,43 +606,3 @@ def _build_id_of(notes: bytes, order: _ByteOrder) -> bytes | None:
             return notes[body_at:body_at + size]
         at = body_at + (size + 3) // 4 * 4
     return None
-
-
-def source_files(found: LoadObject) -> list[bytes]:
-    """The absolute paths that the line tables of an object name, headers included; sorted, without dots.
-
-    Whoever wants those of a separate debug file asks with that file. ElfError if the tables are damaged.
-    """
-    try:
-        return sorted({path for path in _paths_named(found) if path.startswith(b"/")})
-    except ElfError:
-        raise
-    # pyelftools promises ELFError but damaged files also raise construct's errors, KeyError, AssertionError, ...
-    except Exception as err:
-        detail = str(err).splitlines()[0] if str(err) else type(err).__name__
-        raise ElfError(f"{found.name}: damaged line tables: {detail}") from err
-
-
-def _paths_named(found: LoadObject) -> Iterable[bytes]:
-    from elftools.elf.elffile import ELFFile
-
-    file = ELFFile(io.BufferedReader(_Stream(found._read, found.size), 4096))
-    if not file.has_dwarf_info():
-        return
-    dwarf = file.get_dwarf_info(follow_links=False)
-    for unit in dwarf.iter_CUs():
-        program = dwarf.line_program_for_CU(unit)
-        if program is not None:
-            yield from _line_table_paths(program.header, unit)
-
-
-def _line_table_paths(header: Any, unit: Any) -> Iterable[bytes]:
-    """One table's files. From DWARF 5 on directory 0 is among the table's own, before it is the unit's."""
-    folders = list(header["include_directory"])
-    comp_dir = unit.get_top_DIE().attributes.get("DW_AT_comp_dir")
-    base = comp_dir.value if comp_dir is not None else b""
-    if header["version"] < 5:
-        folders.insert(0, base)
-    for entry in header["file_entry"]:
-        folder = folders[entry.dir_index] if entry.dir_index < len(folders) else b""
-        yield os.path.normpath(os.path.join(base, folder, entry.name))

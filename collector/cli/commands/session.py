@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, TextIO
 from collector.errors import ExperimentError, UsageError
 
 if TYPE_CHECKING:
+    from collector.experiment.places import Places
     from collector.experiment.reader import Experiment
     from collector.report.build import DataSet
     from collector.report.documents import Document
@@ -48,7 +50,11 @@ class Session:
         if not self.arguments:
             raise UsageError("no experiment given; er_print --help shows how")
         paths = dict.fromkeys(path for argument in self.arguments for path in _members(argument))
-        return [open_experiment(path) for path in paths]
+        founders = [open_experiment(path) for path in paths]
+        places = replace(founders[0].places, experiments=tuple(os.fspath(founder.path) for founder in founders))
+        for founder in founders:
+            founder.look_in(places)
+        return founders
 
     @cached_property
     def data(self) -> DataSet:
@@ -56,6 +62,17 @@ class Session:
         from collector.report.build import load
 
         return load(self.founders)
+
+    @property
+    def places(self) -> Places:
+        """Where files are looked for."""
+        return self.founders[0].places
+
+    def look_in(self, places: Places) -> None:
+        """Look for files there; what was looked up before is looked up again."""
+        for founder in self.founders:
+            founder.look_in(places)
+        self.__dict__.pop("data", None)
 
     @property
     def experiments(self) -> list[Experiment]:
