@@ -148,13 +148,29 @@ def script_calls(path: str, outer: tuple[str, ...]) -> list[Call]:
     except (OSError, ValueError) as err:
         raise UsageError(f"-script {path}: {getattr(err, 'strerror', None) or err}") from err
     calls = []
-    for words in (line.split() for line in lines if line.strip() and not line.lstrip().startswith("#")):
+    for words in (_words(line) for line in lines if line.strip() and not line.lstrip().startswith("#")):
         words[0] = "-" + words[0].removeprefix("-")
         found, rest = _parsed(words, (*outer, file))
         if rest:
             raise UsageError(f"-script {path}: {' '.join(rest)!r} cannot be understood")
         calls += found
     return calls
+
+
+def _words(line: str) -> list[str]:
+    """The words of a script's line; an expression, which comes last, is all that is left of it. Raises UsageError."""
+    words = line.split()
+    try:
+        wanted = find_command(words[0].removeprefix("-"), words[0]).argument.split()
+    except UsageError:
+        return words
+    if wanted[-1:] != ["EXPR"]:
+        return words
+    parts = line.split(maxsplit=len(wanted))
+    quoted = len(parts) > len(wanted) and parts[-1].strip()
+    if quoted and len(quoted) > 1 and quoted[0] == quoted[-1] and quoted[0] in "'\"" and quoted[0] not in quoted[1:-1]:
+        parts[-1] = quoted[1:-1]
+    return parts
 
 
 def _print_help() -> None:

@@ -95,7 +95,7 @@ def _above(table: Table) -> list[str]:
 
 
 def _listing(table: Listing) -> Iterator[str]:
-    """All to the right but the last; a rule under the headings."""
+    """Numbers to the right; a rule under the headings."""
     yield from _above(table)
     n_shown = table.n_shown
     columns = [[column.title, *cells(column, slice(n_shown))] for column in table.columns]
@@ -104,8 +104,8 @@ def _listing(table: Listing) -> Iterator[str]:
         texts.insert(1, "=" * width)
     last = len(columns) - 1
     for row in zip(*columns, strict=True):
-        yield " ".join(text if i == last else text.rjust(width)
-                       for i, (text, width) in enumerate(zip(row, widths, strict=True))) + " "
+        yield " ".join(text.rjust(width) if column.unit is not Unit.NAME else text if i == last else text.ljust(width)
+                       for i, (text, width, column) in enumerate(zip(row, widths, table.columns, strict=True))) + " "
 
 
 class Layout:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from functools import cached_property
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from collector.report.resolve import (
 )
 
 # Exports know experiments through this room.
+Bool = npt.NDArray[np.bool_]
 __all__ = ["TOTAL_FUNCTION", "UNKNOWN_FUNCTION", "DataSet", "Experiment", "LoadedObject", "Message", "Packets",
            "Sample", "descendants", "load"]
 
@@ -44,9 +46,27 @@ class DataSet:
     def __init__(self, experiments: Sequence[Experiment]) -> None:
         self.experiments = list(experiments)
         self.objects: dict[Key, LoadedObject] = {}
+        self.is_whole = True
         self._code = Code()
         self.columns = columns_of(self.experiments)
         self._parts = [Part(self._code, self._load_object, experiment, self.columns) for experiment in self.experiments]
+        self._masks: Sequence[Bool | None] = [None] * len(self._parts)
+
+    @property
+    def parts(self) -> Sequence[Part]:
+        """What each experiment contributes; stacks are found."""
+        assert self.instructions is not None
+        return self._parts
+
+    def filtered(self, masks: Sequence[Bool]) -> DataSet:
+        """The same, of the packets alone that the ``masks`` select: one for each experiment, over all its packets."""
+        assert self.instructions is not None
+        some = copy(self)
+        for cached in ("instructions", "stacks", "merged_instructions"):
+            some.__dict__.pop(cached, None)
+        some._masks = masks
+        some.is_whole = False
+        return some
 
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
@@ -92,8 +112,8 @@ class DataSet:
     def stacks_with(self, kind: str, values: Callable[[Experiment], I8], n_values: int) -> Weighted:
         """The stacks of packets of a kind, as instructions, each once, with other ``values`` (n, n_values) of them."""
         assert self.instructions is not None
-        parts = [part.resolve_with(kind, values(part.experiment), n_values) for part in self._parts
-                 if kind in part.experiment.kinds]
+        parts = [part.resolve_with(kind, values(part.experiment), n_values, mask)
+                 for part, mask in zip(self._parts, self._masks, strict=True) if kind in part.experiment.kinds]
         offsets = np.concatenate([[0], *(np.diff(part.offsets) for part in parts)]).cumsum().astype(np.int64)
         objects = np.concatenate([np.zeros(0, np.int64), *(part.instructions for part in parts)])
         weights = np.concatenate([np.zeros((0, n_values), np.int64), *(part.weights for part in parts)])
@@ -113,10 +133,21 @@ class DataSet:
     def weights_by(self, keys: Callable[[Experiment, Packets], I8], n_keys: int) -> I8:
         """The packets' weights (n_keys, columns) by a key per packet, which is asked for the packets of each kind."""
         sums = np.zeros((n_keys, self.columns.n), np.int64)
-        for part in self._parts:
+        for number, part in enumerate(self._parts):
             groups = [keys(part.experiment, part.experiment.packets(kind)) for kind in part.experiment.kinds]
-            sums += part.weights(np.concatenate([np.zeros(0, np.int64), *groups]), n_keys)
+            sums += self._sums(number, np.concatenate([np.zeros(0, np.int64), *groups]), n_keys)
         return sums
+
+    def weights_of(self, groups: Sequence[I8], n_groups: int) -> I8:
+        """The packets' weights (n_groups, columns) by a group for each packet of each experiment, all kinds."""
+        sums = np.zeros((n_groups, self.columns.n), np.int64)
+        for number, group in enumerate(groups):
+            sums += self._sums(number, group, n_groups)
+        return sums
+
+    def _sums(self, number: int, group: I8, n_groups: int) -> I8:
+        mask = self._masks[number]
+        return self._parts[number].weights(group if mask is None else np.where(mask, group, -1), n_groups)
 
     def frames(self, number: int, uids: npt.NDArray[np.uint64]) -> list[tuple[int, ...]]:
         """The stacks ``uids`` of an experiment as instructions, leaf first; empty where there is none.
@@ -136,6 +167,8 @@ class DataSet:
         return self._code
 
     def _resolved(self) -> list[Resolved]:
+        if not self.is_whole:
+            return [part.weighed(mask) for part, mask in zip(self._parts, self._masks, strict=True)]
         parts = [part.resolve() for part in self._parts]
         dependent = {key: loaded for key, loaded in self.objects.items() if loaded.is_order_dependent()}
         if not dependent:

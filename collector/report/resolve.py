@@ -242,6 +242,16 @@ class Resolved:
 
 
 @dataclass(frozen=True)
+class Found:
+    """The distinct stacks of all packets: ``of_packet`` (packets) says which is whose; ``rows``, see ``_Frames``."""
+
+    of_packet: I8
+    rows: I8
+    offsets: I8
+    instructions: I8
+
+
+@dataclass(frozen=True)
 class Work:
     """For each distinct stack what is looked up, leaf first: (position, how, file offset); and how often in all."""
 
@@ -300,16 +310,35 @@ class Part:
     def resolve(self) -> Resolved:
         """Every pc looked up once."""
         frames = self._frames
-        weights = self.weights(frames.of_packet, len(frames.rows))
-        return self._finished(frames.rows, frames.offsets, self._instructions, weights)
+        self.found = Found(frames.of_packet, frames.rows, frames.offsets, self._instructions)
+        return self.weighed()
 
-    def resolve_with(self, kind: str, values: I8, n_values: int) -> Resolved:
-        """As ``resolve``, with ``values`` (packets of that kind, n_values) as weights."""
+    def weighed(self, mask: Bool | None = None) -> Resolved:
+        """The stacks that have been found with the weights of their packets; with a ``mask``, of those it selects."""
+        found, of_packet = self.found, self.found.of_packet
+        if mask is None:
+            return self._finished(found.rows, found.offsets, found.instructions,
+                                  self.weights(of_packet, len(found.rows)))
+        weights = self.weights(np.where(mask, of_packet, -1), len(found.rows))
+        keep = np.unique(of_packet[mask])
+        source, offsets = frames_of(keep, found.offsets)
+        return self._finished(found.rows[keep], offsets, found.instructions[source], weights[keep])
+
+    def function_stacks(self, function_of: I8) -> tuple[I8, I8, I8]:
+        """Offsets and functions of the distinct stacks, leaf first, and the stack of each packet (n,)."""
+        found = self.found
+        done = self._finished(found.rows, found.offsets, found.instructions, np.zeros((len(found.rows), 0), np.int64))
+        return done.offsets, function_of[done.instructions], found.of_packet
+
+    def resolve_with(self, kind: str, values: I8, n_values: int, mask: Bool | None = None) -> Resolved:
+        """As ``weighed``, with ``values`` (packets of that kind, n_values) as weights."""
         frames = self._frames
         before = self.experiment.kinds[:self.experiment.kinds.index(kind)]
         begin = sum(len(self.experiment.packets(one)) for one in before)
         weights = np.zeros((len(frames.rows), n_values), np.int64)
-        np.add.at(weights, frames.of_packet[begin:begin + len(values)], values)
+        mine = slice(begin, begin + len(values))
+        chosen = slice(None) if mask is None else mask[mine]
+        np.add.at(weights, frames.of_packet[mine][chosen], values[chosen])
         return self._finished(frames.rows, frames.offsets, self._instructions, weights)
 
     def frames_of(self, uids: U8) -> list[tuple[int, ...]]:
@@ -364,8 +393,8 @@ class Part:
         for number, (pair, found) in enumerate(variants):
             for (at, _, file_offset), function in zip(work.todo[pair], found, strict=True):
                 instructions[offsets[number] + at] = code.at(function, file_offset)
-        weights = self.weights(of_packet, len(variants))
-        return self._finished(frames.rows[pairs], offsets, instructions, weights)
+        self.found = Found(of_packet, frames.rows[pairs], offsets, instructions)
+        return self.weighed()
 
     @cached_property
     def _frames(self) -> _Frames:

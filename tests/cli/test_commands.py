@@ -20,7 +20,7 @@ def test_every_entry_has_a_function_that_takes_what_it_says(command: Command) ->
     given = [each for each in parameters
              if each.name not in options and each.default in (inspect.Parameter.empty, "all", "")]
     assert options <= {each.name for each in parameters}
-    assert len(given) == bool(command.argument)
+    assert len(given) == len(command.argument.split())
     assert all((each.default is inspect.Parameter.empty) != command.argument.startswith("[") for each in given)
 
 

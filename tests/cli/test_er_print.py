@@ -501,7 +501,7 @@ def small(build: Callable[..., Mapped], begin: Callable[..., Recorder]) -> Path:
 
 def test_commands_may_be_cut_short_and_have_other_names(small: Path, print_out: Callable[..., str]) -> None:
     whole = print_out("-functions", "-calltree", "-callers-callees", "-experiment_list", small)
-    assert print_out("-f", "-callt", "-calle", "-experiment", small) == whole
+    assert print_out("-fu", "-callt", "-calle", "-experiment", small) == whole
     assert print_out(small, "-fun", "-ctree", "-gprof", "-exp_list") == whole
 
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from collector.cli.commands.session import Session
+from collector.cli.commands.session import lines as as_lines
+from collector.errors import UsageError
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -100,3 +103,88 @@ def _index_of(values: npt.NDArray[Any], known: Sequence[int]) -> I8:
 
     order = np.argsort(np.array(known, np.int64))
     return np.asarray(order[np.searchsorted(np.array(known, np.int64)[order], values)], np.int64)
+
+
+# -- what expressions are
+
+
+@dataclass(frozen=True)
+class IndexObject:
+    """Packets grouped by what an expression is for them; ``name_of`` a value, and ``table`` if there is one already."""
+
+    expression: str
+    name_of: Callable[[int], bytes] | None = None
+    table: Callable[[Session], Document] | None = None
+
+
+def _second(value: int) -> bytes:
+    return b"Second of execution %d" % value
+
+
+_STEPS = (b"1us", b"10us", b"100us", b"1ms", b"10ms", b"100ms", b"1s", b"10s", b"100s", b"1ks")
+
+
+def _duration(value_ns: int) -> bytes:
+    """The powers of ten of microseconds between which a time lies, ``value_ns`` the upper one."""
+    if value_ns == 0:
+        return b"     0s"
+    step = len(str(value_ns)) - len("1000")
+    if not 0 <= step < len(_STEPS):
+        return b"        %d s" % (value_ns // 1_000_000_000)
+    return b"0 < n <= 1us" if not step else b"%5s < n <= %5s" % (_STEPS[step - 1], _STEPS[step])
+
+
+_DURATION = "TSTAMP_HI-TSTAMP_LO"
+OBJECTS: dict[str, IndexObject] = {
+    "Threads": IndexObject("((EXPID_CMP<<32) | THRID)", table=threads),
+    "CPUs": IndexObject("(CPUID)", table=cpus),
+    "Samples": IndexObject("(SAMPLE_MAP)", table=samples),
+    "Seconds": IndexObject("(TSTAMP/1000000000)", _second),
+    "Processes": IndexObject("(EXPID_CMP)", table=processes),
+    "Duration": IndexObject(f"({_DURATION})"),
+}
+
+
+def indxobj(session: Session, kind: str) -> Document:
+    """A table of an index object."""
+    every = {**OBJECTS, **session.index_objects}
+    found = [name for name in every if name.lower() == kind.lower()]
+    if not found:
+        raise UsageError(f"-indxobj {kind}: give one of {', '.join(every)}")
+    one = every[found[0]]
+    return one.table(session) if one.table is not None else _values_table(session, found[0], one)
+
+
+def seconds(session: Session) -> Document:
+    """By second of the run."""
+    return indxobj(session, "Seconds")
+
+
+def indxobj_define(session: Session, name: str, expression: str) -> None:
+    """An index object of one's own."""
+    if not name.isidentifier() or name in OBJECTS:
+        raise UsageError(f"-indxobj_define {name}: give another name: letters and digits, and none of "
+                         f"{', '.join(OBJECTS)}")
+    session.selection.values(expression)
+    session.index_objects[name] = IndexObject(expression)
+
+
+def indxobj_list(session: Session) -> Document:
+    """The index objects that there are."""
+    return as_lines("indxobj_list", [" Index Object Types Available:", *(
+        f"  {name} \t{one.expression}" for name, one in {**OBJECTS, **session.index_objects}.items()), ""])
+
+
+def _values_table(session: Session, name: str, one: IndexObject) -> Document:
+    import numpy as np
+
+    values = session.selection.values(one.expression)
+    if name == "Duration":  # the powers of ten between which it lies; a long one as it is
+        steps = 10 ** np.arange(3, 13)
+        values = [np.where(each > 0, np.append(steps, 0)[np.searchsorted(steps, each)], 0) for each in values]
+    distinct = np.unique(np.concatenate([np.zeros(0, np.int64), *values]))
+    groups = [np.searchsorted(distinct, each) for each in values]
+    name_of = one.name_of or (_duration if name == "Duration" else
+                              lambda value: b"%s 0x%016x (%d)" % (name.encode(), value % (1 << 64), value))
+    return _key_table(session, name, [name_of(value) for value in distinct.tolist()],
+                      session.data.weights_of(groups, len(distinct)))

@@ -14,11 +14,13 @@ from typing import TYPE_CHECKING, TextIO
 from collector.errors import ExperimentError, UsageError
 
 if TYPE_CHECKING:
+    from collector.cli.commands.index import IndexObject
     from collector.experiment.places import Places
     from collector.experiment.reader import Experiment
     from collector.report.build import DataSet
     from collector.report.documents import Document
     from collector.report.metrics import Metric, View
+    from collector.report.query.selection import Selection
 
 ALL = "all"
 _GROUP_SUFFIX = ".erg"
@@ -39,6 +41,7 @@ class Session:
     mode: str = "text"
     out: TextIO = field(default_factory=lambda: sys.stdout)
     aggregated: list[Experiment] = field(default_factory=list)  # those whose aggregations were read
+    index_objects: dict[str, IndexObject] = field(default_factory=dict)  # that the user has defined
     _views: dict[str, View] = field(default_factory=dict)
     _is_begun: bool = False  # something stands in ``out``
 
@@ -57,11 +60,23 @@ class Session:
         return founders
 
     @cached_property
-    def data(self) -> DataSet:
-        """Founders and descendants as one."""
+    def whole(self) -> DataSet:
+        """Founders and descendants as one, all packets."""
         from collector.report.build import load
 
         return load(self.founders)
+
+    @cached_property
+    def selection(self) -> Selection:
+        """Which packets are wanted."""
+        from collector.report.query.selection import Selection
+
+        return Selection(self.whole)
+
+    @property
+    def data(self) -> DataSet:
+        """Founders and descendants as one: the packets that are selected."""
+        return self.selection.data if "selection" in self.__dict__ else self.whole
 
     @property
     def places(self) -> Places:
@@ -72,12 +87,14 @@ class Session:
         """Look for files there; what was looked up before is looked up again."""
         for founder in self.founders:
             founder.look_in(places)
-        self.__dict__.pop("data", None)
+        self.__dict__.pop("whole", None)
+        if "selection" in self.__dict__:
+            self.selection.begin_again(self.whole)
 
     @property
     def experiments(self) -> list[Experiment]:
         """Founders, each followed by its descendants."""
-        return self.data.experiments
+        return self.whole.experiments
 
     def chosen(self, which: str) -> list[Experiment]:
         """The experiment of that number, or all."""
@@ -91,8 +108,8 @@ class Session:
     def problems(self) -> list[str]:
         """What was found wrong with what has been read so far."""
         read: list[Experiment] = self.__dict__.get("founders", [])
-        if "data" in self.__dict__:
-            read = [*read, *self.data.experiments]
+        if "whole" in self.__dict__:
+            read = [*read, *self.whole.experiments]
         read = [*read, *self.aggregated]
         return list(dict.fromkeys(problem for experiment in read for problem in experiment.problems))
 

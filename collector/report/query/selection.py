@@ -1,0 +1,115 @@
+"""Which packets are wanted: those a filter is true for, of the threads, LWPs, CPUs and samples that are selected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from collector.errors import UsageError
+from collector.report.build import DataSet
+from collector.report.profile import I8
+from collector.report.query.evaluate import selected, value_of
+from collector.report.query.facts import PacketFacts
+from collector.report.query.language import parse
+
+Bool = npt.NDArray[np.bool_]
+
+PROPERTIES = {"thread": "THRID", "lwp": "LWPID", "cpu": "CPUID", "sample": "SAMPLE"}
+_ALL = "all"
+_NUMBER_MAX = 1 << 62
+
+
+class Selection:
+    """What has been asked for of a data set, and the data set of that."""
+
+    def __init__(self, whole: DataSet) -> None:
+        self._whole = whole
+        self.filter = ""
+        self._ranges: dict[tuple[str, int], str] = {}  # by kind and experiment, from 1
+
+    @cached_property
+    def facts(self) -> list[PacketFacts]:
+        """What is known of each experiment's packets."""
+        return [PacketFacts(self._whole, number) for number in range(1, len(self._whole.experiments) + 1)]
+
+    @property
+    def data(self) -> DataSet:
+        """The packets that are selected."""
+        if "_filtered" not in self.__dict__:
+            self._filtered = self._whole if self._is_all() else self._whole.filtered(self.masks())
+        return self._filtered
+
+    def begin_again(self, whole: DataSet) -> None:
+        """The same of another data set, in which names have been looked up again."""
+        self._whole = whole
+        self.__dict__.pop("facts", None)
+        self.__dict__.pop("_filtered", None)
+
+    def _is_all(self) -> bool:
+        return not self.filter and not self._ranges
+
+    def set_filter(self, expression: str) -> None:
+        """Only packets for which it is true; empty for all. Raises UsageError, and changes nothing then."""
+        node = parse(expression)
+        for facts in self.facts:
+            selected(node, facts)
+        self.filter = expression.strip()
+        self.__dict__.pop("_filtered", None)
+
+    def select(self, kind: str, spec: str) -> None:
+        """``[EXPERIMENTS:]RANGES[+...]``: such as ``1-3,7``, ``2:1``, ``all``. Raises UsageError."""
+        n_experiments = len(self._whole.experiments)
+        chosen: dict[int, str] = {}
+        for part in spec.split("+"):
+            where, colon, wanted = part.rpartition(":")
+            numbers = _numbers(where, kind) if colon and where != _ALL else [(1, n_experiments)]
+            if wanted != _ALL:
+                _numbers(wanted, kind)
+            for low, high in numbers:
+                if not 1 <= low <= high <= n_experiments:
+                    raise UsageError(f"-{kind}_select {spec}: there are {n_experiments} experiments")
+                chosen.update((one, wanted) for one in range(low, high + 1))
+        for one, wanted in chosen.items():
+            self._ranges.pop((kind, one), None)
+            if wanted != _ALL:
+                self._ranges[kind, one] = wanted
+        self.__dict__.pop("_filtered", None)
+
+    def chosen(self, kind: str, number: int) -> str:
+        """What has been selected of an experiment."""
+        return self._ranges.get((kind, number), _ALL)
+
+    def masks(self) -> list[Bool]:
+        """For each experiment which of its packets are wanted."""
+        node = parse(self.filter)
+        found = []
+        for number, facts in enumerate(self.facts, 1):
+            mask = selected(node, facts)
+            for kind, name in PROPERTIES.items():
+                wanted = self._ranges.get((kind, number))
+                values = facts.number(name)
+                if wanted is not None and values is not None:
+                    mask = mask & np.logical_or.reduce([(values >= low) & (values <= high)
+                                                        for low, high in _numbers(wanted, kind)])
+            found.append(np.array(mask, bool))
+        return found
+
+    def values(self, expression: str) -> list[I8]:
+        """What an expression is for the packets of each experiment. Raises UsageError."""
+        node = parse(expression)
+        return [np.asarray(value_of(node, facts).astype(np.int64), np.int64) for facts in self.facts]
+
+
+def _numbers(text: str, kind: str) -> Sequence[tuple[int, int]]:
+    """``1-3,7``: [(1, 3), (7, 7)]. Raises UsageError."""
+    ranges = []
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        high = high if dash else low
+        if not all(one.isascii() and one.isdigit() and int(one) < _NUMBER_MAX for one in (low[:20], high[:20])):
+            raise UsageError(f"-{kind}_select {text}: give numbers such as 1-3,7, or all")
+        ranges.append((int(low), int(high)))
+    return ranges
