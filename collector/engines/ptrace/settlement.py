@@ -91,8 +91,8 @@ class Settlement:
                 self.settle(thread, raw, time.monotonic_ns())
 
     def settle_end(self, thread: Tracee) -> int:
-        """The same for one that is gone, and still has its account; returns when it ended. Where many end at once that is
-        reported late. A thread that no look has found asleep since it went on from the stop of its exit has run or
+        """The same for one that is gone, and still has its account; returns when it ended. Where many end at once that
+        is reported late. A thread that no look has found asleep since it went on from the stop of its exit has run or
         waited for a CPU since then, and its account says for how long."""
         now_ns = time.monotonic_ns()
         with suppress(OSError):

@@ -134,6 +134,12 @@ class Traced:
     size_now: bytes = b""
     library: bytes = b""
 
+    def copied(self, pid: int) -> Traced:
+        """A process that this one has just made: it has the same memory."""
+        return Traced(pid, bits=self.bits, mapped=set(self.mapped), starts=self.starts, ends=self.ends, size=self.size,
+                      size_now=self.size, library=self.library, mapped_ns=self.mapped_ns,
+                      young_until_ns=self.young_until_ns)
+
     def enter(self, mappings: list[Executable]) -> list[Executable]:
         """Takes the mappings as they are now; returns those that are new."""
         new = [mapping for mapping in mappings if mapping not in self.mapped]

@@ -1,8 +1,8 @@
 """Writes what the tracer finds to the channel: rows, which wait for the end of the round, and copies of stacks.
 
-Rows are handed over in the order in which they were told, in all rings alike: the row of a thread never comes behind its
-end, nor before its birth. Where there are more than there could ever be room for at once (mappings by the ten thousands;
-a collector that was suspended), they go in parts. Standard library only.
+Rows are handed over in the order in which they were told, in all rings alike: the row of a thread never comes behind
+its end, nor before its birth. Where there are more than there could ever be room for at once (mappings by the ten
+thousands; a collector that was suspended), they go in parts. Standard library only.
 """
 
 from __future__ import annotations

@@ -1,0 +1,136 @@
+"""Births and ends, in whatever order and however late the kernel's reports of them are taken."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collector.engines.ptrace.channel import Channel, unframed
+from collector.engines.ptrace.tracer import Tracer
+from collector.events import Edge
+from collector.linux import abi, ptrace
+
+INTERVAL_NS = 10_007_000
+LATE_S = 0.3
+
+# A thread that waits for a line, made behind a line, and a program that ends with another.
+PROGRAM = """
+import sys, threading
+print(flush=True)
+sys.stdin.readline()
+thread = threading.Thread(target=sys.stdin.readline)
+thread.start()
+thread.join()
+sys.stdin.readline()
+"""
+
+pytestmark = pytest.mark.usefixtures("attach_allowed")
+
+
+class Traced:
+    """The program, and a tracer that hears what it is let hear."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self.pid = process.pid
+        self._channel = Channel(1 << 16)
+        self.tracer = Tracer(self._channel, INTERVAL_NS, 1024, follow=True, wake=lambda: None)
+        self.tracer.attach(self.pid)
+
+    def go_on(self) -> None:
+        """A line for it."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"\n")
+
+    def reports(self) -> Iterator[ptrace.Report]:
+        """As the kernel makes them."""
+        until_s = time.monotonic() + 10
+        while time.monotonic() < until_s:
+            if report := ptrace.next_report():
+                yield report
+            time.sleep(0.001)
+        raise AssertionError("nothing happens")
+
+    def hear_until(self, event: int) -> ptrace.Report:
+        """Lets the tracer hear everything up to a report of an event, which it does hear."""
+        for report in self.reports():
+            self.tracer.reports.hear(report)
+            if report.event == event:
+                return report
+        raise AssertionError
+
+    def told(self) -> tuple[list[tuple[Any, ...]], Any]:
+        """The changes and switches that the tracer has told since the last time."""
+        self.tracer.publish()
+        heads, _, _ = self._channel.snapshot()
+        changes = unframed(self._channel.take("change", heads["change"]))
+        return changes, np.frombuffer(self._channel.take("switch", heads["switch"]), dtype=abi.TRACED_SWITCH.dtype)
+
+    def hear_all(self) -> None:
+        """Lets it end, and the tracer hear that."""
+        while self.tracer.reports.take():
+            with suppress(BrokenPipeError):
+                self.go_on()
+            time.sleep(0.001)
+
+
+@pytest.fixture
+def traced() -> Iterator[Traced]:
+    """The program, waiting to make its thread."""
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          bufsize=0) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        try:
+            yield Traced(process)
+        finally:
+            process.kill()
+
+
+def of(changes: list[tuple[Any, ...]], kind: str, tid: int) -> list[tuple[Any, ...]]:
+    """Changes of a kind about a thread."""
+    return [change for change in changes if change[0] == kind and change[3] == tid]
+
+
+def test_a_thread_whose_maker_tells_of_it_late_is_one_thread(traced: Traced) -> None:
+    """As beside others that keep the maker from its CPU: its child, which has it, has stopped long before."""
+    traced.go_on()
+    found: dict[int, ptrace.Report] = {}
+    for report in traced.reports():
+        found[report.tid] = report
+        if len(found) == 2:
+            break
+    (tid,) = found.keys() - {traced.pid}
+    assert found[traced.pid].event == abi.EVENT_CLONE
+    traced.tracer.reports.hear(found[tid])
+    traced.tracer.reports.start_strays(time.monotonic_ns() + round(LATE_S * 1e9))
+    traced.tracer.reports.hear(found[traced.pid])
+    traced.hear_all()
+    changes, switches = traced.told()
+    assert len(of(changes, "Forked", tid)) == len(of(changes, "Exited", tid)) == 1
+    times = switches["time"][switches["tid"] == tid]
+    assert (np.diff(times.astype(np.int64)) > 0).all()  # and nobody tells of it twice
+
+
+def test_an_end_that_is_reported_late_is_told_as_early_as_it_was(traced: Traced) -> None:
+    traced.go_on()
+    traced.hear_until(abi.EVENT_CLONE)
+    ((_, _, _, tid, *_),) = (change for change in traced.told()[0] if change[0] == "Forked")
+    traced.go_on()
+    assert traced.hear_until(abi.EVENT_EXIT).tid == tid
+    let_go_ns = time.monotonic_ns()
+    time.sleep(LATE_S)
+    traced.hear_all()
+    changes, switches = traced.told()
+    ((_, end_ns, _, _),) = of(changes, "Exited", tid)
+    assert end_ns < let_go_ns + LATE_S * 1e9 / 2
+    mine = switches[switches["tid"] == tid]
+    assert mine["time"].max() <= end_ns
+    assert mine["edge"][np.argmax(mine["time"])] != Edge.OUT_BLOCKED
