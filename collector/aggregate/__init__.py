@@ -33,6 +33,7 @@ was in one microstate. A span is handed in once, when it is over.
     source    uint8  0 both edges recorded, 1 an edge adjusted to the kernel's accounts, 2 synthetic
     syscall   int32  number of the system call it is in, or -1   (optional)
     waker     int64  number of who ended it, or -1             (optional)
+    wakerstack int64  number of the call stack of that, or -1  (optional)
 
 A slot's spans come in time order and do not overlap. Names (execname, symbols) do not come with every span: they are
 tables, indexed by slot, stack, system call or waker. The lengths of synthetic spans sum up right but were never seen

@@ -33,7 +33,8 @@ class Source(IntEnum):
 
 @dataclass(frozen=True)
 class Spans:
-    """Columns of n spans each; the room's docstring has their meaning. ``syscall`` and ``waker`` may be missing."""
+    """Columns of n spans each; the room's docstring has their meaning. ``syscall``, ``waker`` and ``wakerstack`` may be
+    missing."""
 
     start_ns: Array
     end_ns: Array
@@ -46,6 +47,7 @@ class Spans:
     source: Array
     syscall: Array | None = None
     waker: Array | None = None
+    wakerstack: Array | None = None
 
     def __post_init__(self) -> None:
         for name, column in self.columns().items():
@@ -78,7 +80,7 @@ class Spans:
 
 # Which of the spans' numbers points into a table of names.
 POINTERS = {"execname": "slot", "comm": "slot", "syscall": "syscall", "waker": "waker",
-            "wakertid": "waker"} | dict.fromkeys(STACKS, "stack")
+            "wakertid": "waker", "wakerstack": "wakerstack"} | dict.fromkeys(STACKS, "stack")
 
 Tables = Mapping[str, Sequence[Hashable]]
 
@@ -88,7 +90,8 @@ def columns_of(
 ) -> dict[str, Column]:
     """The ``needed`` columns of an expression. AggregationError where the recording has no such thing.
 
-    ``tables`` has for execname, comm, syscall, waker, wakertid, ustack, usym, umod and ufunc what their numbers mean.
+    ``tables`` has for execname, comm, syscall, waker, wakertid, wakerstack, ustack, usym, umod and ufunc what
+    their numbers mean.
     Where a number is -1 the name is empty, and so is the stack.
     """
     given = spans.columns() | ({} if run_ns is None else {"run_ns": run_ns})

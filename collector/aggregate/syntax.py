@@ -5,9 +5,10 @@
     both       = term { "&&" term }
     term       = "!" term | "(" either ")" | operand ( "==" | "!=" | "<" | "<=" | ">" | ">=" ) operand
     operand    = name of a key or value | number | string
-    key        = name | "ustack" "(" number ")"
+    key        = name | ( "ustack" | "wakerstack" ) "(" number ")"
 
     keys       pid tid cpu state execname comm syscall ustack usym umod ufunc waker wakertid
+               wakerstack
     values     1          every span counts one
                oncpu      ns on a CPU: states 0 to 2 and 10
                offcpu     ns off the CPU: states 3 to 9, waiting for a CPU included
@@ -40,7 +41,8 @@ STATES = ("user", "system", "trap", "textpfault", "datapfault", "kernelpfault", 
 NUMBERS = ("pid", "tid", "cpu", "wakertid")
 STRINGS = ("execname", "comm", "syscall", "usym", "umod", "ufunc", "waker")
 STACKS = ("ustack", "usym", "umod", "ufunc")  # made of a call stack
-KEYS = (*NUMBERS[:3], "state", *STRINGS, "wakertid", "ustack")
+WHOLE_STACKS = ("ustack", "wakerstack")  # which are keys, and in no condition
+KEYS = (*NUMBERS[:3], "state", *STRINGS, "wakertid", *WHOLE_STACKS)
 VALUES = ("1", "oncpu", "offcpu", "fault", "lock", "sleep", "waitcpu", "stopped", "runlength", "switches")
 _MIRRORED = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
@@ -224,8 +226,8 @@ class _Parser:
                 return found
 
     def _stack_depth(self, key: Token) -> int:
-        if key.text != "ustack":
-            self._fail(f"only ustack has a depth, {key.text} has none", key)
+        if key.text not in WHOLE_STACKS:
+            self._fail(f"only ustack and wakerstack have a depth, {key.text} has none", key)
         token = self._next("number", "how many frames")
         if token.value <= 0:
             self._fail("a stack has 1 frame or more", token)
@@ -328,10 +330,10 @@ class _Parser:
             return Operand(token.kind, token, token.value)
         if name in VALUES:
             return Operand("number", token, name=name)
-        if name == "ustack":
+        if name in WHOLE_STACKS:
             self._fail("a stack cannot be compared: usym, umod and ufunc can", token)
         if name not in KEYS:
-            self._fail(f"unknown name {name}: {_listed((*KEYS[:-1], *VALUES[1:]))}", token)
+            self._fail(f"unknown name {name}: {_listed((*KEYS[:-len(WHOLE_STACKS)], *VALUES[1:]))}", token)
         kind = "string" if name in STRINGS else "state" if name == "state" else "number"
         return Operand(kind, token, name=name)
 

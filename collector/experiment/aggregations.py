@@ -6,9 +6,12 @@ not known here; that they are all there is.
 
 from __future__ import annotations
 
+import os
+import re
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +31,8 @@ from collector.experiment.records import (
 U8 = npt.NDArray[np.uint64]
 I8 = npt.NDArray[np.int64]
 _ALIGNMENT = 8
+_DESCENDANT = "_"
+_STACK_NAME = re.compile(rb"((?:_[^/]*)?):([0-9]{1,18})")
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,20 @@ def unpack(content: bytes) -> list[Stored]:
         one, at = _unpacked(body, at)
         stored.append(one)
     return stored
+
+
+def stack_name(directory: str, uid: int) -> bytes:
+    """What a stack of a family's experiment in ``directory`` is called in a key of any of them."""
+    return b"%s:%d" % (os.fsencode(directory) if directory.startswith(_DESCENDANT) else b"", uid)
+
+
+def stack_of_name(name: bytes, path: Path) -> tuple[Path, int] | None:
+    """The experiment, and the uid there, of a stack that is called so in the experiment at ``path``; None for marks."""
+    found = _STACK_NAME.fullmatch(name)
+    if found is None:
+        return None
+    founder = path.parent if path.name.startswith(_DESCENDANT) else path
+    return founder / os.fsdecode(found[1]), int(found[2])
 
 
 def _packed(one: Stored) -> bytes:

@@ -21,6 +21,7 @@ from collector.aggregate.language import Query, compiled
 from collector.aggregate.listing import printed_aggregation, rank
 from collector.aggregate.syntax import NUMBERS, STACKS, parse
 from collector.errors import CollectorError, FormatError
+from collector.experiment.aggregations import stack_of_name
 from collector.experiment.names import AGGREGATIONS_FILE, shown
 from collector.experiment.reader import Experiment, Stored
 from collector.experiment.records import KEY_NAME, KEY_NUMBER, KEY_STACK, NOT_SAMPLED
@@ -134,14 +135,29 @@ class _Keys:
         name, _, depth = key.partition("(")
         if name in NUMBERS:
             return list(map(int, column))
+        limit = int(depth.rstrip(")")) if depth else None
+        if name == "wakerstack":
+            named = {index: self._named_stack(self._stored.names[index], limit) for index in set(column.tolist())}
+            return [named[index] for index in column.tolist()]
         if name not in STACKS:
             return [self._stored.names[index] or _UNKNOWN for index in column.tolist()]
         uids, inverse = np.unique(column.astype(np.uint64), return_inverse=True)
         stacks = self._data.frames(self._number, uids)
-        limit = int(depth.rstrip(")")) if depth else None
         elements = [self._element(name, frames[:limit], _NOT_SAMPLED if uid == NOT_SAMPLED else _UNKNOWN)
                     for uid, frames in zip(uids.tolist(), stacks, strict=True)]
         return [elements[place] for place in inverse.tolist()]
+
+    def _named_stack(self, name: bytes, limit: int | None) -> UserStack:
+        """Of whatever experiment of the family it is, or a mark of its own."""
+        found = stack_of_name(name, self._experiment.path)
+        if found is None:
+            return UserStack(0, (1,), (name,))
+        path, uid = found
+        numbers = [number for number, experiment in enumerate(self._data.experiments) if experiment.path == path]
+        frames: Frames = self._data.frames(numbers[0], np.array([uid], dtype=np.uint64))[0] if numbers else ()
+        stack = self._element("ustack", frames[:limit], _UNKNOWN)
+        assert isinstance(stack, UserStack)
+        return stack
 
     def _element(self, name: str, frames: Frames, nothing: bytes) -> Any:
         """A stack as an element of a key; ``nothing`` stands for one without frames. Functions are strings of the

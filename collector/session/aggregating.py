@@ -32,6 +32,7 @@ from collector.session.experiments import Experiments, Recorded
 from collector.session.placing import Placed
 from collector.session.running import RunningStacks
 from collector.session.tap import ON_CPU, Stretches
+from collector.session.waker_stacks import WakerStacks
 from collector.session.wakers import Wakers
 from collector.session.world import World
 
@@ -56,6 +57,7 @@ class Aggregating:
         self._shares = [_has_running_stacks(query) for query in self._queries]
         self._running = RunningStacks() if any(self._shares) else None
         self._wakers: Wakers | None = None
+        self._waker_stacks: WakerStacks | None = None
         self._calls: Calls | None = None
         self._of: dict[Recorded, list[Aggregation]] = {}
         self._changed: dict[Recorded, None] = {}
@@ -67,8 +69,11 @@ class Aggregating:
         if "syscall" in pointers:
             self._calls = Calls()
             self._tables["syscall"] = self._calls.names
-        if "waker" in pointers:
-            self._wakers = Wakers(model, _comm, world.comm)
+        if "wakerstack" in pointers:
+            self._waker_stacks = WakerStacks(self._directory_of)
+            self._tables["wakerstack"] = self._waker_stacks.names
+        if "waker" in pointers or self._waker_stacks is not None:
+            self._wakers = Wakers(model, _comm, world.comm, self._waker_stacks)
             self._tables |= {"waker": self._wakers.names, "wakertid": self._wakers.tids}
 
     def saw(self, batch: Batch, clock: Placed | None, leaving: Placed | None) -> None:
@@ -78,6 +83,8 @@ class Aggregating:
             self._calls.saw(batch.leaving, leaving, batch.calls)
         if self._wakers is not None:
             self._wakers.saw(batch.wakings)
+        if self._waker_stacks is not None and batch.clock is not None and clock is not None:
+            self._waker_stacks.sampled(clock, batch.clock.time_ns)
         if self._running is not None and batch.clock is not None and clock is not None:
             self._running.sampled(clock.slot, batch.clock.time_ns, clock.uid)
 
@@ -87,7 +94,8 @@ class Aggregating:
         if not self._records_all:
             spans.source[:] = Source.SYNTHETIC
         if self._wakers is not None:
-            spans = replace(spans, waker=self._wakers.of(spans))
+            waker, stack = self._wakers.with_stacks(spans)
+            spans = replace(spans, waker=waker, wakerstack=stack)
         if self._calls is not None:
             spans = replace(spans, syscall=self._calls.of(spans, stretches.image))
         if not stretches.muted:
@@ -102,7 +110,7 @@ class Aggregating:
         over = self._whole.close(slots)
         if over is not None:
             self._add(over)
-        for one in (self._running, self._calls):
+        for one in (self._running, self._calls, self._waker_stacks):
             if one is not None:
                 one.forget(slots)
         for recorded, of_image in self._by_experiment(self._model.of.image[slots]):
@@ -143,6 +151,10 @@ class Aggregating:
                     if shares == is_shared:
                         aggregation.add(part[rows], self._tables)
                 self._changed[recorded] = None
+
+    def _directory_of(self, image: int) -> str | None:
+        recorded = self._experiments.by_image.get(image)
+        return None if recorded is None or recorded.recorder is None else recorded.recorder.path.name
 
     def _by_experiment(self, image: Array) -> Iterable[tuple[Recorded, Array]]:
         """The experiments of some images (n,), and which of them they are."""

@@ -26,8 +26,8 @@ from collector.aggregate.syntax import (
 from collector.errors import ExpressionError, UsageError
 
 # What is only told if it is asked for, or else not one by one, by the names that ask for it.
-_EXTRA = {"waker": "waker", "wakertid": "waker", "syscall": "syscall", "waitcpu": "waits", "offcpu": "waits",
-          "state": "waits"}
+_EXTRA = {"waker": "waker", "wakertid": "waker", "wakerstack": "waker", "syscall": "syscall", "waitcpu": "waits",
+          "offcpu": "waits", "state": "waits"}
 _RUN_VALUES = ("runlength", "switches")
 _ON_CPU_STATES = STATES[:3]
 

@@ -26,22 +26,28 @@ from collector.aggregate.syntax import STATES
 from collector.arrays import Columns, numbered, packed
 from collector.events import Array, Context, Wakings
 from collector.processes.model import Model, Thread
+from collector.session.waker_stacks import NONE as NO_STACK
+from collector.session.waker_stacks import UNKNOWN as UNKNOWN_STACK
+from collector.session.waker_stacks import WakerStacks
 from collector.timing.states import LEAVING_NS
 
 EARLY_NS = 20_000  # by which a run may have been told as beginning before its wake-up
 _NONE, _UNKNOWN = range(2)  # codes of no waker
+assert UNKNOWN_STACK == 0  # above these
 _OUTSIDE, _IN_SOFTIRQ, _INTERRUPT = b"<outside>", b"<softirq>", b"<interrupt>"
 _NOBODY = -1  # in place of a tid
 _IS_BLOCKED = np.isin(np.arange(len(STATES)), [STATES.index(name) for name in (
     "textpfault", "datapfault", "kernelpfault", "lock", "sleep", "stop")])
 _CONTEXTS = 4
 _FAR_NS = 1 << 62
+_STACK_SHIFT = 32  # a code is that of the waker, and above it that of its stack
 
 
 class Wakers:
     """Numbers of wakers. ``names`` and ``tids`` have what these stand for."""
 
-    def __init__(self, model: Model, name_of: Callable[[Thread], bytes], comm: Callable[[int, int], bytes]) -> None:
+    def __init__(self, model: Model, name_of: Callable[[Thread], bytes], comm: Callable[[int, int], bytes],
+                 stacks: WakerStacks | None = None) -> None:
         """``name_of`` a recorded thread; ``comm`` of the kernel's, for others, empty where it is gone."""
         self.names: list[bytes] = [b"<none>", b"<Unknown>"]
         self.tids: list[int] = [_NOBODY, _NOBODY]
@@ -50,6 +56,8 @@ class Wakers:
         self._comm = comm
         self._codes: dict[tuple[bytes, int], int] = {}
         self._strangers: dict[int, bytes] = {}
+        self._stacks = stacks
+        self._by = np.zeros(0, dtype=np.int64)  # slots of the batch's wakers, while their stacks are not asked for
         self._slot = self._time_ns = self._code = np.zeros(0, dtype=np.int64)  # of a batch, by slot and time
         self._last = Columns(time_ns=("i8", -1), code=("i8", _UNKNOWN))  # by slot: of the batches before
 
@@ -57,7 +65,7 @@ class Wakers:
         """The wake-ups of a batch."""
         self._last.grow(int(self._slot.max(initial=-1)) + 1)
         self._last.time_ns[self._slot], self._last.code[self._slot] = self._time_ns, self._code
-        self._slot = self._time_ns = self._code = np.zeros(0, dtype=np.int64)
+        self._slot = self._time_ns = self._code = self._by = np.zeros(0, dtype=np.int64)
         if wakings is None or wakings.waker is None or wakings.context is None:
             return
         ours = np.flatnonzero(self._model.known(wakings.tid))
@@ -65,17 +73,28 @@ class Wakers:
         slot = self._model.slots(tid, tid, time_ns)
         order = np.lexsort((time_ns, slot))
         self._slot, self._time_ns = slot[order], time_ns[order]
-        self._code = self._told(wakings.waker[ours], wakings.context[ours], time_ns)[order]
+        waker, context = wakings.waker[ours], wakings.context[ours]
+        who = self._who(waker, time_ns)
+        self._code = self._told(who, context)[order]
+        self._by = np.where((context == Context.THREAD) & (who < 0), -1 - who, _NOBODY)[order]
 
     def of(self, spans: Spans) -> Array:
         """The number (n,) of each span's waker."""
+        return self.with_stacks(spans)[0]
+
+    def with_stacks(self, spans: Spans) -> tuple[Array, Array]:
+        """The number (n,) of each span's waker, and that of its stack; ``spans`` are all that the batch tells."""
+        if self._stacks is not None and len(self._by):
+            self._code |= self._stacks.of(spans, self._by, self._time_ns) << _STACK_SHIFT
+            self._by = self._by[:0]
         none = np.where(_IS_BLOCKED[spans.state], _UNKNOWN, _NONE)
         found = self._last_one(spans.slot, spans.end_ns, spans.end_ns)
         since_ns, until_ns = _near(spans)
         found = np.where(found == _UNKNOWN, self._last_one(spans.slot, since_ns, spans.start_ns), found)
         found = np.where(found == _UNKNOWN, self._last_one(spans.slot, spans.end_ns + 1, until_ns), found)
         told: Array = np.where((none == _NONE) | (spans.source == Source.SYNTHETIC), none, found)
-        return told
+        waker = told & (1 << _STACK_SHIFT) - 1
+        return waker, np.where(waker == _NONE, NO_STACK, told >> _STACK_SHIFT)
 
     def _last_one(self, slot: Array, since_ns: Array, until_ns: Array) -> Array:
         """The number (n,) of who woke each thread last between two times, both included."""
@@ -89,18 +108,22 @@ class Wakers:
             found = np.where(met, self._code[at], found)
         return found
 
-    def _told(self, waker: Array, context: Array, time_ns: Array) -> Array:
-        """The numbers (w,) of those who did wake-ups. A thread may have changed its name since: it has the new one."""
+    def _who(self, waker: Array, time_ns: Array) -> Array:
+        """Those who did wake-ups (w,): a stranger's tid, or -1 - the slot of a thread of ours."""
         ours = self._model.known(waker)
         who = waker.copy()
         who[ours] = -1 - self._model.slots(waker[ours], waker[ours], time_ns[ours])
+        return who
+
+    def _told(self, who: Array, context: Array) -> Array:
+        """Their numbers (w,). A thread may have changed its name since: it has the new one."""
         different, number = numbered(who * _CONTEXTS + context)
         codes = [self._number(*divmod(one, _CONTEXTS)) for one in different.tolist()]
         found: Array = np.array(codes, dtype=np.int64)[number]
         return found
 
     def _number(self, who: int, context: int) -> int:
-        """``who``: a stranger's tid, or below zero -1 - the slot of a thread of ours."""
+        """Of ``_who``, in a Context."""
         if context == Context.INTERRUPT:
             name, tid = _INTERRUPT, 0
         elif who < 0:

@@ -168,7 +168,7 @@ WRONG = (
     ("a[] = count()", "]", "] where a key is expected: pid"),
     ("a[pid tid] = count()", "tid", "tid where , or ] is expected"),
     ("a[sleep] = count()", "sleep", "unknown key sleep"),
-    ("a[pid(3)] = count()", "pid", "only ustack has a depth"),
+    ("a[pid(3)] = count()", "pid", "only ustack and wakerstack have a depth"),
     ("a[ustack(0)] = count()", "0", "1 frame or more"),
     ("a[ustack(x)] = count()", "x", "how many frames"),
     ("a = quantise(sleep)", "quantise", "unknown function quantise: count, sum"),
@@ -197,6 +197,7 @@ WRONG = (
     ("a = sum(sleep) / execname == comm /", "comm", "compared with a string"),
     ("a = sum(sleep) / state == \"locked\" /", '"locked"', "unknown state locked: user, system"),
     ("a = sum(sleep) / ustack == 3 /", "ustack", "a stack cannot be compared"),
+    ("a = sum(sleep) / wakerstack == 3 /", "wakerstack", "a stack cannot be compared"),
     ("a = sum(sleep) / (pid == 3 /", "/", "/ where &&, || or ) is expected"),
     ("a = sum(sleep) / pid == 3) /", ")", ") where &&, || or the closing / is expected"),
     ("a = sum(sleep) / pid == 3 / 4", "4", "4 where the end"),
@@ -259,7 +260,7 @@ def test_a_ready_made_expression_compiles_and_has_its_name(name: str) -> None:
 def test_the_language_has_the_documented_words() -> None:
     assert set(KEYS) == {
         "pid", "tid", "execname", "comm", "cpu", "state", "syscall", "ustack", "usym", "umod", "ufunc", "waker",
-        "wakertid"}
+        "wakertid", "wakerstack"}
     assert set(VALUES) == {
         "1", "oncpu", "offcpu", "waitcpu", "sleep", "lock", "fault", "stopped", "runlength", "switches"}
     assert set(FUNCTIONS) == {
