@@ -46,9 +46,11 @@ class Settlement:
         self._carry_ns: Array = np.zeros(N_STATES, dtype=np.int64)  # the pool of all images that are over
 
     @property
-    def left_ns(self) -> int:
-        """Running time of images that are over which no tick stands for."""
-        return int(self._carry_ns[Microstate.USER])
+    def unsampled_ns(self) -> int:
+        """Running time of images that are over which no tick stands for; less than an interval altogether is what any
+        clock rounds away, and none."""
+        left_ns = int(self._carry_ns[Microstate.USER])
+        return left_ns if left_ns >= self._interval_ns else 0
 
     # -- first samples
 

@@ -381,7 +381,7 @@ def lives(turn: int, n: int, every_ms: int = 100) -> Batch:
 def test_nothing_is_kept_of_processes_that_are_over(recording: Recording, follow: str) -> None:
     """Eight turns keep as much as sixteen."""
     recording.experiments.follow = Follow(follow)
-    recording.pipeline._taps = []
+    recording.pipeline._taps._takes.clear()
     recording.pipeline.feed(batch(50, EXEC))
     kept = []
     for turn in range(16):
