@@ -288,8 +288,10 @@ class PerfEngine:
         time = self._words[base + (time_at & mask)].astype(np.int64)
         late = np.flatnonzero(time > until_ns)
         n = int(late[0]) if len(late) else len(position)
-        for i in np.flatnonzero(~is_sample[:n]):
-            self._decode_change(ring, int(position[i]), int(header[i]), int(time[i]), changes)
+        of_change = np.flatnonzero(~is_sample[:n])
+        columns = (column[of_change].tolist() for column in (position, header, time))
+        for at, head_word, time_ns in zip(*columns, strict=True):
+            self._decode_change(ring, at, head_word, time_ns, changes)
         if self._is_last:  # of the rest, which nobody will ask for, it counts what was lost
             for i in n + np.flatnonzero(~is_sample[n:]):
                 self._decode_change(ring, int(position[i]), int(header[i]), until_ns, changes, losses_only=True)
@@ -340,7 +342,11 @@ class PerfEngine:
             return  # the kernel tells these to whoever asks for mappings; they are in the ring of tasks
         if (is_loss(header) and ring.name in self._spare) or (losses_only and not is_loss(header)):
             return  # as if the event had rested
-        record = self._words[base + ((position + np.arange(header >> 51)) & mask)].tobytes()
+        start, n_words = position & mask, header >> 51
+        if start + n_words <= mask + 1:
+            record = self._view[base + start:base + start + n_words].tobytes()
+        else:
+            record = self._words[base + ((position + np.arange(n_words)) & mask)].tobytes()
         change = change_of(ring, header, record, time_ns)
         if change is not None:
             changes.append(change)
