@@ -284,7 +284,8 @@ IN_NO_CALL = b"-"  # in place of a system call's name
 class Batch:
     """All that happened up to ``until_ns``. ``leaving``: samples of threads leaving their CPU, ``mode`` is a Reason.
     ``maps_untold``: there may be executable mappings that no change tells. ``calls``: names of the system calls that
-    ``leaving`` (n,) were in, if that was asked for; IN_NO_CALL for none, empty where unknown."""
+    ``leaving`` (n,) were in, if that was asked for; IN_NO_CALL for none, empty where unknown. ``has_more``: there is
+    more up to the time that was asked for, which the next one brings."""
 
     until_ns: int
     changes: tuple[Change, ...] = ()
@@ -299,6 +300,7 @@ class Batch:
     accounts: Accounts | None = None
     maps_untold: bool = False
     calls: Array | None = None  # S (n,)
+    has_more: bool = False
 
     def shift(self, by_ns: int) -> None:
         """Makes all times of records later, from the clock that the kernel stamps them with to ours, by which accounts

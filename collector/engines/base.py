@@ -28,7 +28,8 @@ class Engine(Protocol):
         ``asked`` for. None where the engine goes by accounts itself."""
 
     def drain(self, until_ns: int) -> Batch:
-        """All that happened up to ``until_ns`` and was not drained before. Arrays are valid until ``release``."""
+        """All that happened up to ``until_ns`` and was not drained before, or, where that is too much at once, the
+        first of it: then it ``has_more``. Arrays are valid until ``release``."""
 
     def release(self) -> None:
         """The last batch has been used; its memory may be written again."""

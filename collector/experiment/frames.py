@@ -51,6 +51,7 @@ class StackTable:
         self._append = append
         self._pc_type = {64: "<u8", 32: "<u4"}[wsize]
         self._last_uid = 0
+        self._ones: dict[int, U8] = {}  # uids of stacks of one frame
         self._known: dict[int, int] = {}  # hash -> index
         self._collided: dict[bytes, int] = {}  # contents -> index, for stacks whose hash another one has
         self._tails: dict[int, int] = {}  # hash of a tail -> where it was first seen
@@ -64,6 +65,13 @@ class StackTable:
     def __len__(self) -> int:
         """The number of unique stacks."""
         return self._count
+
+    def intern_one(self, pc: int) -> U8:
+        """The frame uid (1,) of a stack of one frame, one of a few that are asked for again and again."""
+        found = self._ones.get(pc)
+        if found is None:
+            found = self._ones[pc] = self.intern(np.full((1, 1), pc, np.uint64), np.ones(1, np.int64))
+        return found
 
     def intern(self, pcs: U8, length: I8) -> U8:
         """The frame uid of each stack. pcs (n, depth) leaf first, zero behind length (n,), at most DEPTH_MAX.

@@ -213,7 +213,7 @@ class Recorder:
         """
         if self._refuses(len(tid)) or not len(tid):
             return
-        self._latest(int(time_ns[-1]))
+        self._latest(int(time_ns.max()))
         self._flush_map()  # what packets refer to is there before them
         packets = np.zeros(len(tid), CLOCK.dtype)
         packets["tsize"] = CLOCK.size

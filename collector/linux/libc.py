@@ -14,6 +14,7 @@ _libc.syscall.restype = ctypes.c_long
 _libc.mmap.restype = ctypes.c_void_p
 _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_long)
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
+_libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.process_vm_readv.restype = ctypes.c_ssize_t
 
 _MAP_FAILED = ctypes.c_void_p(-1).value
@@ -25,6 +26,7 @@ _FSCONFIG_CMD_CREATE, _FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC = 6, 1, 1
 
 PROT_NONE, PROT_READ, PROT_WRITE = 0, 1, 2
 MAP_SHARED, MAP_PRIVATE, MAP_FIXED, MAP_ANONYMOUS, MAP_NORESERVE = 1, 2, 0x10, 0x20, 0x4000
+MADV_REMOVE = 9
 MAP_FIXED_NOREPLACE = 0x100000  # fails where something is mapped already (since Linux 4.17)
 
 
@@ -53,6 +55,12 @@ def munmap(address: int, length: int) -> None:
     """Ends a mapping."""
     if _libc.munmap(address, length) != 0:
         raise _fail("munmap")
+
+
+def forget_memory(address: int, length: int) -> None:
+    """Gives whole pages of memory that is shared, and of no file, back to the kernel: zeros for all who share it."""
+    if _libc.madvise(address, length, MADV_REMOVE) != 0:
+        raise _fail("madvise")
 
 
 def memory(address: int, length: int) -> memoryview:

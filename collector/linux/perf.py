@@ -99,45 +99,42 @@ class Rings:
         return self._words[(ring.header_offset + abi.RING_TAIL_OFFSET) >> 3]
 
     def give_back(self, ring: Ring, tail: int) -> None:
-        """Lets the kernel overwrite everything before ``tail``."""
+        """Lets the kernel overwrite everything before ``tail``; a spare gives the memory back that this took. (The page
+        that it begins in may have been given back by half before: nothing new is there, since a spare is never full.)
+        """
+        before = self.tail(ring)
         self._words[(ring.header_offset + abi.RING_TAIL_OFFSET) >> 3] = tail
+        if ring.fd < 0:
+            first, end = before // PAGE * PAGE, tail // PAGE * PAGE
+            while first < end:
+                at = first % ring.data_bytes
+                n = min(end - first, ring.data_bytes - at)
+                libc.forget_memory(self.address + ring.data_offset + at, n)
+                first += n
 
     def move(self, ring: Ring, spare: Ring, part: float = 1) -> bool:
         """Moves what a ring holds, or so many whole records of it as fill a part of the ring, behind what its spare
         holds; False where that is full."""
-        tail, head, start = self.tail(ring), self.head(ring), self.head(spare)
+        tail, head, at = self.tail(ring), self.head(ring), self.head(spare)
         if part < 1:
-            head = self._record_behind(ring, tail, min(tail + int(part * ring.data_bytes), head))
-        if start + head - tail > spare.data_bytes:
+            head = self.record_behind(ring, tail, min(tail + int(part * ring.data_bytes), head))
+        if at - self.tail(spare) + head - tail > spare.data_bytes - PAGE:  # see give_back
             return False
         while tail < head:
-            at = tail % ring.data_bytes
-            n = min(head - tail, ring.data_bytes - at)
-            self.memory[spare.data_offset + start:spare.data_offset + start + n] = self.memory[
-                ring.data_offset + at:ring.data_offset + at + n]
-            tail, start = tail + n, start + n
-        self._words[(spare.header_offset + abi.RING_HEAD_OFFSET) >> 3] = start
+            source, target = tail % ring.data_bytes, at % spare.data_bytes
+            n = min(head - tail, ring.data_bytes - source, spare.data_bytes - target)
+            self.memory[spare.data_offset + target:spare.data_offset + target + n] = self.memory[
+                ring.data_offset + source:ring.data_offset + source + n]
+            tail, at = tail + n, at + n
+        self._words[(spare.header_offset + abi.RING_HEAD_OFFSET) >> 3] = at
         self.give_back(ring, tail)
         return True
 
-    def _record_behind(self, ring: Ring, position: int, end: int) -> int:
+    def record_behind(self, ring: Ring, position: int, end: int) -> int:
         """Where the first record begins, from one at ``position`` on, that is not below ``end``."""
         while position < end:
             position += self._words[(ring.data_offset + position % ring.data_bytes) >> 3] >> 48  # its size
         return position
-
-    def free_if_empty(self, spare: Ring) -> None:
-        """Gives the memory back that a spare has taken."""
-        if self.head(spare) == self.tail(spare):
-            _map_zeros(self.address, spare)
-
-    def compact(self, spare: Ring) -> None:
-        """Moves what is left in a spare to its beginning."""
-        start, end = spare.data_offset + self.tail(spare), spare.data_offset + self.head(spare)
-        left = bytes(self.memory[start:end])
-        self.memory[spare.data_offset:spare.data_offset + len(left)] = left
-        self._words[(spare.header_offset + abi.RING_HEAD_OFFSET) >> 3] = len(left)
-        self.give_back(spare, 0)
 
     def add_once(self, name: str, tids: Sequence[int], attrs: Iterator[bytes]) -> None:
         """Opens events that write a single record each, once ``enable`` has been called: one for every thread and CPU,

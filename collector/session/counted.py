@@ -6,7 +6,7 @@ import time
 
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.perf.engine import PerfEngine
-from collector.events import Batch, Edge
+from collector.events import Edge
 from collector.linux.accounts import Account
 from collector.session.attach import find
 from collector.session.pipeline import Pipeline
@@ -28,7 +28,7 @@ class SwitchMode:
         self._pipeline = pipeline
         self.accounts_ns = 0  # up to when records have told everything, if switches are counted
         self._began_ns = self._looked_ns = 0
-        self._until_ns = start_ns  # the end of the last batch
+        self._until_ns = start_ns  # the end of the last drain
         pipeline.time.founder_before = engine.before
         if engine.accounts:
             self._begin(engine.accounts)
@@ -44,11 +44,10 @@ class SwitchMode:
         if self.counting:
             self._pipeline.look(self._engine.read_accounts(self._pipeline.time.asks()))
 
-    def choose(self, batch: Batch) -> None:
-        """``batch`` has been fed: go on like this, or the other way?"""
-        n_records = len(batch.switches.tid) if batch.switches is not None else 0
-        length_ns = max(batch.until_ns - self._until_ns, NS_PER_MS)
-        self._until_ns = batch.until_ns
+    def choose(self, n_records: int, until_ns: int) -> None:
+        """So many records of switches, all up to a time, have been fed: go on like this, or the other way?"""
+        length_ns = max(until_ns - self._until_ns, NS_PER_MS)
+        self._until_ns = until_ns
         if self.counting:
             self._looked_ns = time.monotonic_ns()
             if self._pipeline.time.turns_per_s < _FEW_TURNS_PER_S:

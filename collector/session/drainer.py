@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.base import Engine
 from collector.engines.perf.engine import PerfEngine
-from collector.events import Accounts, Batch
+from collector.events import Accounts
 from collector.linux import proc
 from collector.session.counted import SwitchMode
 from collector.session.pipeline import Pipeline
@@ -31,7 +31,8 @@ class Drainer:
                  on_disk: Callable[[], None] = lambda: None) -> None:
         """``on_disk`` is called when all that was taken is on disk, before the engine gives it up."""
         self.drained_ns = start_ns  # all that happened before is in the pipeline
-        self.changes = False  # whether processes came and went in the last batch
+        self.changes = False  # whether processes came and went in the last drain
+        self._n_switches = 0  # records of them in it
         self.failure = ""  # why nothing more comes, though the target runs on
         self._engine = engine
         self._pipeline = pipeline
@@ -66,10 +67,10 @@ class Drainer:
         accounts = self._engine.look(self._pipeline.time.asks())
         until_ns = time.monotonic_ns()
         time.sleep(_SLACK_NS / NS_PER_S)
-        batch = self._take(until_ns, accounts)
-        self.changes = bool(batch.changes)
+        self._n_switches, self.changes = 0, False
+        self._take(until_ns, accounts)
         if self._mode is not None:
-            self._mode.choose(batch)
+            self._mode.choose(self._n_switches, self.drained_ns)
 
     def read_accounts(self) -> None:
         """Takes the accounts of threads whose switches are counted, before somebody goes who has none later."""
@@ -106,19 +107,28 @@ class Drainer:
         if self._mode is not None and self._mode.counting and self.drained_ns < self._mode.accounts_ns <= until_ns:
             self._take(self._mode.accounts_ns)
 
-    def _take(self, until_ns: int, accounts: Accounts | None = None, settled_ns: int = 0) -> Batch:
-        """Works on what is stamped up to ``until_ns``, which is all up to ``settled_ns``; the batch has no more columns
-        then."""
+    def _take(self, until_ns: int, accounts: Accounts | None = None, settled_ns: int = 0) -> None:
+        """Works on what is stamped up to ``until_ns``, which is all up to ``settled_ns``, in as many batches as the
+        engine makes of it."""
+        while self._take_batch(until_ns, accounts, settled_ns):
+            pass
+
+    def _take_batch(self, until_ns: int, accounts: Accounts | None, settled_ns: int) -> bool:
+        """The next batch; whether there are more. The last one has the accounts."""
         batch = self._engine.drain(until_ns - self._ahead_ns)
+        has_more = batch.has_more
         if self._ahead_ns:
             batch.shift(self._ahead_ns)
-        self.drained_ns = batch.until_ns = settled_ns or batch.until_ns
-        batch.accounts = accounts
+        if not has_more:
+            batch.until_ns, batch.accounts = settled_ns or batch.until_ns, accounts
+        self.drained_ns = batch.until_ns
+        self.changes |= bool(batch.changes)
+        self._n_switches += len(batch.switches.tid) if batch.switches is not None else 0
         self._pipeline.feed(batch)
         self._pipeline.sync()  # whoever kills us in between takes nothing with him
         self._on_disk()
         self._engine.release()
-        return batch
+        return has_more
 
     def _note_failure(self) -> None:
         if failure := self._engine.failure():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable
 
 import numpy as np
@@ -25,6 +26,7 @@ class Output:
 
     def __init__(self, model: Model, experiments: Experiments, stacks: Stacks, tally: Tally) -> None:
         self.muted = False
+        self._unsampled: dict[Recorded, list[tuple[int, ...]]] = defaultdict(list)
         self._of = model.of
         self._experiments = experiments
         self._stacks = stacks
@@ -77,14 +79,19 @@ class Output:
             self._tally.n_settled_ticks += ticks
 
     def unsampled(self, recorded: Recorded, stack: tuple[int, int, int, int], time_ns: int, ticks: int) -> None:
-        """Ticks for time that no sample stood for."""
+        """Ticks for time that no sample stood for; told with the next ``flush``."""
         if recorded.recorder is None or not ticks:
             return
-        tid, cpu, uid, state = stack
-        recorded.recorder.clock(*(np.array([value], dtype=kind) for value, kind in (
-            (tid, np.int64), (cpu, np.int32), (time_ns, np.int64), (uid, np.uint64), (state, np.int32),
-            (ticks, np.int32))))
-        self._count(recorded, np.array([state]), np.array([ticks]))
+        self._unsampled[recorded].append((*stack, time_ns, ticks))
+
+    def flush(self) -> None:
+        """Tells what no sample stood for."""
+        for recorded, rows in self._unsampled.items():
+            if recorded.recorder is not None:
+                tid, cpu, uid, state, time_ns, ticks = map(np.array, zip(*rows, strict=True))
+                recorded.recorder.clock(tid, cpu, time_ns, uid, state, ticks)
+                self._count(recorded, state, ticks)
+        self._unsampled.clear()
 
     def _count(self, recorded: Recorded, state: Array, ticks: Array) -> None:
         recorded.state_ticks += np.bincount(state, ticks, N_STATES).astype(np.int64)

@@ -5,6 +5,7 @@
           -> samples                        stacks       one unwinding for all; stacks interned per experiment
           -> clock samples                  settlement   the ticks that they earn -> packets
           -> departures, periods off CPU    waits        their states and stacks, the ticks that those earn -> packets
+          -> all periods                    taps         exact stretches, for aggregations and whoever else asks
           -> ends                           settlement   the ticks that are still owed -> packets
                                             give back    slots of threads that are over
 
@@ -15,7 +16,6 @@ step has to ask of the kernel or of files it asks the ``World``.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from collector.events import Accounts, Batch, Mapped
 from collector.experiment.recorder import Recorder
@@ -29,14 +29,11 @@ from collector.session.overview import Overview
 from collector.session.settlement import Settlement
 from collector.session.stacks import Stacks
 from collector.session.tally import Tally
-from collector.session.tap import Take, Tap
+from collector.session.tap import Take, Taps
 from collector.session.timekeeping import Timekeeping
 from collector.session.unseen import UnseenOnes
 from collector.session.waits import Waits
 from collector.session.world import World
-
-if TYPE_CHECKING:
-    from collector.session.aggregating import Aggregating
 
 _ANY_NUMBER = 1 << 16  # of CPUs
 
@@ -52,7 +49,6 @@ class Pipeline:
     def __init__(self, interval_ns: int, experiments: Experiments, world: World, tally: Tally, *,
                  n_cpus: int = _ANY_NUMBER, records_all: bool = True, events_end: bool = False,
                  tap: Take | None = None, aggregations: Sequence[str] = ()) -> None:
-        self._interval_ns = interval_ns
         self._experiments = experiments
         self._world = world
         self._tally = tally
@@ -67,18 +63,9 @@ class Pipeline:
         self.output = Output(self.model, experiments, self._stacks, tally)
         self._waits = Waits(self.time, experiments, self._stacks)
         self._settlement = Settlement(interval_ns, self.time, experiments, self._stacks, self.output)
-        self._aggregating = self._aggregating_of(aggregations, records_all)
-        takes = [tap] if tap is not None else []
-        if self._aggregating is not None:
-            takes.append(self._aggregating.take)
-        self._taps = [Tap(self.time, take) for take in takes]
-
-    def _aggregating_of(self, expressions: Sequence[str], records_all: bool) -> Aggregating | None:
-        if not expressions:
-            return None
-        from collector.session.aggregating import Aggregating
-
-        return Aggregating(expressions, self.model, self._experiments, self._world, records_all)
+        self._taps = Taps(self.time, tap)
+        if aggregations:
+            self._taps.aggregate(aggregations, experiments, world, records_all)
 
     @property
     def total_cpu_ns(self) -> int:
@@ -109,12 +96,8 @@ class Pipeline:
         departures = self._stacks.departures(batch.leaving, leaving, batch.sites)
         spans = self._waits.over(periods.off_cpu(), departures, batch)
         self.output.spans(spans, self._settlement.waits.due)
-        if self._aggregating is not None:
-            self._aggregating.saw(batch, clock, leaving)
-        for tap in self._taps:
-            tap.fed(periods, spans, self.output.muted)
-        if self._aggregating is not None:
-            self._aggregating.ended(self.time.ending)
+        self._taps.saw(batch, clock, leaving)
+        self._taps.fed(periods, spans, self.output.muted)
         self._settlement.settle(self.time.tails(batch))
         self.look_at_unseen()
         self._close_ended()
@@ -136,8 +119,7 @@ class Pipeline:
         if not self.time.counts:
             spans = self._waits.so_far(now_ns)
             self.output.spans(spans, self._settlement.waits.due)
-            for tap in self._taps:
-                tap.flushed(spans, self.output.muted)
+            self._taps.flushed(spans, self.output.muted)
 
     @property
     def unseen(self) -> UnseenOnes:
@@ -152,8 +134,7 @@ class Pipeline:
 
     def sync(self) -> None:
         """What was said comes to disk."""
-        if self._aggregating is not None:
-            self._aggregating.sync(self._fed_ns)
+        self._taps.sync(self._fed_ns)
         for recorded in self._experiments.open_ones():
             recorded.tell(Recorder.sync)
 
@@ -175,12 +156,13 @@ class Pipeline:
         self.time.end_all(time_ns)
         self.look_at_unseen(time_ns)
         self.feed(Batch(time_ns))
-        self._count_what_is_left()
+        self.time.tell(self._tally)
+        self._tally.n_guessed_faults = self._waits.states.n_guessed
+        self._tally.unsampled_ns = self._settlement.unsampled_ns
 
     def _close_ended(self) -> None:
         """Ends the experiments of images that are over."""
-        if self._aggregating is not None:
-            self._aggregating.close(self._experiments.ended())
+        self._taps.close(self._experiments.ended())
         self._settlement.close(self._experiments.ended())
         self._experiments.close_ended(self.overview.usage)
 
@@ -191,17 +173,6 @@ class Pipeline:
             self._waits.forget(slots)
             self._stacks.forget(slots)
             self.time.give_back(slots)
-
-    def _count_what_is_left(self) -> None:
-        time, tally = self.time, self._tally
-        tally.n_guessed_faults = self._waits.states.n_guessed
-        tally.steal_ns, tally.n_repaired = time.ledger.steal_ns, time.ledger.n_repaired
-        tally.n_estimated_ends = time.ledger.n_estimated
-        tally.n_untold_ends, tally.n_guessed_ends = time.endings.n_untold, time.endings.n_guessed
-        tally.n_likely_ends = time.endings.n_estimated
-        # Less than one interval altogether is what any clock rounds away.
-        left_ns = self._settlement.left_ns
-        tally.unsampled_ns = left_ns if left_ns >= self._interval_ns else 0
 
     # -- switches that are counted, not recorded
 

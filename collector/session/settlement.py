@@ -46,9 +46,11 @@ class Settlement:
         self._carry_ns: Array = np.zeros(N_STATES, dtype=np.int64)  # the pool of all images that are over
 
     @property
-    def left_ns(self) -> int:
-        """Running time of images that are over which no tick stands for."""
-        return int(self._carry_ns[Microstate.USER])
+    def unsampled_ns(self) -> int:
+        """Running time of images that are over which no tick stands for; less than an interval altogether is what any
+        clock rounds away, and none."""
+        left_ns = int(self._carry_ns[Microstate.USER])
+        return left_ns if left_ns >= self._interval_ns else 0
 
     # -- first samples
 
@@ -110,6 +112,7 @@ class Settlement:
         self._carry_ns[Microstate.SYSTEM] += late_ns
         self.total_cpu_ns += late_ns
         self._sampling.forget(self._time.ending)
+        self._output.flush()
 
     def _in_turn(self, slots: list[int], left_ns: Array) -> Iterator[int]:
         """The rows of threads that end, those of each pool in the order in which they are best settled; ``left_ns``
@@ -149,6 +152,7 @@ class Settlement:
             uid = int(no_stack(recorded.recorder)[0])
             for state, used_ns in ((Microstate.USER, one.life.user_ns), (Microstate.SYSTEM, one.life.system_ns)):
                 self._output.unsampled(recorded, (one.image.pid, 0, uid, state), time_ns, used_ns // self._interval_ns)
+            self._output.flush()
 
     def close(self, ended: Sequence[Recorded]) -> None:
         """The last ticks of images that are over."""
@@ -161,6 +165,7 @@ class Settlement:
                 carry_ns[state] -= ticks * self._interval_ns
                 tid, cpu, uid, _ = recorded.last or (recorded.image.pid, 0, int(no_stack(recorded.recorder)[0]), state)
                 self._output.settled(recorded, (tid, cpu, uid, state), recorded.end_ns, ticks)
+        self._output.flush()
 
     def _carried(self, recorded: Recorded) -> Array:
         """The pool (10,) of all images that are over, which takes that of this one."""

@@ -225,7 +225,7 @@ class Stacks:
 
 def no_stack(recorder: Recorder) -> Array:
     """The stack (1,) that says that none was had."""
-    return recorder.frames.intern(np.full((1, 1), FAILED_MARK), np.ones(1, dtype=np.int64))
+    return recorder.frames.intern_one(int(FAILED_MARK))
 
 
 def _departures(samples: ClockSamples, placed: Placed, rows: Array) -> Departures:

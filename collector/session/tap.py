@@ -9,16 +9,22 @@ its birth, or from when it was found, to its end, in the order of time, whether 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from collector.events import Array, Edge
+from collector.events import Array, Batch, Edge
+from collector.session.experiments import Experiments, Recorded
+from collector.session.placing import Placed
 from collector.session.timekeeping import Timekeeping
+from collector.session.world import World
 from collector.timing.states import Spans
 from collector.timing.timeline import Periods
+
+if TYPE_CHECKING:
+    from collector.session.aggregating import Aggregating
 
 ON_CPU = -1  # clock samples tell which of the three states it was, and where
 
@@ -43,15 +49,49 @@ class Stretches:
 Take: TypeAlias = Callable[[Stretches], None]
 
 
-class Tap:
-    """Makes stretches of periods and spans, for ``take``."""
+class Taps:
+    """Makes stretches of periods and spans, for ``take`` and for aggregations, if there are any."""
 
-    def __init__(self, time: Timekeeping, take: Take) -> None:
-        self._take = take
+    def __init__(self, time: Timekeeping, take: Take | None) -> None:
+        self._takes = [take] if take is not None else []
+        self._time = time
         self._model = time.model
+        self._aggregating: Aggregating | None = None
+
+    def aggregate(self, expressions: Sequence[str], experiments: Experiments, world: World, records_all: bool) -> None:
+        """From the first batch on; see Aggregating."""
+        from collector.session.aggregating import Aggregating  # which many recordings do without
+
+        self._aggregating = Aggregating(expressions, self._model, experiments, world, records_all)
+        self._takes.append(self._aggregating.take)
+
+    def saw(self, batch: Batch, clock: Placed | None, leaving: Placed | None) -> None:
+        """What is coming: a batch, and the stacks of its clock samples and departures."""
+        if self._aggregating is not None:
+            self._aggregating.saw(batch, clock, leaving)
 
     def fed(self, periods: Periods, spans: Spans, muted: bool) -> None:
         """The periods that the last batch has closed, and what those off CPU were spent with."""
+        if self._takes:
+            self._tell_all(periods, spans, muted)
+        if self._aggregating is not None:
+            self._aggregating.ended(self._time.ending)
+
+    def flushed(self, spans: Spans, muted: bool) -> None:
+        """What threads off CPU have spent."""
+        self._tell(*_columns(spans), muted=muted)
+
+    def sync(self, now_ns: int) -> None:
+        """What was aggregated comes to disk, if that is due."""
+        if self._aggregating is not None:
+            self._aggregating.sync(now_ns)
+
+    def close(self, ended: Iterable[Recorded]) -> None:
+        """Of experiments that are over, it does so at once."""
+        if self._aggregating is not None:
+            self._aggregating.close(ended)
+
+    def _tell_all(self, periods: Periods, spans: Spans, muted: bool) -> None:
         runs = periods.take(periods.kind == Edge.IN)
         n = len(runs.slot)
         columns = [np.concatenate(pair) for pair in zip(
@@ -60,20 +100,18 @@ class Tap:
         order = np.lexsort((columns[1], columns[0]))
         self._tell(*(column[order] for column in columns), muted=muted)
 
-    def flushed(self, spans: Spans, muted: bool) -> None:
-        """What threads off CPU have spent."""
-        self._tell(*_columns(spans), muted=muted)
-
     def _tell(self, slot: Array, start_ns: Array, end_ns: Array, state: Array, uid: Array, cpu: Array, source: Array,
               *, muted: bool) -> None:
         """Those that have a length."""
         rows = np.flatnonzero(end_ns > start_ns)
-        if not len(rows):
+        if not len(rows) or not self._takes:
             return
         slot, of = slot[rows], self._model.of
-        self._take(Stretches(slot, of.tid[slot], of.pid[slot], of.image[slot], start_ns[rows], end_ns[rows],
-                             state[rows].astype(np.int64), uid[rows], cpu[rows].astype(np.int32),
-                             source[rows].astype(np.int8), muted))
+        stretches = Stretches(slot, of.tid[slot], of.pid[slot], of.image[slot], start_ns[rows], end_ns[rows],
+                              state[rows].astype(np.int64), uid[rows], cpu[rows].astype(np.int32),
+                              source[rows].astype(np.int8), muted)
+        for take in self._takes:
+            take(stretches)
 
 
 def _columns(spans: Spans) -> tuple[Array, ...]:

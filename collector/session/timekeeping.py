@@ -21,6 +21,7 @@ from collector.events import Accounts, Array, Batch, Clocks, Edge, Wakings
 from collector.linux.accounts import Account
 from collector.processes.model import Model, Thread
 from collector.session.attach import Found
+from collector.session.tally import Tally
 from collector.timing.endings import Endings
 from collector.timing.ledger import Ledger, ReadAccounts, Seen
 from collector.timing.remainders import Remainders
@@ -118,6 +119,13 @@ class Timekeeping:
         for thread in self.model.living():
             self.model.cuts.add(thread.slot, time_ns, Edge.ENDED)
             thread.alive = False
+
+    def tell(self, tally: Tally) -> None:
+        """What has been mended, guessed, and could not be told."""
+        tally.steal_ns, tally.n_repaired = self.ledger.steal_ns, self.ledger.n_repaired
+        tally.n_estimated_ends = self.ledger.n_estimated
+        tally.n_untold_ends, tally.n_guessed_ends = self.endings.n_untold, self.endings.n_guessed
+        tally.n_likely_ends = self.endings.n_estimated
 
     def give_back(self, slots: Array) -> None:
         """The threads at slots are over, and everything that was theirs has been told."""

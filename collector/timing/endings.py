@@ -24,8 +24,10 @@ from collector.events import Array, Edge, Ends, Switches
 _NEXT_NS = 3_000
 # A stranger that is no thread of the kernel's, but has work to do, stays longer than this.
 _SHORT_NS = 1_000_000
-# Of exits whose death was never seen: the parent does not want to know, or the record was lost.
-_MOST_OPEN = 10_000
+# Of exits whose death was never seen (the parent does not want to know, or the record was lost) those are kept that are
+# not older than this, which no process takes to give its memory back; and so many at most.
+_LONGEST_NS, _MOST_OPEN = 60_000_000_000, 4096
+_MOST_PROGRAMS = 1024  # of which it is known what ends take: those told last
 
 
 class Endings:
@@ -41,10 +43,13 @@ class Endings:
 
     def exited(self, tid: int, slot: int, time_ns: int, program: bytes = b"") -> None:
         """The last thread of a process has no events any more."""
-        if len(self._exits) >= _MOST_OPEN:
-            self._exits.clear()
-            self._dying.clear()
+        self._exits.pop(tid, None)  # in the order of time
         self._exits[tid] = slot, time_ns, program
+        while len(self._exits) > _MOST_OPEN or next(iter(self._exits.values()))[1] < time_ns - _LONGEST_NS:
+            oldest = next(iter(self._exits))
+            del self._exits[oldest]
+            self._dying.pop(oldest, None)
+            self.n_untold += 1
 
     def forget(self, slots: Array) -> None:
         """The slots are free: what is still told of who was there belongs to none."""
@@ -82,9 +87,9 @@ class Endings:
             if away_ns is None:
                 untold.append((slot, max(time_ns - exit_ns, 0), program))
                 continue
-            used_ns, (n, sum_ns) = max(time_ns - exit_ns - away_ns, 0), self._known.get(program, (0, 0))
+            used_ns = max(time_ns - exit_ns - away_ns, 0)
             if program:
-                self._known[program] = n + 1, sum_ns + used_ns
+                self._learn(program, used_ns)
             found[slot] += used_ns
         for slot, most_ns, program in untold:
             n, sum_ns = self._known.get(program, (0, 0))
@@ -92,6 +97,13 @@ class Endings:
             if n:
                 found[slot] += min(sum_ns // n, most_ns)
         return dict(found)
+
+    def _learn(self, program: bytes, used_ns: int) -> None:
+        """One more end that was told; of too many programs the one that was told longest ago is forgotten."""
+        n, sum_ns = self._known.pop(program, (0, 0))
+        if len(self._known) >= _MOST_PROGRAMS:
+            del self._known[next(iter(self._known))]
+        self._known[program] = n + 1, sum_ns + used_ns
 
 
 def away(switches: Switches | None, cpu: int, start_ns: int, end_ns: int, n_switches: int) -> int | None:

@@ -39,10 +39,13 @@ def settle(owed_ns: Array, pool_ns: Array, interval_ns: int) -> Array:
     is owed nothing. A state on CPU that is owed less than nothing, since a first sample has told more than there was
     (by less than an interval), takes that from the others on CPU.
     """
-    owed = _levelled(owed_ns.tolist())
+    owed = owed_ns.tolist()
+    if min(owed[:_N_ON_CPU]) < 0:
+        owed = _levelled(owed)
     pool = [left + more for left, more in zip(pool_ns.tolist(), owed, strict=True)]
     sums = sum(owed[:_N_ON_CPU]), sum(owed[_N_ON_CPU:])
-    owed = [max(ns, 0) for ns in owed]
+    if min(owed) < 0:
+        owed = [max(ns, 0) for ns in owed]
     is_ahead = sums[0] < 0  # then time on CPU has been rounded up
     left = [total % interval_ns for total in sums]
     # What the pools would be if both were rounded down; half an interval is as far as they should go.
@@ -72,6 +75,8 @@ def _levelled(owed_ns: list[int]) -> list[int]:
 
 def _shared(owed_ns: list[int], pool_ns: list[int], n: int, interval_ns: int) -> list[int]:
     """``n`` ticks over the states of a sum."""
+    if not n and max(owed_ns) < interval_ns:  # as of most short threads
+        return [0] * len(owed_ns)
     ticks = [ns // interval_ns for ns in owed_ns]
     debts = sorted((ticks[i] * interval_ns - pool_ns[i], i) for i, ns in enumerate(owed_ns) if ns % interval_ns)
     for _, i in debts[:n - sum(ticks)]:

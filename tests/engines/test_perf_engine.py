@@ -39,12 +39,23 @@ class Drained:
     changes: list[Change] = field(default_factory=list)
     columns: dict[str, list[np.ndarray]] = field(default_factory=dict)
     bounds: list[tuple[int, int, int]] = field(default_factory=list)  # first and last time of a batch, its until
+    lives: list[int] = field(default_factory=list)  # beginnings and ends in each batch
     accounts: list[Accounts] = field(default_factory=list)  # as they were read before each drain
     truth: dict[str, Any] = field(default_factory=dict)
+
+    def take_all(self, engine: PerfEngine, until_ns: int) -> None:
+        """All batches up to a time."""
+        has_more = True
+        while has_more:
+            batch = engine.drain(until_ns)
+            has_more = batch.has_more
+            self.take(batch)
+            engine.release()
 
     def take(self, batch: Batch) -> None:
         """Copies what is valid only until the release."""
         self.changes += batch.changes
+        self.lives.append(sum(isinstance(change, Forked | Exited) for change in batch.changes))
         times = [change.time_ns for change in batch.changes]
         for name, fields in (("clock", ("time_ns", "pid", "tid", "mode", "abi", "n_words", "low", "regs")),
                              ("switches", ("time_ns", "pid", "tid", "edge")), ("leaving", ("time_ns", "tid", "regs"))):
@@ -90,13 +101,11 @@ def drained(tmp_path: Path) -> Iterator[Callable[..., Drained]]:
                 result.accounts.append(engine.look(asked))
                 until_ns = time.monotonic_ns()
                 time.sleep(slack_ns / 1e9)
-                result.take(engine.drain(until_ns))
-                engine.release()
+                result.take_all(engine, until_ns)
             os.close(ended)
             assert engine is not None
             engine.stop()
-            result.take(engine.drain(FOREVER_NS))
-            engine.release()
+            result.take_all(engine, FOREVER_NS)
             assert process.stdout is not None
             result.truth = json.loads(process.stdout.read())
             last = engine.drain(FOREVER_NS)
@@ -125,6 +134,18 @@ def test_a_program_from_its_exec_to_its_end(
     assert {change.source for change in found.of(RecordsLost)} <= {"dying", "dead"}
     assert set(found.all("clock.pid").tolist()) == set(found.all("switches.pid").tolist()) == {found.pid}
     assert set(found.all("clock.tid").tolist()) == set(tids)
+
+
+def test_a_backlog_comes_in_bites(workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
+    """In time order, whatever ring they lie in, each life once; and what lies behind a bite is there for the next."""
+    n_threads = 3001
+    found = drained(workload("pool"), n_threads, 0.01, every_s=60)
+    born, gone = ([change.tid for change in found.of(kind)] for kind in (Forked, Exited))
+    assert len(born) == n_threads
+    assert sorted(gone) == sorted([*born, found.pid])
+    assert max(found.lives) < n_threads
+    for (_, _, until), (first, last, _) in zip(found.bounds, found.bounds[1:], strict=False):
+        assert until < first <= last
 
 
 def test_batches_follow_each_other_in_time(workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:

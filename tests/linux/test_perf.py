@@ -1,12 +1,14 @@
-"""Lists of CPUs; events and their rings are tested with the engine that reads them."""
+"""Lists of CPUs; spares of rings. Events and their rings are tested with the engine that reads them."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 import pytest
 
-from collector.linux import perf
+from collector.linux import abi, libc, perf
+from collector.linux.perf import PAGE, Ring, Rings
 
 
 @pytest.mark.parametrize(("text", "cpus"), [
@@ -26,3 +28,41 @@ def test_a_tracepoint_that_is_not_there_has_no_number() -> None:
     assert perf.tracepoint_number("no_such_system", "no_such_event") is None
     number = perf.tracepoint_number("task", "task_newtask")
     assert number is None if os.geteuid() else number is not None and number > 0
+
+
+@pytest.fixture
+def rings() -> Iterator[Rings]:
+    """A ring of two pages with a spare of four, which no event writes into."""
+    length = 8 * PAGE
+    address = libc.mmap(0, length, libc.PROT_READ | libc.PROT_WRITE, libc.MAP_SHARED | libc.MAP_ANONYMOUS, -1)
+    ring = Ring("task", 0, 3, 0, PAGE, 2 * PAGE)
+    yield Rings({}, [ring], [(ring, ring._replace(fd=-1, header_offset=3 * PAGE, data_offset=4 * PAGE,
+                                                  data_bytes=4 * PAGE))], address, length)
+    libc.munmap(address, length)
+
+
+def test_a_spare_goes_round_and_keeps_what_is_not_given_back(rings: Rings) -> None:
+    ((ring, spare),) = rings.spares
+    words = rings.memory.cast("Q")
+    written = moved = read = 0  # words
+
+    def head(ring: Ring, n_words: int) -> None:
+        words[(ring.header_offset + abi.RING_HEAD_OFFSET) >> 3] = 8 * n_words
+
+    for n_words, is_read in ((700, False), (900, False), (1000, True), (701, True), (333, False), (1024, True)) * 5:
+        for _ in range(n_words):
+            words[(ring.data_offset >> 3) + written % 1024] = written + 1
+            written += 1
+        head(ring, written)
+        if rings.move(ring, spare):
+            moved = written
+        while is_read and read < moved - 100:  # a hundred are left each time
+            assert words[(spare.data_offset >> 3) + read % 2048] == read + 1
+            read += 1
+        rings.give_back(spare, 8 * read)
+        if moved < written:  # there was no room: the kernel would write no more
+            written = moved
+            head(ring, written)
+    assert read > 6 * 2048
+    given_back = words[(spare.data_offset >> 3) + (read - 1024) % 2048]
+    assert given_back == 0  # its page is the kernel's again

@@ -356,11 +356,12 @@ def reachable(root: object) -> int:
     return len(seen)
 
 
-def lives(turn: int, n: int) -> Batch:
-    """``n`` processes that are made, run a program and end, and as many threads of the founder."""
+def lives(turn: int, n: int, every_ms: int = 100) -> Batch:
+    """``n`` processes that are made, run a program and end, and as many threads of the founder, each a millisecond
+    behind the one before. Turns come ``every_ms``."""
     changes: list[Change] = []
     switches = []
-    at_ms = 100 * turn + 100
+    at_ms = every_ms * turn + 100
     for i in range(n):
         tid, from_ns = 5001 + (turn * n + i) % 30_000, START_NS + (at_ms + i) * MS
         changes += [Forked(from_ns, tid, tid, PID, PID), Executed(from_ns + MS, tid, tid, b"other"),
@@ -368,7 +369,8 @@ def lives(turn: int, n: int) -> Batch:
                     Exited(from_ns + 9 * MS, tid, tid)]
         switches.append((at_ms + i, tid, Edge.IN))
     changes.sort(key=lambda change: change.time_ns)
-    made = batch(at_ms + 99, *changes, switches=switches, leaving=[(at, tid, 0x400100) for at, tid, _ in switches])
+    made = batch(at_ms + every_ms - 1, *changes, switches=switches,
+                 leaving=[(at, tid, 0x400100) for at, tid, _ in switches])
     tids, ends_ns = np.array([tid for _, tid, _ in switches]), START_NS + (at_ms + np.arange(n) + 10) * MS
     made.ends = Ends(np.repeat(ends_ns, 2), np.repeat(tids, 2), np.zeros(2 * n, dtype=np.int32),
                      np.zeros(2 * n, dtype=np.int64), np.tile([False, True], n))
@@ -379,7 +381,7 @@ def lives(turn: int, n: int) -> Batch:
 def test_nothing_is_kept_of_processes_that_are_over(recording: Recording, follow: str) -> None:
     """Eight turns keep as much as sixteen."""
     recording.experiments.follow = Follow(follow)
-    recording.pipeline._taps = []
+    recording.pipeline._taps._takes.clear()
     recording.pipeline.feed(batch(50, EXEC))
     kept = []
     for turn in range(16):

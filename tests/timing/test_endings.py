@@ -57,6 +57,21 @@ def test_an_untold_end_is_taken_to_be_like_those_of_its_program() -> None:
     assert (endings.n_estimated, endings.n_untold) == (2, 1)
 
 
+def test_what_is_kept_is_bounded_and_what_is_dropped_is_counted() -> None:
+    endings, n = Endings(), 10_007
+    for tid in range(n):
+        endings.exited(tid, tid, 1000 + tid, b"program %d" % tid)
+        endings.tails(ends((1000 + tid, tid, 0, 17, DYING)))
+    assert len(endings._exits) == len(endings._dying) == n - endings.n_untold < n // 2
+    endings.exited(n, n, 61_000_000_000 + n)  # all the others are too old by then
+    assert (len(endings._exits), len(endings._dying), endings.n_untold) == (1, 0, n)
+    for tid in range(n):
+        endings.exited(tid, tid, 61_000_000_000 + n, b"program %d" % tid)
+        endings.tails(ends((61_000_000_000 + n, tid, 0, 17, DYING), (61_000_000_017 + n, tid, 0, 17, DEAD)))
+    assert len(endings._known) < n // 5
+    assert endings._known[b"program %d" % (n - 1)] == (1, 17)
+
+
 def test_a_death_without_its_beginning_is_untold_and_told_once() -> None:
     endings = Endings()
     endings.exited(101, 3, 1000)

@@ -13,6 +13,7 @@ is younger than ``until_ns``, which the session keeps some ms in the past, stays
 from __future__ import annotations
 
 import time
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from contextlib import suppress
@@ -42,6 +43,8 @@ _TID_BITS = 32
 _TID_MASK = (1 << _TID_BITS) - 1
 _FAR_NS = 1 << 62
 _PRESSED = 0.85  # of a ring
+# Of the rings that tell of lives, in one batch: some hundreds of processes, of which each takes us a millisecond.
+_BITES = {"task": 1 << 16, "birth": 1 << 20}
 
 
 class PerfEngine:
@@ -59,12 +62,13 @@ class PerfEngine:
         self._samples = Samples(self._words, with_calls="syscall" in opened.asked)
         self._rests = Resting(self._rings, opened.most_per_s)
         self._tails: list[tuple[Ring, int]] = []
-        self._stopped = False
+        self._stopped = self._is_last = False  # no more records; the last batch
         self._closing: Thread | None = None
         self._relief: Relief | None = None
         self._relieved: list[Ring] = []  # while a batch is worked on
         self._came_ns = 0  # to drain, for the last time
         self._spare = tuple(name for name in _SPARE if name != "waking" or not opened.asks_for_wakings)
+        self._early: list[Change] = []  # of a later batch
         self._n_lost = 0  # clock samples, as far as records tell
         self._open_accounts = OpenAccounts()
         self.accounts: dict[int, Account] = {}  # of all threads, when the records of switches came to rest
@@ -94,31 +98,36 @@ class PerfEngine:
                 and n_bytes * (due_ns - since_ns) > ring.data_bytes * _PRESSED * elapsed_ns)
 
     def drain(self, until_ns: int) -> Batch:
-        """The records stamped up to ``until_ns``; see the module's text."""
+        """The records stamped up to ``until_ns``, or the oldest of a backlog; see the module's text."""
         self._end_relief()  # where the last batch failed
         came_ns = time.monotonic_ns()
         elapsed_ns, self._came_ns = max(came_ns - self._came_ns, NS_PER_MS), came_ns
-        changes: list[Change] = []
         parts: dict[str, list[Any]] = defaultdict(list)
         if self._closing is None:
             self._relieved = self._emptied()
+        asked_ns, until_ns = until_ns, self._bite_ns(until_ns)
+        self._is_last = self._stopped and until_ns == asked_ns
+        changes = self._early
         for ring in [*self._rings.rings, *(spare for _, spare in self._rings.spares)]:
             if ring in self._relieved or (self._closing is not None and ring.name in FIXED):
                 continue  # its spare has it all; or it is being closed, and drained before
             tail, head, n_before = self._rings.tail(ring), self._rings.head(ring), len(changes)
             if head != tail:
                 drain = self._drain_fixed if ring.name in FIXED else self._drain_stacks
-                self._tails.append((ring, drain(ring, tail, head, until_ns, changes, parts[ring.name])))
+                # Changes need no room in their ring: lives fill that of mappings, too, and it has no spare.
+                upto_ns = asked_ns if ring.name == "map" else until_ns
+                self._tails.append((ring, drain(ring, tail, head, upto_ns, changes, parts[ring.name])))
             if ring.fd < 0:
                 continue  # a spare has no events of its own
             if ring.name == "clock" and not self._stopped:
                 self._rests.brief_or_whole(ring, head - tail, until_ns)
             elif ring.name in self.opened.most_per_s and not self._stopped:
                 n_lost = sum(change.n_records for change in changes[n_before:] if isinstance(change, RecordsLost))
-                self._rests.rest_or_wake(ring, tail, head, n_lost, until_ns, elapsed_ns)
+                n_left = head - (self._tails[-1][1] if head != tail else head)
+                self._rests.rest_or_wake(ring, tail, head, n_left, n_lost, until_ns, elapsed_ns)
         self._n_lost += sum(change.n_records for change in changes
                             if isinstance(change, RecordsLost) and change.source == "clock")
-        if self._stopped and self._closing is None:
+        if self._is_last and self._closing is None:
             changes += self._untold_losses(min(until_ns, came_ns))
             self._close_what_was_copied()
         elif any(isinstance(change, Forked) for change in changes):
@@ -126,6 +135,8 @@ class PerfEngine:
         if not self._stopped:
             self.opened.vary_periods(any(isinstance(change, Exited) for change in changes))
         changes.sort(key=lambda change: change.time_ns)
+        n = bisect_right(changes, until_ns, key=lambda change: change.time_ns)
+        changes, self._early = changes[:n], changes[n:]
         clock, leaving = self._samples.samples(parts["clock"] + parts["brief"], parts["leave"])
         parts["task"] = [self._samples.rows(part) for part in parts["task"]]
         for change in changes:
@@ -134,7 +145,23 @@ class PerfEngine:
         return Batch(until_ns, tuple(changes), clock, of_kinds(parts, "switch"), leaving, of_kinds(parts, "site"),
                      of_kinds(parts, "task", "touch"), self._samples.births(parts["birth"]), of_kinds(parts, "waking"),
                      of_kinds(parts, "dying", "dead"), maps_untold=self._rests.maps_untold(changes),
-                     calls=self._samples.calls_of(parts["leave"]))
+                     calls=self._samples.calls_of(parts["leave"]), has_more=until_ns < asked_ns)
+
+    def _bite_ns(self, until_ns: int) -> int:
+        """Up to when there are no more lives in the rings than a batch should have: until that is done with, each takes
+        several times the memory that it takes in a ring."""
+        for ring in [*self._rings.rings, *(spare for _, spare in self._rings.spares)]:
+            tail, head, most_bytes = self._rings.tail(ring), self._rings.head(ring), _BITES.get(ring.name, 0)
+            if 0 < 2 * most_bytes < head - tail:
+                until_ns = min(until_ns, self._stamp_ns(ring, self._rings.record_behind(ring, tail, tail + most_bytes)))
+        return until_ns
+
+    def _stamp_ns(self, ring: Ring, position: int) -> int:
+        """When the record at a position was written."""
+        base, mask, at = ring.data_offset >> 3, (ring.data_bytes >> 3) - 1, position >> 3
+        header = self._view[base + (at & mask)]
+        is_sample = header & 0xFFFF_FFFF == abi.RECORD_SAMPLE
+        return self._view[base + ((at + 2 if is_sample else at + (header >> 51) - 2) & mask)]
 
     def read_accounts(self, threads: Threads) -> Accounts:
         """The accounts of threads as of now; one that is named twice is read once."""
@@ -181,10 +208,8 @@ class PerfEngine:
         """Empties the rings of births and deaths into their spares, those that these have room for."""
         emptied = []
         for ring, spare in self._rings.spares:
-            if ring.name in RELIEVED:
-                self._rings.compact(spare)
-                if self._rings.move(ring, spare):
-                    emptied.append(ring)
+            if ring.name in RELIEVED and self._rings.move(ring, spare):
+                emptied.append(ring)
         return emptied
 
     def release(self) -> None:
@@ -192,8 +217,6 @@ class PerfEngine:
         self._end_relief()
         for ring, tail in self._tails:
             self._rings.give_back(ring, tail)
-            if ring.fd < 0 and ring.name not in RELIEVED:
-                self._rings.free_if_empty(ring)
         self._tails = []
 
     def _end_relief(self) -> None:
@@ -265,9 +288,11 @@ class PerfEngine:
         time = self._words[base + (time_at & mask)].astype(np.int64)
         late = np.flatnonzero(time > until_ns)
         n = int(late[0]) if len(late) else len(position)
-        for i in np.flatnonzero(~is_sample[:n]):
-            self._decode_change(ring, int(position[i]), int(header[i]), int(time[i]), changes)
-        if self._stopped:  # of the rest, which nobody will ask for, it counts what was lost
+        of_change = np.flatnonzero(~is_sample[:n])
+        columns = (column[of_change].tolist() for column in (position, header, time))
+        for at, head_word, time_ns in zip(*columns, strict=True):
+            self._decode_change(ring, at, head_word, time_ns, changes)
+        if self._is_last:  # of the rest, which nobody will ask for, it counts what was lost
             for i in n + np.flatnonzero(~is_sample[n:]):
                 self._decode_change(ring, int(position[i]), int(header[i]), until_ns, changes, losses_only=True)
         chosen = np.flatnonzero(is_sample[:n])
@@ -292,7 +317,7 @@ class PerfEngine:
             n_kept = int(late[0]) if len(late) else n
             if n_kept:
                 parts.append(rows[:n_kept])
-            if len(late) and not self._stopped:
+            if len(late) and not self._is_last:
                 return tail + at + n_kept * record.size
             at += n * record.size
             if at >= len(data):
@@ -317,7 +342,11 @@ class PerfEngine:
             return  # the kernel tells these to whoever asks for mappings; they are in the ring of tasks
         if (is_loss(header) and ring.name in self._spare) or (losses_only and not is_loss(header)):
             return  # as if the event had rested
-        record = self._words[base + ((position + np.arange(header >> 51)) & mask)].tobytes()
+        start, n_words = position & mask, header >> 51
+        if start + n_words <= mask + 1:
+            record = self._view[base + start:base + start + n_words].tobytes()
+        else:
+            record = self._words[base + ((position + np.arange(n_words)) & mask)].tobytes()
         change = change_of(ring, header, record, time_ns)
         if change is not None:
             changes.append(change)

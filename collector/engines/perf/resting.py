@@ -43,8 +43,10 @@ class Resting:
         else:
             self.let_rest(ring, 1, time.monotonic_ns())
 
-    def rest_or_wake(self, ring: Ring, tail: int, head: int, n_lost: int, until_ns: int, elapsed_ns: int) -> None:
-        """Lets the events of a ring rest that brings more than is worth its cost, and wakes them later."""
+    def rest_or_wake(self, ring: Ring, tail: int, head: int, left_bytes: int, n_lost: int, until_ns: int,
+                     elapsed_ns: int) -> None:
+        """Lets the events of a ring rest that brings more than is worth its cost, and wakes them later, if there is
+        room again: of what was between ``tail`` and ``head``, so much is left for the next batch."""
         n_records = (head - self._heads.get(ring, 0)) // _RECORD_BYTES[ring.name] + n_lost
         self._heads[ring] = head
         wake_ns = self._resting.get(ring)
@@ -54,7 +56,7 @@ class Resting:
             # (A short burst is welcome.)
             self._rings.rest(ring)
             self.let_rest(ring, n_per_s // _TOO_MANY_PER_S, until_ns)
-        elif wake_ns is not None and until_ns >= wake_ns:
+        elif wake_ns is not None and until_ns >= wake_ns and left_bytes < ring.data_bytes // 2:
             other = stand_in(self._rings, ring)
             if other is not None:
                 self._rings.rest(other)
