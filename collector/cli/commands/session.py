@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, TextIO
 from collector.errors import ExperimentError, UsageError
 
 if TYPE_CHECKING:
+    from collector.cli.commands.commentary import Commentary
     from collector.experiment.places import Places
     from collector.experiment.reader import Experiment
     from collector.report.build import DataSet
@@ -37,6 +39,7 @@ class Session:
     naming: str = "long"
     with_object: bool = False
     mode: str = "text"
+    commentary: dict[str, Commentary] = field(default_factory=lambda: defaultdict(_commentary))
     out: TextIO = field(default_factory=lambda: sys.stdout)
     aggregated: list[Experiment] = field(default_factory=list)  # those whose aggregations were read
     _views: dict[str, View] = field(default_factory=dict)
@@ -159,6 +162,12 @@ class Session:
         """Close the file that is printed into, if it is not the standard output."""
         if self.out is not sys.stdout:
             self.out.close()
+
+
+def _commentary() -> Commentary:
+    from collector.cli.commands.commentary import Commentary
+
+    return Commentary()
 
 
 def is_number(text: str) -> bool:
