@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, TextIO
 from collector.errors import ExperimentError, UsageError
 
 if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
+
     from collector.cli.commands.commentary import Commentary
     from collector.experiment.places import Places
     from collector.experiment.reader import Experiment
@@ -43,6 +45,7 @@ class Session:
     out: TextIO = field(default_factory=lambda: sys.stdout)
     aggregated: list[Experiment] = field(default_factory=list)  # those whose aggregations were read
     _views: dict[str, View] = field(default_factory=dict)
+    _unpacked: list[TemporaryDirectory[str]] = field(default_factory=list)
     _is_begun: bool = False  # something stands in ``out``
 
     @cached_property
@@ -76,6 +79,16 @@ class Session:
         for founder in self.founders:
             founder.look_in(places)
         self.__dict__.pop("data", None)
+
+    def unpacked(self, bundle: str) -> str:
+        """A folder with what a file of symbols has in it, for as long as the session lasts."""
+        from tempfile import TemporaryDirectory
+
+        from collector.experiment.bundle import unpack
+
+        self._unpacked.append(TemporaryDirectory(prefix="er_print-"))
+        unpack(bundle, self._unpacked[-1].name)
+        return self._unpacked[-1].name
 
     @property
     def experiments(self) -> list[Experiment]:
@@ -162,6 +175,12 @@ class Session:
         """Close the file that is printed into, if it is not the standard output."""
         if self.out is not sys.stdout:
             self.out.close()
+
+    def end(self) -> None:
+        """Close it, and take away what was unpacked."""
+        self.close()
+        while self._unpacked:
+            self._unpacked.pop().cleanup()
 
 
 def _commentary() -> Commentary:
