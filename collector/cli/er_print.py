@@ -53,7 +53,7 @@ def run(argv: list[str]) -> int:
         session.founders  # noqa: B018 - errors of experiments come first
         carry_out(session, calls)
     finally:
-        session.close()
+        session.end()
         _warn(session)
     return 0
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,6 +15,9 @@ from typing import TYPE_CHECKING, TextIO
 from collector.errors import ExperimentError, UsageError
 
 if TYPE_CHECKING:
+    from tempfile import TemporaryDirectory
+
+    from collector.cli.commands.commentary import Commentary
     from collector.cli.commands.index import IndexObject
     from collector.experiment.places import Places
     from collector.experiment.reader import Experiment
@@ -39,10 +43,12 @@ class Session:
     naming: str = "long"
     with_object: bool = False
     mode: str = "text"
+    commentary: dict[str, Commentary] = field(default_factory=lambda: defaultdict(_commentary))
     out: TextIO = field(default_factory=lambda: sys.stdout)
     aggregated: list[Experiment] = field(default_factory=list)  # those whose aggregations were read
     index_objects: dict[str, IndexObject] = field(default_factory=dict)  # that the user has defined
     _views: dict[str, View] = field(default_factory=dict)
+    _unpacked: list[TemporaryDirectory[str]] = field(default_factory=list)
     _is_begun: bool = False  # something stands in ``out``
 
     @cached_property
@@ -90,6 +96,16 @@ class Session:
         self.__dict__.pop("whole", None)
         if "selection" in self.__dict__:
             self.selection.begin_again(self.whole)
+
+    def unpacked(self, bundle: str) -> str:
+        """A folder with what a file of symbols has in it, for as long as the session lasts."""
+        from tempfile import TemporaryDirectory
+
+        from collector.experiment.bundle import unpack
+
+        self._unpacked.append(TemporaryDirectory(prefix="er_print-"))
+        unpack(bundle, self._unpacked[-1].name)
+        return self._unpacked[-1].name
 
     @property
     def experiments(self) -> list[Experiment]:
@@ -176,6 +192,18 @@ class Session:
         """Close the file that is printed into, if it is not the standard output."""
         if self.out is not sys.stdout:
             self.out.close()
+
+    def end(self) -> None:
+        """Close it, and take away what was unpacked."""
+        self.close()
+        while self._unpacked:
+            self._unpacked.pop().cleanup()
+
+
+def _commentary() -> Commentary:
+    from collector.cli.commands.commentary import Commentary
+
+    return Commentary()
 
 
 def is_number(text: str) -> bool:
