@@ -274,3 +274,57 @@ def test_parts_are_joined_and_neighbours_are_not() -> None:
         (1, 0, 9, sleep), (2, 0, 7, sleep), (2, 7, 8, wait), (2, 8, 9, on_cpu)]
     assert told(whole.close(np.array([1]))) == [(1, 11, 12, sleep)]
     assert told(whole.complete(spans((1, 20, 21, on_cpu)))) == [(1, 20, 21, on_cpu)]
+
+
+ALL_KEYS = ("pid", "tid", "execname", "comm", "cpu", "state", "syscall", "ustack", "ustack(2)", "usym", "umod", "ufunc",
+            "waker", "wakertid", "wakerstack", "wakerstack(1)")
+
+
+def test_keys_of_every_type_together(aggregated: Run, er_print: Run, workload: Run, waits_recorded: None) -> None:
+    """A sleep that a timer ends, by all there is to know of it: each key with all others is what it is alone."""
+    if os.geteuid() != 0:
+        pytest.skip("who wakes whom, and in which system call threads wait, is told to root")
+    alone = [f"a{place}[{key}] = sum(sleep)"
+             for place, key in enumerate(ALL_KEYS)]
+    path, out = aggregated([f"all[{', '.join(ALL_KEYS)}] = sum(sleep)", *alone], workload("states"), "nanosleep", TURNS,
+                           TURN_MS)
+    (thread,) = json.loads(out)["threads"]
+    together, *each = json.loads(er_print("-json_aggregations", path).stdout)["aggregations"]
+    assert together["keys"] == list(ALL_KEYS)
+    for place, one in enumerate(each):
+        sums: dict[str, int] = {}
+        for entry in together["recorded"]:
+            key = json.dumps(entry["key"][place])
+            sums[key] = sums.get(key, 0) + entry["value"]
+        assert {json.dumps(entry["key"][0]): entry["value"] for entry in one["recorded"]} == sums
+    naps = dict(zip(ALL_KEYS, max(together["recorded"], key=lambda entry: int(entry["value"]))["key"], strict=True))
+    assert (naps["pid"], naps["tid"]) == (thread["tid"], thread["tid"])
+    assert naps["execname"] == naps["comm"] == workload("states").name
+    assert (naps["state"], naps["syscall"]) == ("sleep", "clock_nanosleep")
+    assert naps["usym"] == naps["ufunc"] == LIBC_SLEEP
+    assert naps["umod"] == "libc.so.6"
+    assert naps["ustack"][:2] == naps["ustack(2)"]
+    assert naps["cpu"] in os.sched_getaffinity(0)
+
+
+@pytest.mark.parametrize("key", ["waker", "wakertid", "wakerstack", "syscall"])
+def test_who_attaches_without_what_it_takes_is_told(collect: Run, tmp_path: Path, workload: Run, key: str) -> None:
+    """The program goes on, and nothing is left behind."""
+    with subprocess.Popen([workload("states"), "nanosleep", "1000", "5"], stdout=subprocess.DEVNULL) as one:
+        done = collect("-o", tmp_path / "x.er", "--engine", "signal", "-t", "1", "--aggregate", f"a[{key}] = count()",
+                       "-P", one.pid)
+        assert one.poll() is None
+        one.kill()
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "--aggregate" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_attached_recording_aggregates(collect: Run, er_print: Run, tmp_path: Path, workload: Run,
+                                          perf_allowed: None) -> None:
+    path = tmp_path / "run.er"
+    with subprocess.Popen([workload("states"), "nanosleep", "1000", "5"], stdout=subprocess.DEVNULL) as one:
+        done = collect("-A", "off", "-o", path, "-t", "1", "--aggregate", NAPS, "-P", one.pid)
+        one.kill()
+    assert done.returncode == 0, done.stderr
+    assert numbers(er_print("-aggregations", "naps", path).stdout)[str(one.pid),] > 10
