@@ -121,7 +121,7 @@ _LARGEST = 1 << 48
 
 @dataclass(frozen=True)
 class Traced:
-    """Packets of a kind that is traced, with all fields of its record; IOFNAME is the place of a name in ``strings``."""
+    """Packets of a kind that is traced, with all fields of its record; IOFNAME is a name's place in ``strings``."""
 
     packets: Packets
     strings: tuple[bytes, ...] = (b"",)
@@ -133,7 +133,8 @@ def read_traced(data: Bytes, described: Mapping[int, Sequence[Described]], recor
     asked = {field.name: field.type for field in record.fields if field.meaning}
     missing = [name for name in asked if name not in (packets.dtype.names or ())]
     if missing and len(packets):
-        damage.note(f"{record.name} packets without {', '.join(missing)}, which the log does not describe", len(packets))
+        what = f"{record.name} packets without {', '.join(missing)}, which the log does not describe"
+        damage.note(what, len(packets))
     places, strings = _strings(data, described)
     others = {name: packets.dtype[name] for name in packets.dtype.names or () if name not in asked}
     named = {IO_NAME.name: _TYPES["INT32"]} if record is IO else {}
@@ -170,7 +171,10 @@ def _of_possible_size(packets: Packets, damage: Damage) -> Packets:
     return packets[sound]
 
 
-def _strings(data: Bytes, described: Mapping[int, Sequence[Described]]) -> tuple[npt.NDArray[np.int32], tuple[bytes, ...]]:
+Places = npt.NDArray[np.int32]
+
+
+def _strings(data: Bytes, described: Mapping[int, Sequence[Described]]) -> tuple[Places, tuple[bytes, ...]]:
     """For each packet the place of its name among the distinct ones; 0: it has none."""
     offsets = {kind: field.offset for kind, fields in described.items() for field in fields
                if field.name == IO_NAME.name and field.type == IO_NAME.type and field.offset >= HEAD.size}

@@ -191,7 +191,7 @@ def statistics(name: str, samples: Sequence[Sample], start_ns: int | None, end_n
 def sample_detail(experiment: Experiment) -> Iterator[str]:
     """The sums, then every sample."""
     start_ns = experiment.log.start_ns
-    yield from statistics(f"Experiment: {shown_path(experiment.path)}", experiment.samples, 0,
+    yield from statistics(f"Experiment: {shown_path(experiment.path)}", experiment.samples, _start_of(experiment),
                           _end_of(experiment), with_counters=False)
     yield from ("", "Individual samples".rjust(_LABEL_WIDTH), "")
     width = len(f"{sum(sum(sample.states_ns) for sample in experiment.samples) / NS_PER_S:.3f}")
@@ -206,7 +206,13 @@ def sample_detail(experiment: Experiment) -> Iterator[str]:
 
 def experiment_statistics(experiment: Experiment) -> Iterator[str]:
     """The statistics of one experiment."""
-    return statistics(f"Experiment: {shown_path(experiment.path)}", experiment.samples, 0, _end_of(experiment))
+    return statistics(f"Experiment: {shown_path(experiment.path)}", experiment.samples, _start_of(experiment),
+                      _end_of(experiment))
+
+
+def _start_of(experiment: Experiment) -> int:
+    """Where the first sample begins: later than the recording where that could not begin at once."""
+    return experiment.samples[0].start_ns - experiment.log.start_ns if experiment.samples else 0
 
 
 def _end_of(experiment: Experiment) -> int:
@@ -264,7 +270,10 @@ _ALWAYS_HOT = {"totalcpu", "heapallocbytes", "heapleakbytes"}
 
 
 def _is_hot(metric: Metric, value_us: int, cpu_us: int) -> bool:
-    """Total CPU time and what the heap takes always, a wait when it is more than a tenth of it; some metrics say nothing by themselves."""
+    """Total CPU time and what the heap takes always, a wait when it is more than a tenth of CPU time.
+
+    Some metrics say nothing by themselves.
+    """
     return metric.command in _ALWAYS_HOT or (metric.unit is Unit.TIME and metric.command not in _NEVER_HOT
                                              and 10 * value_us > cpu_us)
 

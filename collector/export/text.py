@@ -64,7 +64,8 @@ def text_lines(document: Document) -> Iterator[str]:
 def _table(table: Table) -> Iterator[str]:
     layout = Layout(table.columns)
     layout.fit()
-    yield from (*_above(table), "", *layout.heading())
+    above = _above(table)
+    yield from (*above, *[""] * bool(above), *layout.heading())
     marks = [_MARKS.get(role, " ") for role in table.roles]
     yield from layout.rows(slice(table.n_shown), marks)
     yield ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from collector.clock import NS_PER_S
 from collector.export.text import printable
@@ -63,7 +63,7 @@ def io_stacks(found: Stacks, limit: int) -> Iterator[str]:
     return _listed(found, limit, _io_figures)
 
 
-def _listed(found: Stacks, limit: int, say) -> Iterator[str]:  # type: ignore[no-untyped-def]
+def _listed(found: Stacks, limit: int, say: Callable[[Sequence[int]], Iterator[str]]) -> Iterator[str]:
     yield from ("<Total>", *say(found.total))
     for number, stack in enumerate(found.stacks[:limit - 1 if limit else None], 1):
         yield from ("", f"Stack {number}", *say(stack.figures), *_frames(stack))
@@ -80,7 +80,8 @@ def _heap_figures(figures: Sequence[int]) -> Iterator[str]:
 
 
 def _io_figures(figures: Sequence[int]) -> Iterator[str]:
-    for what, time_ns, n_bytes, count in (("Write", WRITE_NS, WRITE_BYTES, WRITES), ("Read", READ_NS, READ_BYTES, READS)):
+    for what, time_ns, n_bytes, count in (("Write", WRITE_NS, WRITE_BYTES, WRITES),
+                                          ("Read", READ_NS, READ_BYTES, READS)):
         if figures[count]:
             yield (f"{what} Time={_seconds(figures[time_ns])} (secs.)  {what} Bytes={figures[n_bytes]}  "
                    f"{what} Count={figures[count]}")
@@ -108,13 +109,15 @@ def heap_sizes(peak: Peak | None, allocated: Sizes | None, leaked: Sizes | None)
     yield ""
 
 
-def io_sizes(writes: Sizes | None, reads: Sizes | None, others: tuple[int, int], errors: tuple[int, int]) -> Iterator[str]:
+def io_sizes(writes: Sizes | None, reads: Sizes | None, others: tuple[int, int],
+             errors: tuple[int, int]) -> Iterator[str]:
     """How large the pieces were that were written and read, and how long it all took."""
     for sizes, what, longest, padding, rule in ((writes, "write", "Longest write", " " * 10, 55),
                                                 (reads, "read", "Longest time", " " * 9, 54)):
         if sizes:
-            yield from ("", f"{what.title()} Statistics", f"{'I/O Size Range'.ljust(_LABEL)}{what.title()} Calls{padding}",
-                        "-" * rule, *_classes(sizes), "", _said(longest, f"{_seconds(sizes.longest_ns)} (secs.)"),
+            heading = f"{'I/O Size Range'.ljust(_LABEL)}{what.title()} Calls{padding}"
+            yield from ("", f"{what.title()} Statistics", heading, "-" * rule, *_classes(sizes), "",
+                        _said(longest, f"{_seconds(sizes.longest_ns)} (secs.)"),
                         _said(f"Smallest {what} bytes", sizes.smallest), _said(f"Largest {what} bytes", sizes.largest),
                         _said("Total time", f"{_seconds(sizes.time_ns)} (secs.)"), _said("Total calls", sizes.count),
                         _said("Total bytes", sizes.total))

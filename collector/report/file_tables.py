@@ -7,8 +7,8 @@ import numpy as np
 from collector.clock import NS_PER_US
 from collector.report import kinds
 from collector.report.build import DataSet
-from collector.report.documents import Table, Unit
 from collector.report.documents import Column as TableColumn
+from collector.report.documents import Table, Unit
 from collector.report.metrics import EXCLUSIVE, Column
 from collector.report.traces import ERROR_NS, OTHER_NS, READ_NS, WRITE_NS, files
 
@@ -20,8 +20,8 @@ def file_table(data: DataSet, name: str, by_channel: bool, limit: int = 0) -> Ta
     columns = []
     for number in (READ_NS, WRITE_NS, OTHER_NS, ERROR_NS):
         column = Column(kinds.IO_METRICS[number], EXCLUSIVE)
-        time_us = figures[:, number] // NS_PER_US
-        time_us[(time_us == 0) & (figures[:, number] > 0)] = 1  # shown as more than nothing
+        time_us, rest_ns = np.divmod(figures[:, number], NS_PER_US)
+        time_us += (rest_ns > 0) & (time_us % 500 == 0)  # three digits of it are those of the nanoseconds
         columns.append(TableColumn(column.key("."), column.title, Unit.TIME, time_us, column.words, None, True,
                                    number == READ_NS, (), column.detail, column.key("%")))
     names = TableColumn.of_names("name", "Name", [b"<Total>", *found.names])

@@ -1,14 +1,15 @@
 """Which file input and output went to. Pure: packets of I/O tracing in, a file per packet out.
 
-A descriptor names a file from the open (or dup) that gave it on until it is closed; each such life is a *channel* with a
-number of its own. Descriptors 0 to 2 are open from the start. What goes to a descriptor whose open was not seen (a pipe,
-a socket) makes a channel for it then. Channels are numbered as gprofng numbers them: from ten on, ten apart between
-experiments; 1 to 3 are the standard ones, 4 is all that has no descriptor.
+A descriptor names a file from the open (or dup) that gave it on until it is closed; each such life is a *channel*
+with a number of its own. Descriptors 0 to 2 are open from the start. What goes to a descriptor whose open was not seen
+(a pipe, a socket) makes a channel for it then. Channels are numbered as gprofng numbers them: from ten on, ten apart
+between experiments; 1 to 3 are the standard ones, 4 is all that has no descriptor.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,7 @@ def channels(traced: Traced, first: int = FIRST_CHANNEL) -> Channels:
     is_change = np.isin(kind, (IO_OPEN, IO_CLOSE))[by_time]
     descriptors = packets["IOFD"][by_time]
     bounds = [0, *np.flatnonzero(is_change).tolist(), len(ordered)]
-    for number, (begin, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True)):
+    for number, (begin, end) in enumerate(pairwise(bounds)):
         if number:
             of_packet[ordered[begin]] = lives.change(packets[ordered[begin]], traced.strings)
             begin += 1

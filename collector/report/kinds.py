@@ -133,7 +133,8 @@ def columns_of(experiments: Sequence[Experiment]) -> Columns:
             codes = {experiment.log.numstates for experiment in experiments}
             columns.by_kind[kind] = next((METRICS_BY_NUMSTATES[code] for code in (10, 2, 1, 3) if code in codes), ())
             continue
-        names = dict.fromkeys(one.name for experiment in experiments for _, one in sorted(experiment.log.counters.items()))
+        names = dict.fromkeys(counter.name for experiment in experiments
+                              for _, counter in sorted(experiment.log.counters.items()))
         metrics = _VALUES[kind][0] if kind != COUNTERS else tuple(counter_metric(name) for name in names)
         columns.by_kind[kind] = tuple(replace(metric, states=(n + i,)) for i, metric in enumerate(metrics))
         columns.first[kind] = n

@@ -7,7 +7,7 @@ microseconds as in the tables of functions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -55,18 +55,19 @@ def heap_stacks(data: DataSet, order: Sequence[int], every: bool = False) -> Sta
     ``every`` one is wanted."""
     first = data.columns.first[HEAP]
     found = data.merged_instructions
-    return _listed(data, Weighted(found.offsets, found.objects, found.weights[:, first:first + 4], found.n_objects), order,
-                   every)
+    weights = found.weights[:, first:first + LEAKS + 1]
+    return _listed(data, Weighted(found.offsets, found.objects, weights, found.n_objects), order, every)
 
 
 def io_stacks(data: DataSet) -> Stacks:
     """Where was read and written."""
-    first, values = iotrace.FIRST_CHANNEL, {}
+    first, values = iotrace.FIRST_CHANNEL, dict[int, I8]()
     for experiment in data.experiments:
         if IO in experiment.kinds:
             found = iotrace.channels(experiment.traced(IO), first)
             first = found.next + iotrace.CHANNELS_APART
-            values[id(experiment)] = _io_values(experiment) * (found.of_packet > 0)[:, np.newaxis]
+            values[id(experiment)] = _io_values(experiment)
+            values[id(experiment)][found.of_packet == 0] = 0
     stacks = data.stacks_with(IO, lambda experiment: values[id(experiment)], ERRORS + 1)
     return _listed(data, stacks, (READ_NS, WRITE_NS, OTHER_NS, ERROR_NS), every=True)
 
@@ -74,7 +75,7 @@ def io_stacks(data: DataSet) -> Stacks:
 def _listed(data: DataSet, stacks: Weighted, order: Sequence[int], every: bool = False) -> Stacks:
     weights = stacks.weights
     rank = np.lexsort([-weights[:, column] for column in reversed(order)])
-    shown = weights.any(axis=1) if every else weights[:, order[0]] != 0
+    shown = np.asarray(weights.any(axis=1) if every else weights[:, order[0]] != 0)
     names = instruction_names(data)
     listed = [Stack(tuple(names[number] for number in stacks.objects[stacks.offsets[row]:stacks.offsets[row + 1]]),
                     tuple(weights[row].tolist()))

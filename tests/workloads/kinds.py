@@ -91,4 +91,5 @@ def with_names(packets: bytes, names: Sequence[bytes]) -> bytes:
 
 
 def _described(one: Described) -> bytes:
-    return element("field", {"name": one.name, "uname": one.uname, "offset": one.offset, "type": one.type}, indent="    ")
+    about = {"name": one.name, "uname": one.uname, "offset": one.offset, "type": one.type}
+    return element("field", about, indent="    ")

@@ -62,7 +62,8 @@ def iocallstack(session: Session) -> Document:
     from collector.export.traces import io_stacks as text
     from collector.report.traces import io_stacks
 
-    return lines("iocallstack", text(io_stacks(session.data), session.limit) if _has(session, "iotrace") else [_NO_IO, ""])
+    found = text(io_stacks(session.data), session.limit) if _has(session, "iotrace") else [_NO_IO, ""]
+    return lines("iocallstack", found)
 
 
 def iostat(session: Session) -> Document:
