@@ -28,6 +28,7 @@ from collector.report.resolve import (
     Resolved,
     key_of,
 )
+from collector.report.symbols import Frame
 
 # Exports know experiments through this room.
 Bool = npt.NDArray[np.bool_]
@@ -47,6 +48,7 @@ class DataSet:
         self.experiments = list(experiments)
         self.objects: dict[Key, LoadedObject] = {}
         self.is_whole = True
+        self.line_look_ups: dict[int, Callable[[int], list[Frame]]] = {}  # of load objects, once they were asked for
         self._code = Code()
         self.columns = columns_of(self.experiments)
         self._parts = [Part(self._code, self._load_object, experiment, self.columns) for experiment in self.experiments]

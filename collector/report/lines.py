@@ -76,7 +76,7 @@ def inline_stacks(data: DataSet) -> tuple[Weighted, list[Function]]:
 def _frames_by_instruction(data: DataSet, with_inlines: bool) -> list[list[tuple[Function, Frame | None]]]:
     """For every instruction its levels, innermost first: function, and what is known of its line."""
     by_number = {loaded.number: loaded for loaded in data.objects.values()}
-    look_ups: dict[int, Callable[[int], list[Frame]]] = {}
+    look_ups = data.line_look_ups
     result: list[list[tuple[Function, Frame | None]]] = []
     for number, offset in data.places:
         function = data.functions[number]
