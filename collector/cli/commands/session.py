@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -39,6 +40,8 @@ class Session:
     mode: str = "text"
     out: TextIO = field(default_factory=lambda: sys.stdout)
     aggregated: list[Experiment] = field(default_factory=list)  # those whose aggregations were read
+    fragment: list[str] = field(default_factory=list)  # functions of a part of the stack, caller first
+    hidden_objects: set[bytes] = field(default_factory=set)  # load objects, as they are shown
     index_objects: dict[str, IndexObject] = field(default_factory=dict)  # that the user has defined
     _views: dict[str, View] = field(default_factory=dict)
     _is_begun: bool = False  # something stands in ``out``
@@ -135,18 +138,10 @@ class Session:
         """Print a document in the form that is set."""
         from collector.export.render import rendered
 
-        lines: list[str] = []
-        for line in rendered(document, self.mode, not self._is_begun):
-            lines.append(line)
-            if len(lines) >= _LINES_AT_ONCE:
-                self._write(lines)
-                lines = []
-        self._write(lines)
-
-    def _write(self, lines: Sequence[str]) -> None:
-        if lines:
+        lines = rendered(document, self.mode, not self._is_begun)
+        while some := list(islice(lines, _LINES_AT_ONCE)):
             self._is_begun = True
-            self.out.write("\n".join(lines) + "\n")
+            self.out.write("\n".join(some) + "\n")
 
     def print_into(self, out: TextIO) -> None:
         """From here on into another file."""

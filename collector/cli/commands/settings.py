@@ -38,6 +38,20 @@ def metric_list(session: Session) -> Document:
                                  *(f"{column.title.rjust(width)}: {column.command}" for column in columns), ""])
 
 
+def cmetric_list(session: Session) -> Document:
+    """What is chosen for callers and callees."""
+    view = session.derived("a")
+    return lines("cmetric_list", [f"Current caller-callee metrics: {view.command}",
+                                  f"Current caller-callee sort Metric: {view.sort_title}"])
+
+
+def version(_session: Session) -> Document:
+    """Which er_print this is."""
+    from collector import __version__
+
+    return lines("version", [f"er_print {__version__}"])
+
+
 def _current(session: Session) -> list[str]:
     view = session.view
     return [f"Current metrics: {view.command}", f"Current Sort Metric: {view.sort_title} ( {view.sort_command} )"]
