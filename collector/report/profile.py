@@ -136,17 +136,16 @@ def pairs(stacks: Weighted) -> tuple[Pairs, Pairs]:
     return callers, callees
 
 
-def places_of(stacks: Weighted, wanted: Sequence[int]) -> I8:
-    """For each stack where ``wanted``, leaf first, begins that lies nearest to the leaf; -1: nowhere."""
+def places_of(stacks: Weighted, wanted: Sequence[int]) -> tuple[I8, Bool]:
+    """Wherever ``wanted``, leaf first, begins in the stacks; and which of these lie nearest to the leaf of theirs."""
     n = len(stacks.objects)
     begins, ends = np.arange(n), stacks.offsets[1:][stacks.rows]
     is_here = begins + len(wanted) <= ends
     for step, one in enumerate(wanted):
         is_here &= stacks.objects[np.minimum(begins + step, n - 1)] == one
-    here = np.flatnonzero(is_here)[::-1]
-    found = np.full(len(stacks), -1, np.int64)
-    found[stacks.rows[here]] = here
-    return found
+    here = np.flatnonzero(is_here)
+    rows = stacks.rows[here]
+    return here, np.append(True, rows[1:] != rows[:-1])[:len(here)]
 
 
 def sums_of(objects: I8, weights: I8) -> tuple[I8, I8]:

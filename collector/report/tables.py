@@ -144,9 +144,9 @@ def fragment_table(titles: Sequence[str], stacks: profile.Weighted, view: View, 
                    fragment: Sequence[int], notes: Sequence[str] = ()) -> Table:
     """Who calls a run of functions, caller first, and whom the last of them calls, with attributed values."""
     stacks = _seen(stacks, view)
-    at = profile.places_of(stacks, fragment[::-1])
-    rows = np.flatnonzero(at >= 0)
-    at, weights = at[rows], stacks.weights[rows]
+    at, is_innermost = profile.places_of(stacks, fragment[::-1])
+    rows = stacks.rows[at]
+    weights = stacks.weights[rows] * is_innermost[:, np.newaxis]  # of outer turns: nothing, but they are there
     over, is_leaf = at + len(fragment), at == stacks.offsets[:-1][rows]
     objects = np.append(stacks.objects, TOTAL_FUNCTION)
     caller_ids, callers = profile.sums_of(

@@ -233,9 +233,6 @@ def test_the_comparison_forgives_nothing_else() -> None:
 
 
 TABLES = [
-    ("-csingle", "main", "-crmfirst"),
-    ("-csingle", "main", "-cappend", "leaf", "-cprepend", "middle", "-crmlast", "-crmfirst"),
-    ("-object_select", "libc.so.6", "-functions", "-calltree"),
     ("-indxobj", "Seconds", "-indxobj", "Duration", "-indxobj_define", "Mine", "THRID*16", "-indxobj", "Mine"),
     ("-thread_select", "2", "-cpu_list", "-sample_list", "-functions", "-threads", "-filters", "MSTATE IN (0,7)",
      "-functions", "-cpus"),
@@ -302,6 +299,19 @@ def test_recursion_counts_once(build: Callable[..., Mapped], begin: Callable[...
     equal("-callers-callees", "-calltree", experiment=recorder.path)
 
 
+def test_fragments_of_the_stack_are_those_of_gprofng(build: Callable[..., Mapped], begin: Callable[..., Recorder],
+                                                     equal: Callable[..., str]) -> None:
+    program = build("c", "-O0")
+    recorder = begin("a.1.er", program)
+    pcs = [program.pc(name, 3) for name in ("leaf", "middle", "main", "_start")]
+    chance = random.Random(11)
+    stacks = [chance.choices(pcs, k=chance.randrange(1, 9)) for _ in range(97)]
+    add(recorder, stacks, random_packets(3, len(stacks), 503))
+    text = equal("-csingle", "middle", "-cprepend", "main", "-cappend", "leaf", "-crmfirst", "-crmlast", "-cappend",
+                 "middle", experiment=recorder.path)
+    assert text.count("Stack Fragment") == 6
+
+
 def test_what_is_said_about_experiments(build: Callable[..., Mapped], begin: Callable[..., Recorder],
                                         equal: Callable[..., str]) -> None:
     program = build("c", "-O0")
@@ -342,6 +352,7 @@ def test_founder_and_descendants_are_one(build: Callable[..., Mapped], libc: Map
     for arguments in (*TABLES, ("-header",), ("-overview",), ("-experiment_list",), ("-statistics", "3"),
                       ("-statistics", "all")):
         equal(*arguments, experiment=founder.path)
+    equal("-object_select", "libc.so.6", "-functions", "-calltree", "-object_list", experiment=founder.path)
     alone = equal("-functions", "-processes", experiment=children[1].path)
     assert alone != print_out("-functions", "-processes", founder.path)
 
@@ -557,7 +568,8 @@ def test_on_a_terminal_a_mistake_is_told_and_the_next_line_comes(small: Path, ne
                                                                  tmp_path: Path) -> None:
     command_line = f"{Path(sys.executable).parent / 'er_print'} {small}"
     done = subprocess.run([need("script", "bsdutils"), "-qec", command_line, "/dev/null"],
-                          input="bogus\nlimit 2\nfunc\nexit\n", capture_output=True, text=True, env=os.environ | {"HOME": str(tmp_path), "TERM": "dumb"})
+                          input="bogus\nlimit 2\nfunc\nexit\n", capture_output=True, text=True,
+                          env=os.environ | {"HOME": str(tmp_path), "TERM": "dumb"})
     assert done.returncode == 0
     assert "bogus: no such command" in done.stdout
     assert "0.030 100.00  0.030 100.00   leaf" in done.stdout
