@@ -1,9 +1,8 @@
-"""ELF load objects: what a recorder and a reader need of them, read on demand. The keeper of pyelftools.
+"""ELF load objects: what a recorder and a reader need of them, read on demand.
 
 A load object is opened while the target runs, so opening must cost the same for 30 KB and for 30 MB: the ELF header and
 the program headers are read at once (about 20 us), the section headers when a section is asked for by name, symbols
-and call frame information only when they are wanted, and never more of them than that. pyelftools reads the tables of
-lines: importing it takes as long as a recording needs for everything else that it reads here.
+and call frame information only when they are wanted, and never more of them than that.
 
 Bytes come through ``pread`` and not through a mapping: whoever owns a shared library may truncate it at any instant,
 and a mapping would answer with SIGBUS where ``pread`` answers with a short read, which is an ``ElfError`` here. The
@@ -15,8 +14,6 @@ elsewhere); and the run-time address, which this module does not know.
 
 from __future__ import annotations
 
-import errno
-import io
 import os
 import stat
 import struct
@@ -25,7 +22,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from collector.errors import ElfError
 
@@ -550,36 +547,6 @@ class _File:
         self.close()
 
 
-class _Stream(io.RawIOBase):
-    """What pyelftools reads from: a position over ``read``; reading at the end gives nothing, as files do."""
-
-    def __init__(self, read: Read, size: int) -> None:
-        super().__init__()
-        self._bytes_at, self._size, self._position = read, size, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
-        if base + offset < 0:
-            raise OSError(errno.EINVAL, "position before the begin")
-        self._position = base + offset
-        return self._position
-
-    def tell(self) -> int:
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        count = max(0, min(len(buffer), self._size - self._position))
-        buffer[:count] = self._bytes_at(self._position, count) if count else b""
-        self._position += count
-        return count
-
-
 def _build_id_of(notes: bytes, order: _ByteOrder) -> bytes | None:
     """The description of the note (name ``GNU``, type 3) in a run of notes, each padded to four bytes."""
     at = 0
@@ -591,43 +558,3 @@ def _build_id_of(notes: bytes, order: _ByteOrder) -> bytes | None:
             return notes[body_at:body_at + size]
         at = body_at + (size + 3) // 4 * 4
     return None
-
-
-def source_files(found: LoadObject) -> list[bytes]:
-    """The absolute paths that the line tables of an object name, headers included; sorted, without dots.
-
-    Whoever wants those of a separate debug file asks with that file. ElfError if the tables are damaged.
-    """
-    try:
-        return sorted({path for path in _paths_named(found) if path.startswith(b"/")})
-    except ElfError:
-        raise
-    # pyelftools promises ELFError but damaged files also raise construct's errors, KeyError, AssertionError, ...
-    except Exception as err:
-        detail = str(err).splitlines()[0] if str(err) else type(err).__name__
-        raise ElfError(f"{found.name}: damaged line tables: {detail}") from err
-
-
-def _paths_named(found: LoadObject) -> Iterable[bytes]:
-    from elftools.elf.elffile import ELFFile
-
-    file = ELFFile(io.BufferedReader(_Stream(found._read, found.size), 4096))
-    if not file.has_dwarf_info():
-        return
-    dwarf = file.get_dwarf_info(follow_links=False)
-    for unit in dwarf.iter_CUs():
-        program = dwarf.line_program_for_CU(unit)
-        if program is not None:
-            yield from _line_table_paths(program.header, unit)
-
-
-def _line_table_paths(header: Any, unit: Any) -> Iterable[bytes]:
-    """One table's files. From DWARF 5 on directory 0 is among the table's own, before it is the unit's."""
-    folders = list(header["include_directory"])
-    comp_dir = unit.get_top_DIE().attributes.get("DW_AT_comp_dir")
-    base = comp_dir.value if comp_dir is not None else b""
-    if header["version"] < 5:
-        folders.insert(0, base)
-    for entry in header["file_entry"]:
-        folder = folders[entry.dir_index] if entry.dir_index < len(folders) else b""
-        yield os.path.normpath(os.path.join(base, folder, entry.name))

@@ -32,6 +32,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "arrays": frozenset(),
     "clock": frozenset({"errors"}),
     "elf": frozenset({"errors"}),
+    "dwarf": frozenset({"errors", "elf"}),
     "events": frozenset({"errors", "layout"}),
     "linux": frozenset({"errors", "layout"}),
     # arrays: keys are numbered there, and only there.
@@ -40,8 +41,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "timing": frozenset({"errors", "arrays", "events"}),
     "unwind": frozenset({"errors", "arrays", "elf"}),
     "engines": frozenset({"errors", "arrays", "layout", "clock", "events", "linux"}),
-    "experiment": frozenset({"errors", "arrays", "clock", "layout", "elf"}),
-    "report": frozenset({"errors", "clock", "elf", "experiment", "aggregate"}),
+    "experiment": frozenset({"errors", "arrays", "clock", "layout", "elf", "dwarf"}),
+    "report": frozenset({"errors", "clock", "elf", "dwarf", "experiment", "aggregate"}),
     "export": frozenset({"errors", "clock", "report", "aggregate"}),
     "session": RECORDING | {"aggregate"},
     "cli": frozenset({"errors", "clock", "session", "experiment", "aggregate", "report", "export"}),
@@ -49,7 +50,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
 
 # Each foreign dependency has one keeper: a module, or a room.
 KEEPERS: dict[str, str] = {
-    "elftools": "elf.py",
+    "elftools": "dwarf.py",
     "psutil": "linux/proc.py",
     "lxml": "experiment/xml.py",
     "ctypes": "linux/libc.py",
@@ -361,7 +362,7 @@ def test_a_planted_violation_is_found(
 # A tree that uses everything rightly.
 CLEAN = {
     "__init__.py": "",
-    "elf.py": "import elftools.elf\nfrom . import errors\n",
+    "dwarf.py": "import elftools.elf\nfrom . import errors\n",
     "linux/abi.py": "import struct\nHEADER = struct.Struct('<IHH')\n",
     "linux/libc.py": "import ctypes\n",
     "experiment/recorder.py": "from collector.experiment import records\nfrom .records import A\n",

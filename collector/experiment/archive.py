@@ -196,14 +196,14 @@ class _Archiver:
 
     def sources(self, objects: Iterable[bytes]) -> list[bytes]:
         """The source files that the line tables of the objects name and that exist; sorted."""
-        from collector import elf
+        from collector import dwarf, elf
 
         found: set[bytes] = set()
         for name in objects:
             try:
                 with elf.open_object(self._path(name)) as program:
                     debug = program.debug_object(self._root)
-                    found.update(elf.source_files(debug or program))
+                    found.update(dwarf.source_files(debug or program))
                     if debug is not None:
                         debug.close()
             except ElfError as error:
