@@ -42,6 +42,7 @@ _PAGE = {EM_AARCH64: 65536}
 _MAX_PROGRAM_HEADERS = 65536 // 32
 _MAX_SECTIONS = 16384
 _MAX_NOTES = 1 << 16
+_MAX_UNPACKED, _MAX_UNPACKING = 1 << 28, 1 << 28
 _SHF_COMPRESSED = 0x800
 _STT_FUNC, _STT_GNU_IFUNC = 2, 10
 # The headers behind the 16 bytes of identification, by word size, without their byte order. Fields of a program header
@@ -141,6 +142,22 @@ class Symbols:
 
     def __len__(self) -> int:
         return len(self.value)
+
+    def only(self, which: npt.NDArray[np.bool_]) -> Symbols:
+        """Some of them (n)."""
+        return Symbols(self.value[which], self.size[which], self.name_offset[which], self.strings,
+                       self.is_indirect[which])
+
+    def with_those_of(self, other: Symbols) -> Symbols:
+        """Both, sorted."""
+        import numpy as np
+
+        both = (np.concatenate([mine, theirs]) for mine, theirs in (
+            (self.value, other.value), (self.size, other.size),
+            (self.name_offset, other.name_offset + len(self.strings)), (self.is_indirect, other.is_indirect)))
+        value, size, name_offset, is_indirect = both
+        order = np.lexsort((size, value))
+        return Symbols(value[order], size[order], name_offset[order], self.strings + other.strings, is_indirect[order])
 
     def name(self, index: int) -> bytes:
         """The name of one symbol as it stands in the file; empty where the file's offset leads nowhere."""
@@ -251,12 +268,13 @@ class LoadObject:
                 return _extent_of_bytes(section.vaddr, self.section_bytes(name))
         return None
 
-    def debug_object(self, root: str = "") -> LoadObject | None:
+    def debug_object(self, root: str = "", near: str = "", folders: Iterable[str] = ()) -> LoadObject | None:
         """The separate debug file by build-id or by ``.gnu_debuglink``; None if there is none that fits.
 
-        ``root`` is put before every path (a container's root). The file found is proved by build-id or checksum.
+        ``root`` is put before every path (a container's root). ``near``: the path at which the object was mapped, if
+        this is a copy. ``folders`` are looked into as well. The file found is proved by build-id or checksum.
         """
-        for path, checksum in self._debug_paths(root):
+        for path, checksum in self._debug_paths(root, near or self.name, folders):
             with suppress(ElfError):
                 found = open_object(path)
                 if found.size and self._fits(found, checksum):
@@ -313,6 +331,27 @@ class LoadObject:
     def symbols(self) -> Symbols:
         """Function symbols of ``.symtab``, else ``.dynsym``; empty arrays if there are none. Read once."""
         return self._symbols
+
+    @property
+    def is_stripped(self) -> bool:
+        """Whether only the symbols for the dynamic linker are left, if any."""
+        section = self.sections.get(".symtab")
+        return section is None or section.type == SHT_NOBITS or not section.size
+
+    def mini_debug_symbols(self) -> Symbols:
+        """Function symbols of ``.gnu_debugdata``: those that are not in ``.dynsym``, as an ELF file in xz."""
+        if ".gnu_debugdata" not in self.sections:
+            return Symbols.none()
+        import lzma
+
+        unpacker = lzma.LZMADecompressor(memlimit=_MAX_UNPACKING)
+        try:
+            data = unpacker.decompress(self.section_bytes(".gnu_debugdata"), _MAX_UNPACKED)
+        except (lzma.LZMAError, EOFError) as err:
+            raise ElfError(f"{self.name}: damaged .gnu_debugdata: {err}") from err
+        if not unpacker.eof:
+            raise ElfError(f"{self.name}: .gnu_debugdata ends early, or has too much in it; the file is damaged")
+        return object_of_bytes(data, f"{self.name}: .gnu_debugdata").symbols()
 
     # -- life
 
@@ -448,11 +487,13 @@ class LoadObject:
                 return False
         return self.entry != 0
 
-    def _debug_paths(self, root: str) -> Iterable[tuple[str, int | None]]:
+    def _debug_paths(self, root: str, near: str, folders: Iterable[str]) -> Iterable[tuple[str, int | None]]:
         base = f"{root}/usr/lib/debug"
         if self.build_id is not None and len(self.build_id) > 1:
             text = self.build_id.hex()
-            yield f"{base}/.build-id/{text[:2]}/{text[2:]}.debug", None
+            yield from ((f"{folder}/.build-id/{text[:2]}/{text[2:]}.debug", None) for folder in (base, *folders))
+            if not root:
+                yield f"{debuginfod_cache()}/{text}/debuginfo", None
         if ".gnu_debuglink" not in self.sections:
             return
         link = self.section_bytes(".gnu_debuglink")
@@ -460,9 +501,9 @@ class LoadObject:
         if not name or "/" in name or len(link) < 5:
             return
         checksum = int.from_bytes(link[-4:], self._byte_order)
-        folder = os.path.dirname(self.name)
+        folder = os.path.dirname(near)
         inside = folder[len(root):] if root and folder.startswith(root) else folder
-        for place in (folder, f"{folder}/.debug", f"{base}{inside}"):
+        for place in (folder, f"{folder}/.debug", f"{base}{inside}", *folders):
             yield f"{place}/{name}", checksum
 
     def _fits(self, found: LoadObject, checksum: int | None) -> bool:
@@ -475,6 +516,13 @@ class LoadObject:
         for at in range(0, found.size, 1 << 20):
             total = zlib.crc32(found._read(at, min(1 << 20, found.size - at)), total)
         return total == checksum
+
+
+def debuginfod_cache() -> str:
+    """Where clients of debuginfod keep what they fetched, by build id. Nothing is fetched here."""
+    home = os.path.expanduser("~")
+    return (os.environ.get("DEBUGINFOD_CACHE_PATH")
+            or f"{os.environ.get('XDG_CACHE_HOME') or f'{home}/.cache'}/debuginfod_client")
 
 
 def open_object(path: str) -> LoadObject:

@@ -110,19 +110,24 @@ def _call(command: Command, word: str, waiting: list[str]) -> Call:
     """``command`` with what is its own of the words behind it, the next one last. UsageError."""
     call, names = Call(command, [], {}), [option.partition(" ")[0] for option in command.options]
     may_be = _is_aggregation if command.argument == NAME else is_number
-    if command.argument and not command.argument.startswith("["):
-        call.arguments.extend(_value(word, command.argument, waiting) for _ in command.argument.split())
+    words = command.argument.split()
+    call.arguments.extend(_value(word, wanted, waiting) for wanted in words if not wanted.startswith("["))
     while waiting:
         name, sign, value = waiting[-1].partition("=")
         if name in names:
             waiting.pop()
             wanted = command.options[names.index(name)].partition(" ")[2]
             call.options[name.removeprefix("--")] = value if sign else _value(name, wanted, waiting)
-        elif command.argument.startswith("[") and not call.arguments and (name == ALL or may_be(waiting[-1])):
+        elif len(call.arguments) < len(words) and (may_be(waiting[-1]) or (name == ALL and ALL in _also(words))):
             call.arguments.append(waiting.pop())
         else:
             break
     return call
+
+
+def _also(words: Sequence[str]) -> str:
+    """What may be left out, with the word for everything where there is one."""
+    return words[-1] + (ALL if words[-1] == NAME else "")
 
 
 def _value(word: str, wanted: str, waiting: list[str]) -> str:

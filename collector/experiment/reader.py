@@ -28,6 +28,7 @@ from collector.experiment.map import FOREVER_NS, MODES_TEXT, DynamicFunction, Se
 from collector.experiment.overview import Sample
 from collector.experiment.packets import Traced, read_traced, sound_clock_packets
 from collector.experiment.packets import read as read_packets
+from collector.experiment.places import Places
 from collector.experiment.records import CLOCK, COUNTER, HEAP, IO, SYNC
 from collector.experiment.stacks import Stacks, read_stacks
 
@@ -61,6 +62,7 @@ class Experiment:
         self.log = contents
         self.founder = founder
         self.problems: list[str] = []
+        self._places = Places(experiments=(os.fspath(path),))
         self._packets: dict[str, npt.NDArray[Any]] = {}
         self._traced: dict[str, Traced] = {}
         self._object_files: dict[tuple[bytes, Identity], ObjectFile] = {} if founder is None else founder._object_files
@@ -186,6 +188,17 @@ class Experiment:
         founder = self.founder.path if self.founder else self.path
         return founder / names.ARCHIVES
 
+    @property
+    def places(self) -> Places:
+        """Where files are looked for besides the archives: one setting for a founder and its descendants."""
+        return self._places if self.founder is None else self.founder.places
+
+    def look_in(self, places: Places) -> None:
+        """Look for files there from now on."""
+        founder = self.founder or self
+        founder._places = places
+        founder._object_files.clear()
+
     def object_file(self, segment: Segment) -> ObjectFile:
         """The file that was mapped: its copy in the archives, else itself, if it still is the one that was recorded."""
         key = segment.name, segment.identity
@@ -200,16 +213,19 @@ class Experiment:
         return [one.problem for one in found if one.problem]
 
     def _found(self, segment: Segment) -> ObjectFile:
-        copy = self.archives / os.fsdecode(names.archive_name(segment.name))
+        copy, recorded = self.archives / os.fsdecode(names.archive_name(segment.name)), os.fsdecode(segment.name)
+        elsewhere = self.places.of(recorded) if recorded.startswith("/") else []
+        asked = {os.fspath(copy), *self.places.asked(recorded)}
         problems = []
-        for path in (copy, Path(os.fsdecode(segment.name))):
+        for path in (os.fspath(copy), *elsewhere):
             if not os.path.isfile(path):
                 continue
-            why, doubt = self._difference(path, segment, path is copy)
+            why, doubt = self._difference(Path(path), segment, path in asked)
             if not why:
-                return ObjectFile(path, f"{names.shown(path)}: {doubt}" if doubt else "")
-            problems.append(f"{names.shown(path)}: not the file that was recorded ({why}); "
-                            "its functions are shown as addresses")
+                return ObjectFile(Path(path), f"{names.shown(path)}: {doubt}" if doubt else "")
+            if path in asked or path == recorded:  # not of one that has its name by chance
+                problems.append(f"{names.shown(path)}: not the file that was recorded ({why}); "
+                                "its functions are shown as addresses")
         return ObjectFile(None, "; ".join(problems))
 
     def _difference(self, path: Path, segment: Segment, is_copy: bool) -> tuple[str, str]:

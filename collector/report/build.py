@@ -189,7 +189,7 @@ class DataSet:
         is_text = not isinstance(mapping, Segment) or mapping.modes == MODES_TEXT
         if key not in self.objects and is_text and mapping.size:
             self.objects[key] = LoadedObject(key[0], _FIRST_OBJECT_NUMBER + len(self.objects), mapping.size,
-                                             lambda: _file_of(mapping, experiment))
+                                             lambda: _file_of(mapping, experiment), experiment.places)
         return self.objects.get(key)
 
 

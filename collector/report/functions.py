@@ -2,7 +2,8 @@
 
 Two tools that read one experiment must print one set of names, so the rules are gprofng's (2.40), quirks included:
 
-* Only STT_FUNC symbols count, of ``.symtab``, else of ``.dynsym``; they are placed by file offset.
+* Only STT_FUNC symbols count, of ``.symtab``, else of ``.dynsym``; they are placed by file offset. What gprofng does
+  not do: ``.gnu_debugdata`` and separate debug files fill the holes that ``.dynsym`` leaves.
 * A symbol without a size, and one that runs into the next, ends where the next begins. Symbols at one offset are
   aliases: they all get the largest size, and the one with the shortest (demangled) name, the first of the alphabet
   among equals, is shown.
@@ -18,11 +19,14 @@ Two tools that read one experiment must print one set of names, so the rules are
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+from collector.errors import ElfError
 
 if TYPE_CHECKING:
     from collector.elf import LoadObject, Symbols
@@ -70,9 +74,17 @@ class SymbolTable:
         return cls(np.zeros(0, np.int64), np.zeros(0, np.int64), lambda _: b"", None, text_size)
 
 
-def symbol_table(elf: LoadObject, mapped_size: int, debug: LoadObject | None = None) -> SymbolTable:
-    """The symbols of an ELF file, or of its separate debug file; places are those of the file that was mapped."""
-    symbols = (debug or elf).symbols()
+def symbol_table(elf: LoadObject, mapped_size: int, debug: LoadObject | None = None,
+                 more: LoadObject | None = None) -> SymbolTable:
+    """The symbols of an ELF file, or of its separate debug file ``debug``; places are those of the mapped file.
+
+    ``more``: a debug file whose symbols, as those of ``.gnu_debugdata``, only fill what the others leave open.
+    """
+    symbols = debug.symbols() if debug is not None else elf.symbols()
+    if debug is None and elf.is_stripped:
+        for read in (elf.mini_debug_symbols, *([more.symbols] if more is not None else [])):
+            with suppress(ElfError):
+                symbols = _filled(symbols, read())
     offset = _offsets_of(elf, symbols)
     keep = np.flatnonzero((offset >= 0) & ~symbols.is_indirect)
     keep = keep[np.argsort(offset[keep], kind="stable")]
@@ -252,6 +264,16 @@ class AddressTable:
     def entangled(self, offsets: I8) -> I8:
         """None of ``offsets``."""
         return offsets[:0]
+
+
+def _filled(symbols: Symbols, others: Symbols) -> Symbols:
+    """With those of ``others`` that begin in none of ``symbols``."""
+    if not len(others):
+        return symbols
+    ends = np.maximum.accumulate(symbols.value + np.maximum(symbols.size, 1)) if len(symbols) else symbols.value
+    below = np.searchsorted(symbols.value, others.value, side="right")
+    is_open = (below == 0) | (np.append(np.uint64(0), ends)[below] <= others.value)
+    return symbols.with_those_of(others.only(is_open))
 
 
 def short_name(name: bytes) -> bytes:

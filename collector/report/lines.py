@@ -8,17 +8,12 @@ object, and only for objects in which some stack has a pc; separate debug files 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import numpy as np
 
-from collector.elf import open_object
-from collector.errors import ElfError
-from collector.report.build import TOTAL_FUNCTION, DataSet, LoadedObject
+from collector.report.build import TOTAL_FUNCTION, DataSet
 from collector.report.functions import Function
 from collector.report.profile import I8, Weighted, merge_equal
-from collector.report.symbols import Frame, Lines, demangle
+from collector.report.symbols import Frame, demangle
 
 
 def line_stacks(data: DataSet, with_inlines: bool) -> tuple[Weighted, list[bytes]]:
@@ -76,7 +71,6 @@ def inline_stacks(data: DataSet) -> tuple[Weighted, list[Function]]:
 def _frames_by_instruction(data: DataSet, with_inlines: bool) -> list[list[tuple[Function, Frame | None]]]:
     """For every instruction its levels, innermost first: function, and what is known of its line."""
     by_number = {loaded.number: loaded for loaded in data.objects.values()}
-    look_ups: dict[int, Callable[[int], list[Frame]]] = {}
     result: list[list[tuple[Function, Frame | None]]] = []
     for number, offset in data.places:
         function = data.functions[number]
@@ -84,9 +78,7 @@ def _frames_by_instruction(data: DataSet, with_inlines: bool) -> list[list[tuple
         if loaded is None or not function.has_offsets or loaded.file is None:
             result.append([(function, None)])
             continue
-        if loaded.number not in look_ups:
-            look_ups[loaded.number] = _look_up_of(loaded, loaded.file)
-        found = look_ups[loaded.number](function.offset + offset)
+        found = loaded.frames_at(function.offset + offset)
         result.append(_levels(function, found, with_inlines))
     return result
 
@@ -108,28 +100,6 @@ def _levels(function: Function, found: list[Frame], with_inlines: bool) -> list[
 def _named_like(function: Function, frame: Frame) -> Function:
     return Function(demangle(frame.function), frame.function, function.object_name, function.offset, 0,
                     function.object_number)
-
-
-def _look_up_of(loaded: LoadedObject, file: Path) -> Callable[[int], list[Frame]]:
-    """A function from file offsets to frames; it knows nothing where there is no debug information."""
-    try:
-        elf = open_object(str(file))
-    except ElfError:
-        return lambda _: []
-    with elf:
-        debug = elf.debug_object()
-        base = min((load.vaddr for load in elf.loads), default=0)
-        lines = Lines.open(Path(debug.name) if debug is not None else file)
-        if debug is not None:
-            debug.close()
-        if lines is None:
-            return lambda _: []
-
-        def look_up(file_offset: int) -> list[Frame]:
-            vaddr = elf.vaddr_of(file_offset)
-            return [] if vaddr is None else lines.at(vaddr - base)
-
-        return look_up
 
 
 def _line_name(function: Function, frame: Frame | None) -> bytes:

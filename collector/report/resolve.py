@@ -16,7 +16,9 @@ those frames in such objects that matter, up to ``EXACT_LOOK_UPS_MAX`` of them.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -28,12 +30,15 @@ import numpy.typing as npt
 from collector.elf import LoadObject, open_object
 from collector.errors import ElfError
 from collector.experiment.identity import UNKNOWN, Identity
+from collector.experiment.places import Places
 from collector.experiment.reader import DynamicFunction, Experiment, ObjectFile, Segment
 from collector.report.functions import AddressTable, Function, FunctionTable, SymbolTable, symbol_table
 from collector.report.kinds import CLOCK, Columns
 from collector.report.metrics import N_STATE_COLUMNS, STATE_OTHER
 from collector.report.profile import I8, distinct, distinct_places, frames_of
 from collector.report.symbols import demangle
+from collector.report.profile import I8, frames_of
+from collector.report.symbols import Frame, demangle
 
 U8 = npt.NDArray[np.uint64]
 Bool = npt.NDArray[np.bool_]
@@ -45,6 +50,7 @@ _CODES_MAX = 1 << 22
 STACK_AND_TIME = np.dtype([("FRINFO", np.int64), ("TSTAMP", np.int64)])
 DYNAMIC_FUNCTIONS = b"DYNAMIC_FUNCTIONS"
 MODES_TEXT = 5
+DEBUG_SUFFIX = "_debug"  # of a copy of a debug file, behind the name of the copy that it belongs to
 TOTAL_FUNCTION, UNKNOWN_FUNCTION, TRUNCATED_FUNCTION, FAILED_FUNCTION = range(4)
 _SPECIAL = (
     Function(b"<Total>", b"", b"<Total>", object_number=1, has_offsets=False),
@@ -81,6 +87,7 @@ class LoadedObject:
     number: int
     mapped_size: int
     look_for_file: Callable[[], ObjectFile]
+    places: Places = field(default_factory=Places)
     _table: FunctionTable | AddressTable | None = field(default=None, repr=False)
     _symbols: SymbolTable | None = field(default=None, repr=False)
 
@@ -130,12 +137,45 @@ class LoadedObject:
 
     def _read_symbols(self) -> SymbolTable:
         if self.file is not None:
-            try:
-                with open_object(str(self.file)) as elf:
-                    return symbol_table(elf, self.mapped_size, debug_object_beside(elf, self.path))
-            except ElfError:
-                pass
+            with suppress(ElfError), open_object(str(self.file)) as elf:
+                debug = debug_object_beside(elf, self.path)
+                more = self.debug_object(elf) if debug is None and elf.is_stripped else None
+                return symbol_table(elf, self.mapped_size, debug, more)
         return SymbolTable.empty(self.mapped_size)
+
+    def debug_object(self, elf: LoadObject) -> LoadObject | None:
+        """Its separate debug file: the copy beside its own copy, or wherever debug files are kept."""
+        if not self.places.debug_files:
+            return None
+        with suppress(ElfError):
+            copy = open_object(f"{self.file}{DEBUG_SUFFIX}")
+            if copy.build_id == elf.build_id:
+                return copy
+        return elf.debug_object("", os.fsdecode(self.path), self.places.folders)
+
+    @cached_property
+    def frames_at(self) -> Callable[[int], list[Frame]]:
+        """From file offsets to functions and lines, innermost first; nothing where there is no debug information."""
+        from collector.report.symbols import Lines
+
+        if self.file is None:
+            return lambda _: []
+        try:
+            elf = open_object(str(self.file))
+        except ElfError:
+            return lambda _: []
+        with elf:
+            debug = self.debug_object(elf)
+            lines = Lines.of(debug or elf)
+            base = min((load.vaddr for load in elf.loads), default=0)
+            if debug is not None:
+                debug.close()
+
+        def look_up(file_offset: int) -> list[Frame]:
+            vaddr = elf.vaddr_of(file_offset)
+            return [] if vaddr is None else lines.at(vaddr, base)
+
+        return look_up
 
 
 def debug_object_beside(elf: LoadObject, path: bytes) -> LoadObject | None:

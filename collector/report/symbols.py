@@ -10,10 +10,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
+
+from collector.dwarf import LineTables, Row
+from collector.elf import LoadObject, open_object
+from collector.errors import ElfError
 
 _RUST_HASH = re.compile(rb"17h[0-9a-f]{16}E(?:[.@][A-Za-z0-9_.$@]*)?\Z")
 _RUST_ESCAPES = {b"SP": "@", b"BP": "*", b"RF": "&", b"LT": "<", b"GT": ">", b"LP": "(", b"RP": ")", b"C": ","}
@@ -101,25 +105,47 @@ class Frame:
 
 
 class Lines:
-    """Source lines and inlined functions of one file, from DWARF. Opening reads all of it: 0.2 s for 30 MB."""
+    """Source lines and inlined functions of one file, from DWARF. Opening reads all of it: 0.2 s for 30 MB.
 
-    def __init__(self, cache: Any) -> None:
+    Where symbolic knows a function but no line, as with split debug information, the tables of lines themselves tell,
+    and nothing is known of inlined functions.
+    """
+
+    def __init__(self, cache: Any, tables: LineTables) -> None:
         self._cache = cache
+        self._tables = tables
 
     @classmethod
-    def open(cls, path: Path) -> Lines | None:
-        """None if the file has nothing that could be read."""
-        from symbolic.debuginfo import Archive
-        from symbolic.exceptions import SymbolicError
+    def of(cls, found: LoadObject) -> Lines:
+        """Those of an open file, which may be closed afterwards."""
+        return cls(_symcache(found), LineTables(open_object(found.name)))
 
-        try:
-            for found in Archive.open(str(path)).iter_objects():
-                return cls(found.make_symcache())
-        except (SymbolicError, OSError):
-            return None
+    def at(self, vaddr: int, base: int) -> list[Frame]:
+        """Innermost first; empty where nothing is known. ``base``: the lowest address of the object."""
+        if self._cache is None:
+            return []
+        found = [Frame(location.symbol.encode("utf-8", "surrogateescape"), location.full_path or "", location.line)
+                 for location in self._cache.lookup(vaddr - base)]
+        if len(found) == 1 and not found[0].path:
+            row = self._row(vaddr)
+            return found if row is None else [Frame(found[0].function, row.path, row.line)]
+        return found
+
+    def _row(self, vaddr: int) -> Row | None:
+        with suppress(ElfError):
+            unit = self._tables.unit_at(vaddr)
+            return unit.at(vaddr) if unit is not None else None
         return None
 
-    def at(self, vaddr: int) -> list[Frame]:
-        """Innermost first; empty where nothing is known."""
-        return [Frame(location.symbol.encode("utf-8", "surrogateescape"), location.full_path or "", location.line)
-                for location in self._cache.lookup(vaddr)]
+
+def _symcache(found: LoadObject) -> Any:
+    """What symbolic makes of a file; None if there is nothing that could be read."""
+    from symbolic.debuginfo import Archive
+    from symbolic.exceptions import SymbolicError
+
+    try:
+        for one in Archive.open(found.name).iter_objects():
+            return one.make_symcache()
+    except (SymbolicError, OSError):
+        return None
+    return None

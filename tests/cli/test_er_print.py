@@ -205,10 +205,10 @@ def print_out(capsys: pytest.CaptureFixture[str]) -> Callable[..., str]:
 
 @pytest.fixture
 def equal(gprofng: Callable[..., Any], print_out: Callable[..., str]) -> Callable[..., str]:
-    """``equal("-functions", experiment=path)``: both print the same; it."""
+    """``equal("-functions", experiment=path)``: both print the same; it. The other one reads no debug files."""
     def compare(*arguments: str, experiment: Path) -> str:
         expected = gprofng(*arguments, experiment=experiment).text
-        found = print_out(*arguments, experiment)
+        found = print_out("-debug_files", "off", *arguments, experiment)
         for ours, theirs in zip_longest(found.splitlines(), expected.splitlines()):
             assert alike(ours or "", theirs or ""), arguments
         return found

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import lzma
 import subprocess
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from collector.elf import open_object
+from collector.experiment.places import Places
+from collector.experiment.reader import ObjectFile
 from collector.report.functions import FunctionTable, SymbolTable, short_name, symbol_table
-from collector.report.symbols import Lines, demangle
+from collector.report.resolve import LoadedObject
+from collector.report.symbols import Frame, Lines, demangle
 
 SOURCE = """
 #include <algorithm>
@@ -102,25 +107,23 @@ def test_inlined_frames_are_those_of_addr2line(tmp_path: Path, flags: tuple[str,
         base = min(load.vaddr for load in elf.loads)
         at = next(i for i in range(len(symbols)) if symbols.name(i) == b"outer")
         start, size = int(symbols.value[at]), int(symbols.size[at])
-    lines = Lines.open(program)
-    assert lines is not None
+    with open_object(str(program)) as elf:
+        lines = Lines.of(elf)
     depths = set()
     for vaddr in range(start, start + size):
         told = subprocess.run([need("addr2line", "binutils"), "-i", "-f", "-e", program, hex(vaddr)],
                               capture_output=True, text=True, check=True).stdout.split("\n")
         expected = [(name, place.split(":")[0], int(place.split(":")[1].split()[0]))
                     for name, place in zip(told[::2], told[1::2], strict=False)]
-        found = [(frame.function.decode(), frame.path, frame.line) for frame in lines.at(vaddr - base)]
+        found = [(frame.function.decode(), frame.path, frame.line) for frame in lines.at(vaddr, base)]
         assert found == expected
         depths.add(len(found))
     assert 3 in depths
 
 
-def test_a_file_without_debug_information_has_no_lines(tmp_path: Path) -> None:
-    empty = tmp_path / "text"
-    empty.write_text("not ELF")
-    assert Lines.open(empty) is None
-    assert Lines.open(tmp_path / "nothing") is None
+def test_a_file_without_debug_information_has_no_lines() -> None:
+    with open_object("/bin/true") as elf:
+        assert Lines.of(elf).at(elf.entry, 0) == []
 
 
 def test_every_symbol_of_libc_is_found_at_its_place(need: Callable[[str, str], str]) -> None:
@@ -147,3 +150,76 @@ def test_an_object_that_cannot_be_read_is_one_hole() -> None:
     other = FunctionTable(SymbolTable.empty(0x2000), b"<gone>", 2, demangle)
     names = {other.find(offset).name for offset in (0x3000, 0x2345, 0x3001, 0x5000)}
     assert names == {b"<static>@0x2000 (<gone>) --  no functions found"}
+
+
+CODE = "#include <stdlib.h>\nstatic int hidden(int n) { return n * 3; }\nint main(int n, char **v)\n{\n"
+CODE += "    return hidden(n) + atoi(v[0]);\n}\n"
+
+
+@pytest.fixture
+def stripped(tmp_path: Path, need: Callable[[str, str], str]) -> Callable[[str], tuple[Path, int]]:
+    """A program without symbols, which are kept in the way that is asked for; and the address of ``hidden``."""
+    need("gcc", "gcc")
+    need("/usr/include/stdio.h", "libc6-dev")
+
+    def made(how: str) -> tuple[Path, int]:
+        source, program, debug = tmp_path / "h.c", tmp_path / "h", tmp_path / "kept.debug"
+        source.write_text(CODE)
+        subprocess.run(["gcc", "-g", "-O0", "-Wl,--build-id", "-o", program, source], check=True)
+        with open_object(str(program)) as elf:
+            symbols = elf.symbols()
+            vaddr = next(int(symbols.value[i]) for i in range(len(symbols)) if symbols.name(i) == b"hidden")
+            build_id = (elf.build_id or b"").hex()
+        subprocess.run(["objcopy", "--only-keep-debug", program, debug], check=True)
+        subprocess.run(["strip", program], check=True)
+        if how == "mini":
+            mini = lzma.compress(debug.read_bytes())
+            (tmp_path / "mini.xz").write_bytes(mini)
+            subprocess.run(["objcopy", "--add-section", f".gnu_debugdata={tmp_path}/mini.xz", program], check=True)
+            debug.unlink()
+        else:
+            place = {"cache": tmp_path / f"cache/{build_id}/debuginfo", "copy": tmp_path / "h_debug",
+                     "folder": tmp_path / f"folder/.build-id/{build_id[:2]}/{build_id[2:]}.debug"}[how]
+            place.parent.mkdir(parents=True, exist_ok=True)
+            debug.rename(place)
+        return program, vaddr
+
+    return made
+
+
+@pytest.mark.parametrize("how", ["mini", "cache", "folder", "copy"])
+def test_symbols_are_found_where_they_are_kept(how: str, stripped: Callable[[str], tuple[Path, int]], tmp_path: Path,
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    program, vaddr = stripped(how)
+    monkeypatch.setenv("DEBUGINFOD_CACHE_PATH", str(tmp_path / "cache"))
+    places = Places(path=(str(tmp_path / "folder"),) if how == "folder" else ())
+    loaded = LoadedObject(str(program).encode(), 2, 0x1000, lambda: ObjectFile(program), places)
+    assert loaded.table.find(vaddr).name == b"hidden"
+    frames = loaded.frames_at(vaddr)
+    assert [frame.line for frame in frames] == ([] if how == "mini" else [2])
+    without = LoadedObject(loaded.path, 2, 0x1000, loaded.look_for_file, replace(places, debug_files=False))
+    assert (without.table.find(vaddr).name == b"hidden") is (how == "mini")
+    assert without.frames_at(vaddr) == []
+
+
+def test_a_damaged_mini_debug_file_is_passed_over(stripped: Callable[[str], tuple[Path, int]]) -> None:
+    program, vaddr = stripped("mini")
+    with open_object(str(program)) as elf:
+        section = elf.sections[".gnu_debugdata"]
+    whole = program.read_bytes()
+    for at in range(0, section.size, section.size // 20):
+        program.write_bytes(whole[:section.file_offset + at] + b"\0\xff\0" + whole[section.file_offset + at + 3:])
+        loaded = LoadedObject(str(program).encode(), 2, 0x1000, lambda: ObjectFile(program), Places(debug_files=False))
+        assert loaded.table.find(vaddr).name.startswith((b"hidden", b"<static>@"))
+
+
+def test_lines_of_split_debug_information_are_told_without_it(tmp_path: Path, need: Callable[[str, str], str]) -> None:
+    need("gcc", "gcc")
+    (tmp_path / "h.c").write_text(CODE)
+    subprocess.run(["gcc", "-g", "-gsplit-dwarf", "-o", "h", "h.c"], cwd=tmp_path, check=True)
+    for split in tmp_path.glob("*.dwo"):
+        split.unlink()
+    with open_object(str(tmp_path / "h")) as elf:
+        symbols, lines = elf.symbols(), Lines.of(elf)
+        vaddr = next(int(symbols.value[i]) for i in range(len(symbols)) if symbols.name(i) == b"hidden")
+    assert lines.at(vaddr, 0) == [Frame(b"hidden", str(tmp_path / "h.c"), 2)]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import islice
 from pathlib import Path
@@ -15,6 +16,7 @@ from collector.errors import ExperimentError, UsageError
 
 if TYPE_CHECKING:
     from collector.cli.commands.index import IndexObject
+    from collector.experiment.places import Places
     from collector.experiment.reader import Experiment
     from collector.report.build import DataSet
     from collector.report.documents import Document
@@ -54,7 +56,11 @@ class Session:
         if not self.arguments:
             raise UsageError("no experiment given; er_print --help shows how")
         paths = dict.fromkeys(path for argument in self.arguments for path in _members(argument))
-        return [open_experiment(path) for path in paths]
+        founders = [open_experiment(path) for path in paths]
+        places = replace(founders[0].places, experiments=tuple(os.fspath(founder.path) for founder in founders))
+        for founder in founders:
+            founder.look_in(places)
+        return founders
 
     @cached_property
     def whole(self) -> DataSet:
@@ -74,6 +80,19 @@ class Session:
     def data(self) -> DataSet:
         """Founders and descendants as one: the packets that are selected."""
         return self.selection.data if "selection" in self.__dict__ else self.whole
+
+    @property
+    def places(self) -> Places:
+        """Where files are looked for."""
+        return self.founders[0].places
+
+    def look_in(self, places: Places) -> None:
+        """Look for files there; what was looked up before is looked up again."""
+        for founder in self.founders:
+            founder.look_in(places)
+        self.__dict__.pop("whole", None)
+        if (selection := self.__dict__.pop("selection", None)) is not None:
+            self.selection = selection.of(self.whole)
 
     @property
     def experiments(self) -> list[Experiment]:

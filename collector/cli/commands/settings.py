@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -75,6 +76,28 @@ def name(session: Session, text: str) -> None:
     if naming not in ("long", "short", "mangled") or more not in ("", "soname", "nosoname"):
         raise UsageError(f"-name {text}: give long, short or mangled, and :soname to see load objects")
     session.naming, session.with_object = naming, more == "soname"
+
+
+def setpath(session: Session, text: str) -> Document:
+    """Where files are looked for."""
+    session.look_in(session.places.with_path(text))
+    return lines("setpath", [f"Current search path: {session.places.shown_path}"])
+
+
+def addpath(session: Session, text: str) -> Document:
+    """Where else."""
+    session.look_in(session.places.with_more(text))
+    return lines("addpath", [f"Current search path: {session.places.shown_path}"])
+
+
+def pathmap(session: Session, old: str, new: str) -> None:
+    """What takes the place of the beginning of a path."""
+    session.look_in(session.places.with_map(old, new))
+
+
+def debug_files(session: Session, text: str) -> None:
+    """Whether separate debug files are read."""
+    session.look_in(replace(session.places, debug_files=is_on("debug_files", text)))
 
 
 def printmode(session: Session, text: str) -> None:

@@ -35,6 +35,12 @@ class Selection:
         self._ranges: dict[tuple[str, int], str] = {}  # by kind and experiment, from 1
         self._is_by_range = False
 
+    def of(self, whole: DataSet) -> Selection:
+        """The same of another data set of the same experiments."""
+        other = Selection(whole)
+        other.filter, other._ranges = self.filter, dict(self._ranges)
+        return other
+
     @cached_property
     def facts(self) -> list[PacketFacts]:
         """What is known of each experiment's packets."""
