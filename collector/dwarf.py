@@ -38,6 +38,11 @@ class Unit:
         self._unit = unit
 
     @cached_property
+    def path(self) -> str:
+        """The compiled file."""
+        return _guarded("units", lambda: _path_of(self._unit))
+
+    @cached_property
     def rows(self) -> list[Row]:
         """All rows; several may begin at one address, the last of them has the code."""
         return _guarded("lines", lambda: sorted(_rows(self._dwarf, self._unit), key=lambda row: row.vaddr))
@@ -65,6 +70,11 @@ class LineTables:
         if index < 0 or vaddr >= self._extents[index][1]:
             return None
         return self._units[self._extents[index][2]]
+
+    @property
+    def units(self) -> list[Unit]:
+        """All of them."""
+        return self._units
 
     def __bool__(self) -> bool:
         return self._dwarf is not None
@@ -153,6 +163,12 @@ def _rows(dwarf: Any, unit: Any) -> Iterator[Row]:
         number = state.file - first
         path = paths[number] if 0 <= number < len(paths) else ""
         yield Row(state.address, path, 0 if state.end_sequence else state.line)
+
+
+def _path_of(unit: Any) -> str:
+    attributes = unit.get_top_DIE().attributes
+    folder, name = (attributes[key].value if key in attributes else b"" for key in ("DW_AT_comp_dir", "DW_AT_name"))
+    return os.path.normpath(os.fsdecode(os.path.join(folder, name))) if name else ""
 
 
 def _declared(unit: Any) -> Iterator[tuple[int, int]]:

@@ -54,6 +54,7 @@ KEEPERS: dict[str, str] = {
     "psutil": "linux/proc.py",
     "lxml": "experiment/xml.py",
     "ctypes": "linux/libc.py",
+    "capstone": "report/disassembly.py",
     "symbolic": "report/symbols.py",
     "pydemumble": "report/symbols.py",
     "cxxfilt": "report/symbols.py",

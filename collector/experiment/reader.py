@@ -206,6 +206,11 @@ class Experiment:
             self._object_files[key] = self._found(segment)
         return self._object_files[key]
 
+    def copies_of(self, path: str) -> list[str]:
+        """Where the copy of a source file is in the archives, if there is one."""
+        copy = os.fspath(self.archives / os.fsdecode(names.archive_name(os.fsencode(path))))
+        return [copy] if os.path.isfile(copy) else []
+
     def object_problems(self) -> list[str]:
         """What is wrong or doubtful with the files of the load objects."""
         texts = {(one.name, one.identity): one for one in self.segments if one.modes == MODES_TEXT}

@@ -17,7 +17,7 @@ import numpy as np
 
 from collector.export.structured import numbers
 from collector.export.text import cells, text_lines
-from collector.report.documents import Column, Document, Lines, Listing, Table, Tree, Unit
+from collector.report.documents import Annotated, Column, Document, Lines, Listing, Table, Tree, Unit
 
 _UNITS = {Unit.TIME: "s", Unit.BYTES: "bytes"}
 
@@ -58,6 +58,9 @@ def _csv(values: Iterable[Any]) -> str:
 
 def _structure(table: Table) -> Iterator[tuple[str, list[Any]]]:
     n_shown = table.n_shown
+    if isinstance(table, Annotated):
+        yield "Kind", list(table.kinds[:n_shown])
+        yield "Line", table.numbers[:n_shown].tolist()
     if isinstance(table, Tree):
         yield "Depth", table.depths[:n_shown].tolist()
     if table.blocks is not None:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from collector.export.text import cells
-from collector.report.documents import Column, Document, Lines, Table, Tree, Unit
+from collector.report.documents import Annotated, Column, Document, Lines, Table, Tree, Unit
 
 _UNITS = {Unit.TIME: "s", Unit.BYTES: "bytes", Unit.COUNT: "", Unit.RATIO: "", Unit.ADDRESS: "", Unit.NAME: ""}
 
@@ -55,6 +55,9 @@ def _fields(column: Column, rows: slice) -> Iterator[tuple[dict[str, Any], list[
 def _structure(table: Table) -> Iterator[tuple[dict[str, Any], list[Any]]]:
     """How rows belong together: what ``Table`` and ``Tree`` have besides columns."""
     n_shown = table.n_shown
+    if isinstance(table, Annotated):
+        yield {"key": "kind"}, list(table.kinds[:n_shown])
+        yield {"key": "line"}, table.numbers[:n_shown].tolist()
     if isinstance(table, Tree):
         yield {"key": "depth"}, table.depths[:n_shown].tolist()
     if table.blocks is not None:

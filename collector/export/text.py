@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 from typing import TextIO
 
-from collector.report.documents import Column, Document, Lines, Listing, Table, Tree, Unit
+from collector.report.documents import Annotated, Column, Document, Lines, Listing, Table, Tree, Unit
 from collector.report.tables import unpack_address
 
 _GAP = 2
@@ -57,6 +57,10 @@ def text_lines(document: Document) -> Iterator[str]:
             yield from _tree(document)
         case _ if document.block_titles:
             yield from _sections(document)
+        case Annotated():
+            from collector.export.annotated import annotated_lines
+
+            yield from annotated_lines(document)
         case _ if document.blocks is not None:
             yield from _blocks(document)
         case _:

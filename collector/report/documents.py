@@ -22,6 +22,9 @@ import numpy.typing as npt
 
 I8 = npt.NDArray[np.int64]
 F8 = npt.NDArray[np.float64]
+Bool = npt.NDArray[np.bool_]
+
+LINE, HEAD, CODE = "line", "function", "code"  # kinds of rows of source and instructions
 
 
 class Unit(Enum):
@@ -102,6 +105,18 @@ class Tree(Table):
     """A table whose rows are nodes, depth first; ``depths`` (n): 0 for the top."""
 
     depths: I8 = field(default_factory=lambda: np.zeros(0, np.int64))
+
+
+@dataclass(frozen=True)
+class Annotated(Table):
+    """Rows of text, of which those with code have values. ``roles``: hot, or none. ``kinds``: line, function or code.
+
+    ``has_code`` (n). ``numbers`` (n): the line's number, or of instructions the line that they belong to; 0: unknown.
+    """
+
+    kinds: Sequence[str] = ()
+    has_code: Bool = field(default_factory=lambda: np.zeros(0, np.bool_))
+    numbers: I8 = field(default_factory=lambda: np.zeros(0, np.int64))
 
 
 @dataclass(frozen=True)

@@ -18,11 +18,11 @@ from collector.report.symbols import Frame, demangle
 
 def line_stacks(data: DataSet, with_inlines: bool) -> tuple[Weighted, list[bytes]]:
     """All stacks as source lines, and the lines' names; id 0 is the total."""
-    frames = _frames_by_instruction(data, with_inlines)
+    frames = levels_by_instruction(data, with_inlines)
     names: dict[bytes, int] = {data.functions[TOTAL_FUNCTION].name: TOTAL_FUNCTION}
     groups = [[names.setdefault(_line_name(function, line), len(names)) for function, line in inside]
               for inside in frames]
-    return _expanded(data.instructions, groups, len(names)), list(names)
+    return expanded(data.instructions, groups, len(names)), list(names)
 
 
 def instruction_names(data: DataSet) -> list[bytes]:
@@ -64,11 +64,11 @@ def inline_stacks(data: DataSet) -> tuple[Weighted, list[Function]]:
         return number
 
     groups = [[number_of(index, function) for function, _ in inside]
-              for index, inside in enumerate(_frames_by_instruction(data, True))]
-    return _expanded(data.instructions, groups, len(functions)), functions
+              for index, inside in enumerate(levels_by_instruction(data, True))]
+    return expanded(data.instructions, groups, len(functions)), functions
 
 
-def _frames_by_instruction(data: DataSet, with_inlines: bool) -> list[list[tuple[Function, Frame | None]]]:
+def levels_by_instruction(data: DataSet, with_inlines: bool) -> list[list[tuple[Function, Frame | None]]]:
     """For every instruction its levels, innermost first: function, and what is known of its line."""
     by_number = {loaded.number: loaded for loaded in data.objects.values()}
     result: list[list[tuple[Function, Frame | None]]] = []
@@ -113,7 +113,7 @@ def _line_name(function: Function, frame: Frame | None) -> bytes:
     return b'%s, line %d in "%s"' % (function.name, frame.line, base)
 
 
-def _expanded(stacks: Weighted, groups: list[list[int]], n_groups: int) -> Weighted:
+def expanded(stacks: Weighted, groups: list[list[int]], n_groups: int) -> Weighted:
     """Stacks with every object replaced by the run ``groups[object]``, innermost first."""
     lengths = np.array([len(group) for group in groups], np.int64)
     begins = np.concatenate([[0], np.cumsum(lengths)])[:-1]

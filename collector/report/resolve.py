@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -39,6 +39,9 @@ from collector.report.profile import I8, distinct, distinct_places, frames_of
 from collector.report.symbols import demangle
 from collector.report.profile import I8, frames_of
 from collector.report.symbols import Frame, demangle
+
+if TYPE_CHECKING:
+    from collector.dwarf import LineTables, Unit
 
 U8 = npt.NDArray[np.uint64]
 Bool = npt.NDArray[np.bool_]
@@ -158,24 +161,82 @@ class LoadedObject:
         """From file offsets to functions and lines, innermost first; nothing where there is no debug information."""
         from collector.report.symbols import Lines
 
-        if self.file is None:
+        if self._elf is None:
             return lambda _: []
-        try:
-            elf = open_object(str(self.file))
-        except ElfError:
-            return lambda _: []
-        with elf:
-            debug = self.debug_object(elf)
-            lines = Lines.of(debug or elf)
-            base = min((load.vaddr for load in elf.loads), default=0)
-            if debug is not None:
-                debug.close()
+        debug = self._debug
+        lines = Lines.of(debug or self._elf)
+        base = min((load.vaddr for load in self._elf.loads), default=0)
 
         def look_up(file_offset: int) -> list[Frame]:
-            vaddr = elf.vaddr_of(file_offset)
+            vaddr = self.vaddr_of(file_offset)
             return [] if vaddr is None else lines.at(vaddr, base)
 
         return look_up
+
+    # -- what source and instructions need
+
+    @property
+    def machine(self) -> int:
+        """The machine's ELF number; 0 without a file."""
+        return self._elf.machine if self._elf is not None else 0
+
+    def vaddr_of(self, file_offset: int) -> int | None:
+        """The object's address of an executable byte of the file."""
+        return self._elf.vaddr_of(file_offset) if self._elf is not None else None
+
+    def offset_of(self, vaddr: int) -> int | None:
+        """The place in the file of an address."""
+        return self._elf.offset_of(vaddr) if self._elf is not None else None
+
+    def code(self, vaddr: int, size: int) -> bytes:
+        """Bytes of the file by address; fewer where they end."""
+        with suppress(ElfError):
+            return self._elf.read_at(vaddr, size) if self._elf is not None else b""
+        return b""
+
+    def unit_at(self, file_offset: int) -> Unit | None:
+        """The compiled file whose code is there, by the tables of lines."""
+        vaddr = self.vaddr_of(file_offset)
+        with suppress(ElfError):
+            return self._tables.unit_at(vaddr) if vaddr is not None and self._tables is not None else None
+        return None
+
+    @property
+    def unit_paths(self) -> list[str]:
+        """The files that were compiled."""
+        with suppress(ElfError):
+            return [unit.path for unit in self._tables.units] if self._tables is not None else []
+        return []
+
+    def units_named(self, path: str) -> list[Unit]:
+        """Units by the file that was compiled."""
+        with suppress(ElfError):
+            return [unit for unit in self._tables.units if unit.path == path] if self._tables is not None else []
+        return []
+
+    def functions_like(self, part: bytes) -> list[Function]:
+        """Functions with ``part`` in a symbol."""
+        symbols = self.symbols
+        found = {id(f): f for i in range(len(symbols.offset)) if part in symbols.name(i)
+                 for f in (self.table.find(int(symbols.offset[i])),)}
+        return list(found.values())
+
+    @cached_property
+    def _elf(self) -> LoadObject | None:
+        with suppress(ElfError):
+            return open_object(str(self.file)) if self.file is not None else None
+        return None
+
+    @cached_property
+    def _debug(self) -> LoadObject | None:
+        return self.debug_object(self._elf) if self._elf is not None else None
+
+    @cached_property
+    def _tables(self) -> LineTables | None:
+        from collector.dwarf import LineTables
+
+        found = self._debug or self._elf
+        return LineTables(found) if found is not None else None
 
 
 def debug_object_beside(elf: LoadObject, path: bytes) -> LoadObject | None:

@@ -7,7 +7,7 @@ and the percentages; with ``Labels``, the names of what they are about, they bec
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -88,6 +88,17 @@ def object_rows(stacks: profile.Weighted, view: View, labels: Labels) -> Rows:
     is_own = np.array([column.flavor == EXCLUSIVE for column in view.columns])
     values = np.where(is_own, own[ids], with_callees[ids])
     return sorted_rows(ids, values, total, view, labels)
+
+
+def annotation_columns(stacks: profile.Weighted, keys: I8, view: View) -> tuple[Column, ...]:
+    """Columns of metrics for rows that stand for objects of the stacks; below 0: for nothing."""
+    chosen = replace(view, columns=tuple(c for c in view.columns if c.metric not in (NAME, SIZE, ADDRESS)))
+    matrix = _matrix(chosen)
+    own, with_callees = profile.exclusive(stacks) @ matrix, profile.inclusive(stacks) @ matrix
+    is_own = np.array([column.flavor == EXCLUSIVE for column in chosen.columns], np.bool_)
+    values = np.where(is_own, own[keys], with_callees[keys]) * (keys >= 0)[:, None]
+    rows = Rows(keys, values, _percents(values, profile.total(stacks) @ matrix))
+    return _columns(rows, chosen, Labels.of_names((), 0))
 
 
 def key_rows(weights: I8, view: View, labels: Labels) -> Rows:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from collector.errors import ExperimentError, UsageError
 
 if TYPE_CHECKING:
     from collector.cli.commands.index import IndexObject
+    from collector.cli.commands.commentary import Commentary
     from collector.experiment.places import Places
     from collector.experiment.reader import Experiment
     from collector.report.build import DataSet
@@ -40,6 +42,7 @@ class Session:
     naming: str = "long"
     with_object: bool = False
     mode: str = "text"
+    commentary: dict[str, Commentary] = field(default_factory=lambda: defaultdict(_commentary))
     out: TextIO = field(default_factory=lambda: sys.stdout)
     aggregated: list[Experiment] = field(default_factory=list)  # those whose aggregations were read
     fragment: list[str] = field(default_factory=list)  # functions of a part of the stack, caller first
@@ -171,6 +174,12 @@ class Session:
         """Close the file that is printed into, if it is not the standard output."""
         if self.out is not sys.stdout:
             self.out.close()
+
+
+def _commentary() -> Commentary:
+    from collector.cli.commands.commentary import Commentary
+
+    return Commentary()
 
 
 def is_number(text: str) -> bool:

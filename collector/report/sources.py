@@ -1,0 +1,52 @@
+"""Source files: where they are found, and whether they are what was compiled."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collector.report.annotated import Target
+    from collector.report.build import DataSet
+
+_SIZE_MAX = 1 << 26
+
+
+@dataclass(frozen=True)
+class Source:
+    """A source file: what is said of where it is, its lines (none: not found), and what is doubtful."""
+
+    title: str
+    lines: Sequence[bytes]
+    notes: Sequence[str] = ()
+
+
+def find_source(data: DataSet, target: Target, newer_than: int) -> Source:
+    """Its copy in the archives, else where files are looked for. ``newer_than``: when recording began, Unix seconds."""
+    archived = [copy for experiment in data.experiments for copy in experiment.copies_of(target.path)]
+    for path in [*archived, *target.loaded.places.of(target.path)]:
+        content = _content(path)
+        if content is None:
+            continue
+        title = target.path if path == target.path else f"{os.path.basename(target.path)} (found as {path})"
+        notes = []
+        if path not in archived and os.stat(path).st_mtime > newer_than:
+            notes.append(f"Source file `{path}' is newer than the experiment data; its lines may be others than those "
+                         "that were recorded")
+        return Source(title, content.split(b"\n")[:-1] if content.endswith(b"\n") else content.split(b"\n"), notes)
+    return Source(target.path, (), [f"Source file `{target.path}' not readable; setpath, addpath and pathmap say where "
+                                    "it is"])
+
+
+def _content(path: str) -> bytes | None:
+    """The bytes of a regular file; None if there is none, or one that is absurdly large."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except (OSError, ValueError):
+        return None
+    with open(fd, "rb") as file:
+        status = os.fstat(fd)
+        return file.read() if stat.S_ISREG(status.st_mode) and status.st_size <= _SIZE_MAX else None
