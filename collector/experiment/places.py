@@ -64,8 +64,7 @@ class Places:
     def of(self, recorded: str) -> list[str]:
         """All paths at which it may be, the likeliest first. Not whether it is there."""
         last = [os.path.join(folder, os.path.basename(recorded)) for folder in self._expanded(self.last)]
-        itself = [] if self._mapped(recorded) else [recorded]
-        return list(dict.fromkeys([*self.asked(recorded), *itself, *last]))
+        return list(dict.fromkeys([*self.asked(recorded), recorded, *last]))
 
     def _mapped(self, recorded: str) -> list[str]:
         return [new + recorded[len(old):] for old, new in self.maps if recorded.startswith(f"{old}/")]

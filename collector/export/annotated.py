@@ -35,8 +35,5 @@ def annotated_lines(document: Annotated) -> Iterator[str]:
     for cell, label, kind, line, has_code, role in rows:
         before = f"{line:>{_NUMBER_WIDTH}}. " if kind == LINE else " " * (_NUMBER_WIDTH + 2)
         values = cell.ljust(width) if has_code else " " * width
-        yield f"{_HOT if role == 'hot' else _COLD}{values}{before}{_text(label)}"
+        yield f"{_HOT if role == 'hot' else _COLD}{values}{before}{printable(label)}"
 
-
-def _text(label: bytes) -> str:
-    return printable(label.expandtabs(8))

@@ -36,7 +36,8 @@ def find_source(data: DataSet, target: Target, newer_than: int) -> Source:
         if path not in archived and os.stat(path).st_mtime > newer_than:
             notes.append(f"Source file `{path}' is newer than the experiment data; its lines may be others than those "
                          "that were recorded")
-        return Source(title, content.split(b"\n")[:-1] if content.endswith(b"\n") else content.split(b"\n"), notes)
+        lines = content.expandtabs(8).split(b"\n")
+        return Source(title, lines[:-1] if lines[-1] == b"" else lines, notes)
     return Source(target.path, (), [f"Source file `{target.path}' not readable; setpath, addpath and pathmap say where "
                                     "it is"])
 

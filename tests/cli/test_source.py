@@ -1,0 +1,359 @@
+"""``er_print -source`` and ``-disasm``: layout against gprofng, sums against the table of functions, in four languages.
+
+Programs are compiled here; experiments have stacks with odd counts at every place of some functions.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collector.cli import er_print as command
+from collector.elf import open_object
+from collector.errors import UsageError
+from collector.experiment.recorder import Header, Recorder
+
+START_NS = 5_003_000_000_017
+INTERVAL_US = 10_007
+BASE = 0x55AA_0000_0000
+HEADER = Header(
+    hostname="somewhere", os="Linux 6.1.0", arch="x86_64", page_size=4096, n_pages=262_147, cpus=[2500], pid=4711,
+    ppid=4001, pgrp=4711, sid=4001, cwd=b"/tmp", arguments=b"/usr/bin/prog", wsize=64,
+    interval_ns=INTERVAL_US * 1000, sample_period_s=1, start_ns=START_NS, start_unix=2_100_000_003,
+    collector="collect 0.1", notes=[])
+
+TWICE_H = """\
+static inline __attribute__((always_inline)) int twice(int n)
+{
+    int m = n * 7;
+    return m / (n | 1);
+}
+"""
+PLAIN_C = """\
+__attribute__((noinline)) int first(int n)
+{
+\tint sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += i / (n | 1);
+    return sum;
+}
+
+int main(int n, char **v)
+{
+    (void)v;
+    return first(n) + 3;
+}
+"""
+FIRST_C = """\
+#include "twice.h"
+int second(int);
+__attribute__((noinline)) int first(int n)
+{
+    int sum = 0;
+    for (int i = 0; i < n; i++)
+        sum += twice(i) + i / (n | 1);
+    return sum;
+}
+
+int main(int n, char **v)
+{
+    (void)v;
+    int m = first(n);
+    return m + second(m);
+}
+"""
+SECOND_C = """\
+#include "twice.h"
+static __attribute__((noinline)) int work(int n)
+{
+    return n ? twice(n) * 3 : 1;
+}
+int second(int n) { return work(n) - 1; }
+"""
+SORT_CC = """\
+#include <algorithm>
+#include <vector>
+namespace shapes {
+template <class T> struct Box {
+    std::vector<T> v;
+    __attribute__((noinline)) void fill(int n)
+    {
+        v.clear();
+        for (int i = 0; i < n; i++)
+            v.push_back((i * 7919) % 10007);
+    }
+    __attribute__((noinline)) T order() { std::sort(v.begin(), v.end()); return v[v.size() / 2]; }
+};
+}
+int main(int n, char **)
+{
+    shapes::Box<int> box;
+    box.fill(n * 20000);
+    return box.order();
+}
+"""
+HASH_RS = """\
+use std::collections::HashMap;
+mod inner {
+    #[inline(always)]
+    pub fn cube(x: f64) -> f64 { x * x * x / (x + 1.0) }
+}
+struct Shape<T> { v: T }
+trait Area { fn area(&self, n: u64) -> f64; }
+impl Area for Shape<f64> {
+    #[inline(never)]
+    fn area(&self, n: u64) -> f64 { (0..n).map(|i| inner::cube(i as f64 + self.v)).sum() }
+}
+#[inline(never)]
+fn hash(n: u64) -> u64 {
+    let mut m: HashMap<u64, u64> = HashMap::new();
+    for i in 0..n { *m.entry(i % 1000).or_insert(0) += i; }
+    m.values().sum()
+}
+fn main() { println!("{} {}", Shape { v: 2.0 }.area(1000), hash(1000)); }
+"""
+WORK_GO = """\
+package main
+
+import "sort"
+
+func cube(x float64) float64 { return x * x * x / (x + 1) }
+
+//go:noinline
+func work(n int) float64 {
+	sum := 0.0
+	for i := 0; i < n; i++ {
+		sum += cube(float64(i))
+	}
+	return sum
+}
+
+//go:noinline
+func order(n int) int {
+	v := make([]int, n)
+	for i := range v {
+		v[i] = (i * 7919) % 10007
+	}
+	sort.Ints(v)
+	return v[n/2]
+}
+
+func main() {
+	println(work(1000), order(1000))
+}
+"""
+
+
+@dataclass(frozen=True)
+class Language:
+    """A program: its sources, how it is compiled, parts of the symbols that are sampled (the last one calls)."""
+
+    sources: dict[str, str]
+    compiler: tuple[str, ...]
+    symbols: tuple[str, ...]
+    files: tuple[str, ...]
+
+
+C_FILES = {"twice.h": TWICE_H, "first.c": FIRST_C, "second.c": SECOND_C}
+LANGUAGES = {
+    "C": Language(C_FILES, ("gcc", "-g", "-O2", "first.c", "second.c"), ("first", "work", "main"),
+                  ("first.c", "second.c")),
+    "C++": Language({"sort.cc": SORT_CC}, ("g++", "-g", "-O2", "sort.cc"), ("4fillEi", "5orderEv", "main"),
+                    ("sort.cc",)),
+    "Rust": Language({"hash.rs": HASH_RS}, ("rustc", "-g", "-O", "hash.rs"), ("4area", "4hash4hash", "4hash4main"),
+                     ("hash.rs",)),
+    "plain C": Language({"plain.c": PLAIN_C}, ("gcc", "-g", "-O1", "plain.c"), ("first", "main"), ("plain.c",)),
+    "Go": Language({"work.go": WORK_GO}, ("go", "build", "work.go"), ("main.work", "main.order", "main.main"),
+                   ("work.go",)),
+}
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory, need: Callable[[str, str], str]) -> Callable[..., Path]:
+    """``program("Go")``: compiled once."""
+    made: dict[tuple[str, ...], Path] = {}
+
+    def compiled(name: str, *flags: str) -> Path:
+        need("gcc", "gcc")
+        if name == "C++":
+            need("g++", "g++")
+        if name == "Rust":
+            need("rustc", "rustc")
+        if name == "Go":
+            need("go", "golang-go")
+        if (name, *flags) not in made:
+            folder, language = tmp_path_factory.mktemp("source"), LANGUAGES[name]
+            for file, text in language.sources.items():
+                (folder / file).write_text(text)
+            subprocess.run([*language.compiler[:2], *language.compiler[2:-1], *flags, "-o", "prog",
+                            language.compiler[-1]], cwd=folder, check=True, capture_output=True,
+                           env=os.environ | {"GOCACHE": str(folder / "cache"), "GO111MODULE": "off"})
+            made[name, *flags] = folder / "prog"
+        return made[name, *flags]
+
+    return compiled
+
+
+def recorded(path: Path, program: Path, symbols: tuple[str, ...], **changes: Any) -> Path:
+    """Stacks of two frames: a place in a function, called by one in the last of ``symbols``; all in a row."""
+    path.mkdir()
+    chance = random.Random(len(symbols) * 1009)
+    recorder = Recorder.create(path, HEADER)
+    with open_object(str(program)) as elf:
+        base = 0 if elf.loads[0].vaddr else BASE
+        for load in elf.loads:
+            begin = load.vaddr & ~4095
+            modes = load.flags & 2 | (load.flags & 1) << 2 | (load.flags & 4) >> 2
+            recorder.segment_mapped(START_NS, base + begin, -(-(load.vaddr % 4096 + load.memory_size) // 4096) * 4096,
+                                    load.file_offset & ~4095, os.fsencode(program), modes)
+        table = elf.symbols()
+        ranges = [next((base + int(table.value[i]), int(table.size[i])) for i in range(len(table))
+                       if wanted.encode() in table.name(i) and int(table.size[i])) for wanted in symbols]
+    stacks = [[begin + at, ranges[-1][0] + chance.randrange(1, ranges[-1][1])]
+              for begin, size in ranges[:-1] for at in range(size)]
+    stacks += [[ranges[-1][0] + at] for at in range(ranges[-1][1])]
+    depth = max(map(len, stacks))
+    uids = recorder.frames.intern(np.array([[*s, *[0] * (depth - len(s))] for s in stacks], np.uint64),
+                                  np.array([len(s) for s in stacks], np.int64))
+    n = len(stacks)
+    recorder.clock(np.full(n, 4711, np.int64), np.zeros(n, np.int32), START_NS + np.arange(n, dtype=np.int64) * 1000,
+                   uids.astype(np.int64), np.zeros(n, np.int32),
+                   np.array([chance.randrange(1, 14) for _ in range(n)], np.int32))
+    recorder.close(START_NS + 5_000_000_000)
+    return path
+
+
+@pytest.fixture
+def documents(capsys: pytest.CaptureFixture[str]) -> Callable[..., list[dict[str, Any]]]:
+    """What ``er_print`` prints, as JSON, in ticks."""
+    def run(*arguments: str | Path) -> list[dict[str, Any]]:
+        capsys.readouterr()
+        assert command.run(["-printmode", "json", *map(str, arguments)]) == 0
+        captured = capsys.readouterr()
+        assert captured.err == ""
+        return [json.loads(line) for line in captured.out.splitlines()]
+
+    return run
+
+
+def ticks(row: dict[str, Any], key: str) -> int:
+    return round(row[key] * 1e6 / INTERVAL_US)
+
+
+def sums(rows: list[dict[str, Any]]) -> tuple[int, int]:
+    return sum(ticks(row, "e.totalcpu") for row in rows), sum(ticks(row, "i.totalcpu") for row in rows)
+
+
+@pytest.mark.parametrize("inlines", ["off", "on"])
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_lines_and_instructions_add_up_to_the_functions(name: str, inlines: str, program: Callable[..., Path],
+                                                        tmp_path: Path, documents: Callable[..., Any]) -> None:
+    language = LANGUAGES[name]
+    path = recorded(tmp_path / "a.1.er", program(name), language.symbols)
+    table, lines = documents("-functions", "-lines", path)
+    functions = {row["name"]: row for row in table["rows"]}
+    total = ticks(functions.pop("<Total>"), "e.totalcpu")
+    assert len(functions) == len(language.symbols)
+    for function, row in functions.items():
+        expected = ticks(row, "e.totalcpu"), ticks(row, "i.totalcpu")
+        own = [line for line in lines["rows"]
+               if line["name"].startswith((f"{function}, line ", f"<Function: {function}, "))]
+        assert sums(own) == expected
+        code = documents("-inlines", inlines, "-disasm", function, path)[0]
+        assert sums([line for line in code["rows"] if line["kind"] == "code"]) == expected
+    shown = [documents("-inlines", inlines, "-source", file, path)[0] for file in language.files]
+    rows = [row for one in shown for row in one["rows"]]
+    assert sums(rows)[0] == total
+    assert sum(ticks(row, "e.totalcpu") > 0 for row in rows if row["kind"] == "line") >= 5
+    for one, file in zip(shown, language.files, strict=True):
+        text = language.sources[file].expandtabs(8).splitlines()
+        assert [row["name"] for row in one["rows"] if row["kind"] == "line"] == text
+
+
+def test_inlined_code_belongs_to_the_lines_of_its_header(program: Callable[..., Path], tmp_path: Path,
+                                                         documents: Callable[..., Any]) -> None:
+    path = recorded(tmp_path / "a.1.er", program("C"), LANGUAGES["C"].symbols)
+    header, first, second = documents("-source", "twice.h", "-source", "first.c", "-source", "second.c", path)
+    elsewhere = [row for one in (first, second) for row in one["rows"] if "from source file twice.h" in row["name"]]
+    assert sums(header["rows"])[0] == sums(elsewhere)[0] > 0
+    assert {row["line"] for row in header["rows"] if row["e.totalcpu"]} <= {2, 3, 4}
+
+
+def without_quirks(line: str) -> str:
+    """gprofng has no shares here, leaves tabs as they are, and says where things are in another way."""
+    line = re.sub(r"^(Source file|Object file|Load Object): .*", r"\1", line)
+    line = line.replace("\t", " " * 8)
+    return re.sub(r"(\d\.\d{3}|0\.   ) +(\d+\.\d\d|0\.  )", r"\1", line).rstrip()
+
+
+def test_source_is_laid_out_as_gprofng_does(program: Callable[..., Path], tmp_path: Path,
+                                            gprofng: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    path = recorded(tmp_path / "a.1.er", program("plain C", "-gdwarf-4", "-O0"), ("first", "main"))
+    expected = gprofng("-source", "first", experiment=path).text.splitlines()
+    assert command.run(["-source", "first", str(path)]) == 0
+    found = capsys.readouterr().out.splitlines()
+    assert [without_quirks(line) for line in found] == [without_quirks(line) for line in expected]
+    assert sum(line.startswith("## ") for line in found) > 1
+
+
+def test_instructions_are_those_of_objdump(program: Callable[..., Path], tmp_path: Path,
+                                           documents: Callable[..., Any], need: Callable[[str, str], str]) -> None:
+    built = program("C", "-gdwarf-4", "-O0")
+    path = recorded(tmp_path / "a.1.er", built, LANGUAGES["C"].symbols)
+    listed = subprocess.run([need("objdump", "binutils"), "-d", "--no-show-raw-insn", "--disassemble=first", built],
+                            capture_output=True, text=True, check=True).stdout
+    expected = [int(vaddr, 16) for vaddr in re.findall(r"(?m)^ +([0-9a-f]+):\t", listed)]
+    found = [row["name"] for row in documents("-disasm", "first", path)[0]["rows"] if row["kind"] == "code"]
+    assert [int(re.findall(r"\] +([0-9a-f]+):", text)[0], 16) for text in found] == expected
+    assert re.fullmatch(r"\[ *4\] +[0-9a-f]+:  pushq  %rbp", found[0])
+    assert any("<-- twice twice.h:3" in text for text in found)
+    with_bytes = documents("-dcc", "hex:nosrc", "-disasm", "first", path)[0]["rows"]
+    assert {row["kind"] for row in with_bytes} == {"function", "code"}
+    assert "  55    pushq  %rbp" in with_bytes[1]["name"]
+
+
+def test_thresholds_mark_what_is_hot(program: Callable[..., Path], tmp_path: Path,
+                                     documents: Callable[..., Any]) -> None:
+    path = recorded(tmp_path / "a.1.er", program("C"), LANGUAGES["C"].symbols)
+    few, many, _, none = documents("-sthresh", "100", "-source", "first.c", "-scc", "all:t=1", "-source", "first.c",
+                                   "-metrics", "e.sleep", "-source", "first.c", path)
+    hot = [sum(row["role"] == "hot" for row in one["rows"]) for one in (few, many, none)]
+    assert 1 <= hot[0] <= 2 < hot[1]
+    assert hot[2] == 0
+
+
+def test_what_is_not_clear_is_asked(program: Callable[..., Path], tmp_path: Path, documents: Callable[..., Any],
+                                    capsys: pytest.CaptureFixture[str]) -> None:
+    built = program("C")
+    path = recorded(tmp_path / "a.1.er", built, LANGUAGES["C"].symbols)
+    for arguments, text in ((("-source", "nowhere"), "No function or file with given name `nowhere' found"),
+                            (("-disasm", "<Total>"), "is not a real function"),
+                            (("-sthresh", "101"), "0 to 100"), (("-dcc", "bogus"), "'bogus' is not known"),
+                            (("-scc", "p"), "may be parallel or pipe"), (("-source",), "needs an argument")):
+        with pytest.raises(UsageError, match=re.escape(text)):
+            command.run([*arguments, str(path)] if len(arguments) > 1 else [str(path), *arguments])
+    source = built.parent / "first.c"
+    text = source.read_text()
+    try:
+        os.utime(source, (HEADER.start_unix + 100, HEADER.start_unix + 100))
+        assert "is newer than the experiment data" in documents("-source", "first", path)[0]["notes"][0]
+        source.rename(tmp_path / "first.c")
+        gone = documents("-source", "first", path)[0]
+        assert "not readable" in gone["notes"][0]
+        assert {row["name"] for row in gone["rows"] if row["kind"] == "line"} == {""}
+        there = documents("-pathmap", source.parent, tmp_path, "-source", "first", path)[-1]
+        also = documents("-addpath", tmp_path, "-source", "first", path)[-1]
+        assert [row["name"] for row in there["rows"] if row["line"]] == text.splitlines()
+        assert there["rows"] == also["rows"]
+    finally:
+        source.write_text(text)
