@@ -54,7 +54,7 @@ def run(argv: list[str]) -> int:
         else:
             _converse(session)
     finally:
-        session.close()
+        session.end()
         _warn(session)
     return 0
 

@@ -22,12 +22,14 @@ class Places:
     """``path``: folders that were asked for; ``last``: those that are searched when all else failed.
 
     ``maps``: (prefix, what takes its place). ``debug_files``: whether separate ones are read. ``experiments``: folders.
+    ``archives``: folders with copies like those in an experiment's archives.
     """
 
     path: tuple[str, ...] = ()
     last: tuple[str, ...] = _DEFAULT
     maps: tuple[tuple[str, str], ...] = ()
     debug_files: bool = True
+    archives: tuple[str, ...] = ()
     experiments: tuple[str, ...] = field(default=(), compare=False)
 
     @property
@@ -68,6 +70,10 @@ class Places:
 
     def _mapped(self, recorded: str) -> list[str]:
         return [new + recorded[len(old):] for old, new in self.maps if recorded.startswith(f"{old}/")]
+
+    def copies(self, archives: str, copy: str) -> list[str]:
+        """Where a copy of that name may be: in an experiment's own archives, else in others."""
+        return [os.path.join(folder, copy) for folder in (archives, *self.archives)]
 
     def _expanded(self, path: tuple[str, ...]) -> list[str]:
         return [folder for one in path for folder in (self.experiments if one == EXPERIMENTS else (one,))]

@@ -207,9 +207,11 @@ class Experiment:
         return self._object_files[key]
 
     def copies_of(self, path: str) -> list[str]:
-        """Where the copy of a source file is in the archives, if there is one."""
-        copy = os.fspath(self.archives / os.fsdecode(names.archive_name(os.fsencode(path))))
-        return [copy] if os.path.isfile(copy) else []
+        """Where copies of a source file are in archives."""
+        return [copy for copy in self._copies(os.fsencode(path)) if os.path.isfile(copy)]
+
+    def _copies(self, name: bytes) -> list[str]:
+        return self.places.copies(os.fspath(self.archives), os.fsdecode(names.archive_name(name)))
 
     def object_problems(self) -> list[str]:
         """What is wrong or doubtful with the files of the load objects."""
@@ -218,11 +220,11 @@ class Experiment:
         return [one.problem for one in found if one.problem]
 
     def _found(self, segment: Segment) -> ObjectFile:
-        copy, recorded = self.archives / os.fsdecode(names.archive_name(segment.name)), os.fsdecode(segment.name)
+        recorded, copies = os.fsdecode(segment.name), self._copies(segment.name)
         elsewhere = self.places.of(recorded) if recorded.startswith("/") else []
-        asked = {os.fspath(copy), *self.places.asked(recorded)}
+        asked = {*copies, *self.places.asked(recorded)}
         problems = []
-        for path in (os.fspath(copy), *elsewhere):
+        for path in (*copies, *elsewhere):
             if not os.path.isfile(path):
                 continue
             why, doubt = self._difference(Path(path), segment, path in asked)

@@ -12,7 +12,7 @@ instruction that calls, wherever in it the recorded address lies.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ from collector.report.build import TOTAL_FUNCTION, UNKNOWN_FUNCTION, DataSet, Lo
 from collector.report.disassembly import instructions
 from collector.report.documents import CODE, HEAD, LINE, Annotated, Column
 from collector.report.functions import Function, short_name
-from collector.report.lines import expanded, levels_by_instruction
+from collector.report.lines import expanded, frames_met, levels_by_instruction
 from collector.report.metrics import View
 from collector.report.profile import Weighted
 from collector.report.sources import Source, find_source
@@ -103,7 +103,7 @@ def _is_called(function: Function, name: bytes) -> bool:
 def _files_named(data: DataSet, name: str) -> list[Target]:
     found: dict[tuple[int, str], Target] = {}
     wanted = os.path.normpath(name)
-    for loaded, frames in _frames_met(data):
+    for loaded, frames in frames_met(data):
         for frame in frames:
             path = os.path.normpath(frame.path)
             if frame.path and (path == wanted or path.endswith(f"/{wanted}")):
@@ -115,15 +115,6 @@ def _files_named(data: DataSet, name: str) -> list[Target]:
             if path == wanted or path.endswith(f"/{wanted}"):
                 found.setdefault((loaded.number, path), Target(loaded, path))
     return list(found.values())
-
-
-def _frames_met(data: DataSet) -> Iterable[tuple[LoadedObject, list[Frame]]]:
-    by_number = {loaded.number: loaded for loaded in data.objects.values()}
-    for number, offset in data.places:
-        function = data.functions[number]
-        loaded = by_number.get(function.object_number)
-        if loaded is not None and function.has_offsets:
-            yield loaded, loaded.frames_at(function.offset + offset)
 
 
 def _home(loaded: LoadedObject, function: Function) -> str:

@@ -8,9 +8,11 @@ object, and only for objects in which some stack has a pc; separate debug files 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
-from collector.report.build import TOTAL_FUNCTION, DataSet
+from collector.report.build import TOTAL_FUNCTION, DataSet, LoadedObject
 from collector.report.functions import Function
 from collector.report.profile import I8, Weighted, merge_equal
 from collector.report.symbols import Frame, demangle
@@ -66,6 +68,16 @@ def inline_stacks(data: DataSet) -> tuple[Weighted, list[Function]]:
     groups = [[number_of(index, function) for function, _ in inside]
               for index, inside in enumerate(levels_by_instruction(data, True))]
     return expanded(data.instructions, groups, len(functions)), functions
+
+
+def frames_met(data: DataSet) -> Iterable[tuple[LoadedObject, list[Frame]]]:
+    """For every instruction of a load object what debug information says of it."""
+    by_number = {loaded.number: loaded for loaded in data.objects.values()}
+    for number, offset in data.places:
+        function = data.functions[number]
+        loaded = by_number.get(function.object_number)
+        if loaded is not None and function.has_offsets:
+            yield loaded, loaded.frames_at(function.offset + offset)
 
 
 def levels_by_instruction(data: DataSet, with_inlines: bool) -> list[list[tuple[Function, Frame | None]]]:

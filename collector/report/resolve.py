@@ -202,6 +202,11 @@ class LoadedObject:
         return None
 
     @property
+    def debug_path(self) -> str:
+        """Where its separate debug file is; empty if there is none."""
+        return self._debug.name if self._debug is not None else ""
+
+    @property
     def unit_paths(self) -> list[str]:
         """The files that were compiled."""
         with suppress(ElfError):

@@ -8,6 +8,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from collector.experiment.names import archive_name
+from collector.report.lines import frames_met
+from collector.report.resolve import DEBUG_SUFFIX, LoadedObject
+
 if TYPE_CHECKING:
     from collector.report.annotated import Target
     from collector.report.build import DataSet
@@ -40,6 +44,30 @@ def find_source(data: DataSet, target: Target, newer_than: int) -> Source:
         return Source(title, lines[:-1] if lines[-1] == b"" else lines, notes)
     return Source(target.path, (), [f"Source file `{target.path}' not readable; setpath, addpath and pathmap say where "
                                     "it is"])
+
+
+def files_needed(data: DataSet) -> dict[str, str]:
+    """What names and lines of the stacks are read from, by the names of copies in archives.
+
+    Load objects with stacks in them, their debug files (behind the same name), and the sources of lines that were met.
+    """
+    found: dict[str, str] = {}
+    for loaded, frames in frames_met(data):
+        copy = os.fsdecode(archive_name(loaded.path))
+        if loaded.file is not None and copy not in found:
+            found[copy] = os.fspath(loaded.file)
+            if loaded.debug_path:
+                found[f"{copy}{DEBUG_SUFFIX}"] = loaded.debug_path
+        for path in {os.path.normpath(frame.path) for frame in frames if frame.path}:
+            name = os.fsdecode(archive_name(os.fsencode(path)))
+            if name not in found and (file := _found(data, loaded, path)):
+                found[name] = file
+    return found
+
+
+def _found(data: DataSet, loaded: LoadedObject, path: str) -> str:
+    copies = [copy for experiment in data.experiments for copy in experiment.copies_of(path)]
+    return next((one for one in [*copies, *loaded.places.of(path)] if os.path.isfile(one)), "")
 
 
 def _content(path: str) -> bytes | None:

@@ -20,7 +20,7 @@ import pytest
 
 from collector.cli import er_print as command
 from collector.elf import open_object
-from collector.errors import UsageError
+from collector.errors import ExperimentError, UsageError
 from collector.experiment.recorder import Header, Recorder
 
 START_NS = 5_003_000_000_017
@@ -357,3 +357,45 @@ def test_what_is_not_clear_is_asked(program: Callable[..., Path], tmp_path: Path
         assert there["rows"] == also["rows"]
     finally:
         source.write_text(text)
+
+
+@pytest.mark.parametrize("suffix", ["tar", "tar.xz"])
+def test_packed_symbols_are_all_that_is_needed_elsewhere(suffix: str, program: Callable[..., Path], tmp_path: Path,
+                                                         documents: Callable[..., Any]) -> None:
+    """Program, debug file and source are gone: the same names, lines and source; nothing is left in the temporary."""
+    here, there = tmp_path / "here", tmp_path / "there"
+    here.mkdir()
+    there.mkdir()
+    for name, text in C_FILES.items():
+        (here / name).write_text(text)
+    subprocess.run(["gcc", "-g", "-O2", "-Wl,--build-id", "-o", "prog", "first.c", "second.c"], cwd=here, check=True)
+    built = here / "prog"
+    path = recorded(here / "a.1.er", built, LANGUAGES["C"].symbols)
+    subprocess.run(["objcopy", "--only-keep-debug", built, here / "prog.debug"], check=True)
+    subprocess.run(["objcopy", "--strip-all", f"--add-gnu-debuglink={here}/prog.debug", built], check=True)
+    tables = ("-functions", "-lines", "-pcs", "-calltree", "-source", "first", "-disasm", "work", "-source", "twice.h")
+    expected = documents(*tables, path)
+    told = documents("-symbols", here / f"kept.{suffix}", path)[0]["lines"][0]
+    assert re.search(r"kept\.tar(\.xz)?: 5 files, \d+ bytes", told)
+    for name in ("a.1.er", f"kept.{suffix}"):
+        (here / name).rename(there / name)
+    for file in here.iterdir():
+        file.unlink()
+    here.rmdir()
+    assert documents("-functions", there / "a.1.er")[0]["rows"] != expected[0]["rows"]
+    found = documents("-addpath", there / f"kept.{suffix}", *tables, there / "a.1.er")[1:]
+    assert [one["rows"] for one in found] == [one["rows"] for one in expected]
+    subprocess.run(["tar", "-xf", f"kept.{suffix}", "-C", "a.1.er"], cwd=there, check=True)
+    assert [one["rows"] for one in documents(*tables, there / "a.1.er")] == [one["rows"] for one in expected]
+
+
+def test_a_file_without_symbols_is_told(program: Callable[..., Path], tmp_path: Path) -> None:
+    path = recorded(tmp_path / "a.1.er", program("C"), LANGUAGES["C"].symbols)
+    text = tmp_path / "text.tar"
+    text.write_text("nothing")
+    subprocess.run(["tar", "-cf", tmp_path / "other.tar", "-C", tmp_path, "text.tar"], check=True)
+    for name, what in (("text.tar", "cannot be read"), ("other.tar", "there are no symbols in it")):
+        with pytest.raises(ExperimentError, match=what):
+            command.run(["-addpath", str(tmp_path / name), "-functions", str(path)])
+    with pytest.raises(ExperimentError, match="cannot be written"):
+        command.run(["-symbols", str(tmp_path / "nowhere/a.tar"), str(path)])

@@ -81,6 +81,17 @@ def dthresh(session: Session, percent: str) -> None:
     session.commentary["dcc"] = with_threshold(session.commentary["dcc"], "dthresh", percent)
 
 
+def symbols(session: Session, file: str) -> Document:
+    """What names, lines and source are read from, in a tar file."""
+    from collector.experiment.bundle import pack
+    from collector.report.documents import Lines
+    from collector.report.sources import files_needed
+
+    needed = files_needed(session.data)
+    size = pack(file, needed)
+    return Lines("symbols", [f"{file}: {len(needed)} files, {size} bytes; -addpath {file} reads them elsewhere"])
+
+
 def _flat(session: Session, what: str, stacks: Weighted, names: list[bytes]) -> Document:
     from collector.report.tables import Labels, object_rows, table
 

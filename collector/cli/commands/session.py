@@ -17,6 +17,8 @@ from collector.errors import ExperimentError, UsageError
 
 if TYPE_CHECKING:
     from collector.cli.commands.index import IndexObject
+    from tempfile import TemporaryDirectory
+
     from collector.cli.commands.commentary import Commentary
     from collector.experiment.places import Places
     from collector.experiment.reader import Experiment
@@ -49,6 +51,7 @@ class Session:
     hidden_objects: set[bytes] = field(default_factory=set)  # load objects, as they are shown
     index_objects: dict[str, IndexObject] = field(default_factory=dict)  # that the user has defined
     _views: dict[str, View] = field(default_factory=dict)
+    _unpacked: list[TemporaryDirectory[str]] = field(default_factory=list)
     _is_begun: bool = False  # something stands in ``out``
 
     @cached_property
@@ -96,6 +99,16 @@ class Session:
         self.__dict__.pop("whole", None)
         if (selection := self.__dict__.pop("selection", None)) is not None:
             self.selection = selection.of(self.whole)
+
+    def unpacked(self, bundle: str) -> str:
+        """A folder with what a file of symbols has in it, for as long as the session lasts."""
+        from tempfile import TemporaryDirectory
+
+        from collector.experiment.bundle import unpack
+
+        self._unpacked.append(TemporaryDirectory(prefix="er_print-"))
+        unpack(bundle, self._unpacked[-1].name)
+        return self._unpacked[-1].name
 
     @property
     def experiments(self) -> list[Experiment]:
@@ -174,6 +187,12 @@ class Session:
         """Close the file that is printed into, if it is not the standard output."""
         if self.out is not sys.stdout:
             self.out.close()
+
+    def end(self) -> None:
+        """Close it, and take away what was unpacked."""
+        self.close()
+        while self._unpacked:
+            self._unpacked.pop().cleanup()
 
 
 def _commentary() -> Commentary:

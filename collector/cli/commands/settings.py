@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -85,7 +86,10 @@ def setpath(session: Session, text: str) -> Document:
 
 
 def addpath(session: Session, text: str) -> Document:
-    """Where else."""
+    """Where else: folders, or a file of symbols."""
+    if os.path.isfile(text):
+        session.look_in(replace(session.places, archives=(*session.places.archives, session.unpacked(text))))
+        return lines("addpath", [f"Symbols are read from {text}"])
     session.look_in(session.places.with_more(text))
     return lines("addpath", [f"Current search path: {session.places.shown_path}"])
 
