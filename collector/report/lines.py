@@ -30,7 +30,7 @@ def line_stacks(data: DataSet, with_inlines: bool) -> tuple[Weighted, list[bytes
 def instruction_names(data: DataSet) -> list[bytes]:
     """The name of each instruction, with its line where debug information tells it."""
     names = []
-    for (number, offset), inside in zip(data.places, _frames_by_instruction(data, False), strict=True):
+    for (number, offset), inside in zip(data.places, levels_by_instruction(data, False), strict=True):
         function, frame = data.functions[number], inside[0][1]
         digits = 8 if offset < 1 << 32 else 16
         name = b"%s + 0x%0*X" % (function.name, digits, offset) if function.has_offsets else function.name

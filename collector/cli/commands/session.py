@@ -16,10 +16,10 @@ from typing import TYPE_CHECKING, TextIO
 from collector.errors import ExperimentError, UsageError
 
 if TYPE_CHECKING:
-    from collector.cli.commands.index import IndexObject
     from tempfile import TemporaryDirectory
 
     from collector.cli.commands.commentary import Commentary
+    from collector.cli.commands.index import IndexObject
     from collector.experiment.places import Places
     from collector.experiment.reader import Experiment
     from collector.report.build import DataSet
