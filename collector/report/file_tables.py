@@ -7,8 +7,8 @@ import numpy as np
 from collector.clock import NS_PER_US
 from collector.report import kinds
 from collector.report.build import DataSet
-from collector.report.documents import Column as TableColumn
 from collector.report.documents import Table, Unit
+from collector.report.documents import Column as TableColumn
 from collector.report.metrics import EXCLUSIVE, Column
 from collector.report.traces import ERROR_NS, OTHER_NS, READ_NS, WRITE_NS, files
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collector.report.documents import Document
-    from collector.report.functions import Function
     from collector.report.profile import Weighted
     from collector.report.tables import Labels
 
@@ -188,3 +187,4 @@ def _named(session: Session, function: Function) -> bytes:
     name = {"long": function.name, "short": short_name(function.name),
             "mangled": function.linkage or function.name}[session.naming]
     return b"%s [%s]" % (name, function.object_name) if session.with_object else name
+    return stacks, replace(labels, names=session.naming.names(found))

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from collector.report.build import DataSet
     from collector.report.documents import Document
     from collector.report.metrics import Metric, View
+    from collector.report.naming import Naming
     from collector.report.query.selection import Selection
 
 ALL = "all"
@@ -41,9 +42,8 @@ class Session:
     arguments: list[str]
     limit: int = 0
     inlines: bool = False
-    naming: str = "long"
-    with_object: bool = False
     mode: str = "text"
+    naming: Naming = field(default_factory=lambda: _naming("long"))
     commentary: dict[str, Commentary] = field(default_factory=lambda: defaultdict(_commentary))
     out: TextIO = field(default_factory=lambda: sys.stdout)
     aggregated: list[Experiment] = field(default_factory=list)  # those whose aggregations were read
@@ -193,6 +193,12 @@ class Session:
         self.close()
         while self._unpacked:
             self._unpacked.pop().cleanup()
+
+
+def _naming(text: str) -> Naming:
+    from collector.report.naming import Naming
+
+    return Naming.of(text)
 
 
 def _commentary() -> Commentary:

@@ -73,10 +73,9 @@ def inlines(session: Session, text: str) -> None:
 
 def name(session: Session, text: str) -> None:
     """How functions are called."""
-    naming, _, more = text.partition(":")
-    if naming not in ("long", "short", "mangled") or more not in ("", "soname", "nosoname"):
-        raise UsageError(f"-name {text}: give long, short or mangled, and :soname to see load objects")
-    session.naming, session.with_object = naming, more == "soname"
+    from collector.report.naming import Naming
+
+    session.naming = Naming.of(text)
 
 
 def setpath(session: Session, text: str) -> Document:
