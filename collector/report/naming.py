@@ -1,7 +1,7 @@
 """How functions are called in tables: the words of ``name``.
 
-``long``, ``short`` (without parameters) or ``mangled``; with ``:soname`` the load object behind it; with ``:offset``
-code without a symbol as ``libc.so.6+0x96063``, object and offset in its file; with ``:unique`` what tells functions of one
+``long``, ``short`` (without parameters) or ``mangled``. ``:soname`` puts the load object behind it; with ``:offset``
+code without a symbol is ``libc.so.6+0x96063``, object and offset in its file; ``:unique`` adds what tells functions of one
 name apart: the load object, and the offset in it where that is not enough.
 """
 

@@ -125,8 +125,8 @@ COMMANDS = (
     Command("metrics", "SPEC", "choose metrics; default: the default ones", "settings:metrics"),
     Command("sort", "SPEC", "sort by a metric that is shown; -SPEC: the other way", "settings:sort"),
     Command("limit", "N", "print at most N lines (or functions) of a table; 0: all", "settings:limit"),
-    Command("name", "FORM", "long, short or mangled names; :soname adds load objects, :offset names code without symbols,"
-            " :unique tells functions of one name apart", "settings:name"),
+    Command("name", "FORM", "long, short or mangled names; :soname adds load objects, :offset names code without "
+            "symbols, :unique tells functions of one name apart", "settings:name"),
     Command("inlines", "on|off", "inlined functions as frames of their own; off unless asked for",
             "settings:inlines"),
     Command("setpath", "PATH", "folders where files are looked for, with colons; $expts: the experiments",

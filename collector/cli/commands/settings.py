@@ -81,7 +81,7 @@ def name(session: Session, text: str) -> None:
 def setpath(session: Session, text: str) -> Document:
     """Where files are looked for."""
     session.look_in(session.places.with_path(text))
-    return lines("setpath", [f"Current search path: {session.places.shown_path}"])
+    return _path(session)
 
 
 def addpath(session: Session, text: str) -> Document:
@@ -90,12 +90,17 @@ def addpath(session: Session, text: str) -> Document:
         session.look_in(replace(session.places, archives=(*session.places.archives, session.unpacked(text))))
         return lines("addpath", [f"Symbols are read from {text}"])
     session.look_in(session.places.with_more(text))
-    return lines("addpath", [f"Current search path: {session.places.shown_path}"])
+    return _path(session)
 
 
-def pathmap(session: Session, old: str, new: str) -> None:
+def _path(session: Session) -> Document:
+    return lines("setpath", ["search path:", *(f"\t{folder}" for folder in session.places.search_path)])
+
+
+def pathmap(session: Session, old: str, new: str) -> Document:
     """What takes the place of the beginning of a path."""
     session.look_in(session.places.with_map(old, new))
+    return lines("pathmap", ["Path mappings: from -> to", *(f"\t`{a}' -> `{b}'" for a, b in session.places.maps)])
 
 
 def debug_files(session: Session, text: str) -> None:
