@@ -1,8 +1,8 @@
 """How functions are called in tables: the words of ``name``.
 
 ``long``, ``short`` (without parameters) or ``mangled``. ``:soname`` puts the load object behind it; with ``:offset``
-code without a symbol is ``libc.so.6+0x96063``, object and offset in its file; ``:unique`` adds what tells functions of one
-name apart: the load object, and the offset in it where that is not enough.
+code without a symbol is ``libc.so.6+0x96063``, object and offset in its file; ``:unique`` adds what tells functions of
+one name apart: the load object, and the offset in it where that is not enough.
 """
 
 from __future__ import annotations
