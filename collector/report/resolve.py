@@ -36,8 +36,6 @@ from collector.report.functions import AddressTable, Function, FunctionTable, Sy
 from collector.report.kinds import CLOCK, Columns
 from collector.report.metrics import N_STATE_COLUMNS, STATE_OTHER
 from collector.report.profile import I8, distinct, distinct_places, frames_of
-from collector.report.symbols import demangle
-from collector.report.profile import I8, frames_of
 from collector.report.symbols import Frame, demangle
 
 if TYPE_CHECKING:

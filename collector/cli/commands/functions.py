@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from collector.report.documents import Document
+    from collector.report.functions import Function
     from collector.report.profile import Weighted
     from collector.report.tables import Labels
 
@@ -157,7 +158,7 @@ def function_stacks(session: Session) -> tuple[Weighted, Labels]:
     if session.hidden_objects:
         stacks, found = _without_hidden(session, stacks, found)
     labels = Labels.of_functions(found)
-    return stacks, replace(labels, names=[_named(session, function) for function in found])
+    return stacks, replace(labels, names=session.naming.names(found))
 
 
 def _without_hidden(session: Session, stacks: Weighted, found: Sequence[Function]) -> tuple[
@@ -179,12 +180,3 @@ def _without_hidden(session: Session, stacks: Weighted, found: Sequence[Function
                                       has_offsets=False))
         group[number] = made[one.object_name]
     return hidden(replace(stacks, n_objects=len(functions)), group, is_hidden), functions
-
-
-def _named(session: Session, function: Function) -> bytes:
-    from collector.report.functions import short_name
-
-    name = {"long": function.name, "short": short_name(function.name),
-            "mangled": function.linkage or function.name}[session.naming]
-    return b"%s [%s]" % (name, function.object_name) if session.with_object else name
-    return stacks, replace(labels, names=session.naming.names(found))
