@@ -385,7 +385,7 @@ def test_no_rule_objects_to_a_clean_tree(tmp_path: Path, rule: Rule) -> None:
 
 # --- the linters ----------------------------------------------------------------------------------
 
-SCRIPTS_WITHOUT_SUFFIX = ("scripts/bench", "scripts/damage", "scripts/keep-batches", "scripts/killruns",
+SCRIPTS_WITHOUT_SUFFIX = ("scripts/agree", "scripts/bench", "scripts/damage", "scripts/keep-batches", "scripts/killruns",
                            "scripts/truth")
 
 
@@ -411,6 +411,7 @@ TOOLS = (
     "tests/workloads/build.py",
     "scripts/missing_packages.py",
     "scripts/closing_line.py",
+    "scripts/agree",
     "scripts/bench",
     "scripts/damage",
     "scripts/keep-batches",

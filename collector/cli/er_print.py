@@ -47,15 +47,23 @@ def run(argv: list[str]) -> int:
     calls, experiments = _parsed(argv)
     make_tolerant(sys.stdout)
     session = Session(experiments)
-    if not calls:
-        raise UsageError("nothing to print; give a command such as -functions (er_print --help lists them)")
     try:
         session.founders  # noqa: B018 - errors of experiments come first
-        carry_out(session, calls)
+        if calls:
+            carry_out(session, calls)
+        else:
+            _converse(session)
     finally:
         session.end()
         _warn(session)
     return 0
+
+
+def _converse(session: Session) -> None:
+    """Commands from the terminal, or from what is piped into it."""
+    from collector.cli.commands.interactive import converse
+
+    converse(session, lambda session, line: carry_out(session, _line_calls(line, "standard input", ())), _print_help)
 
 
 def carry_out(session: Session, calls: Sequence[Call]) -> None:
@@ -147,14 +155,18 @@ def script_calls(path: str, outer: tuple[str, ...]) -> list[Call]:
         lines = Path(path).read_text("utf-8", "surrogateescape").splitlines()
     except (OSError, ValueError) as err:
         raise UsageError(f"-script {path}: {getattr(err, 'strerror', None) or err}") from err
-    calls = []
-    for words in (_words(line) for line in lines if line.strip() and not line.lstrip().startswith("#")):
-        words[0] = "-" + words[0].removeprefix("-")
-        found, rest = _parsed(words, (*outer, file))
-        if rest:
-            raise UsageError(f"-script {path}: {' '.join(rest)!r} cannot be understood")
-        calls += found
-    return calls
+    return [call for line in lines if line.strip() and not line.lstrip().startswith("#")
+            for call in _line_calls(line, f"-script {path}", (*outer, file))]
+
+
+def _line_calls(line: str, where: str, scripts: tuple[str, ...]) -> list[Call]:
+    """The command of a line, its dash left out or not."""
+    words = _words(line)
+    words[0] = "-" + words[0].removeprefix("-")
+    found, rest = _parsed(words, scripts)
+    if rest:
+        raise UsageError(f"{where}: {' '.join(rest)!r} cannot be understood")
+    return found
 
 
 def _words(line: str) -> list[str]:
@@ -176,7 +188,7 @@ def _words(line: str) -> list[str]:
 def _print_help() -> None:
     print("Usage: er_print COMMAND... EXPERIMENT...\n\n"
           "Prints reports of experiments (NAME.er) and experiment groups (NAME.erg). Commands may be cut short\n"
-          "as long as they stay unique.\n")
+          "as long as they stay unique. Without a command they are read from the terminal, or from what is piped in.\n")
     width = max(len(c.name) + len(c.argument) for c in COMMANDS) + 4
     for command in COMMANDS:
         print(f"  {f'-{command.name} {command.argument}'.ljust(width)}{command.help}")

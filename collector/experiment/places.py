@@ -33,9 +33,9 @@ class Places:
     experiments: tuple[str, ...] = field(default=(), compare=False)
 
     @property
-    def shown_path(self) -> str:
-        """The search path as it is given."""
-        return ":".join((*self.path, *self.last))
+    def search_path(self) -> tuple[str, ...]:
+        """The folders as they were given."""
+        return (*self.path, *self.last)
 
     @property
     def folders(self) -> list[str]:

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from collector.experiment.packets import Bytes, Damage, runs
+from collector.experiment.packets import Bytes, Damage, packet_offsets
 from collector.experiment.records import (
     BLOCK_NATIVE,
     FRAME_BLOCKS_OFFSET,
     INFO,
+    KIND_EMPTY,
     KIND_FRAME,
     KIND_UID,
     LINKED,
@@ -98,11 +99,10 @@ def read_stacks(data: Bytes, wsize: int, damage: Damage | None = None) -> Stacks
 
 
 def _packet_offsets(data: Bytes, damage: Damage | None) -> tuple[I8, I8]:
-    found: dict[int, list[int]] = {KIND_FRAME: [], KIND_UID: []}
-    for run in runs(data, damage):
-        if run.kind in found and run.size >= UID.size:
-            found[run.kind].extend(range(run.offset, run.offset + run.count * run.size, run.size))
-    return np.array(found[KIND_FRAME], np.int64), np.array(found[KIND_UID], np.int64)
+    offset = np.fromiter(packet_offsets(data, damage), np.int64)
+    heads = data[:len(data) // 4 * 4].view("<u4")[offset >> 2]
+    kinds = np.where(heads & 0xFFFF >= UID.size, heads >> 16, KIND_EMPTY)
+    return offset[kinds == KIND_FRAME], offset[kinds == KIND_UID]
 
 
 def _u8(words: npt.NDArray[np.uint32], offset: I8) -> U8:

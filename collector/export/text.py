@@ -55,6 +55,8 @@ def text_lines(document: Document) -> Iterator[str]:
             yield from _listing(document)
         case Tree():
             yield from _tree(document)
+        case _ if document.block_titles:
+            yield from _sections(document)
         case Annotated():
             from collector.export.annotated import annotated_lines
 
@@ -84,6 +86,20 @@ def _blocks(table: Table) -> Iterator[str]:
         layout.fit(slice(begin, end))
         yield from layout.heading()
         yield from layout.rows(slice(begin, end), marks)
+        yield ""
+
+
+def _sections(table: Table) -> Iterator[str]:
+    """One heading, and a title for each block; of a fragment of the stack only the last function has values."""
+    assert table.blocks is not None
+    layout = Layout(table.columns)
+    layout.fit()
+    yield from (*_above(table), "", *layout.heading())
+    for title, (begin, end) in zip(table.block_titles, pairwise(table.blocks.tolist()), strict=True):
+        yield f"============== {title}"
+        for at, line in enumerate(layout.rows(slice(begin, end)), begin):
+            name = line[layout.name_at:]
+            yield " " * layout.name_at + name if table.roles[at] == "fragment" else line
         yield ""
 
 
@@ -155,7 +171,7 @@ class Layout:
         for at in range(begin, end, _ROWS_AT_ONCE):
             part = slice(at, min(end, at + _ROWS_AT_ONCE))
             cells = [self._column(i, part, marks) for i in range(len(self._columns))]
-            yield from ("".join(row).rstrip() for row in zip(*cells, strict=True))
+            yield from map(str.rstrip, map("".join, zip(*cells, strict=True)))
 
     def _column(self, index: int, rows: slice, marks: Sequence[str]) -> list[str]:
         """The cells of a column, as wide as the column, gap included."""
@@ -172,10 +188,12 @@ class Layout:
             value_width = self._value_width(index)
             parts.append([text.rjust(value_width) for text in cells(column, rows)])
         if column.percents is not None:
-            parts.append([f"{share:6.2f}" if share else "  0.  " for share in column.percents[rows].tolist()])
+            shares = column.percents[rows].tolist()
+            known = {share: f"{share:6.2f}" if share else "  0.  " for share in set(shares)}
+            parts.append([known[share] for share in shares])
         if len(parts) == 1:
             return [text.ljust(width) for text in parts[0]]
-        return [" ".join(cell).ljust(width) for cell in zip(*parts, strict=True)]
+        return [f"{value} {share}".ljust(width) for value, share in zip(*parts, strict=True)]
 
     def _shown(self, index: int, rows: slice) -> list[str]:
         """The names of some rows, made printable once each."""
@@ -183,6 +201,15 @@ class Layout:
         numbers = column.values[rows].tolist()
         known.update((number, printable(column.labels[number])) for number in set(numbers) - known.keys())
         return [known[number] for number in numbers]
+
+    @property
+    def name_at(self) -> int:
+        """Where names begin, if they come last; else 0."""
+        *before, last = self._columns
+        if last.unit is not Unit.NAME:
+            return 0
+        return sum((self._value_width(i) + 1 if column.unit is Unit.NAME else self._heading_of(i)[0] + _GAP)
+                   for i, column in enumerate(before)) + 1
 
     def _value_width(self, index: int) -> int:
         column = self._columns[index]
@@ -259,7 +286,9 @@ def cells(column: Column, rows: slice = _ALL) -> list[str]:
     """The cells of some rows as text, without shares, not aligned."""
     if column.unit is Unit.NAME:
         return [printable(column.labels[number]) for number in column.values[rows].tolist()]
-    return [_TEXT_OF[column.unit](value) for value in column.values[rows].tolist()]
+    values, text = column.values[rows].tolist(), _TEXT_OF[column.unit]
+    known = {value: text(value) for value in set(values)}
+    return [known[value] for value in values]
 
 
 _TEXT_OF: dict[Unit, Callable[[int], str]] = {

@@ -85,6 +85,7 @@ class Table:
     roles: Sequence[str] = ()  # (n), or none
     limit: int = 0
     blocks: I8 | None = None
+    block_titles: tuple[str, ...] = ()
 
     def __len__(self) -> int:
         return len(self.columns[0]) if self.columns else 0

@@ -15,8 +15,10 @@ occurs only in the outer turns of a recursion exists with weight zero. Loops run
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +27,7 @@ I8 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
 ROOT = -1
+_EXACT_MAX = 1 << 53
 
 
 @dataclass(frozen=True)
@@ -76,7 +79,24 @@ def total(stacks: Weighted) -> I8:
 
 def present(stacks: Weighted) -> I8:
     """The ids of all objects that occur, sorted."""
-    return np.unique(stacks.objects)
+    return np.flatnonzero(np.bincount(stacks.objects, minlength=1))
+
+
+def seen_as(stacks: Weighted, columns: I8) -> Weighted:
+    """The same stacks with other weights: ``columns`` (k, c) says what each one adds up."""
+    return replace(stacks, weights=stacks.weights @ columns)
+
+
+def distinct(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Each value once, sorted. Sorting is quicker than what numpy does for large arrays."""
+    ordered = np.sort(values)
+    return ordered[np.append(True, ordered[1:] != ordered[:-1])] if len(ordered) else ordered
+
+
+def distinct_places(values: npt.NDArray[Any]) -> tuple[npt.NDArray[Any], I8]:
+    """Each value once, sorted, and the place of every one among these. For many values of which few are distinct."""
+    found = distinct(values)
+    return found, np.searchsorted(found, values).astype(np.int64, copy=False)
 
 
 def exclusive(stacks: Weighted) -> I8:
@@ -88,9 +108,14 @@ def exclusive(stacks: Weighted) -> I8:
 
 def inclusive(stacks: Weighted) -> I8:
     """Per object (n_objects, k), the stacks in which it occurs."""
-    keys = np.unique(stacks.objects * np.int64(len(stacks) or 1) + stacks.rows)
-    objects, rows = np.divmod(keys, np.int64(len(stacks) or 1))
-    return _sum_by(objects, stacks.weights[rows], stacks.n_objects)
+    objects, rows = np.divmod(distinct(_keys(stacks.objects, stacks.rows, stacks.n_objects, len(stacks))),
+                              len(stacks) or 1)
+    sums = np.zeros((stacks.n_objects, stacks.weights.shape[1]), np.int64)
+    for column in range(stacks.weights.shape[1]):  # few, where all elements would be many
+        weights = stacks.weights[:, column]
+        if weights.any():
+            sums[:, column] = _sum_column(objects, weights[rows], stacks.n_objects)
+    return sums
 
 
 def pairs(stacks: Weighted) -> tuple[Pairs, Pairs]:
@@ -109,6 +134,34 @@ def pairs(stacks: Weighted) -> tuple[Pairs, Pairs]:
     inner = ~is_leaf
     callees = _pairs_of(objects[inner], below[inner], innermost[inner], stacks.weights[rows[inner]], stacks.n_objects)
     return callers, callees
+
+
+def places_of(stacks: Weighted, wanted: Sequence[int]) -> tuple[I8, Bool]:
+    """Wherever ``wanted``, leaf first, begins in the stacks; and which of these lie nearest to the leaf of theirs."""
+    n = len(stacks.objects)
+    begins, ends = np.arange(n), stacks.offsets[1:][stacks.rows]
+    is_here = begins + len(wanted) <= ends
+    for step, one in enumerate(wanted):
+        is_here &= stacks.objects[np.minimum(begins + step, n - 1)] == one
+    here = np.flatnonzero(is_here)
+    rows = stacks.rows[here]
+    return here, np.append(True, rows[1:] != rows[:-1])[:len(here)]
+
+
+def sums_of(objects: I8, weights: I8) -> tuple[I8, I8]:
+    """Each object once, and the sum of its weights."""
+    found, places = distinct_places(objects)
+    return found, _sum_by(places, weights, len(found))
+
+
+def hidden(stacks: Weighted, group: I8, is_hidden: Bool) -> Weighted:
+    """Each object replaced by ``group[object]``; frames of one hidden group that follow each other become one."""
+    objects = group[stacks.objects]
+    same = (objects[1:] == objects[:-1]) & is_hidden[stacks.objects[1:]] & is_hidden[stacks.objects[:-1]]
+    same &= stacks.rows[1:] == stacks.rows[:-1]
+    keep = np.append(True, ~same)[:len(objects)]
+    kept = np.append(0, np.cumsum(keep))
+    return merge_equal(Weighted(kept[stacks.offsets].astype(np.int64), objects[keep], stacks.weights, stacks.n_objects))
 
 
 def tops(stacks: Weighted) -> Pairs:
@@ -187,13 +240,30 @@ def merge_equal(stacks: Weighted) -> Weighted:
 
 def _first_of_each(objects: I8, rows: I8, n_rows: int) -> Bool:
     """True where an object occurs for the first time in its row, that is nearest to the leaf."""
+    keys = objects * np.int64(n_rows or 1) + rows
+    order = np.argsort(keys, kind="stable")
+    ordered = keys[order]
     first = np.zeros(len(objects), bool)
-    first[np.unique(objects * np.int64(n_rows or 1) + rows, return_index=True)[1]] = True
+    first[order[np.append(True, ordered[1:] != ordered[:-1])[:len(order)]]] = True
     return first
 
 
+def _keys(major: I8, minor: I8, n_major: int, n_minor: int) -> npt.NDArray[Any]:
+    """Pairs as numbers that are sorted as they are: as narrow as they may be, which is quicker."""
+    kind: Any = np.uint32 if n_major * n_minor < 1 << 32 else np.int64
+    keys: npt.NDArray[Any] = major.astype(kind) * kind(n_minor or 1) + minor.astype(kind)
+    return keys
+
+
+def _sum_column(groups: npt.NDArray[Any], weights: I8, n_groups: int) -> I8:
+    """As ``_sum_by`` for one column; as doubles where they are exact."""
+    if int(np.abs(weights).sum()) < _EXACT_MAX:
+        return np.bincount(groups, weights, n_groups).astype(np.int64)
+    return _sum_by(groups.astype(np.int64), weights[:, None], n_groups)[:, 0]
+
+
 def _pairs_of(caller: I8, callee: I8, counts: Bool, weights: I8, n_objects: int) -> Pairs:
-    keys, inverse = np.unique((caller + 1) * np.int64(n_objects) + callee, return_inverse=True)
+    keys, inverse = distinct_places((caller + 1) * np.int64(n_objects) + callee)
     above, below = np.divmod(keys, np.int64(n_objects or 1))
     return Pairs(above - 1, below, _sum_by(inverse, weights * counts[:, None], len(keys)))
 

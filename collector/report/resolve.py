@@ -35,7 +35,7 @@ from collector.experiment.reader import DynamicFunction, Experiment, ObjectFile,
 from collector.report.functions import AddressTable, Function, FunctionTable, SymbolTable, symbol_table
 from collector.report.kinds import CLOCK, Columns
 from collector.report.metrics import N_STATE_COLUMNS, STATE_OTHER
-from collector.report.profile import I8, frames_of
+from collector.report.profile import I8, distinct, distinct_places, frames_of
 from collector.report.symbols import Frame, demangle
 
 if TYPE_CHECKING:
@@ -480,20 +480,22 @@ class Part:
     def _located(self, pcs: U8, epochs: I8, bounds: I8) -> I8:
         """For every frame its place in the address space; -1: nowhere."""
         found = np.full(len(pcs), -1, np.int64)
-        for epoch in np.unique(epochs).tolist():
+        for epoch in distinct(epochs).tolist():
             here = np.flatnonzero(epochs == epoch)
-            distinct, inverse = np.unique(pcs[here], return_inverse=True)
+            each, places = distinct_places(pcs[here])
             time_ns = int(bounds[epoch - 1]) if epoch else -_END_OF_TIME
-            found[here] = locate(self._mapped, distinct, time_ns)[inverse]
+            found[here] = locate(self._mapped, each, time_ns)[places]
         return found
 
     @cached_property
     def _instructions(self) -> I8:
         """The instruction of every frame; each (pc, epoch) is looked up once, in order of first appearance."""
         frames = self._frames
-        _, where = np.unique(frames.pcs, return_inverse=True)
-        code = where.astype(np.int64) * (int(frames.epochs.max(initial=0)) + 1) + frames.epochs
-        keys, first, inverse = np.unique(code, return_index=True, return_inverse=True)
+        each, where = distinct_places(frames.pcs)
+        n_epochs = int(frames.epochs.max(initial=0)) + 1
+        keys, inverse = distinct_places(where * n_epochs + frames.epochs) if n_epochs > 1 else (each, where)
+        first = np.zeros(len(keys), np.int64)
+        first[inverse[::-1]] = np.arange(len(inverse) - 1, -1, -1)
         numbers = np.zeros(len(keys), np.int64)
         for key in np.argsort(first, kind="stable").tolist():
             numbers[key] = self._look_up(int(frames.pcs[first[key]]), int(frames.mapped[first[key]]))

@@ -8,6 +8,7 @@ older ones are C++ names with an encoding on top.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,6 +20,8 @@ from collector.dwarf import LineTables, Row
 from collector.elf import LoadObject, open_object
 from collector.errors import ElfError
 
+# Making 1 MB of debug information readable takes some 0.1 s.
+_KEPT_FROM_BYTES, _KEPT_FILES_MAX = 1 << 20, 40
 _RUST_HASH = re.compile(rb"17h[0-9a-f]{16}E(?:[.@][A-Za-z0-9_.$@]*)?\Z")
 _RUST_ESCAPES = {b"SP": "@", b"BP": "*", b"RF": "&", b"LT": "<", b"GT": ">", b"LP": "(", b"RP": ")", b"C": ","}
 _RUST_ESCAPE = re.compile(rb"\$([A-Z]+|u[0-9a-f]{1,6})\$")
@@ -139,13 +142,59 @@ class Lines:
 
 
 def _symcache(found: LoadObject) -> Any:
-    """What symbolic makes of a file; None if there is nothing that could be read."""
-    from symbolic.debuginfo import Archive
+    """What symbolic makes of a file; None if there is nothing that could be read. Kept for large files."""
     from symbolic.exceptions import SymbolicError
+    from symbolic.symcache import SymCache
+
+    kept = _kept_as(found)
+    if kept and os.path.isfile(kept):
+        with suppress(SymbolicError, OSError):
+            cache: Any = SymCache.open(kept)  # type: ignore[no-untyped-call]
+            if cache.is_latest_version:
+                os.utime(kept)
+                return cache
+    with suppress(SymbolicError, OSError):
+        cache = _made(found.name)
+        if kept and cache is not None:
+            _keep(cache, kept)
+        return cache
+    return None
+
+
+def _made(path: str) -> Any:
+    from symbolic.debuginfo import Archive
+
+    for one in Archive.open(path).iter_objects():
+        return one.make_symcache()
+    return None
+
+
+def _kept_as(found: LoadObject) -> str:
+    """Where what was made of a file is kept, by its build id, its size and who made it; empty for small files."""
+    from importlib.metadata import version
 
     try:
-        for one in Archive.open(found.name).iter_objects():
-            return one.make_symcache()
-    except (SymbolicError, OSError):
-        return None
-    return None
+        build_id = found.build_id
+    except ElfError:
+        return ""
+    if not build_id or found.size < _KEPT_FROM_BYTES:
+        return ""
+    folder = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return f"{folder}/er_print/{build_id.hex()[:64]}-{found.size}-{version('symbolic')}"
+
+
+def _keep(cache: Any, path: str) -> None:
+    """Whole or not at all; the least used go when there are too many. Whatever goes wrong, nothing is kept."""
+    folder, unfinished = os.path.dirname(path), f"{path}.{os.getpid()}.new"
+    with suppress(OSError):
+        os.makedirs(folder, 0o700, exist_ok=True)
+        try:
+            with open(unfinished, "xb") as file:
+                cache.dump_into(file)
+            os.rename(unfinished, path)
+        finally:
+            with suppress(OSError):
+                os.unlink(unfinished)
+        files = sorted(os.scandir(folder), key=lambda entry: entry.stat().st_mtime_ns, reverse=True)
+        for entry in files[_KEPT_FILES_MAX:]:
+            os.unlink(entry.path)

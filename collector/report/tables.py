@@ -81,10 +81,10 @@ def unpack_address(packed: int) -> tuple[int, int]:
 
 def object_rows(stacks: profile.Weighted, view: View, labels: Labels) -> Rows:
     """Every object that occurs, and the total: functions, lines or instructions."""
-    matrix = _matrix(view, stacks.weights.shape[1])
-    own, with_callees = profile.exclusive(stacks) @ matrix, profile.inclusive(stacks) @ matrix
-    own[labels.total] = with_callees[labels.total] = total = profile.total(stacks) @ matrix
-    ids = np.union1d(profile.present(stacks), [labels.total])
+    seen = _seen(stacks, view)
+    own, with_callees = profile.exclusive(seen), profile.inclusive(seen)
+    own[labels.total] = with_callees[labels.total] = total = profile.total(seen)
+    ids = profile.distinct(np.append(profile.present(seen), labels.total))
     is_own = np.array([column.flavor == EXCLUSIVE for column in view.columns])
     values = np.where(is_own, own[ids], with_callees[ids])
     return sorted_rows(ids, values, total, view, labels)
@@ -131,15 +131,15 @@ def call_table(titles: Sequence[str], stacks: profile.Weighted, view: View, labe
 
 def _calls(stacks: profile.Weighted, view: View, labels: Labels, order: Sequence[int]) -> Iterator[tuple[Rows, str]]:
     """For each function its callers, itself, and its callees."""
-    matrix = _matrix(view, stacks.weights.shape[1])
+    stacks = _seen(stacks, view)
     callers, callees = profile.pairs(stacks)
     tops = profile.tops(stacks)
-    own = profile.exclusive(stacks) @ matrix
-    own[TOTAL_FUNCTION] = profile.total(stacks) @ matrix
+    own = profile.exclusive(stacks)
+    own[TOTAL_FUNCTION] = profile.total(stacks)
     above = _Grouped(callers.callee, np.where(callers.caller == ROOT, TOTAL_FUNCTION, callers.caller),
-                     callers.weights @ matrix)
+                     callers.weights)
     below = _Grouped(np.append(callees.caller, np.full(len(tops.callee), TOTAL_FUNCTION)),
-                     np.append(callees.callee, tops.callee), np.vstack([callees.weights, tops.weights]) @ matrix)
+                     np.append(callees.callee, tops.callee), np.vstack([callees.weights, tops.weights]))
     for function in order:
         center = own[[function]]
         caller_ids, caller_values = above.of(function)
@@ -151,6 +151,31 @@ def _calls(stacks: profile.Weighted, view: View, labels: Labels, order: Sequence
         yield sorted_rows(callee_ids, callee_values, taken, view, labels), "callee"
 
 
+def fragment_table(titles: Sequence[str], stacks: profile.Weighted, view: View, labels: Labels,
+                   fragment: Sequence[int], notes: Sequence[str] = ()) -> Table:
+    """Who calls a run of functions, caller first, and whom the last of them calls, with attributed values."""
+    stacks = _seen(stacks, view)
+    at, is_innermost = profile.places_of(stacks, fragment[::-1])
+    rows = stacks.rows[at]
+    weights = stacks.weights[rows] * is_innermost[:, np.newaxis]  # of outer turns: nothing, but they are there
+    over, is_leaf = at + len(fragment), at == stacks.offsets[:-1][rows]
+    objects = np.append(stacks.objects, TOTAL_FUNCTION)
+    caller_ids, callers = profile.sums_of(
+        np.where(over < stacks.offsets[1:][rows], objects[over], TOTAL_FUNCTION), weights)
+    callee_ids, callees = profile.sums_of(objects[at - 1][~is_leaf], weights[~is_leaf])
+    own, total = weights[is_leaf].sum(axis=0), weights.sum(axis=0)
+    ids = np.array(fragment, np.int64)
+    values = np.zeros((len(ids), len(view.columns)), np.int64)
+    values[-1] = own
+    center = Rows(ids, _with_statics(values, ids, view, labels), _percents(values, total))
+    parts = [sorted_rows(caller_ids, callers, total, view, labels), center,
+             sorted_rows(callee_ids, callees, total, view, labels)]
+    roles = ["caller"] * len(parts[0]) + ["fragment"] * (len(ids) - 1) + ["self"] + ["callee"] * len(parts[2])
+    bounds = np.append(0, np.cumsum([len(part) for part in parts])).astype(np.int64)
+    return Table("csingle", tuple(titles), _columns(_joined(parts, view), view, labels), notes, roles, 0, bounds,
+                 ("Callers", "Stack Fragment", "Callees"))
+
+
 def _joined(parts: Sequence[Rows], view: View) -> Rows:
     none = Rows(np.zeros(0, np.int64), np.zeros((0, len(view.columns)), np.int64), np.zeros((0, len(view.columns))))
     every = [none, *parts]
@@ -160,9 +185,9 @@ def _joined(parts: Sequence[Rows], view: View) -> Rows:
 def tree_table(titles: Sequence[str], stacks: profile.Weighted, view: View, labels: Labels,
                notes: Sequence[str] = (), limit: int = 0) -> Tree:
     """The call tree, depth first, siblings sorted, the total at the top."""
-    tree, matrix = profile.tree(stacks), _matrix(view, stacks.weights.shape[1])
-    total = profile.total(stacks) @ matrix
-    values = _with_statics(tree.weights @ matrix, tree.object, view, labels)
+    stacks = _seen(stacks, view)
+    tree, total = profile.tree(stacks), profile.total(stacks)
+    values = _with_statics(tree.weights, tree.object, view, labels)
     siblings = np.lexsort((*_sort_keys(tree.object, values, view, labels), tree.parent))
     order, depths = profile.depth_first(tree, siblings)
     ids = np.append(TOTAL_FUNCTION, tree.object[order])
@@ -200,6 +225,11 @@ class _Grouped:
     def of(self, key: int) -> tuple[I8, I8]:
         begin, end = np.searchsorted(self._keys, [key, key + 1])
         return self._ids[begin:end], self._values[begin:end]
+
+
+def _seen(stacks: profile.Weighted, view: View) -> profile.Weighted:
+    """The stacks with the columns of the view as weights."""
+    return profile.seen_as(stacks, _matrix(view, stacks.weights.shape[1]))
 
 
 def _matrix(view: View, n_states: int) -> I8:

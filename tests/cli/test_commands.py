@@ -21,7 +21,8 @@ def test_every_entry_has_a_function_that_takes_what_it_says(command: Command) ->
              if each.name not in options and each.default in (inspect.Parameter.empty, "all", "")]
     assert options <= {each.name for each in parameters}
     assert len(given) == len(command.argument.split())
-    assert all((each.default is inspect.Parameter.empty) != command.argument.startswith("[") for each in given)
+    assert all((each.default is inspect.Parameter.empty) != word.startswith("[")
+               for each, word in zip(given, command.argument.split(), strict=True))
 
 
 def test_every_name_is_there_once() -> None:

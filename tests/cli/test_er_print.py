@@ -7,10 +7,12 @@ libc has memcpy), in the PLT, and nowhere. At the end, real recordings.
 
 from __future__ import annotations
 
+import io
 import os
 import random
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import zip_longest
@@ -231,6 +233,9 @@ def test_the_comparison_forgives_nothing_else() -> None:
 
 
 TABLES = [
+    ("-indxobj", "Seconds", "-indxobj", "Duration", "-indxobj_define", "Mine", "THRID*16", "-indxobj", "Mine"),
+    ("-thread_select", "2", "-cpu_list", "-sample_list", "-functions", "-threads", "-filters", "MSTATE IN (0,7)",
+     "-functions", "-cpus"),
     ("-functions",),
     ("-calltree",),
     ("-callers-callees",),
@@ -294,6 +299,19 @@ def test_recursion_counts_once(build: Callable[..., Mapped], begin: Callable[...
     equal("-callers-callees", "-calltree", experiment=recorder.path)
 
 
+def test_fragments_of_the_stack_are_those_of_gprofng(build: Callable[..., Mapped], begin: Callable[..., Recorder],
+                                                     equal: Callable[..., str]) -> None:
+    program = build("c", "-O0")
+    recorder = begin("a.1.er", program)
+    pcs = [program.pc(name, 3) for name in ("leaf", "middle", "main", "_start")]
+    chance = random.Random(11)
+    stacks = [chance.choices(pcs, k=chance.randrange(1, 9)) for _ in range(97)]
+    add(recorder, stacks, random_packets(3, len(stacks), 503))
+    text = equal("-csingle", "middle", "-cprepend", "main", "-cappend", "leaf", "-crmfirst", "-crmlast", "-cappend",
+                 "middle", experiment=recorder.path)
+    assert text.count("Stack Fragment") == 6
+
+
 def test_what_is_said_about_experiments(build: Callable[..., Mapped], begin: Callable[..., Recorder],
                                         equal: Callable[..., str]) -> None:
     program = build("c", "-O0")
@@ -334,6 +352,7 @@ def test_founder_and_descendants_are_one(build: Callable[..., Mapped], libc: Map
     for arguments in (*TABLES, ("-header",), ("-overview",), ("-experiment_list",), ("-statistics", "3"),
                       ("-statistics", "all")):
         equal(*arguments, experiment=founder.path)
+    equal("-object_select", "libc.so.6", "-functions", "-calltree", "-object_list", experiment=founder.path)
     alone = equal("-functions", "-processes", experiment=children[1].path)
     assert alone != print_out("-functions", "-processes", founder.path)
 
@@ -535,6 +554,36 @@ def test_scripts(small: Path, tmp_path: Path, print_out: Callable[..., str]) -> 
     assert print_out("-script", script, small) == print_out("-metrics", "e.user:name", "-functions", "-calltree", small)
 
 
+def test_without_a_command_they_are_read_from_standard_input(small: Path, er_print: Callable[..., Any],
+                                                             print_out: Callable[..., str]) -> None:
+    done = er_print(small, input="# a remark\n\nmetrics e.user:name\n  func\nquit\ncalltree\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout == print_out("-metrics", "e.user:name", "-functions", small)
+    wrong = er_print(small, input="bogus\n")
+    assert (wrong.returncode, wrong.stdout) == (2, "")
+    assert "no such command" in wrong.stderr
+
+
+def test_on_a_terminal_a_mistake_is_told_and_the_next_line_comes(small: Path, need: Callable[[str, str], str],
+                                                                 tmp_path: Path) -> None:
+    command_line = f"{Path(sys.executable).parent / 'er_print'} {small}"
+    done = subprocess.run([need("script", "bsdutils"), "-qec", command_line, "/dev/null"],
+                          input="bogus\nlimit 2\nfunc\nexit\n", capture_output=True, text=True,
+                          env=os.environ | {"HOME": str(tmp_path), "TERM": "dumb"})
+    assert done.returncode == 0
+    assert "bogus: no such command" in done.stdout
+    assert "0.030 100.00  0.030 100.00   leaf" in done.stdout
+    assert "func" in (tmp_path / ".er_print_history").read_text()
+
+
+def test_a_summary_has_every_metric(small: Path, print_out: Callable[..., str], equal: Callable[..., str],
+                                    gprofng: Callable[..., Any]) -> None:
+    told = gprofng("-fsingle", "leaf", experiment=small).text.splitlines()
+    assert [line for line in told if "File" not in line and "Aliases" not in line and "Mangled" not in line] == \
+        print_out("-fsingle", "leaf", small).splitlines()
+    assert print_out("-limit", "2", "-fsummary", small).count("Load Object") == 2
+
+
 def test_help_and_version_name_every_command(print_out: Callable[..., str]) -> None:
     text = print_out("--help")
     assert print_out("-h") == text
@@ -568,7 +617,8 @@ def test_help_and_version_name_every_command(print_out: Callable[..., str]) -> N
     (("-functions", "HOLLOW"), 1, "no experiments"),
 ])
 def test_errors_say_in_one_line_what_is_wrong(arguments: tuple[str, ...], status: int, words: str, small: Path,
-                                              tmp_path: Path) -> None:
+                                              tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
     places = {"EXPERIMENT": small, "EMPTY": tmp_path / "empty.er", "GARBAGE": tmp_path / "garbage.er",
               "GROUP": tmp_path / "no.erg", "HOLLOW": tmp_path / "empty.erg"}
     (tmp_path / "empty.erg").write_text("#analyzer experiment group\n")

@@ -399,3 +399,11 @@ def test_a_file_without_symbols_is_told(program: Callable[..., Path], tmp_path: 
             command.run(["-addpath", str(tmp_path / name), "-functions", str(path)])
     with pytest.raises(ExperimentError, match="cannot be written"):
         command.run(["-symbols", str(tmp_path / "nowhere/a.tar"), str(path)])
+
+
+def test_places_are_told_as_gprofng_tells_them(program: Callable[..., Path], tmp_path: Path,
+                                               gprofng: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    path = recorded(tmp_path / "a.1.er", program("plain C"), ("first", "main"))
+    arguments = ("-setpath", "/tmp:$expts", "-addpath", "/x", "-pathmap", "/a", "/b", "-pathmap", "/c/", "/d")
+    assert command.run([*arguments, str(path)]) == 0
+    assert capsys.readouterr().out == gprofng(*arguments, experiment=path).text.replace("/c/'", "/c'")

@@ -223,3 +223,28 @@ def test_lines_of_split_debug_information_are_told_without_it(tmp_path: Path, ne
         symbols, lines = elf.symbols(), Lines.of(elf)
         vaddr = next(int(symbols.value[i]) for i in range(len(symbols)) if symbols.name(i) == b"hidden")
     assert lines.at(vaddr, 0) == [Frame(b"hidden", str(tmp_path / "h.c"), 2)]
+
+
+def test_what_was_made_of_large_files_is_kept_and_never_stale(tmp_path: Path, need: Callable[[str, str], str],
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr("collector.report.symbols._KEPT_FROM_BYTES", 1)
+    monkeypatch.setattr("collector.report.symbols._KEPT_FILES_MAX", 2)
+    need("gcc", "gcc")
+    found = []
+    for round_ in range(4):
+        for lines in (0, 0, 1):  # the same twice, then another build under the same name
+            (tmp_path / "h.c").write_text("\n" * (lines + 2 * round_) + CODE)
+            subprocess.run(["gcc", "-g", "-Wl,--build-id", "-o", "h", "h.c"], cwd=tmp_path, check=True)
+            with open_object(str(tmp_path / "h")) as elf:
+                symbols = elf.symbols()
+                vaddr = next(int(symbols.value[i]) for i in range(len(symbols)) if symbols.name(i) == b"hidden")
+                found.append(Lines.of(elf).at(vaddr, 0)[0].line - lines - 2 * round_)
+    assert found == [2] * 12
+    kept = list((tmp_path / "cache/er_print").iterdir())
+    assert len(kept) == 2
+    assert kept[0].parent.stat().st_mode & 0o777 == 0o700
+    for file in kept:
+        file.write_bytes(file.read_bytes()[:100])
+    with open_object(str(tmp_path / "h")) as elf:
+        assert Lines.of(elf).at(vaddr, 0)[0].line == 2 + 7

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from collector.cli.commands.session import ALL, Session
 from collector.cli.commands.session import lines as as_lines
+from collector.errors import UsageError
 
 if TYPE_CHECKING:
     from collector.report.documents import Document
@@ -52,8 +54,6 @@ def overview(session: Session) -> Document:
 
 def experiment_list(session: Session) -> Document:
     """Founders and descendants, numbered."""
-    import os
-
     import numpy as np
 
     from collector.report.documents import Column, Listing, Unit
@@ -79,3 +79,62 @@ def objects(session: Session) -> Document:
         elif loaded.file is None and loaded.path.startswith(b"/"):
             lines.append("       *** Warning: the file cannot be found; its functions are unknown")
     return as_lines("objects", [*lines, ""])
+
+
+def object_list(session: Session) -> Document:
+    """Load objects, and whether their functions are shown."""
+    from collector.report.documents import Column, Listing
+
+    known = _objects(session)
+    states = [b"hide" if name in session.hidden_objects else b"show" for _, name, _ in known]
+    return Listing("object_list", (), (
+        Column.of_names("state", "Sel", states),
+        Column.of_names("object", "Load Object", [name for _, name, _ in known]),
+        Column.of_names("index", "Index", [str(number).encode() for number, _, _ in known]),
+        Column.of_names("path", "Path", [path for _, _, path in known])))
+
+
+def object_show(session: Session, spec: str) -> Document:
+    """Functions of these load objects are shown."""
+    session.hidden_objects -= _named(session, "object_show", spec)
+    return object_list(session)
+
+
+def object_hide(session: Session, spec: str) -> Document:
+    """Each of these load objects is one function, called like it."""
+    session.hidden_objects |= _named(session, "object_hide", spec)
+    return object_list(session)
+
+
+def object_select(session: Session, spec: str) -> Document:
+    """Functions of these load objects are shown, and of no other."""
+    shown = _named(session, "object_select", spec)
+    session.hidden_objects = {name for _, name, _ in _objects(session)} - shown
+    return object_list(session)
+
+
+def objects_default(session: Session) -> Document:
+    """Functions of all load objects are shown."""
+    session.hidden_objects = set()
+    return object_list(session)
+
+
+def _objects(session: Session) -> list[tuple[int, bytes, bytes]]:
+    """Number, name and path of each load object."""
+    assert session.data.instructions is not None
+    return [(0, b"<Unknown>", b"<Unknown>"),
+            *((one.number, one.name, one.path) for one in session.data.objects.values())]
+
+
+def _named(session: Session, command: str, spec: str) -> set[bytes]:
+    """Load objects by name, with or without the angle brackets, or by path; ``all``. Raises UsageError."""
+    known = _objects(session)
+    if spec == ALL:
+        return {name for _, name, _ in known}
+    found = set()
+    for wanted in (os.fsencode(one) for one in spec.split(",") if one):
+        names = {name for _, name, path in known if wanted in (name, name[1:-1], path)}
+        if not names:
+            raise UsageError(f"-{command} {spec}: no load object is called so; -object_list has their names")
+        found |= names
+    return found

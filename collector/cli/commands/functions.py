@@ -6,8 +6,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from collector.cli.commands.session import Session
+from collector.cli.commands.session import lines as as_lines
+from collector.errors import UsageError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from collector.report.documents import Document
     from collector.report.functions import Function
     from collector.report.profile import Weighted
@@ -46,6 +50,101 @@ def calltree(session: Session) -> Document:
                       session.object_warnings(), session.limit)
 
 
+def csingle(session: Session, name: str) -> Document:
+    """Callers and callees of one function, with which a fragment of the stack begins."""
+    session.fragment = [name]
+    return _fragment(session)
+
+
+def cappend(session: Session, name: str) -> Document:
+    """One more function behind the fragment: called by its last."""
+    return _changed(session, [*session.fragment, name])
+
+
+def cprepend(session: Session, name: str) -> Document:
+    """One more function before the fragment: the caller of its first."""
+    return _changed(session, [name, *session.fragment])
+
+
+def crmfirst(session: Session) -> Document:
+    """The fragment without its first function."""
+    return _changed(session, session.fragment[1:])
+
+
+def crmlast(session: Session) -> Document:
+    """The fragment without its last function."""
+    return _changed(session, session.fragment[:-1])
+
+
+def _changed(session: Session, fragment: list[str]) -> Document:
+    if not session.fragment or not fragment:
+        raise UsageError("there is no stack fragment (any more); begin one with -csingle FUNCTION")
+    before, session.fragment = session.fragment, fragment
+    try:
+        return _fragment(session)
+    except UsageError:
+        session.fragment = before
+        raise
+
+
+def _fragment(session: Session) -> Document:
+    from collector.report.tables import fragment_table
+
+    stacks, labels = function_stacks(session)
+    view = session.derived("a")
+    wanted = [_number_of(name, labels) for name in session.fragment]
+    return fragment_table((f"Callers and callees sorted by metric: {view.sort_title}",), stacks, view, labels, wanted,
+                          session.object_warnings())
+
+
+def fsummary(session: Session) -> Document:
+    """Every metric of each function."""
+    from collector.report.tables import object_rows
+
+    stacks, labels = function_stacks(session)
+    order = object_rows(stacks, session.view, labels).ids[:session.limit or None].tolist()
+    heading = [f"Functions sorted by metric: {session.view.sort_title}", ""]
+    return as_lines("fsummary", heading + _summaries(session, stacks, labels, order))
+
+
+def fsingle(session: Session, name: str) -> Document:
+    """Every metric of one function."""
+    stacks, labels = function_stacks(session)
+    return as_lines("fsingle", _summaries(session, stacks, labels, [_number_of(name, labels)])[:-1])
+
+
+def _summaries(session: Session, stacks: Weighted, labels: Labels, wanted: list[int]) -> list[str]:
+    from collector.export.summary import summary
+    from collector.report.metrics import View, all_columns
+    from collector.report.tables import object_rows
+
+    columns = tuple(column for column in all_columns(session.metrics) if column.flavor)
+    rows = object_rows(stacks, View(columns, columns[0]), labels) if columns else \
+        object_rows(stacks, session.view, labels)
+    place = {number: at for at, number in enumerate(rows.ids.tolist())}
+    functions = session.data.functions
+    paths = {loaded.number: loaded.path for loaded in session.data.objects.values()}
+    found: list[str] = []
+    for number in wanted:
+        figures = [(column, int(value), float(share)) for column, value, share in
+                   zip(columns, rows.values[place[number]], rows.percents[place[number]], strict=True)]
+        found += summary(labels.names[number], figures, int(labels.sizes[number]), int(labels.addresses[number]),
+                         functions[number] if number < len(functions) else None, paths)
+    return found
+
+
+def _number_of(name: str, labels: Labels) -> int:
+    """The function of that name; the one with the largest size where several have it. Raises UsageError."""
+    from collector.report.functions import short_name
+
+    wanted = name.encode("utf-8", "surrogateescape")
+    found = [i for i, one in enumerate(labels.names) if one == wanted] or \
+        [i for i, one in enumerate(labels.names) if short_name(one) == wanted]
+    if not found:
+        raise UsageError(f"there is no function {name!r} in the data; -functions lists them")
+    return found[0]
+
+
 def function_stacks(session: Session) -> tuple[Weighted, Labels]:
     """The stacks as functions, inlined ones among them if asked for, and what the functions are called."""
     from collector.report.tables import Labels
@@ -56,13 +155,28 @@ def function_stacks(session: Session) -> tuple[Weighted, Labels]:
         stacks, found = inline_stacks(session.data)
     else:
         stacks, found = session.data.stacks, session.data.functions
+    if session.hidden_objects:
+        stacks, found = _without_hidden(session, stacks, found)
     labels = Labels.of_functions(found)
-    return stacks, replace(labels, names=[_named(session, function) for function in found])
+    return stacks, replace(labels, names=session.naming.names(found))
 
 
-def _named(session: Session, function: Function) -> bytes:
-    from collector.report.functions import short_name
+def _without_hidden(session: Session, stacks: Weighted, found: Sequence[Function]) -> tuple[
+        Weighted, list[Function]]:
+    """Functions of load objects that are hidden are one function each, called like the object."""
+    import numpy as np
 
-    name = {"long": function.name, "short": short_name(function.name),
-            "mangled": function.linkage or function.name}[session.naming]
-    return b"%s [%s]" % (name, function.object_name) if session.with_object else name
+    from collector.report.functions import Function
+    from collector.report.profile import hidden
+
+    functions, made = list(found), dict[bytes, int]()
+    is_hidden = np.array([one.object_name in session.hidden_objects for one in found], bool)
+    group = np.arange(len(found))
+    for number in np.flatnonzero(is_hidden).tolist():
+        one = found[number]
+        if one.object_name not in made:
+            made[one.object_name] = len(functions)
+            functions.append(Function(one.object_name, b"", one.object_name, 0, 0, one.object_number,
+                                      has_offsets=False))
+        group[number] = made[one.object_name]
+    return hidden(replace(stacks, n_objects=len(functions)), group, is_hidden), functions

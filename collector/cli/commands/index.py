@@ -127,7 +127,7 @@ _STEPS = (b"1us", b"10us", b"100us", b"1ms", b"10ms", b"100ms", b"1s", b"10s", b
 def _duration(value_ns: int) -> bytes:
     """The powers of ten of microseconds between which a time lies, ``value_ns`` the upper one."""
     if value_ns == 0:
-        return b"     0s"
+        return b"   0s"
     step = len(str(value_ns)) - len("1000")
     if not 0 <= step < len(_STEPS):
         return b"        %d s" % (value_ns // 1_000_000_000)

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collector.report.build import DataSet
     from collector.report.documents import Document
     from collector.report.metrics import Metric, View
+    from collector.report.naming import Naming
     from collector.report.query.selection import Selection
 
 ALL = "all"
@@ -40,12 +42,13 @@ class Session:
     arguments: list[str]
     limit: int = 0
     inlines: bool = False
-    naming: str = "long"
-    with_object: bool = False
     mode: str = "text"
+    naming: Naming = field(default_factory=lambda: _naming("long"))
     commentary: dict[str, Commentary] = field(default_factory=lambda: defaultdict(_commentary))
     out: TextIO = field(default_factory=lambda: sys.stdout)
     aggregated: list[Experiment] = field(default_factory=list)  # those whose aggregations were read
+    fragment: list[str] = field(default_factory=list)  # functions of a part of the stack, caller first
+    hidden_objects: set[bytes] = field(default_factory=set)  # load objects, as they are shown
     index_objects: dict[str, IndexObject] = field(default_factory=dict)  # that the user has defined
     _views: dict[str, View] = field(default_factory=dict)
     _unpacked: list[TemporaryDirectory[str]] = field(default_factory=list)
@@ -94,8 +97,8 @@ class Session:
         for founder in self.founders:
             founder.look_in(places)
         self.__dict__.pop("whole", None)
-        if "selection" in self.__dict__:
-            self.selection.begin_again(self.whole)
+        if (selection := self.__dict__.pop("selection", None)) is not None:
+            self.selection = selection.of(self.whole)
 
     def unpacked(self, bundle: str) -> str:
         """A folder with what a file of symbols has in it, for as long as the session lasts."""
@@ -170,18 +173,10 @@ class Session:
         """Print a document in the form that is set."""
         from collector.export.render import rendered
 
-        lines: list[str] = []
-        for line in rendered(document, self.mode, not self._is_begun):
-            lines.append(line)
-            if len(lines) >= _LINES_AT_ONCE:
-                self._write(lines)
-                lines = []
-        self._write(lines)
-
-    def _write(self, lines: Sequence[str]) -> None:
-        if lines:
+        lines = rendered(document, self.mode, not self._is_begun)
+        while some := list(islice(lines, _LINES_AT_ONCE)):
             self._is_begun = True
-            self.out.write("\n".join(lines) + "\n")
+            self.out.write("\n".join(some) + "\n")
 
     def print_into(self, out: TextIO) -> None:
         """From here on into another file."""
@@ -198,6 +193,12 @@ class Session:
         self.close()
         while self._unpacked:
             self._unpacked.pop().cleanup()
+
+
+def _naming(text: str) -> Naming:
+    from collector.report.naming import Naming
+
+    return Naming.of(text)
 
 
 def _commentary() -> Commentary:

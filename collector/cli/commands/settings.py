@@ -40,6 +40,20 @@ def metric_list(session: Session) -> Document:
                                  *(f"{column.title.rjust(width)}: {column.command}" for column in columns), ""])
 
 
+def cmetric_list(session: Session) -> Document:
+    """What is chosen for callers and callees."""
+    view = session.derived("a")
+    return lines("cmetric_list", [f"Current caller-callee metrics: {view.command}",
+                                  f"Current caller-callee sort Metric: {view.sort_title}"])
+
+
+def version(_session: Session) -> Document:
+    """Which er_print this is."""
+    from collector import __version__
+
+    return lines("version", [f"er_print {__version__}"])
+
+
 def _current(session: Session) -> list[str]:
     view = session.view
     return [f"Current metrics: {view.command}", f"Current Sort Metric: {view.sort_title} ( {view.sort_command} )"]
@@ -59,10 +73,39 @@ def inlines(session: Session, text: str) -> None:
 
 def name(session: Session, text: str) -> None:
     """How functions are called."""
-    naming, _, more = text.partition(":")
-    if naming not in ("long", "short", "mangled") or more not in ("", "soname", "nosoname"):
-        raise UsageError(f"-name {text}: give long, short or mangled, and :soname to see load objects")
-    session.naming, session.with_object = naming, more == "soname"
+    from collector.report.naming import Naming
+
+    session.naming = Naming.of(text)
+
+
+def setpath(session: Session, text: str) -> Document:
+    """Where files are looked for."""
+    session.look_in(session.places.with_path(text))
+    return _path(session)
+
+
+def addpath(session: Session, text: str) -> Document:
+    """Where else: folders, or a file of symbols."""
+    if os.path.isfile(text):
+        session.look_in(replace(session.places, archives=(*session.places.archives, session.unpacked(text))))
+        return lines("addpath", [f"Symbols are read from {text}"])
+    session.look_in(session.places.with_more(text))
+    return _path(session)
+
+
+def _path(session: Session) -> Document:
+    return lines("setpath", ["search path:", *(f"\t{folder}" for folder in session.places.search_path)])
+
+
+def pathmap(session: Session, old: str, new: str) -> Document:
+    """What takes the place of the beginning of a path."""
+    session.look_in(session.places.with_map(old, new))
+    return lines("pathmap", ["Path mappings: from -> to", *(f"\t`{a}' -> `{b}'" for a, b in session.places.maps)])
+
+
+def debug_files(session: Session, text: str) -> None:
+    """Whether separate debug files are read."""
+    session.look_in(replace(session.places, debug_files=is_on("debug_files", text)))
 
 
 def setpath(session: Session, text: str) -> Document:

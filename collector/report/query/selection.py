@@ -1,4 +1,8 @@
-"""Which packets are wanted: those a filter is true for, of the threads, LWPs, CPUs and samples that are selected."""
+"""Which packets are wanted: those that a filter is true for, or those of the threads, LWPs, CPUs and samples selected.
+
+As in gprofng, what was asked last counts: a filter puts the selections aside, the next selection puts the filter aside
+and brings the earlier selections back.
+"""
 
 from __future__ import annotations
 
@@ -29,6 +33,13 @@ class Selection:
         self._whole = whole
         self.filter = ""
         self._ranges: dict[tuple[str, int], str] = {}  # by kind and experiment, from 1
+        self._is_by_range = False
+
+    def of(self, whole: DataSet) -> Selection:
+        """The same of another data set of the same experiments."""
+        other = Selection(whole)
+        other.filter, other._ranges = self.filter, dict(self._ranges)
+        return other
 
     @cached_property
     def facts(self) -> list[PacketFacts]:
@@ -49,14 +60,14 @@ class Selection:
         self.__dict__.pop("_filtered", None)
 
     def _is_all(self) -> bool:
-        return not self.filter and not self._ranges
+        return not (self._ranges if self._is_by_range else self.filter)
 
     def set_filter(self, expression: str) -> None:
         """Only packets for which it is true; empty for all. Raises UsageError, and changes nothing then."""
         node = parse(expression)
         for facts in self.facts:
             selected(node, facts)
-        self.filter = expression.strip()
+        self.filter, self._is_by_range = expression.strip(), False
         self.__dict__.pop("_filtered", None)
 
     def select(self, kind: str, spec: str) -> None:
@@ -72,6 +83,7 @@ class Selection:
                 if not 1 <= low <= high <= n_experiments:
                     raise UsageError(f"-{kind}_select {spec}: there are {n_experiments} experiments")
                 chosen.update((one, wanted) for one in range(low, high + 1))
+        self.filter, self._is_by_range = "", True
         for one, wanted in chosen.items():
             self._ranges.pop((kind, one), None)
             if wanted != _ALL:
@@ -89,7 +101,7 @@ class Selection:
         for number, facts in enumerate(self.facts, 1):
             mask = selected(node, facts)
             for kind, name in PROPERTIES.items():
-                wanted = self._ranges.get((kind, number))
+                wanted = self._ranges.get((kind, number)) if self._is_by_range else None
                 values = facts.number(name)
                 if wanted is not None and values is not None:
                     mask = mask & np.logical_or.reduce([(values >= low) & (values <= high)

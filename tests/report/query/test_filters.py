@@ -210,12 +210,14 @@ def test_what_is_selected_is_listed_and_counted(experiment: Path, capsys: pytest
     from collector.cli import er_print
 
     assert er_print.run(["-thread_select", "1-2", "-metrics", "e.total", "-functions", "-filters", "THRID != 3",
-                         "-thread_select", "all", "-functions", str(experiment)]) == 0
+                         "-functions", "-thread_select", "3", "-functions", "-thread_select", "all", "-functions",
+                         str(experiment)]) == 0
     text = capsys.readouterr().out
     assert text.startswith("Exp Sel Total \n=== === ===== \n  1 1-2     3 \n")
     totals = re.findall(r"(?m)^ *([\d.]+) +<Total>$", text)
-    assert len(totals) == 2
-    assert totals[0] == totals[1] != "17.602"
+    assert len(totals) == 4
+    assert totals[0] == totals[1]
+    assert totals[3] == "17.602" == f"{float(totals[0]) + float(totals[2]):.3f}"
     for wrong in ("x", "1:2:3", "9:1", "", "1-", "99999999999999999999"):
         with pytest.raises(UsageError, match="thread_select"):
             er_print.run(["-thread_select", wrong, str(experiment)])

@@ -1,0 +1,83 @@
+"""er_print without a command: commands from a terminal, with history and completion, or from what is piped into it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from collector.cli.commands.registry import COMMANDS
+from collector.cli.commands.session import Session
+from collector.errors import CollectorError, UsageError
+
+_PROMPT = "(er_print) "
+_HISTORY = ".er_print_history"
+_HISTORY_MAX = 1000
+_ENDS = ("quit", "exit")
+
+
+def converse(session: Session, carry_out: Callable[[Session, str], None], help_text: Callable[[], None]) -> None:
+    """Carry out line after line until the end; what is wrong with one is said, and the next one comes."""
+    is_terminal = sys.stdin.isatty()
+    n_lines = 0
+    for line in _typed() if is_terminal else sys.stdin:
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        n_lines += 1
+        if words[0].removeprefix("-") in _ENDS:
+            break
+        if words[0].removeprefix("-") == "help":
+            help_text()
+            continue
+        try:
+            carry_out(session, line)
+        except CollectorError as err:
+            if not is_terminal:
+                raise
+            print(f"er_print: {err}", file=sys.stderr)
+        session.out.flush()
+    if not n_lines and not is_terminal:
+        raise UsageError("nothing to print; give a command such as -functions (er_print --help lists them)")
+
+
+def _typed() -> Iterator[str]:
+    """The lines that somebody types; Control-C empties one, Control-D ends."""
+    with suppress(ImportError):
+        _prepare()
+    while True:
+        try:
+            yield input(_PROMPT)
+        except KeyboardInterrupt:
+            print()
+        except EOFError:
+            print()
+            return
+
+
+def _prepare() -> None:
+    """History from the last time, and commands by the tabulator."""
+    import atexit
+    import readline
+
+    file = Path.home() / _HISTORY
+    with suppress(OSError):
+        readline.read_history_file(file)
+
+    def save() -> None:
+        with suppress(OSError):
+            readline.set_history_length(_HISTORY_MAX)
+            readline.write_history_file(file)
+
+    atexit.register(save)
+    names = [f"{name} " for command in COMMANDS for name in (command.name, command.alias) if name]
+    names += [f"{name} " for name in (*_ENDS, "help")]
+
+    def complete(text: str, number: int) -> str | None:
+        found = [name for name in names if name.startswith(text)] if not readline.get_begidx() else []
+        return found[number] if number < len(found) else None
+
+    readline.set_completer_delims(" ")
+    readline.set_completer(complete)
+    readline.parse_and_bind("tab: complete")
