@@ -385,8 +385,8 @@ def test_no_rule_objects_to_a_clean_tree(tmp_path: Path, rule: Rule) -> None:
 
 # --- the linters ----------------------------------------------------------------------------------
 
-SCRIPTS_WITHOUT_SUFFIX = ("scripts/agree", "scripts/bench", "scripts/damage", "scripts/keep-batches", "scripts/killruns",
-                           "scripts/truth")
+SCRIPTS_WITHOUT_SUFFIX = tuple(f"scripts/{name}" for name in (
+    "agree", "bench", "damage", "keep-batches", "killruns", "truth"))
 
 
 def _passes(*command: str) -> None:

@@ -108,31 +108,6 @@ def debug_files(session: Session, text: str) -> None:
     session.look_in(replace(session.places, debug_files=is_on("debug_files", text)))
 
 
-def setpath(session: Session, text: str) -> Document:
-    """Where files are looked for."""
-    session.look_in(session.places.with_path(text))
-    return lines("setpath", [f"Current search path: {session.places.shown_path}"])
-
-
-def addpath(session: Session, text: str) -> Document:
-    """Where else: folders, or a file of symbols."""
-    if os.path.isfile(text):
-        session.look_in(replace(session.places, archives=(*session.places.archives, session.unpacked(text))))
-        return lines("addpath", [f"Symbols are read from {text}"])
-    session.look_in(session.places.with_more(text))
-    return lines("addpath", [f"Current search path: {session.places.shown_path}"])
-
-
-def pathmap(session: Session, old: str, new: str) -> None:
-    """What takes the place of the beginning of a path."""
-    session.look_in(session.places.with_map(old, new))
-
-
-def debug_files(session: Session, text: str) -> None:
-    """Whether separate debug files are read."""
-    session.look_in(replace(session.places, debug_files=is_on("debug_files", text)))
-
-
 def printmode(session: Session, text: str) -> None:
     """In which form documents are printed."""
     from collector.export.render import checked_mode

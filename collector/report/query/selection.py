@@ -38,7 +38,7 @@ class Selection:
     def of(self, whole: DataSet) -> Selection:
         """The same of another data set of the same experiments."""
         other = Selection(whole)
-        other.filter, other._ranges = self.filter, dict(self._ranges)
+        other.filter, other._ranges, other._is_by_range = self.filter, dict(self._ranges), self._is_by_range
         return other
 
     @cached_property
@@ -52,12 +52,6 @@ class Selection:
         if "_filtered" not in self.__dict__:
             self._filtered = self._whole if self._is_all() else self._whole.filtered(self.masks())
         return self._filtered
-
-    def begin_again(self, whole: DataSet) -> None:
-        """The same of another data set, in which names have been looked up again."""
-        self._whole = whole
-        self.__dict__.pop("facts", None)
-        self.__dict__.pop("_filtered", None)
 
     def _is_all(self) -> bool:
         return not (self._ranges if self._is_by_range else self.filter)
