@@ -189,6 +189,7 @@ class Switches:
     tid: Array  # i8 (m,)
     edge: Array  # i1 (m,) Edge
     cpu: Array | None = None  # i4 (m,) where it is known
+    exact: Array | None = None  # b1 (m,) whether the time is that of the switch itself; None: no one is
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -72,6 +72,14 @@ WAKING = Record(RECORD_SAMPLE, "waking", *_SAMPLE_HEAD, Field("raw_size", "<u4")
                 Field("common_pid", "<u4"), Field("comm", "<u4"), Field("comm_4", "<u4"), Field("comm_8", "<u4"),
                 Field("comm_12", "<u4"), Field("woken", "<u4"), Field("prio", "<u4"), Field("target_cpu", "<u4"))
 
+# sched:sched_switch: prev_comm[16], prev_pid, prev_prio, prev_state, next_comm[16], next_pid, next_prio; and 4
+# bytes of padding.
+HANDOVER = Record(RECORD_SAMPLE, "handover", *_SAMPLE_HEAD, Field("raw_size", "<u4"), Field("common", "<u8"),
+                  Field("leaves_comm", "<u8"), Field("leaves_comm_8", "<u8"), Field("leaves", "<u4"),
+                  Field("leaves_prio", "<u4"), Field("leaves_state", "<u8"),
+                  Field("comes_comm", "<u8"), Field("comes_comm_8", "<u8"), Field("comes", "<u4"),
+                  Field("comes_prio", "<u4"), Field("padding", "<u4"))
+
 # Bits of common_flags (linux/trace_events.h): in which kind of interrupt.
 TRACE_FLAG_HARDIRQ, TRACE_FLAG_SOFTIRQ, TRACE_FLAG_NMI = 0x08, 0x10, 0x40
 

@@ -49,7 +49,7 @@ _LOOK_EVERY_MS, _SELDOM_MS = 40, 100
 _FULL = 3 / 4  # of a ring's room
 _MOST_LOOKS = 16
 _CALM_BYTES_PER_S = 500_000  # of records of switches: some ten thousand
-_OF_ALL = "waking"  # others fill this one, too; it can rest
+_OF_ALL = "waking", "handover"  # others fill these, too; they can rest
 _LIVES = "task", "map"  # threads and processes, programs, and code
 
 
@@ -78,7 +78,7 @@ class StandBack:
         if isinstance(opened, perf_opening.Opened):
             self._rings = opened.rings  # what one holds is moved to its spare, if it has one
             spare_of = {ring.fd: spare for ring, spare in self._rings.spares}
-            self._rooms = [spare_of.get(ring.fd, ring) for ring in self._rings.rings if ring.name != _OF_ALL]
+            self._rooms = [spare_of.get(ring.fd, ring) for ring in self._rings.rings if ring.name not in _OF_ALL]
         elif opened is not None:
             fds.append(opened.pipe)
         self._poller = select.poll()

@@ -49,6 +49,7 @@ class Timekeeping:
         self.ending: Array = np.zeros(0, dtype=np.int64)  # the slots that end in this batch
         self.delays = Delays(self.ending, self.ending)  # what the accounts of this batch tell of waits for a CPU
         self.woken = NO_WAKEUPS  # of our threads, in this batch
+        self._came = NO_WAKEUPS  # when they got CPUs, where the very moment is known
         self.turns: tuple[Array, Array] = (self.ending, self.ending)  # slots, and how often each got a CPU, uncounted
         self._known = Columns(delay_ns=("i8", -1), turns=("i8", 0))  # by the account before; -1: there is none
         self._n_slots = 0
@@ -153,7 +154,8 @@ class Timekeeping:
         read = self._read(accounts, new)
         if accounts is not None:
             self._lose(edges, read)
-        periods = self.timeline.advance(self.ledger.reconciled(edges, read, self.timeline, seen, self.woken))
+        periods = self.timeline.advance(self.ledger.reconciled(edges, read, self.timeline, seen, self.woken,
+                                                               self._came))
         for old, slot in self._went_on:
             self.ledger.goes_on(old, slot, int(self.timeline.clocks.cpu_ns[old]))
             self._known.delay_ns[slot] = self._known.delay_ns[old]
@@ -164,12 +166,16 @@ class Timekeeping:
     def _edges(self, batch: Batch) -> Edges:
         """The batch's edges, in no order: what records tell, and the model."""
         switches, none = batch.switches, np.zeros(0, dtype=np.int64)
-        edges = edges_of(none, none, none)
+        edges, self._came = edges_of(none, none, none), NO_WAKEUPS
         if switches is not None:
             departed = [part for part in (batch.leaving, batch.sites) if part is not None]
             exact_ns = sharpened(switches, np.concatenate([none, *(part.tid for part in departed)]),
                                  np.concatenate([none, *(part.time_ns for part in departed)]))
             slot = self.model.slots(switches.tid, switches.pid, switches.time_ns)
+            if switches.exact is not None:
+                exact_ns = np.where(switches.exact, switches.time_ns, exact_ns)
+                came = switches.exact & (switches.edge == Edge.IN)
+                self._came = wakeups_of(slot[came], exact_ns[came])
             edges = edges_of(slot, exact_ns, switches.edge, switches.cpu)
         cuts = self.model.take_cuts()  # after slots(), which may have met threads not heard of before
         slot, time_ns, edge = (np.array(column, dtype=np.int64) for column in (cuts.slot, cuts.time_ns, cuts.edge))

@@ -15,6 +15,9 @@ For the stretch from a thread's account before to this one, the account says of 
                                         stretches before, as far as the account allows
     more than that                      a record of running is missing: first the gaps before runs of unknown beginning
                                         are filled, then the longest ones
+                                        Beginnings that are exact stay: there, the account takes a thread to have come
+                                        when the kernel's scheduler last looked at the clock, which may be at its
+                                        wake-up; each such run ends later instead, but not behind the next wake-up
     less, beyond a stale tick           first runs of unknown end are cut, then the longest ones: steal time of a
                                         hypervisor, which is waiting for a CPU
     something, where nothing is recorded  one stretch of running, waiting, sleeping, of the account's lengths
@@ -36,7 +39,7 @@ import numpy as np
 
 from collector.arrays import Columns, changes, packed, summed
 from collector.events import Array, Edge, Source
-from collector.timing.timeline import NO_WAKEUPS, Edges, Timeline, Wakeups, edges_of, is_out, joined
+from collector.timing.timeline import NO_WAKEUPS, Edges, Moments, Timeline, Wakeups, edges_of, is_out, joined
 
 # The longest lag of switch-in records, on average: they are stamped when the thread's events have been set up. On a
 # virtual machine each timer set is an exit to the hypervisor: 9 us, and 35 where that is busy.
@@ -125,9 +128,9 @@ class Ledger:
         return int(of.base_ns[slot] + max(-of.late_ns[slot], 0)) if of.has_base[slot] else None
 
     def reconciled(self, edges: Edges, read: ReadAccounts, timeline: Timeline, seen: Seen,
-                   woken: Wakeups = NO_WAKEUPS) -> Edges:
+                   woken: Wakeups = NO_WAKEUPS, came: Moments = NO_WAKEUPS) -> Edges:
         """The edges of a stretch as the accounts say, for ``timeline`` to take; ``woken``: those wake-ups in it that
-        are known.
+        are known; ``came``: when threads got CPUs, where records tell the very moments.
 
         ``edges`` in any order. ``read``: accounts as of times in that stretch, of all threads that have edges in it or
         ran when it began (of all there are, where the stretch ``is_blind``).
@@ -135,7 +138,7 @@ class Ledger:
         self._of.grow(len(timeline.clocks.kind))
         edges, read = self._decided(timeline.in_order(edges), read, timeline)
         edges = self._told_apart(edges, timeline)
-        edges = self._expected(self._balanced(edges, read, timeline, seen, woken), read, timeline, woken)
+        edges = self._expected(self._balanced(edges, read, timeline, seen, woken, came), read, timeline, woken, came)
         if seen.is_blind:
             edges = self._estimated(edges, timeline)
         self._note(read)
@@ -238,7 +241,8 @@ class Ledger:
 
     # -- edges that agree with the accounts
 
-    def _expected(self, edges: Edges, read: ReadAccounts, timeline: Timeline, woken: Wakeups) -> Edges:
+    def _expected(self, edges: Edges, read: ReadAccounts, timeline: Timeline, woken: Wakeups,
+                  came: Moments) -> Edges:
         """With the runs of threads that end, of which there is no account any more, as early as theirs were before, and
         by what they were owed then."""
         of = self._of
@@ -247,13 +251,15 @@ class Ledger:
         row = np.flatnonzero((edges.edge == Edge.IN) & (edges.source == Source.RECORDED) & np.isin(edges.slot, ended))
         kind, start_ns, _ = timeline.behind(edges)
         row = row[_is_off(kind[row])]
+        row = row[~came.has(edges.slot[row], edges.time_ns[row])]
         slot = edges.slot[row]
         n_runs = np.bincount(slot, minlength=len(of.owed_ns))
         early_ns = of.lag_ns[slot] + np.maximum(of.owed_ns, 0)[slot] // n_runs[slot]
         edges.time_ns[row] -= np.minimum(early_ns, _room_ns(slot, start_ns[row], edges.time_ns[row], woken))
         return edges
 
-    def _balanced(self, edges: Edges, read: ReadAccounts, timeline: Timeline, seen: Seen, woken: Wakeups) -> Edges:
+    def _balanced(self, edges: Edges, read: ReadAccounts, timeline: Timeline, seen: Seen, woken: Wakeups,
+                  came: Moments) -> Edges:
         """The edges with as much time on CPU as the accounts say."""
         of, slot = self._of, read.slot
         stretch = _Stretch(edges, read, timeline)
@@ -266,8 +272,9 @@ class Ledger:
         of.has_base[slot] = known
         owed_ns = np.where(known, read.run_ns - of.base_ns[slot] - ran_ns, 0)
         stale_ns = np.where(stretch.is_open, np.minimum(stretch.open_ns + of.lag_ns[slot], TICK_NS), 0)
-        gained_ns, n_runs = stretch.begin_earlier(owed_ns, np.where(known, stale_ns, 0), of.lag_ns[slot], woken)
+        gained_ns, n_runs = stretch.begin_earlier(owed_ns, np.where(known, stale_ns, 0), of.lag_ns[slot], woken, came)
         owed_ns -= gained_ns
+        owed_ns -= stretch.end_later(owed_ns, woken, came)
         self._note_lags(slot, gained_ns, n_runs, stretch.is_open)
         wait_ns = np.where(stretch.is_unrecorded, np.maximum(read.delay_ns - of.delay_ns[slot], 0), 0)
         worth_ns = 0 if seen.is_blind else LEAST_NS
@@ -366,19 +373,38 @@ class _Stretch:
         ran: Array = self._ran_before_ns + summed(self._number, running_ns, self._n)
         return ran
 
-    def begin_earlier(self, owed_ns: Array, stale_ns: Array, lag_ns: Array, woken: Wakeups) -> tuple[Array, Array]:
+    def begin_earlier(self, owed_ns: Array, stale_ns: Array, lag_ns: Array, woken: Wakeups,
+                      came: Moments) -> tuple[Array, Array]:
         """Lets runs begin earlier by equal shares of what threads (a,) are owed, which may be more by ``stale_ns``:
         then as near to ``lag_ns`` as that allows. Returns what they have got, and how many runs each has."""
         edges = self._edges
         row = np.flatnonzero((edges.edge == Edge.IN) & (edges.source == Source.RECORDED) & _is_off(self._kind))
+        each = np.maximum(np.bincount(self._number[row], minlength=self._n), 1)
+        row = row[~came.has(edges.slot[row], edges.time_ns[row])]
         n_runs = np.bincount(self._number[row], minlength=self._n)
-        each = np.maximum(n_runs, 1)
         share_ns = np.clip(np.clip(lag_ns, owed_ns // each, (owed_ns + stale_ns) // each), 0, LAG_NS)
         room_ns = _room_ns(edges.slot[row], self._start_ns[row], edges.time_ns[row], woken)
         gained_ns = np.minimum(share_ns[self._number[row]], room_ns)
         edges.time_ns[row] -= gained_ns
         self._start_ns[row + 1] -= gained_ns  # an account stands behind every edge, if nothing else
         return summed(self._number[row], gained_ns, self._n), n_runs
+
+    def end_later(self, owed_ns: Array, woken: Wakeups, came: Moments) -> Array:
+        """Lets runs of exact beginning end later by equal shares of what threads (a,) are owed; returns what they have
+        got."""
+        edges = self._edges
+        row = np.flatnonzero(is_out(edges.edge) & (edges.source == Source.RECORDED) & (self._kind == Edge.IN))
+        row = row[came.has(edges.slot[row], self._start_ns[row])]
+        number, slot, end_ns = self._number[row], edges.slot[row], edges.time_ns[row]
+        each = np.maximum(np.bincount(number, minlength=self._n), 1)
+        share_ns = np.clip(np.maximum(owed_ns, 0) // each, 0, LAG_NS)
+        next_ns = edges.time_ns[row + 1]  # an account stands behind every edge, if nothing else
+        woken_ns = woken.last_ns(slot, next_ns)
+        room_ns = np.maximum(np.where(woken_ns > end_ns, woken_ns, next_ns) - end_ns - LEAST_AWAY_NS, 0)
+        gained_ns = np.minimum(share_ns[number], room_ns)
+        edges.time_ns[row] += gained_ns
+        self._start_ns[row + 1] += gained_ns
+        return summed(number, gained_ns, self._n)
 
     def fill(self, owed_ns: Array, least_ns: int, since_ns: Array, wait_ns: Array) -> None:
         """Lets threads (a,) run for so long before runs of unknown beginning; and, if what is left is more than

@@ -66,8 +66,8 @@ def joined(*parts: Edges) -> Edges:
     return Edges(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
 
 
-class Wakeups(NamedTuple):
-    """When blocked threads were woken (w,), by slot and then time."""
+class Moments(NamedTuple):
+    """When something happened to threads (w,), by slot and then time."""
 
     slot: Array  # i8 (w,)
     time_ns: Array  # i8 (w,)
@@ -81,10 +81,19 @@ class Wakeups(NamedTuple):
         return np.where((self.slot[at] == slot) & (keys[at] <= wanted), self.time_ns[at], LONG_AGO_NS)
 
 
-def wakeups_of(slot: Array, time_ns: Array) -> Wakeups:
-    """Wake-ups given in any order."""
+    def has(self, slot: Array, time_ns: Array) -> Array:
+        """Whether (n,) one was at each time."""
+        found: Array = self.last_ns(slot, time_ns) == time_ns
+        return found
+
+
+Wakeups = Moments  # of blocked threads
+
+
+def wakeups_of(slot: Array, time_ns: Array) -> Moments:
+    """Moments, given in any order."""
     order = np.lexsort((time_ns, slot))
-    return Wakeups(slot[order], time_ns[order])
+    return Moments(slot[order], time_ns[order])
 
 
 NO_WAKEUPS = Wakeups(*(np.zeros(0, dtype=np.int64),) * 2)

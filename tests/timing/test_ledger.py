@@ -275,15 +275,17 @@ class Napper:
         self._timeline.grow(1)
         self._ledger.begin(ReadAccounts(*(self._none,) * 4))
         self._since_ns = 0
+        self.ended: list[int] = []
 
     def feed(self, edges: list[tuple[int, Edge]], until_ns: int, run_ns: int,
-             woken: Wakeups = NO_WAKEUPS) -> list[int]:
+             woken: Wakeups = NO_WAKEUPS, came: Wakeups = NO_WAKEUPS) -> list[int]:
         time_ns, edge = (np.array(column, np.int64) for column in zip(*edges, strict=True))
         read = ReadAccounts(self._none, self._none + until_ns, self._none + run_ns, self._none)
         seen, self._since_ns = Seen(self._since_ns, until_ns), until_ns
         given = edges_of(np.zeros(len(edge), np.int64), time_ns, edge)
-        found = self._ledger.reconciled(given, read, self._timeline, seen, woken)
+        found = self._ledger.reconciled(given, read, self._timeline, seen, woken, came)
         self._timeline.advance(found)
+        self.ended = [int(time) for time in found.time_ns[found.edge == BLOCKED]]
         return [int(time) for time in found.time_ns[found.edge == IN]]
 
 
@@ -295,6 +297,17 @@ def test_no_run_begins_before_its_wake_up() -> None:
     began = Napper().feed(edges, 200_000, 35_000 + 3 * 7_000, woken)
     assert began == [90_000 - 7_000, 101_000 + LEAST_AWAY_NS, 168_500 + LEAST_AWAY_NS]
     assert Napper().feed(edges, 200_000, 35_000 + 3 * 7_000) == [90_000 - 7_000, 100_000 + LEAST_AWAY_NS, 163_000]
+
+
+def test_a_run_of_exact_beginning_ends_later_instead() -> None:
+    """But not behind the next wake-up. Each run has its share, whichever of its ends that moves."""
+    edges = [(0, Edge.BORN), (90_000, IN), (100_000, BLOCKED), (150_000, IN), (160_000, BLOCKED), (190_000, IN),
+             (200_000, BLOCKED)]
+    came = wakeups_of(np.zeros(2, np.int64), np.array([90_000, 190_000]))
+    woken = wakeups_of(np.zeros(1, np.int64), np.array([104_000]))
+    napper = Napper()
+    assert napper.feed(edges, 300_000, 30_000 + 3 * 7_000, woken, came) == [90_000, 143_000, 190_000]
+    assert napper.ended == [104_000 - LEAST_AWAY_NS, 160_000, 207_000]
 
 
 def test_a_gap_that_is_filled_is_still_a_gap() -> None:

@@ -29,7 +29,7 @@ from collector.linux.perf import Ring
 
 # Records of rings that have only one kind, by the ring's name.
 FIXED = {"switch": abi.SWITCH, "site": abi.SITE, "touch": abi.FAULT, "waking": abi.WAKING,
-         "dying": abi.END, "dead": abi.END}
+         "handover": abi.HANDOVER, "dying": abi.END, "dead": abi.END}
 NO_PID = 0xFFFF_FFFF  # of a thread that is gone
 _SOURCES = {"brief": "clock"}  # of losses, as they are told
 _LOSSES = frozenset({abi.RECORD_LOST, abi.RECORD_LOST_SAMPLES})
@@ -83,7 +83,7 @@ def _switches(rows: Array) -> Switches:
     out = (rows["misc"] & abi.MISC_SWITCH_OUT) != 0
     preempted = out & ((rows["misc"] & abi.MISC_SWITCH_OUT_PREEMPT) != 0)
     return Switches(*_who(rows), edge=out.astype(np.int8) + preempted.astype(np.int8),
-                    cpu=rows["cpu"].astype(np.int32))
+                    cpu=rows["cpu"].astype(np.int32), exact=rows["res"] != 0)
 
 
 def _sites(rows: Array) -> Sites:

@@ -28,6 +28,7 @@ from collector.clock import NS_PER_MS
 from collector.engines.base import Threads
 from collector.engines.perf.decoding import FIXED, NO_PID, change_of, is_life, is_loss, of_kinds
 from collector.engines.perf.guard import RELIEVED, SWITCH_RINGS, Relief
+from collector.engines.perf.handovers import Handovers
 from collector.engines.perf.opening import Opened
 from collector.engines.perf.resting import Resting
 from collector.engines.perf.samples import Located, Samples, walk
@@ -38,7 +39,7 @@ from collector.linux.perf import Ring
 
 _LOW32 = np.uint64(0xFFFF_FFFF)
 _CLOCKS = "clock", "brief"
-_SPARE = ("touch", "waking")  # what a lost record would have told is told by others, or counted as untold
+_SPARE = ("touch", "waking", "handover")  # what a lost record would have told is told by others, or counted as untold
 _TID_BITS = 32
 _TID_MASK = (1 << _TID_BITS) - 1
 _FAR_NS = 1 << 62
@@ -134,6 +135,7 @@ class PerfEngine:
             self._relief = Relief(self._rings, self._relieved)
         if not self._stopped:
             self.opened.vary_periods(any(isinstance(change, Exited) for change in changes))
+        self._tell_moments(parts)
         changes.sort(key=lambda change: change.time_ns)
         n = bisect_right(changes, until_ns, key=lambda change: change.time_ns)
         changes, self._early = changes[:n], changes[n:]
@@ -162,6 +164,20 @@ class PerfEngine:
         header = self._view[base + (at & mask)]
         is_sample = header & 0xFFFF_FFFF == abi.RECORD_SAMPLE
         return self._view[base + ((at + 2 if is_sample else at + (header >> 51) - 2) & mask)]
+
+    def _tell_moments(self, parts: dict[str, list[Any]]) -> None:
+        """Lets records of switches, and of departures, have the times of those switches, as far as these are told."""
+        if not parts["handover"] or not parts["switch"]:
+            return
+        handovers = Handovers(parts["handover"], parts["switch"])
+        for rows in parts["site"]:
+            rows["time"] = handovers.of_departures(rows["time"], rows["tid"], rows["cpu"])
+        parts["leave"] = [part._replace(time_ns=handovers.of_departures(part.time_ns, *self._samples.whose(part)))
+                          for part in parts["leave"]]
+        for rows in parts["switch"]:
+            told_ns = handovers.of_switches(rows)
+            rows["res"] = told_ns != rows["time"].astype(np.int64)  # the kernel leaves it 0
+            rows["time"] = told_ns
 
     def read_accounts(self, threads: Threads) -> Accounts:
         """The accounts of threads as of now; one that is named twice is read once."""

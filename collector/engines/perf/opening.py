@@ -21,16 +21,19 @@ target:
             of a thread it would belong to the woken one, but the kernel writes no samples for events of threads that
             do not run (since 7.0 and in its stable kernels, "perf: Fix __perf_event_overflow() vs
             perf_remove_from_context() race")
+    handover
+            every switch on the machine at its very moment, a tracepoint, where aggregations ask how long each wait for
+            a CPU was; see ``handovers``
     dying, dead
             the beginning and the end of what a process does when its own events have ended already: tracepoints of
             everyone, and a count of the CPU's switches that is read with them
     birth   the making of a thread or process: the flags of clone(2) and the maker's stack, which tell fork from
             posix_spawn (a tracepoint: only where the kernel shows us its number, which takes privileges)
 
-``leave``, ``touch``, ``waking`` and ``map`` rest for a while where they come too often (MOST_PER_S): what they lack
-then is told by other records or by /proc, or counted as untold. The kernel's own means, a frequency instead of a
-period, is of no use for that: a burst of switches makes the period longer, and nothing makes it shorter again in a
-thread that mostly sleeps.
+``leave``, ``touch``, ``waking``, ``handover`` and ``map`` rest for a while where they come too often (MOST_PER_S):
+what they lack then is told by other records or by /proc, or counted as untold. The kernel's own means, a frequency
+instead of a period, is of no use for that: a burst of switches makes the period longer, and nothing makes it shorter
+again in a thread that mostly sleeps.
 """
 
 from __future__ import annotations
@@ -63,6 +66,7 @@ _TASK_RING_BYTES, _TASK_SPARE_BYTES = 1 << 20, 1 << 26
 _MAP_RING_BYTES = 1 << 20
 _TOUCH_RING_BYTES = 1 << 20
 _WAKING_RING_BYTES, _ALL_WAKINGS_RING_BYTES = 1 << 18, 1 << 23
+_HANDOVER_RING_BYTES = 1 << 22
 _BIRTH_RING_BYTES, _BIRTH_SPARE_BYTES = 1 << 22, 1 << 26
 _END_RING_BYTES, _END_SPARE_BYTES = 1 << 17, 1 << 22
 _DEATHS_ONLY = b"sig == 17 && code >= 1 && code <= 3"  # SIGCHLD; not the stops that others' tracers are told of
@@ -87,7 +91,7 @@ _SHORTEST_NS = 10_000  # of the kernel's clocks
 _SHORT, _SHORT_NS, _FULL_AFTER_S = 0.05, 200_000, 0.15
 _LEAST_RING_BYTES = 1 << 17
 # Records per second and CPU from which an event rests.
-MOST_PER_S = {"leave": 1500, "touch": 15000, "waking": 5000, "map": 20000}
+MOST_PER_S = {"leave": 1500, "touch": 15000, "waking": 5000, "map": 20000, "handover": 20000}
 _ADDRESS_DIGITS = 16
 # Of "waking", where each wake-up counts: where it is asked who wakes whom, and how long each wait for a CPU was.
 _MOST_WAKINGS_PER_S = 100_000
@@ -203,6 +207,7 @@ def open_events(whose: Sequence[int] | perf.Birth, interval_ns: int, *, on_exec:
             specs = _specs(interval_ns, flags, newtask if kernel else None, waking if kernel else None, stack_bytes,
                            leave_bytes)
             specs = specs if _ASKS_FOR_WAKINGS.isdisjoint(asked) else _with_all_wakings(specs)
+            specs += _handover_specs() if kernel and "waits" in asked else []
             specs = _smaller(specs) if frugal else specs
             specs += _end_specs() if kernel else []
             specs = _roomy(specs, interval_ns) if of_maker and not frugal else specs
@@ -308,6 +313,15 @@ def _specs(interval_ns: int, flags: int, newtask: int | None, waking: int | None
 def _with_all_wakings(specs: list[perf.EventSpec]) -> list[perf.EventSpec]:
     """With room for all wake-ups of a second, none of which is told by anything else."""
     return [spec._replace(ring_bytes=_ALL_WAKINGS_RING_BYTES) if spec.name == "waking" else spec for spec in specs]
+
+
+def _handover_specs() -> list[perf.EventSpec]:
+    """Switches of everyone, at their moments; none where the user may not see those."""
+    number = perf.tracepoint_number("sched", "sched_switch")
+    if number is None:
+        return []
+    return [_spec("handover", _HANDOVER_RING_BYTES, kind=abi.TYPE_TRACEPOINT, config=number, period=1,
+                  sample_type=_WHO | abi.SAMPLE_RAW, flags=_EVERYONE, everyone=True)]
 
 
 def _task_spec(flags: int) -> perf.EventSpec:

@@ -12,14 +12,15 @@ from collector.events import Change, RecordsLost
 from collector.linux import abi
 from collector.linux.perf import Ring, Rings
 
-_BURST_BYTES = {"waking": 1 << 17}  # in a ring that is large for the sake of a late drain
+_BURST_BYTES = {"waking": 1 << 17, "handover": 1 << 19}  # in a ring that is large for the sake of a late drain
 _REST_NS = 100 * NS_PER_MS
 # Threads that switch even more often are looked at more seldom, and no record stands in for those not taken: they say
 # the same thing over and over, and each costs the target 0.2 us.
 _TOO_MANY_PER_S, _LONGEST_REST = 15_000, 16
 _LOOK_S = 0.002
 _MAPS_REST_NS = 5 * NS_PER_S  # which costs little: /proc tells the same
-_RECORD_BYTES = {"leave": 25_000, "touch": abi.FAULT.size, "waking": abi.WAKING.size, "map": 112}  # about
+_RECORD_BYTES = {"leave": 25_000, "touch": abi.FAULT.size, "waking": abi.WAKING.size, "map": 112,
+                 "handover": abi.HANDOVER.size}  # about
 # The parts of its ring at which a clock gives way to the one with small copies, and of the other's at which it may come
 # back, but not so soon: each time up to an interval of every thread is not sampled.
 _GIVES_WAY, _COMES_BACK, _BRIEF_NS = 0.75, 0.3, 2 * NS_PER_S

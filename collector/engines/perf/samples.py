@@ -48,6 +48,11 @@ class Samples:
         rows: Array = words.view(abi.FAULT.dtype).reshape(-1)
         return rows
 
+    def whose(self, found: Located) -> tuple[Array, Array]:
+        """The tids (n,) of samples, and their CPUs."""
+        return ((self._word(found, found.position + 1) >> np.uint64(32)).astype(np.int64),
+                (self._word(found, found.position + 3) & _LOW32).astype(np.int64))
+
     def births(self, parts: list[Located]) -> Births | None:
         """Makers' samples with the tracepoint's own data (a size of 4 bytes, then so many) before the registers."""
         if not parts:
