@@ -35,6 +35,7 @@ class Memory:
         # Rotated and not shifted: what is not a multiple of the word becomes huge.
         k = (distance >> self._shift) | (distance << self._back)
         ok = k < self.n_words
+        k *= ok  # elsewhere in the ring there may be memory that was given back, and would be had again
         k += self._first
         k &= self._mask
         k += self._base
