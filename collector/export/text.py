@@ -96,7 +96,8 @@ def _sections(table: Table) -> Iterator[str]:
     layout.fit()
     yield from (*_above(table), "", *layout.heading())
     for title, (begin, end) in zip(table.block_titles, pairwise(table.blocks.tolist()), strict=True):
-        yield f"============== {title}"
+        missing = "No " if begin == end else ""
+        yield f"{'=' * max(layout.name_at - 1, 2)} {missing}{title}"
         for at, line in enumerate(layout.rows(slice(begin, end)), begin):
             name = line[layout.name_at:]
             yield " " * layout.name_at + name if table.roles[at] == "fragment" else line

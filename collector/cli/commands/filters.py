@@ -88,11 +88,11 @@ def _list(session: Session, kind: str) -> Document:
 
     selection, every = session.selection, session.experiments
     known = [facts.number(PROPERTIES[kind]) for facts in selection.facts]
-    if kind == "sample":
-        totals = [len(experiment.samples) for experiment in every]
-    else:
-        totals = [0 if values is None else len(np.unique(values)) for values in known]
-    chosen = [selection.chosen(kind, number).encode() for number in range(1, len(every) + 1)]
+    there = [[sample.id for sample in experiment.samples] if kind == "sample" else
+             [] if values is None else np.unique(values).tolist()
+             for experiment, values in zip(every, known, strict=True)]
+    totals = [len(numbers) for numbers in there]
+    chosen = [selection.chosen(kind, number, numbers).encode() for number, numbers in enumerate(there, 1)]
     return Listing(f"{kind}_list", (), (
         Column("experiment", "Exp", Unit.COUNT, np.arange(1, len(every) + 1)),
         Column.of_names("selected", "Sel", chosen),

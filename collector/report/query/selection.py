@@ -22,7 +22,7 @@ from collector.report.query.language import parse
 Bool = npt.NDArray[np.bool_]
 
 PROPERTIES = {"thread": "THRID", "lwp": "LWPID", "cpu": "CPUID", "sample": "SAMPLE"}
-_ALL = "all"
+_ALL, _NONE, _NOTHING = "all", "none", "(data not recorded)"
 _NUMBER_MAX = 1 << 62
 
 
@@ -84,9 +84,15 @@ class Selection:
                 self._ranges[kind, one] = wanted
         self.__dict__.pop("_filtered", None)
 
-    def chosen(self, kind: str, number: int) -> str:
-        """What has been selected of an experiment."""
-        return self._ranges.get((kind, number), _ALL)
+    def chosen(self, kind: str, number: int, known: Sequence[int]) -> str:
+        """What has been selected of an experiment that has the numbers ``known``."""
+        wanted = self._ranges.get((kind, number), _ALL)
+        if not known:
+            return _NOTHING
+        if wanted == _ALL:
+            return _ALL
+        inside = [any(low <= one <= high for low, high in _numbers(wanted, kind)) for one in known]
+        return _ALL if all(inside) else wanted if any(inside) else _NONE
 
     def masks(self) -> list[Bool]:
         """For each experiment which of its packets are wanted."""
