@@ -27,6 +27,17 @@ def line_stacks(data: DataSet, with_inlines: bool) -> tuple[Weighted, list[bytes
     return expanded(data.instructions, groups, len(names)), list(names)
 
 
+def first_instructions(data: DataSet, with_inlines: bool) -> dict[bytes, int]:
+    """Of each line, by name, its instruction with the lowest address that was met."""
+    found: dict[bytes, int] = {}
+    for index, levels in enumerate(levels_by_instruction(data, with_inlines)):
+        for function, frame in levels:
+            name = _line_name(function, frame)
+            if name not in found or data.places[index] < data.places[found[name]]:
+                found[name] = index
+    return found
+
+
 def instruction_names(data: DataSet) -> list[bytes]:
     """The name of each instruction, with its line where debug information tells it."""
     names = []

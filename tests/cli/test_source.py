@@ -407,3 +407,15 @@ def test_places_are_told_as_gprofng_tells_them(program: Callable[..., Path], tmp
     arguments = ("-setpath", "/tmp:$expts", "-addpath", "/x", "-pathmap", "/a", "/b", "-pathmap", "/c/", "/d")
     assert command.run([*arguments, str(path)]) == 0
     assert capsys.readouterr().out == gprofng(*arguments, experiment=path).text.replace("/c/'", "/c'")
+
+
+@pytest.mark.parametrize("what", ["lsummary", "psummary"])
+def test_summaries_have_the_figures_of_gprofng(what: str, program: Callable[..., Path], tmp_path: Path,
+                                               gprofng: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
+    path = recorded(tmp_path / "a.1.er", program("plain C", "-gdwarf-4", "-O0"), ("first", "main"))
+    assert command.run([f"-{what}", str(path)]) == 0
+    texts = [capsys.readouterr().out, gprofng(f"-{what}", experiment=path).text]
+    ours, theirs = ({block.split("\n")[0]: re.findall(r"(\S+ \S.* Time): +(\S+)", block)
+                     for block in text.split("\n\n")[1:] if "Time:" in block} for text in texts)
+    assert ours == theirs
+    assert len(ours) > 8

@@ -27,6 +27,45 @@ def pcs(session: Session) -> Document:
     return _flat(session, "PCs", *instruction_stacks(session.data))
 
 
+def lsummary(session: Session) -> Document:
+    """Every metric of each source line."""
+    from collector.report.lines import first_instructions, line_stacks
+
+    stacks, names = line_stacks(session.data, session.inlines)
+    first = first_instructions(session.data, session.inlines)
+    return _summary(session, "lsummary", stacks, names, [first.get(name) for name in names])
+
+
+def psummary(session: Session) -> Document:
+    """Every metric of each instruction."""
+    from collector.report.lines import instruction_names, instruction_stacks
+
+    stacks, names = instruction_stacks(session.data)
+    names = [names[0], *instruction_names(session.data)]
+    return _summary(session, "psummary", stacks, names, [None, *range(len(names) - 1)])
+
+
+def _summary(session: Session, command: str, stacks: Weighted, names: list[bytes],
+             places: list[int | None]) -> Document:
+    """``places``: the instruction at which each begins."""
+    import numpy as np
+
+    from collector.cli.commands.functions import summaries
+    from collector.cli.commands.session import lines as as_lines
+    from collector.report.build import TOTAL_FUNCTION
+    from collector.report.tables import Labels, object_rows, pack_address
+
+    data, view, owners, addresses = session.data, session.view, [], []
+    for place in places:
+        number, offset = (TOTAL_FUNCTION, 0) if place is None else data.places[place]
+        owners.append(data.functions[number])
+        addresses.append(pack_address(owners[-1].object_number, owners[-1].offset + offset))
+    labels = Labels(names, np.zeros(len(names), np.int64), np.array(addresses, np.int64))
+    order = object_rows(stacks, view, Labels.of_names(names, 0)).ids[:session.limit or None].tolist()
+    heading = [f"Objects sorted by metric: {view.sort_title}", ""]
+    return as_lines(command, heading + summaries(session, stacks, labels, order, owners))
+
+
 def source(session: Session, name: str, number: str = "") -> Document:
     """A source file, or that of a function, with the metrics of its lines."""
     from collector.report.annotated import Wanted, source_document

@@ -104,16 +104,18 @@ def fsummary(session: Session) -> Document:
     stacks, labels = function_stacks(session)
     order = object_rows(stacks, session.view, labels).ids[:session.limit or None].tolist()
     heading = [f"Functions sorted by metric: {session.view.sort_title}", ""]
-    return as_lines("fsummary", heading + _summaries(session, stacks, labels, order))
+    return as_lines("fsummary", heading + summaries(session, stacks, labels, order))
 
 
 def fsingle(session: Session, name: str) -> Document:
     """Every metric of one function."""
     stacks, labels = function_stacks(session)
-    return as_lines("fsingle", _summaries(session, stacks, labels, [_number_of(name, labels)])[:-1])
+    return as_lines("fsingle", summaries(session, stacks, labels, [_number_of(name, labels)])[:-1])
 
 
-def _summaries(session: Session, stacks: Weighted, labels: Labels, wanted: list[int]) -> list[str]:
+def summaries(session: Session, stacks: Weighted, labels: Labels, wanted: list[int],
+              owners: Sequence[Function] = ()) -> list[str]:
+    """Blocks of all metrics of what is ``wanted``; ``owners``: the functions of what the stacks are made of."""
     from collector.export.summary import summary
     from collector.report.metrics import View, all_columns
     from collector.report.tables import object_rows
@@ -122,7 +124,7 @@ def _summaries(session: Session, stacks: Weighted, labels: Labels, wanted: list[
     rows = object_rows(stacks, View(columns, columns[0]), labels) if columns else \
         object_rows(stacks, session.view, labels)
     place = {number: at for at, number in enumerate(rows.ids.tolist())}
-    functions = session.data.functions
+    functions = owners or session.data.functions
     paths = {loaded.number: loaded.path for loaded in session.data.objects.values()}
     found: list[str] = []
     for number in wanted:

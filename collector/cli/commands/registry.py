@@ -63,6 +63,8 @@ COMMANDS = (
     Command("fsingle", "FUNCTION", "all metrics of one function", "functions:fsingle"),
     Command("lines", "", "source lines with the current metrics", "code:lines"),
     Command("pcs", "", "instructions with the current metrics", "code:pcs"),
+    Command("lsummary", "", "all metrics of every source line", "code:lsummary"),
+    Command("psummary", "", "all metrics of every instruction", "code:psummary"),
     Command("source", "FUNCTION|FILE [#]", "a source file with the metrics of its lines", "code:source", "src"),
     Command("disasm", "FUNCTION|FILE [#]", "instructions with their metrics, between their source", "code:disasm"),
     Command("scc", "CLASSES", "what source listings show: compiler commentary, threshold=PERCENT", "code:scc"),
