@@ -96,8 +96,13 @@ def machine() -> str:
 
 
 def pytest_configure() -> None:
-    """What is started has the dispositions of a terminal's job, though we may run below nohup."""
+    """What is started has the dispositions of a terminal's job, though we may run below nohup.
+
+    And binutils' reader opens experiments in one thread: the workers of its pool ask whether all is done, and only then
+    take the lock to wait; one that is told in between sleeps for ever, and the reader waits for it.
+    """
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    os.environ["GPROFNG_DBE_NTHREADS"] = "0"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -18,6 +18,7 @@ import pytest
 from collector.experiment.reader import open_experiment
 
 Run = Callable[..., Any]
+USER = 0
 
 pytestmark = pytest.mark.usefixtures("perf_allowed")
 
@@ -173,7 +174,10 @@ def test_a_killed_collector_leaves_the_target_alone(program: Path, tmp_path: Pat
     command = [str(Path(sys.executable).with_name("collect")), "-o", str(path)]
     with running(program, 3) as process:
         collector = subprocess.Popen([*command, "-P", str(process.pid)], stderr=subprocess.DEVNULL)
-        time.sleep(1.7)
+        deadline_s = time.monotonic() + 20
+        while not (path / "profile").exists() or (open_experiment(path).packets()["MSTATE"] == USER).sum() < 21:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.02)
         collector.kill()
         collector.wait()
         assert process.poll() is None
