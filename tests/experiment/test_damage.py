@@ -249,3 +249,11 @@ def test_packets_without_their_stacks_are_told(small: Path, capsys: pytest.Captu
     assert "<Total>" in told.out
     assert told.err == (f"er_print: warning: {small}/data.frameinfo: {N_PACKETS} packets whose stack is not there "
                         "count for the total alone\n")
+
+
+@pytest.mark.parametrize("command", ["-fsummary", "-lsummary", "-psummary", "-functions", "-calltree", "-pcs"])
+def test_states_that_nobody_knows_have_no_metrics(small: Path, command: str,
+                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    edit(small / "log.xml", b'numstates="10"', b'numstates="7"')
+    assert er_print.run([command, str(small)]) == 0
+    assert "<Total>" in capsys.readouterr().out

@@ -117,19 +117,19 @@ def summaries(session: Session, stacks: Weighted, labels: Labels, wanted: list[i
               owners: Sequence[Function] = ()) -> list[str]:
     """Blocks of all metrics of what is ``wanted``; ``owners``: the functions of what the stacks are made of."""
     from collector.export.summary import summary
-    from collector.report.metrics import View, all_columns
+    from collector.report.metrics import NAME, Column, View, all_columns
     from collector.report.tables import object_rows
 
-    columns = tuple(column for column in all_columns(session.metrics) if column.flavor)
-    rows = object_rows(stacks, View(columns, columns[0]), labels) if columns else \
-        object_rows(stacks, session.view, labels)
+    columns = [Column(NAME), *(column for column in all_columns(session.metrics) if column.flavor)]
+    view = View(tuple(columns), columns[-1])
+    rows = object_rows(stacks, view, labels)
     place = {number: at for at, number in enumerate(rows.ids.tolist())}
     functions = owners or session.data.functions
     paths = {loaded.number: loaded.path for loaded in session.data.objects.values()}
     found: list[str] = []
     for number in wanted:
         figures = [(column, int(value), float(share)) for column, value, share in
-                   zip(columns, rows.values[place[number]], rows.percents[place[number]], strict=True)]
+                   zip(columns, rows.values[place[number]], rows.percents[place[number]], strict=True) if column.flavor]
         found += summary(labels.names[number], figures, int(labels.sizes[number]), int(labels.addresses[number]),
                          functions[number] if number < len(functions) else None, paths)
     return found
