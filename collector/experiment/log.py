@@ -8,6 +8,7 @@ nine. Only the run event and the threads' events carry absolute times.
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -238,7 +239,7 @@ class Log:
     @property
     def sample_period_s(self) -> int:
         """Seconds between samples; 0 for none."""
-        return parse_number(self.settings.get("sample_period", "").encode())
+        return parse_number(os.fsencode(self.settings.get("sample_period", "")))
 
 
 _MESSAGES = {"cerror", "cwarn", "comment"}
@@ -271,7 +272,7 @@ def read(data: bytes, before: bytes = b"", damage: Damage | None = None) -> Log:
     damage.note("events without a possible time were taken as of the start",
                 sum(sound_time_of(node) is None for node in elements
                     if node.name == "event" and ("tstamp" in node.attributes or node.get("kind") in _TIMED)))
-    if log.version and parse_number(log.version.partition(".")[0].encode()) < int(FORMAT_VERSION[:2]):
+    if log.version and parse_number(os.fsencode(log.version.partition(".")[0])) < int(FORMAT_VERSION[:2]):
         raise FormatError(f"log.xml: version {log.version!r} is too old; use the tools that recorded it")
     log.complete = _is_complete(log.events)
     return log

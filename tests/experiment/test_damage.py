@@ -257,3 +257,12 @@ def test_states_that_nobody_knows_have_no_metrics(small: Path, command: str,
     edit(small / "log.xml", b'numstates="10"', b'numstates="7"')
     assert er_print.run([command, str(small)]) == 0
     assert "<Total>" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("old", "new"), [(rb' id="[0-9]+" label', b' id="\xff1" label'),
+                                          (rb'sample_period="[0-9]+', b'sample_period="\xff')])
+def test_numbers_that_are_no_text_are_none(small: Path, old: bytes, new: bytes,
+                                           capsys: pytest.CaptureFixture[str]) -> None:
+    edit(small / "log.xml", old, new)
+    assert er_print.run(["-functions", "-overview", "-header", "-samples", str(small)]) == 0
+    assert "<Total>" in capsys.readouterr().out
