@@ -197,4 +197,5 @@ def _print_help() -> None:
     print(f"  {'--help'.ljust(width)}this text\n  {'--version'.ljust(width)}the version\n\n"
           "SPEC is METRIC[:METRIC]...; METRIC is e (exclusive), i (inclusive) or both, then . (seconds) and %\n"
           "(share), then a name: user system trap textpfault datapfault kernelpfault lock sleep wait stop total\n"
-          "totalcpu; or size, address, name. Example: -metrics e.user:i.%total:name -sort i.total -functions")
+          "totalcpu; latency (CPU time divided by the threads of the process that ran at that moment); or size,\n"
+          "address, name. Example: -metrics e.user:i.%total:name -sort i.total -functions")

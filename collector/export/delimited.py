@@ -10,12 +10,13 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from collector.export.structured import numbers
+from collector.export.structured import interval_parts, numbers
 from collector.export.text import cells, text_lines
 from collector.report.documents import Annotated, Column, Document, Lines, Listing, Table, Tree, Unit
 
@@ -70,26 +71,30 @@ def _structure(table: Table) -> Iterator[tuple[str, list[Any]]]:
 
 
 def _pairs(column: Column, rows: slice) -> Iterator[tuple[str, list[Any]]]:
-    if column.as_value:
+    title = f"{column.group}: {column.title}" if column.group else column.title
+    if column.interval is not None:
+        for end, found in interval_parts(column, rows):
+            yield f"{title}, {end}{'' if end == 'significant' else ' (s)'}", found
+    elif column.as_value:
         unit = _UNITS.get(column.unit)
-        yield column.title + (f" ({unit})" if unit else ""), numbers(column, rows)
+        yield title + (f" ({unit})" if unit else ""), numbers(column, rows)
     if column.percents is not None:
-        yield f"{column.title} (%)", column.percents[rows].round(6).tolist()
+        yield f"{title} (%)", column.percents[rows].round(6).tolist()
 
 
 def _heads(column: Column) -> Iterator[tuple[str, str, str, str]]:
     """The four lines above each value."""
     sort = "V  " if column.is_sorted else "   "
-    unit = "(sec.)" if column.unit is Unit.TIME else ""
+    unit = "(sec.)" if column.unit in (Unit.TIME, Unit.INTERVAL) else ""
     if column.as_value:
-        yield "", *column.detail, sort + unit
+        yield column.group, *column.detail, sort + unit
     if column.percents is not None:
-        yield "", *column.detail, sort + "%%"
+        yield column.group, *column.detail, sort + "%%"
 
 
 def _texts(column: Column, rows: slice) -> Iterator[list[str]]:
-    if column.as_value:
-        yield [text.rstrip() for text in cells(column, rows)]
+    if column.as_value:  # as it is, where text shows what it is to another group
+        yield [text.rstrip() for text in cells(replace(column, against=None), rows)]
     if column.percents is not None:
         yield [f"{share:.2f}" if share else "0." for share in column.percents[rows].tolist()]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from html import escape
 
-from collector.export.text import cells
+from collector.export.text import cells, unit_name
 from collector.report.documents import Column, Document, Lines, Table, Tree, Unit
 
 _HEAD = ("<!DOCTYPE html>", '<meta charset="utf-8">', "<title>er_print</title>", "<style>",
@@ -53,9 +53,9 @@ def _rows(table: Table) -> Iterator[str]:
 
 def _heads(column: Column) -> Iterator[str]:
     css = ' class="sorted"' if column.is_sorted else ""
-    title = "<br>".join(escape(part) for part in column.detail if part) or escape(column.title)
+    title = "<br>".join(escape(part) for part in (column.group, *column.detail) if part) or escape(column.title)
     if column.as_value:
-        yield f"<th{css}>{title}{'<br>(sec.)' if column.unit is Unit.TIME else ''}</th>"
+        yield f"<th{css}>{title}{f'<br>({unit_name(column)})' if unit_name(column) else ''}</th>"
     if column.percents is not None:
         yield f"<th{css}>{title}<br>(%)</th>"
 

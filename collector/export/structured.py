@@ -4,6 +4,9 @@
      "columns": [{"key": "e.totalcpu", "title": "Exclusive Total CPU Time", "unit": "s", "sorted": true}, ...],
      "rows": [{"e.totalcpu": 0.437, "e%totalcpu": 100.0, "name": "<Total>"}, ...]}
 
+Where groups of experiments are compared, columns have a ``group`` and keys with its number, ``e.totalcpu@2``; the 95 %
+interval of the difference to the first group is ``e.totalcpu@2.low`` to ``.high``, and whether it is ``.significant``.
+
 Rows of a tree have a ``depth``, rows of blocks a ``block``, and a ``role`` where they have one. What has no columns has
 ``lines`` instead.
 """
@@ -19,7 +22,8 @@ import numpy as np
 from collector.export.text import cells
 from collector.report.documents import Annotated, Column, Document, Lines, Table, Tree, Unit
 
-_UNITS = {Unit.TIME: "s", Unit.BYTES: "bytes", Unit.COUNT: "", Unit.RATIO: "", Unit.ADDRESS: "", Unit.NAME: ""}
+_UNITS = {Unit.TIME: "s", Unit.INTERVAL: "s", Unit.BYTES: "bytes", Unit.COUNT: "", Unit.RATIO: "", Unit.ADDRESS: "",
+          Unit.NAME: ""}
 
 
 def json_lines(document: Document) -> Iterator[str]:
@@ -39,14 +43,28 @@ def numbers(column: Column, rows: slice) -> list[Any]:
     """The values as numbers in their unit, seconds for times; names and addresses as text."""
     if column.unit in (Unit.NAME, Unit.ADDRESS):
         return cells(column, rows)
-    scale = {Unit.TIME: 1e6, Unit.RATIO: 1e3}.get(column.unit)
+    scale = {Unit.TIME: 1e6, Unit.INTERVAL: 1e6, Unit.RATIO: 1e3}.get(column.unit)
     values: list[Any] = (column.values[rows] if scale is None else column.values[rows] / scale).tolist()
     return values
 
 
+def interval_parts(column: Column, rows: slice) -> Iterator[tuple[str, list[Any]]]:
+    """The ends of intervals in seconds, and whether the differences are significant."""
+    assert column.interval is not None
+    yield "low", numbers(column, rows)
+    yield "high", (column.interval.high[rows] / 1e6).tolist()
+    yield "significant", column.interval.is_significant[rows].tolist()
+
+
 def _fields(column: Column, rows: slice) -> Iterator[tuple[dict[str, Any], list[Any]]]:
-    about = {"title": column.title, "sorted": column.is_sorted}
-    if column.as_value:
+    about: dict[str, Any] = {"title": column.title, "sorted": column.is_sorted}
+    if column.group:
+        about["group"] = column.group
+    if column.interval is not None:
+        for end, found in interval_parts(column, rows):
+            unit = _UNITS[column.unit] if found and isinstance(found[0], float) else ""
+            yield {"key": f"{column.key}.{end}", **about, "unit": unit}, found
+    elif column.as_value:
         yield {"key": column.key, **about, "unit": _UNITS[column.unit]}, numbers(column, rows)
     if column.percents is not None:
         yield {"key": column.share_key, **about, "unit": "%"}, column.percents[rows].round(6).tolist()

@@ -147,6 +147,8 @@ class Layout:
                 widest = 0
             elif column.unit is Unit.NAME:
                 widest = max(map(len, self._shown(i, rows))) if i + 1 < len(self._columns) else 0
+            elif column.against is not None or column.interval is not None:
+                widest = max(map(len, cells(column, rows))) + len(_times(column))
             elif column.as_value:
                 # The longest text is that of the largest value, of the least, or of zero, which is written "0.   ".
                 text = _TEXT_OF[column.unit]
@@ -157,13 +159,14 @@ class Layout:
             self._value_widths[i] = max(self._value_widths[i], widest)
 
     def heading(self) -> list[str]:
-        """Three lines, without trailing blanks."""
-        lines = ["", "", ""]
+        """Three lines, without trailing blanks; one more above them where groups are compared."""
+        has_groups = any(column.group for column in self._columns)
+        lines = [""] * (has_groups + _HEADING_LINES)
         for i, column in enumerate(self._columns):
             width, words = self._heading_of(i)
             before = " " if i and column.unit is Unit.NAME else ""
-            for number in range(_HEADING_LINES):
-                lines[number] += before + words[number].ljust(width + _GAP - len(before))
+            for number, text in enumerate([column.group] * has_groups + words):
+                lines[number] += before + text.ljust(width + _GAP - len(before))
         return [line.rstrip() for line in lines]
 
     def rows(self, rows: slice = _ALL, marks: Sequence[str] = ()) -> Iterator[str]:
@@ -187,7 +190,8 @@ class Layout:
         parts = []
         if column.as_value:
             value_width = self._value_width(index)
-            parts.append([text.rjust(value_width) for text in cells(column, rows)])
+            times = _times(column)
+            parts.append([times + text.rjust(value_width - len(times)) for text in cells(column, rows)])
         if column.percents is not None:
             shares = column.percents[rows].tolist()
             known = {share: f"{share:6.2f}" if share else "  0.  " for share in set(shares)}
@@ -214,7 +218,7 @@ class Layout:
 
     def _value_width(self, index: int) -> int:
         column = self._columns[index]
-        least = len("sec.") if column.as_value and column.unit is Unit.TIME else 0
+        least = len(unit_name(column)) if column.as_value else 0
         return max(self._value_widths[index], least)
 
     def _heading_of(self, index: int) -> tuple[int, list[str]]:
@@ -231,7 +235,7 @@ def _heading(column: Column, value_width: int) -> tuple[int, list[str]]:
     width = value_width * column.as_value + _PERCENT_WIDTH * has_share
     width += column.as_value and has_share
     words = list(column.words)
-    width = max([width, len(unit), *map(len, words)])
+    width = max([width, len(unit), len(column.group), *map(len, words)])
     lines = [unit.strip()] if unit and not has_share else []
     n_lines = _HEADING_LINES - has_share
     while len(_wrapped(words + lines, width)) > n_lines:
@@ -259,12 +263,23 @@ def tree_marks(depths: Sequence[int], n_wanted: int) -> list[str]:
 
 
 def _unit(column: Column, value_width: int) -> str:
-    if column.unit not in (Unit.TIME, Unit.BYTES, Unit.COUNT) or (column.unit is not Unit.TIME
-                                                                   and column.percents is None):
+    name = unit_name(column)
+    if not name and (column.unit not in (Unit.BYTES, Unit.COUNT) or column.percents is None):
         return ""
-    name = "sec." if column.unit is Unit.TIME else ""
     value_part = name.rjust(value_width) if column.as_value else ""
     return value_part + ("%".rjust(_PERCENT_WIDTH + column.as_value) if column.percents is not None else "")
+
+
+def unit_name(column: Column) -> str:
+    """What the values of a column are, if it is not plain."""
+    if column.against is not None:
+        return column.against.form
+    return "sec." if column.unit in (Unit.TIME, Unit.INTERVAL) else ""
+
+
+def _times(column: Column) -> str:
+    """What stands before each ratio."""
+    return "x " if column.against is not None and column.against.form == "ratio" else ""
 
 
 def _wrapped(words: Sequence[str], width: int) -> list[str]:
@@ -287,6 +302,10 @@ def cells(column: Column, rows: slice = _ALL) -> list[str]:
     """The cells of some rows as text, without shares, not aligned."""
     if column.unit is Unit.NAME:
         return [printable(column.labels[number]) for number in column.values[rows].tolist()]
+    if column.against is not None or column.interval is not None:
+        from collector.export.comparison import compared_cells
+
+        return compared_cells(column, rows)
     values, text = column.values[rows].tolist(), _TEXT_OF[column.unit]
     known = {value: text(value) for value in set(values)}
     return [known[value] for value in values]

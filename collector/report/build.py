@@ -43,12 +43,12 @@ class DataSet:
     Nothing is looked up before it is asked for.
     """
 
-    def __init__(self, experiments: Sequence[Experiment]) -> None:
+    def __init__(self, experiments: Sequence[Experiment], with_latency: bool = False) -> None:
         self.experiments = list(experiments)
         self.objects: dict[Key, LoadedObject] = {}
         self.is_whole = True
         self._code = Code()
-        self.columns = columns_of(self.experiments)
+        self.columns = columns_of(self.experiments, with_latency)
         self._parts = [Part(self._code, self._load_object, experiment, self.columns) for experiment in self.experiments]
         self._masks: Sequence[Bool | None] = [None] * len(self._parts)
 
@@ -197,9 +197,10 @@ def _file_of(mapping: Segment | DynamicFunction, experiment: Experiment) -> Obje
     return experiment.object_file(mapping) if isinstance(mapping, Segment) else ObjectFile(None)
 
 
-def load(experiments: Sequence[Experiment]) -> DataSet:
+def load(experiments: Sequence[Experiment], with_latency: bool = False) -> DataSet:
     """All experiments given, with their descendants, as one data set; founders first, each followed by its own."""
-    return DataSet([one for experiment in experiments for one in (experiment, *descendants(experiment))])
+    every = [one for experiment in experiments for one in (experiment, *descendants(experiment))]
+    return DataSet(every, with_latency)
 
 
 def descendants(experiment: Experiment) -> list[Experiment]:

@@ -13,7 +13,7 @@ lines. Notes are warnings, which stand before everything else. ``Lines`` are wha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TypeAlias
 
@@ -36,6 +36,23 @@ class Unit(Enum):
     RATIO = "ratio"  # in thousandths
     ADDRESS = "address"  # packed: see ``tables``
     NAME = "name"  # places in ``labels``
+    INTERVAL = "interval"  # from ``values`` to ``interval.high``, both in microseconds
+
+
+@dataclass(frozen=True, eq=False)
+class Against:
+    """How a column is shown beside the first group's, whose values are ``base`` (n): as a ``delta``, or a ``ratio``."""
+
+    base: I8
+    form: str
+
+
+@dataclass(frozen=True, eq=False)
+class Interval:
+    """The upper ends ``high`` (n) of intervals of a difference, and which differences are significant (n)."""
+
+    high: I8
+    is_significant: Bool
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,13 +73,12 @@ class Column:
     labels: Sequence[bytes] = ()
     detail: tuple[str, str] = ("", "")  # the title in two lines: ("Exclusive", "Total CPU Time")
     share_key: str = ""  # as ``key``, of the shares
+    group: str = ""  # of experiments, where several are compared
+    against: Against | None = None
+    interval: Interval | None = None
 
     def __len__(self) -> int:
         return len(self.values)
-
-    def cut(self, rows: slice) -> Column:
-        """Some of the rows."""
-        return replace(self, values=self.values[rows], percents=None if self.percents is None else self.percents[rows])
 
     @classmethod
     def of_names(cls, key: str, title: str, names: Sequence[bytes]) -> Column:

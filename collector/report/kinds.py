@@ -6,6 +6,7 @@ CPUs, samples. A data set's columns are those of clock profiling, then those of 
     0 ... 12    states (``metrics``)
     13, 14      sync: waited us, waits
     15, 16      cycles, insts                 a column for each counter, by name
+    17          latency                       only where it is asked for
 
 Times are cut to whole microseconds packet by packet, as gprofng does it: sums of nanoseconds would differ.
 """
@@ -24,7 +25,7 @@ from collector.experiment.reader import Experiment
 from collector.experiment.records import IO_CLOSE, IO_ERROR, IO_OPEN, IO_OTHER, IO_READ, IO_WRITE
 from collector.report import heaptrace, iotrace
 from collector.report.documents import Unit
-from collector.report.metrics import METRICS_BY_NUMSTATES, N_STATE_COLUMNS, Metric
+from collector.report.metrics import LATENCY, METRICS_BY_NUMSTATES, N_STATE_COLUMNS, Metric
 
 I8 = npt.NDArray[np.int64]
 Packets = npt.NDArray[Any]
@@ -91,12 +92,20 @@ class Columns:
     """What the ``n`` columns of weights are. ``first``: of each kind; ``counters``: that of each counter.
 
     ``metrics``: all that can be asked for; ``by_kind``: the same for each kind, in the order of the log.
+    ``latency``: the column of latency; -1: it was not asked for.
     """
 
     n: int = N_STATE_COLUMNS
     first: dict[str, int] = field(default_factory=dict)
     counters: dict[str, int] = field(default_factory=dict)
     by_kind: dict[str, tuple[Metric, ...]] = field(default_factory=dict)
+    latency: int = -1
+
+    @property
+    def latency_metrics(self) -> tuple[Metric, ...]:
+        """Latency, where packets tell what ran, as it is once there is a column of it."""
+        has_states = any(metric.command == "user" for metric in self.by_kind.get(CLOCK, ()))
+        return (replace(LATENCY, states=(self.n if self.latency < 0 else self.latency,)),) if has_states else ()
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -124,8 +133,8 @@ class Columns:
         return sums
 
 
-def columns_of(experiments: Sequence[Experiment]) -> Columns:
-    """The columns of what these experiments hold."""
+def columns_of(experiments: Sequence[Experiment], with_latency: bool = False) -> Columns:
+    """The columns of what these experiments hold; and one of latency, if it is wanted."""
     columns = Columns()
     n = N_STATE_COLUMNS
     for kind in _kinds_of(experiments):
@@ -141,7 +150,7 @@ def columns_of(experiments: Sequence[Experiment]) -> Columns:
         if kind == COUNTERS:
             columns.counters.update((metric.command, n + i) for i, metric in enumerate(metrics))
         n += len(metrics)
-    return replace(columns, n=n)
+    return replace(columns, n=n + with_latency, latency=n if with_latency else -1)
 
 
 def _kinds_of(experiments: Iterable[Experiment]) -> Iterable[str]:

@@ -59,6 +59,7 @@ MICROSTATES = (
     Metric("sleep", "Sleep Time", "Sleep", (7,), 1),
     Metric("lock", "User Lock Time", "User Lock", (6,), 1),
 )
+LATENCY = Metric("latency", "Latency", "Latency")  # its column is made where it is asked for
 KERNEL_CPU = Metric("kcpu", "Kernel CPU Time", "Kernel CPU", (STATE_KERNEL_CPU,), 0)
 SIZE = Metric("size", "Size", "Size", unit=Unit.BYTES)
 ADDRESS = Metric("address", "PC Address", "PC Addr.", unit=Unit.ADDRESS)
@@ -246,7 +247,7 @@ def _columns_of(text: str, metrics: Sequence[Metric]) -> list[Column]:
     as_percent = not is_hidden and "%" in visible
     is_any = command.lower() in _WILDCARDS
     found = [Column(metric, flavor, as_value, as_percent)
-             for metric in metrics if is_any or metric.command == command
+             for metric in metrics if (is_any and metric.command != LATENCY.command) or metric.command == command
              for flavor in flavors or (EXCLUSIVE, INCLUSIVE)]
     return found + [Column(metric, as_value=metric is NAME or not is_hidden)
                     for metric in STATICS if is_any or metric.command == command]

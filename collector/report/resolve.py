@@ -369,9 +369,17 @@ class Part:
             begin += len(packets)
             if kind == CLOCK:
                 sums[:, :N_STATE_COLUMNS] += weights_of(mine, packets, self.experiment, n_groups)
+                if self._columns.latency >= 0:
+                    np.add.at(sums[:, self._columns.latency], mine[mine >= 0], self._latency_us[mine >= 0])
             else:
                 sums += self._columns.sums(self.experiment, kind, mine, n_groups)
         return sums
+
+    @cached_property
+    def _latency_us(self) -> I8:
+        from collector.report.latency import latency_us
+
+        return latency_us(self.experiment)
 
     def resolve(self) -> Resolved:
         """Every pc looked up once."""

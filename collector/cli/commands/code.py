@@ -2,29 +2,33 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from collector.cli.commands.commentary import with_commentary, with_threshold
+from collector.cli.commands.comparison import seen
 from collector.cli.commands.session import Session
 
 if TYPE_CHECKING:
     from collector.report.annotated import Target
+    from collector.report.build import DataSet
     from collector.report.documents import Document
     from collector.report.profile import Weighted
+    from collector.report.tables import Labels
 
 
 def lines(session: Session) -> Document:
     """Every source line, and the total."""
     from collector.report.lines import line_stacks
 
-    return _flat(session, "Lines", *line_stacks(session.data, session.inlines))
+    return _flat(session, "Lines", lambda data: line_stacks(data, session.inlines))
 
 
 def pcs(session: Session) -> Document:
     """Every instruction, and the total."""
     from collector.report.lines import instruction_stacks
 
-    return _flat(session, "PCs", *instruction_stacks(session.data))
+    return _flat(session, "PCs", instruction_stacks)
 
 
 def lsummary(session: Session) -> Document:
@@ -131,9 +135,15 @@ def symbols(session: Session, file: str) -> Document:
     return Lines("symbols", [f"{file}: {len(needed)} files, {size} bytes; -addpath {file} reads them elsewhere"])
 
 
-def _flat(session: Session, what: str, stacks: Weighted, names: list[bytes]) -> Document:
+def _flat(session: Session, what: str, stacks_of: Callable[[DataSet], tuple[Weighted, list[bytes]]]) -> Document:
     from collector.report.tables import Labels, object_rows, table
 
-    labels, view = Labels.of_names(names, 0), session.view
-    return table(what.lower(), (f"{what} sorted by metric: {view.sort_title}",), object_rows(stacks, view, labels),
-                 view, labels, session.object_warnings(), session.limit)
+    def labelled(_session: Session, data: DataSet) -> tuple[Weighted, Labels]:
+        stacks, names = stacks_of(data)
+        return stacks, Labels.of_names(names, 0)
+
+    found = seen(session, labelled)
+    view = found.of(session.view)
+    return found.finished(table(what.lower(), (f"{what} sorted by metric: {view.sort_title}",),
+                                object_rows(found.stacks, view, found.labels), view, found.labels,
+                                session.object_warnings(), session.limit), session.view)

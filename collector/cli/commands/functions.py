@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from collector.cli.commands.comparison import seen
 from collector.cli.commands.session import Session
 from collector.cli.commands.session import lines as as_lines
 from collector.errors import UsageError
@@ -12,6 +13,7 @@ from collector.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from collector.report.build import DataSet
     from collector.report.documents import Document
     from collector.report.functions import Function
     from collector.report.profile import Weighted
@@ -22,32 +24,32 @@ def functions(session: Session) -> Document:
     """Every function, and the total."""
     from collector.report.tables import object_rows, table
 
-    stacks, labels = function_stacks(session)
-    view = session.view
-    return table("functions", (f"Functions sorted by metric: {view.sort_title}",), object_rows(stacks, view, labels),
-                 view, labels, session.object_warnings(), session.limit)
+    found = seen(session, function_stacks, of_functions=True)
+    view = found.of(session.view)
+    return found.finished(table("functions", (f"Functions sorted by metric: {view.sort_title}",),
+                                object_rows(found.stacks, view, found.labels), view, found.labels,
+                                session.object_warnings(), session.limit), session.view)
 
 
 def callers_callees(session: Session) -> Document:
     """A block for each function."""
     from collector.report.tables import call_table, object_rows
 
-    stacks, labels = function_stacks(session)
-    rows, view = object_rows(stacks, session.view, labels), session.derived("a")
+    found, view = seen(session, function_stacks, of_functions=True), session.derived("a")
+    rows = object_rows(found.stacks, found.of(session.view), found.labels)
     titles = (f"Functions sorted by metric: {session.view.sort_title}",
               f"Callers and callees sorted by metric: {view.sort_title}")
-    return call_table(titles, stacks, view, labels, rows.ids[:session.limit or None].tolist(),
-                      session.object_warnings())
+    return found.finished(call_table(titles, found.stacks, found.of(view), found.labels,
+                                     rows.ids[:session.limit or None].tolist(), session.object_warnings()), view)
 
 
 def calltree(session: Session) -> Document:
     """The stacks from the root."""
     from collector.report.tables import tree_table
 
-    stacks, labels = function_stacks(session)
-    view = session.derived("a")
-    return tree_table((f"Functions Call Tree. Metric: {view.sort_title}",), stacks, view, labels,
-                      session.object_warnings(), session.limit)
+    found, view = seen(session, function_stacks, of_functions=True), session.derived("a")
+    return found.finished(tree_table((f"Functions Call Tree. Metric: {view.sort_title}",), found.stacks, found.of(view),
+                                     found.labels, session.object_warnings(), session.limit), view)
 
 
 def csingle(session: Session, name: str) -> Document:
@@ -90,18 +92,17 @@ def _changed(session: Session, fragment: list[str]) -> Document:
 def _fragment(session: Session) -> Document:
     from collector.report.tables import fragment_table
 
-    stacks, labels = function_stacks(session)
-    view = session.derived("a")
-    wanted = [_number_of(name, labels) for name in session.fragment]
-    return fragment_table((f"Callers and callees sorted by metric: {view.sort_title}",), stacks, view, labels, wanted,
-                          session.object_warnings())
+    found, view = seen(session, function_stacks, of_functions=True), session.derived("a")
+    wanted = [_number_of(name, found.labels) for name in session.fragment]
+    return found.finished(fragment_table((f"Callers and callees sorted by metric: {view.sort_title}",), found.stacks,
+                                         found.of(view), found.labels, wanted, session.object_warnings()), view)
 
 
 def fsummary(session: Session) -> Document:
     """Every metric of each function."""
     from collector.report.tables import object_rows
 
-    stacks, labels = function_stacks(session)
+    stacks, labels = function_stacks(session, session.data)
     order = object_rows(stacks, session.view, labels).ids[:session.limit or None].tolist()
     heading = [f"Functions sorted by metric: {session.view.sort_title}", ""]
     return as_lines("fsummary", heading + summaries(session, stacks, labels, order))
@@ -109,7 +110,7 @@ def fsummary(session: Session) -> Document:
 
 def fsingle(session: Session, name: str) -> Document:
     """Every metric of one function."""
-    stacks, labels = function_stacks(session)
+    stacks, labels = function_stacks(session, session.data)
     return as_lines("fsingle", summaries(session, stacks, labels, [_number_of(name, labels)])[:-1])
 
 
@@ -147,16 +148,16 @@ def _number_of(name: str, labels: Labels) -> int:
     return found[0]
 
 
-def function_stacks(session: Session) -> tuple[Weighted, Labels]:
+def function_stacks(session: Session, data: DataSet) -> tuple[Weighted, Labels]:
     """The stacks as functions, inlined ones among them if asked for, and what the functions are called."""
     from collector.report.tables import Labels
 
     if session.inlines:
         from collector.report.lines import inline_stacks
 
-        stacks, found = inline_stacks(session.data)
+        stacks, found = inline_stacks(data)
     else:
-        stacks, found = session.data.stacks, session.data.functions
+        stacks, found = data.stacks, data.functions
     if session.hidden_objects:
         stacks, found = _without_hidden(session, stacks, found)
     labels = Labels.of_functions(found)

@@ -125,6 +125,8 @@ COMMANDS = (
     Command("cmetric_list", "", "the metrics of callers and callees", "settings:cmetric_list"),
     Command("version", "", "the version", "settings:version"),
     Command("metrics", "SPEC", "choose metrics; default: the default ones", "settings:metrics"),
+    Command("compare", "FORM", "groups of experiments side by side: on, delta or ratio to the first one; off",
+            "comparison:compare"),
     Command("sort", "SPEC", "sort by a metric that is shown; -SPEC: the other way", "settings:sort"),
     Command("limit", "N", "print at most N lines (or functions) of a table; 0: all", "settings:limit"),
     Command("name", "FORM", "long, short or mangled names; :soname adds load objects, :offset names code without "

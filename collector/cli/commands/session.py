@@ -50,6 +50,9 @@ class Session:
     fragment: list[str] = field(default_factory=list)  # functions of a part of the stack, caller first
     hidden_objects: set[bytes] = field(default_factory=set)  # load objects, as they are shown
     index_objects: dict[str, IndexObject] = field(default_factory=dict)  # that the user has defined
+    with_latency: bool = False
+    compare: str = "off"
+    groups: list[tuple[str, list[Experiment]]] = field(default_factory=list)  # the founders of each argument
     _views: dict[str, View] = field(default_factory=dict)
     _unpacked: list[TemporaryDirectory[str]] = field(default_factory=list)
     _is_begun: bool = False  # something stands in ``out``
@@ -63,17 +66,24 @@ class Session:
             raise UsageError("no experiment given; er_print --help shows how")
         paths = dict.fromkeys(path for argument in self.arguments for path in _members(argument))
         founders = [open_experiment(path) for path in paths]
+        by_path = dict(zip(paths, founders, strict=True))
+        self.groups = [(one, [by_path[path] for path in dict.fromkeys(_members(one))]) for one in self.arguments]
         places = replace(founders[0].places, experiments=tuple(os.fspath(founder.path) for founder in founders))
         for founder in founders:
             founder.look_in(places)
         return founders
+
+    @property
+    def is_compared(self) -> bool:
+        """Whether groups of experiments are shown side by side."""
+        return self.compare != "off" and bool(self.founders) and len(self.groups) > 1
 
     @cached_property
     def whole(self) -> DataSet:
         """Founders and descendants as one, all packets."""
         from collector.report.build import load
 
-        return load(self.founders)
+        return load(self.founders, self.with_latency)
 
     @cached_property
     def selection(self) -> Selection:
@@ -96,6 +106,9 @@ class Session:
         """Look for files there; what was looked up before is looked up again."""
         for founder in self.founders:
             founder.look_in(places)
+        self._load_again()
+
+    def _load_again(self) -> None:
         self.__dict__.pop("whole", None)
         if (selection := self.__dict__.pop("selection", None)) is not None:
             self.selection = selection.of(self.whole)
@@ -138,6 +151,11 @@ class Session:
         return self.data.metrics
 
     @property
+    def every_metric(self) -> tuple[Metric, ...]:
+        """The same, and what can be made of it: latency."""
+        return (*self.metrics, *self.data.columns.latency_metrics)
+
+    @property
     def view(self) -> View:
         """The columns of function lists and their order."""
         return self.derived("ei")
@@ -152,8 +170,11 @@ class Session:
 
     def set_view(self, view: View) -> None:
         """New columns everywhere."""
-        from collector.report.metrics import NAME, with_flavor
+        from collector.report.metrics import LATENCY, NAME, with_flavor
 
+        if not self.with_latency and any(column.metric.command == LATENCY.command for column in view.columns):
+            self.with_latency = True
+            self._load_again()
         self._views = {"ei": view, "a": with_flavor(view, "a"), "e": with_flavor(view, "e", (NAME,))}
 
     def set_sort(self, spec: str) -> None:

@@ -19,7 +19,7 @@ def metrics(session: Session, spec: str) -> Document:
     """Choose the columns."""
     from collector.report.metrics import default_view, parse_view
 
-    every = session.metrics
+    every = session.every_metric
     session.set_view(default_view(every) if spec == "default" else parse_view(spec, every))
     return lines("metrics", _current(session))
 
@@ -34,7 +34,7 @@ def metric_list(session: Session) -> Document:
     """What can be chosen, and what is."""
     from collector.report.metrics import all_columns
 
-    columns = all_columns(session.metrics)
+    columns = all_columns(session.every_metric)
     width = max(len(column.title) for column in columns)
     return lines("metric_list", [*_current(session), "Available metrics:",
                                  *(f"{column.title.rjust(width)}: {column.command}" for column in columns), ""])

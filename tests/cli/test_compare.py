@@ -1,0 +1,205 @@
+"""Experiments side by side: every figure is gprofng's, and beside each difference stands its interval.
+
+Two builds of a program with the functions at other addresses, one of which only the second has, and experiments with
+drawn stacks of both.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import re
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import zip_longest
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from collector.cli import er_print
+from collector.errors import UsageError
+from collector.experiment.recorder import Header, Recorder
+from collector.report.significance import RUN_TO_RUN
+
+START_NS = 7_001_000_000_013
+BASE = 0x5555_5555_4000
+INTERVAL_US = 10_007
+HEADER = Header(
+    hostname="h", os="Linux 6.1.0", arch="x86_64", page_size=4096, n_pages=1, cpus=[1], pid=71, ppid=70, pgrp=71,
+    sid=70, cwd=b"/", arguments=b"prog", wsize=64, interval_ns=INTERVAL_US * 1000, sample_period_s=1, start_ns=START_NS,
+    start_unix=2_100_000_003, collector="collect")
+FIRST = "int alpha(int n) { return n * 3; }\nint beta(int n) { return n - 3; }\nint main(void) { return 0; }\n"
+AGAIN = "int extra(int n) { return n ^ 7; }\nint more(int n) { return n - 3; }\n" + FIRST
+INTERVAL = re.compile(r"[+-]\d+\.\d{3} \.\. [+-]\d+\.\d{3} [ ~] {2}")
+
+
+@pytest.fixture
+def build(tmp_path: Path, need: Callable[[str, str], str]) -> Callable[..., Path]:
+    """``build("one/prog", source, *flags)``."""
+    def program(name: str, source: str, *flags: str) -> Path:
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.with_suffix(".c").write_text(source)
+        subprocess.run([need("gcc", "gcc"), "-O0", *flags, "-o", path, path.with_suffix(".c")], check=True)
+        return path
+
+    return program
+
+
+def record(path: Path, program: Path, seed: int, n: int = 97, **functions: int) -> Path:
+    """An experiment of drawn stacks; or with so many ticks of each function."""
+    symbols = {words[2]: int(words[0], 16) for line in subprocess.run(
+        ["nm", program], capture_output=True, text=True, check=True).stdout.splitlines()
+        if len(words := line.split()) == 3 and words[1] == "T" and not words[2].startswith("_")}
+    chance = random.Random(seed)
+    drawn = [[BASE + symbols[chance.choice(sorted(symbols))] + chance.randrange(9) for _ in range(1 + i % 3)]
+             for i in range(n)]
+    stacks = [[BASE + symbols[name] + 2, BASE + symbols["main"] + 3, 0] for name, count in functions.items()
+              for _ in range(count)] or [[*stack, 0, 0][:3] for stack in drawn]
+    depths = [2 if functions else 1 + i % 3 for i in range(len(stacks))]
+    path.mkdir()
+    recorder = Recorder.create(path, replace(HEADER, arguments=os.fsencode(program)))
+    recorder.segment_mapped(START_NS, BASE + 0x1000, 0x1000, 0x1000, os.fsencode(program), 5)
+    uids = recorder.frames.intern(np.array(stacks, np.uint64), np.array(depths))
+    rows = np.arange(len(stacks))
+    recorder.clock(71 + rows % 2, rows % 2, START_NS + 10**8 + rows * 10_007_000, uids.astype(np.int64),
+                   rows * 0 if functions else rows % 10, rows * 0 + 1 if functions else 1 + rows % 3)
+    recorder.close(START_NS + 30 * 10**9)
+    return path
+
+
+@pytest.fixture
+def pair(tmp_path: Path, build: Callable[..., Path]) -> list[str]:
+    """Experiments of two builds."""
+    return [str(record(tmp_path / f"{name}.er", build(f"{name}/prog", source), seed))
+            for seed, (name, source) in enumerate({"first": FIRST, "again": AGAIN}.items())]
+
+
+def ours(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """What er_print prints."""
+    capsys.readouterr()
+    assert er_print.run([*arguments]) == 0
+    return capsys.readouterr().out
+
+
+def theirs(*arguments: str) -> str:
+    """What the reference reader prints."""
+    return subprocess.run(["gprofng", "display", "text", *arguments], capture_output=True, text=True, check=True).stdout
+
+
+def without_intervals(text: str) -> str:
+    """A table, block by block, without the columns that the reference reader has not."""
+    blocks = []
+    for block in text.split("\n\n"):
+        places = [(found[0].start(), found[-1].end()) for line in block.splitlines()
+                  if (found := list(INTERVAL.finditer(line)))]
+        begin, end = places[0] if places else (0, 0)
+        assert all(place == (begin, end) for place in places)
+        blocks.append("\n".join((line[:begin] + line[end:]).rstrip() for line in block.splitlines()))
+    return "\n\n".join(blocks)
+
+
+def rows(capsys: pytest.CaptureFixture[str], *arguments: str) -> dict[str, dict[str, Any]]:
+    """The rows of a table by name."""
+    lines = ours(capsys, "-printmode", "json", *arguments).splitlines()
+    return {row["name"]: row for row in json.loads(lines[-1])["rows"]}
+
+
+@pytest.mark.parametrize("form", ["on", "delta", "ratio", "off"])
+@pytest.mark.parametrize("commands", [
+    ("-functions",), ("-callers-callees",), ("-csingle", "beta"), ("-pcs",),
+    ("-metrics", "e.%user:i.total:e.sleep:size:address:name", "-functions", "-sort", "i.total", "-functions"),
+    ("-sort", "name", "-limit", "3", "-functions"), ("-filters", "THRID==1", "-functions")], ids="".join)
+def test_figures_are_those_of_gprofng(form: str, commands: tuple[str, ...], pair: list[str],
+                                      need: Callable[[str, str], str], capsys: pytest.CaptureFixture[str]) -> None:
+    need("gprofng", "binutils")
+    settings = r"(Print limit|Current metrics).*\n"  # told otherwise by the other reader: a metric for each group
+    found = re.sub(settings, "", without_intervals(ours(capsys, "-compare", form, *commands, *pair)))
+    expected = re.sub(settings, "", theirs("-compare", form, *commands, *pair))
+    for one, other in zip_longest(found.splitlines(), expected.splitlines(), fillvalue=""):
+        assert one == other.rstrip(), expected
+    assert found.count("first.er") == (0 if form == "off" else found.count("again.er")) or form == "off"
+
+
+def test_groups_are_compared_by_what_is_in_them(pair: list[str], tmp_path: Path, build: Callable[..., Path],
+                                                need: Callable[[str, str], str],
+                                                capsys: pytest.CaptureFixture[str]) -> None:
+    need("gprofng", "binutils")
+    more = record(tmp_path / "more.er", tmp_path / "first" / "prog", 5)
+    group = tmp_path / "both.erg"
+    group.write_text(f"#analyzer experiment group\n{pair[0]}\n{more}\n")
+    words = ["-compare", "delta", "-functions", str(group), pair[0]]
+    assert without_intervals(ours(capsys, *words)) == theirs(*words)
+
+
+def test_programs_of_different_names_are_compared(tmp_path: Path, build: Callable[..., Path],
+                                                  need: Callable[[str, str], str],
+                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    need("gprofng", "binutils")
+    paths = [str(record(tmp_path / f"{name}.er", build(name, source), 3))
+             for name, source in {"one": FIRST, "two": AGAIN}.items()]
+    words = ["-compare", "on", "-functions", *paths]
+    assert without_intervals(ours(capsys, *words)) == theirs(*words)
+
+
+def test_the_tree_is_compared_too(pair: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    functions = rows(capsys, "-compare", "on", "-functions", *pair)
+    tree = json.loads(ours(capsys, "-printmode", "json", "-compare", "on", "-calltree", *pair))["rows"]
+    for number in (1, 2):
+        below = sum(row[f"a.totalcpu@{number}"] for row in tree if row["depth"] == 1)
+        assert below == pytest.approx(functions["<Total>"][f"e.totalcpu@{number}"])
+
+
+def test_a_slower_function_is_marked_and_others_are_not(tmp_path: Path, build: Callable[..., Path],
+                                                        capsys: pytest.CaptureFixture[str]) -> None:
+    program = build("prog", FIRST)
+    before, after = (str(record(tmp_path / f"{name}.er", program, 0, alpha=n, beta=2000, main=m))
+                     for name, n, m in (("before", 2000, 5), ("after", 2500, 8)))
+    found = rows(capsys, "-compare", "delta", "-metrics", "e.user", "-functions", before, after)
+    assert {name for name, row in found.items() if row["e.user@2.difference.significant"]} == {"alpha", "<Total>"}
+    alpha = found["alpha"]
+    error = np.sqrt(2000 + 2500 + 2 + RUN_TO_RUN ** 2 * (2000 ** 2 + 2500 ** 2))
+    assert [alpha[f"e.user@2.difference.{end}"] / (INTERVAL_US / 1e6) for end in ("low", "high")] == pytest.approx(
+        [500 - 1.96 * error, 500 + 1.96 * error], rel=1e-4)
+    text = ours(capsys, "-compare", "delta", "-metrics", "e.user", "-functions", before, after)
+    assert re.search(r"^20.014 +\+5.003 +\+\d.\d{3} .. \+\d.\d{3} {5}alpha$", text, re.MULTILINE)
+    assert re.search(r"^20.014 +\+0. +-\d.\d{3} .. \+\d.\d{3} ~ {3}beta$", text, re.MULTILINE)
+    line = next(line for line in ours(capsys, "-printmode", "csv", "-compare", "on", "-metrics", "e.user", "-functions",
+                                      before, after).splitlines() if line.endswith("alpha"))
+    assert line.split(",")[:2] == ["20.014", "25.0175"]
+    assert line.split(",")[-2] == "True"
+
+
+def test_lines_of_several_builds_are_one(tmp_path: Path, build: Callable[..., Path],
+                                         capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [str(record(tmp_path / f"{name}.er", build(f"{name}/prog", source, "-g"), 3, alpha=n))
+             for name, source, n in (("first", FIRST, 4), ("again", FIRST + "int extra(void) { return 3; }\n", 7))]
+    found = rows(capsys, "-compare", "on", "-lines", *paths)
+    line = found['alpha, line 1 in "prog.c"']
+    assert (line["e.totalcpu@1"], line["e.totalcpu@2"]) == (0.040028, 0.070049)
+
+
+def test_latency_is_compared(pair: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    found = rows(capsys, "-compare", "on", "-metrics", "i.latency", "-functions", *pair)["<Total>"]
+    assert found["i.latency@2.difference.low"] < found["i.latency@2"] - found["i.latency@1"]
+
+
+def test_one_experiment_is_compared_with_nothing(pair: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    plain = ours(capsys, "-functions", pair[0])
+    assert ours(capsys, "-compare", "on", "-functions", pair[0]) == plain
+    assert ours(capsys, "-compare", "delta", "-compare", "off", "-functions", pair[0]) == plain
+
+
+def test_an_experiment_may_be_compared_with_itself(pair: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    found = rows(capsys, "-compare", "ratio", "-functions", pair[0], pair[0])
+    assert not any(row["e.totalcpu@2.difference.significant"] for row in found.values())
+    assert all(row["e.totalcpu@1"] == row["e.totalcpu@2"] for row in found.values())
+
+
+def test_another_word_is_refused(pair: list[str]) -> None:
+    with pytest.raises(UsageError, match="give on, off, delta or ratio"):
+        er_print.run(["-compare", "some", "-functions", *pair])
