@@ -42,7 +42,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "unwind": frozenset({"errors", "arrays", "elf"}),
     "engines": frozenset({"errors", "arrays", "layout", "clock", "events", "linux"}),
     "experiment": frozenset({"errors", "arrays", "clock", "layout", "elf", "dwarf"}),
-    "report": frozenset({"errors", "clock", "elf", "dwarf", "experiment", "aggregate"}),
+    "report": frozenset({"errors", "arrays", "clock", "elf", "dwarf", "experiment", "aggregate"}),
     "export": frozenset({"errors", "clock", "report", "aggregate"}),
     "session": RECORDING | {"aggregate"},
     "cli": frozenset({"errors", "clock", "session", "experiment", "aggregate", "report", "export"}),

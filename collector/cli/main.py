@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 
@@ -22,6 +23,7 @@ def collect() -> int:
 def er_archive() -> int:
     """The command ``er_archive``."""
     def run(argv: list[str]) -> int:
+        _forgo_threads()
         from collector.cli.er_archive import run
 
         return run(argv)
@@ -32,11 +34,17 @@ def er_archive() -> int:
 def er_print() -> int:
     """The command ``er_print``."""
     def run(argv: list[str]) -> int:
+        _forgo_threads()
         from collector.cli.er_print import run
 
         return run(argv)
 
     return _guarded("er_print", run)
+
+
+def _forgo_threads() -> None:
+    """None of numpy's linear algebra, which we do not use: they start with its import, and spin as long as it takes."""
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def _guarded(name: str, run: Callable[[list[str]], int]) -> int:

@@ -5,7 +5,8 @@ toward the root. A frame's stack is the chain of nodes from its block on::
 
     frame 48 -> node 48 [pc0 pc1] -> node 32 [pc2 pc3]        pcs leaf first: pc0 pc1 pc2 pc3
 
-All frames walk their chains at once; the loop is over the length of the longest chain. A link to nowhere ends a stack,
+All frames walk their chains at once; the loop is over the length of the longest chain. What is in the nodes is numbered
+once, pc by pc. A link to nowhere ends a stack,
 and so does one that leads in a circle. Sharing lets a few bytes stand for any number of frames: stacks that are deeper
 than any recorder writes are cut, and so are all when together they are too many.
 """
@@ -17,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from collector.arrays import gathered, numbered_few
 from collector.experiment.packets import Bytes, Damage, packet_offsets
 from collector.experiment.records import (
     BLOCK_NATIVE,
@@ -33,6 +35,7 @@ from collector.experiment.records import (
 
 U8 = npt.NDArray[np.uint64]
 I8 = npt.NDArray[np.int64]
+I4 = npt.NDArray[np.int32]
 Flags = npt.NDArray[np.bool_]
 
 _KIND_MASK = LINKED - 1
@@ -46,14 +49,15 @@ _FRAMES_MAX = 1 << 26
 class Stacks:
     """The unique stacks of an experiment.
 
-    Stack i is ``pcs[offsets[i]:offsets[i + 1]]``, leaf first, and belongs to the packets whose FRINFO is ``uids[i]``.
-    Markers are not among the pcs: a stack that does not reach the root is ``truncated`` or, if the unwinder gave up,
-    ``failed``.
+    The frames of stack i are ``numbers[offsets[i]:offsets[i + 1]]``, leaf first, numbers of ``distinct`` pcs; it
+    belongs to the packets whose FRINFO is ``uids[i]``. Markers are not among the frames: a stack that does not reach
+    the root is ``truncated`` or, if the unwinder gave up, ``failed``.
     """
 
     uids: U8  # (n,) sorted
     offsets: I8  # (n + 1,)
-    pcs: U8
+    distinct: U8  # sorted; some may be of no stack
+    numbers: I4
     truncated: Flags  # (n,)
     failed: Flags  # (n,)
 
@@ -69,9 +73,14 @@ class Stacks:
         place = np.searchsorted(self.uids, wanted).clip(max=len(self.uids) - 1)
         return np.where(self.uids[place] == wanted, place, -1)
 
+    @property
+    def pcs(self) -> U8:
+        """The pc of every frame."""
+        return self.distinct[self.numbers]
+
     def stack(self, index: int) -> U8:
         """The pcs of one stack."""
-        return self.pcs[self.offsets[index]:self.offsets[index + 1]]
+        return self.distinct[self.numbers[self.offsets[index]:self.offsets[index + 1]]]
 
 
 @dataclass
@@ -92,10 +101,12 @@ def read_stacks(data: Bytes, wsize: int, damage: Damage | None = None) -> Stacks
     tails = _tail_nodes(words, uids, pc_size)
     nodes = _Nodes(*(np.concatenate([a, b]) for a, b in zip(vars(own).values(), vars(tails).values(), strict=True)))
     frame_uid, first = np.unique(frame_uid, return_index=True)
-    offsets, pcs, cut = _resolved(words, nodes, first, pc_size)
+    distinct, in_nodes = numbered_few(_own_pcs(words, nodes, pc_size))
+    del data, words  # what follows needs the room
+    offsets, numbers, cut = _resolved(in_nodes, nodes, first)
     if damage is not None:
         damage.note("stacks of impossible depth were cut", int(cut.sum()))
-    return _without_markers(frame_uid, offsets, pcs, cut, pc_size)
+    return _without_markers(frame_uid, offsets, distinct, numbers, cut, pc_size)
 
 
 def _packet_offsets(data: Bytes, damage: Damage | None) -> tuple[I8, I8]:
@@ -165,26 +176,48 @@ def _next_nodes(nodes: _Nodes) -> I8:
     return np.where(jump >= 0, -1, following)
 
 
-def _resolved(words: npt.NDArray[np.uint32], nodes: _Nodes, first: I8, pc_size: int) -> tuple[I8, U8, Flags]:
-    """offsets (n + 1,) and pcs of the chains that begin at the nodes ``first`` (n,), and which of them were cut."""
+def _own_pcs(words: npt.NDArray[np.uint32], nodes: _Nodes, pc_size: int) -> U8:
+    """The pcs of all nodes, one node behind the other."""
+    if pc_size == 4:
+        return gathered(words, nodes.start >> 2, nodes.count).astype(np.uint64)
+    if not (nodes.start & 7).any():
+        return gathered(words[:len(words) // 2 * 2].view("<u8"), nodes.start >> 3, nodes.count)
+    low = gathered(words, nodes.start >> 2, 2 * nodes.count)
+    return low.view("<u8")
+
+
+def _resolved(in_nodes: I4, nodes: _Nodes, first: I8) -> tuple[I8, I4, Flags]:
+    """offsets (n + 1,) and frames of the chains that begin at the nodes ``first`` (n,), and which of them were cut.
+
+    in_nodes: what is in the nodes, one behind the other.
+    """
     if not len(first):
-        return np.zeros(1, np.int64), np.zeros(0, np.uint64), np.zeros(0, np.bool_)
+        return np.zeros(1, np.int64), in_nodes[:0], np.zeros(0, np.bool_)
     steps, length, cut = _steps(first, _next_nodes(nodes), nodes.count)
     cut |= length > _DEPTH_MAX
     length = np.minimum(length, _DEPTH_MAX)
     too_many = np.cumsum(length) > _FRAMES_MAX
     cut |= too_many & (length > 0)
     length[too_many] = 0
-    offsets = np.concatenate([[0], np.cumsum(length)])
-    pcs = np.zeros(offsets[-1], np.uint64)
-    filled = offsets[:-1].copy()
-    for rows, node in steps:
-        count = np.minimum(nodes.count[node], offsets[rows + 1] - filled[rows])
-        inside = np.arange(count.sum()) - np.repeat(np.cumsum(count) - count, count)
-        source = np.repeat(nodes.start[node], count) + inside * pc_size
-        pcs[np.repeat(filled[rows], count) + inside] = _u8(words, source) if pc_size == 8 else words[source >> 2]
-        filled[rows] += count
-    return offsets, pcs, cut
+    owner, visited = _visits(steps, len(first))
+    count = nodes.count[visited]
+    ahead = np.cumsum(count) - count
+    chain_begins = np.searchsorted(owner, np.arange(len(first)))
+    count = np.minimum(count, np.maximum(length[owner] - (ahead - ahead[chain_begins][owner]), 0))
+    begins = np.cumsum(nodes.count) - nodes.count
+    return np.concatenate([[0], np.cumsum(length)]), gathered(in_nodes, begins[visited], count), cut
+
+
+def _visits(steps: list[tuple[I8, I8]], n: int) -> tuple[I8, I8]:
+    """The chains and the nodes of all steps, chain by chain."""
+    n_steps = np.zeros(n, np.int64)
+    for rows, _ in steps:
+        n_steps[rows] += 1
+    begins = np.cumsum(n_steps) - n_steps
+    visited = np.zeros(int(n_steps.sum()), np.int64)
+    for step, (rows, node) in enumerate(steps):
+        visited[begins[rows] + step] = node
+    return np.repeat(np.arange(n), n_steps), visited
 
 
 def _steps(first: I8, following: I8, count: I8) -> tuple[list[tuple[I8, I8]], I8, Flags]:
@@ -204,14 +237,15 @@ def _steps(first: I8, following: I8, count: I8) -> tuple[list[tuple[I8, I8]], I8
     return steps, length, cut
 
 
-def _without_markers(uids: U8, offsets: I8, pcs: U8, cut: Flags, pc_size: int) -> Stacks:
+def _without_markers(uids: U8, offsets: I8, distinct: U8, numbers: I4, cut: Flags, pc_size: int) -> Stacks:
     mask = np.uint64((1 << 8 * pc_size) - 1)
-    last = offsets[1:] - 1
-    some = offsets[1:] > offsets[:-1]
-    last_pc = pcs[np.where(some, last, 0)] if len(pcs) else np.zeros(len(uids), np.uint64)
+    last, some = offsets[1:] - 1, offsets[1:] > offsets[:-1]
+    last_pc = np.zeros(len(uids), np.uint64)
+    last_pc[some] = distinct[numbers[last[some]]]
     truncated = some & (last_pc == np.uint64(PC_TRUNCATED) & mask)
     failed = some & (last_pc == np.uint64(PC_UNWIND_FAILED) & mask)
-    keep = np.ones(len(pcs), np.bool_)
-    keep[last[truncated | failed]] = False
-    lengths = np.diff(offsets) - (truncated | failed)
-    return Stacks(uids, np.concatenate([[0], np.cumsum(lengths)]), pcs[keep], truncated | cut, failed)
+    marked = truncated | failed
+    if marked.any():
+        numbers = np.delete(numbers, last[marked])
+        offsets = np.append(0, np.cumsum(np.diff(offsets) - marked))
+    return Stacks(uids, offsets, distinct, numbers, truncated | cut, failed)

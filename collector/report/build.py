@@ -14,7 +14,7 @@ from collector.experiment.reader import DynamicFunction, Experiment, Message, Ob
 from collector.report.functions import Function
 from collector.report.kinds import columns_of
 from collector.report.metrics import Metric
-from collector.report.profile import I8, Weighted, frames_of, merge_equal
+from collector.report.profile import I8, Weighted, merge_equal, picked
 from collector.report.resolve import (
     EXACT_LOOK_UPS_MAX,
     MODES_TEXT,
@@ -92,17 +92,13 @@ class DataSet:
     @cached_property
     def instructions(self) -> Weighted:
         """All stacks, as instructions."""
-        parts = self._resolved()
-        offsets = np.concatenate([[0], *(np.diff(part.offsets) for part in parts)]).cumsum().astype(np.int64)
-        nothing = np.zeros(0, np.int64), np.zeros((0, self.columns.n), np.int64)
-        objects = np.concatenate([nothing[0], *(part.instructions for part in parts)])
-        weights = np.concatenate([nothing[1], *(part.weights for part in parts)])
-        return _without_weightless(Weighted(offsets, objects, weights, len(self._code.places)), self.metrics)
+        found = _joined(self._resolved(), self.columns.n, len(self._code.places))
+        return _without_weightless(found, self.metrics)
 
     @cached_property
     def stacks(self) -> Weighted:
         """All stacks, as functions (ids into ``functions``)."""
-        return self.regrouped(np.array([function for function, _ in self.places], np.int64), len(self.functions))
+        return self.regrouped(np.array([function for function, _ in self.places], np.int32), len(self.functions))
 
     @cached_property
     def merged_instructions(self) -> Weighted:
@@ -114,10 +110,7 @@ class DataSet:
         assert self.instructions is not None
         parts = [part.resolve_with(kind, values(part.experiment), n_values, mask)
                  for part, mask in zip(self._parts, self._masks, strict=True) if kind in part.experiment.kinds]
-        offsets = np.concatenate([[0], *(np.diff(part.offsets) for part in parts)]).cumsum().astype(np.int64)
-        objects = np.concatenate([np.zeros(0, np.int64), *(part.instructions for part in parts)])
-        weights = np.concatenate([np.zeros((0, n_values), np.int64), *(part.weights for part in parts)])
-        return merge_equal(Weighted(offsets, objects, weights, len(self._code.places)))
+        return merge_equal(_joined(parts, n_values, len(self._code.places)))
 
     def regrouped(self, group: I8, n_groups: int) -> Weighted:
         """All stacks with each instruction replaced by ``group[instruction]``."""
@@ -216,11 +209,21 @@ def _is_empty(path: Path) -> bool:
         return False
 
 
+def _joined(parts: Sequence[Resolved], n_columns: int, n_objects: int) -> Weighted:
+    """The stacks of several experiments, with ``n_columns`` weights."""
+    if len(parts) == 1:
+        return Weighted(parts[0].offsets, parts[0].instructions, parts[0].weights, n_objects)
+    offsets = np.concatenate([[0], *(np.diff(part.offsets) for part in parts)]).cumsum().astype(np.int64)
+    objects = np.concatenate([np.zeros(0, np.int32), *(part.instructions for part in parts)])
+    weights = np.concatenate([np.zeros((0, n_columns), np.int64), *(part.weights for part in parts)])
+    return Weighted(offsets, objects, weights, n_objects)
+
+
 def _without_weightless(stacks: Weighted, metrics: Sequence[Metric]) -> Weighted:
     """Without the stacks that no metric counts."""
     states = sorted({state for metric in metrics for state in metric.states})
     keep = np.flatnonzero(stacks.weights[:, states].any(axis=1))
     if len(keep) == len(stacks):
         return stacks
-    source, offsets = frames_of(keep, stacks.offsets)
-    return Weighted(offsets, stacks.objects[source], stacks.weights[keep], stacks.n_objects)
+    objects, offsets = picked(stacks.objects, stacks.offsets, keep)
+    return Weighted(offsets, objects, stacks.weights[keep], stacks.n_objects)

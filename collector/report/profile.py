@@ -15,7 +15,7 @@ occurs only in the outer turns of a recursion exists with weight zero. Loops run
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -23,11 +23,17 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from collector.arrays import gathered
+
 I8 = npt.NDArray[np.int64]
+I4 = npt.NDArray[np.int32]
+Objects = npt.NDArray[Any]  # ids: int32 where there are many of them
 Bool = npt.NDArray[np.bool_]
 
 ROOT = -1
 _EXACT_MAX = 1 << 53
+# What is worked on at a time stays in the CPU's caches: frames, and cells of a table.
+_AT_ONCE, _CELLS = 1 << 18, 1 << 20
 
 
 @dataclass(frozen=True)
@@ -35,7 +41,7 @@ class Weighted:
     """``offsets`` (n + 1), ``objects`` CSR leaf first, ``weights`` (n, k); ``n_objects``: all ids are below it."""
 
     offsets: I8
-    objects: I8
+    objects: Objects
     weights: I8
     n_objects: int
 
@@ -108,13 +114,11 @@ def exclusive(stacks: Weighted) -> I8:
 
 def inclusive(stacks: Weighted) -> I8:
     """Per object (n_objects, k), the stacks in which it occurs."""
-    objects, rows = np.divmod(distinct(_keys(stacks.objects, stacks.rows, stacks.n_objects, len(stacks))),
-                              len(stacks) or 1)
     sums = np.zeros((stacks.n_objects, stacks.weights.shape[1]), np.int64)
-    for column in range(stacks.weights.shape[1]):  # few, where all elements would be many
-        weights = stacks.weights[:, column]
-        if weights.any():
-            sums[:, column] = _sum_column(objects, weights[rows], stacks.n_objects)
+    for begin, end, is_first in _firsts(stacks):
+        frames = slice(int(stacks.offsets[begin]), int(stacks.offsets[end]))
+        rows = np.repeat(np.arange(begin, end), np.diff(stacks.offsets[begin:end + 1]))[is_first]
+        sums += _sum_by(stacks.objects[frames][is_first], stacks.weights, stacks.n_objects, rows)
     return sums
 
 
@@ -127,7 +131,7 @@ def pairs(stacks: Weighted) -> tuple[Pairs, Pairs]:
     at = np.arange(len(objects), dtype=np.int64)
     is_leaf = at == stacks.offsets[:-1][rows] if len(objects) else np.zeros(0, bool)
     is_top = at == stacks.offsets[1:][rows] - 1 if len(objects) else np.zeros(0, bool)
-    innermost = _first_of_each(objects, rows, len(stacks))
+    innermost = np.concatenate([np.zeros(0, np.bool_), *(is_first for _, _, is_first in _firsts(stacks))])
     above = np.where(is_top, ROOT, np.append(objects[1:], ROOT))
     below = np.append(ROOT, objects[:-1])
     callers = _pairs_of(above, objects, innermost, stacks.weights[rows], stacks.n_objects)
@@ -218,48 +222,47 @@ def depth_first(tree: Tree, siblings: I8) -> tuple[I8, I8]:
     return order, depths[order]
 
 
-def frames_of(rows: I8, offsets: I8) -> tuple[I8, I8]:
-    """Where all frames of the given stacks are, one stack after the other, and where each begins; row -1: no frames."""
+def picked(values: Objects, offsets: I8, rows: I8) -> tuple[Objects, I8]:
+    """The runs of ``values`` of some ``rows``, one behind the other, and where each begins; row -1: no frames."""
     depths = np.where(rows >= 0, np.diff(offsets)[rows] if len(offsets) > 1 else 0, 0)
-    begins = np.concatenate([[0], np.cumsum(depths)]).astype(np.int64)
-    source = np.repeat(np.where(rows >= 0, offsets[rows], 0) - begins[:-1], depths) + np.arange(begins[-1])
-    return source.astype(np.int64), begins
+    begins = np.where(rows >= 0, offsets[rows], 0)
+    return gathered(values, begins, depths), np.append(0, np.cumsum(depths)).astype(np.int64)
 
 
 def merge_equal(stacks: Weighted) -> Weighted:
     """The same weights on fewer rows: stacks with the same frames become one. Order of first occurrence."""
-    text = stacks.objects.astype("<i8").tobytes()
-    bounds = (stacks.offsets * 8).tolist()
+    text = stacks.objects.astype("<i4").tobytes()
+    bounds = (stacks.offsets * 4).tolist()
     place: dict[bytes, int] = {}
     owner = np.array([place.setdefault(text[a:b], len(place)) for a, b in pairwise(bounds)],
                      np.int64)
     keep = np.unique(owner, return_index=True)[1]
-    source, offsets = frames_of(keep, stacks.offsets)
-    return Weighted(offsets, stacks.objects[source], _sum_by(owner, stacks.weights, len(keep)), stacks.n_objects)
+    objects, offsets = picked(stacks.objects, stacks.offsets, keep)
+    return Weighted(offsets, objects, _sum_by(owner, stacks.weights, len(keep)), stacks.n_objects)
 
 
-def _first_of_each(objects: I8, rows: I8, n_rows: int) -> Bool:
-    """True where an object occurs for the first time in its row, that is nearest to the leaf."""
-    keys = objects * np.int64(n_rows or 1) + rows
-    order = np.argsort(keys, kind="stable")
-    ordered = keys[order]
-    first = np.zeros(len(objects), bool)
-    first[order[np.append(True, ordered[1:] != ordered[:-1])[:len(order)]]] = True
-    return first
-
-
-def _keys(major: I8, minor: I8, n_major: int, n_minor: int) -> npt.NDArray[Any]:
-    """Pairs as numbers that are sorted as they are: as narrow as they may be, which is quicker."""
-    kind: Any = np.uint32 if n_major * n_minor < 1 << 32 else np.int64
-    keys: npt.NDArray[Any] = major.astype(kind) * kind(n_minor or 1) + minor.astype(kind)
-    return keys
-
-
-def _sum_column(groups: npt.NDArray[Any], weights: I8, n_groups: int) -> I8:
-    """As ``_sum_by`` for one column; as doubles where they are exact."""
-    if int(np.abs(weights).sum()) < _EXACT_MAX:
-        return np.bincount(groups, weights, n_groups).astype(np.int64)
-    return _sum_by(groups.astype(np.int64), weights[:, None], n_groups)[:, 0]
+def _firsts(stacks: Weighted) -> Iterator[tuple[int, int, Bool]]:
+    """Rows from ``begin`` to ``end``, some at a time, and which of their frames hold an object for the first time in
+    their row, that is nearest to the leaf.
+    """
+    n_objects = stacks.n_objects or 1
+    n_rows = max(_CELLS // n_objects, 1)
+    is_few = n_objects <= _CELLS
+    seen_at = np.zeros(n_rows * n_objects if is_few else 0, np.int32)  # in a row and object's cell: by which frame
+    begin = 0
+    while begin < len(stacks):
+        ahead = int(np.searchsorted(stacks.offsets, stacks.offsets[begin] + _AT_ONCE, side="right")) - 1
+        end = min(max(ahead, begin + 1), begin + n_rows if is_few else len(stacks), len(stacks))
+        depths = np.diff(stacks.offsets[begin:end + 1])
+        cells = np.repeat(np.arange(end - begin) * n_objects, depths)
+        cells += stacks.objects[stacks.offsets[begin]:stacks.offsets[end]]
+        if not is_few:
+            cells = distinct_places(cells)[1]
+            seen_at = np.zeros(len(cells), np.int32)
+        places = np.arange(len(cells), dtype=np.int32)
+        seen_at[cells[::-1]] = places[::-1]  # the last one written stays
+        yield begin, end, seen_at[cells] == places
+        begin = end
 
 
 def _pairs_of(caller: I8, callee: I8, counts: Bool, weights: I8, n_objects: int) -> Pairs:
@@ -268,12 +271,15 @@ def _pairs_of(caller: I8, callee: I8, counts: Bool, weights: I8, n_objects: int)
     return Pairs(above - 1, below, _sum_by(inverse, weights * counts[:, None], len(keys)))
 
 
-def _sum_by(groups: I8, weights: I8, n_groups: int) -> I8:
-    """Sum the rows of ``weights`` (m, k) by their group (m); exact in integers."""
+def _sum_by(groups: Objects, weights: I8, n_groups: int, rows: I8 | None = None) -> I8:
+    """Sum the rows of ``weights`` (m, k), or those that ``rows`` (n) names, by their group; exact in integers."""
     sums = np.zeros((n_groups, weights.shape[1]), np.int64)
-    if len(groups):
-        order = np.argsort(groups, kind="stable")
-        sorted_groups = groups[order]
-        starts = np.flatnonzero(np.diff(sorted_groups, prepend=sorted_groups[0] - 1))
-        sums[sorted_groups[starts]] = np.add.reduceat(weights[order], starts, axis=0)
+    for number, column in enumerate(weights.T):
+        values = column if rows is None else column[rows]
+        if not values.any():
+            continue
+        if int(np.abs(values).max()) * len(values) < _EXACT_MAX:  # as doubles
+            sums[:, number] = np.bincount(groups, values, n_groups)
+        else:
+            np.add.at(sums[:, number], groups, values)
     return sums

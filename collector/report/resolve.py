@@ -35,7 +35,7 @@ from collector.experiment.reader import DynamicFunction, Experiment, ObjectFile,
 from collector.report.functions import AddressTable, Function, FunctionTable, SymbolTable, symbol_table
 from collector.report.kinds import CLOCK, Columns
 from collector.report.metrics import N_STATE_COLUMNS, STATE_OTHER
-from collector.report.profile import I8, distinct, distinct_places, frames_of
+from collector.report.profile import I4, I8, distinct, distinct_places, picked
 from collector.report.symbols import Frame, demangle
 
 if TYPE_CHECKING:
@@ -44,9 +44,11 @@ if TYPE_CHECKING:
 U8 = npt.NDArray[np.uint64]
 Bool = npt.NDArray[np.bool_]
 Packets = npt.NDArray[Any]
+Numbers = npt.NDArray[Any]  # int64, or int32 of all packets
 
 EXACT_LOOK_UPS_MAX = 5_000_000
 _CODES_MAX = 1 << 22
+_AT_ONCE = 1 << 18  # elements: what is made of them meanwhile stays in the CPU's caches
 # What packets of all kinds have in common.
 STACK_AND_TIME = np.dtype([("FRINFO", np.int64), ("TSTAMP", np.int64)])
 DYNAMIC_FUNCTIONS = b"DYNAMIC_FUNCTIONS"
@@ -303,7 +305,7 @@ class Resolved:
     """Distinct stacks: ``offsets`` (n + 1), ``instructions`` leaf first, ``weights`` (n, states)."""
 
     offsets: I8
-    instructions: I8
+    instructions: I4
     weights: I8
 
 
@@ -311,10 +313,10 @@ class Resolved:
 class Found:
     """The distinct stacks of all packets: ``of_packet`` (packets) says which is whose; ``rows``, see ``_Frames``."""
 
-    of_packet: I8
+    of_packet: I4
     rows: I8
     offsets: I8
-    instructions: I8
+    instructions: I4
 
 
 @dataclass(frozen=True)
@@ -327,15 +329,17 @@ class Work:
 
 @dataclass(frozen=True)
 class _Frames:
-    """The distinct (stack, epoch) pairs, in order of first appearance, and the pcs of their frames.
+    """The distinct (stack, epoch) pairs, in order of first appearance, and their frames.
 
-    ``of_packet`` (packets): the pair of each packet. ``rows`` (n): its stack. ``offsets`` (n + 1). Per frame: ``pcs``,
-    ``epochs``, and ``mapped``: where in the address space, -1: nowhere.
+    ``of_packet`` (packets): the pair of each packet. ``rows`` (n): its stack. ``offsets`` (n + 1). ``codes``: for each
+    frame its (pc, epoch) pair, numbered in order of first appearance. Of these: ``pcs``, ``epochs``, and ``mapped``:
+    where in the address space, -1: nowhere.
     """
 
-    of_packet: I8
+    of_packet: I4
     rows: I8
     offsets: I8
+    codes: I4
     pcs: U8
     epochs: I8
     mapped: I8
@@ -359,7 +363,7 @@ class Part:
             self.experiment.packets(kind)[list(STACK_AND_TIME.names or ())].astype(STACK_AND_TIME)
             for kind in self.experiment.kinds)])
 
-    def weights(self, group: I8, n_groups: int) -> I8:
+    def weights(self, group: Numbers, n_groups: int) -> I8:
         """What the packets of all kinds add up to, each in the group given (n_groups, columns); below 0: in none."""
         sums = np.zeros((n_groups, self._columns.n), np.int64)
         begin = 0
@@ -394,11 +398,11 @@ class Part:
             return self._finished(found.rows, found.offsets, found.instructions,
                                   self.weights(of_packet, len(found.rows)))
         weights = self.weights(np.where(mask, of_packet, -1), len(found.rows))
-        keep = np.unique(of_packet[mask])
-        source, offsets = frames_of(keep, found.offsets)
-        return self._finished(found.rows[keep], offsets, found.instructions[source], weights[keep])
+        keep = np.unique(of_packet[mask]).astype(np.int64)
+        instructions, offsets = picked(found.instructions, found.offsets, keep)
+        return self._finished(found.rows[keep], offsets, instructions, weights[keep])
 
-    def function_stacks(self, function_of: I8) -> tuple[I8, I8, I8]:
+    def function_stacks(self, function_of: I8) -> tuple[I8, I8, Numbers]:
         """Offsets and functions of the distinct stacks, leaf first, and the stack of each packet (n,)."""
         found = self.found
         done = self._finished(found.rows, found.offsets, found.instructions, np.zeros((len(found.rows), 0), np.int64))
@@ -419,8 +423,8 @@ class Part:
         """The instructions of stacks (n,), leaf first, each pc as what was mapped there last; none of unknown ones."""
         stacks = self.experiment.stacks
         rows = stacks.index(uids.astype(np.int64))
-        at, offsets = frames_of(rows, stacks.offsets)
-        pcs, bounds = stacks.pcs[at], epoch_bounds(self._mapped)
+        numbers, offsets = picked(stacks.numbers, stacks.offsets, rows)
+        pcs, bounds = stacks.distinct[numbers], epoch_bounds(self._mapped)
         mapped = np.full(len(pcs), -1, np.int64)
         for epoch in range(len(bounds), -1, -1):
             missing = np.flatnonzero(mapped < 0)
@@ -428,13 +432,13 @@ class Part:
                 break
             mapped[missing] = self._located(pcs[missing], np.full(len(missing), epoch), bounds)
         instructions = [self._look_up(pc, place) for pc, place in zip(pcs.tolist(), mapped.tolist(), strict=True)]
-        found = self._finished(rows, offsets, np.array(instructions, np.int64), np.zeros((len(rows), 0), np.int64))
+        found = self._finished(rows, offsets, np.array(instructions, np.int32), np.zeros((len(rows), 0), np.int64))
         return [tuple(found.instructions[begin:end].tolist())
                 for begin, end in zip(found.offsets[:-1].tolist(), found.offsets[1:].tolist(), strict=True)]
 
     def offsets_in(self, key: Key) -> I8:
         """The distinct file offsets of all frames in an object."""
-        return np.unique(self._file_offsets[self._frames_in({key})])
+        return np.unique(self._file_offsets[self._codes_in({key})])
 
     def work_in(self, objects: dict[Key, I8]) -> Work:
         """What must be looked up packet by packet: the frames in ``objects`` whose file offsets are given there."""
@@ -443,11 +447,11 @@ class Part:
         owner = np.repeat(np.arange(len(frames.rows)), np.diff(frames.offsets))
         wanted = np.zeros(len(frames.pcs), bool)
         for key, offsets in objects.items():
-            wanted |= self._frames_in({key}) & np.isin(self._file_offsets, offsets)
-        for at in np.flatnonzero(wanted).tolist():
-            pair = int(owner[at])
-            look_up = self._objects[self._mapped[frames.mapped[at]].key].table.find_again
-            todo[pair].append((at - int(frames.offsets[pair]), look_up, int(self._file_offsets[at])))
+            wanted |= self._codes_in({key}) & np.isin(self._file_offsets, offsets)
+        for at in np.flatnonzero(wanted[frames.codes]).tolist():
+            pair, code = int(owner[at]), int(frames.codes[at])
+            look_up = self._objects[self._mapped[frames.mapped[code]].key].table.find_again
+            todo[pair].append((at - int(frames.offsets[pair]), look_up, int(self._file_offsets[code])))
         lengths = np.array([len(one) for one in todo], np.int64)
         return Work(todo, int(lengths[frames.of_packet].sum()) if len(frames.of_packet) else 0)
 
@@ -455,15 +459,14 @@ class Part:
         """As ``resolve``, but what is in ``work`` is looked up for every packet, in the packets' order."""
         frames, code = self._frames, self._code
         variants: dict[tuple[int, tuple[Function, ...]], int] = {}
-        of_packet = np.zeros(len(frames.of_packet), np.int64)
+        of_packet = np.zeros(len(frames.of_packet), np.int32)
         nothing: tuple[Function, ...] = ()
         for packet, pair in enumerate(frames.of_packet.tolist()):
             todo = work.todo[pair]
             found = tuple([look_up(file_offset) for _, look_up, file_offset in todo]) if todo else nothing
             of_packet[packet] = variants.setdefault((pair, found), len(variants))
         pairs = np.array([pair for pair, _ in variants], np.int64)
-        source, offsets = frames_of(pairs, frames.offsets)
-        instructions = self._instructions[source]
+        instructions, offsets = picked(self._instructions, frames.offsets, pairs)
         for number, (pair, found) in enumerate(variants):
             for (at, _, file_offset), function in zip(work.todo[pair], found, strict=True):
                 instructions[offsets[number] + at] = code.at(function, file_offset)
@@ -481,12 +484,17 @@ class Part:
         n_epochs = len(bounds) + 1
         code = (row + 1) * n_epochs + epoch
         first, rank = _first_appearance(code, (len(stacks) + 1) * n_epochs)
-        at, offsets = frames_of(row[first], stacks.offsets)
-        pcs, epochs = stacks.pcs[at], np.repeat(epoch[first], np.diff(offsets))
-        return _Frames(rank, row[first], offsets, pcs, epochs, self._located(pcs, epochs, bounds))
+        rows, row_epochs = row[first], epoch[first]
+        numbers, offsets = picked(stacks.numbers, stacks.offsets, rows)
+        if n_epochs > 1:
+            numbers = numbers * np.int64(n_epochs) + np.repeat(row_epochs, np.diff(offsets))
+        first, codes = _first_appearance(numbers, len(stacks.distinct) * n_epochs)
+        each, epochs = np.divmod(numbers[first], n_epochs)
+        pcs = stacks.distinct[each]
+        return _Frames(rank, rows, offsets, codes, pcs, epochs.astype(np.int64), self._located(pcs, epochs, bounds))
 
     def _located(self, pcs: U8, epochs: I8, bounds: I8) -> I8:
-        """For every frame its place in the address space; -1: nowhere."""
+        """For pcs in epochs (n,) their places in the address space; -1: nowhere."""
         found = np.full(len(pcs), -1, np.int64)
         for epoch in distinct(epochs).tolist():
             here = np.flatnonzero(epochs == epoch)
@@ -496,18 +504,11 @@ class Part:
         return found
 
     @cached_property
-    def _instructions(self) -> I8:
+    def _instructions(self) -> I4:
         """The instruction of every frame; each (pc, epoch) is looked up once, in order of first appearance."""
         frames = self._frames
-        each, where = distinct_places(frames.pcs)
-        n_epochs = int(frames.epochs.max(initial=0)) + 1
-        keys, inverse = distinct_places(where * n_epochs + frames.epochs) if n_epochs > 1 else (each, where)
-        first = np.zeros(len(keys), np.int64)
-        first[inverse[::-1]] = np.arange(len(inverse) - 1, -1, -1)
-        numbers = np.zeros(len(keys), np.int64)
-        for key in np.argsort(first, kind="stable").tolist():
-            numbers[key] = self._look_up(int(frames.pcs[first[key]]), int(frames.mapped[first[key]]))
-        return numbers[inverse]
+        found = list(map(self._look_up, frames.pcs.tolist(), frames.mapped.tolist()))
+        return np.array(found, np.int32)[frames.codes]
 
     def _look_up(self, pc: int, index: int) -> int:
         if pc == _PC_LEAF_CHECK:
@@ -521,31 +522,33 @@ class Part:
         file_offset = inside + mapped.file_offset
         return self._code.at(self._objects[mapped.key].table.find(file_offset), file_offset)
 
-    def _frames_in(self, objects: Set[Key]) -> Bool:
+    def _codes_in(self, objects: Set[Key]) -> Bool:
         is_in = np.array([mapped.key in objects and mapped.function < 0 for mapped in self._mapped] + [False], bool)
         return np.asarray(is_in[self._frames.mapped], bool)
 
     @cached_property
     def _file_offsets(self) -> I8:
-        """The offset of every frame in its file; nonsense where there is none."""
+        """The offset of every (pc, epoch) in its file; nonsense where there is none."""
         # Modulo 2**64: the vsyscall page lies at the end of the address space.
         shift = np.array([(m.file_offset - m.vaddr) % ADDRESS_END for m in self._mapped] + [0], np.uint64)
         return (self._frames.pcs + shift[self._frames.mapped]).astype(np.int64)
 
-    def _finished(self, rows: I8, offsets: I8, instructions: I8, weights: I8) -> Resolved:
+    def _finished(self, rows: I8, offsets: I8, instructions: I4, weights: I8) -> Resolved:
         """Without what is no frame, and with the marker of an incomplete stack as its root."""
         code, stacks = self._code, self.experiment.stacks
         offsets, instructions = self._without_non_frames(offsets, instructions)
         marker = np.where(stacks.truncated, code.truncated, np.where(stacks.failed, code.failed, _NO_FRAME))
         return Resolved(*_with_roots(offsets, instructions, np.append(marker, _NO_FRAME)[rows]), weights)
 
-    def _without_non_frames(self, offsets: I8, instructions: I8) -> tuple[I8, I8]:
+    def _without_non_frames(self, offsets: I8, instructions: I4) -> tuple[I8, I4]:
         """Drop markers of other machines, and a leaf in the PLT, which stands for its caller."""
         plt = np.array([self._code.functions[function].is_plt for function, _ in self._code.places], bool)
         drop = instructions < 0
         leaves = offsets[:-1][np.diff(offsets) > 0]
         drop[leaves] |= plt[instructions[leaves]]
-        kept = np.concatenate([[0], np.cumsum(~drop)])
+        if not drop.any():
+            return offsets, instructions
+        kept = np.append(0, np.cumsum(~drop))
         return kept[offsets].astype(np.int64), instructions[~drop]
 
     def _address_space(self, load_object: LoadObjectOf) -> Iterable[Mapped]:
@@ -576,7 +579,7 @@ def key_of(mapping: Segment | DynamicFunction) -> Key:
     return (mapping.name, mapping.identity) if isinstance(mapping, Segment) else (DYNAMIC_FUNCTIONS, UNKNOWN)
 
 
-def weights_of(group: I8, packets: Packets, experiment: Experiment, n_groups: int) -> I8:
+def weights_of(group: Numbers, packets: Packets, experiment: Experiment, n_groups: int) -> I8:
     """Microseconds per group and state (n_groups, states) of packets, each in the group given; below 0: in none."""
     state = packets["MSTATE"].astype(np.int64)
     state[(state < 0) | (state >= STATE_OTHER)] = STATE_OTHER
@@ -629,23 +632,26 @@ def _containing(mapped: Sequence[Mapped], places: Sequence[tuple[int, int]], pcs
     return np.where(inside, indices[at], -1).astype(np.int64)
 
 
-def _first_appearance(code: I8, n_codes: int) -> tuple[I8, I8]:
+def _first_appearance(code: npt.NDArray[Any], n_codes: int) -> tuple[I8, I4]:
     """For codes below ``n_codes``: where each distinct one first occurs, in that order; and each one's rank there."""
     if n_codes > _CODES_MAX:  # no table of all that there could be
         distinct, code = np.unique(code, return_inverse=True)
         n_codes = len(distinct)
-    first = np.full(n_codes, len(code), np.int64)
-    first[code[::-1]] = np.arange(len(code) - 1, -1, -1)
+    first, rank = np.full(n_codes, len(code), np.int64), np.full(n_codes, -1, np.int32)
+    for end in range(len(code), 0, -_AT_ONCE):
+        some = code[max(end - _AT_ONCE, 0):end]
+        first[some[::-1]] = np.arange(end - 1, end - 1 - len(some), -1)
     found = np.flatnonzero(first < len(code))
     found = found[np.argsort(first[found])]
-    rank = np.full(n_codes, -1, np.int64)
     rank[found] = np.arange(len(found))
     return first[found], rank[code]
 
 
-def _with_roots(offsets: I8, objects: I8, roots: I8) -> tuple[I8, I8]:
+def _with_roots(offsets: I8, objects: I4, roots: I8) -> tuple[I8, I4]:
     """Every stack with one more frame toward the root; -1: none."""
     more = roots >= 0
+    if not more.any():
+        return offsets, objects
     objects = np.insert(objects, offsets[1:][more], roots[more])
     return offsets + np.concatenate([[0], np.cumsum(more)]), objects
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import subprocess
 import sys
 
@@ -35,3 +36,12 @@ def test_reading_the_command_line_imports_no_arrays() -> None:
     code = "import sys, collector.cli.er_print; print({'numpy', 'collector.report'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+def test_reading_starts_no_threads() -> None:
+    """numpy's linear algebra would start one for each CPU, which spins."""
+    program = ("import os, sys; from collector.cli.main import er_print; sys.argv[1:] = ['-functions', '/nowhere.er'];"
+               "er_print(); import numpy; print(len(os.listdir('/proc/self/task')))")
+    environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"

@@ -242,6 +242,16 @@ def test_a_size_that_no_packet_has_is_counted_and_skipped() -> None:
     assert damage.n_invalid == 1
 
 
+@pytest.mark.parametrize("wsize", [64, 32])
+def test_packets_may_lie_at_any_multiple_of_four(wsize: int) -> None:
+    file, whole = many(), many().read()
+    file.wsize = wsize
+    before = np.array([12, 99, 0, 0, 0, 0], "<u2").tobytes()
+    moved, unmoved = file.read(before + file.data), file.read()
+    for uid in whole.uids.tolist():
+        assert resolved(moved, uid) == resolved(unmoved, uid)
+
+
 def test_interning_known_stacks_takes_about_a_microsecond() -> None:
     rng = np.random.default_rng(3)
     known = rng.integers(1 << 40, 1 << 47, (401, 30)).astype(np.uint64)

@@ -100,3 +100,13 @@ def test_a_recursion_of_8001_frames() -> None:
     assert len(tree.object) == 8001
     assert tree.weights[8000].tolist() == [5, 7, 11]
     assert profile.inclusive(found)[1].tolist() == [5, 7, 11]
+
+
+def test_stacks_of_more_objects_and_larger_weights_than_are_added_at_once() -> None:
+    n_objects, largest = (1 << 20) + 7, (1 << 53) + 1
+    found = Weighted(np.array([0, 3, 5, 5]), np.array([n_objects - 1, 5, 5, 5, n_objects - 1], np.int32),
+                     np.array([[largest, 2], [2, 3], [1, 0]]), n_objects)
+    sums = profile.inclusive(found)
+    assert sums[5].tolist() == sums[n_objects - 1].tolist() == [largest + 2, 5]
+    assert sums.sum(axis=0).tolist() == [2 * (largest + 2), 10]
+    assert profile.exclusive(found)[[5, n_objects - 1]].tolist() == [[2, 3], [largest, 2]]
