@@ -20,6 +20,13 @@ def handovers(*rows: tuple[int, int, int, int]) -> Array:
     return found
 
 
+def wakings(*rows: tuple[int, int]) -> Array:
+    """Rows of time and who is woken."""
+    found = np.zeros(len(rows), dtype=abi.WAKING.dtype)
+    found["time"], found["woken"] = zip(*rows, strict=True)
+    return found
+
+
 def switches(*rows: tuple[int, int, int, int]) -> Array:
     """Rows of time, CPU, tid and direction."""
     found = np.zeros(len(rows), dtype=abi.SWITCH.dtype)
@@ -67,3 +74,35 @@ def test_threads_keep_their_order_on_every_cpu() -> None:
     records = switches(*(row for time_ns, cpu, leaves, comes in moments
                          for row in ((time_ns + 1_000, cpu, leaves, OUT), (time_ns + 3_000, cpu, comes, IN))))
     assert times(handovers(*moments), records) == [time_ns for time_ns, *_ in moments for _ in range(2)]
+
+
+def arrivals(lags_ns: list[int], *more: tuple[int, int, int, int]) -> tuple[Array, Array]:
+    """Threads that come, one each 100 us, whose records are so late, and further records of thread 8."""
+    moments = [(100_000 * (i + 1), 0, 9, 100 + i) for i in range(len(lags_ns))]
+    records = [(time + lag_ns, 0, tid, IN) for (time, _, _, tid), lag_ns in zip(moments, lags_ns, strict=True)]
+    return handovers(*moments), switches(*records, *more)
+
+
+def test_what_is_not_told_is_as_late_as_others() -> None:
+    """Every other one is 3 us late, and some are much later."""
+    told, records = arrivals([3_000, 2_900, 3_000, 9_000, 3_100] * 7, (50_000, 1, 8, OUT), (80_000, 1, 8, IN))
+    found = Handovers([told], [records]).of_switches(records)
+    assert found[-2:].tolist() == [50_000, 77_000]
+    assert found[:35].tolist() == told["time"].tolist()
+
+
+@pytest.mark.parametrize(("woken_ns", "came_ns"), [
+    (76_999, 77_999),  # so long it takes from there to the CPU at least
+    (79_500, 80_000),  # not behind its record
+    (49_000, 77_000),  # the one before
+    (80_001, 77_000),  # the next one
+])
+def test_what_is_not_told_comes_behind_its_wake_up(woken_ns: int, came_ns: int) -> None:
+    told, records = arrivals([3_000] * 31, (50_000, 1, 8, OUT), (80_000, 1, 8, IN))
+    found = Handovers([told], [records], [wakings((woken_ns, 8))]).of_switches(records)
+    assert found[-2:].tolist() == [50_000, came_ns]
+
+
+def test_of_a_few_there_is_no_usual_lag() -> None:
+    told, records = arrivals([3_000] * 30, (50_000, 1, 8, OUT), (80_000, 1, 8, IN))
+    assert Handovers([told], [records]).of_switches(records)[-1] == 80_000

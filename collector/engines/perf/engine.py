@@ -169,7 +169,7 @@ class PerfEngine:
         """Lets records of switches, and of departures, have the times of those switches, as far as these are told."""
         if not parts["handover"] or not parts["switch"]:
             return
-        handovers = Handovers(parts["handover"], parts["switch"])
+        handovers = Handovers(parts["handover"], parts["switch"], parts["waking"])
         for rows in parts["site"]:
             rows["time"] = handovers.of_departures(rows["time"], rows["tid"], rows["cpu"])
         parts["leave"] = [part._replace(time_ns=handovers.of_departures(part.time_ns, *self._samples.whose(part)))

@@ -91,7 +91,7 @@ _SHORTEST_NS = 10_000  # of the kernel's clocks
 _SHORT, _SHORT_NS, _FULL_AFTER_S = 0.05, 200_000, 0.15
 _LEAST_RING_BYTES = 1 << 17
 # Records per second and CPU from which an event rests.
-MOST_PER_S = {"leave": 1500, "touch": 15000, "waking": 5000, "map": 20000, "handover": 20000}
+MOST_PER_S = {"leave": 1500, "touch": 15000, "waking": 5000, "map": 20000, "handover": 100_000}
 _ADDRESS_DIGITS = 16
 # Of "waking", where each wake-up counts: where it is asked who wakes whom, and how long each wait for a CPU was.
 _MOST_WAKINGS_PER_S = 100_000
