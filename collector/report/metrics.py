@@ -141,21 +141,37 @@ class View:
         return "-" * self.is_reversed + self.sort.command
 
 
-def default_view(metrics: Sequence[Metric]) -> View:
-    """What the reference reader shows by default: CPU time and counters with shares, what is traced inclusive."""
-    commands = [metric.command for metric in metrics]
-    cpu = next((command for command in ("totalcpu", "kcpu") if command in commands), "")
-    before = [Column(metric, INCLUSIVE) for command in _SHOWN_FIRST for metric in metrics if metric.command == command]
-    times = [Column(metric, flavor, as_percent=True) for flavor in (EXCLUSIVE, INCLUSIVE) for metric in metrics
-             if metric.command == cpu]
-    counted = [Column(metric, EXCLUSIVE, as_percent=True) for metric in metrics if metric.is_counter]
-    behind = [Column(metric, INCLUSIVE) for command in _SHOWN_LAST for metric in metrics if metric.command == command]
-    columns = (*before, *times, *counted, *behind, Column(NAME))
-    return View(columns, _fallback_sort(columns))
+def default_view(metrics: Sequence[Metric], chosen: Sequence[str] = (), sorts: Sequence[str] = ()) -> View:
+    """What is shown unless something is asked for: what ``-dmetrics`` has ``chosen``, then what is built in.
+
+    Of a column that is named more than once the first mention counts, one that hides it, too; metrics without data
+    are passed over. Sorted by the first of ``sorts`` that is shown.
+    """
+    decided: list[Column] = []
+    for text in filter(None, ":".join((*chosen, _DEFAULT_METRICS)).split(":")):
+        flavors = _split(text)[0]
+        if "a" in flavors or "d" in flavors:
+            continue
+        for column in _columns_of(text, metrics):
+            if not any(_same(column, other) for other in decided):
+                decided.append(column)
+    columns = tuple(column for column in decided if column.as_value or column.as_percent)
+    return parse_sort(":".join((*sorts, _DEFAULT_SORT)), View(columns, columns[-1]))
 
 
-_SHOWN_FIRST = ("heapleakbytes", "heapleakcnt", "heapallocbytes", "heapalloccnt")
-_SHOWN_LAST = ("sync", "syncn", "ioreadtime", "iowritetime", "ioothertime", "ioerrortime")
+def checked_default(command: str, spec: str) -> None:
+    """Raises UsageError where ``dmetrics`` or ``dsort`` cannot mean anything, whatever has been recorded."""
+    for text in filter(None, spec.removeprefix("-").split(":")):
+        if set("ad") & set(_split(text)[0]):
+            raise UsageError(f"{command} {spec}: {text!r}: only e (exclusive) and i (inclusive) can be asked for")
+
+
+# Those of binutils' reader, /etc/gprofng.rc: CPU time and counters with shares, what is traced inclusive.
+_DEFAULT_METRICS = (
+    "i.heapleakbytes:i.heapleakcnt:i.heapallocbytes:i.heapalloccnt:ei.%totalcpu:ei.kcpu:i!hwc:e.%hwc:i.sync:i.syncn:"
+    "i.ioreadtime:i.iowritetime:i.ioothertime:i.ioerrortime:ei!any:!size:!address:name")
+_DEFAULT_SORT = "ei.any:name"
+_COUNTERS = "hwc"  # all metrics of hardware counters
 
 
 def all_columns(metrics: Sequence[Metric]) -> list[Column]:
@@ -247,7 +263,9 @@ def _columns_of(text: str, metrics: Sequence[Metric]) -> list[Column]:
     as_percent = not is_hidden and "%" in visible
     is_any = command.lower() in _WILDCARDS
     found = [Column(metric, flavor, as_value, as_percent)
-             for metric in metrics if (is_any and metric.command != LATENCY.command) or metric.command == command
+             for metric in metrics
+             if (metric.command == command or (is_any and metric.command != LATENCY.command)
+                 or (command == _COUNTERS and metric.is_counter))
              for flavor in flavors or (EXCLUSIVE, INCLUSIVE)]
     return found + [Column(metric, as_value=metric is NAME or not is_hidden)
                     for metric in STATICS if is_any or metric.command == command]

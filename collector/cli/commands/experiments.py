@@ -29,7 +29,8 @@ def statistics(session: Session, which: str = ALL) -> Document:
     from collector.export.description import experiment_statistics, sum_of_statistics
 
     chosen = session.chosen(which)
-    lines = list(sum_of_statistics(chosen)) if len(chosen) > 1 else []
+    counted = [one for one, counts in zip(session.experiments, session.counts, strict=True) if counts]
+    lines = list(sum_of_statistics(counted)) if len(chosen) > 1 else []
     for experiment in chosen:
         lines += experiment_statistics(experiment)
     return as_lines("statistics", lines)
@@ -59,8 +60,9 @@ def experiment_list(session: Session) -> Document:
     from collector.report.documents import Column, Listing, Unit
 
     every = session.experiments
+    counts = session.counts
     columns = (Column("id", "ID", Unit.COUNT, np.arange(1, len(every) + 1)),
-               Column.of_names("selected", "Sel", [b"yes"] * len(every)),
+               Column.of_names("selected", "Sel", [b"yes" if one else b"no" for one in counts]),
                Column("pid", "PID", Unit.COUNT, np.array([one.log.pid for one in every], np.int64)),
                Column.of_names("experiment", "Experiment", [os.fsencode(one.path) for one in every]))
     return Listing("experiment_list", (), columns)

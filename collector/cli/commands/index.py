@@ -162,10 +162,15 @@ def seconds(session: Session) -> Document:
 
 def indxobj_define(session: Session, name: str, expression: str) -> None:
     """An index object of one's own."""
+    session.selection.values(expression)
+    define(session, name, expression)
+
+
+def define(session: Session, name: str, expression: str) -> None:
+    """The same of an expression that has been checked. Raises UsageError."""
     if not name.isidentifier() or name in OBJECTS:
         raise UsageError(f"-indxobj_define {name}: give another name: letters and digits, and none of "
                          f"{', '.join(OBJECTS)}")
-    session.selection.values(expression)
     session.index_objects[name] = IndexObject(expression)
 
 

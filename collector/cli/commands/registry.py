@@ -128,6 +128,11 @@ COMMANDS = (
     Command("compare", "FORM", "groups of experiments side by side: on, delta or ratio to the first one; off",
             "comparison:compare"),
     Command("sort", "SPEC", "sort by a metric that is shown; -SPEC: the other way", "settings:sort"),
+    Command("dmetrics", "SPEC", "default metrics, before those known; also in .gprofng.rc, as the next six",
+            "defaults:dmetrics"),
+    Command("dsort", "SPEC", "the default order, as the first of SPEC that is shown", "defaults:dsort"),
+    Command("en_desc", "on|off|=REGEX", "which descendants count: by lineage or program", "defaults:en_desc"),
+    Command("viewmode", "MODE", "user, expert or machine", "defaults:viewmode"),
     Command("limit", "N", "print at most N lines (or functions) of a table; 0: all", "settings:limit"),
     Command("name", "FORM", "long, short or mangled names; :soname adds load objects, :offset names code without "
             "symbols, :unique tells functions of one name apart", "settings:name"),

@@ -49,6 +49,11 @@ class Session:
     aggregated: list[Experiment] = field(default_factory=list)  # those whose aggregations were read
     fragment: list[str] = field(default_factory=list)  # functions of a part of the stack, caller first
     hidden_objects: set[bytes] = field(default_factory=set)  # load objects, as they are shown
+    api_objects: set[bytes] = field(default_factory=set)  # load objects of which entries alone are shown
+    default_metrics: list[str] = field(default_factory=list)  # before those that are built in
+    default_sorts: list[str] = field(default_factory=list)
+    view_mode: str = "user"
+    warnings: list[str] = field(default_factory=list)  # of files of defaults
     index_objects: dict[str, IndexObject] = field(default_factory=dict)  # that the user has defined
     with_latency: bool = False
     compare: str = "off"
@@ -128,6 +133,11 @@ class Session:
         """Founders, each followed by its descendants."""
         return self.whole.experiments
 
+    @property
+    def counts(self) -> list[bool]:
+        """Which of the experiments count."""
+        return self.selection.experiments if "selection" in self.__dict__ else [True] * len(self.experiments)
+
     def chosen(self, which: str) -> list[Experiment]:
         """The experiment of that number, or all."""
         if which == ALL:
@@ -143,7 +153,8 @@ class Session:
         if "whole" in self.__dict__:
             read = [*read, *self.whole.experiments]
         read = [*read, *self.aggregated]
-        return list(dict.fromkeys(problem for experiment in read for problem in experiment.problems))
+        of_data = (problem for experiment in read for problem in experiment.problems)
+        return list(dict.fromkeys((*self.warnings, *of_data)))
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -162,11 +173,31 @@ class Session:
 
     def derived(self, flavors: str) -> View:
         """The columns for function lists (``ei``), callers and callees (``a``), threads and the like (``e``)."""
+        if not self._views:
+            self.set_default_view()
+        return self._views[flavors]
+
+    def set_default_view(self) -> None:
+        """The columns unless others are asked for; the default order is that of function lists alone, as in gprofng."""
         from collector.report.metrics import default_view
 
-        if not self._views:
-            self.set_view(default_view(self.metrics))
-        return self._views[flavors]
+        self.set_view(default_view(self.every_metric, self.default_metrics))
+        self._views["ei"] = default_view(self.every_metric, self.default_metrics, self.default_sorts)
+
+    def forget_view(self) -> None:
+        """Default columns again, everywhere."""
+        self._views = {}
+
+    def set_object(self, name: bytes, how: str) -> None:
+        """Whether functions of a load object are shown: ``show``, ``hide``, or ``api`` for its entries alone.
+
+        ``name`` is as it is shown, with or without the angle brackets.
+        """
+        names = {name, b"<%s>" % name.strip(b"<>")}
+        for mode, objects in (("hide", self.hidden_objects), ("api", self.api_objects)):
+            objects.difference_update(names)
+            if mode == how:
+                objects.update(names)
 
     def set_view(self, view: View) -> None:
         """New columns everywhere."""

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 def metrics(session: Session, spec: str) -> Document:
     """Choose the columns."""
-    from collector.report.metrics import default_view, parse_view
+    from collector.report.metrics import parse_view
 
-    every = session.every_metric
-    session.set_view(default_view(every) if spec == "default" else parse_view(spec, every))
+    if spec == "default":
+        session.set_default_view()
+    else:
+        session.set_view(parse_view(spec, session.every_metric))
     return lines("metrics", _current(session))
 
 

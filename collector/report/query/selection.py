@@ -34,12 +34,19 @@ class Selection:
         self.filter = ""
         self._ranges: dict[tuple[str, int], str] = {}  # by kind and experiment, from 1
         self._is_by_range = False
+        self.experiments = [True] * len(whole.experiments)  # which of them count
 
     def of(self, whole: DataSet) -> Selection:
         """The same of another data set of the same experiments."""
         other = Selection(whole)
         other.filter, other._ranges, other._is_by_range = self.filter, dict(self._ranges), self._is_by_range
+        other.experiments = self.experiments
         return other
+
+    def choose_experiments(self, wanted: list[bool]) -> None:
+        """These alone, besides what else is asked for; one for each."""
+        self.experiments = wanted
+        self.__dict__.pop("_filtered", None)
 
     @cached_property
     def facts(self) -> list[PacketFacts]:
@@ -54,7 +61,7 @@ class Selection:
         return self._filtered
 
     def _is_all(self) -> bool:
-        return not (self._ranges if self._is_by_range else self.filter)
+        return all(self.experiments) and not (self._ranges if self._is_by_range else self.filter)
 
     def set_filter(self, expression: str) -> None:
         """Only packets for which it is true; empty for all. Raises UsageError, and changes nothing then."""
@@ -99,7 +106,7 @@ class Selection:
         node = parse(self.filter)
         found = []
         for number, facts in enumerate(self.facts, 1):
-            mask = selected(node, facts)
+            mask = selected(node, facts) & self.experiments[number - 1]
             for kind, name in PROPERTIES.items():
                 wanted = self._ranges.get((kind, number)) if self._is_by_range else None
                 values = facts.number(name)
