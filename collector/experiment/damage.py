@@ -11,7 +11,10 @@ import errno
 import os
 import stat
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import FileIO
 from pathlib import Path
 
 import numpy as np
@@ -47,20 +50,40 @@ class Damage:
 
 def read_file(path: Path, damage: Damage) -> Bytes:
     """The bytes of a regular file, up to a hole that no recorder leaves. Does not wait on pipes. Raises OSError."""
+    with _opened(path) as file:
+        return np.fromfile(file, np.uint8, _written_size(file.fileno(), damage))
+
+
+def read_pieces(path: Path, damage: Damage, n_bytes: int) -> Iterator[Bytes]:
+    """As ``read_file``, in pieces of ``n_bytes``; the last one is shorter."""
+    with _opened(path) as file:
+        left = _written_size(file.fileno(), damage)
+        while left > 0:
+            piece = np.fromfile(file, np.uint8, min(left, n_bytes))
+            left = left - len(piece) if len(piece) else 0  # cut meanwhile
+            yield piece
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[FileIO]:
     fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     with open(fd, "rb", buffering=0) as file:
-        status = os.fstat(fd)
-        if stat.S_ISDIR(status.st_mode):
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
-        if not stat.S_ISREG(status.st_mode):
+        if not stat.S_ISREG(mode):
             raise OSError(errno.EINVAL, "not a regular file", str(path))
-        size = _written_size(fd, status.st_size, damage)
-        os.lseek(fd, 0, os.SEEK_SET)
-        return np.fromfile(file, np.uint8, size)
+        yield file
 
 
-def _written_size(fd: int, size: int, damage: Damage) -> int:
-    """Where the first long hole begins, else the file's size."""
+def _written_size(fd: int, damage: Damage) -> int:
+    """Where the first long hole begins, else the file's size. It is read from its beginning then."""
+    size = _end_of_data(fd, os.fstat(fd).st_size, damage)
+    os.lseek(fd, 0, os.SEEK_SET)
+    return size
+
+
+def _end_of_data(fd: int, size: int, damage: Damage) -> int:
     end = 0
     while size - end > _HOLE_MAX:
         try:

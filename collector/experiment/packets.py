@@ -8,7 +8,7 @@ reading goes on at the next block.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +19,8 @@ from collector.experiment.damage import TIME_MAX_NS, Bytes, Damage
 from collector.experiment.records import BLOCK_SIZE, CLOCK, HEAD, IO, IO_NAME
 from collector.layout import Described, Record
 
-__all__ = ["Bytes", "Damage", "Packets", "Run", "Traced", "read", "read_traced", "runs", "sound_clock_packets"]
+__all__ = ["Bytes", "Damage", "Packets", "Run", "Traced", "read", "read_pieces", "read_traced", "runs",
+           "sound_clock_packets"]
 
 Packets = npt.NDArray[Any]
 
@@ -38,12 +39,13 @@ class Run:
     count: int
 
 
-def runs(data: Bytes, damage: Damage | None = None) -> Iterator[Run]:
-    """The packets of a file, in order. data (n,) bytes."""
+def runs(data: Bytes, damage: Damage | None = None, offset: int = 0) -> Generator[Run, None, int]:
+    """The packets of a file, in order. data (n,) bytes, from the beginning of a block on; the first packet of them is
+    at ``offset``. Returns where the packet begins that ``data`` holds a part of, or something behind the end.
+    """
     heads = data[:len(data) // 4 * 4].view("<u4")
     look = heads.data
     end = len(look) * 4
-    offset = 0
     while offset < end:
         head = look[offset >> 2]
         size = head & 0xFFFF
@@ -54,7 +56,7 @@ def runs(data: Bytes, damage: Damage | None = None) -> Iterator[Run]:
             continue
         fitting = (len(data) - offset) // size
         if not fitting:
-            return
+            return offset
         count = 1
         while count < min(fitting, _RUN_MIN) and look[(offset + count * size) >> 2] == head:
             count += 1
@@ -62,6 +64,7 @@ def runs(data: Bytes, damage: Damage | None = None) -> Iterator[Run]:
             count = _run_length(heads[offset >> 2::size >> 2][:fitting])
         yield Run(offset, size, head >> 16, count)
         offset += count * size
+    return offset
 
 
 def packet_offsets(data: Bytes, damage: Damage | None = None) -> Iterator[int]:
@@ -98,7 +101,27 @@ def read(data: Bytes, described: Mapping[int, Sequence[Described]], damage: Dama
 
     A field that a packet lacks is zero; fields of types that no array holds are left out.
     """
-    found = [run for run in runs(data, damage) if run.kind in described]
+    return _joined(data, [run for run in runs(data, damage) if run.kind in described], described)
+
+
+def read_pieces(pieces: Iterable[Bytes], described: Mapping[int, Sequence[Described]],
+                damage: Damage | None = None) -> Iterator[Packets]:
+    """As ``read``, of a file whose ``pieces`` are a number of whole blocks each, but for the last."""
+    data, offset = np.zeros(0, np.uint8), 0  # what the piece before ended in the middle of
+    for piece in pieces:
+        data = np.concatenate([data, piece]) if len(data) else piece
+        walk, found = runs(data, damage, offset), []
+        try:
+            while True:
+                found.append(next(walk))
+        except StopIteration as ended:
+            offset = ended.value
+        yield _joined(data, [run for run in found if run.kind in described], described)
+        block = min(offset, len(data)) // BLOCK_SIZE * BLOCK_SIZE
+        data, offset = data[block:].copy(), offset - block
+
+
+def _joined(data: Bytes, found: list[Run], described: Mapping[int, Sequence[Described]]) -> Packets:
     if len({(run.kind, run.size) for run in found}) == 1:
         dtype = _dtype(described[found[0].kind], found[0].size)
         size = found[0].size

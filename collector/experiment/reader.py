@@ -8,6 +8,8 @@ tells.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -21,15 +23,16 @@ from collector.elf import open_object
 from collector.errors import ElfError, ExperimentError, FormatError
 from collector.experiment import aggregations, log, map, names, overview
 from collector.experiment.aggregations import Stored
-from collector.experiment.damage import Bytes, Damage, read_file
+from collector.experiment.damage import Bytes, Damage, read_file, read_pieces
 from collector.experiment.identity import Identity, difference, identity_of
 from collector.experiment.log import Event, Log, Message
 from collector.experiment.map import FOREVER_NS, MODES_TEXT, DynamicFunction, Segment
 from collector.experiment.overview import Sample
 from collector.experiment.packets import Traced, read_traced, sound_clock_packets
 from collector.experiment.packets import read as read_packets
+from collector.experiment.packets import read_pieces as read_packets_in_pieces
 from collector.experiment.places import Places
-from collector.experiment.records import CLOCK, COUNTER, HEAP, IO, SYNC
+from collector.experiment.records import BLOCK_SIZE, CLOCK, COUNTER, HEAP, IO, SYNC
 from collector.experiment.stacks import Stacks, read_stacks
 
 __all__ = ["FOREVER_NS", "DynamicFunction", "Event", "Experiment", "Log", "Message", "Sample", "Segment", "Stacks",
@@ -38,6 +41,7 @@ __all__ = ["FOREVER_NS", "DynamicFunction", "Event", "Experiment", "Log", "Messa
 # Kinds of data besides clock profiling: the file, which has the kind's name, and what its packets hold.
 TRACED = {"synctrace": SYNC, "heaptrace": HEAP, "iotrace": IO, "hwcounters": COUNTER}
 PROFILE = "profile"
+_PIECE_BYTES = 256 * BLOCK_SIZE
 
 
 @dataclass(frozen=True)
@@ -64,6 +68,7 @@ class Experiment:
         self.problems: list[str] = []
         self._places = Places(experiments=(os.fspath(path),))
         self._packets: dict[str, npt.NDArray[Any]] = {}
+        self._n_packets: int | None = None  # of clock profiling, as they were first read
         self._traced: dict[str, Traced] = {}
         self._object_files: dict[tuple[bytes, Identity], ObjectFile] = {} if founder is None else founder._object_files
 
@@ -77,9 +82,23 @@ class Experiment:
             if described is None:  # a recorder that was killed before it came to describe them
                 return np.zeros(0, CLOCK.dtype)
             packets = read_packets(self._bytes(PROFILE, damage), described, damage)
-            self._packets[kind] = sound_clock_packets(packets, self.log.interval_us, damage)
+            self._packets[kind] = sound_clock_packets(packets, self.log.interval_us, damage)[:self._n_packets]
             self._note(PROFILE, damage)
         return self._packets[kind]
+
+    def packets_in_pieces(self, kind: str) -> Iterator[npt.NDArray[Any]]:
+        """The same, some at a time. Of clock profiling, which may be much, what was not kept before is not kept now."""
+        described = self.log.described.get(kind, {})
+        if kind != PROFILE or kind in self._packets or len(described) != 1:
+            yield self.packets(kind)
+            return
+        damage, n_packets = Damage(), 0
+        for piece in read_packets_in_pieces(self._pieces(PROFILE, damage), described, damage):
+            packets = sound_clock_packets(piece, self.log.interval_us, damage)
+            n_packets += len(packets)
+            yield packets
+        self._n_packets = n_packets  # a running experiment has more later
+        self._note(PROFILE, damage)
 
     @property
     def kinds(self) -> list[str]:
@@ -260,19 +279,29 @@ class Experiment:
         _ = self.stacks, self._space, self.samples, self.aggregations, self.notes
 
     def _bytes(self, name: str, damage: Damage) -> Bytes:
-        try:
+        with self._reading(name):
             return read_file(self.path / name, damage)
+        return np.zeros(0, np.uint8)
+
+    def _pieces(self, name: str, damage: Damage) -> Iterator[Bytes]:
+        with self._reading(name):
+            yield from read_pieces(self.path / name, damage, _PIECE_BYTES)
+
+    @contextmanager
+    def _reading(self, name: str) -> Iterator[None]:
+        """What keeps a file from being read is a problem; that there is none is not."""
+        try:
+            yield
         except FileNotFoundError:
-            return np.zeros(0, np.uint8)
+            pass
         except OSError as error:
             self.problems.append(f"{names.shown(self.path / name)}: {error.strerror}")
-            return np.zeros(0, np.uint8)
         except MemoryError:
             self.problems.append(f"{names.shown(self.path / name)}: larger than the memory that there is")
-            return np.zeros(0, np.uint8)
 
     def _note(self, name: str, damage: Damage) -> None:
-        self.problems += [f"{names.shown(self.path / name)}: {line}" for line in damage.lines()]
+        lines = [f"{names.shown(self.path / name)}: {line}" for line in damage.lines()]
+        self.problems += [line for line in lines if line not in self.problems]  # some files are read twice
 
 
 def open_experiment(path: str | os.PathLike[str]) -> Experiment:

@@ -14,6 +14,7 @@ than any recorder writes are cut, and so are all when together they are too many
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -43,6 +44,7 @@ _LINK_SIZE = 8
 # Recorders write at most 8,000 frames.
 _DEPTH_MAX = 1 << 14
 _FRAMES_MAX = 1 << 26
+_TABLE_MAX = 1 << 20  # uids below it are looked up in a table
 
 
 @dataclass(frozen=True)
@@ -70,8 +72,17 @@ class Stacks:
         wanted = frame_uid.astype(np.uint64, copy=False)
         if not len(self.uids):
             return np.full(len(wanted), -1, np.int64)
+        if self.uids[-1] < _TABLE_MAX:
+            return self._place_of[np.minimum(wanted, np.uint64(len(self._place_of) - 1)).view(np.int64)]
         place = np.searchsorted(self.uids, wanted).clip(max=len(self.uids) - 1)
         return np.where(self.uids[place] == wanted, place, -1)
+
+    @cached_property
+    def _place_of(self) -> I8:
+        """By uid, and for any that is larger."""
+        place_of = np.full(int(self.uids[-1]) + 2, -1, np.int64)
+        place_of[self.uids.view(np.int64)] = np.arange(len(self.uids))
+        return place_of
 
     @property
     def pcs(self) -> U8:

@@ -1,6 +1,6 @@
 """One experiment's packets as distinct stacks of instructions with weights.
 
-    packets (TSTAMP, FRINFO, MSTATE, NTICK)       one million; everything here is numpy over whole columns
+    packets (TSTAMP, FRINFO, MSTATE, NTICK)       one million; read in pieces, of which a few narrow columns are kept
         -> distinct (stack, epoch)                thousands, in order of first appearance
         -> distinct (pc, epoch)                   thousands; the only Python loop: function and offset of each
 
@@ -49,8 +49,6 @@ Numbers = npt.NDArray[Any]  # int64, or int32 of all packets
 EXACT_LOOK_UPS_MAX = 5_000_000
 _CODES_MAX = 1 << 22
 _AT_ONCE = 1 << 18  # elements: what is made of them meanwhile stays in the CPU's caches
-# What packets of all kinds have in common.
-STACK_AND_TIME = np.dtype([("FRINFO", np.int64), ("TSTAMP", np.int64)])
 DYNAMIC_FUNCTIONS = b"DYNAMIC_FUNCTIONS"
 MODES_TEXT = 5
 DEBUG_SUFFIX = "_debug"  # of a copy of a debug file, behind the name of the copy that it belongs to
@@ -345,6 +343,18 @@ class _Frames:
     mapped: I8
 
 
+@dataclass(frozen=True)
+class _Read:
+    """Of all packets (n,) the stack and the epoch as one number: ``(stack + 1) * epochs + epoch``, stack -1: none. Of
+    those of clock profiling ``states`` and ``ticks``. ``counts``: packets of each kind.
+    """
+
+    codes: Numbers
+    states: Numbers
+    ticks: Numbers
+    counts: dict[str, int]
+
+
 class Part:
     """One experiment of a data set."""
 
@@ -356,27 +366,21 @@ class Part:
         self._objects: dict[Key, LoadedObject] = {}
         self._mapped = list(self._address_space(load_object))
 
-    @cached_property
-    def packets(self) -> Packets:
-        """Stack and time of the packets of all kinds, one kind behind the other."""
-        return np.concatenate([np.zeros(0, STACK_AND_TIME), *(
-            self.experiment.packets(kind)[list(STACK_AND_TIME.names or ())].astype(STACK_AND_TIME)
-            for kind in self.experiment.kinds)])
-
     def weights(self, group: Numbers, n_groups: int) -> I8:
         """What the packets of all kinds add up to, each in the group given (n_groups, columns); below 0: in none."""
         sums = np.zeros((n_groups, self._columns.n), np.int64)
         begin = 0
         for kind in self.experiment.kinds:
-            packets = self.experiment.packets(kind)
-            mine = group[begin:begin + len(packets)]
-            begin += len(packets)
             if kind == CLOCK:
-                sums[:, :N_STATE_COLUMNS] += weights_of(mine, packets, self.experiment, n_groups)
+                states, ticks = self._clock
+                mine = group[begin:begin + len(states)]
+                sums[:, :N_STATE_COLUMNS] += self.experiment.log.interval_us * _ticks_by(mine, states, ticks, n_groups)
                 if self._columns.latency >= 0:
                     np.add.at(sums[:, self._columns.latency], mine[mine >= 0], self._latency_us[mine >= 0])
             else:
+                mine = group[begin:begin + len(self.experiment.packets(kind))]
                 sums += self._columns.sums(self.experiment, kind, mine, n_groups)
+            begin += len(mine)
         return sums
 
     @cached_property
@@ -412,7 +416,7 @@ class Part:
         """As ``weighed``, with ``values`` (packets of that kind, n_values) as weights."""
         frames = self._frames
         before = self.experiment.kinds[:self.experiment.kinds.index(kind)]
-        begin = sum(len(self.experiment.packets(one)) for one in before)
+        begin = sum(self._read.counts[one] for one in before)
         weights = np.zeros((len(frames.rows), n_values), np.int64)
         mine = slice(begin, begin + len(values))
         chosen = slice(None) if mask is None else mask[mine]
@@ -424,13 +428,13 @@ class Part:
         stacks = self.experiment.stacks
         rows = stacks.index(uids.astype(np.int64))
         numbers, offsets = picked(stacks.numbers, stacks.offsets, rows)
-        pcs, bounds = stacks.distinct[numbers], epoch_bounds(self._mapped)
+        pcs = stacks.distinct[numbers]
         mapped = np.full(len(pcs), -1, np.int64)
-        for epoch in range(len(bounds), -1, -1):
+        for epoch in range(len(self._bounds), -1, -1):
             missing = np.flatnonzero(mapped < 0)
             if not len(missing):
                 break
-            mapped[missing] = self._located(pcs[missing], np.full(len(missing), epoch), bounds)
+            mapped[missing] = self._located(pcs[missing], np.full(len(missing), epoch))
         instructions = [self._look_up(pc, place) for pc, place in zip(pcs.tolist(), mapped.tolist(), strict=True)]
         found = self._finished(rows, offsets, np.array(instructions, np.int32), np.zeros((len(rows), 0), np.int64))
         return [tuple(found.instructions[begin:end].tolist())
@@ -473,33 +477,77 @@ class Part:
         self.found = Found(of_packet, frames.rows[pairs], offsets, instructions)
         return self.weighed()
 
+    @property
+    def _clock(self) -> tuple[Numbers, Numbers]:
+        """States and ticks of the packets of clock profiling."""
+        if "_read" in self.__dict__:
+            return self._read.states, self._read.ticks
+        packets = self.experiment.packets(CLOCK)
+        return _known_states(packets["MSTATE"]), packets["NTICK"]
+
+    @cached_property
+    def _read(self) -> _Read:
+        """What is needed of the packets to weigh stacks. Stacks are read last: a running experiment has theirs by then.
+        """
+        asked: list[Numbers] = []
+        epochs = [np.zeros(0, np.int32)]
+        states, ticks = [np.zeros(0, np.int8)], [np.zeros(0, np.int32)]
+        counts = dict.fromkeys(self.experiment.kinds, 0)
+        for kind in counts:
+            for packets in self.experiment.packets_in_pieces(kind):
+                counts[kind] += len(packets)
+                asked.append(packets["FRINFO"].astype(np.int64))
+                if len(self._bounds):
+                    epochs.append(np.searchsorted(self._bounds, packets["TSTAMP"], side="right").astype(np.int32))
+                if kind == CLOCK:
+                    states.append(_known_states(packets["MSTATE"]))
+                    ticks.append(packets["NTICK"].copy())
+        codes = self._codes(asked, np.concatenate(epochs))
+        return _Read(codes, np.concatenate(states), np.concatenate(ticks), counts)
+
+    def _codes(self, asked: Sequence[Numbers], epochs: I4) -> Numbers:
+        """See ``_Read``, by FRINFO, in pieces. Counts the packets whose stack is not there."""
+        stacks, n_epochs, n_lost = self.experiment.stacks, len(self._bounds) + 1, 0
+        narrow = np.int32 if (len(stacks) + 1) * n_epochs < 1 << 31 else np.int64
+        codes: Numbers = np.zeros(sum(map(len, asked)), narrow)
+        end = 0
+        for uids in asked:
+            row = stacks.index(uids)
+            begin, end = end, end + len(uids)
+            codes[begin:end] = (row + 1) * n_epochs
+            self.n_missing_stacks += int((row < 0).sum())
+            n_lost += int((uids[row < 0] != 0).sum())
+        self.experiment.note_missing_stacks(n_lost)
+        if n_epochs > 1:
+            codes += epochs
+        return codes
+
+    @cached_property
+    def _bounds(self) -> I8:
+        return epoch_bounds(self._mapped)
+
     @cached_property
     def _frames(self) -> _Frames:
-        packets, stacks = self.packets, self.experiment.stacks
-        row = stacks.index(packets["FRINFO"])
-        self.n_missing_stacks = int((row < 0).sum())
-        self.experiment.note_missing_stacks(int(((row < 0) & (packets["FRINFO"] != 0)).sum()))
-        bounds = epoch_bounds(self._mapped)
-        epoch = np.searchsorted(bounds, packets["TSTAMP"], side="right")
-        n_epochs = len(bounds) + 1
-        code = (row + 1) * n_epochs + epoch
+        stacks, code = self.experiment.stacks, self._read.codes
+        n_epochs = len(self._bounds) + 1
         first, rank = _first_appearance(code, (len(stacks) + 1) * n_epochs)
-        rows, row_epochs = row[first], epoch[first]
+        rows, row_epochs = np.divmod(code[first].astype(np.int64), n_epochs)
+        rows -= 1
         numbers, offsets = picked(stacks.numbers, stacks.offsets, rows)
         if n_epochs > 1:
             numbers = numbers * np.int64(n_epochs) + np.repeat(row_epochs, np.diff(offsets))
         first, codes = _first_appearance(numbers, len(stacks.distinct) * n_epochs)
         each, epochs = np.divmod(numbers[first], n_epochs)
         pcs = stacks.distinct[each]
-        return _Frames(rank, rows, offsets, codes, pcs, epochs.astype(np.int64), self._located(pcs, epochs, bounds))
+        return _Frames(rank, rows, offsets, codes, pcs, epochs.astype(np.int64), self._located(pcs, epochs))
 
-    def _located(self, pcs: U8, epochs: I8, bounds: I8) -> I8:
+    def _located(self, pcs: U8, epochs: I8) -> I8:
         """For pcs in epochs (n,) their places in the address space; -1: nowhere."""
         found = np.full(len(pcs), -1, np.int64)
         for epoch in distinct(epochs).tolist():
             here = np.flatnonzero(epochs == epoch)
             each, places = distinct_places(pcs[here])
-            time_ns = int(bounds[epoch - 1]) if epoch else -_END_OF_TIME
+            time_ns = int(self._bounds[epoch - 1]) if epoch else -_END_OF_TIME
             found[here] = locate(self._mapped, each, time_ns)[places]
         return found
 
@@ -579,16 +627,19 @@ def key_of(mapping: Segment | DynamicFunction) -> Key:
     return (mapping.name, mapping.identity) if isinstance(mapping, Segment) else (DYNAMIC_FUNCTIONS, UNKNOWN)
 
 
-def weights_of(group: Numbers, packets: Packets, experiment: Experiment, n_groups: int) -> I8:
-    """Microseconds per group and state (n_groups, states) of packets, each in the group given; below 0: in none."""
-    state = packets["MSTATE"].astype(np.int64)
-    state[(state < 0) | (state >= STATE_OTHER)] = STATE_OTHER
-    code, ticks = group * N_STATE_COLUMNS + state, packets["NTICK"]
-    if len(group) and int(group.min()) < 0:
-        code, ticks = code[group >= 0], ticks[group >= 0]
-    # Ticks are added as doubles: exact below 2**53.
-    sums = np.bincount(code, ticks, n_groups * N_STATE_COLUMNS).astype(np.int64)
-    return np.asarray(sums.reshape(n_groups, N_STATE_COLUMNS) * experiment.log.interval_us, np.int64)
+def _known_states(states: Numbers) -> Numbers:
+    return np.where((states < 0) | (states >= STATE_OTHER), STATE_OTHER, states).astype(np.int8)
+
+
+def _ticks_by(group: Numbers, states: Numbers, ticks: Numbers, n_groups: int) -> I8:
+    """Ticks per group and state (n_groups, states) of packets, each in the group given; below 0: in none."""
+    sums = np.zeros((n_groups + 1) * N_STATE_COLUMNS, np.int64)
+    for begin in range(0, len(group), _AT_ONCE):
+        some = slice(begin, begin + _AT_ONCE)
+        code = group[some] * np.int64(N_STATE_COLUMNS)
+        code[code < 0] = n_groups * N_STATE_COLUMNS
+        np.add.at(sums, code + states[some], ticks[some].astype(np.int64))
+    return sums.reshape(-1, N_STATE_COLUMNS)[:n_groups]
 
 
 def epoch_bounds(mapped: Sequence[Mapped]) -> I8:

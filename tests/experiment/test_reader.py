@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 
 from collector.errors import ExperimentError
+from collector.experiment.damage import Damage
 from collector.experiment.names import archive_name
+from collector.experiment.packets import read, read_pieces
 from collector.experiment.reader import FOREVER_NS, DynamicFunction, ObjectFile, Sample, Segment, open_experiment
 from collector.experiment.recorder import Header, Recorder, Usage
 from collector.experiment.records import BLOCK_SIZE, COUNTERS
+from collector.layout import Described
 
 START_NS = 7_001_000_000_013
 NS = 1_000_000_000
@@ -287,6 +290,42 @@ def test_damage_is_told(small: Path) -> None:
     experiment = open_experiment(small)
     assert len(experiment.packets()) == 2 + 7
     assert experiment.problems == [f"{small}/profile: 1 damaged places were skipped"]
+
+
+@pytest.mark.parametrize("seed", range(23))
+def test_packets_read_in_pieces_are_those_of_the_whole_file(seed: int) -> None:
+    """Of sizes up to the largest, so that some lie in two pieces, with places between them where nothing can be."""
+    random = np.random.default_rng(seed)
+    described = {8: [Described("TSTAMP", "", 8, "INT64"), Described("LAST", "", 60, "INT32")]}
+    content = bytearray()
+    while len(content) < 40 * BLOCK_SIZE:
+        size = int(random.choice([16, 24, 64, 1000, 16_384, 65_532]))
+        head = np.array([size, random.choice([8, 8, 8, 9])], "<u2").tobytes()
+        content += head + random.integers(0, 256, size - 4, np.uint8).tobytes()
+        if random.random() < 0.1:  # nothing, or what is no packet, up to the next block
+            content += random.choice([0, 3]).astype("<u4").tobytes()
+            content += bytes(-len(content) % BLOCK_SIZE)
+    data = np.frombuffer(bytes(content[:-5 * seed or None]), np.uint8)
+    length = int(random.choice([1, 2, 5, 64])) * BLOCK_SIZE
+    pieces = [data[begin:begin + length] for begin in range(0, len(data), length)]
+    damage, other = Damage(), Damage()
+    found = list(read_pieces(pieces, described, damage))
+    whole = read(data, described, other)
+    assert len(found) == len(pieces)
+    assert np.concatenate([piece["TSTAMP"] for piece in found]).tolist() == whole["TSTAMP"].tolist()
+    assert damage.lines() == other.lines()
+
+
+def test_packets_and_stacks_that_come_while_a_running_experiment_is_read(record: Callable[..., Recorder]) -> None:
+    recorder = record()
+    clock(recorder, 7)
+    recorder.sync()
+    experiment = open_experiment(recorder.path)
+    assert sum(map(len, experiment.packets_in_pieces("profile"))) == 7
+    clock(recorder, 5, first=7)
+    recorder.sync()
+    assert len(experiment.packets()) == 7
+    assert len(open_experiment(recorder.path).packets()) == 12
 
 
 def test_a_million_packets_are_read_in_a_tenth_of_a_second(record: Callable[..., Recorder]) -> None:
