@@ -18,7 +18,7 @@ from collector.clock import NS_PER_S, NS_PER_US
 from collector.errors import FormatError
 from collector.experiment.damage import TIME_MAX_NS, Damage
 from collector.experiment.records import CLOCK, N_STATES
-from collector.experiment.xml import Element, Value, element, encoded, escape, parse, parse_number
+from collector.experiment.xml import Element, Plain, Value, element, encoded, escape, parse, parse_number
 from collector.layout import Described
 
 FORMAT_VERSION = "12.4"
@@ -63,10 +63,9 @@ class Header:
     aggregations: Sequence[str] = ()  # expressions
 
 
-def time_text(time_ns: int) -> str:
+def time_text(time_ns: int) -> Plain:
     """``seconds.nnnnnnnnn``; times before the start become the start."""
-    seconds, rest_ns = divmod(max(time_ns, 0), NS_PER_S)
-    return f"{seconds}.{rest_ns:09d}"
+    return Plain(b"%d.%09d" % divmod(max(time_ns, 0), NS_PER_S))
 
 
 def header_text(header: Header) -> bytes:

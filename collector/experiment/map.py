@@ -14,7 +14,7 @@ from typing import NamedTuple
 from collector.experiment.damage import ADDRESS_END, Damage
 from collector.experiment.identity import UNKNOWN, Identity, attributes, of_element
 from collector.experiment.log import sound_time_of, time_text
-from collector.experiment.xml import Element, Value, element, parse
+from collector.experiment.xml import Element, Plain, Value, element, parse
 
 MODE_READ = 1
 MODE_WRITE = 2
@@ -45,7 +45,7 @@ class MapLines:
             piece = min(PIECE_MAX, size - done)
             self._remember(vaddr + done, piece)
             lines.append(self._map("segment", time_ns, vaddr + done, piece, {
-                "pagesz": self._page_size, "foffset": f"+0x{file_offset + done:08x}",
+                "pagesz": self._page_size, "foffset": Plain(b"+0x%08x" % (file_offset + done)),
                 "modes": f"0x{modes:03x}", "chksum": f"0x{_NO_CHECKSUM[not modes & MODE_WRITE]:x}",
                 "name": name.removesuffix(DELETED), **attributes(identity)}))
         return b"".join(lines)
@@ -55,7 +55,7 @@ class MapLines:
         """Code without a file; ``symbols`` (vaddr, size, name) subdivide it."""
         lines = [self._make_room(time_ns, vaddr, vaddr + size)]
         lines += [element("event", {"kind": "map", "object": "dynfunc", "name": name,
-                                    "vaddr": f"0x{start:016X}", "size": length, "funcname": symbol})
+                                    "vaddr": Plain(b"0x%016X" % start), "size": length, "funcname": symbol})
                   for start, length, symbol in symbols]
         self._remember(vaddr, size)
         lines.append(self._map("function", time_ns, vaddr, size, {"name": name}))
@@ -88,7 +88,7 @@ class MapLines:
         for start in gone:
             del self._ends[start]
         tstamp = time_text(time_ns - self._start_ns)
-        return b"".join(element("event", {"kind": "unmap", "tstamp": tstamp, "vaddr": f"0x{start:016X}"})
+        return b"".join(element("event", {"kind": "unmap", "tstamp": tstamp, "vaddr": Plain(b"0x%016X" % start)})
                         for start in gone)
 
     def _remember(self, vaddr: int, size: int) -> None:
@@ -97,7 +97,7 @@ class MapLines:
 
     def _map(self, kind: str, time_ns: int, vaddr: int, size: int, more: dict[str, Value]) -> bytes:
         return element("event", {"kind": "map", "object": kind, "tstamp": time_text(time_ns - self._start_ns),
-                                 "vaddr": f"0x{vaddr:016X}", "size": size, **more})
+                                 "vaddr": Plain(b"0x%016X" % vaddr), "size": size, **more})
 
 
 class Segment(NamedTuple):

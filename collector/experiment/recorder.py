@@ -102,6 +102,7 @@ class Recorder:
         self._usage = usage
         self._latest_ns = header.start_ns
         self._data_closed = False
+        self._is_descendant = False
 
     @classmethod
     def create(cls, directory: Path, header: Header, usage: Usage | None = None) -> Recorder:
@@ -134,6 +135,7 @@ class Recorder:
 
     def _begin_new(self) -> None:
         """Make the directory in staging; it comes to its place when all its files are there."""
+        self._is_descendant = True
         parent_fd = os.open(self.path.parent, OPEN_DIRECTORY)
         try:
             staging_fd = staging.enter(parent_fd)
@@ -372,7 +374,8 @@ class Recorder:
         self._close_file(self._log)
         self.closed = True
         if not self._drafted:
-            staging.remove(self._directory_fd)
+            if not self._is_descendant:
+                staging.remove(self._directory_fd)
             os.close(self._directory_fd)
 
     @property

@@ -27,6 +27,12 @@ _DIGITS_MAX = 24  # of numbers that fit into 64 bits, with sign, 0x and leading 
 Value = bytes | str | int
 
 
+class Plain(bytes):
+    """A value that stands in the file as it is: there is nothing in it to be escaped."""
+
+    __slots__ = ()
+
+
 def encoded(value: Value) -> bytes:
     """A value as it stands in the file: text as UTF-8, undecodable bytes as they were, numbers as decimals.
     """
@@ -37,7 +43,9 @@ def encoded(value: Value) -> bytes:
 
 def escape(value: Value) -> bytes:
     """The value for use between double quotes or tags: printable ASCII."""
-    return b"%d" % value if isinstance(value, int) else _escaped(value)
+    if isinstance(value, int):
+        return b"%d" % value
+    return value if type(value) is Plain else _escaped(value)
 
 
 @lru_cache(maxsize=4096)  # names come again and again

@@ -21,6 +21,7 @@ class Headers:
         self._options = options
         self._recorder = recorder
         self._machine = proc.machine()
+        self._cwd = proc.working_directory()
 
     def founder(self, pid: int, start_ns: int) -> Header:
         """Of the process that everything begins with."""
@@ -44,7 +45,7 @@ class Headers:
         return Header(hostname=machine.hostname, os=machine.system, arch=machine.architecture,
                       page_size=machine.page_size, n_pages=machine.n_pages, cpus=machine.cpu_mhz, pid=pid,
                       ppid=parent_pid, pgrp=self._recorder.group, sid=self._recorder.session,
-                      cwd=proc.working_directory(), arguments=arguments, wsize=bits,
+                      cwd=self._cwd, arguments=arguments, wsize=bits,
                       interval_ns=self._options.interval_ns,
                       sample_period_s=self._options.sample_period_s, start_ns=start_ns, start_unix=start_unix,
                       collector=f"collect {__version__}", follow=self._options.follow != "off", notes=list(notes),

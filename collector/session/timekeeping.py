@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from collector.arrays import Columns, changes
+from collector.arrays import Columns, changes, distinct
 from collector.events import Accounts, Array, Batch, Clocks, Edge, Wakings
 from collector.linux.accounts import Account
 from collector.processes.model import Model, Thread
@@ -146,7 +146,7 @@ class Timekeeping:
         self._begin()
         if batch.accounts is not None and batch.accounts.clocks is not None:
             self.take_clocks(batch.accounts.clocks)
-        self.ending = np.unique(edges.slot[edges.edge == Edge.ENDED])
+        self.ending = distinct(edges.slot[edges.edge == Edge.ENDED])
         seen = Seen(self._fed_ns or batch.until_ns, batch.until_ns,
                     is_blind=self.counts and self._fed_ns >= self._counted_ns > 0, is_lossy=self._n_lossy > 0)
         accounts = self._reached(batch)

@@ -9,6 +9,7 @@ addresses are shown only to the privileged; without them nothing is told.
 from __future__ import annotations
 
 import re
+from functools import cached_property
 
 import numpy as np
 
@@ -31,39 +32,45 @@ _LANDMARKS = (b"asm_exc_page_fault", b"__entry_text_end", b"ptrace_stop", b"do_f
 
 
 class KernelCode:
-    """Tells door and reason from call chains; ``known`` is False where the kernel hides its addresses."""
+    """Tells door and reason from call chains. The kernel's addresses are read, which takes 30 ms, when there is a chain
+    for the first time."""
 
-    def __init__(self) -> None:
+    @property
+    def known(self) -> bool:
+        """Whether the kernel shows its addresses."""
+        return bool(len(self._ranges[0]))
+
+    @cached_property
+    def _ranges(self) -> tuple[Array, Array, Array]:
+        """Where the functions start and end, and the bits of each (f,)."""
         everything = rb"|".join(pattern for _, pattern in _KINDS)
         ranges = [(start, end, next(bits for bits, pattern in _KINDS if re.fullmatch(pattern, name)))
                   for start, end, name in proc.kernel_functions(everything, _LANDMARKS)]
-        self._start: Array = np.array([start for start, _, _ in ranges], dtype=np.uint64)
-        self._end: Array = np.array([end for _, end, _ in ranges], dtype=np.uint64)
-        self._bits: Array = np.array([bits for _, _, bits in ranges], dtype=np.uint8)
-        self.known = bool(len(ranges))
+        start, end, bits = zip(*ranges, strict=True) if ranges else ((), (), ())
+        return np.array(start, np.uint64), np.array(end, np.uint64), np.array(bits, np.uint8)
 
     def bits(self, address: Array) -> Array:
         """Of what kind the functions are that contain ``address - 1`` (chains hold return addresses); 0 for others."""
-        if not self.known:
+        start, end, bits = self._ranges
+        if not len(start):
             return np.zeros(len(address), dtype=np.uint8)
         inside = address - np.uint64(1)
-        at = np.searchsorted(self._start, inside, side="right") - 1
-        hit = (at >= 0) & (inside < self._end[at]) & (address < abi.CONTEXT_MAX)
-        return np.where(hit, self._bits[at], np.uint8(0))
+        at = np.searchsorted(start, inside, side="right") - 1
+        hit = (at >= 0) & (inside < end[at]) & (address < abi.CONTEXT_MAX)
+        return np.where(hit, bits[at], np.uint8(0))
 
     def modes(self, in_kernel: Array, outermost: Array) -> Array:
         """Mode (n,) of clock samples; a kernel sample whose door cannot be told counts as a system call."""
         mode = np.where(in_kernel, np.int8(Mode.SYSTEM_CALL), np.int8(Mode.USER))
-        mode[in_kernel & (self.bits(outermost) & _TRAP_ENTRY != 0)] = Mode.TRAP
+        if in_kernel.any():
+            mode[in_kernel & (self.bits(outermost) & _TRAP_ENTRY != 0)] = Mode.TRAP
         return mode
 
     def reasons(self, chain: Array, first: Array, n_chain: Array) -> Array:
         """Reason (n,) of switch-outs, whose chains lie in ``chain`` from ``first`` on; UNKNOWN where none is told."""
-        if not self.known:
-            return np.zeros(len(first), dtype=np.int8)  # UNKNOWN
         some = n_chain > 0
-        reason = np.zeros(len(first), dtype=np.int8)
-        if not some.any():
+        reason = np.zeros(len(first), dtype=np.int8)  # UNKNOWN
+        if not some.any() or not self.known:
             return reason
         bits = self.bits(chain)
         every = np.bitwise_or.reduceat(bits, first[some])
