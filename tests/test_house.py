@@ -386,7 +386,7 @@ def test_no_rule_objects_to_a_clean_tree(tmp_path: Path, rule: Rule) -> None:
 # --- the linters ----------------------------------------------------------------------------------
 
 SCRIPTS_WITHOUT_SUFFIX = tuple(f"scripts/{name}" for name in (
-    "agree", "bench", "damage", "keep-batches", "killruns", "truth"))
+    "agree", "bench", "compare-check", "damage", "keep-batches", "killruns", "truth"))
 
 
 def _passes(*command: str) -> None:

@@ -26,9 +26,9 @@ from collector.report.kinds import CLOCK
 from collector.report.latency import latency_us
 from collector.report.metrics import LATENCY, N_STATE_COLUMNS, NAME, SIZE, STATIC, Metric, View
 from collector.report.metrics import Column as Shown
-from collector.report.profile import I8, Bool, Weighted, merge_equal
+from collector.report.profile import I8, Bool, Weighted, exclusive, merge_equal
 from collector.report.resolve import MODES_TEXT, Key, key_of
-from collector.report.significance import differences, runs_of
+from collector.report.significance import Runs, compared, runs_of
 from collector.report.tables import Labels
 
 _FIRST_NUMBER = 2  # of load objects; below it functions are the reader's own
@@ -113,7 +113,7 @@ class Wide:
             yield from [column] * len(self.groups)
         else:
             n = self._n_runs
-            first = 2 * n * [metric.command for metric in self.asked.metrics].index(column.metric.command)
+            first = 2 * n * self._number_of(column)
             for runs in self.runs:
                 yield _of_states(column, [first + run for run in runs])
             for one in range(first, first + 2 * n):
@@ -131,19 +131,31 @@ class Wide:
         """Of the differences of all groups to the first one, of what is counted in clock ticks."""
         if not _is_sampled(shown.metric):
             return
-        sides = [runs_of([runs[run].values for run in mine],
-                         [runs[self._n_runs + run].values * _US2_PER_UNIT for run in mine],
-                         max(founder.log.interval_us for founder in group.founders))
-                 for mine, group in zip(self.runs, self.groups, strict=True)]
+        sides = self._sides([one.values for one in runs])
+        first = 2 * self._n_runs * self._number_of(shown)
+        leaves = self._sides(list(self._exclusive[:, first:first + 2 * self._n_runs].T))
         is_mean = max(map(len, sides)) > 1
         what, short = ("Difference of Means", "95 % of mean diff.") if is_mean else ("Difference", "95 % of diff.")
         for number, (side, column) in enumerate(zip(sides[1:], groups[1:], strict=True), 2):
-            found = differences(sides[0], side)
+            found, is_significant = compared(sides[0], side, (leaves[0], leaves[number - 1]))
             yield replace(column, key=f"{column.key}@{number}.difference", unit=Unit.INTERVAL, percents=None,
                           title=f"{column.title}, 95 % Interval of {what}", is_sorted=False, as_value=True,
                           words=[*column.words, *short.split()], values=_rounded(found.low),
                           detail=(column.detail[0], f"{column.detail[1]} {short}"),
-                          interval=Interval(_rounded(found.high), found.is_significant))
+                          interval=Interval(_rounded(found.high), is_significant))
+
+    def _sides(self, columns: Sequence[I8]) -> list[Runs]:
+        """For each group its runs, of the times of all runs and then the squares of all."""
+        return [runs_of([columns[run] for run in mine], [columns[self._n_runs + run] * _US2_PER_UNIT for run in mine],
+                        max(founder.log.interval_us for founder in group.founders))
+                for mine, group in zip(self.runs, self.groups, strict=True)]
+
+    @cached_property
+    def _exclusive(self) -> I8:
+        return exclusive(self.stacks)
+
+    def _number_of(self, column: Shown) -> int:
+        return [metric.command for metric in self.asked.metrics].index(column.metric.command)
 
     def _static(self, column: Shown, number: int) -> I8:
         """Sizes or addresses of what a group has of each row; zero of what it has not."""
