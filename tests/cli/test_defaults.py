@@ -69,17 +69,19 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
 @pytest.fixture
 def both(folders: tuple[Path, Path], family: Path, er_print: Callable[..., Any],
          need: Callable[[str, str], str]) -> Callable[..., tuple[list[str], list[str]]]:
-    """``both("-functions")``: what we say and what the reference reader says, blanks as one."""
+    """``both("-functions")``: what we say and what the reference reader says, blanks as one; latency is ours alone."""
     def run(*arguments: str) -> tuple[list[str], list[str]]:
         ours = er_print(*arguments, family)
         assert ours.returncode == 0, ours.stderr
         theirs = subprocess.run([need("gprofng", "binutils"), "display", "text", *arguments, family],
                                 capture_output=True, text=True, check=True)
-        return tuple([" ".join(line.split()) for line in text.splitlines()] for text in (ours.stdout, theirs.stdout))
+        return tuple([" ".join(line.split()) for line in text.splitlines() if not LATENCY.search(line)]
+                     for text in (ours.stdout, theirs.stdout))
 
     return run
 
 
+LATENCY = re.compile(r"^\s*(Ex|In)clusive Latency:")
 DEFAULTS = [
     "dmetrics user", "dmetrics !name", "dmetrics e.any", "dmetrics i.all", "dmetrics e!totalcpu:i!totalcpu",
     "dmetrics e%user:i.+sleep", "dmetrics size:address", "dmetrics .user", "dmetrics e.user:e!user",
