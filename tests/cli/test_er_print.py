@@ -673,3 +673,23 @@ def test_real_recordings_look_as_gprofng_shows_them(program: str, tmp_path: Path
                      ("-pcs", "-statistics", "1"),
                      ("-metrics", "i.total:e.sleep:e.wait:e.lock", "-functions", "-callers-callees", "-threads")):
         assert len(equal(*commands, experiment=path)) > 500
+
+
+def test_memory_goes_with_the_stacks_and_not_with_the_packets(tmp_path: Path) -> None:
+    """The file of a million packets is 61 MiB; what is weighed of them is at most 17 bytes of each."""
+    sizes = []
+    for n_packets in (1009, 1_000_003):
+        path = tmp_path / f"{n_packets}.er"
+        path.mkdir()
+        recorder = Recorder.create(path, HEADER)
+        (uid,) = recorder.frames.intern(np.array([[3, 2, 1]], np.uint64), np.array([3]))
+        every = np.arange(n_packets)
+        recorder.clock(every % 3 + 1, every * 0, START_NS + every, every * 0 + int(uid), every * 0, every * 0 + 1)
+        recorder.close(START_NS + 10**9)
+        program = ("import sys; from collector.cli.main import er_print; er_print();"
+                   "print(next(line.split()[1] for line in open('/proc/self/status') if line.startswith('VmHWM')))")
+        done = subprocess.run([sys.executable, "-c", program, "-functions", path], capture_output=True, text=True,
+                              check=True)
+        sizes.append(int(done.stdout.split()[-1]))
+        assert f"{n_packets * INTERVAL_US / 1e6:.3f}" in done.stdout
+    assert sizes[1] - sizes[0] < 40 << 10
