@@ -39,6 +39,7 @@ from collector.linux.perf import Ring
 
 _LOW32 = np.uint64(0xFFFF_FFFF)
 _CLOCKS = "clock", "brief"
+_CHAINS = *_CLOCKS, "leave"  # of which samples have the kernel's call chains
 _SPARE = ("touch", "waking", "handover")  # what a lost record would have told is told by others, or counted as untold
 _TID_BITS = 32
 _TID_MASK = (1 << _TID_BITS) - 1
@@ -79,6 +80,8 @@ class PerfEngine:
             self.accounts, self.before = guard.accounts, guard.before
             for ring in guard.rested:
                 self._rests.found(ring)
+        if any(ring.name in _CHAINS and self._rings.head(ring) for ring in self._rings.rings):
+            self._samples.prepare()
 
     def poll_fds(self) -> list[int]:
         """The descriptors of the rings, but not of those that may have no memory yet, and have room for seconds."""

@@ -32,8 +32,7 @@ _LANDMARKS = (b"asm_exc_page_fault", b"__entry_text_end", b"ptrace_stop", b"do_f
 
 
 class KernelCode:
-    """Tells door and reason from call chains. The kernel's addresses are read, which takes 30 ms, when there is a chain
-    for the first time."""
+    """Tells door and reason from call chains. The kernel's addresses are read when they are asked for first."""
 
     @property
     def known(self) -> bool:

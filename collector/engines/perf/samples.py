@@ -40,6 +40,10 @@ class Samples:
         self._kernel = KernelCode()
         self._calls = KernelCalls() if with_calls else None
 
+    def prepare(self) -> None:
+        """Reads the kernel's addresses (30 ms), while the program runs and not when it has ended."""
+        _ = self._kernel.known
+
     def rows(self, found: Located) -> Array:
         """Page faults as records of one size, out of a ring where others lie between them."""
         found = Located(*(column[found.header >> np.uint64(48) == abi.FAULT.size] for column in found))
