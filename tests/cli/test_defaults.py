@@ -91,7 +91,8 @@ DEFAULTS = [
     "dsort any", "dsort i.any", "dsort size", "dsort ie.totalcpu", "dsort i.bogus",
     "dsort -e.user\ndsort i.totalcpu", "dsort e.user\ndsort -i.totalcpu", "dmetrics e.user\ndmetrics e.sleep:i.user",
     "name short # a remark\nname long", "limit 2\nlimit 4", "viewmode expert", "printmode |\nprintmode ;",
-    "object_hide lib.so", "object_hide lib.so\nobject_show lib.so", "object_hide bogus", "  \n# nothing\n",
+    "object_hide lib.so", "object_hide lib.so\nobject_show lib.so", "object_hide bogus", "object_api lib.so",
+    "  \n# nothing\n",
     "indxobj_define Mine TSTAMP/7000000", "en_desc on", "en_desc off", "en_desc =_f1", "en_desc =o.*r",
     "en_desc =_f.*", "scc basic\ndcc all:src\ncc all\nsthresh 3\ndthresh 4", "preload_libdirs ../lib",
 ]
@@ -216,3 +217,17 @@ def test_descendants_that_do_not_count(both: Callable[..., tuple[list[str], list
         filtered, _ = both("-en_desc", how, "-filters", "1", "-functions")
         assert filtered[1:] == both("-en_desc", how, "-functions")[0]  # the reference reader forgets it here
     assert both("-en_desc", "off", "-en_desc", "on", "-functions")[0] == both("-functions")[0]
+
+
+def test_entries_of_load_objects_alone(both: Callable[..., tuple[list[str], list[str]]]) -> None:
+    for how in ("api", "hide", "show"):
+        ours, theirs = both(f"-object_{how}", "lib.so", "-functions", "-object_list", "-calltree", "-object_list")
+        begin = "Functions sorted by metric: Exclusive Total CPU Time"
+        assert ours[ours.index(begin):] == theirs[theirs.index(begin):]
+
+
+@pytest.mark.parametrize("kind", ["Experiment_IDs", "GCEvents", "Datasize", "Duration"])
+def test_index_objects(kind: str, both: Callable[..., tuple[list[str], list[str]]]) -> None:
+    ours, theirs = both("-indxobj", kind, f"-{kind}", "-ifreq", "-procstats")
+    assert ours == theirs
+    assert len(ours) > 5

@@ -61,5 +61,9 @@ def _program(arguments: bytes) -> str:
     return os.fsdecode(os.path.basename(words[0])) if words else ""
 
 
+def ignored(session: Session) -> None:
+    """Warnings that are not given here."""
+
+
 def accepted(session: Session, text: str) -> None:
     """Of the graphical analyzer, or of the way in which gprofng finds its parts: nothing to do here."""

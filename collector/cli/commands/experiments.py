@@ -53,6 +53,29 @@ def overview(session: Session) -> Document:
     return as_lines("overview", overview(session.experiments, session.data.columns.by_kind, totals, session.view))
 
 
+def open_exp(session: Session, path: str) -> Document:
+    """Another experiment or group instead of those that are open."""
+    session.open_experiments([path])
+    return as_lines("open_exp", [f"Experiment {path} has been opened, and no other"])
+
+
+def add_exp(session: Session, path: str) -> Document:
+    """One more experiment or group."""
+    session.open_experiments([*session.arguments, path])
+    return as_lines("add_exp", [f"Experiment {path} has been added"])
+
+
+def drop_exp(session: Session, path: str) -> Document:
+    """One less."""
+    left = [one for one in session.arguments if os.path.normpath(one) != os.path.normpath(path)]
+    if len(left) == len(session.arguments):
+        raise UsageError(f"-drop_exp {path}: is not open; these are: {', '.join(session.arguments)}")
+    if not left:
+        raise UsageError(f"-drop_exp {path}: is the only one; -open_exp opens another instead")
+    session.open_experiments(left)
+    return as_lines("drop_exp", [f"Experiment {path} has been dropped"])
+
+
 def experiment_list(session: Session) -> Document:
     """Founders and descendants, numbered."""
     import numpy as np
@@ -88,7 +111,8 @@ def object_list(session: Session) -> Document:
     from collector.report.documents import Column, Listing
 
     known = _objects(session)
-    states = [b"hide" if name in session.hidden_objects else b"show" for _, name, _ in known]
+    states = [b"hide" if name in session.hidden_objects else b"API-only" if name in session.api_objects else b"show"
+              for _, name, _ in known]
     return Listing("object_list", (), (
         Column.of_names("state", "Sel", states),
         Column.of_names("object", "Load Object", [name for _, name, _ in known]),
@@ -98,26 +122,35 @@ def object_list(session: Session) -> Document:
 
 def object_show(session: Session, spec: str) -> Document:
     """Functions of these load objects are shown."""
-    session.hidden_objects -= _named(session, "object_show", spec)
-    return object_list(session)
+    return _set(session, "show", spec)
 
 
 def object_hide(session: Session, spec: str) -> Document:
     """Each of these load objects is one function, called like it."""
-    session.hidden_objects |= _named(session, "object_hide", spec)
+    return _set(session, "hide", spec)
+
+
+def object_api(session: Session, spec: str) -> Document:
+    """Of these load objects only the functions by which they are entered are shown; what these call is theirs."""
+    return _set(session, "api", spec)
+
+
+def _set(session: Session, how: str, spec: str) -> Document:
+    for name in _named(session, f"object_{how}", spec):
+        session.set_object(name, how)
     return object_list(session)
 
 
 def object_select(session: Session, spec: str) -> Document:
     """Functions of these load objects are shown, and of no other."""
     shown = _named(session, "object_select", spec)
-    session.hidden_objects = {name for _, name, _ in _objects(session)} - shown
+    session.hidden_objects, session.api_objects = {name for _, name, _ in _objects(session)} - shown, set()
     return object_list(session)
 
 
 def objects_default(session: Session) -> Document:
     """Functions of all load objects are shown."""
-    session.hidden_objects = set()
+    session.hidden_objects, session.api_objects = set(), set()
     return object_list(session)
 
 

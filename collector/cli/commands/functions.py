@@ -11,7 +11,7 @@ from collector.cli.commands.session import lines as as_lines
 from collector.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Sequence, Set
 
     from collector.report.build import DataSet
     from collector.report.documents import Document
@@ -108,6 +108,18 @@ def fsummary(session: Session) -> Document:
     return as_lines("fsummary", heading + summaries(session, stacks, labels, order))
 
 
+def osummary(session: Session) -> Document:
+    """Load objects: the functions of each as one."""
+    from collector.report.build import TOTAL_FUNCTION
+    from collector.report.tables import object_rows, table
+
+    view, total = session.view, session.data.functions[TOTAL_FUNCTION]
+    names = {one.object_name for one in session.data.functions} - {total.object_name}
+    stacks, labels = function_stacks(session, session.data, names)
+    return table("osummary", (f"Load objects sorted by metric: {view.sort_title}",), object_rows(stacks, view, labels),
+                 view, labels, session.object_warnings(), session.limit)
+
+
 def fsingle(session: Session, name: str) -> Document:
     """Every metric of one function."""
     stacks, labels = function_stacks(session, session.data)
@@ -148,8 +160,12 @@ def _number_of(name: str, labels: Labels) -> int:
     return found[0]
 
 
-def function_stacks(session: Session, data: DataSet) -> tuple[Weighted, Labels]:
-    """The stacks as functions, inlined ones among them if asked for, and what the functions are called."""
+def function_stacks(session: Session, data: DataSet,
+                    also_hidden: Set[bytes] = frozenset()) -> tuple[Weighted, Labels]:
+    """The stacks as functions, inlined ones among them if asked for, and what the functions are called.
+
+    ``also_hidden``: load objects besides those that the session hides.
+    """
     from collector.report.tables import Labels
 
     if session.inlines:
@@ -158,13 +174,19 @@ def function_stacks(session: Session, data: DataSet) -> tuple[Weighted, Labels]:
         stacks, found = inline_stacks(data)
     else:
         stacks, found = data.stacks, data.functions
-    if session.hidden_objects:
-        stacks, found = _without_hidden(session, stacks, found)
+    if hidden := session.hidden_objects | also_hidden:
+        stacks, found = _without_hidden(hidden, stacks, found)
+    if session.api_objects:
+        import numpy as np
+
+        from collector.report.entries import entries_only
+
+        stacks = entries_only(stacks, np.array([one.object_name in session.api_objects for one in found], bool))
     labels = Labels.of_functions(found)
     return stacks, replace(labels, names=session.naming.names(found))
 
 
-def _without_hidden(session: Session, stacks: Weighted, found: Sequence[Function]) -> tuple[
+def _without_hidden(names: Set[bytes], stacks: Weighted, found: Sequence[Function]) -> tuple[
         Weighted, list[Function]]:
     """Functions of load objects that are hidden are one function each, called like the object."""
     import numpy as np
@@ -173,7 +195,7 @@ def _without_hidden(session: Session, stacks: Weighted, found: Sequence[Function
     from collector.report.profile import hidden
 
     functions, made = list(found), dict[bytes, int]()
-    is_hidden = np.array([one.object_name in session.hidden_objects for one in found], bool)
+    is_hidden = np.array([one.object_name in names for one in found], bool)
     group = np.arange(len(found))
     for number in np.flatnonzero(is_hidden).tolist():
         one = found[number]

@@ -76,17 +76,31 @@ def cpus(session: Session) -> Document:
 
 def processes(session: Session) -> Document:
     """By experiment."""
-    import numpy as np
-
-    experiments = session.experiments
-    number = {id(experiment): i for i, experiment in enumerate(experiments)}
     names = [b"%s, Process %3d, PID %d" % (_program(experiment), i, experiment.log.pid)
-             for i, experiment in enumerate(experiments, 1)]
-    weights = session.data.weights_by(
-        lambda experiment, packets: np.full(len(packets), number[id(experiment)], np.int64), len(names))
+             for i, experiment in enumerate(session.experiments, 1)]
     # By name; those without one come last.
     ordered = sorted(range(len(names)), key=lambda i: (names[i].startswith(b"("), names[i]))
-    return _key_table(session, "processes", names, weights, [ordered.index(i) for i in range(len(names))])
+    return _experiment_table(session, "processes", names, [ordered.index(i) for i in range(len(names))])
+
+
+def experiment_ids(session: Session) -> Document:
+    """By experiment, with the number of its founder."""
+    names, founder = list[bytes](), 0
+    for number, experiment in enumerate(session.experiments, 1):
+        founder += not experiment.lineage
+        names.append(b"Base Experiment %d, Process %d, PID %d, %s" % (
+            max(founder, 1), number, experiment.log.pid, _program(experiment)))
+    return _experiment_table(session, "experiment_ids", names)
+
+
+def _experiment_table(session: Session, name: str, names: Sequence[bytes], ranks: Sequence[int] = ()) -> Document:
+    """``names``, and ``ranks`` among equals, of each experiment."""
+    import numpy as np
+
+    number = {id(experiment): i for i, experiment in enumerate(session.experiments)}
+    weights = session.data.weights_by(
+        lambda experiment, packets: np.full(len(packets), number[id(experiment)], np.int64), len(names))
+    return _key_table(session, name, names, weights, ranks)
 
 
 def _program(experiment: Experiment) -> bytes:
@@ -134,13 +148,36 @@ def _duration(value_ns: int) -> bytes:
     return b"0 < n <= 1us" if not step else b"%5s < n <= %5s" % (_STEPS[step - 1], _STEPS[step])
 
 
+_SIZE_UNITS = (b"", b"KB", b"MB", b"GB", b"TB", b"PB")
+_SIZES = [1 << step for step in range(0, 51, 2)]
+
+
+def _size(value: int) -> bytes:
+    """The powers of four between which a number of bytes lies, ``value`` the upper one."""
+    if value in (0, 1):
+        return b"%5d Byte%s" % (value, b"" if value else b"s")
+    if value not in _SIZES:
+        return b"     n > 1PB"
+    low, high = (b"%d%s" % (n >> power * 10, _SIZE_UNITS[power])
+                 for n, power in ((n, (n.bit_length() - 1) // 10) for n in (value // 4, value)))
+    return b"%5s < n <= %5s%s" % (low, high, b" Bytes" if value < 1024 else b"")
+
+
+def _collection(_value: int) -> bytes:
+    """No collector writes of Java's."""
+    return b"Not in any GCEvent"
+
+
 _DURATION = "TSTAMP_HI-TSTAMP_LO"
 OBJECTS: dict[str, IndexObject] = {
     "Threads": IndexObject("((EXPID_CMP<<32) | THRID)", table=threads),
     "CPUs": IndexObject("(CPUID)", table=cpus),
     "Samples": IndexObject("(SAMPLE_MAP)", table=samples),
+    "GCEvents": IndexObject("(GCEVENT_MAP)", _collection),
     "Seconds": IndexObject("(TSTAMP/1000000000)", _second),
     "Processes": IndexObject("(EXPID_CMP)", table=processes),
+    "Experiment_IDs": IndexObject("((EXPGRID<<60) | (EXPID<<32))", table=experiment_ids),
+    "Datasize": IndexObject("(IOHEAPBYTES)", _size),
     "Duration": IndexObject(f"({_DURATION})"),
 }
 
@@ -158,6 +195,21 @@ def indxobj(session: Session, kind: str) -> Document:
 def seconds(session: Session) -> Document:
     """By second of the run."""
     return indxobj(session, "Seconds")
+
+
+def gcevents(session: Session) -> Document:
+    """By garbage collection."""
+    return indxobj(session, "GCEvents")
+
+
+def datasize(session: Session) -> Document:
+    """By how much was allocated, read or written."""
+    return indxobj(session, "Datasize")
+
+
+def duration(session: Session) -> Document:
+    """By how long what was traced took."""
+    return indxobj(session, "Duration")
 
 
 def indxobj_define(session: Session, name: str, expression: str) -> None:
@@ -187,6 +239,9 @@ def _values_table(session: Session, name: str, one: IndexObject) -> Document:
     if name == "Duration":  # the powers of ten between which it lies; a long one as it is
         steps = 10 ** np.arange(3, 13)
         values = [np.where(each > 0, np.append(steps, 0)[np.searchsorted(steps, each)], 0) for each in values]
+    if name == "Datasize":
+        steps = np.array(_SIZES, np.int64)
+        values = [np.where(each > 0, np.append(steps, 2 << 50)[np.searchsorted(steps, each)], 0) for each in values]
     distinct = np.unique(np.concatenate([np.zeros(0, np.int64), *values]))
     groups = [np.searchsorted(distinct, each) for each in values]
     name_of = one.name_of or (_duration if name == "Duration" else

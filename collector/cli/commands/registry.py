@@ -37,6 +37,7 @@ class Command:
     act: str
     alias: str = ""
     options: tuple[str, ...] = ()
+    is_whole: bool = False  # may not be cut short
 
     def function(self) -> Callable[..., Result]:
         """What carries it out."""
@@ -60,6 +61,7 @@ COMMANDS = (
     Command("crmfirst", "", "the fragment without its first function", "functions:crmfirst"),
     Command("crmlast", "", "the fragment without its last function", "functions:crmlast"),
     Command("fsummary", "", "all metrics of every function", "functions:fsummary"),
+    Command("osummary", "", "load objects with the current metrics", "functions:osummary"),
     Command("fsingle", "FUNCTION", "all metrics of one function", "functions:fsingle"),
     Command("lines", "", "source lines with the current metrics", "code:lines"),
     Command("pcs", "", "instructions with the current metrics", "code:pcs"),
@@ -88,6 +90,12 @@ COMMANDS = (
     Command("iostat", "", "how large the pieces were that were read and written", "traces:iostat"),
     Command("deadlocks", "", "deadlocks; no collector records them any more", "traces:deadlocks"),
     Command("dsummary", "", "the same", "traces:deadlocks"),
+    Command("ifreq", "", "counts of instructions; no collector records them here", "traces:ifreq"),
+    Command("procstats", "", "nothing: figures of gprofng's own work", "traces:procstats"),
+    Command("gcevents", "", "garbage collections of Java with the current metrics", "index:gcevents"),
+    Command("experiment_ids", "", "the same by experiment", "index:experiment_ids", is_whole=True),
+    Command("datasize", "", "the same by how much was allocated, read or written", "index:datasize"),
+    Command("duration", "", "the same by how long what was traced took", "index:duration"),
     Command("seconds", "", "seconds of the run with the current metrics", "index:seconds"),
     Command("indxobj", "TYPE", "the same for any index object", "index:indxobj"),
     Command("indxobj_list", "", "the index objects that there are", "index:indxobj_list"),
@@ -116,13 +124,19 @@ COMMANDS = (
     Command("object_list", "", "load objects, and whether their functions are shown", "experiments:object_list"),
     Command("object_show", "LIST", "functions of these load objects are shown", "experiments:object_show"),
     Command("object_hide", "LIST", "each of these load objects is one function", "experiments:object_hide"),
+    Command("object_api", "LIST", "of these load objects only the functions by which they are entered are shown",
+            "experiments:object_api"),
     Command("object_select", "LIST", "functions of these load objects are shown, and of no other",
             "experiments:object_select"),
     Command("objects_default", "", "functions of all load objects are shown", "experiments:objects_default"),
+    Command("open_exp", "EXPERIMENT", "another experiment or group instead", "experiments:open_exp"),
+    Command("add_exp", "EXPERIMENT", "one more", "experiments:add_exp"),
+    Command("drop_exp", "EXPERIMENT", "one less", "experiments:drop_exp"),
     Command("experiment_list", "", "experiments: founders and descendants", "experiments:experiment_list",
             "exp_list"),
     Command("metric_list", "", "the metrics that there are", "settings:metric_list"),
-    Command("cmetric_list", "", "the metrics of callers and callees", "settings:cmetric_list"),
+    Command("cmetric_list", "", "the metrics of callers and callees", "settings:cmetric_list", "gmetric_list"),
+    Command("indx_metric_list", "", "the metrics of index objects", "settings:indx_metric_list"),
     Command("version", "", "the version", "settings:version"),
     Command("metrics", "SPEC", "choose metrics; default: the default ones", "settings:metrics"),
     Command("compare", "FORM", "groups of experiments side by side: on, delta or ratio to the first one; off",
@@ -147,17 +161,26 @@ COMMANDS = (
     Command("printmode", "MODE", "text, csv, html, json, or one character between values", "settings:printmode"),
     Command("outfile", "FILE", "print into a file from here on; - for standard output", "settings:outfile"),
     Command("appendfile", "FILE", "the same, behind what is in it", "settings:appendfile"),
+    *(Command(name, "VALUE", "of the graphical analyzer or of gprofng's parts: accepted, nothing to do",
+              "defaults:accepted")
+      for name in ("tabs", "rtabs", "tlmode", "tldata", "rdtmode", "preload_libdirs", "stack_align", "machinemodel")),
+    *(Command(name, "", "accepted: there is no such warning", "defaults:ignored")
+      for name in ("ignore_fs_warn", "ignore_no_xhwcprof")),
     Command("script", "FILE", "commands from a file, one a line, without the dash", SCRIPT),
 )
 
 
 def find_command(text: str, word: str) -> Command:
-    """The command that ``text`` names, in full or by a beginning that no other has. Raises UsageError."""
+    """The command that ``text`` names, in full or by a beginning that no other has. Raises UsageError.
+
+    Large letters are small ones: index objects have such names.
+    """
+    text = text.lower()
     for command in COMMANDS:
         if text and text in (command.name, command.alias):
             return command
     found = [command for command in COMMANDS
-             if text and (command.name.startswith(text) or command.alias.startswith(text))]
+             if text and not command.is_whole and (command.name.startswith(text) or command.alias.startswith(text))]
     if len(found) == 1:
         return found[0]
     if found:

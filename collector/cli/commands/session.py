@@ -83,6 +83,22 @@ class Session:
         """Whether groups of experiments are shown side by side."""
         return self.compare != "off" and bool(self.founders) and len(self.groups) > 1
 
+    def open_experiments(self, arguments: list[str]) -> None:
+        """These instead, with the same places, filter and columns. Raises CollectorError, and changes nothing then."""
+        other = Session(arguments)
+        other.founders  # noqa: B018 - errors come before anything is closed
+        view, before = self._views, self.__dict__.get("selection")
+        places = replace(self.places, experiments=tuple(os.fspath(one.path) for one in other.founders))
+        self.warnings = self.problems()
+        self.arguments = arguments
+        for name in ("founders", "whole", "selection"):
+            self.__dict__.pop(name, None)
+        self.founders, self.groups = other.founders, other.groups
+        self.look_in(places)
+        if before is not None and before.filter:
+            self.selection.set_filter(before.filter)
+        self._views = view if before is not None and self.metrics == before.data.metrics else {}
+
     @cached_property
     def whole(self) -> DataSet:
         """Founders and descendants as one, all packets."""

@@ -49,6 +49,13 @@ def cmetric_list(session: Session) -> Document:
                                   f"Current caller-callee sort Metric: {view.sort_title}"])
 
 
+def indx_metric_list(session: Session) -> Document:
+    """What is chosen for index objects."""
+    view = session.derived("e")
+    return lines("indx_metric_list", [f"Current index-object metrics: {view.command}",
+                                      f"Current index-object sort Metric: {view.sort_title}"])
+
+
 def version(_session: Session) -> Document:
     """Which er_print this is."""
     from collector import __version__

@@ -35,6 +35,7 @@ DERIVED = {
     "TSTAMP2": "End timestamp (nanoseconds)",
     "EVT_TIME": "Event duration (nanoseconds)",
     "DURATION": "Event duration (nanoseconds)",
+    "IOHEAPBYTES": "Bytes allocated, read or written",
     "FREQ_MHZ": "CPU frequency, MHz",
     "NTICK_USEC": "Clock profiling ticks as microseconds",
     "JTHREAD": "Java thread number",
@@ -110,6 +111,7 @@ class PacketFacts:
             "SAMPLE_MAP": lambda: sample_numbers(experiment, self._raw("TSTAMP")),
             "GCEVENT_MAP": lambda: self._same(0),
             "JTHREAD": lambda: self._same(1),
+            "IOHEAPBYTES": lambda: self._raw("HSIZE") + self._raw("IONBYTE"),
             "FREQ_MHZ": lambda: self._same(max(experiment.log.cpus, default=0)),
             "NTICK_USEC": lambda: self._raw("NTICK") * experiment.log.interval_us,
         }
