@@ -62,7 +62,8 @@ er_print and `gprofng display text` read.
                               (mpirun -np 4 collect -M on -o job.1.er program)
   --wait-descendants          end when the last descendant has ended, not with the founder
   --aggregate EXPRESSION|NAME aggregate times of threads, such as 'rq[execname] = quantize(waitcpu)', or by a ready
-                              name, such as runqlat; more than once; `help` prints the ready ones
+                              name, such as runqlat; more than once; `help` prints the keys, such as pid, ustack,
+                              waker, wakerstack, the values, the functions and the ready ones
   --print SECONDS             with --aggregate: prints what is aggregated on stderr, every SECONDS and at the end
   --engine auto|perf|signal   how samples are taken: by the kernel (perf), or by stopping running threads for a moment
                               (signal); auto takes perf where the kernel allows it
@@ -134,9 +135,9 @@ def parse(argv: list[str]) -> Options | None:
                 raise EngineRefused("this user can record nothing here but overview samples (-p off)")
             return None
         if option == "--aggregate" and value == "help":
-            from collector.session.asked import ready_lines
+            from collector.session.asked import help_lines
 
-            print("\n".join(ready_lines()))
+            print("\n".join(help_lines()))
             return None
         if option in ("-V", "--version"):
             print(f"collect {__version__}")

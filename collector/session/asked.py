@@ -11,10 +11,16 @@ Functions are named when the experiment is read, so they may be keys, and not co
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from collector.aggregate.ready import READY
 from collector.aggregate.syntax import (
+    FUNCTIONS,
+    KEYS,
     STACKS,
     STATES,
+    VALUES,
+    WHOLE_STACKS,
     Comparison,
     Condition,
     Joined,
@@ -30,6 +36,7 @@ _EXTRA = {"waker": "waker", "wakertid": "waker", "wakerstack": "waker", "syscall
           "offcpu": "waits", "state": "waits"}
 _RUN_VALUES = ("runlength", "switches")
 _ON_CPU_STATES = STATES[:3]
+_GLUE = "\xa0"  # where no line is to break
 
 
 def expression_of(asked: str) -> str:
@@ -70,6 +77,24 @@ def ready_lines() -> list[str]:
             continue
         assert expression.startswith(name)
     return lines
+
+
+def help_lines() -> list[str]:
+    """What can be asked for: the words of the language, and the ready expressions."""
+    functions = [f"{name}({', '.join(['value', *function.arguments])})" if name != "count" else "count()"
+                 for name, function in FUNCTIONS.items()]
+    keys = [f"{name} {name}(N)" if name in WHOLE_STACKS else name for name in KEYS]
+    return ["NAME[KEYS] = FUNCTION(VALUE, ARGUMENTS) / CONDITION /",
+            *_wrapped("keys", keys), *_wrapped("values", VALUES), *_wrapped("functions", functions),
+            "", "Ready ones, by their names alone:", *ready_lines()]
+
+
+def _wrapped(title: str, words: Sequence[str]) -> list[str]:
+    from textwrap import wrap  # which no recording needs
+
+    lines = wrap(" ".join(word.replace(" ", _GLUE) for word in words), 100,
+                 initial_indent=f"  {title:<11}", subsequent_indent=" " * 13)
+    return [line.replace(_GLUE, " ") for line in lines]
 
 
 def _check_keys(parsed: Parsed) -> None:

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 from collector.aggregate.spans import Spans
+from collector.aggregate.syntax import FUNCTIONS, KEYS, VALUES
 from collector.experiment.aggregations import unpack
 from collector.experiment.reader import open_experiment
 from collector.session.aggregating import WholeStretches
@@ -245,7 +246,10 @@ def test_what_cannot_be_aggregated_is_one_line(collect: Run, tmp_path: Path, opt
 
 def test_the_ready_ones_are_printed_and_can_be_asked_for(collect: Run, tmp_path: Path) -> None:
     done = collect("--aggregate", "help")
-    names = [line.partition("=")[0].partition("[")[0].strip() for line in done.stdout.splitlines()]
+    words, _, ready = done.stdout.partition("\n\n")
+    assert {*KEYS, *VALUES} <= {*words.split()}
+    assert all(f" {name}(" in words for name in FUNCTIONS)
+    names = [line.partition("=")[0].partition("[")[0].strip() for line in ready.splitlines()[1:]]
     assert {"runqlat", "offcputime", "futex"} <= set(names)
     asked = [word for name in names for word in ("--aggregate", name)]
     assert collect("-n", "-o", tmp_path / "x.er", *asked, "true").returncode == 0
