@@ -11,6 +11,7 @@ import io
 import os
 import random
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -693,3 +694,15 @@ def test_memory_goes_with_the_stacks_and_not_with_the_packets(tmp_path: Path) ->
         sizes.append(int(done.stdout.split()[-1]))
         assert f"{n_packets * INTERVAL_US / 1e6:.3f}" in done.stdout
     assert sizes[1] - sizes[0] < 40 << 10
+
+
+@pytest.mark.parametrize(("asked", "n_told"), [(("-thread_select", "5"), 2), (("-filters", "THRID==5"), 0), ((), 0)])
+def test_selections_by_number_end_when_other_experiments_are_opened(
+        asked: tuple[str, ...], n_told: int, small: Path, tmp_path: Path, print_out: Callable[..., str]) -> None:
+    other = shutil.copytree(small, tmp_path / "other.1.er")
+    out = print_out(*asked, "-add_exp", other, "-thread_select", "1", "-drop_exp", other, "-functions", small) \
+        if n_told else print_out(*asked, "-add_exp", other, "-drop_exp", other, "-functions", small)
+    assert out.count("Selections by number have ended") == n_told
+    total = re.search(r"([0-9.]+)[ 0-9.]*<Total>", out)
+    assert total is not None
+    assert (float(total[1]) > 0) == (asked[:1] != ("-filters",))

@@ -55,14 +55,12 @@ def overview(session: Session) -> Document:
 
 def open_exp(session: Session, path: str) -> Document:
     """Another experiment or group instead of those that are open."""
-    session.open_experiments([path])
-    return as_lines("open_exp", [f"Experiment {path} has been opened, and no other"])
+    return _reopened(session, "open_exp", [path], f"Experiment {path} has been opened, and no other")
 
 
 def add_exp(session: Session, path: str) -> Document:
     """One more experiment or group."""
-    session.open_experiments([*session.arguments, path])
-    return as_lines("add_exp", [f"Experiment {path} has been added"])
+    return _reopened(session, "add_exp", [*session.arguments, path], f"Experiment {path} has been added")
 
 
 def drop_exp(session: Session, path: str) -> Document:
@@ -72,8 +70,12 @@ def drop_exp(session: Session, path: str) -> Document:
         raise UsageError(f"-drop_exp {path}: is not open; these are: {', '.join(session.arguments)}")
     if not left:
         raise UsageError(f"-drop_exp {path}: is the only one; -open_exp opens another instead")
-    session.open_experiments(left)
-    return as_lines("drop_exp", [f"Experiment {path} has been dropped"])
+    return _reopened(session, "drop_exp", left, f"Experiment {path} has been dropped")
+
+
+def _reopened(session: Session, command: str, arguments: list[str], done: str) -> Document:
+    ended = session.open_experiments(arguments)
+    return as_lines(command, [done, *(["Selections by number have ended; the filter holds on"] * ended)])
 
 
 def experiment_list(session: Session) -> Document:

@@ -83,8 +83,11 @@ class Session:
         """Whether groups of experiments are shown side by side."""
         return self.compare != "off" and bool(self.founders) and len(self.groups) > 1
 
-    def open_experiments(self, arguments: list[str]) -> None:
-        """These instead, with the same places, filter and columns. Raises CollectorError, and changes nothing then."""
+    def open_experiments(self, arguments: list[str]) -> bool:
+        """These instead, with the same places, filter and columns. Raises CollectorError, and changes nothing then.
+
+        Returns whether selections have ended by it: their numbers were those of the experiments that were open.
+        """
         other = Session(arguments)
         other.founders  # noqa: B018 - errors come before anything is closed
         view, before = self._views, self.__dict__.get("selection")
@@ -98,6 +101,7 @@ class Session:
         if before is not None and before.filter:
             self.selection.set_filter(before.filter)
         self._views = view if before is not None and self.metrics == before.data.metrics else {}
+        return before is not None and before.has_selections
 
     @cached_property
     def whole(self) -> DataSet:

@@ -9,7 +9,7 @@ comes is 9 to 35 us late, since its timers are set first.
 
 What the tracepoint does not tell is, of threads that come, as late as of others at that time, but not told as of a time
 before the wake-up: there may be no events in the idle thread of some CPUs at all (Linux 6.18.44, of a virtual machine's
-second CPU: perf counts and samples nothing in it, BPF programs at the same tracepoints run). Where too few were told to
+second CPU: perf samples nothing in it, BPF programs at the same tracepoints run). Where too few were told to
 say how late, as where the tracepoint rests, it keeps its own stamp.
 """
 

@@ -60,6 +60,11 @@ class Selection:
             self._filtered = self._whole if self._is_all() else self._whole.filtered(self.masks())
         return self._filtered
 
+    @property
+    def has_selections(self) -> bool:
+        """Whether threads, LWPs, CPUs, samples or experiments were chosen by number."""
+        return bool(self._ranges) or not all(self.experiments)
+
     def _is_all(self) -> bool:
         return all(self.experiments) and not (self._ranges if self._is_by_range else self.filter)
 
