@@ -24,7 +24,6 @@ from fcntl import ioctl
 from typing import NamedTuple
 
 from collector.linux import abi, libc
-from collector.linux.descriptors import close_later
 
 PAGE = mmap.PAGESIZE
 BUDGET_USED_UP = "the budget for locked memory is used up"
@@ -211,22 +210,26 @@ class Rings:
 
     def close(self) -> None:
         """Closes the events. Arrays may still look into the rings: zeros take their place."""
-        self.close_rings(self.rings)
-        close_later([*self._once, *self._fds()])  # the latter of events without a ring
-        self._once, self._writers = [], {}
+        for fd in self._once:
+            os.close(fd)
+        self._once = []
+        for ring in self.rings:
+            self.close_ring(ring)
+        for fd in self._fds():  # of events without a ring
+            os.close(fd)
+        self._writers = {}
 
     def _fds(self) -> list[int]:
         return [fd for writing in self._writers.values() for fd in writing]
 
-    def close_rings(self, rings: Sequence[Ring]) -> None:
-        """Closes the events that write into some rings; zeros take the place of what these hold. A tracepoint's last
-        event takes the kernel some 35 ms."""
-        fds: list[int] = []
-        for ring in rings:
-            if ring.fd in self._writers:
-                _map_zeros(self.address, ring)
-                fds += self._writers.pop(ring.fd)
-        close_later(fds)
+    def close_ring(self, ring: Ring) -> None:
+        """Closes the events that write into one ring; zeros take the place of what it holds. A tracepoint's last event
+        takes the kernel some 35 ms."""
+        if ring.fd not in self._writers:
+            return
+        _map_zeros(self.address, ring)
+        for fd in self._writers.pop(ring.fd):
+            os.close(fd)
 
 
 def online_cpus() -> list[int]:

@@ -288,8 +288,9 @@ class PerfEngine:
     def _close_what_was_copied(self) -> None:
         """Closes what the last batch does not point into, while it is worked on."""
         def close() -> None:
-            self._rings.close_rings([ring for ring in self._rings.rings
-                                     if ring.name in FIXED or ring in self._relieved])
+            for ring in self._rings.rings:
+                if ring.name in FIXED or ring in self._relieved:
+                    self._rings.close_ring(ring)
 
         self._closing = Thread(target=close)
         self._closing.start()
