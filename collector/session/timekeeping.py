@@ -10,7 +10,7 @@ Accounts that lie behind a batch's end wait for the batch that reaches them.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from collector.processes.model import Model, Thread
 from collector.session.attach import Found
 from collector.session.tally import Tally
 from collector.timing.endings import Endings
-from collector.timing.ledger import Ledger, ReadAccounts, Seen
+from collector.timing.ledger import Budget, Ledger, ReadAccounts, Seen
 from collector.timing.remainders import Remainders
 from collector.timing.states import Delays
 from collector.timing.switching import sharpened
@@ -147,21 +147,58 @@ class Timekeeping:
         if batch.accounts is not None and batch.accounts.clocks is not None:
             self.take_clocks(batch.accounts.clocks)
         self.ending = distinct(edges.slot[edges.edge == Edge.ENDED])
-        seen = Seen(self._fed_ns or batch.until_ns, batch.until_ns,
-                    is_blind=self.counts and self._fed_ns >= self._counted_ns > 0, is_lossy=self._n_lossy > 0)
+        seen = self._seen(batch)
         accounts = self._reached(batch)
         new = {slot for _, slot in self._went_on}  # until its last clock is read, the account of these says nothing
         read = self._read(accounts, new)
         if accounts is not None:
             self._lose(edges, read)
+        budgets = list(self._budgets(edges, batch.until_ns)) if seen.is_blind else []
         periods = self.timeline.advance(self.ledger.reconciled(edges, read, self.timeline, seen, self.woken,
-                                                               self._came))
+                                                               self._came, budgets))
         for old, slot in self._went_on:
             self.ledger.goes_on(old, slot, int(self.timeline.clocks.cpu_ns[old]))
             self._known.delay_ns[slot] = self._known.delay_ns[old]
         self._went_on = []
         self._fed_ns, self._n_lossy = batch.until_ns, max(self._n_lossy - 1, 0)
         return periods
+
+    def _seen(self, batch: Batch) -> Seen:
+        """How well the stretch since the last batch was seen."""
+        is_counted = self.counts and self._counted_ns > 0
+        seen = Seen(self._fed_ns or batch.until_ns, batch.until_ns, is_lossy=self._n_lossy > 0,
+                    is_blind=is_counted and self._fed_ns >= self._counted_ns)
+        if not is_counted or seen.is_blind:
+            return seen
+        # Records rest while the accounts are read from which on switches are counted: of hundreds of threads that takes
+        # a while, of which no record tells.
+        records_ns = batch.switches.time_ns if batch.switches is not None else np.zeros(0, dtype=np.int64)
+        return seen._replace(is_lossy=True, rested_ns=int(records_ns.max(initial=seen.since_ns)))
+
+    def _budgets(self, edges: Edges, until_ns: int) -> Iterator[Budget]:
+        """What clocks of processes, read up to a time, leave for their threads that end by then and for the others."""
+        ends = edges.edge == Edge.ENDED
+        ended_ns = dict(zip(edges.slot[ends].tolist(), edges.time_ns[ends].tolist(), strict=True))
+        ending = self._ending_by_process()
+        latest = {pid: (time_ns, clock_ns) for time_ns, pid, clock_ns in sorted(self._clocks) if time_ns <= until_ns}
+        for pid in ending.keys() & latest.keys():
+            time_ns, clock_ns = latest[pid]
+            slots = np.array(self._living_slots(pid) + ending[pid], dtype=np.int64)
+            ran_ns = self.remainders.left_ns(pid, clock_ns, slots)
+            if ran_ns is not None and time_ns >= max(ended_ns[slot] for slot in ending[pid]):
+                yield Budget(slots, ran_ns)
+
+    def _ending_by_process(self) -> dict[int, list[int]]:
+        """The slots that end in this batch, by pid."""
+        ending: dict[int, list[int]] = defaultdict(list)
+        for slot in self.ending.tolist():
+            if slot not in self._nobodys:
+                ending[self.model.threads[slot].process.pid].append(slot)
+        return ending
+
+    def _living_slots(self, pid: int) -> list[int]:
+        process = self.model.processes.get(pid)
+        return list(process.threads.values()) if process is not None else []
 
     def _edges(self, batch: Batch) -> Edges:
         """The batch's edges, in no order: what records tell, and the model."""
@@ -262,14 +299,10 @@ class Timekeeping:
 
     def _add_remainders(self, tails: dict[int, int], until_ns: int) -> None:
         """Adds what clocks of processes tell, up to a time, of their threads that end."""
-        ending: dict[int, list[int]] = defaultdict(list)  # by pid
-        for slot in self.ending.tolist():
-            if slot not in self._nobodys:
-                ending[self.model.threads[slot].process.pid].append(slot)
+        ending = self._ending_by_process()
         told_ns = {pid: sum(tails.get(slot, 0) for slot in slots) for pid, slots in ending.items()}
         for time_ns, pid, clock_ns in self._clocks:
-            process, ends = self.model.processes.get(pid), ending.get(pid, [])
-            living = list(process.threads.values()) if process is not None else []
+            living, ends = self._living_slots(pid), ending.get(pid, [])
             # An end of a leader alone is that of the process, or an exec.
             threads = [slot for slot in ends if not living or self.model.threads[slot].tid != pid]
             if time_ns <= until_ns and (threads or self.remainders.has_lost(pid)):

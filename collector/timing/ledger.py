@@ -21,7 +21,8 @@ For the stretch from a thread's account before to this one, the account says of 
     less, beyond a stale tick           first runs of unknown end are cut, then the longest ones: steal time of a
                                         hypervisor, which is waiting for a CPU
     something, where nothing is recorded  one stretch of running, waiting, sleeping, of the account's lengths
-    nothing (it is gone)                the records, with the lag of the stretches before
+    nothing (it is gone)                the records, with the lag of the stretches before; where there are none, the
+                                        same as in the stretch before, but no more than its process's clock leaves
 
 Sums are compared from a thread's beginning, so that no error adds up: what cannot be told in one stretch is told in the
 next.
@@ -33,6 +34,7 @@ length.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -72,6 +74,14 @@ class Seen(NamedTuple):
     until_ns: int
     is_blind: bool = False  # no records of switches were made
     is_lossy: bool = False  # some records were lost
+    rested_ns: int = _FAR_NS  # from then on no records of switches were made, though there are some of before
+
+
+class Budget(NamedTuple):
+    """What threads of a process have run altogether since their beginnings, by the CPU clock of that process."""
+
+    slot: Array  # i8 (n,) those that are not over before the stretch
+    ran_ns: int  # up to the end of each that ends in the stretch
 
 
 class Ledger:
@@ -128,19 +138,20 @@ class Ledger:
         return int(of.base_ns[slot] + max(-of.late_ns[slot], 0)) if of.has_base[slot] else None
 
     def reconciled(self, edges: Edges, read: ReadAccounts, timeline: Timeline, seen: Seen,
-                   woken: Wakeups = NO_WAKEUPS, came: Moments = NO_WAKEUPS) -> Edges:
+                   woken: Wakeups = NO_WAKEUPS, came: Moments = NO_WAKEUPS, budgets: Sequence[Budget] = ()) -> Edges:
         """The edges of a stretch as the accounts say, for ``timeline`` to take; ``woken``: those wake-ups in it that
-        are known; ``came``: when threads got CPUs, where records tell the very moments.
+        are known; ``came``: when threads got CPUs, where records tell the very moments; ``budgets``: of processes whose
+        threads end in a stretch that ``is_blind``.
 
         ``edges`` in any order. ``read``: accounts as of times in that stretch, of all threads that have edges in it or
         ran when it began (of all there are, where the stretch ``is_blind``).
         """
         self._of.grow(len(timeline.clocks.kind))
         edges, read = self._decided(timeline.in_order(edges), read, timeline)
-        edges = self._told_apart(edges, timeline)
+        edges = self._told_apart(edges, timeline, seen.rested_ns)
         edges = self._expected(self._balanced(edges, read, timeline, seen, woken, came), read, timeline, woken, came)
         if seen.is_blind:
-            edges = self._estimated(edges, timeline)
+            edges = self._estimated(edges, timeline, seen, budgets)
         self._note(read)
         return self._within_cpus(edges, timeline, seen)
 
@@ -150,17 +161,19 @@ class Ledger:
 
     # -- what records tell by themselves
 
-    def _told_apart(self, edges: Edges, timeline: Timeline) -> Edges:
+    def _told_apart(self, edges: Edges, timeline: Timeline, rested_ns: int) -> Edges:
         """With edges for the records that are missing: each run has an end and each end a run before it.
 
-        A run ends at the next arrival of anybody on its CPU, if not before. A run of which only the end is known begins
-        there: the account will make it longer.
+        A run ends at the next arrival of anybody on its CPU, if not before; when records rested, if that came before
+        the thread's end. A run of which only the end is known begins there: the account will make it longer.
         """
         kind, start_ns, first = timeline.behind(edges)
         running = kind == Edge.IN
         row = np.flatnonzero(running)
         cpu = np.where(first[row], timeline.clocks.cpu[edges.slot[row]], edges.cpu[row - 1])
         bound_ns = self._next_arrival(edges, cpu, start_ns[row])
+        unended = (edges.edge[row] == Edge.ENDED) & (start_ns[row] < rested_ns)
+        bound_ns = np.where(unended, np.minimum(bound_ns, rested_ns), bound_ns)
         cut = bound_ns < edges.time_ns[row]
         lost = cut | (edges.edge[row] == Edge.IN)
         row, bound_ns, cut = row[lost], np.minimum(bound_ns, edges.time_ns[row])[lost], cut[lost]
@@ -307,14 +320,19 @@ class Ledger:
         of.running[slot] = np.clip((read.run_ns - of.run_ns[slot]) / length_ns, 0, 1)
         of.waiting[slot] = np.clip((read.delay_ns - of.delay_ns[slot]) / length_ns, 0, 1 - of.running[slot])
 
-    def _estimated(self, edges: Edges, timeline: Timeline) -> Edges:
-        """With what threads did that ended without any record: the same as in the stretch before."""
+    def _estimated(self, edges: Edges, timeline: Timeline, seen: Seen, budgets: Sequence[Budget]) -> Edges:
+        """With what threads did that ended without any record: the same as in the stretch before, but in all no more
+        than their budgets leave."""
         kind, start_ns, first = timeline.behind(edges)
         row = np.flatnonzero((edges.edge == Edge.ENDED) & first & (_is_off(kind) | (kind == Edge.IN)))
         slot, end_ns = edges.slot[row], edges.time_ns[row]
         from_ns = np.clip(self._of.at_ns[slot], start_ns[row], end_ns)  # before that, its account has told all
         length_ns = end_ns - from_ns
         run_ns = (self._of.running[slot] * length_ns).astype(np.int64)
+        for budget in budgets:
+            its = np.isin(slot, budget.slot)
+            left_ns = max(budget.ran_ns - self._ran_ns(edges, timeline, budget.slot, seen.until_ns), 0)
+            run_ns[its] = run_ns[its] * min(left_ns / max(int(run_ns[its].sum()), 1), 1)
         wait_ns = (self._of.waiting[slot] * length_ns).astype(np.int64)
         self.n_estimated += len(row)
         comes = _is_off(kind[row])
@@ -323,6 +341,14 @@ class Ledger:
         edge = np.concatenate([np.full(int(comes.sum()), Edge.IN),
                                np.repeat([Edge.OUT_PREEMPTED, Edge.IN, Edge.OUT_BLOCKED], len(row))])
         return edges.insert(at, edges.slot[at], times_ns, edge, Source.SYNTHETIC)
+
+    def _ran_ns(self, edges: Edges, timeline: Timeline, slots: Array, until_ns: int) -> int:
+        """How long threads at slots (n,) have run altogether up to the end of a stretch, by its edges."""
+        kind, start_ns, _ = timeline.behind(edges)
+        over_ns = np.where((kind == Edge.IN) & np.isin(edges.slot, slots), edges.time_ns - start_ns, 0).sum()
+        _, slot, open_ns, _ = self._open_runs(edges, timeline)
+        lasting_ns = np.where(np.isin(slot, slots), until_ns - open_ns, 0).sum()
+        return int(timeline.clocks.cpu_ns[slots].sum() + over_ns + lasting_ns)
 
     def _within_cpus(self, edges: Edges, timeline: Timeline, seen: Seen) -> Edges:
         """With no more time on CPU in all than the CPUs had: runs of which not both ends are recorded are cut."""

@@ -72,9 +72,8 @@ class Remainders:
             return 0
         told_ns = process.told_ns + tails_ns + int(self._ledger.owed_ns(slots).sum())
         told_ns += int(self._timeline.ran_ns(slots, np.full(len(slots), time_ns)).sum())
-        if process.slot in slots:
-            process.base_ns = self._ledger.latest_base_ns(process.slot)
-        elif process.base_ns is None:
+        process.base_ns = self._base_ns(process, slots)
+        if process.slot not in slots and process.base_ns is None:
             process.base_ns = clock_ns - told_ns
         if process.base_ns is None:
             return 0
@@ -82,6 +81,16 @@ class Remainders:
         process.told_ns += remainder_ns
         process.has_lost = False
         return remainder_ns
+
+    def left_ns(self, pid: int, clock_ns: int, slots: Array) -> int | None:
+        """What a process's clock has for its threads at ``slots`` (n,), which are all but those that were gone before;
+        None where it is not known where the clock began."""
+        process = self._of.get(pid)
+        base_ns = self._base_ns(process, slots) if process is not None else None
+        return clock_ns - base_ns - process.told_ns if process is not None and base_ns is not None else None
+
+    def _base_ns(self, process: _Process, slots: Array) -> int | None:
+        return self._ledger.latest_base_ns(process.slot) if process.slot in slots else process.base_ns
 
     def has_lost(self, pid: int) -> bool:
         """Whether threads have gone of whose ends no remainder has told."""

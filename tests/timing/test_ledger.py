@@ -16,6 +16,7 @@ from collector.timing.ledger import (
     LEAST_NS,
     LONGEST_TICK_NS,
     TICK_NS,
+    Budget,
     Ledger,
     ReadAccounts,
     Seen,
@@ -264,6 +265,35 @@ def test_what_ended_without_an_account_ran_after_its_last_one() -> None:
     none = ReadAccounts(*(zero[:0],) * 4)
     timeline.advance(ledger.reconciled(ended, none, timeline, Seen(1000 * MS, 1100 * MS, is_blind=True)))
     assert timeline.clocks.cpu_ns[0] == 100 * MS + 10 * MS  # a tenth of 100 ms
+
+
+@pytest.mark.parametrize(("left_ms", "estimated_ms"), [(40, 40), (0, 0), (-3, 0), (160, 100)])
+def test_estimates_are_no_more_than_what_the_clock_of_their_process_leaves(left_ms: int, estimated_ms: int) -> None:
+    """Three threads have worked for 50 of 100 ms; the one that lives runs 31 ms more, two end after another 100 ms."""
+    timeline, ledger, zero, slots = Timeline(), Ledger(2), np.zeros(3, np.int64), np.arange(3)
+    timeline.grow(3)
+    ledger.begin(ReadAccounts(slots, zero, zero, zero))
+    lived = edges_of(slots.repeat(3), np.tile([0, 0, 50], 3) * MS, np.tile([Edge.BORN, Edge.IN, Edge.OUT_BLOCKED], 3))
+    timeline.advance(ledger.reconciled(lived, ReadAccounts(slots, zero + 100 * MS, zero + 50 * MS, zero), timeline,
+                                       Seen(0, 100 * MS)))
+    ended = edges_of(slots[1:], zero[1:] + 200 * MS, np.full(2, Edge.ENDED))
+    goes_on = ReadAccounts(*(np.array([value]) * MS for value in (0, 200, 81, 0)))
+    timeline.advance(ledger.reconciled(ended, goes_on, timeline, Seen(100 * MS, 200 * MS, is_blind=True),
+                                       budgets=[Budget(slots, (3 * 50 + 31 + left_ms) * MS)]))
+    assert timeline.clocks.cpu_ns[0] == 81 * MS
+    assert timeline.clocks.cpu_ns[1:].sum() - 100 * MS == pytest.approx(estimated_ms * MS, abs=2)
+    assert timeline.clocks.cpu_ns[1] == timeline.clocks.cpu_ns[2]
+
+
+def test_a_run_whose_end_no_record_could_tell_is_over_when_records_rest() -> None:
+    """Not at the end of the thread, of which there was no account in between."""
+    timeline, ledger, zero = Timeline(), Ledger(1), np.zeros(1, np.int64)
+    timeline.grow(1)
+    ledger.begin(ReadAccounts(zero, zero, zero, zero))
+    edges = edges_of(np.zeros(3, np.int64), np.array([0, 11, 900]) * MS, np.array([Edge.BORN, Edge.IN, Edge.ENDED]))
+    none = ReadAccounts(*(zero[:0],) * 4)
+    timeline.advance(ledger.reconciled(edges, none, timeline, Seen(0, 1000 * MS, is_lossy=True, rested_ns=14 * MS)))
+    assert timeline.clocks.cpu_ns[0] == 3 * MS
 
 
 class Napper:

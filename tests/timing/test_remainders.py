@@ -60,6 +60,16 @@ def test_what_other_witnesses_told_is_not_told_again(timeline: Timeline, ledger:
     assert remainders.take(PID, 1060 * US, 1000 * US, slots(MAIN, SECOND), 0) == 7 * US
 
 
+def test_what_a_clock_has_for_threads_is_without_those_that_are_gone(timeline: Timeline, ledger: Ledger) -> None:
+    remainders = Remainders(timeline, ledger)
+    assert remainders.left_ns(PID, 1053 * US, slots(MAIN, SECOND)) is None
+    remainders.begin(PID)
+    remainders.gone(PID, slots(FIRST), 50 * US)
+    assert remainders.left_ns(PID, 1053 * US, slots(MAIN, SECOND)) == 703 * US
+    remainders.found(PID)
+    assert remainders.left_ns(PID, 1053 * US, slots(MAIN, SECOND)) is None
+
+
 def test_an_old_clock_takes_nothing_back_and_nothing_away(timeline: Timeline, ledger: Ledger) -> None:
     """The thread that runs was brought up to date 400 us before."""
     remainders = Remainders(timeline, ledger)
