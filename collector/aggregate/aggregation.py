@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from collector.aggregate.dtrace import AggDesc, RecDesc, UserStack, describe, integer, string, ustack
+from collector.aggregate.fold import Fold
 from collector.aggregate.keyed import Keyed
 from collector.aggregate.language import Query
 from collector.aggregate.spans import Runs, Source, Spans, Tables, columns_of
@@ -13,16 +14,27 @@ from collector.arrays import Array
 from collector.errors import TracedDataError
 
 _SHORTEST_STRING = 16
+# What one aggregation of one experiment may take of the memory, and of each file that is written of it: keys go with
+# the threads, processes and stacks that have lived, of which there is no end.
+MAX_KEYS, _MAX_STATES = 1 << 16, 32 << 20  # bytes
 
 
 class Aggregation:
-    """``recorded`` has what was seen span by span, ``synthetic`` what only its sums were told of."""
+    """``recorded`` has what was seen span by span, ``synthetic`` what only its sums were told of.
+
+    Each has at most ``room_of`` its function keys, those that come first; values of others are counted.
+    """
 
     def __init__(self, query: Query) -> None:
         self.query = query
-        self.recorded = Keyed(query.fold)
-        self.synthetic = Keyed(query.fold)
+        self.recorded = Keyed(query.fold, room_of(query.fold))
+        self.synthetic = Keyed(query.fold, room_of(query.fold))
         self._runs = Runs() if "run_ns" in query.needs else None
+
+    @property
+    def n_dropped(self) -> int:
+        """Values of keys for which there was no room."""
+        return self.recorded.n_dropped + self.synthetic.n_dropped
 
     def add(self, spans: Spans, tables: Tables) -> None:
         """Fold a batch in; a thread's spans come in time order. AggregationError."""
@@ -47,6 +59,11 @@ class Aggregation:
             return
         for keyed, rows in ((self.recorded, ~synthetic), (self.synthetic, synthetic)):
             keyed.add(*self.query.select({name: column[rows] for name, column in columns.items()}))
+
+
+def room_of(function: Fold) -> int:
+    """How many keys an aggregation may have: fewer than MAX_KEYS where their states are large."""
+    return max(1, min(MAX_KEYS, _MAX_STATES // (8 * function.n_words)))
 
 
 def described(query: Query, keyed: Keyed, varid: int = 1) -> AggDesc:

@@ -7,6 +7,8 @@ from collector.errors import AggregationError
 INT64_MIN, INT64_MAX = -(1 << 63), (1 << 63) - 1
 UINT16_MAX, UINT32_MAX = (1 << 16) - 1, (1 << 32) - 1
 
+_LARGER_UNIT = "a larger unit would do, as in lquantize(sleep / 1ms, 0, 100, 10)"
+
 
 class ScaleError(AggregationError):
     """A scale's argument is impossible; ``argument`` is its number, counted from 0 behind the value."""
@@ -21,11 +23,11 @@ def lquantize_levels(lower: int, upper: int, step: int = 1) -> int:
     DTrace. ScaleError."""
     for number, bound in enumerate((lower, upper)):
         if not -(1 << 31) <= bound < 1 << 31:
-            raise ScaleError(number, f"a bound of lquantize is a 32-bit integer, {bound} is not")
+            raise ScaleError(number, f"a bound of lquantize is a 32-bit integer, {bound} is not: {_LARGER_UNIT}")
     if upper <= lower:
         raise ScaleError(1, f"the upper bound of lquantize must be above the lower one, {lower}")
     if not 1 <= step <= UINT16_MAX:
-        raise ScaleError(2, f"the step of lquantize is 1 to {UINT16_MAX}")
+        raise ScaleError(2, f"the step of lquantize is 1 to {UINT16_MAX}{f': {_LARGER_UNIT}' if step > 0 else ''}")
     levels = (upper - lower) // step
     if levels == 0:
         raise ScaleError(2, f"the step of lquantize is larger than the range, {upper - lower}")

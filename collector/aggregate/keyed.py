@@ -5,6 +5,7 @@ A key is a tuple of columns' elements, see ``columns``.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
@@ -16,7 +17,7 @@ from collector.arrays import Array
 from collector.errors import AggregationError
 
 Key: TypeAlias = tuple[Hashable, ...]
-_UNKNOWN = -1
+_UNKNOWN, _NO_ROOM = -2, -1
 
 # glibc gives freed memory back to the kernel at once, and the next batch faults it in again page by page: 12 of the
 # 19 ns that a value took. Freeing one large block teaches it to keep more (mallopt(3): dynamic mmap threshold).
@@ -24,10 +25,16 @@ np.empty(4 << 20, dtype=np.uint8)
 
 
 class Keyed:
-    """An aggregating function by key. ``add`` is for one thread; parts of several threads are merged afterwards."""
+    """An aggregating function by key. ``add`` is for one thread; parts of several threads are merged afterwards.
 
-    def __init__(self, fold: Fold) -> None:
+    At most ``max_keys`` are made by ``add``, any number without it. The values of others are dropped, and counted in
+    ``n_dropped``: of a key that is there no value is.
+    """
+
+    def __init__(self, fold: Fold, max_keys: int | None = None) -> None:
         self.fold = fold
+        self.n_dropped = 0
+        self._max_keys = max_keys
         self._rows: dict[Key, int] = {}
         self._states = fold.empty_states(16)
         self._places = Places()
@@ -65,6 +72,10 @@ class Keyed:
             self.fold.add(self._states[rows[0]], numbers)
         elif len(numbers):
             rows = self._rows_at(keys)
+            if self._max_keys is not None and len(self) >= self._max_keys:
+                there = rows != _NO_ROOM
+                rows, numbers = rows[there], numbers[there]
+                self.n_dropped += len(there) - len(rows)
             self.fold.add_grouped(self._states, rows, numbers)
 
     def merge(self, other: Keyed) -> None:
@@ -74,6 +85,7 @@ class Keyed:
         """
         if (self.fold.name, self.fold.n_words) != (other.fold.name, other.fold.n_words):
             raise AggregationError(f"{other.fold.name} cannot be merged into {self.fold.name}")
+        self.n_dropped += other.n_dropped
         items, states = list(other._rows.items()), other._states
         there = [(key, row) for key, row in items if row < len(states)]
         if there:
@@ -118,16 +130,18 @@ class Keyed:
     def _rows_found(self, keys: Sequence[Column]) -> Array:
         number, first = distinct_rows(keys)
         elements = [elements_of(column[first]) for column in keys]
-        return self._rows_of(lambda: zip(*elements, strict=True))[number]
+        return self._rows_of(lambda: zip(*elements, strict=True), self._max_keys)[number]
 
-    def _rows_of(self, keys: Callable[[], Iterable[Key]]) -> Array:
-        """The rows (k,) of the keys that ``keys()`` gives, new ones made.
+    def _rows_of(self, keys: Callable[[], Iterable[Key]], max_keys: int | None = None) -> Array:
+        """The rows (k,) of the keys that ``keys()`` gives, new ones made; _NO_ROOM for more than ``max_keys``.
 
         Most are known: asked for one by one as ``zip`` makes them, which takes the same tuple for all of them then.
         """
         rows = list(map(self._rows.get, keys()))
         if None in rows:
-            rows = [self._rows.setdefault(key, len(self._rows)) for key in keys()]
+            known, room = self._rows, sys.maxsize if max_keys is None else max_keys
+            rows = [known.setdefault(key, len(known)) if len(known) < room else known.get(key, _NO_ROOM)
+                    for key in keys()]
         if len(self._rows) > len(self._states):
             more = self.fold.empty_states(max(len(self._states), len(self._rows) - len(self._states)))
             self._states = np.concatenate([self._states, more])

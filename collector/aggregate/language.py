@@ -51,7 +51,8 @@ _FOLDS: dict[str, Callable[..., Fold]] = {
 class Query(NamedTuple):
     """A compiled expression. ``select`` turns columns into the result's key columns and values.
 
-    ``needs`` are the columns that it wants: those of ``Spans``, of names, and ``run_ns`` (see ``Runs``).
+    ``needs`` are the columns that it wants: those of ``Spans``, of names, and ``run_ns`` (see ``Runs``). Values
+    have been divided by ``divisor``.
     """
 
     name: str
@@ -61,6 +62,7 @@ class Query(NamedTuple):
     needs: frozenset[str]
     expression: str
     select: Callable[[Columns], tuple[list[Column], Array]]
+    divisor: int = 1
 
 
 def compile_expression(expression: str) -> Query:
@@ -76,6 +78,8 @@ def compiled(parsed: Parsed) -> Query:
 
     def select(columns: Columns) -> tuple[list[Column], Array]:
         present, values = _values(value, columns)
+        if parsed.divisor > 1:
+            values = values // parsed.divisor
         wanted = present & condition.test(columns) if condition else present
         if wanted.all():
             return [column(columns) for column in key_columns], values
@@ -84,7 +88,7 @@ def compiled(parsed: Parsed) -> Query:
 
     shown = tuple(key.name if key.depth is None else f"{key.name}({key.depth})" for key in parsed.keys)
     return Query(parsed.name, shown, _FOLDS[parsed.function](*parsed.arguments), value, frozenset(needs),
-                 parsed.expression, select)
+                 parsed.expression, select, parsed.divisor)
 
 
 # --- conditions -----------------------------------------------------------------------------------

@@ -48,6 +48,7 @@ class Symbol(NamedTuple):
 
 
 Lookup: TypeAlias = Callable[[int, int], Symbol | None]
+Spelled: TypeAlias = Callable[[bytes], str]
 
 
 def unknown(pid: int, address: int) -> None:
@@ -87,16 +88,30 @@ def printed(record: RecDesc, value: Value, lookup: Lookup = unknown, width: int 
 
 
 def printed_aggregation(
-    description: AggDesc, entries: Iterable[tuple[Sequence[Value], Words]], lookup: Lookup = unknown
+    description: AggDesc, entries: Iterable[tuple[Sequence[Value], Words]], lookup: Lookup = unknown,
+    spelled: Spelled | None = None
 ) -> str:
-    """The aggregation as ``printa()`` prints it: an empty line, then by ascending value each key with its value."""
+    """The aggregation as ``printa()`` prints it: an empty line, then by ascending value each key with its value.
+
+    ``spelled`` are strings and the names of frames as they are to be shown, where all of them are known to be names:
+    ``dtrace`` dumps those that are not printable ASCII, and hands newlines on to the terminal.
+    """
     rows = [(rank(fold_of(description.value), words.words), key, words) for key, words in entries]
     rows.sort(key=lambda row: (row[0], [*map(_key_order, description.keys, row[1])]))
     lines = ["\n"]
     for _, key, words in rows:
-        lines += [printed(record, part, lookup, KEY_WIDTH) for record, part in zip(description.keys, key, strict=True)]
+        lines += [_printed_key(record, part, lookup, spelled)
+                  for record, part in zip(description.keys, key, strict=True)]
         lines += [printed(description.value, words, lookup), "\n"]
     return "".join(lines)
+
+
+def _printed_key(record: RecDesc, part: Value, lookup: Lookup, spelled: Spelled | None) -> str:
+    if spelled is not None and isinstance(part, Text):
+        return f"  {spelled(part.string):<{KEY_WIDTH}}"
+    if spelled is not None and isinstance(part, UserStack):
+        part = part._replace(strings=tuple(spelled(name).encode() for name in part.strings))
+    return printed(record, part, lookup, KEY_WIDTH)
 
 
 def rank(function: Fold, state: Sequence[int]) -> tuple[Any, ...]:

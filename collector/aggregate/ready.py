@@ -17,6 +17,7 @@ READY: dict[str, str] = {
     "profile": "profile[execname, ustack] = sum(oncpu)",
     "cpuuse": "cpuuse[cpu] = sum(oncpu)",
     # Off the CPU, by stack: all of it, blocked on a lock, woken by whom.
+    "offcpu": "offcpu[execname, ustack] = sum(offcpu)",
     "offcputime": "offcputime[execname, ustack] = sum(offcpu)",
     "offcpudist": "offcpudist = quantize(offcpu)",
     "futex": "futex[execname, ustack] = quantize(lock)",

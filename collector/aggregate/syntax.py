@@ -1,6 +1,7 @@
 """The grammar of aggregations: from text to a tree. Standard library only: it is read before the target starts.
 
-    expression = name [ "[" key { "," key } "]" ] "=" function "(" [ value { "," number } ] ")" [ "/" either "/" ]
+    expression = name [ "[" key { "," key } "]" ] "=" function "(" [ what { "," number } ] ")" [ "/" either "/" ]
+    what       = value [ "/" number ]
     either     = both { "||" both }
     both       = term { "&&" term }
     term       = "!" term | "(" either ")" | operand ( "==" | "!=" | "<" | "<=" | ">" | ">=" ) operand
@@ -20,7 +21,8 @@
                lquantize(v, lower, upper [, step]) llquantize(v, factor, low, high, steps)
 
 A span that is not of the value's states gives no value: ``quantize(sleep)`` has no zeros for the others. In a condition
-it is 0 there. A number may have a unit: ``10ms``, ``5us``, ``2s``. A state is compared by name or number. A name may
+it is 0 there. A number may have a unit: ``10ms``, ``5us``, ``2s``; and so a value has another one, and is cut to an
+integer: ``lquantize(sleep / 1ms, 0, 100, 10)``. A state is compared by name or number. A name may
 begin with @, as in DTrace.
 
 ``parse`` finds all mistakes that need no columns: ExpressionError. ``language`` compiles the tree.
@@ -61,6 +63,9 @@ FUNCTIONS: dict[str, Function] = {
     "lquantize": Function(("lower", "upper", "step"), 1, lquantize_levels),
     "llquantize": Function(("factor", "low", "high", "steps"), 0, check_llquantize),
 }
+
+# What other tools call them.
+_ELSEWHERE = {"hist": "quantize", "hist_log": "quantize", "lhist": "lquantize", "hist_linear": "lquantize"}
 
 # --- the tree -------------------------------------------------------------------------------------
 
@@ -123,6 +128,7 @@ class Parsed(NamedTuple):
     arguments: tuple[int, ...]
     condition: Condition | None
     expression: str
+    divisor: int = 1  # of the value
 
 
 def parse(expression: str) -> Parsed:
@@ -209,10 +215,11 @@ class _Parser:
         name = self._next("name", "the aggregation's name").text
         keys = self._keys() if self._skip("[") else []
         self._next("=", "=")
-        function, value, arguments = self._call()
+        function, value, divisor, arguments = self._call()
         condition = self._condition() if self._skip("/") else None
         self._next("end", "the end or / CONDITION /")
-        return Parsed(name, tuple(keys), function, value, arguments, condition, self.expression)
+        return Parsed(name, tuple(keys), function, value, arguments, condition, self.expression,
+                      divisor)
 
     def _keys(self) -> list[Key]:
         found = []
@@ -234,15 +241,17 @@ class _Parser:
         self._next(")", ")")
         return int(token.value)
 
-    def _call(self) -> tuple[str, Name, tuple[int, ...]]:
+    def _call(self) -> tuple[str, Name, int, tuple[int, ...]]:
         token = self._next("name", "a function", tuple(FUNCTIONS))
         if token.text not in FUNCTIONS:
-            self._fail(f"unknown function {token.text}: {_listed(tuple(FUNCTIONS))}", token)
+            here = _ELSEWHERE.get(token.text)
+            self._fail(f"unknown function {token.text}: "
+                       f"{f'it is {here} here' if here else _listed(tuple(FUNCTIONS))}", token)
         function = FUNCTIONS[token.text]
         self._next("(", "(")
         if token.text == "count" and self._skip(")"):
-            return token.text, Name("1", token.position), ()
-        value = self._value()
+            return token.text, Name("1", token.position), 1, ()
+        value, divisor = self._value(), self._divisor() if self._skip("/") else 1
         arguments: list[Token] = []
         while self._skip(","):
             arguments.append(self._next("number", self._argument_wanted(token, function, len(arguments))))
@@ -255,7 +264,7 @@ class _Parser:
             function.check(*numbers)
         except ScaleError as err:
             self._fail(str(err), arguments[min(err.argument, len(arguments) - 1)])
-        return token.text, value, numbers
+        return token.text, value, divisor, numbers
 
     def _argument_wanted(self, token: Token, function: Function, number: int) -> str:
         if number == len(function.arguments):
@@ -267,6 +276,12 @@ class _Parser:
         if token.text not in VALUES:
             self._fail(f"unknown value {token.text}: {_listed(VALUES)}", token)
         return Name(token.text, token.position)
+
+    def _divisor(self) -> int:
+        token = self._next("number", "a number, such as 1ms,")
+        if token.value <= 0:
+            self._fail("a value is divided by 1 or more", token)
+        return int(token.value)
 
     def _condition(self) -> Condition:
         condition = self._either()

@@ -41,7 +41,7 @@ class Stored:
     synthetic.
 
     ``kinds`` (k,) has for each element of a key KEY_NUMBER, KEY_NAME (an index into ``names``) or KEY_STACK (a uid of
-    the experiment's stacks, 0 for none).
+    the experiment's stacks, 0 for none). ``n_dropped`` values are of keys for which there was no room.
     """
 
     expression: str
@@ -50,6 +50,7 @@ class Stored:
     states: U8  # (n, words)
     n_recorded: int
     names: tuple[bytes, ...] = ()
+    n_dropped: int = 0
 
 
 def pack(stored: Sequence[Stored]) -> bytes:
@@ -106,6 +107,7 @@ def _packed(one: Stored) -> bytes:
     head["expression"], head["names"] = len(expression), len(names)
     head["n_keys"], head["n_words"] = len(one.kinds), one.states.shape[1]
     head["n_recorded"], head["n_synthetic"] = one.n_recorded, len(one.keys) - one.n_recorded
+    head["n_dropped"] = one.n_dropped
     size = AGGREGATION.size + sum(map(len, parts))
     padding = bytes(-size % _ALIGNMENT)
     head["size"] = size + len(padding)
@@ -130,7 +132,8 @@ def _unpacked(body: bytes, at: int) -> tuple[Stored, int]:
     expression = body[text:text + head["expression"]].decode("utf-8", "surrogateescape")
     raw_names = body[text + head["expression"]:text + head["expression"] + head["names"]]
     stored = Stored(expression, tuple(kinds.tolist()), keys.view(np.int64).reshape(n, n_keys),
-                    states.reshape(n, n_words), head["n_recorded"], tuple(raw_names.split(b"\0")[:-1]))
+                    states.reshape(n, n_words), head["n_recorded"], tuple(raw_names.split(b"\0")[:-1]),
+                    head["n_dropped"])
     _check(stored, where)
     return stored, at + head["size"]
 

@@ -139,13 +139,14 @@ AGGREGATIONS = Record(
     Field("length", "<u8"),  # bytes that follow
 )
 AGGREGATIONS_MAGIC = int.from_bytes(b"AGGRSTAT", "little")
-AGGREGATIONS_VERSION = 1
+AGGREGATIONS_VERSION = 2  # 1 had no n_dropped
 AGGREGATION = Record(
     -1, "aggregation",
     Field("size", "<u8"),  # bytes, a multiple of eight, this head included
     Field("expression", "<u4"), Field("names", "<u4"),  # bytes of each
     Field("n_keys", "<u4"), Field("n_words", "<u4"),  # elements of a key, words of a state
     Field("n_recorded", "<u8"), Field("n_synthetic", "<u8"),  # keys
+    Field("n_dropped", "<u8"),  # values of keys for which there was no room
 )
 AGGREGATION_WORD = "<u8"
 KEY_NUMBER, KEY_NAME, KEY_STACK = range(3)

@@ -17,11 +17,15 @@ def listing(found: Iterable[Merged], style: str = "dtrace", top: int | None = No
     all. What is synthetic stands apart."""
     lines: list[str] = []
     for one in (each.largest(top) for each in found):
-        text = STYLES[style]
-        if len(one.recorded) or not len(one.synthetic):
-            lines += [one.query.expression, *text(one.query, one.recorded).split("\n")]
+        text, told = STYLES[style], [one.expression]
+        if one.n_dropped:
+            told.append(f"not whole: {one.n_dropped} values are missing, of keys for which there was no room")
+        if not len(one.recorded) and not len(one.synthetic):
+            lines += [*told, "no values", ""]
+        if len(one.recorded):
+            lines += [*told, *text(one.query, one.recorded).split("\n")]
         if len(one.synthetic):
-            lines += [one.query.expression, _SYNTHETIC, *text(one.query, one.synthetic).split("\n")]
+            lines += [*told, _SYNTHETIC, *text(one.query, one.synthetic).split("\n")]
     return lines
 
 

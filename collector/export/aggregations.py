@@ -1,11 +1,12 @@
 """Aggregations as a JSON document: keys, values and distributions as numbers, for whoever draws or compares them.
 
-    {"aggregations": [{"name", "expression", "keys", "function", "value",
+    {"aggregations": [{"name", "expression", "keys", "function", "value", "divisor", "dropped",
                        "recorded": [{"key": [...], "value": N}
                                     or {"key": [...], "buckets": [{"min", "max", "count"}, ...]}, ...],
                        "synthetic": the same}, ...]}
 
-Values are nanoseconds where they are times. Empty buckets are left out; a bucket without a bound has null there.
+Values are nanoseconds where they are times, divided by "divisor". "dropped" is how many values are of keys for which
+there was no room. Empty buckets are left out; a bucket without a bound has null there.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def _one(each: Merged) -> dict[str, Any]:
     query = each.query
     return {"name": query.name.lstrip("@"), "expression": query.expression, "keys": list(query.keys),
             "function": query.fold.name, "value": query.value,
+            "divisor": query.divisor, "dropped": each.n_dropped,
             "recorded": _entries(each.recorded), "synthetic": _entries(each.synthetic)}
 
 

@@ -6,8 +6,9 @@ stacks in the keys are functions: the same function lies elsewhere in each proce
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -22,7 +23,8 @@ from collector.aggregate.listing import printed_aggregation, rank
 from collector.aggregate.syntax import NUMBERS, STACKS, parse
 from collector.errors import CollectorError, FormatError
 from collector.experiment.aggregations import stack_of_name
-from collector.experiment.names import AGGREGATIONS_FILE, shown
+from collector.experiment.names import AGGREGATIONS_FILE
+from collector.experiment.names import shown as shown_name
 from collector.experiment.reader import Experiment, Stored
 from collector.experiment.records import KEY_NAME, KEY_NUMBER, KEY_STACK, NOT_SAMPLED
 from collector.report.build import DataSet
@@ -34,15 +36,22 @@ Frames: TypeAlias = tuple[int, ...]  # instructions of a data set, leaf first
 
 @dataclass(frozen=True)
 class Merged:
-    """An expression's result over several experiments; what is ``synthetic`` was never seen span by span."""
+    """An expression's result over several experiments; what is ``synthetic`` was never seen span by span. ``n_dropped``
+    values are of keys for which the recording had no room."""
 
     query: Query
     recorded: Keyed
     synthetic: Keyed
+    n_dropped: int = 0
+
+    @property
+    def expression(self) -> str:
+        """As one line."""
+        return shown_name(" ".join(self.query.expression.split()))
 
     def largest(self, n: int | None) -> Merged:
         """With at most ``n`` keys of each kind, those with the largest values; None: with all."""
-        return Merged(self.query, _largest(self.recorded, n), _largest(self.synthetic, n))
+        return Merged(self.query, _largest(self.recorded, n), _largest(self.synthetic, n), self.n_dropped)
 
 
 def merged(data: DataSet) -> list[Merged]:
@@ -57,7 +66,7 @@ def merged(data: DataSet) -> list[Merged]:
                 _merge(found, stored, _Keys(data, number, experiment, stored))
             except CollectorError as error:
                 why = str(error).partition("\n")[0]
-                experiment.problems.append(f"{shown(experiment.path / AGGREGATIONS_FILE)}: {why}; it was skipped")
+                experiment.problems.append(f"{shown_name(experiment.path / AGGREGATIONS_FILE)}: {why}; it was skipped")
     return list(found.values())
 
 
@@ -66,7 +75,7 @@ def printed(query: Query, keyed: Keyed) -> str:
     shown = keyed if keyed.fold.name != "variance" else _as_sums(keyed)
     description = described(query._replace(fold=shown.fold), shown)
     entries = ((tuple(map(_value, key)), Words(tuple(state.tolist()))) for key, state in shown.states())
-    return printed_aggregation(description, entries)
+    return printed_aggregation(description, entries, spelled=lambda name: shown_name(os.fsdecode(name)))
 
 
 def _largest(keyed: Keyed, n: int | None) -> Keyed:
@@ -103,7 +112,7 @@ def _merge(found: dict[str, Merged], stored: Stored, keys: _Keys) -> None:
     _check_words(one.query.fold, stored)
     one.recorded.fold_in(all_keys[:n], stored.states[:n])
     one.synthetic.fold_in(all_keys[n:], stored.states[n:])
-    found[stored.expression] = one
+    found[stored.expression] = replace(one, n_dropped=one.n_dropped + stored.n_dropped)
 
 
 def _check_words(function: Fold, stored: Stored) -> None:

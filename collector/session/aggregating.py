@@ -62,6 +62,7 @@ class Aggregating:
         self._of: dict[Recorded, list[Aggregation]] = {}
         self._changed: dict[Recorded, None] = {}
         self._due_ns = 0
+        self._n_dropped = 0  # of experiments that are over
         # Stacks are keys by their uids, and get their names when they are read.
         self._tables: dict[str, Sequence[Hashable]] = dict.fromkeys(STACKS, range(NOT_SAMPLED + 1))
         self._tables |= {"execname": _Names(model, _execname), "comm": _Names(model, _comm)}
@@ -75,6 +76,11 @@ class Aggregating:
         if "waker" in pointers or self._waker_stacks is not None:
             self._wakers = Wakers(model, _comm, world.comm, self._waker_stacks)
             self._tables |= {"waker": self._wakers.names, "wakertid": self._wakers.tids}
+
+    @property
+    def n_dropped(self) -> int:
+        """Values of keys for which there was no room."""
+        return self._n_dropped + sum(each.n_dropped for of in self._of.values() for each in of)
 
     def saw(self, batch: Batch, clock: Placed | None, leaving: Placed | None) -> None:
         """What else there is to know of the stretches to come: clock samples with their stacks, departures with their
@@ -132,7 +138,7 @@ class Aggregating:
         for recorded in ended:
             self._store(recorded)
             if recorded.parent is not None:
-                self._of.pop(recorded, None)
+                self._n_dropped += sum(each.n_dropped for each in self._of.pop(recorded, ()))
 
     def _store(self, recorded: Recorded) -> None:
         self._changed.pop(recorded, None)
@@ -257,7 +263,7 @@ def _stored(aggregation: Aggregation) -> Stored:
     states = np.array([state for _, state in entries], dtype=np.uint64).reshape(len(entries), n_words)
     return Stored(aggregation.query.expression, tuple(kinds),
                   np.array(keys, dtype=np.int64).reshape(len(entries), len(kinds)), states, len(aggregation.recorded),
-                  tuple(names))
+                  tuple(names), aggregation.n_dropped)
 
 
 def _kind(key: str) -> int:

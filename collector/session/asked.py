@@ -81,12 +81,35 @@ def ready_lines() -> list[str]:
 
 def help_lines() -> list[str]:
     """What can be asked for: the words of the language, and the ready expressions."""
-    functions = [f"{name}({', '.join(['value', *function.arguments])})" if name != "count" else "count()"
-                 for name, function in FUNCTIONS.items()]
+    functions = [_signature(name) for name in FUNCTIONS]
     keys = [f"{name} {name}(N)" if name in WHOLE_STACKS else name for name in KEYS]
     return ["NAME[KEYS] = FUNCTION(VALUE, ARGUMENTS) / CONDITION /",
             *_wrapped("keys", keys), *_wrapped("values", VALUES), *_wrapped("functions", functions),
+            "", *_MEANING,
             "", "Ready ones, by their names alone:", *ready_lines()]
+
+
+_MEANING = (
+    "Every stretch of time in which a thread is in one state gives one value, its length in nanoseconds;",
+    "VALUE / 1us is in microseconds. 1 counts stretches of all kinds; switches counts those that end a run.",
+    "  oncpu      on a CPU                        runlength  a run, until the CPU is left",
+    "  offcpu     not on a CPU, in all: waitcpu   could run, waits for a CPU",
+    "                                   sleep     in a call that waits        lock     for a lock",
+    "                                   fault     for a page                  stopped  by a signal",
+    "ustack: the call stack, ustack(N): N frames of it; usym or ufunc: its function; umod: its load object.",
+    "waker, wakertid, wakerstack: who ended the wait (root). syscall: the call that a thread waits in (root).",
+    'A condition compares: / execname == "redis-server" && (state == "lock" || sleep > 10ms) /',
+)
+
+
+def _signature(name: str) -> str:
+    """As it is written, what may be left out in brackets."""
+    if name == "count":
+        return "count()"
+    function = FUNCTIONS[name]
+    least = len(function.arguments) - function.optional
+    more = "".join(f"[, {argument}]" for argument in function.arguments[least:])
+    return f"{name}({', '.join(['value', *function.arguments[:least]])}{more})"
 
 
 def _wrapped(title: str, words: Sequence[str]) -> list[str]:

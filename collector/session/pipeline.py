@@ -159,6 +159,7 @@ class Pipeline:
         self.time.tell(self._tally)
         self._tally.n_guessed_faults = self._waits.states.n_guessed
         self._tally.unsampled_ns = self._settlement.unsampled_ns
+        self._tally.n_unaggregated = self._taps.n_dropped
 
     def _close_ended(self) -> None:
         """Ends the experiments of images that are over."""

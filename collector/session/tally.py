@@ -51,6 +51,7 @@ class Tally:
     steal_ns: int = 0  # for which a hypervisor had taken the CPU of running threads
     not_traced: list[str] = field(default_factory=list)  # processes that could not be, the first of them
     n_not_traced: int = 0
+    n_unaggregated: int = 0  # values of keys for which an aggregation had no room
     n_repaired: int = 0  # switch records that are missing, by what came next
 
     def lost(self, source: str, count: int) -> None:
@@ -126,6 +127,9 @@ class Tally:
             lines.append(f"{self.unsampled_ns / 1e9:.3f} s of CPU time in processes too short for a sample")
         if self.n_unknown_sites:
             lines.append(f"{self.n_unknown_sites} waits with only their leaf known")
+        if self.n_unaggregated:
+            lines.append(f"{self.n_unaggregated} values are in no aggregation, which had no room for more keys: "
+                         "er_print -aggregations tells in which; a condition, or fewer keys, leave room")
         if self.n_repaired:
             lines.append(f"{self.n_repaired} switch records are missing")
         if self.n_guessed_faults:

@@ -65,6 +65,11 @@ class Taps:
         self._aggregating = Aggregating(expressions, self._model, experiments, world, records_all)
         self._takes.append(self._aggregating.take)
 
+    @property
+    def n_dropped(self) -> int:
+        """Values that are in no aggregation."""
+        return 0 if self._aggregating is None else self._aggregating.n_dropped
+
     def saw(self, batch: Batch, clock: Placed | None, leaving: Placed | None) -> None:
         """What is coming: a batch, and the stacks of its clock samples and departures."""
         if self._aggregating is not None:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from collector.aggregate.aggregation import Aggregation, described
+from collector.aggregate.aggregation import MAX_KEYS, Aggregation, described, room_of
 from collector.aggregate.dtrace import UserStack, pack_aggregation, unpack_aggregation
 from collector.aggregate.keyed import Keyed
 from collector.aggregate.language import compile_expression
@@ -261,6 +261,20 @@ def test_what_dtrace_has_not_is_not_described(expression: str, reason: str) -> N
     aggregation = aggregated(expression, ROWS)
     with pytest.raises(TracedDataError, match=reason):
         described(aggregation.query, aggregation.recorded)
+
+
+@pytest.mark.parametrize(("function", "room"), [
+    ("count()", MAX_KEYS), ("quantize(sleep)", (32 << 20) // (127 * 8)), ("lquantize(sleep, 0, 65535)", 63)])
+def test_an_aggregation_has_so_much_room(function: str, room: int) -> None:
+    assert room_of(compile_expression(f"a[tid] = {function}").fold) == room
+
+
+def test_who_comes_when_there_is_no_room_is_counted_apart_for_synthetic_spans() -> None:
+    rows = [(slot, 0, 3, 7, -1, source) for source in (0, 2) for slot in range(70)]
+    aggregation = aggregated("a[tid] = lquantize(sleep, 0, 65535)", rows[:100], rows)
+    assert (len(aggregation.recorded), len(aggregation.synthetic)) == (63, 63)
+    assert aggregation.n_dropped == 2 * 7 + 7
+    assert sum(aggregation.recorded[100,]) == 2
 
 
 def test_no_spans_are_no_problem() -> None:

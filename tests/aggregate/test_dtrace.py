@@ -387,3 +387,15 @@ def test_the_layouts_are_those_of_the_header() -> None:
     assert (dtrace.RECDESC.size, dtrace.RECDESC.offsets) == (32, [0, 4, 8, 12, 14, 16, 24])
     assert (dtrace.AGGDESC.size, dtrace.AGGDESC.offsets) == (40, [0, 8, 16, 20, 24, 28, 32, 36])
     assert [member.value for member in Tracemem] == [1, 2, 3, 4]
+
+
+def test_what_a_rounded_record_has_behind_its_strings_is_none_of_them() -> None:
+    record = dtrace.ustack(1, 3)
+    raw = (7).to_bytes(8, "little") + (0x10).to_bytes(8, "little") + b"ab\0" + b"junk!"
+    assert dtrace.decode([record], raw) == [UserStack(7, (0x10,), (b"ab",))]
+
+
+def test_a_stack_of_no_whole_number_of_addresses_is_refused() -> None:
+    record = dtrace.stack(2)._replace(size=17)
+    with pytest.raises(TracedDataError, match="17 bytes are not 2 addresses"):
+        dtrace.decode([record], bytes(17))

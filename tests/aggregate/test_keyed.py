@@ -188,6 +188,46 @@ def test_numbers_of_rows_stay_small_when_columns_have_many_values() -> None:
     assert (columns[0][rows[number]] == columns[0]).all()
 
 
+@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.name)
+@settings(max_examples=30, deadline=None)
+@given(batches=st.lists(CLOSE, max_size=4), room=st.integers(1, 5))
+def test_where_there_is_no_room_keys_are_dropped_and_counted(
+    function: fold.Fold, batches: list[list[tuple[int, int, int, int]]], room: int
+) -> None:
+    """Be they found by their places (two columns) or one by one (with a stack)."""
+    for more in (False, True):
+        bounded, free = Keyed(function, room), Keyed(function)
+        for batch in batches:
+            numbers, names, stacks = (np.array([row[i] for row in batch], dtype=np.int64) for i in range(3))
+            keys: list[Column] = [numbers, Coded(names, NAMES, "?"), *([stacks.reshape(-1, 1)] if more else [])]
+            for keyed in (bounded, free):
+                keyed.add(keys, np.array([row[3] for row in batch], dtype=np.int64))
+        kept = words(bounded)
+        assert len(kept) == min(room, len(free))
+        assert kept == {key: state for key, state in words(free).items() if key in kept}
+        assert bounded.n_dropped == _n_values(batches, more) - _n_values(batches, more, set(kept))
+
+
+def _n_values(batches: list[list[tuple[int, int, int, int]]], more: bool, only: set[Any] | None = None) -> int:
+    keys = [(row[0], "?" if row[1] < 0 else NAMES[row[1]], *([(row[2],) if row[2] else ()] if more else []))
+            for batch in batches for row in batch]
+    return sum(only is None or key in only for key in keys)
+
+
+def test_a_deleted_key_leaves_room_and_merging_takes_all() -> None:
+    keyed = Keyed(fold.COUNT, 2)
+    keyed.add([np.array([1, 2, 3])], [0, 0, 0])
+    assert (list(keyed), keyed.n_dropped) == ([(1,), (2,)], 1)
+    keyed.delete([(1,)])
+    keyed.add([np.array([3])], [0])
+    keyed.add([np.array([1, 1])], [0, 0])
+    assert (words(keyed), keyed.n_dropped) == ({(2,): [1], (3,): [1]}, 3)
+    whole = Keyed(fold.COUNT)
+    for _ in range(2):
+        whole.merge(keyed)
+    assert (words(whole), whole.n_dropped) == ({(2,): [2], (3,): [2]}, 6)
+
+
 def test_clearing_keeps_the_keys_and_deleting_does_not() -> None:
     aggregation = Keyed(fold.MIN)
     aggregation.add([np.array([1, 2, 3])], [10, 20, 30])

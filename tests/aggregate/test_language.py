@@ -152,6 +152,14 @@ def test_numbers_have_units(text: str, number: int) -> None:
     assert len(selected(f"a = count() / sleep == {text} /", spans)) == 1
 
 
+def test_a_value_has_another_unit() -> None:
+    spans = [(7, length, state, 1, 1, 0, 0, 0, -1) for length, state in ((999, 7), (1000, 7), (2999, 7), (5000, 6))]
+    assert selected("a[tid] = sum(sleep / 1us)", spans) == [(1, 0), (1, 1), (1, 2)]
+    query = compile_expression("a = lquantize(sleep / 1ms, 0, 100, 10) / sleep > 5ms /")
+    assert (query.value, query.divisor, query.fold) == ("sleep", 10**6, Buckets(LQuantize(0, 10, 10)))
+    assert compile_expression("a = count()").divisor == 1
+
+
 def test_a_string_may_have_escapes_and_either_quote() -> None:
     columns = {"start_ns": np.zeros(2, int), "end_ns": np.zeros(2, int), "state": np.zeros(2, int),
                "execname": Coded(np.array([0, 1]), ['a"b\\', "it's / not /"])}
@@ -177,6 +185,12 @@ WRONG = (
     ("a = sum(slep)", "slep", "unknown value slep: 1, oncpu"),
     ("a = sum(2)", "2", "unknown value 2"),
     ("a = sum(sleep, 3)", "3", "sum has no more arguments"),
+    ("a = hist(sleep)", "hist", "unknown function hist: it is quantize here"),
+    ("a = sum(sleep / 0)", "0", "divided by 1 or more"),
+    ("a = sum(sleep / -1us)", "-1", "divided by 1 or more"),
+    ("a = sum(sleep / pid)", "pid", "pid where a number, such as 1ms, is expected"),
+    ("a = lquantize(sleep, 0, 1s, 100us)", "100us", "1 to 65535: a larger unit would do, as in lquantize(sleep / 1ms"),
+    ("a = lquantize(sleep, 0, 10s)", "10s", "32-bit integer, 10000000000 is not: a larger unit would do"),
     ("a = lquantize(sleep, 3)", ")", "lquantize also needs upper"),
     ("a = lquantize(sleep, 3, 10, 1, 7)", "7", "lquantize has no more arguments"),
     ("a = lquantize(sleep, 3, pid)", "pid", "pid where the upper of lquantize, a number is expected"),

@@ -133,3 +133,7 @@ def test_quantizations_are_ordered_by_what_their_buckets_sum_to(function: fold.F
     aggregation.add([np.array([1, 2, 3])], [500, 3, 0])
     text = listed(dtrace.describe("n", 1, [dtrace.integer(4)], function), aggregation)
     assert [line.strip() for line in text.splitlines() if line.strip() in ("1", "2", "3")] == ["3", "2", "1"]
+
+
+def test_a_dump_shows_what_is_printable_from_the_space_to_the_tilde() -> None:
+    assert hex_dump(b"\x1f ~\x7fa").splitlines()[-1].endswith("  . ~.a")

@@ -26,7 +26,7 @@ START_NS = 7_001_000_000_013
 BY_NAME = Stored("a[execname, tid] = count()", (KEY_NAME, KEY_NUMBER), np.array([[0, 4711], [1, -1], [0, 4711]]),
                  np.array([[3], [5], [7]], np.uint64), 2, (b"cat", b"d\xffg"))
 BY_STACK = Stored("b[ustack] = avg(sleep)", (KEY_STACK,), np.array([[48], [0]]), np.array([[2, 9], [1, 4]], np.uint64),
-                  2)
+                  2, n_dropped=13)
 NO_KEY = Stored("c = sum(lock)", (), np.zeros((1, 0), np.int64), np.array([[11]], np.uint64), 1)
 NOTHING = Stored("d[tid] = max(1)", (KEY_NUMBER,), np.zeros((0, 1), np.int64), np.zeros((0, 1), np.uint64), 0)
 ALL = (BY_NAME, BY_STACK, NO_KEY, NOTHING)
@@ -35,8 +35,8 @@ ALL = (BY_NAME, BY_STACK, NO_KEY, NOTHING)
 def same(one: Stored, other: Stored) -> bool:
     return (np.array_equal(one.keys, other.keys) and one.keys.shape == other.keys.shape
             and np.array_equal(one.states, other.states) and one.states.shape == other.states.shape
-            and (one.expression, one.kinds, one.n_recorded, one.names)
-            == (other.expression, other.kinds, other.n_recorded, other.names))
+            and (one.expression, one.kinds, one.n_recorded, one.names, one.n_dropped)
+            == (other.expression, other.kinds, other.n_recorded, other.names, other.n_dropped))
 
 
 def test_what_is_written_is_read() -> None:
@@ -147,6 +147,31 @@ def test_that_of_a_draft_comes_with_it(record: Callable[..., Recorder]) -> None:
     drafted.aggregations(pack([NO_KEY]))
     drafted.close(START_NS + 1)
     assert all(map(same, open_experiment(founder.path / "_f1.er").aggregations, [NO_KEY]))
+
+
+def test_what_there_was_no_room_for_is_told(aggregated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    told = "not whole: 13 values are missing, of keys for which there was no room"
+    for style in ("dtrace", "stap"):
+        out, _ = printed(aggregated, capsys, "b", "--style", style)
+        assert out.splitlines()[:2] == [BY_STACK.expression, told]
+        assert told not in printed(aggregated, capsys, "a", "--style", style)[0]
+    er_print.run(["-json_aggregations", "b", str(aggregated)])
+    (found,) = json.loads(capsys.readouterr().out)["aggregations"]
+    assert found["dropped"] == BY_STACK.n_dropped
+
+
+def test_that_there_are_no_values_is_told(aggregated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert printed(aggregated, capsys, "d")[0].splitlines() == [NOTHING.expression, "no values", ""]
+
+
+@pytest.mark.parametrize(("name", "shown"), [
+    (b"a\n  fake  5", r"a\n  fake  5"), (b"\r\x07bell", r"\r\x07bell"), (b"<b>\x1b[31m", r"<b>\x1b[31m"),
+    ("gr\xf6\xdfe".encode(), "gr\xf6\xdfe"), (b"\xff\xfe", r"\xff\xfe"), (b"", "<Unknown>")])
+def test_a_name_is_one_line_of_a_terminal(aggregated: Path, capsys: pytest.CaptureFixture[str], name: bytes,
+                                          shown: str) -> None:
+    stored = Stored("n[comm] =\n sum(lock)", (KEY_NAME,), np.array([[0]]), np.array([[11]], np.uint64), 1, (name,))
+    (aggregated / "aggregations").write_bytes(pack([stored]))
+    assert printed(aggregated, capsys)[0] == f"n[comm] = sum(lock)\n\n  {shown:<50} {11:>16}\n\n"
 
 
 def test_forged_files_are_printed_or_told(aggregated: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -33,12 +33,13 @@ def test_another_scale_is_refused() -> None:
 
 
 def test_the_document() -> None:
-    query = compile_expression("@q[comm] = lquantize(sleep, 0, 10, 5)")
+    query = compile_expression("@q[comm] = lquantize(sleep / 1us, 0, 10, 5)")
     recorded, synthetic = Keyed(query.fold), Keyed(query.fold)
     recorded.add([np.array([b"a", b"a", b"\xff"])], np.array([3, 12, 7]))
-    (found,) = json.loads(document([Merged(query, recorded, synthetic)]))["aggregations"]
+    (found,) = json.loads(document([Merged(query, recorded, synthetic, 3)]))["aggregations"]
     assert (found["name"], found["keys"], found["function"], found["value"], found["synthetic"]) == (
         "q", ["comm"], "lquantize", "sleep", [])
+    assert (found["divisor"], found["dropped"]) == (1000, 3)
     assert found["recorded"] == [
         {"key": ["a"], "buckets": [{"min": 0, "max": 4, "count": 1}, {"min": 10, "max": None, "count": 1}]},
         {"key": ["\\xff"], "buckets": [{"min": 5, "max": 9, "count": 1}]}]

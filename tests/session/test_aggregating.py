@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 from collector.aggregate.spans import Spans
-from collector.aggregate.syntax import FUNCTIONS, KEYS, VALUES
+from collector.aggregate.syntax import FUNCTIONS, KEYS, STACKS, VALUES
 from collector.experiment.aggregations import unpack
 from collector.experiment.reader import open_experiment
 from collector.session.aggregating import WholeStretches
@@ -246,13 +246,29 @@ def test_what_cannot_be_aggregated_is_one_line(collect: Run, tmp_path: Path, opt
 
 def test_the_ready_ones_are_printed_and_can_be_asked_for(collect: Run, tmp_path: Path) -> None:
     done = collect("--aggregate", "help")
-    words, _, ready = done.stdout.partition("\n\n")
+    words, meaning, ready = done.stdout.split("\n\n")
     assert {*KEYS, *VALUES} <= {*words.split()}
     assert all(f" {name}(" in words for name in FUNCTIONS)
     names = [line.partition("=")[0].partition("[")[0].strip() for line in ready.splitlines()[1:]]
-    assert {"runqlat", "offcputime", "futex"} <= set(names)
+    assert {"runqlat", "offcpu", "offcputime", "cpudist", "futex"} <= set(names)
+    assert all(re.search(rf"\b{name}\b", meaning) for name in (*VALUES, *STACKS, "waker", "syscall"))
     asked = [word for name in names for word in ("--aggregate", name)]
     assert collect("-n", "-o", tmp_path / "x.er", *asked, "true").returncode == 0
+
+
+def test_more_threads_than_there_is_room_for_are_told(collect: Run, er_print: Run, tmp_path: Path,
+                                                      perf_allowed: None) -> None:
+    """What has many buckets has room for few keys."""
+    code = "from threading import Thread\nfor i in range(70): t = Thread(target=id, args=(i,)); t.start(); t.join()"
+    path = tmp_path / "many.er"
+    done = collect("-o", path, "--aggregate", "a[tid] = lquantize(oncpu / 1us, 0, 65535)", "--aggregate",
+                   "b[tid] = count()", sys.executable, "-S", "-c", code)
+    assert done.returncode == 0
+    told = re.search(r"[;,] (\d+) values are in no aggregation, which had no room for more keys", done.stderr)
+    assert told is not None and int(told[1]) >= 71 - 63
+    few, all_of_them = json.loads(er_print("-json_aggregations", path).stdout)["aggregations"]
+    assert (len(few["recorded"]), few["dropped"]) == (63, int(told[1]))
+    assert (len(all_of_them["recorded"]), all_of_them["dropped"]) == (71, 0)
 
 
 def spans(*rows: tuple[int, int, int, int]) -> Spans:
