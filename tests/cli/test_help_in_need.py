@@ -52,7 +52,7 @@ def test_mistakes_are_answered(words: tuple[str, ...], said: str, er_print: Call
 
 def test_an_experiment_that_is_not_there(er_print: Callable[..., CompletedProcess[str]], tmp_path: Path) -> None:
     done = er_print("-functions", tmp_path / "no.er")
-    assert done.stderr == f"er_print: {tmp_path}/no.er: there is no such experiment\n"
+    assert done.stderr == f"er_print: {tmp_path}/no.er: not an experiment: there is nothing of that name\n"
 
 
 def test_work_is_shown_on_a_terminal_and_taken_away() -> None:
