@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from collector import __version__
 from collector.cli.commands.registry import COMMANDS, NAME, OPTIONS, SCRIPT, Command, find_command
 from collector.cli.commands.session import ALL, Session, is_number
+from collector.cli.progress import Working
 from collector.errors import UsageError
 
 if TYPE_CHECKING:
@@ -48,7 +49,8 @@ def run(argv: list[str]) -> int:
     make_tolerant(sys.stdout)
     session = Session(experiments)
     try:
-        session.founders  # noqa: B018 - errors of experiments come first
+        with Working("opening experiments"):
+            session.founders  # noqa: B018 - errors of experiments come first
         _read_defaults(session)
         if calls:
             carry_out(session, calls)
@@ -81,8 +83,14 @@ def _converse(session: Session) -> None:
 def carry_out(session: Session, calls: Sequence[Call]) -> None:
     """The commands, one after the other; what they say is printed. Raises CollectorError."""
     for call in calls:
-        found = call.command.function()(session, *call.arguments, **call.options)
-        for document in _documents(found):
+        what = f"-{call.command.name}"
+        with Working(what):
+            documents = iter(_documents(call.command.function()(session, *call.arguments, **call.options)))
+        while True:
+            with Working(what):
+                document = next(documents, None)
+            if document is None:
+                break
             session.show(document)
 
 

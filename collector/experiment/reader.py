@@ -317,6 +317,8 @@ def open_experiment(path: str | os.PathLike[str]) -> Experiment:
 
 def _opened(path: Path, founder: Experiment | None) -> Experiment:
     shown = names.shown(path)
+    if not os.path.lexists(path):
+        raise ExperimentError(f"{shown}: not an experiment: there is nothing of that name")
     if not path.name.endswith(names.SUFFIX) or not path.is_dir():
         raise ExperimentError(f"{shown}: not an experiment; give a directory whose name ends in {names.SUFFIX}")
     damage = Damage()

@@ -109,7 +109,7 @@ def _parameters(experiment: Experiment) -> Iterator[str]:
     if LOCKS in experiment.kinds:
         said = log.profiles.get(LOCKS, {})
         apis = {"1": "Native-APIs", "2": "Java-APIs"}.get(said.get("scope", ""), "Native- and Java-APIs")
-        yield f"  Synchronization tracing, threshold = {_line(said.get('threshold', '0'))} microsecs.; {apis}"
+        yield f"  Synchronization tracing, threshold = {_threshold(said.get('threshold', '0'))}; {apis}"
     yield from (f"  {KIND_TITLES[kind].capitalize() if kind == HEAP else 'IO tracing'}" for kind in (HEAP, IO)
                 if kind in experiment.kinds)
     if log.counters:
@@ -122,6 +122,11 @@ def _parameters(experiment: Experiment) -> Iterator[str]:
         yield f"  Experiment size limit, {_line(log.settings['limit'])} MB."
     if log.settings.get("linetrace"):
         yield f"  Follow descendant processes from: {_line(log.settings['linetrace'])}"
+
+
+def _threshold(text: str) -> str:
+    """A negative one was found out by the collector."""
+    return f"{_line(text.removeprefix('-'))} microsecs.{' (calibrated)' if text.startswith('-') else ''}"
 
 
 def _events(experiment: Experiment) -> Iterator[str]:

@@ -26,12 +26,16 @@ I8 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 Packets = npt.NDArray[Any]
 
+NEVER = (1 << 63) - 1
+
 
 @dataclass(frozen=True)
 class Heap:
     """Per packet, as they stand: ``allocated`` and ``leaked`` bytes (n), whether it ``is_allocation`` (n) of memory.
 
     ``by_time`` (n): the packets in order of time; ``in_use`` (n): bytes in use after each of these.
+    ``released_ns`` (n): when the last of what was allocated was released; ``NEVER`` of what has leaked, zero of what is
+    no allocation.
     """
 
     is_allocation: Bool
@@ -39,6 +43,7 @@ class Heap:
     leaked: I8
     by_time: I8
     in_use: I8
+    released_ns: I8
 
 
 def followed(packets: Packets) -> Heap:
@@ -52,12 +57,16 @@ def followed(packets: Packets) -> Heap:
     holder, release = _matched(kind, address, packets["HOVADDR"][by_time])
     change[release] -= size[holder]
     leaked[holder] = 0
+    times_ns = packets["TSTAMP"][by_time].astype(np.int64)
+    released_ns = np.where(is_allocation, NEVER, 0)
+    released_ns[holder] = times_ns[release]
     for at, mapping, n_bytes in _unmapped(kind, address, size):
         change[at] -= n_bytes
         leaked[mapping] -= n_bytes
+        released_ns[mapping] = NEVER if leaked[mapping] else times_ns[at]
     place = np.argsort(by_time, kind="stable")
     return Heap(is_allocation[place], np.where(is_allocation, size, 0)[place], leaked[place], by_time,
-                np.cumsum(change))
+                np.cumsum(change), released_ns[place])
 
 
 def _matched(kind: npt.NDArray[Any], address: npt.NDArray[Any], old: npt.NDArray[Any]) -> tuple[I8, I8]:

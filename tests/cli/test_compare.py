@@ -203,3 +203,13 @@ def test_an_experiment_may_be_compared_with_itself(pair: list[str], capsys: pyte
 def test_another_word_is_refused(pair: list[str]) -> None:
     with pytest.raises(UsageError, match="give on, off, delta or ratio"):
         er_print.run(["-compare", "some", "-functions", *pair])
+
+
+def test_sizes_are_those_of_each_build(tmp_path: Path, build: Callable[..., Path],
+                                       capsys: pytest.CaptureFixture[str]) -> None:
+    """A function that has grown has its size in each column."""
+    longer = FIRST.replace("return n - 3;", "return n - 3 + n * n * n;")
+    paths = [str(record(tmp_path / f"{name}.er", build(f"{name}/prog", source), 3, beta=5))
+             for name, source in (("first", FIRST), ("again", longer))]
+    beta = rows(capsys, "-compare", "on", "-metrics", "e.user:size:name", "-functions", *paths)["beta"]
+    assert 0 < beta["size@1"] < beta["size@2"]

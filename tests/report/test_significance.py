@@ -121,3 +121,15 @@ def test_a_slower_row_is_seen_where_all_runs_differ_in_speed() -> None:
                                    np.concatenate([run.squares for run in side]), TICK) for side in sides)))
     assert np.mean(found, axis=0)[7] > 0.95
     assert np.delete(np.mean(found, axis=0), 7).max() <= LEVEL * 2
+
+
+def test_a_row_that_is_tested_twice_needs_half_the_probability() -> None:
+    """Of four rows one differs more and more; where it is marked first, its probability is an eighth of the level."""
+    before = np.array([[1000.0, 2000.0, 3000.0, 4000.0]])
+    first, found = Runs(before, before, 1.0), []
+    for more in range(200, 1500, 5):
+        after = before + np.array([0, 0, 0, more])
+        second = Runs(after, after, 1.0)
+        difference, is_significant = compared(first, second, (first, second))
+        found += [difference.p[3]] * bool(is_significant[3])
+    assert LEVEL / 8 * 0.8 < found[0] <= LEVEL / 8

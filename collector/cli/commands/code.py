@@ -26,9 +26,13 @@ def lines(session: Session) -> Document:
 
 def pcs(session: Session) -> Document:
     """Every instruction, and the total."""
-    from collector.report.lines import instruction_stacks
+    from collector.report.lines import instruction_names, instruction_stacks
 
-    return _flat(session, "PCs", instruction_stacks)
+    def named(data: DataSet) -> tuple[Weighted, list[bytes]]:
+        stacks, names = instruction_stacks(data)
+        return stacks, [names[0], *instruction_names(data)]
+
+    return _flat(session, "PCs", named)
 
 
 def lsummary(session: Session) -> Document:
@@ -90,7 +94,14 @@ def disasm(session: Session, name: str, number: str = "") -> Document:
 def _target(session: Session, name: str, number: str) -> Target:
     from collector.report.annotated import choice_of, targets
 
-    return choice_of(targets(session.data, name), int(number) if number else None, name)
+    found = targets(session.data, name)
+    if not found:
+        from collector.errors import UsageError
+        from collector.report.suggestions import meant
+
+        known = (one.name.decode("utf-8", "replace") for one in session.data.functions)
+        raise UsageError(f"No function or file with given name `{name}' found{meant(name, known) or '.'}")
+    return choice_of(found, int(number) if number else None, name)
 
 
 def _began(session: Session) -> int:

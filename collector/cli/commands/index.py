@@ -49,19 +49,13 @@ def samples(session: Session) -> Document:
     """By sample."""
     import numpy as np
 
+    from collector.report.query.facts import sample_numbers
+
     numbers = sorted({sample.id for experiment in session.experiments for sample in experiment.samples})
-    unknown, place = len(numbers), {number: i for i, number in enumerate(numbers)}
 
     def keys(experiment: Experiment, packets: Packets) -> I8:
-        if not experiment.samples:
-            return np.full(len(packets), unknown, np.int64)
-        starts = np.array([sample.start_ns for sample in experiment.samples], np.int64)
-        ends = np.array([sample.end_ns for sample in experiment.samples], np.int64)
-        ids = np.array([place[sample.id] for sample in experiment.samples], np.int64)
-        # A packet at the very time of a sample point belongs to the sample that ends there.
-        at = np.searchsorted(starts, packets["TSTAMP"], side="left") - 1
-        inside = (at >= 0) & (packets["TSTAMP"] <= ends[at])
-        return np.where(inside, ids[at], unknown).astype(np.int64)
+        found = sample_numbers(experiment, packets["TSTAMP"])
+        return np.where(found > 0, np.searchsorted(numbers, found), len(numbers)).astype(np.int64)
 
     names = [*(b"Sample %d" % number for number in numbers), b"<Unknown>"]
     return _key_table(session, "samples", names, session.data.weights_by(keys, len(names)))

@@ -185,4 +185,7 @@ def find_command(text: str, word: str) -> Command:
         return found[0]
     if found:
         raise UsageError(f"{word} may be {' or '.join(command.name for command in found)}; say more of it")
-    raise UsageError(f"{word}: no such command; er_print --help lists them")
+    from collector.report.suggestions import meant
+
+    names = [name for command in COMMANDS for name in (command.name, command.alias) if name]
+    raise UsageError(f"{word}: no such command; er_print --help lists them{meant(text, names)}")

@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from collector.errors import UsageError
 from collector.report.query.language import Binary, Choice, Has, Many, Member, Name, Named, Node, Number, Unary
+from collector.report.suggestions import meant
 
 U8 = npt.NDArray[np.uint64]
 I8 = npt.NDArray[np.int64]
@@ -75,6 +76,7 @@ class _Functions:
 
 Value: TypeAlias = "U8 | _Functions | Stacks | list[Value]"
 _STACKS = frozenset({"STACK", "USTACK", "MSTACK", "XSTACK"})
+_RECORDED = ("MSTATE", "NTICK", "THRID", "LWPID", "CPUID", "TSTAMP")  # by every clock
 _LEAVES = frozenset({"LEAF", "ULEAF", "MLEAF", "XLEAF"})
 
 
@@ -137,7 +139,10 @@ def _named(name: str, facts: Facts) -> Value:
         return found.astype(np.uint64)
     if facts.is_known(name):
         return np.array(0, np.uint64)
-    raise UsageError(f"-filters: no packet has a property {name}; -describe lists those that there are")
+    from collector.report.query.facts import DERIVED
+
+    like = meant(name, (*DERIVED, *sorted(_STACKS), *sorted(_LEAVES), *_RECORDED))
+    raise UsageError(f"-filters: no packet has a property {name}; -describe lists those that there are{like}")
 
 
 def _leaves(stacks: Stacks) -> U8:

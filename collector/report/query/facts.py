@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.clock import NS_PER_US
+from collector.report import heaptrace
 from collector.report.build import DataSet, Experiment, Packets
-from collector.report.kinds import CLOCK
+from collector.report.kinds import CLOCK, HEAP
 from collector.report.profile import I8
 from collector.report.query.evaluate import Stacks
 from collector.report.query.language import Named
@@ -98,11 +99,11 @@ class PacketFacts:
             "THRID": lambda: numbered(self._raw("THRID"), experiment.threads),
             "LWPID": lambda: _by_appearance(self._raw("LWPID")),
             "TSTAMP": lambda: self._since_start(self._raw("TSTAMP")),
-            "TSTAMP_HI": lambda: self._since_start(self._raw("TSTAMP")),
+            "TSTAMP_HI": lambda: self._since_start(self._raw("TSTAMP")) + self._lives_ns,
             "TSTAMP_LO": lambda: self._since_start(self._raw("TSTAMP")) - self._durations_ns,
-            "TSTAMP2": lambda: self._same(0),
+            "TSTAMP2": lambda: self._released_ns,
             "EVT_TIME": lambda: self._durations_ns,
-            "DURATION": lambda: self._durations_ns,
+            "DURATION": lambda: self._durations_ns + self._lives_ns,
             "PID": lambda: self._same(experiment.log.pid),
             "EXPID": lambda: self._same(self._number),
             "EXPID_CMP": lambda: self._same(self._number),
@@ -133,6 +134,20 @@ class PacketFacts:
             return None
         return np.concatenate([packets[name].astype(np.int64) if name in (packets.dtype.names or ())
                                else np.zeros(len(packets), np.int64) for packets in self._packets])
+
+    @cached_property
+    def _released_ns(self) -> I8:
+        """Of allocations, when what was allocated was released; zero of everything else."""
+        return np.concatenate([np.zeros(0, np.int64), *(
+            heaptrace.followed(packets).released_ns if kind == HEAP else np.zeros(len(packets), np.int64)
+            for kind, packets in zip(self._experiment.kinds, self._packets, strict=True))])
+
+    @cached_property
+    def _lives_ns(self) -> I8:
+        """How long what was allocated was there, until the end of the experiment at most; zero of everything else."""
+        released_ns = self._released_ns
+        ends_ns = np.minimum(released_ns, self._experiment.end_ns)
+        return np.where(released_ns > 0, ends_ns - self._raw("TSTAMP"), 0)
 
     @cached_property
     def _durations_ns(self) -> I8:
