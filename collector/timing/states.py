@@ -275,7 +275,7 @@ def _level_ns(slot: Array, length_ns: Array, due_ns: Array) -> Array:
     level_ns = (due_ns[slots] - before_ns + before_ns[first]) // n_left  # if all shorter ones are filled
     # The first that it does not fill, else the longest.
     longest = first + np.bincount(slots[level_ns >= lengths_ns], minlength=len(due_ns))[slots]
-    found = np.empty_like(level_ns)
+    found: Array = np.empty_like(level_ns)
     found[order] = level_ns[np.minimum(longest, np.arange(len(slots)) + n_left - 1)]
     return found
 
