@@ -149,7 +149,7 @@ def attached(collect: Run, tmp_path: Path) -> Run:
 def test_five_hundred_threads_that_work_now_and_then(engine: str, workload: Run, attached: Run, gprofng: Run) -> None:
     # They want half a CPU together: where they do not get it, all of them are runnable all the time.
     with running(workload("crowd"), 500, 1, 2003) as pid:
-        path, cpu_s, *_ = attached(engine, pid, 4)
+        path, cpu_s, *_ = attached(engine, pid, 3.3)
     assert len(open_experiment(path).threads) == 500
     functions = gprofng("-functions", experiment=path).functions
     total_s = functions["<Total>"][0]
@@ -332,12 +332,12 @@ def test_a_recording_goes_on_until_the_tracer_has_looked_at_everybody(workload: 
 def test_threads_that_are_awake_and_get_no_cpu_do_not_sleep(engine: str, workload: Run, attached: Run,
                                                             gprofng: Run) -> None:
     with running("taskset", "-c", min(os.sched_getaffinity(0)), workload("crowd"), 307, 1, 101) as pid:
-        time.sleep(1)
-        path, _, _, awake_s = attached(engine, pid, 2)
+        time.sleep(0.5)
+        path, _, _, awake_s = attached(engine, pid, 1.3)
     states = gprofng("-metrics", "e.totalcpu:e.wait:name", "-functions", experiment=path)
     cpu_s, wait_s = states.functions["<Total>"]
     assert cpu_s + wait_s == pytest.approx(awake_s, rel=0.08)
-    assert wait_s >= 60
+    assert wait_s >= 30  # seconds of many threads
 
 
 @pytest.mark.kernel_times  # a switch record at the very end may be missing where the tracer comes late
