@@ -1,4 +1,4 @@
-"""How tests are run: who is tried again (where time was stolen from a test of times), and what both groups come to."""
+"""How tests are run: who is tried again (where time was stolen from a test of times), and what all groups come to."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ import pytest
 CONFTEST = Path(__file__).with_name("conftest.py")
 CONFIGURATION = CONFTEST.parent.parent / "pyproject.toml"
 CLOCK = "return _cpu_times_s()[7]"
-OTHERS = "DISTURBING_S = 0.01"
 TEST = """
 import pathlib, pytest
 tries, clock = pathlib.Path({tries!r}), pathlib.Path({clock!r})
@@ -36,8 +35,8 @@ def test_a_test_is_tried_again_only_where_time_was_stolen_from_it(
         mark: str, stolen_s: float, n_failures: int, n_tries: int, said: str, tmp_path: Path) -> None:
     clock, tries, test = tmp_path / "clock", tmp_path / "tries", tmp_path / "test_it.py"
     clock.write_text("7.0")
-    conftest = CONFTEST.read_text().replace(OTHERS, "DISTURBING_S = 1e9")  # there are other tests beside this one
-    assert (conftest.count(CLOCK), conftest.count(OTHERS)) == (1, 0)
+    conftest = CONFTEST.read_text()
+    assert conftest.count(CLOCK) == 1
     (tmp_path / "conftest.py").write_text(conftest.replace(CLOCK, f"return float(Path({str(clock)!r}).read_text())"))
     test.write_text(TEST.format(mark=mark, stolen_s=stolen_s, n_failures=n_failures, tries=str(tries),
                                 clock=str(clock)))
@@ -56,7 +55,7 @@ SUITE = '<testsuites><testsuite tests="{}" failures="{}" errors="{}" skipped="{}
     ([(11, 0, 0, 0, 1.25), (0, 0, 0, 0, 0.5)], "11 passed in 1.75s"),
     ([(0, 0, 0, 0, 0.5)], "no tests ran in 0.50s"),
 ])
-def test_both_groups_have_one_closing_line(suites: list[tuple[float, ...]], said: str, tmp_path: Path) -> None:
+def test_all_groups_have_one_closing_line(suites: list[tuple[float, ...]], said: str, tmp_path: Path) -> None:
     paths = [tmp_path / f"{number}.xml" for number in range(len(suites))]
     for path, suite in zip(paths, suites, strict=True):
         path.write_text(SUITE.format(*suite))

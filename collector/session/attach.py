@@ -196,6 +196,8 @@ class Targets:
         self._drop_those_gone()
         if isinstance(engine, PerfEngine):
             seen[self.all[-1]].changes = self._before(engine, begin_ns)
+            for target, found in threads.items():
+                engine.unheard.watch(target.pid, {thread.tid for thread in found or ()} - engine.opened.threads)
         return [Taken(target.pid, lineage_of(target.pid), threads[target] or [], mapped[target] or [], seen[target])
                 for target in self.all]
 

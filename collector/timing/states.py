@@ -252,14 +252,32 @@ class States:
         unexplained_ns -= summed(periods.slot, np.where(blocked, wait_ns, np.where(is_steal, 0, length_ns)), n_slots)
         known = np.zeros(n_slots, dtype=bool)
         known[delays.slot] = True
-        untold = blocked & (woken_ns == 0)
-        n_untold = np.bincount(periods.slot[untold], minlength=n_slots)
+        untold = np.flatnonzero(blocked & (woken_ns == 0))
+        slots = periods.slot[untold]
+        level_ns = _level_ns(slots, length_ns[untold], np.maximum(unexplained_ns, 0))
         # Who has no account now has ended, or will have one that tells what was too much.
-        share_ns = np.where(known, np.maximum(unexplained_ns, 0) // np.maximum(n_untold, 1), self._of.share_ns)
-        self._of.share_ns[n_untold > 0] = share_ns[n_untold > 0]
-        shared_ns = np.where(untold, np.minimum(share_ns[periods.slot], length_ns), 0)
+        share_ns = np.where(known[slots], level_ns, self._of.share_ns[slots])
+        self._of.share_ns[slots] = share_ns
+        shared_ns = np.zeros_like(length_ns)
+        shared_ns[untold] = np.minimum(share_ns, length_ns[untold])
         unexplained_ns -= summed(periods.slot, shared_ns, n_slots)
         return wait_ns + shared_ns, shared_ns > 0
+
+
+def _level_ns(slot: Array, length_ns: Array, due_ns: Array) -> Array:
+    """How much at most of each period (u,) is due, where ``due_ns`` (n,) is due to each slot in all: alike for all of a
+    slot's, but what is more than a period is long falls to the longer ones."""
+    order = np.lexsort((length_ns, slot))
+    slots, lengths_ns = slot[order], length_ns[order]
+    first = np.searchsorted(slots, slots)
+    n_left = np.searchsorted(slots, slots, side="right") - np.arange(len(slots))
+    before_ns = np.cumsum(lengths_ns) - lengths_ns
+    level_ns = (due_ns[slots] - before_ns + before_ns[first]) // n_left  # if all shorter ones are filled
+    # The first that it does not fill, else the longest.
+    longest = first + np.bincount(slots[level_ns >= lengths_ns], minlength=len(due_ns))[slots]
+    found: Array = np.empty_like(level_ns)
+    found[order] = level_ns[np.minimum(longest, np.arange(len(slots)) + n_left - 1)]
+    return found
 
 
 def _within(periods: Periods, woken_ns: Array, over_ns: Array) -> Array:

@@ -46,7 +46,6 @@ def counts_of(lines: list[str]) -> int:
     return sum(int(line.split()[-1]) for line in lines if "clock_nanosleep" in line)
 
 
-@pytest.mark.kernel_times
 def test_states_follow_each_other_and_the_last_one_is_what_is_read(
         printing: list[str | Path], er_print: Run, workload: Run, tmp_path: Path) -> None:
     """Naps of 53 ms for two seconds and a half."""
@@ -74,7 +73,6 @@ def read_all(fd: int) -> str:
     return b"".join(parts).decode()
 
 
-@pytest.mark.kernel_times
 def test_on_a_terminal_each_state_takes_the_place_of_the_one_before(printing: list[str | Path], workload: Run) -> None:
     """What would not fit is left out: keys with smaller values, then what is below; not of the last one."""
     ours, theirs = pty.openpty()

@@ -243,6 +243,7 @@ def test_every_switch_out_has_its_stack_unless_they_come_too_often(
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 def test_a_full_ring_of_stacks_loses_samples_and_nothing_else(
         workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
     """Nobody comes for longer than the clock's ring has room. The last losses have no record behind them."""

@@ -90,7 +90,6 @@ def assert_untouched(pid: int) -> None:
     assert not {"t", "T"} & set(states(pid))
 
 
-@pytest.mark.kernel_times
 @pytest.mark.parametrize("n_dozers", [3, 499])
 def test_all_threads_are_there_with_their_states_and_stacks(n_dozers: int, program: Path, collect: Run, gprofng: Run,
                                                             tmp_path: Path) -> None:
@@ -113,7 +112,6 @@ def test_all_threads_are_there_with_their_states_and_stacks(n_dozers: int, progr
     assert any("dozer" in call and "doze" in call for call in tree)
 
 
-@pytest.mark.kernel_times
 def test_interpreter_attached_in_the_middle_of_its_work(collect: Run, gprofng: Run, tmp_path: Path) -> None:
     path = tmp_path / "python.er"
     with running("/usr/bin/python3", "-c", "print(1, flush=True)\nwhile 1: sorted(range(1000), key=str)") as process:
@@ -121,7 +119,7 @@ def test_interpreter_attached_in_the_middle_of_its_work(collect: Run, gprofng: R
         assert result.returncode == 0, result.stderr
         assert_untouched(process.pid)
     functions = gprofng("-functions", experiment=path).functions
-    assert functions["<Total>"][0] > 0.5
+    assert functions["<Total>"][0] > 0.05
     assert functions["_start"][1] == pytest.approx(functions["<Total>"][0], rel=0.02)
     assert b"python3" in open_experiment(path).log.arguments
 
@@ -161,11 +159,18 @@ def test_ctrl_c_ends_the_recording_and_not_the_target(program: Path, tmp_path: P
     assert "not closed" not in gprofng("-header", experiment=path).text
 
 
-def test_it_ends_with_the_target(collect: Run, tmp_path: Path, gprofng: Run) -> None:
+def test_it_ends_with_the_target(tmp_path: Path, gprofng: Run) -> None:
     path = tmp_path / "end.er"
-    with running("/bin/sh", "-c", "echo; exec sleep 1.3") as process:
-        result = collect("-P", process.pid, "-o", path)
-    assert result.returncode == 0, result.stderr
+    command = [str(Path(sys.executable).with_name("collect")), "-o", str(path)]
+    with running("/bin/sh", "-c", "echo; exec sleep 61") as process:
+        collector = subprocess.Popen([*command, "-P", str(process.pid)], stderr=subprocess.PIPE, text=True)
+        deadline_s = time.monotonic() + 20
+        while not (path / "profile").exists() and time.monotonic() < deadline_s:
+            time.sleep(0.02)
+        process.kill()
+        process.wait()
+        _, said = collector.communicate(timeout=20)
+    assert collector.returncode == 0, said
     assert "not closed" not in gprofng("-header", experiment=path).text
 
 

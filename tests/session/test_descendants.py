@@ -6,9 +6,9 @@ import errno
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -249,17 +249,15 @@ def test_a_lineage_too_long_for_a_name_is_recorded_to_its_end(chain: str, engine
 
 def test_descendants_that_outlive_the_founder_are_closed_and_say_so(collect: Run, tmp_path: Path) -> None:
     path = tmp_path / "early.er"
-    started = time.monotonic()
-    result = collect("-o", path, "/bin/sh", "-c", "sleep 1.7 >/dev/null 2>&1 & :")
+    result = collect("-o", path, "/bin/sh", "-c", "sleep 61 >/dev/null 2>&1 & :")
     assert result.returncode == 0, result.stderr
-    assert time.monotonic() - started < 1.5
     experiments = all_of(path)
     child = experiments["_f1_x1"]
+    os.kill(child.log.pid, signal.SIGKILL)  # which nobody has waited for
     assert child.log.complete
     assert "still running" in " ".join(message.text for message in child.log.messages)
 
 
-@pytest.mark.kernel_times
 def test_wait_descendants_waits(collect: Run, gprofng: Run, tmp_path: Path) -> None:
     path = tmp_path / "late.er"
     result = collect("--wait-descendants", "-o", path, "/bin/sh", "-c", "sleep 1.3 >/dev/null 2>&1 & :")

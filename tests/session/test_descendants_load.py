@@ -19,7 +19,7 @@ import pytest
 from collector.experiment.reader import Experiment, open_experiment
 from collector.timing.states import Microstate
 
-pytestmark = [pytest.mark.kernel_times, pytest.mark.usefixtures("perf_allowed")]
+pytestmark = pytest.mark.usefixtures("perf_allowed")
 
 Workload = Callable[..., Path]
 COLLECT = str(Path(sys.executable).parent / "collect")
@@ -79,6 +79,8 @@ def _children_cpu_s(truth: dict[str, Any]) -> float:
     return float(truth["children_user_s"] + truth["children_system_s"])
 
 
+@pytest.mark.kernel_times
+@pytest.mark.all_cpus
 def test_a_fork_bomb_is_told_whole_with_few_descriptors_and_little_memory(
         workload: Workload, tmp_path: Path) -> None:
     few, _, small = _recorded(tmp_path / "few.er", workload("swarm"), 7, 7, 100)

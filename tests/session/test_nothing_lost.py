@@ -178,7 +178,6 @@ def test_a_killed_tracer_is_told(way: str, workload: Run, tmp_path: Path, gprofn
 # --- the program is killed ------------------------------------------------------------------------
 
 
-@pytest.mark.kernel_times
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_killed_program_is_recorded_to_its_end(engine: str, workload: Run, tmp_path: Path, gprofng: Run) -> None:
     path = tmp_path / "x.er"
@@ -212,12 +211,12 @@ def test_what_others_trace_floods_no_ring(workload: Run, tmp_path: Path) -> None
     """
     cpus = sorted(os.sched_getaffinity(0))
     command = [COLLECT, "--engine", "perf", "-o", str(tmp_path / "x.er"), "taskset", "-c", str(cpus[0]),
-               workload("busy"), "1", "3000"]
-    tracer = ["taskset", "-c", str(cpus[-1]), workload("traced"), "60000"]
+               workload("busy"), "1", "1500"]
+    tracer = ["taskset", "-c", str(cpus[-1]), workload("traced"), "60007"]
     with subprocess.Popen(tracer, stdout=subprocess.PIPE) as other:
         result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        other.terminate()
-        assert json.loads(other.communicate(timeout=30)[0])["stops"] > 50_000
+        other.terminate()  # it traced all the time
+        assert json.loads(other.communicate(timeout=30)[0])["stops"] > 20_000
     assert re.search(r"samples, nothing lost\n", result.stderr), result.stderr
 
 
@@ -329,7 +328,6 @@ def test_a_collector_that_was_suspended_tells_what_it_lost(engine: str, workload
         assert text in gprofng("-header", experiment=path).text
 
 
-@pytest.mark.kernel_times
 def test_stacks_that_find_no_room_are_told(workload: Run, tmp_path: Path) -> None:
     # The signal engine copies at most 16 KiB of each; those of threads other than the first are deep enough for that.
     path = tmp_path / "x.er"
@@ -382,7 +380,6 @@ def in_time_namespace(need: Run) -> Callable[[int], list[str]]:
     return command
 
 
-@pytest.mark.kernel_times
 @pytest.mark.parametrize("ahead_s", [86_400, -1])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_clock_that_is_not_the_kernels(engine: str, ahead_s: int, in_time_namespace: Run, workload: Run,
@@ -412,7 +409,6 @@ int clock_gettime(clockid_t clock, struct timespec *now) {
 """
 
 
-@pytest.mark.kernel_times
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_wall_clock_that_is_set_back(engine: str, workload: Run, need: Run, tmp_path: Path, gprofng: Run) -> None:
     # By two hours whenever somebody in collect asks for it.

@@ -85,8 +85,9 @@ def by_address(listing: Any, program: Path) -> dict[str, tuple[float, ...]]:
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 @pytest.mark.parametrize(("build", "interval", "seconds"), [
-    ("-O2", "on", 5.3), ("-O0", "hi", 2.3), ("static", "hi", 2.3), ("stripped", "hi", 2.3), ("32-bit", "hi", 2.3)])
+    ("-O2", "on", 5.3), ("-O0", "hi", 1.3), ("static", "hi", 1.3), ("stripped", "hi", 1.3), ("32-bit", "hi", 1.3)])
 def test_the_split_is_that_of_the_program(build: str, interval: str, seconds: float, workload: Run,
                                           recorded_by_signals: Run, gprofng: Run) -> None:
     run = recorded_by_signals(workload("split", *BUILDS[build]), seconds, interval=interval)
@@ -104,6 +105,7 @@ def test_the_split_is_that_of_the_program(build: str, interval: str, seconds: fl
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 @pytest.mark.parametrize("percent", [17, 61])
 def test_user_and_system_time_are_told_apart(percent: int, workload: Run, recorded_by_signals: Run,
                                              gprofng: Run) -> None:
@@ -115,29 +117,28 @@ def test_user_and_system_time_are_told_apart(percent: int, workload: Run, record
         assert functions[name][column] == pytest.approx(known_s, abs=0.03 * used_s(run.truth)), name
 
 
-@pytest.mark.kernel_times
-@pytest.mark.parametrize(("interval", "points"), [("on", 0.12), ("hi", 0.03)])  # 100 samples tell it to 0.02
-def test_calls_that_are_short_and_frequent_have_their_own_time(interval: str, points: float, workload: Run,
-                                                               recorded_by_signals: Run, gprofng: Run) -> None:
-    run = recorded_by_signals(workload("calls"), 2.1, interval=interval)
+def test_calls_that_are_short_and_frequent_have_their_own_time(workload: Run, recorded_by_signals: Run,
+                                                               gprofng: Run) -> None:
+    """How much, to a hundredth, is a figure of ``scripts/truth``; who stops threads late finds them in calls all the
+    time, or never."""
+    run = recorded_by_signals(workload("calls"), 1.1, interval="hi")
     functions = gprofng("-functions", experiment=run.path).functions
-    pairs_s, alone_s = run.truth["pairs"], run.truth["alone"]
-    assert run.truth["calls"] / pairs_s > 100_000
-    assert functions["in_call"][1] / functions["pairs"][1] == pytest.approx(1 - alone_s / pairs_s, abs=points)
-    assert functions["pairs"][1] / functions["<Total>"][1] == pytest.approx(pairs_s / used_s(run.truth), abs=points)
-    assert cpu_shares(run)[1] == pytest.approx((pairs_s - alone_s) / used_s(run.truth), abs=points)
+    assert run.truth["calls"] / run.truth["pairs"] > 100_000
+    assert 0 < functions["in_call"][1] < 0.3 * functions["pairs"][1]
+    assert 0 < cpu_shares(run)[1] < 0.3
+    assert 0.35 < functions["pairs"][1] / functions["<Total>"][1] < 0.7
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one CPU the tracer has to take that")
 def test_who_computes_keeps_its_cpu(workload: Run, recorded_by_signals: Run) -> None:
     cpu = max(os.sched_getaffinity(0))
     run = recorded_by_signals("taskset", "-c", cpu, workload("busy"), 1, 9001, observed=False)
     assert re.fullmatch(SUMMARY + "\n", run.said), run.said
     n_samples = used_s(run.truth) / run.interval_s
-    # Each sample is one stop. (The tracer on that CPU would take it once or twice more for each of them.)
+    # Each sample is one stop. (How often others took that CPU, as the tracer must not, is a figure of scripts/truth.)
     assert run.truth["n_voluntary"] < 1.1 * n_samples + 10
-    assert run.truth["n_involuntary"] < n_samples / 2
 
 
 # --- programs that are signalled all the time --------------------------------------------------------
@@ -158,6 +159,7 @@ def check_phases(run: Any, functions: dict[str, tuple[float, ...]]) -> None:
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 @pytest.mark.parametrize(("engine", "period_us"), [("perf", 1000), *(("signal", us) for us in (500, 1000, 4000))])
 def test_a_timer_s_signals_do_not_put_the_clock_off(engine: str, period_us: int, request: pytest.FixtureRequest,
                                                     workload: Run, gprofng: Run) -> None:
@@ -168,6 +170,7 @@ def test_a_timer_s_signals_do_not_put_the_clock_off(engine: str, period_us: int,
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 def test_a_handler_has_its_time(workload: Run, recorded_by_signals: Run, gprofng: Run) -> None:
     run = recorded_by_signals(workload("alarms"), 4000, 50, 2)
     functions = gprofng("-functions", experiment=run.path).functions
@@ -178,6 +181,7 @@ def test_a_handler_has_its_time(workload: Run, recorded_by_signals: Run, gprofng
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 def test_a_program_with_a_profiler_of_its_own(workload: Run, recorded_by_signals: Run, gprofng: Run, tmp_path: Path,
                                               monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GMON_OUT_PREFIX", str(tmp_path / "gmon"))
@@ -202,6 +206,7 @@ print(json.dumps({"alarms": n_alarms, "user_s": used.ru_utime, "system_s": used.
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 def test_an_interpreter_with_a_timer(recorded_by_signals: Run) -> None:
     run = recorded_by_signals(sys.executable, "-c", PYTHON_ALARMS)
     packets = run.packets()
@@ -214,6 +219,7 @@ def test_an_interpreter_with_a_timer(recorded_by_signals: Run) -> None:
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 def test_an_ordinary_user_without_perf_needs_no_option(refused: Run, public_directory: Path, gprofng: Run) -> None:
     result = refused(errno.EPERM, "split", 5.3)
     assert result.returncode == 0
@@ -253,6 +259,7 @@ BY_USERFAULTFD = {"data", "text", "kernel"}
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 @pytest.mark.parametrize("scenario", STATE_OF)
 def test_waiting_is_as_long_as_it_was(scenario: str, request: pytest.FixtureRequest, workload: Run,
                                       recorded_by_signals: Run, gprofng: Run) -> None:
@@ -274,6 +281,7 @@ def test_waiting_is_as_long_as_it_was(scenario: str, request: pytest.FixtureRequ
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 def test_five_spinners_on_one_cpu_wait_four_fifths(workload: Run, recorded_by_signals: Run, gprofng: Run) -> None:
     run = recorded_by_signals(workload("states"), "spin", 5, 307)
     assert re.fullmatch(SUMMARY + "\n", run.said), run.said
@@ -288,6 +296,7 @@ def test_five_spinners_on_one_cpu_wait_four_fifths(workload: Run, recorded_by_si
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 def test_stopped_time_is_from_sigstop_to_sigcont(workload: Run, recorded_by_signals: Run, gprofng: Run) -> None:
     run = recorded_by_signals(workload("states"), "stop", 7, 61)
     (thread,) = run.truth["threads"]
@@ -300,6 +309,7 @@ def test_stopped_time_is_from_sigstop_to_sigcont(workload: Run, recorded_by_sign
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 def test_time_in_traps_is_trap_time(workload: Run, recorded_by_signals: Run) -> None:
     run = recorded_by_signals(workload("states"), "trap", 3, 101)
     (thread,) = run.truth["threads"]
@@ -327,6 +337,7 @@ def test_stacks_of_waiting_threads_reach_the_root(build: str, workload: Run, rec
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 @pytest.mark.parametrize("build", ["-O2", "-O0", "static"])
 def test_ten_sleeping_places_show_their_own_times(build: str, workload: Run, recorded_by_signals: Run,
                                                   gprofng: Run) -> None:

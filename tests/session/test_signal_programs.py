@@ -33,7 +33,6 @@ def cpu_s(experiment: Any) -> float:
 # --- what is waited for ------------------------------------------------------------------------------
 
 
-@pytest.mark.kernel_times
 @pytest.mark.parametrize(("flags", "interval", "parts"), [((), "on", 1), ((), "hi", 101), (("-O2", "-m32"), "hi", 101)])
 def test_no_waiting_call_fails(flags: tuple[str, ...], interval: str, parts: int, workload: Run,
                                recorded_by_signals: Run) -> None:
@@ -96,6 +95,7 @@ def others(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 @pytest.mark.parametrize("others", [0, 2 * len(os.sched_getaffinity(0))], indirect=True, ids=["alone", "beside others"])
 def test_five_hundred_threads_at_once(others: None, workload: Run, recorded_by_signals: Run, gprofng: Run) -> None:
     run = recorded_by_signals(workload("pool"), 503, 5, 503, observed=False)
@@ -109,6 +109,7 @@ def test_five_hundred_threads_at_once(others: None, workload: Run, recorded_by_s
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 def test_five_hundred_sleeping_threads(workload: Run, recorded_by_signals: Run, gprofng: Run) -> None:
     run = recorded_by_signals(workload("sleepers"), 503, 0.7, observed=False)
     assert re.fullmatch(SUMMARY, run.said), run.said
@@ -118,6 +119,7 @@ def test_five_hundred_sleeping_threads(workload: Run, recorded_by_signals: Run, 
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 @pytest.mark.parametrize("engine", ["recorded", "recorded_by_signals"])
 def test_tens_of_thousands_of_mappings(engine: str, request: pytest.FixtureRequest, workload: Run) -> None:
     run = request.getfixturevalue(engine)(workload("manymaps"), 29_989, 0.7, observed=False)
@@ -127,6 +129,7 @@ def test_tens_of_thousands_of_mappings(engine: str, request: pytest.FixtureReque
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 def test_hundreds_of_short_processes(workload: Run, tmp_path: Path) -> None:
     command = [*COLLECT, "-o", "x.er", workload("swarm"), "211", "7", "3000"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)

@@ -25,7 +25,7 @@ SECONDS = 0.4
 WAITS_S = 0.2
 PATIENCE_S = PATIENCE_NS / NS_PER_S
 
-pytestmark = [pytest.mark.kernel_times, pytest.mark.usefixtures("perf_allowed")]
+pytestmark = [pytest.mark.kernel_times, pytest.mark.all_cpus, pytest.mark.usefixtures("perf_allowed")]
 
 # Keeps as many threads busy as it is told, and says how much CPU time its parent, the collector, has used meanwhile.
 PROGRAM = r"""

@@ -205,6 +205,21 @@ def test_a_share_of_run_delay_is_no_record() -> None:
         (Microstate.WAIT_CPU, 200, 30, Source.RECORDED), (Microstate.WAIT_CPU, 400, 17, Source.SYNTHETIC)]
 
 
+@pytest.mark.parametrize(("run_delay", "waits_ns"), [
+    (30, [10, 10, 10]), (31, [10, 10, 10]), (61, [11, 25, 25]), (160, [11, 74, 75]), (195, [11, 90, 94]),
+    (201, [11, 90, 100]), (999, [11, 90, 100])])
+def test_what_a_short_sleep_has_no_room_for_was_waited_behind_longer_ones(run_delay: int, waits_ns: list[int]) -> None:
+    """Beside others waits are long, also behind sleeps of microseconds: all that the account tells is told."""
+    watch = Watch(2)
+    spans = watch.feed([(5, 0, IN), (6, 1, IN), (50, 1, BLOCKED), (73, 1, IN), (100, 0, BLOCKED), (190, 0, IN),
+                        (200, 0, BLOCKED), (211, 0, IN), (300, 0, BLOCKED), (400, 0, IN)], [],
+                       run_delay={0: run_delay, 1: 9})
+    waited_ns = sorted(length for slot, state, length, _, _ in spans if slot == 0 and state == Microstate.WAIT_CPU)
+    assert sum(waited_ns) == pytest.approx(min(run_delay, 201), abs=2)  # of three, a nanosecond each is not shared
+    assert waited_ns == pytest.approx(waits_ns, abs=1)
+    assert [length for slot, state, length, _, _ in spans if (slot, state) == (1, Microstate.WAIT_CPU)] == [9]
+
+
 def test_a_wake_up_is_its_own_threads() -> None:
     spans = Watch(2).feed(
         [(5, 0, IN), (6, 1, IN), (100, 0, BLOCKED), (101, 1, BLOCKED), (317, 0, IN), (331, 1, IN), (400, 0, PREEMPTED),

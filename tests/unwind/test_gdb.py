@@ -72,7 +72,7 @@ def our_pcs(frames: Frames, index: int) -> list[int]:
 
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_every_frame_is_gdbs(name: str, world: Any, gdb_stops: Callable[..., Any], need: Need) -> None:
-    world.stops = gdb_stops(PROGRAMS[name](need), 43, STEPS)
+    world.stops = gdb_stops(PROGRAMS[name](need), 31, STEPS)
     frames = world.unwind()
     for index, stop in enumerate(world.stops):
         assert our_pcs(frames, index) == gdb_pcs(stop), f"stop {index}, {Stop(int(frames.stop[index])).name}"

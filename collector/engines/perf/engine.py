@@ -32,6 +32,7 @@ from collector.engines.perf.handovers import Handovers
 from collector.engines.perf.opening import Opened
 from collector.engines.perf.resting import Resting
 from collector.engines.perf.samples import Located, Samples, walk
+from collector.engines.perf.unheard import Unheard
 from collector.events import Accounts, Array, Batch, Change, Clocks, Exited, Forked, RecordsLost
 from collector.linux import abi
 from collector.linux.accounts import Account, OpenAccounts, process_clock_ns
@@ -71,6 +72,7 @@ class PerfEngine:
         self._came_ns = 0  # to drain, for the last time
         self._spare = tuple(name for name in _SPARE if name != "waking" or not opened.asks_for_wakings)
         self._early: list[Change] = []  # of a later batch
+        self.unheard = Unheard()
         self._n_lost = 0  # clock samples, as far as records tell
         self._open_accounts = OpenAccounts()
         self.accounts: dict[int, Account] = {}  # of all threads, when the records of switches came to rest
@@ -111,7 +113,7 @@ class PerfEngine:
             self._relieved = self._emptied()
         asked_ns, until_ns = until_ns, self._bite_ns(until_ns)
         self._is_last = self._stopped and until_ns == asked_ns
-        changes = self._early
+        changes = [*self._early, *self.unheard.ended(came_ns)]
         for ring in [*self._rings.rings, *(spare for _, spare in self._rings.spares)]:
             if ring in self._relieved or (self._closing is not None and ring.name in FIXED):
                 continue  # its spare has it all; or it is being closed, and drained before

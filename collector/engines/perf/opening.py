@@ -109,6 +109,7 @@ class Opened:
         self.kernel = kernel
         self.stack_bytes = stack_bytes  # of which a clock sample has a copy at most
         self.asked = asked  # by aggregations, of what engines need not tell
+        self.threads: frozenset[int] = frozenset()  # of running processes, those that events were opened for
         self.asks_for_wakings = not _ASKS_FOR_WAKINGS.isdisjoint(asked)  # all of them
         self.most_per_s = MOST_PER_S | ({"waking": _MOST_WAKINGS_PER_S} if self.asks_for_wakings else {})
         self.guards: list[Guard] = []
@@ -239,6 +240,7 @@ def open_running(pids: Sequence[int], interval_ns: int, *, follow: bool,
             break
         opened.rings.close()
         known = now
+    opened.threads = frozenset(known)
     _sample_early(opened, known, interval_ns)
     if len(known) > 1:
         opened.spread_periods()

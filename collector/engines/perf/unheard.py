@@ -1,0 +1,29 @@
+"""Threads that were there when the recording of a running process began, and of whose end no record may tell."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+
+from collector.events import Exited
+
+
+class Unheard:
+    """Threads that were born while the events of others were opened, by one that had none yet, or on some CPUs only.
+
+    What they inherited of events, if any, tells of their end on some CPUs at best. So they are looked for at each
+    drain. (That the end of one is told twice is no harm.)
+    """
+
+    def __init__(self) -> None:
+        self._there: set[tuple[int, int]] = set()
+
+    def watch(self, pid: int, tids: Iterable[int]) -> None:
+        """From now on these threads of a process, which were there a moment ago."""
+        self._there.update((pid, tid) for tid in tids)
+
+    def ended(self, now_ns: int) -> list[Exited]:
+        """Those that have ended since the last look."""
+        gone = [(pid, tid) for pid, tid in self._there if not os.path.exists(f"/proc/{pid}/task/{tid}")]
+        self._there.difference_update(gone)
+        return [Exited(now_ns, pid, tid) for pid, tid in gone]
