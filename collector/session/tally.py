@@ -41,6 +41,7 @@ class Tally:
     counted_ns: int = 0  # for how long switches were counted, not recorded
     unmapped_ns: int = 0  # for how long mappings were read from /proc, not recorded
     n_estimated_ends: int = 0  # threads that ended then, with the rest of their times estimated
+    n_estimated_waits: int = 0  # threads whose waits for a CPU are told as a part of their waits, as of others
     n_throttled: int = 0
     losses: Counter[str] = field(default_factory=Counter)
     stops: Counter[Stop] = field(default_factory=Counter)
@@ -105,6 +106,10 @@ class Tally:
                          "which waited for it")
         if self.n_estimated_ends:
             lines.append(f"{self.n_estimated_ends} threads ended then: the last tenth of a second is estimated")
+        if self.n_estimated_waits:
+            lines.append(f"{self.n_estimated_waits} threads ended before the kernel's account of them was read, while "
+                         "wake-ups came too often for a record of each: for how long they waited for a CPU is "
+                         "estimated, as of others")
         n_gone = self.n_gone - self.losses["stack"]  # that found no room
         if n_gone > 0:
             lines.append(f"{n_gone} stacks are cut, of threads whose memory was gone: in an exec, or at their end")

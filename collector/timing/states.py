@@ -52,6 +52,7 @@ _STATE_OF_REASON = np.array([Microstate.SLEEP, Microstate.SLEEP, Microstate.USER
                              Microstate.KERNEL_FAULT, Microstate.STOPPED], dtype=np.int64)
 assert [int(r) for r in Reason] == list(range(len(_STATE_OF_REASON)))
 _PAGE_BITS = np.uint64(12)
+_MANY_WAITS = 100  # of which an average says something
 # A thread is woken so long before its departure is stamped, at most: another CPU may be sought work for meanwhile.
 LEAVING_NS = 20_000
 
@@ -108,11 +109,14 @@ class States:
 
     def __init__(self) -> None:
         self.n_guessed = 0  # page faults of which nothing tells whether text or data was missing
+        self.n_estimated = 0  # threads of whose waits neither wake-ups nor an account tell, though those of others do
+        self._waiting = 0.0  # which part of their time off CPU others waited for one, where wake-ups tell of some
         # habit: the Reason of the last departure that was told; unexplained_ns: run_delay that no wait stands for yet;
-        # share_ns: what of it fell to each sleep, at the last account; over_ns: the end of the last period off CPU.
+        # share_ns: what of it fell to each sleep, at the last account; over_ns: the end of the last period off CPU;
+        # has_account: one was read; is_estimated: none was when it was needed.
         self._of = Columns(uid=("u8", 0), reason=("i1", 0), habit=("i1", 0), ip=("u8", 0), cpu=("i4", 0),
                            woken_ns=("i8", 0), over_ns=("i8", 0), fault_ip=("u8", 0), fault_state=("i1", 0),
-                           unexplained_ns=("i8", 0), share_ns=("i8", 0))
+                           unexplained_ns=("i8", 0), share_ns=("i8", 0), has_account=("b1", 0), is_estimated=("b1", 0))
 
     def grow(self, n: int) -> None:
         """Makes room for the slots below ``n``."""
@@ -260,8 +264,24 @@ class States:
         self._of.share_ns[slots] = share_ns
         shared_ns = np.zeros_like(length_ns)
         shared_ns[untold] = np.minimum(share_ns, length_ns[untold])
+        explained = np.flatnonzero(blocked & ((woken_ns > 0) | known[periods.slot]))
+        if (woken_ns > 0).any() and len(explained) >= _MANY_WAITS:
+            self._waiting = float((wait_ns + shared_ns)[explained].sum() / max(int(length_ns[explained].sum()), 1))
+        self._of.has_account[delays.slot] = True
+        self._estimate(untold[~self._of.has_account[slots]], periods.slot, length_ns, shared_ns)
         unexplained_ns -= summed(periods.slot, shared_ns, n_slots)
         return wait_ns + shared_ns, shared_ns > 0
+
+
+    def _estimate(self, rows: Array, slot: Array, length_ns: Array, shared_ns: Array) -> None:
+        """What threads waited for a CPU in periods at some rows (r,) of which no witness tells: as much of their time
+        off CPU as others, where wake-ups come too often for a record of each. It is put into ``shared_ns`` (p,)."""
+        if not self._waiting:
+            return
+        shared_ns[rows] = (self._waiting * length_ns[rows]).astype(np.int64)
+        before = np.count_nonzero(self._of.is_estimated)
+        self._of.is_estimated[slot[rows]] = True
+        self.n_estimated += int(np.count_nonzero(self._of.is_estimated) - before)
 
 
 def _level_ns(slot: Array, length_ns: Array, due_ns: Array) -> Array:

@@ -191,6 +191,27 @@ def test_a_wake_up_ends_one_wait_only(reason: Reason) -> None:
                      (0, state, 1, 301, 48), (0, Microstate.WAIT_CPU, 99, 400, 48), (0, state, 100, 600, 48)]
 
 
+@pytest.mark.parametrize("n_told", [100, 99])  # fewer say nothing of others
+def test_a_thread_of_which_no_witness_tells_waits_as_others_do(n_told: int) -> None:
+    """Those are woken after three quarters of each absence; it has neither wake-ups nor an account."""
+    watch = Watch(2)
+    edges = [(at_ns + 1000 * turn, 0, edge) for turn in range(n_told + 1) for at_ns, edge in ((0, IN), (200, BLOCKED))]
+    mute = [(10, 1, IN), (20, 1, BLOCKED), (420, 1, IN)]
+    spans = watch.feed([*edges[:-1], *mute], wake_ups=[(800 + 1000 * turn, 0) for turn in range(n_told)])
+    waited_ns = sum(length for slot, state, length, _, _ in spans if slot == 1 and state == Microstate.WAIT_CPU)
+    assert waited_ns == (100 if n_told == 100 else 0)
+    assert watch.states.n_estimated == (n_told == 100)
+
+
+def test_who_has_an_account_is_not_estimated() -> None:
+    watch = Watch(2)
+    edges = [(time_ns + 1000 * turn, 0, edge) for turn in range(101) for time_ns, edge in ((0, IN), (200, BLOCKED))]
+    woken = [(800 + 1000 * turn, 0) for turn in range(100)]
+    spans = watch.feed([*edges[:-1], (10, 1, IN), (20, 1, BLOCKED), (420, 1, IN)], wake_ups=woken, run_delay={1: 17})
+    assert [span[2] for span in spans if span[0] == 1 and span[1] == Microstate.WAIT_CPU] == [17]
+    assert watch.states.n_estimated == 0
+
+
 def test_a_share_of_run_delay_is_no_record() -> None:
     """One wake-up of two is known: the other wait's length is what is left, and so is that of the sleep before."""
     watch = Watch(1)
