@@ -86,7 +86,6 @@ class GrowingText:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._end = 0
-        self._stuck_at = -1
 
     def more(self) -> bytes:
         """The lines that have come, whole elements. Raises OSError."""
@@ -98,12 +97,9 @@ class GrowingText:
             text = self._rest(fd)
         finally:
             os.close(fd)
-        whole = _whole_length(text)
-        lines = text[:whole]
-        if not whole and b"\n" in text:  # damage, if it stays so; the parser knows what to do with it
-            if self._stuck_at == self._end:
-                lines = text[:text.index(b"\n") + 1]
-            self._stuck_at = self._end
+        lines = text[:_whole_length(text)]
+        if not lines and any(map(_is_whole, text.split(b"\n")[1:])):  # damage: what comes later is written later
+            lines = text[:text.index(b"\n") + 1]
         self._end += len(lines)
         return lines
 
@@ -118,12 +114,17 @@ class GrowingText:
         return b"".join(parts).rstrip(_PADDING)
 
 
+def _is_whole(line: bytes) -> bool:
+    """Whether all tags of a line are there."""
+    return line.startswith(b"<") and line.count(b"<") == line.count(b">")
+
+
 def _whole_length(text: bytes) -> int:
     """The length of the lines at the beginning of ``text`` that leave no element open."""
     whole = length = depth = 0
     for line in text.split(b"\n"):
         content = line.strip(_PADDING)
-        if content and (not content.startswith(b"<") or content.count(b"<") != content.count(b">")):
+        if content and not _is_whole(content):
             break
         length += len(line) + 1
         closed = content.count(b"</")

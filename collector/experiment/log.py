@@ -279,7 +279,7 @@ def read(data: bytes, before: bytes = b"", damage: Damage | None = None) -> Log:
 
 def read_more(log: Log, data: bytes) -> None:
     """What came behind what ``log`` was read from: whole elements. Events that have been told are forgotten."""
-    before = [Event("exit", 0, {})] if log.complete else []
+    before = [Event(kind, 0, {}) for kind in ("run", *["exit"] * log.complete)]
     log.events = []
     for node in parse(data):
         _READERS.get(node.name, _ignore)(log, node)

@@ -165,6 +165,11 @@ class Live:
         return self.following.founder.log.start_ns
 
     @property
+    def has_begun(self) -> bool:
+        """Whether the recorder has come to say what it records; before, there is a name and nothing else."""
+        return bool(self.following.founder.log.described)
+
+    @property
     def metrics(self) -> tuple[Metric, ...]:
         """What the states of the founder add up to."""
         return METRICS_BY_NUMSTATES.get(self.following.founder.log.numstates, MICROSTATES)
@@ -223,7 +228,7 @@ class Live:
         if news is not None:
             self._push(news._replace(length_ns=self._latest_ns - begin_ns))
             self._told_ns = self._now()
-        elif self.quiet_ns > _QUIET_NS and not self.is_over:
+        elif self.quiet_ns > _QUIET_NS and not self.is_over and self._intervals:
             self._be_quiet()
         return news is not None
 

@@ -160,7 +160,8 @@ class Loop:
             self._live = Live(self._recorder.path)
 
     def _show_new(self) -> None:
-        if self._live is None:
+        if self._live is None or not (self._live.has_begun or self._live.is_over):
+            self._draw()
             return
         self._n_looks += 1
         if self._n_looks == 2:
@@ -188,7 +189,8 @@ class Loop:
             return
         width, height = self._screen.size
         if self._shot is None:
-            self._screen.draw(page.waiting("waits for collect ..."), anew=anew)
+            text = "nothing is recorded yet: collect begins when a CPU is free, or after a second"
+            self._screen.draw(page.waiting(text), anew=anew)
         else:
             self._screen.draw(page.screen(self._shot, self._keys, width, height), anew=anew)
 
