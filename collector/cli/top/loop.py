@@ -12,6 +12,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -40,6 +41,7 @@ class Loop:
         self._keys = Keys(settings)
         self._is_text = options.is_batch or not screen.is_usable()
         self._signals = Signals(on_screen=not self._is_text)
+        self._terminals = [fd for fd in (1, 2) if os.isatty(fd)]  # one that has hung up is none
         self._screen: screen.Screen | None = None
         self._recorder: Recorder | None = None
         self._live: Live | None = None
@@ -81,7 +83,7 @@ class Loop:
                 self._recorder.end(self._signals.ended_by or signal.SIGTERM)
         last = self._last_shot()
         if self._signals.ended_by == signal.SIGHUP:
-            _leave_terminal()
+            _leave(self._terminals)
         if self._recorder is not None:
             self._recorder.close()
         self._say_last(last)
@@ -241,10 +243,9 @@ class Loop:
         self._keys.redraws = False
 
 
-def _leave_terminal() -> None:
-    """Nobody reads what we write any more."""
+def _leave(terminals: Sequence[int]) -> None:
+    """Nobody reads what we write there any more."""
     null = os.open(os.devnull, os.O_RDWR)
-    for fd in (1, 2):
-        if os.isatty(fd) or fd == 2:
-            os.dup2(null, fd)
+    for fd in terminals:
+        os.dup2(null, fd)
     os.close(null)

@@ -98,8 +98,8 @@ class Recorder:
         if self.has_ended and not self.path.is_dir():
             said = [line for line in self._said() if line.startswith(_PREFIX)]
             if said:
-                raise RecordingFailed(said[-1].removeprefix(_PREFIX).decode("utf-8", "surrogateescape").rstrip("\n"),
-                                      self.status)
+                words = said[-1].removeprefix(_PREFIX).removeprefix(b"-P ").rstrip(b"\n")
+                raise RecordingFailed(words.decode("utf-8", "surrogateescape"), self.status)
             raise SilentFailure(self.status)
 
     def end(self, number: int = signal.SIGTERM) -> None:
