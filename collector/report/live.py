@@ -142,6 +142,7 @@ class Live:
         self._objects: dict[Key, LoadedObject] = {}
         self._again_ns = 0
         self._told_ns = now()
+        self._threads: dict[tuple[str, Thread], int] = {}  # by experiment; their places stay what they are
         self._begin()
         if self.following.is_over:
             self._final = whole(path)
@@ -153,7 +154,6 @@ class Live:
         self._n_begins = self.following.n_begins
         self._stacks = _StackTable()
         self._sums = _Sums()
-        self._threads: list[Thread] = []
         self._latest_ns = self.start_ns
         self._was_over = False
 
@@ -190,7 +190,7 @@ class Live:
             return self._final
         sums, functions = self._sums, self._code.functions
         sums.grown(len(functions), len(self._threads))
-        return Figures(self._latest_ns - self.start_ns, functions, sums.own, sums.inclusive, self._threads,
+        return Figures(self._latest_ns - self.start_ns, functions, sums.own, sums.inclusive, self._every_thread(),
                        sums.by_thread, sums.total)
 
     def window(self, length_ns: int) -> Figures:
@@ -204,8 +204,11 @@ class Live:
                 break
             sums.add(one)
             done_ns += one.length_ns
-        return Figures(done_ns, self._code.functions, sums.own, sums.inclusive, self._threads, sums.by_thread,
+        return Figures(done_ns, self._code.functions, sums.own, sums.inclusive, self._every_thread(), sums.by_thread,
                        sums.total)
+
+    def _every_thread(self) -> list[Thread]:
+        return [thread for _, thread in self._threads]
 
     def recent(self, n_intervals: int) -> list[Interval]:
         """The last intervals, oldest first."""
@@ -345,7 +348,7 @@ class _Part:
     """One experiment. ``is_stale``: what was told before is not what it is by the map. ``is_doubtful``: see Stack."""
 
     def __init__(self, followed: Followed, code: Code, objects: dict[Key, LoadedObject], stacks: _StackTable,
-                 threads: list[Thread]) -> None:
+                 threads: dict[tuple[str, Thread], int]) -> None:
         self.is_stale = self.is_doubtful = False
         self._followed = followed
         self._code = code
@@ -441,9 +444,9 @@ class _Part:
     def _thread(self, tid: int) -> int:
         """The place of a thread among all."""
         if tid not in self._thread_places:
-            self._thread_places[tid] = len(self._threads)
             log = self._followed.log
-            self._threads.append(Thread(log.pid, tid, log.threads.get(tid, b"")))
+            key = self._followed.experiment.name, Thread(log.pid, tid, log.threads.get(tid, b""))
+            self._thread_places[tid] = self._threads.setdefault(key, len(self._threads))
         return self._thread_places[tid]
 
 

@@ -207,6 +207,15 @@ def test_nothing_stays_whatever_ends_it(terminal: Callable[..., Terminal], tmp_p
     assert os.listdir(tmp_path / "temporary") == []
 
 
+def test_what_cannot_be_started_is_one_line_on_a_terminal_too(terminal: Callable[..., Terminal]) -> None:
+    one = terminal("--", "/nowhere/prog")
+    assert one.status() == 127
+    assert one.is_restored()
+    after = one.text[one.text.rindex("\x1b[?1049l"):]
+    assert after.count("/nowhere/prog") == 1
+    assert "er_top: " in after
+
+
 @pytest.mark.usefixtures("perf_allowed", "attach_allowed")
 def test_a_process_that_it_attached_to_goes_on(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as target:

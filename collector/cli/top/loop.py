@@ -48,6 +48,7 @@ class Loop:
         self._shot: Shot | None = None
         self._n_looks = 0
         self._ends = False
+        self._has_shown_end = False
 
     def run(self) -> int:
         """The exit status. Raises CollectorError."""
@@ -98,11 +99,10 @@ class Loop:
         """What there is when everything has ended; None where that has been shown, or there is nothing."""
         if self._live is None or self._settings.is_paused:
             return None
-        was_over = self._live.is_over
         if self._recorder is not None:
             with suppress(ExperimentError):
                 self._live.finish()
-        is_shown = self._is_text and (was_over or self._is_enough())
+        is_shown = self._is_text and (self._has_shown_end or self._is_enough())
         return None if is_shown else taken(self._live, self._settings)
 
     def _say_last(self, last: Shot | None) -> None:
@@ -185,6 +185,7 @@ class Loop:
         for line in page.snapshot(shot, self._settings, self._views(), self._options.limit):
             print(line)
         sys.stdout.flush()
+        self._has_shown_end = shot.is_over
 
     def _draw(self, *, anew: bool = False) -> None:
         if self._screen is None:

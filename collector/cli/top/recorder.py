@@ -47,6 +47,7 @@ class Recorder:
         self._folder = Path(tempfile.mkdtemp(prefix="er_top.")) if name is None else None
         self.path = Path(name) if self._folder is None and name is not None else (self._folder or Path()) / _NAME
         self._kept: list[tuple[int, IO[bytes]]] = []
+        self._is_copied = False
         self._ends_fd = -1
         target = ["--", *program] if program else []
         choice = [*options, "-o", str(self.path), *(["-A", "off"] if self._folder is not None else [])]
@@ -98,6 +99,7 @@ class Recorder:
         if self.has_ended and not self.path.is_dir():
             said = [line for line in self._said() if line.startswith(_PREFIX)]
             if said:
+                self._is_copied = True
                 words = said[-1].removeprefix(_PREFIX).removeprefix(b"-P ").rstrip(b"\n")
                 raise RecordingFailed(words.decode("utf-8", "surrogateescape"), self.status)
             raise SilentFailure(self.status)
@@ -140,7 +142,7 @@ class Recorder:
         """Ends what still runs, copies what was written to the terminal there, removes what is temporary."""
         try:
             self.end()
-            for fd, file in self._kept:
+            for fd, file in [] if self._is_copied else self._kept:
                 with suppress(OSError):
                     self._copy(fd, file)
         finally:
@@ -148,8 +150,6 @@ class Recorder:
 
     def _copy(self, fd: int, file: IO[bytes]) -> None:
         file.seek(0)
-        if not self.is_started:
-            return
         with open(fd, "wb", closefd=False) as out:
             if fd == 1 or self._folder is None:
                 shutil.copyfileobj(file, out)
