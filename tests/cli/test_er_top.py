@@ -24,7 +24,7 @@ from collector.cli.top.screen import keys_of
 Run = Callable[..., Any]
 ER_TOP = str(Path(sys.executable).with_name("er_top"))
 COLLECT = str(Path(sys.executable).with_name("collect"))
-PATIENCE_S = 30
+PATIENCE_S = 90
 ROW = re.compile(r" *((?:[0-9.]+ +){3,})(\S.*)")
 
 
