@@ -42,6 +42,17 @@ def er_print() -> int:
     return _guarded("er_print", run)
 
 
+def er_top() -> int:
+    """The command ``er_top``."""
+    def run(argv: list[str]) -> int:
+        _forgo_threads()
+        from collector.cli.er_top import run
+
+        return run(argv)
+
+    return _guarded("er_top", run)
+
+
 def _forgo_threads() -> None:
     """None of numpy's linear algebra, which we do not use: they start with its import, and spin as long as it takes."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")

@@ -277,6 +277,15 @@ def read(data: bytes, before: bytes = b"", damage: Damage | None = None) -> Log:
     return log
 
 
+def read_more(log: Log, data: bytes) -> None:
+    """What came behind what ``log`` was read from: whole elements. Events that have been told are forgotten."""
+    before = [Event(kind, 0, {}) for kind in ("run", *["exit"] * log.complete)]
+    log.events = []
+    for node in parse(data):
+        _READERS.get(node.name, _ignore)(log, node)
+    log.complete = _is_complete([*before, *log.events])
+
+
 def time_of(text: bytes) -> int:
     """Nanoseconds of ``seconds.nnnnnnnnn``; what follows the dot is a number of nanoseconds, however short."""
     seconds, _, rest = text.partition(b".")

@@ -138,33 +138,69 @@ def read(data: bytes, start_ns: int, damage: Damage | None = None) -> tuple[list
 
     Every mapping has a name and lies in 64 bits; one that does not is left out.
     """
-    damage = damage or Damage()
-    events = [node for node in parse(data, damage.note) if node.name == "event"]
-    sound = [node for node in events if _is_sound(node)]
-    damage.note("mappings without a possible place were skipped", len(events) - len(sound))
-    symbols: list[tuple[int, int, bytes]] = []
-    timed: list[tuple[int, Element, tuple[tuple[int, int, bytes], ...]]] = []
-    for node in sound:
+    reading = Reading(start_ns, damage)
+    reading.feed(data)
+    return reading.segments, reading.functions
+
+
+class Reading:
+    """A map.xml that is parsed piece by piece, as it is written; as ``read`` of all pieces."""
+
+    def __init__(self, start_ns: int, damage: Damage | None = None) -> None:
+        self._start_ns = start_ns
+        self._damage = damage or Damage()
+        self._symbols: list[tuple[int, int, bytes]] = []  # of a function that comes behind them
+        self._timed: list[_Timed] = []
+        self._space = _Space()
+
+    @property
+    def segments(self) -> list[Segment]:
+        """The files that were mapped, in order of time."""
+        return [m for m in self._space.everything() if isinstance(m, Segment)]
+
+    @property
+    def functions(self) -> list[DynamicFunction]:
+        """Code without a file, in order of time."""
+        return [m for m in self._space.everything() if isinstance(m, DynamicFunction)]
+
+    def feed(self, data: bytes) -> None:
+        """More of the text: whole elements."""
+        events = [node for node in parse(data, self._damage.note) if node.name == "event"]
+        sound = [node for node in events if _is_sound(node)]
+        self._damage.note("mappings without a possible place were skipped", len(events) - len(sound))
+        timed = sorted(filter(None, map(self._timed_event, sound)), key=_time_of)
+        is_late = bool(timed and self._timed and timed[0][0] < self._timed[-1][0])
+        self._timed += timed
+        if is_late:
+            self._timed.sort(key=_time_of)
+            self._space, timed = _Space(), self._timed
+        for time_ns, node, own in timed:
+            if node.get("kind") == b"unmap":
+                self._space.unmap(time_ns, _place(node)[0], _place(node)[0] + 1)
+            elif node.get("object") in _MAPPINGS:
+                self._space.map(_mapping(node, time_ns, own))
+
+    def _timed_event(self, node: Element) -> _Timed | None:
+        """The event at its time, with the symbols that came before it; None for such a symbol."""
         if node.get("object") == b"dynfunc":
-            symbols.append((*_place(node), node.get("funcname")))
-            continue
+            self._symbols.append((*_place(node), node.get("funcname")))
+            return None
         own: tuple[tuple[int, int, bytes], ...] = ()
         if node.get("object") == b"function":
             vaddr, size = _place(node)
-            own = tuple(symbol for symbol in symbols if vaddr <= symbol[0] < vaddr + size)
-            damage.note("symbols outside of their function were skipped", len(symbols) - len(own))
-            symbols = []
+            own = tuple(symbol for symbol in self._symbols if vaddr <= symbol[0] < vaddr + size)
+            self._damage.note("symbols outside of their function were skipped", len(self._symbols) - len(own))
+            self._symbols = []
         time_ns = sound_time_of(node)
-        damage.note("events without a possible time were taken as of the start", time_ns is None)
-        timed.append(((time_ns or 0) + start_ns, node, own))
-    space = _Space()
-    for time_ns, node, own in sorted(timed, key=lambda event: event[0]):
-        if node.get("kind") == b"unmap":
-            space.unmap(time_ns, _place(node)[0], _place(node)[0] + 1)
-        elif node.get("object") in _MAPPINGS:
-            space.map(_mapping(node, time_ns, own))
-    return ([m for m in space.everything() if isinstance(m, Segment)],
-            [m for m in space.everything() if isinstance(m, DynamicFunction)])
+        self._damage.note("events without a possible time were taken as of the start", time_ns is None)
+        return (time_ns or 0) + self._start_ns, node, own
+
+
+_Timed = tuple[int, Element, tuple[tuple[int, int, bytes], ...]]
+
+
+def _time_of(event: _Timed) -> int:
+    return event[0]
 
 
 _MAPPINGS = (b"segment", b"function")

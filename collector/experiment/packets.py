@@ -19,7 +19,7 @@ from collector.experiment.damage import TIME_MAX_NS, Bytes, Damage
 from collector.experiment.records import BLOCK_SIZE, CLOCK, HEAD, IO, IO_NAME
 from collector.layout import Described, Record
 
-__all__ = ["Bytes", "Damage", "Packets", "Run", "Traced", "read", "read_pieces", "read_traced", "runs",
+__all__ = ["Bytes", "Damage", "Packets", "Run", "Traced", "joined", "read", "read_pieces", "read_traced", "runs",
            "sound_clock_packets"]
 
 Packets = npt.NDArray[Any]
@@ -101,7 +101,7 @@ def read(data: Bytes, described: Mapping[int, Sequence[Described]], damage: Dama
 
     A field that a packet lacks is zero; fields of types that no array holds are left out.
     """
-    return _joined(data, [run for run in runs(data, damage) if run.kind in described], described)
+    return joined(data, [run for run in runs(data, damage) if run.kind in described], described)
 
 
 def read_pieces(pieces: Iterable[Bytes], described: Mapping[int, Sequence[Described]],
@@ -116,12 +116,13 @@ def read_pieces(pieces: Iterable[Bytes], described: Mapping[int, Sequence[Descri
                 found.append(next(walk))
         except StopIteration as ended:
             offset = ended.value
-        yield _joined(data, [run for run in found if run.kind in described], described)
+        yield joined(data, [run for run in found if run.kind in described], described)
         block = min(offset, len(data)) // BLOCK_SIZE * BLOCK_SIZE
         data, offset = data[block:].copy(), offset - block
 
 
-def _joined(data: Bytes, found: list[Run], described: Mapping[int, Sequence[Described]]) -> Packets:
+def joined(data: Bytes, found: list[Run], described: Mapping[int, Sequence[Described]]) -> Packets:
+    """The packets of some runs, of kinds in ``described``, as ``read`` gives them."""
     if len({(run.kind, run.size) for run in found}) == 1:
         dtype = _dtype(described[found[0].kind], found[0].size)
         size = found[0].size

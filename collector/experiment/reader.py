@@ -332,8 +332,13 @@ def _opened(path: Path, founder: Experiment | None) -> Experiment:
         raise ExperimentError(f"{shown}: cannot read log.xml: {error.strerror}") from error
     except FormatError as error:
         raise FormatError(f"{shown}/{error}") from error
-    if contents.wsize not in (32, 64) or contents.big_endian:
-        raise FormatError(f"{shown}: recorded on a kind of machine that cannot be read here")
+    check_machine(path, contents)
     opened = Experiment(path, contents, founder)
     opened._note("log.xml", damage)
     return opened
+
+
+def check_machine(path: Path, contents: Log) -> None:
+    """Raises FormatError where the experiment at ``path``, whose log that is, has words that are not read here."""
+    if contents.wsize not in (32, 64) or contents.big_endian:
+        raise FormatError(f"{names.shown(path)}: recorded on a kind of machine that cannot be read here")

@@ -13,6 +13,7 @@ than any recorder writes are cut, and so are all when together they are too many
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -20,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.arrays import gathered, numbered_few
-from collector.experiment.packets import Bytes, Damage, packet_offsets
+from collector.experiment.packets import Bytes, Damage, Run, packet_offsets
 from collector.experiment.records import (
     BLOCK_NATIVE,
     FRAME_BLOCKS_OFFSET,
@@ -42,7 +43,7 @@ Flags = npt.NDArray[np.bool_]
 _KIND_MASK = LINKED - 1
 _LINK_SIZE = 8
 # Recorders write at most 8,000 frames.
-_DEPTH_MAX = 1 << 14
+DEPTH_MAX = 1 << 14
 _FRAMES_MAX = 1 << 26
 _TABLE_MAX = 1 << 20  # uids below it are looked up in a table
 
@@ -108,9 +109,7 @@ def read_stacks(data: Bytes, wsize: int, damage: Damage | None = None) -> Stacks
     frames, uids = _packet_offsets(data, damage)
     pc_size = wsize // 8
     frame_uid, blocks = _native_blocks(words, frames)
-    own = _block_nodes(words, blocks, pc_size)
-    tails = _tail_nodes(words, uids, pc_size)
-    nodes = _Nodes(*(np.concatenate([a, b]) for a, b in zip(vars(own).values(), vars(tails).values(), strict=True)))
+    nodes = _joined(_block_nodes(words, blocks, pc_size), _tail_nodes(words, uids, pc_size))
     frame_uid, first = np.unique(frame_uid, return_index=True)
     distinct, in_nodes = numbered_few(_own_pcs(words, nodes, pc_size))
     del data, words  # what follows needs the room
@@ -120,9 +119,39 @@ def read_stacks(data: Bytes, wsize: int, damage: Damage | None = None) -> Stacks
     return _without_markers(frame_uid, offsets, distinct, numbers, cut, pc_size)
 
 
+def read_nodes(data: Bytes, found: Sequence[Run], wsize: int) -> tuple[U8, list[tuple[int, U8, int]]]:
+    """Of some packets of a data.frameinfo: the uids of frames (f,), whose nodes come first; and all nodes: uid, pcs,
+    link (0: none).
+    """
+    words = data[:len(data) // 4 * 4].view("<u4")
+    every = [np.arange(run.count, dtype=np.int64) * run.size + run.offset for run in found]
+    frames, uids = _by_kind(words, np.concatenate([np.zeros(0, np.int64), *every]))
+    pc_size = wsize // 8
+    frame_uid, blocks = _native_blocks(words, frames)
+    nodes = _joined(_block_nodes(words, blocks, pc_size), _tail_nodes(words, uids, pc_size))
+    ends = np.cumsum(nodes.count)
+    pcs = np.split(_own_pcs(words, nodes, pc_size), ends[:-1]) if len(ends) else []
+    return frame_uid, list(zip(nodes.uid.tolist(), pcs, nodes.link.tolist(), strict=True))
+
+
+def marker_of(pc: int, wsize: int) -> int:
+    """PC_TRUNCATED or PC_UNWIND_FAILED where the last pc of a stack says so; else 0."""
+    mask = (1 << wsize) - 1
+    return next((marker for marker in (PC_TRUNCATED, PC_UNWIND_FAILED) if pc == marker & mask), 0)
+
+
+def _joined(own: _Nodes, tails: _Nodes) -> _Nodes:
+    return _Nodes(*(np.concatenate([a, b]) for a, b in zip(vars(own).values(), vars(tails).values(), strict=True)))
+
+
 def _packet_offsets(data: Bytes, damage: Damage | None) -> tuple[I8, I8]:
     offset = np.fromiter(packet_offsets(data, damage), np.int64)
-    heads = data[:len(data) // 4 * 4].view("<u4")[offset >> 2]
+    return _by_kind(data[:len(data) // 4 * 4].view("<u4"), offset)
+
+
+def _by_kind(words: npt.NDArray[np.uint32], offset: I8) -> tuple[I8, I8]:
+    """Of the packets at byte offsets those that are stacks, and those that are tails."""
+    heads = words[offset >> 2]
     kinds = np.where(heads & 0xFFFF >= UID.size, heads >> 16, KIND_EMPTY)
     return offset[kinds == KIND_FRAME], offset[kinds == KIND_UID]
 
@@ -205,8 +234,8 @@ def _resolved(in_nodes: I4, nodes: _Nodes, first: I8) -> tuple[I8, I4, Flags]:
     if not len(first):
         return np.zeros(1, np.int64), in_nodes[:0], np.zeros(0, np.bool_)
     steps, length, cut = _steps(first, _next_nodes(nodes), nodes.count)
-    cut |= length > _DEPTH_MAX
-    length = np.minimum(length, _DEPTH_MAX)
+    cut |= length > DEPTH_MAX
+    length = np.minimum(length, DEPTH_MAX)
     too_many = np.cumsum(length) > _FRAMES_MAX
     cut |= too_many & (length > 0)
     length[too_many] = 0
@@ -242,7 +271,7 @@ def _steps(first: I8, following: I8, count: I8) -> tuple[list[tuple[I8, I8]], I8
         n_visited += len(rows)
         node = following[node]
         rows, node = rows[node >= 0], node[node >= 0]
-        ends = length[rows] >= _DEPTH_MAX if n_visited < _FRAMES_MAX else np.ones(len(rows), np.bool_)
+        ends = length[rows] >= DEPTH_MAX if n_visited < _FRAMES_MAX else np.ones(len(rows), np.bool_)
         cut[rows[ends]] = True
         rows, node = rows[~ends], node[~ends]
     return steps, length, cut

@@ -177,13 +177,18 @@ class DataSet:
         return [part.resolve_exactly(one) for part, one in zip(self._parts, work, strict=True)]
 
     def _load_object(self, mapping: Segment | DynamicFunction, experiment: Experiment) -> LoadedObject | None:
-        """The load object of a mapping; it comes into being with its first text."""
-        key = key_of(mapping)
-        is_text = not isinstance(mapping, Segment) or mapping.modes == MODES_TEXT
-        if key not in self.objects and is_text and mapping.size:
-            self.objects[key] = LoadedObject(key[0], _FIRST_OBJECT_NUMBER + len(self.objects), mapping.size,
-                                             lambda: _file_of(mapping, experiment), experiment.places)
-        return self.objects.get(key)
+        return load_object(self.objects, mapping, experiment)
+
+
+def load_object(objects: dict[Key, LoadedObject], mapping: Segment | DynamicFunction,
+                experiment: Experiment) -> LoadedObject | None:
+    """The load object of a mapping, among ``objects`` from then on; it comes into being with its first text."""
+    key = key_of(mapping)
+    is_text = not isinstance(mapping, Segment) or mapping.modes == MODES_TEXT
+    if key not in objects and is_text and mapping.size:
+        objects[key] = LoadedObject(key[0], _FIRST_OBJECT_NUMBER + len(objects), mapping.size,
+                                    lambda: _file_of(mapping, experiment), experiment.places)
+    return objects.get(key)
 
 
 def _file_of(mapping: Segment | DynamicFunction, experiment: Experiment) -> ObjectFile:

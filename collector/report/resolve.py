@@ -374,7 +374,7 @@ class Part:
             if kind == CLOCK:
                 states, ticks = self._clock
                 mine = group[begin:begin + len(states)]
-                sums[:, :N_STATE_COLUMNS] += self.experiment.log.interval_us * _ticks_by(mine, states, ticks, n_groups)
+                sums[:, :N_STATE_COLUMNS] += self.experiment.log.interval_us * ticks_by(mine, states, ticks, n_groups)
                 if self._columns.latency >= 0:
                     np.add.at(sums[:, self._columns.latency], mine[mine >= 0], self._latency_us[mine >= 0])
             else:
@@ -477,13 +477,24 @@ class Part:
         self.found = Found(of_packet, frames.rows[pairs], offsets, instructions)
         return self.weighed()
 
+    def look_up(self, pcs: U8, epochs: I8) -> list[int]:
+        """For pcs in epochs (n,) their functions, -1 for what is no frame."""
+        places = self._code.places
+        found = map(self._look_up, pcs.tolist(), self._located(pcs, epochs).tolist())
+        return [places[instruction][0] if instruction != _NO_FRAME else _NO_FRAME for instruction in found]
+
+    @property
+    def bounds(self) -> I8:
+        """The times at which epochs begin, but for the first one."""
+        return self._bounds
+
     @property
     def _clock(self) -> tuple[Numbers, Numbers]:
         """States and ticks of the packets of clock profiling."""
         if "_read" in self.__dict__:
             return self._read.states, self._read.ticks
         packets = self.experiment.packets(CLOCK)
-        return _known_states(packets["MSTATE"]), packets["NTICK"]
+        return known_states(packets["MSTATE"]), packets["NTICK"]
 
     @cached_property
     def _read(self) -> _Read:
@@ -500,7 +511,7 @@ class Part:
                 if len(self._bounds):
                     epochs.append(np.searchsorted(self._bounds, packets["TSTAMP"], side="right").astype(np.int32))
                 if kind == CLOCK:
-                    states.append(_known_states(packets["MSTATE"]))
+                    states.append(known_states(packets["MSTATE"]))
                     ticks.append(packets["NTICK"].copy())
         codes = self._codes(asked, np.concatenate(epochs))
         return _Read(codes, np.concatenate(states), np.concatenate(ticks), counts)
@@ -627,11 +638,12 @@ def key_of(mapping: Segment | DynamicFunction) -> Key:
     return (mapping.name, mapping.identity) if isinstance(mapping, Segment) else (DYNAMIC_FUNCTIONS, UNKNOWN)
 
 
-def _known_states(states: Numbers) -> Numbers:
+def known_states(states: Numbers) -> Numbers:
+    """States as columns; what is none that is known, as STATE_OTHER."""
     return np.where((states < 0) | (states >= STATE_OTHER), STATE_OTHER, states).astype(np.int8)
 
 
-def _ticks_by(group: Numbers, states: Numbers, ticks: Numbers, n_groups: int) -> I8:
+def ticks_by(group: Numbers, states: Numbers, ticks: Numbers, n_groups: int) -> I8:
     """Ticks per group and state (n_groups, states) of packets, each in the group given; below 0: in none."""
     sums = np.zeros((n_groups + 1) * N_STATE_COLUMNS, np.int64)
     for begin in range(0, len(group), _AT_ONCE):

@@ -1,0 +1,1 @@
+"""The live view of an experiment: er_top."""

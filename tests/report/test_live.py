@@ -1,0 +1,120 @@
+"""The live figures are those of the finished report over the same packets, however often was looked meanwhile."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from collector.experiment.recorder import Header, Recorder
+from collector.report.live import Figures, Live, whole
+from collector.report.profile import I8
+
+START_NS, MS, S = 7_001_000_000_013, 1_000_000, 1_000_000_000
+INTERVAL_US = 10_007
+HEADER = Header(
+    hostname="h", os="Linux 6.1.0", arch="x86_64", page_size=4096, n_pages=1, cpus=[1], pid=71, ppid=70, pgrp=71,
+    sid=70, cwd=b"/", arguments=b"prog", wsize=64, interval_ns=INTERVAL_US * 1000, sample_period_s=1, start_ns=START_NS,
+    start_unix=2_100_000_003, collector="collect")
+VDSO = 0x7000_0000
+SYMBOLS = [(VDSO + 0x100 * i, 0x100, b"function_%d" % i) for i in range(13)]
+
+
+@pytest.fixture
+def recorder(tmp_path: Path) -> Recorder:
+    path = tmp_path / "test.1.er"
+    path.mkdir()
+    return Recorder.create(path, HEADER)
+
+
+def clock(recorder: Recorder, time_ns: int, seed: int, n: int = 211) -> None:
+    """Packets of recursive stacks in all states."""
+    random = np.random.default_rng(seed)
+    depth = random.integers(1, 9, n)
+    stacks = VDSO + 0x100 * random.integers(0, 13, (n, 8)).astype(np.uint64)
+    uids = recorder.frames.intern(np.where(np.arange(8) < depth[:, None], stacks, np.uint64(0)), depth)
+    recorder.clock(71 + random.integers(0, 5, n), np.zeros(n, np.int64), time_ns + np.arange(n), uids,
+                   random.integers(0, 10, n), random.integers(0, 4, n))
+    recorder.sync()
+
+
+def named(figures: Figures) -> tuple[Counter[bytes], Counter[bytes], dict[int, list[int]], list[int]]:
+    """What each function and thread has, without the order in which they were met."""
+    def by_name(values: I8) -> Counter[bytes]:
+        return Counter({function.name: values[i].tolist() for i, function in enumerate(figures.functions)
+                        if values[i].any()})
+
+    threads = {one.tid: figures.by_thread[i].tolist() for i, one in enumerate(figures.threads)}
+    return by_name(figures.own), by_name(figures.inclusive), threads, figures.total.tolist()
+
+
+def test_sums_of_all_looks_are_those_of_the_whole(recorder: Recorder) -> None:
+    recorder.function_mapped(START_NS, VDSO, 0x1000, b"[vdso]", SYMBOLS)
+    live = Live(recorder.path)
+    lengths = []
+    for batch in range(9):
+        clock(recorder, START_NS + (batch + 1) * S, seed=batch)
+        assert live.look()
+        assert not live.look()
+        assert named(live.cumulative()) == named(whole(recorder.path))
+        lengths.append(live.window(0).length_ns)
+    assert lengths == [S + 210] + [S] * 8
+    three, last = live.window(3 * S), live.window(0)
+    assert three.length_ns == 3 * S
+    newest = [live.recent(3)[i].total for i in range(3)]
+    assert three.total.tolist() == sum(newest).tolist()
+    assert last.total.tolist() == newest[-1].tolist()
+    recorder.close(START_NS + 10 * S)
+    live.finish()
+    assert live.is_over
+    assert named(live.cumulative()) == named(whole(recorder.path))
+
+
+def test_a_map_that_tells_later_of_what_was_seen_is_followed_by_reading_again(recorder: Recorder) -> None:
+    """First nothing is known of the place, then a function, which another one takes the place of, in the past."""
+    live = Live(recorder.path)
+    clock(recorder, START_NS + S, seed=1)
+    live.look()
+    assert set(named(live.cumulative())[1]) == {b"<Unknown>"}
+    recorder.function_mapped(START_NS + S // 2, VDSO, 0x1000, b"[vdso]", SYMBOLS)
+    clock(recorder, START_NS + 2 * S, seed=2)
+    live.look()
+    found = named(live.cumulative())
+    assert b"<Unknown>" not in found[1]
+    assert found == named(whole(recorder.path))
+    recorder.function_mapped(START_NS + S + 100, VDSO, 0x1000, b"later")
+    clock(recorder, START_NS + 3 * S, seed=3)
+    recorder.close(START_NS + 4 * S)
+    live.finish()
+    found = named(live.cumulative())
+    assert {b"later", b"function_0"} <= set(found[1])
+    assert found == named(whole(recorder.path))
+
+
+def test_a_closed_experiment_is_shown_whole(recorder: Recorder) -> None:
+    recorder.function_mapped(START_NS, VDSO, 0x1000, b"[vdso]", SYMBOLS)
+    clock(recorder, START_NS + S, seed=5)
+    recorder.close(START_NS + 2 * S)
+    live = Live(recorder.path)
+    assert live.is_over
+    assert not live.look()
+    assert live.window(0) is live.cumulative()
+    assert named(live.cumulative()) == named(whole(recorder.path))
+
+
+def test_looks_cost_what_is_new(recorder: Recorder) -> None:
+    """Whatever has been read is not read again: it may be gone."""
+    recorder.function_mapped(START_NS, VDSO, 0x1000, b"[vdso]", SYMBOLS)
+    live = Live(recorder.path)
+    for batch in range(4):
+        clock(recorder, START_NS + (batch + 1) * S, seed=batch, n=1024)
+        live.look()
+    before = named(live.cumulative())[3]
+    with open(recorder.path / "profile", "r+b") as file:
+        file.write(bytes(16_384 * 8))  # blocks that are full
+    clock(recorder, START_NS + 9 * S, seed=9)
+    live.look()
+    assert [a - b for a, b in zip(named(live.cumulative())[3], before, strict=True)] == live.recent(1)[0].total.tolist()
+    assert sum(before) > 0
