@@ -59,6 +59,8 @@ KEEPERS: dict[str, str] = {
     "pydemumble": "report/symbols.py",
     "cxxfilt": "report/symbols.py",
     "rich": "cli/",
+    "google": "export/protobuf.py",
+    "pyarrow": "export/parquet.py",
 }
 
 # Where the layout of bytes may be declared. elf.py is there for ELF's own symbol table, read as one array.

@@ -1,0 +1,126 @@
+"""The format of callgrind's profiles, for KCachegrind and callgrind_annotate: functions, lines and calls.
+
+Each state is an event. Calls cost what callers and callees show: a stack counts once for each function in it, however
+often that recurs. How often functions were called is not known of samples; each call stands there as made once.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import BinaryIO
+
+import numpy as np
+
+from collector.export.choices import EXPORTER, Choices, names, object_names, put
+from collector.export.text import printable
+from collector.report.profile import I8, Weighted, merge_equal, pairs
+from collector.report.samples import Samples
+
+
+def write(samples: Samples, out: BinaryIO, choices: Choices) -> None:
+    """The profile; ``choices`` say nothing to it."""
+    put(out, _lines(samples))
+
+
+def _lines(samples: Samples) -> Iterator[str]:
+    quantities = samples.quantities
+    yield f"# callgrind format\nversion: 1\ncreator: {EXPORTER}\n"
+    for process in samples.processes[:1]:
+        yield f"pid: {process.pid}\ncmd: {printable(process.experiment.log.arguments)}\n"
+    for note in samples.notes:
+        yield f"desc: Note: {printable(note.encode('utf-8', 'replace'))}\n"
+    yield "positions: line\n"
+    for one in quantities:
+        yield f"event: {one.name} : {one.title}, {one.unit}\n"
+    for one in samples.sums:
+        parts = [other.name for other in quantities if set(other.columns) <= set(one.columns)]
+        yield f"event: {one.name} = {' + '.join(parts)} : {one.title}, us\n" if parts else ""
+    yield f"events: {' '.join(one.name for one in quantities) or 'total'}\n"
+    stacks = _weighted(samples)
+    totals = " ".join(map(str, stacks.weights.sum(axis=0).tolist())) or "0"
+    yield f"summary: {totals}\n\n"
+    yield from _functions(samples, stacks)
+    yield f"totals: {totals}\n"
+
+
+def _weighted(samples: Samples) -> Weighted:
+    """The stacks as functions, with the quantities as weights."""
+    groups, stacks = samples.groups, samples.stacks
+    weights = np.zeros((len(stacks), len(samples.quantities)), np.int64)
+    for place, quantity in enumerate(samples.quantities):
+        np.add.at(weights[:, place], groups.stack, groups.of(quantity))
+    return merge_equal(Weighted(stacks.offsets, samples.function_of[stacks.frames], weights, len(samples.functions)))
+
+
+def _functions(samples: Samples, stacks: Weighted) -> Iterator[str]:
+    """Each with its own cost by line, and its calls."""
+    paths = _paths(samples)
+    name = _Names(names(samples), object_names(samples), paths)
+    own = _own_costs(samples)
+    callees = pairs(stacks)[1]
+    calls: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
+    for caller, callee, costs in zip(callees.caller.tolist(), callees.callee.tolist(), callees.weights.tolist(),
+                                     strict=True):
+        calls[caller].append((callee, costs))
+    for number in sorted(set(own) | set(calls)):
+        yield f"{name.own(number)}\n"
+        for line, costs in own.get(number, ()):
+            yield f"{line} {' '.join(map(str, costs))}\n"
+        for callee, costs in calls.get(number, ()):
+            yield f"{name.called(callee)}\ncalls=1 0\n0 {' '.join(map(str, costs))}\n"
+        yield "\n"
+
+
+def _own_costs(samples: Samples) -> dict[int, list[tuple[int, list[int]]]]:
+    """For each function that is a leaf, lines and their costs."""
+    groups, stacks = samples.groups, samples.stacks
+    leaves = stacks.frames[stacks.offsets[:-1]]
+    weights: I8 = np.stack([groups.of(one) for one in samples.quantities] or [np.zeros(len(groups.stack), np.int64)], 1)
+    lines = np.array([line.line for line in samples.lines], np.int64)
+    keys = np.stack([samples.function_of[leaves[groups.stack]].astype(np.int64), lines[leaves[groups.stack]]], 1)
+    found, inverse = np.unique(keys, axis=0, return_inverse=True)
+    sums = np.zeros((len(found), weights.shape[1]), np.int64)
+    np.add.at(sums, inverse.reshape(-1), weights)
+    own: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
+    for (number, line), costs in zip(found.tolist(), sums.tolist(), strict=True):
+        own[number].append((line, costs))
+    return own
+
+
+def _paths(samples: Samples) -> dict[int, str]:
+    """For each function the source file of the first line that is known."""
+    found: dict[int, str] = {}
+    for number, line in zip(samples.function_of.tolist(), samples.lines, strict=True):
+        if line.path:
+            found.setdefault(number, printable(line.path.encode("utf-8", "surrogateescape")))
+    return found
+
+
+class _Names:
+    """Names in their short form: ``(7) main`` where they are met first, ``(7)`` from then on."""
+
+    def __init__(self, functions: list[str], objects: list[str], paths: dict[int, str]) -> None:
+        self._functions, self._objects, self._paths = functions, objects, paths
+        self._met: dict[str, dict[object, str]] = {"ob": {}, "fl": {}, "fn": {}}
+
+    def own(self, number: int) -> str:
+        """The function that costs belong to."""
+        return self._of(number, "ob=", "fl=", "fn=")
+
+    def called(self, number: int) -> str:
+        """The function that is called."""
+        return self._of(number, "cob=", "cfi=", "cfn=")
+
+    def _of(self, number: int, of_object: str, of_file: str, of_function: str) -> str:
+        lines = [of_object + self._short("ob", self._objects[number] or "???", self._objects[number]),
+                 of_file + self._short("fl", self._paths.get(number, "???"), self._paths.get(number)),
+                 of_function + self._short("fn", self._functions[number], number)]
+        return "\n".join(lines)
+
+    def _short(self, kind: str, name: str, key: object) -> str:
+        met = self._met[kind]
+        if key in met:
+            return met[key]
+        met[key] = f"({len(met) + 1})"
+        return f"{met[key]} {name}"
