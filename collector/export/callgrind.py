@@ -1,7 +1,9 @@
 """The format of callgrind's profiles, for KCachegrind and callgrind_annotate: functions, lines and calls.
 
-Each state is an event. Calls cost what callers and callees show: a stack counts once for each function in it, however
-often that recurs. How often functions were called is not known of samples; each call stands there as made once.
+Each state is an event. What the callers of a function pay for their calls of it adds up to its inclusive cost: a stack
+counts once for each function in it, however often that recurs. What nothing is known to have called, ``<Total>`` has
+called. How often is not known of samples; each call stands there as made once, where the first known line of its caller
+is.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ import numpy as np
 
 from collector.export.choices import EXPORTER, Choices, names, object_names, put
 from collector.export.text import printable
-from collector.report.profile import I8, Weighted, merge_equal, pairs
+from collector.report.build import TOTAL_FUNCTION
+from collector.report.profile import I8, ROOT, Weighted, merge_equal, pairs
 from collector.report.samples import Samples
 
 
@@ -55,20 +58,21 @@ def _weighted(samples: Samples) -> Weighted:
 
 def _functions(samples: Samples, stacks: Weighted) -> Iterator[str]:
     """Each with its own cost by line, and its calls."""
-    paths = _paths(samples)
-    name = _Names(names(samples), object_names(samples), paths)
+    places = _places(samples)
+    name = _Names(names(samples), object_names(samples), places)
     own = _own_costs(samples)
-    callees = pairs(stacks)[1]
+    callers = pairs(stacks)[0]
     calls: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
-    for caller, callee, costs in zip(callees.caller.tolist(), callees.callee.tolist(), callees.weights.tolist(),
+    for caller, callee, costs in zip(callers.caller.tolist(), callers.callee.tolist(), callers.weights.tolist(),
                                      strict=True):
-        calls[caller].append((callee, costs))
+        calls[TOTAL_FUNCTION if caller == ROOT else caller].append((callee, costs))
     for number in sorted(set(own) | set(calls)):
         yield f"{name.own(number)}\n"
         for line, costs in own.get(number, ()):
             yield f"{line} {' '.join(map(str, costs))}\n"
         for callee, costs in calls.get(number, ()):
-            yield f"{name.called(callee)}\ncalls=1 0\n0 {' '.join(map(str, costs))}\n"
+            yield (f"{name.called(callee)}\ncalls=1 {places[callee][1]}\n"
+                   f"{places[number][1]} {' '.join(map(str, costs))}\n")
         yield "\n"
 
 
@@ -88,20 +92,20 @@ def _own_costs(samples: Samples) -> dict[int, list[tuple[int, list[int]]]]:
     return own
 
 
-def _paths(samples: Samples) -> dict[int, str]:
-    """For each function the source file of the first line that is known."""
-    found: dict[int, str] = {}
+def _places(samples: Samples) -> list[tuple[str, int]]:
+    """For each function its source file, and the first of its lines that are known."""
+    found = [("", 0)] * len(samples.functions)
     for number, line in zip(samples.function_of.tolist(), samples.lines, strict=True):
-        if line.path:
-            found.setdefault(number, printable(line.path.encode("utf-8", "surrogateescape")))
+        if line.path and (not found[number][0] or 0 < line.line < found[number][1]):
+            found[number] = printable(line.path.encode("utf-8", "surrogateescape")), line.line
     return found
 
 
 class _Names:
     """Names in their short form: ``(7) main`` where they are met first, ``(7)`` from then on."""
 
-    def __init__(self, functions: list[str], objects: list[str], paths: dict[int, str]) -> None:
-        self._functions, self._objects, self._paths = functions, objects, paths
+    def __init__(self, functions: list[str], objects: list[str], places: list[tuple[str, int]]) -> None:
+        self._functions, self._objects, self._places = functions, objects, places
         self._met: dict[str, dict[object, str]] = {"ob": {}, "fl": {}, "fn": {}}
 
     def own(self, number: int) -> str:
@@ -114,7 +118,7 @@ class _Names:
 
     def _of(self, number: int, of_object: str, of_file: str, of_function: str) -> str:
         lines = [of_object + self._short("ob", self._objects[number] or "???", self._objects[number]),
-                 of_file + self._short("fl", self._paths.get(number, "???"), self._paths.get(number)),
+                 of_file + self._short("fl", self._places[number][0] or "???", self._places[number][0]),
                  of_function + self._short("fn", self._functions[number], number)]
         return "\n".join(lines)
 

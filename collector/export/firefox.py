@@ -1,9 +1,9 @@
 """A processed profile for the Firefox Profiler: threads as tracks, states as categories of samples, markers for waits.
 
-Samples are weighed by the milliseconds that they count for. A sample's category is that of its leaf: each state in which
-an instruction was the leaf is a frame of its own, its name the same. Waits, and what was traced one by one, are markers
-as long as they were. The format is that of profiler.firefox.com (processed profile, version 60), which brings it up to
-its newest one itself.
+Samples are weighed by the milliseconds that they count for. A sample's category is that of its leaf: each state in
+which an instruction was the leaf is a frame of its own, its name the same. Waits, and what was traced one by one, are
+markers as long as they were. The format is that of profiler.firefox.com (processed profile, version 60), which brings
+it up to its newest one itself.
 """
 
 from __future__ import annotations
@@ -210,8 +210,8 @@ class _Profile:
         process = self._samples.processes[thread.process]
         start_ms = (process.start_ns - self._samples.start_ns) / NS_PER_MS
         title = printable(self._samples.thread_title(thread))
-        about = ("default", start_ms, None, start_ms, None, [], title, thread.number == 1, printable(process.name),
-                 str(process.pid), thread.tid)
+        about: tuple[object, ...] = ("default", start_ms, None, start_ms, None, [], title, thread.number == 1,
+                                     printable(process.name), str(process.pid), thread.tid)
         yield text(dict(zip(_PROCESS_KEYS, about, strict=True)))[:-1]
 
         def column(of: Callable[[I8], Iterator[str]], which: Callable[[I8], Any]) -> Iterator[str]:

@@ -1,8 +1,8 @@
 """pprof's profile: gzipped protocol buffers, as ``go tool pprof`` and many others read them.
 
-A sample type for each state and metric, in nanoseconds, bytes or counts; a sample for each stack, thread and state, with
-the labels ``process``, ``pid``, ``thread``, ``tid`` and ``state``. A location is an instruction; its address is its
-offset in the file of its mapping. The schema is that of google/pprof, proto/profile.proto.
+A sample type for each state and metric, in nanoseconds, bytes or counts; a sample for each stack, thread and state,
+with the labels ``process``, ``pid``, ``thread``, ``tid`` and ``state``. A location is an instruction; its address is
+its offset in the file of its mapping. The schema is that of google/pprof, proto/profile.proto.
 """
 
 from __future__ import annotations
@@ -133,7 +133,7 @@ class _Profile:
             location.mapping_id = mappings.get(samples.functions[number].object_number, 0)
             location.line.add(function_id=number + 1, line=lines[place].line)
         for number, (function, name) in enumerate(zip(samples.functions, names(samples), strict=True)):
-            linkage = printable(function.linkage)  # of equal names readers guess that they are still to be made readable
+            linkage = printable(function.linkage)  # equal names are taken for mangled ones
             profile.function.add(id=number + 1, name=self._string(name), system_name=self._string(
                 linkage if linkage != name else ""), filename=self._string(paths.get(number, "")))
 

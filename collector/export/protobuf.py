@@ -20,7 +20,7 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS = {name: getattr(_Field, f"TYPE_{name.upper()}")
-            for name in ("int32", "int64", "uint32", "uint64", "bool", "string", "bytes", "double", "fixed64", "fixed32")}
+            for name in ("int32", "int64", "uint32", "uint64", "bool", "string", "bytes", "double", "fixed64")}
 _LENGTH_DELIMITED = 2
 
 

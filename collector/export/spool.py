@@ -21,7 +21,7 @@ class Spool:
     """
 
     def __init__(self, counts: I8, width: int) -> None:
-        self._file = TemporaryFile(prefix="er_export-")
+        self._file = TemporaryFile(prefix="er_export-")  # noqa: SIM115 - closed with us
         self._width = width
         self._begins = np.append(0, np.cumsum(counts))
         self._ends = self._begins[:-1].copy()

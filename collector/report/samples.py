@@ -13,9 +13,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -243,10 +244,11 @@ class Samples:
 
     @cached_property
     def lines(self) -> list[Line]:
-        """For each instruction where in the source it is, as far as debug information tells and is asked."""
+        """For each instruction its place in the source of its function, as far as debug information tells and is asked:
+        of inlined code, where that is called."""
         if not self._with_lines:
             return [Line()] * len(self.function_of)
-        frames = [levels[0][1] for levels in levels_by_instruction(self.data, False)]
+        frames = [levels[-1][1] for levels in levels_by_instruction(self.data, True)]
         return [Line(frame.path, frame.line) if frame is not None else Line() for frame in frames] + [Line()]
 
     @cached_property
@@ -390,7 +392,7 @@ class Samples:
                     block = self._block(number, kind, packets, begin)
                     if kind != CLOCK:
                         mine = slice(pieces * _AT_ONCE, pieces * _AT_ONCE + len(packets))
-                        block = _with_values(block, first, values[mine])
+                        block = replace(block, first=first, values=values[mine])
                     begin += len(packets)
                     mask = self.data.mask(number)
                     yield block if mask is None else _chosen(block, mask[begin - len(packets):begin])
@@ -420,14 +422,10 @@ def _in_bites(experiment: Experiment, kind: str) -> Iterator[Packets]:
             yield packets[begin:begin + _AT_ONCE]
 
 
-def _with_values(block: Block, first: int, values: I8) -> Block:
-    return Block(**{**vars(block), "first": first, "values": values})
-
-
 def _chosen(block: Block, mask: Bool) -> Block:
     """Of a block the packets that are wanted."""
-    return Block(**{name: value[mask] if isinstance(value, np.ndarray) else value
-                    for name, value in vars(block).items()})
+    some: dict[str, Any] = {name: value[mask] for name, value in vars(block).items() if isinstance(value, np.ndarray)}
+    return replace(block, **some)
 
 
 def _quantity(metric: Metric) -> Quantity:
