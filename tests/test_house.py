@@ -388,7 +388,7 @@ def test_no_rule_objects_to_a_clean_tree(tmp_path: Path, rule: Rule) -> None:
 # --- the linters ----------------------------------------------------------------------------------
 
 SCRIPTS_WITHOUT_SUFFIX = tuple(f"scripts/{name}" for name in (
-    "agree", "bench", "compare-check", "damage", "keep-batches", "killruns", "truth"))
+    "agree", "bench", "compare-check", "damage", "export-check", "keep-batches", "killruns", "truth"))
 
 
 def _passes(*command: str) -> None:
@@ -416,6 +416,7 @@ TOOLS = (
     "scripts/agree",
     "scripts/bench",
     "scripts/damage",
+    "scripts/export-check",
     "scripts/keep-batches",
     "scripts/killruns",
     "scripts/truth",

@@ -14,7 +14,7 @@ from typing import BinaryIO
 
 import numpy as np
 
-from collector.export.choices import EXPORTER, Choices, names, object_names, put
+from collector.export.choices import EXPORTER, Choices, lines, names, notes, object_names, put
 from collector.export.text import printable
 from collector.report.build import TOTAL_FUNCTION
 from collector.report.profile import I8, ROOT, Weighted, merge_equal, pairs
@@ -31,8 +31,8 @@ def _lines(samples: Samples) -> Iterator[str]:
     yield f"# callgrind format\nversion: 1\ncreator: {EXPORTER}\n"
     for process in samples.processes[:1]:
         yield f"pid: {process.pid}\ncmd: {printable(process.experiment.log.arguments)}\n"
-    for note in samples.notes:
-        yield f"desc: Note: {printable(note.encode('utf-8', 'replace'))}\n"
+    for note in notes(samples):
+        yield f"desc: Note: {note}\n"
     yield "positions: line\n"
     for one in quantities:
         yield f"event: {one.name} : {one.title}, {one.unit}\n"
@@ -81,8 +81,8 @@ def _own_costs(samples: Samples) -> dict[int, list[tuple[int, list[int]]]]:
     groups, stacks = samples.groups, samples.stacks
     leaves = stacks.frames[stacks.offsets[:-1]]
     weights: I8 = np.stack([groups.of(one) for one in samples.quantities] or [np.zeros(len(groups.stack), np.int64)], 1)
-    lines = np.array([line.line for line in samples.lines], np.int64)
-    keys = np.stack([samples.function_of[leaves[groups.stack]].astype(np.int64), lines[leaves[groups.stack]]], 1)
+    line_of = np.array([line for _, line in lines(samples)], np.int64)
+    keys = np.stack([samples.function_of[leaves[groups.stack]].astype(np.int64), line_of[leaves[groups.stack]]], 1)
     found, inverse = np.unique(keys, axis=0, return_inverse=True)
     sums = np.zeros((len(found), weights.shape[1]), np.int64)
     np.add.at(sums, inverse.reshape(-1), weights)
@@ -95,9 +95,9 @@ def _own_costs(samples: Samples) -> dict[int, list[tuple[int, list[int]]]]:
 def _places(samples: Samples) -> list[tuple[str, int]]:
     """For each function its source file, and the first of its lines that are known."""
     found = [("", 0)] * len(samples.functions)
-    for number, line in zip(samples.function_of.tolist(), samples.lines, strict=True):
-        if line.path and (not found[number][0] or 0 < line.line < found[number][1]):
-            found[number] = printable(line.path.encode("utf-8", "surrogateescape")), line.line
+    for number, (path, line) in zip(samples.function_of.tolist(), lines(samples), strict=True):
+        if path and (not found[number][0] or 0 < line < found[number][1]):
+            found[number] = path, line
     return found
 
 

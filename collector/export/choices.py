@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from typing import BinaryIO
@@ -63,6 +64,26 @@ def object_names(samples: Samples) -> list[str]:
     return [paths.get(function.object_number, "") if function.has_offsets else "" for function in samples.functions]
 
 
+def lines(samples: Samples) -> list[tuple[str, int]]:
+    """For each instruction the path of its source and its line; empty and 0 where they are not known."""
+    shown = {path: printable(os.fsencode(path)) for path in {line.path for line in samples.lines}}
+    return [(shown[line.path], line.line) for line in samples.lines]
+
+
+def source_files(samples: Samples) -> dict[int, str]:
+    """For each function whose source is known the path of that."""
+    found: dict[int, str] = {}
+    for number, (path, _) in zip(samples.function_of.tolist(), lines(samples), strict=True):
+        if path:
+            found.setdefault(number, path)
+    return found
+
+
+def notes(samples: Samples) -> list[str]:
+    """What the recording said of itself, each as text of one line."""
+    return [printable(note.encode("utf-8", "surrogateescape")) for note in samples.notes]
+
+
 def thread_names(samples: Samples) -> list[str]:
     """What threads are called."""
     return [printable(samples.thread_title(thread)) for thread in samples.threads]
@@ -81,11 +102,6 @@ def put(out: BinaryIO, parts: Iterable[str], between: str = "") -> None:
     while some := list(islice(rest, _AT_ONCE)):
         out.write((("" if is_first else between) + between.join(some)).encode())
         is_first = False
-
-
-def numbers(values: Iterable[int]) -> Iterator[str]:
-    """As JSON."""
-    return map(str, values)
 
 
 def text(value: object) -> str:

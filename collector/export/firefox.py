@@ -8,6 +8,7 @@ it up to its newest one itself.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import Any, BinaryIO
@@ -15,15 +16,16 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from collector.clock import NS_PER_MS
-from collector.export.choices import EXPORTER, Choices, names, put, text
+from collector.export.choices import EXPORTER, Choices, lines, names, notes, put, source_files, text
 from collector.export.spool import Spool
 from collector.export.text import printable
-from collector.report.metrics import N_STATE_COLUMNS
+from collector.report.metrics import N_STATE_COLUMNS, STATE_KERNEL_CPU, STATE_LINUX_CPU
 from collector.report.profile import I8
 from collector.report.samples import FIRST_WAITING_STATE, LAST_MICROSTATE, Quantity, Samples, Thread, trie
 
 _VERSION, _GECKO_VERSION = 60, 31
 _COLORS = ("yellow", "orange", "red", "magenta", "brown", "purple", "lightred", "blue", "green", "darkgrey")
+_ON_CPU = (0, 1, 2, STATE_LINUX_CPU, STATE_KERNEL_CPU)
 _OTHER = 0  # the category of what is in none
 _LIBRARY = 1  # a resource's type
 _INTERVAL = 1  # a marker's phase
@@ -65,18 +67,19 @@ class _Profile:
         for column in self._states:
             color = _COLORS[column] if column <= LAST_MICROSTATE else "grey"
             categories.append({"name": self._quantities[column].title, "color": color, "subcategories": ["Other"]})
-        notes = [{"label": f"Note {number}", "format": "string", "value": printable(
-            note.encode("utf-8", "surrogateescape"))} for number, note in enumerate(samples.notes, 1)]
+        said = [{"label": f"Note {number}", "format": "string", "value": note}
+                for number, note in enumerate(notes(samples), 1)]
         log = samples.processes[0].experiment.log if samples.processes else None
         return {
             "interval": max(samples.interval_us, 1) / 1e3, "startTime": samples.start_unix_ns / NS_PER_MS,
             "processType": 0, "product": ", ".join(printable(one.name) for one in samples.processes[:1]) or EXPORTER,
             "stackwalk": 1, "debug": False, "version": _GECKO_VERSION, "preprocessedProfileVersion": _VERSION,
             "symbolicated": True, "categories": categories, "markerSchema": [_SCHEMA], "importedFrom": EXPORTER,
-            "oscpu": _shown(f"{log.os} {log.arch}") if log else "", "usesOnlyOneStackType": True,
+            "oscpu": printable(os.fsencode(f"{log.os} {log.arch}")) if log else "", "usesOnlyOneStackType": True,
+            "sampleUnits": {"time": "ms", "eventDelay": "ms", "threadCPUDelta": "\u00b5s"},
             "sourceCodeIsNotOnSearchfox": True, "keepProfileThreadOrder": True,
             "arguments": printable(log.arguments) if log else "",
-            **({"extra": [{"label": "Of the recording", "entries": notes}]} if notes else {})}
+            **({"extra": [{"label": "Of the recording", "entries": said}]} if said else {})}
 
     def libs(self) -> list[dict[str, Any]]:
         """The load objects."""
@@ -129,8 +132,9 @@ class _Profile:
         """Instructions, then leaves with their states."""
         samples = self._samples
         number = np.append(np.arange(len(samples.function_of)), kinds // N_STATE_COLUMNS)
-        lines = samples.lines
-        has_address = [bool(one.has_offsets) for one in samples.functions]
+        of_line = [line for _, line in lines(samples)]
+        is_of_file = {loaded.number for loaded in samples.objects}
+        has_address = [one.has_offsets and one.object_number in is_of_file for one in samples.functions]
         functions = samples.function_of[number].tolist()
         addresses = samples.addresses[number].tolist()
         n = len(number)
@@ -139,7 +143,7 @@ class _Profile:
         return {"length": n, "func": functions, "category": categories,
                 "address": [address if has_address[one] else -1
                             for one, address in zip(functions, addresses, strict=True)],
-                "line": [lines[one].line or None for one in number.tolist()],
+                "line": [of_line[one] or None for one in number.tolist()],
                 "inlineDepth": [0] * n, "column": [None] * n, "nativeSymbol": [None] * n, "innerWindowID": [None] * n,
                 "subcategory": [None if category is None else 0 for category in categories]}
 
@@ -147,10 +151,7 @@ class _Profile:
         samples = self._samples
         places = {loaded.number: place for place, loaded in enumerate(samples.objects)}
         called = names(samples)
-        paths: dict[int, str] = {}
-        for number, line in zip(samples.function_of.tolist(), samples.lines, strict=True):
-            if line.path:
-                paths.setdefault(number, line.path)
+        paths = source_files(samples)
         n = len(called)
         return {"length": n, "name": [self._string(name) for name in called], "isJS": [False] * n,
                 "relevantForJS": [False] * n, "lineNumber": [None] * n, "columnNumber": [None] * n,
@@ -167,7 +168,7 @@ class _Profile:
         return {}
 
     def _source(self, path: str) -> int:
-        return self._sources.setdefault(_shown(path), len(self._sources))
+        return self._sources.setdefault(path, len(self._sources))
 
     def _wait_names(self) -> dict[int, int]:
         """For each quantity the string that its markers are called by."""
@@ -227,6 +228,9 @@ class _Profile:
         yield from column(lambda rows: map(repr, self._ms(rows[:, 0])), _is_sample)
         yield '],"weight":['
         yield from column(lambda rows: map(repr, (rows[:, 2] / 1e3).tolist()), _is_sample)
+        yield '],"threadCPUDelta":['
+        yield from column(lambda rows: map(str, np.where(np.isin(rows[:, 4], _ON_CPU), rows[:, 2], 0).tolist()),
+                          _is_sample)
         yield f'],"length":{sum(int(_is_sample(rows).sum()) for rows in spool.of(place))}}},"markers":{{"name":['
         strings = self._wait_names()
         yield from column(lambda rows: (str(strings[one]) for one in rows[:, 4].tolist()), _is_marker)
@@ -257,13 +261,10 @@ def _is_sample(rows: I8) -> Any:
 
 
 def _is_marker(rows: I8) -> Any:
-    return rows[:, 4] >= FIRST_WAITING_STATE
+    return (rows[:, 4] >= FIRST_WAITING_STATE) & ~np.isin(rows[:, 4], _ON_CPU)
 
 
 def _worth(quantity: Quantity, worth: int) -> str:
     """With its unit."""
     return f"{worth / 1e3:.3f} ms" if quantity.unit == "us" else f"{worth} {quantity.unit}"
 
-
-def _shown(name: str) -> str:
-    return printable(name.encode("utf-8", "surrogateescape"))

@@ -81,6 +81,8 @@ def destination(path: str | None) -> Iterator[BinaryIO]:
         yield sys.stdout.buffer
         sys.stdout.buffer.flush()
         return
+    if os.path.isdir(path):
+        raise ExportError(f"{path}: Is a directory; give the name of a file")
     if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):  # a pipe, a device
         with open(path, "wb") as file:
             yield file

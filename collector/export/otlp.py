@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from collector.clock import NS_PER_US
-from collector.export.choices import EXPORTER, Choices, names, thread_names
+from collector.export.choices import EXPORTER, Choices, lines, names, notes, source_files, thread_names
 from collector.export.protobuf import messages
 from collector.export.text import printable
 from collector.report.samples import Quantity, Samples
@@ -73,8 +73,8 @@ class _Profiles:
         about: dict[str, str | int] = {
             "service.name": printable(process.name), "process.pid": process.pid,
             "process.executable.name": printable(process.name),
-            "process.command_line": printable(process.experiment.log.arguments), "host.name": printable(
-                process.experiment.log.hostname.encode("utf-8", "surrogateescape"))}
+            "process.command_line": printable(process.experiment.log.arguments), "host.name": printable(os.fsencode(
+                process.experiment.log.hostname))}
         mine = np.flatnonzero(self._process_of == number)
         scope = pb.ScopeProfiles(scope=pb.InstrumentationScope(name=EXPORTER), profiles=[
             self._profile(number, one, mine) for one in self._samples.quantities])
@@ -87,13 +87,12 @@ class _Profiles:
         process = samples.processes[number]
         identity = hashlib.blake2b(os.fsencode(process.experiment.path) + quantity.name.encode()
                                    + str(process.start_ns).encode(), digest_size=16).digest()
-        notes = [self._attribute("collect.note", printable(note.encode("utf-8", "surrogateescape")))
-                 for note in samples.notes]
+        said = [self._attribute("collect.note", note) for note in notes(samples)]
         return pb.Profile(
             sample_type=self._value_type(quantity.name, quantity.unit), samples=self._found(quantity, mine),
             time_unix_nano=process.start_unix_ns, duration_nano=max(samples.end_ns - process.start_ns, 0),
             period_type=self._value_type("clock", "us"), period=samples.interval_us * NS_PER_US, profile_id=identity,
-            attribute_indices=notes)
+            attribute_indices=said)
 
     def _found(self, quantity: Quantity, mine: Any) -> Iterator[Any]:
         groups = self._samples.groups
@@ -113,23 +112,21 @@ class _Profiles:
 
     def dictionary(self) -> Any:
         """What all profiles refer to."""
-        pb, samples, lines = self._pb, self._samples, self._samples.lines
+        pb, samples, paths = self._pb, self._samples, source_files(self._samples)
         of_object = {loaded.number: place for place, loaded in enumerate(samples.objects, 1)}
         mappings = [pb.Mapping(), *(pb.Mapping(
             memory_limit=_LIMIT, filename_strindex=self._string(printable(loaded.path)),
             attribute_indices=[self._attribute("process.executable.build_id.gnu", build_id.hex())] if build_id else [])
             for loaded in samples.objects for build_id in (samples.build_id(loaded),))]
-        paths = {number: line.path for number, line in zip(samples.function_of.tolist(), lines, strict=True)
-                 if line.path}
         functions = [pb.Function(), *(pb.Function(
             name_strindex=self._string(name), system_name_strindex=self._string(printable(function.linkage)),
-            filename_strindex=self._string(printable(paths.get(number, "").encode("utf-8", "surrogateescape"))))
+            filename_strindex=self._string(paths.get(number, "")))
             for number, (function, name) in enumerate(zip(samples.functions, names(samples), strict=True)))]
         locations = [pb.Location(), *(pb.Location(
             mapping_index=of_object.get(samples.functions[number].object_number, 0), address=address,
-            lines=[pb.Line(function_index=number + 1, line=line.line)])
-            for number, address, line in zip(samples.function_of.tolist(), samples.addresses.tolist(), lines,
-                                             strict=True))]
+            lines=[pb.Line(function_index=number + 1, line=line)])
+            for number, address, (_, line) in zip(samples.function_of.tolist(), samples.addresses.tolist(),
+                                                  lines(samples), strict=True))]
         stacks = [pb.Stack(), *(pb.Stack(location_indices=[frame + 1 for frame in stack])
                                 for stack in samples.stacks.lists())]
         attributes = [pb.KeyValueAndUnit(), *(pb.KeyValueAndUnit(key_strindex=self._string(key), value=self._any(value))

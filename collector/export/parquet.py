@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from collector.export.choices import Choices, names, text, thread_names
+from collector.export.choices import Choices, names, notes, text, thread_names
 from collector.export.text import printable
 from collector.report.metrics import N_STATE_COLUMNS, STATE_OTHER
 from collector.report.profile import picked
@@ -49,9 +49,8 @@ class _Rows:
     def __init__(self, samples: Samples) -> None:
         self._samples = samples
         self._traced = {one.name: one.columns[0] for one in samples.quantities if one.columns[0] >= N_STATE_COLUMNS}
-        notes = [printable(note.encode("utf-8", "surrogateescape")) for note in samples.notes]
-        self.schema = pa.schema([*_FIELDS, *((name, pa.int64()) for name in self._traced)],
-                                {"collect.notes": text(notes), "collect.interval_us": str(samples.interval_us)})
+        about = {"collect.notes": text(notes(samples)), "collect.interval_us": str(samples.interval_us)}
+        self.schema = pa.schema([*_FIELDS, *((name, pa.int64()) for name in self._traced)], about)
         self._processes = pa.array([printable(one.name) for one in samples.processes], pa.string())
         self._threads = pa.array(thread_names(samples), pa.string())
         self._tids = np.array([one.tid for one in samples.threads], np.int64)

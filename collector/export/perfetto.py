@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from collector.export.choices import Choices, names, thread_names
+from collector.export.choices import Choices, lines, names, notes, thread_names
 from collector.export.protobuf import Stamp, marks, messages
 from collector.export.text import printable
 from collector.report.profile import I8
@@ -94,9 +94,9 @@ def _heads(samples: Samples, pb: Any, quantities: dict[int, Quantity]) -> Iterat
 def _tracks(samples: Samples, pb: Any) -> Iterator[Any]:
     """Of processes, threads, and of what is traced in threads."""
     n_threads = len(samples.threads)
-    notes = "\n".join(printable(note.encode("utf-8", "surrogateescape")) for note in samples.notes)
+    said = "\n".join(notes(samples))
     for place, process in enumerate(samples.processes):
-        yield pb.TrackDescriptor(uuid=1 + 2 * n_threads + place, description=notes, process=pb.ProcessDescriptor(
+        yield pb.TrackDescriptor(uuid=1 + 2 * n_threads + place, description=said, process=pb.ProcessDescriptor(
             pid=process.pid, process_name=printable(process.name),
             cmdline=[printable(process.experiment.log.arguments)]))
     for place, (thread, title) in enumerate(zip(samples.threads, thread_names(samples), strict=True)):
@@ -110,22 +110,22 @@ def _interned(samples: Samples, pb: Any, quantities: dict[int, Quantity]) -> Any
     def text(iid: int, value: str) -> Any:
         return pb.InternedString(iid=iid, str=value.encode())
 
-    lines = samples.lines
-    paths = {path: place for place, path in enumerate(dict.fromkeys(line.path for line in lines if line.path), 1)}
+    places = lines(samples)
+    paths = {path: number for number, path in enumerate(dict.fromkeys(path for path, _ in places if path), 1)}
     of_object = {loaded.number: place for place, loaded in enumerate(samples.objects, 1)}
     elsewhere = len(of_object) + 1  # frames of no mapping would be passed over
-    frames = [pb.Frame(iid=place + 1, function_name_id=number + 1, rel_pc=address, line_number=line.line,
+    frames = [pb.Frame(iid=place + 1, function_name_id=number + 1, rel_pc=address, line_number=line,
                        mapping_id=of_object.get(samples.functions[number].object_number, elsewhere),
-                       **({"source_path_iid": paths[line.path]} if line.path else {}))
-              for place, (number, address, line) in enumerate(zip(
-                  samples.function_of.tolist(), samples.addresses.tolist(), lines, strict=True))]
+                       **({"source_path_iid": paths[path]} if path else {}))
+              for place, (number, address, (path, line)) in enumerate(zip(
+                  samples.function_of.tolist(), samples.addresses.tolist(), places, strict=True))]
     mapped = [(printable(one.path), samples.build_id(one)) for one in samples.objects] + [("[no load object]", b"")]
     return pb.InternedData(
         event_categories=[pb.EventName(iid=column + 1, name=one.name) for column, one in quantities.items()],
         event_names=[pb.EventName(iid=column + 1, name=one.title) for column, one in quantities.items()],
         debug_annotation_names=[pb.EventName(iid=_WORTH, name="worth"), pb.EventName(iid=_CPU, name="cpu")],
         function_names=[text(place, name) for place, name in enumerate(names(samples), 1)],
-        source_paths=[text(place, printable(path.encode("utf-8", "surrogateescape"))) for path, place in paths.items()],
+        source_paths=[text(number, path) for path, number in paths.items()],
         mapping_paths=[text(place, path.removeprefix("/")) for place, (path, _) in enumerate(mapped, 1)],
         build_ids=[pb.InternedString(iid=place, str=build_id) for place, (_, build_id) in enumerate(mapped, 1)],
         mappings=[pb.Mapping(iid=place, build_id=place, end=_LIMIT, path_string_ids=[place])

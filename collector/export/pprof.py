@@ -14,7 +14,16 @@ from itertools import islice
 from typing import Any, BinaryIO
 
 from collector.clock import NS_PER_US
-from collector.export.choices import Choices, default_of, everything, names, thread_names
+from collector.export.choices import (
+    Choices,
+    default_of,
+    everything,
+    lines,
+    names,
+    notes,
+    source_files,
+    thread_names,
+)
 from collector.export.protobuf import framed, messages
 from collector.export.text import printable
 from collector.report.samples import Samples
@@ -109,8 +118,7 @@ class _Profile:
                          for one in self._quantities],
             time_nanos=samples.start_unix_ns, duration_nanos=samples.end_ns - samples.start_ns,
             period_type=pb.ValueType(type=self._string("clock"), unit=self._string("nanoseconds")),
-            period=samples.interval_us * NS_PER_US, comment=[self._string(printable(note.encode("utf-8", "replace")))
-                                                             for note in samples.notes])
+            period=samples.interval_us * NS_PER_US, comment=[self._string(note) for note in notes(samples)])
         if self._quantities:
             profile.default_sample_type = self._string(self._quantities[default_of(self._quantities)].name)
         self._add_code(profile)
@@ -118,20 +126,17 @@ class _Profile:
         return profile
 
     def _add_code(self, profile: Any) -> None:
-        samples, lines = self._samples, self._samples.lines
+        samples, places, paths = self._samples, lines(self._samples), source_files(self._samples)
         mappings = {loaded.number: place for place, loaded in enumerate(samples.objects, 1)}
         for place, loaded in enumerate(samples.objects, 1):
             profile.mapping.add(id=place, memory_limit=_LIMIT, filename=self._string(printable(loaded.path)),
                                 build_id=self._string(samples.build_id(loaded).hex()), has_functions=True,
                                 has_filenames=True, has_line_numbers=True)
-        paths: dict[int, str] = {}
         for place, (number, address) in enumerate(zip(samples.function_of.tolist(), samples.addresses.tolist(),
                                                       strict=True)):
-            if lines[place].path:
-                paths.setdefault(number, lines[place].path)
             location = profile.location.add(id=place + 1, address=address)
             location.mapping_id = mappings.get(samples.functions[number].object_number, 0)
-            location.line.add(function_id=number + 1, line=lines[place].line)
+            location.line.add(function_id=number + 1, line=places[place][1])
         for number, (function, name) in enumerate(zip(samples.functions, names(samples), strict=True)):
             linkage = printable(function.linkage)  # equal names are taken for mangled ones
             profile.function.add(id=number + 1, name=self._string(name), system_name=self._string(

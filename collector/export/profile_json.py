@@ -19,7 +19,7 @@ import os
 from collections.abc import Iterator
 from typing import BinaryIO
 
-from collector.export.choices import Choices, names, put, text
+from collector.export.choices import Choices, lines, names, notes, put, text
 from collector.export.text import printable
 from collector.report.samples import Samples
 
@@ -28,7 +28,7 @@ def write(samples: Samples, out: BinaryIO, choices: Choices) -> None:
     """The object; ``choices`` say nothing to it."""
     groups = samples.groups
     put(out, ('{"format":"collect-profile","version":1,',
-              f'"interval_us":{samples.interval_us},"notes":{text([_shown(note) for note in samples.notes])}'))
+              f'"interval_us":{samples.interval_us},"notes":{text(notes(samples))}'))
     for name, rows in (("processes", _processes(samples)), ("threads", _threads(samples)),
                        ("quantities", _quantities(samples)), ("objects", _objects(samples)),
                        ("functions", _functions(samples)), ("frames", _frames(samples)),
@@ -76,11 +76,6 @@ def _functions(samples: Samples) -> Iterator[dict[str, object]]:
 
 
 def _frames(samples: Samples) -> Iterator[dict[str, object]]:
-    for number, address, line in zip(samples.function_of.tolist(), samples.addresses.tolist(), samples.lines,
-                                     strict=True):
-        yield {"function": number, "address": address,
-               "file": printable(line.path.encode("utf-8", "surrogateescape")), "line": line.line}
-
-
-def _shown(note: str) -> str:
-    return printable(note.encode("utf-8", "surrogateescape"))
+    for number, address, (path, line) in zip(samples.function_of.tolist(), samples.addresses.tolist(), lines(samples),
+                                             strict=True):
+        yield {"function": number, "address": address, "file": path, "line": line}

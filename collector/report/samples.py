@@ -30,9 +30,10 @@ from collector.report.kinds import CLOCK
 from collector.report.lines import levels_by_instruction
 from collector.report.metrics import STATE_KERNEL_CPU, STATE_LINUX_CPU, STATE_OTHER, Metric
 from collector.report.profile import I4, I8
-from collector.report.resolve import FAILED_FUNCTION, MODES_TEXT, TRUNCATED_FUNCTION, LoadedObject, Part
+from collector.report.resolve import ADDRESS_END, FAILED_FUNCTION, MODES_TEXT, TRUNCATED_FUNCTION, LoadedObject, Part
 
 Bool = npt.NDArray[np.bool_]
+U8 = npt.NDArray[np.uint64]
 
 NO_STACK, TRUNCATED, UNWIND_FAILED = b"[no stack]", b"[truncated]", b"[unwind failed]"
 FIRST_WAITING_STATE = 3  # below it a thread is on a CPU
@@ -187,9 +188,9 @@ class Samples:
         places = list(data.places)
         functions = data.functions
         self.functions: list[Function] = [*functions, Function(NO_STACK, b"", b"<Unknown>", has_offsets=False)]
-        #: For each instruction its function, and its offset in it.
+        # Of each instruction its function, and its offset in it.
         self.function_of = np.array([number for number, _ in places] + [len(functions)], np.int32)
-        self.offset_of = np.array([offset % (1 << 63) for _, offset in places] + [0], np.int64)
+        self._offset_of = np.array([offset % ADDRESS_END for _, offset in places] + [0], np.uint64)
 
     # -- what there is
 
@@ -252,10 +253,10 @@ class Samples:
         return [Line(frame.path, frame.line) if frame is not None else Line() for frame in frames] + [Line()]
 
     @cached_property
-    def addresses(self) -> I8:
-        """For each instruction its offset in the file of its load object; 0 where that means nothing."""
-        starts = np.array([f.offset if f.has_offsets else 0 for f in self.functions], np.int64)
-        return np.asarray(np.clip(starts[self.function_of] + self.offset_of, 0, None), np.int64)
+    def addresses(self) -> U8:
+        """For each instruction its offset in the file of its load object, or its address where there is none."""
+        starts = np.array([f.offset % ADDRESS_END if f.has_offsets else 0 for f in self.functions], np.uint64)
+        return starts[self.function_of] + self._offset_of
 
     @cached_property
     def notes(self) -> list[str]:
