@@ -1,15 +1,15 @@
 """The format of callgrind's profiles, for KCachegrind and callgrind_annotate: functions, lines and calls.
 
-Each state is an event. What the callers of a function pay for their calls of it adds up to its inclusive cost: a stack
-counts once for each function in it, however often that recurs. What nothing is known to have called, ``<Total>`` has
-called. How often is not known of samples; each call stands there as made once, where the first known line of its caller
-is.
+Each state in which any time was spent is an event. What the callers of a function pay for their calls of it adds up to
+its inclusive cost: a stack counts once for each function in it, however often that recurs. What nothing is known to
+have called, ``<Total>`` has called. How often is not known of samples; each call stands there as made once, where the
+first known line of its caller is.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import BinaryIO
 
 import numpy as np
@@ -18,7 +18,7 @@ from collector.export.choices import EXPORTER, Choices, lines, names, notes, obj
 from collector.export.text import printable
 from collector.report.build import TOTAL_FUNCTION
 from collector.report.profile import I8, ROOT, Weighted, merge_equal, pairs
-from collector.report.samples import Samples
+from collector.report.samples import Quantity, Samples
 
 
 def write(samples: Samples, out: BinaryIO, choices: Choices) -> None:
@@ -27,7 +27,7 @@ def write(samples: Samples, out: BinaryIO, choices: Choices) -> None:
 
 
 def _lines(samples: Samples) -> Iterator[str]:
-    quantities = samples.quantities
+    quantities = _quantities(samples)
     yield f"# callgrind format\nversion: 1\ncreator: {EXPORTER}\n"
     for process in samples.processes[:1]:
         yield f"pid: {process.pid}\ncmd: {printable(process.experiment.log.arguments)}\n"
@@ -40,27 +40,32 @@ def _lines(samples: Samples) -> Iterator[str]:
         parts = [other.name for other in quantities if set(other.columns) <= set(one.columns)]
         yield f"event: {one.name} = {' + '.join(parts)} : {one.title}, us\n" if parts else ""
     yield f"events: {' '.join(one.name for one in quantities) or 'total'}\n"
-    stacks = _weighted(samples)
+    stacks = _weighted(samples, quantities)
     totals = " ".join(map(str, stacks.weights.sum(axis=0).tolist())) or "0"
     yield f"summary: {totals}\n\n"
-    yield from _functions(samples, stacks)
+    yield from _functions(samples, stacks, quantities)
     yield f"totals: {totals}\n"
 
 
-def _weighted(samples: Samples) -> Weighted:
+def _quantities(samples: Samples) -> list[Quantity]:
+    """Those of which there is anything; if there is nothing at all, the first."""
+    return [one for one in samples.quantities if samples.groups.of(one).any()] or samples.quantities[:1]
+
+
+def _weighted(samples: Samples, quantities: Sequence[Quantity]) -> Weighted:
     """The stacks as functions, with the quantities as weights."""
     groups, stacks = samples.groups, samples.stacks
-    weights = np.zeros((len(stacks), len(samples.quantities)), np.int64)
-    for place, quantity in enumerate(samples.quantities):
+    weights = np.zeros((len(stacks), len(quantities)), np.int64)
+    for place, quantity in enumerate(quantities):
         np.add.at(weights[:, place], groups.stack, groups.of(quantity))
     return merge_equal(Weighted(stacks.offsets, samples.function_of[stacks.frames], weights, len(samples.functions)))
 
 
-def _functions(samples: Samples, stacks: Weighted) -> Iterator[str]:
+def _functions(samples: Samples, stacks: Weighted, quantities: Sequence[Quantity]) -> Iterator[str]:
     """Each with its own cost by line, and its calls."""
     places = _places(samples)
     name = _Names(names(samples), object_names(samples), places)
-    own = _own_costs(samples)
+    own = _own_costs(samples, quantities)
     callers = pairs(stacks)[0]
     calls: dict[int, list[tuple[int, list[int]]]] = defaultdict(list)
     for caller, callee, costs in zip(callers.caller.tolist(), callers.callee.tolist(), callers.weights.tolist(),
@@ -76,11 +81,11 @@ def _functions(samples: Samples, stacks: Weighted) -> Iterator[str]:
         yield "\n"
 
 
-def _own_costs(samples: Samples) -> dict[int, list[tuple[int, list[int]]]]:
+def _own_costs(samples: Samples, quantities: Sequence[Quantity]) -> dict[int, list[tuple[int, list[int]]]]:
     """For each function that is a leaf, lines and their costs."""
     groups, stacks = samples.groups, samples.stacks
     leaves = stacks.frames[stacks.offsets[:-1]]
-    weights: I8 = np.stack([groups.of(one) for one in samples.quantities] or [np.zeros(len(groups.stack), np.int64)], 1)
+    weights: I8 = np.stack([groups.of(one) for one in quantities] or [np.zeros(len(groups.stack), np.int64)], 1)
     line_of = np.array([line for _, line in lines(samples)], np.int64)
     keys = np.stack([samples.function_of[leaves[groups.stack]].astype(np.int64), line_of[leaves[groups.stack]]], 1)
     found, inverse = np.unique(keys, axis=0, return_inverse=True)

@@ -18,7 +18,7 @@ from collector.report.samples import Quantity, Samples
 
 EXPORTER = "collect"
 DEFAULT_METRICS = ("total", "totalcpu")
-_AT_ONCE = 1 << 12
+_AT_ONCE = 1 << 10
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ _ON_CPU = (0, 1, 2, STATE_LINUX_CPU, STATE_KERNEL_CPU)
 _OTHER = 0  # the category of what is in none
 _LIBRARY = 1  # a resource's type
 _INTERVAL = 1  # a marker's phase
+_AT_ONCE = 1 << 16
 _PROCESS_KEYS = ("processType", "processStartupTime", "processShutdownTime", "registerTime", "unregisterTime",
                  "pausedRanges", "name", "isMainThread", "processName", "pid", "tid")
 _SCHEMA = {"name": "Recorded", "display": ["marker-chart", "marker-table"],
@@ -97,17 +98,13 @@ class _Profile:
         """Tables that all threads refer to."""
         tree, leaves = self._trie, self._leaves
         n_nodes, samples = len(tree.parent), self._samples
-        parents, frames = tree.parent.tolist(), tree.frame.tolist()
         stacks, variants = np.divmod(leaves, N_STATE_COLUMNS)
         leaf_nodes = tree.leaf[stacks]
-        n_frames = len(samples.function_of)
         kinds, of_leaf = np.unique(tree.frame[leaf_nodes] * N_STATE_COLUMNS + variants, return_inverse=True)
-        parents += tree.parent[leaf_nodes].tolist()
-        frames += (n_frames + of_leaf).tolist()
         yield f'{{"stackTable":{{"length":{n_nodes + len(leaves)},"frame":['
-        yield ",".join(map(str, frames))
+        yield from _numbers(np.append(tree.frame, len(samples.function_of) + of_leaf))
         yield '],"prefix":['
-        yield ",".join("null" if parent < 0 else str(parent) for parent in parents)
+        yield from _numbers(np.append(tree.parent, tree.parent[leaf_nodes]))
         yield ']},"frameTable":'
         yield text(self._frame_table(kinds))
         yield f',"funcTable":{text(self._function_table())},"resourceTable":{text(self._resource_table())}'
@@ -254,6 +251,13 @@ class _Profile:
     def _ms(self, times_ns: I8) -> Sequence[float]:
         found: list[float] = (np.maximum(times_ns - self._samples.start_ns, 0) / NS_PER_MS).tolist()
         return found
+
+
+def _numbers(values: I8) -> Iterator[str]:
+    """As JSON; below zero: null."""
+    for begin in range(0, len(values), _AT_ONCE):
+        some = ("null" if value < 0 else str(value) for value in values[begin:begin + _AT_ONCE].tolist())
+        yield ("," if begin else "") + ",".join(some)
 
 
 def _is_sample(rows: I8) -> Any:

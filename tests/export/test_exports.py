@@ -287,7 +287,9 @@ def test_perfetto(made: Path, exported: Callable[..., Path]) -> None:
 
 def test_callgrind(made: Path, exported: Callable[..., Path], need: Callable[[str, str], str]) -> None:
     need("callgrind_annotate", "valgrind")
-    agrees(readers.callgrind(exported("callgrind", made, "-lines", "off"), STATES), reported(made))
+    wanted = reported(made)
+    spent = [state for state in STATES if any(value for (_, one), value in wanted[0].items() if one == state)]
+    agrees(readers.callgrind(exported("callgrind", made, "-lines", "off"), spent), wanted)
 
 
 @pytest.mark.parametrize("reader", ["duckdb", "polars"])
@@ -387,8 +389,8 @@ def test_experiments_of_gprofng(damage: Any, need: Callable[[str, str], str], ex
     assert sum(wanted[0].values())
     sums = {"heapallocbytes": exported("collapsed", path, "-metric", "heapallocbytes")}
     agrees(readers.collapsed(sums), wanted)
-    for name in FORMATS:
-        assert exported(name, path).stat().st_size
+    for name in FORMATS:  # there may be no clock samples at all
+        assert exported(name, path).stat().st_size or name == "collapsed"
 
 
 def test_damage(damage: Any, victim: Path, tmp_path: Path) -> None:
