@@ -33,8 +33,8 @@ Writes what experiments (NAME.er) and experiment groups (NAME.erg) hold in the f
   --help             this text
   --version          the version
 
-Figures are those of er_print. Stacks that were cut have a frame [truncated] or [unwind failed] at their root, packets
-without a stack the frame [no stack]."""
+Figures are those of er_print, whose files of defaults (.gprofng.rc) hold, too. Stacks that were cut have a frame
+[truncated] or [unwind failed] at their root, packets without a stack the frame [no stack]."""
 
 
 def run(argv: list[str]) -> int:
@@ -73,9 +73,11 @@ def _export(session: Session, asked: argparse.Namespace) -> None:
 
 def _samples(session: Session, asked: argparse.Namespace) -> Samples:
     """The packets that are wanted."""
+    from collector.cli.er_print import read_defaults
     from collector.report.samples import Samples
 
     session.founders  # noqa: B018 - errors of experiments come first
+    read_defaults(session, "er_export")
     if asked.filters:
         session.selection.set_filter(asked.filters)
     for kind in _SELECTIONS:

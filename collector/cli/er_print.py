@@ -49,7 +49,7 @@ def run(argv: list[str]) -> int:
     session = Session(experiments)
     try:
         session.founders  # noqa: B018 - errors of experiments come first
-        _read_defaults(session)
+        read_defaults(session)
         if calls:
             carry_out(session, calls)
         else:
@@ -60,15 +60,15 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def _read_defaults(session: Session) -> None:
-    """What files of defaults say."""
+def read_defaults(session: Session, called: str = "er_print") -> None:
+    """What files of defaults say; ``called``: who reads them."""
     from collector.cli.rc_files import Defaults
 
     def carry_out_silently(line: str, where: str) -> None:
         for call in _line_calls(line, where, ()):
             call.command.function()(session, *call.arguments, **call.options)
 
-    Defaults(session, carry_out_silently).read()
+    Defaults(session, carry_out_silently, called).read()
 
 
 def _converse(session: Session) -> None:

@@ -312,6 +312,10 @@ def test_otlp(made: Path, exported: Callable[..., Path]) -> None:
 
 def test_json(made: Path, exported: Callable[..., Path]) -> None:
     agrees(readers.own_json(exported("json", made)), reported(made))
+    found = json.loads(exported("json", made).read_text())
+    assert found["processes"][0]["arguments"] == "prog '\\n</script>\\xff'"
+    assert any(one["path"].endswith('/</script>;"\\n\\xff/prog') for one in found["objects"])
+    assert found["notes"][0] == "process 4711: loss\\n</script>: 3 samples"
 
 
 def test_filters_are_those_of_er_print(made: Path, exported: Callable[..., Path]) -> None:
@@ -323,6 +327,18 @@ def test_filters_are_those_of_er_print(made: Path, exported: Callable[..., Path]
         agrees(reader(exported(name, made, *options)), wanted)
     agrees(readers.duckdb(exported("parquet", made, *options)), wanted)
     agrees(readers.own_json(exported("json", made, "-thread_select", "1")), reported(made, "-thread_select", "1"))
+
+
+def test_files_of_defaults_hold(made: Path, exported: Callable[..., Path], tmp_path: Path, capsys: Any,
+                                monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / ".gprofng.rc").write_text("en_desc off\n")
+    found = exported("collapsed", made, "-metric", "total")
+    assert "er_export: defaults of " in capsys.readouterr().err
+    wanted = reported(made, metrics=("total",))
+    agrees(readers.collapsed({"total": found}), wanted, lambda name: name.replace(";", ":"))
+    monkeypatch.chdir(made.parent)
+    assert sum(wanted[0].values()) < sum(reported(made, metrics=("total",))[0].values())
 
 
 def test_lines_of_source(made: Path, exported: Callable[..., Path]) -> None:
