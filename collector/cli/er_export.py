@@ -98,12 +98,10 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("format")
     parser.add_argument("experiments", nargs="*")
     parser.add_argument("-o")
-    parser.add_argument("-metric", default="")
-    parser.add_argument("-by_thread", action="store_true")
-    parser.add_argument("-lines", default="on")
-    parser.add_argument("-filters", default="")
-    for kind in _SELECTIONS:
-        parser.add_argument(f"-{kind}_select", default="")
+    parser.add_argument("-by_thread", "--by_thread", action="store_true")
+    for name, default in (("metric", ""), ("lines", "on"), ("filters", ""), *((f"{kind}_select", "")
+                                                                             for kind in _SELECTIONS)):
+        parser.add_argument(f"-{name}", f"--{name}", default=default)
     return parser.parse_intermixed_args(argv)
 
 
