@@ -9,7 +9,7 @@ it up to its newest one itself.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cached_property
 from typing import Any, BinaryIO
 
@@ -212,43 +212,44 @@ class _Profile:
                                      printable(process.name), str(process.pid), thread.tid)
         yield text(dict(zip(_PROCESS_KEYS, about, strict=True)))[:-1]
 
-        def column(of: Callable[[I8], Iterator[str]], which: Callable[[I8], Any]) -> Iterator[str]:
+        def column(of: Callable[[I8], list[Any]], which: Callable[[I8], Any]) -> Iterator[str]:
             between = ""
             for rows in spool.of(place):
-                if some := ",".join(of(rows[which(rows)])):
+                if some := text(of(rows[which(rows)]))[1:-1]:
                     yield between + some
                     between = ","
 
         yield ',"samples":{"weightType":"tracing-ms","stack":['
-        yield from column(lambda rows: map(str, rows[:, 1].tolist()), _is_sample)
+        yield from column(lambda rows: rows[:, 1].tolist(), _is_sample)
         yield '],"time":['
-        yield from column(lambda rows: map(repr, self._ms(rows[:, 0])), _is_sample)
+        yield from column(lambda rows: self._ms(rows[:, 0]), _is_sample)
         yield '],"weight":['
-        yield from column(lambda rows: map(repr, (rows[:, 2] / 1e3).tolist()), _is_sample)
+        yield from column(lambda rows: (rows[:, 2] / 1e3).tolist(), _is_sample)
         yield '],"threadCPUDelta":['
-        yield from column(lambda rows: map(str, np.where(np.isin(rows[:, 4], _ON_CPU), rows[:, 2], 0).tolist()),
-                          _is_sample)
+        yield from column(lambda rows: np.where(np.isin(rows[:, 4], _ON_CPU), rows[:, 2], 0).tolist(), _is_sample)
         yield f'],"length":{sum(int(_is_sample(rows).sum()) for rows in spool.of(place))}}},"markers":{{"name":['
         strings = self._wait_names()
-        yield from column(lambda rows: (str(strings[one]) for one in rows[:, 4].tolist()), _is_marker)
+        yield from column(lambda rows: [strings[one] for one in rows[:, 4].tolist()], _is_marker)
         yield '],"startTime":['
-        yield from column(lambda rows: map(repr, self._ms(rows[:, 0] - rows[:, 3])), _is_marker)
+        yield from column(lambda rows: self._ms(rows[:, 0] - rows[:, 3]), _is_marker)
         yield '],"endTime":['
-        yield from column(lambda rows: map(repr, self._ms(rows[:, 0])), _is_marker)
+        yield from column(lambda rows: self._ms(rows[:, 0]), _is_marker)
         yield '],"phase":['
-        yield from column(lambda rows: (str(_INTERVAL) for _ in range(len(rows))), _is_marker)
+        yield from column(lambda rows: [_INTERVAL] * len(rows), _is_marker)
         yield '],"category":['
-        yield from column(lambda rows: (str(self._category.get(one, _OTHER)) for one in rows[:, 4].tolist()),
-                          _is_marker)
+        yield from column(lambda rows: [self._category.get(one, _OTHER) for one in rows[:, 4].tolist()], _is_marker)
         yield '],"data":['
         yield from column(self._data, _is_marker)
         yield f'],"length":{sum(int(_is_marker(rows).sum()) for rows in spool.of(place))}}}}}'
 
-    def _data(self, rows: I8) -> Iterator[str]:
-        for column, worth in rows[:, [4, 2]].tolist():
-            yield f'{{"type":"Recorded","worth":"{_worth(self._quantities[column], worth)}"}}'
+    def _data(self, rows: I8) -> list[dict[str, str]]:
+        """What markers say; those that say the same are one."""
+        found, inverse = np.unique(rows[:, [4, 2]], axis=0, return_inverse=True)
+        said = [{"type": "Recorded", "worth": _worth(self._quantities[column], worth)}
+                for column, worth in found.tolist()]
+        return [said[one] for one in inverse.reshape(-1).tolist()]
 
-    def _ms(self, times_ns: I8) -> Sequence[float]:
+    def _ms(self, times_ns: I8) -> list[float]:
         found: list[float] = (np.maximum(times_ns - self._samples.start_ns, 0) / NS_PER_MS).tolist()
         return found
 
