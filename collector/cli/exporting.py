@@ -10,7 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from collector.errors import UsageError
@@ -20,6 +20,7 @@ SUFFIXES = {"pprof": ".pprof.pb.gz", "speedscope": ".speedscope.json", "firefox"
             "collapsed": ".collapsed.txt", "perfetto": ".perfetto-trace", "callgrind": ".callgrind.out",
             "json": ".profile.json", "parquet": ".parquet", "otlp": ".otlp.pb"}
 _SIGNALS = signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP  # ours are set for the recording
+_INTERRUPTED = 130  # what commands of ours return then
 _RUN = "from collector.cli.main import er_export; import sys; sys.exit(er_export())"
 
 
@@ -39,18 +40,31 @@ def exporting(directory: Path, exports: Sequence[tuple[str, str]], say: Callable
         return
     for name, path in exports:
         beside = directory.with_name(directory.name.removesuffix(".er") + SUFFIXES[name])
+        again = f"er_export {name} {directory} does it again"
         try:
             status = _run(name, directory, path or str(beside))
         except OSError as err:
-            say(f"--export {name}: {err.strerror}; er_export {name} {directory} tries it again")
+            say(f"--export {name}: {err.strerror}; {again}")
             continue
-        if status < 0:
-            say(f"--export {name}: ended by signal {-status}; er_export {name} {directory} tries it again")
+        if status < 0 or status == _INTERRUPTED:
+            say(f"--export {name}: interrupted; {again}")
+            return
 
 
 def _run(name: str, directory: Path, path: str) -> int:
     """Runs ``er_export``, which says what is to be said; the exit status. The folder that we are in is no place for
-    modules (-P)."""
+    modules (-P). Whoever wants us to end means it: the program has ended."""
     command = [sys.executable, "-P", "-c", _RUN, name, str(directory.absolute()), "-o", path]
     pid = os.posix_spawn(sys.executable, command, os.environ, setsigdef=_SIGNALS, setsigmask=())
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+    def hand_on(number: int, _frame: object) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+    before = {number: signal.signal(number, hand_on) for number in (signal.SIGTERM, signal.SIGHUP)
+              if signal.getsignal(number) is not signal.SIG_IGN}
+    try:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -34,6 +34,7 @@ from collector.report.resolve import ADDRESS_END, FAILED_FUNCTION, MODES_TEXT, T
 
 Bool = npt.NDArray[np.bool_]
 U8 = npt.NDArray[np.uint64]
+Numbers = npt.NDArray[Any]
 
 NO_STACK, TRUNCATED, UNWIND_FAILED = b"[no stack]", b"[truncated]", b"[unwind failed]"
 FIRST_WAITING_STATE = 3  # below it a thread is on a CPU
@@ -352,8 +353,8 @@ class Samples:
         return [0, *np.cumsum(lengths).tolist()]
 
     @cached_property
-    def _thread_of_packet(self) -> list[I4]:
-        """For each experiment the thread of each packet, all kinds."""
+    def _thread_of_packet(self) -> list[Numbers]:
+        """For each experiment the thread of each packet, all kinds, in as few bytes as can be."""
         return self._narrow[0]
 
     @property
@@ -361,23 +362,23 @@ class Samples:
         return self._narrow[1]
 
     @cached_property
-    def _narrow(self) -> tuple[list[I4], list[int]]:
-        threads, last_ns = [], []
+    def _narrow(self) -> tuple[list[Numbers], list[int]]:
+        threads, last_ns, kind_of_number = [], [], np.min_scalar_type(len(self.threads))
         for number, process in enumerate(self.processes):
-            experiment, mine, latest = process.experiment, [np.zeros(0, np.int32)], 0
+            experiment, mine, latest = process.experiment, [np.zeros(0, kind_of_number)], 0
             for kind in experiment.kinds:
                 for packets in experiment.packets_in_pieces(kind):
-                    mine.append(self._threads_of(number, packets))
+                    mine.append(self._threads_of(number, packets).astype(kind_of_number))
                     latest = max(latest, int(packets["TSTAMP"].max(initial=0)))
             threads.append(np.concatenate(mine))
             last_ns.append(latest)
         return threads, last_ns
 
-    def _threads_of(self, number: int, packets: Packets) -> I4:
+    def _threads_of(self, number: int, packets: Packets) -> I8:
         known = np.array(self.processes[number].experiment.threads, np.int64)
         order = np.argsort(known)
         places = order[np.searchsorted(known[order], packets["THRID"].astype(np.int64))] if len(packets) else order[:0]
-        return (places + self._first_threads[number]).astype(np.int32)
+        return places + self._first_threads[number]
 
     # -- packets
 
@@ -410,7 +411,7 @@ class Samples:
             duration_ns = time_us * NS_PER_US
         elif _REQUESTS.get(kind, "") in (packets.dtype.names or ()):
             duration_ns = times_ns - packets[_REQUESTS[kind]].astype(np.int64)
-        return Block(number, kind, times_ns, duration_ns, self._thread_of_packet[number][some],
+        return Block(number, kind, times_ns, duration_ns, self._thread_of_packet[number][some].astype(np.int32),
                      packets["CPUID"].astype(np.int64),
                      self._interned[1][number][self._parts[number].found.of_packet[some]],
                      state, time_us, 0, np.zeros((n, 0), np.int64))

@@ -12,6 +12,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from contextlib import redirect_stdout
@@ -33,6 +34,7 @@ from collector.export import formats
 from collector.export.formats import FORMATS, ExportError
 
 TESTS = Path(__file__).resolve().parents[1]
+COMMANDS = Path(sys.executable).parent
 
 
 def _module(name: str, path: Path) -> Any:
@@ -482,6 +484,22 @@ def test_when_a_recording_is_over(collect: Callable[..., Any], er_print: Callabl
         result = collect("--export", wrong, "true", cwd=tmp_path)
         assert result.returncode == 2
         assert "give FORMAT or FORMAT=FILE" in result.stderr
+
+
+def test_who_is_tired_of_an_export(tmp_path: Path) -> None:
+    """A signal ends the export that is being made, and no other begins; the experiment and the status are kept."""
+    os.mkfifo(tmp_path / "nobody reads")
+    command = [COMMANDS / "collect", "-o", "run.1.er", "--export", "json=nobody reads", "--export", "collapsed",
+               "sh", "-c", "exit 3"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("collect: run.1.er: ")
+        while process.poll() is None:
+            process.terminate()
+            time.sleep(0.1)
+        assert process.stderr.read() == ("collect: --export json: interrupted; er_export json run.1.er does it again\n")
+    assert process.returncode == 3
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["nobody reads", "run.1.er"]
 
 
 def test_nothing_is_recorded_of_an_export(collect: Callable[..., Any], tmp_path: Path) -> None:
