@@ -49,7 +49,7 @@ def run(argv: list[str]) -> int:
     session = Session(experiments)
     try:
         session.founders  # noqa: B018 - errors of experiments come first
-        read_defaults(session)
+        _read_defaults(session)
         if calls:
             carry_out(session, calls)
         else:
@@ -60,8 +60,12 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def read_defaults(session: Session, called: str = "er_print") -> None:
-    """What files of defaults say; ``called``: who reads them."""
+def _read_defaults(session: Session) -> None:
+    read_defaults(session, "er_print")
+
+
+def read_defaults(session: Session, called: str) -> None:
+    """What files of defaults say; ``called``: the command that reads them."""
     from collector.cli.rc_files import Defaults
 
     def carry_out_silently(line: str, where: str) -> None:
