@@ -2,8 +2,8 @@
 
 Each state in which any time was spent is an event. What the callers of a function pay for their calls of it adds up to
 its inclusive cost: a stack counts once for each function in it, however often that recurs. What nothing is known to
-have called, ``<Total>`` has called; its own sum lacks the stacks in which such a function recurs. How often is not known
-of samples; each call stands there as made once, where the first known line of its caller is.
+have called, ``<Total>`` has called; its own sum lacks the stacks in which such a function recurs. How often is not
+known of samples; each call stands there as made once, where the first known line of its caller is.
 """
 
 from __future__ import annotations
