@@ -60,6 +60,8 @@ KEEPERS: dict[str, str] = {
     "pydemumble": "report/symbols.py",
     "cxxfilt": "report/symbols.py",
     "rich": "cli/",
+    "google": "export/protobuf.py",
+    "pyarrow": "export/parquet.py",
 }
 
 # Where the layout of bytes may be declared. elf.py is there for ELF's own symbol table, read as one array.
@@ -393,7 +395,7 @@ def test_no_rule_objects_to_a_clean_tree(tmp_path: Path, rule: Rule) -> None:
 # --- the linters ----------------------------------------------------------------------------------
 
 SCRIPTS_WITHOUT_SUFFIX = tuple(f"scripts/{name}" for name in (
-    "agree", "bench", "compare-check", "damage", "keep-batches", "killruns", "truth"))
+    "agree", "bench", "compare-check", "damage", "export-check", "keep-batches", "killruns", "truth"))
 
 
 def _passes(*command: str) -> None:
@@ -417,6 +419,7 @@ TOOLS = (
     "scripts/agree",
     "scripts/bench",
     "scripts/damage",
+    "scripts/export-check",
     "scripts/keep-batches",
     "scripts/killruns",
     "scripts/truth",

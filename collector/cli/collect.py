@@ -24,11 +24,14 @@ from collector.session.control import parse_signal, parse_window
 from collector.session.options import ARCHIVE_CHOICES, ENGINES, MAX_COMMENTS, Options
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
     from collector.session.session import Beside
 
 _SHORT = "p:o:O:d:g:C:A:a:S:F:M:P:t:l:y:L:nvVh"
 _PID_DIGITS = 20  # of a number that may pass for one: whether there is such a process is not said here
-_LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print="]
+_LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print=", "export="]
 
 USAGE = f"""\
 usage: collect [options] program [arguments]
@@ -65,6 +68,8 @@ er_print and `gprofng display text` read.
                               name, such as runqlat; more than once; `help` prints the keys, such as pid, ustack,
                               waker, wakerstack, the values, the functions and the ready ones
   --print SECONDS             with --aggregate: prints what is aggregated on stderr, every SECONDS and at the end
+  --export FORMAT[=FILE]      when recording is over, write the experiment as er_export does: pprof, speedscope,
+                              firefox, collapsed, perfetto, callgrind, json, parquet, otlp; more than once
   --engine auto|perf|signal   how samples are taken: by the kernel (perf), or by stopping running threads for a moment
                               (signal); auto takes perf where the kernel allows it
   -n                          dry run: print what would happen and do nothing
@@ -91,6 +96,8 @@ def run(argv: list[str]) -> int:
         raise UsageError("--aggregate needs clock profiling: leave out -p off")
     if options.print_period_s and not options.aggregations:
         raise UsageError("--print prints what is aggregated: give --aggregate, too")
+    if options.exports and options.mpi:
+        raise UsageError("--export and -M on: use er_export when all ranks have ended")
     if options.pids:
         from collector.session.attaching import attach
 
@@ -107,12 +114,25 @@ def run(argv: list[str]) -> int:
 
 
 def _beside(options: Options) -> list[Beside]:
-    """What goes on beside the recording, if anything does."""
-    if not options.print_period_s:
+    """What goes on beside the recording, or when it is over, if anything does."""
+    if not options.print_period_s and not options.exports:
         return []
-    from collector.cli.live import printing
+    from contextlib import ExitStack, contextmanager
 
-    return [lambda directory, start_ns: printing(directory, start_ns, options.print_period_s)]
+    @contextmanager
+    def beside(directory: Path, start_ns: int) -> Iterator[None]:
+        with ExitStack() as stack:
+            if options.exports:
+                from collector.cli.exporting import exporting
+
+                stack.enter_context(exporting(directory, options.exports, _say))
+            if options.print_period_s:
+                from collector.cli.live import printing
+
+                stack.enter_context(printing(directory, start_ns, options.print_period_s))
+            yield
+
+    return [beside]
 
 
 def parse(argv: list[str]) -> Options | None:
@@ -195,6 +215,10 @@ def _with(options: Options, option: str, value: str) -> Options:
 
             aggregations = with_another(options.aggregations, value)
             return options._replace(aggregations=aggregations, asked=asked_of(aggregations))
+        case "--export":
+            from collector.cli.exporting import format_and_file
+
+            return options._replace(exports=(*options.exports, format_and_file(value)))
         case "--print":
             return options._replace(print_period_s=_seconds(option, value))
         case "-n":

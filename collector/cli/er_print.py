@@ -63,14 +63,18 @@ def run(argv: list[str]) -> int:
 
 
 def _read_defaults(session: Session) -> None:
-    """What files of defaults say."""
+    read_defaults(session, "er_print")
+
+
+def read_defaults(session: Session, called: str) -> None:
+    """What files of defaults say; ``called``: the command that reads them."""
     from collector.cli.rc_files import Defaults
 
     def carry_out_silently(line: str, where: str) -> None:
         for call in _line_calls(line, where, ()):
             call.command.function()(session, *call.arguments, **call.options)
 
-    Defaults(session, carry_out_silently).read()
+    Defaults(session, carry_out_silently, called).read()
 
 
 def _converse(session: Session) -> None:

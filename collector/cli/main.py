@@ -31,6 +31,17 @@ def er_archive() -> int:
     return _guarded("er_archive", run)
 
 
+def er_export() -> int:
+    """The command ``er_export``."""
+    def run(argv: list[str]) -> int:
+        _forgo_threads()
+        from collector.cli.er_export import run
+
+        return run(argv)
+
+    return _guarded("er_export", run)
+
+
 def er_print() -> int:
     """The command ``er_print``."""
     def run(argv: list[str]) -> int:

@@ -90,10 +90,11 @@ def _is_file(path: Path) -> bool:
 class Defaults:
     """What the lines of these files do to a session, file after file."""
 
-    def __init__(self, session: Session, carry_out: Callable[[str, str], None]) -> None:
-        """``carry_out(text, where)`` a command, what it prints left out."""
+    def __init__(self, session: Session, carry_out: Callable[[str, str], None], called: str = "er_print") -> None:
+        """``carry_out(text, where)`` a command, what it prints left out; ``called``: who says which files hold."""
         self._session = session
         self._carry_out = carry_out
+        self._called = called
         self._done: set[str] = set()  # settings, and load objects, that are decided
 
     def read(self) -> None:
@@ -101,7 +102,7 @@ class Defaults:
         for path in files():
             try:
                 if path.name != _SYSTEM_NAME:
-                    print(f"er_print: defaults of {shown(str(path))} hold", file=sys.stderr)
+                    print(f"{self._called}: defaults of {shown(str(path))} hold", file=sys.stderr)
                 for line in lines(path):
                     self._try(line)
             except OSError as err:

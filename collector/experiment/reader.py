@@ -95,6 +95,8 @@ class Experiment:
         damage, n_packets = Damage(), 0
         for piece in read_packets_in_pieces(self._pieces(PROFILE, damage), described, damage):
             packets = sound_clock_packets(piece, self.log.interval_us, damage)
+            if self._n_packets is not None:
+                packets = packets[:max(self._n_packets - n_packets, 0)]
             n_packets += len(packets)
             yield packets
         self._n_packets = n_packets  # a running experiment has more later
@@ -168,8 +170,9 @@ class Experiment:
         """Thread ids; the first is shown as 1, the second as 2 and so on."""
         known = list(self.log.threads)
         for kind in self.kinds:
-            tids, first = np.unique(self.packets(kind)["THRID"], return_index=True)
-            known += tids[np.argsort(first)].tolist()
+            for packets in self.packets_in_pieces(kind):
+                tids, first = np.unique(packets["THRID"], return_index=True)
+                known += tids[np.argsort(first)].tolist()
         return list(dict.fromkeys(known))
 
     @cached_property

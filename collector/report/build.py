@@ -68,6 +68,10 @@ class DataSet:
         some.is_whole = False
         return some
 
+    def mask(self, number: int) -> Bool | None:
+        """Which packets of an experiment, all kinds, are selected; None: all."""
+        return self._masks[number]
+
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
         """The metrics that the experiments have data for."""

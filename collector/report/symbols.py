@@ -164,8 +164,9 @@ def _symcache(found: LoadObject) -> Any:
 def _made(path: str) -> Any:
     from symbolic.debuginfo import Archive
 
-    for one in Archive.open(path).iter_objects():
-        return one.make_symcache()
+    with open(path, "rb") as file:  # by its descriptor: paths that are no UTF-8 are not taken
+        for one in Archive.open(f"/proc/self/fd/{file.fileno()}").iter_objects():
+            return one.make_symcache()
     return None
 
 

@@ -114,6 +114,7 @@ def dry_run(options: Options) -> list[str]:
     lines = [f"would run {program!r} with {len(options.arguments) - 1} arguments",
              f"would create experiment {str(path)!r}{' (overwriting it)' if options.overwrite else ''}",
              f"{clock}; overview samples {period}; archive {options.archive}"]
+    lines += [f"would export it as {name}" for name, _ in options.exports]
     return lines + ([f"would add it to group {options.group!r}"] if options.group else [])
 
 

@@ -1,0 +1,111 @@
+"""The formats in which recorded samples can be had: what each is called, what its files are called, who writes it."""
+
+from __future__ import annotations
+
+import os
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from tempfile import mkstemp
+from typing import TYPE_CHECKING, BinaryIO
+
+from collector.errors import CollectorError, UsageError
+
+if TYPE_CHECKING:
+    from collector.export.choices import Choices
+    from collector.report.samples import Samples
+
+    Write = Callable[[Samples, BinaryIO, Choices], None]
+
+_SUFFIX_OF_EXPERIMENTS = ".er"
+
+
+class ExportError(CollectorError):
+    """A file cannot be written, or a library that it takes is not installed."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """``help``: what opens it. ``module`` of this room writes it; ``extra``: what is to be installed for it."""
+
+    name: str
+    suffix: str
+    help: str
+    module: str
+    is_text: bool = True
+    extra: str = ""
+
+    def writer(self) -> Write:
+        """What writes it. Raises ExportError where a library is missing."""
+        try:
+            found: Write = import_module(f"{__package__}.{self.module}").write
+        except ModuleNotFoundError as err:
+            if not self.extra:
+                raise
+            raise ExportError(f"{self.name} needs {err.name}: pip install 'collect[{self.extra}]'") from err
+        return found
+
+    def beside(self, experiment: Path) -> Path:
+        """What the export of an experiment is called if nobody says otherwise: it lies beside it."""
+        return experiment.with_name(experiment.name.removesuffix(_SUFFIX_OF_EXPERIMENTS) + self.suffix)
+
+
+FORMATS = {one.name: one for one in (
+    Format("pprof", ".pprof.pb.gz", "go tool pprof, Grafana, speedscope", "pprof", is_text=False),
+    Format("speedscope", ".speedscope.json", "speedscope", "speedscope"),
+    Format("firefox", ".firefox.json", "profiler.firefox.com, profiler-cli", "firefox"),
+    Format("collapsed", ".collapsed.txt", "flamegraph.pl, inferno, speedscope", "collapsed"),
+    Format("perfetto", ".perfetto-trace", "ui.perfetto.dev, trace_processor", "perfetto", is_text=False),
+    Format("callgrind", ".callgrind.out", "KCachegrind, callgrind_annotate", "callgrind"),
+    Format("json", ".profile.json", "programs of your own", "profile_json"),
+    Format("parquet", ".parquet", "DuckDB, polars, pandas", "parquet", is_text=False, extra="parquet"),
+    Format("otlp", ".otlp.pb", "OpenTelemetry collectors with profiles (experimental)", "otlp", is_text=False),
+)}
+
+
+def format_called(name: str) -> Format:
+    """Raises UsageError."""
+    if name not in FORMATS:
+        raise UsageError(f"there is no format {name!r}: give one of {', '.join(FORMATS)}")
+    return FORMATS[name]
+
+
+@contextmanager
+def destination(path: str | None) -> Iterator[BinaryIO]:
+    """Where an export goes: a file, which is there as a whole or not at all; None: standard output. OSError."""
+    if path is None:
+        yield sys.stdout.buffer
+        sys.stdout.buffer.flush()
+        return
+    if os.path.isdir(path):
+        raise ExportError(f"{path}: Is a directory; give the name of a file")
+    if os.path.exists(path) and not stat.S_ISREG(os.stat(path).st_mode):  # a pipe, a device
+        with open(path, "wb") as file:
+            yield file
+        return
+    target = os.path.realpath(path)
+    try:
+        fd, name = mkstemp(prefix=".export-", dir=os.path.dirname(target))
+    except OSError as err:
+        raise ExportError(f"{path}: {err.strerror}") from err
+    try:
+        with open(fd, "wb") as file:
+            yield file
+        os.chmod(name, 0o666 & ~_umask())
+        os.replace(name, target)
+    except BaseException as err:
+        with suppress(OSError):
+            os.unlink(name)
+        if isinstance(err, OSError):
+            raise ExportError(f"{path}: {err.strerror or err}") from err
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
