@@ -45,7 +45,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "report": frozenset({"errors", "arrays", "clock", "elf", "dwarf", "experiment", "aggregate"}),
     "export": frozenset({"errors", "clock", "report", "aggregate"}),
     "session": RECORDING | {"aggregate"},
-    "cli": frozenset({"errors", "clock", "session", "experiment", "aggregate", "report", "export"}),
+    "service": frozenset({"errors", "clock", "elf", "linux", "session", "experiment"}),
+    "cli": frozenset({"errors", "clock", "session", "service", "experiment", "aggregate", "report", "export"}),
 }
 
 # Each foreign dependency has one keeper: a module, or a room.
@@ -59,6 +60,9 @@ KEEPERS: dict[str, str] = {
     "pydemumble": "report/symbols.py",
     "cxxfilt": "report/symbols.py",
     "rich": "cli/",
+    "msgspec": "service/",
+    "re2": "service/targets.py",
+    "prometheus_client": "service/metrics.py",
 }
 
 # Where the layout of bytes may be declared. elf.py is there for ELF's own symbol table, read as one array.

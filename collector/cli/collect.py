@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 _SHORT = "p:o:O:d:g:C:A:a:S:F:M:P:t:l:y:L:nvVh"
 _PID_DIGITS = 20  # of a number that may pass for one: whether there is such a process is not said here
-_LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print="]
+_LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print=", "label="]
 
 USAGE = f"""\
 usage: collect [options] program [arguments]
@@ -64,6 +64,7 @@ er_print and `gprofng display text` read.
   --aggregate EXPRESSION|NAME aggregate times of threads, such as 'rq[execname] = quantize(waitcpu)', or by a ready
                               name, such as runqlat; more than once; `help` prints the keys, such as pid, ustack,
                               waker, wakerstack, the values, the functions and the ready ones
+  --label NAME=VALUE          a label of the experiment, for its log (more than once)
   --print SECONDS             with --aggregate: prints what is aggregated on stderr, every SECONDS and at the end
   --engine auto|perf|signal   how samples are taken: by the kernel (perf), or by stopping running threads for a moment
                               (signal); auto takes perf where the kernel allows it
@@ -195,6 +196,10 @@ def _with(options: Options, option: str, value: str) -> Options:
 
             aggregations = with_another(options.aggregations, value)
             return options._replace(aggregations=aggregations, asked=asked_of(aggregations))
+        case "--label":
+            if not value.partition("=")[0] or "=" not in value:
+                raise UsageError(f"--label {value}: give NAME=VALUE")
+            return options._replace(labels=(*options.labels, value))
         case "--print":
             return options._replace(print_period_s=_seconds(option, value))
         case "-n":

@@ -20,6 +20,26 @@ def collect() -> int:
     return _guarded("collect", run)
 
 
+def collectord() -> int:
+    """The command ``collectord``."""
+    def run(argv: list[str]) -> int:
+        from collector.cli.collectord import run
+
+        return run(argv)
+
+    return _guarded("collectord", run)
+
+
+def collectctl() -> int:
+    """The command ``collectctl``."""
+    def run(argv: list[str]) -> int:
+        from collector.cli.collectctl import run
+
+        return run(argv)
+
+    return _guarded("collectctl", run)
+
+
 def er_archive() -> int:
     """The command ``er_archive``."""
     def run(argv: list[str]) -> int:

@@ -1,0 +1,35 @@
+"""What a process belongs to, as labels of its experiment: unit, control group, container, host, boot, build id."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+
+from collector.elf import open_object
+from collector.errors import CollectorError
+from collector.experiment.names import shown
+from collector.linux import census
+
+_CONTAINER = re.compile(r"(?:^|[/-])([0-9a-f]{64})(?:\.scope)?(?:/|$)")
+_UNIT = re.compile(r"([^/]+\.(?:service|scope|socket|mount))(?:/|$)")
+
+
+def of_process(pid: int) -> dict[str, str]:
+    """Those that are known."""
+    cgroup = census.cgroup(pid)
+    labels = {"host": os.uname().nodename, "boot": census.boot_id(), **of_cgroup(cgroup), "build": _build_id(pid)}
+    return {name: shown(value) for name, value in labels.items() if value}
+
+
+def of_cgroup(path: str) -> dict[str, str]:
+    """What the path of a control group tells."""
+    units, container = _UNIT.findall(path), _CONTAINER.search(path)
+    return {"cgroup": path, "unit": units[-1] if units else "", "container": container[1] if container else ""}
+
+
+def _build_id(pid: int) -> str:
+    """Of the program that the process runs."""
+    with suppress(OSError, CollectorError), open_object(f"/proc/{pid}/exe") as elf:
+        return (elf.build_id or b"").hex()
+    return ""
