@@ -64,6 +64,8 @@ class Child:
 
     def signal(self, number: int) -> None:
         """Sends a signal, if it still lives."""
+        if self._pidfd < 0:
+            return
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, number)
 

@@ -1,0 +1,162 @@
+"""The units under a real systemd, booted in namespaces of its own: what is written in systemd/README.md, as it is there."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import tarfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from collector.experiment.reader import open_experiment
+
+ROOT = Path(__file__).resolve().parents[2]
+README = (ROOT / "systemd" / "README.md").read_text()
+BUSY = ("[Unit]\nDefaultDependencies=no\n[Service]\nUser=nobody\nExecStart=/usr/bin/python3 -c "
+        "\"import time\\nwhile True: sum(range(10000)); time.sleep(0.01)\"\n")
+PATIENCE_S = 60
+EXPOSURE_MAX = 3.0
+Machine = Any  # of conftest.py
+
+
+def until(what: Callable[[], object], machine: Machine) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < deadline, machine.run("journalctl", "--no-pager", "-n", "40")
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def busy(machine: Machine) -> None:
+    machine.write("/etc/systemd/system/busy.service", BUSY)
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "start", "busy.service")
+
+
+def test_a_connection_starts_the_daemon_and_it_is_active_when_it_is_ready(machine: Machine) -> None:
+    machine.run("systemctl", "start", "collectord.socket")
+    assert machine.show("collectord.service", "ActiveState") == "inactive"
+    assert machine.ask("list", uid=65534)["sessions"] == []
+    assert machine.show("collectord.service", "ActiveState") == "active"
+    assert machine.show("collectord.service", "StatusText").startswith("0 sessions")
+    machine.run("systemctl", "stop", "collectord.service")
+    machine.run("systemctl", "start", "collectord.service")
+    assert machine.show("collectord.service", "SubState") == "running"
+
+
+def test_the_units_exposure_is_small(machine: Machine) -> None:
+    for unit in ("collectord.service", "collectord@.service"):
+        said = machine.run("systemd-analyze", "security", "--offline=true", f"/etc/systemd/system/{unit}")
+        figure = re.search(r"Overall exposure level for \S+: ([0-9.]+)", said)
+        assert figure is not None, said
+        assert float(figure[1]) <= EXPOSURE_MAX, said
+
+
+def test_each_line_of_the_units_is_explained() -> None:
+    for unit in ("collectord.service", "collectord@.service"):
+        for line in (ROOT / "systemd" / unit).read_text().split("[Service]")[1].split("[Install]")[0].splitlines():
+            name = line.partition("=")[0]
+            assert not name or name.startswith(("#", "[")) or f"`{name}" in README, f"{unit}: {line}"
+
+
+def test_a_units_next_process_is_taken_up_and_all_of_it_opens(machine: Machine) -> None:
+    reply = machine.ask("attach", "--unit", "busy.service", "-p", "hi")
+    name = str(reply["id"])
+    assert reply["message"] == "recording"
+    first = machine.session(name)["pids"]
+    machine.run("systemctl", "restart", "busy.service")
+    until(lambda: machine.session(name)["state"] == "recording" and machine.session(name)["pids"] not in ([], first),
+          machine)
+    assert machine.session(name)["labels"]["unit"] == "busy.service"
+    machine.run("collectctl", "stop", name)
+    until(lambda: machine.session(name)["state"] == "stopped", machine)
+    with tarfile.open(fileobj=io.BytesIO(machine.binary("collectctl", "fetch", name))) as archive:
+        logs = [member.name for member in archive if member.name.endswith("log.xml")]
+    assert logs == [f"{name}.{number}.er/log.xml" for number in (1, 2)]
+
+
+def test_an_ordinary_user_gets_experiments_of_its_own(machine: Machine) -> None:
+    name = str(machine.ask("attach", "--unit", "busy.service", "-t", "1", uid=65534)["id"])
+    until(lambda: machine.session(name)["state"] == "finished", machine)
+    session = machine.session(name)
+    path = f"{session['directory']}/{session['experiments'][0]}"
+    assert machine.run("stat", "-c", "%u %a", path) == "65534 700\n"
+    assert f"{name}.1.er" in machine.run("er_print", "-header", path, uid=65534)
+    refused = machine.run("collectctl", "attach", "--unit", "busy.service", uid=1234, fails=True)
+    assert "the process belongs to another user" in refused
+
+
+def test_reload_and_stop_lose_nothing(machine: Machine, tmp_path: Path) -> None:
+    target = '[[target]]\nname = "web"\nunit = "busy.service"\noptions = ["-p", "hi"]\n'
+    machine.write("/etc/collectord.toml", target)
+    machine.run("systemctl", "reload", "collectord.service")
+    until(lambda: machine.session("web")["state"] == "recording", machine)
+    pids = machine.run("pgrep", "-f", "web.1.er")
+    machine.write("/etc/collectord.toml", target + '\n[[target]]\nname = "bad"\nkeep = "many"\n')
+    said = machine.run("systemctl", "reload", "collectord.service", fails=True)
+    assert "failed" in said
+    assert "/etc/collectord.toml:8: Expected `int`, got `str`" in machine.run("journalctl", "-u", "collectord.service")
+    machine.write("/etc/collectord.toml", "[daemon]\nbudget_percent = 50\n" + target)
+    machine.run("systemctl", "reload", "collectord.service")
+    assert machine.run("pgrep", "-f", "web.1.er") == pids  # the same process goes on
+    machine.run("systemctl", "stop", "collectord.service")
+    data = machine.binary("tar", "-C", "/var/lib/collectord/own/web", "-cf", "-", "web.1.er")
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        archive.extractall(tmp_path, filter="data")
+    experiment = open_experiment(tmp_path / "web.1.er")
+    assert experiment.log.complete
+    assert experiment.log.labels["unit"] == "busy.service"
+    machine.run("systemctl", "start", "collectord.service")
+    until(lambda: machine.session("web")["experiments"] == ["web.1.er", "web.2.er"], machine)
+
+
+def test_the_watchdog_restarts_a_daemon_that_stands_still(machine: Machine) -> None:
+    machine.write("/etc/systemd/system/collectord.service.d/tested.conf", "[Service]\nWatchdogSec=1\n")
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "restart", "collectord.service")
+    pid = machine.show("collectord.service", "MainPID")
+    machine.run("kill", "-STOP", pid)
+    until(lambda: machine.show("collectord.service", "MainPID") not in (pid, "0")
+          and machine.show("collectord.service", "ActiveState") == "active", machine)
+    until(lambda: machine.session("web")["state"] == "recording", machine)
+    machine.run("rm", "-r", "/etc/systemd/system/collectord.service.d")
+    machine.run("systemctl", "daemon-reload")
+
+
+def test_the_commands_of_the_readme_work_as_they_stand_there(machine: Machine) -> None:
+    """With /etc/collectord.toml as the tests before have left it: one target, named web."""
+    shell, drop_in = (re.search(rf"```{language}\n(.*?)```", README, re.DOTALL) for language in ("sh", "ini"))
+    assert shell is not None
+    assert drop_in is not None
+    machine.run("sh", "-ec", shell[1])
+    machine.write("/etc/systemd/system/collectord.service.d/override.conf", drop_in[1])
+    machine.write("/etc/collectord.toml", '[daemon]\nmetrics = "127.0.0.1:9464"\n')
+    machine.run("systemctl", "daemon-reload")
+    machine.run("ip", "link", "set", "lo", "up")
+    machine.run("systemctl", "restart", "collectord.service")
+    code = "import urllib.request as u; print(u.urlopen('http://127.0.0.1:9464/metrics').read().decode())"
+    assert "collectord_cpu_seconds_total" in machine.run("/usr/bin/python3", "-c", code)
+    machine.run("rm", "-r", "/etc/systemd/system/collectord.service.d")
+    machine.run("systemctl", "daemon-reload")
+
+
+def test_a_target_may_have_a_daemon_of_its_own(machine: Machine) -> None:
+    machine.write("/etc/collectord.toml", '[[target]]\nname = "web"\nunit = "busy.service"\n')
+    machine.run("systemctl", "start", "collectord@web.service")
+    said = machine.run("collectctl", "--json", "--socket", "/run/collectord-web/socket", "list")
+    assert [session["id"] for session in json.loads(said)["sessions"]] == ["web"]
+    machine.run("systemctl", "stop", "collectord@web.service")
+
+
+def test_what_was_installed_is_removed(machine: Machine) -> None:
+    machine.run("systemctl", "stop", "busy.service")
+    machine.run(str(ROOT / "scripts" / "install-service"), "--remove")
+    left = machine.run("find", "/etc/systemd/system", "/etc/sysusers.d", "/etc/tmpfiles.d", "/usr/local/bin", "-name",
+                       "collect*").split()
+    assert left == []
+    assert machine.run("ls", "/etc/collectord.toml")
