@@ -390,7 +390,7 @@ def test_no_rule_objects_to_a_clean_tree(tmp_path: Path, rule: Rule) -> None:
 # --- the linters ----------------------------------------------------------------------------------
 
 SCRIPTS_WITHOUT_SUFFIX = tuple(f"scripts/{name}" for name in (
-    "agree", "bench", "compare-check", "damage", "keep-batches", "killruns", "truth"))
+    "agree", "bench", "compare-check", "damage", "keep-batches", "killdaemon", "killruns", "soak", "truth"))
 
 
 def _passes(*command: str) -> None:
@@ -419,7 +419,9 @@ TOOLS = (
     "scripts/bench",
     "scripts/damage",
     "scripts/keep-batches",
+    "scripts/killdaemon",
     "scripts/killruns",
+    "scripts/soak",
     "scripts/truth",
 )
 

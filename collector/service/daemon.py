@@ -105,9 +105,10 @@ class Daemon:
         notify.tell(self._environment, STOPPING="1")
         ticking.cancel()
         await self._stop()
-        if ours:
+        metrics = self.config.daemon.metrics
+        for path in [self._settings.socket] * ours + [metrics] * metrics.startswith("/"):
             with suppress(OSError):
-                os.unlink(self._settings.socket)
+                os.unlink(path)
 
     def _listener(self) -> tuple[socket.socket, bool]:
         """The socket, and whether its path is ours to remove."""

@@ -193,8 +193,8 @@ class Machine:
 
     def __init__(self, pid: int) -> None:
         self.pid = pid
-        self._enter = ["nsenter", f"--target={pid}", "--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup", "--root",
-                       "--wd"]
+        self._enter = ["nsenter", f"--target={pid}", "--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup",
+                       "--root", "--wd"]
 
     def run(self, *words: str, uid: int = 0, text: str | None = None, fails: bool = False) -> str:
         """What a command says in there; it must succeed unless it ``fails``."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ from collector.service.retention import MEGABYTE, Kept
 from collector.service.rotation import Plan, Window
 
 DAY_S = 86_400.0
+ROOT = Path(__file__).resolve().parents[2]
 
 
 class Simulated:
@@ -135,7 +138,8 @@ def test_the_budget_holds_for_any_cost_that_goes_with_the_interval() -> None:
         lines.append(spent.look(now_s, cpu_s))
     assert spent.share <= 0.02
     assert 5 < spent.stretched < 16
-    assert lines[0] == "recording took 12.00 % of a CPU, of 2 % allowed: intervals are longer, 6.60 times what was asked for"
+    assert lines[0] == ("recording took 12.00 % of a CPU, of 2 % allowed: intervals are longer, 6.60 times what was "
+                        "asked for")
     assert not any(lines[5:])
     for _ in range(10):  # nothing is recorded any more
         now_s += 30
@@ -203,6 +207,13 @@ def test_a_configuration_is_read() -> None:
     assert config.parse("", "x") == config.Config()
 
 
+@pytest.mark.parametrize("name", ["README.md", "systemd/collectord.toml"])
+def test_the_configurations_of_the_documents_are_right(name: str) -> None:
+    text = (ROOT / name).read_text()
+    shown = re.search(r"```toml\n(.*?)```", text, re.DOTALL)
+    config.parse(shown[1] if shown else text.replace("\n# ", "\n"), name)
+
+
 @pytest.mark.parametrize(("text", "message"), WRONG, ids=range(len(WRONG)))
 def test_a_mistake_in_the_configuration_names_its_line(text: str, message: str) -> None:
     with pytest.raises(ConfigError, match=f"^collectord.toml{message}"):
@@ -225,7 +236,8 @@ def test_any_text_is_a_configuration_or_a_line_that_says_why_not(text: str) -> N
     (("-p", "hi"), 2.0, ["-p", "1994u"]),
     (("-p", "hi"), 1e9, ["-p", "1000000u"]),
     (("-p", "off", "-S", "1"), 4.0, ["-p", "off", "-S", "1"]),
-    (("--tree", "--aggregate=a=count()", "-t", "5"), 1.0, ["-p", "10007u", "--tree", "--aggregate=a=count()", "-t", "5"]),
+    (("--tree", "--aggregate=a=count()", "-t", "5"), 1.0,
+     ["-p", "10007u", "--tree", "--aggregate=a=count()", "-t", "5"]),
 ])
 def test_options_of_a_client(words: Sequence[str], stretched: float, argv: list[str]) -> None:
     assert wishes.parse(words).argv(stretched, 0, copies=True) == argv
@@ -240,7 +252,7 @@ def test_of_two_limits_the_smaller_counts() -> None:
 @pytest.mark.parametrize("words", [("-o", "/etc/x.er"), ("-d", "/"), ("-P", "1"), ("-y", "KILL"), ("-g", "a.erg"),
                                    ("program",), ("-p",), ("-L", "x"), ("--label=a=b",), ("-O", "x.er"), ("-M", "on")])
 def test_options_that_are_not_for_clients(words: Sequence[str]) -> None:
-    with pytest.raises(Exception, match="a session takes|give a size"):
+    with pytest.raises(Exception, match=r"a session takes|give a size"):
         wishes.parse(words)
 
 

@@ -1,4 +1,4 @@
-"""The units under a real systemd, booted in namespaces of its own: what is written in systemd/README.md, as it is there."""
+"""The units under a real systemd, booted in namespaces of its own; and the commands of the documents as they stand."""
 
 from __future__ import annotations
 
@@ -19,6 +19,16 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "systemd" / "README.md").read_text()
 BUSY = ("[Unit]\nDefaultDependencies=no\n[Service]\nUser=nobody\nExecStart=/usr/bin/python3 -c "
         "\"import time\\nwhile True: sum(range(10000)); time.sleep(0.01)\"\n")
+NGINX = ("[Unit]\nDefaultDependencies=no\n[Service]\nExecStart=/usr/sbin/nginx -g 'daemon off;'\n")
+LOAD = """
+import socket
+while True:
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect("/run/n.sock")
+        for _ in range(90):
+            client.sendall(b"GET / HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n")
+            client.recv(4096)
+"""
 PATIENCE_S = 60
 EXPOSURE_MAX = 3.0
 Machine = Any  # of conftest.py
@@ -151,6 +161,31 @@ def test_a_target_may_have_a_daemon_of_its_own(machine: Machine) -> None:
     said = machine.run("collectctl", "--json", "--socket", "/run/collectord-web/socket", "list")
     assert [session["id"] for session in json.loads(said)["sessions"]] == ["web"]
     machine.run("systemctl", "stop", "collectord@web.service")
+
+
+def test_a_first_time_user_gets_the_call_tree_of_a_server_under_load(machine: Machine, need: Any) -> None:
+    """The commands of the README, but for the first: collectord is installed already."""
+    need("/usr/sbin/nginx", "nginx")
+    commands = re.search(r"## As a service\n.*?```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert commands is not None
+    install, attach, look = commands[1].splitlines()
+    assert install == "sudo scripts/install-service"
+    machine.write("/etc/systemd/system/nginx.service", NGINX)
+    machine.write("/etc/nginx/nginx.conf", "worker_processes 1; events {} http { server { listen unix:/run/n.sock; "
+                                           "return 200 hello; } }")
+    machine.write("/usr/local/bin/load", LOAD)
+    machine.run("systemctl", "daemon-reload")
+    machine.run("systemctl", "start", "nginx.service")
+    machine.run("systemd-run", "--unit=load", "--property=DefaultDependencies=no", "/usr/bin/python3",
+                "/usr/local/bin/load")
+    name = re.search(r"session (\d+): recording", machine.run("sh", "-ec", attach.replace("sudo ", "")))
+    assert name is not None
+    until(lambda: machine.session(name[1])["state"] == "finished", machine)
+    look = look.replace("sudo ", "").replace("fetch 1", f"fetch {name[1]}").replace("1.1.er", f"{name[1]}.1.er")
+    printed = machine.run("sh", "-ec", f"cd /tmp; {look}")
+    for function in ("ngx_http_process_request", "ngx_epoll_process_events", "ngx_worker_process_cycle"):
+        assert function in printed, printed
+    machine.run("systemctl", "stop", "load.service", "nginx.service")
 
 
 def test_what_was_installed_is_removed(machine: Machine) -> None:
