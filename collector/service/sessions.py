@@ -41,7 +41,7 @@ _CLOSE_S = 60.0
 _RETRY_S, _RETRY_MAX_S = 1.0, 60.0
 _SCAN_S, _SCAN_SHARE = 5.0, 50
 _N_SAMPLES = re.compile(r", ([0-9]{1,12}) samples")
-_LOST = re.compile(r"([0-9]{1,12}) (?:samples|records|packets)[a-z ]* (?:lost|dropped)")
+_LOST = re.compile(r"([0-9]{1,12}) [a-z ]{1,40}?(?:lost|dropped)")
 FOR_GOOD = frozenset({"stopped", "failed", "finished"})
 
 
@@ -126,8 +126,9 @@ class Session:
             return False
         if window.begin_s > now_s:
             self._become("resting")
-            await self._sleep(window.begin_s - now_s)
-            return True
+            await self._sleep(window.begin_s - now_s)  # and then it is this one, though its beginning is past by a bit
+            if self._ended.is_set():
+                return False
         if not self._make_room():
             await self._sleep(LOOK_S * 10)
             return True
