@@ -1,7 +1,8 @@
 """What the daemon and its sessions may cost: a share of one CPU, held by lengthening intervals. Pure.
 
 The cost of a recording goes with 1/interval, and, of windows, with 1/period; both are multiplied by ``stretched``. The
-share is that of the last ``LOOK_S`` or more. Above the budget intervals become longer at once, below half of it they
+share is that of the last ``LOOK_S``, or of the longest time from window to window if that is more: a look that sees
+less sees either recordings or none. Above the budget intervals become longer at once, below half of it they
 become shorter slowly.
 """
 
@@ -22,9 +23,10 @@ class Budget:
         self.share = 0.0  # of the last look
         self._at_s, self._cpu_s = now_s, cpu_s
 
-    def look(self, now_s: float, cpu_s: float) -> str | None:
-        """Takes all CPU seconds so far; a line where intervals become longer or shorter."""
-        if now_s - self._at_s < LOOK_S:
+    def look(self, now_s: float, cpu_s: float, period_s: float = 0.0) -> str | None:
+        """Takes all CPU seconds so far, and the longest time from window to window; a line where intervals become
+        longer or shorter."""
+        if now_s - self._at_s < max(LOOK_S, period_s * self.stretched):
             return None
         self.share = (cpu_s - self._cpu_s) / (now_s - self._at_s)
         self._at_s, self._cpu_s = now_s, cpu_s

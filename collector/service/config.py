@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import re
 from typing import Annotated, Any
+from zlib import crc32
 
 import msgspec
 from msgspec import Meta, Struct
@@ -86,7 +87,8 @@ class Target(Struct, frozen=True, forbid_unknown_fields=True):
     @property
     def plan(self) -> Plan:
         """When."""
-        return Plan(self.record_s, self.every_s, self.rotate_s, min(self.rotate_megabytes, self.megabytes))
+        phase = crc32(self.name.encode()) / 2 ** 32
+        return Plan(self.record_s, self.every_s, self.rotate_s, min(self.rotate_megabytes, self.megabytes), phase=phase)
 
 
 class Config(Struct, frozen=True, forbid_unknown_fields=True):

@@ -149,7 +149,8 @@ class Daemon:
             now_s = time.monotonic()
             if watchdog_s:
                 notify.tell(self._environment, WATCHDOG="1", STATUS=self._status())
-            if (line := self.house.budget.look(now_s, self.own_cpu_s())) is not None:
+            period_s = max((session.order.plan.every_s for session in self.sessions.values()), default=0.0)
+            if (line := self.house.budget.look(now_s, self.own_cpu_s(), period_s)) is not None:
                 self._say("notice", line)
             if now_s - watched_s >= _WATCH_S * self.house.budget.stretched ** 0.5:
                 watched_s = now_s

@@ -75,6 +75,9 @@ def test_a_day_of_ten_seconds_of_each_minute() -> None:
     assert (day.n_runs, day.recorded_s, len(day.kept)) == (1440, 14_400.0, 60)
     assert day.windows[0] == Window(0.0, 10.0)
     assert day.windows[-1] == Window(DAY_S - 60, 10.0)
+    shifted = Simulated(Plan(10.0, 60.0, phase=0.5), 60, 512, 5 * MEGABYTE, 10_000 * MEGABYTE)
+    shifted.run(DAY_S)
+    assert [window.begin_s for window in shifted.windows[:3]] == [0.0, 30.0, 90.0]
 
 
 def test_a_day_without_a_break_in_pieces_of_an_hour() -> None:
@@ -147,6 +150,21 @@ def test_the_budget_holds_for_any_cost_that_goes_with_the_interval() -> None:
     assert spent.stretched == 1.0
 
 
+def test_the_budget_holds_for_windows_that_are_far_apart() -> None:
+    """6 s of CPU time for each window, one every 30 s; 5 % are allowed."""
+    spent = budget.Budget(5.0, 0.0, 0.0)
+    cpu_s = next_s = 0.0
+    used = []
+    for now_s in range(7200):
+        if now_s >= next_s:
+            cpu_s += 6.0
+            next_s = now_s + 30 * spent.stretched
+        spent.look(now_s, cpu_s, 30.0)
+        used.append(cpu_s)
+    assert (used[-1] - used[300]) / (7200 - 300) <= 0.05
+    assert spent.stretched <= 8
+
+
 def test_a_budget_that_cannot_be_held_is_told() -> None:
     spent = budget.Budget(1.0, 0.0, 0.0)
     for number in range(1, 10):
@@ -203,7 +221,8 @@ WRONG = (
 def test_a_configuration_is_read() -> None:
     read = config.parse(GOOD, "collectord.toml")
     assert [target.name for target in read.target] == ["web", "db"]
-    assert read.target[0].plan == Plan(10.0, 60.0, 3600.0, 64)
+    assert read.target[0].plan._replace(phase=0.0) == Plan(10.0, 60.0, 3600.0, 64)
+    assert 0 < read.target[0].plan.phase < 1
     assert config.parse("", "x") == config.Config()
 
 
