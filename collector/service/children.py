@@ -21,6 +21,7 @@ ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
                "OPENBLAS_NUM_THREADS": "1"}
 _NOT_FOR_SESSIONS = ("setuid", "setgid", "kill")
 _LINE_MAX = 4096
+_SAID_MAX = 1 << 20
 
 
 def as_daemon(argv: Sequence[str]) -> list[str]:
@@ -48,6 +49,7 @@ class Child:
         self._loop = asyncio.get_running_loop()
         self._said = said
         self._rest = b""
+        self._n_bytes = 0
         try:
             self._popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE,
                                            env=ENVIRONMENT, cwd="/", start_new_session=True)
@@ -80,6 +82,9 @@ class Child:
             self._loop.remove_reader(self._stderr.fileno())
         *lines, self._rest = (self._rest + data).split(b"\n")
         self._rest = self._rest[-_LINE_MAX:]
+        self._n_bytes += len(data)
+        if self._n_bytes > _SAID_MAX:  # whoever goes on waits: its owner may be somebody who wants us to be busy
+            self._loop.remove_reader(self._stderr.fileno())
         for line in lines:
             self._said(os.fsdecode(line))
 

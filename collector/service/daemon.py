@@ -272,7 +272,12 @@ class Daemon:
     async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
         assert task is not None
-        peer = credentials(writer.get_extra_info("socket"))
+        try:
+            peer = credentials(writer.get_extra_info("socket"))
+        except OSError as err:
+            self._say("warning", f"whose a connection is cannot be told ({err}); it is closed")
+            writer.close()
+            return
         self._connections[task] = peer.uid
         limit = self.config.limits.connections_per_user
         try:

@@ -36,7 +36,7 @@ from collector.service.targets import Found, Held, Wanted
 from collector.service.wishes import Wishes
 
 LOOK_S = 1.0
-_SAID_MAX, _LINE_MAX = 20, 500
+_SAID_MAX, _LINE_MAX, _LINES_MAX = 20, 500, 1000
 _CLOSE_S = 60.0
 _RETRY_S, _RETRY_MAX_S = 1.0, 60.0
 _SCAN_S, _SCAN_SHARE = 5.0, 50
@@ -97,6 +97,7 @@ class Session:
         self._rights = Rights.PEER
         self._current = ""
         self._current_bytes = 0
+        self._n_lines = 0
         self._scan_at_s = 0.0
         self._ended = asyncio.Event()
         self._looked = (time.monotonic(), 0.0, 0.0)
@@ -155,7 +156,7 @@ class Session:
             self.labels |= labelling.of_process(found.held[0].pid)
             self.n_runs += 1
             self._current = f"{self.order.id}.{self.n_runs}.er"
-            self._current_bytes = 0
+            self._current_bytes = self._n_lines = 0
             self._become("starting", "; ".join(found.refused[:3]))
             self._store()
             self._child = Child(self._argv(window), self._listen)
@@ -184,8 +185,14 @@ class Session:
         if line.startswith("experiment ") and self.state == "starting":
             self._become("recording", self.message)
             self.n_failed = 0
+            if any(each.has_changed_hands() for each in self.held):
+                self._become("recording", "the process ended while it was being attached, and its number is another's")
+                self.stop()
             self.settled.set()
             self.watch()
+            return
+        self._n_lines += 1
+        if self._n_lines > _LINES_MAX:
             return
         self.said = [*self.said[1 - _SAID_MAX:], line]
         self._house.say("info", f"session {self.order.id}: {line}")
@@ -225,10 +232,8 @@ class Session:
         self._look_at_size()
 
     def _still(self, each: Held, owner: census.Owner) -> bool:
-        if owner.start_ticks != each.owner.start_ticks:
-            return not each.lives()  # it has ended, and the run will notice
-        if self._rights is Rights.DAEMON:
-            return True
+        if self._rights is Rights.DAEMON or owner.start_ticks != each.owner.start_ticks:
+            return True  # or it has ended, which the run notices, who holds it as well
         return peers.relation(self.order.owner.uid, owner) is peers.Relation.OWN
 
     def _look_at_size(self) -> None:

@@ -74,6 +74,11 @@ class Held(NamedTuple):
         poller.register(self.pidfd, select.POLLIN)
         return not poller.poll(0)
 
+    def has_changed_hands(self) -> bool:
+        """Whether its number belongs to another process now."""
+        owner = census.owner(self.pid)
+        return owner is not None and owner.start_ticks != self.owner.start_ticks
+
     def release(self) -> None:
         """Holds it no longer."""
         os.close(self.pidfd)

@@ -165,10 +165,12 @@ def test_a_client_may_close_at_every_byte(running: object, process: Start) -> No
 
 
 def test_a_number_that_has_changed_hands_is_not_taken_for_the_process(process: Start) -> None:
-    first = process(0 if not os.geteuid() else os.geteuid(), "sleep", "1000")
+    first = process(os.geteuid(), "sleep", "1000")
     held = targets.hold(first.pid)
     assert held is not None
     assert held.lives()
+    assert not held.has_changed_hands()
+    assert held._replace(owner=held.owner._replace(start_ticks=held.owner.start_ticks - 1)).has_changed_hands()
     first.kill()
     first.wait()
     assert not held.lives()

@@ -100,6 +100,15 @@ def test_an_ordinary_user_gets_experiments_of_its_own(machine: Machine) -> None:
     assert "the process belongs to another user" in refused
 
 
+def test_a_control_group_is_recorded_with_those_below(machine: Machine) -> None:
+    reply = machine.ask("attach", "--cgroup", "/system.slice/busy.service", "-t", "1")
+    until(lambda: machine.session(str(reply["id"]))["state"] == "finished", machine)
+    assert machine.session(str(reply["id"]))["labels"]["cgroup"] == "/system.slice/busy.service"
+    reply = machine.ask("attach", "--cgroup", "/system.slice/none", "-t", "1")
+    assert reply["message"] == "waiting: there is no process of cgroup /system.slice/none"
+    machine.run("collectctl", "stop", str(reply["id"]))
+
+
 def test_reload_and_stop_lose_nothing(machine: Machine, tmp_path: Path) -> None:
     target = '[[target]]\nname = "web"\nunit = "busy.service"\noptions = ["-p", "hi"]\n'
     machine.write("/etc/collectord.toml", target)
