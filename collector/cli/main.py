@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
+from importlib.util import find_spec
 
 from collector.cli import streams
 from collector.errors import CollectorError, ExpressionError, reason
@@ -23,6 +24,7 @@ def collect() -> int:
 def collectord() -> int:
     """The command ``collectord``."""
     def run(argv: list[str]) -> int:
+        _check_service()
         from collector.cli.collectord import run
 
         return run(argv)
@@ -33,11 +35,20 @@ def collectord() -> int:
 def collectctl() -> int:
     """The command ``collectctl``."""
     def run(argv: list[str]) -> int:
+        _check_service()
         from collector.cli.collectctl import run
 
         return run(argv)
 
     return _guarded("collectctl", run)
+
+
+def _check_service() -> None:
+    """The service has libraries that recording and reading do not need."""
+    lacking = [name for name in ("msgspec", "re2", "prometheus_client") if find_spec(name) is None]
+    if lacking:
+        raise CollectorError(f"{' and '.join(lacking)} cannot be found: install the project with the libraries of the "
+                             "service, pip install '.[service]'")
 
 
 def er_archive() -> int:

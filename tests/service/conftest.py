@@ -179,7 +179,8 @@ def process() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     def start(uid: int, *argv: str) -> subprocess.Popen[bytes]:
         become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"] if uid != os.geteuid() else []
         running.append(subprocess.Popen([*become, *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/"))
-        until(lambda: Path(f"/proc/{running[-1].pid}/comm").read_text().strip() != "setpriv")
+        comm = Path(f"/proc/{running[-1].pid}/comm")
+        until(lambda: comm.read_text().strip() == Path(argv[0]).name or running[-1].poll() is not None)
         return running[-1]
 
     yield start
