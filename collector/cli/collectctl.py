@@ -44,12 +44,12 @@ def run(argv: list[str]) -> int:
     """Runs the command with ``argv`` (without its name) and returns the exit status."""
     pairs, rest = _options(argv, "hV", ["socket=", "json", "help", "version"], anywhere=False)
     given = dict(pairs)
-    if given.keys() & {"-h", "--help"} or not rest:
-        print(USAGE, end="")
-        return 0 if given else 2
     if given.keys() & {"-V", "--version"}:
         print(f"collectctl {__version__}")
         return 0
+    if given.keys() & {"-h", "--help"} or not rest:
+        print(USAGE, end="")
+        return 0 if given.keys() & {"-h", "--help"} else 2
     command, words = rest[0], rest[1:]
     if command not in _COMMANDS:
         raise UsageError(f"{command}: no such command; see collectctl --help")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 
 from collector.cli import streams
 from collector.errors import CollectorError, ExpressionError, reason
@@ -45,6 +44,8 @@ def collectctl() -> int:
 
 def _check_service() -> None:
     """The service has libraries that recording and reading do not need."""
+    from importlib.util import find_spec
+
     lacking = [name for name in ("msgspec", "re2", "prometheus_client") if find_spec(name) is None]
     if lacking:
         raise CollectorError(f"{' and '.join(lacking)} cannot be found: install the project with the libraries of the "

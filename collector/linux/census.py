@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from typing import NamedTuple
 
+_ARGUMENTS_MAX = 4096  # bytes
 _KERNEL_THREAD = 0x200000  # PF_KTHREAD of include/linux/sched.h
 
 
@@ -64,8 +65,9 @@ def cgroup(pid: int) -> str:
 
 
 def arguments(pid: int) -> str:
-    """The command line, its words joined by blanks; bytes that are no text as surrogates; empty for the kernel's."""
-    return _text(f"/proc/{pid}/cmdline").replace("\0", " ").strip()
+    """The beginning of the command line, its words joined by blanks; bytes that are no text as surrogates; empty for
+    the kernel's."""
+    return _text(f"/proc/{pid}/cmdline", _ARGUMENTS_MAX).replace("\0", " ").strip()
 
 
 def cpu_s(pid: int) -> float:
@@ -85,9 +87,9 @@ def boot_id() -> str:
     return _text("/proc/sys/kernel/random/boot_id").strip()
 
 
-def _text(path: str) -> str:
+def _text(path: str, size: int = -1) -> str:
     try:
-        with open(path, encoding="utf-8", errors="surrogateescape") as file:
-            return file.read()
+        with open(path, "rb") as file:
+            return os.fsdecode(file.read(size))
     except OSError:
         return ""

@@ -98,17 +98,23 @@ class Child:
             self._listen()
             if self._rest == before:
                 break
+        if self._rest:
+            self._said(os.fsdecode(self._rest))
         self._loop.remove_reader(self._stderr.fileno())
         self._stderr.close()
         if not self.ended.done():
             self.ended.set_result(status)
 
 
-async def run(argv: Sequence[str]) -> str:
-    """Runs a short-lived command to its end. Raises CollectorError with what it said last."""
+async def run(argv: Sequence[str], within_s: float = 600.0) -> str:
+    """Runs a short-lived command to its end; what it said. Raises CollectorError with what it said last."""
     lines: list[str] = []
     child = Child(argv, lines.append)
-    status = await asyncio.shield(child.ended)
+    try:
+        status = await asyncio.wait_for(asyncio.shield(child.ended), within_s)
+    except TimeoutError:
+        child.signal(signal.SIGKILL)
+        raise CollectorError(f"{argv[0]} took more than {within_s:g} s") from None
     if status:
         raise CollectorError(lines[-1] if lines else f"{argv[0]} failed with status {status}")
     return "\n".join(lines)

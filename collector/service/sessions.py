@@ -28,7 +28,7 @@ from collector.linux.peers import Credentials
 from collector.service import labels as labelling
 from collector.service import peers, protocol, retention, rotation, targets
 from collector.service.budget import Budget
-from collector.service.children import Child, as_daemon, as_peer
+from collector.service.children import Child, as_daemon, as_peer, run
 from collector.service.peers import Access, Rights
 from collector.service.retention import MEGABYTE, Kept
 from collector.service.spool import Spool, collect_command
@@ -38,6 +38,9 @@ from collector.service.wishes import Wishes
 LOOK_S = 1.0
 _SAID_MAX, _LINE_MAX, _LINES_MAX = 20, 500, 1000
 _CLOSE_S = 60.0
+_BUILD_S = 5.0
+_LATEST, _MARGIN = 5, 1.25  # a run is taken to become as large as the largest of so many, and a bit more
+_HEXADECIMAL = re.compile("[0-9a-f]{2,64}")
 _RETRY_S, _RETRY_MAX_S = 1.0, 60.0
 _SCAN_S, _SCAN_SHARE = 5.0, 50
 _N_SAMPLES = re.compile(r", ([0-9]{1,12}) samples")
@@ -98,6 +101,7 @@ class Session:
         self._current = ""
         self._current_bytes = 0
         self._n_lines = 0
+        self._built: tuple[int, dict[str, str]] = (-1, {})
         self._scan_at_s = 0.0
         self._ended = asyncio.Event()
         self._looked = (time.monotonic(), 0.0, 0.0)
@@ -151,23 +155,41 @@ class Session:
     async def _record(self, found: Found, window: rotation.Window) -> None:
         """One run, from its processes to the closed experiment."""
         self.held, self._rights = found.held, found.rights
+        self._become("starting", "; ".join(found.refused[:3]))
         try:
             self.folder = await self._house.spool.make(self.order.owner, found.rights, self.order.id)
-            self.labels |= labelling.of_process(found.held[0].pid)
-            self.n_runs += 1
-            self._current = f"{self.order.id}.{self.n_runs}.er"
-            self._current_bytes = self._n_lines = 0
-            self._become("starting", "; ".join(found.refused[:3]))
-            self._store()
-            self._child = Child(self._argv(window), self._listen)
-            status = await asyncio.shield(self._child.ended)
-            self._note_end(status)
+            self.labels |= labelling.of_process(found.held[0].pid) | await self._build(found.held[0])
+            if not self._ended.is_set():  # or it was meanwhile, when there was nobody to be told
+                await self._run(window)
         finally:
             self._child = None
             found.release()
             self.held = []
         if self.n_failed:
             await self._sleep(min(_RETRY_S * 2 ** self.n_failed, _RETRY_MAX_S))
+
+    async def _run(self, window: rotation.Window) -> None:
+        self.n_runs += 1
+        self._current = f"{self.order.id}.{self.n_runs}.er"
+        self._current_bytes = self._n_lines = 0
+        self._store()
+        self._child = Child(self._argv(window), self._listen)
+        self._note_end(await asyncio.shield(self._child.ended))
+        if self.state not in FOR_GOOD:
+            self._become("waiting")
+
+    async def _build(self, first: Held) -> dict[str, str]:
+        """The label of the program that a process runs; looked up once for each process."""
+        if self._built[0] != first.owner.start_ticks:
+            command, found = labelling.build_id_command(first.pid), ""
+            with suppress(CollectorError, asyncio.TimeoutError):
+                found = await run(self._as(command), _BUILD_S)
+            self._built = first.owner.start_ticks, {"build": found} if _HEXADECIMAL.fullmatch(found) else {}
+        return self._built[1]
+
+    def _as(self, argv: list[str]) -> list[str]:
+        """With the rights of this recording."""
+        return as_peer(self.order.owner, argv) if self._rights is Rights.PEER else as_daemon(argv)
 
     def _argv(self, window: rotation.Window) -> list[str]:
         order = self.order
@@ -177,7 +199,7 @@ class Session:
         argv += ["-t", f"{window.length_s:.1f}"] if window.length_s else []
         argv += [word for pair in self.labels.items() for word in ("--label", "=".join(pair))]
         argv += [word for each in self.held for word in ("-P", str(each.pid))]
-        return as_peer(order.owner, argv) if self._rights is Rights.PEER else as_daemon(argv)
+        return self._as(argv)
 
     def _listen(self, line: str) -> None:
         """A line that a run said. It may be anything: a user may do to its own run what it likes."""
@@ -201,6 +223,7 @@ class Session:
         path = self.folder / self._current
         if self._house.spool.exists(path):
             self.kept.append(Kept(self._current, time.time(), self._house.spool.size(path)))
+            self._delete(retention.surplus(self.kept, self.order.keep, self.order.megabytes * MEGABYTE))
         last = self.said[-1] if self.said else ""
         if (counted := _N_SAMPLES.search(last)) is not None:
             self.n_samples += int(counted[1])
@@ -250,21 +273,24 @@ class Session:
     def _make_room(self) -> bool:
         """Deletes what is too much, this session's oldest first; whether more may be written."""
         order, house = self.order, self._house
-        wanted = max(self._current_bytes, order.plan.rotate_megabytes * MEGABYTE if order.plan.every_s else 0)
-        wanted = min(wanted, order.megabytes * MEGABYTE)
+        largest = max((each.n_bytes for each in self.kept[-_LATEST:]), default=0)
+        wanted = min(max(self._current_bytes, round(largest * _MARGIN)), order.megabytes * MEGABYTE)
         gone = retention.surplus(self.kept, order.keep - 1, order.megabytes * MEGABYTE, wanted)
         free = house.spool.free_bytes() + sum(each.n_bytes for each in gone)
         gone += retention.to_free([each for each in self.kept if each not in gone], free, house.reserve_bytes)
-        for each in gone:
-            self.kept.remove(each)
-            self._remove(each)
-        if gone:
-            self._store()
+        self._delete(gone)
         if free >= house.reserve_bytes:
             return True
         self._become(self.state, f"the disk of the spool has less than its reserve ({house.reserve_bytes // MEGABYTE} "
                      "MB) left: nothing is recorded")
         return False
+
+    def _delete(self, gone: Sequence[Kept]) -> None:
+        for each in gone:
+            self.kept.remove(each)
+            self._remove(each)
+        if gone:
+            self._store()
 
     def _remove(self, kept: Kept) -> None:
         task = asyncio.ensure_future(self._house.spool.remove(self.order.owner, self.folder / kept.name))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import re
+import sys
 import tarfile
 import time
 from collections.abc import Callable
@@ -19,6 +20,8 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "systemd" / "README.md").read_text()
 BUSY = ("[Unit]\nDefaultDependencies=no\n[Service]\nUser=nobody\nExecStart=/usr/bin/python3 -c "
         "\"import time\\nwhile True: sum(range(10000)); time.sleep(0.01)\"\n")
+WEB = '[[target]]\nname = "web"\nunit = "busy.service"\n'
+INSTALL = str(ROOT / "scripts" / "install-service")
 NGINX = ("[Unit]\nDefaultDependencies=no\n[Service]\nExecStart=/usr/sbin/nginx -g 'daemon off;'\n")
 LOAD = """
 import socket
@@ -41,6 +44,15 @@ def until(what: Callable[[], object], machine: Machine) -> None:
         time.sleep(0.05)
 
 
+def capabilities(machine: Machine, path: str) -> int:
+    """Those of the recording that writes to a path, which cannot get others."""
+    pid = machine.run("pgrep", "-f", path).split()[0]
+    status = dict(re.findall(r"(\w+):\t(.*)", machine.run("cat", f"/proc/{pid}/status")))
+    assert status["NoNewPrivs"] == "1"
+    assert len({status[name] for name in ("CapInh", "CapPrm", "CapEff", "CapAmb")}) == 1
+    return int(status["CapEff"], 16)
+
+
 @pytest.fixture(scope="module", autouse=True)
 def busy(machine: Machine) -> None:
     machine.write("/etc/systemd/system/busy.service", BUSY)
@@ -49,6 +61,8 @@ def busy(machine: Machine) -> None:
 
 
 def test_a_connection_starts_the_daemon_and_it_is_active_when_it_is_ready(machine: Machine) -> None:
+    machine.run("systemctl", "stop", "collectord.service")
+    machine.write("/etc/collectord.toml", "")
     assert machine.show("collectord.service", "ActiveState") == "inactive"
     assert machine.ask("list", uid=65534)["sessions"] == []
     assert machine.show("collectord.service", "ActiveState") == "active"
@@ -79,8 +93,13 @@ def test_a_units_next_process_is_taken_up_and_all_of_it_opens(machine: Machine) 
     assert reply["message"] == "recording"
     first = machine.session(name)["pids"]
     machine.run("systemctl", "restart", "busy.service")
-    until(lambda: machine.session(name)["state"] == "recording" and machine.session(name)["pids"] not in ([], first),
-          machine)
+
+
+    def is_taken_up() -> bool:
+        session = machine.session(name)
+        return session["state"] == "recording" and session["pids"] not in ([], first)
+
+    until(is_taken_up, machine)
     assert machine.session(name)["labels"]["unit"] == "busy.service"
     machine.run("collectctl", "stop", name)
     until(lambda: machine.session(name)["state"] == "stopped", machine)
@@ -90,7 +109,9 @@ def test_a_units_next_process_is_taken_up_and_all_of_it_opens(machine: Machine) 
 
 
 def test_an_ordinary_user_gets_experiments_of_its_own(machine: Machine) -> None:
-    name = str(machine.ask("attach", "--unit", "busy.service", "-t", "1", uid=65534)["id"])
+    name = str(machine.ask("attach", "--unit", "busy.service", "-t", "2", uid=65534)["id"])
+    assert capabilities(machine, f"users/65534/{name}/") == 0
+    assert set(machine.session(name)["labels"]) == {"boot", "build", "cgroup", "host", "unit"}
     until(lambda: machine.session(name)["state"] == "finished", machine)
     session = machine.session(name)
     path = f"{session['directory']}/{session['experiments'][0]}"
@@ -110,30 +131,38 @@ def test_a_control_group_is_recorded_with_those_below(machine: Machine) -> None:
 
 
 def test_reload_and_stop_lose_nothing(machine: Machine, tmp_path: Path) -> None:
-    target = '[[target]]\nname = "web"\nunit = "busy.service"\noptions = ["-p", "hi"]\n'
+    machine.write("/etc/collectord.toml", "")
+    machine.run("systemctl", "stop", "collectord.service")
+    machine.run("rm", "-rf", "/var/lib/collectord/own/web", "/var/lib/collectord/sessions/web.json")
+    machine.run("systemctl", "start", "collectord.service")
+    target = WEB + 'options = ["-p", "hi"]\n'
     machine.write("/etc/collectord.toml", target)
     machine.run("systemctl", "reload", "collectord.service")
     until(lambda: machine.session("web")["state"] == "recording", machine)
-    pids = machine.run("pgrep", "-f", "web.1.er")
+    name = machine.session("web")["experiments"][-1]
+    pids = machine.run("pgrep", "-f", name)
+    assert capabilities(machine, name) == sum(1 << number for number in (2, 19, 34, 38))
     machine.write("/etc/collectord.toml", target + '\n[[target]]\nname = "bad"\nkeep = "many"\n')
     said = machine.run("systemctl", "reload", "collectord.service", fails=True)
     assert "failed" in said
     assert "/etc/collectord.toml:8: Expected `int`, got `str`" in machine.run("journalctl", "-u", "collectord.service")
     machine.write("/etc/collectord.toml", "[daemon]\nbudget_percent = 50\n" + target)
     machine.run("systemctl", "reload", "collectord.service")
-    assert machine.run("pgrep", "-f", "web.1.er") == pids  # the same process goes on
+    assert machine.run("pgrep", "-f", name) == pids  # the same process goes on
     machine.run("systemctl", "stop", "collectord.service")
-    data = machine.binary("tar", "-C", "/var/lib/collectord/own/web", "-cf", "-", "web.1.er")
+    data = machine.binary("tar", "-C", "/var/lib/collectord/own/web", "-cf", "-", name)
     with tarfile.open(fileobj=io.BytesIO(data)) as archive:
         archive.extractall(tmp_path, filter="data")
-    experiment = open_experiment(tmp_path / "web.1.er")
+    experiment = open_experiment(tmp_path / name)
     assert experiment.log.complete
     assert experiment.log.labels["unit"] == "busy.service"
     machine.run("systemctl", "start", "collectord.service")
-    until(lambda: machine.session("web")["experiments"] == ["web.1.er", "web.2.er"], machine)
+    until(lambda: len(machine.session("web")["experiments"]) == 2, machine)
+    assert machine.session("web")["experiments"][0] == name
 
 
 def test_the_watchdog_restarts_a_daemon_that_stands_still(machine: Machine) -> None:
+    machine.write("/etc/collectord.toml", WEB)
     machine.write("/etc/systemd/system/collectord.service.d/tested.conf", "[Service]\nWatchdogSec=1\n")
     machine.run("systemctl", "daemon-reload")
     machine.run("systemctl", "restart", "collectord.service")
@@ -147,7 +176,8 @@ def test_the_watchdog_restarts_a_daemon_that_stands_still(machine: Machine) -> N
 
 
 def test_the_commands_of_the_readme_work_as_they_stand_there(machine: Machine) -> None:
-    """With /etc/collectord.toml as the tests before have left it: one target, named web."""
+    """With a target named web."""
+    machine.write("/etc/collectord.toml", WEB)
     shell, drop_in = (re.search(rf"```{language}\n(.*?)```", README, re.DOTALL) for language in ("sh", "ini"))
     assert shell is not None
     assert drop_in is not None
@@ -164,7 +194,7 @@ def test_the_commands_of_the_readme_work_as_they_stand_there(machine: Machine) -
 
 
 def test_a_target_may_have_a_daemon_of_its_own(machine: Machine) -> None:
-    machine.write("/etc/collectord.toml", '[[target]]\nname = "web"\nunit = "busy.service"\n')
+    machine.write("/etc/collectord.toml", WEB)
     machine.run("systemctl", "start", "collectord@web.service")
     said = machine.run("collectctl", "--json", "--socket", "/run/collectord-web/socket", "list")
     assert [session["id"] for session in json.loads(said)["sessions"]] == ["web"]
@@ -197,9 +227,10 @@ def test_a_first_time_user_gets_the_call_tree_of_a_server_under_load(machine: Ma
 
 
 def test_what_was_installed_is_removed(machine: Machine) -> None:
-    machine.run("systemctl", "stop", "busy.service")
-    machine.run(str(ROOT / "scripts" / "install-service"), "--remove")
+    machine.run(INSTALL, "--remove")
     left = machine.run("find", "/etc/systemd/system", "/etc/sysusers.d", "/etc/tmpfiles.d", "/usr/local/bin", "-name",
                        "collect*").split()
     assert left == []
     assert machine.run("ls", "/etc/collectord.toml")
+    machine.run(INSTALL, "--bin", str(Path(sys.executable).parent))
+    assert machine.show("collectord.service", "ActiveState") == "active"
