@@ -106,7 +106,7 @@ def test_a_pause_is_no_loss(daemon: Callable[[str], Any], process: Callable[...,
 
 
 def test_labels_disturb_no_other_reader(collect: Callable[..., Any], gprofng: Callable[..., Any],
-                                        tmp_path: Path) -> None:
+                                        er_print: Callable[..., Any], tmp_path: Path) -> None:
     hostile = 'a<b>"&\n\x01'
     done = collect("-o", tmp_path / "a.er", "--label", "unit=a.service", "--label", f"x={hostile}", "true")
     assert (done.returncode, done.stderr.count("\n")) == (0, 1)
@@ -114,4 +114,7 @@ def test_labels_disturb_no_other_reader(collect: Callable[..., Any], gprofng: Ca
     labels = open_experiment(tmp_path / "a.er").log.labels
     assert labels["unit"] == "a.service"
     assert labels["x"].startswith('a<b>"&')
+    header = er_print("-header", tmp_path / "a.er").stdout
+    assert "Label unit: a.service\nLabel x: a<b>" in header
+    assert "\x01" not in header
     assert "--label =x: give NAME=VALUE" in collect("--label", "=x", "true").stderr
