@@ -46,7 +46,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "report": frozenset({"errors", "arrays", "clock", "elf", "dwarf", "experiment", "aggregate"}),
     "export": frozenset({"errors", "clock", "report", "aggregate"}),
     "session": RECORDING | {"aggregate"},
-    "cli": frozenset({"errors", "clock", "session", "experiment", "aggregate", "report", "export"}),
+    "service": frozenset({"errors", "clock", "elf", "linux", "session", "experiment"}),
+    "cli": frozenset({"errors", "clock", "session", "service", "experiment", "aggregate", "report", "export"}),
 }
 
 # Each foreign dependency has one keeper: a module, or a room.
@@ -62,6 +63,9 @@ KEEPERS: dict[str, str] = {
     "rich": "cli/",
     "google": "export/protobuf.py",
     "pyarrow": "export/parquet.py",
+    "msgspec": "service/",
+    "re2": "service/targets.py",
+    "prometheus_client": "service/metrics.py",
 }
 
 # Where the layout of bytes may be declared. elf.py is there for ELF's own symbol table, read as one array.
@@ -396,6 +400,7 @@ def test_no_rule_objects_to_a_clean_tree(tmp_path: Path, rule: Rule) -> None:
 
 SCRIPTS_WITHOUT_SUFFIX = tuple(f"scripts/{name}" for name in (
     "agree", "bench", "compare-check", "damage", "export-check", "keep-batches", "killruns", "truth"))
+    "agree", "bench", "compare-check", "damage", "keep-batches", "killdaemon", "killruns", "soak", "truth"))
 
 
 def _passes(*command: str) -> None:
@@ -421,7 +426,9 @@ TOOLS = (
     "scripts/damage",
     "scripts/export-check",
     "scripts/keep-batches",
+    "scripts/killdaemon",
     "scripts/killruns",
+    "scripts/soak",
     "scripts/truth",
 )
 

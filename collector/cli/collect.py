@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 _SHORT = "p:o:O:d:g:C:A:a:S:F:M:P:t:l:y:L:nvVh"
 _PID_DIGITS = 20  # of a number that may pass for one: whether there is such a process is not said here
 _LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print=", "export="]
+_LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print=", "label="]
 
 USAGE = f"""\
 usage: collect [options] program [arguments]
@@ -67,6 +68,7 @@ er_print and `gprofng display text` read.
   --aggregate EXPRESSION|NAME aggregate times of threads, such as 'rq[execname] = quantize(waitcpu)', or by a ready
                               name, such as runqlat; more than once; `help` prints the keys, such as pid, ustack,
                               waker, wakerstack, the values, the functions and the ready ones
+  --label NAME=VALUE          a label of the experiment, for its log (more than once)
   --print SECONDS             with --aggregate: prints what is aggregated on stderr, every SECONDS and at the end
   --export FORMAT[=FILE]      when recording is over, write the experiment as er_export does: pprof, speedscope,
                               firefox, collapsed, perfetto, callgrind, json, parquet, otlp; more than once
@@ -219,6 +221,10 @@ def _with(options: Options, option: str, value: str) -> Options:
             from collector.cli.exporting import format_and_file
 
             return options._replace(exports=(*options.exports, format_and_file(value)))
+        case "--label":
+            if not value.partition("=")[0] or "=" not in value:
+                raise UsageError(f"--label {value}: give NAME=VALUE")
+            return options._replace(labels=(*options.labels, value))
         case "--print":
             return options._replace(print_period_s=_seconds(option, value))
         case "-n":

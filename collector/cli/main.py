@@ -20,6 +20,38 @@ def collect() -> int:
     return _guarded("collect", run)
 
 
+def collectord() -> int:
+    """The command ``collectord``."""
+    def run(argv: list[str]) -> int:
+        _check_service()
+        from collector.cli.collectord import run
+
+        return run(argv)
+
+    return _guarded("collectord", run)
+
+
+def collectctl() -> int:
+    """The command ``collectctl``."""
+    def run(argv: list[str]) -> int:
+        _check_service()
+        from collector.cli.collectctl import run
+
+        return run(argv)
+
+    return _guarded("collectctl", run)
+
+
+def _check_service() -> None:
+    """The service has libraries that recording and reading do not need."""
+    from importlib.util import find_spec
+
+    lacking = [name for name in ("msgspec", "re2", "prometheus_client") if find_spec(name) is None]
+    if lacking:
+        raise CollectorError(f"{' and '.join(lacking)} cannot be found: install the project with the libraries of the "
+                             "service, pip install '.[service]'")
+
+
 def er_archive() -> int:
     """The command ``er_archive``."""
     def run(argv: list[str]) -> int:

@@ -61,6 +61,7 @@ class Header:
     notes: list[str] = dataclasses.field(default_factory=list)
     size_limit_mb: int = 0  # 0: no limit
     aggregations: Sequence[str] = ()  # expressions
+    labels: Sequence[tuple[str, str]] = ()  # name, value
 
 
 def time_text(time_ns: int) -> Plain:
@@ -123,6 +124,10 @@ class LogLines:
     def aggregation(self, time_ns: int, expression: str) -> bytes:
         """What is aggregated, in the file of aggregations. Readers that do not know this kind of event skip it."""
         return self._event("aggregation", time_ns, expression=expression)
+
+    def label(self, time_ns: int, name: str, value: str) -> bytes:
+        """Something that the process belongs to. Readers that do not know this kind of event skip it."""
+        return self._event("label", time_ns, name=name, value=value)
 
     def exit(self, time_ns: int) -> bytes:
         """The experiment is complete."""
@@ -234,6 +239,12 @@ class Log:
     described: dict[str, dict[int, list[Described]]] = dataclasses.field(default_factory=dict)  # data, packet kind
     profiles: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)  # kind of data -> what is said of it
     counters: dict[int, Counter] = dataclasses.field(default_factory=dict)  # by HWCTAG
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What the process belongs to, by name."""
+        return {event.attributes["name"]: event.attributes.get("value", "") for event in self.events
+                if event.kind == "label" and event.attributes.get("name")}
 
     @property
     def sample_period_s(self) -> int:

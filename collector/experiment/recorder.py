@@ -464,7 +464,8 @@ def _first_lines(header: Header, lines: LogLines) -> bytes:
     return b"".join([header_text(header), lines.sample(header.start_ns, 0, LABEL_OPEN),
                      lines.comment(header.start_ns, COMMENT_CWD, header.cwd),
                      lines.comment(header.start_ns, COMMENT_ARGV, header.arguments),
-                     *(lines.aggregation(header.start_ns, expression) for expression in header.aggregations)])
+                     *(lines.aggregation(header.start_ns, expression) for expression in header.aggregations),
+                     *(lines.label(header.start_ns, *label) for label in header.labels)])
 
 
 def _is_link(directory_fd: int, names: set[str]) -> bool:

@@ -76,6 +76,7 @@ def header(experiment: Experiment) -> Iterator[str]:
     yield (f"Collector version: `{_line(log.collector)}'; experiment version {_line(log.version)} "
            f"({log.wsize}-bit)")
     yield from _machine(experiment)
+    yield from (f"Label {_line(name)}: {_line(value)}" for name, value in log.labels.items())
     yield from _parameters(experiment)
     yield ""
     yield f"Experiment started {_date(log.start_unix)}"

@@ -49,4 +49,5 @@ class Headers:
                       interval_ns=self._options.interval_ns,
                       sample_period_s=self._options.sample_period_s, start_ns=start_ns, start_unix=start_unix,
                       collector=f"collect {__version__}", follow=self._options.follow != "off", notes=list(notes),
-                      size_limit_mb=self._options.size_limit_mb, aggregations=self._options.aggregations)
+                      size_limit_mb=self._options.size_limit_mb, aggregations=self._options.aggregations,
+                      labels=[label.partition("=")[::2] for label in self._options.labels])

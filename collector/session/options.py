@@ -39,6 +39,7 @@ class Options(NamedTuple):  # dataclasses take as long to import as all of this,
     asked: frozenset[str] = frozenset()  # by these, of what engines need not tell
     print_period_s: int = 0  # of prints of what is aggregated; 0: none
     exports: tuple[tuple[str, str], ...] = ()  # format, and file or nothing: what is written when recording is over
+    labels: tuple[str, ...] = ()  # NAME=VALUE
     dry_run: bool = False
     verbose: bool = False
     command_line: tuple[str, ...] = ()

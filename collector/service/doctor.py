@@ -1,0 +1,79 @@
+"""What is wrong with the daemon, in plain words, each with what to do."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from collector.linux import proc
+from collector.linux.peers import Credentials
+from collector.service import peers
+from collector.service.protocol import Finding
+from collector.service.retention import MEGABYTE
+
+if TYPE_CHECKING:
+    from collector.service.daemon import Daemon
+
+_CAPABILITIES = {19: "CAP_SYS_PTRACE", 38: "CAP_PERFMON"}
+
+
+def examine(daemon: Daemon, peer: Credentials) -> Iterator[Finding]:
+    """What may be told to the peer; the first ones are about the peer."""
+    standing = peers.standing(peer, daemon.house.access)
+    yield Finding(standing is peers.Standing.STRANGER, {
+        peers.Standing.ROOT: "you may record everything",
+        peers.Standing.MEMBER: "you may record everything, as a member of the group",
+        peers.Standing.ORDINARY: "you may record processes of your own",
+        peers.Standing.STRANGER: "you may record nothing here: [access] users is false, or the daemon is an ordinary "
+                                 "user's: ask who runs it"}[standing])
+    yield from _rights(daemon)
+    yield from _disk(daemon)
+    yield from _budget(daemon)
+    if daemon.config_error:
+        yield Finding(True, f"the configuration was not read again: {daemon.config_error}")
+    if standing is peers.Standing.ROOT:
+        for session in daemon.sessions.values():
+            if session.state == "failed" or (session.message and session.state == "waiting"):
+                yield Finding(True, f"session {session.order.id} is {session.state}: {session.message}")
+            if session.n_lost:
+                yield Finding(True, f"session {session.order.id} lost {session.n_lost} records: lengthen its interval "
+                                    "(-p), or give the machine more CPU")
+
+
+def _rights(daemon: Daemon) -> Iterator[Finding]:
+    held = int(proc.status(os.getpid()).get(b"CapEff", b"0"), 16)
+    lacking = [name for number, name in _CAPABILITIES.items() if not held >> number & 1]
+    if lacking:
+        yield Finding(True, f"the daemon lacks {' and '.join(lacking)}: it sees only what its user may (run it as "
+                            "root, or by collectord.service)")
+    paranoid = proc.parameter("perf_event_paranoid")
+    if paranoid is not None and paranoid > 2 and daemon.house.access.may_become:
+        yield Finding(True, f"kernel.perf_event_paranoid is {paranoid}: sessions of ordinary users take the signal "
+                            "engine (sysctl kernel.perf_event_paranoid=2 allows them perf events)")
+    if shutil.which("setpriv") is None:
+        yield Finding(True, "setpriv is missing, without which no session begins: apt-get install util-linux")
+    if not daemon.house.access.may_become:
+        yield Finding(False, "the daemon runs as an ordinary user and records what is that user's")
+
+
+def _disk(daemon: Daemon) -> Iterator[Finding]:
+    free, reserve = daemon.spool.free_bytes(), daemon.house.reserve_bytes
+    used = sum(session.n_bytes for session in daemon.sessions.values())
+    text = (f"{used // MEGABYTE} MB of experiments, {free // MEGABYTE} MB free, "
+            f"{reserve // MEGABYTE} MB of them in reserve")
+    wrong = free < reserve
+    yield Finding(wrong, text + (": nothing is recorded until there is room; free some, or lower reserve_megabytes"
+                                 if wrong else ""))
+
+
+def _budget(daemon: Daemon) -> Iterator[Finding]:
+    budget = daemon.house.budget
+    text = f"recording takes {100 * budget.share:.2f} % of a CPU, of {budget.percent:g} % allowed"
+    if budget.is_over:
+        yield Finding(True, f"{text}, with intervals as long as they may be: record less, or raise budget_percent")
+    elif budget.stretched > 1:
+        yield Finding(False, f"{text}: intervals are {budget.stretched:.1f} times what was asked for")
+    else:
+        yield Finding(False, text)

@@ -1,0 +1,82 @@
+"""What Prometheus asks: figures of the daemon and its sessions, in its text format, by HTTP on a local socket."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+
+from collector.linux import census
+from collector.service.retention import MEGABYTE
+
+if TYPE_CHECKING:
+    from collector.service.daemon import Daemon
+
+_REQUEST_S = 5.0
+
+
+class _Figures:
+    """Of one daemon, as they are now."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self._daemon = daemon
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the library for each answer."""
+        daemon, budget = self._daemon, self._daemon.house.budget
+        sessions = list(daemon.sessions.values())
+        states = GaugeMetricFamily("collectord_sessions", "Sessions by state.", labels=["state"])
+        for state in sorted({session.state for session in sessions}):
+            states.add_metric([state], sum(session.state == state for session in sessions))
+        yield states
+        yield CounterMetricFamily("collectord_samples", "Clock samples of runs that have ended.",
+                                  sum(session.n_samples for session in sessions))
+        yield CounterMetricFamily("collectord_lost", "Samples and records that were lost, of runs that have ended.",
+                                  sum(session.n_lost for session in sessions))
+        yield CounterMetricFamily("collectord_runs", "Recordings begun.", sum(session.n_runs for session in sessions))
+        yield CounterMetricFamily("collectord_cpu_seconds", "CPU time of the daemon and of all recordings.",
+                                  daemon.own_cpu_s())
+        pids = [os.getpid(), *(session.own_pid for session in sessions if session.own_pid)]
+        yield GaugeMetricFamily("collectord_memory_bytes", "Resident memory of the daemon and of all recordings.",
+                                sum(map(census.memory_bytes, pids)))
+        yield GaugeMetricFamily("collectord_experiment_bytes", "Disk space of experiments.",
+                                sum(session.n_bytes for session in sessions))
+        yield GaugeMetricFamily("collectord_disk_free_bytes", "Free on the spool's disk.", daemon.spool.free_bytes())
+        yield GaugeMetricFamily("collectord_disk_reserve_bytes", "What stays free.",
+                                daemon.config.daemon.reserve_megabytes * MEGABYTE)
+        yield GaugeMetricFamily("collectord_cpu_share", "Part of a CPU that recording took last.", budget.share)
+        yield GaugeMetricFamily("collectord_interval_factor", "Intervals are so many times what was asked for.",
+                                budget.stretched)
+        events = CounterMetricFamily("collectord_requests", "Requests by what came of them.", labels=["kind"])
+        for kind, count in sorted(daemon.counts.items()):
+            events.add_metric([kind], count)
+        yield events
+
+
+def text(daemon: Daemon) -> bytes:
+    """The figures in the text format."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Figures(daemon))
+    return generate_latest(registry)
+
+
+async def answer(daemon: Daemon, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """One request, one answer, whatever was asked for."""
+    with suppress(ConnectionError, ValueError, asyncio.TimeoutError, asyncio.IncompleteReadError):
+        await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_S)
+        body = text(daemon)
+        writer.write(_head(len(body)) + body)
+        await asyncio.wait_for(writer.drain(), _REQUEST_S)
+    writer.close()
+
+
+def _head(length: int) -> bytes:
+    lines: Iterable[str] = ("HTTP/1.0 200 OK", f"Content-Type: {CONTENT_TYPE_LATEST}", f"Content-Length: {length}",
+                            "Connection: close", "", "")
+    return "\r\n".join(lines).encode()

@@ -1,0 +1,426 @@
+"""A session: processes that are wanted, and runs of ``collect`` that record them, one process each.
+
+    waiting ---found---> starting ---collect says so---> recording <-> paused
+       ^                                                     |
+       +---------------- resting <---- ended, window over ---+        stopped, failed, finished: for good
+
+What goes wrong in a run ends the run: the next one is another process. The session itself is a task of the daemon's
+loop and writes nothing but its facts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from collector.errors import CollectorError, reason
+from collector.experiment.names import shown
+from collector.linux import census
+from collector.linux.peers import Credentials
+from collector.service import labels as labelling
+from collector.service import peers, protocol, retention, rotation, targets
+from collector.service.budget import Budget
+from collector.service.children import Child, as_daemon, as_peer, run
+from collector.service.peers import Access, Rights
+from collector.service.retention import MEGABYTE, Kept
+from collector.service.spool import Spool, collect_command
+from collector.service.targets import Found, Held, Wanted
+from collector.service.wishes import Wishes
+
+LOOK_S = 1.0
+_SAID_MAX, _LINE_MAX, _LINES_MAX = 20, 500, 1000
+_CLOSE_S = 60.0
+_BUILD_S = 5.0
+_LATEST, _MARGIN = 5, 1.25  # a run is taken to become as large as the largest of so many, and a bit more
+_HEXADECIMAL = re.compile("[0-9a-f]{2,64}")
+_RETRY_S, _RETRY_MAX_S = 1.0, 60.0
+_SCAN_S, _SCAN_SHARE = 5.0, 50
+_N_SAMPLES = re.compile(r", ([0-9]{1,12}) samples")
+_LOST = re.compile(r"([0-9]{1,12}) [a-z ]{1,40}?(?:lost|dropped)")
+FOR_GOOD = frozenset({"stopped", "failed", "finished"})
+
+
+@dataclass
+class House:
+    """What the daemon gives to its sessions."""
+
+    spool: Spool
+    access: Access
+    budget: Budget
+    say: Callable[[str, str], None]
+    census_of: Callable[[], Sequence[int]]
+    reserve_bytes: int = 0
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is asked for: by whom, which processes, how, when, and how much is kept."""
+
+    id: str
+    owner: Credentials
+    wanted: Wanted
+    wishes: Wishes
+    plan: rotation.Plan
+    labels: dict[str, str] = field(default_factory=dict)
+    keep: int = 20
+    megabytes: int = 512
+    configured: bool = False
+
+
+class Session:
+    """One of the daemon's sessions."""
+
+    def __init__(self, order: Order, house: House, facts: dict[str, Any] | None = None) -> None:
+        """``facts``: what was stored of it when the daemon ended."""
+        facts = facts or {}
+        self.order = order
+        self.state = "waiting"
+        self.message = ""
+        self.said: list[str] = []
+        self.began_s = float(facts.get("began_s", time.time()))
+        self.n_runs = int(facts.get("n_runs", 0))
+        self.n_samples = int(facts.get("n_samples", 0))
+        self.n_lost = int(facts.get("n_lost", 0))
+        self.n_failed = 0
+        self.labels = dict(facts.get("labels", {})) | order.labels
+        self.kept = [Kept(str(name), float(ended_s), int(size)) for name, ended_s, size in facts.get("kept", [])]
+        self.folder = house.spool.path / str(facts["folder"]) if facts.get("folder") else Path()
+        self.settled = asyncio.Event()
+        self.held: list[Held] = []
+        self._house = house
+        self._child: Child | None = None
+        self._rights = Rights.PEER
+        self._current = ""
+        self._current_bytes = 0
+        self._n_lines = 0
+        self._built: tuple[int, dict[str, str]] = (-1, {})
+        self._scan_at_s = 0.0
+        self._ended = asyncio.Event()
+        self._looked = (time.monotonic(), 0.0, 0.0)
+        self._shares = (0.0, 0.0)
+
+    # -- its life
+
+    async def live(self) -> None:
+        """Until it is over. Whatever goes wrong is said of this session."""
+        try:
+            while not self._ended.is_set() and await self._next():
+                pass
+            self._become(self.state if self.state in FOR_GOOD else "stopped" if self._ended.is_set() else "finished")
+        except CollectorError as err:
+            self._fail(str(err))
+        except Exception as err:
+            self._fail(reason(err))
+        self.settled.set()
+        self._store()
+
+    async def _next(self) -> bool:
+        """Waits, or records once; whether there is more to do."""
+        house, plan = self._house, self.order.plan
+        now_s = time.time()
+        window = rotation.next_window(plan, self.began_s, now_s, self.n_runs, house.budget.stretched)
+        if window is None:
+            return False
+        if window.begin_s > now_s:
+            self._become("resting")
+            await self._sleep(window.begin_s - now_s)  # and then it is this one, though its beginning is past by a bit
+            if self._ended.is_set():
+                return False
+        if not self._make_room():
+            await self._sleep(LOOK_S * 10)
+            return True
+        found = targets.find(self.order.wanted, self._judge, house.census_of)
+        if found.held:
+            await self._record(found, window)
+            return self.state not in FOR_GOOD
+        why = "; ".join(found.refused[:3]) or f"there is no process of {self.order.wanted}"
+        if self.order.wanted.pids or (found.refused and not self.order.configured):
+            self._fail(why)
+            return False
+        self._become("waiting", why)
+        await self._sleep(LOOK_S * house.budget.stretched)
+        return True
+
+    def _judge(self, owner: census.Owner) -> Rights:
+        return Rights.DAEMON if self.order.configured else peers.rights(self.order.owner, owner, self._house.access)
+
+    async def _record(self, found: Found, window: rotation.Window) -> None:
+        """One run, from its processes to the closed experiment."""
+        self.held, self._rights = found.held, found.rights
+        self._become("starting", "; ".join(found.refused[:3]))
+        try:
+            self.folder = await self._house.spool.make(self.order.owner, found.rights, self.order.id)
+            self.labels |= labelling.of_process(found.held[0].pid) | await self._build(found.held[0])
+            if not self._ended.is_set():  # or it was meanwhile, when there was nobody to be told
+                await self._run(window)
+        finally:
+            self._child = None
+            found.release()
+            self.held = []
+        if self.n_failed:
+            await self._sleep(min(_RETRY_S * 2 ** self.n_failed, _RETRY_MAX_S))
+
+    async def _run(self, window: rotation.Window) -> None:
+        self.n_runs += 1
+        self._current = f"{self.order.id}.{self.n_runs}.er"
+        self._current_bytes = self._n_lines = 0
+        self._store()
+        self._child = Child(self._argv(window), self._listen)
+        self._note_end(await asyncio.shield(self._child.ended))
+        if self.state not in FOR_GOOD:
+            self._become("waiting")
+
+    async def _build(self, first: Held) -> dict[str, str]:
+        """The label of the program that a process runs; looked up once for each process."""
+        if self._built[0] != first.owner.start_ticks:
+            command, found = labelling.build_id_command(first.pid), ""
+            with suppress(CollectorError, asyncio.TimeoutError):
+                found = await run(self._as(command), _BUILD_S)
+            self._built = first.owner.start_ticks, {"build": found} if _HEXADECIMAL.fullmatch(found) else {}
+        return self._built[1]
+
+    def _as(self, argv: list[str]) -> list[str]:
+        """With the rights of this recording."""
+        return as_peer(self.order.owner, argv) if self._rights is Rights.PEER else as_daemon(argv)
+
+    def _argv(self, window: rotation.Window) -> list[str]:
+        order = self.order
+        whole = self._rights is Rights.PEER or order.configured or peers.may_administer(order.owner, self._house.access)
+        argv = [*collect_command(), "-v", "-o", str(self.folder / self._current), "-y", "USR1,r", "-l", "USR2",
+                *order.wishes.argv(self._house.budget.stretched, order.plan.rotate_megabytes, copies=whole)]
+        argv += ["-t", f"{window.length_s:.1f}"] if window.length_s else []
+        argv += [word for pair in self.labels.items() for word in ("--label", "=".join(pair))]
+        argv += [word for each in self.held for word in ("-P", str(each.pid))]
+        return self._as(argv)
+
+    def _listen(self, line: str) -> None:
+        """A line that a run said. It may be anything: a user may do to its own run what it likes."""
+        line = shown(line.removeprefix("collect: "))[:_LINE_MAX]
+        if line.startswith("experiment ") and self.state == "starting":
+            self._become("recording", self.message)
+            self.n_failed = 0
+            if any(each.has_changed_hands() for each in self.held):
+                self._become("recording", "the process ended while it was being attached, and its number is another's")
+                self.stop()
+            self.settled.set()
+            self.watch()
+            return
+        self._n_lines += 1
+        if self._n_lines > _LINES_MAX:
+            return
+        self.said = [*self.said[1 - _SAID_MAX:], line]
+        self._house.say("info", f"session {self.order.id}: {line}")
+
+    def _note_end(self, status: int) -> None:
+        path = self.folder / self._current
+        if self._house.spool.exists(path):
+            self.kept.append(Kept(self._current, time.time(), self._house.spool.size(path)))
+            self._delete(retention.surplus(self.kept, self.order.keep, self.order.megabytes * MEGABYTE))
+        last = self.said[-1] if self.said else ""
+        if (counted := _N_SAMPLES.search(last)) is not None:
+            self.n_samples += int(counted[1])
+            self.n_lost += sum(map(int, _LOST.findall(last)))
+        self._current = ""
+        if status and not self._ended.is_set():
+            self.n_failed += 1
+            how = f"collect was ended by signal {-status}" if status < 0 else last or f"collect failed, status {status}"
+            if self.order.wanted.pids or (self.n_runs == 1 and not self.order.configured):
+                self._fail(how)
+            else:
+                self._become("waiting", how)
+                self._house.say("warning", f"session {self.order.id}: {how}; trying again")
+        self._store()
+
+    # -- what is done to it
+
+    def watch(self) -> None:
+        """Now and then, while it records: are the processes still those that may be recorded, and is there room?"""
+        if self._child is None or self.state not in ("recording", "paused"):
+            return
+        for each in self.held:
+            owner = census.owner(each.pid)
+            if owner is not None and not self._still(each, owner):
+                self._become(self.state, f"process {each.pid} is not what it was, or may not be recorded any more")
+                self._house.say("warning", f"session {self.order.id}: {self.message}; recording ends")
+                self.stop()
+                return
+        self._look_at_size()
+
+    def _still(self, each: Held, owner: census.Owner) -> bool:
+        if self._rights is Rights.DAEMON or owner.start_ticks != each.owner.start_ticks:
+            return True  # or it has ended, which the run notices, who holds it as well
+        return peers.relation(self.order.owner.uid, owner) is peers.Relation.OWN
+
+    def _look_at_size(self) -> None:
+        began_s = time.monotonic()
+        if began_s < self._scan_at_s:
+            return
+        self._current_bytes = self._house.spool.size(self.folder / self._current)
+        took_s = time.monotonic() - began_s
+        self._scan_at_s = began_s + max(_SCAN_S, took_s * _SCAN_SHARE)
+        if not self._make_room() or self._current_bytes > self.order.megabytes * MEGABYTE:
+            self._house.say("notice", f"session {self.order.id}: this run ends, to stay within its megabytes")
+            self.signal(signal.SIGINT)
+
+    def _make_room(self) -> bool:
+        """Deletes what is too much, this session's oldest first; whether more may be written."""
+        order, house = self.order, self._house
+        largest = max((each.n_bytes for each in self.kept[-_LATEST:]), default=0)
+        wanted = min(max(self._current_bytes, round(largest * _MARGIN)), order.megabytes * MEGABYTE)
+        gone = retention.surplus(self.kept, order.keep - 1, order.megabytes * MEGABYTE, wanted)
+        free = house.spool.free_bytes() + sum(each.n_bytes for each in gone)
+        gone += retention.to_free([each for each in self.kept if each not in gone], free, house.reserve_bytes)
+        self._delete(gone)
+        if free >= house.reserve_bytes:
+            return True
+        self._become(self.state, f"the disk of the spool has less than its reserve ({house.reserve_bytes // MEGABYTE} "
+                     "MB) left: nothing is recorded")
+        return False
+
+    def _delete(self, gone: Sequence[Kept]) -> None:
+        for each in gone:
+            self.kept.remove(each)
+            self._remove(each)
+        if gone:
+            self._store()
+
+    def _remove(self, kept: Kept) -> None:
+        task = asyncio.ensure_future(self._house.spool.remove(self.order.owner, self.folder / kept.name))
+        _pending.add(task)
+        task.add_done_callback(_pending.discard)
+
+    def control(self, action: str) -> str:
+        """Pause, resume, sample, stop; what was done. Raises CollectorError."""
+        if action == "stop":
+            self.stop()
+            return "it ends"
+        if self._child is None or self.state not in ("recording", "paused"):
+            raise CollectorError(f"session {self.order.id} does not record now, it is {self.state}")
+        if action == "sample":
+            self.signal(signal.SIGUSR2)
+            return "an overview sample was taken"
+        if (action == "pause") != (self.state == "recording"):
+            return f"it is {self.state} already"
+        self.signal(signal.SIGUSR1)
+        self._become("paused" if action == "pause" else "recording")
+        return f"it is {self.state}"
+
+    def stop(self) -> None:
+        """Ends it; its run closes the experiment."""
+        self._ended.set()
+        self.signal(signal.SIGINT)
+        if self._child is not None:
+            asyncio.get_running_loop().call_later(_CLOSE_S, self._child.signal, signal.SIGKILL)
+
+    def signal(self, number: int) -> None:
+        """To its run, if there is one."""
+        if self._child is not None:
+            self._child.signal(number)
+
+    def forget(self) -> None:
+        """Removes all that it left."""
+        for each in self.kept:
+            self._remove(each)
+        self._house.spool.forget(self.order.id)
+
+    # -- what is known of it
+
+    def _become(self, state: str, message: str | None = None) -> None:
+        self.state = state
+        self.message = self.message if message is None else message[:2 * _LINE_MAX]
+        if state in FOR_GOOD or state == "waiting":
+            self.settled.set()
+
+    def _fail(self, why: str) -> None:
+        self._become("failed", shown(why))
+        self._house.say("warning", f"session {self.order.id}: {self.message}")
+
+    async def _sleep(self, seconds: float) -> None:
+        with suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._ended.wait(), max(seconds, 0.01))
+
+    @property
+    def own_pid(self) -> int | None:
+        """Of its run."""
+        return None if self._child is None else self._child.pid
+
+    @property
+    def n_bytes(self) -> int:
+        """On disk."""
+        return self._current_bytes + sum(each.n_bytes for each in self.kept)
+
+    @property
+    def experiments(self) -> list[str]:
+        """Names of its experiments, the oldest first."""
+        return [each.name for each in self.kept] + ([self._current] if self._current else [])
+
+    @property
+    def relative_folder(self) -> str:
+        """Below the spool; empty where nothing was recorded yet."""
+        is_made = self.folder.is_relative_to(self._house.spool.path)
+        return str(self.folder.relative_to(self._house.spool.path)) if is_made else ""
+
+    def view(self) -> protocol.Session:
+        """As a client sees it."""
+        target, own = self._share()
+        return protocol.Session(
+            id=self.order.id, uid=self.order.owner.uid, state=self.state, target=shown(str(self.order.wanted)),
+            directory=str(self.folder) if self.relative_folder else "", began_s=self.began_s,
+            configured=self.order.configured, pids=tuple(each.pid for each in self.held),
+            labels={shown(name): shown(value) for name, value in self.labels.items()},
+            experiments=tuple(self.experiments), n_bytes=self.n_bytes, n_samples=self.n_samples, n_runs=self.n_runs,
+            interval=self.order.wishes.interval, share=target, own_share=own, message=shown(self.message),
+            said=tuple(self.said))
+
+    def _share(self) -> tuple[float, float]:
+        """Parts of a CPU that its processes and its run had since somebody looked last, a second ago or more."""
+        now_s, (at_s, before, own_before) = time.monotonic(), self._looked
+        if now_s - at_s >= LOOK_S:
+            used, own = sum(census.cpu_s(each.pid) for each in self.held), census.cpu_s(self.own_pid or 0)
+            self._shares = max((used - before) / (now_s - at_s), 0.0), max((own - own_before) / (now_s - at_s), 0.0)
+            self._looked = now_s, used, own
+        return self._shares
+
+    def _store(self) -> None:
+        order = self.order
+        facts = {"owner": [order.owner.uid, order.owner.gid, list(order.owner.groups)], "began_s": self.began_s,
+                 "wanted": order.wanted._asdict(), "options": list(order.wishes.options), "labels": self.labels,
+                 "interval_ns": order.wishes.interval_ns, "n_runs": self.n_runs, "n_samples": self.n_samples,
+                 "n_lost": self.n_lost, "state": self.state, "message": self.message, "current": self._current,
+                 "configured": order.configured, "folder": self.relative_folder, "kept": [list(k) for k in self.kept]}
+        with suppress(OSError):
+            self._house.spool.store(order.id, facts)
+
+
+_pending: set[asyncio.Future[None]] = set()  # deletions at work: the loop itself holds its tasks weakly
+
+
+def restored(session_id: str, facts: dict[str, Any], house: House) -> Session:
+    """A session of before the daemon's start, which is over. Raises KeyError, TypeError, ValueError."""
+    uid, gid, groups = facts["owner"]
+    order = Order(session_id, Credentials(int(uid), int(gid), tuple(map(int, groups))),
+                  Wanted(**facts["wanted"] | {"pids": tuple(facts["wanted"]["pids"])}),
+                  Wishes(int(facts["interval_ns"]), tuple(facts["options"])), rotation.Plan(once=True),
+                  configured=bool(facts["configured"]))
+    session = Session(order, house, with_current(facts, house.spool))
+    was = str(facts["state"])
+    session.state = was if was in FOR_GOOD else "finished"
+    session.message = str(facts["message"]) if was in FOR_GOOD else "it ended with the daemon"
+    return session
+
+
+def with_current(facts: dict[str, Any], spool: Spool) -> dict[str, Any]:
+    """The facts, with the experiment that was being written when the daemon ended among those that are kept."""
+    name = str(facts.get("current", ""))
+    path = spool.path / str(facts.get("folder", "")) / name
+    if name and os.path.basename(name) == name and spool.exists(path):
+        return facts | {"kept": [*facts["kept"], [name, time.time(), spool.size(path)]], "current": ""}
+    return facts

@@ -1,0 +1,152 @@
+"""Where experiments lie, and what is known of sessions; no name in it is a client's.
+
+    SPOOL/sessions/ID.json      what a session is, for after a restart         the daemon's, 0600
+    SPOOL/own/ID/ID.N.er        experiments recorded with the daemon's rights  the daemon's, 0700
+    SPOOL/users/UID/ID/ID.N.er  experiments recorded with a user's rights      the user's, 0700
+
+What lies below ``users/UID`` is the user's to change, symbolic links included. So the daemon itself makes and removes
+nothing there: short-lived children do, with that user's rights; it only looks what there is and how large, and follows
+no link.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from collector.errors import CollectorError, reason
+from collector.linux.peers import Credentials
+from collector.service.children import as_peer, run
+from collector.service.peers import Rights
+
+_OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_ENTRIES_MAX = 200_000
+_PATH_MAX = 3000
+
+
+class Spool:
+    """The folders of one daemon, held by a lock."""
+
+    def __init__(self, path: Path) -> None:
+        """Makes what is missing. Raises CollectorError."""
+        self.path = Path(os.path.abspath(path))
+        if len(os.fsencode(self.path)) > _PATH_MAX:
+            raise CollectorError(f"--spool {path}: the path is too long")
+        try:
+            for name, mode in (("", 0o711), ("own", 0o700), ("sessions", 0o700), ("users", 0o771)):
+                (self.path / name).mkdir(exist_ok=True, parents=not name)
+                os.chmod(self.path / name, mode)
+            self._lock = os.open(self.path, _OPEN)
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise CollectorError(f"--spool {path}: another collectord has it; stop that, or name another folder"
+                                 ) from None
+        except OSError as err:
+            raise CollectorError(f"--spool {path}: {reason(err)}; name a folder that this user may write") from None
+
+    # -- places
+
+    def folder(self, owner: Credentials, rights: Rights, session_id: str) -> Path:
+        """Of a session."""
+        if rights is Rights.DAEMON or owner.uid == os.geteuid():
+            return self.path / "own" / session_id
+        return self.path / "users" / str(owner.uid) / session_id
+
+    async def make(self, owner: Credentials, rights: Rights, session_id: str) -> Path:
+        """Makes the session's folder. Raises CollectorError."""
+        folder = self.folder(owner, rights, session_id)
+        if folder.parent.name == "own":
+            folder.mkdir(mode=0o700, exist_ok=True)
+            return folder
+        if not folder.parent.is_dir():  # our group may write in users/, so that its owner can be the user
+            await run(as_peer(owner, ["mkdir", "-m", "0700", "--", str(folder.parent)], gid=os.getegid()))
+        await run(as_peer(owner, ["mkdir", "-p", "-m", "0700", "--", str(folder)]))
+        return folder
+
+    async def remove(self, owner: Credentials, path: Path) -> None:
+        """Removes an experiment, or a session's folder, with its owner's rights."""
+        if path.is_relative_to(self.path / "own"):
+            shutil.rmtree(path, ignore_errors=True)
+        else:
+            with suppress(CollectorError):
+                await run(as_peer(owner, ["rm", "-rf", "--one-file-system", "--", str(path)]))
+
+    def size(self, path: Path) -> int:
+        """Bytes that are taken below a path of the spool; 0 where there is nothing."""
+        try:
+            return sum(_sizes(self._opened(path)))
+        except OSError:
+            return 0
+
+    def exists(self, path: Path) -> bool:
+        """Whether there is such a folder, without a link on the way."""
+        try:
+            os.close(self._opened(path))
+        except OSError:
+            return False
+        return True
+
+    def _opened(self, path: Path) -> int:
+        """A folder below ours, step by step, so that nothing on the way is a link. Raises OSError."""
+        fd = os.dup(self._lock)
+        for name in path.relative_to(self.path).parts:
+            try:
+                below = os.open(name, _OPEN, dir_fd=fd)
+            finally:
+                os.close(fd)
+            fd = below
+        return fd
+
+    def free_bytes(self) -> int:
+        """What an ordinary user may still write on this disk."""
+        return shutil.disk_usage(self.path).free
+
+    # -- what is known of sessions
+
+    def store(self, session_id: str, facts: dict[str, Any]) -> None:
+        """Keeps the facts of a session; whole or not at all. Raises OSError."""
+        path = self.path / "sessions" / f"{session_id}.json"
+        draft = path.with_suffix(".new")
+        draft.write_text(json.dumps(facts), encoding="utf-8")
+        os.replace(draft, path)
+
+    def forget(self, session_id: str) -> None:
+        """There is no such session any more."""
+        with suppress(FileNotFoundError):
+            (self.path / "sessions" / f"{session_id}.json").unlink()
+
+    def stored(self) -> Iterator[tuple[str, dict[str, Any]]]:
+        """All sessions whose facts can be read."""
+        for path in sorted((self.path / "sessions").glob("*.json")):
+            with suppress(OSError, ValueError):
+                facts = json.loads(path.read_text(encoding="utf-8"))
+                if isinstance(facts, dict):
+                    yield path.stem, facts
+
+
+def _sizes(folder: int) -> Iterator[int]:
+    """Of the files below an open folder, which is closed; no link is followed."""
+    try:
+        left = _ENTRIES_MAX
+        for _, _, names, fd in os.fwalk(".", dir_fd=folder, follow_symlinks=False):
+            for name in names:
+                left -= 1
+                if not left:
+                    return
+                with suppress(OSError):
+                    yield os.stat(name, dir_fd=fd, follow_symlinks=False).st_blocks * 512
+    finally:
+        os.close(folder)
+
+
+def collect_command() -> list[str]:
+    """The command ``collect`` of this installation, whatever PATH says."""
+    return [sys.executable, "-I", "-c",
+            "import sys; from collector.cli.main import collect; sys.argv[0] = 'collect'; sys.exit(collect())"]

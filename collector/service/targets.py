@@ -1,0 +1,152 @@
+"""From what is wanted (numbers, a unit, a control group, a command) to processes that are held.
+
+A process is held by a pidfd from the first look on. What ``/proc`` says of its number is good if the pidfd says
+afterwards that it still lives; and it is still the one later if its time of birth is.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from collector.errors import UsageError
+from collector.experiment.names import shown
+from collector.linux import census
+from collector.linux.census import Owner
+from collector.service.peers import Refused, Rights
+
+PROCESSES_MAX = 256
+
+
+class Wanted(NamedTuple):
+    """One of the four."""
+
+    pids: tuple[int, ...] = ()
+    unit: str | None = None
+    cgroup: str | None = None
+    command: str | None = None
+
+    def __str__(self) -> str:
+        if self.pids:
+            return f"process {', '.join(map(str, self.pids))}"
+        return next(f"{name} {value}" for name, value in self._asdict().items() if name != "pids" and value)
+
+
+def check(wanted: Wanted) -> None:
+    """Raises UsageError unless exactly one is asked for, and can be."""
+    if sum(map(bool, wanted)) != 1:
+        raise UsageError("give one of: a process, a unit, a control group, a command")
+    if wanted.command:
+        _pattern(wanted.command)
+    if wanted.unit and ("/" in wanted.unit or not wanted.unit.strip(".")):
+        raise UsageError(f"unit {shown(wanted.unit)}: give the name of a unit, such as nginx.service")
+    if wanted.cgroup and not wanted.cgroup.startswith("/"):
+        raise UsageError(f"control group {shown(wanted.cgroup)}: give its path from the root, such as "
+                         "/system.slice/nginx.service")
+
+
+def _pattern(text: str) -> Any:
+    """Compiled by RE2, whose time goes with the text's length, whatever a client sends. Raises UsageError."""
+    import re2
+
+    options = re2.Options()
+    options.log_errors = False
+    options.max_mem = 1 << 20
+    try:
+        return re2.compile(text, options)
+    except re2.error as err:
+        why = err.args[0] if err.args else "not a regular expression"
+        raise UsageError(f"command {shown(text)}: {shown(os.fsdecode(why))}") from None
+
+
+class Held(NamedTuple):
+    """A process, held by a pidfd, and whose it was."""
+
+    pid: int
+    pidfd: int
+    owner: Owner
+
+    def lives(self) -> bool:
+        """Whether it has not ended."""
+        poller = select.poll()
+        poller.register(self.pidfd, select.POLLIN)
+        return not poller.poll(0)
+
+    def has_changed_hands(self) -> bool:
+        """Whether its number belongs to another process now."""
+        owner = census.owner(self.pid)
+        return owner is not None and owner.start_ticks != self.owner.start_ticks
+
+    def release(self) -> None:
+        """Holds it no longer."""
+        os.close(self.pidfd)
+
+
+class Found(NamedTuple):
+    """The processes that may be recorded, as whom, and why others may not."""
+
+    held: list[Held]
+    rights: Rights
+    refused: list[str]
+
+    def release(self) -> None:
+        """Holds them no longer."""
+        for each in self.held:
+            each.release()
+
+
+def find(wanted: Wanted, judge: Callable[[Owner], Rights], census_of: Callable[[], Sequence[int]]) -> Found:
+    """Processes that are there now; ``judge`` says as whom one may be recorded, or raises Refused."""
+    held: list[Held] = []
+    every: set[Rights] = set()
+    refused: list[str] = []
+    for pid in _candidates(wanted, census_of):
+        if len(held) == PROCESSES_MAX:
+            refused.append(f"there are more than {PROCESSES_MAX} processes; the others are not recorded")
+            break
+        each = hold(pid)
+        if each is None:
+            refused += [f"process {pid}: there is no such process"] if wanted.pids else []
+            continue
+        try:
+            if not wanted.pids and each.owner.is_kernel:
+                raise Refused("of the kernel")
+            every.add(judge(each.owner))
+            held.append(each)
+        except Refused as err:
+            each.release()
+            refused.append(f"process {pid}: {err}")
+    return Found(held, Rights.DAEMON if Rights.DAEMON in every else Rights.PEER, refused)
+
+
+def hold(pid: int) -> Held | None:
+    """None where there is no such process."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except (OSError, OverflowError):
+        return None
+    owner = census.owner(pid)
+    each = owner and Held(pid, pidfd, owner)
+    if not each or not each.lives():
+        os.close(pidfd)
+        return None
+    return each
+
+
+def _candidates(wanted: Wanted, census_of: Callable[[], Sequence[int]]) -> Iterator[int]:
+    if wanted.pids:
+        yield from dict.fromkeys(wanted.pids)
+    elif wanted.command:
+        pattern = _pattern(wanted.command)
+        yield from (pid for pid in census_of() if pid != os.getpid()
+                    and (words := census.arguments(pid)) and pattern.search(shown(words)))
+    else:
+        yield from (pid for pid in census_of() if _is_in(census.cgroup(pid), wanted))
+
+
+def _is_in(path: str, wanted: Wanted) -> bool:
+    if wanted.unit:
+        return wanted.unit in path.split("/")
+    return f"{path.rstrip('/')}/".startswith(f"{(wanted.cgroup or '').rstrip('/')}/")

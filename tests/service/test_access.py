@@ -1,0 +1,215 @@
+"""Who may record what: every cell of the table, against one daemon, by root, two users and a member of the group."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from collector.errors import CollectorError
+from collector.experiment.reader import open_experiment
+from collector.linux.census import Owner
+from collector.linux.peers import Credentials
+from collector.service import peers, protocol, targets
+from collector.service.client import DaemonRefused
+from collector.service.peers import Access, Relation, Rights, Standing
+
+ALICE, BOB, GROUP = 61001, 61002, 61100
+CONFIG = f'[access]\ngroup = "{GROUP}"\n[limits]\nrequests_per_second = 1000\nconnections_per_user = 400\n'
+HIDDEN = ("/usr/bin/python3", "-c", "import ctypes, time; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); print(flush=True); "
+          "time.sleep(1000)")
+HIDES_LATER = ("/usr/bin/python3", "-c", "import ctypes, sys, time; sys.stdin.readline(); "
+               "ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); time.sleep(1000)")
+DAEMON_UID = 0
+
+Start = Callable[..., subprocess.Popen[bytes]]
+
+
+@pytest.fixture
+def running(root_only: None, daemon: Callable[[str], object]) -> Iterator[object]:
+    yield daemon(CONFIG)
+
+
+def attach(running: object, pid: int, uid: int, groups: tuple[int, ...] = ()) -> tuple[protocol.Session, str]:
+    """The session that a user gets, and who its experiment belongs to; it is stopped."""
+    request = protocol.Attach(version=1, pids=(pid,), options=("-A", "off"))
+    started = running.ask(request, uid, groups)  # type: ignore[attr-defined]
+    assert isinstance(started, protocol.Started)
+    assert started.message == "recording"
+    running.ask(protocol.Control(version=1, id=started.id, action="stop"), uid)  # type: ignore[attr-defined]
+    session = running.ended(started.id, uid)  # type: ignore[attr-defined]
+    assert len(session.experiments) == 1
+    return session, str(Path(session.directory, session.experiments[0]))
+
+
+CELLS = (
+    # who, groups, whose process, how it is started, whose the experiment is (or why not)
+    (0, (), ALICE, ("sleep", "1000"), DAEMON_UID),
+    (0, (), ALICE, HIDDEN, DAEMON_UID),
+    (0, (), 0, ("sleep", "1000"), DAEMON_UID),
+    (ALICE, (), ALICE, ("sleep", "1000"), ALICE),
+    (ALICE, (), ALICE, HIDDEN, "the process is closed to its own user"),
+    (ALICE, (), BOB, ("sleep", "1000"), "the process belongs to another user"),
+    (ALICE, (), 0, ("sleep", "1000"), "the process belongs to another user"),
+    (BOB, (), BOB, ("sleep", "1000"), BOB),
+    (BOB, (), ALICE, ("sleep", "1000"), "the process belongs to another user"),
+    (BOB, (GROUP,), BOB, ("sleep", "1000"), BOB),
+    (BOB, (GROUP,), BOB, HIDDEN, DAEMON_UID),
+    (BOB, (GROUP,), ALICE, ("sleep", "1000"), DAEMON_UID),
+    (BOB, (GROUP,), 0, ("sleep", "1000"), DAEMON_UID),
+)
+
+
+def test_each_cell_of_the_table(running: object, process: Start) -> None:
+    for uid, groups, owner, argv, outcome in CELLS:
+        target = process(owner, *argv)
+        if argv is HIDDEN:
+            assert target.stdout is not None
+            target.stdout.readline()
+        if isinstance(outcome, str):
+            with pytest.raises(DaemonRefused, match=outcome):
+                attach(running, target.pid, uid, groups)
+            continue
+        session, path = attach(running, target.pid, uid, groups)
+        status = os.stat(path)
+        assert (status.st_uid, status.st_mode & 0o777) == (outcome, 0o700), (uid, groups, owner)
+        assert session.uid == uid
+        assert open_experiment(Path(path)).log.complete
+        assert target.poll() is None
+
+
+def test_nobody_may_record_the_kernel_or_what_is_not_there(running: object, process: Start) -> None:
+    for uid in (0, ALICE):
+        with pytest.raises(DaemonRefused, match="a thread of the kernel has no user code"):
+            attach(running, 2, uid)
+    gone = process(ALICE, "true")
+    gone.wait()
+    with pytest.raises(DaemonRefused, match=f"process {gone.pid}: there is no such process"):
+        attach(running, gone.pid, ALICE)
+
+
+def test_a_user_sees_and_controls_its_own_sessions_alone(running: object, process: Start) -> None:
+    session, _ = attach(running, process(ALICE, "sleep", "1000").pid, ALICE)
+    names = {uid: [each.id for each in running.ask(protocol.List(version=1), uid).sessions]  # type: ignore[attr-defined]
+             for uid in (0, ALICE, BOB)}
+    assert names == {0: [session.id], ALICE: [session.id], BOB: []}
+    for request in (protocol.Status(version=1, id=session.id), protocol.Fetch(version=1, id=session.id),
+                    protocol.Control(version=1, id=session.id, action="stop")):
+        with pytest.raises(DaemonRefused, match=f"there is no session {session.id} of yours"):
+            running.ask(request, BOB)  # type: ignore[attr-defined]
+    with pytest.raises(DaemonRefused, match="only root"):
+        running.ask(protocol.Reload(version=1), ALICE)  # type: ignore[attr-defined]
+
+
+def test_a_process_that_becomes_another_users_is_recorded_no_longer(running: object, process: Start,
+                                                                    folder: Path) -> None:
+    changing = folder / "changing"
+    shutil.copy("/bin/sleep", changing)
+    os.chown(changing, BOB, BOB)
+    changing.chmod(0o4755)
+    for argv in (("sh", "-c", f"read line; exec {changing} 1000"), HIDES_LATER):
+        target = process(ALICE, *argv)
+        started = running.ask(protocol.Attach(version=1, pids=(target.pid,)), ALICE)  # type: ignore[attr-defined]
+        assert target.stdin is not None
+        target.stdin.write(b"\n")
+        target.stdin.flush()
+        session = running.ended(started.id, ALICE)  # type: ignore[attr-defined]
+        assert "may not be recorded any more" in session.message, session
+        assert target.poll() is None
+
+
+def test_links_in_a_users_folder_lead_nobody_out_of_it(running: object, process: Start, folder: Path) -> None:
+    session, path = attach(running, process(ALICE, "sleep", "1000").pid, ALICE)
+    secret = folder / "secret"
+    (secret / Path(path).name).mkdir(parents=True)
+    (secret / Path(path).name / "log.xml").write_text("secret")
+    secret.chmod(0o700)
+    own = Path(session.directory)
+    shutil.rmtree(own)
+    own.symlink_to(secret)
+    os.chown(own, ALICE, ALICE, follow_symlinks=False)
+    with running.client(ALICE) as client, pytest.raises(DaemonRefused, match="the archive is not whole"):  # type: ignore[attr-defined]
+        client.fetch(protocol.Fetch(version=1, id=session.id), lambda data: None)
+    own.unlink()
+    own.mkdir()
+    os.chown(own, ALICE, ALICE)
+    (own / Path(path).name).symlink_to(secret / Path(path).name)
+    received = bytearray()
+    with running.client(ALICE) as client:  # type: ignore[attr-defined]
+        client.fetch(protocol.Fetch(version=1, id=session.id), received.extend)
+    assert b"log.xml" not in received.replace(bytes(secret), b"")
+    assert (secret / Path(path).name / "log.xml").read_text() == "secret"
+
+
+def test_a_client_may_close_at_every_byte(running: object, process: Start) -> None:
+    target = process(ALICE, "sleep", "1000")
+    line = protocol.encoded(protocol.Attach(version=1, pids=(target.pid,), options=("-A", "off")))
+    for length in range(len(line)):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(running.socket)  # type: ignore[attr-defined]
+            client.sendall(line[:length])
+    assert running.ask(protocol.List(version=1)).sessions == ()  # type: ignore[attr-defined]
+    with socket.socket(socket.AF_UNIX) as client:  # whole, and nobody waits for the answer
+        client.connect(running.socket)  # type: ignore[attr-defined]
+        client.sendall(line)
+    session, _ = attach(running, target.pid, 0)
+    assert session.state == "stopped"
+    target.send_signal(signal.SIGKILL)
+    assert running.ended("1").state in ("finished", "failed")  # type: ignore[attr-defined]
+
+
+def test_a_number_that_has_changed_hands_is_not_taken_for_the_process(process: Start) -> None:
+    first = process(os.geteuid(), "sleep", "1000")
+    held = targets.hold(first.pid)
+    assert held is not None
+    assert held.lives()
+    assert not held.has_changed_hands()
+    assert held._replace(owner=held.owner._replace(start_ticks=held.owner.start_ticks - 1)).has_changed_hands()
+    first.kill()
+    first.wait()
+    assert not held.lives()
+    assert targets.hold(first.pid) is None
+    held.release()
+
+
+# -- the table itself
+
+OWN = Owner((ALICE,) * 4, True, 1, False)
+
+
+@pytest.mark.parametrize(("owner", "expected"), [
+    (OWN, Relation.OWN),
+    (OWN._replace(dumpable=False), Relation.CLOSED),
+    (OWN._replace(uids=(ALICE, 0, 0, 0)), Relation.CLOSED),
+    (OWN._replace(uids=(ALICE, ALICE, BOB, ALICE)), Relation.CLOSED),
+    (OWN._replace(uids=(BOB,) * 4), Relation.FOREIGN),
+    (OWN._replace(is_kernel=True), Relation.KERNEL),
+])
+def test_what_a_process_is_to_a_user(owner: Owner, expected: Relation) -> None:
+    assert peers.relation(ALICE, owner) is expected
+
+
+@pytest.mark.parametrize(("peer", "access", "expected"), [
+    (Credentials(0, 0, ()), Access(995, True), Standing.ROOT),
+    (Credentials(995, 995, ()), Access(995, True), Standing.ROOT),
+    (Credentials(ALICE, ALICE, ()), Access(995, True), Standing.ORDINARY),
+    (Credentials(ALICE, ALICE, (GROUP,)), Access(995, True, GROUP), Standing.MEMBER),
+    (Credentials(ALICE, GROUP, ()), Access(995, True, GROUP, users=False), Standing.MEMBER),
+    (Credentials(ALICE, ALICE, ()), Access(995, True, GROUP, users=False), Standing.STRANGER),
+    (Credentials(ALICE, ALICE, ()), Access(BOB, False), Standing.STRANGER),
+    (Credentials(BOB, BOB, ()), Access(BOB, False), Standing.ROOT),
+])
+def test_what_a_peer_is_to_the_daemon(peer: Credentials, access: Access, expected: Standing) -> None:
+    assert peers.standing(peer, access) is expected
+
+
+def test_a_daemon_without_rights_records_as_itself() -> None:
+    assert peers.rights(Credentials(BOB, BOB, ()), OWN, Access(BOB, False)) is Rights.DAEMON
+    with pytest.raises(CollectorError, match="ask who runs it"):
+        peers.rights(Credentials(ALICE, ALICE, ()), OWN, Access(BOB, False))

@@ -1,0 +1,289 @@
+"""Continuous mode without a kernel: the clock is handed in, and 24 hours go by."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from collector.service import budget, config, labels, retention, rotation, wishes
+from collector.service.config import ConfigError
+from collector.service.peers import Bucket
+from collector.service.retention import MEGABYTE, Kept
+from collector.service.rotation import Plan, Window
+
+DAY_S = 86_400.0
+ROOT = Path(__file__).resolve().parents[2]
+
+
+class Simulated:
+    """A session of continuous mode: windows of the plan, experiments of so many megabytes, what is deleted."""
+
+    def __init__(self, plan: Plan, keep: int, megabytes: int, size_bytes: int, disk_bytes: int) -> None:
+        self.plan, self.keep, self.megabytes, self.size_bytes = plan, keep, megabytes, size_bytes
+        self.disk_bytes, self.reserve_bytes = disk_bytes, 100 * MEGABYTE
+        self.now_s = self.recorded_s = 0.0
+        self.n_runs = self.n_refused = 0
+        self.kept: list[Kept] = []
+        self.windows: list[Window] = []
+
+    @property
+    def free_bytes(self) -> int:
+        return self.disk_bytes - sum(each.n_bytes for each in self.kept)
+
+    def run(self, until_s: float, stretched: float = 1.0) -> None:
+        while True:
+            window = rotation.next_window(self.plan, 0.0, self.now_s, self.n_runs, stretched)
+            assert window is not None
+            assert window.begin_s >= self.now_s
+            if window.begin_s >= until_s:
+                return
+            self.now_s = window.begin_s
+            self._delete()
+            if self.free_bytes < self.reserve_bytes:
+                self.n_refused += 1
+                self.now_s += 10
+                continue
+            self.n_runs += 1
+            self.windows.append(window)
+            self.now_s += window.length_s
+            self.recorded_s += window.length_s
+            self.kept.append(Kept(f"web.{self.n_runs}.er", self.now_s, self.size_bytes))
+            self.check()
+
+    def _delete(self) -> None:
+        gone = retention.surplus(self.kept, self.keep - 1, self.megabytes * MEGABYTE, self.size_bytes)
+        free = self.free_bytes + sum(each.n_bytes for each in gone)
+        gone += retention.to_free([each for each in self.kept if each not in gone], free, self.reserve_bytes)
+        self.kept = [each for each in self.kept if each not in gone]
+
+    def check(self) -> None:
+        assert len(self.kept) <= self.keep
+        assert sum(each.n_bytes for each in self.kept) <= self.megabytes * MEGABYTE
+        assert self.free_bytes >= self.reserve_bytes - self.size_bytes
+        names = [each.name for each in self.kept]
+        assert names == [f"web.{number}.er" for number in range(self.n_runs - len(names) + 1, self.n_runs + 1)]
+
+
+def test_a_day_of_ten_seconds_of_each_minute() -> None:
+    day = Simulated(Plan(10.0, 60.0), 60, 512, 5 * MEGABYTE, 10_000 * MEGABYTE)
+    day.run(DAY_S)
+    assert (day.n_runs, day.recorded_s, len(day.kept)) == (1440, 14_400.0, 60)
+    assert day.windows[0] == Window(0.0, 10.0)
+    assert day.windows[-1] == Window(DAY_S - 60, 10.0)
+    shifted = Simulated(Plan(10.0, 60.0, phase=0.5), 60, 512, 5 * MEGABYTE, 10_000 * MEGABYTE)
+    shifted.run(DAY_S)
+    assert [window.begin_s for window in shifted.windows[:3]] == [0.0, 30.0, 90.0]
+
+
+def test_a_day_without_a_break_in_pieces_of_an_hour() -> None:
+    day = Simulated(Plan(rotate_s=3600.0), 48, 512, 40 * MEGABYTE, 10_000 * MEGABYTE)
+    day.run(DAY_S)
+    assert (day.n_runs, day.recorded_s, len(day.kept)) == (24, DAY_S, 12)  # 13 of 40 MB are more than 512
+
+
+def test_a_day_on_a_disk_that_is_too_small() -> None:
+    day = Simulated(Plan(10.0, 60.0), 1000, 100_000, 30 * MEGABYTE, 300 * MEGABYTE)
+    day.run(DAY_S)
+    assert day.n_runs == 1440
+    assert len(day.kept) == 7
+    full = Simulated(Plan(10.0, 60.0), 1000, 100_000, 30 * MEGABYTE, 90 * MEGABYTE)
+    full.run(DAY_S)
+    assert (full.n_runs, len(full.kept)) == (0, 0)
+    assert full.n_refused > 1000
+
+
+def test_a_budget_that_is_exceeded_makes_fewer_windows() -> None:
+    day = Simulated(Plan(10.0, 60.0), 60, 512, MEGABYTE, 10_000 * MEGABYTE)
+    day.run(DAY_S, stretched=4.0)
+    assert day.n_runs == 360
+
+
+@given(st.floats(1, 100), st.floats(1, 1000), st.floats(1, 5000), st.floats(0, 1e6), st.integers(0, 5),
+       st.floats(1, 64))
+def test_a_window_is_never_in_the_past_and_never_longer_than_asked_for(
+        record_s: float, every_s: float, rotate_s: float, now_s: float, n_runs: int, stretched: float) -> None:
+    window = rotation.next_window(Plan(min(record_s, every_s), every_s, rotate_s), 0.0, now_s, n_runs, stretched)
+    assert window is not None
+    assert window.begin_s >= now_s - 1e-6
+    assert 0 < window.length_s <= max(rotate_s, record_s)
+
+
+KEPT = [Kept(str(n), float(n), n * 10) for n in (3, 1, 2)]
+
+
+@pytest.mark.parametrize(("keep", "max_bytes", "wanted", "gone"), [
+    (0, 0, 0, []), (3, 60, 0, []), (2, 0, 0, ["1"]), (1, 0, 0, ["1", "2"]), (3, 59, 0, ["1"]), (3, 60, 1, ["1"]),
+    (3, 29, 0, ["1", "2", "3"]), (3, 100, 100, ["1", "2", "3"]),
+])
+def test_the_oldest_go_first(keep: int, max_bytes: int, wanted: int, gone: Sequence[str]) -> None:
+    assert [each.name for each in retention.surplus(KEPT, keep, max_bytes, wanted)] == list(gone)
+
+
+def test_the_reserve_is_made_free_by_as_few_as_possible() -> None:
+    assert [each.name for each in retention.to_free(KEPT, 75, 100)] == ["1", "2"]
+    assert retention.to_free(KEPT, 100, 100) == []
+    assert len(retention.to_free(KEPT, 0, 1000)) == 3
+
+
+def test_the_budget_holds_for_any_cost_that_goes_with_the_interval() -> None:
+    """A cost of 12 % of a CPU, of which 0.2 % does not go with the interval."""
+    cpu_s, now_s = 0.0, 0.0
+    spent = budget.Budget(2.0, now_s, cpu_s)
+    lines = []
+    for _ in range(60):
+        cpu_s += 30 * (0.002 + 0.118 / spent.stretched)
+        now_s += 30
+        lines.append(spent.look(now_s, cpu_s))
+    assert spent.share <= 0.02
+    assert 5 < spent.stretched < 16
+    assert lines[0] == ("recording took 12.00 % of a CPU, of 2 % allowed: intervals are longer, 6.60 times what was "
+                        "asked for")
+    assert not any(lines[5:])
+    for _ in range(10):  # nothing is recorded any more
+        now_s += 30
+        spent.look(now_s, cpu_s)
+    assert spent.stretched == 1.0
+
+
+def test_the_budget_holds_for_windows_that_are_far_apart() -> None:
+    """6 s of CPU time for each window, one every 30 s; 5 % are allowed."""
+    spent = budget.Budget(5.0, 0.0, 0.0)
+    cpu_s = next_s = 0.0
+    used = []
+    for now_s in range(7200):
+        if now_s >= next_s:
+            cpu_s += 6.0
+            next_s = now_s + 30 * spent.stretched
+        spent.look(now_s, cpu_s, 30.0)
+        used.append(cpu_s)
+    assert (used[-1] - used[300]) / (7200 - 300) <= 0.05
+    assert spent.stretched <= 8
+
+
+def test_a_budget_that_cannot_be_held_is_told() -> None:
+    spent = budget.Budget(1.0, 0.0, 0.0)
+    for number in range(1, 10):
+        spent.look(number * 30.0, number * 30.0 * 0.5)
+    assert spent.stretched == budget.STRETCHED_MAX
+    assert spent.is_over
+
+
+def test_requests_a_second_are_counted_by_a_clock() -> None:
+    now = [0.0]
+    bucket = Bucket(2.0, lambda: now[0])
+    assert [bucket.take() for _ in range(3)] == [True, True, False]
+    now[0] = 0.5
+    assert [bucket.take() for _ in range(2)] == [True, False]
+    now[0] = 100.0
+    assert bucket.is_full
+
+
+# -- the configuration
+
+GOOD = '''
+[daemon]
+budget_percent = 5
+
+[[target]]
+name = "web"
+unit = "nginx.service"
+record_s = 10
+every_s = 60
+
+[[target]]
+name = "db"
+command = "^postgres:"
+options = ["-p", "hi", "-L", "8"]
+'''
+WRONG = (
+    ("[daemon]\nbudget_percent = 'x'\n", r":2: Expected `float`, got `str` \(daemon.budget_percent\)"),
+    ("[daemon]\n\nbugdet = 1\n", ":3: Object contains unknown field `bugdet`"),
+    ("[deamon]\n", ":1: Object contains unknown field `deamon`"),
+    ("a = \n", ":1: Invalid value"),
+    (GOOD + "keep = 0\n", r":15: Expected `int` >= 1 \(target\[1\].keep\)"),
+    (GOOD + "[[target]]\nname = 'web'\nunit = 'a.service'\n", r":15: target 'web': there is another of this name"),
+    (GOOD + "[[target]]\nname = '../etc'\nunit = 'a.service'\n", ":16: Expected `str` matching regex"),
+    (GOOD + "[[target]]\nname = '7'\nunit = 'a.service'\n", ":16: Expected `str` matching regex"),
+    (GOOD + "[[target]]\nname = 'c'\n", ":15: target 'c': give one of"),
+    (GOOD + "[[target]]\nname = 'c'\nunit = 'a'\ncommand = 'b'\n", ":15: target 'c': give one of"),
+    (GOOD + "[[target]]\nname = 'c'\ncommand = '('\n", r":15: target 'c': command \(: missing \)"),
+    (GOOD + "[[target]]\nname = 'c'\nunit = 'a'\nrecord_s = 5\n", ":15: target 'c': record_s and every_s go together"),
+    (GOOD + "[[target]]\nname = 'c'\nunit = 'a'\noptions = ['-o', 'x.er']\n", ":15: target 'c': option -o not"),
+    (GOOD + "[[target]]\nname = 'c'\nunit = '../a'\n", ":15: target 'c': unit ../a: give the name of a unit"),
+)
+
+
+def test_a_configuration_is_read() -> None:
+    read = config.parse(GOOD, "collectord.toml")
+    assert [target.name for target in read.target] == ["web", "db"]
+    assert read.target[0].plan._replace(phase=0.0) == Plan(10.0, 60.0, 3600.0, 64)
+    assert 0 < read.target[0].plan.phase < 1
+    assert config.parse("", "x") == config.Config()
+
+
+@pytest.mark.parametrize("name", ["README.md", "systemd/collectord.toml"])
+def test_the_configurations_of_the_documents_are_right(name: str) -> None:
+    text = (ROOT / name).read_text()
+    shown = re.search(r"```toml\n(.*?)```", text, re.DOTALL)
+    config.parse(shown[1] if shown else text.replace("\n# ", "\n"), name)
+
+
+@pytest.mark.parametrize(("text", "message"), WRONG, ids=range(len(WRONG)))
+def test_a_mistake_in_the_configuration_names_its_line(text: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=f"^collectord.toml{message}"):
+        config.parse(text, "collectord.toml")
+
+
+@given(st.text())
+def test_any_text_is_a_configuration_or_a_line_that_says_why_not(text: str) -> None:
+    try:
+        config.parse(text, "c")
+    except ConfigError as err:
+        assert str(err).startswith("c:")
+
+
+# -- options and labels
+
+
+@pytest.mark.parametrize(("words", "stretched", "argv"), [
+    ((), 1.0, ["-p", "10007u"]),
+    (("-p", "hi"), 2.0, ["-p", "1994u"]),
+    (("-p", "hi"), 1e9, ["-p", "1000000u"]),
+    (("-p", "off", "-S", "1"), 4.0, ["-p", "off", "-S", "1"]),
+    (("--tree", "--aggregate=a=count()", "-t", "5"), 1.0,
+     ["-p", "10007u", "--tree", "--aggregate=a=count()", "-t", "5"]),
+])
+def test_options_of_a_client(words: Sequence[str], stretched: float, argv: list[str]) -> None:
+    assert wishes.parse(words).argv(stretched, 0, copies=True) == argv
+    assert wishes.parse(words).argv(stretched, 9, copies=False) == [*argv, "-L", "9", "-A", "off"]
+
+
+def test_of_two_limits_the_smaller_counts() -> None:
+    assert wishes.parse(("-L", "5")).argv(1.0, 9, copies=True)[-2:] == ["-L", "5"]
+    assert wishes.parse(("-L", "50")).argv(1.0, 9, copies=True)[-2:] == ["-L", "9"]
+
+
+@pytest.mark.parametrize("words", [("-o", "/etc/x.er"), ("-d", "/"), ("-P", "1"), ("-y", "KILL"), ("-g", "a.erg"),
+                                   ("program",), ("-p",), ("-L", "x"), ("--label=a=b",), ("-O", "x.er"), ("-M", "on")])
+def test_options_that_are_not_for_clients(words: Sequence[str]) -> None:
+    with pytest.raises(Exception, match=r"a session takes|give a size"):
+        wishes.parse(words)
+
+
+CONTAINER = "0123456789abcdef" * 4
+
+
+@pytest.mark.parametrize(("path", "unit", "container"), [
+    ("/system.slice/nginx.service", "nginx.service", ""),
+    (f"/system.slice/docker-{CONTAINER}.scope", f"docker-{CONTAINER}.scope", CONTAINER),
+    (f"/kubepods/burstable/pod1/{CONTAINER}", "", CONTAINER),
+    ("/user.slice/user-0.slice/user@0.service/app.slice/a.service/x", "a.service", ""),
+    ("/", "", ""),
+])
+def test_what_a_control_group_tells(path: str, unit: str, container: str) -> None:
+    assert labels.of_cgroup(path) == {"cgroup": path, "unit": unit, "container": container}

@@ -1,0 +1,175 @@
+"""What clients send: the schema, messages that are none, and a daemon that goes on serving whatever comes."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import socket
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.service import protocol
+from collector.service.client import DaemonRefused
+from collector.service.protocol import ProtocolError
+
+SCHEMA = Path(protocol.__file__).with_name("protocol.schema.json")
+N_MALFORMED = int(os.environ.get("COLLECTORD_MALFORMED", "2000"))
+VALID = (
+    protocol.Attach(version=1, pids=(1, 2), unit=None, options=("-p", "hi"), labels={"tier": "front"}),
+    protocol.Attach(version=1, command="nginx: worker"),
+    protocol.List(version=1, labels={"unit": "nginx.service"}),
+    protocol.Status(version=1, id="web"),
+    protocol.Control(version=1, id="7", action="pause"),
+    protocol.Fetch(version=1, id="7", last=3),
+    protocol.Top(version=1, every_s=0.5),
+    protocol.Doctor(version=1),
+    protocol.Reload(version=1),
+)
+BAD = (
+    (b"", "truncated"),
+    (b"[]", "Expected `object`"),
+    (b"{}", "missing required field `request`"),
+    (b'{"request":"list"}', "missing required field `version`"),
+    (b'{"request":"list","version":2}', r"Invalid enum value 2 - at `\$\.version`"),
+    (b'{"request":"launch","version":1}', "Invalid value 'launch'"),
+    (b'{"request":"list","version":1,"path":"/"}', "unknown field `path`"),
+    (b'{"request":"status","version":1,"id":"../../etc"}', "matching regex"),
+    (b'{"request":"status","version":1,"id":"a\\n"}', "matching regex"),
+    (b'{"request":"attach","version":1,"pids":[0]}', "`int` >= 1"),
+    (b'{"request":"attach","version":1,"pids":[1e3]}', "got `float`"),
+    (b'{"request":"attach","version":1,"pids":' + b"[1" + b",1" * 256 + b"]}", "length <= 256"),
+    (b'{"request":"attach","version":1,"unit":"a\\u0000b"}', "matching regex"),
+    (b'{"request":"attach","version":1,"unit":"\xff"}', "utf-8"),
+    (b'{"request":"control","version":1,"id":"1","action":"kill"}', "Invalid enum value"),
+    (b'{"request":"top","version":1,"every_s":0}', "`float` >= 0.2"),
+    (b"[" * 60_000, "not a message"),
+)
+
+
+def test_the_schema_in_the_project_is_that_of_the_types_and_judges_alike() -> None:
+    assert SCHEMA.read_text() == protocol.schema_text(), "write protocol.schema_text() into the file"
+    schema = json.loads(SCHEMA.read_text())
+    jsonschema.Draft202012Validator.check_schema(schema)
+    judge = jsonschema.Draft202012Validator(schema)
+    for message in VALID:
+        assert protocol.request(protocol.encoded(message)) == message
+        judge.validate(json.loads(protocol.encoded(message)))
+    for line, why in BAD[1:13]:
+        if "got `float`" not in why:  # 1e3 is an integer to JSON schema
+            assert not judge.is_valid(json.loads(line)), line
+
+
+@pytest.mark.parametrize(("line", "why"), BAD, ids=range(len(BAD)))
+def test_what_is_no_message_is_refused_with_the_reason(line: bytes, why: str) -> None:
+    with pytest.raises(ProtocolError, match=why):
+        protocol.request(line)
+
+
+@given(st.one_of(st.binary(max_size=200), st.sampled_from(VALID).flatmap(lambda m: st.binary(max_size=3).flatmap(
+    lambda junk: st.integers(0, len(protocol.encoded(m))).map(lambda at: protocol.encoded(m)[:at] + junk)))))
+@settings(max_examples=300)
+def test_any_bytes_are_a_message_or_an_error(line: bytes) -> None:
+    try:
+        message = protocol.request(line)
+    except ProtocolError as err:
+        assert "\n" not in str(err)
+    else:
+        assert protocol.request(protocol.encoded(message)) == message
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(), lambda inner:
+                    st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)))
+@settings(max_examples=50)
+def test_a_field_of_any_kind_is_taken_or_refused_and_never_anything_else(value: Any) -> None:
+    for message in VALID:
+        fields = json.loads(protocol.encoded(message))
+        for name in fields:
+            with suppress(ProtocolError):
+                protocol.request(json.dumps({**fields, name: value}).encode())
+
+
+def malformed(random_of: random.Random) -> bytes:
+    """A line that is no message, or hardly one: a valid one with bytes changed, left out, put in."""
+    line = bytearray(protocol.encoded(random_of.choice(VALID[:-2])).strip())
+    for _ in range(random_of.randrange(1, 4)):
+        at = random_of.randrange(len(line) + 1)
+        match random_of.randrange(3):
+            case 0:
+                line[at:at + 1] = random_of.randbytes(1)
+            case 1:
+                del line[at:at + random_of.randrange(1, 9)]
+            case _:
+                line[at:at] = random_of.randbytes(random_of.randrange(1, 9))
+    return bytes(line.replace(b"\n", b" ")) + b"\n"
+
+
+def test_a_daemon_answers_or_closes_and_goes_on_serving(daemon: Callable[[str], Any]) -> None:
+    running = daemon("[limits]\nrequests_per_second = 1000000\nconnections_per_user = 400\n")
+    random_of = random.Random(5)
+    pid = running.process.pid
+    before = len(os.listdir(f"/proc/{pid}/fd"))
+    answered = 0
+    for _ in range(N_MALFORMED):
+        line = malformed(random_of)
+        with socket.socket(socket.AF_UNIX) as client:
+            client.settimeout(30)
+            client.connect(running.socket)
+            client.sendall(line)
+            reply = client.makefile("rb").readline()
+            assert reply.endswith(b"\n"), line
+            answered += isinstance(protocol.reply(reply), protocol.Failed)
+    assert answered > N_MALFORMED / 2
+    with socket.socket(socket.AF_UNIX) as client:  # longer than any message
+        client.connect(running.socket)
+        client.sendall(b"x" * (protocol.MESSAGE_MAX * 2))
+        assert isinstance(protocol.reply(client.makefile("rb").readline()), protocol.Failed)
+    assert running.process.poll() is None
+    assert isinstance(running.ask(protocol.List(version=1)), protocol.Sessions)
+    assert "Traceback" not in running.log.read_text(), running.log.read_text()[-3000:]
+    assert "internal error" not in running.log.read_text(), running.log.read_text()[-3000:]
+    deadline = time.monotonic() + 30  # a look of `top` may be due before its client is known to be gone
+    while len(os.listdir(f"/proc/{pid}/fd")) > before + 3 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert len(os.listdir(f"/proc/{pid}/fd")) <= before + 3
+
+
+def test_names_of_processes_may_hold_anything(daemon: Callable[[str], Any], process: Callable[..., Any]) -> None:
+    running = daemon("")
+    hostile = process(os.geteuid(), "/usr/bin/python3", "-c", "import time; time.sleep(1000)", "a\n<b>\x1b[2J",
+                      os.fsdecode(b"\xff\xfe"))
+    started = running.ask(protocol.Attach(version=1, command=r"<b>", options=("-A", "off")))
+    session = running.session(started.id)
+    assert session.pids == (hostile.pid,)
+    assert running.ctl("status", started.id).stdout.isprintable() is False  # newlines between the lines
+    assert "\x1b" not in running.ctl("status", started.id).stdout
+    assert running.ctl("stop", started.id).returncode == 0
+
+
+def test_requests_and_sessions_are_limited(daemon: Callable[[str], Any]) -> None:
+    running = daemon("[limits]\nrequests_per_second = 3\n")
+    replies = []
+    with running.client() as client:
+        for _ in range(10):
+            try:
+                replies.append(str(client.ask(protocol.List(version=1))))
+            except DaemonRefused as err:
+                replies.append(str(err))
+    assert "more than 3 requests a second; wait" in replies
+
+
+def test_a_reply_is_no_request_and_the_other_way_round() -> None:
+    with pytest.raises(ProtocolError):
+        protocol.request(protocol.encoded(protocol.Done()))
+    with pytest.raises(ProtocolError):
+        protocol.reply(protocol.encoded(protocol.List(version=1)))
+    assert msgspec.json.decode(protocol.encoded(protocol.Done()))["version"] == protocol.VERSION
