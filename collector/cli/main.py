@@ -31,6 +31,17 @@ def er_archive() -> int:
     return _guarded("er_archive", run)
 
 
+def er_html() -> int:
+    """The command ``er_html``."""
+    def run(argv: list[str]) -> int:
+        _forgo_threads()
+        from collector.cli.er_html import run
+
+        return run(argv)
+
+    return _guarded("er_html", run)
+
+
 def er_print() -> int:
     """The command ``er_print``."""
     def run(argv: list[str]) -> int:

@@ -483,7 +483,7 @@ class Part:
         if "_read" in self.__dict__:
             return self._read.states, self._read.ticks
         packets = self.experiment.packets(CLOCK)
-        return _known_states(packets["MSTATE"]), packets["NTICK"]
+        return known_states(packets["MSTATE"]), packets["NTICK"]
 
     @cached_property
     def _read(self) -> _Read:
@@ -500,7 +500,7 @@ class Part:
                 if len(self._bounds):
                     epochs.append(np.searchsorted(self._bounds, packets["TSTAMP"], side="right").astype(np.int32))
                 if kind == CLOCK:
-                    states.append(_known_states(packets["MSTATE"]))
+                    states.append(known_states(packets["MSTATE"]))
                     ticks.append(packets["NTICK"].copy())
         codes = self._codes(asked, np.concatenate(epochs))
         return _Read(codes, np.concatenate(states), np.concatenate(ticks), counts)
@@ -627,7 +627,8 @@ def key_of(mapping: Segment | DynamicFunction) -> Key:
     return (mapping.name, mapping.identity) if isinstance(mapping, Segment) else (DYNAMIC_FUNCTIONS, UNKNOWN)
 
 
-def _known_states(states: Numbers) -> Numbers:
+def known_states(states: Numbers) -> Numbers:
+    """The column of each packet's state (n)."""
     return np.where((states < 0) | (states >= STATE_OTHER), STATE_OTHER, states).astype(np.int8)
 
 
