@@ -182,6 +182,7 @@ def _hot(session: Session, n: int) -> Iterator[Hot]:
 def _listings(session: Session, function: Function) -> tuple[Annotated | None, Annotated | None]:
     """Source and instructions of a function, as far as there are any."""
     from collector.report.annotated import Wanted, disassembly, source_document, target_of
+    from collector.report.sources import find_source
 
     data = session.whole
     target = target_of(data, function)
@@ -193,6 +194,7 @@ def _listings(session: Session, function: Function) -> tuple[Annotated | None, A
         found = disassembly(data, target, session.view, Wanted(), newer)
         instructions = found.around(b"<Function: %s>" % function.name, _AROUND, _ROWS_MAX)
     with suppress(CollectorError, ElfError):
-        found = source_document(data, target, session.view, Wanted(), newer)
-        source = found.around(b"<Function: %s>" % function.name, _AROUND, _ROWS_MAX) if found.has_text else None
+        if target.path and find_source(data, target, newer).lines:  # reading all lines of a library takes its time
+            found = source_document(data, target, session.view, Wanted(), newer)
+            source = found.around(b"<Function: %s>" % function.name, _AROUND, _ROWS_MAX)
     return source, instructions

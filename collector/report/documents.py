@@ -134,13 +134,6 @@ class Annotated(Table):
     has_code: Bool = field(default_factory=lambda: np.zeros(0, np.bool_))
     numbers: I8 = field(default_factory=lambda: np.zeros(0, np.int64))
 
-    @property
-    def has_text(self) -> bool:
-        """Whether there is any source in it."""
-        names = self.columns[-1]
-        return any(kind == LINE and names.labels[at].strip() for kind, at in
-                   zip(self.kinds, names.values.tolist(), strict=True))
-
     def around(self, head: bytes, n: int, limit: int) -> Annotated:
         """The rows from a function's ``head`` to the next one, and ``n`` before and behind; at most ``limit``."""
         names = self.columns[-1]

@@ -65,7 +65,7 @@ def packed(data: DataSet, more: More) -> Packed:
     objects, object_of = _objects(data)
     result = Packed(
         version=__version__, title=title(data), experiments=_experiments(data), metrics=_metrics(data),
-        latency=data.columns.latency, n_columns=data.columns.n,
+        latency_column=data.columns.latency, n_columns=data.columns.n,
         threads=[[one.experiment, one.number, one.tid, printable(one.name)] for one in found.threads],
         functions=[printable(one.name) for one in data.functions], objects=objects, object_of=object_of,
         lines=[printable(one) for one in found.lines], marks=[TRUNCATED_FUNCTION, FAILED_FUNCTION],

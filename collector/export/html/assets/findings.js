@@ -1,7 +1,6 @@
 // The first things worth knowing of what is selected, a sentence each, by how much they matter.
 
 import { html } from "page/ui";
-import { treeOf, weigh, itemRows, occurring } from "page/tree";
 import { FAULTS, N_STATES, ON_CPU, SLEEP, USER_LOCK, WAIT_CPU } from "page/states";
 import { percent, told } from "page/figures";
 
@@ -23,29 +22,32 @@ export function findings(recording, selection, sums) {
 
 const name = (text) => html`<code><bdi>${text}</bdi></code>`;
 
-/** The function with the most of some states, and who leads there. */
-function leader({ recording, selection, sums }, states) {
-    const tree = treeOf(recording, "function", false);
-    const weighed = weigh(tree, recording.weights(selection, { states }));
-    const rows = itemRows(tree, weighed, occurring(tree, sums.occurs));
-    const [own] = rows.sort((a, b) => b.exclusive - a.exclusive);
-    if (!own || !own.exclusive) return null;
-    return { ...own, total: weighed.whole[0], by: callerOf(recording, tree, weighed, own.item) };
+/** The function that has most of some states itself, and for which of the program's own. */
+function leader({ recording, sums }, states) {
+    const width = recording.n_columns;
+    const own = new Float64Array(recording.functions.length);
+    const weight = (leaf) => states.reduce((all, state) => all + sums.byLeaf[leaf * width + state], 0);
+    recording.leaves.forEach((node, leaf) => { if (node) own[functionAt(recording, node)] += weight(leaf); });
+    const item = own.reduce((best, value, i) => (value > own[best] ? i : best), 0);
+    if (!own[item]) return null;
+    return { name: recording.functions[item], exclusive: own[item], by: callerOf(recording, item, weight) };
 }
 
+const functionAt = (recording, node) => recording.function_of[recording.instruction[node]];
+
 /** The function of the program for which one of a library was called most; of the program's own, none. */
-function callerOf(recording, tree, { own }, item) {
+function callerOf(recording, item, weight) {
     const programs = new Set(recording.experiments.map((one) => recording.objects.indexOf(`<${one.program}>`)));
     if (programs.has(recording.object_of[item])) return "";
     const found = new Map();
-    for (let node = 1; node < tree.n; node++) {
-        if (tree.item[node] !== item || !own[node]) continue;
-        let above = tree.parent[node];
-        while (above && !programs.has(recording.object_of[tree.item[above]])) above = tree.parent[above];
-        if (above) found.set(tree.item[above], (found.get(tree.item[above]) ?? 0) + own[node]);
-    }
+    recording.leaves.forEach((node, leaf) => {
+        if (!node || functionAt(recording, node) !== item) return;
+        let above = recording.parent[node];
+        while (above && !programs.has(recording.object_of[functionAt(recording, above)])) above = recording.parent[above];
+        if (above) found.set(functionAt(recording, above), (found.get(functionAt(recording, above)) ?? 0) + weight(leaf));
+    });
     const [best] = [...found].sort((a, b) => b[1] - a[1]);
-    return best ? recording.functions[best[0]] : "";
+    return best && best[1] ? recording.functions[best[0]] : "";
 }
 
 function hottest(facts) {

@@ -1,11 +1,11 @@
 // A flame graph that hangs from its root: as wide as the time is long, the largest first, callees below their callers.
 
-import { html, useEffect, useMemo, useRef, useState, useSize, useFrame, ground, ink, fitted, FONT, Tip, Voice } from "page/ui";
+import { html, useEffect, useMemo, useRef, useState, useSize, useFrame, ground, drawnBeside, ink, fitted, FONT, Tip, Voice } from "page/ui";
 import { told, percent } from "page/figures";
 import { isDark } from "page/states";
 
 const ROW = 20;
-const LEAST = 0.4; // pixels: what is narrower is not drawn
+const LEAST = 1; // pixels: what is narrower is not drawn
 const TOP = 0;
 
 /**
@@ -24,9 +24,15 @@ export function Flame({ tree, buckets, unit, title, pattern, colour, about, onPi
     const expression = useMemo(() => regular(pattern), [pattern]);
     const found = useMemo(() => matches(tree, buckets, expression), [tree, buckets, expression]);
     const height = (layout.depth + 1) * ROW;
-    useFrame(() => canvas.current && width && draw(ground(canvas.current, width, height),
-        { tree, buckets, layout, found, current, hover: hover && hover.frame, colour, width }),
-    [layout, found, current, hover && hover.frame, width, colour]);
+    const frames = useMemo(() => width && drawnBeside(width, height, (context) => draw(context,
+        { tree, buckets, layout, found, colour })), [layout, found, width, colour]);
+    useFrame(() => {
+        if (!canvas.current || !frames) return;
+        const context = ground(canvas.current, width, height);
+        context.drawImage(frames, 0, 0, width, height);
+        outline(context, hover && hover.frame, ink("text"), width);
+        outline(context, current, ink("focus"), width);
+    }, [frames, current, hover && hover.frame]);
 
     const nameOf = (one) => (one.node === TOP ? buckets[one.bucket]?.name || title : tree.names[tree.item[one.node]]);
     const total = layout.total;
@@ -183,9 +189,8 @@ function matches(tree, buckets, expression) {
 
 // -- how it looks
 
-function draw(context, { tree, buckets, layout, found, current, hover, colour, width }) {
-    const dark = isDark();
-    const [line, text, mute, mark] = [ink("ground"), dark ? "#101418" : "#16191d", ink("frame-root"), ink("match")];
+function draw(context, { tree, buckets, layout, found, colour }) {
+    const [text, plain, mute, mark] = [isDark() ? "#101418" : "#16191d", ink("text"), ink("frame-root"), ink("match")];
     context.font = FONT;
     context.textBaseline = "middle";
     for (const level of layout.levels) {
@@ -199,32 +204,32 @@ function draw(context, { tree, buckets, layout, found, current, hover, colour, w
             context.fillRect(one.x, y, Math.max(one.width - (one.width > 3 ? 1 : 0), 0.5), ROW - 1);
             context.globalAlpha = 1;
             if (one.width > 24) {
-                context.fillStyle = one.node === TOP ? ink("text") : text;
+                context.fillStyle = one.node === TOP ? plain : text;
                 context.fillText(fitted(context, name, one.width - 8), one.x + 4, y + ROW / 2);
             }
         }
     }
-    for (const [one, colour_] of [[hover, ink("text")], [current, ink("focus")]]) {
-        if (!one) continue;
-        context.strokeStyle = colour_;
-        context.lineWidth = 2;
-        context.strokeRect(one.x + 1, one.depth * ROW + 1, Math.max(Math.min(one.width, width) - 3, 1), ROW - 3);
-    }
-    context.fillStyle = line;
 }
 
-const shades = new Map();
+function outline(context, one, colour, width) {
+    if (!one) return;
+    context.strokeStyle = colour;
+    context.lineWidth = 2;
+    context.strokeRect(one.x + 1, one.depth * ROW + 1, Math.max(Math.min(one.width, width) - 3, 1), ROW - 3);
+}
+
+const shades = { light: new Map(), dark: new Map() };
 
 /** A warm colour that a name always has. */
 export function warm(_node, name) {
-    const key = `${name} ${isDark()}`;
-    let found = shades.get(key);
+    const known = shades[document.documentElement.dataset.theme] ?? shades.light;
+    let found = known.get(name);
     if (!found) {
         let hash = 0x811c9dc5;
         for (let i = 0; i < name.length; i++) hash = Math.imul(hash ^ name.charCodeAt(i), 0x01000193);
         const [a, b] = [(hash >>> 0) % 1000 / 1000, (hash >>> 10) % 1000 / 1000];
         found = `hsl(${(18 + a * 34).toFixed(0)} ${(78 + b * 14).toFixed(0)}% ${((isDark() ? 60 : 66) + b * 8).toFixed(0)}%)`;
-        shades.set(key, found);
+        known.set(name, found);
     }
     return found;
 }

@@ -36,7 +36,7 @@ function App({ recording }) {
     const [theme, setTheme] = useState(document.documentElement.dataset.theme);
     const metric = recording.metric(command) ?? recording.metrics[0] ?? { command: "none", title: "Nothing", states: [], unit: "us" };
     const sums = useMemo(() => recording.sums(selection), [recording, selection]);
-    const weights = useMemo(() => recording.weights(selection, metric), [recording, selection, metric]);
+    const weights = useMemo(() => recording.weights(sums, metric.states), [recording, sums, metric]);
     const height = Math.max(320, window.innerHeight - 250);
     useEffect(() => remember(view, metric.command, selection), [view, metric, selection]);
     const select = (next) => setSelection((before) => (same(before, next) ? before : next));
@@ -53,10 +53,10 @@ function App({ recording }) {
             <${Choice} id="metric" label="Time" value=${metric.command} onChange=${setCommand}
                 options=${recording.metrics.map((one) => [one.command, `${" ".repeat(2 * (one.level ?? 0))}${one.title}`])} />
             <button onClick=${switchTheme} aria-label=${`Use ${theme === "dark" ? "light" : "dark"} colours`}>${theme === "dark" ? "Light" : "Dark"}</button></header>
-        <${Strip} ...${shared} key=${`strip ${theme}`} />
+        <main><${Strip} ...${shared} key=${`strip ${theme}`} />
         <${Chosen} ...${shared} />
         <${Tabs} views=${views} view=${view} onView=${open} />
-        <main id="panel" role="tabpanel" aria-labelledby=${`tab-${view}`} tabindex="-1" key=${`${view} ${theme}`}>
+        <div id="panel" role="tabpanel" aria-labelledby=${`tab-${view}`} tabindex="-1" key=${`${view} ${theme}`}>
             ${view === "summary" ? html`<${Summary} ...${shared} />` : null}
             ${view === "flame" ? html`<${FlameView} ...${shared} onPick=${(item) => { setChosen(item); open("functions"); }} />` : null}
             ${view === "timeline" ? html`<${Timeline} ...${shared} height=${Math.max(260, height - 250)} />
@@ -68,7 +68,7 @@ function App({ recording }) {
             ${view === "code" ? html`<${Code} recording=${recording} chosen=${chosen} isPart=${!same(selection, ALL)} />` : null}
             ${view === "aggregations" ? html`<${Aggregations} recording=${recording} />` : null}
             ${view === "comparison" ? html`<${Comparison} recording=${recording} height=${height} />` : null}
-        </main></div>`;
+        </div></main></div>`;
 }
 
 function ItemsOf(props) {
@@ -87,9 +87,9 @@ function Tabs({ views, view, onView }) {
         onView(key);
         requestAnimationFrame(() => own.current.querySelector(`#tab-${key}`).focus());
     };
-    return html`<nav class="tabs" role="tablist" aria-label="Views" ref=${own} onKeyDown=${keys}>${views.map(([key, text]) => html`
+    return html`<div class="tabs" role="tablist" aria-label="Views" ref=${own} onKeyDown=${keys}>${views.map(([key, text]) => html`
         <button role="tab" id=${`tab-${key}`} aria-selected=${key === view ? "true" : "false"} aria-controls=${key === view ? "panel" : undefined}
-            tabindex=${key === view ? 0 : -1} onClick=${() => onView(key)}>${text}</button>`)}</nav>`;
+            tabindex=${key === view ? 0 : -1} onClick=${() => onView(key)}>${text}</button>`)}</div>`;
 }
 
 /** What is selected, and the same for er_print. */
@@ -120,9 +120,11 @@ function FlameView(props) {
     const buckets = useMemo(() => {
         if (!isByThread) return [{ name: "", ...weigh(tree, weights) }];
         const first = recording.busiest.filter((thread) => !selection.threads || selection.threads.has(thread)).slice(0, FEW);
-        const each = first.map((thread) => ({ name: recording.threadNames[thread], is: (one) => one === thread }));
-        const rest = { name: "other threads", is: (one) => !first.includes(one) };
-        return [...each, rest].map(({ name, is }) => ({ name, ...weigh(tree, recording.weights(selection, metric, is)) })).filter((one) => one.whole[0] > 0);
+        const each = first.map((thread) => ({ name: recording.threadNames[thread], is: new Set([thread]) }));
+        const others = recording.busiest.filter((thread) => !first.includes(thread) && (!selection.threads || selection.threads.has(thread)));
+        const rest = { name: "other threads", is: new Set(others) };
+        return [...each, rest].map(({ name, is }) => ({ name, ...weigh(tree, recording.weights(recording.sums({ ...selection, threads: is }), metric.states)) }))
+            .filter((one) => one.whole[0] > 0);
     }, [tree, weights, isByThread, selection, metric]);
     return html`<div class="controls">
             <${Choice} id="flame-group" label="By" value=${group} options=${GROUPS} onChange=${setGroup} />

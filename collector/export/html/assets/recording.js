@@ -28,6 +28,7 @@ export class Recording {
         });
         this.counted = new Uint8Array(this.n_columns + 1);
         this.metrics.forEach((one) => one.states.forEach((state) => state < this.n_columns && (this.counted[state] = 1)));
+        [this.leaves, this.leafNumber] = numbered(this.leaf, this.nNodes);
         this._known = new Map();
     }
 
@@ -59,51 +60,51 @@ export class Recording {
             selection.to === null ? end : lowerBound(this.time, selection.to, first, end)];
     }
 
-    /** Sums over what is selected: by thread and column, and which leaves occur. */
+    /** Sums over what is selected, in one pass: by thread and column, by leaf and column; and which leaves occur. */
     sums(selection) {
         const width = this.n_columns;
         const byThread = new Float64Array(this.nThreads * width);
-        const { column, amount, latency, latency: _l, leaf, counted } = this;
-        const occurs = new Uint8Array(this.nNodes);
+        const byLeaf = new Float64Array(this.leaves.length * width);
+        const { column, amount, latency, leafNumber, latency_column: late } = this;
         for (let thread = 0; thread < this.nThreads; thread++) {
             const [begin, end] = this.range(thread, selection);
             const scale = this.unitOf(thread, 0);
             const row = thread * width;
-            let late = 0;
             for (let i = begin; i < end; i++) {
                 const c = column[i];
-                byThread[row + c] += c < N_STATES ? amount[i] * scale : amount[i];
-                late += latency[i];
-                if (counted[c]) occurs[leaf[i]] = 1;
+                const value = c < N_STATES ? amount[i] * scale : amount[i];
+                const leaf = leafNumber[i] * width;
+                byThread[row + c] += value;
+                byLeaf[leaf + c] += value;
+                if (latency[i]) {
+                    byThread[row + late] += latency[i];
+                    byLeaf[leaf + late] += latency[i];
+                }
             }
-            byThread[row + this.latency] = late;
         }
-        return { byThread, occurs, totals: this._totals(byThread) };
+        const totals = new Float64Array(width);
+        for (let i = 0, c = 0; i < byThread.length; i++, c = c + 1 === width ? 0 : c + 1) totals[c] += byThread[i];
+        return { byThread, byLeaf, totals };
     }
 
-    _totals(byThread) {
-        const totals = new Float64Array(this.n_columns);
-        for (let i = 0; i < byThread.length; i++) totals[i % this.n_columns] += byThread[i];
-        return totals;
-    }
-
-    /** What a metric is for each leaf, of all threads that are selected, or of those that `only` names. */
-    weights(selection, metric, only = null) {
+    /** What some columns are for each node of the tree as a leaf, of sums. */
+    weights(sums, columns) {
         const own = new Float64Array(this.nNodes);
-        const isIn = new Uint8Array(this.n_columns + 1);
-        metric.states.forEach((state) => (isIn[state] = 1));
-        const isLatency = metric.states[0] === this.latency;
-        const { column, amount, latency, leaf } = this;
-        for (let thread = 0; thread < this.nThreads; thread++) {
-            if (only && !only(thread)) continue;
-            const [begin, end] = this.range(thread, selection);
-            const scale = this.unitOf(thread, 0);
-            for (let i = begin; i < end; i++) {
-                if (isLatency) own[leaf[i]] += latency[i];
-                else if (isIn[column[i]]) own[leaf[i]] += column[i] < N_STATES ? amount[i] * scale : amount[i];
-            }
-        }
+        const width = this.n_columns;
+        this.leaves.forEach((node, leaf) => {
+            for (const column of columns) own[node] += sums.byLeaf[leaf * width + column];
+        });
         return own;
+    }
+
+    /** Which nodes are leaves of stacks that anything counts. */
+    occurs(sums) {
+        const found = new Uint8Array(this.nNodes);
+        const width = this.n_columns;
+        this.leaves.forEach((node, leaf) => {
+            for (let column = 0; column < width; column++) if (this.counted[column] && sums.byLeaf[leaf * width + column]) found[node] = 1;
+        });
+        return found;
     }
 
     /** When each piece of time began and ended (ns); no two of a thread at once. As `report/latency` lays them. */
@@ -168,6 +169,18 @@ function timesOf({ between, start, firsts, counts, leaf }) {
         for (let i = start[thread]; i < start[thread + 1]; i++) time[i] = now += between[i];
     }
     return time;
+}
+
+/** The nodes that are leaves of pieces, and for each piece the number of its own among them. */
+function numbered(leaf, nNodes) {
+    const numberOf = new Int32Array(nNodes).fill(-1);
+    const leaves = [];
+    const numbers = new Int32Array(leaf.length);
+    for (let i = 0; i < leaf.length; i++) {
+        if (numberOf[leaf[i]] < 0) numberOf[leaf[i]] = leaves.push(leaf[i]) - 1;
+        numbers[i] = numberOf[leaf[i]];
+    }
+    return [Int32Array.from(leaves), numbers];
 }
 
 function latest({ start, time }) {

@@ -7,6 +7,8 @@ import { Timeline } from "page/timeline";
 import { STATES, N_STATES, ORDER, ON_CPU, colourOf } from "page/states";
 import { duration, percent, seconds, told } from "page/figures";
 
+const UNKNOWN = 1; // the function of code that is in no load object
+
 export function Summary(props) {
     const { recording, sums, selection } = props;
     const totals = sums.totals;
@@ -44,8 +46,8 @@ function About({ recording, sums }) {
 }
 
 /** Parts of the time whose stacks are not whole, what recorders remarked, and what is synthetic. */
-function Quality({ recording, sums, selection }) {
-    const parts = useMemo(() => cut(recording, selection), [recording, selection, sums]);
+function Quality({ recording, sums }) {
+    const parts = useMemo(() => cut(recording, sums), [recording, sums]);
     const unseen = recording.aggregations.filter((one) => one.synthetic.length).map((one) => one.name);
     const remarks = recording.remarks;
     const words = { error: "Error", warning: "Warning", remark: "Note" };
@@ -61,19 +63,18 @@ function Quality({ recording, sums, selection }) {
         </ul></section>`;
 }
 
-function cut(recording, selection) {
+function cut(recording, sums) {
     const marks = new Set(recording.marks);
-    const { parent, instruction, function_of: functions, nNodes } = recording;
-    const isCut = new Uint8Array(nNodes);
-    for (let node = 1; node < nNodes; node++) {
-        isCut[node] = parent[node] ? isCut[parent[node]] : marks.has(functions[instruction[node]]) ? 1 : 0;
-    }
-    const own = recording.weights(selection, { states: [...Array(N_STATES).keys()] });
-    const found = { all: 0, cut: 0, none: own[0] };
-    for (let node = 0; node < nNodes; node++) {
-        found.all += own[node];
-        if (node && isCut[node]) found.cut += own[node];
-        else if (node && functions[instruction[node]] === 1 && !parent[node]) found.none += own[node];
-    }
+    const { parent, instruction, function_of: functions, n_columns: width } = recording;
+    const found = { all: 0, cut: 0, none: 0 };
+    recording.leaves.forEach((node, leaf) => {
+        let time = 0;
+        for (let state = 0; state < N_STATES; state++) time += sums.byLeaf[leaf * width + state];
+        found.all += time;
+        let top = node;
+        while (top && parent[top]) top = parent[top];
+        if (!node || (top === node && functions[instruction[node]] === UNKNOWN)) found.none += time;
+        else if (marks.has(functions[instruction[top]])) found.cut += time;
+    });
     return found;
 }

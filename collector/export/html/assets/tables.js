@@ -19,7 +19,7 @@ export function Items({ recording, group, title, metric, weights, sums, chosen, 
     const tree = useMemo(() => treeOf(recording, group, false), [recording, group]);
     const found = useMemo(() => {
         const weighed = weigh(tree, weights);
-        const occurs = occurring(tree, sums.occurs);
+        const occurs = occurring(tree, recording.occurs(sums));
         return { weighed, occurs, rows: itemRows(tree, weighed, occurs), total: weighed.whole[0] };
     }, [tree, weights, sums]);
     const columns = useMemo(() => {

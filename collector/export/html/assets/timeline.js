@@ -1,6 +1,6 @@
 // Threads as rows, coloured by the microstate that each pixel's time was mostly spent in.
 
-import { html, useLayoutEffect, useMemo, useRef, useState, useSize, useFrame, ground, ink, fitted, FONT, Tip, Voice } from "page/ui";
+import { html, useLayoutEffect, useMemo, useRef, useState, useSize, useFrame, ground, drawnBeside, ink, fitted, FONT, Tip, Voice } from "page/ui";
 import { lowerBound } from "page/recording";
 import { STATES, N_STATES, ORDER, colourOf } from "page/states";
 import { duration, moment, ticks } from "page/figures";
@@ -26,9 +26,16 @@ export function Timeline({ recording, range, onRange, selection, onSelect, heigh
     const inside = Math.max(width - names, 10);
     const tall = Math.min(height ?? Infinity, rows.length * ROW + AXIS);
     const scaled = useMemo(() => scaleOf(range, names, inside), [range, names, inside]);
-    useFrame(() => canvas.current && width && draw(ground(canvas.current, width, tall),
-        { recording, rows, top, tall, names, scaled, selection, width, cursor }),
-    [recording, rows, top, tall, names, scaled, selection, width, cursor]);
+    const { threads } = selection;
+    const bars = useMemo(() => width && drawnBeside(width, tall, (context) => drawRows(context,
+        { recording, rows, top, tall, names, scaled, threads, width })), [recording, rows, top, tall, names, scaled, threads, width]);
+    useFrame(() => {
+        if (!canvas.current || !bars) return;
+        const context = ground(canvas.current, width, tall);
+        context.drawImage(bars, 0, 0, width, tall);
+        shade(context, scaled, selection, tall);
+        if (cursor) drawCursor(context, { cursor, scaled, top, tall, width });
+    }, [bars, selection, cursor]);
 
     const rowAt = (y) => rows[Math.floor((y - AXIS + top) / ROW)];
     const place = (event) => {
@@ -224,7 +231,7 @@ export function pixelsOf(recording, thread, { from, per, width }, n = Math.ceil(
     return { states, cover };
 }
 
-function draw(context, { recording, rows, top, tall, names, scaled, selection, width, cursor }) {
+function drawRows(context, { recording, rows, top, tall, names, scaled, threads, width }) {
     const text = ink("text");
     context.font = FONT;
     context.textBaseline = "middle";
@@ -244,24 +251,22 @@ function draw(context, { recording, rows, top, tall, names, scaled, selection, w
             context.fillText(fitted(context, `${program} (${pid}) · ${name}`, width - 12), 6, y + ROW / 2);
             continue;
         }
-        const isOut = selection.threads && !selection.threads.has(row.thread);
+        const isOut = threads && !threads.has(row.thread);
         context.globalAlpha = isOut ? 0.35 : 1;
         context.fillStyle = text;
         context.fillText(fitted(context, recording.threadNames[row.thread], names - 16), 8, y + ROW / 2);
         bar(context, pixelsOf(recording, row.thread, scaled), y + (ROW - BAR) / 2, names, colours);
         context.globalAlpha = 1;
-        if (cursor && cursor.row === number) {
-            context.strokeStyle = ink("focus");
-            context.lineWidth = 2;
-            context.strokeRect(1, y + 1, width - 2, ROW - 2);
-        }
     }
     context.restore();
-    shade(context, scaled, selection, tall);
-    if (cursor) {
-        context.fillStyle = ink("focus");
-        context.fillRect(Math.round(scaled.x(cursor.time)) - 1, AXIS - 6, 2, tall);
-    }
+}
+
+function drawCursor(context, { cursor, scaled, top, tall, width }) {
+    const y = AXIS + cursor.row * ROW - top;
+    context.strokeStyle = context.fillStyle = ink("focus");
+    context.lineWidth = 2;
+    if (y >= AXIS) context.strokeRect(1, y + 1, width - 2, ROW - 2);
+    context.fillRect(Math.round(scaled.x(cursor.time)) - 1, AXIS - 6, 2, tall);
 }
 
 function bar(context, { states, cover }, y, left, colours) {
@@ -347,11 +352,11 @@ export function Strip({ recording, selection, onSelect, range }) {
     const drag = useRef(null);
     const [cursor, setCursor] = useState(null);
     const scaled = useMemo(() => scaleOf({ from: recording.begin, to: recording.end }, 0, Math.max(width, 1)), [recording, width]);
-    const layers = useMemo(() => (width ? crowd(recording, scaled) : null), [recording, scaled]);
+    const layers = useMemo(() => width && drawnBeside(width, STRIP, (context) => drawCrowd(context, crowd(recording, scaled), width)), [recording, scaled]);
     useFrame(() => {
         if (!layers || !canvas.current) return;
         const context = ground(canvas.current, width, STRIP);
-        drawCrowd(context, layers, width);
+        context.drawImage(layers, 0, 0, width, STRIP);
         shade(context, scaled, selection, STRIP);
         if (range.from > recording.begin || range.to < recording.end) {
             context.fillStyle = ink("text");

@@ -38,6 +38,13 @@ export function ground(canvas, width, height) {
     return context;
 }
 
+/** Something drawn beside, to be shown again and again: `draw(context)` is called at once. */
+export function drawnBeside(width, height, draw) {
+    const canvas = document.createElement("canvas");
+    draw(ground(canvas, width, height));
+    return canvas;
+}
+
 /** A colour of the style sheet. */
 export const ink = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
