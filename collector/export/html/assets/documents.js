@@ -1,6 +1,6 @@
 // What er_html took along as documents: code, aggregations, wake-ups, comparisons.
 
-import { html, useMemo, useState, Choice } from "page/ui";
+import { html, useLayoutEffect, useMemo, useRef, useState, Choice } from "page/ui";
 import { Table } from "page/table";
 import { Flame } from "page/flame";
 import { withLinks, summedUp } from "page/tree";
@@ -32,9 +32,14 @@ export function Code({ recording, chosen, isPart }) {
 }
 
 function Listing({ listing, label }) {
+    const own = useRef();
+    useLayoutEffect(() => {
+        const hot = own.current.querySelector("tr.hot");
+        own.current.scrollTop = hot ? hot.offsetTop - own.current.clientHeight / 3 : 0;
+    }, [listing]);
     const metrics = listing.columns.filter((one) => one.values);
     const { texts } = listing.columns.at(-1);
-    return html`<div class="listing" tabindex="0" role="group" aria-label=${label}><table aria-label=${label}>
+    return html`<div class="listing" ref=${own} tabindex="0" role="group" aria-label=${label}><table aria-label=${label}>
         <thead><tr>${metrics.map((one) => html`<th scope="col" class="n">${one.title}</th>`)}<th scope="col" class="n">Line</th><th scope="col">Code</th></tr></thead>
         <tbody>${texts.map((text, i) => html`<tr class=${`${listing.kinds[i]} ${listing.roles[i] ?? ""}`}>
             ${metrics.map((one) => html`<td class="n">${listing.has_code[i] ? amount(one.values[i], one.unit) : ""}</td>`)}

@@ -6,7 +6,7 @@ import { Recording, ALL, filterOf } from "page/recording";
 import { treeOf, weigh } from "page/tree";
 import { Summary } from "page/summary";
 import { Flame } from "page/flame";
-import { Timeline, Strip } from "page/timeline";
+import { Key, Timeline, Strip } from "page/timeline";
 import { Heat } from "page/heat";
 import { Items, Threads } from "page/tables";
 import { Aggregations, Code, Comparison } from "page/documents";
@@ -60,7 +60,7 @@ function App({ recording }) {
             ${view === "summary" ? html`<${Summary} ...${shared} />` : null}
             ${view === "flame" ? html`<${FlameView} ...${shared} onPick=${(item) => { setChosen(item); open("functions"); }} />` : null}
             ${view === "timeline" ? html`<${Timeline} ...${shared} height=${Math.max(260, height - 250)} />
-                <h2>Heat map</h2><${Heat} ...${shared} />` : null}
+                <${Key} recording=${recording} /><h2>Heat map</h2><${Heat} ...${shared} />` : null}
             ${view === "functions" ? html`<${Items} ...${shared} group="function" title="Functions" chosen=${chosen} onChoose=${setChosen} height=${height} />` : null}
             ${view === "lines" ? html`<${ItemsOf} ...${shared} group="line" title="Lines" height=${height} />` : null}
             ${view === "objects" ? html`<${ItemsOf} ...${shared} group="object" title="Load objects" height=${height} />` : null}

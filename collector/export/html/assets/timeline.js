@@ -1,7 +1,7 @@
 // Threads as rows, coloured by the microstate that each pixel's time was mostly spent in.
 
 import { html, useLayoutEffect, useMemo, useRef, useState, useSize, useFrame, ground, drawnBeside, ink, fitted, FONT, Tip, Voice } from "page/ui";
-import { lowerBound } from "page/recording";
+import { ALL, lowerBound } from "page/recording";
 import { STATES, N_STATES, ORDER, colourOf } from "page/states";
 import { duration, moment, ticks } from "page/figures";
 
@@ -11,6 +11,13 @@ const AXIS = 22;
 const CHUNK = 64; // pieces that are summed up beforehand
 const FEW = 15;
 const FRAMES_SHOWN = 14;
+
+/** What the colours mean, of states that occur. */
+export function Key({ recording }) {
+    const totals = recording.sums(ALL).totals;
+    return html`<ul class="key">${ORDER.filter((state) => totals[state]).map((state) => html`<li title=${STATES[state][1]}>
+        <i class="chip" style=${{ background: colourOf(state) }}></i>${STATES[state][0]}</li>`)}</ul>`;
+}
 
 /** `range`, `onRange`: what is seen (ns); `selection`, `onSelect`: what counts. */
 export function Timeline({ recording, range, onRange, selection, onSelect, height, isFew, onMore }) {
@@ -169,7 +176,7 @@ function rowsOf(recording, isFew) {
         if (!groups.has(experiment)) groups.set(experiment, []);
         groups.get(experiment).push({ thread });
     }
-    return [...groups].flatMap(([experiment, mine]) => [{ experiment }, ...mine]);
+    return [...groups].flatMap(([experiment, mine]) => (mine.length > 1 ? [{ experiment }, ...mine] : mine));
 }
 
 function scaleOf(range, left, width) {
