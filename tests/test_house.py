@@ -386,7 +386,7 @@ def test_no_rule_objects_to_a_clean_tree(tmp_path: Path, rule: Rule) -> None:
 # --- the linters ----------------------------------------------------------------------------------
 
 SCRIPTS_WITHOUT_SUFFIX = tuple(f"scripts/{name}" for name in (
-    "agree", "bench", "compare-check", "damage", "keep-batches", "killruns", "truth"))
+    "agree", "bench", "compare-check", "damage", "keep-batches", "killruns", "page-check", "page-pictures", "truth"))
 
 
 def _passes(*command: str) -> None:
@@ -416,6 +416,8 @@ TOOLS = (
     "scripts/damage",
     "scripts/keep-batches",
     "scripts/killruns",
+    "scripts/page-check",
+    "scripts/page-pictures",
     "scripts/truth",
 )
 

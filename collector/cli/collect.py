@@ -24,11 +24,16 @@ from collector.session.control import parse_signal, parse_window
 from collector.session.options import ARCHIVE_CHOICES, ENGINES, MAX_COMMENTS, Options
 
 if TYPE_CHECKING:
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
     from collector.session.session import Beside
 
 _SHORT = "p:o:O:d:g:C:A:a:S:F:M:P:t:l:y:L:nvVh"
 _PID_DIGITS = 20  # of a number that may pass for one: whether there is such a process is not said here
-_LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print="]
+_LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print=", "html",
+         "html-file="]
+_PAGE_FILE = "--html="  # getopt knows no arguments that may be left out
 
 USAGE = f"""\
 usage: collect [options] program [arguments]
@@ -65,6 +70,7 @@ er_print and `gprofng display text` read.
                               name, such as runqlat; more than once; `help` prints the keys, such as pid, ustack,
                               waker, wakerstack, the values, the functions and the ready ones
   --print SECONDS             with --aggregate: prints what is aggregated on stderr, every SECONDS and at the end
+  --html[=FILE]               at the end, make a page of the experiment for a browser (as er_html does), named after it
   --engine auto|perf|signal   how samples are taken: by the kernel (perf), or by stopping running threads for a moment
                               (signal); auto takes perf where the kernel allows it
   -n                          dry run: print what would happen and do nothing
@@ -91,10 +97,21 @@ def run(argv: list[str]) -> int:
         raise UsageError("--aggregate needs clock profiling: leave out -p off")
     if options.print_period_s and not options.aggregations:
         raise UsageError("--print prints what is aggregated: give --aggregate, too")
+    kept: list[Path] = []
+    status = _recorded(options, kept, argv)
+    for directory in kept if options.page is not None else ():
+        from collector.cli.er_html import make_after
+
+        make_after(directory, options.page or "", _say)
+    return status
+
+
+def _recorded(options: Options, kept: list[Path], argv: list[str]) -> int:
+    """The exit status; ``kept``: the experiment, for who asks for a page of it."""
     if options.pids:
         from collector.session.attaching import attach
 
-        return attach(options, _say, *_beside(options))
+        return attach(options, _say, *_beside(options, kept))
     if not options.arguments:
         print(USAGE, end="")
         return 0 if not argv else _no_program()
@@ -103,22 +120,33 @@ def run(argv: list[str]) -> int:
     if options.dry_run:
         print("\n".join(dry_run(options)))
         return 0
-    return record(options, _say, *_beside(options))
+    return record(options, _say, *_beside(options, kept))
 
 
-def _beside(options: Options) -> list[Beside]:
-    """What goes on beside the recording, if anything does."""
-    if not options.print_period_s:
+def _beside(options: Options, kept: list[Path]) -> list[Beside]:
+    """What goes on beside the recording, if anything does; its directory is ``kept`` if a page will be made."""
+    if not options.print_period_s and options.page is None:
         return []
-    from collector.cli.live import printing
+    from collector.session.session import nothing
 
-    return [lambda directory, start_ns: printing(directory, start_ns, options.print_period_s)]
+    def beside(directory: Path, start_ns: int) -> AbstractContextManager[None]:
+        kept.append(directory)
+        if not options.print_period_s:
+            return nothing(directory, start_ns)
+        from collector.cli.live import printing
+
+        return printing(directory, start_ns, options.print_period_s)
+
+    return [beside]
 
 
 def parse(argv: list[str]) -> Options | None:
     """The options; None when the command line only asked for a text, which has been printed."""
     try:
-        pairs, arguments = getopt.getopt(argv, _SHORT, _LONG)
+        words = [f"--html-file={word.removeprefix(_PAGE_FILE)}" if word.startswith(_PAGE_FILE) else word
+                 for word in argv]
+        pairs, rest = getopt.getopt(words, _SHORT, _LONG)
+        arguments = argv[len(argv) - len(rest):]
     except getopt.GetoptError as err:
         raise UsageError(f"{err.msg}; see collect --help") from None
     options = Options(command_line=tuple(argv))
@@ -195,6 +223,8 @@ def _with(options: Options, option: str, value: str) -> Options:
 
             aggregations = with_another(options.aggregations, value)
             return options._replace(aggregations=aggregations, asked=asked_of(aggregations))
+        case "--html" | "--html-file":
+            return options._replace(page=value)
         case "--print":
             return options._replace(print_period_s=_seconds(option, value))
         case "-n":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import getopt
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -84,6 +84,16 @@ def made(arguments: list[str], compare: bool = False, n_code: int = _N_CODE) -> 
         return page(title(data), result.text()), [shown(problem) for problem in session.problems()]
     finally:
         session.end()
+
+
+def make_after(directory: Path, output: str, say: Callable[[str], None]) -> None:
+    """The page of what has just been recorded; whatever goes wrong is said, and changes nothing."""
+    try:
+        file = output or _named_after(str(directory))
+        size = write(Path(file), made([str(directory)])[0])
+        say(f"{file}: {size / 1e6:.1f} MB; open it in a browser")
+    except (CollectorError, OSError, MemoryError) as err:
+        say(f"--html: {err}; er_html makes the page later")
 
 
 def write(path: Path, text: str) -> int:

@@ -38,6 +38,7 @@ class Options(NamedTuple):  # dataclasses take as long to import as all of this,
     aggregations: tuple[str, ...] = ()  # expressions
     asked: frozenset[str] = frozenset()  # by these, of what engines need not tell
     print_period_s: int = 0  # of prints of what is aggregated; 0: none
+    page: str | None = None  # the file of a page that is made at the end; empty: named after the experiment
     dry_run: bool = False
     verbose: bool = False
     command_line: tuple[str, ...] = ()

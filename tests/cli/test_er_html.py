@@ -515,3 +515,28 @@ def test_errors_are_one_line(arguments: tuple[str, ...], words: str, experiment:
     assert done.returncode in (1, 2)
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_collect_makes_the_page_at_the_end(collect: Callable[..., Completed], perf_allowed: None,
+                                           tmp_path: Path) -> None:
+    """Named after the experiment or as it is told; words of the program's own stay as they are."""
+    done = collect("--html", "-o", "a.er", "sh", "-c", 'exit $(($# + 2))', "--html=b", cwd=tmp_path)
+    assert (done.returncode, "a.html: " in done.stderr) == (2, True)
+    assert collect("--html=c.html", "-o", "d.er", "true", cwd=tmp_path).returncode == 0
+    assert sorted(one.name for one in tmp_path.glob("*.html")) == ["a.html", "c.html"]
+    failing = collect("--html=/nonexistent/x", "-o", "e.er", "true", cwd=tmp_path)
+    assert (failing.returncode, failing.stderr.count("--html: /nonexistent/x")) == (0, 1)
+
+
+def test_a_page_of_what_was_attached_to(collect: Callable[..., Completed], workload: Callable[..., Path],
+                                        look: Callable[..., webdriver.Chrome], attach_allowed: None,
+                                        tmp_path: Path) -> None:
+    with subprocess.Popen([workload("busy"), "2", "1000000000"], stdout=subprocess.DEVNULL) as target:
+        try:
+            done = collect("--html", "-o", "attached.er", "-t", "1", "-P", str(target.pid), cwd=tmp_path)
+        finally:
+            target.kill()
+    assert done.returncode == 0, done.stderr
+    driver = look(tmp_path / "attached.html", "view=flame&metric=total")
+    assert driver.find_elements("css selector", ".flame canvas")
+    assert float(driver.execute_script("return page.recording.n")) > 0
