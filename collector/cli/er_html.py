@@ -72,6 +72,7 @@ def run(argv: list[str]) -> int:
 
 def made(arguments: list[str], compare: bool = False, n_code: int = _N_CODE) -> tuple[str, list[str]]:
     """The page of experiments, and what was found wrong with them. Raises CollectorError."""
+    from collector.cli.er_print import read_defaults
     from collector.experiment.names import shown
     from collector.export.html.content import packed, title
     from collector.export.html.page import page
@@ -79,6 +80,7 @@ def made(arguments: list[str], compare: bool = False, n_code: int = _N_CODE) -> 
     session = Session(arguments, with_latency=True)
     try:
         session.founders  # noqa: B018 - errors of experiments come first
+        read_defaults(session)
         data = session.whole
         result = packed(data, _more(session, compare, n_code))
         return page(title(data), result.text()), [shown(problem) for problem in session.problems()]

@@ -21,7 +21,7 @@ from collector.errors import UsageError
 if TYPE_CHECKING:
     from collector.report.documents import Document
 
-__all__ = ["COMMANDS", "UsageError", "run"]
+__all__ = ["COMMANDS", "UsageError", "read_defaults", "run"]
 
 _SCRIPTS_MAX = 16  # within each other
 
@@ -49,7 +49,7 @@ def run(argv: list[str]) -> int:
     session = Session(experiments)
     try:
         session.founders  # noqa: B018 - errors of experiments come first
-        _read_defaults(session)
+        read_defaults(session)
         if calls:
             carry_out(session, calls)
         else:
@@ -60,8 +60,8 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def _read_defaults(session: Session) -> None:
-    """What files of defaults say."""
+def read_defaults(session: Session) -> None:
+    """What files of defaults say: where files are looked for, which columns are shown, and so on."""
     from collector.cli.rc_files import Defaults
 
     def carry_out_silently(line: str, where: str) -> None:
