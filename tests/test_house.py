@@ -401,6 +401,7 @@ def test_no_rule_objects_to_a_clean_tree(tmp_path: Path, rule: Rule) -> None:
 SCRIPTS_WITHOUT_SUFFIX = tuple(f"scripts/{name}" for name in (
     "agree", "bench", "compare-check", "damage", "export-check", "keep-batches", "killruns", "truth"))
     "agree", "bench", "compare-check", "damage", "keep-batches", "killdaemon", "killruns", "soak", "truth"))
+    "agree", "bench", "compare-check", "damage", "keep-batches", "killruns", "page-check", "page-pictures", "truth"))
 
 
 def _passes(*command: str) -> None:
@@ -429,6 +430,8 @@ TOOLS = (
     "scripts/killdaemon",
     "scripts/killruns",
     "scripts/soak",
+    "scripts/page-check",
+    "scripts/page-pictures",
     "scripts/truth",
 )
 

@@ -25,6 +25,7 @@ from collector.session.options import ARCHIVE_CHOICES, ENGINES, MAX_COMMENTS, Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from collector.session.session import Beside
@@ -33,6 +34,9 @@ _SHORT = "p:o:O:d:g:C:A:a:S:F:M:P:t:l:y:L:nvVh"
 _PID_DIGITS = 20  # of a number that may pass for one: whether there is such a process is not said here
 _LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print=", "export="]
 _LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print=", "label="]
+_LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print=", "html",
+         "html-file="]
+_PAGE_FILE = "--html="  # getopt knows no arguments that may be left out
 
 USAGE = f"""\
 usage: collect [options] program [arguments]
@@ -72,6 +76,7 @@ er_print and `gprofng display text` read.
   --print SECONDS             with --aggregate: prints what is aggregated on stderr, every SECONDS and at the end
   --export FORMAT[=FILE]      when recording is over, write the experiment as er_export does: pprof, speedscope,
                               firefox, collapsed, perfetto, callgrind, json, parquet, otlp; more than once
+  --html[=FILE]               at the end, make a page of the experiment for a browser (as er_html does), named after it
   --engine auto|perf|signal   how samples are taken: by the kernel (perf), or by stopping running threads for a moment
                               (signal); auto takes perf where the kernel allows it
   -n                          dry run: print what would happen and do nothing
@@ -100,10 +105,21 @@ def run(argv: list[str]) -> int:
         raise UsageError("--print prints what is aggregated: give --aggregate, too")
     if options.exports and options.mpi:
         raise UsageError("--export and -M on: use er_export when all ranks have ended")
+    kept: list[Path] = []
+    status = _recorded(options, kept, argv)
+    for directory in kept if options.page is not None else ():
+        from collector.cli.er_html import make_after
+
+        make_after(directory, options.page or "", _say)
+    return status
+
+
+def _recorded(options: Options, kept: list[Path], argv: list[str]) -> int:
+    """The exit status; ``kept``: the experiment, for who asks for a page of it."""
     if options.pids:
         from collector.session.attaching import attach
 
-        return attach(options, _say, *_beside(options))
+        return attach(options, _say, *_beside(options, kept))
     if not options.arguments:
         print(USAGE, end="")
         return 0 if not argv else _no_program()
@@ -112,7 +128,7 @@ def run(argv: list[str]) -> int:
     if options.dry_run:
         print("\n".join(dry_run(options)))
         return 0
-    return record(options, _say, *_beside(options))
+    return record(options, _say, *_beside(options, kept))
 
 
 def _beside(options: Options) -> list[Beside]:
@@ -133,6 +149,19 @@ def _beside(options: Options) -> list[Beside]:
 
                 stack.enter_context(printing(directory, start_ns, options.print_period_s))
             yield
+def _beside(options: Options, kept: list[Path]) -> list[Beside]:
+    """What goes on beside the recording, if anything does; its directory is ``kept`` if a page will be made."""
+    if not options.print_period_s and options.page is None:
+        return []
+    from collector.session.session import nothing
+
+    def beside(directory: Path, start_ns: int) -> AbstractContextManager[None]:
+        kept.append(directory)
+        if not options.print_period_s:
+            return nothing(directory, start_ns)
+        from collector.cli.live import printing
+
+        return printing(directory, start_ns, options.print_period_s)
 
     return [beside]
 
@@ -140,7 +169,10 @@ def _beside(options: Options) -> list[Beside]:
 def parse(argv: list[str]) -> Options | None:
     """The options; None when the command line only asked for a text, which has been printed."""
     try:
-        pairs, arguments = getopt.getopt(argv, _SHORT, _LONG)
+        words = [f"--html-file={word.removeprefix(_PAGE_FILE)}" if word.startswith(_PAGE_FILE) else word
+                 for word in argv]
+        pairs, rest = getopt.getopt(words, _SHORT, _LONG)
+        arguments = argv[len(argv) - len(rest):]
     except getopt.GetoptError as err:
         raise UsageError(f"{err.msg}; see collect --help") from None
     options = Options(command_line=tuple(argv))
@@ -225,6 +257,8 @@ def _with(options: Options, option: str, value: str) -> Options:
             if not value.partition("=")[0] or "=" not in value:
                 raise UsageError(f"--label {value}: give NAME=VALUE")
             return options._replace(labels=(*options.labels, value))
+        case "--html" | "--html-file":
+            return options._replace(page=value)
         case "--print":
             return options._replace(print_period_s=_seconds(option, value))
         case "-n":

@@ -22,7 +22,7 @@ from collector.errors import UsageError
 if TYPE_CHECKING:
     from collector.report.documents import Document
 
-__all__ = ["COMMANDS", "UsageError", "run"]
+__all__ = ["COMMANDS", "UsageError", "read_defaults", "run"]
 
 _SCRIPTS_MAX = 16  # within each other
 
@@ -52,6 +52,8 @@ def run(argv: list[str]) -> int:
         with Working("opening experiments"):
             session.founders  # noqa: B018 - errors of experiments come first
         _read_defaults(session)
+        session.founders  # noqa: B018 - errors of experiments come first
+        read_defaults(session)
         if calls:
             carry_out(session, calls)
         else:
@@ -68,6 +70,8 @@ def _read_defaults(session: Session) -> None:
 
 def read_defaults(session: Session, called: str) -> None:
     """What files of defaults say; ``called``: the command that reads them."""
+def read_defaults(session: Session) -> None:
+    """What files of defaults say: where files are looked for, which columns are shown, and so on."""
     from collector.cli.rc_files import Defaults
 
     def carry_out_silently(line: str, where: str) -> None:

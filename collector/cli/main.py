@@ -72,6 +72,15 @@ def er_export() -> int:
         return run(argv)
 
     return _guarded("er_export", run)
+def er_html() -> int:
+    """The command ``er_html``."""
+    def run(argv: list[str]) -> int:
+        _forgo_threads()
+        from collector.cli.er_html import run
+
+        return run(argv)
+
+    return _guarded("er_html", run)
 
 
 def er_print() -> int:

@@ -63,7 +63,7 @@ def header(experiment: Experiment) -> Iterator[str]:
     if experiment.notes:
         yield from ("Notes:", *(_line(note) for note in experiment.notes), "=" * 60)
     for kind, nothing in (("cerror", "No errors"), ("cwarn", "No warnings"), ("comment", "")):
-        lines = [_message(message) for message in log.messages if message.kind == kind]
+        lines = [message_line(message) for message in log.messages if message.kind == kind]
         yield from lines or ([nothing] if nothing else [])
     if not log.complete:
         yield "*** Note: experiment was not closed"
@@ -154,7 +154,8 @@ def _paused_ns(experiment: Experiment) -> int:
     return paused_ns + (experiment.end_ns - since_ns if since_ns >= 0 else 0)
 
 
-def _message(message: Message) -> str:
+def message_line(message: Message) -> str:
+    """What a recorder had to say, as one line."""
     key = (message.kind, message.id)
     text = _line(message.text)
     if key in _QUOTING:

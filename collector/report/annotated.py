@@ -82,6 +82,12 @@ def targets(data: DataSet, name: str) -> list[Target]:
     return found or _files_named(data, name)
 
 
+def target_of(data: DataSet, function: Function) -> Target | None:
+    """A function that was met; None where its load object is not known."""
+    loaded = next((one for one in data.objects.values() if one.number == function.object_number), None)
+    return Target(loaded, _home(loaded, function), function) if loaded is not None else None
+
+
 def _functions_named(data: DataSet, name: bytes) -> list[tuple[LoadedObject, Function]]:
     """Those that were met first, with the most time first; then all that there are."""
     by_number = {loaded.number: loaded for loaded in data.objects.values()}
@@ -348,4 +354,5 @@ def _described(target: Target) -> str:
     return f"{name}{place}{at} in {os.path.basename(os.fsdecode(target.loaded.path))}"
 
 
-__all__ = ["Annotated", "Target", "Wanted", "choice_of", "disassembly", "source_document", "targets"]
+__all__ = ["Annotated", "Target", "Wanted", "choice_of", "disassembly", "source_document",
+           "target_of", "targets"]

@@ -13,7 +13,7 @@ lines. Notes are warnings, which stand before everything else. ``Lines`` are wha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import TypeAlias
 
@@ -133,6 +133,20 @@ class Annotated(Table):
     kinds: Sequence[str] = ()
     has_code: Bool = field(default_factory=lambda: np.zeros(0, np.bool_))
     numbers: I8 = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def around(self, head: bytes, n: int, limit: int) -> Annotated:
+        """The rows from a function's ``head`` to the next one, and ``n`` before and behind; at most ``limit``."""
+        names = self.columns[-1]
+        heads = [at for at, kind in enumerate(self.kinds) if kind == HEAD]
+        begin = next((at for at in heads if names.labels[int(names.values[at])] == head), 0)
+        last = next((at for at in heads if at > begin), len(self))
+        with_code = np.flatnonzero(self.has_code[begin:last])
+        end = begin + int(with_code[-1]) + 1 if len(with_code) else last
+        rows = slice(max(begin - n, 0), min(end + n, last, max(begin - n, 0) + limit))
+        columns = tuple(replace(one, values=one.values[rows], percents=None if one.percents is None
+                                else one.percents[rows]) for one in self.columns)
+        return replace(self, columns=columns, roles=self.roles[rows], kinds=self.kinds[rows],
+                       has_code=self.has_code[rows], numbers=self.numbers[rows])
 
 
 @dataclass(frozen=True)

@@ -27,6 +27,13 @@ def line_stacks(data: DataSet, with_inlines: bool) -> tuple[Weighted, list[bytes
     return expanded(data.instructions, groups, len(names)), list(names)
 
 
+def line_of_instructions(data: DataSet) -> tuple[I8, list[bytes]]:
+    """The line of each instruction (n), inlined functions not told apart, and the lines' names; id 0 is the total."""
+    names: dict[bytes, int] = {data.functions[TOTAL_FUNCTION].name: TOTAL_FUNCTION}
+    found = [names.setdefault(_line_name(*inside[0]), len(names)) for inside in levels_by_instruction(data, False)]
+    return np.array(found, np.int64), list(names)
+
+
 def first_instructions(data: DataSet, with_inlines: bool) -> dict[bytes, int]:
     """Of each line, by name, its instruction with the lowest address that was met."""
     found: dict[bytes, int] = {}

@@ -178,6 +178,11 @@ def tops(stacks: Weighted) -> Pairs:
 
 def tree(stacks: Weighted) -> Tree:
     """The call tree of all stacks with at least one frame."""
+    return tree_and_leaves(stacks)[0]
+
+
+def tree_and_leaves(stacks: Weighted) -> tuple[Tree, I8]:
+    """The same, and the node of each stack's leaf (n); ROOT of one without frames."""
     depths = stacks.depths
     order = np.argsort(-depths, kind="stable")
     depths, weights = depths[order], stacks.weights[order]
@@ -196,7 +201,9 @@ def tree(stacks: Weighted) -> Tree:
         node_of[:live] = n_nodes + inverse
         n_nodes += len(keys)
         levels.append(n_nodes)
-    return Tree(np.concatenate(parents), np.concatenate(objects), np.concatenate(sums), levels)
+    leaves = np.full(len(order), ROOT, np.int64)
+    leaves[order] = node_of
+    return Tree(np.concatenate(parents), np.concatenate(objects), np.concatenate(sums), levels), leaves
 
 
 def depth_first(tree: Tree, siblings: I8) -> tuple[I8, I8]:

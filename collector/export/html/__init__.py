@@ -1,0 +1,1 @@
+"""A page that shows experiments in a browser: one file, which needs nothing else."""

@@ -1,0 +1,169 @@
+// What er_html took along as documents: code, aggregations, wake-ups, comparisons.
+
+import { html, useLayoutEffect, useMemo, useRef, useState, Choice } from "page/ui";
+import { Table } from "page/table";
+import { Flame } from "page/flame";
+import { withLinks, summedUp } from "page/tree";
+import { amount, share, seconds, told, duration } from "page/figures";
+import { isDark } from "page/states";
+
+const number = (key, title, value, text, hint) => ({ key, title, value, text, isNumber: true, hint });
+
+// -- code
+
+export function Code({ recording, chosen, isPart }) {
+    const names = recording.code.map((one) => one.name);
+    const wanted = chosen === null ? -1 : names.indexOf(recording.functions[chosen]);
+    const [own, setOwn] = useState(null);
+    const at = own ?? Math.max(0, wanted);
+    const one = recording.code[at];
+    const [kind, setKind] = useState("source");
+    if (!one) return html`<p class="empty">There is no code: neither copies in the experiment's archives nor the files that were recorded were found.</p>`;
+    const shown = (kind === "source" && one.source) || (kind === "disasm" && one.disasm) ? kind : one.source ? "source" : "disasm";
+    const listing = one[shown];
+    return html`<div class="code">
+        <div class="controls"><${Choice} id="code-function" label="Function" value=${String(at)} options=${names.map((name, i) => [String(i), name])} onChange=${(to) => setOwn(Number(to))} />
+        <${Choice} id="code-kind" label="Show" value=${shown} onChange=${setKind}
+            options=${[...(one.source ? [["source", "Source"]] : []), ...(one.disasm ? [["disasm", "Instructions"]] : [])]} /></div>
+        ${isPart ? html`<p class="under">Figures here are of the whole recording, not of what is selected.</p>` : null}
+        ${listing.notes.map((note) => html`<p class="note">${note}</p>`)}
+        <p class="under">${listing.titles[0]}</p>
+        <${Listing} listing=${listing} label=${`${shown === "source" ? "Source" : "Instructions"} of ${one.name}`} /></div>`;
+}
+
+function Listing({ listing, label }) {
+    const own = useRef();
+    useLayoutEffect(() => {
+        const hot = own.current.querySelector("tr.hot");
+        own.current.scrollTop = hot ? hot.offsetTop - own.current.clientHeight / 3 : 0;
+    }, [listing]);
+    const metrics = listing.columns.filter((one) => one.values);
+    const { texts } = listing.columns.at(-1);
+    return html`<div class="listing" ref=${own} tabindex="0" role="group" aria-label=${label}><table aria-label=${label}>
+        <thead><tr>${metrics.map((one) => html`<th scope="col" class="n">${one.title}</th>`)}<th scope="col" class="n">Line</th><th scope="col">Code</th></tr></thead>
+        <tbody>${texts.map((text, i) => html`<tr class=${`${listing.kinds[i]} ${listing.roles[i] ?? ""}`}>
+            ${metrics.map((one) => html`<td class="n">${listing.has_code[i] ? amount(one.values[i], one.unit) : ""}</td>`)}
+            <td class="n mute">${listing.kinds[i] === "line" && listing.numbers[i] ? listing.numbers[i] : ""}</td>
+            <td class="t"><bdi>${text}</bdi></td></tr>`)}</tbody></table></div>`;
+}
+
+// -- aggregations
+
+export function Aggregations({ recording }) {
+    return html`<div class="aggregations">
+        ${recording.wakers ? html`<${Wakers} wakers=${recording.wakers} />` : null}
+        ${recording.aggregations.map((one) => html`<section key=${one.name}><h2>${one.name}</h2><p class="under"><code>${one.expression}</code></p>
+            <${Entries} one=${one} entries=${one.recorded} />
+            ${one.synthetic.length ? html`<h3>synthetic: sums up right, not seen one by one</h3><${Entries} one=${one} entries=${one.synthetic} />` : null}</section>`)}</div>`;
+}
+
+const keyText = (key) => key.map((part) => (Array.isArray(part) ? part.join(" ← ") : String(part))).join(" · ") || "all";
+const isTime = (one) => one.function !== "count" && !["1", "switches"].includes(String(one.value ?? ""));
+
+function Entries({ one, entries }) {
+    const value = (n) => (isTime(one) ? duration(n) : Number(n).toLocaleString("en"));
+    if (!entries.length) return html`<p class="empty">nothing</p>`;
+    if (entries[0].buckets) return html`<div class="histograms">${entries.slice(0, 24).map((entry) => html`<${Histogram} entry=${entry} one=${one} />`)}</div>`;
+    const most = Math.max(...entries.map((entry) => Number(entry.value)), 1);
+    const rows = entries.map((entry) => ({ name: keyText(entry.key), value: Number(entry.value) }));
+    const columns = [number("value", `${one.function}(${one.value ?? ""})`, (row) => row.value, (row) => value(row.value)),
+        number("bar", "", (row) => row.value, (row) => value(row.value)), { key: "name", title: one.keys.join(", ") || "key", value: (row) => row.name }];
+    columns[1].show = (row) => html`<div class="bar" aria-hidden="true"><i class="plain" style=${{ width: `${100 * row.value / most}%` }}></i></div>`;
+    columns[1].title = "share";
+    return html`<${Table} label=${one.name} columns=${columns} rows=${rows} height=${300} />`;
+}
+
+function Histogram({ entry, one }) {
+    const value = (n) => (n === null ? "" : isTime(one) ? duration(n) : Number(n).toLocaleString("en"));
+    const most = Math.max(...entry.buckets.map((bucket) => bucket.count), 1);
+    return html`<table class="histogram"><caption><bdi>${keyText(entry.key)}</bdi></caption>
+        <thead><tr><th scope="col" class="n">from</th><th scope="col"><span class="voice">distribution</span></th><th scope="col" class="n">count</th></tr></thead>
+        <tbody>${entry.buckets.map((bucket) => html`<tr><td class="n">${bucket.min === null ? `≤ ${value(bucket.max)}` : value(bucket.min)}</td>
+            <td><div class="bar" aria-hidden="true"><i class="plain" style=${{ width: `${100 * bucket.count / most}%` }}></i></div></td>
+            <td class="n">${bucket.count.toLocaleString("en")}</td></tr>`)}</tbody></table>`;
+}
+
+function Wakers({ wakers }) {
+    const rows = wakers.rows.map(([times, blocked, state, waker, woken]) => ({ times, blocked, state, waker, name: woken }));
+    const columns = [number("blocked", "Blocked, s", (row) => row.blocked, (row) => (row.blocked / 1e9).toFixed(3)),
+        number("times", "Wake-ups", (row) => row.times, (row) => row.times.toLocaleString("en")),
+        number("mean", "Average", (row) => row.blocked / Math.max(row.times, 1), (row) => duration(row.blocked / Math.max(row.times, 1))),
+        { key: "state", title: "State", value: (row) => row.state }, { key: "waker", title: "Waker", value: (row) => row.waker },
+        { key: "name", title: "Woken", value: (row) => row.name }];
+    return html`<section><h2>Who ended whose waits</h2><${Table} label="Wake-ups" columns=${columns} rows=${rows} height=${320} />
+        ${wakers.unseen_s ? html`<p class="under">${wakers.unseen_s.toFixed(3)} s of waits were not seen one by one: who ended them is not known.</p>` : null}</section>`;
+}
+
+// -- comparison
+
+export function Comparison({ recording, pattern, height }) {
+    const { compared } = recording;
+    const [side, setSide] = useState("2");
+    const [kind, setKind] = useState("i");
+    const other = Number(side);
+    const sides = compared.groups.slice(1).map((name, i) => [String(i + 2), name]);
+    const table = useMemo(() => sideBySide(compared.functions, kind, other), [compared, kind, other]);
+    const graph = useMemo(() => differential(compared.tree, other), [compared, other]);
+    const colour = useMemo(() => (node) => shade(graph, node), [graph]);
+    const unit = table.unit;
+    const difference = (row) => (unit === "us" ? signed(row.b - row.a) : `${row.b >= row.a ? "+" : ""}${row.b - row.a}`);
+    const columns = [number("a", compared.groups[0], (row) => row.a, (row) => amount(row.a, unit)),
+        number("b", compared.groups[other - 1], (row) => row.b, (row) => amount(row.b, unit)),
+        number("d", "Difference", (row) => Math.abs(row.b - row.a), difference, "sorted by its size"),
+        ...(table.hasIntervals ? [{ ...number("i", "95 % interval", (row) => row.low, (row) => `${signed(row.low)} .. ${signed(row.high)}${row.isFaint ? " ~" : ""}`, "~: not significant") }] : []),
+        { key: "name", title: "Name", value: (row) => row.name }];
+    return html`<div class="comparison">
+        <div class="controls">${sides.length > 1 ? html`<${Choice} id="cmp-side" label=${`${compared.groups[0]} and`} value=${side} options=${sides} onChange=${setSide} />` : null}
+            <${Choice} id="cmp-kind" label="Table of" value=${kind} options=${[["i", "inclusive"], ["e", "exclusive"]]} onChange=${setKind} />
+            <p class="scale"><i class="less"></i> less in ${compared.groups[other - 1]} <i class="more"></i> more <i class="same"></i> not significant</p></div>
+        <p class="under">As wide as the time of both together; all of what was recorded. Figures, intervals and their marks are those of er_print -compare delta.</p>
+        <${Flame} tree=${graph} buckets=${graph.buckets} unit=${graph.unit} title="Comparison" pattern=${pattern} colour=${colour}
+            about=${(node) => aboutNode(graph, node, compared.groups, other)} />
+        <${Table} label="Functions compared" columns=${columns} rows=${table.rows} pinned=${1} initial="d" height=${Math.max(220, height * 0.5)} /></div>`;
+}
+
+const signed = (us) => (us ? `${us > 0 ? "+" : "−"}${seconds(Math.abs(us))}` : "+0.");
+
+/** The columns of a document of which keys end in @1, @2 and so on. */
+function parts(document, flavor, other) {
+    const pick = (suffix) => document.columns.find((one) => one.values && one.key.startsWith(flavor) && one.key.endsWith(suffix));
+    return { a: pick("@1"), b: pick(`@${other}`), interval: pick(`@${other}.difference`), names: document.columns.at(-1).texts };
+}
+
+function sideBySide(document, flavor, other) {
+    const { a, b, interval, names } = parts(document, flavor, other);
+    const rows = names.map((name, i) => ({ name, a: a.values[i], b: b.values[i], low: interval?.values[i] ?? 0, high: interval?.high[i] ?? 0,
+        isFaint: Boolean(interval) && !interval.is_significant[i], role: i ? "" : "total" }));
+    return { rows, unit: a.unit, hasIntervals: Boolean(interval) };
+}
+
+/** The tree of calls of both, as the flame graph wants trees: rows come depth first, so parents come before children. */
+function differential(document, other) {
+    const { a, b, interval, names } = parts(document, "a", other);
+    const n = names.length;
+    const parent = new Int32Array(n);
+    const path = [];
+    document.depths.forEach((depth, i) => { parent[i] = depth ? path[depth - 1] : 0; path[depth] = i; });
+    const known = new Map();
+    const item = Int32Array.from(names, (name) => known.get(name) ?? (known.set(name, known.size), known.size - 1));
+    const whole = Float64Array.from(names, (_, i) => a.values[i] + b.values[i]);
+    const own = whole.slice();
+    for (let node = n - 1; node > 0; node--) own[parent[node]] -= whole[node];
+    const tree = withLinks({ n, parent, item, nodeOf: null });
+    return { ...tree, names: [...known.keys()], group: "function", a, b, interval, unit: a.unit, buckets: [{ name: "", own, whole }] };
+}
+
+function shade({ a, b, interval }, node) {
+    const [one, two] = [a.values[node] / (a.values[0] || 1), b.values[node] / (b.values[0] || 1)];
+    const isSame = interval && !interval.is_significant[node];
+    const dark = isDark();
+    if (isSame || one === two && a.values[node] === b.values[node]) return dark ? "#7d858f" : "#c9ced6";
+    const change = (b.values[node] - a.values[node]) / Math.max(a.values[node], b.values[node], 1);
+    const light = (dark ? 74 : 86) - 26 * Math.min(1, Math.abs(change));
+    return change > 0 ? `hsl(8 85% ${light}%)` : `hsl(212 80% ${light}%)`;
+}
+
+function aboutNode({ a, b, interval }, node, groups, other) {
+    return html`<dt>${groups[0]}</dt><dd>${told(a.values[node], a.unit)}</dd><dt>${groups[other - 1]}</dt><dd>${told(b.values[node], b.unit)}</dd>
+        ${interval ? html`<dt>difference</dt><dd>${signed(interval.values[node])} .. ${signed(interval.high[node])} s${interval.is_significant[node] ? "" : ", not significant"}</dd>` : null}`;
+}

@@ -1,0 +1,118 @@
+// Time against time within a column, as FlameScope draws it: patterns that repeat, and moments unlike the others.
+
+import { html, useMemo, useRef, useState, useSize, useFrame, ground, ink, FONT, Tip, Voice } from "page/ui";
+import { ordered, clamp } from "page/timeline";
+import { duration, moment, told } from "page/figures";
+import { isDark, N_STATES } from "page/states";
+
+const ROWS = 50;
+const HEIGHT = 200;
+const LEFT = 56;
+const WIDTHS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300].map((s) => s * 1e9);
+
+export function Heat({ recording, metric, selection, onSelect }) {
+    const frame = useRef();
+    const canvas = useRef();
+    const { width } = useSize(frame);
+    const [hover, setHover] = useState(null);
+    const [cell, setCell] = useState(null);
+    const drag = useRef(null);
+    const grid = useMemo(() => gridOf(recording, metric, selection.threads), [recording, metric, selection.threads]);
+    const size = Math.max(2, Math.min(24, (width - LEFT - 4) / grid.columns));
+    const isTime = metric.states.some((state) => state < N_STATES) || metric.command === "latency";
+    useFrame(() => canvas.current && width && draw(ground(canvas.current, width, HEIGHT + 18), grid, size, selection, cell, recording), [grid, size, width, selection, cell]);
+    const at = (event) => {
+        const box = canvas.current.getBoundingClientRect();
+        const column = Math.floor((event.clientX - box.left - LEFT) / size);
+        const row = Math.floor((event.clientY - box.top) / (HEIGHT / ROWS));
+        return column >= 0 && column < grid.columns && row >= 0 && row < ROWS ? column * ROWS + row : null;
+    };
+    const timeOf = (index) => recording.begin + index * grid.cell;
+    const choose = (a, b) => onSelect({ ...selection, ...ordered(timeOf(Math.min(a, b)), timeOf(Math.max(a, b) + 1)) });
+    const keys = (event) => {
+        const step = { ArrowDown: 1, ArrowUp: -1, ArrowRight: ROWS, ArrowLeft: -ROWS }[event.key];
+        const known = cell ?? { at: 0, from: null };
+        if (event.key === "Escape") { onSelect({ ...selection, from: null, to: null }); setCell(null); return; }
+        if (event.key === "Enter" || event.key === " ") choose(known.from ?? known.at, known.at);
+        else if (step) {
+            const next = clamp(known.at + step, 0, grid.columns * ROWS - 1);
+            const from = event.shiftKey ? known.from ?? known.at : null;
+            setCell({ at: next, from });
+            if (event.shiftKey) choose(from, next);
+        } else return;
+        event.preventDefault();
+    };
+    if (!isTime) return html`<p class="empty">The heat map shows times; choose one.</p>`;
+    const tell = (index) => `${moment(timeOf(index), grid.cell)}: ${told(grid.values[index] / 1000, "us")}`;
+    return html`<div class="heat" ref=${frame}>
+        <p class="under" id="heat-help">${metric.title} in cells of ${duration(grid.cell)}; a column is ${duration(grid.width)}, its time runs downward.
+            Drag from the first cell to the last; or arrow keys, with Shift to select.</p>
+        <canvas ref=${canvas} tabindex="0" role="application" aria-label="Heat map of time" aria-describedby="heat-help" onKeyDown=${keys} onBlur=${() => setCell(null)}
+            onPointerDown=${(event) => { drag.current = at(event); if (drag.current !== null) choose(drag.current, drag.current); canvas.current.setPointerCapture(event.pointerId); }}
+            onPointerMove=${(event) => {
+                const index = at(event);
+                setHover(index === null ? null : { index, x: event.clientX, y: event.clientY });
+                if (drag.current !== null && index !== null && event.buttons) choose(drag.current, index);
+            }} onPointerUp=${() => { drag.current = null; }} onMouseLeave=${() => setHover(null)} />
+        <${Tip} at=${hover}>${hover && html`<p>${tell(hover.index)}</p>`}<//>
+        <${Voice} text=${cell ? tell(cell.at) : ""} /></div>`;
+}
+
+function gridOf(recording, metric, threads) {
+    const { begins, ends } = recording.spans;
+    const span = recording.end - recording.begin;
+    const width = WIDTHS.find((one) => span / one <= 120) ?? Math.ceil(span / 120);
+    const columns = Math.max(1, Math.ceil(span / width));
+    const cell = width / ROWS;
+    const values = new Float64Array(columns * ROWS);
+    const states = metric.command === "latency" ? [0, 1, 2, 10] : metric.states;
+    const isIn = new Uint8Array(recording.n_columns + 1);
+    states.forEach((state) => state < N_STATES && (isIn[state] = 1));
+    for (let thread = 0; thread < recording.nThreads; thread++) {
+        if (threads && !threads.has(thread)) continue;
+        for (let i = recording.start[thread]; i < recording.start[thread + 1]; i++) {
+            if (!isIn[recording.column[i]]) continue;
+            const low = Math.max(0, begins[i] - recording.begin);
+            const high = ends[i] - recording.begin;
+            const last = Math.min(values.length - 1, Math.floor(high / cell));
+            for (let at = Math.floor(low / cell); at <= last; at++) {
+                values[at] += Math.min(high, (at + 1) * cell) - Math.max(low, at * cell);
+            }
+        }
+    }
+    return { columns, width, cell, values, most: values.reduce((a, b) => Math.max(a, b), 0) };
+}
+
+function draw(context, grid, size, selection, cell, recording) {
+    const tall = HEIGHT / ROWS;
+    context.font = FONT;
+    context.textBaseline = "middle";
+    context.fillStyle = ink("mute");
+    [0, 0.5, 1].forEach((part) => context.fillText(duration(part * grid.width), 2, clamp(part * HEIGHT, 8, HEIGHT - 8)));
+    const every = Math.max(1, Math.ceil(70 / size));
+    for (let column = 0; column < grid.columns; column += every) {
+        context.fillText(moment(recording.begin + column * grid.width, grid.width), LEFT + column * size, HEIGHT + 10);
+    }
+    const index = (time) => (time - recording.begin) / grid.cell;
+    const [from, to] = [selection.from === null ? -1 : index(selection.from), selection.to === null ? Infinity : index(selection.to)];
+    const isPart = selection.from !== null || selection.to !== null;
+    for (let at = 0; at < grid.values.length; at++) {
+        const value = grid.most ? Math.sqrt(grid.values[at] / grid.most) : 0;
+        const x = LEFT + Math.floor(at / ROWS) * size;
+        const y = at % ROWS * tall;
+        context.fillStyle = heat(value);
+        context.globalAlpha = isPart && (at + 1 <= from || at >= to) ? 0.35 : 1;
+        context.fillRect(x, y, size - (size > 4 ? 1 : 0), tall - 0.5);
+    }
+    context.globalAlpha = 1;
+    if (cell) {
+        context.strokeStyle = ink("focus");
+        context.lineWidth = 2;
+        context.strokeRect(LEFT + Math.floor(cell.at / ROWS) * size, cell.at % ROWS * tall, size, tall);
+    }
+}
+
+function heat(value) {
+    const light = isDark() ? 16 + 56 * value : 96 - 52 * value;
+    return `hsl(${46 - 40 * value} ${value ? 55 + 40 * value : 12}% ${light}%)`;
+}

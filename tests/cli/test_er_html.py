@@ -1,0 +1,542 @@
+"""The page of ``er_html`` in a real browser: figures are er_print's, keys reach everything, nothing of the data runs.
+
+All pages are looked at in one Chromium, which reaches no network.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from importlib.machinery import SourceFileLoader
+from importlib.util import module_from_spec, spec_from_loader
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from selenium import webdriver
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.keys import Keys
+
+from collector.cli import er_html
+from collector.errors import CollectorError
+from collector.experiment.recorder import Header, Recorder
+
+Completed = subprocess.CompletedProcess[str]
+
+START_NS = 7_001_000_000_013
+TICK_NS = 10_007_000
+HEADER = Header(
+    hostname="somewhere", os="Linux 6.1.0", arch="x86_64", page_size=4096, n_pages=262_147, cpus=[2500, 2501, 2503],
+    pid=4711, ppid=4001, pgrp=4711, sid=4001, cwd=b"/tmp", arguments=b"/usr/bin/prog -a", wsize=64,
+    interval_ns=TICK_NS, sample_period_s=1, start_ns=START_NS, start_unix=2_100_000_003, collector="collect 0.1")
+HOSTILE = (
+    b"</script><script>window.hacked = 1</script>", b'"><img src=x onerror="window.hacked = 2">',
+    b"two\nlines\tand \0nul", b"not \xff\xfe UTF-8", b"long" * 1000,
+    "\u202eright to left\u202c \u05d0\u05d1".encode(), b"${hacked} {{hacked}} &lt;", b"-->]]><!--")
+PLAIN = (b"work", b"deeper", b"waits", b"main", b"again")
+FLAGS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-breakpad",
+         "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
+         "--disable-extensions", "--window-size=1300,900")
+VIEWS = ("summary", "flame", "timeline", "functions", "lines", "objects", "threads")
+
+
+# --- experiments ----------------------------------------------------------------------------------
+
+
+def made(path: Path, names: tuple[bytes, ...] = PLAIN, n: int = 3001, slow: int = 0) -> Path:
+    """Two processes of threads that run, wait, and call themselves; functions without a file, of any name.
+
+    ``slow``: so many ticks more in the first function.
+    """
+    path.mkdir(parents=True)
+    for number, directory in enumerate((path, path / "_f1.er")):
+        program = b"prog" if names is PLAIN else names[number]
+        recorder = Recorder.create(directory, replace(HEADER, pid=4711 + number, arguments=b"/usr/bin/" + program))
+        for thread in range(5):
+            recorder.thread_started(4711 + thread, START_NS, names[thread % len(names)])
+        for place, name in enumerate(names):
+            recorder.function_mapped(START_NS, 0x10000 + 0x1000 * place, 0x1000, name)
+        random = np.random.default_rng(20_261_124 + number)
+        depth = random.integers(1, 6, 97)
+        pcs = 0x10000 + 0x1000 * random.integers(0, len(names), (97, 6)) + random.integers(0, 9, (97, 6))
+        pcs = np.where(np.arange(6) < depth[:, None], pcs, 0).astype(np.uint64)
+        rows, chosen = np.arange(n), random.integers(0, 97, n)
+        recorder.clock(4711 + random.integers(0, 5, n), rows % 3, START_NS + 5 + rows * 3_333_331,
+                       recorder.frames.intern(pcs[chosen], depth[chosen]), random.choice([0, 0, 1, 2, 4, 6, 7, 8], n),
+                       random.integers(1, 4, n) + slow * (pcs[chosen, 0] < 0x11000))
+        recorder.close(START_NS + n * 3_333_331)
+    return path
+
+
+@pytest.fixture(scope="module")
+def experiment(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One of known contents."""
+    return made(tmp_path_factory.mktemp("made") / "made.1.er")
+
+
+def page_of(*arguments: Path | str, folder: Path, name: str = "page") -> Path:
+    """The page that er_html makes."""
+    path = folder / f"{name}.html"
+    assert er_html.run([*map(str, arguments), "-o", str(path)]) == 0
+    return path
+
+
+# --- the browser ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def chromium(need: Callable[[str, str], str], tmp_path_factory: pytest.TempPathFactory) -> Iterator[webdriver.Chrome]:
+    """A browser with nothing in it."""
+    options = webdriver.ChromeOptions()
+    options.binary_location = need("chromium", "chromium")
+    for flag in (*FLAGS, f"--user-data-dir={tmp_path_factory.mktemp('profile')}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    service = webdriver.ChromeService(need("chromedriver", "chromium-driver"))
+    driver = webdriver.Chrome(options=options, service=service)
+    driver.set_page_load_timeout(60)
+    try:
+        yield driver
+    finally:
+        driver.quit()
+
+
+@pytest.fixture
+def look(chromium: webdriver.Chrome) -> Iterator[Callable[..., webdriver.Chrome]]:
+    """``look(page, "view=flame")``: the browser with a page open; the console must have stayed empty."""
+
+    def open_page(page: Path, view: str = "") -> webdriver.Chrome:
+        chromium.get("about:blank")
+        chromium.get(f"{page.as_uri()}#{view}")
+        settled(chromium, "return document.documentElement.dataset.ready")
+        return chromium
+
+    chromium.get_log("browser")
+    yield open_page
+    assert [one["message"] for one in chromium.get_log("browser")] == []
+
+
+def settled(driver: webdriver.Chrome, script: str) -> Any:
+    """What a script returns, once it returns something."""
+    deadline = time.monotonic() + 30
+    while not (found := driver.execute_script(script)):
+        assert time.monotonic() < deadline, script
+        time.sleep(0.02)
+    return found
+
+
+def drawn(driver: webdriver.Chrome) -> None:
+    """Until what has happened is drawn."""
+    driver.execute_async_script(
+        "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done));")
+
+
+def table(driver: webdriver.Chrome, label: str) -> list[list[str]]:
+    """The rows in the document of a table whose label begins so."""
+    drawn(driver)
+    found: list[list[str]] = driver.execute_script("""
+        const all = [...document.querySelectorAll("table")];
+        const table = all.find((one) => one.ariaLabel?.startsWith(arguments[0]));
+        return table && [...table.tBodies[0].rows].filter((one) => !one.ariaHidden)
+            .map((one) => [...one.cells].map((cell) => cell.textContent));""", label)
+    return found
+
+
+def printed(path: Path, *commands: str, capsys: pytest.CaptureFixture[str]) -> list[list[Any]]:
+    """The rows that er_print prints, as it prints them: values, shares, names."""
+    from collector.cli import er_print
+
+    capsys.readouterr()
+    assert er_print.run([*commands, str(path)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = [re.fullmatch(r" *((?:-?\d+\.?\d* +)+) ?(\S.*)", line) for line in lines]
+    return [[*row[1].split(), row[2]] for row in rows if row]
+
+
+# --- figures --------------------------------------------------------------------------------------
+
+SELECTIONS = {
+    "everything": ("totalcpu latency", "", ""),
+    "a time": ("totalcpu lock", "from=2333331000&to=7000000015", "(TSTAMP >= 2333331000) && (TSTAMP < 7000000015)"),
+    "threads": ("total", "threads=1.7", "((THRID == 2) && (EXPID == 1)) || ((THRID == 3) && (EXPID == 2))"),
+    "a thread's time": ("latency", "from=3333331&to=5000000000&threads=6",
+                        "(TSTAMP >= 3333331) && (TSTAMP < 5000000000) && (THRID == 2) && (EXPID == 2)"),
+    "nothing": ("user", "from=90000000000&to=95000000000", "(TSTAMP >= 90000000000) && (TSTAMP < 95000000000)"),
+}
+
+
+@pytest.fixture(scope="module")
+def page(experiment: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The page of ``experiment``."""
+    return page_of(experiment, folder=tmp_path_factory.mktemp("page"))
+
+
+@pytest.mark.parametrize("chosen", SELECTIONS)
+def test_tables_have_the_figures_of_er_print(page: Path, experiment: Path, look: Callable[..., webdriver.Chrome],
+                                             capsys: pytest.CaptureFixture[str], chosen: str) -> None:
+    metrics, address, expression = SELECTIONS[chosen]
+    asked = ["-filters", expression] if expression else []
+    for metric in metrics.split():
+        driver = look(page, f"view=functions&metric={metric}&{address}")
+        view = ["-metrics", f"e.%{metric}:i.%{metric}:name", *asked]
+        wanted = printed(experiment, *view, "-functions", capsys=capsys)
+        assert sorted(row[:5] for row in table(driver, "Functions")) == sorted(wanted), metric
+        driver = look(page, f"view=threads&metric={metric}&{address}")
+        wanted = printed(experiment, *view, "-threads", capsys=capsys)
+        assert [row[:3] for row in table(driver, "Threads")][:1] == wanted[:1]
+        assert sorted(row[:3] for row in table(driver, "Threads")) == sorted(wanted), metric
+
+
+def test_callers_and_callees_are_those_of_er_print(page: Path, experiment: Path,
+                                                   look: Callable[..., webdriver.Chrome],
+                                                   capsys: pytest.CaptureFixture[str]) -> None:
+    driver = look(page, "view=functions&metric=totalcpu&from=1000000000&to=8000000000")
+    rows = printed(experiment, "-metrics", "e.%totalcpu:name", "-filters",
+                   "(TSTAMP >= 1000000000) && (TSTAMP < 8000000000)", "-callers-callees", capsys=capsys)
+    selves = [at for at, row in enumerate(rows) if row[2].startswith("*")]
+    shown = [row[4] for row in table(driver, "Functions")]
+    assert [rows[at][2] for at in selves] == [f"*{name}" for name in shown]
+    for number, at in enumerate(selves[1:], 1):
+        begin = selves[number - 1] + 1 + n_callees(rows, selves[number - 1])
+        end = at + 1 + n_callees(rows, at)
+        driver.execute_script("document.querySelectorAll('[aria-label^=Functions] tbody tr')[arguments[0]].click()",
+                              number)
+        assert sorted(table(driver, "Callers")) == sorted(rows[begin:at])
+        assert sorted(table(driver, "Callees")) == sorted(rows[at + 1:end])
+        driver.find_element("xpath", "//button[text()='Close']").click()
+        drawn(driver)
+
+
+def n_callees(rows: list[list[Any]], at: int) -> int:
+    """How many rows behind a function's own are its callees: with it they add up to all."""
+    so_far, n = float(rows[at][1]), 0
+    while so_far < 99.9 or (at + 1 + n < len(rows) and not float(rows[at + 1 + n][0])):
+        so_far, n = so_far + float(rows[at + 1 + n][1]), n + 1
+    return n
+
+
+def test_lines_and_objects_are_those_of_er_print(page: Path, experiment: Path, look: Callable[..., webdriver.Chrome],
+                                                 capsys: pytest.CaptureFixture[str]) -> None:
+    for view, label, command in (("lines", "Lines", "-lines"), ("objects", "Load objects", "-osummary")):
+        driver = look(page, f"view={view}&metric=user&from=2000000000")
+        wanted = printed(experiment, "-metrics", "e.%user:i.%user:name", "-filters", "TSTAMP >= 2000000000", command,
+                         capsys=capsys)
+        assert sorted(row[:5] for row in table(driver, label)) == sorted(wanted)
+
+
+def test_numbers_are_rounded_as_er_print_rounds_them(page: Path, look: Callable[..., webdriver.Chrome]) -> None:
+    driver = look(page)
+    values = [0, 1, 500, 499, 62_500, 187_500, 312_500, 12_500, 1_062_500, 999_999_500, 10_007, 2**40 + 500, -62_500]
+    found = driver.execute_async_script("""const [values, done] = arguments; import("page/figures").then((module) =>
+        done(values.map((one) => [module.seconds(one), module.share(one / 500000)])));""", values)
+    assert found == [[f"{v / 1e6:.3f}" if v else "0.", f"{v / 500_000:.2f}" if v else "0."] for v in values]
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def press(driver: webdriver.Chrome, *keys: str) -> None:
+    """Keys, as a person presses them."""
+    chain = ActionChains(driver)
+    for key in keys:
+        chain.send_keys(key)
+    chain.perform()
+    drawn(driver)
+
+
+def reach(driver: webdriver.Chrome, selector: str) -> None:
+    """Tab until the focus is on what a selector finds."""
+    for _ in range(60):
+        if driver.execute_script("return document.activeElement.matches(arguments[0])", selector):
+            return
+        press(driver, Keys.TAB)
+    raise AssertionError(f"the Tab key does not lead to {selector}")
+
+
+def voices(driver: webdriver.Chrome) -> str:
+    """What a screen reader is told."""
+    return str(driver.execute_script(
+        "return [...document.querySelectorAll('[role=status]')].map((one) => one.textContent).join('|')"))
+
+
+def test_keys_reach_every_view(page: Path, look: Callable[..., webdriver.Chrome]) -> None:
+    driver = look(page)
+    reach(driver, "[role=tab]")
+    for view in VIEWS:
+        assert driver.execute_script("return document.activeElement.id") == f"tab-{view}"
+        assert driver.find_element("id", "panel").get_attribute("aria-labelledby") == f"tab-{view}"
+        press(driver, Keys.ARROW_RIGHT)
+    assert driver.execute_script("return document.activeElement.id") == "tab-summary"  # and around
+
+
+def test_keys_zoom_and_search_the_flame_graph(page: Path, look: Callable[..., webdriver.Chrome]) -> None:
+    driver = look(page, "view=flame&metric=total")
+    reach(driver, "#flame-search")
+    press(driver, "w", "o", "r", "k")
+    assert re.search(r"\d+ % of .* is in stacks that match", driver.find_element("id", "flame-help").text)
+    reach(driver, ".flame canvas")
+    press(driver, Keys.ARROW_DOWN, Keys.ARROW_DOWN)
+    assert re.search(r"\w+: .* of all; itself", voices(driver))
+    press(driver, Keys.ENTER)
+    assert driver.find_elements("xpath", "//button[text()='Reset zoom']")
+    press(driver, Keys.ESCAPE)
+    assert not driver.find_elements("xpath", "//button[text()='Reset zoom']")
+    press(driver, Keys.ARROW_DOWN, Keys.ARROW_DOWN, "t")
+    assert driver.execute_script("return document.querySelector('.neighbours .name').textContent") in [
+        one.decode() for one in PLAIN]
+
+
+def test_keys_select_in_the_timeline(page: Path, look: Callable[..., webdriver.Chrome]) -> None:
+    driver = look(page, "view=timeline")
+    reach(driver, ".timeline canvas")
+    press(driver, Keys.HOME)
+    assert "at 0" in voices(driver)
+    ActionChains(driver).key_down(Keys.SHIFT).send_keys(Keys.ARROW_RIGHT * 10).key_up(Keys.SHIFT).perform()
+    drawn(driver)
+    assert float(driver.find_element("id", "bound-to").get_attribute("value") or 0) > 0.9
+    press(driver, Keys.ENTER)
+    assert "THRID" in driver.find_element("css selector", ".chosen code").text
+    press(driver, Keys.ESCAPE)
+    assert not driver.find_elements("css selector", ".chosen code")
+    reach(driver, ".heat canvas")
+    ActionChains(driver).key_down(Keys.SHIFT).send_keys(Keys.ARROW_DOWN * 4).key_up(Keys.SHIFT).perform()
+    drawn(driver)
+    assert "TSTAMP <" in driver.find_element("css selector", ".chosen code").text
+
+
+def test_keys_walk_through_a_table(page: Path, look: Callable[..., webdriver.Chrome]) -> None:
+    driver = look(page, "view=threads")
+    reach(driver, "tbody tr")
+    press(driver, Keys.ARROW_DOWN, Keys.ENTER)
+    assert "THRID" in driver.find_element("css selector", ".chosen code").text
+    reach(driver, "body")
+    reach(driver, "thead button")
+    press(driver, Keys.ENTER)
+    assert driver.find_element("css selector", "th").get_attribute("aria-sort") == "ascending"
+
+
+def test_dragging_selects_what_the_bounds_say(page: Path, experiment: Path, look: Callable[..., webdriver.Chrome],
+                                              capsys: pytest.CaptureFixture[str]) -> None:
+    """And the filter that is shown, given to er_print, gives the same table."""
+    driver = look(page, "view=functions")
+    strip = driver.find_element("css selector", ".strip canvas")
+    mouse = ActionChains(driver).move_to_element_with_offset(strip, -200, 0).click_and_hold()
+    mouse.move_by_offset(300, 3).release().perform()
+    drawn(driver)
+    shown = driver.find_element("css selector", ".chosen code").text
+    wanted = printed(experiment, "-filters", shown.removeprefix("-filters '").removesuffix("'"), "-functions",
+                     capsys=capsys)
+    assert sorted(row[:5] for row in table(driver, "Functions")) == sorted(wanted)
+    assert len(wanted) > len(PLAIN)
+
+
+# --- what the data may hold -----------------------------------------------------------------------
+
+
+def test_nothing_of_the_data_runs(look: Callable[..., webdriver.Chrome], tmp_path: Path) -> None:
+    """Whatever functions, threads, programs and files are called, it is text."""
+    path = made(tmp_path / "<img src=x onerror='window.hacked=3'>.er", HOSTILE, 401)
+    page = page_of(path, folder=tmp_path)
+    for view in VIEWS:
+        driver = look(page, f"view={view}&metric=total")
+        drawn(driver)
+        assert driver.execute_script("return window.hacked === undefined")
+        assert driver.execute_script("return document.querySelectorAll('img, iframe, object').length") == 0
+        assert driver.execute_script("return document.scripts.length") == 2  # the map of imports, and what it starts
+    driver = look(page, "view=functions&metric=total")
+    names = [row[4] for row in table(driver, "Functions")]
+    assert "</script><script>window.hacked = 1</script>" in names
+    assert "two\\nlines\\tand \\x00nul" in names
+    assert "not \\xff\\xfe UTF-8" in names
+    assert "long" * 1000 in names
+    assert "\\u202eright to left\\u202c \u05d0\u05d1" in names
+
+
+def test_a_page_asks_nothing_of_a_network(page: Path, look: Callable[..., webdriver.Chrome]) -> None:
+    text = page.read_text("utf-8")
+    assert not re.search(r"""(?:src|href)=["']?(?!data:)\w""", text)
+    driver = look(page)
+    asked = driver.execute_script("return performance.getEntriesByType('resource').map((one) => one.name.slice(0, 5))")
+    assert set(asked) <= {"data:"}
+    is_refused = driver.execute_async_script(
+        "const done = arguments[0]; fetch('data:,x').then(() => done(false), () => done(true));")
+    assert is_refused
+    chromium_said = [one["message"] for one in driver.get_log("browser")]
+    assert all("Content Security Policy" in one for one in chromium_said)
+
+
+# --- which experiments ----------------------------------------------------------------------------
+
+
+def test_an_experiment_without_packets(look: Callable[..., webdriver.Chrome], tmp_path: Path) -> None:
+    path = tmp_path / "empty.1.er"
+    path.mkdir()
+    Recorder.create(path, HEADER).close(START_NS + 1)
+    page = page_of(path, folder=tmp_path)
+    for view in VIEWS:
+        look(page, f"view={view}")
+    assert "No time was recorded" in look(page, "view=summary").find_element("css selector", "main").text
+
+
+def of_program(path: Path, program: Path, slow: int) -> Path:
+    """Stacks in the functions of a compiled program; ``slow``: so many ticks more in the first of them."""
+    symbols = {words[2]: int(words[0], 16) for line in subprocess.run(
+        ["nm", program], capture_output=True, text=True, check=True).stdout.splitlines()
+        if len(words := line.split()) == 3}
+    base = 0x5555_5555_4000
+    leaves = [base + symbols[name] + 5 for name in ("leaky", "fine", "held", "input_and_output", "work")]
+    path.mkdir()
+    recorder = Recorder.create(path, HEADER)
+    recorder.segment_mapped(START_NS, base + 0x1000, 0x1000, 0x1000, os.fsencode(program), 5)
+    uids = recorder.frames.intern(np.array([(leaf, base + symbols["main"] + 0x40) for leaf in leaves], np.uint64),
+                                  np.full(len(leaves), 2))
+    rows = np.arange(4001)
+    recorder.clock(np.full(4001, 4711), rows % 2, START_NS + 5 + rows * TICK_NS, uids[rows % 5], np.zeros(4001, int),
+                   1 + slow * (rows % 5 == 0))
+    recorder.close(START_NS + 4001 * TICK_NS)
+    return path
+
+
+def test_a_comparison_has_the_figures_of_er_print(workload: Callable[..., Path], look: Callable[..., webdriver.Chrome],
+                                                  tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    program = workload("kinds", "-O0", "-gdwarf-4")
+    one, other = (of_program(tmp_path / f"{name}.1.er", program, slow) for name, slow in (("one", 0), ("other", 2)))
+    driver = look(page_of("--compare", one, other, folder=tmp_path))
+    rows = table(driver, "Functions compared")
+    assert sorted((row[0], row[1], row[-1]) for row in rows) == sorted(json_rows(one, other, capsys))
+    assert {row[-1]: row[3].endswith("~") for row in rows} == {
+        "<Total>": False, "main": False, "leaky": False, "fine": True, "held": True, "input_and_output": True,
+        "work": True}
+    reach(driver, ".flame canvas")
+    press(driver, Keys.ARROW_DOWN, Keys.ARROW_DOWN, Keys.ARROW_DOWN)
+    assert "leaky:" in voices(driver)
+
+
+def json_rows(one: Path, other: Path, capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str, str]]:
+    """Both sides of each function, by er_print."""
+    from collector.cli import er_print
+
+    capsys.readouterr()
+    assert er_print.run(["-printmode", "json", "-compare", "on", "-metrics", "i.totalcpu:name", "-functions", str(one),
+                         str(other)]) == 0
+    document = json.loads(capsys.readouterr().out.splitlines()[-1])
+    return [(*(f"{value:.3f}" if value else "0." for value in (row["i.totalcpu@1"], row["i.totalcpu@2"])), row["name"])
+            for row in document["rows"]]
+
+
+def damage() -> Any:
+    """``scripts/damage`` as a module."""
+    import sys
+
+    path = Path(__file__).resolve().parents[2] / "scripts" / "damage"
+    spec = spec_from_loader("damage_of_pages", SourceFileLoader("damage_of_pages", str(path)))
+    assert spec is not None and spec.loader is not None
+    module = sys.modules["damage_of_pages"] = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_damaged_experiments_make_a_page_or_an_error(need: Callable[[str, str], str], tmp_path: Path) -> None:
+    """Of ours and of gprofng's collector."""
+    need("gcc", "gcc")
+    need("gprofng", "binutils")
+    module = damage()
+    program = Path(module.compiled(tmp_path))
+    originals = (module.written(tmp_path, program), module.of_gprofng(tmp_path, program, "-s", "on", "-H", "on"))
+    ends = {True: 0, False: 0}
+    for number in range(12):
+        original = originals[number % 2]
+        copy = tmp_path / f"damaged{number}" / original.name
+        shutil.copytree(original, copy, symlinks=True)
+        hurt(copy, number)
+        try:
+            er_html.made([str(copy)], n_code=3)
+            ends[True] += 1
+        except CollectorError:
+            ends[False] += 1
+    assert ends[True] > 5
+
+
+def hurt(experiment: Path, number: int) -> None:
+    """Bytes of one of its files are changed, or it is cut."""
+    random = np.random.default_rng(number)
+    files = sorted(one for one in experiment.rglob("*") if one.is_file() and not one.is_symlink()
+                   and "archives" not in one.parts)
+    file = files[int(random.integers(len(files)))]
+    content = bytearray(file.read_bytes())
+    if not content:
+        return
+    if number % 3 == 0:
+        file.write_bytes(content[:int(random.integers(len(content)))])
+        return
+    for _ in range(20):
+        content[int(random.integers(len(content)))] = int(random.integers(256))
+    file.write_bytes(content)
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def command(collect: Callable[..., Completed]) -> Callable[..., Completed]:
+    """``command("-o", path, experiment)``: the installed er_html."""
+    import sys
+
+    def run(*arguments: str | Path, **options: Any) -> Completed:
+        return subprocess.run([Path(sys.executable).parent / "er_html", *map(str, arguments)], check=False,
+                              capture_output=True, text=True, timeout=120, **options)
+
+    return run
+
+
+def test_the_command(command: Callable[..., Completed], experiment: Path, tmp_path: Path) -> None:
+    done = command(experiment, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert re.fullmatch(r"made\.1\.html: \d+\.\d MB; open it in a browser\n", done.stdout)
+    assert os.listdir(tmp_path) == ["made.1.html"]
+    assert command("--version").stdout.startswith("er_html ")
+    assert "Usage: er_html" in command("--help").stdout
+
+
+@pytest.mark.parametrize(("arguments", "words"), [
+    ((), "no experiment given"), (("--compare", "a.er"), "two experiments"), (("nothing.er",), "not an experiment"),
+    (("--code", "x", "a.er"), "give a number"), (("--odd",), "er_html --help"),
+    (("-o", "/nonexistent/x.html", "EXPERIMENT"), "-o gives another file")])
+def test_errors_are_one_line(arguments: tuple[str, ...], words: str, experiment: Path,
+                             command: Callable[..., Completed]) -> None:
+    done = command(*(str(experiment) if one == "EXPERIMENT" else one for one in arguments))
+    assert done.returncode in (1, 2)
+    assert words in done.stderr
+    assert done.stderr.count("\n") == 1
+
+
+def test_collect_makes_the_page_at_the_end(collect: Callable[..., Completed], perf_allowed: None,
+                                           tmp_path: Path) -> None:
+    """Named after the experiment or as it is told; words of the program's own stay as they are."""
+    done = collect("--html", "-o", "a.er", "sh", "-c", 'exit $(($# + 2))', "--html=b", cwd=tmp_path)
+    assert (done.returncode, "a.html: " in done.stderr) == (2, True)
+    assert collect("--html=c.html", "-o", "d.er", "true", cwd=tmp_path).returncode == 0
+    assert sorted(one.name for one in tmp_path.glob("*.html")) == ["a.html", "c.html"]
+    failing = collect("--html=/nonexistent/x", "-o", "e.er", "true", cwd=tmp_path)
+    assert (failing.returncode, failing.stderr.count("--html: /nonexistent/x")) == (0, 1)
+
+
+def test_a_page_of_what_was_attached_to(collect: Callable[..., Completed], workload: Callable[..., Path],
+                                        look: Callable[..., webdriver.Chrome], attach_allowed: None,
+                                        tmp_path: Path) -> None:
+    with subprocess.Popen([workload("busy"), "2", "1000000000"], stdout=subprocess.DEVNULL) as target:
+        try:
+            done = collect("--html", "-o", "attached.er", "-t", "1", "-P", str(target.pid), cwd=tmp_path)
+        finally:
+            target.kill()
+    assert done.returncode == 0, done.stderr
+    driver = look(tmp_path / "attached.html", "view=flame&metric=total")
+    assert driver.find_elements("css selector", ".flame canvas")
+    assert float(driver.execute_script("return page.recording.n")) > 0
