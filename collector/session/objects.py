@@ -64,6 +64,11 @@ class Objects:
                 self._roots.append(f"/proc/self/fd/{fd}")
 
     @property
+    def roots(self) -> list[str]:
+        """The root directories of processes that do not have ours, to be put before their paths."""
+        return list(self._roots)
+
+    @property
     def root(self) -> str:
         """The root directory of the first process that does not have ours, to be put before its paths; else empty."""
         return self._roots[0] if self._roots else ""
@@ -157,6 +162,11 @@ def named(mapped: Mapped) -> Mapped:
 def is_file(path: bytes) -> bool:
     """Whether a mapping's path names a file (``//anon`` and ``[stack]`` do not)."""
     return path.startswith(b"/") and not path.startswith(b"//")
+
+
+def is_made(path: bytes) -> bool:
+    """Whether memory of that name holds what a program has put there: that of no file, or of a file in memory."""
+    return not is_file(path) and not path.startswith(b"[v") or path.startswith((b"/memfd:", b"/dev/zero", b"/SYSV"))
 
 
 def _vdso(mapped: Mapped) -> elf.LoadObject:

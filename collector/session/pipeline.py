@@ -15,7 +15,7 @@ step has to ask of the kernel or of files it asks the ``World``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from collector.events import Accounts, Batch, Mapped
 from collector.experiment.recorder import Recorder
@@ -24,6 +24,7 @@ from collector.session.attach import Found
 from collector.session.births import Makings
 from collector.session.changes import Changes
 from collector.session.experiments import Experiments
+from collector.session.managed import MadeCode
 from collector.session.output import Output
 from collector.session.overview import Overview
 from collector.session.settlement import Settlement
@@ -66,6 +67,10 @@ class Pipeline:
         self._taps = Taps(self.time, tap)
         if aggregations:
             self._taps.aggregate(aggregations, experiments, world, records_all)
+
+    def name_made_code(self, roots: Callable[[], Sequence[str]]) -> None:
+        """From here on code that runtimes make has the names that their maps tell; ``roots``: see MadeCode."""
+        self._stacks.made_code = MadeCode(self.model, self._experiments, self._tally, roots)
 
     @property
     def total_cpu_ns(self) -> int:
@@ -163,6 +168,7 @@ class Pipeline:
     def _close_ended(self) -> None:
         """Ends the experiments of images that are over."""
         self._taps.close(self._experiments.ended())
+        self._stacks.close(self._experiments.ended())
         self._settlement.close(self._experiments.ended())
         self._experiments.close_ended(self.overview.usage)
 

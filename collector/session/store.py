@@ -43,6 +43,7 @@ class Store:
                                  n_cpus=os.cpu_count() or 1,
                                  records_all=engine is None or engine.name != "signal",
                                  events_end=isinstance(engine, PerfEngine), aggregations=options.aggregations)
+        self.pipeline.name_made_code(lambda: self._objects.roots)
         process = self.pipeline.model.new_process(pid, start_ns)
         self._founder = self._experiments.founder(process.image, self._recorder)
         self._summary = ""  # once it has ended
