@@ -22,7 +22,7 @@ from collector.processes.space import AddressSpace
 from collector.runtimes.code import Code
 from collector.runtimes.maps import CodeMaps
 from collector.session.experiments import Experiments, Recorded
-from collector.session.objects import is_made
+from collector.session.objects import is_file, is_made
 from collector.session.placing import Unwound
 from collector.session.tally import Tally
 
@@ -142,7 +142,7 @@ class MadeCode:
         """Where executable memory without a file is: starts and ends, sorted."""
         n, ranges = self._ranges.get(space.number, (-1, _NONE))
         if n != len(space.mappings):
-            found = [(m.start, m.end) for m in space.mappings if m.object < 0 and is_made(m.path)]
+            found = [(m.start, m.end) for m in space.mappings if (m.object < 0 or not is_file(m.path)) and is_made(m.path)]
             start, end = np.array(found, np.uint64).reshape(-1, 2).T.copy()
             if len(self._ranges) > 1 << 12:
                 self._ranges.clear()
