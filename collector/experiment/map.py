@@ -67,7 +67,8 @@ class MapLines:
     def anonymous(self, time_ns: int, vaddr: int, size: int, name: bytes = ANONYMOUS) -> bytes:
         """Executable memory without a file. What is known of code inside of it stays."""
         first, last = bisect_left(self._starts, vaddr), bisect_left(self._starts, vaddr + size)
-        known = [start for start in self._starts[first:last] if start in self._code and self._ends[start] <= vaddr + size]
+        known = [start for start in self._starts[first:last]
+                 if start in self._code and self._ends[start] <= vaddr + size]
         lines, end = [], vaddr
         for start in [*known, vaddr + size]:
             if end < start:
@@ -76,7 +77,7 @@ class MapLines:
         return b"".join(lines)
 
     def code(self, time_ns: int, vaddr: int, size: int, name: bytes) -> tuple[bytes, int]:
-        """A function inside of such memory, or beside of all memory, and from when on; empty if it is mapped already, or
+        """A function inside of such memory, or beside of all memory, and from when on; empty if it is there already, or
         cannot be.
 
         It takes the place of what was there, not before that itself was there; what is left of that is code of which

@@ -1,8 +1,8 @@
 """Files in which runtimes say where the code is that they make: found where the process would look, kept open.
 
 A process may live in a container: its root is kept open, so that what it leaves behind is found when it has ended. Its
-files lie in /tmp, where anybody may write: a file counts if it is a regular one, of the process's own user, of root's or
-of ours, and has been written since the process began.
+files lie in /tmp, where anybody may write: a file counts if it is a regular one, of the process's own user, of root's
+or of ours, and has been written since the process began.
 """
 
 from __future__ import annotations
@@ -34,10 +34,6 @@ class CodeFile:
                 self._at += len(found)
                 return found
         return b""
-
-    def unread(self, n: int) -> None:
-        """The last ``n`` bytes are to come again."""
-        self._at -= n
 
     def close(self) -> None:
         """Idempotent."""

@@ -1,9 +1,9 @@
 """Code without a file, as maps tell of it: which function was where, and when. Pure.
 
 A map grows while its process runs. What is new may lie where something else was before: then the newest that was there
-by the time of a sample is meant. Who writes a map says where code is now, seldom since when; so an entry counts from the
-moment up to which the map had been read before it was in it. Where nothing was told before, it stands for earlier times
-as well: some agents write their maps at the very end.
+by the time of a sample is meant. Who writes a map says where code is now, seldom since when; so an entry counts from
+the moment up to which the map had been read before it was in it. Where nothing was told before, it stands for earlier
+times as well: some agents write their maps at the very end.
 """
 
 from __future__ import annotations

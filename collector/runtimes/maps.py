@@ -19,10 +19,8 @@ class GrowingFile(Protocol):
     def more(self) -> bytes:
         """What has been written since the last call."""
 
-    def unread(self, n: int) -> None:
-        """The last ``n`` bytes are to come again."""
 
-
+LINE_MAX = 1 << 16
 Open = Callable[[bytes], GrowingFile | None]
 
 
@@ -36,6 +34,7 @@ class CodeMaps:
         self._open = open_file
         self._map_paths = [b"/tmp/perf-%d.map" % pid for pid in dict.fromkeys(pids)]
         self._map: GrowingFile | None = None
+        self._rest = b""  # of its last line
         self._dumps: dict[bytes, tuple[GrowingFile, Jitdump]] = {}
         self._table = CodeTable()
         self._read_ns = since_ns
@@ -43,8 +42,8 @@ class CodeMaps:
         self._inherited = inherited
 
     def read(self, now_ns: int, mapped: Iterable[bytes]) -> bool:
-        """Reads what is new up to ``now_ns``; whether there was anything. ``mapped``: paths that the process has mapped,
-        among which are its jitdumps."""
+        """Reads what is new up to ``now_ns``; whether there was anything. ``mapped``: paths of what the process has
+        mapped, among which are its jitdumps."""
         told = self._perf_map() + self._jitdumps(mapped)
         self._read_ns = now_ns
         self._table.add(told)
@@ -64,10 +63,9 @@ class CodeMaps:
             return []
         found: list[Code] = []
         while data := self._map.more():
+            data = self._rest + data
             whole = perf_map.whole_lines(data)
-            self._map.unread(len(data) - whole)
-            if not whole:
-                break
+            self._rest = data[whole:][-LINE_MAX:]
             told, n_bad = perf_map.parse(data[:whole], self._read_ns)
             self.n_bad += n_bad
             found += told

@@ -10,8 +10,8 @@ import re
 
 from collector.runtimes.code import NAME_MAX, Code, is_sound
 
-_LINE = re.compile(rb"^[ \t]*(?:0[xX])?([0-9a-fA-F]{1,16})[ \t]+(?:0[xX])?([0-9a-fA-F]{1,16})[ \t]+([^\n]*[^\s])[ \t\r]*$",
-                   re.MULTILINE)
+_NUMBER = rb"[ \t]*(?:0[xX])?([0-9a-fA-F]{1,16})[ \t]+"
+_LINE = re.compile(rb"^" + _NUMBER + _NUMBER + rb"([^\n]*[^\s])[ \t\r]*$", re.MULTILINE)
 
 
 def whole_lines(data: bytes) -> int:

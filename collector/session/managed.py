@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 
 import numpy as np
 
 from collector.events import Array
 from collector.experiment.dyntext import Text
 from collector.experiment.recorder import Recorder
+from collector.linux import proc
 from collector.linux.code_files import CodePlaces
 from collector.processes.model import Model
 from collector.processes.process import Image
@@ -26,6 +28,7 @@ from collector.session.objects import is_file, is_made
 from collector.session.placing import Unwound
 from collector.session.tally import Tally
 
+_TEXT_MAX = 1 << 16  # bytes of a function's code
 _PENDING_MAX = 1 << 16  # addresses of an image that wait for a name
 _NONE: tuple[Array, Array] = np.zeros(0, np.uint64), np.zeros(0, np.uint64)
 
@@ -38,6 +41,7 @@ class _Known:
         self.maps = maps
         self.places = places
         self.space = space
+        self.texts: dict[tuple[int, int, bytes], bytes] = {}  # machine code, by address, size and name
         self.pending: dict[int, tuple[int, int]] = {}  # pc: (time when it was met, in how many frames)
 
 
@@ -94,7 +98,7 @@ class MadeCode:
                 known.pending[pc] = early, before + n
             else:
                 self._tally.n_unnamed_frames += n
-        self._tell(known.recorded, told)
+        self._tell(known, told)
 
     def _of(self, image: Image, space: AddressSpace) -> _Known | None:
         known = self._known.get(image.number)
@@ -121,7 +125,7 @@ class MadeCode:
                 told.append(code._replace(since_ns=min(code.since_ns, at_ns)))
                 del known.pending[pc]
                 self._tally.n_code_frames += n
-        self._tell(known.recorded, told)
+        self._tell(known, told)
 
     def close(self, ended: Iterable[Recorded]) -> None:
         """The images are over; what has no name now stays without."""
@@ -133,10 +137,13 @@ class MadeCode:
                     self._tally.n_unnamed_frames += sum(n for _, n in known.pending.values())
                     known.places.close()
 
-    def _tell(self, recorded: Recorded, told: Iterable[Code]) -> None:
+    def _tell(self, known: _Known, told: Iterable[Code]) -> None:
         for code in sorted(set(told), key=lambda code: code.since_ns):
-            recorded.tell(Recorder.code_mapped, code.since_ns, code.start, code.size, code.name,
-                          Text(code.text, code.source, code.lines))
+            key = code[:3]
+            if key not in known.texts:
+                known.texts[key] = code.text or _in_memory(known.recorded.image.pid, code)
+            known.recorded.tell(Recorder.code_mapped, code.since_ns, code.start, code.size, code.name,
+                                Text(known.texts[key], code.source, code.lines))
 
     def _anonymous(self, space: AddressSpace) -> tuple[Array, Array]:
         """Where executable memory without a file is: starts and ends, sorted."""
@@ -148,3 +155,10 @@ class MadeCode:
                 self._ranges.clear()
             n, ranges = self._ranges[space.number] = len(space.mappings), (start, end)
         return ranges
+
+
+def _in_memory(pid: int, code: Code) -> bytes:
+    """The code as it is; nothing where the process is gone, or it is large."""
+    with suppress(OSError):
+        return proc.read_memory(pid, code.start, code.size) if code.size <= _TEXT_MAX else b""
+    return b""

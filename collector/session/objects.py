@@ -142,8 +142,9 @@ class Objects:
             if is_trampolines(proc.read_memory(mapped.pid, mapped.start, N_BYTES)):
                 known = self._of_size.get(mapped.size)
                 if known is None:
-                    known = self._of_size[mapped.size] = Known(*add_trampolines(self.tables, mapped.size))
-                    self.by_number[known.number] = known.object
+                    number, made = add_trampolines(self.tables, mapped.size)
+                    known = self._of_size[mapped.size] = Known(number, made)
+                    self.by_number[number] = made
                 return known
         return Known(NO_OBJECT, None)
 
@@ -181,7 +182,7 @@ def is_file(path: bytes) -> bool:
 
 def is_made(path: bytes) -> bool:
     """Whether memory of that name holds what a program has put there: that of no file, or of a file in memory."""
-    return not is_file(path) and not path.startswith(b"[v") or path.startswith((b"/memfd:", b"/dev/zero", b"/SYSV"))
+    return (not is_file(path) and not path.startswith(b"[v")) or path.startswith((b"/memfd:", b"/dev/zero", b"/SYSV"))
 
 
 def _vdso(mapped: Mapped) -> elf.LoadObject:
