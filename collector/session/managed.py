@@ -13,6 +13,7 @@ from contextlib import suppress
 
 import numpy as np
 
+from collector.arrays import distinct
 from collector.events import Array
 from collector.experiment.dyntext import Text
 from collector.experiment.recorder import Recorder
@@ -21,11 +22,13 @@ from collector.linux.code_files import CodePlaces
 from collector.processes.model import Model
 from collector.processes.process import Image
 from collector.processes.space import AddressSpace
+from collector.runtimes import made_up
 from collector.runtimes.code import Code
 from collector.runtimes.maps import CodeMaps
 from collector.session.experiments import Experiments, Recorded
 from collector.session.objects import is_file, is_made
 from collector.session.placing import Unwound
+from collector.session.python import PythonFrames
 from collector.session.tally import Tally
 
 _TEXT_MAX = 1 << 16  # bytes of a function's code
@@ -48,8 +51,12 @@ class _Known:
 class MadeCode:
     """Tells experiments of code that was made at run time."""
 
-    def __init__(self, model: Model, experiments: Experiments, tally: Tally, roots: Callable[[], Sequence[str]]) -> None:
-        """``roots``: root directories of processes that do not have ours."""
+    def __init__(self, model: Model, experiments: Experiments, tally: Tally, roots: Callable[[], Sequence[str]],
+                 python: PythonFrames) -> None:
+        """``roots``: root directories of processes that do not have ours; ``python``: who puts functions of CPython
+        into stacks."""
+        self._python = python
+        self._made_up: dict[int, set[int]] = {}  # by image: functions that its experiment has been told of
         self._model = model
         self._experiments = experiments
         self._tally = tally
@@ -60,6 +67,7 @@ class MadeCode:
 
     def met(self, frames: Unwound, time_ns: Array) -> None:
         """Stacks (n,) of samples at times (n,), whose images have their experiments by now."""
+        self._met_functions(frames)
         for number, epoch in enumerate(frames.epochs):
             start, end = self._anonymous(epoch.space)
             if not len(start):
@@ -74,6 +82,19 @@ class MadeCode:
                 self._met(epoch.image, epoch.space, pcs[there], time_ns[rows[which[there]]])
         for known in list(self._known.values()):
             self._ask_again(known, frames)
+
+    def _met_functions(self, frames: Unwound) -> None:
+        """Those of interpreters, which are told of once."""
+        row, column = np.nonzero((frames.pcs >= np.uint64(made_up.FIRST)) & (frames.pcs < np.uint64(made_up.END)))
+        for number in distinct(frames.image[row]).tolist():
+            recorded, told = self._experiments.by_image.get(number), self._made_up.setdefault(number, set())
+            mine = frames.image[row] == number
+            for pc in distinct(frames.pcs[row[mine], column[mine]]).tolist() if recorded is not None else ():
+                code = self._python.made_up.at(pc)
+                if recorded is not None and code is not None and code.start not in told:
+                    told.add(code.start)
+                    recorded.tell(Recorder.code_mapped, recorded.start_ns, code.start, code.size, code.name,
+                                  Text(b"", code.source, code.lines))
 
     def _met(self, image: Image, space: AddressSpace, pcs: Array, times: Array) -> None:
         known = self._of(image, space)
@@ -130,7 +151,9 @@ class MadeCode:
     def close(self, ended: Iterable[Recorded]) -> None:
         """The images are over; what has no name now stays without."""
         for recorded in ended:
+            self._python.forget([recorded.image.number, *recorded.earlier])
             for number in (recorded.image.number, *recorded.earlier):
+                self._made_up.pop(number, None)
                 known = self._known.pop(number, None)
                 if known is not None:
                     self._ask_again(known)
@@ -149,7 +172,8 @@ class MadeCode:
         """Where executable memory without a file is: starts and ends, sorted."""
         n, ranges = self._ranges.get(space.number, (-1, _NONE))
         if n != len(space.mappings):
-            found = [(m.start, m.end) for m in space.mappings if (m.object < 0 or not is_file(m.path)) and is_made(m.path)]
+            found = [(m.start, m.end) for m in space.mappings
+                     if (m.object < 0 or not is_file(m.path)) and is_made(m.path)]
             start, end = np.array(found, np.uint64).reshape(-1, 2).T.copy()
             if len(self._ranges) > 1 << 12:
                 self._ranges.clear()

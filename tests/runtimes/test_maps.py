@@ -24,7 +24,8 @@ def record(kind: int, time_ns: int, body: bytes) -> bytes:
 
 
 def load(time_ns: int, address: int, name: bytes, code: bytes, index: int) -> bytes:
-    return record(0, time_ns, struct.pack("<IIQQQQ", 1234, 1234, address, address, len(code), index) + name + b"\0" + code)
+    fields = struct.pack("<IIQQQQ", 1234, 1234, address, address, len(code), index)
+    return record(0, time_ns, fields + name + b"\0" + code)
 
 
 def lines(address: int, told: list[tuple[int, int, bytes]]) -> bytes:

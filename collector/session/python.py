@@ -1,0 +1,324 @@
+"""Functions of CPython in stacks: at each evaluation on the native stack those that it carried out.
+
+What the kernel copied of a stack has the words of its moment; memory is read at looks, several a second, and once more
+before samples are worked on. ``runtimes`` tells what both together say.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Sequence
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+
+from collector.clock import NS_PER_MS
+from collector.errors import ElfError
+from collector.events import Array, ClockSamples
+from collector.linux import proc
+from collector.processes.process import Epoch
+from collector.runtimes import cpython
+from collector.runtimes.cpython import Interpreter, PyFrame
+from collector.runtimes.looks import NOBODY, TORN, UNKNOWN, VERIFIED, Anchors, Looks, Told
+from collector.runtimes.made_up import MadeUp
+from collector.session.objects import Objects
+from collector.session.schedule import NEVER_NS
+
+LOOK_PERIOD_NS = 100 * NS_PER_MS
+GIL = b"<global interpreter lock>"
+NOT_KNOWN = b"<Python functions, not known>"
+_THREADS_AT_ONCE = 32
+_WORDS_MAX = 512  # of an activation's part of the stack
+_BEHIND = 1024  # bytes above the outermost frame's stack pointer
+_SEARCHES = 64
+_RDI = 5
+_WORD = np.uint64(8)
+
+
+class _Process:
+    """A process that has CPython in it."""
+
+    def __init__(self, pid: int, interpreter: Interpreter) -> None:
+        self.pid = pid
+        self.interpreter = interpreter
+        self.eval = interpreter.symbols[b"_PyEval_EvalFrameDefault"]
+        self.runtime = interpreter.symbols[b"_PyRuntime"]
+        self.looks: dict[int, Looks] = {}  # by tid
+        self.states: dict[int, int] = {}
+        self.lately: list[int] = []  # tids that had samples
+        self._starts: Array = np.zeros(0, np.uint64)
+        self._ends: Array = np.zeros(0, np.uint64)
+        self._codes: Array = np.zeros(0, np.uint64)
+        self._n_codes = -1
+
+    def look(self) -> None:
+        """What the threads are carrying out that were met lately."""
+        tids = self.lately[:_THREADS_AT_ONCE]
+        if any(tid not in self.states for tid in tids):
+            self.states = self.interpreter.threads(tids)
+        there = [tid for tid in tids if tid in self.states]
+        before_ns = time.monotonic_ns()
+        chains = self.interpreter.chains([self.states[tid] for tid in there])
+        now_ns = (before_ns + time.monotonic_ns()) // 2
+        for tid, chain in zip(there, chains, strict=True):
+            if chain:
+                self.looks.setdefault(tid, Looks()).add(now_ns, chain)
+            elif chain is None:
+                self.states.pop(tid, None)
+
+    def codes_of(self, words: Array) -> Array:
+        """The code objects (n,) that words lead to; 0: to none."""
+        codes = self.interpreter.codes
+        if self._n_codes != len(codes):
+            inlined = self.interpreter.layout.has_inlined_calls
+            found = sorted((code.bytecode if inlined else code.address, code.size if inlined else 1, code.address)
+                           for code in codes.values())
+            self._starts, size, self._codes = np.array(found, np.uint64).reshape(-1, 3).T.copy()
+            self._ends, self._n_codes = self._starts + size, len(codes)
+        if not len(self._starts):
+            return np.zeros(len(words), np.uint64)
+        at = self._starts.searchsorted(words, "right") - 1
+        return np.where((at >= 0) & (words < self._ends[at]), self._codes[at], np.uint64(0))
+
+
+class _Place(NamedTuple):
+    """Where evaluations are in the stacks of n samples: rows and depths (k,), leaf first, and of each the words (w,) of
+    its part of the stack, by ``part`` (w,) in k."""
+
+    row: Array
+    depth: Array
+    words: Array
+    part: Array
+
+
+class PythonFrames:
+    """Puts functions of CPython into stacks."""
+
+    def __init__(self, objects: Objects) -> None:
+        self.made_up = MadeUp()
+        self.counts = [0, 0, 0]  # frames by mark
+        self.unread: dict[int, str] = {}  # by image: why its CPython is not to be read
+        self._objects = objects
+        self._processes: dict[int, _Process | None] = {}  # by image
+        self._n_mappings: dict[int, int] = {}
+        self._looked_ns = 0
+        self._starts: dict[tuple[int, int], int] = {}
+
+    @property
+    def due_ns(self) -> int:
+        """When the next look is due."""
+        if not any(process is not None and process.lately for process in self._processes.values()):
+            return NEVER_NS
+        return self._looked_ns + LOOK_PERIOD_NS
+
+    def look(self) -> None:
+        """At all threads that had samples lately."""
+        for process in self._processes.values():
+            if process is not None and process.lately:
+                process.look()
+        self._looked_ns = time.monotonic_ns()
+
+    def remark(self) -> str:
+        """How sure the functions in stacks are; empty if there are none."""
+        verified, torn, unknown = self.counts
+        if not any(self.counts):
+            return ""
+        doubts = [f"{n} {what}" for n, what in ((torn, "torn"), (unknown, "unknown")) if n]
+        return f"{sum(self.counts)} Python frames" + (f" ({', '.join(doubts)})" if doubts else "")
+
+    def forget(self, images: Sequence[int]) -> None:
+        """These images are over."""
+        for number in images:
+            self._processes.pop(number, None)
+            self._n_mappings.pop(number, None)
+
+    def merged(self, samples: ClockSamples, index: Array, epochs: list[Epoch], pcs: Array, length: Array,
+               sps: Array) -> tuple[Array, Array]:
+        """The stacks (n, depth) of samples and their lengths (n,) with the functions of CPython in them."""
+        found: dict[int, list[int]] = {}
+        is_first = True
+        for number, epoch in enumerate(epochs):
+            process = self._process(epoch)
+            if process is None:
+                continue
+            rows = np.flatnonzero((index == number) & (samples.abi == 64))
+            if not len(rows):
+                continue
+            process.lately = list(dict.fromkeys(samples.tid[rows[::-1]].tolist()))
+            if is_first:
+                self.look()
+                is_first = False
+            found.update(self._of_process(process, samples, rows, pcs, length, sps))
+        return _with(found, pcs, length)
+
+    # -- processes
+
+    def _process(self, epoch: Epoch) -> _Process | None:
+        number, mappings = epoch.image.number, epoch.space.mappings
+        known = self._processes.get(number)
+        if known is None and self._n_mappings.get(number) != len(mappings):
+            self._n_mappings[number] = len(mappings)
+            known = self._processes[number] = self._recognised(epoch)
+        return known
+
+    def _recognised(self, epoch: Epoch) -> _Process | None:
+        pid = epoch.image.pid
+        for i, mapping in enumerate(epoch.space.mappings):
+            known = self._objects.by_number.get(mapping.object)
+            if known is None or not (i == 0 or b"python" in mapping.path.rsplit(b"/", 1)[-1]):
+                continue
+            try:
+                symbols = known.exported(cpython.SYMBOLS)
+            except ElfError:
+                continue
+            if b"_PyRuntime" not in symbols or b"_PyEval_EvalFrameDefault" not in symbols:
+                continue
+            there = {name: (value + mapping.bias, size) for name, (value, size) in symbols.items()}
+            found = cpython.recognise(there, mapping.path, partial(proc.read_pieces, pid))
+            if isinstance(found, Interpreter):
+                return _Process(pid, found)
+            if os.path.exists(f"/proc/{pid}"):
+                self.unread[epoch.image.number] = found
+        return None
+
+    # -- samples
+
+    def _of_process(self, process: _Process, samples: ClockSamples, rows: Array, pcs: Array, length: Array,
+                    sps: Array) -> dict[int, list[int]]:
+        start, size = process.eval
+        inside = np.arange(pcs.shape[1]) < length[rows, None]
+        is_eval = inside & (pcs[rows] - np.uint64(start) < np.uint64(size))
+        which, depth = np.nonzero(is_eval)
+        if not len(which):
+            return {}
+        place = _words(samples, rows[which], depth, length, sps)
+        anchors = self._anchors(process, place)
+        waits = self._waits_for_gil(process, samples, rows)
+        found: dict[int, list[int]] = {}
+        ends = np.append(np.flatnonzero(np.diff(place.row)) + 1, len(place.row)).tolist()
+        begin = 0
+        for end in ends:
+            row = int(place.row[begin])
+            outermost_first = tuple(anchors[i][0] for i in range(end - 1, begin - 1, -1))
+            told = self._told(process, int(samples.tid[row]), outermost_first, int(samples.time_ns[row]))
+            runs = [self._pcs(process, each, at) for each, (_, at) in zip(reversed(told), anchors[begin:end], strict=True)]
+            if row in waits:
+                runs[0] = [self.made_up.start_of(GIL) + 1, *runs[0]]
+            found[row] = _spliced(pcs[row, :length[row]].tolist(), depth[begin:end].tolist(), runs)
+            begin = end
+        return found
+
+    def _anchors(self, process: _Process, place: _Place) -> list[tuple[frozenset[int], dict[int, int]]]:
+        """Of each evaluation the code objects that its words lead to, and to which place in each."""
+        codes = process.codes_of(place.words)
+        lost = np.setdiff1d(np.arange(len(place.row)), place.part[codes != 0])
+        if len(lost):
+            words = place.words[np.isin(place.part, lost)]
+            words = np.unique(words[(words > 0xFFFF) & (words < np.uint64(1 << 47))])
+            if process.interpreter.layout.has_inlined_calls:
+                process.interpreter.search(words[words & np.uint64(1) == 0].tolist()[:_SEARCHES])
+            else:
+                process.interpreter.learn(words.tolist())
+            codes = process.codes_of(place.words)
+        found: list[tuple[frozenset[int], dict[int, int]]] = []
+        hit = np.flatnonzero(codes)
+        at: list[dict[int, int]] = [{} for _ in place.row]
+        columns = place.part[hit].tolist(), codes[hit].tolist(), place.words[hit].tolist()
+        for part, code, word in zip(*columns, strict=True):
+            at[part].setdefault(code, word)
+        found.extend((frozenset(each), each) for each in at)
+        return found
+
+    @staticmethod
+    def _told(process: _Process, tid: int, anchors: Anchors, time_ns: int) -> list[Told]:
+        looks = process.looks.get(tid)
+        if looks is None:
+            looks = process.looks[tid] = Looks()
+        return looks.told(anchors, time_ns)
+
+    def _pcs(self, process: _Process, told: Told, anchors: dict[int, int]) -> list[int]:
+        """Addresses for the frames of an activation, innermost first."""
+        found = []
+        for i, (frame, mark) in enumerate(zip(told.frames, told.marks, strict=True)):
+            self.counts[mark] += 1
+            if frame is NOBODY:
+                found.append(self.made_up.start_of(NOT_KNOWN) + 1)
+                continue
+            if i == 0 and frame.code in anchors and process.interpreter.layout.has_inlined_calls:
+                frame = PyFrame(frame.address, frame.code, anchors[frame.code])
+            found.append(self._start(process, frame.code) + process.interpreter.offset(frame) + 1)
+        return found
+
+    def _start(self, process: _Process, code: int) -> int:
+        key = id(process), code
+        start = self._starts.get(key)
+        if start is None:
+            known = process.interpreter.codes[code]
+            name = known.name
+            if name == b"<module>":
+                name += b" (%s)" % known.file.rsplit(b"/", 1)[-1]
+            start = self._starts[key] = self.made_up.start_of(name, known.file, known.size, known.lines)
+        return start
+
+    @staticmethod
+    def _waits_for_gil(process: _Process, samples: ClockSamples, rows: Array) -> set[int]:
+        """Rows of threads at a lock that lies in the interpreter's own state."""
+        start, size = process.runtime
+        rdi = samples.regs[rows, _RDI]
+        there = rdi - np.uint64(start) < np.uint64(size)
+        if samples.known is not None:
+            there &= samples.known[rows] >> np.uint64(_RDI) & np.uint64(1) != 0
+        return set(rows[there].tolist())
+
+
+def _words(samples: ClockSamples, row: Array, depth: Array, length: Array, sps: Array) -> _Place:
+    """The part of the stack of each evaluation (k,): from the one that it called in the end to its own end; for the
+    innermost one the registers, too."""
+    low = samples.low[row]
+    is_last = depth + 1 >= length[row]
+    high = np.where(is_last, sps[row, depth] + np.uint64(_BEHIND), sps[row, np.minimum(depth + 1, sps.shape[1] - 1)])
+    is_innermost = np.append(True, row[1:] != row[:-1])
+    begin = np.where(is_innermost, low, np.append(np.uint64(0), high[:-1]))
+    first = ((begin - low) // _WORD).astype(np.int64)
+    last = np.minimum(((high - low) // _WORD).astype(np.int64), samples.n_words[row])
+    last = np.clip(last, 0, None)
+    first = np.clip(np.maximum(first, last - _WORDS_MAX), 0, last)
+    n = last - first
+    part = np.repeat(np.arange(len(row)), n)
+    k = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n) + first[part]
+    of = row[part]
+    words = samples.words[samples.base[of] + ((samples.first[of] + k) & samples.mask[of])]
+    inner = np.flatnonzero(is_innermost)
+    registers = samples.regs[row[inner], :16]
+    return _Place(row, depth, np.concatenate([registers.ravel(), words]),
+                  np.concatenate([np.repeat(inner, registers.shape[1]), part]))
+
+
+def _spliced(stack: list[int], depths: list[int], runs: list[list[int]]) -> list[int]:
+    """A stack with a run of frames before each of some depths, leaf first."""
+    found: list[int] = []
+    begin = 0
+    for depth, run in zip(depths, runs, strict=True):
+        found += stack[begin:depth]
+        found += run
+        begin = depth
+    return found + stack[begin:]
+
+
+def _with(stacks: dict[int, list[int]], pcs: Array, length: Array) -> tuple[Array, Array]:
+    """The stacks (n, depth) with some of them replaced."""
+    if not stacks:
+        return pcs, length
+    depth = max(pcs.shape[1], max(map(len, stacks.values())))
+    wide = np.zeros((len(pcs), depth), np.uint64)
+    wide[:, :pcs.shape[1]] = pcs
+    length = length.copy()
+    for row, stack in stacks.items():
+        wide[row, :len(stack)] = stack
+        length[row] = len(stack)
+    return wide, length
+
+
+__all__ = ["TORN", "UNKNOWN", "VERIFIED", "PythonFrames"]
