@@ -40,7 +40,9 @@ NOBODY = PyFrame(0, 0, 0)  # what stands for functions that are not known
 class Looks:
     """The looks at one thread, in order of time."""
 
-    def __init__(self) -> None:
+    def __init__(self, has_inlined_calls: bool = True) -> None:
+        """``has_inlined_calls``: an activation may be more than one function."""
+        self._inlined = has_inlined_calls
         self._times: list[int] = []
         self._chains: list[Chain] = []
         self._matching: dict[Anchors, list[int]] = {}  # numbers of looks that agree with anchors as a whole
@@ -67,7 +69,7 @@ class Looks:
             matching = [i for i, chain in enumerate(self._chains)
                         if len(chain) >= depth and _agrees(chain, anchors[:depth])]
         if not matching:
-            return [_anchored(each) for each in anchors]
+            return [self._anchored(each) for each in anchors]
         chain = self._chains[self._nearest(matching, time_ns)]
         lasting = self._lasting(chain, time_ns)
         found, n = [], 0
@@ -77,7 +79,15 @@ class Looks:
             if each:
                 marks[0] = VERIFIED
             found.append(Told(activation, tuple(marks)))
-        return found + [_anchored(each) for each in anchors[depth:]]
+        return found + [self._anchored(each) for each in anchors[depth:]]
+
+    def _anchored(self, codes: frozenset[int]) -> Told:
+        """What anchors alone tell: the innermost function, if they lead to one."""
+        if len(codes) != 1:
+            return Told((NOBODY,), (UNKNOWN,))
+        (code,) = codes
+        own = PyFrame(0, code, 0)
+        return Told((own, NOBODY), (VERIFIED, UNKNOWN)) if self._inlined else Told((own,), (VERIFIED,))
 
     def _nearest(self, which: Sequence[int], time_ns: int) -> int:
         at = bisect_left(which, time_ns, key=self._times.__getitem__)
@@ -93,14 +103,6 @@ class Looks:
 
 def _agrees(chain: Chain, anchors: Anchors) -> bool:
     return all(not each or activation[0].code in each for activation, each in zip(chain, anchors, strict=False))
-
-
-def _anchored(codes: frozenset[int]) -> Told:
-    """What anchors alone tell: the innermost function, if they lead to one."""
-    if len(codes) != 1:
-        return Told((NOBODY,), (UNKNOWN,))
-    (code,) = codes
-    return Told((PyFrame(0, code, 0), NOBODY), (VERIFIED, UNKNOWN))
 
 
 def _in_common(one: Chain, other: Chain) -> int:

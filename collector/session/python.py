@@ -26,13 +26,15 @@ from collector.runtimes.made_up import MadeUp
 from collector.session.objects import Objects
 from collector.session.schedule import NEVER_NS
 
-LOOK_PERIOD_NS = 100 * NS_PER_MS
+LOOK_PERIOD_NS = 50 * NS_PER_MS
 GIL = b"<global interpreter lock>"
 NOT_KNOWN = b"<Python functions, not known>"
 _THREADS_AT_ONCE = 32
 _WORDS_MAX = 512  # of an activation's part of the stack
 _BEHIND = 1024  # bytes above the outermost frame's stack pointer
 _SEARCHES = 64
+_FAR = 1 << 24  # bytes: larger is no copy of a stack
+_ENOUGH, _NEARLY_ALL = 20, 0.95  # evaluations, to know the place that has their code
 _RDI = 5
 _WORD = np.uint64(8)
 
@@ -52,6 +54,8 @@ class _Process:
         self._ends: Array = np.zeros(0, np.uint64)
         self._codes: Array = np.zeros(0, np.uint64)
         self._n_codes = -1
+        self._n_at_place: Array = np.zeros(_WORDS_MAX + 1, np.int64)  # words that led to code
+        self._n_evaluations = 0
 
     def look(self) -> None:
         """What the threads are carrying out that were met lately."""
@@ -64,9 +68,32 @@ class _Process:
         now_ns = (before_ns + time.monotonic_ns()) // 2
         for tid, chain in zip(there, chains, strict=True):
             if chain:
-                self.looks.setdefault(tid, Looks()).add(now_ns, chain)
+                self.looks_of(tid).add(now_ns, chain)
             elif chain is None:
                 self.states.pop(tid, None)
+
+    def looks_of(self, tid: int) -> Looks:
+        """Those at one thread."""
+        found = self.looks.get(tid)
+        if found is None:
+            found = self.looks[tid] = Looks(self.interpreter.layout.has_inlined_calls)
+        return found
+
+    def slot(self, places: Array, n_evaluations: int) -> int:
+        """Where in its frame the C function keeps the code that it carries out, by where words led to code; 0: not known.
+
+        Other words may be left over from what was carried out before, that place holds the code always. The compiler
+        chose it; it is the place that has code most often, the farthest down of several.
+        """
+        near = places[places <= _WORDS_MAX]
+        count = np.bincount(near, minlength=_WORDS_MAX + 1)
+        self._n_at_place += count
+        self._n_evaluations += n_evaluations
+        self._n_at_place[0] = 0
+        most = int(self._n_at_place.max())
+        if self._n_evaluations < _ENOUGH or most < _NEARLY_ALL * self._n_evaluations:
+            return 0
+        return int(np.flatnonzero(self._n_at_place == most)[-1])
 
     def codes_of(self, words: Array) -> Array:
         """The code objects (n,) that words lead to; 0: to none."""
@@ -85,12 +112,13 @@ class _Process:
 
 class _Place(NamedTuple):
     """Where evaluations are in the stacks of n samples: rows and depths (k,), leaf first, and of each the words (w,) of
-    its part of the stack, by ``part`` (w,) in k."""
+    its part of the stack, by ``part`` (w,) in k; ``place`` (w,): how many words below the frame's end, 0: a register."""
 
     row: Array
     depth: Array
     words: Array
     part: Array
+    place: Array
 
 
 class PythonFrames:
@@ -122,7 +150,7 @@ class PythonFrames:
 
     def remark(self) -> str:
         """How sure the functions in stacks are; empty if there are none."""
-        verified, torn, unknown = self.counts
+        _, torn, unknown = self.counts
         if not any(self.counts):
             return ""
         doubts = [f"{n} {what}" for n, what in ((torn, "torn"), (unknown, "unknown")) if n]
@@ -203,7 +231,8 @@ class PythonFrames:
             row = int(place.row[begin])
             outermost_first = tuple(anchors[i][0] for i in range(end - 1, begin - 1, -1))
             told = self._told(process, int(samples.tid[row]), outermost_first, int(samples.time_ns[row]))
-            runs = [self._pcs(process, each, at) for each, (_, at) in zip(reversed(told), anchors[begin:end], strict=True)]
+            runs = [self._pcs(process, each, at)
+                    for each, (_, at) in zip(reversed(told), anchors[begin:end], strict=True)]
             if row in waits:
                 runs[0] = [self.made_up.start_of(GIL) + 1, *runs[0]]
             found[row] = _spliced(pcs[row, :length[row]].tolist(), depth[begin:end].tolist(), runs)
@@ -224,6 +253,10 @@ class PythonFrames:
             codes = process.codes_of(place.words)
         found: list[tuple[frozenset[int], dict[int, int]]] = []
         hit = np.flatnonzero(codes)
+        slot = process.slot(place.place[hit], len(place.row))
+        if slot:
+            own = hit[place.place[hit] == slot]
+            hit = np.concatenate([own, hit[~np.isin(place.part[hit], place.part[own])]])
         at: list[dict[int, int]] = [{} for _ in place.row]
         columns = place.part[hit].tolist(), codes[hit].tolist(), place.words[hit].tolist()
         for part, code, word in zip(*columns, strict=True):
@@ -233,10 +266,7 @@ class PythonFrames:
 
     @staticmethod
     def _told(process: _Process, tid: int, anchors: Anchors, time_ns: int) -> list[Told]:
-        looks = process.looks.get(tid)
-        if looks is None:
-            looks = process.looks[tid] = Looks()
-        return looks.told(anchors, time_ns)
+        return process.looks_of(tid).told(anchors, time_ns)
 
     def _pcs(self, process: _Process, told: Told, anchors: dict[int, int]) -> list[int]:
         """Addresses for the frames of an activation, innermost first."""
@@ -281,9 +311,10 @@ def _words(samples: ClockSamples, row: Array, depth: Array, length: Array, sps: 
     high = np.where(is_last, sps[row, depth] + np.uint64(_BEHIND), sps[row, np.minimum(depth + 1, sps.shape[1] - 1)])
     is_innermost = np.append(True, row[1:] != row[:-1])
     begin = np.where(is_innermost, low, np.append(np.uint64(0), high[:-1]))
-    first = ((begin - low) // _WORD).astype(np.int64)
-    last = np.minimum(((high - low) // _WORD).astype(np.int64), samples.n_words[row])
-    last = np.clip(last, 0, None)
+    n_words = samples.n_words[row]
+    end = np.where(high - low < np.uint64(_FAR), (high - low) // _WORD, np.uint64(0)).astype(np.int64)
+    first = np.where(begin - low < np.uint64(_FAR), (begin - low) // _WORD, np.uint64(0)).astype(np.int64)
+    last = np.minimum(end, n_words)
     first = np.clip(np.maximum(first, last - _WORDS_MAX), 0, last)
     n = last - first
     part = np.repeat(np.arange(len(row)), n)
@@ -293,7 +324,8 @@ def _words(samples: ClockSamples, row: Array, depth: Array, length: Array, sps: 
     inner = np.flatnonzero(is_innermost)
     registers = samples.regs[row[inner], :16]
     return _Place(row, depth, np.concatenate([registers.ravel(), words]),
-                  np.concatenate([np.repeat(inner, registers.shape[1]), part]))
+                  np.concatenate([np.repeat(inner, registers.shape[1]), part]),
+                  np.concatenate([np.zeros(registers.size, np.int64), end[part] - k]))
 
 
 def _spliced(stack: list[int], depths: list[int], runs: list[list[int]]) -> list[int]:
