@@ -19,6 +19,9 @@ from collector.experiment.xml import Element, Plain, Value, element, parse
 MODE_READ = 1
 MODE_WRITE = 2
 MODE_EXECUTE = 4
+# Functions of interpreters, which have no machine code of their own, get addresses from here on, below the end: no
+# processor has such ones, with four or five levels of pages, and no kernel.
+MADE_UP_FIRST, MADE_UP_END = 0x0F00_0000_0000_0000, 0x1000_0000_0000_0000
 MODES_TEXT = MODE_READ | MODE_EXECUTE
 # The largest piece of a segment: page aligned for any page size, below the 2 GiB at which readers overflow.
 PIECE_MAX = (1 << 31) - (1 << 20)

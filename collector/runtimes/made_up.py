@@ -10,19 +10,18 @@ from bisect import bisect_right
 
 from collector.runtimes.code import Code
 
-FIRST = 0x0F00_0000_0000_0000  # no processor's canonical addresses, with 4 or 5 levels of pages; no kernel's either
-END = 0x1000_0000_0000_0000
 _UNIT = 64
 
 
 class MadeUp:
     """All such functions of a recording."""
 
-    def __init__(self) -> None:
+    def __init__(self, first: int) -> None:
+        """``first``: where such addresses begin."""
         self._starts: list[int] = []
         self._codes: list[Code] = []
         self._known: dict[tuple[bytes, bytes, int, tuple[tuple[int, int], ...]], int] = {}
-        self._next = FIRST
+        self._next = first
 
     def start_of(self, name: bytes, source: bytes = b"", size: int = 2, lines: tuple[tuple[int, int], ...] = ()) -> int:
         """Where a function begins; it gets its stretch when it is first asked for."""

@@ -16,13 +16,13 @@ import numpy as np
 from collector.arrays import distinct
 from collector.events import Array
 from collector.experiment.dyntext import Text
+from collector.experiment.map import MADE_UP_END, MADE_UP_FIRST
 from collector.experiment.recorder import Recorder
 from collector.linux import proc
 from collector.linux.code_files import CodePlaces
 from collector.processes.model import Model
 from collector.processes.process import Image
 from collector.processes.space import AddressSpace
-from collector.runtimes import made_up
 from collector.runtimes.code import Code
 from collector.runtimes.maps import CodeMaps
 from collector.session.experiments import Experiments, Recorded
@@ -85,7 +85,7 @@ class MadeCode:
 
     def _met_functions(self, frames: Unwound) -> None:
         """Those of interpreters, which are told of once."""
-        row, column = np.nonzero((frames.pcs >= np.uint64(made_up.FIRST)) & (frames.pcs < np.uint64(made_up.END)))
+        row, column = np.nonzero((frames.pcs >= np.uint64(MADE_UP_FIRST)) & (frames.pcs < np.uint64(MADE_UP_END)))
         for number in distinct(frames.image[row]).tolist():
             recorded, told = self._experiments.by_image.get(number), self._made_up.setdefault(number, set())
             mine = frames.image[row] == number

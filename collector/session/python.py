@@ -17,6 +17,7 @@ import numpy as np
 from collector.clock import NS_PER_MS
 from collector.errors import ElfError
 from collector.events import Array, ClockSamples
+from collector.experiment.map import MADE_UP_FIRST
 from collector.linux import proc
 from collector.processes.process import Epoch
 from collector.runtimes import cpython
@@ -125,7 +126,7 @@ class PythonFrames:
     """Puts functions of CPython into stacks."""
 
     def __init__(self, objects: Objects) -> None:
-        self.made_up = MadeUp()
+        self.made_up = MadeUp(MADE_UP_FIRST)
         self.counts = [0, 0, 0]  # frames by mark
         self.unread: dict[int, str] = {}  # by image: why its CPython is not to be read
         self._objects = objects
