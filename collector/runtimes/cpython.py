@@ -325,11 +325,15 @@ class _Memory:
 
 def recognise(symbols: dict[bytes, tuple[int, int]], path: bytes, read: Read) -> Interpreter | str:
     """The interpreter whose symbols these are, at their run-time addresses, from a file of this path; or why it is not
-    to be read."""
+    to be read (empty: its process is gone, or not ours to read)."""
+    (begin,) = read([symbols[b"_PyRuntime"][0]], [8 * N_OFFSETS])
+    if not begin:
+        return ""
+    if any(name not in symbols for name in SYMBOLS[:4]):
+        return "its symbols are not exported"
     version = _version(symbols, path, read)
     if version is None:
         return "its version is not known"
-    (begin,) = read([symbols[b"_PyRuntime"][0]], [8 * N_OFFSETS])
     layout = layout_of(version, tuple(np.frombuffer(begin, "<u8", len(begin) // 8).tolist()))
     if layout is None:
         return f"where Python {version[0]}.{version[1]} keeps its frames is not known"

@@ -6,7 +6,6 @@ before samples are worked on. ``runtimes`` tells what both together say.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Sequence
 from functools import partial
@@ -132,6 +131,7 @@ class PythonFrames:
         self._objects = objects
         self._processes: dict[int, _Process | None] = {}  # by image
         self._n_mappings: dict[int, int] = {}
+        self._evaluations: dict[int, tuple[int, int]] = {}  # by image, of those that are not to be read
         self._looked_ns = 0
         self._starts: dict[tuple[int, int], int] = {}
 
@@ -162,6 +162,7 @@ class PythonFrames:
         for number in images:
             self._processes.pop(number, None)
             self._n_mappings.pop(number, None)
+            self._evaluations.pop(number, None)
 
     def merged(self, samples: ClockSamples, index: Array, epochs: list[Epoch], pcs: Array, length: Array,
                sps: Array) -> tuple[Array, Array]:
@@ -171,6 +172,7 @@ class PythonFrames:
         for number, epoch in enumerate(epochs):
             process = self._process(epoch)
             if process is None:
+                self._count_unread(epoch, pcs[index == number])
                 continue
             rows = np.flatnonzero((index == number) & (samples.abi == 64))
             if not len(rows):
@@ -181,6 +183,11 @@ class PythonFrames:
                 is_first = False
             found.update(self._of_process(process, samples, rows, pcs, length, sps))
         return _with(found, pcs, length)
+
+    def _count_unread(self, epoch: Epoch, pcs: Array) -> None:
+        start, size = self._evaluations.get(epoch.image.number, (0, 0))
+        if size:
+            self.counts[UNKNOWN] += int(np.count_nonzero(pcs - np.uint64(start) < np.uint64(size)))
 
     # -- processes
 
@@ -208,7 +215,8 @@ class PythonFrames:
             found = cpython.recognise(there, mapping.path, partial(proc.read_pieces, pid))
             if isinstance(found, Interpreter):
                 return _Process(pid, found)
-            if os.path.exists(f"/proc/{pid}"):
+            self._evaluations[epoch.image.number] = there[b"_PyEval_EvalFrameDefault"]
+            if found:
                 self.unread[epoch.image.number] = found
         return None
 
