@@ -1,13 +1,15 @@
 """What threads of an interpreter were seen to carry out, and what a sample of another moment says to it. Pure.
 
 A sample of a running thread has the thread's own words of that moment: for every activation those that lead into code
-objects (its *anchors*). A look, at another moment, has whole chains. Of a sample and the looks around it:
+objects, and since 3.11 those that are addresses of frames (its *anchors*). A look, at another moment, has whole chains.
+Of a sample and the looks around it:
 
     an activation's innermost function   one that an anchor leads to: verified
-    its callers in the same activation   those of the look next in time in which all activations agree with the
-                                         anchors; verified where they have been there before and after, at the same
+    its callers in the same activation   those of the look next in time in which all activations have a function at
+                                         the anchors' place, with the anchors' code; verified where they have been there before and after, at the same
                                          place with the same code, else torn: the thread has gone on meanwhile
-    no look agrees                       the outer activations of the one that agrees longest, the anchors of the
+    no look agrees                       the outer activations of the one that agrees longest, the outermost functions
+                                         of the next one that have been there before and after, the anchors of the
                                          others; what lies between is unknown
 
 Torn callers are those of the look next in time with the same function at the same depth: summed up over many samples
@@ -22,7 +24,15 @@ from typing import NamedTuple
 
 from collector.runtimes.cpython import Activation, Chain, PyFrame
 
-Anchors = tuple[frozenset[int], ...]  # outermost activation first; code objects
+
+class Anchor(NamedTuple):
+    """Code objects and frames that an activation's words lead to."""
+
+    codes: frozenset[int]
+    frames: frozenset[int]
+
+
+Anchors = tuple[Anchor, ...]  # outermost activation first
 _KEPT_NS = 3_000_000_000
 
 
@@ -45,7 +55,7 @@ class Looks:
         self._inlined = has_inlined_calls
         self._times: list[int] = []
         self._chains: list[Chain] = []
-        self._matching: dict[Anchors, list[int]] = {}  # numbers of looks that agree with anchors as a whole
+        self._matching: dict[Anchors, tuple[int, list[int]]] = {}  # see _agreeing
 
     def add(self, time_ns: int, chain: Chain) -> None:
         """One more, later than all before."""
@@ -59,15 +69,7 @@ class Looks:
 
     def told(self, anchors: Anchors, time_ns: int) -> list[Told]:
         """Each activation of a sample, outermost first."""
-        matching = self._matching.get(anchors)
-        if matching is None:
-            matching = self._matching[anchors] = [i for i, chain in enumerate(self._chains)
-                                                  if len(chain) == len(anchors) and _agrees(chain, anchors)]
-        depth = len(anchors)
-        while not matching and depth > 1:
-            depth -= 1
-            matching = [i for i, chain in enumerate(self._chains)
-                        if len(chain) >= depth and _agrees(chain, anchors[:depth])]
+        depth, matching = self._agreeing(anchors)
         if not matching:
             return [self._anchored(each) for each in anchors]
         chain = self._chains[self._nearest(matching, time_ns)]
@@ -75,17 +77,45 @@ class Looks:
         found, n = [], 0
         for activation, each in zip(chain[:depth], anchors, strict=False):
             n += len(activation)
-            marks = [VERIFIED if n - i <= lasting else TORN for i in range(len(activation))]
-            if each:
-                marks[0] = VERIFIED
-            found.append(Told(activation, tuple(marks)))
-        return found + [self._anchored(each) for each in anchors[depth:]]
+            own = self._position(activation, each)
+            marks = [VERIFIED if n - i <= lasting or (i == own and each.codes) else TORN
+                     for i in range(own, len(activation))]
+            found.append(Told(activation[own:], tuple(marks)))
+        rest = [self._anchored(each) for each in anchors[depth:]]
+        if rest and self._inlined and len(chain) > depth:
+            rest[0] = _with_outermost(rest[0], chain[depth], lasting - n)
+        return found + rest
 
-    def _anchored(self, codes: frozenset[int]) -> Told:
+    def _agreeing(self, anchors: Anchors) -> tuple[int, list[int]]:
+        """The looks that agree longest, and with how many activations; with all of them only if they have no more."""
+        found = self._matching.get(anchors)
+        if found is None:
+            depth = len(anchors)
+            which = [i for i, chain in enumerate(self._chains)
+                     if len(chain) == depth and self._agrees(chain, anchors)]
+            while not which and depth > 0:
+                depth -= 1
+                which = [i for i, chain in enumerate(self._chains)
+                         if len(chain) >= depth and self._agrees(chain, anchors[:depth])]
+            found = self._matching[anchors] = depth, which
+        return found
+
+    def _agrees(self, chain: Chain, anchors: Anchors) -> bool:
+        return all(self._position(activation, each) >= 0 for activation, each in zip(chain, anchors, strict=False))
+
+    def _position(self, activation: Activation, anchor: Anchor) -> int:
+        """Which function of an activation the anchors lead to; -1: to none of them."""
+        codes, frames = anchor
+        for i, frame in enumerate(activation if codes else activation[:1]):
+            if (not codes or frame.code in codes) and (not self._inlined or frame.address in frames):
+                return i
+        return -1
+
+    def _anchored(self, anchor: Anchor) -> Told:
         """What anchors alone tell: the innermost function, if they lead to one."""
-        if len(codes) != 1:
+        if len(anchor.codes) != 1:
             return Told((NOBODY,), (UNKNOWN,))
-        (code,) = codes
+        (code,) = anchor.codes
         own = PyFrame(0, code, 0)
         return Told((own, NOBODY), (VERIFIED, UNKNOWN)) if self._inlined else Told((own,), (VERIFIED,))
 
@@ -101,8 +131,10 @@ class Looks:
         return min(_in_common(chain, self._chains[after - 1]), _in_common(chain, self._chains[after]))
 
 
-def _agrees(chain: Chain, anchors: Anchors) -> bool:
-    return all(not each or activation[0].code in each for activation, each in zip(chain, anchors, strict=False))
+def _with_outermost(told: Told, activation: Activation, n: int) -> Told:
+    """What anchors tell of an activation, with the ``n`` outermost functions of it."""
+    known = activation[len(activation) - n:] if 0 < n <= len(activation) else ()
+    return Told((*told.frames, *known), (*told.marks, *[VERIFIED] * len(known)))
 
 
 def _in_common(one: Chain, other: Chain) -> int:

@@ -21,7 +21,7 @@ from collector.linux import proc
 from collector.processes.process import Epoch
 from collector.runtimes import cpython
 from collector.runtimes.cpython import Interpreter, PyFrame
-from collector.runtimes.looks import NOBODY, TORN, UNKNOWN, VERIFIED, Anchors, Looks, Told
+from collector.runtimes.looks import NOBODY, TORN, UNKNOWN, VERIFIED, Anchor, Anchors, Looks, Told
 from collector.runtimes.made_up import MadeUp
 from collector.session.objects import Objects
 from collector.session.schedule import NEVER_NS
@@ -33,6 +33,7 @@ _THREADS_AT_ONCE = 32
 _WORDS_MAX = 512  # of an activation's part of the stack
 _BEHIND = 1024  # bytes above the outermost frame's stack pointer
 _SEARCHES = 64
+_FRAMES_MAX = 1 << 16
 _FAR = 1 << 24  # bytes: larger is no copy of a stack
 _ENOUGH, _NEARLY_ALL = 20, 0.95  # evaluations, to know the place that has their code
 _RDI = 5
@@ -56,6 +57,8 @@ class _Process:
         self._n_codes = -1
         self._n_at_place: Array = np.zeros(_WORDS_MAX + 1, np.int64)  # words that led to code
         self._n_evaluations = 0
+        self._met: set[int] = set()  # addresses of frames
+        self._frames: Array = np.zeros(0, np.uint64)  # the same, sorted
 
     def look(self) -> None:
         """What the threads are carrying out that were met lately."""
@@ -69,6 +72,7 @@ class _Process:
         for tid, chain in zip(there, chains, strict=True):
             if chain:
                 self.looks_of(tid).add(now_ns, chain)
+                self._met.update(frame.address for activation in chain for frame in activation)
             elif chain is None:
                 self.states.pop(tid, None)
 
@@ -80,7 +84,7 @@ class _Process:
         return found
 
     def slot(self, places: Array, n_evaluations: int) -> int:
-        """Where in its frame the C function keeps the code that it carries out, by where words led to code; 0: not known.
+        """Where in its frame the C function keeps the code that it carries out, by where words led to code; 0: unknown.
 
         Other words may be left over from what was carried out before, that place holds the code always. The compiler
         chose it; it is the place that has code most often, the farthest down of several.
@@ -94,6 +98,18 @@ class _Process:
         if self._n_evaluations < _ENOUGH or most < _NEARLY_ALL * self._n_evaluations:
             return 0
         return int(np.flatnonzero(self._n_at_place == most)[-1])
+
+    def are_frames(self, words: Array) -> Array:
+        """Which words (n,) are addresses of frames that were met in a look."""
+        if len(self._frames) != len(self._met):
+            if len(self._met) > _FRAMES_MAX:
+                self._met.clear()
+            self._frames = np.array(sorted(self._met), np.uint64)
+        if not len(self._frames):
+            return np.zeros(len(words), np.bool_)
+        at = np.minimum(self._frames.searchsorted(words), len(self._frames) - 1)
+        found: Array = self._frames[at] == words
+        return found
 
     def codes_of(self, words: Array) -> Array:
         """The code objects (n,) that words lead to; 0: to none."""
@@ -112,7 +128,7 @@ class _Process:
 
 class _Place(NamedTuple):
     """Where evaluations are in the stacks of n samples: rows and depths (k,), leaf first, and of each the words (w,) of
-    its part of the stack, by ``part`` (w,) in k; ``place`` (w,): how many words below the frame's end, 0: a register."""
+    its part of the stack, by ``part`` (w,) in k; ``place`` (w,): words below the frame's end, 0: a register."""
 
     row: Array
     depth: Array
@@ -248,8 +264,8 @@ class PythonFrames:
             begin = end
         return found
 
-    def _anchors(self, process: _Process, place: _Place) -> list[tuple[frozenset[int], dict[int, int]]]:
-        """Of each evaluation the code objects that its words lead to, and to which place in each."""
+    def _anchors(self, process: _Process, place: _Place) -> list[tuple[Anchor, dict[int, int]]]:
+        """Of each evaluation what its words lead to, and in each code object to which place."""
         codes = process.codes_of(place.words)
         lost = np.setdiff1d(np.arange(len(place.row)), place.part[codes != 0])
         if len(lost):
@@ -260,7 +276,6 @@ class PythonFrames:
             else:
                 process.interpreter.learn(words.tolist())
             codes = process.codes_of(place.words)
-        found: list[tuple[frozenset[int], dict[int, int]]] = []
         hit = np.flatnonzero(codes)
         slot = process.slot(place.place[hit], len(place.row))
         if slot:
@@ -270,8 +285,13 @@ class PythonFrames:
         columns = place.part[hit].tolist(), codes[hit].tolist(), place.words[hit].tolist()
         for part, code, word in zip(*columns, strict=True):
             at[part].setdefault(code, word)
-        found.extend((frozenset(each), each) for each in at)
-        return found
+        frames: list[set[int]] = [set() for _ in place.row]
+        if process.interpreter.layout.has_inlined_calls:
+            there = np.flatnonzero(process.are_frames(place.words))
+            for part, word in zip(place.part[there].tolist(), place.words[there].tolist(), strict=True):
+                frames[part].add(word)
+        return [(Anchor(frozenset(codes), frozenset(addresses)), codes)
+                for codes, addresses in zip(at, frames, strict=True)]
 
     @staticmethod
     def _told(process: _Process, tid: int, anchors: Anchors, time_ns: int) -> list[Told]:
