@@ -208,6 +208,9 @@ class Interpreter:
         if not new:
             return
         found = self._code_objects(new)
+        # Twice the same: what is being made, or overwritten, while it is read is not believed.
+        again = self._code_objects(list(found))
+        found = {address: code for address, code in found.items() if again.get(address) == code}
         self.codes.update(found)
         if len(self.not_codes) > 1 << 18:
             self.not_codes.clear()
@@ -267,11 +270,14 @@ class Interpreter:
             kind, is_compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
             if kind in _KINDS and is_compact and length <= _STRING_MAX:
                 begin = address + (self.layout.ascii_size if is_ascii else self.layout.compact_size)
-                places[address] = begin, length * kind, kind
+                places[address] = begin, (length + 1) * kind, kind
         contents = self._read(*_columns([(begin, size) for begin, size, _ in places.values()]))
-        return {address: content.decode(_KINDS[kind], "replace").encode("utf-8", "surrogatepass")
-                for (address, (_, size, kind)), content in zip(places.items(), contents, strict=True)
-                if len(content) == size}
+        texts = {address: content.decode(_KINDS[kind], "replace")
+                 for (address, (_, size, kind)), content in zip(places.items(), contents, strict=True)
+                 if len(content) == size}
+        # A zero stands behind each: what has it elsewhere, or has none, is not as long as it was said to be.
+        return {address: text[:-1].encode("utf-8", "surrogatepass") for address, text in texts.items()
+                if text.find("\0") == len(text) - 1}
 
     def _sizes(self, addresses: Iterable[int]) -> dict[int, int]:
         asked = [address for address in addresses if _is_address(address)]

@@ -6,8 +6,8 @@ Of a sample and the looks around it:
 
     an activation's innermost function   one that an anchor leads to: verified
     its callers in the same activation   those of the look next in time in which all activations have a function at
-                                         the anchors' place, with the anchors' code; verified where they have been there before and after, at the same
-                                         place with the same code, else torn: the thread has gone on meanwhile
+                                         the anchors' place, with the anchors' code; verified where they have been
+                                         there before and after, else torn: the thread has gone on meanwhile
     no look agrees                       the outer activations of the one that agrees longest, the outermost functions
                                          of the next one that have been there before and after, the anchors of the
                                          others; what lies between is unknown
@@ -66,6 +66,16 @@ class Looks:
         self._times.append(time_ns)
         self._chains.append(self._chains[-1] if same else chain)
         self._matching.clear()
+
+    def certain(self, time_ns: int) -> Chain | None:
+        """What was carried out at a time, if the looks before and after are the same in all functions; else None."""
+        after = bisect_left(self._times, time_ns)
+        if not 0 < after < len(self._times):
+            return None
+        before, chain = self._chains[after - 1], self._chains[after]
+        if len(before) == len(chain) and _in_common(before, chain) == sum(map(len, chain)) == sum(map(len, before)):
+            return chain
+        return None
 
     def told(self, anchors: Anchors, time_ns: int) -> list[Told]:
         """Each activation of a sample, outermost first."""

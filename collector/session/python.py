@@ -35,7 +35,9 @@ _BEHIND = 1024  # bytes above the outermost frame's stack pointer
 _SEARCHES = 64
 _FRAMES_MAX = 1 << 16
 _FAR = 1 << 24  # bytes: larger is no copy of a stack
-_ENOUGH, _NEARLY_ALL = 20, 0.95  # evaluations, to know the place that has their code
+_N_REGISTERS = 16
+_PLACES = _WORDS_MAX + 1 + 2 * _N_REGISTERS
+_RELIABLE = 0.85
 _RDI = 5
 _WORD = np.uint64(8)
 
@@ -55,8 +57,10 @@ class _Process:
         self._ends: Array = np.zeros(0, np.uint64)
         self._codes: Array = np.zeros(0, np.uint64)
         self._n_codes = -1
-        self._n_at_place: Array = np.zeros(_WORDS_MAX + 1, np.int64)  # words that led to code
-        self._n_evaluations = 0
+        # Where the C function keeps its place in the code is the compiler's choice, and what was there before stays in
+        # other words of its frame: which ones are right is learnt.
+        self._n_right: Array = np.zeros(_PLACES, np.int64)
+        self._n_wrong: Array = np.zeros(_PLACES, np.int64)
         self._met: set[int] = set()  # addresses of frames
         self._frames: Array = np.zeros(0, np.uint64)  # the same, sorted
 
@@ -83,21 +87,16 @@ class _Process:
             found = self.looks[tid] = Looks(self.interpreter.layout.has_inlined_calls)
         return found
 
-    def slot(self, places: Array, n_evaluations: int) -> int:
-        """Where in its frame the C function keeps the code that it carries out, by where words led to code; 0: unknown.
+    def learn(self, places: Array, is_right: Array) -> None:
+        """Words at places (h,) led to code that was carried out just then, or to other code."""
+        np.add.at(self._n_right, places, is_right)
+        np.add.at(self._n_wrong, places, ~is_right)
 
-        Other words may be left over from what was carried out before, that place holds the code always. The compiler
-        chose it; it is the place that has code most often, the farthest down of several.
-        """
-        near = places[places <= _WORDS_MAX]
-        count = np.bincount(near, minlength=_WORDS_MAX + 1)
-        self._n_at_place += count
-        self._n_evaluations += n_evaluations
-        self._n_at_place[0] = 0
-        most = int(self._n_at_place.max())
-        if self._n_evaluations < _ENOUGH or most < _NEARLY_ALL * self._n_evaluations:
-            return 0
-        return int(np.flatnonzero(self._n_at_place == most)[-1])
+    def reliability(self, places: Array) -> Array:
+        """How often words at places (h,) lead to what is carried out, of those that lead to code at all."""
+        right, wrong = self._n_right[places], self._n_wrong[places]
+        found: Array = (right + 0.5) / (right + wrong + 1.0)
+        return found
 
     def are_frames(self, words: Array) -> Array:
         """Which words (n,) are addresses of frames that were met in a look."""
@@ -128,7 +127,8 @@ class _Process:
 
 class _Place(NamedTuple):
     """Where evaluations are in the stacks of n samples: rows and depths (k,), leaf first, and of each the words (w,) of
-    its part of the stack, by ``part`` (w,) in k; ``place`` (w,): words below the frame's end, 0: a register."""
+    its part of the stack, by ``part`` (w,) in k; ``place`` (w,): words below the frame's end, more than
+    _WORDS_MAX: a register."""
 
     row: Array
     depth: Array
@@ -247,7 +247,7 @@ class PythonFrames:
         if not len(which):
             return {}
         place = _words(samples, rows[which], depth, length, sps)
-        anchors = self._anchors(process, place)
+        anchors = self._anchors(process, place, self._certain(process, samples, place))
         waits = self._waits_for_gil(process, samples, rows)
         found: dict[int, list[int]] = {}
         ends = np.append(np.flatnonzero(np.diff(place.row)) + 1, len(place.row)).tolist()
@@ -264,7 +264,7 @@ class PythonFrames:
             begin = end
         return found
 
-    def _anchors(self, process: _Process, place: _Place) -> list[tuple[Anchor, dict[int, int]]]:
+    def _anchors(self, process: _Process, place: _Place, truth: Array) -> list[tuple[Anchor, dict[int, int]]]:
         """Of each evaluation what its words lead to, and in each code object to which place."""
         codes = process.codes_of(place.words)
         lost = np.setdiff1d(np.arange(len(place.row)), place.part[codes != 0])
@@ -277,10 +277,7 @@ class PythonFrames:
                 process.interpreter.learn(words.tolist())
             codes = process.codes_of(place.words)
         hit = np.flatnonzero(codes)
-        slot = process.slot(place.place[hit], len(place.row))
-        if slot:
-            own = hit[place.place[hit] == slot]
-            hit = np.concatenate([own, hit[~np.isin(place.part[hit], place.part[own])]])
+        hit = self._reliable(process, place.place[hit], place.part[hit], codes[hit], truth, hit)
         at: list[dict[int, int]] = [{} for _ in place.row]
         columns = place.part[hit].tolist(), codes[hit].tolist(), place.words[hit].tolist()
         for part, code, word in zip(*columns, strict=True):
@@ -292,6 +289,32 @@ class PythonFrames:
                 frames[part].add(word)
         return [(Anchor(frozenset(codes), frozenset(addresses)), codes)
                 for codes, addresses in zip(at, frames, strict=True)]
+
+    @staticmethod
+    def _reliable(process: _Process, places: Array, part: Array, codes: Array, truth: Array, hit: Array) -> Array:
+        """Of words (h,) that lead to code those that are to be believed: of each evaluation the one at the place that
+        has been right most often, or all of them where no place is. ``truth`` (k,): the code that evaluations certainly
+        carried out, 0: unknown."""
+        is_known = truth[part] != 0
+        process.learn(places[is_known], codes[is_known] == truth[part[is_known]])
+        reliability = process.reliability(places)
+        order = np.lexsort((-reliability, part))
+        is_best = np.append(True, part[order[1:]] != part[order[:-1]]) if len(order) else np.zeros(0, np.bool_)
+        best = order[is_best & (reliability[order] >= _RELIABLE)]
+        return np.concatenate([hit[best], hit[~np.isin(part, part[best])]])
+
+    @staticmethod
+    def _certain(process: _Process, samples: ClockSamples, place: _Place) -> Array:
+        """The code that each evaluation (k,) carried out for certain; 0: unknown."""
+        truth = np.zeros(len(place.row), np.uint64)
+        begin = 0
+        for end in [*(np.flatnonzero(np.diff(place.row)) + 1).tolist(), len(place.row)]:
+            row = int(place.row[begin])
+            chain = process.looks_of(int(samples.tid[row])).certain(int(samples.time_ns[row]))
+            if chain is not None and len(chain) == end - begin:
+                truth[begin:end] = [activation[0].code for activation in reversed(chain)]
+            begin = end
+        return truth
 
     @staticmethod
     def _told(process: _Process, tid: int, anchors: Anchors, time_ns: int) -> list[Told]:
@@ -351,10 +374,12 @@ def _words(samples: ClockSamples, row: Array, depth: Array, length: Array, sps: 
     of = row[part]
     words = samples.words[samples.base[of] + ((samples.first[of] + k) & samples.mask[of])]
     inner = np.flatnonzero(is_innermost)
-    registers = samples.regs[row[inner], :16]
+    registers = samples.regs[row[inner], :_N_REGISTERS]
+    # Registers are one thing where the evaluation itself was met, another where something that it called was.
+    number = _WORDS_MAX + 1 + np.arange(_N_REGISTERS) + _N_REGISTERS * (depth[inner, None] > 0)
     return _Place(row, depth, np.concatenate([registers.ravel(), words]),
-                  np.concatenate([np.repeat(inner, registers.shape[1]), part]),
-                  np.concatenate([np.zeros(registers.size, np.int64), end[part] - k]))
+                  np.concatenate([np.repeat(inner, _N_REGISTERS), part]),
+                  np.concatenate([number.ravel(), np.clip(end[part] - k, 0, _WORDS_MAX)]))
 
 
 def _spliced(stack: list[int], depths: list[int], runs: list[list[int]]) -> list[int]:
