@@ -30,7 +30,7 @@ LOOK_PERIOD_NS = 50 * NS_PER_MS
 GIL = b"<global interpreter lock>"
 NOT_KNOWN = b"<Python functions, not known>"
 _THREADS_AT_ONCE = 32
-_WORDS_MAX = 512  # of an activation's part of the stack
+_WORDS_MAX = 128  # of an activation's part of the stack: its own frame, and what its callee saved
 _BEHIND = 1024  # bytes above the outermost frame's stack pointer
 _SEARCHES = 64
 _FRAMES_MAX = 1 << 16
@@ -38,16 +38,17 @@ _FAR = 1 << 24  # bytes: larger is no copy of a stack
 _N_REGISTERS = 16
 _PLACES = _WORDS_MAX + 1 + 2 * _N_REGISTERS
 _RELIABLE = 0.85
-_RDI = 5
+_RDI, _RIP = 5, 16
 _WORD = np.uint64(8)
 
 
 class _Process:
     """A process that has CPython in it."""
 
-    def __init__(self, pid: int, interpreter: Interpreter) -> None:
-        self.pid = pid
+    def __init__(self, interpreter: Interpreter, text: tuple[int, int]) -> None:
+        """``text``: where the interpreter's own code is."""
         self.interpreter = interpreter
+        self.text = text
         self.eval = interpreter.symbols[b"_PyEval_EvalFrameDefault"]
         self.runtime = interpreter.symbols[b"_PyRuntime"]
         self.looks: dict[int, Looks] = {}  # by tid
@@ -106,8 +107,9 @@ class _Process:
             self._frames = np.array(sorted(self._met), np.uint64)
         if not len(self._frames):
             return np.zeros(len(words), np.bool_)
-        at = np.minimum(self._frames.searchsorted(words), len(self._frames) - 1)
-        found: Array = self._frames[at] == words
+        found = (words >= self._frames[0]) & (words <= self._frames[-1])
+        some = np.flatnonzero(found)
+        found[some] = self._frames[self._frames.searchsorted(words[some])] == words[some]
         return found
 
     def codes_of(self, words: Array) -> Array:
@@ -115,14 +117,18 @@ class _Process:
         codes = self.interpreter.codes
         if self._n_codes != len(codes):
             inlined = self.interpreter.layout.has_inlined_calls
-            found = sorted((code.bytecode if inlined else code.address, code.size if inlined else 1, code.address)
+            known = sorted((code.bytecode if inlined else code.address, code.size if inlined else 1, code.address)
                            for code in codes.values())
-            self._starts, size, self._codes = np.array(found, np.uint64).reshape(-1, 3).T.copy()
+            self._starts, size, self._codes = np.array(known, np.uint64).reshape(-1, 3).T.copy()
             self._ends, self._n_codes = self._starts + size, len(codes)
         if not len(self._starts):
             return np.zeros(len(words), np.uint64)
-        at = self._starts.searchsorted(words, "right") - 1
-        return np.where((at >= 0) & (words < self._ends[at]), self._codes[at], np.uint64(0))
+        found = np.zeros(len(words), np.uint64)
+        some = np.flatnonzero((words >= self._starts[0]) & (words < self._ends[-1]))
+        near = words[some]
+        at = self._starts.searchsorted(near, "right") - 1
+        found[some] = np.where(near < self._ends[at], self._codes[at], np.uint64(0))
+        return found
 
 
 class _Place(NamedTuple):
@@ -230,7 +236,7 @@ class PythonFrames:
             there = {name: (value + mapping.bias, size) for name, (value, size) in symbols.items()}
             found = cpython.recognise(there, mapping.path, partial(proc.read_pieces, pid))
             if isinstance(found, Interpreter):
-                return _Process(pid, found)
+                return _Process(found, (mapping.start, mapping.end))
             self._evaluations[epoch.image.number] = there[b"_PyEval_EvalFrameDefault"]
             if found:
                 self.unread[epoch.image.number] = found
@@ -348,8 +354,10 @@ class PythonFrames:
     def _waits_for_gil(process: _Process, samples: ClockSamples, rows: Array) -> set[int]:
         """Rows of threads at a lock that lies in the interpreter's own state."""
         start, size = process.runtime
-        rdi = samples.regs[rows, _RDI]
-        there = rdi - np.uint64(start) < np.uint64(size)
+        there = samples.regs[rows, _RDI] - np.uint64(start) < np.uint64(size)
+        # The functions that wait are those of another library; its own have such pointers for many reasons.
+        low, high = process.text
+        there &= samples.regs[rows, _RIP] - np.uint64(low) >= np.uint64(high - low)
         if samples.known is not None:
             there &= samples.known[rows] >> np.uint64(_RDI) & np.uint64(1) != 0
         return set(rows[there].tolist())
