@@ -332,6 +332,22 @@ class LoadObject:
         """Function symbols of ``.symtab``, else ``.dynsym``; empty arrays if there are none. Read once."""
         return self._symbols
 
+    def exported(self, names: Iterable[bytes]) -> dict[bytes, tuple[int, int]]:
+        """Value and size of dynamic symbols of any kind, those of the names that are defined here."""
+        import numpy as np
+
+        section = self.sections.get(".dynsym")
+        if section is None or section.type == SHT_NOBITS or section.link >= len(self._section_order):
+            return {}
+        strings = self._section_order[section.link]
+        text = self._read(strings.file_offset, strings.size)
+        places = {text.find(b"\0" + name + b"\0") + 1: name for name in names}
+        dtype = np.dtype(_SYMBOL_64 if self.is_64 else _SYMBOL_32).newbyteorder(self._byte_order)
+        data = self.section_bytes(".dynsym")
+        table = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
+        found = table[np.isin(table["name"], [at for at in places if at]) & (table["section"] != 0)]
+        return {places[int(row["name"])]: (int(row["value"]), int(row["size"])) for row in found}
+
     @property
     def is_stripped(self) -> bool:
         """Whether only the symbols for the dynamic linker are left, if any."""

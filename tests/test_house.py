@@ -24,8 +24,8 @@ ROOT = Path(__file__).resolve().parent.parent
 # What each room (a package or module directly in collector/) may import besides itself. Imports go down only.
 # Every room may have the package's version; clock is at the ground, for its units and intervals.
 RECORDING = frozenset(
-    ["errors", "layout", "arrays", "clock", "elf", "events", "linux", "processes", "timing", "unwind", "engines",
-     "experiment"]
+    ["errors", "layout", "arrays", "clock", "elf", "events", "linux", "processes", "timing", "unwind", "runtimes",
+     "engines", "experiment"]
 )
 MAY_IMPORT: dict[str, frozenset[str]] = {
     "errors": frozenset(),
@@ -41,6 +41,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "processes": frozenset({"errors", "arrays", "events"}),
     "timing": frozenset({"errors", "arrays", "events"}),
     "unwind": frozenset({"errors", "arrays", "elf"}),
+    "runtimes": frozenset({"errors", "arrays", "layout", "elf", "unwind"}),
     "engines": frozenset({"errors", "arrays", "layout", "clock", "events", "linux"}),
     "experiment": frozenset({"errors", "arrays", "clock", "layout", "elf", "dwarf"}),
     "report": frozenset({"errors", "arrays", "clock", "elf", "dwarf", "experiment", "aggregate"}),
@@ -69,7 +70,8 @@ KEEPERS: dict[str, str] = {
 }
 
 # Where the layout of bytes may be declared. elf.py is there for ELF's own symbol table, read as one array.
-LAYOUTS = frozenset({"layout.py", "linux/abi.py", "experiment/records.py", "aggregate/dtrace.py", "elf.py"})
+LAYOUTS = frozenset({"layout.py", "linux/abi.py", "experiment/records.py", "aggregate/dtrace.py", "elf.py",
+                     "runtimes/abi.py"})
 STRUCT_FORMAT = re.compile(r"[@=<>!](\s*\d*[xcbB?hHiIlLqQnNefdspP])+")
 ARRAY_FORMAT = re.compile(r"[<>=|]?[biufcSVU]\d+")
 

@@ -108,6 +108,24 @@ def write_file(directory_fd: int, name: str, content: bytes | bytearray = b"", a
         raise failure(name.removesuffix(_NEW), error) from error
 
 
+def append_file(directory_fd: int, name: str, content: bytes) -> None:
+    """Append to a file without blocks, made if need be. Raises DiskFull, ExperimentError; then it is as it was."""
+    try:
+        fd = os.open(name, _OPEN | os.O_CREAT, 0o600, dir_fd=directory_fd)
+        try:
+            size = os.fstat(fd).st_size
+            try:
+                os.posix_fallocate(fd, size, len(content))
+                os.pwrite(fd, content, size)
+            except OSError:
+                os.ftruncate(fd, size)
+                raise
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise failure(name, error) from error
+
+
 class GrowingFile:
     """The mapped end of a file in an experiment. ``used`` counts the bytes that hold data.
 

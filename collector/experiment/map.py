@@ -19,11 +19,15 @@ from collector.experiment.xml import Element, Plain, Value, element, parse
 MODE_READ = 1
 MODE_WRITE = 2
 MODE_EXECUTE = 4
+# Functions of interpreters, which have no machine code of their own, get addresses from here on, below the end: no
+# processor has such ones, with four or five levels of pages, and no kernel.
+MADE_UP_FIRST, MADE_UP_END = 0x0F00_0000_0000_0000, 0x1000_0000_0000_0000
 MODES_TEXT = MODE_READ | MODE_EXECUTE
 # The largest piece of a segment: page aligned for any page size, below the 2 GiB at which readers overflow.
 PIECE_MAX = (1 << 31) - (1 << 20)
 
 DELETED = b" (deleted)"
+ANONYMOUS = b"[anonymous code]"  # executable memory of which nothing is known
 _NO_CHECKSUM = {True: 0xFFFF_FFFF, False: 0}
 
 
@@ -35,6 +39,8 @@ class MapLines:
         self._page_size = page_size
         self._starts: list[int] = []  # vaddr of what is mapped, sorted
         self._ends: dict[int, int] = {}  # vaddr -> end
+        self._code: dict[int, bytes] = {}  # vaddr -> name of code without a file that may be divided
+        self._since_ns: dict[int, int] = {}  # and when it was mapped
 
     def segment(self, time_ns: int, vaddr: int, size: int, file_offset: int, name: bytes,
                 modes: int, identity: Identity = UNKNOWN) -> bytes:
@@ -59,6 +65,50 @@ class MapLines:
                   for start, length, symbol in symbols]
         self._remember(vaddr, size)
         lines.append(self._map("function", time_ns, vaddr, size, {"name": name}))
+        return b"".join(lines)
+
+    def anonymous(self, time_ns: int, vaddr: int, size: int, name: bytes = ANONYMOUS) -> bytes:
+        """Executable memory without a file. What is known of code inside of it stays."""
+        first, last = bisect_left(self._starts, vaddr), bisect_left(self._starts, vaddr + size)
+        known = [start for start in self._starts[first:last]
+                 if start in self._code and self._ends[start] <= vaddr + size]
+        lines, end = [], vaddr
+        for start in [*known, vaddr + size]:
+            if end < start:
+                lines += [self._make_room(time_ns, end, start), self._loose(time_ns, end, start - end, name)]
+            end = max(end, self._ends[start]) if start in self._code else end
+        return b"".join(lines)
+
+    def code(self, time_ns: int, vaddr: int, size: int, name: bytes) -> tuple[bytes, int]:
+        """A function inside of such memory, or beside of all memory, and from when on; empty if it is there already, or
+        cannot be.
+
+        It takes the place of what was there, not before that itself was there; what is left of that is code of which
+        nothing is known.
+        """
+        end = vaddr + size
+        if self._code.get(vaddr) == name and self._ends.get(vaddr) == end:
+            return b"", time_ns
+        first = bisect_right(self._starts, vaddr)
+        if first and self._ends[self._starts[first - 1]] > vaddr:
+            first -= 1
+        covered = [(start, self._ends[start]) for start in self._starts[first:bisect_left(self._starts, end)]]
+        if any(start not in self._code for start, _ in covered):
+            return b"", time_ns  # a file
+        time_ns = max([time_ns, *(self._since_ns[start] for start, _ in covered)])
+        lines = [self._make_room(time_ns, vaddr, end), self._loose(time_ns, vaddr, size, name)]
+        for start, stop in covered:
+            lines += [self._loose(time_ns, low, high - low, ANONYMOUS)
+                      for low, high in ((start, vaddr), (end, stop)) if low < high]
+        return b"".join(lines), time_ns
+
+    def _loose(self, time_ns: int, vaddr: int, size: int, name: bytes) -> bytes:
+        lines = []
+        for done in range(0, size, PIECE_MAX):
+            piece = min(PIECE_MAX, size - done)
+            self._remember(vaddr + done, piece)
+            self._code[vaddr + done], self._since_ns[vaddr + done] = name, time_ns
+            lines.append(self._map("function", time_ns, vaddr + done, piece, {"name": name}))
         return b"".join(lines)
 
     def unmapped(self, time_ns: int, vaddr: int, size: int = 0) -> bytes:
@@ -87,6 +137,8 @@ class MapLines:
         del self._starts[first:last]
         for start in gone:
             del self._ends[start]
+            self._code.pop(start, None)
+            self._since_ns.pop(start, None)
         tstamp = time_text(time_ns - self._start_ns)
         return b"".join(element("event", {"kind": "unmap", "tstamp": tstamp, "vaddr": Plain(b"0x%016X" % start)})
                         for start in gone)

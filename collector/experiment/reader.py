@@ -21,9 +21,10 @@ import numpy.typing as npt
 from collector.clock import NS_PER_S
 from collector.elf import open_object
 from collector.errors import ElfError, ExperimentError, FormatError
-from collector.experiment import aggregations, log, map, names, overview
+from collector.experiment import aggregations, dyntext, log, map, names, overview
 from collector.experiment.aggregations import Stored
 from collector.experiment.damage import Bytes, Damage, read_file, read_pieces
+from collector.experiment.dyntext import Text
 from collector.experiment.identity import Identity, difference, identity_of
 from collector.experiment.log import Event, Log, Message
 from collector.experiment.map import FOREVER_NS, MODES_TEXT, DynamicFunction, Segment
@@ -141,6 +142,16 @@ class Experiment:
     def functions(self) -> list[DynamicFunction]:
         """Code without a file, in order of time."""
         return self._space[1]
+
+    @cached_property
+    def texts(self) -> dict[tuple[int, int], Text]:
+        """By address and time what is known of code without a file."""
+        if not os.path.lexists(self.path / dyntext.NAME):
+            return {}
+        damage = Damage()
+        found = dyntext.read(self._bytes(dyntext.NAME, damage).tobytes())
+        self._note(dyntext.NAME, damage)
+        return {(vaddr, since_ns + self.log.start_ns): text for (vaddr, since_ns), text in found.items()}
 
     @cached_property
     def samples(self) -> list[Sample]:

@@ -27,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.errors import ExperimentError
-from collector.experiment import overview, staging
+from collector.experiment import dyntext, overview, staging
 from collector.experiment.blocks import (
     TEXT_RESERVE,
     TEXT_RESERVE_END,
@@ -35,10 +35,12 @@ from collector.experiment.blocks import (
     GrowingFile,
     PacketFile,
     TextFile,
+    append_file,
     create_file,
     failure,
     write_file,
 )
+from collector.experiment.dyntext import Text
 from collector.experiment.frames import StackTable
 from collector.experiment.identity import UNKNOWN, Identity
 from collector.experiment.log import (
@@ -53,7 +55,7 @@ from collector.experiment.log import (
     LogLines,
     header_text,
 )
-from collector.experiment.map import DELETED, MODE_EXECUTE, MODES_TEXT, MapLines
+from collector.experiment.map import ANONYMOUS, DELETED, MODE_EXECUTE, MODES_TEXT, MapLines
 from collector.experiment.names import AGGREGATIONS_FILE, JOB_FILE, LOG_FILE, OPEN_DIRECTORY, shown
 from collector.experiment.overview import Usage
 from collector.experiment.records import BLOCK_SIZE, CLOCK, EXACT_UNKNOWN, HEAD, KIND_EMPTY, NO_SYSCALL
@@ -94,6 +96,8 @@ class Recorder:
         self._profile = PacketFile(NO_DIRECTORY, "profile", draft=b"")
         self._overview = overview.record(usage, header.wsize, header.pid, 0, header.start_ns, header.start_ns)
         self._aggregations = b""
+        self._texts = b""  # what dyntext is to have, and has not yet
+        self._texts_size = 0
         self._written: dict[str, int] = {}  # bytes used at the last sync
         self._log_pending: list[bytes] = []
         self._map_pending: list[bytes] = []
@@ -192,6 +196,9 @@ class Recorder:
             self._frame_file.make(directory_fd, write)
         if self._aggregations:
             write(directory_fd, AGGREGATIONS_FILE, self._aggregations, 0)
+        if self._texts:
+            write(directory_fd, dyntext.NAME, self._texts, 0)
+            self._texts = b""
         self._map.make(directory_fd, write)
         if self._profile.used:
             self._profile.make(directory_fd, write)
@@ -248,6 +255,19 @@ class Recorder:
                         symbols: Sequence[tuple[int, int, bytes]] = ()) -> None:
         """Code without a file, such as the vDSO; ``symbols`` (vaddr, size, name) subdivide it."""
         self._map_pending.append(self._map_lines.function(time_ns, vaddr, size, name, symbols))
+
+    def anonymous_mapped(self, time_ns: int, vaddr: int, size: int, name: bytes = ANONYMOUS) -> None:
+        """Executable memory without a file; what ``code_mapped`` told of the inside of it stays."""
+        self._map_pending.append(self._map_lines.anonymous(time_ns, vaddr, size, name))
+
+    def code_mapped(self, time_ns: int, vaddr: int, size: int, name: bytes, text: Text = Text()) -> None:  # noqa: B008
+        """A function that a runtime has made, with its code and lines. Told again it is the same one."""
+        lines, since_ns = self._map_lines.code(max(time_ns, self.header.start_ns), vaddr, size, name)
+        if lines:
+            self._map_pending.append(lines)
+            if text.code or text.lines:
+                content = dyntext.packed(since_ns - self.header.start_ns, vaddr, text)
+                self._texts, self._texts_size = self._texts + content, self._texts_size + len(content)
 
     def unmapped(self, time_ns: int, vaddr: int, size: int = 0) -> None:
         """Nothing is mapped from ``vaddr`` to ``vaddr + size`` any more; size 0: what was mapped to start at
@@ -431,7 +451,7 @@ class Recorder:
 
     def _size(self) -> int:
         files = self._profile, self._frame_file, self._log, self._map
-        return sum(file.used for file in files) + len(self._aggregations)
+        return sum(file.used for file in files) + len(self._aggregations) + self._texts_size
 
     def _check_exists(self) -> None:
         if os.fstat(self._directory_fd).st_nlink == 0:
@@ -452,6 +472,9 @@ class Recorder:
         if self._map_pending and not self.stopped:
             lines, self._map_pending = self._map_pending, []
             self._data(lambda: self._map.append(b"".join(lines)))
+        if self._texts and not self._drafted and not self.stopped:
+            content, self._texts = self._texts, b""
+            self._data(lambda: append_file(self._directory_fd, dyntext.NAME, content))
 
     def _close_file(self, file: GrowingFile) -> None:
         try:

@@ -131,6 +131,12 @@ UID = Record(
     KIND_UID, "uid", Field("tsize", "<u2"), Field("kind", "<u2"), Field("flags", "<u4"), Field("uid", "<u8"),
 )
 
+# Records of dyntext; a head says which function those behind it are of.
+DYNTEXT_HEAD, DYNTEXT_CODE, DYNTEXT_LINES, DYNTEXT_SOURCE = 1, 2, 3, 4
+TEXT_HEAD = Record(
+    DYNTEXT_HEAD, "dyntext", Field("type", "<u4"), Field("size", "<u4"), Field("time", "<i8"), Field("vaddr", "<u8"),
+)
+
 # The file of aggregations: this head; then each aggregation's head, followed by the kinds of the elements of its keys,
 # the keys (of recorded spans first), their states as DTrace's words, the expression, and names, each ended by NUL.
 AGGREGATIONS = Record(

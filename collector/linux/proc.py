@@ -258,6 +258,34 @@ def vdso_ranges(pid: int) -> list[tuple[int, int]]:
             for start, end in re.findall(rb"^([0-9a-f]+)-([0-9a-f]+) .*\[vdso\]$", maps, re.MULTILINE)]
 
 
+_AT_ONCE = 1024  # pieces of memory in one call
+
+
+def read_pieces(pid: int, addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+    """Pieces of a process's memory; empty where there is none, all of them if it is gone or not ours to read."""
+    from collector.linux.libc import process_vm_readv
+
+    found: list[bytes] = []
+    while len(found) < len(addresses):
+        begin, end = len(found), min(len(found) + _AT_ONCE, len(addresses))
+        ranges = list(zip(addresses[begin:end], sizes[begin:end], strict=True))
+        buffer = bytearray(max(sum(size for _, size in ranges), 1))
+        try:
+            left = process_vm_readv(pid, ranges, memoryview(buffer))
+        except ProcessLookupError:
+            return found + [b""] * (len(addresses) - len(found))
+        except OSError:  # the first piece cannot be read
+            left = 0
+        at = 0
+        for _, size in ranges:
+            if size > left:
+                found.append(b"")
+                break
+            found.append(bytes(memoryview(buffer)[at:at + size]))
+            at, left = at + size, left - size
+    return found
+
+
 def read_memory(pid: int, address: int, length: int) -> bytes:
     """Memory of a process. Raises OSError when it is gone or not ours to read."""
     fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)

@@ -19,13 +19,14 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.dwarf import Row, Unit
+from collector.elf import EM_X86_64
 from collector.errors import ElfError, UsageError
 from collector.report import profile
 from collector.report.build import TOTAL_FUNCTION, UNKNOWN_FUNCTION, DataSet, LoadedObject
 from collector.report.disassembly import instructions
 from collector.report.documents import CODE, HEAD, LINE, Annotated, Column
 from collector.report.functions import Function, short_name
-from collector.report.lines import expanded, frames_met, levels_by_instruction
+from collector.report.lines import expanded, frames_inside, frames_met, levels_by_instruction
 from collector.report.metrics import View
 from collector.report.profile import Weighted
 from collector.report.sources import Source, find_source
@@ -125,7 +126,7 @@ def _files_named(data: DataSet, name: str) -> list[Target]:
 
 def _home(loaded: LoadedObject, function: Function) -> str:
     """The source file that a function begins in."""
-    frames = loaded.frames_at(function.offset)
+    frames = frames_inside(loaded, function, 0)
     return os.path.normpath(frames[-1].path) if frames and frames[-1].path else ""
 
 
@@ -172,7 +173,7 @@ class _File:
         if unit is not None and vaddr is not None:
             here = [row.line for row in unit.rows if row.vaddr == vaddr and row.line and row.path == self._path]
             first = _declared(unit).get(vaddr, 0) or (here[0] if here else 0)
-        if not first and (frames := self._loaded.frames_at(function.offset)):
+        if not first and (frames := frames_inside(self._loaded, function, 0)):
             first = frames[-1].line
         self._lines.update({first} - {0})
         return first
@@ -248,14 +249,15 @@ def disassembly(data: DataSet, target: Target, view: View, wanted: Wanted, newer
     source = find_source(data, target, newer_than) if target.path and wanted.with_source else Source("", ())
     coded = [_instructions_of(loaded, function, wanted) for function in functions]
     stacks, keys = _by_instruction(data, loaded, [rows for rows in coded if rows])
-    width = max([len(str(frame.line)) for function in functions for frame in loaded.frames_at(function.offset)]
+    width = max([len(str(frame.line)) for function in functions
+                 for frame in frames_inside(loaded, function, 0)]
                 + [len(str(len(source.lines))) if source.lines else 1])
     lines: list[_Line] = []
     shown = 0
     for function, rows in zip(functions, coded, strict=True):
         head = [_Line(b"<Function: %s>" % function.name, HEAD)]
         for offset, text in rows:
-            number, origin = _place(loaded, offset, target.path)
+            number, origin = _place(frames_inside(loaded, function, offset - function.offset), target.path)
             reached = number if number <= len(source.lines) else shown
             lines += [_Line(source.lines[n - 1], LINE, n) for n in range(shown + 1, reached + 1)]
             shown = max(shown, reached)
@@ -268,19 +270,22 @@ def disassembly(data: DataSet, target: Target, view: View, wanted: Wanted, newer
 
 def _instructions_of(loaded: LoadedObject, function: Function, wanted: Wanted) -> list[tuple[int, str]]:
     """(file offset, text) of each."""
-    vaddr = loaded.vaddr_of(function.offset)
-    if vaddr is None:
-        return []
+    if function.text is not None:
+        vaddr, code, machine = function.offset, function.text.code, EM_X86_64
+    else:
+        at = loaded.vaddr_of(function.offset)
+        if at is None:
+            return []
+        vaddr, code, machine = at, loaded.code(at, function.size), loaded.machine
     found = []
-    for one in instructions(loaded.code(vaddr, function.size), vaddr, loaded.machine):
+    for one in instructions(code, vaddr, machine) if code else ():
         in_hex = f"{one.code.hex(' ')}    " if wanted.with_bytes else ""
         found.append((function.offset + one.vaddr - vaddr, f"{one.vaddr:>8x}:  {in_hex}{one.text}"))
     return found
 
 
-def _place(loaded: LoadedObject, offset: int, path: str) -> tuple[int, str]:
+def _place(frames: list[Frame], path: str) -> tuple[int, str]:
     """The line in ``path`` (0: none), and from where the instruction was inlined."""
-    frames = loaded.frames_at(offset)
     here = next((f.line for f in frames if f.line and os.path.normpath(f.path) == path), 0)
     if len(frames) < 2:
         return here, ""

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from collector.experiment.map import MADE_UP_END, MADE_UP_FIRST
 from collector.experiment.reader import DynamicFunction, Experiment, Message, ObjectFile, Sample, Segment
 from collector.report.functions import Function
 from collector.report.kinds import columns_of
@@ -35,6 +36,9 @@ __all__ = ["TOTAL_FUNCTION", "UNKNOWN_FUNCTION", "DataSet", "Experiment", "Loade
            "Sample", "descendants", "load"]
 
 _FIRST_OBJECT_NUMBER = 2
+# Stacks that have functions of an interpreter: these without its own, all frames, those of machine code.
+VIEWS = USER, EXPERT, MACHINE = "user", "expert", "machine"
+INTERPRETING = (b"_PyEval_EvalFrameDefault",)
 
 
 class DataSet:
@@ -47,6 +51,8 @@ class DataSet:
         self.experiments = list(experiments)
         self.objects: dict[Key, LoadedObject] = {}
         self.is_whole = True
+        self._view = EXPERT
+        self._viewed: dict[str, DataSet] = {}
         self._code = Code()
         self.columns = columns_of(self.experiments, with_latency)
         self._parts = [Part(self._code, self._load_object, experiment, self.columns) for experiment in self.experiments]
@@ -61,16 +67,35 @@ class DataSet:
     def filtered(self, masks: Sequence[Bool]) -> DataSet:
         """The same, of the packets alone that the ``masks`` select: one for each experiment, over all its packets."""
         assert self.instructions is not None
-        some = copy(self)
-        for cached in ("instructions", "stacks", "merged_instructions"):
-            some.__dict__.pop(cached, None)
+        some = self._copied()
         some._masks = masks
         some.is_whole = False
+        return some
+
+    def viewed(self, mode: str) -> DataSet:
+        """The same as one of the VIEWS of stacks that have functions of interpreters in them."""
+        if mode == self._view or not self._has_made_up:
+            return self
+        if mode not in self._viewed:
+            self._viewed[mode] = self._copied()
+            self._viewed[mode]._view = mode
+        return self._viewed[mode]
+
+    def _copied(self) -> DataSet:
+        some = copy(self)
+        some._viewed = {}
+        for cached in ("instructions", "stacks", "merged_instructions"):
+            some.__dict__.pop(cached, None)
         return some
 
     def mask(self, number: int) -> Bool | None:
         """Which packets of an experiment, all kinds, are selected; None: all."""
         return self._masks[number]
+
+    @cached_property
+    def _has_made_up(self) -> bool:
+        return any(MADE_UP_FIRST <= function.vaddr < MADE_UP_END
+                   for experiment in self.experiments for function in experiment.functions)
 
     @cached_property
     def metrics(self) -> tuple[Metric, ...]:
@@ -96,7 +121,7 @@ class DataSet:
     @cached_property
     def instructions(self) -> Weighted:
         """All stacks, as instructions."""
-        found = _joined(self._resolved(), self.columns.n, len(self._code.places))
+        found = self._seen(_joined(self._resolved(), self.columns.n, len(self._code.places)))
         return _without_weightless(found, self.metrics)
 
     @cached_property
@@ -114,7 +139,24 @@ class DataSet:
         assert self.instructions is not None
         parts = [part.resolve_with(kind, values(part.experiment), n_values, mask)
                  for part, mask in zip(self._parts, self._masks, strict=True) if kind in part.experiment.kinds]
-        return merge_equal(_joined(parts, n_values, len(self._code.places)))
+        return merge_equal(self._seen(_joined(parts, n_values, len(self._code.places))))
+
+    def _seen(self, stacks: Weighted) -> Weighted:
+        """Stacks of instructions without the frames that this view leaves out."""
+        if self._view == EXPERT:
+            return stacks
+        functions = self._code.functions
+        kinds = [MADE_UP_FIRST <= function.offset < MADE_UP_END for function in functions]
+        interpreters = {function.object_number for function in functions if function.name in INTERPRETING}
+        of_place = [number for number, _ in self._code.places]
+        made = np.array(kinds, np.bool_)[of_place][stacks.objects]
+        drop = made
+        if self._view == USER:
+            is_its = np.array([function.object_number in interpreters for function in functions], np.bool_)
+            n_made = np.diff(np.append(0, np.cumsum(made))[stacks.offsets])
+            drop = is_its[of_place][stacks.objects] & np.repeat(n_made > 0, np.diff(stacks.offsets))
+        kept = np.append(0, np.cumsum(~drop))
+        return Weighted(kept[stacks.offsets].astype(np.int64), stacks.objects[~drop], stacks.weights, stacks.n_objects)
 
     def regrouped(self, group: I8, n_groups: int) -> Weighted:
         """All stacks with each instruction replaced by ``group[instruction]``."""

@@ -27,6 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.errors import ElfError
+from collector.experiment.dyntext import Text
 
 if TYPE_CHECKING:
     from collector.elf import LoadObject, Symbols
@@ -56,6 +57,7 @@ class Function:
     object_number: int = 0
     is_plt: bool = False
     has_offsets: bool = True
+    text: Text | None = None  # of one without a file: what the experiment has of it
 
 
 @dataclass(frozen=True)

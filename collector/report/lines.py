@@ -8,6 +8,7 @@ object, and only for objects in which some stack has a pc; separate debug files 
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable
 
 import numpy as np
@@ -95,7 +96,18 @@ def frames_met(data: DataSet) -> Iterable[tuple[LoadedObject, list[Frame]]]:
         function = data.functions[number]
         loaded = by_number.get(function.object_number)
         if loaded is not None and function.has_offsets:
-            yield loaded, loaded.frames_at(function.offset + offset)
+            yield loaded, frames_inside(loaded, function, offset)
+
+
+def frames_inside(loaded: LoadedObject, function: Function, offset: int) -> list[Frame]:
+    """Functions and lines at an offset in a function, innermost first; nothing where none are known."""
+    text = function.text
+    if text is None:
+        return loaded.frames_at(function.offset + offset)
+    at = bisect_right(text.lines, (offset, 1 << 32)) - 1
+    if not text.source or at < 0:
+        return []
+    return [Frame(function.name, text.source.decode("utf-8", "surrogateescape"), text.lines[at][1])]
 
 
 def levels_by_instruction(data: DataSet, with_inlines: bool) -> list[list[tuple[Function, Frame | None]]]:
@@ -105,10 +117,10 @@ def levels_by_instruction(data: DataSet, with_inlines: bool) -> list[list[tuple[
     for number, offset in data.places:
         function = data.functions[number]
         loaded = by_number.get(function.object_number)
-        if loaded is None or not function.has_offsets or loaded.file is None:
+        if loaded is None or not function.has_offsets or (loaded.file is None and function.text is None):
             result.append([(function, None)])
             continue
-        found = loaded.frames_at(function.offset + offset)
+        found = frames_inside(loaded, function, offset)
         result.append(_levels(function, found, with_inlines))
     return result
 

@@ -628,7 +628,8 @@ class Part:
         loaded = load_object(dynamic, self.experiment)
         assert loaded is not None
         for vaddr, size, name in _pieces(dynamic):
-            function = Function(name, name, loaded.name, vaddr, size, loaded.number)
+            text = None if dynamic.symbols else self.experiment.texts.get((vaddr, dynamic.start_ns))
+            function = Function(name, name, loaded.name, vaddr, size, loaded.number, text=text)
             yield Mapped(dynamic.start_ns, dynamic.end_ns, vaddr, size, 0, key_of(dynamic),
                          self._code.function(function))
 

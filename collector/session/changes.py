@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from collector.events import Change, Executed, Exited, Forked, LetGo, Mapped, RecordsLost, Renamed, Throttled
-from collector.experiment.map import MODES_TEXT
+from collector.experiment.map import ANONYMOUS, MODES_TEXT
 from collector.experiment.recorder import Recorder
 from collector.processes.process import Process
 from collector.processes.space import Mapping
+from collector.runtimes.maps import JITDUMP_PATH
 from collector.session.attach import Found
 from collector.session.experiments import Experiments, Recorded
-from collector.session.objects import VDSO, is_file
+from collector.session.objects import VDSO, is_file, is_made
 from collector.session.tally import Tally
 from collector.session.timekeeping import Timekeeping
 from collector.session.unseen import UnseenOnes
@@ -183,17 +184,17 @@ class Changes:
             self._tell_mapping(recorded, time_ns, mapping)
 
     def _tell_mapping(self, recorded: Recorded, time_ns: int, mapping: Mapping) -> None:
-        if recorded.recorder is None and not recorded.followed:
-            return
+        if (recorded.recorder is None and not recorded.followed) or JITDUMP_PATH.search(mapping.path):
+            return  # a jitdump is mapped to be found, not to be run
         size = mapping.end - mapping.start
         if mapping.path == VDSO:
             recorded.tell(Recorder.function_mapped, time_ns, mapping.start, size, VDSO, self._symbols(mapping))
-        elif is_file(mapping.path):
+        elif is_file(mapping.path) and not (mapping.object < 0 and is_made(mapping.path)):
             recorded.tell(Recorder.segment_mapped, time_ns, mapping.start, size, mapping.file_offset, mapping.path,
                           MODES_TEXT, self._world.identity(mapping.object))
         else:
-            name = mapping.path if mapping.path.startswith(b"[") else b"[anonymous code]"
-            recorded.tell(Recorder.function_mapped, time_ns, mapping.start, size, name)
+            name = mapping.path if mapping.path.startswith(b"[") else ANONYMOUS
+            recorded.tell(Recorder.anonymous_mapped, time_ns, mapping.start, size, name)
 
     def _symbols(self, mapping: Mapping) -> list[tuple[int, int, bytes]]:
         """The functions of a load object at their run-time addresses: (start, size, name), one per address."""

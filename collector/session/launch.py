@@ -181,6 +181,18 @@ class HeldChild:
         self.pid = 0
 
 
+def is_python(program: str) -> bool:
+    """Whether a program is Python, or a script for it, whose memory is to be read while it runs."""
+    try:
+        path = os.path.realpath(find_program(program))
+        with open(path, "rb") as file:
+            head = file.read(128)
+    except (CollectorError, OSError):
+        return False
+    name = os.path.basename(path)
+    return name.startswith("python") or (head.startswith(b"#!") and b"python" in head.split(b"\n")[0])
+
+
 def find_program(name: str) -> str:
     """The file that execvp(3) would run for ``name``. Raises ProgramNotFound or ProgramNotExecutable."""
     if "/" in name:

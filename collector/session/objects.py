@@ -24,6 +24,7 @@ from collector.events import Mapped
 from collector.experiment.identity import UNKNOWN, Identity, identity_of
 from collector.linux import proc, tasks, vdso
 from collector.unwind.table import Tables
+from collector.unwind.trampoline import N_BYTES, add_trampolines, is_trampolines
 
 VDSO = b"[vdso]"
 NO_OBJECT = -1
@@ -51,6 +52,7 @@ class Objects:
         self.doubles: set[bytes] = set()  # names that several files had
         self._roots: list[str] = []  # of targets that do not see what we see; as long as we live
         self._known: dict[tuple[int, int, bytes], Known] = {}
+        self._of_size: dict[int, Known] = {}  # trampolines
         self._identities: dict[int, Identity] = {}
         self._functions: dict[int, list[tuple[int, int, bytes]]] = {}
         self._function_at: dict[tuple[int, int], bytes] = {}
@@ -62,6 +64,11 @@ class Objects:
             if not _shares_our_root(pid):
                 fd = os.open(f"/proc/{pid}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
                 self._roots.append(f"/proc/self/fd/{fd}")
+
+    @property
+    def roots(self) -> list[str]:
+        """The root directories of processes that do not have ours, to be put before their paths."""
+        return list(self._roots)
 
     @property
     def root(self) -> str:
@@ -77,6 +84,8 @@ class Objects:
         known = self._find(mapped)
         if known.object is None:
             return known, 0
+        if known in self._of_size.values():
+            return known, mapped.start
         vaddr = known.object.vaddr_of(mapped.file_offset)
         if vaddr is None:
             return Known(NO_OBJECT, None), 0
@@ -119,13 +128,25 @@ class Objects:
 
     def _find(self, mapped: Mapped) -> Known:
         if mapped.path != VDSO and not is_file(mapped.path):
-            return Known(NO_OBJECT, None)
+            return self._trampolines(mapped)
         kind = _VDSO_32 if mapped.path == VDSO and vdso.is_32_bit(mapped.start) else mapped.inode
         key = (mapped.device, kind, mapped.path)
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._open(mapped)
         return known
+
+    def _trampolines(self, mapped: Mapped) -> Known:
+        """What stands for memory without a file: nothing, unless all its code is known."""
+        with suppress(OSError):
+            if is_trampolines(proc.read_memory(mapped.pid, mapped.start, N_BYTES)):
+                known = self._of_size.get(mapped.size)
+                if known is None:
+                    number, made = add_trampolines(self.tables, mapped.size)
+                    known = self._of_size[mapped.size] = Known(number, made)
+                    self.by_number[number] = made
+                return known
+        return Known(NO_OBJECT, None)
 
     def _open(self, mapped: Mapped) -> Known:
         try:
@@ -157,6 +178,11 @@ def named(mapped: Mapped) -> Mapped:
 def is_file(path: bytes) -> bool:
     """Whether a mapping's path names a file (``//anon`` and ``[stack]`` do not)."""
     return path.startswith(b"/") and not path.startswith(b"//")
+
+
+def is_made(path: bytes) -> bool:
+    """Whether memory of that name holds what a program has put there: that of no file, or of a file in memory."""
+    return (not is_file(path) and not path.startswith(b"[v")) or path.startswith((b"/memfd:", b"/dev/zero", b"/SYSV"))
 
 
 def _vdso(mapped: Mapped) -> elf.LoadObject:

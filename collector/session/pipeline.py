@@ -15,7 +15,7 @@ step has to ask of the kernel or of files it asks the ``World``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from collector.events import Accounts, Batch, Mapped
 from collector.experiment.recorder import Recorder
@@ -24,8 +24,10 @@ from collector.session.attach import Found
 from collector.session.births import Makings
 from collector.session.changes import Changes
 from collector.session.experiments import Experiments
+from collector.session.managed import MadeCode
 from collector.session.output import Output
 from collector.session.overview import Overview
+from collector.session.python import PythonFrames
 from collector.session.settlement import Settlement
 from collector.session.stacks import Stacks
 from collector.session.tally import Tally
@@ -66,6 +68,10 @@ class Pipeline:
         self._taps = Taps(self.time, tap)
         if aggregations:
             self._taps.aggregate(aggregations, experiments, world, records_all)
+
+    def name_made_code(self, roots: Callable[[], Sequence[str]], python: PythonFrames) -> None:
+        """From here on code that runtimes make, and functions that they carry out, have names; see MadeCode."""
+        self._stacks.made_code = MadeCode(self.model, self._experiments, self._tally, roots, python)
 
     @property
     def total_cpu_ns(self) -> int:
@@ -165,6 +171,7 @@ class Pipeline:
     def _close_ended(self) -> None:
         """Ends the experiments of images that are over."""
         self._taps.close(self._experiments.ended())
+        self._stacks.close(self._experiments.ended())
         self._settlement.close(self._experiments.ended())
         self._experiments.close_ended(self.overview.usage)
 

@@ -79,6 +79,13 @@ def frames_of(samples: ClockSamples, index: Array, epochs: list[Epoch],
               tables: Tables) -> tuple[Array, Array, Array]:
     """The stacks of samples of any word sizes, in epochs ``index`` (n,), as (pcs (n, depth), length (n,), stop (n,)),
     marked short of the root.
+    """
+    return placed_frames_of(samples, index, epochs, tables)[:3]
+
+
+def placed_frames_of(samples: ClockSamples, index: Array, epochs: list[Epoch],
+                     tables: Tables) -> tuple[Array, Array, Array, Array]:
+    """The same with the stack pointers (n, depth) in their frames, of 64 bits.
 
     A thread that is being replaced by an exec, or is leaving for good, runs in the kernel without the memory that its
     stack was in.
@@ -88,14 +95,16 @@ def frames_of(samples: ClockSamples, index: Array, epochs: list[Epoch],
         rows = np.flatnonzero(samples.abi == bits)
         parts.append((rows, *_unwound(samples, rows, bits, index, epochs, tables)))
     n = len(samples.tid)
-    pcs = np.zeros((n, max(part.shape[1] for _, part, _, _ in parts)), dtype=np.uint64)
+    pcs = np.zeros((n, max(part.shape[1] for _, part, _, _, _ in parts)), dtype=np.uint64)
     length = np.zeros(n, dtype=np.int64)
     stop = np.zeros(n, dtype=np.int8)
-    for rows, part, part_length, part_stop in parts:
+    sps = np.zeros_like(pcs)
+    for rows, part, part_length, part_stop, part_sps in parts:
         pcs[rows, :part.shape[1]], length[rows], stop[rows] = part, part_length, part_stop
+        sps[rows, :part_sps.shape[1]] = part_sps
     gone = (stop != _ROOT) & (samples.n_words == 0)
     stop[gone] = GONE
-    return pcs, length, stop
+    return pcs, length, stop, sps
 
 
 def interned(frames: Unwound, recorders: MappingOf[int, Recorder]) -> Placed:
@@ -127,11 +136,13 @@ def _known(samples: ClockSamples) -> Array:
 
 
 def _unwound(samples: ClockSamples, rows: Array, bits: int, index: Array, epochs: list[Epoch],
-             tables: Tables) -> tuple[Array, Array, Array]:
-    """Stacks of samples of one word size as (pcs (n, depth), length (n,), stop (n,)), marked short of the root."""
+             tables: Tables) -> tuple[Array, Array, Array, Array]:
+    """Stacks of samples of one word size as (pcs (n, depth), length (n,), stop (n,)), marked short of the root, and the
+    stack pointers."""
     if bits == 0:  # no registers of user mode: a thread of the kernel's
         n = len(rows)
-        return np.full((n, 1), FAILED_MARK), np.ones(n, dtype=np.int64), np.full(n, Stop.NO_REGISTER, dtype=np.int8)
+        return np.full((n, 1), FAILED_MARK), np.ones(n, dtype=np.int64), np.full(n, Stop.NO_REGISTER, dtype=np.int8), \
+            np.zeros((n, 1), np.uint64)
     space = np.array([epoch.space.number for epoch in epochs], dtype=np.int64)[index[rows]]
     maps = merged_maps([epoch.space for epoch in epochs])
     columns = {name: getattr(samples, name)[rows] for name in ("base", "mask", "first", "low", "n_words")}
@@ -148,7 +159,7 @@ def _unwound(samples: ClockSamples, rows: Array, bits: int, index: Array, epochs
                         words=samples.words.view(np.uint32), **columns)
         stacks.known = None if samples.known is None else _known_i386(samples.known[rows])
     frames = unwinding.unwind(stacks, maps, tables)
-    return (*marked(frames), frames.stop)
+    return (*marked(frames), frames.stop, frames.sps)
 
 
 def _known_i386(known: Array) -> Array:

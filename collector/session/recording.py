@@ -81,6 +81,9 @@ class Recording:
 
     def due_ns(self) -> int:
         """When a step is due (CLOCK_MONOTONIC) though no descriptor is ready."""
+        return min(self._work_due_ns(), self._store.python.due_ns)
+
+    def _work_due_ns(self) -> int:
         drain_ns = self._drains.due_ns(busy=self._drainer.changes, polling=self._store.polls,
                                        accounts_ns=self._drainer.accounts_ns)
         action_ns = self._control.due_ns()
@@ -95,7 +98,9 @@ class Recording:
 
         It is over when the target has ended (and its descendants, if asked to wait), or the time is.
         """
-        due_ns = self.due_ns()
+        due_ns = self._work_due_ns()
+        if time.monotonic_ns() >= self._store.python.due_ns:
+            self._store.python.look()
         ended = self._note_ends(ready)
         self._note_hang_ups(ready)
         if self._drainer.failure or (self.status is not None and not self._waits_for_descendants):

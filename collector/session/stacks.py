@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from collector.session.attach import STACK_WORDS
 from collector.session.blocked_stacks import BlockedStacks
 from collector.session.deep import DeepStacks
 from collector.session.experiments import Experiments, Recorded
+from collector.session.managed import MadeCode
 from collector.session.placing import FAILED_MARK, TRUNCATED_MARK, Placed, Unwound, interned, joined, unwound
 from collector.session.tally import Tally
 from collector.session.timekeeping import Timekeeping
@@ -53,11 +54,13 @@ class LastSample(Columns):
 
 
 class Parts(NamedTuple):
-    """The stacks of a batch: of clock samples, so many, and departures; and of those who made others."""
+    """The stacks of a batch: of clock samples, so many, and departures, with their times; and of those who made others.
+    """
 
     samples: Unwound
     n_clock: int
     makers: Unwound
+    time_ns: Array
 
 
 class Stacks:
@@ -73,6 +76,7 @@ class Stacks:
         self._sites = sites.SiteTable()
         self._deep = DeepStacks()
         self._blocked = BlockedStacks(world)
+        self.made_code: MadeCode | None = None  # who names code that runtimes make
 
     # -- samples
 
@@ -82,17 +86,18 @@ class Stacks:
         some = [part for part in parts if part is not None]
         if not some:
             return None
-        frames = unwound(joined(some), self._model, self._world.frames)
+        samples = joined(some)
+        frames = unwound(samples, self._model, self._world.frames)
         n_clock, n_leaving, _ = (len(part.time_ns) if part is not None else 0 for part in parts)
         n_samples = n_clock + n_leaving
-        return Parts(frames[:n_samples], n_clock, frames[n_samples:])
+        return Parts(frames[:n_samples], n_clock, frames[n_samples:], samples.time_ns[:n_samples])
 
     def placed(self, parts: Parts | None) -> tuple[Placed | None, Placed | None]:
         """Clock samples and departures with their stacks in the experiments, which are there by now."""
         if parts is None:
             return None, None
         self._tally.stacks(parts.samples.stop)
-        placed = interned(parts.samples, self._experiments.recorders)
+        placed = self._interned(parts.samples, parts.time_ns)
         return placed[:parts.n_clock], placed[parts.n_clock:]
 
     def sampled(self, placed: Placed, cpu: Array, state: Array) -> None:
@@ -181,7 +186,18 @@ class Stacks:
         """A look at blocked threads, by process."""
         threads = [self._model.threads[slot] for slot in slots.tolist()]
         for samples in self._blocked.read(threads, now_ns, stack_words) if threads else ():
-            yield samples, interned(unwound(samples, self._model, self._world.frames), self._experiments.recorders)
+            yield samples, self._interned(unwound(samples, self._model, self._world.frames), samples.time_ns)
+
+    def _interned(self, frames: Unwound, time_ns: Array) -> Placed:
+        placed = interned(frames, self._experiments.recorders)
+        if self.made_code is not None:
+            self.made_code.met(frames, time_ns)
+        return placed
+
+    def close(self, ended: Iterable[Recorded]) -> None:
+        """Nothing more will be said of these images, once this has been."""
+        if self.made_code is not None:
+            self.made_code.close(ended)
 
     # -- time that no sample stands for
 

@@ -19,6 +19,7 @@ from collector.session.heir import Ids
 from collector.session.objects import Objects
 from collector.session.options import Options
 from collector.session.pipeline import Pipeline
+from collector.session.python import PythonFrames
 from collector.session.tally import Tally
 from collector.session.world import ThisMachine
 from collector.unwind.table import Tables
@@ -39,10 +40,13 @@ class Store:
         self._experiments = Experiments(directory, Follow(options.follow), headers.descendant)
         self._objects = Objects(Tables())
         self._tally = Tally()
-        self.pipeline = Pipeline(options.interval_ns or 1, self._experiments, ThisMachine(self._objects), self._tally,
+        self.python = PythonFrames(self._objects)
+        world = ThisMachine(self._objects, self.python)
+        self.pipeline = Pipeline(options.interval_ns or 1, self._experiments, world, self._tally,
                                  n_cpus=os.cpu_count() or 1,
                                  records_all=engine is None or engine.name != "signal",
                                  events_end=isinstance(engine, PerfEngine), aggregations=options.aggregations)
+        self.pipeline.name_made_code(lambda: self._objects.roots, self.python)
         process = self.pipeline.model.new_process(pid, start_ns)
         self._founder = self._experiments.founder(process.image, self._recorder)
         self._summary = ""  # once it has ended
@@ -103,7 +107,7 @@ class Store:
         warnings = self._warnings(failure)
         for line in warnings:
             self._recorder.warning(line)
-        for line in self._tally.remarks():
+        for line in [*self._tally.remarks(), *([remark] if (remark := self.python.remark()) else [])]:
             self._recorder.comment(line)
         self._recorder.close(self._founder.end_ns or end_ns)
         self._summary = self._summed_up(warnings, end_ns)
@@ -118,7 +122,8 @@ class Store:
         """What is not as it should be; what ended the recording of somebody before its time comes first."""
         failures = [line for line in (failure, self._experiments.failures()) if line]
         unreadable = [f"{os.fsdecode(path)}: {why}" for path, why in self._objects.unreadable.items()]
-        return failures + self.pipeline.unseen.warnings(self._start_ns) + self._tally.warnings() + unreadable
+        return failures + self.pipeline.unseen.warnings(self._start_ns) + self._tally.warnings() + unreadable + [
+            f"functions of Python are not shown: {why}" for why in sorted(set(self.python.unread.values()))]
 
     def _summed_up(self, warnings: list[str], end_ns: int) -> str:
         name, recorder, pipeline = str(self._directory), self._recorder, self.pipeline
@@ -126,4 +131,4 @@ class Store:
             return summary.cut_short(name, str(recorder.stopped), recorder.n_dropped, warnings)
         return str(summary.Summary(
             name, (end_ns - self._start_ns) / NS_PER_S, pipeline.total_cpu_ns / NS_PER_S, pipeline.model.n_threads,
-            self._experiments.n_made, self._tally.n_samples, warnings))
+            self._experiments.n_made, self._tally.n_samples, warnings, self.python.remark()))

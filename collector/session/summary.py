@@ -16,12 +16,14 @@ class Summary(NamedTuple):
     n_descendants: int
     n_samples: int
     warnings: Sequence[str]
+    managed: str = ""  # what is said of frames of runtimes
 
     def __str__(self) -> str:
         others = f", {self.n_descendants} descendants" if self.n_descendants else ""
         state = "; ".join(self.warnings) or "nothing lost"
         return (f"{self.directory}: {self.seconds:.2f} s, {self.cpu_seconds:.2f} s CPU, {self.n_threads} threads"
-                f"{others}, {self.n_samples} samples, {state}")
+                f"{others}, {self.n_samples} samples"
+                f"{f', {self.managed}' if self.managed else ''}, {state}")
 
 
 def cut_short(directory: str, why: str, n_dropped: int, warnings: Sequence[str]) -> str:

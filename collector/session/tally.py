@@ -53,6 +53,8 @@ class Tally:
     not_traced: list[str] = field(default_factory=list)  # processes that could not be, the first of them
     n_not_traced: int = 0
     n_unaggregated: int = 0  # values of keys for which an aggregation had no room
+    n_code_frames: int = 0  # frames of code that a runtime made, named by its maps
+    n_unnamed_frames: int = 0  # and those that no map names
     n_repaired: int = 0  # switch records that are missing, by what came next
 
     def lost(self, source: str, count: int) -> None:

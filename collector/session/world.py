@@ -18,7 +18,8 @@ from collector.linux.proc import ProcessLife, ProcessUsage
 from collector.processes.process import Epoch
 from collector.session.attach import Found, departures, find, mappings
 from collector.session.objects import Objects, named
-from collector.session.placing import frames_of
+from collector.session.placing import placed_frames_of
+from collector.session.python import PythonFrames
 
 
 class Place(NamedTuple):
@@ -79,8 +80,9 @@ class World(Protocol):
 class ThisMachine:
     """The world as it is, for targets that run here."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: Objects, python: PythonFrames) -> None:
         self._objects = objects
+        self._python = python
 
     def now_ns(self) -> int:
         """See World, here and below."""
@@ -144,4 +146,5 @@ class ThisMachine:
         return self._objects.function_at(number, vaddr)
 
     def frames(self, samples: ClockSamples, index: Array, epochs: list[Epoch]) -> tuple[Array, Array, Array]:
-        return frames_of(samples, index, epochs, self._objects.tables)
+        pcs, length, stop, sps = placed_frames_of(samples, index, epochs, self._objects.tables)
+        return *self._python.merged(samples, index, epochs, pcs, length, sps), stop

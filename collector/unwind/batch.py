@@ -164,6 +164,8 @@ class Frames:
     """(n,) ``Stop``."""
     proof: npt.NDArray[np.int8]
     """(n,) ``Proof``."""
+    sps: U64
+    """(n, depth) the stack pointer in each frame, after what it called has returned."""
 
 
 def unwind(stacks: Stacks, maps: Maps, tables: Tables, max_depth: int = MAX_DEPTH) -> Frames:
@@ -214,21 +216,24 @@ class _Book:
 
     def __init__(self, n: int) -> None:
         self.pcs = np.zeros((32, n), np.uint64)
+        self.sps = np.zeros((32, n), np.uint64)
         self.length = np.zeros(n, np.int64)
         self.stop = np.zeros(n, np.int8)
         self.proof = np.zeros(n, np.int8)
 
-    def record(self, depth: int, index: I64, pc: U64) -> None:
+    def record(self, depth: int, index: I64, pc: U64, sp: U64) -> None:
         if depth == len(self.pcs):
             self.pcs = np.concatenate((self.pcs, np.zeros_like(self.pcs)))
+            self.sps = np.concatenate((self.sps, np.zeros_like(self.sps)))
         self.pcs[depth][index] = pc
+        self.sps[depth][index] = sp
 
     def frames(self) -> Frames:
         depth = int(self.length.max(initial=0))
         pcs = np.ascontiguousarray(self.pcs[:depth].T)
         # A sample that was started again may have been deeper before.
         pcs[np.arange(depth) >= self.length[:, None]] = 0
-        return Frames(pcs, self.length, self.stop, self.proof)
+        return Frames(pcs, self.length, self.stop, self.proof, self.sps[:depth].T)
 
 
 class _Code:
@@ -343,7 +348,7 @@ class _Wave:
 
     def run(self) -> None:
         """Climb until nobody is left."""
-        self.book.record(0, self.who, self.pc)
+        self.book.record(0, self.who, self.pc, self.regs[_SP])
         while len(self.who):
             index, inside = self.code.find(self.pc, self.space_key)
             if not inside.all():
@@ -353,7 +358,7 @@ class _Wave:
                 self.leave(np.ones(len(self.who), bool), Stop.DEPTH, self.depth)
             if not len(self.who):
                 return
-            self.book.record(self.depth, self.who, self.pc)
+            self.book.record(self.depth, self.who, self.pc, self.regs[_SP])
             self.depth += 1
             self.turn(self.pc + self.code.shift.take(index))
 

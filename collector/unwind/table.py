@@ -282,6 +282,12 @@ class Tables:
         self._place(load_object, arch, low, high)
         return len(self._objects) - 1
 
+    def add_object_of_rule(self, load_object: LoadObject, rule: Rule) -> int:
+        """The same for an object whose code has one rule everywhere, of x86-64."""
+        number = self.add_object(load_object)
+        self.rule[-1] = self.rule_sets[X86_64.machine].number_of(rule)
+        return number
+
     def close(self) -> None:
         """Close all load objects."""
         for known in self._objects:

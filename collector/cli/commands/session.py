@@ -120,7 +120,8 @@ class Session:
     @property
     def data(self) -> DataSet:
         """Founders and descendants as one: the packets that are selected."""
-        return self.selection.data if "selection" in self.__dict__ else self.whole
+        data = self.selection.data if "selection" in self.__dict__ else self.whole
+        return data.viewed(self.view_mode)
 
     @property
     def places(self) -> Places:

@@ -1,0 +1,83 @@
+"""Code without a file, as maps tell of it: which function was where, and when. Pure.
+
+A map grows while its process runs. What is new may lie where something else was before: then the newest that was there
+by the time of a sample is meant. Who writes a map says where code is now, seldom since when; so an entry counts from
+the moment up to which the map had been read before it was in it. Where nothing was told before, it stands for earlier
+times as well: some agents write their maps at the very end.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from itertools import accumulate
+from typing import NamedTuple
+
+NAME_MAX = 4096  # bytes of a name that are kept
+ADDRESS_END = 1 << 64
+SIZE_MAX = (1 << 31) - (1 << 20)  # readers of map.xml overflow at 2 GiB
+
+
+class Code(NamedTuple):
+    """A function's machine code at [start, start + size) from ``since_ns`` on.
+
+    ``lines``: (offset in the code, line of ``source``), sorted; ``text``: its bytes, empty where they are not known.
+    """
+
+    start: int
+    size: int
+    name: bytes
+    since_ns: int
+    text: bytes = b""
+    source: bytes = b""
+    lines: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def end(self) -> int:
+        """Its first address behind."""
+        return self.start + self.size
+
+
+def is_sound(start: int, size: int, name: bytes) -> bool:
+    """Whether code can be there, and has a name."""
+    return bool(name) and 0 < size <= SIZE_MAX and start + size <= ADDRESS_END
+
+
+class CodeTable:
+    """All code that maps of a process have told of, in the order told."""
+
+    def __init__(self) -> None:
+        self._all: list[tuple[int, int, Code]] = []  # start, order, code; sorted
+        self._starts: list[int] = []
+        self._ends: list[int] = []  # the largest end of all up to here
+        self._n_told = 0
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def add(self, told: Iterable[Code]) -> None:
+        """Further code. What is told again of the same code replaces nothing."""
+        more = [(code.start, self._n_told + i, code) for i, code in enumerate(told)]
+        if not more:
+            return
+        self._n_told += len(more)
+        self._all = sorted([*self._all, *more])
+        self._starts = [start for start, _, _ in self._all]
+        self._ends = list(accumulate((code.end for _, _, code in self._all), max))
+
+    def at(self, pc: int, time_ns: int) -> Code | None:
+        """The code at an address at a time; None where none was ever told."""
+        covering = []
+        for i in range(bisect_right(self._starts, pc) - 1, -1, -1):
+            if self._ends[i] <= pc:
+                break
+            if self._all[i][2].end > pc:
+                covering.append(self._all[i][1:])
+        if not covering:
+            return None
+        before = [told for told in covering if told[1].since_ns <= time_ns]
+        return max(before, key=_order)[1] if before else min(covering, key=_order)[1]
+
+
+def _order(told: tuple[int, Code]) -> int:
+    return told[0]

@@ -1,0 +1,368 @@
+"""CPython from outside: code objects, and which functions each thread is carrying out. Pure, over a ``read`` handed in.
+
+A thread's frames hang together from its innermost one, each with its code object and the instruction that it is at.
+Evaluations of C, ``_PyEval_EvalFrameDefault`` on the native stack, correspond to them: up to 3.10 one for each; since
+3.11 a Python function that calls another goes on in the same evaluation, whose first frame is marked (3.11:
+``is_entry``) or lies above a frame that belongs to the C stack (3.12 and later). Such a run is an *activation* here.
+
+A thread that runs changes all this while it is read. So whatever is read is checked: the types of objects are those of
+the interpreter's own type objects, sizes have bounds, chains have an end. Who wants to know whether it was so at
+another moment has to compare it with what he knows of that moment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from collector.runtimes.layout_cpython import N_OFFSETS, Layout, layout_of
+from collector.runtimes.lines_cpython import Lines, lines_of
+
+Read = Callable[[Sequence[int], Sequence[int]], list[bytes]]
+
+SYMBOLS = (b"_PyRuntime", b"_PyEval_EvalFrameDefault", b"PyCode_Type", b"PyUnicode_Type", b"Py_Version")
+_FRAME_SIZE = {False: 112, True: 80}  # bytes that are read of a frame, by has_inlined_calls
+_THREAD_SIZE = 320
+_SEARCHED = 4096
+_CHUNK_HEAD = 24
+_CHUNK_MAX = 1 << 18
+_OWNED_BY_C = 3
+_DEPTH_MAX = 1024
+_THREADS_MAX = 4096
+_STRING_MAX, _TABLE_MAX, _BYTECODE_MAX = 4096, 1 << 18, 1 << 24
+_USER_END = 1 << 47
+_HEAD_SIZE = 24
+_TID_IN_PTHREAD = 0x2D0  # glibc's struct pthread, x86-64; checked against the process's threads
+_KINDS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
+
+
+class CodeObject(NamedTuple):
+    """A function's code: where its object and its bytecode are, and what is known of it."""
+
+    address: int
+    bytecode: int
+    size: int  # of the bytecode
+    name: bytes
+    file: bytes
+    first_line: int
+    lines: Lines
+
+
+class PyFrame(NamedTuple):
+    """A function that is being carried out: its frame and code object, and the offset in the bytecode."""
+
+    address: int
+    code: int
+    offset: int
+
+
+Activation = tuple[PyFrame, ...]  # innermost first
+Chain = tuple[Activation, ...]  # outermost first
+
+
+class _Raw(NamedTuple):
+    previous: int
+    code: int
+    instruction: int
+    owner: int
+    is_entry: int
+
+
+class Interpreter:
+    """The CPython in one process. ``symbols``: where those of SYMBOLS are (address, size)."""
+
+    def __init__(self, layout: Layout, symbols: dict[bytes, tuple[int, int]], read: Read) -> None:
+        self.layout = layout
+        self.symbols = symbols
+        self.codes: dict[int, CodeObject] = {}  # by address
+        self.not_codes: set[int] = set()
+        self._read = read
+        self._chunks: dict[int, tuple[int, int]] = {}  # by tstate: the data stack's piece that was in use
+        self._nearby: dict[int, tuple[int, ...]] = {}  # by tstate: frames elsewhere that the last look needed
+
+    # -- threads
+
+    def threads(self, tids: Iterable[int]) -> dict[int, int]:
+        """The interpreter's threads: their states' addresses by tid, those among ``tids``."""
+        wanted, layout = set(tids), self.layout
+        found: dict[int, int] = {}
+        interpreter = self._word(self.symbols[b"_PyRuntime"][0] + layout.interpreters_head)
+        for _ in range(64):
+            if not _is_address(interpreter):
+                break
+            state = self._word(interpreter + layout.threads_head)
+            while _is_address(state) and len(found) < _THREADS_MAX:
+                (memory,) = self._read([state], [_THREAD_SIZE])
+                tid = self._tid(memory)
+                if tid in found:
+                    break
+                if tid in wanted:
+                    found[tid] = state
+                state = _word(memory, layout.thread_next)
+            interpreter = self._word(interpreter + layout.interpreter_next)
+        return found
+
+    def _tid(self, state: bytes) -> int:
+        if self.layout.native_thread_id >= 0:
+            return _word(state, self.layout.native_thread_id)
+        pthread = _word(state, self.layout.thread_id)
+        return self._word(pthread + _TID_IN_PTHREAD) & 0xFFFF_FFFF if _is_address(pthread) else 0
+
+    # -- frames
+
+    def chains(self, states: Sequence[int]) -> list[Chain | None]:
+        """What threads are carrying out, by the addresses of their states; None where that makes no sense."""
+        memories = self._memories(states)
+        chains = [self._chain(state, memory) for state, memory in zip(states, memories, strict=True)]
+        self.learn({frame.code for chain in chains for activation in chain or () for frame in activation})
+        return [chain if chain is None or self._is_known(chain) else None for chain in chains]
+
+    def _memories(self, states: Sequence[int]) -> list[_Memory]:
+        """Each thread's state, data stack, and what the last look needed besides, read in one go."""
+        asked: list[tuple[int, int]] = []
+        for state in states:
+            asked.append((state, _THREAD_SIZE))
+            asked.append(self._chunks.get(state, (0, 0)))
+            asked += [(address, self._frame_size) for address in self._nearby.get(state, ())]
+        wanted = [(address, size) for address, size in asked if size]
+        got = dict(zip(wanted, self._read(*_columns(wanted)), strict=True))
+        return [_Memory(self._read, [(address, got.get((address, size), b"")) for address, size in (
+            (state, _THREAD_SIZE), self._chunks.get(state, (0, 0)),
+            *((address, self._frame_size) for address in self._nearby.get(state, ())))]) for state in states]
+
+    @property
+    def _frame_size(self) -> int:
+        return _FRAME_SIZE[self.layout.has_inlined_calls]
+
+    def _chain(self, state: int, memory: _Memory) -> Chain | None:
+        layout = self.layout
+        frame = memory.word(state + layout.frame)
+        if layout.cframe_current >= 0 and _is_address(frame):
+            frame = memory.word(frame + layout.cframe_current)
+        if layout.has_inlined_calls:
+            self._note_chunk(state, memory)
+        activations: list[Activation] = []
+        run: list[PyFrame] = []
+        for _ in range(_DEPTH_MAX):
+            if not frame:
+                break
+            raw = self._frame(frame, memory)
+            if raw is None:
+                return None
+            if raw.owner == _OWNED_BY_C and layout.is_entry < 0 and layout.has_inlined_calls:
+                activations, run = self._ended(activations, run)
+            else:
+                run.append(PyFrame(frame, raw.code, raw.instruction))
+                if raw.is_entry:
+                    activations, run = self._ended(activations, run)
+            frame = raw.previous
+        else:
+            return None
+        activations, _ = self._ended(activations, run)
+        self._nearby[state] = memory.elsewhere()
+        return tuple(reversed(activations))
+
+    @staticmethod
+    def _ended(activations: list[Activation], run: list[PyFrame]) -> tuple[list[Activation], list[PyFrame]]:
+        return ([*activations, tuple(run)] if run else activations), []
+
+    def _note_chunk(self, state: int, memory: _Memory) -> None:
+        """Where the data stack is, for the next look and for the rest of this one."""
+        chunk = memory.word(state + self.layout.datastack_chunk)
+        size = memory.word(chunk + 8) if _is_address(chunk) else 0
+        if _CHUNK_HEAD < size <= _CHUNK_MAX and self._chunks.get(state) != (chunk, size):
+            self._chunks[state] = chunk, size
+            memory.add(chunk, size)
+
+    def _frame(self, address: int, memory: _Memory) -> _Raw | None:
+        layout = self.layout
+        content = memory.piece(address, self._frame_size)
+        if len(content) < self._frame_size or not _is_address(address):
+            return None
+        instruction = _word(content, layout.instruction)
+        if not layout.has_inlined_calls:
+            index = instruction & 0xFFFF_FFFF
+            index -= (1 << 32) * (index >> 31)
+            instruction = max(index * (2 if layout.version == (3, 10) else 1), 0)
+            return _Raw(_word(content, layout.previous), _word(content, layout.code), instruction, 0, 1)
+        return _Raw(_word(content, layout.previous), _word(content, layout.code), instruction, content[layout.owner],
+                    content[layout.is_entry] if layout.is_entry >= 0 else 0)
+
+    def _is_known(self, chain: Chain) -> bool:
+        return all(frame.code in self.codes for activation in chain for frame in activation)
+
+    def offset(self, frame: PyFrame) -> int:
+        """Where in its bytecode a frame is."""
+        code = self.codes[frame.code]
+        offset = frame.offset - code.bytecode if self.layout.has_inlined_calls else frame.offset
+        return offset if 0 <= offset < code.size else 0
+
+    # -- code objects
+
+    def learn(self, addresses: Iterable[int]) -> None:
+        """Reads the code objects at addresses, those that are not known; what is none is remembered as such."""
+        new = [address for address in addresses
+               if address not in self.codes and address not in self.not_codes and _is_address(address)]
+        if not new:
+            return
+        found = self._code_objects(new)
+        # Twice the same: what is being made, or overwritten, while it is read is not believed.
+        again = self._code_objects(list(found))
+        found = {address: code for address, code in found.items() if again.get(address) == code}
+        self.codes.update(found)
+        if len(self.not_codes) > 1 << 18:
+            self.not_codes.clear()
+        self.not_codes.update(address for address in new if address not in found)
+
+    def search(self, words: Iterable[int]) -> None:
+        """Looks for the code objects whose bytecode words lead into; their heads lie before it."""
+        asked = [word for word in words if 0xFFFF + _SEARCHED < word < _USER_END and word >> 8 not in self.not_codes]
+        begins = [(word & ~7) - _SEARCHED for word in asked]
+        kind = self.symbols[b"PyCode_Type"][0].to_bytes(8, "little")
+        found = []
+        for word, begin, content in zip(asked, begins, self._read(begins, [_SEARCHED] * len(asked)), strict=True):
+            at = content.rfind(kind)
+            while at > 0 and at & 7:
+                at = content.rfind(kind, 0, at)
+            if at >= 8:
+                found.append(begin + at - 8)
+            else:
+                self.not_codes.add(word >> 8)
+        self.learn(found)
+
+    def _code_objects(self, addresses: Sequence[int]) -> dict[int, CodeObject]:
+        layout, type_at = self.layout, self.symbols[b"PyCode_Type"][0]
+        heads = {address: head for address, head in zip(
+            addresses, self._read(addresses, [layout.code_size] * len(addresses)), strict=True)
+            if len(head) == layout.code_size and _word(head, 8) == type_at}
+        names = self._strings({_word(head, at) for head in heads.values()
+                               for at in (layout.code_file, layout.code_name)})
+        tables = self._bytes({_word(head, layout.code_lines) for head in heads.values()}, _TABLE_MAX)
+        sizes = {} if layout.has_inlined_calls else self._sizes(
+            {_word(head, layout.bytecode) for head in heads.values()})
+        found = {}
+        for address, head in heads.items():
+            file, name = (names.get(_word(head, at)) for at in (layout.code_file, layout.code_name))
+            table = tables.get(_word(head, layout.code_lines))
+            if layout.has_inlined_calls:
+                bytecode, size = address + layout.bytecode, 2 * _word(head, 16)
+            else:
+                bytecode = _word(head, layout.bytecode) + 32
+                size = sizes.get(bytecode - 32, 0)
+            first_line = _word(head, layout.code_first_line) & 0xFFFF_FFFF
+            if file is None or not name or table is None or not 0 < size <= _BYTECODE_MAX or first_line >= 1 << 31:
+                continue
+            lines = lines_of(layout.version, table, first_line)
+            found[address] = CodeObject(address, bytecode, size, name, file, first_line, lines)
+        return found
+
+    def _strings(self, addresses: Iterable[int]) -> dict[int, bytes]:
+        """The text of string objects, as UTF-8; what is none, or too long, is left out."""
+        asked = [address for address in addresses if _is_address(address)]
+        heads = zip(asked, self._read(asked, [40] * len(asked)), strict=True)
+        places: dict[int, tuple[int, int, int]] = {}  # where the characters are, how many bytes, of which size
+        for address, head in heads:
+            if len(head) < 40 or _word(head, 8) != self.symbols[b"PyUnicode_Type"][0]:
+                continue
+            length, state = _word(head, 16), _word(head, 32) & 0xFF
+            kind, is_compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
+            if kind in _KINDS and is_compact and length <= _STRING_MAX:
+                begin = address + (self.layout.ascii_size if is_ascii else self.layout.compact_size)
+                places[address] = begin, (length + 1) * kind, kind
+        contents = self._read(*_columns([(begin, size) for begin, size, _ in places.values()]))
+        texts = {address: content.decode(_KINDS[kind], "replace")
+                 for (address, (_, size, kind)), content in zip(places.items(), contents, strict=True)
+                 if len(content) == size}
+        # A zero stands behind each: what has it elsewhere, or has none, is not as long as it was said to be.
+        return {address: text[:-1].encode("utf-8", "surrogatepass") for address, text in texts.items()
+                if text.find("\0") == len(text) - 1}
+
+    def _sizes(self, addresses: Iterable[int]) -> dict[int, int]:
+        asked = [address for address in addresses if _is_address(address)]
+        return {address: _word(head, 16) for address, head in zip(
+            asked, self._read(asked, [_HEAD_SIZE] * len(asked)), strict=True) if len(head) == _HEAD_SIZE}
+
+    def _bytes(self, addresses: Iterable[int], most: int) -> dict[int, bytes]:
+        sizes = {address: size for address, size in self._sizes(addresses).items() if size <= most}
+        contents = self._read(*_columns([(address + 32, size) for address, size in sizes.items()]))
+        return {address: content for (address, size), content in zip(sizes.items(), contents, strict=True)
+                if len(content) == size}
+
+    def _word(self, address: int) -> int:
+        (content,) = self._read([address], [8])
+        return _word(content, 0)
+
+
+class _Memory:
+    """Pieces of memory as they were read, and whatever else turns out to be needed."""
+
+    def __init__(self, read: Read, pieces: Iterable[tuple[int, bytes]]) -> None:
+        self._read = read
+        self._pieces = [(address, content) for address, content in pieces if content]
+        self._more: dict[int, bytes] = {}
+
+    def add(self, address: int, size: int) -> None:
+        """Further memory."""
+        self._pieces.insert(0, (address, self._read([address], [size])[0]))
+
+    def piece(self, address: int, size: int) -> bytes:
+        """Memory at an address; less of it, or nothing, where there is none."""
+        for start, content in self._pieces:
+            if start <= address and address + size <= start + len(content):
+                if size == len(content):
+                    self._more[address] = content
+                return content[address - start:address - start + size]
+        content = self._more.get(address, b"")
+        if len(content) < size:
+            (content,) = self._read([address], [size]) if _is_address(address) else (b"",)
+            self._more[address] = content
+        return content
+
+    def word(self, address: int) -> int:
+        """A word of it; 0 where there is none."""
+        return _word(self.piece(address, 8), 0)
+
+    def elsewhere(self) -> tuple[int, ...]:
+        """What was read one by one."""
+        return tuple(list(self._more)[:_DEPTH_MAX])
+
+
+def recognise(symbols: dict[bytes, tuple[int, int]], path: bytes, read: Read) -> Interpreter | str:
+    """The interpreter whose symbols these are, at their run-time addresses, from a file of this path; or why it is not
+    to be read (empty: its process is gone, or not ours to read)."""
+    (begin,) = read([symbols[b"_PyRuntime"][0]], [8 * N_OFFSETS])
+    if not begin:
+        return ""
+    if any(name not in symbols for name in SYMBOLS[:4]):
+        return "its symbols are not exported"
+    version = _version(symbols, path, read)
+    if version is None:
+        return "its version is not known"
+    layout = layout_of(version, tuple(np.frombuffer(begin, "<u8", len(begin) // 8).tolist()))
+    if layout is None:
+        return f"where Python {version[0]}.{version[1]} keeps its frames is not known"
+    return Interpreter(layout, symbols, read)
+
+
+def _version(symbols: dict[bytes, tuple[int, int]], path: bytes, read: Read) -> tuple[int, int] | None:
+    if b"Py_Version" in symbols:  # since 3.11
+        (content,) = read([symbols[b"Py_Version"][0]], [8])
+        number = _word(content, 0)
+        return (number >> 24, number >> 16 & 0xFF) if number else None
+    digits = path.rsplit(b"/", 1)[-1].partition(b"python3.")[2]
+    minor = digits[:len(digits) - len(digits.lstrip(b"0123456789"))]
+    return (3, int(minor)) if minor and len(minor) < 3 else None
+
+
+def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
+    return [address for address, _ in pairs], [size for _, size in pairs]
+
+
+def _is_address(word: int) -> bool:
+    return 0xFFFF < word < _USER_END and not word & 7
+
+
+def _word(content: bytes, at: int) -> int:
+    return int.from_bytes(content[at:at + 8], "little") if len(content) >= at + 8 else 0

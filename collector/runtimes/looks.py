@@ -1,0 +1,162 @@
+"""What threads of an interpreter were seen to carry out, and what a sample of another moment says to it. Pure.
+
+A sample of a running thread has the thread's own words of that moment: for every activation those that lead into code
+objects, and since 3.11 those that are addresses of frames (its *anchors*). A look, at another moment, has whole chains.
+Of a sample and the looks around it:
+
+    an activation's innermost function   one that an anchor leads to: verified
+    its callers in the same activation   those of the look next in time in which all activations have a function at
+                                         the anchors' place, with the anchors' code; verified where they have been
+                                         there before and after, else torn: the thread has gone on meanwhile
+    no look agrees                       the outer activations of the one that agrees longest, the outermost functions
+                                         of the next one that have been there before and after, the anchors of the
+                                         others; what lies between is unknown
+
+Torn callers are those of the look next in time with the same function at the same depth: summed up over many samples
+they have the right shares, though a single one may be another's.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from collector.runtimes.cpython import Activation, Chain, PyFrame
+
+
+class Anchor(NamedTuple):
+    """Code objects and frames that an activation's words lead to."""
+
+    codes: frozenset[int]
+    frames: frozenset[int]
+
+
+Anchors = tuple[Anchor, ...]  # outermost activation first
+_KEPT_NS = 3_000_000_000
+
+
+class Told(NamedTuple):
+    """An activation's frames, innermost first; ``marks``: of each, one of the following."""
+
+    frames: Activation
+    marks: tuple[int, ...]
+
+
+VERIFIED, TORN, UNKNOWN = range(3)
+NOBODY = PyFrame(0, 0, 0)  # what stands for functions that are not known
+
+
+class Looks:
+    """The looks at one thread, in order of time."""
+
+    def __init__(self, has_inlined_calls: bool = True) -> None:
+        """``has_inlined_calls``: an activation may be more than one function."""
+        self._inlined = has_inlined_calls
+        self._times: list[int] = []
+        self._chains: list[Chain] = []
+        self._matching: dict[Anchors, tuple[int, list[int]]] = {}  # see _agreeing
+
+    def add(self, time_ns: int, chain: Chain) -> None:
+        """One more, later than all before."""
+        if len(self._times) > 64 and self._times[32] < time_ns - _KEPT_NS:
+            del self._times[:32], self._chains[:32]
+            self._matching.clear()
+        same = bool(self._chains) and self._chains[-1] == chain
+        self._times.append(time_ns)
+        self._chains.append(self._chains[-1] if same else chain)
+        self._matching.clear()
+
+    def certain(self, time_ns: int) -> Chain | None:
+        """What was carried out at a time, if the looks before and after are the same in all functions; else None."""
+        after = bisect_left(self._times, time_ns)
+        if not 0 < after < len(self._times):
+            return None
+        before, chain = self._chains[after - 1], self._chains[after]
+        if len(before) == len(chain) and _in_common(before, chain) == sum(map(len, chain)) == sum(map(len, before)):
+            return chain
+        return None
+
+    def told(self, anchors: Anchors, time_ns: int) -> list[Told]:
+        """Each activation of a sample, outermost first."""
+        depth, matching = self._agreeing(anchors)
+        if not matching:
+            return [self._anchored(each) for each in anchors]
+        chain = self._chains[self._nearest(matching, time_ns)]
+        lasting = self._lasting(chain, time_ns)
+        found, n = [], 0
+        for activation, each in zip(chain[:depth], anchors, strict=False):
+            n += len(activation)
+            own = self._position(activation, each)
+            marks = [VERIFIED if n - i <= lasting or (i == own and each.codes) else TORN
+                     for i in range(own, len(activation))]
+            found.append(Told(activation[own:], tuple(marks)))
+        rest = [self._anchored(each) for each in anchors[depth:]]
+        if rest and self._inlined and len(chain) > depth:
+            rest[0] = _with_outermost(rest[0], chain[depth], lasting - n)
+        return found + rest
+
+    def _agreeing(self, anchors: Anchors) -> tuple[int, list[int]]:
+        """The looks that agree longest, and with how many activations; with all of them only if they have no more."""
+        found = self._matching.get(anchors)
+        if found is None:
+            depth = len(anchors)
+            which = [i for i, chain in enumerate(self._chains)
+                     if len(chain) == depth and self._agrees(chain, anchors)]
+            while not which and depth > 0:
+                depth -= 1
+                which = [i for i, chain in enumerate(self._chains)
+                         if len(chain) >= depth and self._agrees(chain, anchors[:depth])]
+            found = self._matching[anchors] = depth, which
+        return found
+
+    def _agrees(self, chain: Chain, anchors: Anchors) -> bool:
+        return all(self._position(activation, each) >= 0 for activation, each in zip(chain, anchors, strict=False))
+
+    def _position(self, activation: Activation, anchor: Anchor) -> int:
+        """Which function of an activation the anchors lead to; -1: to none of them."""
+        codes, frames = anchor
+        for i, frame in enumerate(activation if codes else activation[:1]):
+            if (not codes or frame.code in codes) and (not self._inlined or frame.address in frames):
+                return i
+        return -1
+
+    def _anchored(self, anchor: Anchor) -> Told:
+        """What anchors alone tell: the innermost function, if they lead to one."""
+        if len(anchor.codes) != 1:
+            return Told((NOBODY,), (UNKNOWN,))
+        (code,) = anchor.codes
+        own = PyFrame(0, code, 0)
+        return Told((own, NOBODY), (VERIFIED, UNKNOWN)) if self._inlined else Told((own,), (VERIFIED,))
+
+    def _nearest(self, which: Sequence[int], time_ns: int) -> int:
+        at = bisect_left(which, time_ns, key=self._times.__getitem__)
+        return min(which[max(at - 1, 0):at + 1], key=lambda i: abs(self._times[i] - time_ns))
+
+    def _lasting(self, chain: Chain, time_ns: int) -> int:
+        """How many of the outermost frames have been there in the looks before and after a time."""
+        after = bisect_left(self._times, time_ns)
+        if not 0 < after < len(self._times):
+            return 0
+        return min(_in_common(chain, self._chains[after - 1]), _in_common(chain, self._chains[after]))
+
+
+def _with_outermost(told: Told, activation: Activation, n: int) -> Told:
+    """What anchors tell of an activation, with the ``n`` outermost functions of it."""
+    known = activation[len(activation) - n:] if 0 < n <= len(activation) else ()
+    return Told((*told.frames, *known), (*told.marks, *[VERIFIED] * len(known)))
+
+
+def _in_common(one: Chain, other: Chain) -> int:
+    if one is other:
+        return sum(map(len, one))
+    n = 0
+    for a, b in zip(_outermost_first(one), _outermost_first(other), strict=False):
+        if a[:2] != b[:2]:
+            break
+        n += 1
+    return n
+
+
+def _outermost_first(chain: Chain) -> list[PyFrame]:
+    return [frame for activation in chain for frame in reversed(activation)]

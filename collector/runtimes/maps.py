@@ -1,0 +1,84 @@
+"""The maps of one process: its perf map and its jitdumps, read as they grow, and what they tell of an address. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Protocol
+
+from collector.runtimes import perf_map
+from collector.runtimes.code import Code, CodeTable
+from collector.runtimes.jitdump import Jitdump
+
+JITDUMP_PATH = re.compile(rb"/jit-\d+\.dump(?: \(deleted\))?$")
+
+
+class GrowingFile(Protocol):
+    """A file that is read piece by piece."""
+
+    def more(self) -> bytes:
+        """What has been written since the last call."""
+
+
+LINE_MAX = 1 << 16
+Open = Callable[[bytes], GrowingFile | None]
+
+
+class CodeMaps:
+    """Who is asked where code is that a process has made."""
+
+    def __init__(self, pids: Iterable[int], open_file: Open, since_ns: int, inherited: CodeMaps | None = None) -> None:
+        """``pids``: by which the process may know itself; ``since_ns``: when it began; ``inherited``: the maps of the
+        process that it was forked from."""
+        self.n_bad = 0  # lines and records that tell nothing
+        self._open = open_file
+        self._map_paths = [b"/tmp/perf-%d.map" % pid for pid in dict.fromkeys(pids)]
+        self._map: GrowingFile | None = None
+        self._rest = b""  # of its last line
+        self._dumps: dict[bytes, tuple[GrowingFile, Jitdump]] = {}
+        self._table = CodeTable()
+        self._read_ns = since_ns
+        self._began_ns = since_ns
+        self._inherited = inherited
+
+    def read(self, now_ns: int, mapped: Iterable[bytes]) -> bool:
+        """Reads what is new up to ``now_ns``; whether there was anything. ``mapped``: paths of what the process has
+        mapped, among which are its jitdumps."""
+        told = self._perf_map() + self._jitdumps(mapped)
+        self._read_ns = now_ns
+        self._table.add(told)
+        return bool(told)
+
+    def at(self, pc: int, time_ns: int) -> Code | None:
+        """What is at an address at a time."""
+        found = self._table.at(pc, time_ns)
+        if found is None and self._inherited is not None:
+            found = self._inherited.at(pc, min(time_ns, self._began_ns))
+        return found
+
+    def _perf_map(self) -> list[Code]:
+        if self._map is None:
+            self._map = next(filter(None, map(self._open, self._map_paths)), None)
+        if self._map is None:
+            return []
+        found: list[Code] = []
+        while data := self._map.more():
+            data = self._rest + data
+            whole = perf_map.whole_lines(data)
+            self._rest = data[whole:][-LINE_MAX:]
+            told, n_bad = perf_map.parse(data[:whole], self._read_ns)
+            self.n_bad += n_bad
+            found += told
+        return found
+
+    def _jitdumps(self, mapped: Iterable[bytes]) -> list[Code]:
+        for path in mapped:
+            if path not in self._dumps and JITDUMP_PATH.search(path):
+                file = self._open(path.removesuffix(b" (deleted)"))
+                if file is not None:
+                    self._dumps[path] = file, Jitdump()
+        found: list[Code] = []
+        for file, dump in self._dumps.values():
+            while data := file.more():
+                found += dump.feed(data, self._read_ns)
+        return found

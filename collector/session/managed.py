@@ -1,0 +1,188 @@
+"""Names for code that runtimes make while they run, as their maps tell them, in the experiments that met it.
+
+After each batch the addresses that its stacks have in memory without a file are looked up, each distinct one once; what
+no map tells yet is asked again whenever maps have grown, and when the image is over. The experiment is told of the
+functions that were met, not of all.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from collector.arrays import distinct
+from collector.events import Array
+from collector.experiment.dyntext import Text
+from collector.experiment.map import MADE_UP_END, MADE_UP_FIRST
+from collector.experiment.recorder import Recorder
+from collector.linux import proc
+from collector.linux.code_files import CodePlaces
+from collector.processes.model import Model
+from collector.processes.process import Image
+from collector.processes.space import AddressSpace
+from collector.runtimes.code import Code
+from collector.runtimes.maps import CodeMaps
+from collector.session.experiments import Experiments, Recorded
+from collector.session.objects import is_file, is_made
+from collector.session.placing import Unwound
+from collector.session.python import PythonFrames
+from collector.session.tally import Tally
+
+_TEXT_MAX = 1 << 16  # bytes of a function's code
+_PENDING_MAX = 1 << 16  # addresses of an image that wait for a name
+_NONE: tuple[Array, Array] = np.zeros(0, np.uint64), np.zeros(0, np.uint64)
+
+
+class _Known:
+    """What is known of an image's code."""
+
+    def __init__(self, recorded: Recorded, maps: CodeMaps, places: CodePlaces, space: AddressSpace) -> None:
+        self.recorded = recorded
+        self.maps = maps
+        self.places = places
+        self.space = space
+        self.texts: dict[tuple[int, int, bytes], bytes] = {}  # machine code, by address, size and name
+        self.pending: dict[int, tuple[int, int]] = {}  # pc: (time when it was met, in how many frames)
+
+
+class MadeCode:
+    """Tells experiments of code that was made at run time."""
+
+    def __init__(self, model: Model, experiments: Experiments, tally: Tally, roots: Callable[[], Sequence[str]],
+                 python: PythonFrames) -> None:
+        """``roots``: root directories of processes that do not have ours; ``python``: who puts functions of CPython
+        into stacks."""
+        self._python = python
+        self._made_up: dict[int, set[int]] = {}  # by image: functions that its experiment has been told of
+        self._model = model
+        self._experiments = experiments
+        self._tally = tally
+        self._roots = roots
+        self._known: dict[int, _Known] = {}  # by image
+        self._ranges: dict[int, tuple[int, tuple[Array, Array]]] = {}  # by space: of so many mappings
+        self._ahead_ns = time.time_ns() - time.monotonic_ns()
+
+    def met(self, frames: Unwound, time_ns: Array) -> None:
+        """Stacks (n,) of samples at times (n,), whose images have their experiments by now."""
+        self._met_functions(frames)
+        for number, epoch in enumerate(frames.epochs):
+            start, end = self._anonymous(epoch.space)
+            if not len(start):
+                continue
+            rows = np.flatnonzero(frames.epoch == number)
+            inside = np.arange(frames.pcs.shape[1]) < frames.length[rows, None]
+            which, column = np.nonzero(inside)
+            pcs = frames.pcs[rows[which], column]
+            at = np.searchsorted(start, pcs, side="right") - 1
+            there = np.flatnonzero((at >= 0) & (pcs < end[at]))
+            if len(there):
+                self._met(epoch.image, epoch.space, pcs[there], time_ns[rows[which[there]]])
+        for known in list(self._known.values()):
+            self._ask_again(known, frames)
+
+    def _met_functions(self, frames: Unwound) -> None:
+        """Those of interpreters, which are told of once."""
+        row, column = np.nonzero((frames.pcs >= np.uint64(MADE_UP_FIRST)) & (frames.pcs < np.uint64(MADE_UP_END)))
+        for number in distinct(frames.image[row]).tolist():
+            recorded, told = self._experiments.by_image.get(number), self._made_up.setdefault(number, set())
+            mine = frames.image[row] == number
+            for pc in distinct(frames.pcs[row[mine], column[mine]]).tolist() if recorded is not None else ():
+                code = self._python.made_up.at(pc)
+                if recorded is not None and code is not None and code.start not in told:
+                    told.add(code.start)
+                    recorded.tell(Recorder.code_mapped, recorded.start_ns, code.start, code.size, code.name,
+                                  Text(b"", code.source, code.lines))
+
+    def _met(self, image: Image, space: AddressSpace, pcs: Array, times: Array) -> None:
+        known = self._of(image, space)
+        if known is None:
+            return
+        known.space = space
+        order = np.lexsort((times, pcs))
+        pcs, times = pcs[order], times[order]
+        first = np.flatnonzero(np.append(True, pcs[1:] != pcs[:-1]))
+        count = np.diff(np.append(first, len(pcs)))
+        last = first + count - 1
+        known.maps.read(time.monotonic_ns(), (mapping.path for mapping in space.mappings))
+        told: list[Code] = []
+        for pc, early, late, n in zip(pcs[first].tolist(), times[first].tolist(), times[last].tolist(), count.tolist(),
+                                      strict=True):
+            found = {code for code in (known.maps.at(pc, early), known.maps.at(pc, late)) if code is not None}
+            told += [code._replace(since_ns=min(code.since_ns, early)) for code in found]
+            if found:
+                self._tally.n_code_frames += n
+            elif pc in known.pending or len(known.pending) < _PENDING_MAX:
+                early, before = known.pending.get(pc, (early, 0))
+                known.pending[pc] = early, before + n
+            else:
+                self._tally.n_unnamed_frames += n
+        self._tell(known, told)
+
+    def _of(self, image: Image, space: AddressSpace) -> _Known | None:
+        known = self._known.get(image.number)
+        recorded = self._experiments.by_image.get(image.number)
+        if known is None and recorded is not None:
+            process = self._model.processes.get(image.pid)
+            parent = process.parent if process is not None else None
+            before = self._known.get(parent.image.number) if parent is not None else None
+            places = CodePlaces(image.pid, image.start_ns + self._ahead_ns, self._roots())
+            maps = CodeMaps(places.pids, places.open, image.start_ns, before.maps if before is not None else None)
+            known = self._known[image.number] = _Known(recorded, maps, places, space)
+        return known
+
+    def _ask_again(self, known: _Known, frames: Unwound | None = None) -> None:
+        """What had no name yet, if there are more by now."""
+        if not known.pending:
+            return
+        if not known.maps.read(time.monotonic_ns(), (mapping.path for mapping in known.space.mappings)) and frames:
+            return
+        told = []
+        for pc, (at_ns, n) in list(known.pending.items()):
+            code = known.maps.at(pc, at_ns)
+            if code is not None:
+                told.append(code._replace(since_ns=min(code.since_ns, at_ns)))
+                del known.pending[pc]
+                self._tally.n_code_frames += n
+        self._tell(known, told)
+
+    def close(self, ended: Iterable[Recorded]) -> None:
+        """The images are over; what has no name now stays without."""
+        for recorded in ended:
+            self._python.forget([recorded.image.number, *recorded.earlier])
+            for number in (recorded.image.number, *recorded.earlier):
+                self._made_up.pop(number, None)
+                known = self._known.pop(number, None)
+                if known is not None:
+                    self._ask_again(known)
+                    self._tally.n_unnamed_frames += sum(n for _, n in known.pending.values())
+                    known.places.close()
+
+    def _tell(self, known: _Known, told: Iterable[Code]) -> None:
+        for code in sorted(set(told), key=lambda code: code.since_ns):
+            key = code[:3]
+            if key not in known.texts:
+                known.texts[key] = code.text or _in_memory(known.recorded.image.pid, code)
+            known.recorded.tell(Recorder.code_mapped, code.since_ns, code.start, code.size, code.name,
+                                Text(known.texts[key], code.source, code.lines))
+
+    def _anonymous(self, space: AddressSpace) -> tuple[Array, Array]:
+        """Where executable memory without a file is: starts and ends, sorted."""
+        n, ranges = self._ranges.get(space.number, (-1, _NONE))
+        if n != len(space.mappings):
+            found = [(m.start, m.end) for m in space.mappings
+                     if (m.object < 0 or not is_file(m.path)) and is_made(m.path)]
+            start, end = np.array(found, np.uint64).reshape(-1, 2).T.copy()
+            if len(self._ranges) > 1 << 12:
+                self._ranges.clear()
+            n, ranges = self._ranges[space.number] = len(space.mappings), (start, end)
+        return ranges
+
+
+def _in_memory(pid: int, code: Code) -> bytes:
+    """The code as it is; nothing where the process is gone, or it is large."""
+    with suppress(OSError):
+        return proc.read_memory(pid, code.start, code.size) if code.size <= _TEXT_MAX else b""
+    return b""

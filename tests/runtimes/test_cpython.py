@@ -1,0 +1,249 @@
+"""CPython read from outside: a real process that waits, its memory as it is and damaged at random; looks."""
+
+from __future__ import annotations
+
+import dis
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from types import CodeType
+
+import pytest
+
+from collector import elf
+from collector.linux import proc, tasks
+from collector.runtimes import cpython
+from collector.runtimes.cpython import Interpreter, PyFrame
+from collector.runtimes.lines_cpython import lines_of
+from collector.runtimes.looks import NOBODY, TORN, UNKNOWN, VERIFIED, Anchor, Looks
+from collector.runtimes.made_up import MadeUp
+
+PROGRAM = """
+import threading, time
+def \u03b1\u03b2(n):
+    return sorted([n], key=lambda one: \u03b1\u03b2(n - 1)) if n else wait()
+def wait():
+    print("ready", flush=True)
+    time.sleep(60)
+def generated():
+    yield \u03b1\u03b2(2)
+def work():
+    for _ in generated(): pass
+threading.Thread(target=work).start()
+"""
+NAMES = {"work", "generated", "\u03b1\u03b2", "\u03b1\u03b2.<locals>.<lambda>", "wait", "Thread.run", "_shutdown",
+         "Thread._bootstrap_inner", "Thread._bootstrap", "Thread.join", "Thread._wait_for_tstate_lock", "<module>"}
+CHAIN = ["Thread._bootstrap", "Thread._bootstrap_inner", "Thread.run", "work", "generated",
+         *["\u03b1\u03b2", "\u03b1\u03b2.<locals>.<lambda>"] * 2, "\u03b1\u03b2", "wait"]
+N_DRAWS = int(os.environ.get("CPYTHON_DRAWS", "400"))
+
+Reader = Callable[[Sequence[int], Sequence[int]], list[bytes]]
+
+
+class Target:
+    """A waiting process: how its memory is read, and where CPython's symbols are in it."""
+
+    def __init__(self, pid: int) -> None:
+        self.read: Reader = partial(proc.read_pieces, pid)
+        self.tids = proc.threads(pid)
+        for mapped in tasks.executables(pid, pid):
+            if b"python3" in mapped.path:
+                with elf.open_object(os.fsdecode(mapped.path)) as file:
+                    symbols = file.exported(cpython.SYMBOLS)
+                    if b"_PyRuntime" in symbols:
+                        bias = mapped.start - (file.vaddr_of(mapped.file_offset) or 0)
+                        self.path = mapped.path
+                        self.symbols = {name: (value + bias, size) for name, (value, size) in symbols.items()}
+
+    def interpreter(self, read: Reader) -> Interpreter | str:
+        """Anew, by this reader."""
+        return cpython.recognise(self.symbols, self.path, read)
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[Target]:
+    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        time.sleep(0.05)
+        yield Target(process.pid)
+        process.kill()
+
+
+def _names(interpreter: Interpreter, chain: cpython.Chain) -> list[str]:
+    """Outermost first."""
+    return [interpreter.codes[frame.code].name.decode() for activation in chain for frame in reversed(activation)]
+
+
+def test_a_waiting_thread_is_read_from_its_first_frame_on(target: Target) -> None:
+    interpreter = target.interpreter(target.read)
+    assert isinstance(interpreter, Interpreter)
+    assert interpreter.layout.version == sys.version_info[:2]
+    states = interpreter.threads(target.tids)
+    assert sorted(states) == target.tids
+    main, worker = interpreter.chains([states[tid] for tid in target.tids])
+    assert main is not None
+    assert worker is not None
+    assert _names(interpreter, worker) == CHAIN
+    assert _names(interpreter, main)[0] == "_shutdown"
+    assert interpreter.chains([states[tid] for tid in target.tids]) == [main, worker]
+    innermost = worker[-1][0]
+    code = interpreter.codes[innermost.code]
+    line = max(line for offset, line in code.lines if offset <= interpreter.offset(innermost))
+    assert (code.file, line) == (b"<string>", PROGRAM[:PROGRAM.index("time.sleep")].count("\n") + 1)
+
+
+class Damaged:
+    """Memory that is overwritten between reads: pieces that are missing, random, or of another place."""
+
+    def __init__(self, read: Reader, seed: int, share: float) -> None:
+        self._read, self._random, self._share = read, random.Random(seed), share
+        self._seen = [0]
+
+    def __call__(self, addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        return [self._damaged(content, size) for content, size in zip(self._read(addresses, sizes), sizes, strict=True)]
+
+    def _damaged(self, content: bytes, size: int) -> bytes:
+        chance = self._random.random()
+        if chance > self._share or size < 8:
+            return content
+        if chance < self._share / 4:
+            return b""
+        damaged = bytearray(content)
+        for _ in range(self._random.randrange(1, 4)):
+            at = self._random.randrange(0, max(len(damaged) // 8, 1)) * 8
+            self._seen.append(int.from_bytes(damaged[at:at + 8], "little"))
+            word = self._random.choice([self._random.getrandbits(64), self._random.getrandbits(47) & ~7, 0,
+                                        self._seen[-1] + 8, self._random.getrandbits(63) | 1 << 63])
+            damaged[at:at + 8] = (word % (1 << 64)).to_bytes(8, "little")
+        return bytes(damaged[:size])
+
+
+def test_damaged_memory_gives_no_exception_and_no_name_that_is_none(target: Target) -> None:
+    n_chains = 0
+    for seed in range(N_DRAWS):
+        read = Damaged(target.read, seed, (0.02, 0.2, 0.7)[seed % 3])
+        interpreter = target.interpreter(read)
+        if isinstance(interpreter, str):
+            continue
+        states = [*interpreter.threads(target.tids).values(), random.Random(seed).getrandbits(47) & ~7]
+        for chain in interpreter.chains(states):
+            n_chains += chain is not None
+            assert set(_names(interpreter, chain or ())) <= NAMES
+        words = [random.Random(seed).getrandbits(47), *(code.bytecode for code in interpreter.codes.values())]
+        interpreter.search(words)
+    assert n_chains > N_DRAWS // 10
+
+
+def test_other_versions_of_it_give_no_name_that_is_none(target: Target) -> None:
+    """Wrong layouts: the memory of one version read as that of another."""
+    for version in ((3, 8), (3, 9), (3, 10), (3, 12)):
+        layout = cpython.layout_of(version, ())
+        assert layout is not None
+        interpreter = Interpreter(layout, target.symbols, target.read)
+        states = interpreter.threads(target.tids)
+        chains = interpreter.chains(list(states.values()))
+        assert {name for chain in chains for name in _names(interpreter, chain or ())} <= NAMES
+
+
+def test_a_version_that_is_not_known_is_told(target: Target) -> None:
+    place = target.symbols[b"Py_Version"][0]
+
+    def read(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        return [(99 << 16 | 3 << 24).to_bytes(8, "little") if address == place else content
+                for address, content in zip(addresses, target.read(addresses, sizes), strict=True)]
+
+    assert target.interpreter(read) == "where Python 3.99 keeps its frames is not known"
+    assert target.interpreter(lambda addresses, _: [b""] * len(addresses)) == ""
+
+
+# --- lines ----------------------------------------------------------------------------------------
+
+
+def _codes(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            yield from _codes(constant)
+
+
+def test_lines_are_those_that_the_interpreter_tells() -> None:
+    n_lines = 0
+    for module in (subprocess, dis, random):
+        assert module.__file__ is not None
+        with open(module.__file__, encoding="utf-8") as file:
+            compiled = compile(file.read(), module.__file__, "exec")
+        for code in _codes(compiled):
+            told = {offset: line for offset, line in dis.findlinestarts(code) if line}
+            ours = lines_of((3, 11), code.co_linetable, code.co_firstlineno)
+            assert {offset: line for offset, line in ours if offset in told} == {
+                offset: line for offset, line in told.items() if offset in dict(ours)}
+            assert len(ours) >= len(told) - sum(a == b for a, b in zip(list(told.values()), list(told.values())[1:],
+                                                                       strict=False))
+            n_lines += len(ours)
+    assert n_lines > 1000
+
+
+@pytest.mark.parametrize(("version", "table", "lines"), [
+    ((3, 8), bytes([0, 1, 6, 2, 8, 0xFF]), ((0, 11), (6, 13), (14, 12))),
+    ((3, 10), bytes([4, 1, 2, 0x80, 6, 2, 2, 0xFE]), ((0, 11), (6, 13), (12, 11))),
+    ((3, 11), b"", ()),
+    ((3, 12), bytes([0x80 | 15 << 3 | 1, 0x80 | 13 << 3, 4, 0x80 | 11 << 3, 0, 0]), ((4, 12), (6, 13))),
+])
+def test_line_tables_written_by_hand(version: tuple[int, int], table: bytes,
+                                     lines: tuple[tuple[int, int], ...]) -> None:
+    assert lines_of(version, table, 10) == lines
+    for cut in range(len(table)):
+        lines_of(version, table[:cut], 10)
+
+
+# --- samples and looks ----------------------------------------------------------------------------
+
+A, B, C, D = (PyFrame(100 * i, i, 0) for i in range(1, 5))
+OTHER = PyFrame(C.address, 9, 0)
+NONE = frozenset[int]()
+
+
+def anchor(*frames: PyFrame) -> Anchor:
+    return Anchor(frozenset(frame.code for frame in frames), frozenset(frame.address for frame in frames))
+
+
+def test_functions_that_stay_are_verified_and_others_torn() -> None:
+    looks = Looks()
+    looks.add(10, ((C, B, A),))
+    looks.add(20, ((C, B, A),))
+    looks.add(30, ((OTHER, A),))
+    ((frames, marks),) = looks.told((anchor(C),), 15)
+    assert (frames, marks) == ((C, B, A), (VERIFIED, VERIFIED, VERIFIED))
+    ((frames, marks),) = looks.told((anchor(C),), 25)
+    assert (frames, marks) == ((C, B, A), (VERIFIED, TORN, VERIFIED))
+    ((frames, marks),) = looks.told((anchor(OTHER),), 12)
+    assert (frames, marks) == ((OTHER, A), (VERIFIED, VERIFIED))
+    ((frames, marks),) = looks.told((anchor(B),), 15)  # what it called has returned
+    assert (frames, marks) == ((B, A), (VERIFIED, VERIFIED))
+
+
+def test_where_no_look_agrees_only_anchors_name_functions() -> None:
+    looks = Looks()
+    assert looks.told((anchor(D), Anchor(NONE, NONE)), 5) == [
+        ((PyFrame(0, D.code, 0), NOBODY), (VERIFIED, UNKNOWN)), ((NOBODY,), (UNKNOWN,))]
+    looks.add(10, ((B, A), (C,)))
+    looks.add(20, ((B, A), (C,)))
+    outer, inner = looks.told((anchor(B), anchor(D)), 15)
+    assert outer == ((B, A), (VERIFIED, VERIFIED))
+    assert inner == ((PyFrame(0, D.code, 0), NOBODY, C), (VERIFIED, UNKNOWN, VERIFIED))
+    (ambiguous,) = Looks(has_inlined_calls=False).told((anchor(C, D),), 15)
+    assert ambiguous == ((NOBODY,), (UNKNOWN,))
+
+
+def test_made_up_addresses_are_those_of_the_same_functions() -> None:
+    made = MadeUp(1 << 60)
+    first = made.start_of(b"f", b"a.py", 40, ((0, 1), (8, 2)))
+    second = made.start_of(b"g", b"a.py", 500)
+    assert made.start_of(b"f", b"a.py", 40, ((0, 1), (8, 2))) == first == 1 << 60
+    found = [made.at(pc) for pc in (first - 1, first + 40, first + 41, second + 500, second + 501)]
+    assert [code and code.name for code in found] == [None, b"f", None, b"g", None]

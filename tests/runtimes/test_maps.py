@@ -1,0 +1,127 @@
+"""Perf maps and jitdumps: parsed, cut at every byte, grown piece by piece; code that is replaced is told by time."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+from collector.runtimes import perf_map
+from collector.runtimes.code import Code, CodeTable
+from collector.runtimes.jitdump import Jitdump
+from collector.runtimes.maps import CodeMaps
+
+HEAD = struct.Struct("<IIIIIIQQ")
+RECORD = struct.Struct("<IIQ")
+
+
+def head(flags: int = 0, size: int = HEAD.size) -> bytes:
+    return HEAD.pack(0x4A695444, 1, size, 62, 0, 1234, 0, flags).ljust(size, b"\0")
+
+
+def record(kind: int, time_ns: int, body: bytes) -> bytes:
+    return RECORD.pack(kind, RECORD.size + len(body), time_ns) + body
+
+
+def load(time_ns: int, address: int, name: bytes, code: bytes, index: int) -> bytes:
+    fields = struct.pack("<IIQQQQ", 1234, 1234, address, address, len(code), index)
+    return record(0, time_ns, fields + name + b"\0" + code)
+
+
+def lines(address: int, told: list[tuple[int, int, bytes]]) -> bytes:
+    body = struct.pack("<QQ", address, len(told))
+    return record(2, 0, body + b"".join(struct.pack("<Qii", at, line, 0) + name + b"\0" for at, line, name in told))
+
+
+def move(time_ns: int, old: int, new: int, size: int, index: int) -> bytes:
+    return record(1, time_ns, struct.pack("<IIQQQQQ", 1234, 1234, new, old, new, size, index))
+
+
+DUMP = head() + b"".join([
+    lines(0x1000, [(0x1000, 7, b"a.js"), (0x1004, 8, b"\xff"), (0x1006, 1, b"other.js")]),
+    load(50, 0x1000, b"first", b"\x90" * 11, 1),
+    record(4, 0, b"unwinding"),
+    load(60, 0x1008, b"second <&\n>", b"\xc3" * 5, 2),
+    move(70, 0x1000, 0x2000, 11, 1),
+    record(3, 80, b""),
+])
+FIRST = Code(0x1000, 11, b"first", 50, b"\x90" * 11, b"a.js", ((0, 7), (4, 8)))
+FOUND = [FIRST, Code(0x1008, 5, b"second <&\n>", 60, b"\xc3" * 5), FIRST._replace(start=0x2000, since_ns=70)]
+
+
+def test_a_jitdump_written_by_hand() -> None:
+    dump = Jitdump()
+    assert dump.feed(DUMP, 1) == FOUND
+    assert (dump.is_broken, dump.n_skipped) == (False, 0)
+
+
+def test_a_jitdump_cut_at_every_byte_goes_on_there() -> None:
+    for cut in range(len(DUMP)):
+        dump = Jitdump()
+        before = dump.feed(DUMP[:cut], 1)
+        assert before == FOUND[:len(before)]
+        assert before + dump.feed(DUMP[cut:], 1) == FOUND
+
+
+def test_a_jitdump_damaged_at_every_byte_gives_no_exception() -> None:
+    for at in range(len(DUMP)):
+        for value in (0, 0xFF, 0x7F):
+            Jitdump().feed(DUMP[:at] + bytes([value]) + DUMP[at + 1:], 1)
+
+
+def test_times_of_a_cpu_are_those_of_the_reading() -> None:
+    assert [code.since_ns for code in Jitdump().feed(head(flags=1, size=48) + DUMP[HEAD.size:], 33)] == [33, 33, 33]
+
+
+@pytest.mark.parametrize("damage", [b"", b"JUNK" * 20, head()[:20], record(0, 1, b"")])
+def test_what_is_no_jitdump_tells_nothing(damage: bytes) -> None:
+    assert Jitdump().feed(damage, 1) == []
+
+
+MAP = (b"7f00 10 LazyCompile:~f /tmp/a b.js:1:2\n0x7F10 0x20 Lint;::run(II)V\nffffffffffffffff 2 beyond\n"
+       b"nonsense\n7f40 0 empty\n\n7f50 8   \xff\xfe<&\x01>\n")
+
+
+def test_a_perf_map_tells_names_with_blanks_and_any_bytes() -> None:
+    told, n_bad = perf_map.parse(MAP, 9)
+    assert told == [Code(0x7F00, 0x10, b"LazyCompile:~f /tmp/a b.js:1:2", 9), Code(0x7F10, 0x20, b"Lint;::run(II)V", 9),
+                    Code(0x7F50, 8, b"\xff\xfe<&\x01>", 9)]
+    assert n_bad == 3
+
+
+def test_the_newest_code_at_a_time_counts_and_stands_for_earlier_times() -> None:
+    table = CodeTable()
+    table.add([Code(100, 50, b"old", 5), Code(10, 500, b"around", 1)])
+    table.add([Code(120, 10, b"new", 9)])
+    names = [[found.name if found else None for found in (table.at(pc, t) for t in (0, 5, 9))]
+             for pc in (9, 10, 119, 120, 130)]
+    assert names == [[None, None, None], [b"around"] * 3, [b"old", b"around", b"around"],
+                     [b"old", b"around", b"new"], [b"old", b"around", b"around"]]
+
+
+class File:
+    """A file that is written while it is read."""
+
+    def __init__(self) -> None:
+        self.content, self.at = b"", 0
+
+    def more(self) -> bytes:
+        found, self.at = self.content[self.at:self.at + 7], min(self.at + 7, len(self.content))
+        return found
+
+
+def test_maps_are_read_as_they_grow_and_inherited() -> None:
+    files = {b"/tmp/perf-5.map": File(), b"/tmp/jit-5.dump": File()}
+    maps = CodeMaps([5, 99], files.get, 100)
+    files[b"/tmp/perf-5.map"].content = b"10 8 one\n20 8 tw"
+    assert maps.read(200, [])
+    files[b"/tmp/perf-5.map"].content += b"o\n10 8 again\n"
+    files[b"/tmp/jit-5.dump"].content = head() + load(350, 0x50, b"dumped", b"\x90\x90", 1)
+    assert maps.read(300, [b"/tmp/jit-5.dump"])
+    told = [maps.at(pc, t) for pc, t in ((0x10, 150), (0x10, 250), (0x20, 150), (0x51, 400), (0x60, 400))]
+    assert [code and (code.name, code.since_ns) for code in told] == [
+        (b"one", 100), (b"again", 200), (b"two", 200), (b"dumped", 350), None]
+    child = CodeMaps([6], files.get, 220, maps)
+    inherited = child.at(0x10, 400)
+    assert inherited is not None
+    assert inherited.name == b"again"

@@ -1,0 +1,214 @@
+"""Frames of runtimes in real experiments: code that is made at run time, and functions of CPython, by both readers."""
+
+from __future__ import annotations
+
+import glob
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+INTERVAL_S = 0.010007
+# All that are here: the one that runs the tests, the distribution's, and others' of pyenv.
+PYTHONS = sorted({os.path.realpath(path) for path in (
+    sys.executable, "/usr/bin/python3", *glob.glob("/root/.pyenv/versions/3.*/bin/python3"))
+    if re.search(r"3\.(8|9|1[0-3])\b", os.path.realpath(path))})
+WITH_TRAMPOLINES = [path for path in PYTHONS if re.search(r"3\.1[23]\b", path)]
+
+PROGRAM = """
+import threading, time
+def one(end):
+    x = 0
+    while time.thread_time() < end:
+        for i in range(100): x += i
+def three(end):
+    x = 1
+    while time.thread_time() < end:
+        for i in range(100): x += i
+def seven(end):
+    x = 2
+    while time.thread_time() < end:
+        for i in range(100): x += i
+def split():
+    now = time.thread_time()
+    for _ in range(4):
+        for work, share in ((one, 1), (three, 3), (seven, 7)):
+            now += share * 0.03
+            work(now)
+def worker():
+    split()
+def nap():
+    time.sleep(0.7)
+def napper():
+    nap()
+def waited():
+    time.sleep(0.9); yield 1
+def consumer():
+    for _ in waited(): pass
+threads = [threading.Thread(target=each) for each in (worker, worker, napper, consumer)]
+for thread in threads: thread.start()
+for thread in threads: thread.join()
+"""
+
+
+def times(er_print: Command, experiment: Path, metric: str, *settings: str) -> dict[str, float]:
+    """Seconds by function; functions of one name are added up."""
+    printed = er_print(*settings, "-metrics", f"{metric}:name", "-printmode", "|", "-functions", experiment)
+    assert printed.returncode == 0, printed.stderr
+    found: dict[str, float] = {}
+    for value, name in re.findall(r'^"([\d.]+)"\|"(.*)"$', printed.stdout, re.MULTILINE):
+        found[name] = found.get(name, 0.0) + float(value)
+    return found
+
+
+@pytest.mark.kernel_times
+@pytest.mark.parametrize("python", PYTHONS)
+def test_python_by_function(python: str, tmp_path: Path, collect: Command, er_print: Command,
+                            gprofng: Callable[..., Any], waits_recorded: None) -> None:
+    program, experiment = tmp_path / "program.py", tmp_path / "python.er"
+    program.write_text(PROGRAM)
+    run = collect("-o", experiment, python, program)
+    assert run.returncode == 0, run.stderr
+    assert re.search(r"\d+ Python frames", run.stderr)
+    cpu = times(er_print, experiment, "i.totalcpu")
+    in_split = sum(cpu[name] for name in ("one", "three", "seven"))
+    for name, share in (("one", 1), ("three", 3), ("seven", 7)):
+        assert cpu[name] / in_split == pytest.approx(share / 11, abs=0.03), cpu
+    assert in_split == pytest.approx(2 * 4 * 11 * 0.03, rel=0.03)
+    # From the thread's first function on, by all that call.
+    first = "Thread._bootstrap" if "Thread._bootstrap" in cpu else "_bootstrap"
+    for name in (first, f"{first}_inner", "worker", "split"):
+        assert cpu[name] >= 0.98 * in_split, cpu
+    # Functions of the interpreter itself are folded, unless asked for.
+    assert "_PyEval_EvalFrameDefault" not in cpu
+    machine = times(er_print, experiment, "i.totalcpu", "-viewmode", "machine")
+    assert "seven" not in machine
+    assert machine["_PyEval_EvalFrameDefault"] >= in_split
+    sleep = times(er_print, experiment, "i.sleep")
+    assert sleep["nap"] == pytest.approx(0.7, abs=2 * INTERVAL_S)
+    assert sleep["napper"] >= 0.98 * 0.7
+    assert sleep["consumer"] == pytest.approx(0.9, abs=2 * INTERVAL_S)
+    assert sleep["waited"] >= 0.98 * 0.9
+    # One of two threads waits while the other runs: for what, a frame says.
+    lock = times(er_print, experiment, "i.lock")
+    assert lock["<global interpreter lock>"] > 0.8 * in_split
+    # gprofng tells the same, and finds the lines.
+    listing = gprofng("-metrics", "i.totalcpu:name", "-functions", experiment=experiment).functions
+    assert listing["seven"][0] == pytest.approx(cpu["seven"], abs=0.002)
+    source = er_print("-source", "seven", experiment).stdout
+    assert re.search(r"\d+\.\d+ +\d+\.\d+ +1[34]\. +(while|    for)", source), source
+    assert "def seven" in gprofng("-source", "seven", experiment=experiment).text
+
+
+SCRIPT = """
+function hot(n) { let s = 0; for (let i = 0; i < n; i++) { s = (s * 31 + i) % 1000003; } return s; }
+let x = 0;
+for (const end = Date.now() + 700; Date.now() < end;) { x += hot(100000); }
+console.log(x > 0);
+"""
+
+
+def _remove_maps(pid: str) -> None:
+    Path(f"/tmp/perf-{pid}.map").unlink(missing_ok=True)
+
+
+def _pid_of(experiment: Path) -> str:
+    match = re.search(r'<process pid="(\d+)"', (experiment / "log.xml").read_text(errors="replace"))
+    assert match is not None
+    return match[1]
+
+
+@pytest.mark.kernel_times
+def test_node_by_its_perf_map(tmp_path: Path, collect: Command, er_print: Command, gprofng: Callable[..., Any],
+                              need: Callable[[str, str], str], perf_allowed: None) -> None:
+    script, experiment = tmp_path / "hot.js", tmp_path / "node.er"
+    script.write_text(SCRIPT)
+    run = collect("-o", experiment, need("node", "nodejs"), "--perf-basic-prof", "--no-logfile-per-isolate", script,
+                  cwd=tmp_path)
+    try:
+        assert run.stdout == "true\n", run.stderr
+        cpu = times(er_print, experiment, "e.totalcpu")
+        hot = sum(seconds for name, seconds in cpu.items() if "hot" in name)
+        assert hot > 0.6 * cpu["<Total>"], cpu
+        assert cpu.get("[anonymous code]", 0) < 0.1 * cpu["<Total>"], cpu
+        listing = gprofng("-metrics", "e.totalcpu:name", "-functions", experiment=experiment).functions
+        assert sum(values[0] for name, values in listing.items() if "hot" in name) == pytest.approx(hot, abs=0.002)
+    finally:
+        _remove_maps(_pid_of(experiment))
+
+
+@pytest.mark.kernel_times
+@pytest.mark.parametrize("python", WITH_TRAMPOLINES)
+def test_python_by_its_trampolines(python: str, tmp_path: Path, collect: Command, er_print: Command,
+                                   gprofng: Callable[..., Any], perf_allowed: None) -> None:
+    program, experiment = tmp_path / "program.py", tmp_path / "python.er"
+    program.write_text(PROGRAM)
+    run = collect("-o", experiment, python, "-X", "perf", program)
+    try:
+        assert run.returncode == 0, run.stderr
+        cpu = times(er_print, experiment, "i.totalcpu", "-viewmode", "machine")
+        assert cpu[f"py::split:{program}"] >= 0.98 * 2 * 4 * 11 * 0.03
+        assert f"py::split:{program}" in gprofng("-functions", experiment=experiment).functions
+    finally:
+        _remove_maps(_pid_of(experiment))
+
+
+JITTED = r"""
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+static const unsigned char code[] = {0x55, 0x48, 0x89, 0xe5, 0xb8, 0xa3, 0x86, 0x01, 0, 0xff, 0xc8, 0x75, 0xfc, 0x5d,
+                                     0xc3};
+static void run(char *at, double seconds) {
+    for (clock_t end = clock() + seconds * CLOCKS_PER_SEC; clock() < end;) ((void (*)(void))at)();
+}
+int main(void) {
+    char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), name[64];
+    memcpy(page + 64, code, sizeof code);
+    memcpy(page + 256, code, sizeof code);
+    snprintf(name, sizeof name, "/tmp/perf-%d.map", getpid());
+    FILE *map = fopen(name, "w");
+    fprintf(map, "%lx %lx first <&> one\n%lx %lx other\n", (long)page + 64, (long)sizeof code, (long)page + 256,
+            (long)sizeof code);
+    fflush(map);
+    run(page + 64, 1.6);
+    fprintf(map, "%lx %lx second one\n", (long)page + 60, (long)sizeof code + 8);
+    fclose(map);
+    run(page + 64, 1.6);
+    run(page + 256, 0.3);
+    return 0;
+}
+"""
+
+
+@pytest.mark.kernel_times
+def test_code_that_is_replaced_is_told_by_time(tmp_path: Path, collect: Command, er_print: Command,
+                                               gprofng: Callable[..., Any], need: Callable[[str, str], str],
+                                               perf_allowed: None) -> None:
+    source, program, experiment = tmp_path / "jitted.c", tmp_path / "jitted", tmp_path / "jitted.er"
+    source.write_text(JITTED)
+    subprocess.run([need("gcc", "gcc"), "-O1", "-w", "-o", program, source], check=True)
+    run = collect("-o", experiment, program)
+    try:
+        assert run.returncode == 0, run.stderr
+        cpu = times(er_print, experiment, "e.totalcpu")
+        both = cpu["first <&> one"] + cpu["second one"]
+        # The map says nothing of times: what is new counts from the reading before, about a second ago.
+        assert both == pytest.approx(3.2, rel=0.1)
+        assert 0.5 < cpu["first <&> one"] < 2.0, cpu
+        assert cpu["other"] == pytest.approx(0.3, abs=0.1)
+        listing = gprofng("-metrics", "e.totalcpu:name", "-functions", experiment=experiment).functions
+        assert listing["second one"][0] == pytest.approx(cpu["second one"], abs=0.002)
+        assert "dec" in er_print("-disasm", "second one", experiment).stdout
+        assert "dec" in gprofng("-disasm", "second one", experiment=experiment).text
+    finally:
+        _remove_maps(_pid_of(experiment))
