@@ -9,7 +9,7 @@ from collector.aggregate.language import Query
 from collector.aggregate.systemtap import printed_statistics
 from collector.report.aggregations import Merged, printed
 
-_SYNTHETIC = "synthetic: these sum up right, but were not seen one by one"
+_SYNTHETIC = "synthetic: these sum up right, but were not seen one by one, from beginning to end"
 
 
 def listing(found: Iterable[Merged], style: str = "dtrace", top: int | None = None) -> list[str]:

@@ -37,7 +37,8 @@ class Model:
         self._new_slot = new_slot
         self.processes: dict[int, Process] = {}
         self.threads: dict[int, Thread] = {}  # by slot
-        self.of = Columns(image=("i8", -1), tid=("i8", 0), pid=("i8", 0))  # by slot; image: its number
+        # By slot; image: its number; found_ns: 0 for those that were born.
+        self.of = Columns(image=("i8", -1), tid=("i8", 0), pid=("i8", 0), found_ns=("i8", 0))
         self.n_threads = 0  # without counting again those that an exec gave a new slot
         self.n_images = 0
         self.cuts = Cuts()
@@ -62,6 +63,7 @@ class Model:
         self.threads[slot] = thread
         self.of.grow(slot + 1)
         self.of.image[slot], self.of.tid[slot], self.of.pid[slot] = process.image.number, tid, process.pid
+        self.of.found_ns[slot] = time_ns if found else 0
         process.threads[tid] = slot
         self._lives.setdefault(tid, []).append((time_ns, slot))
         self.cuts.add(slot, time_ns, cut)

@@ -3,7 +3,8 @@
     tap -> stretches -> whole ones -> spans, by experiment -> Aggregation, one of each expression -> file
 
 Stretches off the CPU come in parts while they last; a value is the whole length, so the parts are joined here. A part
-is known to be the last one when the thread's next stretch comes, or its end.
+is known to be the last one when the thread's next stretch comes, or its end. What a recording sees only a part of, as
+it begins, pauses and ends meanwhile (``windows``), is synthetic.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from collector.session.running import RunningStacks
 from collector.session.tap import ON_CPU, Stretches
 from collector.session.waker_stacks import WakerStacks
 from collector.session.wakers import Wakers
+from collector.session.windows import Windows, cut
 from collector.session.world import World
 
 _STATE_ON_CPU = STATES.index("oncpu")
@@ -54,6 +56,7 @@ class Aggregating:
         self._experiments = experiments
         self._records_all = records_all
         self._whole = WholeStretches()
+        self._windows = Windows()
         self._shares = [_has_running_stacks(query) for query in self._queries]
         self._running = RunningStacks() if any(self._shares) else None
         self._wakers: Wakers | None = None
@@ -104,10 +107,21 @@ class Aggregating:
             spans = replace(spans, waker=waker, wakerstack=stack)
         if self._calls is not None:
             spans = replace(spans, syscall=self._calls.of(spans, stretches.image))
-        if not stretches.muted:
-            self._add(self._whole.complete(spans))
-        elif self._running is not None:
-            self._running.shared(spans)
+        seen = self._windows.within(spans, self._model.of.found_ns[spans.slot])
+        if len(seen):
+            self._add(self._whole.complete(seen))
+        if self._running is not None and not self._windows.is_open:
+            self._running.shared(spans)  # their samples are not those of later ones
+
+    def looks(self, now_ns: int, whether: bool) -> None:
+        """Recording resumes; or pauses, or ends: what threads wait for then goes on without us."""
+        if whether:
+            self._windows.open(now_ns)
+            return
+        self._windows.close(now_ns)
+        held = self._whole.close()
+        if held is not None:
+            self._add(cut(held, np.ones(len(held), dtype=bool)))
 
     def ended(self, slots: Array) -> None:
         """The threads at slots are over; what they were in is. Their slots are not free yet."""
@@ -198,11 +212,11 @@ class WholeStretches:
         self._held = whole[held]
         return whole[~held]
 
-    def close(self, slots: Array) -> Spans | None:
-        """The held ones of these slots, whose threads are over."""
+    def close(self, slots: Array | None = None) -> Spans | None:
+        """The held ones of these slots, whose threads are over; or all."""
         if self._held is None:
             return None
-        gone = np.isin(self._held.slot, slots)
+        gone = np.isin(self._held.slot, slots) if slots is not None else np.ones(len(self._held), dtype=bool)
         over, self._held = self._held[gone], self._held[~gone]
         return over
 

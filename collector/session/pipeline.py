@@ -127,6 +127,12 @@ class Pipeline:
             self.output.spans(spans, self._settlement.waits.due)
             self._taps.flushed(spans, self.output.muted)
 
+    def mute(self, now_ns: int, *, muted: bool) -> None:
+        """From here on nothing is written, or it is again; what threads have spent off CPU so far is told before."""
+        self.flush_waiting(now_ns)
+        self.output.muted = muted
+        self._taps.looks(now_ns if self._fed_ns else 0, not muted)  # who begins with a pause has seen nothing yet
+
     @property
     def unseen(self) -> UnseenOnes:
         """Processes that the kernel took the events from."""
@@ -159,6 +165,7 @@ class Pipeline:
                 recorded.tell(Recorder.comment, remark)
             self._experiments.end(recorded, time_ns)
         self.flush_waiting(time_ns)
+        self._taps.looks(time_ns, False)
         self.time.end_all(time_ns)
         self.look_at_unseen(time_ns)
         self.feed(Batch(time_ns))

@@ -84,19 +84,15 @@ class Store:
 
     def pause(self, now_ns: int) -> None:
         """Nothing is written from here on."""
-        self._flush_and_mute(now_ns, muted=True)
+        self.pipeline.mute(now_ns, muted=True)
         for recorded in self._experiments.open_ones():
             recorded.tell(Recorder.pause, now_ns)
 
     def resume(self, now_ns: int) -> None:
         """It is again."""
-        self._flush_and_mute(now_ns, muted=not self._options.interval_ns)
+        self.pipeline.mute(now_ns, muted=not self._options.interval_ns)
         for recorded in self._experiments.open_ones():
             recorded.tell(Recorder.resume, now_ns)
-
-    def _flush_and_mute(self, now_ns: int, *, muted: bool) -> None:
-        self.pipeline.flush_waiting(now_ns)
-        self.pipeline.output.muted = muted
 
     # -- the end
 

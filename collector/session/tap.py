@@ -86,6 +86,11 @@ class Taps:
         """What threads off CPU have spent."""
         self._tell(*_columns(spans), muted=muted)
 
+    def looks(self, now_ns: int, whether: bool) -> None:
+        """Recording resumes; or pauses, or ends."""
+        if self._aggregating is not None:
+            self._aggregating.looks(now_ns, whether)
+
     def sync(self, now_ns: int) -> None:
         """What was aggregated comes to disk, if that is due."""
         if self._aggregating is not None:

@@ -188,9 +188,8 @@ def test_numbers_of_rows_stay_small_when_columns_have_many_values() -> None:
     assert (columns[0][rows[number]] == columns[0]).all()
 
 
-@pytest.mark.parametrize("function", FUNCTIONS, ids=lambda function: function.name)
-@settings(max_examples=30, deadline=None)
-@given(batches=st.lists(CLOSE, max_size=4), room=st.integers(1, 5))
+@settings(max_examples=20, deadline=None)
+@given(function=st.sampled_from(FUNCTIONS), batches=st.lists(CLOSE, max_size=4), room=st.integers(1, 5))
 def test_where_there_is_no_room_keys_are_dropped_and_counted(
     function: fold.Fold, batches: list[list[tuple[int, int, int, int]]], room: int
 ) -> None:

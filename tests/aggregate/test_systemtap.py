@@ -68,6 +68,16 @@ value |{ruler} count
 """
 
 
+@pytest.mark.parametrize(("n", "n_marks"), [(1, 1), (50, 50), (51, 25), (75, 37), (100, 50), (101, 33)])
+def test_the_longest_bar_has_fifty_marks_at_most(n: int, n_marks: int) -> None:
+    """Each of which stands for as many values: what is less than that has none."""
+    rows = printed(fold.QUANTIZE, {(): [8] * n + [1]}).splitlines()
+    (longest,) = (row for row in rows if row.startswith("    8 |"))
+    assert longest == f"    8 |{'@' * n_marks}{n:>{50 + 1 + len(str(n)) - n_marks}}"
+    (least,) = (row for row in rows if row.startswith("    1 |"))
+    assert least.count("@") == (n <= 50)
+
+
 def test_what_systemtap_has_not_is_drawn_as_dtrace_draws_it() -> None:
     text = printed(fold.llquantize(10, 0, 1, 10), {(): [3]})
     assert text.startswith("a @count=1\n\n           value  ------------- Distribution")

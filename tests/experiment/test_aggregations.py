@@ -85,6 +85,15 @@ def test_states_of_no_words_are_told() -> None:
         unpack(pack([replace(NO_KEY, states=np.zeros((1, 0), np.uint64))]))
 
 
+@pytest.mark.parametrize("index", [-1, 2])
+def test_names_that_are_not_there_are_told(index: int) -> None:
+    one = Stored("n[comm] = count()", (KEY_NAME,), np.array([[1], [index]]), np.ones((2, 1), np.uint64), 2,
+                 (b"first", b"second"))
+    with pytest.raises(FormatError, match="has names that are not there"):
+        unpack(pack([one]))
+    assert unpack(pack([replace(one, keys=np.array([[1], [0]]))]))[0].names == (b"first", b"second")
+
+
 def forged(chance: random.Random) -> bytes:
     """Mutated, with a checksum and a length that are right: as if somebody had written it."""
     body = mutated(pack(ALL)[AGGREGATIONS.size:], chance)
@@ -194,7 +203,8 @@ def test_the_largest_keys_as_systemtap_prints_them(aggregated: Path, capsys: pyt
         out, err = printed(aggregated, capsys, *command)
         assert err == ""
         assert out == (f'{BY_NAME.expression}\n\na["d\\xffg",-1] @count=5\n\n'
-                       f"{BY_NAME.expression}\nsynthetic: these sum up right, but were not seen one by one\n\n"
+                       f"{BY_NAME.expression}\n"
+                       "synthetic: these sum up right, but were not seen one by one, from beginning to end\n\n"
                        'a["cat",4711] @count=7\n\n')
 
 

@@ -148,7 +148,7 @@ def test_what_a_pause_hides_is_in_no_aggregation(aggregated: Run, er_print: Run,
     path, _ = aggregated([NAPS], workload("states"), "nanosleep", TURNS, TURN_MS, options=("-y", "USR1"))
     done = er_print("-aggregations", path)
     assert (done.returncode, done.stderr) == (0, "")
-    assert numbers(done.stdout) == {}
+    assert done.stdout.splitlines() == [NAPS, "no values", ""]
 
 
 def test_what_no_record_tells_is_synthetic(collect: Run, er_print: Run, workload: Run, tmp_path: Path) -> None:
@@ -340,11 +340,21 @@ def test_who_attaches_without_what_it_takes_is_told(collect: Run, tmp_path: Path
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_attached_recording_aggregates(collect: Run, er_print: Run, tmp_path: Path, workload: Run,
-                                          perf_allowed: None) -> None:
+def test_an_attached_recording_aggregates_what_it_sees_from_beginning_to_end(
+        collect: Run, er_print: Run, tmp_path: Path, workload: Run, perf_allowed: None) -> None:
+    """Another process sleeps all the time: that is no sleep as long as the recording."""
     path = tmp_path / "run.er"
-    with subprocess.Popen([workload("states"), "nanosleep", "1000", "5"], stdout=subprocess.DEVNULL) as one:
-        done = collect("-A", "off", "-o", path, "-t", "1", "--aggregate", NAPS, "-P", one.pid)
+    with (subprocess.Popen([workload("states"), "nanosleep", "1000", "5"], stdout=subprocess.DEVNULL) as one,
+          subprocess.Popen(["sleep", "1000"]) as other):
+        done = collect("-A", "off", "-o", path, "-t", "1", "--aggregate", NAPS, "--aggregate",
+                       "slept[tid] = sum(sleep / 1ms)", "-P", one.pid, "-P", other.pid)
         one.kill()
+        other.kill()
     assert done.returncode == 0, done.stderr
-    assert numbers(er_print("-aggregations", "naps", path).stdout)[str(one.pid),] > 10
+    found = {each["name"]: {kind: {entry["key"][0]: entry["value"] for entry in each[kind]}
+                            for kind in ("recorded", "synthetic")}
+             for each in json.loads(er_print("-json_aggregations", path).stdout)["aggregations"]}
+    assert found["naps"]["recorded"].keys() == {one.pid}
+    assert found["naps"]["recorded"][one.pid] > 10
+    assert found["naps"]["synthetic"][other.pid] == 1
+    assert found["slept"]["synthetic"][other.pid] > 500

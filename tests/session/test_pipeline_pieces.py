@@ -100,13 +100,14 @@ class Alone:
 class Recording:
     """A pipeline for process PID, and what becomes of it."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, aggregations: Sequence[str] = ()) -> None:
         self.path = path
         self.taken: list[Stretches] = []
         path.mkdir()
         self.experiments = Experiments(path, Follow("on"), lambda recorded: header(recorded))
         self.tally = Tally()
-        self.pipeline = Pipeline(INTERVAL_NS, self.experiments, Alone(), self.tally, tap=self.taken.append)
+        self.pipeline = Pipeline(INTERVAL_NS, self.experiments, Alone(), self.tally, tap=self.taken.append,
+                                 aggregations=aggregations)
         image = self.pipeline.model.new_process(PID, START_NS).image
         self.founder = self.experiments.founder(image, Recorder.create(path, header(None)))
 
@@ -325,6 +326,70 @@ def test_a_pause_writes_nothing_and_loses_no_time(recording: Recording) -> None:
     recording.finish(150)
     assert recording.ticks() == {(PID, Microstate.SLEEP): 5, (PID, Microstate.USER): 3}
     assert [part.muted for part in recording.taken] == [True, True, False]
+
+
+SEEN = "n[tid, state] = count()", "ms[tid, state] = sum(offcpu / 1ms)", "ran[tid] = sum(oncpu / 1ms)"
+
+
+def aggregated(recording: Recording) -> tuple[dict[str, dict[Any, int]], dict[str, dict[Any, int]]]:
+    """What was seen from beginning to end, and what was not: by name, and by TID and state."""
+    parts: tuple[dict[str, dict[Any, int]], ...] = {}, {}
+    for stored in open_experiment(recording.path).aggregations:
+        keys = [(tid, stored.names[state[0]].decode()) if state else tid for tid, *state in stored.keys.tolist()]
+        values = dict(enumerate(zip(keys, stored.states[:, 0].tolist(), strict=True)))
+        for part, rows in zip(parts, (range(stored.n_recorded), range(stored.n_recorded, len(keys))), strict=True):
+            part[stored.expression.partition("[")[0]] = dict(values[row] for row in rows if values[row][1])
+    recorded, synthetic = parts
+    return recorded, synthetic
+
+
+def test_what_attaching_and_the_end_cut_is_no_value_that_was_seen(tmp_path: Path) -> None:
+    """One thread sleeps all the time; another one twice, of which one sleep had begun before, and lies in a third one
+    at the end."""
+    recording = Recording(tmp_path / "test.1.er", SEEN)
+    found = [Found(tid, Edge.OUT_BLOCKED, Reason.SLEEP, None) for tid in (PID, PID + 1)]
+    recording.pipeline.take_over(PID, "", found, [], batch(0))
+    recording.pipeline.feed(batch(100, switches=[
+        (20, PID + 1, Edge.IN), (30, PID + 1, Edge.OUT_BLOCKED), (70, PID + 1, Edge.IN),
+        (75, PID + 1, Edge.OUT_BLOCKED)]))
+    recording.pipeline.flush_waiting(START_NS + 100 * MS)
+    recording.pipeline.feed(batch(200))
+    recording.finish(200)
+    recorded, synthetic = aggregated(recording)
+    sleeper, other = (PID, "sleep"), (PID + 1, "sleep")
+    assert recorded == {"n": {other: 1, (PID + 1, "oncpu"): 2}, "ms": {other: 40}, "ran": {PID + 1: 15}}
+    assert synthetic == {"n": {sleeper: 1, other: 2}, "ms": {sleeper: 200, other: 20 + 125}, "ran": {}}
+
+
+OUT, IN = Edge.OUT_BLOCKED, Edge.IN
+SLEEPS, RUNS = (PID, "sleep"), (PID, "oncpu")
+
+
+@pytest.mark.parametrize(("before", "within", "behind", "seen", "cut"), [
+    ([], [], [(170, PID, OUT), (180, PID, IN)],
+     {"n": {SLEEPS: 1, RUNS: 1}, "ms": {SLEEPS: 10}, "ran": {PID: 20}},
+     {"n": {RUNS: 2}, "ms": {}, "ran": {PID: 100 + 10}}),
+    ([], [(110, PID, OUT), (120, PID, IN)], [(170, PID, OUT), (180, PID, IN)],
+     {"n": {SLEEPS: 1, RUNS: 1}, "ms": {SLEEPS: 10}, "ran": {PID: 20}},
+     {"n": {RUNS: 2}, "ms": {}, "ran": {PID: 100 + 10}}),
+    ([(30, PID, OUT)], [], [(180, PID, IN)],
+     {"n": {RUNS: 2}, "ms": {}, "ran": {PID: 30 + 20}},
+     {"n": {SLEEPS: 2}, "ms": {SLEEPS: 70 + 20}, "ran": {}}),
+    ([(30, PID, OUT)], [(110, PID, IN), (150, PID, OUT)], [(180, PID, IN)],
+     {"n": {RUNS: 2}, "ms": {}, "ran": {PID: 30 + 20}},
+     {"n": {SLEEPS: 2}, "ms": {SLEEPS: 70 + 20}, "ran": {}}),
+], ids=["a run over it", "a run up to it, and one behind it", "a sleep over it", "a sleep up to it, and one behind it"])
+def test_what_a_pause_cuts_is_no_value_that_was_seen(
+        tmp_path: Path, before: list[Any], within: list[Any], behind: list[Any], seen: object, cut: object) -> None:
+    """Of 60 ms. Of what goes on behind it, the time in it is not counted."""
+    recording = Recording(tmp_path / "test.1.er", SEEN)
+    recording.pipeline.feed(batch(100, EXEC, switches=before))
+    recording.pipeline.mute(START_NS + 100 * MS, muted=True)
+    recording.pipeline.feed(batch(160, switches=within))
+    recording.pipeline.mute(START_NS + 160 * MS, muted=False)
+    recording.pipeline.feed(batch(200, Exited(START_NS + 200 * MS, PID, PID), switches=behind))
+    recording.finish(200)
+    assert aggregated(recording) == (seen, cut)
 
 
 def test_many_short_processes_get_their_ticks_together(recording: Recording) -> None:
