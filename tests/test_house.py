@@ -401,9 +401,8 @@ def test_no_rule_objects_to_a_clean_tree(tmp_path: Path, rule: Rule) -> None:
 # --- the linters ----------------------------------------------------------------------------------
 
 SCRIPTS_WITHOUT_SUFFIX = tuple(f"scripts/{name}" for name in (
-    "agree", "bench", "compare-check", "damage", "export-check", "keep-batches", "killruns", "truth"))
-    "agree", "bench", "compare-check", "damage", "keep-batches", "killdaemon", "killruns", "soak", "truth"))
-    "agree", "bench", "compare-check", "damage", "keep-batches", "killruns", "page-check", "page-pictures", "truth"))
+    "agree", "bench", "compare-check", "damage", "export-check", "keep-batches", "killdaemon", "killruns", "page-check",
+    "page-pictures", "soak", "truth"))
 
 
 def _passes(*command: str) -> None:

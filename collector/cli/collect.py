@@ -25,17 +25,14 @@ from collector.session.options import ARCHIVE_CHOICES, ENGINES, MAX_COMMENTS, Op
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from collector.session.session import Beside
 
 _SHORT = "p:o:O:d:g:C:A:a:S:F:M:P:t:l:y:L:nvVh"
 _PID_DIGITS = 20  # of a number that may pass for one: whether there is such a process is not said here
-_LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print=", "export="]
-_LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print=", "label="]
-_LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print=", "html",
-         "html-file="]
+_LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print=", "export=", "label=",
+         "html", "html-file="]
 _PAGE_FILE = "--html="  # getopt knows no arguments that may be left out
 
 USAGE = f"""\
@@ -105,21 +102,10 @@ def run(argv: list[str]) -> int:
         raise UsageError("--print prints what is aggregated: give --aggregate, too")
     if options.exports and options.mpi:
         raise UsageError("--export and -M on: use er_export when all ranks have ended")
-    kept: list[Path] = []
-    status = _recorded(options, kept, argv)
-    for directory in kept if options.page is not None else ():
-        from collector.cli.er_html import make_after
-
-        make_after(directory, options.page or "", _say)
-    return status
-
-
-def _recorded(options: Options, kept: list[Path], argv: list[str]) -> int:
-    """The exit status; ``kept``: the experiment, for who asks for a page of it."""
     if options.pids:
         from collector.session.attaching import attach
 
-        return attach(options, _say, *_beside(options, kept))
+        return attach(options, _say, *_beside(options))
     if not options.arguments:
         print(USAGE, end="")
         return 0 if not argv else _no_program()
@@ -128,18 +114,22 @@ def _recorded(options: Options, kept: list[Path], argv: list[str]) -> int:
     if options.dry_run:
         print("\n".join(dry_run(options)))
         return 0
-    return record(options, _say, *_beside(options, kept))
+    return record(options, _say, *_beside(options))
 
 
 def _beside(options: Options) -> list[Beside]:
     """What goes on beside the recording, or when it is over, if anything does."""
-    if not options.print_period_s and not options.exports:
+    if not (options.print_period_s or options.exports or options.page is not None):
         return []
     from contextlib import ExitStack, contextmanager
 
     @contextmanager
     def beside(directory: Path, start_ns: int) -> Iterator[None]:
         with ExitStack() as stack:
+            if options.page is not None:
+                from collector.cli.exporting import making_a_page
+
+                stack.enter_context(making_a_page(directory, options.page, _say))
             if options.exports:
                 from collector.cli.exporting import exporting
 
@@ -149,19 +139,6 @@ def _beside(options: Options) -> list[Beside]:
 
                 stack.enter_context(printing(directory, start_ns, options.print_period_s))
             yield
-def _beside(options: Options, kept: list[Path]) -> list[Beside]:
-    """What goes on beside the recording, if anything does; its directory is ``kept`` if a page will be made."""
-    if not options.print_period_s and options.page is None:
-        return []
-    from collector.session.session import nothing
-
-    def beside(directory: Path, start_ns: int) -> AbstractContextManager[None]:
-        kept.append(directory)
-        if not options.print_period_s:
-            return nothing(directory, start_ns)
-        from collector.cli.live import printing
-
-        return printing(directory, start_ns, options.print_period_s)
 
     return [beside]
 

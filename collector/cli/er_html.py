@@ -80,7 +80,7 @@ def made(arguments: list[str], compare: bool = False, n_code: int = _N_CODE) -> 
     session = Session(arguments, with_latency=True)
     try:
         session.founders  # noqa: B018 - errors of experiments come first
-        read_defaults(session)
+        read_defaults(session, "er_html")
         data = session.whole
         result = packed(data, _more(session, compare, n_code))
         return page(title(data), result.text()), [shown(problem) for problem in session.problems()]

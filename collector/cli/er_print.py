@@ -51,9 +51,7 @@ def run(argv: list[str]) -> int:
     try:
         with Working("opening experiments"):
             session.founders  # noqa: B018 - errors of experiments come first
-        _read_defaults(session)
-        session.founders  # noqa: B018 - errors of experiments come first
-        read_defaults(session)
+        read_defaults(session, "er_print")
         if calls:
             carry_out(session, calls)
         else:
@@ -64,14 +62,9 @@ def run(argv: list[str]) -> int:
     return 0
 
 
-def _read_defaults(session: Session) -> None:
-    read_defaults(session, "er_print")
-
-
 def read_defaults(session: Session, called: str) -> None:
-    """What files of defaults say; ``called``: the command that reads them."""
-def read_defaults(session: Session) -> None:
-    """What files of defaults say: where files are looked for, which columns are shown, and so on."""
+    """What files of defaults say: where files are looked for, which columns are shown, and so on; ``called``: the
+    command that reads them."""
     from collector.cli.rc_files import Defaults
 
     def carry_out_silently(line: str, where: str) -> None:

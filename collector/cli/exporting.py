@@ -1,4 +1,5 @@
-"""``collect --export FORMAT[=FILE]``: the experiment in other formats, when the recording of it is over and closed.
+"""``collect --export FORMAT[=FILE]``, ``--html[=FILE]``: the experiment in other formats, or as a page, when the
+recording of it is over and closed.
 
 Each export is a process of its own, ``er_export`` as a user would run it: nothing of it is imported before, and
 whatever happens to it, the experiment is there, and the status is the program's. One that fails is one line.
@@ -49,6 +50,16 @@ def exporting(directory: Path, exports: Sequence[tuple[str, str]], say: Callable
         if status < 0 or status == _INTERRUPTED:
             say(f"--export {name}: interrupted; {again}")
             return
+
+
+@contextmanager
+def making_a_page(directory: Path, path: str, say: Callable[[str], None]) -> Iterator[None]:
+    """At the end makes the page of the experiment in ``directory``, as er_html does; without a file, beside it."""
+    yield
+    if directory.is_dir():
+        from collector.cli.er_html import make_after
+
+        make_after(directory, path, say)
 
 
 def _run(name: str, directory: Path, path: str) -> int:

@@ -72,6 +72,8 @@ def er_export() -> int:
         return run(argv)
 
     return _guarded("er_export", run)
+
+
 def er_html() -> int:
     """The command ``er_html``."""
     def run(argv: list[str]) -> int:

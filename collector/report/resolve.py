@@ -641,7 +641,6 @@ def key_of(mapping: Segment | DynamicFunction) -> Key:
 
 def known_states(states: Numbers) -> Numbers:
     """States as columns; what is none that is known, as STATE_OTHER."""
-    """The column of each packet's state (n)."""
     return np.where((states < 0) | (states >= STATE_OTHER), STATE_OTHER, states).astype(np.int8)
 
 
