@@ -107,7 +107,7 @@ class _Process:
             self._frames = np.array(sorted(self._met), np.uint64)
         if not len(self._frames):
             return np.zeros(len(words), np.bool_)
-        found = (words >= self._frames[0]) & (words <= self._frames[-1])
+        found: Array = (words >= self._frames[0]) & (words <= self._frames[-1])
         some = np.flatnonzero(found)
         found[some] = self._frames[self._frames.searchsorted(words[some])] == words[some]
         return found
