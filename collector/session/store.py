@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -105,6 +106,7 @@ class Store:
             self._recorder.warning(line)
         for line in [*self._tally.remarks(), *([remark] if (remark := self.python.remark()) else [])]:
             self._recorder.comment(line)
+        self._recorder.comment(f"the collector's main process used {time.process_time():.2f} s of CPU")
         self._recorder.close(self._founder.end_ns or end_ns)
         self._summary = self._summed_up(warnings, end_ns)
 
