@@ -99,6 +99,10 @@ class _Process:
         found: Array = (right + 0.5) / (right + wrong + 1.0)
         return found
 
+    def are_starts(self, words: Array) -> Array:
+        """Which words (n,) lead to the first instruction of code."""
+        return np.isin(words, self._starts)
+
     def are_frames(self, words: Array) -> Array:
         """Which words (n,) are addresses of frames that were met in a look."""
         if len(self._frames) != len(self._met):
@@ -283,7 +287,8 @@ class PythonFrames:
                 process.interpreter.learn(words.tolist())
             codes = process.codes_of(place.words)
         hit = np.flatnonzero(codes)
-        hit = self._reliable(process, place.place[hit], place.part[hit], codes[hit], truth, hit)
+        hit = hit[self._reliable(process, place.place[hit], place.part[hit], codes[hit], truth,
+                                 process.are_starts(place.words[hit]))]
         at: list[dict[int, int]] = [{} for _ in place.row]
         columns = place.part[hit].tolist(), codes[hit].tolist(), place.words[hit].tolist()
         for part, code, word in zip(*columns, strict=True):
@@ -297,17 +302,24 @@ class PythonFrames:
                 for codes, addresses in zip(at, frames, strict=True)]
 
     @staticmethod
-    def _reliable(process: _Process, places: Array, part: Array, codes: Array, truth: Array, hit: Array) -> Array:
-        """Of words (h,) that lead to code those that are to be believed: of each evaluation the one at the place that
-        has been right most often, or all of them where no place is. ``truth`` (k,): the code that evaluations certainly
-        carried out, 0: unknown."""
+    def _reliable(process: _Process, places: Array, part: Array, codes: Array, truth: Array, is_start: Array) -> Array:
+        """Of words (h,) that lead to code those that are to be believed (indices), the best first: of each evaluation
+        those that lead where the one at the place does that has been right most often; all where no place is reliable.
+
+        ``truth`` (k,): the code that evaluations certainly carried out, 0: unknown. ``is_start`` (h,): the word leads
+        to the beginning of the code, and so says little of the place in it.
+        """
         is_known = truth[part] != 0
         process.learn(places[is_known], codes[is_known] == truth[part[is_known]])
         reliability = process.reliability(places)
         order = np.lexsort((-reliability, part))
         is_best = np.append(True, part[order[1:]] != part[order[:-1]]) if len(order) else np.zeros(0, np.bool_)
         best = order[is_best & (reliability[order] >= _RELIABLE)]
-        return np.concatenate([hit[best], hit[~np.isin(part, part[best])]])
+        believed = np.zeros(len(truth), np.uint64)
+        believed[part[best]] = codes[best]
+        order = np.lexsort((-reliability, is_start, part))
+        kept: Array = order[(believed[part[order]] == 0) | (believed[part[order]] == codes[order])]
+        return kept
 
     @staticmethod
     def _certain(process: _Process, samples: ClockSamples, place: _Place) -> Array:
