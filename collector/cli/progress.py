@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
-from threading import Lock, Timer
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
+    from threading import Lock, Timer
     from types import TracebackType
 
     from rich.progress import Progress
@@ -22,21 +22,27 @@ class Working:
     """``with Working("-functions"):`` shows this, and for how long, if it lasts and ``out`` is a terminal."""
 
     def __init__(self, what: str, out: TextIO | None = None, after_s: float = AFTER_S) -> None:
-        self._what, self._out = what, out or sys.stderr
-        self._lock, self._is_over = Lock(), False
+        self._what, self._out, self._after_s = what, out or sys.stderr, after_s
+        self._is_over = False
         self._shown: Progress | None = None
-        self._timer = Timer(after_s, self._begin)
-        self._timer.daemon = True
+        self._timer: Timer | None = None
+        self._lock: Lock
 
     def __enter__(self) -> Working:
         """Begin to wait."""
         if self._out.isatty():
+            from threading import Lock, Timer
+
+            self._lock, self._timer = Lock(), Timer(self._after_s, self._begin)
+            self._timer.daemon = True
             self._timer.start()
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
                  trace: TracebackType | None) -> None:
         """Take the line away."""
+        if self._timer is None:
+            return
         self._timer.cancel()
         with self._lock:
             self._is_over = True

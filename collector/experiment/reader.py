@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from collector.elf import open_object
 from collector.errors import ElfError, ExperimentError, FormatError
 from collector.experiment import aggregations, dyntext, log, map, names, overview
 from collector.experiment.aggregations import Stored
+from collector.experiment import log, map, names, overview
 from collector.experiment.damage import Bytes, Damage, read_file, read_pieces
 from collector.experiment.dyntext import Text
 from collector.experiment.identity import Identity, difference, identity_of
@@ -36,8 +37,11 @@ from collector.experiment.places import Places
 from collector.experiment.records import BLOCK_SIZE, CLOCK, COUNTER, HEAP, IO, SYNC
 from collector.experiment.stacks import Stacks, read_stacks
 
+if TYPE_CHECKING:
+    from collector.experiment.aggregations import Stored
+
 __all__ = ["FOREVER_NS", "DynamicFunction", "Event", "Experiment", "Log", "Message", "Sample", "Segment", "Stacks",
-           "Stored", "open_experiment"]
+           "open_experiment"]
 
 # Kinds of data besides clock profiling: the file, which has the kind's name, and what its packets hold.
 TRACED = {"synctrace": SYNC, "heaptrace": HEAP, "iotrace": IO, "hwcounters": COUNTER}
@@ -166,6 +170,8 @@ class Experiment:
         """What was aggregated; nothing of a damaged file."""
         if not os.path.lexists(self.path / names.AGGREGATIONS_FILE):
             return []
+        from collector.experiment import aggregations
+
         n_problems = len(self.problems)
         content = self._bytes(names.AGGREGATIONS_FILE, Damage()).tobytes()
         if len(self.problems) > n_problems:  # it cannot be read at all

@@ -22,10 +22,10 @@ from collector.aggregate.language import Query, compiled
 from collector.aggregate.listing import printed_aggregation, rank
 from collector.aggregate.syntax import NUMBERS, STACKS, parse
 from collector.errors import CollectorError, FormatError
-from collector.experiment.aggregations import stack_of_name
+from collector.experiment.aggregations import Stored, stack_of_name
 from collector.experiment.names import AGGREGATIONS_FILE
 from collector.experiment.names import shown as shown_name
-from collector.experiment.reader import Experiment, Stored
+from collector.experiment.reader import Experiment
 from collector.experiment.records import KEY_NAME, KEY_NUMBER, KEY_STACK, NOT_SAMPLED
 from collector.report.build import DataSet
 from collector.report.resolve import UNKNOWN_FUNCTION

@@ -1,6 +1,4 @@
-"""Which function holds a file offset: the functions of one load object, by the rules of gprofng's reader.
-
-Two tools that read one experiment must print one set of names, so the rules are gprofng's (2.40), quirks included:
+"""Which function holds a file offset: the functions of one load object, by the rules of gprofng's reader (``compat``).
 
 * Only STT_FUNC symbols count, of ``.symtab``, else of ``.dynsym``; they are placed by file offset. What gprofng does
   not do: ``.gnu_debugdata`` and separate debug files fill the holes that ``.dynsym`` leaves.
@@ -28,19 +26,24 @@ import numpy.typing as npt
 
 from collector.errors import ElfError
 from collector.experiment.dyntext import Text
+from collector.report.compat import (
+    LAST_FUNCTIONS,
+    LAST_INSTRUCTIONS,
+    PLT,
+    TEXT_FLAGS,
+    Hole,
+    fitted,
+    hole,
+    may_be_mangled,
+    name_of_aliases,
+    unknown_name,
+)
 
 if TYPE_CHECKING:
     from collector.elf import LoadObject, Symbols
 
 I8 = npt.NDArray[np.int64]
 
-PLT_NAME = b"@plt"
-# The reader keeps its last answers in a table of this many places; an answer found there is not searched for.
-_CACHE_PLACES = 1024
-_CACHE_SHIFT = 6
-# ... and its last instructions in another.
-_RECENT_PLACES = 4096
-_RECENT_SHIFT = 2
 _ADDRESS_MAX = 1 << 62
 _TEXT_MAX = 1 << 47  # as much as a process can address, whatever a damaged file claims
 
@@ -91,7 +94,7 @@ def symbol_table(elf: LoadObject, mapped_size: int, debug: LoadObject | None = N
     keep = np.flatnonzero((offset >= 0) & ~symbols.is_indirect)
     keep = keep[np.argsort(offset[keep], kind="stable")]
     plt = elf.sections.get(".plt")
-    texts = [load for load in elf.loads if load.flags == 5]
+    texts = [load for load in elf.loads if load.flags == TEXT_FLAGS]
     text_size = min(texts[0].memory_size, _TEXT_MAX) if len(texts) == 1 else 0
     return SymbolTable(offset[keep], symbols.size[keep].astype(np.int64), lambda i: symbols.name(int(keep[i])),
                        (plt.file_offset, plt.size) if plt is not None else None, text_size or mapped_size)
@@ -124,7 +127,7 @@ class FunctionTable:
 
     def find(self, file_offset: int) -> Function:
         """The function at ``file_offset``; there always is one."""
-        place = (file_offset >> _CACHE_SHIFT) % _CACHE_PLACES
+        place = (file_offset >> LAST_FUNCTIONS.shift) % LAST_FUNCTIONS.n
         cached = self._cache.get(place)
         if cached is not None and cached.offset <= file_offset < cached.offset + cached.size:
             return cached
@@ -137,7 +140,7 @@ class FunctionTable:
 
     def find_again(self, file_offset: int) -> Function:
         """As ``find``, but what was found for this offset is the answer while the reader would remember it."""
-        place = (file_offset >> _RECENT_SHIFT) % _RECENT_PLACES
+        place = (file_offset >> LAST_INSTRUCTIONS.shift) % LAST_INSTRUCTIONS.n
         recent = self._recent.get(place)
         if recent is not None and recent[0] == file_offset:
             return recent[1]
@@ -155,9 +158,9 @@ class FunctionTable:
         behind = offsets >= self._table.text_size
         below = np.searchsorted(starts, offsets, side="right") - 1
         in_hole = (below < 0) | (offsets >= ends[below]) if len(starts) else np.ones(len(offsets), bool)
-        answers = (offsets >> _CACHE_SHIFT) % _CACHE_PLACES
+        answers = (offsets >> LAST_FUNCTIONS.shift) % LAST_FUNCTIONS.n
         shares_answer = np.isin(answers, answers[behind])
-        recent = (offsets >> _RECENT_SHIFT) % _RECENT_PLACES
+        recent = (offsets >> LAST_INSTRUCTIONS.shift) % LAST_INSTRUCTIONS.n
         shares_recent = np.isin(recent, recent[behind | shares_answer])
         return offsets[behind | in_hole | shares_answer | shares_recent]
 
@@ -175,35 +178,23 @@ class FunctionTable:
 
     def _fill(self, file_offset: int, at: int) -> int:
         """Make a function for a hole; its index."""
-        unmapped = self._table.text_size
+        text = self._table.text_size
         last = len(self._offsets) - 1
-        tail = b""
-        if file_offset >= unmapped:
-            if last >= 0 and self._offsets[last] == unmapped:
+        if file_offset >= text and last >= 0:
+            if self._offsets[last] == text:
                 self._ends[last] = max(self._ends[last], file_offset)
-                self._function(last).size = self._ends[last] - unmapped
+                self._function(last).size = self._ends[last] - text
                 return last
-            low, high, tail = unmapped, file_offset, b" --  no functions found"
-            self.is_order_dependent |= last >= 0
-        elif last < 0:
-            low, high, tail = 0, unmapped, b" --  no functions found"
-        elif file_offset < self._offsets[0]:
-            low, high = 0, self._offsets[0]
-        elif file_offset >= self._ends[last]:
-            low, high = self._ends[last], unmapped
-        elif file_offset >= self._ends[at]:
-            low, high = self._ends[at], self._offsets[at + 1]
-        else:
-            low, high = self._ends[at - 1], self._offsets[at]
-        name = b"<static>@0x%x (%s)%s" % (low, self.name, tail)
-        self._insert(at, low, high, Function(name, name, self.name, low, high - low, self._number))
+            self.is_order_dependent = True
+        self._insert(at, hole(file_offset, at, self._offsets, self._ends, text, self.name))
         return at
 
-    def _insert(self, at: int, low: int, high: int, function: Function) -> None:
-        self._offsets.insert(at, low)
-        self._ends.insert(at, high)
+    def _insert(self, at: int, found: Hole) -> None:
+        self._offsets.insert(at, found.low)
+        self._ends.insert(at, found.high)
         self._symbol.insert(at, -2 - len(self._holes))
-        self._holes[-2 - len(self._holes)] = function
+        self._holes[-2 - len(self._holes)] = Function(found.name, found.name, self.name, found.low,
+                                                      found.high - found.low, self._number)
 
     def _function(self, index: int) -> Function:
         symbol = self._symbol[index]
@@ -214,7 +205,7 @@ class FunctionTable:
         if function is None:
             linkage, shown = self._choose(index)
             function = Function(shown, linkage, self.name, offset, self._ends[index] - offset, self._number,
-                                is_plt=linkage == PLT_NAME)
+                                is_plt=linkage == PLT)
             self._made[offset] = function
         return function
 
@@ -226,15 +217,13 @@ class FunctionTable:
         while last + 1 < len(self._offsets) and self._offsets[last + 1] == self._offsets[index] \
                 and self._symbol[last + 1] >= -1:
             last += 1
-        names = {self._linkage(self._symbol[i]) for i in range(first, last + 1)}
-        shown = [(self._shown(name), name) for name in sorted(names, reverse=True)]
-        return min(shown, key=lambda pair: (len(pair[0]), pair[0]))[::-1]
+        return name_of_aliases((self._linkage(self._symbol[i]) for i in range(first, last + 1)), self._shown)
 
     def _linkage(self, symbol: int) -> bytes:
-        return PLT_NAME if symbol == -1 else self._table.name(symbol)
+        return PLT if symbol == -1 else self._table.name(symbol)
 
     def _shown(self, linkage: bytes) -> bytes:
-        return self._demangle(linkage) if linkage.startswith(b"_") else linkage
+        return self._demangle(linkage) if may_be_mangled(linkage) else linkage
 
 
 class AddressTable:
@@ -253,7 +242,7 @@ class AddressTable:
     def find(self, file_offset: int) -> Function:
         """The place at ``file_offset``."""
         if file_offset not in self._made:
-            name = b"<Unknown>@0x%x (%s)" % (file_offset, self.name)
+            name = unknown_name(file_offset, self.name)
             self._made[file_offset] = Function(name, name, self.name, file_offset, 0, self._number, has_offsets=False)
         return self._made[file_offset]
 
@@ -278,18 +267,6 @@ def _filled(symbols: Symbols, others: Symbols) -> Symbols:
     return symbols.with_those_of(others.only(is_open))
 
 
-def short_name(name: bytes) -> bytes:
-    """A name without its parameters: up to the last parenthesis that is in no template's arguments."""
-    angles = rounds = 0
-    for at in range(len(name) - 1, -1, -1):
-        mark = name[at:at + 1]
-        angles += (mark == b">") - (mark == b"<")
-        rounds += (mark == b")") - (mark == b"(")
-        if mark == b"(" and angles <= 0 and rounds <= 0:
-            return name[:at]
-    return name
-
-
 def _offsets_of(elf: LoadObject, symbols: Symbols) -> I8:
     """File offsets of symbols by the PT_LOAD headers of the mapped file; -1 outside them."""
     value = symbols.value.astype(np.int64)
@@ -304,7 +281,7 @@ def _offsets_of(elf: LoadObject, symbols: Symbols) -> I8:
 
 def _settled(table: SymbolTable) -> tuple[I8, I8, I8]:
     """Offsets, sizes and symbol indices of all functions after sizes have been made to fit, sorted by offset."""
-    size = _fitted(table.offset, table.size)
+    size = fitted(table.offset, table.size)
     keep = np.flatnonzero(size > 0)
     offset, size, symbol = table.offset[keep], size[keep], keep.astype(np.int64)
     if table.plt is not None:
@@ -312,21 +289,4 @@ def _settled(table: SymbolTable) -> tuple[I8, I8, I8]:
         offset = np.insert(offset, at, table.plt[0])
         size = np.insert(size, at, table.plt[1])
         symbol = np.insert(symbol, at, -1)
-    return offset, _fitted(offset, size), symbol
-
-
-def _fitted(offset: I8, size: I8) -> I8:
-    """Equal offsets share their largest size; a size of 0, or into the next offset, ends at the next offset.
-
-    What lies at offset 0 is left as it is.
-    """
-    if not len(offset):
-        return size
-    starts = np.flatnonzero(np.diff(offset, prepend=offset[0] - 1))
-    places = offset[starts]
-    largest = np.maximum.reduceat(size, starts)
-    room = np.append(np.diff(places), np.iinfo(np.int64).max)
-    fitted = np.where((largest == 0) | (largest > room), room, largest)
-    fitted[-1] = largest[-1]
-    spread = np.repeat(fitted, np.diff(np.append(starts, len(offset))))
-    return np.where(offset == 0, size, spread)
+    return offset, fitted(offset, size), symbol

@@ -2,8 +2,7 @@
 
 A descriptor names a file from the open (or dup) that gave it on until it is closed; each such life is a *channel*
 with a number of its own. Descriptors 0 to 2 are open from the start. What goes to a descriptor whose open was not seen
-(a pipe, a socket) makes a channel for it then. Channels are numbered as gprofng numbers them: from ten on, ten apart
-between experiments; 1 to 3 are the standard ones, 4 is all that has no descriptor.
+(a pipe, a socket) makes a channel for it then. Numbers and names of channels are those of ``compat``.
 """
 
 from __future__ import annotations
@@ -17,16 +16,11 @@ import numpy.typing as npt
 
 from collector.experiment.packets import Traced
 from collector.experiment.records import IO_CLOSE, IO_ERROR, IO_OPEN, IO_OTHER, IO_READ, IO_WRITE
+from collector.report.compat import FIRST_CHANNEL, OTHER_CHANNEL, OTHER_NAME, STANDARD_FILES, UNKNOWN_NAME
 
 I8 = npt.NDArray[np.int64]
 Packets = npt.NDArray[Any]
 
-STANDARD = {0: b"<stdin>", 1: b"<stdout>", 2: b"<stderr>"}
-OTHER_NAME = b"<Other IO activity>"
-UNKNOWN_NAME = b"<pipe(), socket(), or other fds>"
-OTHER_CHANNEL = 4
-FIRST_CHANNEL = 10
-CHANNELS_APART = 10
 _NO_CHANNEL = 0
 _NO_KIND = -1
 
@@ -79,9 +73,9 @@ class _Lives:
 
     def __init__(self, first: int) -> None:
         self.next = first
-        self.known = {fd + 1: Channel(name, fd) for fd, name in STANDARD.items()}
+        self.known = {fd + 1: Channel(name, fd) for fd, name in STANDARD_FILES.items()}
         self.known[OTHER_CHANNEL] = Channel(OTHER_NAME, -1)
-        self._open = {fd: fd + 1 for fd in STANDARD}
+        self._open = {fd: fd + 1 for fd in STANDARD_FILES}
 
     def of(self, descriptors: npt.NDArray[Any]) -> I8:
         """The channels of transfers, in order of time."""

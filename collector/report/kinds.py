@@ -7,8 +7,6 @@ CPUs, samples. A data set's columns are those of clock profiling, then those of 
     13, 14      sync: waited us, waits
     15, 16      cycles, insts                 a column for each counter, by name
     17          latency                       only where it is asked for
-
-Times are cut to whole microseconds packet by packet, as gprofng does it: sums of nanoseconds would differ.
 """
 
 from __future__ import annotations
@@ -20,10 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from collector.clock import NS_PER_US
 from collector.experiment.reader import Experiment
 from collector.experiment.records import IO_CLOSE, IO_ERROR, IO_OPEN, IO_OTHER, IO_READ, IO_WRITE
-from collector.report import heaptrace, iotrace
+from collector.report.compat import whole_us
 from collector.report.documents import Unit
 from collector.report.metrics import LATENCY, METRICS_BY_NUMSTATES, N_STATE_COLUMNS, Metric
 
@@ -59,19 +56,23 @@ def counter_metric(name: str) -> Metric:
 def of_locks(experiment: Experiment) -> I8:
     """Microseconds waited, and one wait, for each packet (n, 2)."""
     packets = experiment.packets(LOCKS)
-    return _columns((packets["TSTAMP"] - packets["SRQST"]) // NS_PER_US, np.ones(len(packets), np.int64))
+    return _columns(whole_us(packets["TSTAMP"] - packets["SRQST"]), np.ones(len(packets), np.int64))
 
 
 def of_heap(experiment: Experiment) -> I8:
     """Bytes allocated, one allocation, bytes leaked, one leak, for each packet (n, 4)."""
+    from collector.report import heaptrace
+
     heap = heaptrace.followed(experiment.packets(HEAP))
     return _columns(heap.allocated, heap.is_allocation, heap.leaked, heap.leaked > 0)
 
 
 def of_io(experiment: Experiment) -> I8:
     """Microseconds, bytes and one read; the same of a write; time and one of anything else, and of errors (n, 10)."""
+    from collector.report import iotrace
+
     packets = experiment.packets(IO)
-    time_us, n_bytes, kind = iotrace.durations_ns(packets) // NS_PER_US, packets["IONBYTE"], packets["IOTYPE"]
+    time_us, n_bytes, kind = whole_us(iotrace.durations_ns(packets)), packets["IONBYTE"], packets["IOTYPE"]
     reads, writes = kind == IO_READ, kind == IO_WRITE
     others = np.isin(kind, (IO_OPEN, IO_CLOSE, IO_OTHER))
     errors = (kind >= IO_ERROR) & (kind < 2 * IO_ERROR)

@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from collector.errors import UsageError
+from collector.report.compat import DEFAULT_METRICS, DEFAULT_SORT
 from collector.report.documents import Unit
 
 EXCLUSIVE, INCLUSIVE, ATTRIBUTED, STATIC = "e", "i", "a", ""
@@ -148,7 +149,7 @@ def default_view(metrics: Sequence[Metric], chosen: Sequence[str] = (), sorts: S
     are passed over. Sorted by the first of ``sorts`` that is shown.
     """
     decided: list[Column] = []
-    for text in filter(None, ":".join((*chosen, _DEFAULT_METRICS)).split(":")):
+    for text in filter(None, ":".join((*chosen, DEFAULT_METRICS)).split(":")):
         flavors = _split(text)[0]
         if "a" in flavors or "d" in flavors:
             continue
@@ -156,7 +157,7 @@ def default_view(metrics: Sequence[Metric], chosen: Sequence[str] = (), sorts: S
             if not any(_same(column, other) for other in decided):
                 decided.append(column)
     columns = tuple(column for column in decided if column.as_value or column.as_percent)
-    return parse_sort(":".join((*sorts, _DEFAULT_SORT)), View(columns, columns[-1]))
+    return parse_sort(":".join((*sorts, DEFAULT_SORT)), View(columns, columns[-1]))
 
 
 def checked_default(command: str, spec: str) -> None:
@@ -166,11 +167,6 @@ def checked_default(command: str, spec: str) -> None:
             raise UsageError(f"{command} {spec}: {text!r}: only e (exclusive) and i (inclusive) can be asked for")
 
 
-# Those of binutils' reader, /etc/gprofng.rc: CPU time and counters with shares, what is traced inclusive.
-_DEFAULT_METRICS = (
-    "i.heapleakbytes:i.heapleakcnt:i.heapallocbytes:i.heapalloccnt:ei.%totalcpu:ei.kcpu:i!hwc:e.%hwc:i.sync:i.syncn:"
-    "i.ioreadtime:i.iowritetime:i.ioothertime:i.ioerrortime:ei!any:!size:!address:name")
-_DEFAULT_SORT = "ei.any:name"
 _COUNTERS = "hwc"  # all metrics of hardware counters
 
 

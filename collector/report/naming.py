@@ -7,17 +7,15 @@ one name apart: the load object, and the offset in it where that is not enough.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from collector.errors import UsageError
-from collector.report.functions import Function, short_name
+from collector.report.compat import WITHOUT_SYMBOL, short_name
+from collector.report.functions import Function
 
 _FORMS = ("long", "short", "mangled")
 _MORE = ("soname", "nosoname", "offset", "nooffset", "unique", "nounique")
-# Names of code without a symbol, as ``functions`` makes them; the object stands in angle brackets.
-_WITHOUT_SYMBOL = re.compile(rb"<(?:static|Unknown)>@0x([0-9a-f]+) \(<(.*)>\)(?: --  no functions found)?", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -49,7 +47,7 @@ class Naming:
     def _name(self, function: Function) -> bytes:
         name = {"long": function.name, "short": short_name(function.name),
                 "mangled": function.linkage or function.name}[self.form]
-        if self.with_offset and (hole := _WITHOUT_SYMBOL.fullmatch(function.name)):
+        if self.with_offset and (hole := WITHOUT_SYMBOL.fullmatch(function.name)):
             name = b"%s+0x%s" % (hole[2], hole[1])
         return b"%s [%s]" % (name, function.object_name) if self.with_object else name
 

@@ -29,17 +29,19 @@ import numpy.typing as npt
 
 from collector.elf import LoadObject, open_object
 from collector.errors import ElfError
-from collector.experiment.identity import UNKNOWN, Identity
+from collector.experiment.identity import UNKNOWN as NOT_IDENTIFIED
+from collector.experiment.identity import Identity
 from collector.experiment.places import Places
 from collector.experiment.reader import DynamicFunction, Experiment, ObjectFile, Segment
+from collector.report.compat import DYNAMIC_FUNCTIONS, FAILED, TOTAL, TRUNCATED, UNKNOWN, static_name
 from collector.report.functions import AddressTable, Function, FunctionTable, SymbolTable, symbol_table
 from collector.report.kinds import CLOCK, Columns
 from collector.report.metrics import N_STATE_COLUMNS, STATE_OTHER
 from collector.report.profile import I4, I8, distinct, distinct_places, picked
-from collector.report.symbols import Frame, demangle
 
 if TYPE_CHECKING:
     from collector.dwarf import LineTables, Unit
+    from collector.report.symbols import Frame
 
 U8 = npt.NDArray[np.uint64]
 Bool = npt.NDArray[np.bool_]
@@ -49,15 +51,14 @@ Numbers = npt.NDArray[Any]  # int64, or int32 of all packets
 EXACT_LOOK_UPS_MAX = 5_000_000
 _CODES_MAX = 1 << 22
 _AT_ONCE = 1 << 18  # elements: what is made of them meanwhile stays in the CPU's caches
-DYNAMIC_FUNCTIONS = b"DYNAMIC_FUNCTIONS"
 MODES_TEXT = 5
 DEBUG_SUFFIX = "_debug"  # of a copy of a debug file, behind the name of the copy that it belongs to
 TOTAL_FUNCTION, UNKNOWN_FUNCTION, TRUNCATED_FUNCTION, FAILED_FUNCTION = range(4)
 _SPECIAL = (
-    Function(b"<Total>", b"", b"<Total>", object_number=1, has_offsets=False),
-    Function(b"<Unknown>", b"<Unknown>", b"<Unknown>"),
-    Function(b"<Truncated-stack>", b"<Truncated-stack>", b"<Total>", object_number=1, has_offsets=False),
-    Function(b"<Stack-unwind-failed>", b"<Stack-unwind-failed>", b"<Total>", object_number=1, has_offsets=False),
+    Function(TOTAL, b"", TOTAL, object_number=1, has_offsets=False),
+    Function(UNKNOWN, UNKNOWN, UNKNOWN),
+    Function(TRUNCATED, TRUNCATED, TOTAL, object_number=1, has_offsets=False),
+    Function(FAILED, FAILED, TOTAL, object_number=1, has_offsets=False),
 )
 # What a load object is known by: two builds of one name are two objects.
 Key = tuple[bytes, Identity]
@@ -118,7 +119,7 @@ class LoadedObject:
         if self._table is None and self.file is None and self.found.problem:
             self._table = AddressTable(self.name, self.number)
         elif self._table is None:
-            self._table = FunctionTable(self.symbols, self.name, self.number, demangle)
+            self._table = FunctionTable(self.symbols, self.name, self.number, _demangled)
         return self._table
 
     @property
@@ -634,9 +635,18 @@ class Part:
                          self._code.function(function))
 
 
+def _demangled(linkage: bytes) -> bytes:
+    """The name that a programmer would write. C programs have no use for what else ``symbols`` does."""
+    if not linkage.startswith((b"_Z", b"_R")):
+        return linkage
+    from collector.report.symbols import demangle
+
+    return demangle(linkage)
+
+
 def key_of(mapping: Segment | DynamicFunction) -> Key:
     """What the load object of a mapping is known by."""
-    return (mapping.name, mapping.identity) if isinstance(mapping, Segment) else (DYNAMIC_FUNCTIONS, UNKNOWN)
+    return (mapping.name, mapping.identity) if isinstance(mapping, Segment) else (DYNAMIC_FUNCTIONS, NOT_IDENTIFIED)
 
 
 def known_states(states: Numbers) -> Numbers:
@@ -728,8 +738,8 @@ def _pieces(dynamic: DynamicFunction) -> Iterable[tuple[int, int, bytes]]:
     end = dynamic.vaddr
     for vaddr, size, name in sorted(dynamic.symbols):
         if end < vaddr:
-            yield end, vaddr - end, b"<static>@0x%x (%s)" % (end, dynamic.name)
+            yield end, vaddr - end, static_name(end, dynamic.name)
         yield vaddr, size, name
         end = vaddr + size
     if end < dynamic.vaddr + dynamic.size:
-        yield end, dynamic.vaddr + dynamic.size - end, b"<static>@0x%x (%s)" % (end, dynamic.name)
+        yield end, dynamic.vaddr + dynamic.size - end, static_name(end, dynamic.name)

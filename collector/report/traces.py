@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from collector.experiment.reader import Experiment
 from collector.experiment.records import IO_CLOSE, IO_ERROR, IO_OPEN, IO_OTHER, IO_READ, IO_WRITE
-from collector.report import heaptrace, iotrace
+from collector.report import compat, heaptrace, iotrace
 from collector.report.build import DataSet
 from collector.report.kinds import HEAP, IO
 from collector.report.lines import instruction_names
@@ -61,11 +61,11 @@ def heap_stacks(data: DataSet, order: Sequence[int], every: bool = False) -> Sta
 
 def io_stacks(data: DataSet) -> Stacks:
     """Where was read and written."""
-    first, values = iotrace.FIRST_CHANNEL, dict[int, I8]()
+    first, values = compat.FIRST_CHANNEL, dict[int, I8]()
     for experiment in data.experiments:
         if IO in experiment.kinds:
             found = iotrace.channels(experiment.traced(IO), first)
-            first = found.next + iotrace.CHANNELS_APART
+            first = found.next + compat.CHANNELS_APART
             values[id(experiment)] = _io_values(experiment)
             values[id(experiment)][found.of_packet == 0] = 0
     stacks = data.stacks_with(IO, lambda experiment: values[id(experiment)], ERRORS + 1)
@@ -106,7 +106,7 @@ class Files:
 
 def files(data: DataSet, by_channel: bool) -> Files:
     """What was read and written, by file or by the life of a descriptor; what took longest to read first."""
-    first, sums = iotrace.FIRST_CHANNEL, dict[bytes, I8]()
+    first, sums = compat.FIRST_CHANNEL, dict[bytes, I8]()
     # Channels of two experiments may have one name, the standard ones; each is a row of its own.
     rows: list[tuple[bytes, I8]] = []
     for experiment in data.experiments:
@@ -114,7 +114,7 @@ def files(data: DataSet, by_channel: bool) -> Files:
             continue
         found, values = iotrace.channels(experiment.traced(IO), first), _io_values(experiment)
         if len(values):
-            first = found.next + iotrace.CHANNELS_APART
+            first = found.next + compat.CHANNELS_APART
         numbers, inverse = np.unique(found.of_packet, return_inverse=True)
         figures = np.zeros((len(numbers), values.shape[1]), np.int64)
         np.add.at(figures, inverse, values)
@@ -123,18 +123,13 @@ def files(data: DataSet, by_channel: bool) -> Files:
                 continue
             channel = found.known[number]
             if by_channel:
-                rows.append((_channel_name(number, channel), line))
+                rows.append((compat.channel_name(number, channel.name, channel.descriptor), line))
             else:
                 sums[channel.name] = sums.get(channel.name, np.zeros(len(line), np.int64)) + line
     rows = rows if by_channel else list(sums.items())
     table = np.array([line for _, line in rows], np.int64).reshape(len(rows), ERRORS + 1)
     order = np.lexsort([-table[:, column] for column in (ERROR_NS, OTHER_NS, WRITE_NS, READ_NS)])
     return Files([rows[row][0] for row in order.tolist()], table[order], table.sum(axis=0))
-
-
-def _channel_name(number: int, channel: iotrace.Channel) -> bytes:
-    descriptor = b", FD=%d" % channel.descriptor if channel.descriptor >= 0 else b""
-    return b"%s (IOVFD=%d%s)" % (channel.name, number, descriptor)
 
 
 # --- sizes

@@ -13,7 +13,8 @@ import pytest
 from collector.elf import open_object
 from collector.experiment.places import Places
 from collector.experiment.reader import ObjectFile
-from collector.report.functions import FunctionTable, SymbolTable, short_name, symbol_table
+from collector.report.compat import short_name
+from collector.report.functions import FunctionTable, SymbolTable, symbol_table
 from collector.report.resolve import LoadedObject
 from collector.report.symbols import Frame, Lines, demangle
 

@@ -150,7 +150,7 @@ def summaries(session: Session, stacks: Weighted, labels: Labels, wanted: list[i
 
 def _number_of(name: str, labels: Labels) -> int:
     """The function of that name; the one with the largest size where several have it. Raises UsageError."""
-    from collector.report.functions import short_name
+    from collector.report.compat import short_name
 
     wanted = name.encode("utf-8", "surrogateescape")
     found = [i for i, one in enumerate(labels.names) if one == wanted] or \

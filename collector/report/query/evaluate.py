@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.errors import UsageError
+from collector.report.compat import divided, shifted
 from collector.report.query.language import Binary, Choice, Has, Many, Member, Name, Named, Node, Number, Unary
 from collector.report.suggestions import meant
 
@@ -23,7 +24,6 @@ U8 = npt.NDArray[np.uint64]
 I8 = npt.NDArray[np.int64]
 Bool = npt.NDArray[np.bool_]
 
-_BITS = 64
 # Functions are numbers, too: true, and no thread or state.
 FUNCTION_BASE = 1 << 48
 
@@ -161,15 +161,6 @@ def _number(value: Value) -> U8:
     return value if isinstance(value, np.ndarray) else np.array(1, np.uint64)
 
 
-def _divided(how: Callable[[U8, U8], U8]) -> Callable[[U8, U8], U8]:
-    """Nothing can be divided by zero: that is zero."""
-    return lambda left, right: np.where(right == 0, np.uint64(0), how(left, np.where(right == 0, np.uint64(1), right)))
-
-
-def _shifted(how: Callable[[U8, U8], U8]) -> Callable[[U8, U8], U8]:
-    return lambda left, right: how(left, right % np.uint64(_BITS))
-
-
 def _compared(how: Callable[[U8, U8], Bool]) -> Callable[[U8, U8], U8]:
     return lambda left, right: np.asarray(how(left, right)).astype(np.uint64)
 
@@ -182,9 +173,9 @@ _BINARY: dict[str, Callable[[U8, U8], U8]] = {
     "|": operator.or_, "^": operator.xor, "&": operator.and_,
     **{sign: _compared(how) for sign, how in (("==", operator.eq), ("!=", operator.ne), ("<", operator.lt),
                                              ("<=", operator.le), (">", operator.gt), (">=", operator.ge))},
-    "<<": _shifted(np.left_shift), ">>": _shifted(np.right_shift),
-    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": _divided(operator.floordiv),
-    "%": _divided(operator.mod)}
+    "<<": shifted(np.left_shift), ">>": shifted(np.right_shift),
+    "+": operator.add, "-": operator.sub, "*": operator.mul, "/": divided(operator.floordiv),
+    "%": divided(operator.mod)}
 
 
 # -- lists

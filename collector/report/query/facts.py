@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.clock import NS_PER_US
-from collector.report import heaptrace
+from collector.report import compat, heaptrace
 from collector.report.build import DataSet, Experiment, Packets
 from collector.report.kinds import CLOCK, HEAP
 from collector.report.profile import I8
@@ -79,14 +79,12 @@ class PacketFacts:
 
     def functions(self, named: Named) -> I8:
         """The functions whose whole names, long or short, match; no data objects are known."""
-        from collector.report.functions import short_name
-
         if named.what != "FNAME":
             return np.zeros(0, np.int64)
         names = [function.name for function in self._data.functions]
         return np.array([i for i, name in enumerate(names)
                          if any(named.pattern.fullmatch(one.decode("utf-8", "surrogateescape"))
-                                for one in dict.fromkeys((name, short_name(name))))], np.int64)
+                                for one in dict.fromkeys((name, compat.short_name(name))))], np.int64)
 
     @cached_property
     def _packets(self) -> Sequence[Packets]:
@@ -97,7 +95,7 @@ class PacketFacts:
         experiment = self._experiment
         return {
             "THRID": lambda: numbered(self._raw("THRID"), experiment.threads),
-            "LWPID": lambda: _by_appearance(self._raw("LWPID")),
+            "LWPID": lambda: compat.by_appearance(self._raw("LWPID")),
             "TSTAMP": lambda: self._since_start(self._raw("TSTAMP")),
             "TSTAMP_HI": lambda: self._since_start(self._raw("TSTAMP")) + self._lives_ns,
             "TSTAMP_LO": lambda: self._since_start(self._raw("TSTAMP")) - self._durations_ns,
@@ -107,11 +105,11 @@ class PacketFacts:
             "PID": lambda: self._same(experiment.log.pid),
             "EXPID": lambda: self._same(self._number),
             "EXPID_CMP": lambda: self._same(self._number),
-            "EXPGRID": lambda: self._same(1),
+            "EXPGRID": lambda: self._same(compat.GROUP_NUMBER),
             "SAMPLE": lambda: sample_numbers(experiment, self._raw("TSTAMP")),
             "SAMPLE_MAP": lambda: sample_numbers(experiment, self._raw("TSTAMP")),
-            "GCEVENT_MAP": lambda: self._same(0),
-            "JTHREAD": lambda: self._same(1),
+            "GCEVENT_MAP": lambda: self._same(compat.GARBAGE_COLLECTION),
+            "JTHREAD": lambda: self._same(compat.JAVA_THREAD),
             "IOHEAPBYTES": lambda: self._raw("HSIZE") + self._raw("IONBYTE"),
             "FREQ_MHZ": lambda: self._same(max(experiment.log.cpus, default=0)),
             "NTICK_USEC": lambda: self._raw("NTICK") * experiment.log.interval_us,
@@ -156,7 +154,8 @@ class PacketFacts:
         for kind, packets in zip(self._experiment.kinds, self._packets, strict=True):
             request = _REQUESTS.get(kind, "")
             if kind == CLOCK:
-                found.append(_wake_up_ns(packets, self._experiment.log.interval_us * NS_PER_US))
+                found.append(compat.wake_up_ns(packets["THRID"], packets["TSTAMP"], packets["NTICK"],
+                                               self._experiment.log.interval_us * NS_PER_US))
             elif request in (packets.dtype.names or ()):
                 found.append((packets["TSTAMP"] - packets[request]).astype(np.int64))
             else:
@@ -172,35 +171,7 @@ def numbered(values: Column, known: Sequence[int]) -> I8:
 
 
 def sample_numbers(experiment: Experiment, times_ns: I8) -> I8:
-    """The number of the sample in which each time lies; 0: in none.
-
-    A time at the very point of a sample belongs to the one that ends there.
-    """
-    if not experiment.samples:
-        return np.zeros(len(times_ns), np.int64)
-    starts = np.array([sample.start_ns for sample in experiment.samples], np.int64)
-    ends = np.array([sample.end_ns for sample in experiment.samples], np.int64)
-    ids = np.array([sample.id for sample in experiment.samples], np.int64)
-    at = np.searchsorted(starts, times_ns, side="left") - 1
-    return np.where((at >= 0) & (times_ns <= ends[at]), ids[at], 0).astype(np.int64)
-
-
-def _by_appearance(values: I8) -> I8:
-    distinct, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-    rank = np.zeros(len(distinct), np.int64)
-    rank[np.argsort(first)] = np.arange(1, len(distinct) + 1)
-    return rank[inverse]
-
-
-def _wake_up_ns(packets: Packets, interval_ns: int) -> I8:
-    """Packets of one thread and time are one wake-up; it lasted for all their ticks but one."""
-    if not len(packets):
-        return np.zeros(0, np.int64)
-    order = np.lexsort((packets["TSTAMP"], packets["THRID"]))
-    threads, times = packets["THRID"][order], packets["TSTAMP"][order]
-    is_new = np.append(True, (threads[1:] != threads[:-1]) | (times[1:] != times[:-1]))
-    group = np.cumsum(is_new) - 1
-    ticks = np.bincount(group, packets["NTICK"][order]).astype(np.int64)
-    found = np.zeros(len(packets), np.int64)
-    found[order] = (np.maximum(ticks - 1, 0) * interval_ns)[group]
-    return found
+    """The number of the sample in which each time lies (n); 0: in none."""
+    starts, ends, numbers = (np.array([getattr(sample, name) for sample in experiment.samples], np.int64)
+                             for name in ("start_ns", "end_ns", "id"))
+    return compat.sample_numbers(starts, ends, numbers, times_ns)

@@ -8,7 +8,7 @@
     sum       unary [("<<" | ">>" | "+" | "-" | "*" | "/" | "%") unary]...  from left to right
     unary     "!" "~" "-", a number, a name, "(" member ")", HASPROP(NAME), FNAME("regular expression")
 
-Binding is that of gprofng's reader, surprises included: IN binds less than anything else (``A && B IN (1, 2)`` asks
+Binding is that of gprofng's reader (``compat.LEVELS``): IN binds less than anything else (``A && B IN (1, 2)`` asks
 whether ``A && B`` is 1 or 2), AND does not bind more than OR, products not more than sums (``1+2*3`` is 9). Names, IN
 and the like may be written in small letters. Numbers are decimal, hexadecimal (0x) or octal (0).
 """
@@ -20,11 +20,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from collector.errors import ExpressionError
+from collector.report.compat import COMPARING, LEVELS
 
 _TOKEN = re.compile(r"""\s*(?:(?P<number>0[xX][0-9a-fA-F]+|\d+)(?![A-Za-z_0-9])|(?P<name>[A-Za-z_]\w*)
     |"(?P<text>(?:[^"\\]|\\.)*)"|(?P<mark>\|\||&&|==|!=|<=|>=|<<|>>|[-+*/%<>!~&|^?:(),]))""", re.VERBOSE | re.ASCII)
-_LEVELS = (("||", "&&", "|", "^", "&"), ("==", "!=", "<", "<=", ">", ">="), ("<<", ">>", "+", "-", "*", "/", "%"))
-_COMPARING = 1
 _DEPTH_MAX = 100
 _NUMBER_MAX = 1 << 64
 _TEXT_FUNCTIONS = ("FNAME", "DNAME")
@@ -207,12 +206,12 @@ class _Parser:
         return node
 
     def _binary(self, level: int) -> Node:
-        if level == len(_LEVELS):
+        if level == len(LEVELS):
             return self._unary()
         node = self._binary(level + 1)
-        while sign := self._take(*_LEVELS[level]):
+        while sign := self._take(*LEVELS[level]):
             node = Binary(sign, node, self._binary(level + 1))
-            if level == _COMPARING and self._now.text in _LEVELS[level]:
+            if level == COMPARING and self._now.text in LEVELS[level]:
                 raise self._error("comparisons do not follow each other; put one in parentheses")
         return node
 

@@ -17,11 +17,11 @@ from collector.errors import ExpressionError, UsageError
 from collector.experiment.reader import open_experiment
 from collector.experiment.recorder import Header, Recorder, Usage
 from collector.report.build import DataSet, load
+from collector.report.compat import LEVELS
 from collector.report.metrics import default_view
 from collector.report.profile import total
 from collector.report.query.evaluate import FUNCTION_BASE, Stacks, selected
 from collector.report.query.language import (
-    _LEVELS,
     Binary,
     Choice,
     Has,
@@ -141,7 +141,7 @@ functions = st.sampled_from([f'FNAME("{text}")' for text in ("main", "work|leaf"
 
 
 def grown(inner: st.SearchStrategy[str]) -> st.SearchStrategy[str]:
-    signs = st.sampled_from([sign for level in _LEVELS for sign in level])
+    signs = st.sampled_from([sign for level in LEVELS for sign in level])
     return st.one_of(
         st.tuples(inner, signs, inner).map(lambda t: f"({t[0]} {t[1]} {t[2]})"),
         st.tuples(st.sampled_from("!~-"), inner).map(lambda t: f"{t[0]}({t[1]})"),
