@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from collector import __version__
-from collector.cli.commands.registry import COMMANDS, NAME, OPTIONS, SCRIPT, Command, find_command
+from collector.cli.commands.registry import COMMANDS, NAME, OPTIONS, SCRIPT, Command, find_command, is_option, misplaced
 from collector.cli.commands.session import ALL, Session, is_number
 from collector.cli.progress import Working
 from collector.errors import UsageError
@@ -119,6 +119,9 @@ def _parsed(argv: Sequence[str], scripts: tuple[str, ...] = ()) -> tuple[list[Ca
         if not word.startswith("-") or word == "-":
             experiments.append(word)
             continue
+        if is_option(word.partition("=")[0]):
+            _set_option(calls, word, waiting)
+            continue
         call = _call(find_command(word[1:], word), word, waiting)
         if call.command.act == SCRIPT:
             calls += script_calls(call.arguments[0], scripts)
@@ -129,21 +132,30 @@ def _parsed(argv: Sequence[str], scripts: tuple[str, ...] = ()) -> tuple[list[Ca
 
 def _call(command: Command, word: str, waiting: list[str]) -> Call:
     """``command`` with what is its own of the words behind it, the next one last. UsageError."""
-    call, names = Call(command, [], {}), [option.partition(" ")[0] for option in command.options]
+    call = Call(command, [], {})
     may_be = _is_aggregation if command.argument == NAME else is_number
     words = command.argument.split()
     call.arguments.extend(_value(word, wanted, waiting) for wanted in words if not wanted.startswith("["))
     while waiting:
-        name, sign, value = waiting[-1].partition("=")
-        if name in names:
-            waiting.pop()
-            wanted = command.options[names.index(name)].partition(" ")[2]
-            call.options[name.removeprefix("--")] = value if sign else _value(name, wanted, waiting)
+        name = waiting[-1].partition("=")[0]
+        if command.value_of(name):
+            _set_option([call], waiting.pop(), waiting)
         elif len(call.arguments) < len(words) and (may_be(waiting[-1]) or (name == ALL and ALL in _also(words))):
             call.arguments.append(waiting.pop())
         else:
             break
     return call
+
+
+def _set_option(calls: Sequence[Call], word: str, waiting: list[str]) -> None:
+    """Gives an option to the last command that has one of that name. UsageError."""
+    name, sign, value = word.partition("=")
+    for call in reversed(calls):
+        wanted = call.command.value_of(name)
+        if wanted:
+            call.options[name.removeprefix("--")] = value if sign else _value(name, wanted, waiting)
+            return
+    raise misplaced(name)
 
 
 def _also(words: Sequence[str]) -> str:

@@ -46,45 +46,64 @@ def counts_of(lines: list[str]) -> int:
     return sum(int(line.split()[-1]) for line in lines if "clock_nanosleep" in line)
 
 
+@pytest.fixture
+def napping(workload: Run) -> list[str | Path]:
+    """A program that naps 20 times, and 27 times more once it has read a line."""
+    return ["sh", "-c", '"$1" nanosleep 20 2; read line; "$1" nanosleep 27 2', "sh", workload("states")]
+
+
 def test_states_follow_each_other_and_the_last_one_is_what_is_read(
-        printing: list[str | Path], er_print: Run, workload: Run, tmp_path: Path) -> None:
-    """Naps of 53 ms for two seconds and a half."""
-    done = subprocess.run([*printing, workload("states"), "nanosleep", "47", "53"], capture_output=True, text=True,
-                          timeout=60)
-    assert done.returncode == 0, done.stderr
-    assert done.stdout.count("\n") == 1  # the program's own line
-    blocks = blocks_of(done.stderr)
+        printing: list[str | Path], er_print: Run, napping: list[str | Path], tmp_path: Path) -> None:
+    with subprocess.Popen([*printing, *napping], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as process:
+        assert process.stdin is not None and process.stderr is not None
+        printed = ""
+        for line in process.stderr:
+            printed += line
+            if counts_of([line]) == 20:
+                break
+        process.stdin.write("\n")
+        out, rest = process.communicate(timeout=60)
+    assert process.returncode == 0, printed + rest
+    assert out.count("\n") == 2  # the programs' own lines
+    blocks = blocks_of(printed + rest)
     times, counts = [time_s for time_s, _ in blocks], [counts_of(lines) for _, lines in blocks]
-    assert len(blocks) >= 3
     assert times == sorted(times)
     assert counts == sorted(counts)
-    assert 0 < counts[-2] < counts[-1] == 47
+    assert 20 in counts
+    assert counts[-1] == 47
     assert "\n".join(blocks[-1][1]) + "\n" == er_print("-aggregations", tmp_path / "run.er").stdout
-    assert "\x1b" not in done.stderr
+    assert "\x1b" not in printed + rest
 
 
-def read_all(fd: int) -> str:
-    parts = []
+def read_until(fd: int, is_enough: Callable[[bytes], bool]) -> bytes:
+    """What can be read until that is enough, or nobody has the other side any more."""
+    found = b""
     try:
-        while part := os.read(fd, 1 << 16):
-            parts.append(part)
-    except OSError:  # EIO: nobody has the other side any more
+        while not is_enough(found) and (part := os.read(fd, 1 << 16)):
+            found += part
+    except OSError:  # EIO: nobody has
         pass
-    return b"".join(parts).decode()
+    return found
 
 
-def test_on_a_terminal_each_state_takes_the_place_of_the_one_before(printing: list[str | Path], workload: Run) -> None:
+def test_on_a_terminal_each_state_takes_the_place_of_the_one_before(printing: list[str | Path],
+                                                                    napping: list[str | Path]) -> None:
     """What would not fit is left out: keys with smaller values, then what is below; not of the last one."""
     ours, theirs = pty.openpty()
     ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     more = ["--aggregate", "each[tid] = count()", "--aggregate", "long[pid, tid, execname, cpu] = quantize(oncpu)"]
-    with subprocess.Popen([*printing, *more, workload("states"), "nanosleep", "47", "53"], stdout=theirs,
+    with subprocess.Popen([*printing, *more, *napping], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
                           stderr=theirs) as process:
         os.close(theirs)
-        printed = read_all(ours).replace("\r\n", "\n")
+        printed = read_until(ours, lambda found: found.count(b"\x1b[H") >= 2)
+        assert process.stdin is not None
+        process.stdin.write(b"\n")
+        process.stdin.close()
+        printed += read_until(ours, lambda found: False)
         os.close(ours)
     assert process.returncode == 0
-    _, *pages = printed.split("\x1b[H")
+    _, *pages = printed.decode().replace("\r\n", "\n").split("\x1b[H")
     assert len(pages) >= 2
     for page in pages:
         page, below, _ = page.partition("\x1b[J")

@@ -198,9 +198,14 @@ def test_forged_files_are_printed_or_told(aggregated: Path, capsys: pytest.Captu
 
 
 def test_the_largest_keys_as_systemtap_prints_them(aggregated: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """An option stands behind its command, before or behind the name."""
-    for command in (("--style", "stap", "--top", "1", "a"), ("a", "--top=1", "--style=stap")):
-        out, err = printed(aggregated, capsys, *command)
+    """An option stands anywhere behind its command."""
+    there = str(aggregated)
+    for command in (("--style", "stap", "--top", "1", "a", there), ("a", "--top=1", "--style=stap", there),
+                    ("a", there, "--top", "1", "--style", "stap"),
+                    ("a", "-limit", "0", "--top=1", there, "--style=stap"),
+                    ("--top", "7", "a", "--style=stap", there, "--top", "1")):
+        er_print.run(["-aggregations", *command])
+        out, err = capsys.readouterr()
         assert err == ""
         assert out == (f'{BY_NAME.expression}\n\na["d\\xffg",-1] @count=5\n\n'
                        f"{BY_NAME.expression}\n"

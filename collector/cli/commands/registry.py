@@ -28,7 +28,7 @@ _STYLE, _TOP = "--style dtrace|stap", "--top N"
 class Command:
     """A command: what it takes, what it does. What may be left out is in brackets: ``all`` and a number or a name.
 
-    ``act`` is ``module:function``. ``options`` may stand behind it, ``--NAME VALUE``.
+    ``act`` is ``module:function``. ``options`` may stand anywhere behind it, ``--NAME VALUE``.
     """
 
     name: str
@@ -38,6 +38,10 @@ class Command:
     alias: str = ""
     options: tuple[str, ...] = ()
     is_whole: bool = False  # may not be cut short
+
+    def value_of(self, option: str) -> str:
+        """What the option ``--NAME`` takes; empty where the command has none of that name."""
+        return dict(each.split(" ", 1) for each in self.options).get(option, "")
 
     def function(self) -> Callable[..., Result]:
         """What carries it out."""
@@ -170,6 +174,18 @@ COMMANDS = (
 )
 
 
+def is_option(option: str) -> bool:
+    """Whether a command has an option ``--NAME``."""
+    return any(command.value_of(option) for command in COMMANDS)
+
+
+def misplaced(option: str) -> UsageError:
+    """Where an option ``--NAME`` may stand."""
+    owners = [f"-{command.name}" for command in COMMANDS if command.value_of(option)]
+    where = "that" if len(owners) == 1 else "one of them"
+    return UsageError(f"{option} is an option of {' and '.join(owners)}: put it behind {where}")
+
+
 def find_command(text: str, word: str) -> Command:
     """The command that ``text`` names, in full or by a beginning that no other has. Raises UsageError.
 
@@ -185,6 +201,8 @@ def find_command(text: str, word: str) -> Command:
         return found[0]
     if found:
         raise UsageError(f"{word} may be {' or '.join(command.name for command in found)}; say more of it")
+    if is_option(f"--{text}"):
+        raise misplaced(f"--{text}")
     from collector.report.suggestions import meant
 
     names = [name for command in COMMANDS for name in (command.name, command.alias) if name]
