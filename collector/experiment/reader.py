@@ -21,9 +21,7 @@ import numpy.typing as npt
 from collector.clock import NS_PER_S
 from collector.elf import open_object
 from collector.errors import ElfError, ExperimentError, FormatError
-from collector.experiment import aggregations, dyntext, log, map, names, overview
-from collector.experiment.aggregations import Stored
-from collector.experiment import log, map, names, overview
+from collector.experiment import dyntext, log, map, names, overview
 from collector.experiment.damage import Bytes, Damage, read_file, read_pieces
 from collector.experiment.dyntext import Text
 from collector.experiment.identity import Identity, difference, identity_of

@@ -26,10 +26,8 @@ from collector.report.build import TOTAL_FUNCTION, UNKNOWN_FUNCTION, DataSet, Lo
 from collector.report.compat import short_name
 from collector.report.disassembly import instructions
 from collector.report.documents import CODE, HEAD, LINE, Annotated, Column
-from collector.report.functions import Function, short_name
-from collector.report.lines import expanded, frames_inside, frames_met, levels_by_instruction
 from collector.report.functions import Function
-from collector.report.lines import expanded, frames_met, levels_by_instruction
+from collector.report.lines import expanded, frames_inside, frames_met, levels_by_instruction
 from collector.report.metrics import View
 from collector.report.profile import Weighted
 from collector.report.sources import Source, find_source
