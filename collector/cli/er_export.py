@@ -23,7 +23,7 @@ Usage: er_export FORMAT EXPERIMENT... [-o FILE] [options]
 
 Writes what experiments (NAME.er) and experiment groups (NAME.erg) hold in the format of another tool:
 {"".join(f"  {one.name.ljust(_WIDTH)}{one.help}{chr(10)}" for one in FORMATS.values())}
-  -o FILE            the file to write; without it, the standard output
+  -o FILE            the file to write; without it, or with -, the standard output
   -metric NAME       collapsed: what counts, such as user, totalcpu, sleep (default: total, all time)
   -by_thread         collapsed, speedscope: threads apart
   -lines on|off      places in source files (default: on)
@@ -102,7 +102,9 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
     for name, default in (("metric", ""), ("lines", "on"), ("filters", ""), *((f"{kind}_select", "")
                                                                              for kind in _SELECTIONS)):
         parser.add_argument(f"-{name}", f"--{name}", default=default)
-    return parser.parse_intermixed_args(argv)
+    asked = parser.parse_intermixed_args(argv)
+    asked.o = None if asked.o == "-" else asked.o
+    return asked
 
 
 __all__ = ["ExportError", "run"]

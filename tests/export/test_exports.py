@@ -506,3 +506,11 @@ def test_nothing_is_recorded_of_an_export(collect: Callable[..., Any], tmp_path:
     result = collect("-o", "run.1.er", "--export", "json", "/nonexistent", cwd=tmp_path)
     assert result.returncode == 127
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_dash_is_the_standard_output(victim: Path, exported: Callable[..., Path], tmp_path: Path,
+                                       capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert er_export.run(["collapsed", str(victim), "-o", "-"]) == 0
+    assert capfdbinary.readouterr().out == exported("collapsed", victim).read_bytes() != b""
+    assert not list(tmp_path.iterdir())
