@@ -509,7 +509,8 @@ def test_nothing_is_recorded_of_an_export(collect: Callable[..., Any], tmp_path:
 
 
 def test_a_dash_is_the_standard_output(victim: Path, exported: Callable[..., Path], tmp_path: Path,
-                                       capfdbinary: pytest.CaptureFixture[bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+                                       capfdbinary: pytest.CaptureFixture[bytes],
+                                       monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert er_export.run(["collapsed", str(victim), "-o", "-"]) == 0
     assert capfdbinary.readouterr().out == exported("collapsed", victim).read_bytes() != b""
