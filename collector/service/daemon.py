@@ -75,6 +75,7 @@ class Daemon:
         self._ended_cpu_s = 0.0
         self._stopping = asyncio.Event()
         self._servers: list[asyncio.Server] = []
+        self._made: list[str] = []  # sockets beside the main one
 
     # -- its life
 
@@ -97,8 +98,7 @@ class Daemon:
         notify.tell(self._environment, STOPPING="1")
         ticking.cancel()
         await self._stop()
-        metrics = self.config.daemon.metrics
-        for path in [self._settings.socket] * ours + [metrics] * metrics.startswith("/"):
+        for path in [self._settings.socket] * ours + self._made:
             with suppress(OSError):
                 os.unlink(path)
 
@@ -271,6 +271,7 @@ class Daemon:
             if where.startswith("/"):
                 _remove_stale(where)
                 self._servers.append(await asyncio.start_unix_server(answer, where))
+                self._made.append(where)
             else:
                 host, _, port = where.rpartition(":")
                 if host not in ("127.0.0.1", "[::1]", "localhost") or not port.isdigit():
