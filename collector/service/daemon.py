@@ -1,6 +1,6 @@
 """The daemon: one event loop that answers clients and keeps sessions going.
 
-    serve()      systemd's or its own socket -> connections -> requests -> replies
+    serve()      systemd's or its own socket -> ``clients``: connections, requests, replies
     _tick()      once a second: budget, watches, the watchdog of systemd
     reload()     the configuration again; sessions whose table is as it was go on untouched
     stop()       all runs close their experiments
@@ -17,37 +17,30 @@ import socket
 import stat
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from collector.errors import CollectorError, reason
+from collector.errors import CollectorError
 from collector.experiment.names import shown
 from collector.linux import census, proc
-from collector.linux.peers import Credentials, credentials
+from collector.linux.peers import Credentials
 from collector.service import config as configuration
-from collector.service import doctor, notify, peers, protocol, retention, targets, wishes
+from collector.service import notify, protocol, retention, wishes
 from collector.service.budget import Budget
-from collector.service.children import Child, as_daemon, as_peer
+from collector.service.clients import Clients
 from collector.service.config import Config
-from collector.service.peers import Access, Bucket, Refused
-from collector.service.protocol import Done, Failed, Reply
-from collector.service.rotation import Plan
+from collector.service.peers import Access
 from collector.service.sessions import FOR_GOOD, House, Order, Session, restored, with_current
 from collector.service.spool import Spool
-from collector.service.targets import Wanted
 
 _TICK_S = 1.0
 _WATCH_S = 2.0
 _CENSUS_S = 0.5
-_IDLE_S = 600.0
-_WRITE_S = 60.0
-_SETTLE_S = 20.0
 _STOP_S = 70.0
 _CAP_SETUID = 7
-_CONNECTIONS_MAX = 512
 
 Say = Callable[[str, str], None]
 
@@ -67,7 +60,7 @@ class Daemon:
     def __init__(self, settings: Settings, say: Say, environment: Mapping[str, str] = os.environ) -> None:
         """Raises CollectorError."""
         self._settings = settings
-        self._say = say
+        self.say = say
         self._environment = environment
         self.config = self._read()
         self.spool = Spool(Path(settings.spool))
@@ -77,12 +70,12 @@ class Daemon:
         self.config_error = ""
         self.began_s = time.time()
         self._tasks: dict[str, asyncio.Task[None]] = {}
-        self._connections: dict[asyncio.Task[None], int] = {}
-        self._buckets: dict[int, Bucket] = {}
+        self._clients = Clients(self)
         self._looked: tuple[float, list[int]] = (0.0, [])
         self._ended_cpu_s = 0.0
         self._stopping = asyncio.Event()
         self._servers: list[asyncio.Server] = []
+        self._made: list[str] = []  # sockets beside the main one
 
     # -- its life
 
@@ -95,18 +88,17 @@ class Daemon:
         listener, ours = self._listener()
         self._restore()
         self._apply(self.config)
-        self._servers.append(await asyncio.start_unix_server(self._connected, sock=listener,
+        self._servers.append(await asyncio.start_unix_server(self._clients.connected, sock=listener,
                                                              limit=protocol.MESSAGE_MAX))
         await self._serve_metrics()
         notify.tell(self._environment, READY="1", STATUS=self._status())
-        self._say("info", f"ready on {self._settings.socket}, spool {self._settings.spool}; {self._status()}")
+        self.say("info", f"ready on {self._settings.socket}, spool {self._settings.spool}; {self._status()}")
         ticking = asyncio.ensure_future(self._tick())
         await self._stopping.wait()
         notify.tell(self._environment, STOPPING="1")
         ticking.cancel()
         await self._stop()
-        metrics = self.config.daemon.metrics
-        for path in [self._settings.socket] * ours + [metrics] * metrics.startswith("/"):
+        for path in [self._settings.socket] * ours + self._made:
             with suppress(OSError):
                 os.unlink(path)
 
@@ -131,8 +123,7 @@ class Daemon:
         """Closes connections, then all experiments."""
         for server in self._servers:
             server.close()
-        for connection in list(self._connections):
-            connection.cancel()
+        self._clients.close()
         for session in self.sessions.values():
             if session.state not in FOR_GOOD:
                 session.stop()
@@ -140,7 +131,7 @@ class Daemon:
             await asyncio.wait(self._tasks.values(), timeout=_STOP_S)
         for session in self.sessions.values():
             session.signal(signal.SIGKILL)
-        self._say("info", "stopped")
+        self.say("info", "stopped")
 
     async def _tick(self) -> None:
         watchdog_s = notify.watchdog_s(self._environment)
@@ -151,13 +142,12 @@ class Daemon:
                 notify.tell(self._environment, WATCHDOG="1", STATUS=self._status())
             period_s = max((session.order.plan.every_s for session in self.sessions.values()), default=0.0)
             if (line := self.house.budget.look(now_s, self.own_cpu_s(), period_s)) is not None:
-                self._say("notice", line)
+                self.say("notice", line)
             if now_s - watched_s >= _WATCH_S * self.house.budget.stretched ** 0.5:
                 watched_s = now_s
                 for session in list(self.sessions.values()):
                     session.watch()
-            for uid in [uid for uid, bucket in self._buckets.items() if bucket.is_full]:
-                del self._buckets[uid]
+            self._clients.forget_idle()
             await asyncio.sleep(min(_TICK_S, watchdog_s / 3) if watchdog_s else _TICK_S)
 
     def _status(self) -> str:
@@ -208,13 +198,13 @@ class Daemon:
             config = self._read()
         except CollectorError as err:
             self.config_error = str(err)
-            self._say("error", f"{err}; the configuration before stays in force")
+            self.say("error", f"{err}; the configuration before stays in force")
             raise
         finally:
             notify.tell(self._environment, READY="1")
         self.config_error = ""
         self._apply(config)
-        self._say("info", f"configuration read; {self._status()}")
+        self.say("info", f"configuration read; {self._status()}")
 
     def _apply(self, config: Config) -> None:
         """Begins and ends what the configuration asks for; what has not changed goes on."""
@@ -248,9 +238,10 @@ class Daemon:
             session = self.sessions[target.name] = Session(order, self.house, {**facts, "labels": {}})
             await session.live()
 
-        self._start(target.name, live())
+        self.begin(target.name, live())
 
-    def _start(self, name: str, life: Coroutine[None, None, None]) -> None:
+    def begin(self, name: str, life: Coroutine[None, None, None]) -> None:
+        """Lets a session live."""
         task = self._tasks[name] = asyncio.ensure_future(life)
 
         def over(_: object) -> None:
@@ -265,192 +256,7 @@ class Daemon:
             try:
                 self.sessions[name] = restored(name, facts, self.house)
             except (KeyError, TypeError, ValueError) as err:
-                self._say("warning", f"sessions/{name}.json cannot be read ({err}); its experiments are left alone")
-
-    # -- clients
-
-    async def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        try:
-            peer = credentials(writer.get_extra_info("socket"))
-        except OSError as err:
-            self._say("warning", f"whose a connection is cannot be told ({err}); it is closed")
-            writer.close()
-            return
-        self._connections[task] = peer.uid
-        limit = self.config.limits.connections_per_user
-        try:
-            if list(self._connections.values()).count(peer.uid) > limit or len(self._connections) > _CONNECTIONS_MAX:
-                await _send(writer, Failed(error=f"this user has {limit} connections already; close one"))
-                return
-            await self._converse(peer, reader, writer)
-        except (ConnectionError, asyncio.IncompleteReadError, TimeoutError):
-            pass
-        except asyncio.CancelledError:
-            if not self._stopping.is_set():
-                raise
-        finally:
-            del self._connections[task]
-            writer.close()
-
-    async def _converse(self, peer: Credentials, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Request by request; what is no message is answered, and ends the connection."""
-        while True:
-            try:
-                line = await asyncio.wait_for(reader.readline(), _IDLE_S)
-            except ValueError:
-                self.counts["malformed"] += 1
-                await _send(writer, Failed(error=f"a message has at most {protocol.MESSAGE_MAX} bytes"))
-                return
-            if not line.endswith(b"\n"):
-                return
-            self.counts["requests"] += 1
-            what = "a request"
-            try:
-                if not self._bucket(peer.uid).take():
-                    raise Refused(f"more than {self.config.limits.requests_per_second} requests a second; wait")
-                message = protocol.request(line)
-                what = type(message).__name__
-                async for reply in self._answer(peer, message, writer):
-                    await _send(writer, reply)
-            except protocol.ProtocolError as err:
-                self.counts["malformed"] += 1
-                await _send(writer, Failed(error=str(err)))
-                return
-            except CollectorError as err:
-                self.counts["refused"] += 1
-                await _send(writer, Failed(error=shown(str(err))))
-            except (ConnectionError, TimeoutError):
-                raise
-            except Exception as err:
-                self.counts["faults"] += 1
-                self._say("error", f"{what}: {reason(err)}")
-                await _send(writer, Failed(error=reason(err)))
-
-    def _bucket(self, uid: int) -> Bucket:
-        if uid not in self._buckets:
-            self._buckets[uid] = Bucket(float(self.config.limits.requests_per_second), time.monotonic)
-        return self._buckets[uid]
-
-    async def _answer(self, peer: Credentials, message: protocol.AnyRequest,
-                      writer: asyncio.StreamWriter) -> AsyncIterator[Reply]:
-        match message:
-            case protocol.Attach():
-                yield await self._attach(peer, message)
-            case protocol.List():
-                yield self._list(peer, message.labels)
-            case protocol.Status():
-                yield self._view([self._mine(peer, message.id)])
-            case protocol.Control():
-                session = self._mine(peer, message.id, to_change=True)
-                yield Done(message=f"session {message.id}: {session.control(message.action)}")
-            case protocol.Fetch():
-                await self._fetch(peer, message, writer)
-                yield Done()
-            case protocol.Top():
-                while True:
-                    yield self._list(peer, {})
-                    await asyncio.sleep(message.every_s)
-            case protocol.Doctor():
-                yield protocol.Findings(findings=tuple(doctor.examine(self, peer)))
-            case protocol.Reload():
-                if not peers.may_administer(peer, self.house.access):
-                    raise Refused("only root may have the configuration read again")
-                self.reload()
-                yield Done(message="the configuration was read")
-
-    # -- requests
-
-    async def _attach(self, peer: Credentials, message: protocol.Attach) -> Reply:
-        wanted = Wanted(message.pids, message.unit, message.cgroup, message.command)
-        targets.check(wanted)
-        wish = wishes.parse(message.options)
-        limits = self.config.limits
-        is_root = peers.may_administer(peer, self.house.access)
-        self._check_number(peer, is_root)
-        plan = Plan(rotate_s=0.0, rotate_megabytes=limits.megabytes_per_session,
-                    once=bool(wanted.pids) or wish.is_bounded)
-        order = Order(self._free_id(), peer, wanted, wish, plan, dict(message.labels), limits.experiments_per_session,
-                      limits.megabytes_per_session)
-        session = self.sessions[order.id] = Session(order, self.house)
-        self._start(order.id, session.live())
-        self.counts["sessions"] += 1
-        with suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(session.settled.wait(), _SETTLE_S)
-        if session.state == "failed" and not session.kept:
-            del self.sessions[order.id]
-            session.forget()
-            raise CollectorError(session.message)
-        self._forget_oldest(peer)
-        return protocol.Started(id=order.id, message=f"{session.state}{f': {session.message}' * bool(session.message)}")
-
-    def _check_number(self, peer: Credentials, is_root: bool) -> None:
-        if peers.standing(peer, self.house.access) is peers.Standing.STRANGER:
-            raise Refused("this daemon records for root, for its own user and for members of its group only")
-        active = [s for s in self.sessions.values() if s.order.owner.uid == peer.uid and s.state not in FOR_GOOD]
-        if not is_root and len(active) >= self.config.limits.sessions_per_user:
-            raise Refused(f"this user has {len(active)} sessions already; stop one (collectctl list)")
-
-    def _forget_oldest(self, peer: Credentials) -> None:
-        """Of a user's sessions that are over, only so many are kept."""
-        over = sorted((s for s in self.sessions.values() if s.order.owner.uid == peer.uid and s.state in FOR_GOOD
-                       and not s.order.configured), key=lambda s: s.began_s)
-        for session in over[:max(len(over) - self.config.limits.finished_per_user, 0)]:
-            del self.sessions[session.order.id]
-            session.forget()
-
-    def _free_id(self) -> str:
-        numbers = [int(name) for name in self.sessions if name.isdigit()]
-        return str(max(numbers, default=0) + 1)
-
-    def _mine(self, peer: Credentials, session_id: str, *, to_change: bool = False) -> Session:
-        """A session that the peer may see. Of others it is not even told that they exist."""
-        session = self.sessions.get(session_id)
-        if session is None or not self._sees(peer, session):
-            raise Refused(f"there is no session {session_id} of yours; collectctl list has them")
-        if to_change and session.order.configured and not peers.may_administer(peer, self.house.access):
-            raise Refused(f"session {session_id} is the configuration's: only root may change it")
-        return session
-
-    def _sees(self, peer: Credentials, session: Session) -> bool:
-        if session.order.configured:
-            return peers.may_see_configured(peer, self.house.access)
-        return peers.may_see(peer, session.order.owner.uid, self.house.access)
-
-    def _list(self, peer: Credentials, labels: Mapping[str, str]) -> Reply:
-        return self._view(session for session in self.sessions.values()
-                          if self._sees(peer, session) and labels.items() <= session.labels.items())
-
-    def _view(self, sessions: Iterator[Session] | list[Session]) -> Reply:
-        return protocol.Sessions(sessions=tuple(session.view() for session in sessions),
-                                 own_share=self.house.budget.share, stretched=self.house.budget.stretched)
-
-    async def _fetch(self, peer: Credentials, message: protocol.Fetch, writer: asyncio.StreamWriter) -> None:
-        """The archive, made by tar with the rights of the session's owner, chunk by chunk."""
-        session = self._mine(peer, message.id)
-        names = session.experiments[-message.last if message.last else None:]
-        if not names or not session.relative_folder:
-            raise CollectorError(f"session {message.id} has no experiment yet")
-        argv = ["tar", "-C", str(session.folder), "-cf", "-", "--format=pax", "--ignore-failed-read",
-                "--warning=no-file-changed", "--", *names]
-        own = session.folder.is_relative_to(self.spool.path / "own")
-        said: list[str] = []
-        read_fd, write_fd = os.pipe()
-        try:
-            child = Child(as_daemon(argv) if own else as_peer(session.order.owner, argv), said.append, write_fd)
-        except BaseException:
-            os.close(read_fd)
-            raise
-        finally:
-            os.close(write_fd)
-        try:
-            await _pump(read_fd, writer)
-            status = await asyncio.shield(child.ended)
-        finally:
-            child.signal(signal.SIGKILL)
-        if status not in (0, 1):  # 1: a file changed while it was read, which those of a recording do
-            raise CollectorError(f"the archive is not whole: {said[-1] if said else f'tar failed, {status}'}")
+                self.say("warning", f"sessions/{name}.json cannot be read ({err}); its experiments are left alone")
 
     # -- metrics
 
@@ -465,6 +271,7 @@ class Daemon:
             if where.startswith("/"):
                 _remove_stale(where)
                 self._servers.append(await asyncio.start_unix_server(answer, where))
+                self._made.append(where)
             else:
                 host, _, port = where.rpartition(":")
                 if host not in ("127.0.0.1", "[::1]", "localhost") or not port.isdigit():
@@ -473,24 +280,6 @@ class Daemon:
                 self._servers.append(await asyncio.start_server(answer, host.strip("[]"), int(port)))
         except (OSError, OverflowError) as err:
             raise CollectorError(f"metrics = {where!r}: {err}") from None
-
-
-async def _send(writer: asyncio.StreamWriter, reply: Reply) -> None:
-    writer.write(protocol.encoded(reply))
-    await asyncio.wait_for(writer.drain(), _WRITE_S)
-
-
-async def _pump(read_fd: int, writer: asyncio.StreamWriter) -> None:
-    """What comes from a pipe, as chunks; the pipe is closed."""
-    reader = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb"))
-    try:
-        while data := await reader.read(protocol.CHUNK_MAX):
-            writer.write(protocol.encoded(protocol.Chunk(length=len(data))) + data)
-            await asyncio.wait_for(writer.drain(), _WRITE_S)
-    finally:
-        transport.close()
 
 
 def _remove_stale(path: str) -> None:

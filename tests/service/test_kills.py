@@ -57,6 +57,7 @@ def test_windows_are_recorded_and_the_newest_stay(daemon: Callable[[str], Any], 
     kept = running.ended("one").experiments
     assert target.poll() is None
     running.stop()
+    assert not Path(metrics).exists()
     assert {path.name for path in (running.spool / "own" / "one").iterdir()} == set(kept)
     assert all(open_experiment(running.spool / "own" / "one" / name).log.complete for name in kept)
 
