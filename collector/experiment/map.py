@@ -134,7 +134,15 @@ _OFFSET_MAX = 1 << 62
 
 
 def read(data: bytes, start_ns: int, damage: Damage | None = None) -> tuple[list[Segment], list[DynamicFunction]]:
-    """Parse a map.xml of an experiment that started at ``start_ns``. What a later mapping covers ends there.
+    """Files and functions without a file, each in the order of ``mappings``."""
+    found = mappings(data, start_ns, damage)
+    return ([one for one in found if isinstance(one, Segment)],
+            [one for one in found if isinstance(one, DynamicFunction)])
+
+
+def mappings(data: bytes, start_ns: int, damage: Damage | None = None) -> list[Segment | DynamicFunction]:
+    """Parse a map.xml of an experiment that started at ``start_ns``: what was mapped, in order of time; of one time, in
+    that of the file. What a later mapping covers ends there.
 
     Every mapping has a name and lies in 64 bits; one that does not is left out.
     """
@@ -163,8 +171,7 @@ def read(data: bytes, start_ns: int, damage: Damage | None = None) -> tuple[list
             space.unmap(time_ns, _place(node)[0], _place(node)[0] + 1)
         elif node.get("object") in _MAPPINGS:
             space.map(_mapping(node, time_ns, own))
-    return ([m for m in space.everything() if isinstance(m, Segment)],
-            [m for m in space.everything() if isinstance(m, DynamicFunction)])
+    return space.everything()
 
 
 _MAPPINGS = (b"segment", b"function")
