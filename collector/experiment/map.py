@@ -186,7 +186,15 @@ _OFFSET_MAX = 1 << 62
 
 
 def read(data: bytes, start_ns: int, damage: Damage | None = None) -> tuple[list[Segment], list[DynamicFunction]]:
-    """Parse a map.xml of an experiment that started at ``start_ns``. What a later mapping covers ends there.
+    """Files and functions without a file, each in the order of ``mappings``."""
+    found = mappings(data, start_ns, damage)
+    return ([one for one in found if isinstance(one, Segment)],
+            [one for one in found if isinstance(one, DynamicFunction)])
+
+
+def mappings(data: bytes, start_ns: int, damage: Damage | None = None) -> list[Segment | DynamicFunction]:
+    """Parse a map.xml of an experiment that started at ``start_ns``: what was mapped, in order of time; of one time, in
+    that of the file. What a later mapping covers ends there.
 
     Every mapping has a name and lies in 64 bits; one that does not is left out.
     """
@@ -253,6 +261,15 @@ _Timed = tuple[int, Element, tuple[tuple[int, int, bytes], ...]]
 
 def _time_of(event: _Timed) -> int:
     return event[0]
+        damage.note("events without a possible time were taken as of the start", time_ns is None)
+        timed.append(((time_ns or 0) + start_ns, node, own))
+    space = _Space()
+    for time_ns, node, own in sorted(timed, key=lambda event: event[0]):
+        if node.get("kind") == b"unmap":
+            space.unmap(time_ns, _place(node)[0], _place(node)[0] + 1)
+        elif node.get("object") in _MAPPINGS:
+            space.map(_mapping(node, time_ns, own))
+    return space.everything()
 
 
 _MAPPINGS = (b"segment", b"function")

@@ -129,21 +129,22 @@ class Experiment:
         return stacks
 
     @cached_property
-    def _space(self) -> tuple[list[Segment], list[DynamicFunction]]:
+    def mappings(self) -> list[Segment | DynamicFunction]:
+        """What was mapped, in order of time; of one time, in that in which it was recorded."""
         damage = Damage()
-        space = map.read(self._bytes("map.xml", damage).tobytes(), self.log.start_ns, damage)
+        space = map.mappings(self._bytes("map.xml", damage).tobytes(), self.log.start_ns, damage)
         self._note("map.xml", damage)
         return space
 
-    @property
+    @cached_property
     def segments(self) -> list[Segment]:
         """The files that were mapped, in order of time."""
-        return self._space[0]
+        return [one for one in self.mappings if isinstance(one, Segment)]
 
-    @property
+    @cached_property
     def functions(self) -> list[DynamicFunction]:
         """Code without a file, in order of time."""
-        return self._space[1]
+        return [one for one in self.mappings if isinstance(one, DynamicFunction)]
 
     @cached_property
     def texts(self) -> dict[tuple[int, int], Text]:
@@ -294,7 +295,7 @@ class Experiment:
     def read_all(self) -> None:
         """Read every file now: whatever is wrong with them stands in ``problems`` afterwards."""
         _ = [self.packets(kind) for kind in (PROFILE, *self.kinds)]
-        _ = self.stacks, self._space, self.samples, self.aggregations, self.notes
+        _ = self.stacks, self.mappings, self.samples, self.aggregations, self.notes
 
     def _bytes(self, name: str, damage: Damage) -> Bytes:
         with self._reading(name):

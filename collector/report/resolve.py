@@ -613,8 +613,7 @@ class Part:
 
     def _address_space(self, load_object: LoadObjectOf) -> Iterable[Mapped]:
         """Segments of load objects (which exist from their first executable segment on) and dynamic functions."""
-        everything: list[Segment | DynamicFunction] = [*self.experiment.segments, *self.experiment.functions]
-        for one in sorted(everything, key=lambda one: one.start_ns):
+        for one in self.experiment.mappings:
             yield from self._of_segment(one, load_object) if isinstance(one, Segment) \
                 else self._of_function(one, load_object)
 

@@ -50,8 +50,8 @@ def build(tmp_path: Path, need: Callable[[str, str], str]) -> Callable[..., Path
     return program
 
 
-def record(path: Path, program: Path, seed: int, n: int = 97, **functions: int) -> Path:
-    """An experiment of drawn stacks; or with so many ticks of each function."""
+def record(path: Path, program: Path, seed: int, n: int = 97, at_once: int = 1, **functions: int) -> Path:
+    """An experiment of drawn stacks; or with so many ticks of each function, of ``at_once`` threads at one time."""
     symbols = {words[2]: int(words[0], 16) for line in subprocess.run(
         ["nm", program], capture_output=True, text=True, check=True).stdout.splitlines()
         if len(words := line.split()) == 3 and words[1] == "T" and not words[2].startswith("_")}
@@ -66,7 +66,7 @@ def record(path: Path, program: Path, seed: int, n: int = 97, **functions: int) 
     recorder.segment_mapped(START_NS, BASE + 0x1000, 0x1000, 0x1000, os.fsencode(program), 5)
     uids = recorder.frames.intern(np.array(stacks, np.uint64), np.array(depths))
     rows = np.arange(len(stacks))
-    recorder.clock(71 + rows % 2, rows % 2, START_NS + 10**8 + rows * 10_007_000, uids.astype(np.int64),
+    recorder.clock(71 + rows % 2, rows % 2, START_NS + 10**8 + rows // at_once * 10_007_000, uids.astype(np.int64),
                    rows * 0 if functions else rows % 10, rows * 0 + 1 if functions else 1 + rows % 3)
     recorder.close(START_NS + 30 * 10**9)
     return path
@@ -186,6 +186,54 @@ def test_lines_of_several_builds_are_one(tmp_path: Path, build: Callable[..., Pa
 def test_latency_is_compared(pair: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     found = rows(capsys, "-compare", "on", "-metrics", "i.latency", "-functions", *pair)["<Total>"]
     assert found["i.latency@2.difference.low"] < found["i.latency@2"] - found["i.latency@1"]
+
+
+def test_intervals_of_latency_are_made_of_pieces_of_latency(tmp_path: Path, build: Callable[..., Path],
+                                                            capsys: pytest.CaptureFixture[str]) -> None:
+    """Two threads ran all the time: each tick is half a tick of latency, and so are the pieces that were sampled."""
+    program = build("prog", FIRST)
+    paths = [str(record(tmp_path / f"{name}.er", program, 0, at_once=2, alpha=n, beta=400, main=6))
+             for name, n in (("before", 400), ("after", 500))]
+    alpha = rows(capsys, "-compare", "on", "-metrics", "e.latency", "-functions", *paths)["alpha"]
+    error = np.sqrt((400 + 500) / 4 + 2 + RUN_TO_RUN ** 2 * (200 ** 2 + 250 ** 2))
+    assert [alpha[f"e.latency@2.difference.{end}"] / (INTERVAL_US / 1e6) for end in ("low", "high")] == pytest.approx(
+        [50 - 1.96 * error, 50 + 1.96 * error], rel=1e-3)
+
+
+def test_functions_of_one_name_are_told_apart_by_their_order_in_the_object(
+        tmp_path: Path, need: Callable[[str, str], str], capsys: pytest.CaptureFixture[str]) -> None:
+    """Static functions of two files. In the other build they lie elsewhere, and the second one is met first."""
+    paths = []
+    for name, ticks, more in (("one", (4, 7), ""), ("two", (5, 9), "int extra(int n) { return n ^ 7; }\n")):
+        (tmp_path / name).mkdir()
+        sources = [tmp_path / name / f"{number}.c" for number in (1, 2)]
+        for number, source in enumerate(sources, 1):
+            source.write_text(more * (number == 1) + "static int __attribute__((used)) twin(int n) { return n * 3; }\n"
+                              + "int main(void) { return 0; }\n" * (number == 1))
+        program = tmp_path / name / "prog"
+        subprocess.run([need("gcc", "gcc"), "-O0", "-o", program, *sources], check=True)
+        paths.append(str(record_twins(tmp_path / f"{name}.er", program, ticks, is_turned=name == "two")))
+    lines = ours(capsys, "-printmode", "json", "-compare", "on", "-metrics", "e.user", "-functions", *paths)
+    found = [row for row in json.loads(lines.splitlines()[-1])["rows"] if row["name"] == "twin"]
+    tick = INTERVAL_US / 1e6
+    assert sorted((row["e.user@1"] / tick, row["e.user@2"] / tick) for row in found) == [
+        pytest.approx((4, 5)), pytest.approx((7, 9))]
+
+
+def record_twins(path: Path, program: Path, ticks: tuple[int, int], is_turned: bool) -> Path:
+    """An experiment with so many ticks of each of the two functions called ``twin``, the lower one first."""
+    names = subprocess.run(["nm", program], capture_output=True, text=True, check=True).stdout.splitlines()
+    places = sorted(int(line.split()[0], 16) for line in names if line.endswith(" t twin"))
+    pcs = [BASE + place + 2 for place, count in zip(places, ticks, strict=True) for _ in range(count)]
+    path.mkdir()
+    recorder = Recorder.create(path, replace(HEADER, arguments=os.fsencode(program)))
+    recorder.segment_mapped(START_NS, BASE + 0x1000, 0x1000, 0x1000, os.fsencode(program), 5)
+    uids = recorder.frames.intern(np.array(pcs[::-1] if is_turned else pcs, np.uint64)[:, None], np.ones(len(pcs), int))
+    rows = np.arange(len(pcs))
+    recorder.clock(71 + rows * 0, rows * 0, START_NS + 10**8 + rows * 10_007_000, uids.astype(np.int64), rows * 0,
+                   rows * 0 + 1)
+    recorder.close(START_NS + 30 * 10**9)
+    return path
 
 
 def test_one_experiment_is_compared_with_nothing(pair: list[str], capsys: pytest.CaptureFixture[str]) -> None:

@@ -229,6 +229,19 @@ def test_dynamic_functions(record: Record, gprofng: Gprofng) -> None:
         "<Total>": 7, "__vdso_time": 1, "__vdso_getcpu": 2, "[vsyscall]": 4}
 
 
+def test_what_was_mapped_at_one_time_is_numbered_as_it_was_recorded(record: Record, program: Any,
+                                                                    gprofng: Gprofng) -> None:
+    recorder = record()
+    recorder.function_mapped(START_NS, 0x7FFF_0000_0000, 0x2000, b"[vdso]")
+    map_program(recorder, program)
+    clock(recorder, 4711, recorder.frames.intern(*stacks((program.pc("inner", 4),))), [0], [1])
+    recorder.close(START_NS + NS)
+    listed = gprofng("-object_list", experiment=recorder.path).text
+    found = open_experiment(recorder.path).mappings
+    assert [b"vdso" in one.name for one in found] == [True] + [False] * (len(found) - 1)
+    assert listed.index("DYNAMIC_FUNCTIONS") < listed.index(os.fsdecode(os.path.basename(program.path)))
+
+
 HOSTILE = [b"new\nline", b"<tag>", b"a&b;", b"quo\"te's", b"100%25%", b"\x01\x7f", b"\xff\xfe", b"\xc3\xa4 blank"]
 
 
