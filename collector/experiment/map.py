@@ -200,7 +200,7 @@ def mappings(data: bytes, start_ns: int, damage: Damage | None = None) -> list[S
     """
     reading = Reading(start_ns, damage)
     reading.feed(data)
-    return reading.segments, reading.functions
+    return reading.mappings
 
 
 class Reading:
@@ -214,14 +214,19 @@ class Reading:
         self._space = _Space()
 
     @property
+    def mappings(self) -> list[Segment | DynamicFunction]:
+        """What was mapped, in order of time."""
+        return self._space.everything()
+
+    @property
     def segments(self) -> list[Segment]:
-        """The files that were mapped, in order of time."""
-        return [m for m in self._space.everything() if isinstance(m, Segment)]
+        """The files among them."""
+        return [one for one in self.mappings if isinstance(one, Segment)]
 
     @property
     def functions(self) -> list[DynamicFunction]:
-        """Code without a file, in order of time."""
-        return [m for m in self._space.everything() if isinstance(m, DynamicFunction)]
+        """Code without a file among them."""
+        return [one for one in self.mappings if isinstance(one, DynamicFunction)]
 
     def feed(self, data: bytes) -> None:
         """More of the text: whole elements."""
@@ -261,15 +266,6 @@ _Timed = tuple[int, Element, tuple[tuple[int, int, bytes], ...]]
 
 def _time_of(event: _Timed) -> int:
     return event[0]
-        damage.note("events without a possible time were taken as of the start", time_ns is None)
-        timed.append(((time_ns or 0) + start_ns, node, own))
-    space = _Space()
-    for time_ns, node, own in sorted(timed, key=lambda event: event[0]):
-        if node.get("kind") == b"unmap":
-            space.unmap(time_ns, _place(node)[0], _place(node)[0] + 1)
-        elif node.get("object") in _MAPPINGS:
-            space.map(_mapping(node, time_ns, own))
-    return space.everything()
 
 
 _MAPPINGS = (b"segment", b"function")
