@@ -48,7 +48,7 @@ class Windows:
     def within(self, spans: Spans, found_ns: Array) -> Spans:
         """The parts of spans (n,) that lie in windows; those that are cut are synthetic. So is what began no later than
         ``found_ns`` (n,), when its thread was found: 0 for those that were born."""
-        if not len(spans):
+        if not len(spans) or (self._since_ns == 0 and not self._past and not found_ns.any()):
             return spans
         first_ns = int(spans.start_ns.min())
         windows = [(since, until) for since, until in self._past if until > first_ns]

@@ -361,6 +361,14 @@ def test_what_attaching_and_the_end_cut_is_no_value_that_was_seen(tmp_path: Path
     assert synthetic == {"n": {sleeper: 1, other: 2}, "ms": {sleeper: 200, other: 20 + 125}, "ran": {}}
 
 
+def test_the_run_in_which_a_thread_ends_is_a_value(tmp_path: Path) -> None:
+    recording = Recording(tmp_path / "test.1.er", ("ran[tid] = sum(runlength / 1ms)",))
+    recording.pipeline.feed(batch(100, EXEC, Exited(START_NS + 70 * MS, PID, PID), switches=[
+        (25, PID, Edge.OUT_BLOCKED), (55, PID, Edge.IN)]))
+    recording.finish(100)
+    assert aggregated(recording) == ({"ran": {PID: 25 + 15}}, {"ran": {}})
+
+
 OUT, IN = Edge.OUT_BLOCKED, Edge.IN
 SLEEPS, RUNS = (PID, "sleep"), (PID, "oncpu")
 
