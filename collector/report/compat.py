@@ -33,12 +33,17 @@ DYNAMIC_FUNCTIONS = b"DYNAMIC_FUNCTIONS"
 PLT = b"@plt"
 # Behind the name of code that the object's file says nothing of (LoadObject.cc).
 _NO_FUNCTIONS = b" --  no functions found"
-WITHOUT_SYMBOL = re.compile(rb"<(?:static|Unknown)>@0x([0-9a-f]+) \(<(.*)>\)(?: --  no functions found)?", re.DOTALL)
+_WITHOUT_SYMBOL = rb"<(?:static|Unknown)>@0x([0-9a-f]+) \(<(.*)>\)(?: --  no functions found)?"
 
 
 def static_name(offset: int, object_name: bytes) -> bytes:
     """A hole between two functions is a function, named by where it *begins*, not by what was met (LoadObject.cc)."""
     return b"<static>@0x%x (%s)" % (offset, object_name)
+
+
+def without_symbol(name: bytes) -> re.Match[bytes] | None:
+    """Whether ``static_name`` or ``unknown_name`` made it; groups: offset in hexadecimal, object without brackets."""
+    return re.fullmatch(_WITHOUT_SYMBOL, name, re.DOTALL)
 
 
 def unknown_name(offset: int, object_name: bytes) -> bytes:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from collector.errors import UsageError
-from collector.report.compat import WITHOUT_SYMBOL, short_name
+from collector.report.compat import short_name, without_symbol
 from collector.report.functions import Function
 
 _FORMS = ("long", "short", "mangled")
@@ -47,7 +47,7 @@ class Naming:
     def _name(self, function: Function) -> bytes:
         name = {"long": function.name, "short": short_name(function.name),
                 "mangled": function.linkage or function.name}[self.form]
-        if self.with_offset and (hole := WITHOUT_SYMBOL.fullmatch(function.name)):
+        if self.with_offset and (hole := without_symbol(function.name)):
             name = b"%s+0x%s" % (hole[2], hole[1])
         return b"%s [%s]" % (name, function.object_name) if self.with_object else name
 
