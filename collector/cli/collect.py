@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _SHORT = "p:o:O:d:g:C:A:a:S:F:M:P:t:l:y:L:nvVh"
 _PID_DIGITS = 20  # of a number that may pass for one: whether there is such a process is not said here
 _LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print=", "export=", "label=",
-         "html", "html-file="]
+         "html", "html-file=", "python="]
 _PAGE_FILE = "--html="  # getopt knows no arguments that may be left out
 
 USAGE = f"""\
@@ -74,6 +74,8 @@ er_print and `gprofng display text` read.
   --export FORMAT[=FILE]      when recording is over, write the experiment as er_export does: pprof, speedscope,
                               firefox, collapsed, perfetto, callgrind, json, parquet, otlp; more than once
   --html[=FILE]               at the end, make a page of the experiment for a browser (as er_html does), named after it
+  --python on|off             put functions of CPython into stacks, by looks at its memory (default off; from Python 3.11
+                              on some are guessed)
   --engine auto|perf|signal   how samples are taken: by the kernel (perf), or by stopping running threads for a moment
                               (signal); auto takes perf where the kernel allows it
   -n                          dry run: print what would happen and do nothing
@@ -236,6 +238,10 @@ def _with(options: Options, option: str, value: str) -> Options:
             return options._replace(labels=(*options.labels, value))
         case "--html" | "--html-file":
             return options._replace(page=value)
+        case "--python":
+            if value not in ("on", "off"):
+                raise UsageError(f"--python {value}: give on or off")
+            return options._replace(python=value == "on")
         case "--print":
             return options._replace(print_period_s=_seconds(option, value))
         case "-n":

@@ -148,9 +148,10 @@ class _Place(NamedTuple):
 
 
 class PythonFrames:
-    """Puts functions of CPython into stacks."""
+    """Puts functions of CPython into stacks, where that is ``wanted``."""
 
-    def __init__(self, objects: Objects) -> None:
+    def __init__(self, objects: Objects, wanted: bool) -> None:
+        self._wanted = wanted
         self.made_up = MadeUp(MADE_UP_FIRST)
         self.counts = [0, 0, 0]  # frames by mark
         self.unread: dict[int, str] = {}  # by image: why its CPython is not to be read
@@ -220,7 +221,7 @@ class PythonFrames:
     def _process(self, epoch: Epoch) -> _Process | None:
         number, mappings = epoch.image.number, epoch.space.mappings
         known = self._processes.get(number)
-        if known is None and self._n_mappings.get(number) != len(mappings):
+        if self._wanted and known is None and self._n_mappings.get(number) != len(mappings):
             self._n_mappings[number] = len(mappings)
             known = self._processes[number] = self._recognised(epoch)
         return known

@@ -41,7 +41,7 @@ class Store:
         self._experiments = Experiments(directory, Follow(options.follow), headers.descendant)
         self._objects = Objects(Tables())
         self._tally = Tally()
-        self.python = PythonFrames(self._objects)
+        self.python = PythonFrames(self._objects, options.python)
         world = ThisMachine(self._objects, self.python)
         self.pipeline = Pipeline(options.interval_ns or 1, self._experiments, world, self._tally,
                                  n_cpus=os.cpu_count() or 1,

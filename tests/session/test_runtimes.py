@@ -72,7 +72,7 @@ def test_python_by_function(python: str, tmp_path: Path, collect: Command, er_pr
                             gprofng: Callable[..., Any], waits_recorded: None) -> None:
     program, experiment = tmp_path / "program.py", tmp_path / "python.er"
     program.write_text(PROGRAM)
-    run = collect("-o", experiment, python, program)
+    run = collect("--python", "on", "-o", experiment, python, program)
     assert run.returncode == 0, run.stderr
     assert re.search(r"\d+ Python frames", run.stderr)
     cpu = times(er_print, experiment, "i.totalcpu")
