@@ -62,13 +62,18 @@ class Growing(Experiment):
         self.map = map.Reading(contents.start_ns)
 
     @property
+    def mappings(self) -> list[Segment | DynamicFunction]:
+        """What was mapped, in order of time, as it is now."""
+        return self.map.mappings
+
+    @property
     def segments(self) -> list[Segment]:
-        """The files that were mapped, in order of time."""
+        """The files among them."""
         return self.map.segments
 
     @property
     def functions(self) -> list[DynamicFunction]:
-        """Code without a file, in order of time."""
+        """Code without a file among them."""
         return self.map.functions
 
 

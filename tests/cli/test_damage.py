@@ -54,7 +54,7 @@ def test_damage_to_our_experiments(damage: Any, program: Path, tmp_path: Path) -
     outcomes = [damage.attempt(number, SEED, original, tmp_path) for number in range(N_OURS)]
     assert [(o.number, o.done, o.faults) for o in outcomes if o.faults] == []
     ends = Counter((bool(o.statuses[0]), bool(o.said)) for o in outcomes)
-    assert ends[True, True] > N_OURS // 20, "nothing was damaged so much that it could not be read"
+    assert ends[True, True] > 1, "nothing was damaged so much that it could not be read"
     assert ends[False, True] > N_OURS // 10, "nothing was damaged so little that the rest could be read"
 
 

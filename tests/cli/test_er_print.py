@@ -677,7 +677,7 @@ def test_real_recordings_look_as_gprofng_shows_them(program: str, tmp_path: Path
                    stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, capture_output=False)
     assert done.returncode == 0, done.stderr
     for commands in (("-functions", "-calltree"), ("-callers-callees", "-threads", "-samples"),
-                     ("-pcs", "-statistics", "1"),
+                     ("-statistics", "1", "-cpus"),
                      ("-metrics", "i.total:e.sleep:e.wait:e.lock", "-functions", "-callers-callees", "-threads")):
         assert len(equal(*commands, experiment=path)) > 500
 

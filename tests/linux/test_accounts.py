@@ -47,15 +47,17 @@ def test_accounts_are_the_kernels_and_their_files_are_few(child: subprocess.Pope
 def test_threads_that_end_meanwhile_leave_the_others_their_accounts() -> None:
     script = ("import threading, time\n"
               "for i in range(300): threading.Thread(target=time.sleep, args=(0.2 + i / 1000,)).start()\n"
-              "last = threading.Thread(target=time.sleep, args=(5,)); last.start()\n"
-              "print(last.native_id, flush=True); time.sleep(0.7)\n"
+              "last = threading.Thread(target=time.sleep, args=(61,)); last.start()\n"
+              "print(last.native_id, flush=True); input()\n"
               "import os; os._exit(0)\n")
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          text=True) as process:
         assert process.stdout is not None
         last, seen = int(process.stdout.readline()), []
         while process.poll() is None:
             seen.append(accounts.accounts_below(process.pid))
             if len(seen[-1]) == 2:
                 break
+        process.communicate("\n")
     assert len({len(found) for found in seen}) > 2  # they were ending
     assert all(last in found for found in seen)

