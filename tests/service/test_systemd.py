@@ -201,7 +201,7 @@ def test_a_target_may_have_a_daemon_of_its_own(machine: Machine) -> None:
     machine.run("systemctl", "stop", "collectord@web.service")
 
 
-def test_a_first_time_user_gets_the_call_tree_of_a_server_under_load(machine: Machine, need: Any) -> None:
+def test_a_first_time_user_gets_a_page_of_a_server_under_load(machine: Machine, need: Any) -> None:
     """The commands of the README, but for the first: collectord is installed already."""
     need("/usr/sbin/nginx", "nginx")
     commands = re.search(r"## As a service\n.*?```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
@@ -220,7 +220,8 @@ def test_a_first_time_user_gets_the_call_tree_of_a_server_under_load(machine: Ma
     assert name is not None
     until(lambda: machine.session(name[1])["state"] == "finished", machine)
     look = look.replace("sudo ", "").replace("fetch 1", f"fetch {name[1]}").replace("1.1.er", f"{name[1]}.1.er")
-    printed = machine.run("sh", "-ec", f"cd /tmp; {look}")
+    printed = machine.run("sh", "-ec", f"cd /tmp; {look}; er_print -calltree {name[1]}.1.er")
+    assert re.match(r".*\.html: \d+\.\d MB", printed), printed
     for function in ("ngx_process_events_and_timers", "ngx_unix_recv", "ngx_http_write_filter"):  # it is stripped
         assert function in printed, printed
     machine.run("systemctl", "stop", "load.service", "nginx.service")
