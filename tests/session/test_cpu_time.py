@@ -25,7 +25,7 @@ import pytest
 
 from collector.experiment.reader import Experiment, open_experiment
 
-pytestmark = pytest.mark.usefixtures("perf_allowed")
+pytestmark = [pytest.mark.kernel_times, pytest.mark.all_cpus, pytest.mark.usefixtures("perf_allowed")]
 
 INTERVAL_S = {"on": 10.007e-3, "hi": 0.997e-3}
 SYSTEM, TRAP = 1, 2
@@ -234,7 +234,6 @@ def test_nothing_is_wrong_with_the_experiment(split: Any, gprofng: Any, variant:
 # --- user, system and trap ------------------------------------------------------------------------
 
 
-@pytest.mark.kernel_times
 @pytest.mark.parametrize("percent", [17, 61, 97])
 def test_user_and_system_time_are_told_apart(workload: Any, tmp_path: Path, gprofng: Any, percent: int) -> None:
     run = record(tmp_path / "us.er", "hi", workload("usersys"), 1.3, percent)
@@ -296,7 +295,6 @@ def test_a_deep_but_copied_stack_reaches_the_root(workload: Any, tmp_path: Path)
     assert run.rooted() == 1
 
 
-@pytest.mark.kernel_times
 @pytest.mark.parametrize("variant", ["-O2", "-O0", "static"])
 def test_a_signal_handler_stands_above_what_it_interrupted(
         workload: Any, tmp_path: Path, gprofng: Any, variant: str) -> None:
@@ -311,7 +309,6 @@ def test_a_signal_handler_stands_above_what_it_interrupted(
     assert inner[1] == pytest.approx(run.truth["handler_work"] + run.truth["inner"], rel=0.05)
 
 
-@pytest.mark.kernel_times
 def test_a_handler_on_a_stack_of_its_own_is_known_down_to_what_it_interrupted(
         workload: Any, tmp_path: Path, gprofng: Any) -> None:
     """The kernel copies the handler's stack; the other one is not in the copy, and that is said."""
@@ -345,7 +342,6 @@ def test_threads_shorter_than_the_interval_have_their_time(
     assert f"{n_threads + 1} threads" in run.said
 
 
-@pytest.mark.kernel_times
 def test_libraries_at_the_same_address_are_told_apart_by_time(
         workload: Any, tmp_path: Path, gprofng: Any) -> None:
     source = Path(__file__).parent.parent / "workloads" / "plugin.c"
@@ -365,7 +361,6 @@ def test_libraries_at_the_same_address_are_told_apart_by_time(
     assert run.rooted() >= 0.99
 
 
-@pytest.mark.kernel_times
 def test_code_made_executable_later_is_a_function_without_a_file(
         workload: Any, tmp_path: Path, gprofng: Any) -> None:
     run = record(tmp_path / "jit.er", "hi", workload("jit"), 0.4)
@@ -378,7 +373,6 @@ def test_code_made_executable_later_is_a_function_without_a_file(
     assert run.rooted() >= 0.99
 
 
-@pytest.mark.kernel_times
 def test_a_program_that_execs_itself_is_whole(workload: Any, tmp_path: Path, gprofng: Any) -> None:
     run = record(tmp_path / "reexec.er", "hi", workload("reexec"), 0.3)
     functions = gprofng("-functions", experiment=run.path).functions
@@ -491,7 +485,6 @@ def _may_run_python(user: int) -> bool:
     return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
-@pytest.mark.kernel_times
 @pytest.mark.usefixtures("root")
 @BOTH
 def test_an_ordinary_user_records_too(workload: Any, open_directory: Path, gprofng: Any, interval: str) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -99,6 +100,8 @@ def sums(er_print: Run, path: Path, name: str) -> dict[tuple[str, ...], int]:
     return {tuple(map(str, entry["key"])): entry["value"] for entry in one["recorded"]}
 
 
+@pytest.mark.kernel_times
+@pytest.mark.all_cpus  # beside others runs are short, and most have no sample
 def test_functions_have_their_parts_of_the_time_on_cpus(collect: Run, er_print: Run, workload: Run, tmp_path: Path,
                                                         perf_allowed: None) -> None:
     path = tmp_path / "run.er"
