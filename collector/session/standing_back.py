@@ -46,6 +46,7 @@ PATIENCE_NS = 500 * NS_PER_MS  # the first drain is to come within a second: who
 _FREQUENT_NS, _LITTLE_PATIENCE_NS = 5 * NS_PER_MS, 200 * NS_PER_MS
 LONG_PATIENCE_NS = 3500 * NS_PER_MS  # a program of three seconds has ended by then
 _LOOK_EVERY_MS, _SELDOM_MS = 40, 100
+_LOOKS, _MOMENT_S = 3, 0.001
 _FULL = 3 / 4  # of a ring's room
 _MOST_LOOKS = 16
 _CALM_BYTES_PER_S = 500_000  # of records of switches: some ten thousand
@@ -99,8 +100,14 @@ class StandBack:
         return None
 
     def _wants_more_cpus(self) -> bool:
-        """Whether the program wants the CPUs, and there are fewer of them than threads that do, with ours."""
-        return self._crowd.n_runnable > self._n_cpus and _wants_cpu(self._pid)
+        """Whether the program wants the CPUs, and there are fewer of them than threads that do, with ours; not only for
+        a moment, as where a thread of the kernel's comes by."""
+        for _ in range(_LOOKS):
+            if self._crowd.n_runnable <= self._n_cpus or not _wants_cpu(self._pid):
+                return False
+            time.sleep(_MOMENT_S)
+            self._crowd.look()
+        return True
 
     def _something_is_due(self) -> bool:
         if self._poller.poll(_SELDOM_MS if self._lives else _LOOK_EVERY_MS) or self._is_full() or self._comes_or_goes():
