@@ -37,7 +37,9 @@ def calls_recorded(waits_recorded: None) -> None:
 
 
 def counts(er_print: Run, path: Path, name: str) -> dict[tuple[Any, ...], int]:
-    (one,) = json.loads(er_print("-json_aggregations", name, path).stdout)["aggregations"]
+    done = er_print("-json_aggregations", name, path)
+    assert done.returncode == 0, done.stderr
+    (one,) = json.loads(done.stdout)["aggregations"]
     assert one["synthetic"] == []
     return {tuple(entry["key"]): entry["value"] for entry in one["recorded"]}
 
@@ -54,6 +56,7 @@ def test_each_wait_is_in_its_call(collect: Run, er_print: Run, workload: Run, tm
                    "syscallwait", "--aggregate", 'f[comm] = count() / syscall == "epoll_wait" && sleep > 0 /',
                    workload("wakes", *flags), N)
     assert done.returncode == 0, done.stderr
+    assert "internal error" not in done.stderr, done.stderr
     found = counts(er_print, path, "c")
     assert {key[1:]: n for key, n in found.items() if key[0] == "wakee" and key[2] in ("sleep", "lock")} == calls
     # Nobody waits for a page in a call, but who gives the kernel an address.
