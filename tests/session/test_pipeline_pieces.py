@@ -400,6 +400,48 @@ def test_what_a_pause_cuts_is_no_value_that_was_seen(
     assert aggregated(recording) == (seen, cut)
 
 
+def test_a_pause_begins_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    """Later than the last batch before it: what threads wait for until then is told, and what follows is not."""
+    recording = Recording(tmp_path / "test.1.er", SEEN)
+    recording.pipeline.feed(batch(100, EXEC, switches=[(30, PID, OUT)]))
+    recording.pipeline.mute(START_NS + 115 * MS, muted=True)
+    recording.pipeline.feed(batch(160))
+    recording.pipeline.mute(START_NS + 175 * MS, muted=False)
+    recording.pipeline.feed(batch(200, Exited(START_NS + 200 * MS, PID, PID), switches=[(195, PID, IN)]))
+    recording.finish(200)
+    recorded, synthetic = aggregated(recording)
+    assert recorded == {"n": {RUNS: 2}, "ms": {}, "ran": {PID: 30 + 5}}
+    assert synthetic == {"n": {SLEEPS: 2}, "ms": {SLEEPS: 85 + 20}, "ran": {}}
+    assert recording.ticks()[PID, Microstate.SLEEP] == (85 + 20) // 10
+
+
+def test_who_begins_with_a_pause_has_seen_nothing_before_its_end(tmp_path: Path) -> None:
+    """Threads have run and slept before the pause is told of, which is before the first batch."""
+    recording = Recording(tmp_path / "test.1.er", SEEN)
+    recording.pipeline.mute(START_NS + 70 * MS, muted=True)
+    recording.pipeline.feed(batch(100, EXEC, switches=[(30, PID, OUT), (50, PID, IN)]))
+    recording.pipeline.mute(START_NS + 110 * MS, muted=False)
+    recording.pipeline.feed(batch(200, Exited(START_NS + 200 * MS, PID, PID), switches=[
+        (150, PID, OUT), (180, PID, IN)]))
+    recording.finish(200)
+    recorded, synthetic = aggregated(recording)
+    assert recorded == {"n": {SLEEPS: 1, RUNS: 1}, "ms": {SLEEPS: 30}, "ran": {PID: 20}}
+    assert synthetic == {"n": {RUNS: 1}, "ms": {}, "ran": {PID: 40}}
+
+
+def test_a_sleep_that_had_begun_before_was_not_seen_however_it_is_told(tmp_path: Path) -> None:
+    """A thread is found asleep. Of its sleep there are three parts, and the later ones begin within the recording."""
+    recording = Recording(tmp_path / "test.1.er", SEEN)
+    recording.pipeline.take_over(PID, "", [Found(PID, Edge.OUT_BLOCKED, Reason.SLEEP, None)], [], batch(0))
+    for at_ms in (40, 80):
+        recording.pipeline.feed(batch(at_ms))
+        recording.pipeline.flush_waiting(START_NS + at_ms * MS)
+    recording.pipeline.feed(batch(100, Exited(START_NS + 95 * MS, PID, PID), switches=[(90, PID, IN)]))
+    recording.finish(100)
+    assert aggregated(recording) == (
+        {"n": {RUNS: 1}, "ms": {}, "ran": {PID: 5}}, {"n": {SLEEPS: 1}, "ms": {SLEEPS: 90}, "ran": {}})
+
+
 def test_samples_in_a_pause_have_no_part_of_the_run_behind_it(tmp_path: Path) -> None:
     """A run over a pause of 60 ms: in its 100 ms before there is one stack, in the 40 ms behind another one."""
     recording = Recording(tmp_path / "test.1.er", ("ran[ustack] = sum(oncpu / 1ms)",))
