@@ -34,21 +34,23 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "clock": frozenset({"errors"}),
     "elf": frozenset({"errors"}),
     "dwarf": frozenset({"errors", "elf"}),
+    "suggestions": frozenset(),
     "events": frozenset({"errors", "layout"}),
     "linux": frozenset({"errors", "layout"}),
     # arrays: keys are numbered there, and only there.
-    "aggregate": frozenset({"errors", "layout", "arrays"}),
+    "aggregate": frozenset({"errors", "layout", "arrays", "suggestions"}),
     "processes": frozenset({"errors", "arrays", "events"}),
     "timing": frozenset({"errors", "arrays", "events"}),
     "unwind": frozenset({"errors", "arrays", "elf"}),
     "runtimes": frozenset({"errors", "arrays", "layout", "elf", "unwind"}),
     "engines": frozenset({"errors", "arrays", "layout", "clock", "events", "linux"}),
     "experiment": frozenset({"errors", "arrays", "clock", "layout", "elf", "dwarf"}),
-    "report": frozenset({"errors", "arrays", "clock", "elf", "dwarf", "experiment", "aggregate"}),
+    "report": frozenset({"errors", "suggestions", "arrays", "clock", "elf", "dwarf", "experiment", "aggregate"}),
     "export": frozenset({"errors", "clock", "report", "aggregate"}),
-    "session": RECORDING | {"aggregate"},
+    "session": RECORDING | {"aggregate", "suggestions"},
     "service": frozenset({"errors", "clock", "elf", "linux", "session", "experiment"}),
-    "cli": frozenset({"errors", "clock", "session", "service", "experiment", "aggregate", "report", "export"}),
+    "cli": frozenset({"errors", "suggestions", "clock", "session", "service", "experiment", "aggregate", "report",
+                      "export"}),
 }
 
 # Each foreign dependency has one keeper: a module, or a room.

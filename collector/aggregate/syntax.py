@@ -5,8 +5,8 @@
     either     = both { "||" both }
     both       = term { "&&" term }
     term       = "!" term | "(" either ")" | operand ( "==" | "!=" | "<" | "<=" | ">" | ">=" ) operand
-    operand    = name of a key or value | number | string
-    key        = name | ( "ustack" | "wakerstack" ) "(" number ")"
+    operand    = name of a key [ "()" ] | name of a value | number | string
+    key        = name [ "()" ] | ( "ustack" | "wakerstack" ) "(" number ")"
 
     keys       pid tid cpu state execname comm syscall ustack usym umod ufunc waker wakertid
                wakerstack
@@ -23,7 +23,7 @@
 A span that is not of the value's states gives no value: ``quantize(sleep)`` has no zeros for the others. In a condition
 it is 0 there. A number may have a unit: ``10ms``, ``5us``, ``2s``; and so a value has another one, and is cut to an
 integer: ``lquantize(sleep / 1ms, 0, 100, 10)``. A state is compared by name or number. A name may
-begin with @, as in DTrace.
+begin with @ and a ; may end it all, as in DTrace; () may follow a key, as in SystemTap.
 
 ``parse`` finds all mistakes that need no columns: ExpressionError. ``language`` compiles the tree.
 """
@@ -36,6 +36,7 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 
 from collector.aggregate.bounds import INT64_MAX, ScaleError, check_llquantize, lquantize_levels
 from collector.errors import ExpressionError
+from collector.suggestions import meant
 
 # The ten microstates by number, named as the metrics are. A recording may not tell which of the first three it was.
 STATES = ("user", "system", "trap", "textpfault", "datapfault", "kernelpfault", "lock", "sleep", "wait", "stop",
@@ -64,8 +65,16 @@ FUNCTIONS: dict[str, Function] = {
     "llquantize": Function(("factor", "low", "high", "steps"), 0, check_llquantize),
 }
 
-# What other tools call them.
-_ELSEWHERE = {"hist": "quantize", "hist_log": "quantize", "lhist": "lquantize", "hist_linear": "lquantize"}
+# What other tools and people call them, by what they are.
+_ELSEWHERE = {
+    "function": {"hist": "quantize", "hist_log": "quantize", "lhist": "lquantize", "hist_linear": "lquantize",
+                 "mean": "avg", "average": "avg", "stats": "avg"},
+    "key": {"stack": "ustack", "kstack": "ustack", "func": "ufunc", "function": "ufunc", "probefunc": "ufunc",
+            "probemod": "umod", "module": "umod", "thread": "tid", "process": "pid", "command": "comm"},
+    "value": {"wait": "waitcpu", "runqueue": "waitcpu", "stop": "stopped", "blocked": "offcpu"},
+    "state": {"waitcpu": "wait", "runqueue": "wait", "stopped": "stop"},
+}
+_SIGNS = {"and": "&&", "or": "||", "not": "!", "&": "&&", "|": "||", "=": "==", "~": "=="}
 
 # --- the tree -------------------------------------------------------------------------------------
 
@@ -152,9 +161,10 @@ def named_in(condition: Condition | None) -> list[Name]:
 
 _TOKEN = re.compile(r"""\s*(?:
     (?P<name>@?[A-Za-z_][A-Za-z0-9_]*|@)
-  | (?P<number>-?(?:0[xX][0-9A-Fa-f]+|[0-9]+)(?P<unit>[A-Za-z_][A-Za-z0-9_]*)?)
+  | (?P<number>-?(?:0[xX][0-9A-Fa-f]+|[0-9]+(?:\.[0-9]+)?)(?P<unit>[A-Za-z_][A-Za-z0-9_]*)?)
   | (?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')
-  | (?P<sign>==|!=|<=|>=|&&|\|\||[\[\](),=<>!/])
+  | (?P<sign>==|!=|<=|>=|&&|\|\||[\[\](),=<>!/;])
+  | (?P<other>[^\s"'])
 )""", re.VERBOSE | re.DOTALL)
 _UNITS = {None: 1, "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9}
 _ESCAPES = {"n": "\n", "t": "\t"}
@@ -176,9 +186,7 @@ def _tokens(expression: str) -> list[Token]:
         match = _TOKEN.match(expression, position)
         if match is None:
             start = position + len(expression[position:]) - len(expression[position:].lstrip())
-            unclosed = expression[start] in "\"'"
-            raise ExpressionError("a string without its closing quote" if unclosed
-                                  else f"unexpected character {expression[start]!r}", expression, start)
+            raise ExpressionError("a string without its closing quote", expression, start)
         kind = str(match.lastgroup) if match["number"] is None else "number"
         start = match.start(kind)
         found.append(Token(kind, match[kind], start, _literal(expression, kind, match, start)))
@@ -194,10 +202,21 @@ def _literal(expression: str, kind: str, match: re.Match[str], start: int) -> An
     unit = match["unit"]
     if unit not in _UNITS:
         raise ExpressionError(f"unknown unit {unit}: ns, us, ms, s, m", expression, match.start("unit"))
-    number = int(match[kind].removesuffix(unit or ""), 0 if "x" in match[kind].lower() else 10) * _UNITS[unit]
+    number = _whole(match[kind].removesuffix(unit or ""), _UNITS[unit])
+    if number is None:
+        raise ExpressionError("not a whole number" + (" of nanoseconds" if unit else ""), expression, start)
     if abs(number) > INT64_MAX:
         raise ExpressionError("a number of more than 64 bits", expression, start)
     return number
+
+
+def _whole(text: str, unit: int) -> int | None:
+    """So many units, exactly; None where that is a fraction."""
+    if "x" in text.lower():
+        return int(text, 16) * unit
+    digits, _, decimals = text.partition(".")
+    number, rest = divmod(int(digits + decimals) * unit, 10 ** len(decimals))
+    return None if rest else number
 
 
 # --- the parser -----------------------------------------------------------------------------------
@@ -214,9 +233,13 @@ class _Parser:
     def parsed(self) -> Parsed:
         name = self._next("name", "the aggregation's name").text
         keys = self._keys() if self._skip("[") else []
+        if self._left[-1].text == "<":
+            self._fail("it is NAME[KEYS] = FUNCTION(VALUE) here, not <<<", self._left[-1])
         self._next("=", "=")
         function, value, divisor, arguments = self._call()
         condition = self._condition() if self._skip("/") else None
+        if self._skip(";") and self._left[-1].kind != "end":
+            self._fail("one expression at a time: give --aggregate again for another one", self._left[-1])
         self._next("end", "the end or / CONDITION /")
         return Parsed(name, tuple(keys), function, value, arguments, condition, self.expression,
                       divisor)
@@ -226,13 +249,15 @@ class _Parser:
         while True:
             token = self._next("name", "a key", KEYS)
             if token.text not in KEYS:
-                self._fail(f"unknown key {token.text}: {_listed(KEYS)}", token)
+                self._unknown("key", token, KEYS)
             depth = self._stack_depth(token) if self._skip("(") else None
             found.append(Key(token.text, depth, token.position))
             if self._next((",", "]"), ", or ]").text == "]":
                 return found
 
-    def _stack_depth(self, key: Token) -> int:
+    def _stack_depth(self, key: Token) -> int | None:
+        if self._skip(")"):
+            return None
         if key.text not in WHOLE_STACKS:
             self._fail(f"only ustack and wakerstack have a depth, {key.text} has none", key)
         token = self._next("number", "how many frames")
@@ -244,9 +269,7 @@ class _Parser:
     def _call(self) -> tuple[str, Name, int, tuple[int, ...]]:
         token = self._next("name", "a function", tuple(FUNCTIONS))
         if token.text not in FUNCTIONS:
-            here = _ELSEWHERE.get(token.text)
-            self._fail(f"unknown function {token.text}: "
-                       f"{f'it is {here} here' if here else _listed(tuple(FUNCTIONS))}", token)
+            self._unknown("function", token, tuple(FUNCTIONS))
         function = FUNCTIONS[token.text]
         self._next("(", "(")
         if token.text == "count" and self._skip(")"):
@@ -274,7 +297,7 @@ class _Parser:
     def _value(self) -> Name:
         token = self._next(("name", "number"), "a value", VALUES)
         if token.text not in VALUES:
-            self._fail(f"unknown value {token.text}: {_listed(VALUES)}", token)
+            self._unknown("value", token, VALUES)
         return Name(token.text, token.position)
 
     def _divisor(self) -> int:
@@ -308,6 +331,8 @@ class _Parser:
         negated = False
         while self._skip("!"):
             negated = not negated
+        if self._left[-1].text == "not":
+            self._fail("not is ! here", self._left[-1])
         if self._skip("("):
             condition: Condition = self._either()
             self._next(")", "&&, || or )")
@@ -317,14 +342,16 @@ class _Parser:
 
     def _comparison(self) -> Comparison:
         left = self._operand()
-        sign = self._next(tuple(_MIRRORED), "a comparison, such as ==").text
-        right = self._operand()
+        sign = self._next(tuple(_MIRRORED), "a comparison, such as ==,").text
+        right = self._operand(left)
         if left.name is None:
             left, right, sign = right, left, _MIRRORED[sign]
         if left.name is None:
             self._fail("one side of a comparison must be a name", right.token)
         if left.type == "state" and right.type == "string":
             right = self._state_number(right)
+        if right.name is not None and "state" in (left.type, right.type) and left.name != right.name:
+            self._fail("a state is compared with a number or a name in quotes", right.token)
         kinds = {"number" if side.type == "state" else side.type for side in (left, right)}
         if len(kinds) > 1:
             later = max(left, right, key=lambda side: side.token.position)
@@ -335,10 +362,11 @@ class _Parser:
 
     def _state_number(self, operand: Operand) -> Operand:
         if operand.literal not in STATES:
-            self._fail(f"unknown state {operand.literal}: {_listed(STATES)}", operand.token)
+            self._unknown("state", operand.token, STATES)
         return operand._replace(type="number", literal=STATES.index(operand.literal))
 
-    def _operand(self) -> Operand:
+    def _operand(self, left: Operand | None = None) -> Operand:
+        """``left``: what it is compared with, if there is something."""
         token = self._next(("name", "number", "string"), "a name, a number or a string")
         name = token.text
         if token.kind != "name":
@@ -348,7 +376,11 @@ class _Parser:
         if name in WHOLE_STACKS:
             self._fail("a stack cannot be compared: usym, umod and ufunc can", token)
         if name not in KEYS:
-            self._fail(f"unknown name {name}: {_listed((*KEYS[:-len(WHOLE_STACKS)], *VALUES[1:]))}", token)
+            if left is not None and left.type in ("string", "state"):
+                self._fail(f"a string stands in quotes, as in {left.name or left.token.text} == \"{name}\"", token)
+            self._unknown("name", token, (*KEYS[:-len(WHOLE_STACKS)], *VALUES[1:]))
+        if self._skip("("):
+            self._next(")", ")")
         kind = "string" if name in STRINGS else "state" if name == "state" else "number"
         return Operand(kind, token, name=name)
 
@@ -363,10 +395,27 @@ class _Parser:
         """The next token, which must be of these kinds or be one of these signs."""
         token = self._left[-1]
         if (token.text if token.kind == "sign" else token.kind) not in ((kinds,) if isinstance(kinds, str) else kinds):
-            self._fail(f"{token.text} where {wanted} is expected{': ' if choice else ''}{_listed(choice)}", token)
+            self._unexpected(token, wanted, choice)
         if token.kind != "end":
             self._left.pop()
         return token
+
+    def _unexpected(self, token: Token, wanted: str, choice: tuple[str, ...]) -> NoReturn:
+        here = _SIGNS.get(token.text.lower(), "no sign")
+        if here in wanted:
+            self._fail(f"{token.text} is {here} here", token)
+        if token.text in _UNITS and self.expression[:token.position].rstrip()[-1:].isdigit():
+            self._fail("a unit stands at its number, without a blank between them", token)
+        if token.kind == "other":
+            self._fail(f"unexpected character {token.text!r}", token)
+        self._fail(f"{token.text} where {wanted} is expected{': ' if choice else ''}{_listed(choice)}", token)
+
+    def _unknown(self, what: str, token: Token, names: tuple[str, ...]) -> NoReturn:
+        text = token.value if token.kind == "string" else token.text
+        name = text.lstrip("@")
+        here = _ELSEWHERE.get(what, {}).get(name) or (name if name in names else None)
+        self._fail(f"unknown {what} {text}" + (f": it is {here} here" if here else meant(name, names)
+                                               or f": {_listed(names)}"), token)
 
     def _fail(self, reason: str, token: Token) -> NoReturn:
         raise ExpressionError(reason, self.expression, token.position)

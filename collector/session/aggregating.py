@@ -95,7 +95,8 @@ class Aggregating:
         if self._waker_stacks is not None and batch.clock is not None and clock is not None:
             self._waker_stacks.sampled(clock, batch.clock.time_ns)
         if self._running is not None and batch.clock is not None and clock is not None:
-            self._running.sampled(clock.slot, batch.clock.time_ns, clock.uid)
+            seen = self._windows.sees(batch.clock.time_ns)  # in a pause, a run's stacks are of time that is not told
+            self._running.sampled(clock.slot[seen], batch.clock.time_ns[seen], clock.uid[seen])
 
     def take(self, stretches: Stretches) -> None:
         """Further stretches; those of a pause are in no aggregation."""
@@ -110,8 +111,6 @@ class Aggregating:
         seen = self._windows.within(spans, self._model.of.found_ns[spans.slot])
         if len(seen):
             self._add(self._whole.complete(seen))
-        if self._running is not None and not self._windows.is_open:
-            self._running.shared(spans)  # their samples are not those of later ones
 
     def looks(self, now_ns: int, whether: bool) -> None:
         """Recording resumes; or pauses, or ends: what threads wait for then goes on without us."""

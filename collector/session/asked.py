@@ -30,6 +30,7 @@ from collector.aggregate.syntax import (
     parse,
 )
 from collector.errors import ExpressionError, UsageError
+from collector.suggestions import meant
 
 # What is only told if it is asked for, or else not one by one, by the names that ask for it.
 _EXTRA = {"waker": "waker", "wakertid": "waker", "wakerstack": "waker", "syscall": "syscall", "waitcpu": "waits",
@@ -41,8 +42,11 @@ _GLUE = "\xa0"  # where no line is to break
 
 def expression_of(asked: str) -> str:
     """The expression that ``asked`` is, or is the ready name of. UsageError."""
+    if not asked.strip():
+        raise UsageError("--aggregate: give an expression, or the name of a ready one; --aggregate help prints them")
     if asked.isidentifier() and asked not in READY:
-        raise UsageError(f"--aggregate {asked}: there is no ready one of that name; --aggregate help prints them")
+        raise UsageError(f"--aggregate {asked}: there is no ready one of that name{meant(asked, READY) or ';'} "
+                         "--aggregate help prints them")
     parsed = parse(READY.get(asked, asked))
     _check_keys(parsed)
     _check_condition(parsed, parsed.condition)

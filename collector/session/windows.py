@@ -45,6 +45,13 @@ class Windows:
             self._past.append((self._since_ns, now_ns))
             self._since_ns = None
 
+    def sees(self, time_ns: Array) -> Array:
+        """Which of some moments (n,) lie in windows."""
+        inside = time_ns >= (self._since_ns if self._since_ns is not None else _NEVER_NS)
+        for since_ns, until_ns in self._past:
+            inside |= (time_ns >= since_ns) & (time_ns < until_ns)
+        return inside
+
     def within(self, spans: Spans, found_ns: Array) -> Spans:
         """The parts of spans (n,) that lie in windows; those that are cut are synthetic. So is what began no later than
         ``found_ns`` (n,), when its thread was found: 0 for those that were born."""

@@ -76,11 +76,12 @@ def test_a_value_is_there_for_the_spans_that_have_it(value: str, rows: list[Row]
 
 
 NUMBER = st.sampled_from(["pid", "tid", "cpu", "state", *[value for value in VALUES if value != "1"]])
+TIME = NUMBER.filter(lambda name: name != "state")  # a state is compared with a state's number alone
 SIGN = st.sampled_from(["==", "!=", "<", "<=", ">", ">="])
 COMPARISON = st.one_of(
     st.builds("{} {} {}".format, NUMBER, SIGN, st.integers(-1, 9)),
     st.builds("{} {} {}".format, st.integers(-1, 9), SIGN, NUMBER),
-    st.builds("{} {} {}".format, NUMBER, SIGN, NUMBER),
+    st.builds("{} {} {}".format, TIME, SIGN, TIME),
     st.builds('{} {} "{}"'.format, st.sampled_from(["execname", "comm"]), SIGN, st.sampled_from(NAMES)),
     st.builds('"{}" {} usym'.format, st.sampled_from("abc?"), SIGN),
     st.builds('state {} "{}"'.format, SIGN, st.sampled_from(STATES)))
@@ -146,7 +147,7 @@ def test_functions_and_their_arguments(expression: str, fold: str | LQuantize | 
 
 @pytest.mark.parametrize(("text", "number"), [
     ("5", 5), ("5ns", 5), ("5us", 5000), ("5ms", 5 * 10**6), ("5s", 5 * 10**9), ("2m", 120 * 10**9), ("-5", -5),
-    ("0x10", 16), ("010", 10)])
+    ("0x10", 16), ("010", 10), ("0.5us", 500), ("1.25s", 1250 * 10**6), ("2.0", 2)])
 def test_numbers_have_units(text: str, number: int) -> None:
     spans = [(0, length, 7, 1, 1, 0, 0, 0, -1) for length in (number - 1, number, number + 1)]
     assert len(selected(f"a = count() / sleep == {text} /", spans)) == 1
@@ -172,17 +173,24 @@ WRONG = (
     ("", "", "the end where the aggregation's name is expected"),
     ("5 = count()", "5", "5 where the aggregation's name"),
     ("a", "", "the end where = is expected"),
-    ("a[pdi] = count()", "pdi", "unknown key pdi: pid, tid, cpu, state, execname"),
+    ("a[pdi] = count()", "pdi", "unknown key pdi; did you mean 'pid'"),
+    ("a[probeprov] = count()", "probeprov", "unknown key probeprov: pid, tid, cpu, state, execname"),
+    ("a[stack] = count()", "stack", "unknown key stack: it is ustack here"),
+    ("a <<< sleep", "<<< ", "it is NAME[KEYS] = FUNCTION(VALUE) here, not <<<"),
+    ("a = @hist_log(sleep)", "@hist_log", "unknown function @hist_log: it is quantize here"),
+    ("a = @sum(sleep)", "@sum", "unknown function @sum: it is sum here"),
     ("a[] = count()", "]", "] where a key is expected: pid"),
     ("a[pid tid] = count()", "tid", "tid where , or ] is expected"),
     ("a[sleep] = count()", "sleep", "unknown key sleep"),
     ("a[pid(3)] = count()", "pid", "only ustack and wakerstack have a depth"),
     ("a[ustack(0)] = count()", "0", "1 frame or more"),
     ("a[ustack(x)] = count()", "x", "how many frames"),
-    ("a = quantise(sleep)", "quantise", "unknown function quantise: count, sum"),
+    ("a = quantise(sleep)", "quantise", "unknown function quantise; did you mean 'quantize'"),
     ("a = quantize", "", "the end where ( is expected"),
     ("a = quantize()", ")", ") where a value is expected: 1, oncpu"),
-    ("a = sum(slep)", "slep", "unknown value slep: 1, oncpu"),
+    ("a = sum(slep)", "slep", "unknown value slep; did you mean 'sleep'?"),
+    ("a = sum(timestamp)", "timestamp", "unknown value timestamp: 1, oncpu"),
+    ("a = p99(sleep)", "p99", "unknown function p99: count, sum"),
     ("a = sum(2)", "2", "unknown value 2"),
     ("a = sum(sleep, 3)", "3", "sum has no more arguments"),
     ("a = hist(sleep)", "hist", "unknown function hist: it is quantize here"),
@@ -201,15 +209,27 @@ WRONG = (
     ("a = sum(sleep) pid == 3", "pid", "pid where the end or / CONDITION / is expected"),
     ("a = sum(sleep) / pid == 3", "", "the end where &&, || or the closing / is expected"),
     ("a = sum(sleep) / /", "/", "/ where a name, a number or a string is expected"),
-    ("a = sum(sleep) / pid /", "/", "/ where a comparison, such as == is expected"),
-    ("a = sum(sleep) / pid = 3 /", "= 3", "= where a comparison"),
-    ("a = sum(sleep) / pdi == 3 /", "pdi", "unknown name pdi: pid"),
+    ("a = sum(sleep) / pid /", "/", "/ where a comparison, such as ==, is expected"),
+    ("a = sum(sleep) / pid = 3 /", "= 3", "= is == here"),
+    ("a = sum(sleep) / pid == 3 and tid == 4 /", "and", "and is && here"),
+    ("a = sum(sleep) / pid == 3 | tid == 4 /", "| ", "| is || here"),
+    ("a = sum(sleep) / not pid == 3 /", "not", "not is ! here"),
+    ("a = sum(sleep) / pdi == 3 /", "pdi", "unknown name pdi; did you mean 'pid'"),
+    ("a = sum(sleep) / ppid == 3 /", "ppid", "did you mean 'pid'"),
+    ("a = sum(sleep) / pid == $target /", "$", "unexpected character '$'"),
+    ("a = sum(sleep) / execname == redis-server /", "redis", 'a string stands in quotes, as in execname == "redis"'),
+    ("a = sum(sleep) / state == sleep /", "sleep /", "a state is compared with a number or a name in quotes"),
+    ("a = sum(sleep) / sleep > state /", "state", "a state is compared with a number or a name in quotes"),
+    ("a = sum(sleep) / state == locked /", "locked", "a string stands in quotes"),
+    ("a = sum(sleep) / sleep > 10 ms /", "ms", "a unit stands at its number"),
+    ("a = sum(sleep) / sleep > 0.5ns /", "0.5ns", "not a whole number of nanoseconds"),
+    ("a = sum(sleep) / pid == 0.5 /", "0.5", "not a whole number"),
     ("a = sum(sleep) / 3 == 4 /", "3", "one side of a comparison must be a name"),
     ("a = sum(sleep) / pid == \"3\" /", '"3"', "a number and a string cannot be compared"),
     ("a = sum(sleep) / execname == 3 /", "3 /", "a number and a string cannot be compared"),
     ("a = sum(sleep) / \"x\" == pid /", "pid", "a number and a string cannot be compared"),
     ("a = sum(sleep) / execname == comm /", "comm", "compared with a string"),
-    ("a = sum(sleep) / state == \"locked\" /", '"locked"', "unknown state locked: user, system"),
+    ("a = sum(sleep) / state == \"locked\" /", '"locked"', "unknown state locked; did you mean 'lock'?"),
     ("a = sum(sleep) / ustack == 3 /", "ustack", "a stack cannot be compared"),
     ("a = sum(sleep) / wakerstack == 3 /", "wakerstack", "a stack cannot be compared"),
     ("a = sum(sleep) / (pid == 3 /", "/", "/ where &&, || or ) is expected"),
@@ -218,7 +238,9 @@ WRONG = (
     ("a = sum(sleep) / pid == 3x /", "x /", "unknown unit x: ns, us, ms, s, m"),
     ("a = sum(sleep) / pid == 99999999999999999999 /", "9999999999", "more than 64 bits"),
     ("a = sum(sleep) / execname == \"x /", '"x', "a string without its closing quote"),
-    ("a = sum(sleep) ; b", ";", "unexpected character ';'"),
+    ("a = sum(sleep) / state == \"waitcpu\" /", '"waitcpu"', "unknown state waitcpu: it is wait here"),
+    ("a = sum(sleep); b = count()", "b", "one expression at a time: give --aggregate again"),
+    ("a = sum(sleep) # why", "#", "unexpected character '#'"),
     ("a = sum(sleep) /" + "(" * 200, "", "parentheses"),
 )
 
@@ -255,6 +277,41 @@ def test_no_text_raises_anything_else(parts: list[str]) -> None:
             compile_expression(expression)
         except ExpressionError as err:
             assert 0 <= err.position <= len(expression)
+
+
+EXPRESSIONS = st.builds(
+    "{} = {} / {} /".format,
+    st.sampled_from(["a", "@", "@rq[execname]", "b[tid, ustack(3)]", "c[usym, state, waker]"]),
+    st.sampled_from(["count()", "sum(offcpu)", "quantize(waitcpu / 1us)", "lquantize(sleep, 0, 100, 10)",
+                     "llquantize(lock, 10, 0, 6, 20)"]), CONDITION)
+NOISE = st.text(st.characters(codec="utf-8"), max_size=3)
+
+
+@settings(max_examples=300, deadline=None)
+@given(EXPRESSIONS, st.data())
+def test_no_damage_to_an_expression_raises_anything_else(expression: str, data: st.DataObject) -> None:
+    """Each time a piece is cut out, another one put in its place, or what was there comes twice."""
+    for _ in range(data.draw(st.integers(0, 4))):
+        begin, end = sorted(data.draw(st.tuples(*[st.integers(0, len(expression))] * 2)))
+        new = data.draw(st.one_of(NOISE, st.just(""), st.just(2 * expression[begin:end])))
+        expression = expression[:begin] + new + expression[end:]
+    try:
+        assert compile_expression(expression).expression == expression
+    except ExpressionError as err:
+        assert 0 <= err.position <= len(expression)
+        line, shown, caret = str(err).split("\n")
+        assert line.isprintable() and shown.isprintable() and len(shown) == len(expression)
+        assert caret == " " * err.position + "^"
+
+
+@pytest.mark.parametrize(("elsewhere", "here"), [
+    ("@rq[execname] = quantize(waitcpu);", "@rq[execname] = quantize(waitcpu)"),
+    ("a[execname(), tid(), ustack()] = count()", "a[execname, tid, ustack] = count()"),
+    ('a = count() / pid() == 3 && execname() == "x" /;', 'a = count() / pid == 3 && execname == "x" /'),
+])
+def test_other_spellings_are_the_same(elsewhere: str, here: str) -> None:
+    one, other = compile_expression(elsewhere), compile_expression(here)
+    assert (one.name, one.keys, one.fold, one.needs) == (other.name, other.keys, other.fold, other.needs)
 
 
 def test_hundreds_of_conditions_are_no_problem() -> None:

@@ -13,7 +13,7 @@ from subprocess import CompletedProcess
 import pytest
 
 from collector.cli.progress import Working
-from collector.report.suggestions import meant
+from collector.suggestions import meant
 
 SOURCE = "volatile long sum; int main(void) { for (long i = 0; i < 200000003; i++) sum += i; return 0; }\n"
 

@@ -400,6 +400,89 @@ def test_what_a_pause_cuts_is_no_value_that_was_seen(
     assert aggregated(recording) == (seen, cut)
 
 
+def test_a_pause_begins_and_ends_when_it_is_told_to(tmp_path: Path) -> None:
+    """Later than the last batch before it: what threads wait for until then is told, and what follows is not."""
+    recording = Recording(tmp_path / "test.1.er", SEEN)
+    recording.pipeline.feed(batch(100, EXEC, switches=[(30, PID, OUT)]))
+    recording.pipeline.mute(START_NS + 115 * MS, muted=True)
+    recording.pipeline.feed(batch(160))
+    recording.pipeline.mute(START_NS + 175 * MS, muted=False)
+    recording.pipeline.feed(batch(200, Exited(START_NS + 200 * MS, PID, PID), switches=[(195, PID, IN)]))
+    recording.finish(200)
+    recorded, synthetic = aggregated(recording)
+    assert recorded == {"n": {RUNS: 2}, "ms": {}, "ran": {PID: 30 + 5}}
+    assert synthetic == {"n": {SLEEPS: 2}, "ms": {SLEEPS: 85 + 20}, "ran": {}}
+    assert recording.ticks()[PID, Microstate.SLEEP] == (85 + 20) // 10
+
+
+def test_who_begins_with_a_pause_has_seen_nothing_before_its_end(tmp_path: Path) -> None:
+    """Threads have run and slept before the pause is told of, which is before the first batch."""
+    recording = Recording(tmp_path / "test.1.er", SEEN)
+    recording.pipeline.mute(START_NS + 70 * MS, muted=True)
+    recording.pipeline.feed(batch(100, EXEC, switches=[(30, PID, OUT), (50, PID, IN)]))
+    recording.pipeline.mute(START_NS + 110 * MS, muted=False)
+    recording.pipeline.feed(batch(200, Exited(START_NS + 200 * MS, PID, PID), switches=[
+        (150, PID, OUT), (180, PID, IN)]))
+    recording.finish(200)
+    recorded, synthetic = aggregated(recording)
+    assert recorded == {"n": {SLEEPS: 1, RUNS: 1}, "ms": {SLEEPS: 30}, "ran": {PID: 20}}
+    assert synthetic == {"n": {RUNS: 1}, "ms": {}, "ran": {PID: 40}}
+
+
+def test_a_sleep_that_had_begun_before_was_not_seen_however_it_is_told(tmp_path: Path) -> None:
+    """A thread is found asleep. Of its sleep there are three parts, and the later ones begin within the recording."""
+    recording = Recording(tmp_path / "test.1.er", SEEN)
+    recording.pipeline.take_over(PID, "", [Found(PID, Edge.OUT_BLOCKED, Reason.SLEEP, None)], [], batch(0))
+    for at_ms in (40, 80):
+        recording.pipeline.feed(batch(at_ms))
+        recording.pipeline.flush_waiting(START_NS + at_ms * MS)
+    recording.pipeline.feed(batch(100, Exited(START_NS + 95 * MS, PID, PID), switches=[(90, PID, IN)]))
+    recording.finish(100)
+    assert aggregated(recording) == (
+        {"n": {RUNS: 1}, "ms": {}, "ran": {PID: 5}}, {"n": {SLEEPS: 1}, "ms": {SLEEPS: 90}, "ran": {}})
+
+
+def test_samples_in_a_pause_have_no_part_of_the_run_behind_it(tmp_path: Path) -> None:
+    """A run over a pause of 60 ms: in its 100 ms before there is one stack, in the 40 ms behind another one."""
+    recording = Recording(tmp_path / "test.1.er", ("ran[ustack] = sum(oncpu / 1ms)",))
+    before, within, behind = 0x400100, 0x400200, 0x400300
+    recording.pipeline.feed(batch(100, EXEC, clock=[(10, PID, before)]))
+    recording.pipeline.mute(START_NS + 100 * MS, muted=True)
+    recording.pipeline.feed(batch(160, clock=[(at, PID, within) for at in range(110, 160, 10)]))
+    recording.pipeline.mute(START_NS + 160 * MS, muted=False)
+    recording.pipeline.feed(batch(200, Exited(START_NS + 200 * MS, PID, PID), clock=[(170, PID, behind)]))
+    recording.finish(200)
+    (stored,) = open_experiment(recording.path).aggregations
+    assert (stored.n_recorded, stored.states[:, 0].tolist()) == (0, [100, 40])
+
+
+def test_the_first_span_of_a_thread_that_is_born_was_seen_whole(tmp_path: Path) -> None:
+    """In a process that was found: its first thread's run had begun before, but not the other one's sleep and run."""
+    recording = Recording(tmp_path / "test.1.er", SEEN)
+    recording.pipeline.take_over(PID, "", [Found(PID, Edge.OUT_BLOCKED, Reason.SLEEP, None)], [], batch(0))
+    born, over = PID + 1, START_NS + 90 * MS
+    lives = Forked(START_NS + 10 * MS, PID, born, PID, PID), Exited(over, PID, born)
+    recording.pipeline.feed(batch(100, *lives, switches=[
+        (20, born, Edge.IN), (30, born, Edge.OUT_BLOCKED), (50, born, Edge.IN)]))
+    recording.finish(100)
+    recorded, synthetic = aggregated(recording)
+    assert recorded["ran"] == {born: 10 + 40}
+    assert recorded["n"] == {(born, "wait"): 1, (born, "oncpu"): 2, (born, "sleep"): 1}
+    assert synthetic == {"n": {(PID, "sleep"): 1}, "ms": {(PID, "sleep"): 100}, "ran": {}}
+
+
+def test_the_sleep_that_a_thread_ends_in_is_a_value(tmp_path: Path) -> None:
+    """It is killed, and is not seen to run again. Parts of the sleep were told before."""
+    recording = Recording(tmp_path / "test.1.er", SEEN)
+    recording.pipeline.feed(batch(50, EXEC, switches=[(30, PID, Edge.OUT_BLOCKED)]))
+    recording.pipeline.flush_waiting(START_NS + 50 * MS)
+    recording.pipeline.feed(batch(100, Exited(START_NS + 80 * MS, PID, PID)))
+    recording.finish(100)
+    assert aggregated(recording) == (
+        {"n": {(PID, "oncpu"): 1, (PID, "sleep"): 1}, "ms": {(PID, "sleep"): 50}, "ran": {PID: 30}},
+        {"n": {}, "ms": {}, "ran": {}})
+
+
 def test_many_short_processes_get_their_ticks_together(recording: Recording) -> None:
     """Seven children of 3 ms each have no sample: two ticks, of the 21 ms."""
     changes: list[Change] = [EXEC]

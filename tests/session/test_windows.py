@@ -74,3 +74,24 @@ def test_a_run_over_many_pauses_has_a_part_in_each_window(n: int) -> None:
 def test_what_is_cut_stays_as_long_as_it_is() -> None:
     found = cut(spans((1, 5), (5, 9)), np.array([False, True]))
     assert (found.end_ns.tolist(), found.source.tolist()) == ([5, 9], [RECORDED, SYNTHETIC])
+
+
+def test_moments_are_seen_in_windows_alone() -> None:
+    windows = Windows()
+    moments = np.array([0, 199, 200, 299, 300, 399, 400, 450])
+    assert windows.sees(moments).all()
+    windows.close(200)
+    assert moments[windows.sees(moments)].tolist() == [0, 199]
+    windows.open(300)
+    windows.close(400)
+    windows.open(450)
+    assert moments[windows.sees(moments)].tolist() == [0, 199, 300, 399, 450]
+
+
+@pytest.mark.parametrize("row", [(100, 200), (300, 350), (199, 200), (300, 301)])
+def test_what_touches_a_pause_has_no_part_in_it_nor_behind_it(row: tuple[int, int]) -> None:
+    windows = Windows()
+    windows.close(200)
+    windows.open(300)
+    assert within(windows, row) == [(*row, SYNTHETIC)]
+    assert within(windows, (200, 300)) == []

@@ -97,7 +97,7 @@ def _target(session: Session, name: str, number: str) -> Target:
     found = targets(session.data, name)
     if not found:
         from collector.errors import UsageError
-        from collector.report.suggestions import meant
+        from collector.suggestions import meant
 
         known = (one.name.decode("utf-8", "replace") for one in session.data.functions)
         raise UsageError(f"No function or file with given name `{name}' found{meant(name, known) or '.'}")

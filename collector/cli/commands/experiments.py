@@ -172,7 +172,7 @@ def _named(session: Session, command: str, spec: str) -> set[bytes]:
     for wanted in (os.fsencode(one) for one in spec.split(",") if one):
         names = {name for _, name, path in known if wanted in (name, name[1:-1], path)}
         if not names:
-            from collector.report.suggestions import meant
+            from collector.suggestions import meant
 
             like = meant(os.fsdecode(wanted), (os.fsdecode(name.strip(b"<>")) for _, name, _ in known))
             raise UsageError(f"-{command} {spec}: no load object is called so; -object_list has their names{like}")

@@ -156,7 +156,7 @@ def _number_of(name: str, labels: Labels) -> int:
     found = [i for i, one in enumerate(labels.names) if one == wanted] or \
         [i for i, one in enumerate(labels.names) if short_name(one) == wanted]
     if not found:
-        from collector.report.suggestions import meant
+        from collector.suggestions import meant
 
         known = (one.decode("utf-8", "replace") for one in labels.names)
         raise UsageError(f"there is no function {name!r} in the data; -functions lists them{meant(name, known)}")

@@ -203,7 +203,7 @@ def find_command(text: str, word: str) -> Command:
         raise UsageError(f"{word} may be {' or '.join(command.name for command in found)}; say more of it")
     if is_option(f"--{text}"):
         raise misplaced(f"--{text}")
-    from collector.report.suggestions import meant
+    from collector.suggestions import meant
 
     names = [name for command in COMMANDS for name in (command.name, command.alias) if name]
     raise UsageError(f"{word}: no such command; er_print --help lists them{meant(text, names)}")

@@ -18,7 +18,7 @@ import numpy.typing as npt
 from collector.errors import UsageError
 from collector.report.compat import divided, shifted
 from collector.report.query.language import Binary, Choice, Has, Many, Member, Name, Named, Node, Number, Unary
-from collector.report.suggestions import meant
+from collector.suggestions import meant
 
 U8 = npt.NDArray[np.uint64]
 I8 = npt.NDArray[np.int64]
