@@ -32,7 +32,7 @@ COMMENT_CWD = 401
 COMMENT_ARGV = 402
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False, repr=False)
 class Header:
     """What is known of a process and its recording when an experiment begins. Times are CLOCK_MONOTONIC
     nanoseconds.
@@ -206,7 +206,7 @@ class Counter(NamedTuple):
     memop: int = 0
 
 
-@dataclass
+@dataclass(eq=False, repr=False)
 class Log:
     """What a log.xml says. Times are absolute nanoseconds of the clock that the experiment was recorded with."""
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -160,8 +160,7 @@ def sound_clock_packets(packets: Packets, interval_us: int, damage: Damage) -> P
 _LARGEST = 1 << 48
 
 
-@dataclass(frozen=True)
-class Traced:
+class Traced(NamedTuple):
     """Packets of a kind that is traced, with all fields of its record; IOFNAME is a name's place in ``strings``."""
 
     packets: Packets

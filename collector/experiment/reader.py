@@ -10,10 +10,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -47,8 +46,7 @@ PROFILE = "profile"
 _PIECE_BYTES = 256 * BLOCK_SIZE
 
 
-@dataclass(frozen=True)
-class ObjectFile:
+class ObjectFile(NamedTuple):
     """The file of a load object: ``path``, None if there is none, or only another one than was recorded.
 
     ``problem`` says what is wrong, or doubtful; empty if all is well, or there is no file at all.

@@ -122,7 +122,7 @@ class DataSet:
     def instructions(self) -> Weighted:
         """All stacks, as instructions."""
         found = self._seen(_joined(self._resolved(), self.columns.n, len(self._code.places)))
-        return _without_weightless(found, self.metrics)
+        return _without_weightless(found, sorted({state for metric in self.metrics for state in metric.states}))
 
     @cached_property
     def stacks(self) -> Weighted:
@@ -139,7 +139,8 @@ class DataSet:
         assert self.instructions is not None
         parts = [part.resolve_with(kind, values(part.experiment), n_values, mask)
                  for part, mask in zip(self._parts, self._masks, strict=True) if kind in part.experiment.kinds]
-        return merge_equal(self._seen(_joined(parts, n_values, len(self._code.places))))
+        found = self._seen(_joined(parts, n_values, len(self._code.places)))
+        return merge_equal(_without_weightless(found, range(n_values)))
 
     def _seen(self, stacks: Weighted) -> Weighted:
         """Stacks of instructions without the frames that this view leaves out."""
@@ -270,10 +271,9 @@ def _joined(parts: Sequence[Resolved], n_columns: int, n_objects: int) -> Weight
     return Weighted(offsets, objects, weights, n_objects)
 
 
-def _without_weightless(stacks: Weighted, metrics: Sequence[Metric]) -> Weighted:
-    """Without the stacks that no metric counts."""
-    states = sorted({state for metric in metrics for state in metric.states})
-    keep = np.flatnonzero(stacks.weights[:, states].any(axis=1))
+def _without_weightless(stacks: Weighted, columns: Sequence[int]) -> Weighted:
+    """Without the stacks that have nothing in these columns."""
+    keep = np.flatnonzero(stacks.weights[:, list(columns)].any(axis=1))
     if len(keep) == len(stacks):
         return stacks
     objects, offsets = picked(stacks.objects, stacks.offsets, keep)

@@ -81,7 +81,7 @@ class Wide:
         """The view of these stacks: for each column one of each group, and those that intervals are made of."""
         columns = [one for column in view.columns for one in self._columns_of(column)]
         sort = next(one for one in self._columns_of(view.sort))
-        return replace(view, columns=tuple(columns), sort=sort)
+        return view._replace(columns=tuple(columns), sort=sort)
 
     def finished(self, table: Table, view: View) -> Table:
         """A table that was made with ``of(view)``, as it is shown."""
@@ -117,7 +117,7 @@ class Wide:
             for runs in self.runs:
                 yield _of_states(column, [first + run for run in runs])
             for one in range(first, first + 2 * n):
-                yield replace(_of_states(column, [one]), as_value=False, as_percent=False)
+                yield _of_states(column, [one])._replace(as_value=False, as_percent=False)
 
     def _compared(self, column: Column, number: int, first: Column) -> Column:
         share = column.share_key and f"{column.share_key}@{number + 1}"
@@ -278,7 +278,7 @@ def _is_sampled(metric: Metric) -> bool:
 
 
 def _of_states(column: Shown, states: Sequence[int]) -> Shown:
-    return replace(column, metric=replace(column.metric, states=tuple(states)))
+    return column._replace(metric=column.metric._replace(states=tuple(states)))
 
 
 def _joined(first: Weighted, second: Weighted) -> Weighted:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -39,16 +39,14 @@ class Unit(Enum):
     INTERVAL = "interval"  # from ``values`` to ``interval.high``, both in microseconds
 
 
-@dataclass(frozen=True, eq=False)
-class Against:
+class Against(NamedTuple):
     """How a column is shown beside the first group's, whose values are ``base`` (n): as a ``delta``, or a ``ratio``."""
 
     base: I8
     form: str
 
 
-@dataclass(frozen=True, eq=False)
-class Interval:
+class Interval(NamedTuple):
     """The upper ends ``high`` (n) of intervals of a difference, and which differences are significant (n)."""
 
     high: I8

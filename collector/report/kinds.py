@@ -106,7 +106,7 @@ class Columns:
     def latency_metrics(self) -> tuple[Metric, ...]:
         """Latency, where packets tell what ran, as it is once there is a column of it."""
         has_states = any(metric.command == "user" for metric in self.by_kind.get(CLOCK, ()))
-        return (replace(LATENCY, states=(self.n if self.latency < 0 else self.latency,)),) if has_states else ()
+        return (LATENCY._replace(states=(self.n if self.latency < 0 else self.latency,)),) if has_states else ()
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
@@ -146,7 +146,7 @@ def columns_of(experiments: Sequence[Experiment], with_latency: bool = False) ->
         names = dict.fromkeys(counter.name for experiment in experiments
                               for _, counter in sorted(experiment.log.counters.items()))
         metrics = _VALUES[kind][0] if kind != COUNTERS else tuple(counter_metric(name) for name in names)
-        columns.by_kind[kind] = tuple(replace(metric, states=(n + i,)) for i, metric in enumerate(metrics))
+        columns.by_kind[kind] = tuple(metric._replace(states=(n + i,)) for i, metric in enumerate(metrics))
         columns.first[kind] = n
         if kind == COUNTERS:
             columns.counters.update((metric.command, n + i) for i, metric in enumerate(metrics))

@@ -14,7 +14,7 @@ The names and the rules are those of the Performance Analyzer's er_print.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from collector.errors import UsageError
 from collector.report.compat import DEFAULT_METRICS, DEFAULT_SORT
@@ -31,8 +31,7 @@ STATE_OTHER = 12
 N_STATE_COLUMNS = 13
 
 
-@dataclass(frozen=True)
-class Metric:
+class Metric(NamedTuple):
     """A sum of states. ``level`` is its indentation in the overview."""
 
     command: str
@@ -70,14 +69,13 @@ STATICS = (SIZE, ADDRESS, NAME)
 # What the code ``numstates`` of an experiment's log means for the metrics that exist.
 METRICS_BY_NUMSTATES = {
     10: MICROSTATES,
-    1: (replace(TOTAL_CPU, level=0),),
+    1: (TOTAL_CPU._replace(level=0),),
     2: tuple(metric for metric in MICROSTATES if metric.command in ("totalcpu", "user", "system")),
     3: (KERNEL_CPU,),
 }
 
 
-@dataclass(frozen=True)
-class Column:
+class Column(NamedTuple):
     """One metric as it is shown: with a flavor, as seconds, as percentage, or both."""
 
     metric: Metric
@@ -118,8 +116,7 @@ class Column:
         return f"{self.flavor}{visible}{self.metric.command}" if self.flavor else self.metric.command
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """What a table shows: the columns, and by which of them it is sorted."""
 
     columns: tuple[Column, ...]
@@ -213,7 +210,7 @@ def parse_sort(spec: str, view: View, allowed: str = EXCLUSIVE + INCLUSIVE) -> V
                 raise UsageError(f"-sort {spec}: {text!r} cannot be sorted by here")
             for column in view.columns:
                 if column.flavor == flavor and (command in _WILDCARDS or command == column.metric.command):
-                    return replace(view, sort=column, is_reversed=is_reversed)
+                    return view._replace(sort=column, is_reversed=is_reversed)
     raise UsageError(f"-sort {spec}: not among the metrics shown; they are {view.command}")
 
 
@@ -227,7 +224,7 @@ def with_flavor(view: View, flavor: str, statics: Sequence[Metric] = STATICS) ->
     for column in view.columns:
         if column.flavor == STATIC and column.metric not in statics:
             continue
-        wanted = column if column.flavor == STATIC else replace(column, flavor=flavor)
+        wanted = column if column.flavor == STATIC else column._replace(flavor=flavor)
         if all(not _same(wanted, other) for other in columns):
             columns.append(wanted)
         if column == view.sort:

@@ -8,7 +8,7 @@ one name apart: the load object, and the offset in it where that is not enough.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from collector.errors import UsageError
 from collector.report.compat import short_name, without_symbol
@@ -18,8 +18,7 @@ _FORMS = ("long", "short", "mangled")
 _MORE = ("soname", "nosoname", "offset", "nooffset", "unique", "nounique")
 
 
-@dataclass(frozen=True)
-class Naming:
+class Naming(NamedTuple):
     """What is wanted of names."""
 
     form: str = "long"

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -59,8 +59,7 @@ class Weighted:
         return np.repeat(np.arange(len(self), dtype=np.int64), self.depths)
 
 
-@dataclass(frozen=True)
-class Pairs:
+class Pairs(NamedTuple):
     """Edges ``caller`` -> ``callee``, each once, and what they carry (p, k)."""
 
     caller: I8
@@ -68,8 +67,7 @@ class Pairs:
     weights: I8
 
 
-@dataclass(frozen=True)
-class Tree:
+class Tree(NamedTuple):
     """Nodes, level by level; the parent of a top node is ROOT. ``levels``: where each level begins, and the end."""
 
     parent: I8

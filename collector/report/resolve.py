@@ -22,7 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -68,8 +68,7 @@ _END_OF_TIME = np.iinfo(np.int64).max
 _NO_FRAME = -1
 
 
-@dataclass(frozen=True)
-class Mapped:
+class Mapped(NamedTuple):
     """One piece of an address space: a load object's segment or a function without a file."""
 
     start_ns: int
@@ -299,8 +298,7 @@ class Code:
         return self.instruction(self.function(function), file_offset - function.offset)
 
 
-@dataclass(frozen=True)
-class Resolved:
+class Resolved(NamedTuple):
     """Distinct stacks: ``offsets`` (n + 1), ``instructions`` leaf first, ``weights`` (n, states)."""
 
     offsets: I8
@@ -308,8 +306,7 @@ class Resolved:
     weights: I8
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """The distinct stacks of all packets: ``of_packet`` (packets) says which is whose; ``rows``, see ``_Frames``."""
 
     of_packet: I4
@@ -318,16 +315,14 @@ class Found:
     instructions: I4
 
 
-@dataclass(frozen=True)
-class Work:
+class Work(NamedTuple):
     """For each distinct stack what is looked up, leaf first: (position, how, file offset); and how often in all."""
 
     todo: list[list[tuple[int, Callable[[int], Function], int]]]
     n_look_ups: int
 
 
-@dataclass(frozen=True)
-class _Frames:
+class _Frames(NamedTuple):
     """The distinct (stack, epoch) pairs, in order of first appearance, and their frames.
 
     ``of_packet`` (packets): the pair of each packet. ``rows`` (n): its stack. ``offsets`` (n + 1). ``codes``: for each
@@ -344,8 +339,7 @@ class _Frames:
     mapped: I8
 
 
-@dataclass(frozen=True)
-class _Read:
+class _Read(NamedTuple):
     """Of all packets (n,) the stack and the epoch as one number: ``(stack + 1) * epochs + epoch``, stack -1: none. Of
     those of clock profiling ``states`` and ``ticks``. ``counts``: packets of each kind.
     """
@@ -415,14 +409,14 @@ class Part:
 
     def resolve_with(self, kind: str, values: I8, n_values: int, mask: Bool | None = None) -> Resolved:
         """As ``weighed``, with ``values`` (packets of that kind, n_values) as weights."""
-        frames = self._frames
+        found = self.found
         before = self.experiment.kinds[:self.experiment.kinds.index(kind)]
         begin = sum(self._read.counts[one] for one in before)
-        weights = np.zeros((len(frames.rows), n_values), np.int64)
+        weights = np.zeros((len(found.rows), n_values), np.int64)
         mine = slice(begin, begin + len(values))
         chosen = slice(None) if mask is None else mask[mine]
-        np.add.at(weights, frames.of_packet[mine][chosen], values[chosen])
-        return self._finished(frames.rows, frames.offsets, self._instructions, weights)
+        np.add.at(weights, found.of_packet[mine][chosen], values[chosen])
+        return self._finished(found.rows, found.offsets, found.instructions, weights)
 
     def frames_of(self, uids: U8) -> list[tuple[int, ...]]:
         """The instructions of stacks (n,), leaf first, each pc as what was mapped there last; none of unknown ones."""

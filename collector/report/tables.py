@@ -7,7 +7,7 @@ and the percentages; with ``Labels``, the names of what they are about, they bec
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -92,7 +92,7 @@ def object_rows(stacks: profile.Weighted, view: View, labels: Labels) -> Rows:
 
 def annotation_columns(stacks: profile.Weighted, keys: I8, view: View) -> tuple[Column, ...]:
     """Columns of metrics for rows that stand for objects of the stacks; below 0: for nothing."""
-    chosen = replace(view, columns=tuple(c for c in view.columns if c.metric not in (NAME, SIZE, ADDRESS)))
+    chosen = view._replace(columns=tuple(c for c in view.columns if c.metric not in (NAME, SIZE, ADDRESS)))
     matrix = _matrix(chosen, stacks.weights.shape[1])
     own, with_callees = profile.exclusive(stacks) @ matrix, profile.inclusive(stacks) @ matrix
     is_own = np.array([column.flavor == EXCLUSIVE for column in chosen.columns], np.bool_)

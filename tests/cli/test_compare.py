@@ -50,10 +50,14 @@ def build(tmp_path: Path, need: Callable[[str, str], str]) -> Callable[..., Path
     return program
 
 
-def record(path: Path, program: Path, seed: int, n: int = 97, at_once: int = 1, **functions: int) -> Path:
-    """An experiment of drawn stacks; or with so many ticks of each function, of ``at_once`` threads at one time."""
+def record(path: Path, program: Path, seed: int, n: int = 97, at_once: int = 1, named_by: Path | None = None,
+           **functions: int) -> Path:
+    """An experiment of drawn stacks; or with so many ticks of each function, of ``at_once`` threads at one time.
+
+    ``named_by``: the same program with symbols.
+    """
     symbols = {words[2]: int(words[0], 16) for line in subprocess.run(
-        ["nm", program], capture_output=True, text=True, check=True).stdout.splitlines()
+        ["nm", named_by or program], capture_output=True, text=True, check=True).stdout.splitlines()
         if len(words := line.split()) == 3 and words[1] == "T" and not words[2].startswith("_")}
     chance = random.Random(seed)
     drawn = [[BASE + symbols[chance.choice(sorted(symbols))] + chance.randrange(9) for _ in range(1 + i % 3)]
@@ -261,3 +265,17 @@ def test_sizes_are_those_of_each_build(tmp_path: Path, build: Callable[..., Path
              for name, source in (("first", FIRST), ("again", longer))]
     beta = rows(capsys, "-compare", "on", "-metrics", "e.user:size:name", "-functions", *paths)["beta"]
     assert 0 < beta["size@1"] < beta["size@2"]
+
+
+def test_intervals_are_those_of_functions_that_depend_on_the_order_of_packets(
+        tmp_path: Path, build: Callable[..., Path], capsys: pytest.CaptureFixture[str]) -> None:
+    """Without symbols the reader's functions are holes, which are what was asked of them before."""
+    named = build("named/prog", AGAIN)
+    bare = build("bare/prog", AGAIN, "-s")
+    pair = [str(record(tmp_path / f"{seed}.er", bare, seed, named_by=named)) for seed in (3, 4)]
+    alone = rows(capsys, "-functions", *pair)
+    found = rows(capsys, "-compare", "on", "-functions", *pair)
+    assert found.keys() == alone.keys()
+    text = ours(capsys, "-compare", "on", "-functions", *pair)
+    assert len(INTERVAL.findall(text)) == 2 * len(found)
+    assert without_intervals(text).count("<static>") == theirs("-compare", "on", "-functions", *pair).count("<static>")

@@ -5,7 +5,7 @@ Compilers on Linux leave no commentary in what they compile, so its classes are 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from collector.cli.commands.session import is_number
 from collector.errors import UsageError
@@ -17,8 +17,7 @@ _SWITCHES = {"src": ("with_source", True), "nosrc": ("with_source", False), "hex
 _THRESHOLD = "threshold"
 
 
-@dataclass(frozen=True)
-class Commentary:
+class Commentary(NamedTuple):
     """``threshold``: percent of the largest value that make a row hot."""
 
     threshold: int = 75
@@ -40,7 +39,7 @@ def with_commentary(known: Commentary, command: str, spec: str) -> Commentary:
         if found[0] == _THRESHOLD:
             known = with_threshold(known, f"{command} {_THRESHOLD}=", value if sign else "")
         elif switch := _SWITCHES.get(found[0]):
-            known = replace(known, **{switch[0]: switch[1]})
+            known = known._replace(**{switch[0]: switch[1]})
     return known
 
 
@@ -48,4 +47,4 @@ def with_threshold(known: Commentary, command: str, percent: str) -> Commentary:
     """Another threshold. Raises UsageError."""
     if not is_number(percent) or int(percent) > 100:
         raise UsageError(f"-{command} {percent}: give percents, 0 to 100, of the largest value")
-    return replace(known, threshold=int(percent))
+    return known._replace(threshold=int(percent))

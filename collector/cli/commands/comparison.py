@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from collector.cli.commands.session import Session
 from collector.errors import UsageError
@@ -28,8 +27,7 @@ def compare(session: Session, form: str) -> None:
     session.compare = form
 
 
-@dataclass(frozen=True)
-class Plain:
+class Plain(NamedTuple):
     """Stacks of everything as one, with what ``Wide`` has."""
 
     stacks: Weighted

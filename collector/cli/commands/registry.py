@@ -8,9 +8,8 @@ imported before it is asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from collector.errors import UsageError
 
@@ -24,8 +23,7 @@ SCRIPT = "script"  # carried out where command lines are read
 _STYLE, _TOP = "--style dtrace|stap", "--top N"
 
 
-@dataclass(frozen=True)
-class Command:
+class Command(NamedTuple):
     """A command: what it takes, what it does. What may be left out is in brackets: ``all`` and a number or a name.
 
     ``act`` is ``module:function``. ``options`` may stand anywhere behind it, ``--NAME VALUE``.
