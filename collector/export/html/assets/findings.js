@@ -26,17 +26,21 @@ const name = (text) => html`<code><bdi>${text}</bdi></code>`;
 function leader({ recording, sums }, states) {
     const width = recording.n_columns;
     const own = new Float64Array(recording.functions.length);
-    const weight = (leaf) => states.reduce((all, state) => all + sums.byLeaf[leaf * width + state], 0);
-    recording.leaves.forEach((node, leaf) => { if (node) own[functionAt(recording, node)] += weight(leaf); });
+    const weights = new Float64Array(recording.leaves.length);
+    for (const state of states) for (let leaf = 0; leaf < weights.length; leaf++) weights[leaf] += sums.byLeaf[leaf * width + state];
+    for (let leaf = 0; leaf < weights.length; leaf++) {
+        const node = recording.leaves[leaf];
+        if (node) own[functionAt(recording, node)] += weights[leaf];
+    }
     const item = own.reduce((best, value, i) => (value > own[best] ? i : best), 0);
     if (!own[item]) return null;
-    return { name: recording.functions[item], exclusive: own[item], by: callerOf(recording, item, weight) };
+    return { name: recording.functions[item], exclusive: own[item], by: callerOf(recording, item, weights) };
 }
 
 const functionAt = (recording, node) => recording.function_of[recording.instruction[node]];
 
 /** The function of the program for which one of a library was called most; of the program's own, none. */
-function callerOf(recording, item, weight) {
+function callerOf(recording, item, weights) {
     const programs = new Set(recording.experiments.map((one) => recording.objects.indexOf(`<${one.program}>`)));
     if (programs.has(recording.object_of[item])) return "";
     const found = new Map();
@@ -44,7 +48,7 @@ function callerOf(recording, item, weight) {
         if (!node || functionAt(recording, node) !== item) return;
         let above = recording.parent[node];
         while (above && !programs.has(recording.object_of[functionAt(recording, above)])) above = recording.parent[above];
-        if (above) found.set(functionAt(recording, above), (found.get(functionAt(recording, above)) ?? 0) + weight(leaf));
+        if (above) found.set(functionAt(recording, above), (found.get(functionAt(recording, above)) ?? 0) + weights[leaf]);
     });
     const [best] = [...found].sort((a, b) => b[1] - a[1]);
     return best && best[1] ? recording.functions[best[0]] : "";

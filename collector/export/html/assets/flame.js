@@ -1,6 +1,6 @@
 // A flame graph that hangs from its root: as wide as the time is long, the largest first, callees below their callers.
 
-import { html, useEffect, useMemo, useRef, useState, useSize, useFrame, ground, drawnBeside, ink, fitted, FONT, Tip, Voice } from "page/ui";
+import { html, useEffect, useMemo, useRef, useState, useSize, useFrame, ground, useDrawnBeside, ink, fitted, FONT, Tip, Voice } from "page/ui";
 import { told, percent } from "page/figures";
 import { isDark } from "page/states";
 
@@ -24,12 +24,12 @@ export function Flame({ tree, buckets, unit, title, pattern, colour, about, onPi
     const expression = useMemo(() => regular(pattern), [pattern]);
     const found = useMemo(() => matches(tree, buckets, expression), [tree, buckets, expression]);
     const height = (layout.depth + 1) * ROW;
-    const frames = useMemo(() => width && drawnBeside(width, height, (context) => draw(context,
-        { tree, buckets, layout, found, colour })), [layout, found, width, colour]);
+    const frames = useDrawnBeside(width, height, (context) => draw(context, { tree, buckets, layout, found, colour }),
+        [layout, found, colour]);
     useFrame(() => {
         if (!canvas.current || !frames) return;
         const context = ground(canvas.current, width, height);
-        context.drawImage(frames, 0, 0, width, height);
+        context.drawImage(frames.canvas, 0, 0, width, height);
         outline(context, hover && hover.frame, ink("text"), width);
         outline(context, current, ink("focus"), width);
     }, [frames, current, hover && hover.frame]);

@@ -15,6 +15,7 @@ import { moment } from "page/figures";
 
 const GROUPS = [["function", "functions"], ["line", "lines"], ["object", "load objects"]];
 const FEW = 15;
+const REST_MS = 150;
 
 function viewsOf(recording) {
     return [["summary", "Summary"], ["flame", "Flame graph"], ["timeline", "Timeline"], ["functions", "Functions"], ["lines", "Lines"],
@@ -35,10 +36,13 @@ function App({ recording }) {
     const [chosen, setChosen] = useState(null);
     const [theme, setTheme] = useState(document.documentElement.dataset.theme);
     const metric = recording.metric(command) ?? recording.metrics[0] ?? { command: "none", title: "Nothing", states: [], unit: "us" };
-    const sums = useMemo(() => recording.sums(selection), [recording, selection]);
+    const sums = useMemo(() => (same(selection, ALL) ? recording.allSums : recording.sums(selection)), [recording, selection]);
     const weights = useMemo(() => recording.weights(sums, metric.states), [recording, sums, metric]);
     const height = Math.max(320, window.innerHeight - 250);
-    useEffect(() => remember(view, metric.command, selection), [view, metric, selection]);
+    useEffect(() => { // changing the address is dear: once the selecting rests
+        const keep = setTimeout(() => remember(view, metric.command, selection), REST_MS);
+        return () => clearTimeout(keep);
+    }, [view, metric, selection]);
     const select = (next) => setSelection((before) => (same(before, next) ? before : next));
     const shared = { recording, metric, sums, weights, selection, onSelect: select, range, onRange: setRange,
         isFew, onMore: () => setFew((before) => !before), theme };
@@ -158,7 +162,7 @@ function remembered(recording, views) {
     const number = (key) => (parts.has(key) && Number.isFinite(Number(parts.get(key))) ? Math.round(Number(parts.get(key))) : null);
     const threads = (parts.get("threads") ?? "").split(".").filter(Boolean).map(Number).filter((one) => one < recording.nThreads);
     const view = views.some(([key]) => key === parts.get("view")) ? parts.get("view") : recording.compared ? "comparison" : "summary";
-    const { totals } = recording.sums(ALL);
+    const { totals } = recording.allSums;
     const hasCpu = ON_CPU.some((state) => totals[state]);
     const wanted = recording.metric(parts.get("metric"))?.command ?? (hasCpu ? "totalcpu" : "total");
     return { view, metric: recording.metric(wanted) ? wanted : recording.metrics[0]?.command ?? "none",

@@ -38,11 +38,15 @@ export function ground(canvas, width, height) {
     return context;
 }
 
-/** Something drawn beside, to be shown again and again: `draw(context)` is called at once. */
-export function drawnBeside(width, height, draw) {
-    const canvas = document.createElement("canvas");
-    draw(ground(canvas, width, height));
-    return canvas;
+/** Something drawn beside when an input has changed, to be shown again and again; null without a width. */
+export function useDrawnBeside(width, height, draw, inputs) {
+    const canvas = useRef(null);
+    return useMemo(() => {
+        if (!width) return null;
+        canvas.current ??= document.createElement("canvas");
+        draw(ground(canvas.current, width, height));
+        return { canvas: canvas.current }; // another one each time: what depends on it is drawn again
+    }, [width, height, ...inputs]);
 }
 
 /** A colour of the style sheet. */
