@@ -1,6 +1,6 @@
 // A flame graph that hangs from its root: as wide as the time is long, the largest first, callees below their callers.
 
-import { html, useEffect, useMemo, useRef, useState, useSize, useFrame, ground, useDrawnBeside, ink, fitted, FONT, Tip, Voice } from "page/ui";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState, useSize, useFrame, ground, useDrawnBeside, ink, fitted, FONT, Tip, Voice } from "page/ui";
 import { told, percent } from "page/figures";
 import { isDark } from "page/states";
 
@@ -15,6 +15,7 @@ const TOP = 0;
 export function Flame({ tree, buckets, unit, title, pattern, colour, about, onPick }) {
     const frame = useRef();
     const canvas = useRef();
+    const mark = useRef();
     const { width } = useSize(frame);
     const [zoom, setZoom] = useState(null); // { bucket, node }
     const [current, setCurrent] = useState(null); // that the keyboard is on
@@ -34,6 +35,7 @@ export function Flame({ tree, buckets, unit, title, pattern, colour, about, onPi
         outline(context, current, ink("focus"), width);
     }, [frames, current, hover && hover.frame]);
 
+    useLayoutEffect(() => mark.current?.scrollIntoView({ block: "nearest" }), [current]);
     const nameOf = (one) => (one.node === TOP ? buckets[one.bucket]?.name || title : tree.names[tree.item[one.node]]);
     const total = layout.total;
     const tell = (one) => {
@@ -75,6 +77,7 @@ export function Flame({ tree, buckets, unit, title, pattern, colour, about, onPi
                     const one = at(event);
                     setHover(one ? { frame: one, x: event.clientX, y: event.clientY } : null);
                 }} onMouseLeave=${() => setHover(null)} />
+            ${current ? html`<i class="flame-mark" ref=${mark} style=${{ top: `${current.depth * ROW}px`, height: `${ROW}px` }}></i>` : null}
         </div>
         ${total === 0 ? html`<p class="empty">There is nothing of this in what is selected.</p>` : null}
         <${Tip} at=${hover}>${hover && html`<b class="name">${nameOf(hover.frame)}</b>

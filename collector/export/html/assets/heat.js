@@ -9,6 +9,7 @@ const ROWS = 50;
 const HEIGHT = 200;
 const LEFT = 56;
 const SHADES = 64;
+const WIDEST = 48; // pixels of a column
 const WIDTHS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300].map((s) => s * 1e9);
 
 export function Heat({ recording, metric, selection, onSelect }) {
@@ -19,9 +20,9 @@ export function Heat({ recording, metric, selection, onSelect }) {
     const [cell, setCell] = useState(null);
     const drag = useRef(null);
     const grid = useMemo(() => gridOf(recording, metric, selection.threads), [recording, metric, selection.threads]);
-    const size = Math.max(2, Math.min(24, (width - LEFT - 4) / grid.columns));
+    const size = Math.max(2, Math.min(WIDEST, (width - LEFT - 4) / grid.columns));
     const isTime = metric.states.some((state) => state < N_STATES) || metric.command === "latency";
-    const cells = useDrawnBeside(width, HEIGHT + 18, (context) => draw(context, grid, size, recording), [grid, size, recording]);
+    const cells = useDrawnBeside(width, HEIGHT + 18, (context) => draw(context, { grid, size, width, recording }), [grid, size, recording]);
     useFrame(() => {
         if (!canvas.current || !cells) return;
         const context = ground(canvas.current, width, HEIGHT + 18);
@@ -51,6 +52,7 @@ export function Heat({ recording, metric, selection, onSelect }) {
         event.preventDefault();
     };
     if (!isTime) return html`<p class="empty">The heat map shows times; choose one.</p>`;
+    if (!grid.most) return html`<p class="empty">There is nothing of ${metric.title} to show.</p>`;
     const tell = (index) => `${moment(timeOf(index), grid.cell)}: ${told(grid.values[index] / 1000, "us")}`;
     return html`<div class="heat" ref=${frame}>
         <p class="under" id="heat-help">${metric.title} in cells of ${duration(grid.cell)}; a column is ${duration(grid.width)}, its time runs downward.
@@ -91,7 +93,7 @@ function gridOf(recording, metric, threads) {
     return { columns, width, cell, values, most: values.reduce((a, b) => Math.max(a, b), 0) };
 }
 
-function draw(context, grid, size, recording) {
+function draw(context, { grid, size, width, recording }) {
     const tall = HEIGHT / ROWS;
     context.font = FONT;
     context.textBaseline = "middle";
@@ -99,7 +101,8 @@ function draw(context, grid, size, recording) {
     [0, 0.5, 1].forEach((part) => context.fillText(duration(part * grid.width), 2, clamp(part * HEIGHT, 8, HEIGHT - 8)));
     const every = Math.max(1, Math.ceil(70 / size));
     for (let column = 0; column < grid.columns; column += every) {
-        context.fillText(moment(recording.begin + column * grid.width, grid.width), LEFT + column * size, HEIGHT + 10);
+        const [text, x] = [moment(recording.begin + column * grid.width, grid.width), LEFT + column * size];
+        if (x + context.measureText(text).width <= width || !column) context.fillText(text, x, HEIGHT + 10);
     }
     const colours = Array.from({ length: SHADES + 1 }, (_, shade) => heat(shade / SHADES));
     for (let at = 0; at < grid.values.length; at++) {

@@ -61,8 +61,8 @@ export function Timeline({ recording, range, onRange, selection, onSelect, heigh
             else onRange(bounded(recording, shifted(range, Math.sign(event.deltaY || event.deltaX) * span / 10)));
         };
         const element = canvas.current;
-        element.addEventListener("wheel", wheel, { passive: false });
-        return () => element.removeEventListener("wheel", wheel);
+        element?.addEventListener("wheel", wheel, { passive: false });
+        return () => element?.removeEventListener("wheel", wheel);
     });
     const down = (event) => {
         const { x, y } = place(event);
@@ -115,6 +115,7 @@ export function Timeline({ recording, range, onRange, selection, onSelect, heigh
         setCursor(next);
     };
     const isScrolling = rows.length * ROW + AXIS > tall + 1;
+    if (!rows.length) return html`<p class="empty" ref=${frame}>No thread has any time to show.</p>`;
     return html`<div class="timeline" ref=${frame}>
         <div class="timeline-scroll" style=${{ height: `${tall}px` }} tabindex=${isScrolling ? 0 : -1}
             aria-label=${isScrolling ? "Rows of threads, scrollable" : undefined} role="group"
@@ -301,7 +302,8 @@ function axis(context, scaled, tall) {
         context.moveTo(x, AXIS - 4);
         context.lineTo(x, tall);
         context.stroke();
-        context.fillText(moment(at, step), x + 3, AXIS / 2 - 1);
+        const text = moment(at, step);
+        if (x + 3 + context.measureText(text).width <= scaled.left + scaled.width) context.fillText(text, x + 3, AXIS / 2 - 1);
     }
 }
 
