@@ -428,6 +428,26 @@ def test_an_experiment_without_packets(look: Callable[..., webdriver.Chrome], tm
         assert words in text
 
 
+def test_an_experiment_of_one_packet(look: Callable[..., webdriver.Chrome], tmp_path: Path) -> None:
+    """Every view shows it; nothing is divided by what is not there."""
+    path = tmp_path / "one.1.er"
+    path.mkdir()
+    recorder = Recorder.create(path, HEADER)
+    recorder.function_mapped(START_NS, 0x10000, 0x1000, b"work")
+    recorder.clock(np.array([4711]), np.array([0]), np.array([START_NS + TICK_NS]), recorder.frames.intern(
+        np.array([[0x10004]], np.uint64), np.array([1])), np.array([0]), np.array([1]))
+    recorder.close(START_NS + TICK_NS)
+    page = page_of(path, folder=tmp_path)
+    for view in VIEWS:
+        text = look(page, f"view={view}").find_element("css selector", "main").text
+        assert "NaN" not in text
+        assert "Infinity" not in text
+    assert [row[:5] for row in table(look(page, "view=functions"), "Functions")] == [
+        ["0.010", "100.00", "0.010", "100.00", name] for name in ("<Total>", "work")]
+    assert "work has 100 % of the CPU time" in look(page).find_element("css selector", ".findings").text.replace(
+        "\u00a0", " ")
+
+
 def of_program(path: Path, program: Path, slow: int) -> Path:
     """Stacks in the functions of a compiled program; ``slow``: so many ticks more in the first of them."""
     symbols = {words[2]: int(words[0], 16) for line in subprocess.run(
