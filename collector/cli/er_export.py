@@ -27,6 +27,7 @@ Writes what experiments (NAME.er) and experiment groups (NAME.erg) hold in the f
   -metric NAME       collapsed: what counts, such as user, totalcpu, sleep (default: total, all time)
   -by_thread         collapsed, speedscope: threads apart
   -lines on|off      places in source files (default: on)
+  -inlines on|off    inlined functions as frames of their own (default: off, as er_print)
   -filters EXPR      only packets for which it is true, as in er_print
   -thread_select LIST, -lwp_select, -cpu_select, -sample_select
                      only these, as in er_print
@@ -83,7 +84,8 @@ def _samples(session: Session, asked: argparse.Namespace) -> Samples:
     for kind in _SELECTIONS:
         if wanted := getattr(asked, f"{kind}_select"):
             session.selection.select(kind, wanted)
-    return Samples(session.data, is_on("lines", asked.lines))
+    with_inlines = is_on("inlines", asked.inlines) if asked.inlines else session.inlines
+    return Samples(session.data, is_on("lines", asked.lines), with_inlines)
 
 
 class _Parser(argparse.ArgumentParser):
@@ -99,7 +101,7 @@ def _parsed(argv: list[str]) -> argparse.Namespace:
     parser.add_argument("experiments", nargs="*")
     parser.add_argument("-o")
     parser.add_argument("-by_thread", "--by_thread", action="store_true")
-    for name, default in (("metric", ""), ("lines", "on"), ("filters", ""), *((f"{kind}_select", "")
+    for name, default in (("metric", ""), ("lines", "on"), ("inlines", ""), ("filters", ""), *((f"{kind}_select", "")
                                                                              for kind in _SELECTIONS)):
         parser.add_argument(f"-{name}", f"--{name}", default=default)
     asked = parser.parse_intermixed_args(argv)

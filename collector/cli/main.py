@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 from collections.abc import Callable
+from importlib import import_module
 
 from collector.cli import streams
 from collector.errors import CollectorError, ExpressionError, reason
@@ -13,38 +14,6 @@ from collector.errors import CollectorError, ExpressionError, reason
 # What is imported stays, and most of it is imported before the first line is printed: looking for garbage every 700
 # objects meanwhile is a tenth of er_print's start.
 _OBJECTS_PER_COLLECTION = 100_000
-
-
-def collect() -> int:
-    """The command ``collect``."""
-    def run(argv: list[str]) -> int:
-        from collector.cli.collect import run
-
-        return run(argv)
-
-    return _guarded("collect", run)
-
-
-def collectord() -> int:
-    """The command ``collectord``."""
-    def run(argv: list[str]) -> int:
-        _check_service()
-        from collector.cli.collectord import run
-
-        return run(argv)
-
-    return _guarded("collectord", run)
-
-
-def collectctl() -> int:
-    """The command ``collectctl``."""
-    def run(argv: list[str]) -> int:
-        _check_service()
-        from collector.cli.collectctl import run
-
-        return run(argv)
-
-    return _guarded("collectctl", run)
 
 
 def _check_service() -> None:
@@ -57,65 +26,24 @@ def _check_service() -> None:
                              "service, pip install '.[service]'")
 
 
-def er_archive() -> int:
-    """The command ``er_archive``."""
-    def run(argv: list[str]) -> int:
-        _forgo_threads()
-        from collector.cli.er_archive import run
-
-        return run(argv)
-
-    return _guarded("er_archive", run)
-
-
-def er_export() -> int:
-    """The command ``er_export``."""
-    def run(argv: list[str]) -> int:
-        _forgo_threads()
-        from collector.cli.er_export import run
-
-        return run(argv)
-
-    return _guarded("er_export", run)
-
-
-def er_html() -> int:
-    """The command ``er_html``."""
-    def run(argv: list[str]) -> int:
-        _forgo_threads()
-        from collector.cli.er_html import run
-
-        return run(argv)
-
-    return _guarded("er_html", run)
-
-
-def er_print() -> int:
-    """The command ``er_print``."""
-    def run(argv: list[str]) -> int:
-        _forgo_threads()
-        gc.set_threshold(_OBJECTS_PER_COLLECTION)
-        from collector.cli.er_print import run
-
-        return run(argv)
-
-    return _guarded("er_print", run)
-
-
-def er_top() -> int:
-    """The command ``er_top``."""
-    def run(argv: list[str]) -> int:
-        _forgo_threads()
-        from collector.cli.er_top import run
-
-        return run(argv)
-
-    return _guarded("er_top", run)
-
-
 def _forgo_threads() -> None:
     """None of numpy's linear algebra, which we do not use: they start with its import, and spin as long as it takes."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def _keep_garbage() -> None:
+    gc.set_threshold(_OBJECTS_PER_COLLECTION)
+
+
+def _command(name: str, *before: Callable[[], None]) -> Callable[[], int]:
+    """The entry point of ``collector.cli.NAME``, which is imported when all of ``before`` is done."""
+    def run(argv: list[str]) -> int:
+        for step in before:
+            step()
+        carry_out: Callable[[list[str]], int] = import_module(f"collector.cli.{name}").run
+        return carry_out(argv)
+
+    return lambda: _guarded(name, run)
 
 
 def _guarded(name: str, run: Callable[[list[str]], int]) -> int:
@@ -139,3 +67,14 @@ def _guarded(name: str, run: Callable[[list[str]], int]) -> int:
     except (MemoryError, ImportError, OSError) as err:
         streams.say(f"{name}: {reason(err)}")
         return 1
+
+
+# name, and what comes first
+collect = _command("collect")
+collectord = _command("collectord", _check_service)
+collectctl = _command("collectctl", _check_service)
+er_archive = _command("er_archive", _forgo_threads)
+er_export = _command("er_export", _forgo_threads)
+er_html = _command("er_html", _forgo_threads)
+er_print = _command("er_print", _forgo_threads, _keep_garbage)
+er_top = _command("er_top", _forgo_threads)

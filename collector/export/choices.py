@@ -53,9 +53,11 @@ def chosen(samples: Samples, name: str) -> Quantity:
     raise UsageError(f"-metric {name}: not recorded; give one of {', '.join(by_name)}")
 
 
-def names(samples: Samples) -> list[str]:
-    """What functions are called, as text of one line."""
-    return [printable(name) for name in samples.names]
+def names(samples: Samples, mark: str = " (inlined)") -> list[str]:
+    """What functions are called, as text of one line. ``mark``: behind those of inlined frames, in formats that have no
+    other way to tell."""
+    inlined = samples.inlined_functions
+    return [printable(name) + mark * (number in inlined) for number, name in enumerate(samples.names)]
 
 
 def object_names(samples: Samples) -> list[str]:
@@ -65,7 +67,7 @@ def object_names(samples: Samples) -> list[str]:
 
 
 def lines(samples: Samples) -> list[tuple[str, int]]:
-    """For each instruction the path of its source and its line; empty and 0 where they are not known."""
+    """For each frame the path of its source and its line; empty and 0 where they are not known."""
     shown = {path: printable(os.fsencode(path)) for path in {line.path for line in samples.lines}}
     return [(shown[line.path], line.line) for line in samples.lines]
 

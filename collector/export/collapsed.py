@@ -3,6 +3,7 @@
     main;work;read 30021
 
 Times are microseconds. What is counted is all time, or the metric chosen. A semicolon in a name becomes a colon.
+Inlined functions have ``_[i]`` behind their names, as flamegraph.pl knows them.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import numpy as np
 from collector.export.choices import Choices, by_stack, chosen, names, put, thread_names
 from collector.report.samples import Samples
 
+_INLINED = "_[i]"
+
 
 def write(samples: Samples, out: BinaryIO, choices: Choices) -> None:
     """The lines, in the order in which stacks were first met."""
@@ -22,7 +25,7 @@ def write(samples: Samples, out: BinaryIO, choices: Choices) -> None:
 
 
 def _lines(samples: Samples, choices: Choices) -> Iterator[str]:
-    called = [_frame(name) for name in names(samples)]
+    called = [_frame(name) for name in names(samples, _INLINED)]
     stacks, owner = samples.function_stacks
     lists = [";".join(called[frame] for frame in reversed(stack)) for stack in stacks.lists()]
     quantity = chosen(samples, choices.metric)

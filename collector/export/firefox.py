@@ -141,13 +141,14 @@ class _Profile:
                 "address": [address if has_address[one] else -1
                             for one, address in zip(functions, addresses, strict=True)],
                 "line": [of_line[one] or None for one in number.tolist()],
-                "inlineDepth": [0] * n, "column": [None] * n, "nativeSymbol": [None] * n, "innerWindowID": [None] * n,
+                "inlineDepth": samples.inline_depth[number].tolist(),
+                "column": [None] * n, "nativeSymbol": [None] * n, "innerWindowID": [None] * n,
                 "subcategory": [None if category is None else 0 for category in categories]}
 
     def _function_table(self) -> dict[str, Any]:
         samples = self._samples
         places = {loaded.number: place for place, loaded in enumerate(samples.objects)}
-        called = names(samples)
+        called = names(samples, "")
         paths = source_files(samples)
         n = len(called)
         return {"length": n, "name": [self._string(name) for name in called], "isJS": [False] * n,

@@ -114,6 +114,7 @@ class _Profiles:
         """What all profiles refer to."""
         pb, samples, paths = self._pb, self._samples, source_files(self._samples)
         of_object = {loaded.number: place for place, loaded in enumerate(samples.objects, 1)}
+        function_of, places = samples.function_of.tolist(), lines(samples)
         mappings = [pb.Mapping(), *(pb.Mapping(
             memory_limit=_LIMIT, filename_strindex=self._string(printable(loaded.path)),
             attribute_indices=[self._attribute("process.executable.build_id.gnu", build_id.hex())] if build_id else [])
@@ -121,13 +122,12 @@ class _Profiles:
         functions = [pb.Function(), *(pb.Function(
             name_strindex=self._string(name), system_name_strindex=self._string(printable(function.linkage)),
             filename_strindex=self._string(paths.get(number, "")))
-            for number, (function, name) in enumerate(zip(samples.functions, names(samples), strict=True)))]
+            for number, (function, name) in enumerate(zip(samples.functions, names(samples, ""), strict=True)))]
         locations = [pb.Location(), *(pb.Location(
-            mapping_index=of_object.get(samples.functions[number].object_number, 0), address=address,
-            lines=[pb.Line(function_index=number + 1, line=line)])
-            for number, address, (_, line) in zip(samples.function_of.tolist(), samples.addresses.tolist(),
-                                                  lines(samples), strict=True))]
-        stacks = [pb.Stack(), *(pb.Stack(location_indices=[frame + 1 for frame in stack])
+            mapping_index=of_object.get(samples.functions[function_of[levels[-1]]].object_number, 0), address=address,
+            lines=[pb.Line(function_index=function_of[frame] + 1, line=places[frame][1]) for frame in levels])
+            for levels, address in zip(samples.levels, samples.addresses[:samples.n_places].tolist(), strict=True))]
+        stacks = [pb.Stack(), *(pb.Stack(location_indices=[frame + 1 for frame in stack if frame < samples.n_places])
                                 for stack in samples.stacks.lists())]
         attributes = [pb.KeyValueAndUnit(), *(pb.KeyValueAndUnit(key_strindex=self._string(key), value=self._any(value))
                                               for key, value in self._attributes)]

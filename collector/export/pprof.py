@@ -69,7 +69,8 @@ class _Profile:
     def samples(self) -> Iterator[bytes]:
         """Each as a field of the profile. What a stack, or a thread and state, add to it is made once."""
         groups = self._samples.groups
-        stacks = [self._pb.Sample(location_id=[frame + 1 for frame in stack]).SerializeToString()
+        n = self._samples.n_places  # what is inlined is in the location of what it is inlined in
+        stacks = [self._pb.Sample(location_id=[frame + 1 for frame in stack if frame < n]).SerializeToString()
                   for stack in self._samples.stacks.lists()]
         columns = [column for one in self._samples.quantities for column in one.columns]
         rows, places = groups.weights[:, columns].nonzero()
@@ -132,12 +133,14 @@ class _Profile:
             profile.mapping.add(id=place, memory_limit=_LIMIT, filename=self._string(printable(loaded.path)),
                                 build_id=self._string(samples.build_id(loaded).hex()), has_functions=True,
                                 has_filenames=True, has_line_numbers=True)
-        for place, (number, address) in enumerate(zip(samples.function_of.tolist(), samples.addresses.tolist(),
+        function_of = samples.function_of.tolist()
+        for place, (levels, address) in enumerate(zip(samples.levels, samples.addresses[:samples.n_places].tolist(),
                                                       strict=True)):
             location = profile.location.add(id=place + 1, address=address)
-            location.mapping_id = mappings.get(samples.functions[number].object_number, 0)
-            location.line.add(function_id=number + 1, line=places[place][1])
-        for number, (function, name) in enumerate(zip(samples.functions, names(samples), strict=True)):
+            location.mapping_id = mappings.get(samples.functions[function_of[place]].object_number, 0)
+            for frame in levels:  # innermost first
+                location.line.add(function_id=function_of[frame] + 1, line=places[frame][1])
+        for number, (function, name) in enumerate(zip(samples.functions, names(samples, ""), strict=True)):
             linkage = printable(function.linkage)  # equal names are taken for mangled ones
             profile.function.add(id=number + 1, name=self._string(name), system_name=self._string(
                 linkage if linkage != name else ""), filename=self._string(paths.get(number, "")))

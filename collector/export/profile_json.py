@@ -6,7 +6,7 @@
      "quantities": [{"name": "user", "title": "User CPU Time", "unit": "us"}, ...],
      "objects": [{"path": "/usr/bin/prog", "build_id": "9f3c...0a"}],
      "functions": [{"name": "main", "linkage": "main", "object": 0}, ...],      "object": null where there is none
-     "frames": [{"function": 4, "address": 4441, "file": "prog.c", "line": 6}, ...],
+     "frames": [{"function": 4, "address": 4441, "file": "prog.c", "line": 6, "inline_depth": 0}, ...],
      "stacks": [[3, 0], ...],                                                    frames, leaf first
      "samples": {"stack": [0, 1, ...], "thread": [0, 0, ...], "values": {"user": [10007, ...], ...}}}
 
@@ -71,11 +71,11 @@ def _objects(samples: Samples) -> Iterator[dict[str, object]]:
 
 def _functions(samples: Samples) -> Iterator[dict[str, object]]:
     places = {loaded.number: place for place, loaded in enumerate(samples.objects)}
-    for function, name in zip(samples.functions, names(samples), strict=True):
+    for function, name in zip(samples.functions, names(samples, ""), strict=True):
         yield {"name": name, "linkage": printable(function.linkage), "object": places.get(function.object_number)}
 
 
 def _frames(samples: Samples) -> Iterator[dict[str, object]]:
-    for number, address, (path, line) in zip(samples.function_of.tolist(), samples.addresses.tolist(), lines(samples),
-                                             strict=True):
-        yield {"function": number, "address": address, "file": path, "line": line}
+    for number, address, depth, (path, line) in zip(samples.function_of.tolist(), samples.addresses.tolist(),
+                                                    samples.inline_depth.tolist(), lines(samples), strict=True):
+        yield {"function": number, "address": address, "file": path, "line": line, "inline_depth": depth}

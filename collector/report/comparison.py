@@ -19,8 +19,10 @@ from functools import cached_property
 
 import numpy as np
 
+from collector.experiment.dyntext import Text
 from collector.experiment.reader import Experiment
 from collector.report.build import DataSet, descendants
+from collector.report.compat import DYNAMIC_FUNCTIONS
 from collector.report.documents import Against, Column, Interval, Table, Unit
 from collector.report.kinds import CLOCK
 from collector.report.latency import latency_us
@@ -200,39 +202,48 @@ def same_functions(data: DataSet, groups: Sequence[Group]) -> I8:
     """For each function the first one that is the same in another build: of that name in a load object of that name.
 
     The programs themselves may have different names, if each group is of one. Several functions of one name (static
-    ones of several files) are told apart by their order.
+    ones of several files) are told apart by their order; those without a file, whose addresses differ from run to run,
+    by their source file and its first line.
     """
     programs = _programs(groups)
     names = {loaded.number: b"" if key in programs else key[0].rsplit(b"/", 1)[-1]
              for key, loaded in data.objects.items()}
     order = sorted(range(len(data.functions)), key=lambda i: data.functions[i].offset)
     n_so_far: dict[tuple[int, bytes], int] = {}
-    keys: dict[int, tuple[bytes, bytes, int]] = {}
+    keys: dict[int, tuple[bytes | int, ...]] = {}
     for place in order:
         function = data.functions[place]
         if function.object_number < _FIRST_NUMBER or not function.has_offsets:
             continue
         name = function.linkage or function.name
+        if names.get(function.object_number) == DYNAMIC_FUNCTIONS:
+            keys[place] = DYNAMIC_FUNCTIONS, name, *_origin(function.text)
+            continue
         here = function.object_number, name
         n_so_far[here] = n_so_far.get(here, 0) + 1
         keys[place] = names.get(function.object_number, function.object_name), name, n_so_far[here]
-    first: dict[tuple[bytes, bytes, int] | int, int] = {}
+    first: dict[tuple[bytes | int, ...] | int, int] = {}
     return np.array([first.setdefault(keys.get(place, place), place) for place in range(len(data.functions))], np.int64)
+
+
+def _origin(text: Text | None) -> tuple[bytes, int]:
+    """The source file of a function without a load object and its first line there; of none, empty and 0."""
+    return (text.source, min((line for _, line in text.lines), default=0)) if text is not None else (b"", 0)
 
 
 def _programs(groups: Sequence[Group]) -> set[Key]:
     """The load objects that the groups' programs are, where there is no doubt."""
     found: set[Key] = set()
     for group in groups:
-        keys = [_program(founder) for founder in group.founders]
+        keys = [program_of(founder) for founder in group.founders]
         if len({key and key[0].rsplit(b"/", 1)[-1] for key in keys}) > 1:
             return set()
         found |= {key for key in keys if key}
     return found
 
 
-def _program(experiment: Experiment) -> Key | None:
-    """What was mapped first, at the lowest address."""
+def program_of(experiment: Experiment) -> Key | None:
+    """The load object that the program is: what was mapped first, at the lowest address; None where there is none."""
     texts = [one for one in experiment.segments if one.modes == MODES_TEXT]
     return key_of(min(texts, key=lambda one: (one.start_ns, one.vaddr))) if texts else None
 

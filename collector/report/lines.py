@@ -9,9 +9,10 @@ object, and only for objects in which some stack has a pc; separate debug files 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from collector.report.build import TOTAL_FUNCTION, DataSet, LoadedObject
 from collector.report.functions import Function
@@ -157,11 +158,15 @@ def _line_name(function: Function, frame: Frame | None) -> bytes:
 
 def expanded(stacks: Weighted, groups: list[list[int]], n_groups: int) -> Weighted:
     """Stacks with every object replaced by the run ``groups[object]``, innermost first."""
+    return merge_equal(Weighted(*spread(stacks.offsets, stacks.objects, groups), stacks.weights, n_groups))
+
+
+def spread(offsets: I8, objects: npt.NDArray[np.integer], groups: Sequence[Sequence[int]]) -> tuple[I8, I8]:
+    """The same of stacks ``objects[offsets[i]:offsets[i + 1]]``: their offsets and objects."""
     lengths = np.array([len(group) for group in groups], np.int64)
     begins = np.concatenate([[0], np.cumsum(lengths)])[:-1]
     flat = np.array([number for group in groups for number in group], np.int64)
-    counts = lengths[stacks.objects]
+    counts = lengths[objects]
     ends = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-    source = np.repeat(begins[stacks.objects] - ends[:-1], counts) + np.arange(ends[-1])
-    offsets: I8 = ends[stacks.offsets]
-    return merge_equal(Weighted(offsets, flat[source], stacks.weights, n_groups))
+    source = np.repeat(begins[objects] - ends[:-1], counts) + np.arange(ends[-1])
+    return np.asarray(ends[offsets], np.int64), flat[source]

@@ -27,7 +27,7 @@ from collector.report.build import DataSet, Experiment, Packets
 from collector.report.documents import Unit
 from collector.report.functions import Function
 from collector.report.kinds import CLOCK
-from collector.report.lines import levels_by_instruction
+from collector.report.lines import levels_by_instruction, spread
 from collector.report.metrics import STATE_KERNEL_CPU, STATE_LINUX_CPU, STATE_OTHER, Metric
 from collector.report.profile import I4, I8
 from collector.report.resolve import ADDRESS_END, FAILED_FUNCTION, MODES_TEXT, TRUNCATED_FUNCTION, LoadedObject, Part
@@ -179,9 +179,15 @@ class Line:
 
 
 class Samples:
-    """What is to be exported of a data set. ``with_lines``: places in source files are looked up, too."""
+    """What is to be exported of a data set. ``with_lines``: places in source files are looked up, too;
+    ``with_inlines``: inlined functions are frames of their own.
 
-    def __init__(self, data: DataSet, with_lines: bool = True) -> None:
+    Frames are the instructions, then ``[no stack]``, then one for each function that is inlined at an instruction.
+    ``levels``: of each instruction its frames, innermost first; the last is its own. ``inline_depth`` (frames): how
+    deep one is inlined, 0: not at all.
+    """
+
+    def __init__(self, data: DataSet, with_lines: bool = True, with_inlines: bool = False) -> None:
         self.data = data
         self._with_lines = with_lines
         self._parts: Sequence[Part] = data.parts
@@ -189,9 +195,45 @@ class Samples:
         places = list(data.places)
         functions = data.functions
         self.functions: list[Function] = [*functions, Function(NO_STACK, b"", b"<Unknown>", has_offsets=False)]
-        # Of each instruction its function, and its offset in it.
+        # Of each frame its function, and its offset in it.
         self.function_of = np.array([number for number, _ in places] + [len(functions)], np.int32)
         self._offset_of = np.array([offset % ADDRESS_END for _, offset in places] + [0], np.uint64)
+        self.n_places = len(places) + 1  # frames that are not inlined
+        self.levels: list[list[int]] = [[place] for place in range(self.n_places)]
+        self.inline_depth = np.zeros(self.n_places, np.int32)
+        self._inlined_lines: list[Line] = []
+        if with_inlines:
+            self._add_inlined()
+
+    def _add_inlined(self) -> None:
+        """Frames and functions of what is inlined, each function once; and what debug information calls a hole in the
+        symbol table."""
+        made: dict[tuple[bytes, bytes, bool], int] = {}
+        function_of, depths = self.function_of.tolist(), [0] * self.n_places
+
+        def number_of(function: Function, is_inlined: bool) -> int:
+            number = made.setdefault((function.name, function.object_name, is_inlined), len(self.functions))
+            if number == len(self.functions):
+                self.functions.append(function)
+            return number
+
+        for place, inside in enumerate(levels_by_instruction(self.data, True)):
+            outermost = inside[-1][0]
+            if outermost is not self.functions[function_of[place]]:
+                function_of[place] = number_of(outermost, False)
+            for depth, (function, line) in enumerate(reversed(inside[:-1]), 1):
+                self.levels[place].insert(0, len(function_of))
+                function_of.append(number_of(function, True))
+                depths.append(depth)
+                self._inlined_lines.append(Line() if line is None else Line(line.path, line.line))
+        of_place = np.repeat(np.arange(self.n_places), [len(one) - 1 for one in self.levels])
+        self._offset_of = np.append(self._offset_of, self._offset_of[of_place])
+        self.function_of, self.inline_depth = np.array(function_of, np.int32), np.array(depths, np.int32)
+
+    @cached_property
+    def inlined_functions(self) -> set[int]:
+        """The functions of frames that are inlined; the same function elsewhere has a number of its own."""
+        return set(self.function_of[self.inline_depth > 0].tolist())
 
     # -- what there is
 
@@ -246,16 +288,17 @@ class Samples:
 
     @cached_property
     def lines(self) -> list[Line]:
-        """For each instruction its place in the source of its function, as far as debug information tells and is asked:
-        of inlined code, where that is called."""
+        """For each frame its place in the source of its function, as far as debug information tells and is asked: where
+        what is inlined is called."""
         if not self._with_lines:
             return [Line()] * len(self.function_of)
         frames = [levels[-1][1] for levels in levels_by_instruction(self.data, True)]
-        return [Line(frame.path, frame.line) if frame is not None else Line() for frame in frames] + [Line()]
+        return [Line(frame.path, frame.line) if frame is not None else Line() for frame in frames] + [Line()] \
+            + self._inlined_lines
 
     @cached_property
     def addresses(self) -> U8:
-        """For each instruction its offset in the file of its load object, or its address where there is none."""
+        """For each frame its offset in the file of its load object, or its address where there is none."""
         starts = np.array([f.offset % ADDRESS_END if f.has_offsets else 0 for f in self.functions], np.uint64)
         return starts[self.function_of] + self._offset_of
 
@@ -292,25 +335,25 @@ class Samples:
 
     @property
     def stacks(self) -> Stacks:
-        """All stacks as instructions."""
+        """All stacks as frames."""
         return self._interned[0]
 
     @cached_property
     def _interned(self) -> tuple[Stacks, list[I4]]:
         """All stacks; and for each experiment which of them its own distinct ones are."""
         known: dict[bytes, int] = {}
-        ids = [_interned(*self._with_no_stack(*part.function_stacks(self._itself)[:2]), known).astype(np.int32)
-               for part in self._parts]
+        ids = [_interned(*self._with_no_stack(*spread(*part.function_stacks(self._itself)[:2], self.levels)),
+                         known).astype(np.int32) for part in self._parts]
         return _stacks_of(known), ids
 
     @property
     def _itself(self) -> I8:
-        return np.arange(len(self.function_of) - 1, dtype=np.int64)
+        return np.arange(self.n_places - 1, dtype=np.int64)
 
     def _with_no_stack(self, offsets: I8, frames: npt.NDArray[np.integer]) -> tuple[I8, I4]:
         """Where there are no frames, the one that says so."""
         empty = np.diff(offsets) == 0
-        filled = np.insert(frames, offsets[:-1][empty], len(self.function_of) - 1)
+        filled = np.insert(frames, offsets[:-1][empty], self.n_places - 1)
         return offsets + np.append(0, np.cumsum(empty)), filled.astype(np.int32)
 
     @cached_property

@@ -22,6 +22,7 @@ import pytest
 
 from collector.cli import er_print
 from collector.errors import UsageError
+from collector.experiment.dyntext import Text
 from collector.experiment.recorder import Header, Recorder
 from collector.report.significance import RUN_TO_RUN
 
@@ -238,6 +239,31 @@ def record_twins(path: Path, program: Path, ticks: tuple[int, int], is_turned: b
                    rows * 0 + 1)
     recorder.close(START_NS + 30 * 10**9)
     return path
+
+
+def test_functions_without_a_file_are_the_same_wherever_they_lie(tmp_path: Path,
+                                                                  capsys: pytest.CaptureFixture[str]) -> None:
+    """A runtime's lie at other addresses in each run: their source file and its line tell two of one name apart."""
+    paths = []
+    for name, base, ticks in (("one", 0x10000, (4, 7, 3)), ("two", 0x9000, (5, 9, 2))):
+        paths.append(str(tmp_path / f"{name}.er"))
+        Path(paths[-1]).mkdir()
+        recorder = Recorder.create(Path(paths[-1]), HEADER)
+        texts = [Text(b"c" * 0x100, source, ((0, line),)) for source, line in ((b"/a.py", 3), (b"/a.py", 71))]
+        for place, text in enumerate([*texts, Text()] if name == "one" else [texts[1], texts[0], Text()]):
+            recorder.code_mapped(START_NS, base + 0x1000 * place, 0x100, b"run" if place < 2 else b"stub", text)
+        order = ticks if name == "one" else (ticks[1], ticks[0], ticks[2])
+        pcs = [base + 0x1000 * place + 4 for place, count in enumerate(order) for _ in range(count)]
+        uids = recorder.frames.intern(np.array(pcs, np.uint64)[:, None], np.ones(len(pcs), int))
+        rows = np.arange(len(pcs))
+        recorder.clock(71 + rows * 0, rows * 0, START_NS + 10**8 + rows * 10_007_000, uids.astype(np.int64), rows * 0,
+                       rows * 0 + 1)
+        recorder.close(START_NS + 30 * 10**9)
+    lines = ours(capsys, "-printmode", "json", "-compare", "on", "-metrics", "e.user", "-functions", *paths)
+    tick = INTERVAL_US / 1e6
+    found = sorted((row["name"], round(row["e.user@1"] / tick), round(row["e.user@2"] / tick))
+                   for row in json.loads(lines.splitlines()[-1])["rows"])
+    assert found == [("<Total>", 14, 16), ("run", 4, 5), ("run", 7, 9), ("stub", 3, 2)]
 
 
 def test_one_experiment_is_compared_with_nothing(pair: list[str], capsys: pytest.CaptureFixture[str]) -> None:

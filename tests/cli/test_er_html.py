@@ -337,6 +337,47 @@ def test_dragging_selects_what_the_bounds_say(page: Path, experiment: Path, look
     assert len(wanted) > len(PLAIN)
 
 
+# --- small windows, and paper ---------------------------------------------------------------------
+
+
+def test_what_keys_reach_is_in_sight_in_a_small_window(page: Path, look: Callable[..., webdriver.Chrome]) -> None:
+    """The tab that is shown, and the frame that the arrow keys are on."""
+    driver = look(page, "view=threads")
+    before = driver.get_window_size()
+    try:
+        driver.set_window_size(500, 430)
+        driver = look(page, "view=threads")
+        assert driver.execute_script(IN_SIGHT, "#tab-threads")
+        driver = look(page, "view=flame&metric=total")
+        reach(driver, ".flame canvas")
+        press(driver, *[Keys.ARROW_DOWN] * 6)
+        assert driver.execute_script(IN_SIGHT, ".flame-mark")
+    finally:
+        driver.set_window_size(before["width"], before["height"])
+
+
+IN_SIGHT = """
+const box = document.querySelector(arguments[0]).getBoundingClientRect();
+return box.top >= 0 && box.left >= -1 && box.bottom <= innerHeight + 1 && box.right <= innerWidth + 1;"""
+
+
+def test_paper_has_all_rows_on_light_ground(look: Callable[..., webdriver.Chrome], tmp_path: Path) -> None:
+    """Also those that are not in sight, and of a dark page; afterwards it is as it was."""
+    names = tuple(b"function_%d" % i for i in range(71))
+    driver = look(page_of(made(tmp_path / "long.er", names, 1009), folder=tmp_path), "view=functions&metric=total")
+    if driver.execute_script("return document.documentElement.dataset.theme") == "light":
+        driver.find_element("xpath", "//button[text()='Dark']").click()
+    n_in_sight = len(table(driver, "Functions"))
+    n_all = int(driver.find_element("css selector", "[aria-label^=Functions][aria-rowcount]").get_attribute(
+        "aria-rowcount") or 0) - 1
+    driver.execute_script("window.dispatchEvent(new Event('beforeprint'))")
+    assert driver.execute_script("return document.documentElement.dataset.theme") == "light"
+    assert n_in_sight < len(table(driver, "Functions")) == n_all
+    driver.execute_script("window.dispatchEvent(new Event('afterprint'))")
+    assert driver.execute_script("return document.documentElement.dataset.theme") == "dark"
+    assert len(table(driver, "Functions")) == n_in_sight
+
+
 # --- what the data may hold -----------------------------------------------------------------------
 
 
@@ -382,7 +423,29 @@ def test_an_experiment_without_packets(look: Callable[..., webdriver.Chrome], tm
     page = page_of(path, folder=tmp_path)
     for view in VIEWS:
         look(page, f"view={view}")
-    assert "No time was recorded" in look(page, "view=summary").find_element("css selector", "main").text
+    text = look(page, "view=summary").find_element("css selector", "main").text
+    for words in ("No time was recorded", "Nothing was sampled", "No thread has any time to show", "0 packets"):
+        assert words in text
+
+
+def test_an_experiment_of_one_packet(look: Callable[..., webdriver.Chrome], tmp_path: Path) -> None:
+    """Every view shows it; nothing is divided by what is not there."""
+    path = tmp_path / "one.1.er"
+    path.mkdir()
+    recorder = Recorder.create(path, HEADER)
+    recorder.function_mapped(START_NS, 0x10000, 0x1000, b"work")
+    recorder.clock(np.array([4711]), np.array([0]), np.array([START_NS + TICK_NS]), recorder.frames.intern(
+        np.array([[0x10004]], np.uint64), np.array([1])), np.array([0]), np.array([1]))
+    recorder.close(START_NS + TICK_NS)
+    page = page_of(path, folder=tmp_path)
+    for view in VIEWS:
+        text = look(page, f"view={view}").find_element("css selector", "main").text
+        assert "NaN" not in text
+        assert "Infinity" not in text
+    assert [row[:5] for row in table(look(page, "view=functions"), "Functions")] == [
+        ["0.010", "100.00", "0.010", "100.00", name] for name in ("<Total>", "work")]
+    assert "work has 100 % of the CPU time" in look(page).find_element("css selector", ".findings").text.replace(
+        "\u00a0", " ")
 
 
 def of_program(path: Path, program: Path, slow: int) -> Path:
@@ -526,6 +589,29 @@ def test_collect_makes_the_page_at_the_end(collect: Callable[..., Completed], pe
     assert sorted(one.name for one in tmp_path.glob("*.html")) == ["a.html", "c.html"]
     failing = collect("--html=/nonexistent/x", "-o", "e.er", "true", cwd=tmp_path)
     assert (failing.returncode, failing.stderr.count("--html: /nonexistent/x")) == (0, 1)
+
+
+def test_aggregations_say_what_they_are_of(collect: Callable[..., Completed], workload: Callable[..., Path],
+                                           look: Callable[..., webdriver.Chrome], perf_allowed: None,
+                                           tmp_path: Path) -> None:
+    """They were summed up by key: a thread can be chosen where the key has it, a time cannot."""
+    done = collect("--html", "-o", "a.er", "--aggregate", "each[tid] = count()", "--aggregate",
+                   "every[execname] = count()", workload("split"), "0.5", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    seen = {}
+    for address in ("", "threads=1", "threads=1&from=1000000"):
+        driver = look(tmp_path / "a.html", f"view=aggregations&{address}")
+        notes = [one.text for one in driver.find_elements("css selector", ".whole")]
+        seen[address] = [row[2] for row in table(driver, "each")], notes
+        assert len(table(driver, "every")) == 1
+    tid = str(driver.execute_script("return page.recording.threads[1][2]"))
+    whole = "Of the whole recording, not of what is selected."
+    assert tid in seen[""][0]
+    assert len(seen[""][0]) == 3
+    assert seen[""][1] == []
+    assert seen["threads=1"] == ([tid], ["Of the threads selected.", whole])
+    assert seen["threads=1&from=1000000"] == (
+        [tid], ["Of the threads selected, over the whole recording: not of the time selected.", whole])
 
 
 def test_a_page_of_what_was_attached_to(collect: Callable[..., Completed], workload: Callable[..., Path],

@@ -312,13 +312,21 @@ def check(screen: str, columns: int, lines: int) -> None:
 
 
 @pytest.mark.usefixtures("perf_allowed")
-def test_a_screen_while_a_program_runs(need: Run, workload: Run, tmp_path: Path) -> None:
-    """Its function, its threads, its state; a search that leaves one row, and the help."""
+@pytest.mark.parametrize(("columns", "lines"), [(80, 24), (200, 50)])
+def test_a_screen_while_a_program_runs(need: Run, workload: Run, tmp_path: Path, columns: int, lines: int) -> None:
+    """Its function, its threads, its state; a search that leaves one row, and the help; in a window that becomes
+    smaller and larger meanwhile.
+    """
     run = tmux(need, tmp_path)
-    run("new-session", "-d", "-x", "80", "-y", "24", f"TMPDIR={tmp_path} {ER_TOP} -d 0.3 -- {workload('crowd')} 2 1000")
+    run("new-session", "-d", "-x", str(columns), "-y", str(lines),
+        f"TMPDIR={tmp_path} {ER_TOP} -d 0.3 -- {workload('crowd')} 2 1000")
     try:
-        screen = captured(run, lambda text: "leaf_seven" in text and "live" in text)
-        assert screen.startswith("er_top top.er")
+        for width, height in ((columns, lines), (67, 13), (columns, lines)):
+            run("resize-window", "-x", str(width), "-y", str(height))
+            screen = captured(run, lambda text, height=height: "leaf_seven" in text and "live" in text
+                              and text.count("\n") == height and text.splitlines()[-1].startswith("q quit"))
+            assert screen.startswith("er_top top.er")
+            assert all(line.isprintable() and len(line) <= width for line in screen.splitlines())
         run("send-keys", "/", "leaf_th", "Enter")
         captured(run, lambda text: "leaf_three" in text and "leaf_seven" not in text)
         run("send-keys", "/", "Enter", "t")

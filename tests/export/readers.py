@@ -184,9 +184,9 @@ def otlp(path: Path) -> Found:
         tables.mapping_table[0], tables.location_table[0], tables.function_table[0], tables.attribute_table[0],
         tables.stack_table[0], tables.link_table[0])] == [0] * 6
     assert text[0] == ""
-    names = [text[tables.function_table[one.lines[0].function_index].name_strindex] if one.lines else ""
-             for one in tables.location_table]
-    stacks = [[names[location] for location in one.location_indices] for one in tables.stack_table]
+    names = [[text[tables.function_table[line.function_index].name_strindex] for line in one.lines]
+             for one in tables.location_table]  # several: inlined, innermost first
+    stacks = [[name for location in one.location_indices for name in names[location]] for one in tables.stack_table]
     return added((stacks[sample.stack_index], text[profile.sample_type.type_strindex], sample.values[0] // NS_PER_US)
                  for resource in found.resource_profiles for scope in resource.scope_profiles
                  for profile in scope.profiles for sample in profile.samples)

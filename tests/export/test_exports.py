@@ -351,6 +351,81 @@ def test_lines_of_source(made: Path, exported: Callable[..., Path]) -> None:
     assert {frame["line"] for frame in found["frames"]} == {0}
 
 
+# --- inlined functions ----------------------------------------------------------------------------
+
+INLINED = """
+#define ALWAYS static inline __attribute__((always_inline))
+ALWAYS int innermost(int n) { volatile int a = n * 3; return a; }
+ALWAYS int middle(int n) { volatile int b = innermost(n) + 1; return b; }
+int outer(int n) { volatile int c = middle(n) * 7; return c; }
+int main(int n, char **v) { return outer(n) + !v; }
+"""
+
+
+@pytest.fixture(scope="module")
+def inlining(need: Callable[[str, str], str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tick at every byte of a function with two levels of inlined ones, called by ``main``."""
+    folder = tmp_path_factory.mktemp("inlining")
+    (folder / "prog.c").write_text(INLINED)
+    subprocess.run([need("gcc", "gcc"), "-g", "-O0", "-pie", "-fPIE", "-o", folder / "prog", folder / "prog.c"],
+                   check=True)
+    lines = subprocess.run(["nm", "-S", folder / "prog"], capture_output=True, text=True, check=True).stdout
+    places = {words[3]: (BASE + int(words[0], 16), int(words[1], 16)) for line in lines.splitlines()
+              if len(words := line.split()) == 4}
+    (folder / "run.er").mkdir()
+    recorder = Recorder.create(folder / "run.er", replace(HEADER, arguments=b"prog"))
+    recorder.segment_mapped(START_NS, BASE + 0x1000, 0x1000, 0x1000, os.fsencode(folder / "prog"))
+    begin, size = places["outer"]
+    pcs = np.array([(begin + i, places["main"][0] + 6) for i in range(size)], np.uint64)
+    uids = recorder.frames.intern(pcs, np.full(size, 2)).astype(np.int64)
+    rows = np.arange(size)
+    recorder.clock(rows * 0 + 4711, rows % 2, START_NS + 10**7 * (1 + rows), uids, rows % 2, 1 + rows % 3)
+    recorder.close(START_NS + 9 * 10**9)
+    return folder / "run.er"
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_inlined_functions_are_frames(name: str, inlining: Path, exported: Callable[..., Path],
+                                      need: Callable[[str, str], str]) -> None:
+    """Marked as such, by the format's own means where it has any; figures are those of er_print -inlines on."""
+    used = STATES[:2]
+    wanted = reported(inlining, "-inlines", "on", metrics=used)
+    assert {function for (function, _), value in wanted[0].items() if value} == {"innermost", "middle", "outer"}
+    plain = reported(inlining, metrics=used)
+    assert {function for (function, _), value in plain[0].items() if value} == {"outer"}
+    mark = {"pprof": "", "firefox": "", "otlp": "", "json": "", "collapsed": "_[i]"}.get(name, " (inlined)")
+    for options, figures in ((("-inlines", "on"), wanted), ((), plain)):
+        path = exported(name, inlining, *options)
+        if name == "pprof":
+            need("go", "golang-go")
+            found = readers.go_pprof(path, used)
+            found = tuple(Counter({(function.removesuffix(" (inline)"), state): value
+                                   for (function, state), value in some.items()}) for some in found)
+        elif name == "collapsed":
+            found = readers.collapsed({state: exported(name, inlining, "-metric", state, *options) for state in used})
+        elif name in ("speedscope", "firefox"):
+            found = getattr(readers, name)(path, titles(exported, inlining))
+        elif name == "callgrind":
+            need("callgrind_annotate", "valgrind")
+            found = readers.callgrind(exported(name, inlining, "-lines", "off", *options), used)
+        else:
+            found = getattr(readers, {"parquet": "duckdb", "json": "own_json"}.get(name, name))(path)
+        agrees(found, figures, lambda function: function + mark if function in ("innermost", "middle") else function)
+
+
+def test_what_is_inlined_is_told_from_what_is_called(inlining: Path, exported: Callable[..., Path],
+                                                     modules: Path) -> None:
+    """Levels of one location, and their depth; each at its own line."""
+    found = json.loads(exported("json", inlining, "-inlines", "on").read_text())
+    frames = {(found["functions"][one["function"]]["name"], one["inline_depth"], one["line"])
+              for one in found["frames"] if one["address"]}
+    assert frames >= {("innermost", 2, 3), ("middle", 1, 4), ("outer", 0, 5), ("main", 0, 6)}
+    decoded = readers.pprof_format(exported("pprof", inlining, "-inlines", "on"), modules)
+    assert {len(stack) for stack, _, _ in decoded["samples"]} == {2}  # locations
+    shared = json.loads(exported("firefox", inlining, "-inlines", "on").read_text())["shared"]
+    assert set(shared["frameTable"]["inlineDepth"]) == {0, 1, 2}
+
+
 # --- other experiments ----------------------------------------------------------------------------
 
 

@@ -19,6 +19,7 @@ from collector.export.html.packed import Packed
 from collector.export.text import printable
 from collector.report.aggregations import Merged
 from collector.report.build import TOTAL_FUNCTION, DataSet, Experiment
+from collector.report.comparison import program_of
 from collector.report.documents import Annotated, Column, Table, Tree, Unit
 from collector.report.metrics import Metric
 from collector.report.picture import Picture, extents, picture
@@ -64,7 +65,7 @@ def packed(data: DataSet, more: More) -> Packed:
     found = picture(data)
     objects, object_of = _objects(data)
     result = Packed(
-        version=__version__, title=title(data), experiments=_experiments(data), metrics=_metrics(data),
+        version=__version__, title=title(data), experiments=_experiments(data, objects), metrics=_metrics(data),
         latency_column=data.columns.latency, n_columns=data.columns.n,
         threads=[[one.experiment, one.number, one.tid, printable(one.name)] for one in found.threads],
         functions=[printable(one.name) for one in data.functions], objects=objects, object_of=object_of,
@@ -78,9 +79,14 @@ def packed(data: DataSet, more: More) -> Packed:
 
 def title(data: DataSet) -> str:
     """What was recorded, in short."""
-    founders = [one for one in data.experiments if not one.lineage]
-    names = dict.fromkeys(program(one) for one in founders or data.experiments)
-    return f"{', '.join(list(names)[:3])}{', …' if len(names) > 3 else ''} · {shown(data.experiments[0].name)}"
+    founders = [one for one in data.experiments if not one.lineage] or data.experiments
+    return f"{_few(map(program, founders))} · {_few(shown(one.name) for one in founders)}"
+
+
+def _few(names: Iterable[str]) -> str:
+    """The first three that are different."""
+    distinct = list(dict.fromkeys(names))
+    return ", ".join(distinct[:3]) + (", …" if len(distinct) > 3 else "")
 
 
 def program(experiment: Experiment) -> str:
@@ -96,7 +102,8 @@ def shown(text: str) -> str:
     return printable(text.encode("utf-8", "surrogateescape"))
 
 
-def _experiments(data: DataSet) -> list[dict[str, Any]]:
+def _experiments(data: DataSet, objects: Sequence[str]) -> list[dict[str, Any]]:
+    places = {name: place for place, name in enumerate(objects)}
     found, group = [], -1
     for one, (begin_ns, end_ns) in zip(data.experiments, extents(data.experiments), strict=True):
         group += not one.lineage or group < 0
@@ -107,8 +114,16 @@ def _experiments(data: DataSet) -> list[dict[str, Any]]:
             "host": shown(log.hostname), "os": shown(log.os), "collector": shown(log.collector),
             "n_cpus": len(log.cpus), "started": time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(log.start_unix)),
             "begin_ns": begin_ns, "end_ns": max(begin_ns, end_ns), "interval_us": log.interval_us,
-            "is_complete": log.complete, "directory": printable(log.cwd)})
+            "is_complete": log.complete, "directory": printable(log.cwd),
+            "executable": places.get(_executable(data, one), -1)})
     return found
+
+
+def _executable(data: DataSet, experiment: Experiment) -> str:
+    """The load object that the program is; empty where that is not known."""
+    key = program_of(experiment)
+    loaded = data.objects.get(key) if key is not None else None
+    return printable(loaded.name) if loaded is not None else ""
 
 
 def _metrics(data: DataSet) -> list[dict[str, Any]]:
@@ -185,7 +200,7 @@ def _wakers(wakes: AllWakes | None) -> dict[str, Any] | None:
     if wakes is None:
         return None
     rows = [[one.times, one.blocked_ns, printable(one.state), _thread(one.waker, one.waker_tid),
-             _thread(one.woken, one.woken_tid)] for one in wakes.rows[:_WAKERS_SHOWN]]
+             _thread(one.woken, one.woken_tid), one.waker_tid, one.woken_tid] for one in wakes.rows[:_WAKERS_SHOWN]]
     return {"rows": rows, "n": len(wakes.rows), "unseen_s": wakes.unseen_ns / NS_PER_S}
 
 

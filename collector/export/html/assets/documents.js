@@ -9,9 +9,18 @@ import { isDark } from "page/states";
 
 const number = (key, title, value, text, hint) => ({ key, title, value, text, isNumber: true, hint });
 
+/** What figures are of that were summed up before there was a selection. `isByThread`: those of other threads are left out. */
+function Whole({ selection, isByThread = false }) {
+    const isTime = selection.from !== null || selection.to !== null;
+    if (!isTime && !selection.threads) return null;
+    const text = !isByThread || !selection.threads ? "Of the whole recording, not of what is selected."
+        : isTime ? "Of the threads selected, over the whole recording: not of the time selected." : "Of the threads selected.";
+    return html`<p class="whole">${text}</p>`;
+}
+
 // -- code
 
-export function Code({ recording, chosen, isPart }) {
+export function Code({ recording, chosen, selection }) {
     const names = recording.code.map((one) => one.name);
     const wanted = chosen === null ? -1 : names.indexOf(recording.functions[chosen]);
     const [own, setOwn] = useState(null);
@@ -25,7 +34,7 @@ export function Code({ recording, chosen, isPart }) {
         <div class="controls"><${Choice} id="code-function" label="Function" value=${String(at)} options=${names.map((name, i) => [String(i), name])} onChange=${(to) => setOwn(Number(to))} />
         <${Choice} id="code-kind" label="Show" value=${shown} onChange=${setKind}
             options=${[...(one.source ? [["source", "Source"]] : []), ...(one.disasm ? [["disasm", "Instructions"]] : [])]} /></div>
-        ${isPart ? html`<p class="under">Figures here are of the whole recording, not of what is selected.</p>` : null}
+        <${Whole} selection=${selection} />
         ${listing.notes.map((note) => html`<p class="note">${note}</p>`)}
         <p class="under">${listing.titles[0]}</p>
         <${Listing} listing=${listing} label=${`${shown === "source" ? "Source" : "Instructions"} of ${one.name}`} /></div>`;
@@ -49,12 +58,21 @@ function Listing({ listing, label }) {
 
 // -- aggregations
 
-export function Aggregations({ recording }) {
+/** Recorded by key alone, without times: a selection of threads chooses among keys with a `tid`, one of a time nothing. */
+export function Aggregations({ recording, selection }) {
+    const { threads } = selection;
+    const tids = useMemo(() => threads && new Set([...threads].map((thread) => recording.threads[thread][2])), [recording, threads]);
+    const ofThem = (entries, place) => (tids && place >= 0 ? entries.filter((entry) => tids.has(Number(entry.key[place]))) : entries);
     return html`<div class="aggregations">
-        ${recording.wakers ? html`<${Wakers} wakers=${recording.wakers} />` : null}
-        ${recording.aggregations.map((one) => html`<section key=${one.name}><h2>${one.name}</h2><p class="under"><code>${one.expression}</code></p>
-            <${Entries} one=${one} entries=${one.recorded} />
-            ${one.synthetic.length ? html`<h3>synthetic: sums up right, not seen one by one</h3><${Entries} one=${one} entries=${one.synthetic} />` : null}</section>`)}</div>`;
+        ${recording.wakers ? html`<${Wakers} wakers=${recording.wakers} tids=${tids} selection=${selection} />` : null}
+        ${recording.aggregations.map((one) => {
+            const place = one.keys.indexOf("tid");
+            const synthetic = ofThem(one.synthetic, place);
+            return html`<section key=${one.name}><h2>${one.name}</h2><p class="under"><code>${one.expression}</code></p>
+                <${Whole} selection=${selection} isByThread=${place >= 0} />
+                <${Entries} one=${one} entries=${ofThem(one.recorded, place)} />
+                ${synthetic.length ? html`<h3>synthetic: sums up right, not seen one by one</h3><${Entries} one=${one} entries=${synthetic} />` : null}</section>`;
+        })}</div>`;
 }
 
 const keyText = (key) => key.map((part) => (Array.isArray(part) ? part.join(" ← ") : String(part))).join(" · ") || "all";
@@ -83,20 +101,22 @@ function Histogram({ entry, one }) {
             <td class="n">${bucket.count.toLocaleString("en")}</td></tr>`)}</tbody></table>`;
 }
 
-function Wakers({ wakers }) {
-    const rows = wakers.rows.map(([times, blocked, state, waker, woken]) => ({ times, blocked, state, waker, name: woken }));
+function Wakers({ wakers, tids, selection }) {
+    const rows = useMemo(() => wakers.rows.filter((row) => !tids || tids.has(row[5]) || tids.has(row[6]))
+        .map(([times, blocked, state, waker, woken]) => ({ times, blocked, state, waker, name: woken })), [wakers, tids]);
     const columns = [number("blocked", "Blocked, s", (row) => row.blocked, (row) => (row.blocked / 1e9).toFixed(3)),
         number("times", "Wake-ups", (row) => row.times, (row) => row.times.toLocaleString("en")),
         number("mean", "Average", (row) => row.blocked / Math.max(row.times, 1), (row) => duration(row.blocked / Math.max(row.times, 1))),
         { key: "state", title: "State", value: (row) => row.state }, { key: "waker", title: "Waker", value: (row) => row.waker },
         { key: "name", title: "Woken", value: (row) => row.name }];
-    return html`<section><h2>Who ended whose waits</h2><${Table} label="Wake-ups" columns=${columns} rows=${rows} height=${320} />
+    return html`<section><h2>Who ended whose waits</h2><${Whole} selection=${selection} isByThread />
+        <${Table} label="Wake-ups" columns=${columns} rows=${rows} height=${320} />
         ${wakers.unseen_s ? html`<p class="under">${wakers.unseen_s.toFixed(3)} s of waits were not seen one by one: who ended them is not known.</p>` : null}</section>`;
 }
 
 // -- comparison
 
-export function Comparison({ recording, pattern, height }) {
+export function Comparison({ recording, selection, height }) {
     const { compared } = recording;
     const [side, setSide] = useState("2");
     const [kind, setKind] = useState("i");
@@ -116,8 +136,9 @@ export function Comparison({ recording, pattern, height }) {
         <div class="controls">${sides.length > 1 ? html`<${Choice} id="cmp-side" label=${`${compared.groups[0]} and`} value=${side} options=${sides} onChange=${setSide} />` : null}
             <${Choice} id="cmp-kind" label="Table of" value=${kind} options=${[["i", "inclusive"], ["e", "exclusive"]]} onChange=${setKind} />
             <p class="scale"><i class="less"></i> less in ${compared.groups[other - 1]} <i class="more"></i> more <i class="same"></i> not significant</p></div>
-        <p class="under">As wide as the time of both together; all of what was recorded. Figures, intervals and their marks are those of er_print -compare delta.</p>
-        <${Flame} tree=${graph} buckets=${graph.buckets} unit=${graph.unit} title="Comparison" pattern=${pattern} colour=${colour}
+        <${Whole} selection=${selection} />
+        <p class="under">As wide as the time of both together. Figures, intervals and their marks are those of er_print -compare delta.</p>
+        <${Flame} tree=${graph} buckets=${graph.buckets} unit=${graph.unit} title="Comparison" pattern="" colour=${colour}
             about=${(node) => aboutNode(graph, node, compared.groups, other)} />
         <${Table} label="Functions compared" columns=${columns} rows=${table.rows} pinned=${1} initial="d" height=${Math.max(220, height * 0.5)} /></div>`;
 }
@@ -157,10 +178,10 @@ function shade({ a, b, interval }, node) {
     const [one, two] = [a.values[node] / (a.values[0] || 1), b.values[node] / (b.values[0] || 1)];
     const isSame = interval && !interval.is_significant[node];
     const dark = isDark();
-    if (isSame || one === two && a.values[node] === b.values[node]) return dark ? "#7d858f" : "#c9ced6";
+    if (isSame || one === two && a.values[node] === b.values[node]) return dark ? "#8b939e" : "#c9ced6";
     const change = (b.values[node] - a.values[node]) / Math.max(a.values[node], b.values[node], 1);
-    const light = (dark ? 74 : 86) - 26 * Math.min(1, Math.abs(change));
-    return change > 0 ? `hsl(8 85% ${light}%)` : `hsl(212 80% ${light}%)`;
+    const light = (dark ? 78 : 88) - (dark ? 16 : 22) * Math.min(1, Math.abs(change));
+    return change > 0 ? `hsl(8 ${dark ? 75 : 85}% ${light}%)` : `hsl(212 ${dark ? 70 : 80}% ${light}%)`;
 }
 
 function aboutNode({ a, b, interval }, node, groups, other) {

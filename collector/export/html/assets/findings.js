@@ -2,10 +2,15 @@
 
 import { html } from "page/ui";
 import { FAULTS, N_STATES, ON_CPU, SLEEP, USER_LOCK, WAIT_CPU } from "page/states";
-import { percent, told } from "page/figures";
+import { percent as percentOf, told } from "page/figures";
 
 const N_SHOWN = 3;
-const time = (us) => told(us, "us");
+const WITHOUT_FILE = "<DYNAMIC_FUNCTIONS>";
+const ENTRY = "_start"; // by which the kernel enters a program: it says nothing of who called
+const NOTHING = "Nothing was sampled: what ran was shorter than the clock interval, or asleep all along. A finer one (collect -p hi) sees more.";
+const unbroken = (text) => text.replace(/ /g, "\u00a0");
+const time = (us) => unbroken(told(us, "us"));
+const percent = (part, whole) => unbroken(percentOf(part, whole));
 
 export function findings(recording, selection, sums) {
     const totals = sums.totals;
@@ -16,7 +21,7 @@ export function findings(recording, selection, sums) {
     };
     const found = [hottest, balance, waiting(USER_LOCK, "for locks", 0.03), waiting(WAIT_CPU, "for a CPU", 0.04), faults, system, crowding]
         .map((one) => one(facts)).filter((one) => one && one.weight > 0).sort((a, b) => b.weight - a.weight);
-    if (!found.length) return [facts.all ? "Nothing stands out in what is selected." : "Nothing was recorded in what is selected."];
+    if (!found.length) return [facts.all ? "Nothing stands out in what is selected." : recording.n ? "Nothing was recorded in what is selected." : NOTHING];
     return found.slice(0, N_SHOWN).map((one) => one.text);
 }
 
@@ -26,31 +31,38 @@ const name = (text) => html`<code><bdi>${text}</bdi></code>`;
 function leader({ recording, sums }, states) {
     const width = recording.n_columns;
     const own = new Float64Array(recording.functions.length);
-    const weight = (leaf) => states.reduce((all, state) => all + sums.byLeaf[leaf * width + state], 0);
-    recording.leaves.forEach((node, leaf) => { if (node) own[functionAt(recording, node)] += weight(leaf); });
+    const weights = new Float64Array(recording.leaves.length);
+    for (const state of states) for (let leaf = 0; leaf < weights.length; leaf++) weights[leaf] += sums.byLeaf[leaf * width + state];
+    for (let leaf = 0; leaf < weights.length; leaf++) {
+        const node = recording.leaves[leaf];
+        if (node) own[functionAt(recording, node)] += weights[leaf];
+    }
     const item = own.reduce((best, value, i) => (value > own[best] ? i : best), 0);
     if (!own[item]) return null;
-    return { name: recording.functions[item], exclusive: own[item], by: callerOf(recording, item, weight) };
+    return { name: recording.functions[item], exclusive: own[item], by: callerOf(recording, item, weights) };
 }
 
 const functionAt = (recording, node) => recording.function_of[recording.instruction[node]];
 
-/** The function of the program for which one of a library was called most; of the program's own, none. */
-function callerOf(recording, item, weight) {
-    const programs = new Set(recording.experiments.map((one) => recording.objects.indexOf(`<${one.program}>`)));
+/** The function of the program (or that has no file: an interpreter's) for which one of a library was called most; of those, none. */
+function callerOf(recording, item, weights) {
+    const programs = new Set([...recording.experiments.map((one) => one.executable), recording.objects.indexOf(WITHOUT_FILE)]);
+    programs.delete(-1);
     if (programs.has(recording.object_of[item])) return "";
     const found = new Map();
     recording.leaves.forEach((node, leaf) => {
         if (!node || functionAt(recording, node) !== item) return;
         let above = recording.parent[node];
         while (above && !programs.has(recording.object_of[functionAt(recording, above)])) above = recording.parent[above];
-        if (above) found.set(functionAt(recording, above), (found.get(functionAt(recording, above)) ?? 0) + weight(leaf));
+        if (above) found.set(functionAt(recording, above), (found.get(functionAt(recording, above)) ?? 0) + weights[leaf]);
     });
     const [best] = [...found].sort((a, b) => b[1] - a[1]);
-    return best && best[1] ? recording.functions[best[0]] : "";
+    const caller = best && best[1] ? recording.functions[best[0]] : "";
+    return caller === ENTRY ? "" : caller;
 }
 
 function hottest(facts) {
+    if (!facts.all) return null;
     if (!facts.cpu) return { weight: 0.4, text: "No time was spent on a CPU in what is selected." };
     const top = leader(facts, ON_CPU);
     if (!top) return null;

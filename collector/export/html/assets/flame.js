@@ -1,6 +1,6 @@
 // A flame graph that hangs from its root: as wide as the time is long, the largest first, callees below their callers.
 
-import { html, useEffect, useMemo, useRef, useState, useSize, useFrame, ground, drawnBeside, ink, fitted, FONT, Tip, Voice } from "page/ui";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState, useSize, useFrame, ground, useDrawnBeside, ink, fitted, FONT, Tip, Voice } from "page/ui";
 import { told, percent } from "page/figures";
 import { isDark } from "page/states";
 
@@ -15,6 +15,7 @@ const TOP = 0;
 export function Flame({ tree, buckets, unit, title, pattern, colour, about, onPick }) {
     const frame = useRef();
     const canvas = useRef();
+    const mark = useRef();
     const { width } = useSize(frame);
     const [zoom, setZoom] = useState(null); // { bucket, node }
     const [current, setCurrent] = useState(null); // that the keyboard is on
@@ -24,16 +25,17 @@ export function Flame({ tree, buckets, unit, title, pattern, colour, about, onPi
     const expression = useMemo(() => regular(pattern), [pattern]);
     const found = useMemo(() => matches(tree, buckets, expression), [tree, buckets, expression]);
     const height = (layout.depth + 1) * ROW;
-    const frames = useMemo(() => width && drawnBeside(width, height, (context) => draw(context,
-        { tree, buckets, layout, found, colour })), [layout, found, width, colour]);
+    const frames = useDrawnBeside(width, height, (context) => draw(context, { tree, buckets, layout, found, colour }),
+        [layout, found, colour]);
     useFrame(() => {
         if (!canvas.current || !frames) return;
         const context = ground(canvas.current, width, height);
-        context.drawImage(frames, 0, 0, width, height);
+        context.drawImage(frames.canvas, 0, 0, width, height);
         outline(context, hover && hover.frame, ink("text"), width);
         outline(context, current, ink("focus"), width);
     }, [frames, current, hover && hover.frame]);
 
+    useLayoutEffect(() => mark.current?.scrollIntoView({ block: "nearest" }), [current]);
     const nameOf = (one) => (one.node === TOP ? buckets[one.bucket]?.name || title : tree.names[tree.item[one.node]]);
     const total = layout.total;
     const tell = (one) => {
@@ -75,6 +77,7 @@ export function Flame({ tree, buckets, unit, title, pattern, colour, about, onPi
                     const one = at(event);
                     setHover(one ? { frame: one, x: event.clientX, y: event.clientY } : null);
                 }} onMouseLeave=${() => setHover(null)} />
+            ${current ? html`<i class="flame-mark" ref=${mark} style=${{ top: `${current.depth * ROW}px`, height: `${ROW}px` }}></i>` : null}
         </div>
         ${total === 0 ? html`<p class="empty">There is nothing of this in what is selected.</p>` : null}
         <${Tip} at=${hover}>${hover && html`<b class="name">${nameOf(hover.frame)}</b>

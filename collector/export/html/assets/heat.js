@@ -1,6 +1,6 @@
 // Time against time within a column, as FlameScope draws it: patterns that repeat, and moments unlike the others.
 
-import { html, useMemo, useRef, useState, useSize, useFrame, ground, ink, FONT, Tip, Voice } from "page/ui";
+import { html, useMemo, useRef, useState, useSize, useFrame, ground, useDrawnBeside, ink, FONT, Tip, Voice } from "page/ui";
 import { ordered, clamp } from "page/timeline";
 import { duration, moment, told } from "page/figures";
 import { isDark, N_STATES } from "page/states";
@@ -8,6 +8,8 @@ import { isDark, N_STATES } from "page/states";
 const ROWS = 50;
 const HEIGHT = 200;
 const LEFT = 56;
+const SHADES = 64;
+const WIDEST = 48; // pixels of a column
 const WIDTHS = [0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 60, 120, 300].map((s) => s * 1e9);
 
 export function Heat({ recording, metric, selection, onSelect }) {
@@ -18,9 +20,16 @@ export function Heat({ recording, metric, selection, onSelect }) {
     const [cell, setCell] = useState(null);
     const drag = useRef(null);
     const grid = useMemo(() => gridOf(recording, metric, selection.threads), [recording, metric, selection.threads]);
-    const size = Math.max(2, Math.min(24, (width - LEFT - 4) / grid.columns));
+    const size = Math.max(2, Math.min(WIDEST, (width - LEFT - 4) / grid.columns));
     const isTime = metric.states.some((state) => state < N_STATES) || metric.command === "latency";
-    useFrame(() => canvas.current && width && draw(ground(canvas.current, width, HEIGHT + 18), grid, size, selection, cell, recording), [grid, size, width, selection, cell]);
+    const cells = useDrawnBeside(width, HEIGHT + 18, (context) => draw(context, { grid, size, width, recording }), [grid, size, recording]);
+    useFrame(() => {
+        if (!canvas.current || !cells) return;
+        const context = ground(canvas.current, width, HEIGHT + 18);
+        context.drawImage(cells.canvas, 0, 0, width, HEIGHT + 18);
+        veil(context, grid, size, recording, selection);
+        if (cell) outline(context, cell.at, size);
+    }, [cells, selection, cell]);
     const at = (event) => {
         const box = canvas.current.getBoundingClientRect();
         const column = Math.floor((event.clientX - box.left - LEFT) / size);
@@ -43,6 +52,7 @@ export function Heat({ recording, metric, selection, onSelect }) {
         event.preventDefault();
     };
     if (!isTime) return html`<p class="empty">The heat map shows times; choose one.</p>`;
+    if (!grid.most) return html`<p class="empty">There is nothing of ${metric.title} to show.</p>`;
     const tell = (index) => `${moment(timeOf(index), grid.cell)}: ${told(grid.values[index] / 1000, "us")}`;
     return html`<div class="heat" ref=${frame}>
         <p class="under" id="heat-help">${metric.title} in cells of ${duration(grid.cell)}; a column is ${duration(grid.width)}, its time runs downward.
@@ -83,7 +93,7 @@ function gridOf(recording, metric, threads) {
     return { columns, width, cell, values, most: values.reduce((a, b) => Math.max(a, b), 0) };
 }
 
-function draw(context, grid, size, selection, cell, recording) {
+function draw(context, { grid, size, width, recording }) {
     const tall = HEIGHT / ROWS;
     context.font = FONT;
     context.textBaseline = "middle";
@@ -91,25 +101,44 @@ function draw(context, grid, size, selection, cell, recording) {
     [0, 0.5, 1].forEach((part) => context.fillText(duration(part * grid.width), 2, clamp(part * HEIGHT, 8, HEIGHT - 8)));
     const every = Math.max(1, Math.ceil(70 / size));
     for (let column = 0; column < grid.columns; column += every) {
-        context.fillText(moment(recording.begin + column * grid.width, grid.width), LEFT + column * size, HEIGHT + 10);
+        const [text, x] = [moment(recording.begin + column * grid.width, grid.width), LEFT + column * size];
+        if (x + context.measureText(text).width <= width || !column) context.fillText(text, x, HEIGHT + 10);
     }
-    const index = (time) => (time - recording.begin) / grid.cell;
-    const [from, to] = [selection.from === null ? -1 : index(selection.from), selection.to === null ? Infinity : index(selection.to)];
-    const isPart = selection.from !== null || selection.to !== null;
+    const colours = Array.from({ length: SHADES + 1 }, (_, shade) => heat(shade / SHADES));
     for (let at = 0; at < grid.values.length; at++) {
         const value = grid.most ? Math.sqrt(grid.values[at] / grid.most) : 0;
         const x = LEFT + Math.floor(at / ROWS) * size;
         const y = at % ROWS * tall;
-        context.fillStyle = heat(value);
-        context.globalAlpha = isPart && (at + 1 <= from || at >= to) ? 0.35 : 1;
+        context.fillStyle = colours[Math.round(value * SHADES)];
         context.fillRect(x, y, size - (size > 4 ? 1 : 0), tall - 0.5);
     }
-    context.globalAlpha = 1;
-    if (cell) {
-        context.strokeStyle = ink("focus");
-        context.lineWidth = 2;
-        context.strokeRect(LEFT + Math.floor(cell.at / ROWS) * size, cell.at % ROWS * tall, size, tall);
+}
+
+/** What is not selected is veiled: the cells before the first one, and those behind the last. */
+function veil(context, grid, size, recording, { from, to }) {
+    const index = (time) => clamp((time - recording.begin) / grid.cell, 0, grid.values.length);
+    context.fillStyle = ink("veil");
+    if (from !== null) veilCells(context, size, 0, Math.floor(index(from)));
+    if (to !== null) veilCells(context, size, Math.ceil(index(to)), grid.values.length);
+}
+
+/** Cells from the one to before the other: parts of columns, and whole ones between them. */
+function veilCells(context, size, begin, end) {
+    const tall = HEIGHT / ROWS;
+    for (let at = begin; at < end;) {
+        const [column, row] = [Math.floor(at / ROWS), at % ROWS];
+        const isWhole = row === 0 && end - at >= ROWS;
+        const n = isWhole ? end - at - (end - at) % ROWS : Math.min(end, (column + 1) * ROWS) - at;
+        context.fillRect(LEFT + column * size, row * tall, size * (isWhole ? n / ROWS : 1), isWhole ? HEIGHT : n * tall);
+        at += n;
     }
+}
+
+function outline(context, at, size) {
+    const tall = HEIGHT / ROWS;
+    context.strokeStyle = ink("focus");
+    context.lineWidth = 2;
+    context.strokeRect(LEFT + Math.floor(at / ROWS) * size, at % ROWS * tall, size, tall);
 }
 
 function heat(value) {

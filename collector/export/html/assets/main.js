@@ -1,6 +1,6 @@
 // The page: what is selected rules everything that is shown.
 
-import { html, render, useEffect, useMemo, useRef, useState, Choice, Check } from "page/ui";
+import { html, render, useEffect, useMemo, useRef, useState, onPrint, Choice, Check } from "page/ui";
 import { unpack } from "page/columns";
 import { Recording, ALL, filterOf } from "page/recording";
 import { treeOf, weigh } from "page/tree";
@@ -15,6 +15,7 @@ import { moment } from "page/figures";
 
 const GROUPS = [["function", "functions"], ["line", "lines"], ["object", "load objects"]];
 const FEW = 15;
+const REST_MS = 150;
 
 function viewsOf(recording) {
     return [["summary", "Summary"], ["flame", "Flame graph"], ["timeline", "Timeline"], ["functions", "Functions"], ["lines", "Lines"],
@@ -35,14 +36,24 @@ function App({ recording }) {
     const [chosen, setChosen] = useState(null);
     const [theme, setTheme] = useState(document.documentElement.dataset.theme);
     const metric = recording.metric(command) ?? recording.metrics[0] ?? { command: "none", title: "Nothing", states: [], unit: "us" };
-    const sums = useMemo(() => recording.sums(selection), [recording, selection]);
+    const sums = useMemo(() => (same(selection, ALL) ? recording.allSums : recording.sums(selection)), [recording, selection]);
     const weights = useMemo(() => recording.weights(sums, metric.states), [recording, sums, metric]);
     const height = Math.max(320, window.innerHeight - 250);
-    useEffect(() => remember(view, metric.command, selection), [view, metric, selection]);
+    useEffect(() => { // changing the address is dear: once the selecting rests
+        const keep = setTimeout(() => remember(view, metric.command, selection), REST_MS);
+        return () => clearTimeout(keep);
+    }, [view, metric, selection]);
     const select = (next) => setSelection((before) => (same(before, next) ? before : next));
     const shared = { recording, metric, sums, weights, selection, onSelect: select, range, onRange: setRange,
-        isFew, onMore: () => setFew((before) => !before), theme };
+        isFew, onMore: () => setFew((before) => !before) };
     const open = (to) => { setView(to); };
+    const before = useRef(theme);
+    useEffect(() => onPrint((is) => { // on paper, dark letters on light ground
+        const { dataset } = document.documentElement;
+        if (is) before.current = dataset.theme;
+        dataset.theme = is ? "light" : before.current;
+        setTheme(dataset.theme);
+    }), []);
     const switchTheme = () => {
         const next = theme === "dark" ? "light" : "dark";
         document.documentElement.dataset.theme = next;
@@ -53,10 +64,10 @@ function App({ recording }) {
             <${Choice} id="metric" label="Time" value=${metric.command} onChange=${setCommand}
                 options=${recording.metrics.map((one) => [one.command, `${" ".repeat(2 * (one.level ?? 0))}${one.title}`])} />
             <button onClick=${switchTheme} aria-label=${`Use ${theme === "dark" ? "light" : "dark"} colours`}>${theme === "dark" ? "Light" : "Dark"}</button></header>
-        <main><${Strip} ...${shared} key=${`strip ${theme}`} />
+        <main><${Strip} ...${shared} />
         <${Chosen} ...${shared} />
         <${Tabs} views=${views} view=${view} onView=${open} />
-        <div id="panel" role="tabpanel" aria-labelledby=${`tab-${view}`} tabindex="-1" key=${`${view} ${theme}`}>
+        <div id="panel" role="tabpanel" aria-labelledby=${`tab-${view}`} tabindex="-1" key=${view}>
             ${view === "summary" ? html`<${Summary} ...${shared} />` : null}
             ${view === "flame" ? html`<${FlameView} ...${shared} onPick=${(item) => { setChosen(item); open("functions"); }} />` : null}
             ${view === "timeline" ? html`<${Timeline} ...${shared} height=${Math.max(260, height - 250)} />
@@ -65,9 +76,9 @@ function App({ recording }) {
             ${view === "lines" ? html`<${ItemsOf} ...${shared} group="line" title="Lines" height=${height} />` : null}
             ${view === "objects" ? html`<${ItemsOf} ...${shared} group="object" title="Load objects" height=${height} />` : null}
             ${view === "threads" ? html`<${Threads} ...${shared} height=${height} />` : null}
-            ${view === "code" ? html`<${Code} recording=${recording} chosen=${chosen} isPart=${!same(selection, ALL)} />` : null}
-            ${view === "aggregations" ? html`<${Aggregations} recording=${recording} />` : null}
-            ${view === "comparison" ? html`<${Comparison} recording=${recording} height=${height} />` : null}
+            ${view === "code" ? html`<${Code} recording=${recording} chosen=${chosen} selection=${selection} />` : null}
+            ${view === "aggregations" ? html`<${Aggregations} recording=${recording} selection=${selection} />` : null}
+            ${view === "comparison" ? html`<${Comparison} recording=${recording} selection=${selection} height=${height} />` : null}
         </div></main></div>`;
 }
 
@@ -87,6 +98,7 @@ function Tabs({ views, view, onView }) {
         onView(key);
         requestAnimationFrame(() => own.current.querySelector(`#tab-${key}`).focus());
     };
+    useEffect(() => own.current.querySelector('[aria-selected="true"]')?.scrollIntoView({ block: "nearest", inline: "nearest" }), [view]);
     return html`<div class="tabs" role="tablist" aria-label="Views" ref=${own} onKeyDown=${keys}>${views.map(([key, text]) => html`
         <button role="tab" id=${`tab-${key}`} aria-selected=${key === view ? "true" : "false"} aria-controls=${key === view ? "panel" : undefined}
             tabindex=${key === view ? 0 : -1} onClick=${() => onView(key)}>${text}</button>`)}</div>`;
@@ -111,7 +123,7 @@ function Chosen({ recording, selection, onSelect }) {
 }
 
 function FlameView(props) {
-    const { recording, metric, weights, selection, sums, onPick, theme } = props;
+    const { recording, metric, weights, selection, onPick } = props;
     const [group, setGroup] = useState("function");
     const [isFolded, setFolded] = useState(false);
     const [isByThread, setByThread] = useState(false);
@@ -132,7 +144,7 @@ function FlameView(props) {
             <${Check} id="flame-threads" label="By thread" value=${isByThread} onChange=${setByThread} />
             <label class="search" for="flame-search"><span>Search</span><input id="flame-search" type="search" placeholder="regular expression"
                 value=${pattern} onInput=${(event) => setPattern(event.target.value)} /></label></div>
-        <${Flame} tree=${tree} buckets=${buckets} unit=${metric.unit} title=${metric.title} pattern=${pattern} key=${theme}
+        <${Flame} tree=${tree} buckets=${buckets} unit=${metric.unit} title=${metric.title} pattern=${pattern}
             onPick=${group === "function" ? onPick : undefined} />`;
 }
 
@@ -158,7 +170,7 @@ function remembered(recording, views) {
     const number = (key) => (parts.has(key) && Number.isFinite(Number(parts.get(key))) ? Math.round(Number(parts.get(key))) : null);
     const threads = (parts.get("threads") ?? "").split(".").filter(Boolean).map(Number).filter((one) => one < recording.nThreads);
     const view = views.some(([key]) => key === parts.get("view")) ? parts.get("view") : recording.compared ? "comparison" : "summary";
-    const { totals } = recording.sums(ALL);
+    const { totals } = recording.allSums;
     const hasCpu = ON_CPU.some((state) => totals[state]);
     const wanted = recording.metric(parts.get("metric"))?.command ?? (hasCpu ? "totalcpu" : "total");
     return { view, metric: recording.metric(wanted) ? wanted : recording.metrics[0]?.command ?? "none",

@@ -87,6 +87,11 @@ export class Recording {
         return { byThread, byLeaf, totals };
     }
 
+    /** The sums of everything. */
+    get allSums() {
+        return this.once("all", () => this.sums(ALL));
+    }
+
     /** What some columns are for each node of the tree as a leaf, of sums. */
     weights(sums, columns) {
         const own = new Float64Array(this.nNodes);
@@ -129,7 +134,7 @@ export class Recording {
     /** The threads, those with the most CPU time first. */
     get busiest() {
         return this.once("busiest", () => {
-            const { byThread } = this.sums(ALL);
+            const { byThread } = this.allSums;
             const cpu = (thread) => sum(ON_CPU.map((state) => byThread[thread * this.n_columns + state]));
             const all = (thread) => sum([...byThread.subarray(thread * this.n_columns, (thread + 1) * this.n_columns)]);
             const known = this.threads.map((_, thread) => ({ thread, cpu: cpu(thread), all: all(thread) }));

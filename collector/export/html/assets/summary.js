@@ -7,6 +7,7 @@ import { Timeline } from "page/timeline";
 import { STATES, N_STATES, ORDER, ON_CPU, colourOf } from "page/states";
 import { duration, percent, seconds, told } from "page/figures";
 
+const many = (n, one, more) => `${n.toLocaleString("en")} ${n === 1 ? one : more}`;
 const UNKNOWN = 1; // the function of code that is in no load object
 
 export function Summary(props) {
@@ -17,7 +18,7 @@ export function Summary(props) {
     return html`<div class="summary">
         <section aria-labelledby="where"><h2 id="where">Where the time went</h2>
             ${all ? html`<${Bar} totals=${totals} of=${all} tall />` : html`<p class="empty">No time was recorded${selection.from !== null || selection.threads ? " in what is selected" : ""}.</p>`}
-            <ul class="legend">${ORDER.filter((state) => state < 10 ? all || totals[state] : totals[state]).map((state) => html`<li class=${totals[state] ? "" : "faint"} title=${STATES[state][1]}>
+            <ul class="legend" hidden=${!all}>${ORDER.filter((state) => state < 10 ? all || totals[state] : totals[state]).map((state) => html`<li class=${totals[state] ? "" : "faint"} title=${STATES[state][1]}>
                 <i class="chip" style=${{ background: colourOf(state) }}></i><span>${STATES[state][0]}</span>
                 <b>${seconds(totals[state])}</b><em>${percent(totals[state], all)}</em></li>`)}</ul></section>
         <div class="two">
@@ -40,7 +41,7 @@ function About({ recording, sums }) {
         ${founders.slice(0, 4).map((one) => line("command", one.command || "(attached)"))}
         ${line("when", `${first.started} UTC, for ${duration(span)}`)}
         ${line("where", `${first.host}, ${first.n_cpus} CPUs, ${first.os}`)}
-        ${line("what", `${recording.experiments.length} process${recording.experiments.length > 1 ? "es" : ""}, ${recording.nThreads} threads, ${told(cpu, "us")} on CPU`)}
+        ${line("what", `${many(recording.experiments.length, "process", "processes")}, ${many(recording.nThreads, "thread", "threads")}, ${told(cpu, "us")} on CPU`)}
         ${line("how", `${first.collector}, a tick is ${(first.interval_us / 1000).toFixed(3)} ms`)}
         ${line("experiment", first.path)}</dl></section>`;
 }
@@ -55,9 +56,8 @@ function Quality({ recording, sums }) {
     const isFine = !remarks.some((one) => one.level !== "remark") && parts.cut + parts.none < parts.all / 100;
     return html`<section aria-labelledby="quality"><h2 id="quality">How good the data is</h2>
         <ul class="quality">
-            <li class=${isFine ? "fine" : "warning"}><b>${isFine ? "Good" : "Mind"}</b> <span>${recording.n.toLocaleString("en")} packets;
-                stacks of ${percent(parts.all - parts.cut - parts.none, parts.all)} of the time are whole,
-                of ${percent(parts.cut, parts.all)} cut, of ${percent(parts.none, parts.all)} missing or unknown</span></li>
+            <li class=${isFine ? "fine" : "warning"}><b>${isFine ? "Good" : "Mind"}</b> <span>${many(recording.n, "packet", "packets")}${parts.all
+                ? `; stacks of ${percent(parts.all - parts.cut - parts.none, parts.all)} of the time are whole, of ${percent(parts.cut, parts.all)} cut, of ${percent(parts.none, parts.all)} missing or unknown` : ""}</span></li>
             ${unseen.length ? line("remark", `synthetic parts, which sum up right but were not seen one by one, are in the aggregations ${unseen.join(", ")}`) : null}
             ${remarks.map((one) => line(one.level, one.text))}
         </ul></section>`;

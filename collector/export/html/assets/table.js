@@ -1,9 +1,10 @@
 // A table of which only the rows in sight are in the document. Rows are reached by the arrow keys.
 
-import { html, useLayoutEffect, useMemo, useRef, useState, useSize } from "page/ui";
+import { html, useEffect, useLayoutEffect, useMemo, useRef, useState, useSize, onPrint } from "page/ui";
 
 const ROW = 26;
 const BEYOND = 8;
+const PRINTED_MAX = 500;
 
 /**
  * `columns`: [{ key, title, value(row), text(row), isNumber, hint }]; `rows`, of which the first `pinned` stay on top.
@@ -17,8 +18,10 @@ export function Table({ label, columns, rows, pinned = 0, onOpen, isChosen, init
     const isFocused = useRef(false);
     const { height: seen } = useSize(scroll);
     const sorted = useMemo(() => inOrder(columns, rows, pinned, order), [rows, order, columns]);
-    const first = Math.max(0, Math.floor(top / ROW) - BEYOND);
-    const last = Math.min(sorted.length, Math.ceil((top + (seen || height)) / ROW) + BEYOND);
+    const [isPrinted, setPrinted] = useState(false);
+    useEffect(() => onPrint(setPrinted), []);
+    const first = isPrinted ? 0 : Math.max(0, Math.floor(top / ROW) - BEYOND);
+    const last = isPrinted ? Math.min(sorted.length, PRINTED_MAX) : Math.min(sorted.length, Math.ceil((top + (seen || height)) / ROW) + BEYOND);
     const go = (to) => {
         const next = Math.max(0, Math.min(sorted.length - 1, to));
         isFocused.current = true;
@@ -58,7 +61,7 @@ export function Table({ label, columns, rows, pinned = 0, onOpen, isChosen, init
             <tbody>
                 ${first > 0 ? html`<tr aria-hidden="true" style=${{ height: `${first * ROW}px` }}></tr>` : null}
                 ${sorted.slice(first, last).map((row, i) => bodyRow(row, first + i))}
-                ${last < sorted.length ? html`<tr aria-hidden="true" style=${{ height: `${(sorted.length - last) * ROW}px` }}></tr>` : null}
+                ${last < sorted.length && !isPrinted ? html`<tr aria-hidden="true" style=${{ height: `${(sorted.length - last) * ROW}px` }}></tr>` : null}
             </tbody>
         </table></div>`;
 }

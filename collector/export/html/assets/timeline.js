@@ -1,7 +1,7 @@
 // Threads as rows, coloured by the microstate that each pixel's time was mostly spent in.
 
-import { html, useLayoutEffect, useMemo, useRef, useState, useSize, useFrame, ground, drawnBeside, ink, fitted, FONT, Tip, Voice } from "page/ui";
-import { ALL, lowerBound } from "page/recording";
+import { html, useLayoutEffect, useMemo, useRef, useState, useSize, useFrame, ground, useDrawnBeside, ink, fitted, FONT, Tip, Voice } from "page/ui";
+import { lowerBound } from "page/recording";
 import { STATES, N_STATES, ORDER, colourOf } from "page/states";
 import { duration, moment, ticks } from "page/figures";
 
@@ -14,7 +14,7 @@ const FRAMES_SHOWN = 14;
 
 /** What the colours mean, of states that occur. */
 export function Key({ recording }) {
-    const totals = recording.sums(ALL).totals;
+    const { totals } = recording.allSums;
     return html`<ul class="key">${ORDER.filter((state) => totals[state]).map((state) => html`<li title=${STATES[state][1]}>
         <i class="chip" style=${{ background: colourOf(state) }}></i>${STATES[state][0]}</li>`)}</ul>`;
 }
@@ -34,12 +34,12 @@ export function Timeline({ recording, range, onRange, selection, onSelect, heigh
     const tall = Math.min(height ?? Infinity, rows.length * ROW + AXIS);
     const scaled = useMemo(() => scaleOf(range, names, inside), [range, names, inside]);
     const { threads } = selection;
-    const bars = useMemo(() => width && drawnBeside(width, tall, (context) => drawRows(context,
-        { recording, rows, top, tall, names, scaled, threads, width })), [recording, rows, top, tall, names, scaled, threads, width]);
+    const bars = useDrawnBeside(width, tall, (context) => drawRows(context,
+        { recording, rows, top, tall, names, scaled, threads, width }), [recording, rows, top, names, scaled, threads]);
     useFrame(() => {
         if (!canvas.current || !bars) return;
         const context = ground(canvas.current, width, tall);
-        context.drawImage(bars, 0, 0, width, tall);
+        context.drawImage(bars.canvas, 0, 0, width, tall);
         shade(context, scaled, selection, tall);
         if (cursor) drawCursor(context, { cursor, scaled, top, tall, width });
     }, [bars, selection, cursor]);
@@ -61,8 +61,8 @@ export function Timeline({ recording, range, onRange, selection, onSelect, heigh
             else onRange(bounded(recording, shifted(range, Math.sign(event.deltaY || event.deltaX) * span / 10)));
         };
         const element = canvas.current;
-        element.addEventListener("wheel", wheel, { passive: false });
-        return () => element.removeEventListener("wheel", wheel);
+        element?.addEventListener("wheel", wheel, { passive: false });
+        return () => element?.removeEventListener("wheel", wheel);
     });
     const down = (event) => {
         const { x, y } = place(event);
@@ -115,6 +115,7 @@ export function Timeline({ recording, range, onRange, selection, onSelect, heigh
         setCursor(next);
     };
     const isScrolling = rows.length * ROW + AXIS > tall + 1;
+    if (!rows.length) return html`<p class="empty" ref=${frame}>No thread has any time to show.</p>`;
     return html`<div class="timeline" ref=${frame}>
         <div class="timeline-scroll" style=${{ height: `${tall}px` }} tabindex=${isScrolling ? 0 : -1}
             aria-label=${isScrolling ? "Rows of threads, scrollable" : undefined} role="group"
@@ -301,7 +302,8 @@ function axis(context, scaled, tall) {
         context.moveTo(x, AXIS - 4);
         context.lineTo(x, tall);
         context.stroke();
-        context.fillText(moment(at, step), x + 3, AXIS / 2 - 1);
+        const text = moment(at, step);
+        if (x + 3 + context.measureText(text).width <= scaled.left + scaled.width) context.fillText(text, x + 3, AXIS / 2 - 1);
     }
 }
 
@@ -359,11 +361,11 @@ export function Strip({ recording, selection, onSelect, range }) {
     const drag = useRef(null);
     const [cursor, setCursor] = useState(null);
     const scaled = useMemo(() => scaleOf({ from: recording.begin, to: recording.end }, 0, Math.max(width, 1)), [recording, width]);
-    const layers = useMemo(() => width && drawnBeside(width, STRIP, (context) => drawCrowd(context, crowd(recording, scaled), width)), [recording, scaled]);
+    const layers = useDrawnBeside(width, STRIP, (context) => drawCrowd(context, crowd(recording, scaled), width), [recording, scaled]);
     useFrame(() => {
         if (!layers || !canvas.current) return;
         const context = ground(canvas.current, width, STRIP);
-        context.drawImage(layers, 0, 0, width, STRIP);
+        context.drawImage(layers.canvas, 0, 0, width, STRIP);
         shade(context, scaled, selection, STRIP);
         if (range.from > recording.begin || range.to < recording.end) {
             context.fillStyle = ink("text");

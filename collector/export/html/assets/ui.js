@@ -1,6 +1,6 @@
 // What all views share: elements, a canvas as sharp as the screen, a tip at the pointer, a voice for screen readers.
 
-import { h, render } from "preact";
+import { h, options, render } from "preact";
 import { useCallback, useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import htm from "htm";
 
@@ -38,11 +38,17 @@ export function ground(canvas, width, height) {
     return context;
 }
 
-/** Something drawn beside, to be shown again and again: `draw(context)` is called at once. */
-export function drawnBeside(width, height, draw) {
-    const canvas = document.createElement("canvas");
-    draw(ground(canvas, width, height));
-    return canvas;
+const theme = () => document.documentElement.dataset.theme; // what is drawn depends on it
+
+/** Something drawn beside when an input has changed, to be shown again and again; null without a width. */
+export function useDrawnBeside(width, height, draw, inputs) {
+    const canvas = useRef(null);
+    return useMemo(() => {
+        if (!width) return null;
+        canvas.current ??= document.createElement("canvas");
+        draw(ground(canvas.current, width, height));
+        return { canvas: canvas.current }; // another one each time: what depends on it is drawn again
+    }, [width, height, theme(), ...inputs]);
 }
 
 /** A colour of the style sheet. */
@@ -81,14 +87,38 @@ export function Voice({ text }) {
     return html`<p class="voice" role="status" aria-live="polite">${text}</p>`;
 }
 
+let isPrinting = false;
+
+/** While the browser prints, changes are drawn at once: nothing waits for a frame. `change(isPrinting)`. */
+export function onPrint(change) {
+    const turn = (is) => () => {
+        isPrinting = is;
+        const usual = options.debounceRendering;
+        options.debounceRendering = (work) => work();
+        change(is);
+        options.debounceRendering = usual;
+    };
+    const [begin, end] = [turn(true), turn(false)];
+    window.addEventListener("beforeprint", begin);
+    window.addEventListener("afterprint", end);
+    return () => {
+        window.removeEventListener("beforeprint", begin);
+        window.removeEventListener("afterprint", end);
+    };
+}
+
 /** Runs a function once for many calls before the next frame. */
 export function useFrame(draw, inputs) {
     const pending = useRef(0);
     useLayoutEffect(() => {
+        if (isPrinting) {
+            draw();
+            return undefined;
+        }
         cancelAnimationFrame(pending.current);
         pending.current = requestAnimationFrame(draw);
         return () => cancelAnimationFrame(pending.current);
-    }, inputs);
+    }, [theme(), ...inputs]);
 }
 
 export function Choice({ label, value, options, onChange, id }) {
