@@ -50,6 +50,7 @@ class Child:
         self._said = said
         self._rest = b""
         self._n_bytes = 0
+        self._is_doomed = False
         try:
             self._popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE,
                                            env=ENVIRONMENT, cwd="/", start_new_session=True)
@@ -71,6 +72,14 @@ class Child:
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, number)
 
+    def signal_group(self, number: int) -> None:
+        """Sends a signal to it and to those of its process group. None of them is there when its end is told."""
+        if self._pidfd < 0:
+            return
+        self._is_doomed = True
+        with suppress(ProcessLookupError, PermissionError):  # its number is its group's until it is reaped
+            os.killpg(self.pid, number)
+
     def _listen(self) -> None:
         try:
             data = self._stderr.read(_LINE_MAX)
@@ -90,6 +99,8 @@ class Child:
 
     def _reap(self) -> None:
         self._loop.remove_reader(self._pidfd)
+        if self._is_doomed:
+            self.signal_group(signal.SIGKILL)
         status = self._popen.wait()
         os.close(self._pidfd)
         self._pidfd = -1

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from collector.linux import census
-from collector.service.retention import MEGABYTE
+from collector.service.retention import MEGABYTE, REFUSED, WAITING
 
 if TYPE_CHECKING:
     from collector.service.daemon import Daemon
@@ -53,10 +53,26 @@ class _Figures:
         yield GaugeMetricFamily("collectord_cpu_share", "Part of a CPU that recording took last.", budget.share)
         yield GaugeMetricFamily("collectord_interval_factor", "Intervals are so many times what was asked for.",
                                 budget.stretched)
+        yield from self._handoff()
         events = CounterMetricFamily("collectord_requests", "Requests by what came of them.", labels=["kind"])
         for kind, count in sorted(daemon.counts.items()):
             events.add_metric([kind], count)
         yield events
+
+    def _handoff(self) -> Iterator[Metric]:
+        handoff = self._daemon.handoff
+        attempts = CounterMetricFamily("collectord_handoffs", "Attempts to hand experiments over, by what came of it.",
+                                       labels=["outcome"])
+        for outcome, count in sorted(handoff.counts.items()):
+            attempts.add_metric([outcome], count)
+        yield attempts
+        owed = [kept for _, kept in handoff.owed()]
+        by_state = GaugeMetricFamily("collectord_handoff_owed", "Experiments that were not handed over yet.",
+                                     labels=["state"])
+        for state in (WAITING, REFUSED):
+            by_state.add_metric([state], sum(kept.owed == state for kept in owed))
+        yield by_state
+        yield GaugeMetricFamily("collectord_handoff_bytes", "Disk space of those.", sum(kept.n_bytes for kept in owed))
 
 
 def text(daemon: Daemon) -> bytes:

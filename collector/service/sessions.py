@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collector.errors import CollectorError, reason
 from collector.experiment.names import shown
@@ -34,6 +34,9 @@ from collector.service.retention import MEGABYTE, Kept
 from collector.service.spool import Spool, collect_command
 from collector.service.targets import Found, Held, Wanted
 from collector.service.wishes import Wishes
+
+if TYPE_CHECKING:
+    from collector.service.handoff import Handoff
 
 LOOK_S = 1.0
 _SAID_MAX, _LINE_MAX, _LINES_MAX = 20, 500, 1000
@@ -57,6 +60,7 @@ class House:
     budget: Budget
     say: Callable[[str, str], None]
     census_of: Callable[[], Sequence[int]]
+    handoff: Handoff
     reserve_bytes: int = 0
 
 
@@ -91,7 +95,8 @@ class Session:
         self.n_lost = int(facts.get("n_lost", 0))
         self.n_failed = 0
         self.labels = dict(facts.get("labels", {})) | order.labels
-        self.kept = [Kept(str(name), float(ended_s), int(size)) for name, ended_s, size in facts.get("kept", [])]
+        self.kept = [Kept(str(name), float(ended_s), int(size), str("".join(owed)))
+                     for name, ended_s, size, *owed in facts.get("kept", [])]
         self.folder = house.spool.path / str(facts["folder"]) if facts.get("folder") else Path()
         self.settled = asyncio.Event()
         self.held: list[Held] = []
@@ -222,7 +227,8 @@ class Session:
     def _note_end(self, status: int) -> None:
         path = self.folder / self._current
         if self._house.spool.exists(path):
-            self.kept.append(Kept(self._current, time.time(), self._house.spool.size(path)))
+            self.kept.append(Kept(self._current, time.time(), self._house.spool.size(path),
+                                  self._house.handoff.first_state(configured=self.order.configured)))
             self._delete(retention.surplus(self.kept, self.order.keep, self.order.megabytes * MEGABYTE))
         last = self.said[-1] if self.said else ""
         if (counted := _N_SAMPLES.search(last)) is not None:
@@ -288,6 +294,7 @@ class Session:
     def _delete(self, gone: Sequence[Kept]) -> None:
         for each in gone:
             self.kept.remove(each)
+            self._house.handoff.note_deleted(each)
             self._remove(each)
         if gone:
             self._store()
@@ -296,6 +303,13 @@ class Session:
         task = asyncio.ensure_future(self._house.spool.remove(self.order.owner, self.folder / kept.name))
         _pending.add(task)
         task.add_done_callback(_pending.discard)
+
+    def owe(self, name: str, state: str) -> None:
+        """Notes whether an experiment is to be handed over; nothing where it is gone."""
+        kept = [each._replace(owed=state) if each.name == name else each for each in self.kept]
+        if kept != self.kept:
+            self.kept = kept
+            self._store()
 
     def control(self, action: str) -> str:
         """Pause, resume, sample, stop; what was done. Raises CollectorError."""
@@ -328,6 +342,7 @@ class Session:
     def forget(self) -> None:
         """Removes all that it left."""
         for each in self.kept:
+            self._house.handoff.note_deleted(each)
             self._remove(each)
         self._house.spool.forget(self.order.id)
 
@@ -378,7 +393,8 @@ class Session:
             labels={shown(name): shown(value) for name, value in self.labels.items()},
             experiments=tuple(self.experiments), n_bytes=self.n_bytes, n_samples=self.n_samples, n_runs=self.n_runs,
             interval=self.order.wishes.interval, share=target, own_share=own, message=shown(self.message),
-            said=tuple(self.said))
+            said=tuple(self.said), n_waiting=sum(each.owed == retention.WAITING for each in self.kept),
+            n_refused=sum(each.owed == retention.REFUSED for each in self.kept))
 
     def _share(self) -> tuple[float, float]:
         """Parts of a CPU that its processes and its run had since somebody looked last, a second ago or more."""
@@ -410,17 +426,18 @@ def restored(session_id: str, facts: dict[str, Any], house: House) -> Session:
                   Wanted(**facts["wanted"] | {"pids": tuple(facts["wanted"]["pids"])}),
                   Wishes(int(facts["interval_ns"]), tuple(facts["options"])), rotation.Plan(once=True),
                   configured=bool(facts["configured"]))
-    session = Session(order, house, with_current(facts, house.spool))
+    session = Session(order, house, with_current(facts, house))
     was = str(facts["state"])
     session.state = was if was in FOR_GOOD else "finished"
     session.message = str(facts["message"]) if was in FOR_GOOD else "it ended with the daemon"
     return session
 
 
-def with_current(facts: dict[str, Any], spool: Spool) -> dict[str, Any]:
+def with_current(facts: dict[str, Any], house: House) -> dict[str, Any]:
     """The facts, with the experiment that was being written when the daemon ended among those that are kept."""
-    name = str(facts.get("current", ""))
+    name, spool = str(facts.get("current", "")), house.spool
     path = spool.path / str(facts.get("folder", "")) / name
     if name and os.path.basename(name) == name and spool.exists(path):
-        return facts | {"kept": [*facts["kept"], [name, time.time(), spool.size(path)]], "current": ""}
+        owed = house.handoff.first_state(configured=bool(facts.get("configured")))
+        return facts | {"kept": [*facts["kept"], [name, time.time(), spool.size(path), owed]], "current": ""}
     return facts
