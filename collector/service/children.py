@@ -44,8 +44,9 @@ def as_peer(peer: Credentials, argv: Sequence[str], gid: int | None = None) -> l
 class Child:
     """A process of ours; ``ended`` is its exit status, negative for a signal."""
 
-    def __init__(self, argv: Sequence[str], said: Callable[[str], None], stdout: int = subprocess.DEVNULL) -> None:
-        """``said`` is told each line of its standard error. Raises CollectorError."""
+    def __init__(self, argv: Sequence[str], said: Callable[[str], None], stdout: int = subprocess.DEVNULL,
+                 fds: Sequence[int] = ()) -> None:
+        """``said`` is told each line of its standard error; ``fds`` are open in it. Raises CollectorError."""
         self._loop = asyncio.get_running_loop()
         self._said = said
         self._rest = b""
@@ -53,7 +54,8 @@ class Child:
         self._is_doomed = False
         try:
             self._popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE,
-                                           env=ENVIRONMENT, cwd="/", start_new_session=True)
+                                           env=ENVIRONMENT, cwd="/", start_new_session=True,
+                                           pass_fds=fds)
         except (OSError, ValueError) as err:
             raise CollectorError(f"cannot start {argv[0]}: {reason(err)}") from None
         assert self._popen.stderr is not None

@@ -178,7 +178,7 @@ class Session:
         self._current = f"{self.order.id}.{self.n_runs}.er"
         self._current_bytes = self._n_lines = 0
         self._store()
-        self._child = Child(self._argv(window), self._listen)
+        self._child = Child(self._argv(window), self._listen, fds=[each.pidfd for each in self.held])
         self._note_end(await asyncio.shield(self._child.ended))
         if self.state not in FOR_GOOD:
             self._become("waiting")
@@ -203,7 +203,7 @@ class Session:
                 *order.wishes.argv(self._house.budget.stretched, order.plan.rotate_megabytes, copies=whole)]
         argv += ["-t", f"{window.length_s:.1f}"] if window.length_s else []
         argv += [word for pair in self.labels.items() for word in ("--label", "=".join(pair))]
-        argv += [word for each in self.held for word in ("-P", str(each.pid))]
+        argv += [word for each in self.held for word in ("-P", f"{each.pid}@{each.pidfd}")]  # this one or none
         return self._as(argv)
 
     def _listen(self, line: str) -> None:
@@ -212,9 +212,6 @@ class Session:
         if line.startswith("experiment ") and self.state == "starting":
             self._become("recording", self.message)
             self.n_failed = 0
-            if any(each.has_changed_hands() for each in self.held):
-                self._become("recording", "the process ended while it was being attached, and its number is another's")
-                self.stop()
             self.settled.set()
             self.watch()
             return
