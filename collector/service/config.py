@@ -53,11 +53,14 @@ class AccessTable(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
-    """The table ``[limits]``: of each ordinary user."""
+    """The table ``[limits]``: of each ordinary user. ``sessions``: of all, root's and configured ones included; who
+    does not read for ``silence_s`` is let go."""
 
+    sessions: _Positive = 64
     sessions_per_user: _Positive = 8
     connections_per_user: _Positive = 32
     requests_per_second: _Positive = 20
+    silence_s: Annotated[float, Meta(ge=1, le=3600)] = 60.0
     experiments_per_session: _Positive = 20
     megabytes_per_session: _Positive = 512
     finished_per_user: _Positive = 20
@@ -113,7 +116,7 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     access: AccessTable = AccessTable()
     limits: Limits = Limits()
     handoff: Handoff | None = None
-    target: tuple[Target, ...] = ()
+    target: Annotated[tuple[Target, ...], Meta(max_length=256)] = ()
 
 
 def parse(text: str, name: str) -> Config:

@@ -43,6 +43,7 @@ _WATCH_S = 2.0
 _CENSUS_S = 0.5
 _STOP_S = 70.0
 _CAP_SETUID = 7
+_CONFIG_MAX = 1_000_000
 
 Say = Callable[[str, str], None]
 
@@ -71,9 +72,11 @@ class Daemon:
         self.handoff.configure(self.config.handoff)
         self.house = House(self.spool, self._access(), Budget(0.0, 0.0, 0.0), say, self._census, self.handoff)
         self.counts: Counter[str] = Counter()  # of what happened, for metrics
+        self.n_scrapes = 0  # answers to Prometheus that are under way
         self.config_error = ""
         self.began_s = time.time()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._orders: dict[str, Order] = {}  # that hold, of the configuration
         self._clients = Clients(self)
         self._looked: tuple[float, list[int]] = (0.0, [])
         self._ended_cpu_s = 0.0
@@ -129,6 +132,7 @@ class Daemon:
             server.close()
         self._clients.close()
         await self.handoff.close()
+        self._orders.clear()
         for session in self.sessions.values():
             if session.state not in FOR_GOOD:
                 session.stop()
@@ -181,9 +185,13 @@ class Daemon:
         if path is None:
             return Config()
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            with open(path, "rb") as file:
+                data = file.read(_CONFIG_MAX + 1)
+            text = data.decode("utf-8")
         except (OSError, UnicodeDecodeError) as err:
             raise configuration.ConfigError(f"{shown(path)}: {shown(str(err))}") from None
+        if len(data) > _CONFIG_MAX:
+            raise configuration.ConfigError(f"{shown(path)}: it is larger than {_CONFIG_MAX} bytes")
         config = configuration.parse(text, path)
         if config.access.group:
             _group(config.access.group)
@@ -228,6 +236,7 @@ class Daemon:
         if self._settings.only and not tables:
             raise CollectorError(f"--only {self._settings.only}: the configuration has no target of this name")
         same = {target.name for target in before.target if tables.get(target.name) == target}
+        self._orders = {name: order for name, order in self._orders.items() if name in same}
         for name, session in self.sessions.items():
             if session.order.configured and name not in same and name in self._tasks:
                 session.stop()
@@ -241,10 +250,13 @@ class Daemon:
                       wishes.parse(("-A", "off", *target.options)), target.plan, dict(target.labels), target.keep,
                       target.megabytes, configured=True)
         before = self._tasks.get(target.name)
+        self._orders[order.id] = order
 
         async def live() -> None:
             if before is not None:
                 await asyncio.wait([before])
+            if self._orders.get(order.id) is not order:  # it was changed again meanwhile
+                return
             facts = with_current(dict(self.spool.stored()).get(target.name, {}), self.house)
             session = self.sessions[target.name] = Session(order, self.house, {**facts, "labels": {}})
             await session.live()

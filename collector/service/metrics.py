@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collector.service.daemon import Daemon
 
 _REQUEST_S = 5.0
+_AT_ONCE = 16
 
 
 class _Figures:
@@ -84,12 +85,18 @@ def text(daemon: Daemon) -> bytes:
 
 async def answer(daemon: Daemon, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """One request, one answer, whatever was asked for."""
+    daemon.n_scrapes += 1
     with suppress(ConnectionError, ValueError, asyncio.TimeoutError, asyncio.IncompleteReadError):
+        if daemon.n_scrapes > _AT_ONCE:
+            raise ConnectionRefusedError
         await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_S)
         body = text(daemon)
         writer.write(_head(len(body)) + body)
         await asyncio.wait_for(writer.drain(), _REQUEST_S)
-    writer.close()
+        writer.close()
+        await asyncio.wait_for(writer.wait_closed(), _REQUEST_S)
+    writer.transport.abort()
+    daemon.n_scrapes -= 1
 
 
 def _head(length: int) -> bytes:

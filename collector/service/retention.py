@@ -27,7 +27,7 @@ class Kept(NamedTuple):
 
 def surplus(kept: Sequence[Kept], keep: int, max_bytes: int, wanted_bytes: int = 0) -> list[Kept]:
     """Those of one session that are to go, so that ``wanted_bytes`` more may be written; 0 means no limit."""
-    newest = sorted((each for each in kept if not each.owed), key=lambda each: each.ended_s, reverse=True)
+    newest = sorted((each for each in kept if not each.owed), key=lambda each: each.ended_s)[::-1]
     stay, used = 0, wanted_bytes
     for each in newest:
         used += each.n_bytes

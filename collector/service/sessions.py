@@ -116,14 +116,15 @@ class Session:
 
     async def live(self) -> None:
         """Until it is over. Whatever goes wrong is said of this session."""
-        try:
-            while not self._ended.is_set() and await self._next():
-                pass
-            self._become(self.state if self.state in FOR_GOOD else "stopped" if self._ended.is_set() else "finished")
-        except CollectorError as err:
-            self._fail(str(err))
-        except Exception as err:
-            self._fail(reason(err))
+        while self.state not in FOR_GOOD:
+            try:
+                while not self._ended.is_set() and await self._next():
+                    pass
+                if self.state not in FOR_GOOD:
+                    self._become("stopped" if self._ended.is_set() else "finished")
+            except Exception as err:
+                self._note_failure(reason(err))
+                await self._back_off()
         self.settled.set()
         self._store()
 
@@ -155,7 +156,12 @@ class Session:
         return True
 
     def _judge(self, owner: census.Owner) -> Rights:
-        return Rights.DAEMON if self.order.configured else peers.rights(self.order.owner, owner, self._house.access)
+        if self.order.configured:
+            return Rights.DAEMON
+        found = peers.rights(self.order.owner, owner, self._house.access)
+        # What goes on and may meet others' processes later has one place for its experiments, which is the daemon's.
+        is_lasting = not self.order.wanted.pids and peers.may_record_others(self.order.owner, self._house.access)
+        return Rights.DAEMON if is_lasting else found
 
     async def _record(self, found: Found, window: rotation.Window) -> None:
         """One run, from its processes to the closed experiment."""
@@ -167,11 +173,15 @@ class Session:
             if not self._ended.is_set():  # or it was meanwhile, when there was nobody to be told
                 await self._run(window)
         finally:
-            self._child = None
+            self._child, self._current = None, ""
             found.release()
             self.held = []
-        if self.n_failed:
-            await self._sleep(min(_RETRY_S * 2 ** self.n_failed, _RETRY_MAX_S))
+        await self._back_off()
+
+    async def _back_off(self) -> None:
+        """Waits a while where runs fail, longer each time."""
+        if self.n_failed and self.state not in FOR_GOOD:
+            await self._sleep(min(_RETRY_S * 2 ** min(self.n_failed, 16), _RETRY_MAX_S))
 
     async def _run(self, window: rotation.Window) -> None:
         self.n_runs += 1
@@ -224,7 +234,8 @@ class Session:
     def _note_end(self, status: int) -> None:
         path = self.folder / self._current
         if self._house.spool.exists(path):
-            self.kept.append(Kept(self._current, time.time(), self._house.spool.size(path),
+            ended_s = max([time.time(), *(each.ended_s for each in self.kept)])  # clocks are set back, too
+            self.kept.append(Kept(self._current, ended_s, self._house.spool.size(path),
                                   self._house.handoff.first_state(configured=self.order.configured)))
             self._delete(retention.surplus(self.kept, self.order.keep, self.order.megabytes * MEGABYTE))
         last = self.said[-1] if self.said else ""
@@ -233,14 +244,18 @@ class Session:
             self.n_lost += sum(map(int, _LOST.findall(last)))
         self._current = ""
         if status and not self._ended.is_set():
-            self.n_failed += 1
-            how = f"collect was ended by signal {-status}" if status < 0 else last or f"collect failed, status {status}"
-            if self.order.wanted.pids or (self.n_runs == 1 and not self.order.configured):
-                self._fail(how)
-            else:
-                self._become("waiting", how)
-                self._house.say("warning", f"session {self.order.id}: {how}; trying again")
+            self._note_failure(f"collect was ended by signal {-status}" if status < 0
+                               else last or f"collect failed, status {status}")
         self._store()
+
+    def _note_failure(self, how: str) -> None:
+        """Of a run, or of its beginning: the end of what a client watches, not of what is to go on."""
+        self.n_failed += 1
+        if self.order.wanted.pids or (self.n_runs <= 1 and not self.order.configured):
+            self._fail(how)
+        else:
+            self._become("waiting", shown(how))
+            self._house.say("warning", f"session {self.order.id}: {self.message}; trying again")
 
     # -- what is done to it
 

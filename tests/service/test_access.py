@@ -127,6 +127,26 @@ def test_a_process_that_becomes_another_users_is_recorded_no_longer(running: obj
         assert target.poll() is None
 
 
+def test_a_members_session_that_goes_on_has_one_place_for_all_its_experiments(running: object, process: Start) -> None:
+    own = process(BOB, "sleep", "1001.5")
+    request = protocol.Attach(version=1, command=r"^sleep 1001\.5$", options=("-A", "off"))
+    started = running.ask(request, BOB, (GROUP,))  # type: ignore[attr-defined]
+    session = running.session(started.id)  # type: ignore[attr-defined]
+    assert (session.state, session.pids) == ("recording", (own.pid,))
+    own.kill()
+    own.wait()
+    other = process(ALICE, "sleep", "1001.5")
+    deadline_s = time.monotonic() + 60
+    while (found := running.session(started.id)).n_runs < 2 or found.state != "recording":  # type: ignore[attr-defined]
+        assert time.monotonic() < deadline_s, found
+        time.sleep(0.05)
+    assert found.pids == (other.pid,)
+    running.ask(protocol.Control(version=1, id=started.id, action="stop"), BOB, (GROUP,))  # type: ignore[attr-defined]
+    session = running.ended(started.id)  # type: ignore[attr-defined]
+    assert session.n_runs == 2
+    assert [os.stat(Path(session.directory, name)).st_uid for name in session.experiments] == [DAEMON_UID] * 2
+
+
 def test_links_in_a_users_folder_lead_nobody_out_of_it(running: object, process: Start, folder: Path) -> None:
     session, path = attach(running, process(ALICE, "sleep", "1000").pid, ALICE)
     secret = folder / "secret"
