@@ -403,8 +403,8 @@ def test_no_rule_objects_to_a_clean_tree(tmp_path: Path, rule: Rule) -> None:
 # --- the linters ----------------------------------------------------------------------------------
 
 SCRIPTS_WITHOUT_SUFFIX = tuple(f"scripts/{name}" for name in (
-    "agree", "bench", "compare-check", "damage", "export-check", "keep-batches", "killdaemon", "killruns", "page-check",
-    "page-pictures", "soak", "truth"))
+    "agree", "bench", "compare-check", "damage", "export-check", "fleet", "keep-batches", "killdaemon", "killruns",
+    "page-check", "page-pictures", "soak", "truth"))
 
 
 def _passes(*command: str) -> None:
@@ -429,6 +429,7 @@ TOOLS = (
     "scripts/bench",
     "scripts/damage",
     "scripts/export-check",
+    "scripts/fleet",
     "scripts/keep-batches",
     "scripts/killdaemon",
     "scripts/killruns",

@@ -214,7 +214,9 @@ def _with(options: Options, option: str, value: str) -> Options:
         case "-L":
             return options._replace(size_limit_mb=_size_limit(value))
         case "-P":
-            return options._replace(pids=(*options.pids, _pid(value)))
+            number, at, pidfd = value.partition("@")  # of the service: by what it holds the process
+            held = ((_pid(number), _pidfd(value, pidfd)),) if at else ()
+            return options._replace(pids=(*options.pids, _pid(number)), pidfds=(*options.pidfds, *held))
         case "--tree":
             return options._replace(tree=True)
         case "-M":
@@ -267,6 +269,12 @@ def _seconds(option: str, value: str, or_else: str = "") -> int:
     if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= 1_000_000:
         raise UsageError(f"{option} {value}: give {or_else}whole seconds from 1")
     return int(value)
+
+
+def _pidfd(value: str, number: str) -> int:
+    if not number.isascii() or not number.isdigit() or len(number) > _PID_DIGITS:
+        raise UsageError(f"-P {value}: give the number of a process, or with @ its pidfd that is open already")
+    return int(number)
 
 
 def _pid(value: str) -> int:

@@ -224,6 +224,8 @@ def _details(session: protocol.Session) -> Iterable[str]:
     for name, value in sorted(session.labels.items()):
         yield f"  {shown(name)}={shown(value)}"
     yield f"  {session.n_runs} runs, {session.n_samples} samples, {session.n_bytes / 1e6:.1f} MB"
+    if session.n_waiting or session.n_refused:
+        yield f"  {session.n_waiting} experiments wait to be handed over, {session.n_refused} were refused"
     for name in session.experiments:
         yield f"  {os.path.join(session.directory, name)}"
     for line in session.said:

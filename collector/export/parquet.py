@@ -2,26 +2,32 @@
 
     time_ns     int64           since the earliest start; when what is told had ended
     duration_ns int64           how long it was, as far as that is known
+    wall_time   timestamp       the same end by the calendar, as exactly as the start is known (a second)
+    host        text            the machine
     process, pid, thread, tid, thread_number, cpu
     kind        text            profile, synctrace, heaptrace, iotrace, hwcounters
     state       text            of clock profiling: user, system, ... other
     time_us     int64           of clock profiling: what the packet counts for
     stack       list of text    functions, leaf first
+    labels      map of text     what ``collect --label`` and the service say of the recording
     sync, ...   int64           a column for each quantity of the other kinds that were recorded
 
-``SELECT state, sum(time_us) FROM 'test.parquet' GROUP BY state``; the leaf is ``stack[1]``. What the recording said of
-itself is in the file's metadata, ``collect.notes``. The keeper of pyarrow.
+``SELECT state, sum(time_us) FROM 'test.parquet' GROUP BY state``; the leaf is ``stack[1]``; of many machines, ``SELECT
+host, labels['unit'], sum(time_us) FROM '*.parquet' GROUP BY ALL``. What the recording said of itself is in the file's
+metadata, ``collect.notes``. The keeper of pyarrow.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from collector.clock import NS_PER_US
 from collector.export.choices import Choices, names, notes, text, thread_names
 from collector.export.text import printable
 from collector.report.metrics import N_STATE_COLUMNS, STATE_OTHER
@@ -29,9 +35,12 @@ from collector.report.profile import picked
 from collector.report.samples import Block, Samples
 
 _LABEL = pa.dictionary(pa.int32(), pa.string())
-_FIELDS = [("time_ns", pa.int64()), ("duration_ns", pa.int64()), ("process", _LABEL), ("pid", pa.int64()),
-           ("thread", _LABEL), ("tid", pa.int64()), ("thread_number", pa.int64()), ("cpu", pa.int64()),
-           ("kind", _LABEL), ("state", _LABEL), ("time_us", pa.int64()), ("stack", pa.list_(pa.string()))]
+_CALENDAR = pa.timestamp("us", "UTC")
+_PAIRS = pa.map_(pa.string(), pa.string())
+_FIELDS = [("time_ns", pa.int64()), ("duration_ns", pa.int64()), ("wall_time", _CALENDAR), ("host", _LABEL),
+           ("process", _LABEL), ("pid", pa.int64()), ("thread", _LABEL), ("tid", pa.int64()),
+           ("thread_number", pa.int64()), ("cpu", pa.int64()), ("kind", _LABEL), ("state", _LABEL),
+           ("time_us", pa.int64()), ("stack", pa.list_(pa.string())), ("labels", _PAIRS)]
 
 
 def write(samples: Samples, out: BinaryIO, choices: Choices) -> None:
@@ -51,6 +60,9 @@ class _Rows:
         self._traced = {one.name: one.columns[0] for one in samples.quantities if one.columns[0] >= N_STATE_COLUMNS}
         about = {"collect.notes": text(notes(samples)), "collect.interval_us": str(samples.interval_us)}
         self.schema = pa.schema([*_FIELDS, *((name, pa.int64()) for name in self._traced)], about)
+        logs = [one.experiment.log for one in samples.processes]
+        self._hosts = pa.array([printable(os.fsencode(log.hostname)) for log in logs], pa.string())
+        self._about = [pa.array([_printable_pairs(log.labels)], _PAIRS) for log in logs]
         self._processes = pa.array([printable(one.name) for one in samples.processes], pa.string())
         self._threads = pa.array(thread_names(samples), pa.string())
         self._tids = np.array([one.tid for one in samples.threads], np.int64)
@@ -66,16 +78,21 @@ class _Rows:
     def table(self, block: Block) -> Any:
         """The packets of a block."""
         samples, n = self._samples, len(block)
+        process = samples.processes[block.process]
         is_clock = block.state >= 0
+        since_start_us = (block.time_ns - process.start_ns) // NS_PER_US
         columns = [
             pa.array(block.time_ns - samples.start_ns), pa.array(block.duration_ns),
+            pa.array(process.start_unix_ns // NS_PER_US + since_start_us).cast(_CALENDAR),
+            self._labels(np.full(n, block.process), self._hosts),
             self._labels(np.full(n, block.process), self._processes),
-            pa.array(np.full(n, samples.processes[block.process].pid, np.int64)),
+            pa.array(np.full(n, process.pid, np.int64)),
             self._labels(block.thread, self._threads), pa.array(self._tids[block.thread]),
             pa.array(self._numbers[block.thread]), pa.array(block.cpu),
             self._labels(np.zeros(n), pa.array([block.kind], pa.string())),
             self._labels(np.maximum(block.state, 0), self._states, ~is_clock),
-            pa.array(block.time_us, mask=~is_clock), self._lists(block)]
+            pa.array(block.time_us, mask=~is_clock), self._lists(block),
+            self._about[block.process].take(pa.array(np.zeros(n, np.int32)))]
         for column in self._traced.values():
             place = column - block.first
             is_there = not is_clock.any() and 0 <= place < block.values.shape[1]
@@ -89,3 +106,7 @@ class _Rows:
         """The stacks of packets."""
         frames, offsets = picked(self._stacks.frames, self._stacks.offsets, self._stack_of[block.stack])
         return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), self._functions.take(pa.array(frames)))
+
+
+def _printable_pairs(labels: Mapping[str, str]) -> list[tuple[str, str]]:
+    return [(printable(os.fsencode(name)), printable(os.fsencode(value))) for name, value in labels.items()]

@@ -104,6 +104,15 @@ def comm(pid: int, tid: int) -> bytes:
     return _read(f"/proc/{pid}/task/{tid}/comm")[:-1]
 
 
+def pid_of(pidfd: int) -> int | None:
+    """The number of the process that a pidfd stands for; -1 where it is gone, None where the descriptor is none."""
+    try:
+        with open(f"/proc/self/fdinfo/{pidfd}", "rb") as file:
+            return next((int(line.split()[1]) for line in file if line.startswith(b"Pid:")), None)
+    except FileNotFoundError:
+        return None
+
+
 def parameter(name: str) -> int | None:
     """A number below /proc/sys, such as ``kernel/perf_event_paranoid``; None where it cannot be read."""
     try:

@@ -44,15 +44,18 @@ def as_peer(peer: Credentials, argv: Sequence[str], gid: int | None = None) -> l
 class Child:
     """A process of ours; ``ended`` is its exit status, negative for a signal."""
 
-    def __init__(self, argv: Sequence[str], said: Callable[[str], None], stdout: int = subprocess.DEVNULL) -> None:
-        """``said`` is told each line of its standard error. Raises CollectorError."""
+    def __init__(self, argv: Sequence[str], said: Callable[[str], None], stdout: int = subprocess.DEVNULL,
+                 fds: Sequence[int] = ()) -> None:
+        """``said`` is told each line of its standard error; ``fds`` are open in it. Raises CollectorError."""
         self._loop = asyncio.get_running_loop()
         self._said = said
         self._rest = b""
         self._n_bytes = 0
+        self._is_doomed = False
         try:
             self._popen = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=subprocess.PIPE,
-                                           env=ENVIRONMENT, cwd="/", start_new_session=True)
+                                           env=ENVIRONMENT, cwd="/", start_new_session=True,
+                                           pass_fds=fds)
         except (OSError, ValueError) as err:
             raise CollectorError(f"cannot start {argv[0]}: {reason(err)}") from None
         assert self._popen.stderr is not None
@@ -70,6 +73,14 @@ class Child:
             return
         with suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._pidfd, number)
+
+    def signal_group(self, number: int) -> None:
+        """Sends a signal to it and to those of its process group. None of them is there when its end is told."""
+        if self._pidfd < 0:
+            return
+        self._is_doomed = True
+        with suppress(ProcessLookupError, PermissionError):  # its number is its group's until it is reaped
+            os.killpg(self.pid, number)
 
     def _listen(self) -> None:
         try:
@@ -90,6 +101,8 @@ class Child:
 
     def _reap(self) -> None:
         self._loop.remove_reader(self._pidfd)
+        if self._is_doomed:
+            self.signal_group(signal.SIGKILL)
         status = self._popen.wait()
         os.close(self._pidfd)
         self._pidfd = -1

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
     from collector.service.daemon import Daemon
 
 _IDLE_S = 600.0
-_WRITE_S = 60.0
 _SETTLE_S = 20.0
+_LINGER_S = 10.0
+_REFUSED_S = 0.1
 _CONNECTIONS_MAX = 512
 
 
@@ -67,7 +68,7 @@ class Clients:
         limit = self._daemon.config.limits.connections_per_user
         try:
             if list(self._connections.values()).count(peer.uid) > limit or len(self._connections) > _CONNECTIONS_MAX:
-                await _send(writer, Failed(error=f"this user has {limit} connections already; close one"))
+                await self._send(writer, Failed(error=f"this user has {limit} connections already; close one"))
                 return
             await self._converse(peer, reader, writer)
         except (ConnectionError, asyncio.IncompleteReadError, TimeoutError):
@@ -76,8 +77,13 @@ class Clients:
             if not self._is_closed:
                 raise
         finally:
-            del self._connections[task]
             writer.close()
+            try:  # it counts as long as it is open, which it is until the peer has read what is left
+                with suppress(ConnectionError, TimeoutError):
+                    await asyncio.wait_for(writer.wait_closed(), min(self._daemon.config.limits.silence_s, _LINGER_S))
+            finally:
+                writer.transport.abort()
+                del self._connections[task]
 
     async def _converse(self, peer: Credentials, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Request by request; what is no message is answered, and ends the connection."""
@@ -86,7 +92,7 @@ class Clients:
                 line = await asyncio.wait_for(reader.readline(), _IDLE_S)
             except ValueError:
                 self._daemon.counts["malformed"] += 1
-                await _send(writer, Failed(error=f"a message has at most {protocol.MESSAGE_MAX} bytes"))
+                await self._send(writer, Failed(error=f"a message has at most {protocol.MESSAGE_MAX} bytes"))
                 return
             if not line.endswith(b"\n"):
                 return
@@ -94,24 +100,25 @@ class Clients:
             what = "a request"
             try:
                 if not self._bucket(peer.uid).take():
+                    await asyncio.sleep(_REFUSED_S)  # who asks all the time is not worth all of ours
                     raise Refused(f"more than {self._daemon.config.limits.requests_per_second} requests a second; wait")
                 message = protocol.request(line)
                 what = type(message).__name__
                 async for reply in self._answer(peer, message, writer):
-                    await _send(writer, reply)
+                    await self._send(writer, reply)
             except protocol.ProtocolError as err:
                 self._daemon.counts["malformed"] += 1
-                await _send(writer, Failed(error=str(err)))
+                await self._send(writer, Failed(error=str(err)))
                 return
             except CollectorError as err:
                 self._daemon.counts["refused"] += 1
-                await _send(writer, Failed(error=shown(str(err))))
+                await self._send(writer, Failed(error=shown(str(err))))
             except (ConnectionError, TimeoutError):
                 raise
             except Exception as err:
                 self._daemon.counts["faults"] += 1
                 self._daemon.say("error", f"{what}: {reason(err)}")
-                await _send(writer, Failed(error=reason(err)))
+                await self._send(writer, Failed(error=reason(err)))
 
     def _bucket(self, uid: int) -> Bucket:
         if uid not in self._buckets:
@@ -173,6 +180,9 @@ class Clients:
     def _check_number(self, peer: Credentials, is_root: bool) -> None:
         if peers.standing(peer, self._daemon.house.access) is peers.Standing.STRANGER:
             raise Refused("this daemon records for root, for its own user and for members of its group only")
+        limit = self._daemon.config.limits.sessions
+        if sum(session.state not in FOR_GOOD for session in self._daemon.sessions.values()) >= limit:
+            raise Refused(f"there are {limit} sessions already; stop one (collectctl list), or raise [limits] sessions")
         active = [session for session in self._of(peer) if session.state not in FOR_GOOD]
         if not is_root and len(active) >= self._daemon.config.limits.sessions_per_user:
             raise Refused(f"this user has {len(active)} sessions already; stop one (collectctl list)")
@@ -236,27 +246,26 @@ class Clients:
         finally:
             os.close(write_fd)
         try:
-            await _pump(read_fd, writer)
+            await self._pump(read_fd, writer)
             status = await asyncio.shield(child.ended)
         finally:
             child.signal(signal.SIGKILL)
         if status not in (0, 1):  # 1: a file changed while it was read, which those of a recording do
             raise CollectorError(f"the archive is not whole: {said[-1] if said else f'tar failed, {status}'}")
 
+    async def _send(self, writer: asyncio.StreamWriter, reply: Reply) -> None:
+        """Raises TimeoutError where the client does not read."""
+        writer.write(protocol.encoded(reply))
+        await asyncio.wait_for(writer.drain(), self._daemon.config.limits.silence_s)
 
-async def _send(writer: asyncio.StreamWriter, reply: Reply) -> None:
-    writer.write(protocol.encoded(reply))
-    await asyncio.wait_for(writer.drain(), _WRITE_S)
-
-
-async def _pump(read_fd: int, writer: asyncio.StreamWriter) -> None:
-    """What comes from a pipe, as chunks; the pipe is closed."""
-    reader = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb"))
-    try:
-        while data := await reader.read(protocol.CHUNK_MAX):
-            writer.write(protocol.encoded(protocol.Chunk(length=len(data))) + data)
-            await asyncio.wait_for(writer.drain(), _WRITE_S)
-    finally:
-        transport.close()
+    async def _pump(self, read_fd: int, writer: asyncio.StreamWriter) -> None:
+        """What comes from a pipe, as chunks; the pipe is closed."""
+        reader = asyncio.StreamReader()
+        transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(read_fd, "rb"))
+        try:
+            while data := await reader.read(protocol.CHUNK_MAX):
+                writer.write(protocol.encoded(protocol.Chunk(length=len(data))) + data)
+                await asyncio.wait_for(writer.drain(), self._daemon.config.limits.silence_s)
+        finally:
+            transport.close()

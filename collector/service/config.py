@@ -9,21 +9,21 @@
     users = true                    rotate_s = 3600
     [limits]                        rotate_megabytes = 64
     sessions_per_user = 8           keep = 60
-                                    megabytes = 512
-                                    labels = { tier = "front" }
+    [handoff]                       megabytes = 512
+    command = ["keep", "{}"]        labels = { tier = "front" }
 """
 
 from __future__ import annotations
 
 import re
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from zlib import crc32
 
 import msgspec
 from msgspec import Meta, Struct
 
 from collector.errors import CollectorError, UsageError
-from collector.service import wishes
+from collector.service import push, wishes
 from collector.service.protocol import NAME, Labels, Text
 from collector.service.rotation import Plan
 from collector.service.targets import Wanted, check
@@ -53,14 +53,32 @@ class AccessTable(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Limits(Struct, frozen=True, forbid_unknown_fields=True):
-    """The table ``[limits]``: of each ordinary user."""
+    """The table ``[limits]``: of each ordinary user. ``sessions``: of all, root's and configured ones included; who
+    does not read for ``silence_s`` is let go."""
 
+    sessions: _Positive = 64
     sessions_per_user: _Positive = 8
     connections_per_user: _Positive = 32
     requests_per_second: _Positive = 20
+    silence_s: Annotated[float, Meta(ge=1, le=3600)] = 60.0
     experiments_per_session: _Positive = 20
     megabytes_per_session: _Positive = 512
     finished_per_user: _Positive = 20
+
+
+class Handoff(Struct, frozen=True, forbid_unknown_fields=True):
+    """The table ``[handoff]``: what finished experiments are given to: a command, or as profiles a URL."""
+
+    command: Annotated[tuple[Text, ...], Meta(max_length=64)] = ()
+    url: Text = ""
+    format: Literal["pprof", "speedscope", "firefox", "collapsed", "perfetto", "callgrind", "json", "parquet",
+                    "otlp"] = "parquet"
+    method: Literal["POST", "PUT"] = "POST"
+    users: bool = False
+    timeout_s: Annotated[float, Meta(ge=1, le=86_400)] = 300.0
+    retry_s: Annotated[float, Meta(ge=0.1, le=3600)] = 5.0
+    attempts: Annotated[int, Meta(ge=1, le=1000)] = 5
+    spool_megabytes: _Positive = 1024
 
 
 class Target(Struct, frozen=True, forbid_unknown_fields=True):
@@ -97,7 +115,8 @@ class Config(Struct, frozen=True, forbid_unknown_fields=True):
     daemon: Daemon = Daemon()
     access: AccessTable = AccessTable()
     limits: Limits = Limits()
-    target: tuple[Target, ...] = ()
+    handoff: Handoff | None = None
+    target: Annotated[tuple[Target, ...], Meta(max_length=256)] = ()
 
 
 def parse(text: str, name: str) -> Config:
@@ -111,6 +130,10 @@ def parse(text: str, name: str) -> Config:
         reason = str(err)
         line = re.search(r"\(at line (\d+), ", reason)
         raise ConfigError(f"{name}:{line[1] if line else len(text.splitlines())}: {reason}") from None
+    try:
+        _check_handoff(config.handoff)
+    except CollectorError as err:
+        raise _wrong(text, name, ".handoff", str(err)) from None
     seen: set[str] = set()
     for number, target in enumerate(config.target):
         try:
@@ -119,6 +142,15 @@ def parse(text: str, name: str) -> Config:
             raise _wrong(text, name, f".target[{number}]", f"target {target.name!r}: {err}") from None
         seen.add(target.name)
     return config
+
+
+def _check_handoff(handoff: Handoff | None) -> None:
+    if handoff is None:
+        return
+    if bool(handoff.command) == bool(handoff.url):
+        raise UsageError("give one of: command, url")
+    if handoff.url:
+        push.check(handoff.url)
 
 
 def _check(target: Target, seen: set[str]) -> None:

@@ -1,7 +1,7 @@
 """The daemon: one event loop that answers clients and keeps sessions going.
 
     serve()      systemd's or its own socket -> ``clients``: connections, requests, replies
-    _tick()      once a second: budget, watches, the watchdog of systemd
+    _tick()      once a second: budget, watches, the handoff, the watchdog of systemd
     reload()     the configuration again; sessions whose table is as it was go on untouched
     stop()       all runs close their experiments
 """
@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,6 +33,7 @@ from collector.service import notify, protocol, retention, wishes
 from collector.service.budget import Budget
 from collector.service.clients import Clients
 from collector.service.config import Config
+from collector.service.handoff import Handoff
 from collector.service.peers import Access
 from collector.service.sessions import FOR_GOOD, House, Order, Session, restored, with_current
 from collector.service.spool import Spool
@@ -41,6 +43,7 @@ _WATCH_S = 2.0
 _CENSUS_S = 0.5
 _STOP_S = 70.0
 _CAP_SETUID = 7
+_CONFIG_MAX = 1_000_000
 
 Say = Callable[[str, str], None]
 
@@ -64,12 +67,16 @@ class Daemon:
         self._environment = environment
         self.config = self._read()
         self.spool = Spool(Path(settings.spool))
-        self.house = House(self.spool, self._access(), Budget(0.0, 0.0, 0.0), say, self._census)
         self.sessions: dict[str, Session] = {}
+        self.handoff = Handoff(self.spool, self.sessions, say, time.monotonic)
+        self.handoff.configure(self.config.handoff)
+        self.house = House(self.spool, self._access(), Budget(0.0, 0.0, 0.0), say, self._census, self.handoff)
         self.counts: Counter[str] = Counter()  # of what happened, for metrics
+        self.n_scrapes = 0  # answers to Prometheus that are under way
         self.config_error = ""
         self.began_s = time.time()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._orders: dict[str, Order] = {}  # that hold, of the configuration
         self._clients = Clients(self)
         self._looked: tuple[float, list[int]] = (0.0, [])
         self._ended_cpu_s = 0.0
@@ -124,6 +131,8 @@ class Daemon:
         for server in self._servers:
             server.close()
         self._clients.close()
+        await self.handoff.close()
+        self._orders.clear()
         for session in self.sessions.values():
             if session.state not in FOR_GOOD:
                 session.stop()
@@ -147,6 +156,7 @@ class Daemon:
                 watched_s = now_s
                 for session in list(self.sessions.values()):
                     session.watch()
+            self.handoff.look()
             self._clients.forget_idle()
             await asyncio.sleep(min(_TICK_S, watchdog_s / 3) if watchdog_s else _TICK_S)
 
@@ -175,12 +185,20 @@ class Daemon:
         if path is None:
             return Config()
         try:
-            text = Path(path).read_text(encoding="utf-8")
+            with open(path, "rb") as file:
+                data = file.read(_CONFIG_MAX + 1)
+            text = data.decode("utf-8")
         except (OSError, UnicodeDecodeError) as err:
             raise configuration.ConfigError(f"{shown(path)}: {shown(str(err))}") from None
+        if len(data) > _CONFIG_MAX:
+            raise configuration.ConfigError(f"{shown(path)}: it is larger than {_CONFIG_MAX} bytes")
         config = configuration.parse(text, path)
         if config.access.group:
             _group(config.access.group)
+        handoff = config.handoff
+        if handoff and handoff.url and handoff.format == "parquet" and find_spec("pyarrow") is None:
+            raise configuration.ConfigError(f"{shown(path)}: [handoff] format parquet needs pyarrow: pip install "
+                                            "'collect[parquet]', or give another format")
         return config
 
     def _access(self) -> Access:
@@ -210,6 +228,7 @@ class Daemon:
         """Begins and ends what the configuration asks for; what has not changed goes on."""
         before, self.config = self.config, config
         self.house.access = self._access()
+        self.handoff.configure(config.handoff)
         self.house.reserve_bytes = config.daemon.reserve_megabytes * retention.MEGABYTE
         if self.house.budget.percent != config.daemon.budget_percent:
             self.house.budget = Budget(config.daemon.budget_percent, time.monotonic(), self.own_cpu_s())
@@ -217,6 +236,7 @@ class Daemon:
         if self._settings.only and not tables:
             raise CollectorError(f"--only {self._settings.only}: the configuration has no target of this name")
         same = {target.name for target in before.target if tables.get(target.name) == target}
+        self._orders = {name: order for name, order in self._orders.items() if name in same}
         for name, session in self.sessions.items():
             if session.order.configured and name not in same and name in self._tasks:
                 session.stop()
@@ -230,11 +250,14 @@ class Daemon:
                       wishes.parse(("-A", "off", *target.options)), target.plan, dict(target.labels), target.keep,
                       target.megabytes, configured=True)
         before = self._tasks.get(target.name)
+        self._orders[order.id] = order
 
         async def live() -> None:
             if before is not None:
                 await asyncio.wait([before])
-            facts = with_current(dict(self.spool.stored()).get(target.name, {}), self.spool)
+            if self._orders.get(order.id) is not order:  # it was changed again meanwhile
+                return
+            facts = with_current(dict(self.spool.stored()).get(target.name, {}), self.house)
             session = self.sessions[target.name] = Session(order, self.house, {**facts, "labels": {}})
             await session.live()
 

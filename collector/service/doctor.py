@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from collector.linux import proc
 from collector.linux.peers import Credentials
 from collector.service import peers
 from collector.service.protocol import Finding
-from collector.service.retention import MEGABYTE
+from collector.service.retention import MEGABYTE, REFUSED, WAITING
 
 if TYPE_CHECKING:
     from collector.service.daemon import Daemon
@@ -31,6 +32,7 @@ def examine(daemon: Daemon, peer: Credentials) -> Iterator[Finding]:
     yield from _rights(daemon)
     yield from _disk(daemon)
     yield from _budget(daemon)
+    yield from _handoff(daemon)
     if daemon.config_error:
         yield Finding(True, f"the configuration was not read again: {daemon.config_error}")
     if standing is peers.Standing.ROOT:
@@ -77,3 +79,21 @@ def _budget(daemon: Daemon) -> Iterator[Finding]:
         yield Finding(False, f"{text}: intervals are {budget.stretched:.1f} times what was asked for")
     else:
         yield Finding(False, text)
+
+
+def _handoff(daemon: Daemon) -> Iterator[Finding]:
+    handoff = daemon.handoff
+    if handoff.settings is None:
+        return
+    owed = [kept for _, kept in handoff.owed()]
+    waiting, refused = ([kept for kept in owed if kept.owed == state] for state in (WAITING, REFUSED))
+    if refused:
+        yield Finding(True, f"{len(refused)} experiments were refused by the handoff and are kept, the oldest "
+                            f"{refused[0].name}: mend what is wrong, and have it tried again (collectctl reload)")
+    if lost := handoff.counts["given_up"] + handoff.counts["deleted"]:
+        yield Finding(True, f"{lost} experiments were not handed over before they had to go: raise spool_megabytes of "
+                            "[handoff], or make room on the disk")
+    since = f", the oldest for {max(time.time() - waiting[0].ended_s, 0):.0f} s" if waiting else ""
+    trouble = f"; what went wrong last: {handoff.trouble}" * bool(handoff.trouble)
+    yield Finding(bool(trouble), f"{handoff.counts['done']} experiments were handed over, {len(waiting)} wait{since}"
+                                 f"{trouble}")

@@ -13,12 +13,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from collector.linux import census
-from collector.service.retention import MEGABYTE
+from collector.service.retention import MEGABYTE, REFUSED, WAITING
 
 if TYPE_CHECKING:
     from collector.service.daemon import Daemon
 
 _REQUEST_S = 5.0
+_AT_ONCE = 16
 
 
 class _Figures:
@@ -53,10 +54,26 @@ class _Figures:
         yield GaugeMetricFamily("collectord_cpu_share", "Part of a CPU that recording took last.", budget.share)
         yield GaugeMetricFamily("collectord_interval_factor", "Intervals are so many times what was asked for.",
                                 budget.stretched)
+        yield from self._handoff()
         events = CounterMetricFamily("collectord_requests", "Requests by what came of them.", labels=["kind"])
         for kind, count in sorted(daemon.counts.items()):
             events.add_metric([kind], count)
         yield events
+
+    def _handoff(self) -> Iterator[Metric]:
+        handoff = self._daemon.handoff
+        attempts = CounterMetricFamily("collectord_handoffs", "Attempts to hand experiments over, by what came of it.",
+                                       labels=["outcome"])
+        for outcome, count in sorted(handoff.counts.items()):
+            attempts.add_metric([outcome], count)
+        yield attempts
+        owed = [kept for _, kept in handoff.owed()]
+        by_state = GaugeMetricFamily("collectord_handoff_owed", "Experiments that were not handed over yet.",
+                                     labels=["state"])
+        for state in (WAITING, REFUSED):
+            by_state.add_metric([state], sum(kept.owed == state for kept in owed))
+        yield by_state
+        yield GaugeMetricFamily("collectord_handoff_bytes", "Disk space of those.", sum(kept.n_bytes for kept in owed))
 
 
 def text(daemon: Daemon) -> bytes:
@@ -68,12 +85,18 @@ def text(daemon: Daemon) -> bytes:
 
 async def answer(daemon: Daemon, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """One request, one answer, whatever was asked for."""
+    daemon.n_scrapes += 1
     with suppress(ConnectionError, ValueError, asyncio.TimeoutError, asyncio.IncompleteReadError):
+        if daemon.n_scrapes > _AT_ONCE:
+            raise ConnectionRefusedError
         await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_S)
         body = text(daemon)
         writer.write(_head(len(body)) + body)
         await asyncio.wait_for(writer.drain(), _REQUEST_S)
-    writer.close()
+        writer.close()
+        await asyncio.wait_for(writer.wait_closed(), _REQUEST_S)
+    writer.transport.abort()
+    daemon.n_scrapes -= 1
 
 
 def _head(length: int) -> bytes:

@@ -2,9 +2,10 @@
 
     who \\ whose process        own        closed      foreign
     root, the daemon's user    daemon     daemon      daemon      as whom it is recorded
-    member of the group        peer       daemon      daemon
+    member of the group        peer (*)   daemon      daemon
     ordinary user              peer       -           -
 
+(*) As the daemon where it goes on by unit, control group or command: the next process may be another user's.
 *Own*: all four user ids of the process are the peer's, and the kernel lets its user look into it. *Closed*: it is the
 peer's in part, or is not dumpable. A recording *as the peer* runs with the peer's rights and nobody else's, so that the
 kernel checks again all that is said here; one *as the daemon* may see all that the daemon may.
@@ -113,6 +114,11 @@ def rights(peer: Credentials, owner: Owner, access: Access) -> Rights:
 def may_see(peer: Credentials, uid: int, access: Access) -> bool:
     """Whether the peer may see, control and fetch a session of user ``uid``."""
     return standing(peer, access) is Standing.ROOT or peer.uid == uid
+
+
+def may_record_others(peer: Credentials, access: Access) -> bool:
+    """Whether the peer may have everybody's processes recorded."""
+    return access.may_become and standing(peer, access) in (Standing.ROOT, Standing.MEMBER)
 
 
 def may_administer(peer: Credentials, access: Access) -> bool:

@@ -124,7 +124,8 @@ class Started(Reply, frozen=True, tag="started"):
 
 
 class Session(Struct, frozen=True, kw_only=True):
-    """A session as a client sees it. Times are seconds since 1970; ``share`` is the target's part of a CPU."""
+    """A session as a client sees it. Times are seconds since 1970; ``share`` is the target's part of a CPU. Of the
+    experiments, so many wait to be handed over, and so many were refused."""
 
     id: str
     uid: int
@@ -144,6 +145,8 @@ class Session(Struct, frozen=True, kw_only=True):
     own_share: float = 0.0
     message: str = ""
     said: tuple[str, ...] = ()
+    n_waiting: int = 0
+    n_refused: int = 0
 
 
 class Sessions(Reply, frozen=True, tag="sessions"):

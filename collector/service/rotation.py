@@ -49,4 +49,4 @@ def next_window(plan: Plan, began_s: float, now_s: float, n_runs: int, stretched
         return Window(now_s, length_s)
     every_s = plan.every_s * stretched
     first_s = began_s + plan.phase * every_s
-    return Window(first_s + (max(now_s - first_s, -every_s) // every_s + 1) * every_s, length_s)
+    return Window(first_s + ((now_s - first_s) // every_s + 1) * every_s, length_s)  # wherever the clock was set

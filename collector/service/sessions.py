@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from collector.errors import CollectorError, reason
 from collector.experiment.names import shown
@@ -34,6 +34,9 @@ from collector.service.retention import MEGABYTE, Kept
 from collector.service.spool import Spool, collect_command
 from collector.service.targets import Found, Held, Wanted
 from collector.service.wishes import Wishes
+
+if TYPE_CHECKING:
+    from collector.service.handoff import Handoff
 
 LOOK_S = 1.0
 _SAID_MAX, _LINE_MAX, _LINES_MAX = 20, 500, 1000
@@ -57,6 +60,7 @@ class House:
     budget: Budget
     say: Callable[[str, str], None]
     census_of: Callable[[], Sequence[int]]
+    handoff: Handoff
     reserve_bytes: int = 0
 
 
@@ -91,7 +95,8 @@ class Session:
         self.n_lost = int(facts.get("n_lost", 0))
         self.n_failed = 0
         self.labels = dict(facts.get("labels", {})) | order.labels
-        self.kept = [Kept(str(name), float(ended_s), int(size)) for name, ended_s, size in facts.get("kept", [])]
+        self.kept = [Kept(str(name), float(ended_s), int(size), str("".join(owed)))
+                     for name, ended_s, size, *owed in facts.get("kept", [])]
         self.folder = house.spool.path / str(facts["folder"]) if facts.get("folder") else Path()
         self.settled = asyncio.Event()
         self.held: list[Held] = []
@@ -111,14 +116,15 @@ class Session:
 
     async def live(self) -> None:
         """Until it is over. Whatever goes wrong is said of this session."""
-        try:
-            while not self._ended.is_set() and await self._next():
-                pass
-            self._become(self.state if self.state in FOR_GOOD else "stopped" if self._ended.is_set() else "finished")
-        except CollectorError as err:
-            self._fail(str(err))
-        except Exception as err:
-            self._fail(reason(err))
+        while self.state not in FOR_GOOD:
+            try:
+                while not self._ended.is_set() and await self._next():
+                    pass
+                if self.state not in FOR_GOOD:
+                    self._become("stopped" if self._ended.is_set() else "finished")
+            except Exception as err:
+                self._note_failure(reason(err))
+                await self._back_off()
         self.settled.set()
         self._store()
 
@@ -150,7 +156,12 @@ class Session:
         return True
 
     def _judge(self, owner: census.Owner) -> Rights:
-        return Rights.DAEMON if self.order.configured else peers.rights(self.order.owner, owner, self._house.access)
+        if self.order.configured:
+            return Rights.DAEMON
+        found = peers.rights(self.order.owner, owner, self._house.access)
+        # What goes on and may meet others' processes later has one place for its experiments, which is the daemon's.
+        is_lasting = not self.order.wanted.pids and peers.may_record_others(self.order.owner, self._house.access)
+        return Rights.DAEMON if is_lasting else found
 
     async def _record(self, found: Found, window: rotation.Window) -> None:
         """One run, from its processes to the closed experiment."""
@@ -162,18 +173,22 @@ class Session:
             if not self._ended.is_set():  # or it was meanwhile, when there was nobody to be told
                 await self._run(window)
         finally:
-            self._child = None
+            self._child, self._current = None, ""
             found.release()
             self.held = []
-        if self.n_failed:
-            await self._sleep(min(_RETRY_S * 2 ** self.n_failed, _RETRY_MAX_S))
+        await self._back_off()
+
+    async def _back_off(self) -> None:
+        """Waits a while where runs fail, longer each time."""
+        if self.n_failed and self.state not in FOR_GOOD:
+            await self._sleep(min(_RETRY_S * 2 ** min(self.n_failed, 16), _RETRY_MAX_S))
 
     async def _run(self, window: rotation.Window) -> None:
         self.n_runs += 1
         self._current = f"{self.order.id}.{self.n_runs}.er"
         self._current_bytes = self._n_lines = 0
         self._store()
-        self._child = Child(self._argv(window), self._listen)
+        self._child = Child(self._argv(window), self._listen, fds=[each.pidfd for each in self.held])
         self._note_end(await asyncio.shield(self._child.ended))
         if self.state not in FOR_GOOD:
             self._become("waiting")
@@ -198,7 +213,7 @@ class Session:
                 *order.wishes.argv(self._house.budget.stretched, order.plan.rotate_megabytes, copies=whole)]
         argv += ["-t", f"{window.length_s:.1f}"] if window.length_s else []
         argv += [word for pair in self.labels.items() for word in ("--label", "=".join(pair))]
-        argv += [word for each in self.held for word in ("-P", str(each.pid))]
+        argv += [word for each in self.held for word in ("-P", f"{each.pid}@{each.pidfd}")]  # this one or none
         return self._as(argv)
 
     def _listen(self, line: str) -> None:
@@ -207,9 +222,6 @@ class Session:
         if line.startswith("experiment ") and self.state == "starting":
             self._become("recording", self.message)
             self.n_failed = 0
-            if any(each.has_changed_hands() for each in self.held):
-                self._become("recording", "the process ended while it was being attached, and its number is another's")
-                self.stop()
             self.settled.set()
             self.watch()
             return
@@ -222,7 +234,9 @@ class Session:
     def _note_end(self, status: int) -> None:
         path = self.folder / self._current
         if self._house.spool.exists(path):
-            self.kept.append(Kept(self._current, time.time(), self._house.spool.size(path)))
+            ended_s = max([time.time(), *(each.ended_s for each in self.kept)])  # clocks are set back, too
+            self.kept.append(Kept(self._current, ended_s, self._house.spool.size(path),
+                                  self._house.handoff.first_state(configured=self.order.configured)))
             self._delete(retention.surplus(self.kept, self.order.keep, self.order.megabytes * MEGABYTE))
         last = self.said[-1] if self.said else ""
         if (counted := _N_SAMPLES.search(last)) is not None:
@@ -230,14 +244,18 @@ class Session:
             self.n_lost += sum(map(int, _LOST.findall(last)))
         self._current = ""
         if status and not self._ended.is_set():
-            self.n_failed += 1
-            how = f"collect was ended by signal {-status}" if status < 0 else last or f"collect failed, status {status}"
-            if self.order.wanted.pids or (self.n_runs == 1 and not self.order.configured):
-                self._fail(how)
-            else:
-                self._become("waiting", how)
-                self._house.say("warning", f"session {self.order.id}: {how}; trying again")
+            self._note_failure(f"collect was ended by signal {-status}" if status < 0
+                               else last or f"collect failed, status {status}")
         self._store()
+
+    def _note_failure(self, how: str) -> None:
+        """Of a run, or of its beginning: the end of what a client watches, not of what is to go on."""
+        self.n_failed += 1
+        if self.order.wanted.pids or (self.n_runs <= 1 and not self.order.configured):
+            self._fail(how)
+        else:
+            self._become("waiting", shown(how))
+            self._house.say("warning", f"session {self.order.id}: {self.message}; trying again")
 
     # -- what is done to it
 
@@ -288,6 +306,7 @@ class Session:
     def _delete(self, gone: Sequence[Kept]) -> None:
         for each in gone:
             self.kept.remove(each)
+            self._house.handoff.note_deleted(each)
             self._remove(each)
         if gone:
             self._store()
@@ -296,6 +315,13 @@ class Session:
         task = asyncio.ensure_future(self._house.spool.remove(self.order.owner, self.folder / kept.name))
         _pending.add(task)
         task.add_done_callback(_pending.discard)
+
+    def owe(self, name: str, state: str) -> None:
+        """Notes whether an experiment is to be handed over; nothing where it is gone."""
+        kept = [each._replace(owed=state) if each.name == name else each for each in self.kept]
+        if kept != self.kept:
+            self.kept = kept
+            self._store()
 
     def control(self, action: str) -> str:
         """Pause, resume, sample, stop; what was done. Raises CollectorError."""
@@ -328,6 +354,7 @@ class Session:
     def forget(self) -> None:
         """Removes all that it left."""
         for each in self.kept:
+            self._house.handoff.note_deleted(each)
             self._remove(each)
         self._house.spool.forget(self.order.id)
 
@@ -378,7 +405,8 @@ class Session:
             labels={shown(name): shown(value) for name, value in self.labels.items()},
             experiments=tuple(self.experiments), n_bytes=self.n_bytes, n_samples=self.n_samples, n_runs=self.n_runs,
             interval=self.order.wishes.interval, share=target, own_share=own, message=shown(self.message),
-            said=tuple(self.said))
+            said=tuple(self.said), n_waiting=sum(each.owed == retention.WAITING for each in self.kept),
+            n_refused=sum(each.owed == retention.REFUSED for each in self.kept))
 
     def _share(self) -> tuple[float, float]:
         """Parts of a CPU that its processes and its run had since somebody looked last, a second ago or more."""
@@ -410,17 +438,18 @@ def restored(session_id: str, facts: dict[str, Any], house: House) -> Session:
                   Wanted(**facts["wanted"] | {"pids": tuple(facts["wanted"]["pids"])}),
                   Wishes(int(facts["interval_ns"]), tuple(facts["options"])), rotation.Plan(once=True),
                   configured=bool(facts["configured"]))
-    session = Session(order, house, with_current(facts, house.spool))
+    session = Session(order, house, with_current(facts, house))
     was = str(facts["state"])
     session.state = was if was in FOR_GOOD else "finished"
     session.message = str(facts["message"]) if was in FOR_GOOD else "it ended with the daemon"
     return session
 
 
-def with_current(facts: dict[str, Any], spool: Spool) -> dict[str, Any]:
+def with_current(facts: dict[str, Any], house: House) -> dict[str, Any]:
     """The facts, with the experiment that was being written when the daemon ended among those that are kept."""
-    name = str(facts.get("current", ""))
+    name, spool = str(facts.get("current", "")), house.spool
     path = spool.path / str(facts.get("folder", "")) / name
     if name and os.path.basename(name) == name and spool.exists(path):
-        return facts | {"kept": [*facts["kept"], [name, time.time(), spool.size(path)]], "current": ""}
+        owed = house.handoff.first_state(configured=bool(facts.get("configured")))
+        return facts | {"kept": [*facts["kept"], [name, time.time(), spool.size(path), owed]], "current": ""}
     return facts

@@ -15,6 +15,7 @@ import fcntl
 import json
 import os
 import shutil
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -59,6 +60,10 @@ class Spool:
             return self.path / "own" / session_id
         return self.path / "users" / str(owner.uid) / session_id
 
+    def owner(self, owner: Credentials, folder: Path) -> Credentials:
+        """Whose what lies there is: its session's owner's, or the daemon's."""
+        return Credentials(os.geteuid(), os.getegid(), ()) if folder.is_relative_to(self.path / "own") else owner
+
     async def make(self, owner: Credentials, rights: Rights, session_id: str) -> Path:
         """Makes the session's folder. Raises CollectorError."""
         folder = self.folder(owner, rights, session_id)
@@ -71,9 +76,11 @@ class Spool:
         return folder
 
     async def remove(self, owner: Credentials, path: Path) -> None:
-        """Removes an experiment, or a session's folder, with its owner's rights."""
+        """Removes an experiment, a file of it, or a session's folder, with its owner's rights."""
         if path.is_relative_to(self.path / "own"):
             shutil.rmtree(path, ignore_errors=True)
+            with suppress(OSError):
+                path.unlink()
         else:
             with suppress(CollectorError):
                 await run(as_peer(owner, ["rm", "-rf", "--one-file-system", "--", str(path)]))
@@ -92,6 +99,17 @@ class Spool:
         except OSError:
             return False
         return True
+
+    def has_file(self, path: Path) -> bool:
+        """Whether there is such a regular file, without a link on the way."""
+        try:
+            folder = self._opened(path.parent)
+            try:
+                return stat.S_ISREG(os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_mode)
+            finally:
+                os.close(folder)
+        except OSError:
+            return False
 
     def _opened(self, path: Path) -> int:
         """A folder below ours, step by step, so that nothing on the way is a link. Raises OSError."""

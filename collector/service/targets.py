@@ -1,7 +1,7 @@
 """From what is wanted (numbers, a unit, a control group, a command) to processes that are held.
 
 A process is held by a pidfd from the first look on. What ``/proc`` says of its number is good if the pidfd says
-afterwards that it still lives; and it is still the one later if its time of birth is.
+afterwards that it still lives. A run of ``collect`` is handed the pidfd, so that it records this process or none.
 """
 
 from __future__ import annotations
@@ -73,11 +73,6 @@ class Held(NamedTuple):
         poller = select.poll()
         poller.register(self.pidfd, select.POLLIN)
         return not poller.poll(0)
-
-    def has_changed_hands(self) -> bool:
-        """Whether its number belongs to another process now."""
-        owner = census.owner(self.pid)
-        return owner is not None and owner.start_ticks != self.owner.start_ticks
 
     def release(self) -> None:
         """Holds it no longer."""

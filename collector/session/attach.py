@@ -1,8 +1,9 @@
 """Attaching to processes that run already: holding them, and their state at the moment we come.
 
-A process is held by a pidfd from the first check on: a number can come to mean somebody else, a pidfd cannot. All that
-is done by number (opening events, tracing, reading /proc) is good if the pidfd says *afterwards* that the process was
-still there: then the number had not changed hands meanwhile.
+A process is held by a pidfd from the first check on, or from before our start on, by whoever started us and hands it
+over (``-P PID@FD``): a number can come to mean somebody else, a pidfd cannot. All that is done by number (opening
+events, tracing, reading /proc) is good if the pidfd says *afterwards* that the process was still there: then the number
+had not changed hands meanwhile.
 
         pidfd --- events opened by number --- alive? --- started --- begin --- /proc read by number --- alive?
 
@@ -49,6 +50,7 @@ _PF_KTHREAD = 0x200000
 _CAP_SYS_PTRACE = 19
 _SP, _IP = 7, 16
 _FOREVER_TICKS = 1 << 62
+NOBODY: Mapping[int, int] = {}
 _ROUNDS = 5  # of looking for descendants that were born meanwhile; who makes them all the time is taken as it is
 
 
@@ -78,12 +80,34 @@ class Target(NamedTuple):
         return not poller.poll(0)
 
 
-def checked(pid: int, asked: bool = True) -> Target:
-    """The process, if it can be a target. Raises TargetGone, or EngineRefused, with what is wrong."""
+def checked(pid: int, asked: bool = True, held: int | None = None) -> Target:
+    """The process, if it can be a target. ``held``: its pidfd, which becomes ours. Raises TargetGone, or EngineRefused,
+    with what is wrong."""
     if pid == os.getpid():
         raise TargetGone(f"-P {pid}: that is collect itself; give the number of another process")
+    target = Target(pid, _opened(pid) if held is None else _taken(pid, held), asked)
     try:
-        pidfd = os.pidfd_open(pid)
+        _check_kind(target)
+    except CollectorError:
+        os.close(target.pidfd)
+        raise
+    return target
+
+
+def _taken(pid: int, held: int) -> int:
+    """A pidfd that we were given, if it is that of the process."""
+    found = proc.pid_of(held)
+    if found == -1:
+        raise TargetGone(f"-P {pid}: the process ended before it was attached")
+    if found != pid:
+        raise TargetGone(f"-P {pid}@{held}: this descriptor is no pidfd of the process; give -P {pid} alone")
+    os.set_inheritable(held, False)
+    return held
+
+
+def _opened(pid: int) -> int:
+    try:
+        return os.pidfd_open(pid)
     except (ProcessLookupError, OverflowError):
         raise TargetGone(f"-P {pid}: there is no such process; ps -e lists those that there are") from None
     except OSError as err:
@@ -91,13 +115,6 @@ def checked(pid: int, asked: bool = True) -> Target:
             raise CollectorError(f"-P {pid}: {reason(err)}") from None
         raise TargetGone(f"-P {pid}: not a process ({err.strerror}); give the number of a process, not of a thread"
                          ) from None
-    target = Target(pid, pidfd, asked)
-    try:
-        _check_kind(target)
-    except CollectorError:
-        os.close(pidfd)
-        raise
-    return target
 
 
 def _check_kind(target: Target) -> None:
@@ -139,11 +156,13 @@ class Targets:
     is no target.
     """
 
-    def __init__(self, pids: Sequence[int], tree: bool, say: Callable[[str], None]) -> None:
+    def __init__(self, pids: Sequence[int], tree: bool, say: Callable[[str], None],
+                 held: Mapping[int, int] = NOBODY) -> None:
+        """``held``: of some of the numbers a pidfd that was handed to us."""
         self._tree = tree
         self._say = say
         self._refused: set[int] = set()
-        self.all = [checked(pid) for pid in dict.fromkeys(pids)]
+        self.all = [checked(pid, held=held.get(pid)) for pid in dict.fromkeys(pids)]
         if tree:
             self.all += self._descendants()
 

@@ -34,7 +34,7 @@ def attach(options: Options, say: Say, beside: Beside = nothing) -> int:
     import_all()  # before there are events that would wait for it
     from collector.session.attach import Targets
 
-    targets = Targets(options.pids, options.tree, say)
+    targets = Targets(options.pids, options.tree, say, dict(options.pidfds))
     if options.dry_run:
         path = names.choose(options.name, options.overwrite, options.directory, options.group)
         say(f"would attach to {', '.join(map(str, targets.pids))} and create experiment {str(path)!r}")

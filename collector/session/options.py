@@ -18,6 +18,7 @@ class Options(NamedTuple):  # dataclasses take as long to import as all of this,
 
     arguments: tuple[str, ...] = ()
     pids: tuple[int, ...] = ()  # attach to these instead of running a program
+    pidfds: tuple[tuple[int, int], ...] = ()  # of some of these a pidfd, which whoever started us holds them by
     tree: bool = False  # and to their descendants
     interval_ns: int = INTERVAL_ON_NS
     name: str | None = None

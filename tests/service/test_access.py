@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -125,6 +127,26 @@ def test_a_process_that_becomes_another_users_is_recorded_no_longer(running: obj
         assert target.poll() is None
 
 
+def test_a_members_session_that_goes_on_has_one_place_for_all_its_experiments(running: object, process: Start) -> None:
+    own = process(BOB, "sleep", "1001.5")
+    request = protocol.Attach(version=1, command=r"^sleep 1001\.5$", options=("-A", "off"))
+    started = running.ask(request, BOB, (GROUP,))  # type: ignore[attr-defined]
+    session = running.session(started.id)  # type: ignore[attr-defined]
+    assert (session.state, session.pids) == ("recording", (own.pid,))
+    own.kill()
+    own.wait()
+    other = process(ALICE, "sleep", "1001.5")
+    deadline_s = time.monotonic() + 60
+    while (found := running.session(started.id)).n_runs < 2 or found.state != "recording":  # type: ignore[attr-defined]
+        assert time.monotonic() < deadline_s, found
+        time.sleep(0.05)
+    assert found.pids == (other.pid,)
+    running.ask(protocol.Control(version=1, id=started.id, action="stop"), BOB, (GROUP,))  # type: ignore[attr-defined]
+    session = running.ended(started.id)  # type: ignore[attr-defined]
+    assert session.n_runs == 2
+    assert [os.stat(Path(session.directory, name)).st_uid for name in session.experiments] == [DAEMON_UID] * 2
+
+
 def test_links_in_a_users_folder_lead_nobody_out_of_it(running: object, process: Start, folder: Path) -> None:
     session, path = attach(running, process(ALICE, "sleep", "1000").pid, ALICE)
     secret = folder / "secret"
@@ -168,13 +190,53 @@ def test_a_client_may_close_at_every_byte(running: object, process: Start) -> No
     assert running.ended("1").state in ("finished", "failed")  # type: ignore[attr-defined]
 
 
-def test_a_number_that_has_changed_hands_is_not_taken_for_the_process(process: Start) -> None:
+GONE = "-P N: the process ended before it was attached"
+CLOSED = ("-P N: the process belongs to another user, or is closed to its own (setuid, or not dumpable): run collect "
+          "as root")
+BETWEEN = [
+    *((who, f"number of {whose}", whose, GONE, 0) for who in (ALICE, 0) for whose in (ALICE, BOB, 0)),
+    (ALICE, "setuid", None, CLOSED, 0),
+    (ALICE, "closed", None, CLOSED, 0),
+    (0, "closed", None, "Started(id='1', message='recording', version=1)", 1),
+]
+
+
+def test_what_changes_between_the_request_and_the_recording(root_only: None, where: list[str], folder: Path) -> None:
+    """Six times the kernel gives the target's number to another process; see the script."""
+    assert Path("/proc/sys/kernel/ns_last_pid").exists()
+    done = subprocess.run(
+        [*where, "unshare", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable,
+         str(Path(__file__).with_name("between")), str(folder), sys.executable], capture_output=True, text=True,
+        timeout=200, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr + (folder / "log").read_text()
+    assert [json.loads(line) for line in done.stdout.splitlines()] == [
+        {"who": who, "what": what, "is_reused": whose is not None, "answer": answer, "n": n, "is_untouched": True}
+        for who, what, whose, answer, n in BETWEEN]
+
+
+def test_a_pidfd_of_another_process_is_not_taken(process: Start, folder: Path) -> None:
+    first, second = (process(os.geteuid(), "sleep", "1000") for _ in range(2))
+    collect = Path(sys.executable).parent / "collect"
+    for number, said in ((first.pid, ""), (second.pid, "this descriptor is no pidfd of the process; give -P")):
+        pidfd = os.pidfd_open(first.pid)
+        done = subprocess.run([collect, "-o", folder / "a.er", "-t", "0.2", "-P", f"{number}@{pidfd}"], text=True,
+                              capture_output=True, pass_fds=[pidfd], check=False)
+        os.close(pidfd)
+        assert bool(done.returncode) == bool(said), done.stderr
+        assert said in done.stderr
+        shutil.rmtree(folder / "a.er", ignore_errors=True)
+    with open("/dev/null") as file:
+        done = subprocess.run([collect, "-o", folder / "a.er", "-P", f"{first.pid}@{file.fileno()}"], text=True,
+                              capture_output=True, pass_fds=[file.fileno()], check=False)
+    assert "this descriptor is no pidfd of the process" in done.stderr
+    assert not (folder / "a.er").exists()
+
+
+def test_a_process_that_has_ended_is_held_no_longer(process: Start) -> None:
     first = process(os.geteuid(), "sleep", "1000")
     held = targets.hold(first.pid)
     assert held is not None
     assert held.lives()
-    assert not held.has_changed_hands()
-    assert held._replace(owner=held.owner._replace(start_ticks=held.owner.start_ticks - 1)).has_changed_hands()
     first.kill()
     first.wait()
     assert not held.lives()

@@ -80,6 +80,21 @@ def test_a_day_of_ten_seconds_of_each_minute() -> None:
     assert [window.begin_s for window in shifted.windows[:3]] == [0.0, 30.0, 90.0]
 
 
+@pytest.mark.parametrize("set_s", [-1e6, -3600.0, -59.0, -1.0, 1.0, 3600.0, 1e6, 1e9])
+def test_a_clock_that_is_set_delays_a_window_by_no_more_than_its_period(set_s: float) -> None:
+    plan, began_s, now_s = Plan(10.0, 60.0, phase=0.25), 1e7, 1e7 + 12_345
+    window = rotation.next_window(plan, began_s, now_s + set_s, 3)
+    assert window is not None
+    assert 0 < window.begin_s - (now_s + set_s) <= 60
+    assert (window.begin_s - began_s) % 60 == 15
+
+
+def test_what_ended_at_the_same_time_goes_in_the_order_of_its_end() -> None:
+    kept = [Kept(str(number), 5.0, 10) for number in range(4)]  # as they are when the clock was set back
+    assert [each.name for each in retention.surplus(kept, 2, 0)] == ["0", "1"]
+    assert [each.name for each in retention.to_free(kept, 0, 15)] == ["0", "1"]
+
+
 def test_a_day_without_a_break_in_pieces_of_an_hour() -> None:
     day = Simulated(Plan(rotate_s=3600.0), 48, 512, 40 * MEGABYTE, 10_000 * MEGABYTE)
     day.run(DAY_S)
@@ -229,8 +244,10 @@ def test_a_configuration_is_read() -> None:
 @pytest.mark.parametrize("name", ["README.md", "systemd/collectord.toml"])
 def test_the_configurations_of_the_documents_are_right(name: str) -> None:
     text = (ROOT / name).read_text()
-    shown = re.search(r"```toml\n(.*?)```", text, re.DOTALL)
-    config.parse(shown[1] if shown else text.replace("\n# ", "\n"), name)
+    shown = re.findall(r"```toml\n(.*?)```", text, re.DOTALL)
+    for each in shown or [text.replace("\n# ", "\n")]:
+        config.parse(each, name)
+    assert len(shown) == (2 if name == "README.md" else 0)
 
 
 @pytest.mark.parametrize(("text", "message"), WRONG, ids=range(len(WRONG)))
