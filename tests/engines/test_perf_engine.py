@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +23,20 @@ from collector.engines.perf import opening as perf_opening
 from collector.engines.perf.engine import PerfEngine
 from collector.engines.perf.samples import walk
 from collector.events import Accounts, Batch, Change, Edge, Executed, Exited, Forked, Mapped, Mode, RecordsLost
-from collector.linux import perf
+from collector.linux import abi, perf
 
 pytestmark = pytest.mark.usefixtures("perf_allowed")
 
 INTERVAL_NS = 997_000
 FOREVER_NS = 2**62
+HOLE_NS = 500_000  # in the program "steady"
+STAMP_NS = 1000  # to which stamps of different moments are right
+# Of the kernel's work at a thread's switch, of which a part is not told as the thread's, on average: 4 to 12 us seen.
+# And 10 us are its clocks' shortest period.
+EDGE_NS = 50_000
+# While nobody comes for seconds: ends are told of the whole machine, and switch-outs with their stacks, of which there
+# are as many as others want the CPUs.
+MAY_LOSE = {"dying", "dead", "leave"}
 ATTR_STACK_USER = 88  # sample_stack_user in perf_event_attr
 
 
@@ -42,6 +51,7 @@ class Drained:
     lives: list[int] = field(default_factory=list)  # beginnings and ends in each batch
     accounts: list[Accounts] = field(default_factory=list)  # as they were read before each drain
     truth: dict[str, Any] = field(default_factory=dict)
+    opened: perf_opening.Opened | None = None
 
     def take_all(self, engine: PerfEngine, until_ns: int) -> None:
         """All batches up to a time."""
@@ -58,7 +68,8 @@ class Drained:
         self.lives.append(sum(isinstance(change, Forked | Exited) for change in batch.changes))
         times = [change.time_ns for change in batch.changes]
         for name, fields in (("clock", ("time_ns", "pid", "tid", "mode", "abi", "n_words", "low", "regs")),
-                             ("switches", ("time_ns", "pid", "tid", "edge")), ("leaving", ("time_ns", "tid", "regs"))):
+                             ("switches", ("time_ns", "pid", "tid", "edge", "cpu")),
+                             ("leaving", ("time_ns", "tid", "regs"))):
             part = getattr(batch, name)
             if part is not None:
                 times += part.time_ns.tolist()
@@ -72,9 +83,38 @@ class Drained:
         """A column of all batches."""
         return np.concatenate(self.columns[name])
 
+    def ticks(self) -> list[tuple[int, int]]:
+        """Of all clock samples the tid and the time."""
+        columns = (np.concatenate(self.columns.get(f"clock.{name}", [np.zeros(0, int)])) for name in ("tid", "time_ns"))
+        return sorted(zip(*(column.tolist() for column in columns), strict=True))
+
     def of(self, kind: type[Change]) -> list[Any]:
         """The changes of a kind."""
         return [change for change in self.changes if isinstance(change, kind)]
+
+
+class Witness:
+    """Reads what the kernel writes into the rings of clocks, record by record, and leaves it there."""
+
+    def __init__(self, rings: perf.Rings) -> None:
+        self._rings = rings
+        self._at = {ring: 0 for ring in rings.rings if ring.name in ("clock", "brief")}
+        self.ticks: list[tuple[int, int]] = []  # tid and time
+
+    def look(self) -> None:
+        """All that was written since the last look; to be called before that is given back."""
+        for ring, at in self._at.items():
+            head = self._rings.head(ring)
+            while at < head:
+                (header, ids, time_ns) = (self._word(ring, at + offset) for offset in (0, 8, 16))
+                if header & 0xFFFF_FFFF == abi.RECORD_SAMPLE:
+                    self.ticks.append((ids >> 32, time_ns))
+                at += header >> 48
+            self._at[ring] = at
+
+    def _word(self, ring: perf.Ring, position: int) -> int:
+        at = ring.data_offset + position % ring.data_bytes
+        return int.from_bytes(self._rings.memory[at:at + 8], "little")
 
 
 @pytest.fixture
@@ -84,13 +124,16 @@ def drained(tmp_path: Path) -> Iterator[Callable[..., Drained]]:
     def run(*command: object, every_s: float = 0.1, slack_ns: int = 10_000_000,
             asked: Sequence[tuple[int, int]] = (), guarded: bool = False) -> Drained:
         held = ["/bin/sh", "-c", 'read line; exec "$@"', "sh", *map(str, command)]
-        with subprocess.Popen(held, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        # Not into a pipe, which has no room for all that a program may have to say before it ends.
+        with (tmp_path / "said").open("wb") as said, subprocess.Popen(
+                held, stdin=subprocess.PIPE, stdout=said) as process:
             assert process.stdin is not None
             opened = perf_opening.open_events([process.pid], INTERVAL_NS, on_exec=True, follow=False)
             if guarded:
                 opened.guard(process.pid)
             engine = None if guarded else PerfEngine(opened, "a test")
-            result = Drained(process.pid)
+            witness = Witness(opened.rings)
+            result = Drained(process.pid, opened=opened)
             process.stdin.write(b"\n")
             process.stdin.flush()
             ended = os.pidfd_open(process.pid)
@@ -101,15 +144,18 @@ def drained(tmp_path: Path) -> Iterator[Callable[..., Drained]]:
                 result.accounts.append(engine.look(asked))
                 until_ns = time.monotonic_ns()
                 time.sleep(slack_ns / 1e9)
+                witness.look()
                 result.take_all(engine, until_ns)
             os.close(ended)
             assert engine is not None
             engine.stop()
+            witness.look()
             result.take_all(engine, FOREVER_NS)
-            assert process.stdout is not None
-            result.truth = json.loads(process.stdout.read())
+            result.truth = json.loads((tmp_path / "said").read_bytes())
             last = engine.drain(FOREVER_NS)
             assert (last.changes, last.clock, last.switches) == ((), None, None)
+            if not guarded:  # which moves records meanwhile
+                assert sorted(witness.ticks) == result.ticks()
             engine.close()
             engine.close()
         return result
@@ -130,8 +176,7 @@ def test_a_program_from_its_exec_to_its_end(
     paths = [change.path for change in found.of(Mapped)]
     assert {b"[vdso]", os.fsencode(os.path.realpath(workload("split")))} <= set(paths)
     assert any(path.endswith(b"/libc.so.6") for path in paths)
-    # Ends are told of the whole machine, and for five seconds there may be too many.
-    assert {change.source for change in found.of(RecordsLost)} <= {"dying", "dead"}
+    assert {change.source for change in found.of(RecordsLost)} <= MAY_LOSE
     assert set(found.all("clock.pid").tolist()) == set(found.all("switches.pid").tolist()) == {found.pid}
     assert set(found.all("clock.tid").tolist()) == set(tids)
 
@@ -159,34 +204,115 @@ def test_batches_follow_each_other_in_time(workload: Callable[..., Path], draine
         assert first > until - 1  # nothing from before the last batch's end
 
 
+@dataclass(frozen=True)
+class Stints:
+    """When a thread of the program ``steady`` had a CPU, by the records of its switches, and when it was at work."""
+
+    began_ns: np.ndarray
+    ended_ns: np.ndarray
+    cpu: np.ndarray  # -1: not told
+    ticks_ns: list[np.ndarray]  # in each stint
+    holes: np.ndarray  # (n, 2): outside of these it was at work
+
+    def times(self, i: int) -> np.ndarray:
+        """Of a stint the beginning, its ticks and the end."""
+        return np.concatenate([self.began_ns[i:i + 1], self.ticks_ns[i], self.ended_ns[i:i + 1]])
+
+    def idle_ns(self, begin_ns: int, end_ns: int) -> np.ndarray:
+        """The parts of a time that lie in holes."""
+        return np.clip(np.minimum(self.holes[:, 1], end_ns) - np.maximum(self.holes[:, 0], begin_ns), 0, None)
+
+    def ran_ns(self, begin_ns: int, end_ns: int) -> int:
+        """The time with a CPU within a time."""
+        return int(np.clip(np.minimum(self.ended_ns, end_ns) - np.maximum(self.began_ns, begin_ns), 0, None).sum())
+
+
+def stints_of(found: Drained) -> list[Stints]:
+    """Of each thread: every switch is told, in their order, and no tick lies outside of a stint."""
+    result = []
+    switched_ns, switched, edges, cpus = (found.all(f"switches.{name}") for name in ("time_ns", "tid", "edge", "cpu"))
+    for thread in found.truth["threads"]:
+        mine = switched == thread["tid"]
+        is_in = edges[mine] == Edge.IN
+        assert (is_in[1:] != is_in[:-1]).all()
+        began_ns, ended_ns, cpu = switched_ns[mine][is_in], switched_ns[mine][~is_in], cpus[mine][is_in]
+        if not is_in[0]:  # the founder ran already when its events began: at its exec, which is told a little later
+            began_ns = np.append(found.of(Executed)[0].time_ns - INTERVAL_NS, began_ns)
+            cpu = np.append(-1, cpu)
+        if len(ended_ns) < len(began_ns):
+            ended_ns = np.append(ended_ns, [end.time_ns for end in found.of(Exited) if end.tid == thread["tid"]])
+        ticks_ns = found.all("clock.time_ns")[found.all("clock.tid") == thread["tid"]]
+        bounds = zip(np.searchsorted(ticks_ns, began_ns), np.searchsorted(ticks_ns, ended_ns), strict=True)
+        parts = [ticks_ns[first:end] for first, end in bounds]
+        assert sum(map(len, parts)) == len(ticks_ns)
+        holes = np.array([(0, thread["began_ns"]), *thread["holes"], (thread["ended_ns"], FOREVER_NS)])
+        result.append(Stints(began_ns, ended_ns, cpu, parts, holes))
+    return result
+
+
+def none_is_missing(threads: list[Stints]) -> None:
+    """The timer of a clock is set to an interval ahead at most: a thread that is at work has its next tick by then. One
+    that comes later came in a hole, when interrupts or a hypervisor had the CPU.
+
+    What one tick is late by the gap behind it lacks: as many gaps are too long as too short.
+    """
+    for stints in threads:
+        for i in range(len(stints.ticks_ns)):
+            times_ns = stints.times(i)
+            for begin_ns, end_ns in pairwise(times_ns):
+                assert end_ns - begin_ns - stints.idle_ns(begin_ns, end_ns).sum() < 1.5 * INTERVAL_NS
+    gaps_ns = np.concatenate([np.diff(ticks_ns) for stints in threads for ticks_ns in stints.ticks_ns])
+    assert np.median(gaps_ns) == pytest.approx(INTERVAL_NS, rel=0.01)
+
+
+def none_is_twice(threads: list[Stints]) -> None:
+    """A tick that is late brings the next but one no nearer than an interval."""
+    for stints in threads:
+        for ticks_ns in stints.ticks_ns:
+            assert (ticks_ns[2:] - ticks_ns[:-2] > INTERVAL_NS - STAMP_NS).all()
+
+
+def they_count_the_time(threads: list[Stints], n_ticks: int) -> None:
+    """As many ticks as intervals on a CPU. Each thread's clock runs on each CPU by itself, and what is left of its last
+    interval is never told. It begins a little before its thread's stint is told, and ends a little later. A tick that
+    is late by intervals stands for all of these."""
+    ran_ns = sum(stints.ran_ns(0, FOREVER_NS) for stints in threads)
+    edges_ns = sum(len(stints.began_ns) for stints in threads) * EDGE_NS
+    kept_ns = 0
+    for stints in threads:
+        for begin_ns, end_ns in zip(stints.began_ns, stints.ended_ns, strict=True):
+            idle_ns = stints.idle_ns(begin_ns, end_ns)
+            kept_ns += int(idle_ns[idle_ns > HOLE_NS].sum())
+    last_ns = len(threads) * len(perf.online_cpus()) * INTERVAL_NS
+    assert ran_ns - kept_ns - last_ns - edges_ns < n_ticks * INTERVAL_NS < ran_ns + edges_ns
+
+
 def test_the_clock_ticks_once_per_interval(workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
-    found = drained(workload("split"), 0.66)
-    cpu_s = found.truth["user_s"] + found.truth["system_s"]
-    # Each thread's clock runs on each CPU by itself: up to an interval per thread and CPU has not come to a sample.
-    rounding = 3 * len(perf.online_cpus()) + 1
-    assert len(found.all("clock.tid")) == pytest.approx(cpu_s * 1e9 / INTERVAL_NS, abs=rounding, rel=0.02)
+    found = drained(workload("steady"), 3, 0.66)
+    threads = stints_of(found)
+    none_is_missing(threads)
+    none_is_twice(threads)
+    they_count_the_time(threads, len(found.all("clock.tid")))
     modes = Counter(found.all("clock.mode").tolist())
     assert modes[Mode.USER] >= 0.9 * sum(modes.values())
 
 
-def test_switches_add_up_to_the_cpu_time(workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
-    found = drained(workload("split"), 0.66)
-    time_ns, tid, edge = (found.all(f"switches.{name}") for name in ("time_ns", "tid", "edge"))
-    ends = {change.tid: change.time_ns for change in found.of(Exited)}
-    total_ns = 0
-    for thread in found.truth["threads"]:
-        mine = tid == thread["tid"]
-        edges, times = edge[mine], time_ns[mine]
-        is_in = edges == Edge.IN
-        assert (is_in[1:] != is_in[:-1]).all()  # in, out, in, out
-        # The founder ran already when its events began, at its exec.
-        before = [] if is_in[0] else [found.of(Executed)[0].time_ns]
-        starts = np.concatenate([np.array(before, np.int64), times[is_in]])
-        outs = times[~is_in]
-        if len(outs) < len(starts):
-            outs = np.append(outs, ends[thread["tid"]])
-        total_ns += int((outs - starts).sum())
-    assert total_ns * 1e-9 == pytest.approx(found.truth["user_s"] + found.truth["system_s"], rel=0.02)
+def test_every_switch_is_told_at_its_time(workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
+    """As many as the kernel counts. Whenever a thread was at work it had a CPU, and no two had the same."""
+    found = drained(workload("steady"), 3, 0.66)
+    threads = stints_of(found)
+    for said, stints in zip(found.truth["threads"], threads, strict=True):
+        began_ns, ended_ns = said["began_ns"], said["ended_ns"]
+        assert ((stints.ended_ns > began_ns) & (stints.ended_ns < ended_ns)).sum() == said["n_switches"]
+        for moment_ns in {began_ns, ended_ns, *chain(*said["holes"])}:
+            assert ((stints.began_ns < moment_ns) & (moment_ns < stints.ended_ns)).sum() == 1
+        for left_ns, came_ns in zip(stints.ended_ns, stints.began_ns[1:], strict=False):
+            assert came_ns - left_ns - stints.idle_ns(left_ns, came_ns).sum() <= HOLE_NS
+    cpu, began_ns, ended_ns = (np.concatenate([getattr(stints, name) for stints in threads])
+                               for name in ("cpu", "began_ns", "ended_ns"))
+    for number in perf.online_cpus():
+        order = np.argsort(began_ns[cpu == number])
+        assert (began_ns[cpu == number][order][1:] > ended_ns[cpu == number][order][:-1]).all()
 
 
 def test_a_look_has_the_accounts_of_those_who_ran_and_live(
@@ -194,21 +320,23 @@ def test_a_look_has_the_accounts_of_those_who_ran_and_live(
     """And of the one that is asked for each time: the test itself, which none of the events is of."""
     me = os.getpid(), threading.get_native_id()
     before_ns = time.monotonic_ns()
-    found = drained(workload("split"), 0.66, every_s=0.05, asked=[me, (2**22 + 1, 2**22 + 1)])
+    found = drained(workload("steady"), 3, 0.66, every_s=0.05, asked=[me, (2**22 + 1, 2**22 + 1)])
     tids = {thread["tid"] for thread in found.truth["threads"]}
-    seen: dict[int, list[tuple[int, int, int]]] = {}
+    seen: dict[int, list[tuple[int, int, int, int]]] = {}
     for accounts in found.accounts:
         assert accounts.tid.tolist().count(me[1]) == 1
         assert before_ns < accounts.time_ns.min() <= accounts.time_ns.max() <= accounts.read_ns
         before_ns = accounts.read_ns
         columns = (accounts.tid, accounts.run_ns, accounts.delay_ns, accounts.turns)
         for tid, *account in zip(*(column.tolist() for column in columns), strict=True):
-            seen.setdefault(tid, []).append(tuple(account))
+            seen.setdefault(tid, []).append((accounts.read_ns, *account))
     assert {found.pid, me[1]} <= seen.keys() <= tids | {me[1]}
-    said_ns = {thread["tid"]: thread["cpu_s"] * 1e9 for thread in found.truth["threads"]}
-    for tid in tids & seen.keys():
-        assert seen[tid] == sorted(seen[tid])
-        assert 0 < seen[tid][-1][0] < said_ns[tid] + 20e6  # of which its start and its end are no part
+    for said, stints in zip(found.truth["threads"], stints_of(found), strict=True):
+        looks = seen.get(said["tid"], [])
+        assert all((np.diff(column) >= 0).all() for column in zip(*looks, strict=True))
+        for read_ns, run_ns, _, _ in looks:
+            ran_ns = said["before_ns"] + stints.ran_ns(said["began_ns"], read_ns)
+            assert 0 < run_ns < ran_ns + EDGE_NS * len(stints.began_ns)
 
 
 def test_samples_have_registers_and_stack(workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
@@ -242,18 +370,16 @@ def test_every_switch_out_has_its_stack_unless_they_come_too_often(
     assert leaving == Counter(found.all("switches.tid")[outs].tolist())
 
 
-@pytest.mark.kernel_times
-@pytest.mark.all_cpus
 def test_a_full_ring_of_stacks_loses_samples_and_nothing_else(
         workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
     """Nobody comes for longer than the clock's ring has room. The last losses have no record behind them."""
-    found = drained(workload("split"), 4.4, every_s=30)
-    cpu_s = found.truth["user_s"] + found.truth["system_s"]
-    n_samples = len(found.all("clock.tid")) + sum(change.n_records for change in found.of(RecordsLost))
-    rounding = 3 * len(perf.online_cpus()) + 1
-    assert n_samples == pytest.approx(cpu_s * 1e9 / INTERVAL_NS, abs=rounding, rel=0.02)
+    found = drained(workload("steady"), 3, 4.4, every_s=30)
+    threads = stints_of(found)
+    none_is_twice(threads)
+    n_lost = sum(change.n_records for change in found.of(RecordsLost) if change.source == "clock")
+    they_count_the_time(threads, len(found.all("clock.tid")) + n_lost)
     tids = [thread["tid"] for thread in found.truth["threads"]]
-    assert {change.source for change in found.of(RecordsLost)} == {"clock"}
+    assert {"clock"} <= {change.source for change in found.of(RecordsLost)} <= {"clock", *MAY_LOSE}
     assert len(found.of(Executed)) == 1
     assert [change.tid for change in found.of(Forked)] == tids[1:]
     assert sorted(change.tid for change in found.of(Exited)) == sorted(tids)
@@ -262,13 +388,13 @@ def test_a_full_ring_of_stacks_loses_samples_and_nothing_else(
 
 def test_a_clock_whose_ring_fills_up_gives_way_to_small_copies(
         workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
-    """The same, while the collector starts."""
-    found = drained(workload("split"), 4.4, every_s=30, guarded=True)
-    assert found.of(RecordsLost) == []
-    cpu_s = found.truth["user_s"] + found.truth["system_s"]
-    # Beside what has not come to a sample at the threads' ends, an interval for each, where one clock gave way.
-    rounding = 2 * 3 * len(perf.online_cpus()) + 1
-    assert len(found.all("clock.tid")) == pytest.approx(cpu_s * 1e9 / INTERVAL_NS, abs=rounding, rel=0.02)
+    """The same, while the collector starts: none is missing. (Both clocks tick until the one that gives way is told.)
+    """
+    found = drained(workload("steady"), 3, 4.4, every_s=30, guarded=True)
+    assert found.opened is not None
+    assert "clock" in {ring.name for ring in found.opened.guards[0].rested}
+    assert {change.source for change in found.of(RecordsLost)} <= MAY_LOSE
+    none_is_missing(stints_of(found))
 
 
 @pytest.mark.parametrize("n_cpus", [1, 2, 8, 32])
@@ -288,12 +414,12 @@ def test_small_copies_have_room_for_seconds_and_all_rings_together_are_bounded(i
 
 
 def test_events_are_given_back(workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
-    n_open = []
+    n_open, others = [], threading.enumerate()
     for _ in range(2):
         drained(workload("start"))
         for thread in threading.enumerate():
-            if thread is not threading.current_thread():
-                thread.join(10)
+            if thread not in others:
+                thread.join()
         n_open.append(len(os.listdir("/proc/self/fd")))
     assert n_open[0] == n_open[1]
 

@@ -79,8 +79,7 @@ def test_those_that_are_gone() -> None:
 
 def test_a_zombie_still_says_what_it_used() -> None:
     with subprocess.Popen(["/bin/true"]) as process:
-        deadline = time.monotonic() + 5
-        while "\nState:\tZ" not in Path(f"/proc/{process.pid}/status").read_text() and time.monotonic() < deadline:
+        while "\nState:\tZ" not in Path(f"/proc/{process.pid}/status").read_text():
             time.sleep(0.001)
         usage = proc.process_usage(process.pid)
     assert usage is not None

@@ -117,7 +117,7 @@ class Observer(threading.Thread):
         self._looked = time.monotonic()
         try:
             tids = set(map(int, os.listdir(f"/proc/{pid}/task")))
-            ended = ") Z " in Path(f"/proc/{pid}/stat").read_text()
+            ended = tids <= {pid} and ") Z " in Path(f"/proc/{pid}/stat").read_text()  # others may outlive the first
         except OSError:
             tids, ended = set(), True
         for tid in tids - self._files.keys() - self.threads.keys():
@@ -194,13 +194,11 @@ def within(value: float, bounds: Bounds, slack: float) -> bool:
 
 def running_child(parent: int) -> int:
     """The only child of a process, once it runs a program of its own."""
-    deadline = time.monotonic() + 10
-    while time.monotonic() < deadline:
+    while True:
         children = children_of(parent)
         if children and os.readlink(f"/proc/{children[0]}/exe") != os.path.realpath(sys.executable):
             return children[0]
         time.sleep(0.002)
-    raise TimeoutError(f"{parent} has no child that runs a program")
 
 
 @pytest.fixture

@@ -128,10 +128,12 @@ def test_a_killed_collector_leaves_an_experiment_and_the_program(
         engine: str, way: str, killruns: Any, workload: Run, need: Run, tmp_path: Path) -> None:
     need("gprofng", "binutils")
     program = workload("enduring")
-    outcomes = [killruns.run(plan, program, tmp_path) for plan in killruns.plans(3, SEED, (engine,), (way,))]
+    # Killed at an instant of its start, of its work, and of its end: by then it has begun for sure.
+    plans = [plan for plan in killruns.plans(5, SEED, (engine,), (way,)) if plan.number in (0, 1, 4)]
+    outcomes = [killruns.run(plan, program, tmp_path) for plan in plans]
     faults = [f"{outcome.plan}: {fault}" for outcome in outcomes for fault in outcome.faults]
     assert not faults, f"seed {SEED}:\n" + "\n".join(faults)
-    assert any(outcome.missing_s is not None for outcome in outcomes)
+    assert outcomes[-1].missing_s is not None
 
 
 def test_an_experiment_that_was_only_begun_opens(tmp_path: Path, gprofng: Run, er_print: Run) -> None:
@@ -185,17 +187,19 @@ def test_a_killed_program_is_recorded_to_its_end(engine: str, workload: Run, tmp
     with enduring(workload("enduring"), *command, stderr=subprocess.PIPE) as process:
         target = child_of(process.pid, False)
         time.sleep(0.8)
+        alive_ns = time.monotonic_ns()
         os.kill(target, signal.SIGKILL)
-        killed_ns = time.monotonic_ns()
         process.communicate(timeout=30)
+        over_ns = time.monotonic_ns()
         assert process.returncode == 128 + signal.SIGKILL
     experiment = open_experiment(path)
     assert experiment.log.complete
-    assert abs(experiment.end_ns - killed_ns) < 1e9
+    assert alive_ns < experiment.end_ns < over_ns
     # Its own CPU time can no longer be asked for: the worker was always running or waiting for a CPU.
     states = recorded_s(experiment, target)
-    life_s = (killed_ns - experiment.log.start_ns) * 1e-9
-    assert sum(states.values()) == pytest.approx(life_s, rel=0.05, abs=0.02)
+    alive_s, over_s = ((time_ns - experiment.log.start_ns) * 1e-9 for time_ns in (alive_ns, experiment.end_ns))
+    slack_s = 0.01 * over_s + len(states) * experiment.log.interval_us * 1e-6
+    assert alive_s - slack_s < sum(states.values()) < over_s + slack_s
     assert len(experiment.threads) == 3
     assert "work" in gprofng("-functions", experiment=path).functions
 

@@ -12,6 +12,7 @@ from collector.experiment.records import STATES
 pytestmark = pytest.mark.usefixtures("perf_allowed")
 
 INTERVAL_S = 10.007e-3
+SITES_MS = 2, 3, 5, 7, 11, 13, 17, 19, 23, 29  # of the workload "sites", a turn
 BUILDS = {
     "frame pointers": ("-O0", "-fno-omit-frame-pointer"),
     "none": ("-O2", "-fomit-frame-pointer"),
@@ -65,15 +66,15 @@ def test_the_same_times_in_the_reader(workload: Any, recorded: Any, tmp_path: Pa
     packets = run.packets()
     stacks = run.experiment.stacks
     by_depth: dict[int, float] = {}
-    for packet in packets[packets["MSTATE"] >= 3]:
+    for packet in packets[packets["MSTATE"] == STATES.index("sleep")]:
         depth = len(stacks.stack(int(stacks.index(packet["FRINFO"].reshape(1))[0])))
         by_depth[depth] = by_depth.get(depth, 0.0) + float(packet["NTICK"]) * INTERVAL_S
     # The deeper the site, the longer it sleeps: ten depths in a row have the ten times.
-    known = sorted(run.truth["sites"].values())
     shallowest = max(by_depth, key=lambda depth: by_depth[depth]) - 9
-    for number, known_s in enumerate(known):
-        # Asleep and waiting for a CPU, each of which is rounded for itself.
-        assert by_depth.get(shallowest + number, 0.0) == pytest.approx(known_s, abs=2 * INTERVAL_S), number
+    for number, known_s in enumerate(sorted(run.truth["sites"].values())):
+        # For as long as it asked for, at least; then it waits for a CPU.
+        asked_s, slept_s = 11 * SITES_MS[number] * 1e-3, by_depth.get(shallowest + number, 0.0)
+        assert asked_s - INTERVAL_S <= slept_s <= known_s + INTERVAL_S, number
 
 
 @pytest.mark.kernel_times

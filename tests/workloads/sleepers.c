@@ -1,4 +1,4 @@
-/* sleepers THREADS SECONDS: THREADS threads wait on one condition variable while main sleeps SECONDS.
+/* sleepers THREADS SECONDS: THREADS threads wait on one condition variable while main sleeps SECONDS, or until SIGUSR1.
  *
  * Printed is the sum over the threads of the wall time that each was asleep, and of that for which each lived at most: it
  * also waits for its first CPU, and to end. Main looks every millisecond who has ended, in whatever order they do.
@@ -9,6 +9,9 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int awake_now, n_asleep;
 static int64_t asleep_ns;
+static volatile sig_atomic_t is_over;
+
+static void on_usr1(int number) { is_over = number; }
 
 FRAME void *thread_main(void *unused) {
     (void)unused;
@@ -33,6 +36,7 @@ int main(int argc, char **argv) {
     int64_t sleep_for_ns = seconds_to_ns(argc > 2 ? argv[2] : "1");
     pthread_t *threads = calloc((size_t)n_threads, sizeof *threads);
     pthread_attr_t small;
+    signal(SIGUSR1, on_usr1);
     check(threads == NULL, "calloc");
     pthread_attr_init(&small);
     pthread_attr_setstacksize(&small, 64 * 1024);
@@ -43,7 +47,8 @@ int main(int argc, char **argv) {
     }
     while (!all_asleep(n_threads)) sleep_ns(NS_PER_MS);
     int64_t start = wall_ns();
-    sleep_ns(sleep_for_ns);
+    struct timespec left = {sleep_for_ns / NS_PER_S, sleep_for_ns % NS_PER_S};
+    while (nanosleep(&left, &left) == -1 && !is_over) continue;
     int64_t main_slept_ns = wall_ns() - start;
     pthread_mutex_lock(&lock);
     awake_now = 1;

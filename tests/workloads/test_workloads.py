@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -170,6 +171,20 @@ def test_busy_does_the_same_work_in_every_thread(workload: Workload) -> None:
     truth = _truth(workload("busy"), 3, 211)
     assert len(truth["threads_cpu_s"]) == 3
     assert sum(truth["threads_cpu_s"]) == pytest.approx(truth["cpu_s"], rel=0.1)
+
+
+def test_steady_tells_when_its_threads_could_not_work(workload: Workload) -> None:
+    truth = _truth(workload("steady"), 3, 0.07)
+    assert len({thread["tid"] for thread in truth["threads"]}) == 3
+    for thread in truth["threads"]:
+        times_ns = [thread["began_ns"], *chain(*thread["holes"]), thread["ended_ns"]]
+        assert times_ns == sorted(times_ns)
+        assert all(end_ns - begin_ns > 500_000 for begin_ns, end_ns in thread["holes"])
+    stopped = subprocess.run(["sh", "-c", '"$@" & sleep 0.1; kill -STOP $!; sleep 0.1; kill -CONT $!; wait', "sh",
+                              workload("steady"), "1", "0.6"], capture_output=True, text=True, timeout=60, check=True)
+    (thread,) = json.loads(stopped.stdout)["threads"]
+    assert max(end_ns - begin_ns for begin_ns, end_ns in thread["holes"]) >= 0.1e9
+    assert thread["n_switches"] >= 1
 
 
 def test_timed_tells_what_a_program_and_its_children_used(workload: Workload) -> None:
