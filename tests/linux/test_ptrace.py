@@ -38,8 +38,11 @@ def next_report(tid: int) -> ptrace.Report:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kills a process; traced, it may tell of its exit once more before it is gone."""
-    process.kill()
+    """Kills a process; traced, it may tell of its exit once more before it is gone.
+
+    Not by Popen, which takes a stop that nobody has asked for yet for an end, and sends nothing then.
+    """
+    os.kill(process.pid, signal.SIGKILL)
     with suppress(ChildProcessError):
         while True:
             _, status = os.waitpid(process.pid, os.WNOHANG)
