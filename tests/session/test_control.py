@@ -185,7 +185,8 @@ def test_y_with_r_records_from_the_start(collect: Run, spin: Path, tmp_path: Pat
 def test_a_signal_takes_a_sample(spin: Path, tmp_path: Path, gprofng: Run) -> None:
     path = tmp_path / "l.er"
     with running("-S", "off", "-l", "USR1", "-o", path, spin, "1.1") as process:
-        time.sleep(0.7)
+        while not (path / "log.xml").exists():
+            time.sleep(0.01)
         process.send_signal(signal.SIGUSR1)
     assert [sample.label for sample in open_experiment(path).samples] == ["signal", "collector_close_experiment"]
     gprofng("-sample_list", experiment=path)

@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.kernel_times, pytest.mark.all_cpus, pytest.mark.usefix
 
 INTERVAL_S = {"on": 10.007e-3, "hi": 0.997e-3}
 SYSTEM, TRAP = 1, 2
-BEFORE_EXEC_S = 0.01  # at most, which getrusage counts, too
+END_S = 0.005  # at most, of a program's end, behind its own look at getrusage
 NOBODY = 65534
 COLLECT = str(Path(sys.executable).parent / "collect")
 
@@ -365,7 +365,8 @@ def test_code_made_executable_later_is_a_function_without_a_file(
         workload: Any, tmp_path: Path, gprofng: Any) -> None:
     run = record(tmp_path / "jit.er", "hi", workload("jit"), 0.4)
     functions = gprofng("-functions", experiment=run.path).functions
-    assert functions["<Total>"][0] == pytest.approx(run.cpu_s, rel=0.01, abs=BEFORE_EXEC_S)
+    # What the program's process did before its exec is counted by getrusage alone.
+    assert run.truth["jit"] - INTERVAL_S["hi"] <= functions["<Total>"][0] <= run.cpu_s + INTERVAL_S["hi"] + END_S
     assert functions["[anonymous code]"][0] == pytest.approx(run.truth["jit"], rel=0.05)
     ((path, _),) = paths_to("[anonymous code]", gprofng("-calltree", experiment=run.path))
     assert (path[1], path[-3:]) == ("_start", ("main", "run", "[anonymous code]"))
@@ -376,7 +377,8 @@ def test_code_made_executable_later_is_a_function_without_a_file(
 def test_a_program_that_execs_itself_is_whole(workload: Any, tmp_path: Path, gprofng: Any) -> None:
     run = record(tmp_path / "reexec.er", "hi", workload("reexec"), 0.3)
     functions = gprofng("-functions", experiment=run.path).functions
-    assert functions["<Total>"][0] == pytest.approx(run.cpu_s, rel=0.01, abs=BEFORE_EXEC_S)
+    worked_s = run.truth["before"] + run.truth["after"]
+    assert worked_s - INTERVAL_S["hi"] <= functions["<Total>"][0] <= run.cpu_s + INTERVAL_S["hi"] + END_S
     assert functions["before"][1] == pytest.approx(run.truth["before"], rel=0.03)
     assert functions["after"][1] == pytest.approx(run.truth["after"], rel=0.03)
     for name in ("before", "after"):

@@ -245,9 +245,10 @@ def test_what_came_before_the_disk_was_full_is_kept(
     experiment = open_experiment(disk / "x.er")
     assert experiment.problems == []
     assert experiment.log.complete
-    assert len(experiment.packets()) > 300
-    functions = gprofng("-functions", experiment=disk / "x.er").functions
-    assert functions["<Total>"][0] > 0.3
+    packets = experiment.packets()
+    assert len(packets) > 300  # of running and of waiting, of which there is more where others have the CPUs
+    cpu_s = packets["NTICK"][packets["MSTATE"] <= 2].sum() * 997e-6
+    assert gprofng("-functions", experiment=disk / "x.er").functions["<Total>"][0] == pytest.approx(cpu_s, abs=0.001)
     assert "disk is full" in gprofng("-header", experiment=disk / "x.er").text
 
 
@@ -513,13 +514,13 @@ def test_the_interval_is_the_one_asked_for(
     done = run("-p", value, "-o", "x.er", workload("recurse"), 3, 0.05, cwd=tmp_path)
     assert done.returncode == 0
     truth = json.loads(done.stdout)
-    used_s = truth["user_s"] + truth["system_s"]  # of which some ms before its exec, and without its end
+    used_s = truth["user_s"] + truth["system_s"]  # before its exec, too, and without its end
     experiment = open_experiment(tmp_path / "x.er")
     assert experiment.log.interval_us == interval_us
     packets = experiment.packets()
     if 0 < interval_us <= 10_007:
-        assert packets["NTICK"][packets["MSTATE"] <= 2].sum() * interval_us * 1e-6 == pytest.approx(
-            used_s, abs=interval_us * 1e-6 + 5e-3)
+        told_s = packets["NTICK"][packets["MSTATE"] <= 2].sum() * interval_us * 1e-6
+        assert 0.05 - interval_us * 1e-6 <= told_s <= used_s + interval_us * 1e-6 + 5e-3
     if interval_us == 0:
         assert len(packets) == 0
     header = gprofng("-header", experiment=tmp_path / "x.er").text

@@ -172,8 +172,11 @@ def test_a_killed_tracer_is_told(way: str, workload: Run, tmp_path: Path, gprofn
     experiment = open_experiment(path)
     assert experiment.log.complete
     assert any("the tracer was killed" in text for text in warned(experiment))
-    assert 0.2 <= recorded_cpu_s(experiment, target) < spent_s + 0.02
     assert experiment.end_ns <= killed_ns
+    # Since its last account the worker was seen by nobody: it may have run, or waited for a CPU.
+    life_s, states = (experiment.end_ns - experiment.log.start_ns) * 1e-9, recorded_s(experiment, target)
+    assert recorded_cpu_s(experiment, target) >= 0.2
+    assert sum(states.values()) <= life_s + len(states) * experiment.log.interval_us * 1e-6
     assert "work" in gprofng("-functions", experiment=path).functions
 
 
@@ -208,20 +211,23 @@ def test_a_killed_program_is_recorded_to_its_end(engine: str, workload: Run, tmp
 
 
 def test_what_others_trace_floods_no_ring(workload: Run, tmp_path: Path) -> None:
-    """The deaths of all processes come by SIGCHLD, by which a tracer is told of every stop.
+    """The deaths of all processes come by SIGCHLD, by which a tracer is told of every stop: of so many that all their
+    records would fill the ring of deaths five times.
 
     Tracer and tracee have a CPU of their own: on the target's they would preempt it more often than its ring of stacks
     has room for.
     """
     cpus = sorted(os.sched_getaffinity(0))
-    command = [COLLECT, "--engine", "perf", "-o", str(tmp_path / "x.er"), "taskset", "-c", str(cpus[0]),
-               workload("busy"), "1", "1500"]
-    tracer = ["taskset", "-c", str(cpus[-1]), workload("traced"), "60007"]
-    with subprocess.Popen(tracer, stdout=subprocess.PIPE) as other:
-        result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
-        other.terminate()  # it traced all the time
-        assert json.loads(other.communicate(timeout=30)[0])["stops"] > 20_000
-    assert re.search(r"samples, nothing lost\n", result.stderr), result.stderr
+    command = [COLLECT, "--engine", "perf", "-o", tmp_path / "x.er", "taskset", "-c", cpus[0]]
+    with enduring(workload("enduring"), *command, stderr=subprocess.PIPE) as process:
+        while not (tmp_path / "x.er" / "profile").exists():
+            time.sleep(0.02)
+        tracer = ["taskset", "-c", str(cpus[-1]), workload("traced"), "20011"]
+        traced = subprocess.run(tracer, capture_output=True, check=True)
+        out, said = process.communicate()
+    assert json.loads(traced.stdout)["stops"] == 20_011
+    assert (process.returncode, json.loads(out)["broken"]) == (STATUS, 0)
+    assert re.search(r"samples, nothing lost\n", said), said
 
 
 @pytest.mark.kernel_times
