@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from collector.errors import UsageError
@@ -148,7 +149,7 @@ def running(*arguments: object) -> Iterator[subprocess.Popen[str]]:
     process = subprocess.Popen([COLLECT, *map(str, arguments)], stderr=subprocess.PIPE, text=True)
     try:
         yield process
-        assert process.wait(30) == 7
+        assert process.wait() == 7
     finally:
         process.kill()
         process.communicate()
@@ -185,8 +186,8 @@ def test_y_with_r_records_from_the_start(collect: Run, spin: Path, tmp_path: Pat
 def test_a_signal_takes_a_sample(spin: Path, tmp_path: Path, gprofng: Run) -> None:
     path = tmp_path / "l.er"
     with running("-S", "off", "-l", "USR1", "-o", path, spin, "1.1") as process:
-        while not (path / "log.xml").exists():
-            time.sleep(0.01)
+        while not any(child.name() == "spin" for child in psutil.Process(process.pid).children()):
+            time.sleep(0.01)  # collect knows the signal before the program runs
         process.send_signal(signal.SIGUSR1)
     assert [sample.label for sample in open_experiment(path).samples] == ["signal", "collector_close_experiment"]
     gprofng("-sample_list", experiment=path)

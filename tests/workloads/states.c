@@ -176,6 +176,18 @@ FRAME void wait_in_spin(int turn) {
 static int stopped_pipe[2];
 static int64_t stopped_ns;
 
+/* One that has no CPU is not stopped before it gets one, and never if SIGCONT comes first. */
+static int is_stopped(pid_t pid) {
+    char path[64], text[4096] = "";
+    snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
+    int fd = open(path, O_RDONLY);
+    check(fd < 0 || read(fd, text, sizeof text - 1) < 0, path);
+    close(fd);
+    char *state = strstr(text, "\nState:\t"), *pending = strstr(text, "\nShdPnd:\t");
+    if (state == NULL || pending == NULL || strchr("tT", state[8]) == NULL) return 0;
+    return !(strtoull(pending + 9, NULL, 16) >> (SIGSTOP - 1) & 1);  /* else it is its tracer that has stopped it */
+}
+
 static pid_t start_stopper(void) {
     pid_t target = getpid(), child = fork();
     check(child < 0, "fork");
@@ -184,6 +196,7 @@ static pid_t start_stopper(void) {
         sleep_ns(23 * NS_PER_MS);
         int64_t start = wall_ns();
         kill(target, SIGSTOP);
+        while (!is_stopped(target)) sleep_ns(NS_PER_MS);
         sleep_ns(turn_ns);
         int64_t gone_ns = wall_ns() - start;
         kill(target, SIGCONT);

@@ -50,7 +50,7 @@ def test_usersys_divides_its_time_between_user_and_system(workload: Workload) ->
 def _waits_without_using_cpu(workload: Workload, scenario: str) -> None:
     truth = _truth(workload("states"), scenario, 5, 23)
     (thread,) = truth["threads"]
-    assert 0.115 <= thread["wall_s"] < 0.2
+    assert thread["wall_s"] >= 0.115
     assert thread["cpu_s"] < 0.01
     assert truth["turns"] == 5
 
@@ -69,15 +69,15 @@ def test_states_waits_for_pages(workload: Workload, scenario: str) -> None:
 def test_states_spins_with_a_fifth_of_one_cpu_each(workload: Workload) -> None:
     truth = _truth(workload("states"), "spin", 1, 701)
     assert len({thread["tid"] for thread in truth["threads"]}) == 5
-    for thread in truth["threads"]:
-        assert thread["wall_s"] == pytest.approx(0.701, abs=0.1)
-        assert thread["cpu_s"] <= 0.35  # a fifth is 0.14; less still when others use this CPU
+    longest_s = max(thread["wall_s"] for thread in truth["threads"])
+    assert longest_s >= 0.701
+    assert sum(thread["cpu_s"] for thread in truth["threads"]) <= 1.1 * longest_s  # they begin one after the other
 
 
 def test_states_is_stopped_for_a_known_time(workload: Workload) -> None:
     truth = _truth(workload("states"), "stop", 3, 41)
     (thread,) = truth["threads"]
-    assert 0.123 <= truth["stopped_s"] < 0.2
+    assert 0.123 <= truth["stopped_s"] <= thread["wall_s"]
     assert thread["wall_s"] - thread["cpu_s"] >= truth["stopped_s"] - 0.01
 
 
@@ -93,7 +93,7 @@ def test_sites_sleep_their_own_times(workload: Workload) -> None:
     truth = _truth(workload("sites"), 2)
     expected = {f"site_{n}": 2e-3 * ms for n, ms in enumerate((2, 3, 5, 7, 11, 13, 17, 19, 23, 29))}
     for site, at_least_s in expected.items():
-        assert at_least_s <= truth["sites"][site] < at_least_s + 0.05
+        assert at_least_s <= truth["sites"][site]
 
 
 def test_forks_has_every_kind_of_descendant(workload: Workload) -> None:
@@ -208,7 +208,7 @@ def test_swarm_makes_as_many_short_lives_as_it_says(workload: Workload) -> None:
 
 
 def test_deep_sleeps_as_long_as_asked(workload: Workload) -> None:
-    assert _truth(workload("deep"), 61, 0.3, 7, 11)["slept_s"] == pytest.approx(2 * (0.3 + 7 * 0.011), rel=0.2)
+    assert _truth(workload("deep"), 61, 0.3, 7, 11)["slept_s"] >= 2 * (0.3 + 7 * 0.011)
 
 
 def test_nappers_tell_the_kernels_accounts_of_themselves(workload: Workload) -> None:
