@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,6 @@ N_CPUS = len(os.sched_getaffinity(0))
 STATUS = 7
 SECONDS = 1.9
 LAW_NS = NS_PER_S  # of which who kills us may take the last one
-PR_SET_CHILD_SUBREAPER = 36
 
 pytestmark = pytest.mark.usefixtures("waits_recorded")
 
@@ -66,14 +64,6 @@ def program(need: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     (directory / "busy.c").write_text(PROGRAM)
     subprocess.run([need("gcc", "gcc"), "-O1", "-pthread", "-o", directory / "busy", directory / "busy.c"], check=True)
     return directory / "busy"
-
-
-@pytest.fixture(autouse=True)
-def _orphans_come_to_us() -> Iterator[None]:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
-    yield
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 
 
 class Recorded:
