@@ -196,5 +196,5 @@ class _Keys:
             return function.name
         object_name = function.object_name.removeprefix(b"<").removesuffix(b">")
         # A function without a symbol says itself where it is: <static>@0x271c1 (<libc.so.6>).
-        name = function.name.removesuffix(b" (%s)" % function.object_name)
+        name = function.name.partition(b" (%s)" % function.object_name)[0]
         return b"%s`%s" % (object_name, name) if with_function else object_name

@@ -34,6 +34,7 @@ from collector.experiment.identity import UNKNOWN, Identity
 from collector.experiment.log import Header
 from collector.experiment.reader import open_experiment
 from collector.experiment.recorder import Recorder
+from collector.experiment.records import NOT_SAMPLED
 from collector.linux.accounts import Account
 from collector.linux.proc import ProcessLife, ProcessUsage
 from collector.session.attach import Found
@@ -481,6 +482,26 @@ def test_the_sleep_that_a_thread_ends_in_is_a_value(tmp_path: Path) -> None:
     assert aggregated(recording) == (
         {"n": {(PID, "oncpu"): 1, (PID, "sleep"): 1}, "ms": {(PID, "sleep"): 50}, "ran": {PID: 30}},
         {"n": {}, "ms": {}, "ran": {}})
+
+
+def test_a_thread_has_nothing_of_the_one_before_it_at_its_slot(tmp_path: Path) -> None:
+    """One ends in a call, and has a sample behind its end; another one, born later, is told in the same columns."""
+    one, other, leaf = PID + 1, PID + 2, 0x400100
+    recording = Recording(tmp_path / "test.1.er", (
+        f"ran[ustack] = sum(oncpu / 1ms) / tid == {other} /", f"off[syscall] = sum(offcpu / 1ms) / tid == {other} /"))
+    first = batch(100, EXEC, Forked(START_NS + 10 * MS, PID, one, PID, PID), Exited(START_NS + 70 * MS, PID, one),
+                  switches=[(20, one, IN), (50, one, OUT)], leaving=[(50, one, leaf)], clock=[(75, one, leaf)])
+    first.calls = np.array([b"futex"])
+    recording.pipeline.feed(first)
+    recording.pipeline.feed(batch(200, Forked(START_NS + 110 * MS, PID, other, PID, PID),
+                                  Exited(START_NS + 180 * MS, PID, other), switches=[(120, other, IN)]))
+    slots = {tid: {int(slot) for part in recording.taken for slot in part.slot[part.tid == tid]}
+             for tid in (one, other)}
+    assert slots[one] == slots[other]
+    recording.finish(200)
+    ran, off = open_experiment(recording.path).aggregations
+    assert (ran.keys.tolist(), ran.states.tolist()) == ([[NOT_SAMPLED]], [[60]])
+    assert ([off.names[key] for key, in off.keys.tolist()], off.states.tolist()) == ([b"<Unknown>"], [[10]])
 
 
 def test_many_short_processes_get_their_ticks_together(recording: Recording) -> None:

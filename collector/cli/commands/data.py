@@ -13,11 +13,14 @@ if TYPE_CHECKING:
 
 
 def aggregations(session: Session, name: str = ALL, style: str = "dtrace", top: str = "") -> Document:
-    """As text, in the style of dtrace or SystemTap."""
+    """As text, in the style of dtrace or SystemTap; as CSV, a row for each key or bucket."""
     from collector.export.aggregation_text import STYLES, listing
+    from collector.export.aggregations import table
 
     if style not in STYLES:
         raise UsageError(f"--style {style}: give {' or '.join(STYLES)}")
+    if session.mode == "csv":
+        return table(_merged(session, name), _number_of_keys(top))
     return lines("aggregations", listing(_merged(session, name), style, _number_of_keys(top)))
 
 
