@@ -401,10 +401,13 @@ def test_a_command_takes_a_users_experiment_as_that_user(root_only: None, daemon
     said = (folder / "out" / "said").read_text().splitlines()
     assert said[:2] == [str(ALICE), str(ALICE)]
     assert {line.split()[1] for line in said if line.startswith(("CapEff", "CapPrm", "CapInh", "CapAmb"))} == {"0" * 16}
-    other = running.ask(protocol.Attach(version=1, pids=(target.pid,), options=("-t", "1")), ALICE)
-    running.config.write_text(f'[handoff]\ncommand = ["{take}"]\n')  # and what users record is nobody's business again
+    running.config.write_text('[handoff]\ncommand = ["sh", "-c", "exit 75"]\nusers = true\n')
     assert running.ctl("reload").returncode == 0
-    assert running.ended(other.id, ALICE).n_waiting == 0
+    other = running.ask(protocol.Attach(version=1, pids=(target.pid,), options=("-t", "1")), ALICE)
+    assert running.ended(other.id, ALICE).n_waiting == 1
+    running.config.write_text('[handoff]\ncommand = ["true"]\n')  # and what users record is nobody's business again
+    assert running.ctl("reload").returncode == 0
+    assert running.session(other.id, ALICE).n_waiting == 0
 
 
 def test_a_command_that_does_not_end_is_ended_with_all_that_it_began(daemon: Callable[[str], Any], busy: Any,
