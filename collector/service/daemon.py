@@ -24,7 +24,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
-from collector.errors import CollectorError
+from collector.errors import CollectorError, reason
 from collector.experiment.names import shown
 from collector.linux import census, proc
 from collector.linux.peers import Credentials
@@ -79,7 +79,7 @@ class Daemon:
         self._orders: dict[str, Order] = {}  # that hold, of the configuration
         self._clients = Clients(self)
         self._looked: tuple[float, list[int]] = (0.0, [])
-        self._ended_cpu_s = 0.0
+        self._watched_s = 0.0
         self._stopping = asyncio.Event()
         self._servers: list[asyncio.Server] = []
         self._made: list[str] = []  # sockets beside the main one
@@ -143,22 +143,28 @@ class Daemon:
         self.say("info", "stopped")
 
     async def _tick(self) -> None:
+        """Goes on whatever goes wrong in it, which is said."""
         watchdog_s = notify.watchdog_s(self._environment)
-        watched_s = 0.0
         while True:
-            now_s = time.monotonic()
             if watchdog_s:
                 notify.tell(self._environment, WATCHDOG="1", STATUS=self._status())
-            period_s = max((session.order.plan.every_s for session in self.sessions.values()), default=0.0)
-            if (line := self.house.budget.look(now_s, self.own_cpu_s(), period_s)) is not None:
-                self.say("notice", line)
-            if now_s - watched_s >= _WATCH_S * self.house.budget.stretched ** 0.5:
-                watched_s = now_s
-                for session in list(self.sessions.values()):
-                    session.watch()
-            self.handoff.look()
-            self._clients.forget_idle()
+            try:
+                self._look_around(time.monotonic())
+            except Exception as err:
+                self.counts["faults"] += 1
+                self.say("error", f"a look: {reason(err)}")
             await asyncio.sleep(min(_TICK_S, watchdog_s / 3) if watchdog_s else _TICK_S)
+
+    def _look_around(self, now_s: float) -> None:
+        period_s = max((session.order.plan.every_s for session in self.sessions.values()), default=0.0)
+        if (line := self.house.budget.look(now_s, self.own_cpu_s(), period_s)) is not None:
+            self.say("notice", line)
+        if now_s - self._watched_s >= _WATCH_S * self.house.budget.stretched ** 0.5:
+            self._watched_s = now_s
+            for session in list(self.sessions.values()):
+                session.watch()
+        self.handoff.look()
+        self._clients.forget_idle()
 
     def _status(self) -> str:
         active = sum(session.state not in FOR_GOOD for session in self.sessions.values())

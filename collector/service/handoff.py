@@ -108,7 +108,8 @@ class Handoff:
         self._n_pauses, self._paused_until_s = 0, 0.0
         self._tried.clear()
         for item, kept in self.owed():
-            self._sessions[item.session].owe(kept.name, WAITING if settings else "")
+            session = self._sessions[item.session]
+            session.owe(kept.name, self.first_state(configured=session.order.configured))
 
     def first_state(self, *, configured: bool) -> str:
         """Of an experiment that has just been closed, of a session of the configuration's or a user's."""

@@ -182,7 +182,8 @@ def test_a_client_may_close_at_every_byte(running: object, process: Start) -> No
         client.connect(running.socket)  # type: ignore[attr-defined]
         client.sendall(line)
     deadline_s = time.monotonic() + 60
-    while not running.ask(protocol.List(version=1)).sessions and time.monotonic() < deadline_s:  # type: ignore[attr-defined]
+    while [each.state for each in running.ask(protocol.List(version=1)).sessions] != ["recording"]:  # type: ignore[attr-defined]
+        assert time.monotonic() < deadline_s
         time.sleep(0.05)
     session, _ = attach(running, target.pid, 0)
     assert session.state == "stopped"

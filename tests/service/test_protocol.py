@@ -24,6 +24,7 @@ from collector.service.protocol import ProtocolError
 
 SCHEMA = Path(protocol.__file__).with_name("protocol.schema.json")
 N_MALFORMED = int(os.environ.get("COLLECTORD_MALFORMED", "2000"))
+N_EXAMPLES = int(os.environ.get("COLLECTORD_EXAMPLES", "300"))  # 100000 take a minute or two
 VALID = (
     protocol.Attach(version=1, pids=(1, 2), unit=None, options=("-p", "hi"), labels={"tier": "front"}),
     protocol.Attach(version=1, command="nginx: worker"),
@@ -77,7 +78,7 @@ def test_what_is_no_message_is_refused_with_the_reason(line: bytes, why: str) ->
 
 @given(st.one_of(st.binary(max_size=200), st.sampled_from(VALID).flatmap(lambda m: st.binary(max_size=3).flatmap(
     lambda junk: st.integers(0, len(protocol.encoded(m))).map(lambda at: protocol.encoded(m)[:at] + junk)))))
-@settings(max_examples=300)
+@settings(max_examples=N_EXAMPLES)
 def test_any_bytes_are_a_message_or_an_error(line: bytes) -> None:
     try:
         message = protocol.request(line)
@@ -89,7 +90,7 @@ def test_any_bytes_are_a_message_or_an_error(line: bytes) -> None:
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(), lambda inner:
                     st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3)))
-@settings(max_examples=50)
+@settings(max_examples=max(N_EXAMPLES // 6, 50))
 def test_a_field_of_any_kind_is_taken_or_refused_and_never_anything_else(value: Any) -> None:
     for message in VALID:
         fields = json.loads(protocol.encoded(message))

@@ -32,6 +32,22 @@ while True:
             client.sendall(b"GET / HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n")
             client.recv(4096)
 """
+LAKE = """
+import os, socket
+listener = socket.socket(socket.AF_UNIX)
+listener.bind("/run/lake.sock")
+os.chmod("/run/lake.sock", 0o666)
+listener.listen()
+while True:
+    connection, _ = listener.accept()
+    with connection, connection.makefile("rb") as file:
+        head = [line for line in iter(file.readline, b"\\r\\n")]
+        body = file.read(next(int(line[15:]) for line in head if line.startswith(b"Content-Length:")))
+        open("/tmp/asked", "wb").write(head[0])
+        open("/tmp/new", "wb").write(body)
+        os.rename("/tmp/new", "/tmp/profile")
+        connection.sendall(b"HTTP/1.1 204 No Content\\r\\n\\r\\n")
+"""
 PATIENCE_S = 60
 EXPOSURE_MAX = 3.0
 Machine = Any  # of conftest.py
@@ -191,6 +207,34 @@ def test_the_commands_of_the_readme_work_as_they_stand_there(machine: Machine) -
     assert "collectord_cpu_seconds_total" in machine.run("/usr/bin/python3", "-c", code)
     machine.run("rm", "-r", "/etc/systemd/system/collectord.service.d")
     machine.run("systemctl", "daemon-reload")
+
+
+def test_experiments_are_handed_over_from_within_the_unit(machine: Machine, tmp_path: Path) -> None:
+    """As profiles, by a Unix socket; then to a command, which has no capability."""
+    machine.write("/usr/local/bin/lake", LAKE)
+    machine.run("systemd-run", "--unit=lake", "--property=DefaultDependencies=no", "/usr/bin/python3",
+                "/usr/local/bin/lake")
+    target = WEB.replace("web", "pushed") + "record_s = 1\nevery_s = 2\n[daemon]\nbudget_percent = 0\n"
+    machine.write("/etc/collectord.toml", target + '[handoff]\nurl = "http://unix:/run/lake.sock:/{unit}/{experiment}"\n'
+                  "retry_s = 0.5\n")
+    machine.run("systemctl", "restart", "collectord.service")
+    until(lambda: "profile" in machine.run("ls", "/tmp"), machine)
+    (tmp_path / "a.parquet").write_bytes(machine.binary("cat", "/tmp/profile"))
+    import duckdb
+
+    found = duckdb.sql(f"SELECT DISTINCT labels['unit'], labels['cgroup'] FROM '{tmp_path}/a.parquet'").fetchall()
+    assert found == [("busy.service", "/system.slice/busy.service")]
+    assert machine.run("cat", "/tmp/asked").startswith("POST /busy.service/pushed.")
+    machine.write("/etc/collectord.toml", target + "[handoff]\ncommand = ['sh', '-c', 'grep ^Cap /proc/self/status "
+                  ">/var/lib/collectord/own/said; id -un >>/var/lib/collectord/own/said', 'take', '{}']\n")
+    machine.run("systemctl", "reload", "collectord.service")
+    until(lambda: "said" in machine.run("ls", "/var/lib/collectord/own"), machine)
+    until(lambda: "collectord" in machine.run("cat", "/var/lib/collectord/own/said"), machine)
+    said = machine.run("cat", "/var/lib/collectord/own/said").split()
+    assert {said[2 * number + 1] for number in (0, 1, 2, 4)} == {"0" * 16}  # all but the bounding set
+    machine.write("/etc/collectord.toml", "")
+    machine.run("systemctl", "reload", "collectord.service")
+    machine.run("systemctl", "stop", "lake.service")
 
 
 def test_a_target_may_have_a_daemon_of_its_own(machine: Machine) -> None:
