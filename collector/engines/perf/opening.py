@@ -47,7 +47,7 @@ from itertools import repeat
 from collector.clock import NS_PER_MS, NS_PER_S, evenly_spread
 from collector.engines.perf.guard import STAND_INS, Guard, Variety
 from collector.errors import EngineRefused
-from collector.linux import abi, kernel_symbols, perf
+from collector.linux import abi, perf
 
 # rax rbx rcx rdx rsi rdi rbp rsp rip r8..r15 in perf's numbering; they come in the order of their bits.
 REGS_USER_X86 = 0x1FF | 0xFF << 16
@@ -161,7 +161,9 @@ class Opened:
     def tells_kernel(self) -> bool:
         """Whether it can be told in which functions of the kernel a thread is, and so in which system call it leaves
         its CPU: the kernel is sampled, and shows its addresses."""
-        return self.kernel and kernel_symbols.shows_addresses()
+        from collector.linux.kernel_symbols import shows_addresses  # which is asked for rarely
+
+        return self.kernel and shows_addresses()
 
     @property
     def limits(self) -> str:
