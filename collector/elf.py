@@ -18,7 +18,7 @@ import os
 import stat
 import struct
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -571,6 +571,48 @@ def object_of_bytes(data: bytes, name: str) -> LoadObject:
         return data[offset:offset + size]
 
     return LoadObject(name, len(data), read)
+
+
+def packed_symbols(start: npt.NDArray[np.uint64], size: npt.NDArray[np.uint64], names: Sequence[bytes], vaddr: int,
+                   text_size: int, machine: int) -> bytes:
+    """An ELF file of function symbols alone, as that of a separate debug file: the text at ``vaddr``, where it would
+    be in the file, too, has a size and no bytes. ``start``, ``size`` (n,) are of addresses. Its build id is a hash of
+    all symbols.
+    """
+    import hashlib
+
+    import numpy as np
+
+    name_bytes = np.array([len(name) + 1 for name in names], np.int64)
+    table = np.zeros(len(names) + 1, np.dtype(_SYMBOL_64))
+    table["name"][1:] = 1 + np.cumsum(name_bytes) - name_bytes
+    table["info"][1:], table["section"][1:] = 1 << 4 | _STT_FUNC, 1  # global, in the first section
+    table["value"][1:], table["size"][1:] = start, size
+    symbols, strings = table.tobytes(), b"\0" + b"\0".join(names) + b"\0"
+    build_id = hashlib.sha1(symbols + strings, usedforsecurity=False).digest()
+    note = struct.pack("<III", 4, len(build_id), 3) + b"GNU\0" + build_id
+    section_names = b"\0.text\0.note.gnu.build-id\0.symtab\0.strtab\0.shstrtab\0"
+    # Name, type, flags, address, bytes, link, info, alignment, size of an entry. (.symtab's strings are section 4.)
+    sections: list[tuple[bytes, int, int, int, bytes, int, int, int, int]] = [
+        (b".note.gnu.build-id", 7, 2, 0, note, 0, 0, 4, 0), (b".symtab", 2, 0, 0, symbols, 4, 1, 8, table.itemsize),
+        (b".strtab", 3, 0, 0, strings, 0, 0, 1, 0), (b".shstrtab", 3, 0, 0, section_names, 0, 0, 1, 0)]
+    section, program = (struct.Struct("<" + form[8]) for form in (_SECTION_HEADER, _PROGRAM_HEADER))
+    header_bytes = _IDENTIFICATION_BYTES + struct.calcsize("<" + _ELF_HEADER[8])
+    at = header_bytes + 2 * program.size
+    programs = (program.pack(PT_LOAD, PF_R | PF_X, vaddr, vaddr, vaddr, 0, text_size, 4096)
+                + program.pack(PT_NOTE, PF_R, at, 0, 0, len(note), len(note), 4))
+    headers = [bytes(section.size), section.pack(1, SHT_NOBITS, 6, vaddr, vaddr, text_size, 0, 0, 16, 0)]
+    body = b""
+    for name, kind, flags, address, content, link, info, alignment, entry in sections:
+        body += bytes(-(at + len(body)) % 8) if alignment == 8 else b""
+        headers.append(section.pack(section_names.index(b"\0" + name + b"\0") + 1, kind, flags, address,
+                                    at + len(body), len(content), link, info, alignment, entry))
+        body += content
+    body += bytes(-(at + len(body)) % 8)
+    header = b"\x7fELF\2\1\1".ljust(_IDENTIFICATION_BYTES, b"\0") + struct.pack(
+        "<" + _ELF_HEADER[8], ET_DYN, machine, 1, 0, header_bytes, at + len(body), 0, header_bytes, program.size, 2,
+        section.size, len(headers), len(headers) - 1)
+    return header + programs + body + b"".join(headers)
 
 
 def _extent_of_bytes(vaddr: int, data: bytes) -> Extent:

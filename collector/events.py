@@ -172,12 +172,14 @@ class ClockSamples:
     low: Array  # u8 (n,)
     n_words: Array  # i8 (n,)
     known: Array | None = None  # u8 (n,) bit r: the register in column r is known; None: all are
+    kernel: Array | None = None  # u8 (n, depth) the kernel's part of the stack, leaf first, 0 behind it; None: none has
 
     def __getitem__(self, rows: slice) -> ClockSamples:
         known = None if self.known is None else self.known[rows]
+        kernel = None if self.kernel is None else self.kernel[rows]
         return ClockSamples(self.time_ns[rows], self.pid[rows], self.tid[rows], self.cpu[rows], self.mode[rows],
                             self.abi[rows], self.regs[rows], self.words, self.base[rows], self.mask[rows],
-                            self.first[rows], self.low[rows], self.n_words[rows], known)
+                            self.first[rows], self.low[rows], self.n_words[rows], known, kernel)
 
 
 @dataclass(slots=True, eq=False, repr=False)

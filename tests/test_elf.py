@@ -11,11 +11,21 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from collector.elf import EM_386, EM_X86_64, ET_DYN, LoadObject, object_of_bytes, object_of_fd, open_object
+from collector.elf import (
+    EM_386,
+    EM_X86_64,
+    ET_DYN,
+    LoadObject,
+    object_of_bytes,
+    object_of_fd,
+    open_object,
+    packed_symbols,
+)
 from collector.errors import ElfError
 
 LIBC = "/usr/lib/x86_64-linux-gnu/libc.so.6"
@@ -83,6 +93,28 @@ def test_sections_and_symbols_are_readelfs(kind: str, build: Callable[..., Path]
         assert ours == sorted((int(value, 16), int(size, 0), name) for value, size, _, name in lines)
         assert {"main", "global_function", "local_function"} <= {name for *_, name in ours}
         assert symbols.value.tolist() == sorted(symbols.value.tolist())
+
+
+def test_a_file_of_symbols_alone_is_what_readelf_reads(tmp_path: Path, need: Need) -> None:
+    start, size = np.array([0x1000, 0x1031, 0x1F00], np.uint64), np.array([0x31, 7, 0x123], np.uint64)
+    names = [b"entry", b"inner.isra.0", b"last" * 100]
+    content = packed_symbols(start, size, names, 0x1000, 0x3000, EM_X86_64)
+    path = tmp_path / "symbols"
+    path.write_bytes(content)
+    pattern = r"\d+: ([0-9a-f]+)\s+(\d+|0x[0-9a-f]+) FUNC\s+GLOBAL DEFAULT\s+1 (\S+)"
+    found = [(int(value, 16), int(n, 0), name.encode()) for value, n, name in
+             re.findall(pattern, readelf(need, path, "-s"))]
+    assert found == list(zip(start.tolist(), size.tolist(), names, strict=True))
+    assert re.search(r"LOAD\s+0x0*1000 0x0*1000 0x0*1000 0x0+ 0x0*3000 R E", readelf(need, path, "-l"))
+    assert re.search(r"\.text\s+NOBITS\s+0*1000 0*1000 0*3000 00  AX", readelf(need, path, "-S"))
+    with open_object(str(path)) as ours:
+        assert ours.build_id is not None
+        assert f"Build ID: {ours.build_id.hex()}" in readelf(need, path, "-n")
+        symbols = ours.symbols()
+        assert [symbols.name(i) for i in range(len(symbols))] == names
+        assert ours.read_at(0x1000, 16) == b""  # there are no bytes of it
+    other = object_of_bytes(packed_symbols(start + 1, size, names, 0x1000, 0x3000, EM_X86_64), "other")
+    assert other.build_id != ours.build_id
 
 
 def test_dynamic_symbols_of_a_stripped_library(build: Callable[..., Path], need: Need) -> None:

@@ -21,7 +21,7 @@ from collector.clock import (
 )
 from collector.errors import EngineRefused, UsageError
 from collector.session.control import parse_signal, parse_window
-from collector.session.options import ARCHIVE_CHOICES, ENGINES, MAX_COMMENTS, Options
+from collector.session.options import ARCHIVE_CHOICES, ENGINES, KERNEL, MAX_COMMENTS, Options
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from collector.session.session import Beside
 
-_SHORT = "p:o:O:d:g:C:A:a:S:F:M:P:t:l:y:L:nvVh"
+_SHORT = "p:o:O:d:g:C:A:a:S:F:M:P:t:l:y:L:k:nvVh"
 _PID_DIGITS = 20  # of a number that may pass for one: whether there is such a process is not said here
 _LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print=", "export=", "label=",
          "html", "html-file=", "python="]
@@ -76,6 +76,8 @@ er_print and `gprofng display text` read.
   --html[=FILE]               at the end, make a page of the experiment for a browser (as er_html does), named after it
   --python on|off             put functions of CPython into stacks, by looks at its memory (default off; some of Python
                               3.11 and later are guessed)
+  -k on|off                   keep the kernel's part of call stacks, in system calls, page faults and interrupts, with
+                              the perf engine (default off; root, or who may read the kernel's addresses)
   --engine auto|perf|signal   how samples are taken: by the kernel (perf), or by stopping running threads for a moment
                               (signal); auto takes perf where the kernel allows it
   -n                          dry run: print what would happen and do nothing
@@ -100,6 +102,10 @@ def run(argv: list[str]) -> int:
         raise UsageError("--tree goes with -P")
     if options.aggregations and not options.interval_ns:
         raise UsageError("--aggregate needs clock profiling: leave out -p off")
+    if options.kernel and not options.interval_ns:
+        raise UsageError("-k on needs clock profiling: leave out -p off")
+    if options.kernel and options.engine == "signal":
+        raise UsageError("-k on: the signal engine does not see the kernel's part of stacks; leave out --engine signal")
     if options.print_period_s and not options.aggregations:
         raise UsageError("--print prints what is aggregated: give --aggregate, too")
     if options.exports and options.mpi:
@@ -221,6 +227,8 @@ def _with(options: Options, option: str, value: str) -> Options:
             return options._replace(tree=True)
         case "-M":
             return options._replace(mpi=_one_of(option, value, ("on", "off")) == "on")
+        case "-k":
+            return options._replace(asked=_with_kernel(options.asked, value))
         case "--wait-descendants":
             return options._replace(wait_descendants=True)
         case "--engine":
@@ -229,7 +237,7 @@ def _with(options: Options, option: str, value: str) -> Options:
             from collector.session.asked import asked_of, with_another
 
             aggregations = with_another(options.aggregations, value)
-            return options._replace(aggregations=aggregations, asked=asked_of(aggregations))
+            return options._replace(aggregations=aggregations, asked=options.asked | asked_of(aggregations))
         case "--export":
             from collector.cli.exporting import format_and_file
 
@@ -255,6 +263,13 @@ def _one_of(option: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise UsageError(f"{option} {value}: give one of {', '.join(choices)}")
     return value
+
+
+def _with_kernel(asked: frozenset[str], value: str) -> frozenset[str]:
+    if value == "kernel":
+        raise UsageError("-k kernel: experiments on the kernel itself are not recorded yet; -k on shows its part of a "
+                         "program's stacks")
+    return asked | {KERNEL} if _one_of("-k", value, ("on", "off")) == "on" else asked - {KERNEL}
 
 
 def _sample_period(value: str) -> int:

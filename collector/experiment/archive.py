@@ -97,6 +97,29 @@ def archive_known(archives: Path, mapped_unix_ns: Mapping[bytes, int], choice: s
     return _archived(archives, objects, choice, root=root, opened=opened)
 
 
+def add_made(archives: Path, name: bytes, content: bytes) -> None:
+    """Puts what stands for a load object without a file, such as the kernel, where its copy would be; whatever is there
+    stays. Raises ExperimentError."""
+    directory_fd = _open_directory(archives)
+    copy = archive_name(name)
+    try:
+        if os.path.lexists(archives / os.fsdecode(copy)):
+            return
+        temporary = b"%d.made" % os.getpid()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            with open(os.open(temporary, flags, 0o600, dir_fd=directory_fd), "wb") as file:
+                file.write(content)
+            os.rename(temporary, copy, src_dir_fd=directory_fd, dst_dir_fd=directory_fd)
+        except OSError as error:
+            with suppress(OSError):
+                os.unlink(temporary, dir_fd=directory_fd)
+            raise ExperimentError(f"{shown(os.fsdecode(name))}: the names of its functions are not archived: "
+                                  f"{error.strerror}") from error
+    finally:
+        os.close(directory_fd)
+
+
 def _archived(directory: Path, objects: Mapping[bytes, int], choice: str, force: bool = False, dry_run: bool = False,
               root: str = "", opened: Mapping[bytes, str] = _NOTHING,
               identities: Mapping[bytes, Set[Identity]] = _NO_IDENTITIES) -> Report:

@@ -245,8 +245,11 @@ def _declared(unit: Unit) -> dict[int, int]:
 
 def disassembly(data: DataSet, target: Target, view: View, wanted: Wanted, newer_than: int) -> Annotated:
     """The instructions of a function, or of all functions of a file, between the lines of their source."""
-    loaded = target.loaded
-    functions = [target.function] if target.function is not None else _File(data, target).functions
+    loaded, one = target.loaded, target.function
+    if one is not None and one.text is None and loaded.file is not None and loaded.vaddr_of(one.offset) is None:
+        object_name, name = (text.decode("utf-8", "replace") for text in (loaded.name, one.name))
+        raise UsageError(f"{name}: the experiment has the names of the functions of {object_name}, and no instructions")
+    functions = [one] if one is not None else _File(data, target).functions
     source = find_source(data, target, newer_than) if target.path and wanted.with_source else Source("", ())
     coded = [_instructions_of(loaded, function, wanted) for function in functions]
     stacks, keys = _by_instruction(data, loaded, [rows for rows in coded if rows])

@@ -25,9 +25,11 @@ class DeepStacks:
         self._ip: Array = np.zeros(64, dtype=np.uint64)
         self._sp: Array = np.zeros(64, dtype=np.uint64)
         self._whole = SiteTable()
+        self._kernel: Array = np.zeros((64, 0), dtype=np.uint64)  # the kernel's part of such a stack
 
-    def completed(self, placed: Placed, ip: Array, sp: Array) -> Array:
-        """The stacks (n,) of departures in time order, whole where the rest is known."""
+    def completed(self, placed: Placed, ip: Array, sp: Array, kernel: Array | None = None) -> Array:
+        """The stacks (n,) of departures in time order, whole where the rest is known. ``kernel`` (n, depth): the
+        kernel's part of them."""
         self._grow(int(placed.slot.max(initial=-1)) + 1)
         key = np.zeros(len(placed.slot), dtype=np.uint64)
         uid = placed.uid
@@ -39,6 +41,8 @@ class DeepStacks:
             known = whole != 0
             uid = uid.copy()
             uid[cut[known]], key[cut[known]] = whole[known], 0
+            if kernel is not None:
+                self._keep(slot, kernel[cut])
         self._key[placed.slot], self._ip[placed.slot], self._sp[placed.slot] = key, ip, sp
         return uid
 
@@ -47,6 +51,19 @@ class DeepStacks:
         self._grow(int(slot.max(initial=-1)) + 1)
         found: Array = slot[self._key[slot] != 0][:_AT_ONCE]
         return found
+
+    def kernel(self, slot: Array) -> Array | None:
+        """The kernel's part (n, depth) of the stacks of the last departures that were cut short; None: there is none.
+        """
+        self._grow(int(slot.max(initial=-1)) + 1)
+        return self._kernel[slot] if self._kernel.shape[1] else None
+
+    def _keep(self, slot: Array, kernel: Array) -> None:
+        more = kernel.shape[1] - self._kernel.shape[1]
+        if more > 0:
+            self._kernel = np.pad(self._kernel, ((0, 0), (0, more)))
+        self._kernel[slot] = 0
+        self._kernel[slot, :kernel.shape[1]] = kernel
 
     def learn(self, placed: Placed, ip: Array, sp: Array, reason: Array) -> Array:
         """Stacks of threads as they are now; returns which of them (n,) are the rest of what was cut short. Each is
@@ -60,5 +77,6 @@ class DeepStacks:
     def _grow(self, n: int) -> None:
         more = max(n, 2 * len(self._key)) - len(self._key)
         if n > len(self._key):
+            self._kernel = np.pad(self._kernel, ((0, more), (0, 0)))
             for name in ("_key", "_ip", "_sp"):
                 setattr(self, name, np.concatenate([getattr(self, name), np.zeros(more, dtype=np.uint64)]))

@@ -11,6 +11,7 @@ from collector.session.control import Action, Control, Window
 ARCHIVE_CHOICES = ("off", "on", "all", "ldobjects", "usedldobjects", "src", "usedsrc")
 ENGINES = ("auto", "perf", "signal")
 MAX_COMMENTS = 10
+KERNEL = "kernel"  # among what is asked of engines
 
 
 class Options(NamedTuple):  # dataclasses take as long to import as all of this, and the target waits
@@ -37,7 +38,7 @@ class Options(NamedTuple):  # dataclasses take as long to import as all of this,
     mpi: bool = False
     engine: str = "auto"
     aggregations: tuple[str, ...] = ()  # expressions
-    asked: frozenset[str] = frozenset()  # by these, of what engines need not tell
+    asked: frozenset[str] = frozenset()  # of what engines need not tell: by these, and KERNEL
     print_period_s: int = 0  # of prints of what is aggregated; 0: none
     exports: tuple[tuple[str, str], ...] = ()  # format, and file or nothing: what is written when recording is over
     labels: tuple[str, ...] = ()  # NAME=VALUE
@@ -46,6 +47,11 @@ class Options(NamedTuple):  # dataclasses take as long to import as all of this,
     dry_run: bool = False
     verbose: bool = False
     command_line: tuple[str, ...] = ()
+
+    @property
+    def kernel(self) -> bool:
+        """Whether stacks begin with the kernel's part of them."""
+        return KERNEL in self.asked
 
     @property
     def asks_for_moments(self) -> bool:

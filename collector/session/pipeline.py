@@ -16,6 +16,8 @@ step has to ask of the kernel or of files it asks the ``World``.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 from collector.events import Accounts, Batch, Mapped
 from collector.experiment.recorder import Recorder
@@ -36,6 +38,9 @@ from collector.session.timekeeping import Timekeeping
 from collector.session.unseen import UnseenOnes
 from collector.session.waits import Waits
 from collector.session.world import World
+
+if TYPE_CHECKING:
+    from collector.session.kernel_objects import KernelObjects
 
 _ANY_NUMBER = 1 << 16  # of CPUs
 
@@ -72,6 +77,13 @@ class Pipeline:
     def name_made_code(self, roots: Callable[[], Sequence[str]], python: PythonFrames) -> None:
         """From here on code that runtimes make, and functions that they carry out, have names; see MadeCode."""
         self._stacks.made_code = MadeCode(self.model, self._experiments, self._tally, roots, python)
+
+    def name_kernel(self, archives: Path) -> KernelObjects:
+        """From here on functions of the kernel in stacks have names, which are kept in ``archives``."""
+        from collector.session.kernel_objects import KernelObjects  # which most recordings do without
+
+        self._stacks.kernel_objects = KernelObjects(archives, self._experiments)
+        return self._stacks.kernel_objects
 
     @property
     def total_cpu_ns(self) -> int:

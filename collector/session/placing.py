@@ -44,10 +44,11 @@ class Unwound:
     pcs: Array  # u8 (n, depth) leaf first
     length: Array  # i8 (n,)
     stop: Array  # i1 (n,) Stop; GONE where there was no stack to unwind
+    kernel: Array | None = None  # u8 (n, depth) the kernel's frames on top of them, leaf first, 0 behind the last
 
     def __getitem__(self, rows: slice) -> Unwound:
         return Unwound(self.slot[rows], self.image[rows], self.epoch[rows], self.epochs, self.pcs[rows],
-                       self.length[rows], self.stop[rows])
+                       self.length[rows], self.stop[rows], None if self.kernel is None else self.kernel[rows])
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -72,7 +73,7 @@ def unwound(samples: ClockSamples, model: Model, frames_of: FramesOf) -> Unwound
     slot = model.slots(samples.tid, samples.pid, samples.time_ns)
     index, epochs = model.epochs(samples.pid, samples.time_ns)
     image = np.array([epoch.image.number for epoch in epochs], dtype=np.int64)[index]
-    return Unwound(slot, image, index, epochs, *frames_of(samples, index, epochs))
+    return Unwound(slot, image, index, epochs, *frames_of(samples, index, epochs), samples.kernel)
 
 
 def frames_of(samples: ClockSamples, index: Array, epochs: list[Epoch],
@@ -115,24 +116,52 @@ def interned(frames: Unwound, recorders: MappingOf[int, Recorder]) -> Placed:
         if recorder is not None:
             mine = np.flatnonzero(frames.image == number)
             length = frames.length[mine]
-            depth = max(int(length.max()), 1)
-            uid[mine] = recorder.frames.intern(frames.pcs[mine, :depth], length)
+            pcs = frames.pcs[mine, :max(int(length.max()), 1)]
+            if frames.kernel is not None and recorder.header.wsize == 64:
+                pcs, length = on_top(frames.kernel[mine], pcs, length)
+            uid[mine] = recorder.frames.intern(pcs, length)
     return Placed(frames.slot, frames.image, uid, frames.stop == _ROOT, frames.stop == _TRUNCATED)
+
+
+def on_top(kernel: Array, pcs: Array, length: Array) -> tuple[Array, Array]:
+    """Stacks (n, depth) that begin with the kernel's frames (n, kernel depth), both 0 behind their last; and their
+    lengths."""
+    n_kernel = np.count_nonzero(kernel, axis=1)
+    n_frames = n_kernel + length
+    whole = np.zeros((len(pcs), max(int(n_frames.max(initial=1)), kernel.shape[1])), dtype=np.uint64)
+    whole[:, :kernel.shape[1]] = kernel
+    row, column = np.nonzero(np.arange(pcs.shape[1]) < length[:, None])
+    whole[row, column + n_kernel[row]] = pcs[row, column]
+    return whole[:, :max(int(n_frames.max(initial=1)), 1)], n_frames
 
 
 def joined(parts: list[ClockSamples]) -> ClockSamples:
     """All as one, in the order given."""
     if len(parts) == 1:
         return parts[0]
-    names = [name for name in ClockSamples.__slots__ if name not in ("words", "known")]
+    names = [name for name in ClockSamples.__slots__ if name not in ("words", "known", "kernel")]
     known = None if all(part.known is None for part in parts) else np.concatenate([_known(part) for part in parts])
-    return replace(parts[0], known=known,
+    return replace(parts[0], known=known, kernel=_kernel(parts),
                    **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
 
 
 def _known(samples: ClockSamples) -> Array:
     """The registers that are known, as bits, where some samples' are not all known."""
     return np.full(len(samples.time_ns), _ALL_KNOWN) if samples.known is None else samples.known
+
+
+def _kernel(parts: list[ClockSamples]) -> Array | None:
+    """The kernel's frames of all parts, as deep as the deepest; None where none has any."""
+    depth = max((part.kernel.shape[1] for part in parts if part.kernel is not None), default=0)
+    if not depth:
+        return None
+    frames = np.zeros((sum(len(part.time_ns) for part in parts), depth), dtype=np.uint64)
+    end = 0
+    for part in parts:
+        begin, end = end, end + len(part.time_ns)
+        if part.kernel is not None:
+            frames[begin:end, :part.kernel.shape[1]] = part.kernel
+    return frames
 
 
 def _unwound(samples: ClockSamples, rows: Array, bits: int, index: Array, epochs: list[Epoch],

@@ -38,6 +38,10 @@ WAKERS_UNTOLD = ("--aggregate: who wakes whom is told by the tracepoint sched:sc
                  "as root, with the perf engine")
 CALLS_UNTOLD = ("--aggregate: in which system call a thread waits is told by call chains of the kernel, whose "
                 "addresses root sees: run as root, with the perf engine (and sysctl kernel.kptr_restrict below 2)")
+KERNEL_UNTOLD = ("-k on: the kernel does not show this user its part of stacks, or where its functions lie: sudo "
+                 "sysctl kernel.perf_event_paranoid=1 kernel.kptr_restrict=0, or run as root (kptr_restrict below 2)")
+KERNEL_UNSEEN = ("-k on: perf events are refused, and the signal engine does not see the kernel's part of stacks; run "
+                 "as root, or without -k")
 # What goes on beside a recording in a directory that began at a time (CLOCK_MONOTONIC), until it is closed.
 Beside: TypeAlias = Callable[[Path, int], AbstractContextManager[None]]
 SIGNAL_TAKEN = "engine signal, right within a few per cent, since {}"
@@ -144,8 +148,10 @@ def check_asked(options: Options, opened: OpenedEvents) -> None:
     perf = opened if isinstance(opened, perf_opening.Opened) else None
     if "waker" in options.asked and not (perf and perf.tells_wakers):
         raise UsageError(WAKERS_UNTOLD)
-    if "syscall" in options.asked and not (perf and perf.tells_calls):
+    if "syscall" in options.asked and not (perf and perf.tells_kernel):
         raise UsageError(CALLS_UNTOLD)
+    if options.kernel and not (perf and perf.tells_kernel):
+        raise UsageError(KERNEL_UNTOLD if perf else KERNEL_UNSEEN)
 
 
 def told(opened: OpenedEvents, say: Say) -> OpenedEvents:

@@ -9,8 +9,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,9 @@ from collector.session.timekeeping import Timekeeping
 from collector.session.world import World
 from collector.timing.states import Departures, Microstate
 from collector.timing.timeline import is_out
+
+if TYPE_CHECKING:
+    from collector.session.kernel_objects import KernelObjects
 
 _IP, _SP, _BP = 16, 7, 6  # columns of a sample's registers
 
@@ -77,6 +80,7 @@ class Stacks:
         self._deep = DeepStacks()
         self._blocked = BlockedStacks(world)
         self.made_code: MadeCode | None = None  # who names code that runtimes make
+        self.kernel_objects: KernelObjects | None = None  # who names the kernel's
 
     # -- samples
 
@@ -124,7 +128,7 @@ class Stacks:
 
     def _with_stacks(self, leaving: ClockSamples, placed: Placed) -> Departures:
         regs = leaving.regs
-        uid = self._deep.completed(placed, regs[:, _IP], regs[:, _SP])
+        uid = self._deep.completed(placed, regs[:, _IP], regs[:, _SP], leaving.kernel)
         self._tally.completed(int(np.count_nonzero(uid != placed.uid)))
         self._sites.learn(sites.keys(placed.slot, placed.image, regs[:, _IP], regs[:, _SP], regs[:, _BP]),
                           uid, leaving.mode)
@@ -175,29 +179,38 @@ class Stacks:
             yield _departures(samples, placed, np.arange(len(placed.slot)))
 
     def deeper(self, blocked: Array, now_ns: int) -> Iterator[Departures]:
-        """The whole stacks of those at slots ``blocked`` of which too little was copied."""
-        for samples, placed in self._seen_at(self._deep.open(blocked), now_ns, deep.STACK_WORDS):
+        """The whole stacks of those at slots ``blocked`` of which too little was copied; the kernel's part of them is
+        that of their departures."""
+        for samples, placed in self._seen_at(self._deep.open(blocked), now_ns, deep.STACK_WORDS, self._deep.kernel):
             regs = samples.regs
             rows = np.flatnonzero(self._deep.learn(placed, regs[:, _IP], regs[:, _SP], samples.mode))
             self._tally.completed(len(rows))
             yield _departures(samples, placed, rows)
 
-    def _seen_at(self, slots: Array, now_ns: int, stack_words: int) -> Iterator[tuple[ClockSamples, Placed]]:
+    def _seen_at(self, slots: Array, now_ns: int, stack_words: int,
+                 kernel_of: Callable[[Array], Array | None] | None = None) -> Iterator[tuple[ClockSamples, Placed]]:
         """A look at blocked threads, by process."""
         threads = [self._model.threads[slot] for slot in slots.tolist()]
         for samples in self._blocked.read(threads, now_ns, stack_words) if threads else ():
-            yield samples, self._interned(unwound(samples, self._model, self._world.frames), samples.time_ns)
+            frames = unwound(samples, self._model, self._world.frames)
+            if kernel_of is not None:
+                frames.kernel = kernel_of(frames.slot)
+            yield samples, self._interned(frames, samples.time_ns)
 
     def _interned(self, frames: Unwound, time_ns: Array) -> Placed:
         placed = interned(frames, self._experiments.recorders)
         if self.made_code is not None:
             self.made_code.met(frames, time_ns)
+        if self.kernel_objects is not None:
+            self.kernel_objects.met(frames)
         return placed
 
     def close(self, ended: Iterable[Recorded]) -> None:
         """Nothing more will be said of these images, once this has been."""
         if self.made_code is not None:
             self.made_code.close(ended)
+        if self.kernel_objects is not None:
+            self.kernel_objects.close(ended)
 
     # -- time that no sample stands for
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from collector.clock import NS_PER_S
 from collector.engines.base import Engine
 from collector.engines.perf.engine import PerfEngine
+from collector.experiment import names
 from collector.experiment.recorder import Recorder
 from collector.session import archiving, summary
 from collector.session.attach import Taken
@@ -48,6 +49,7 @@ class Store:
                                  records_all=engine is None or engine.name != "signal",
                                  events_end=isinstance(engine, PerfEngine), aggregations=options.aggregations)
         self.pipeline.name_made_code(lambda: self._objects.roots, self.python)
+        self._kernel = self.pipeline.name_kernel(names.archives_path(directory)) if options.kernel else None
         process = self.pipeline.model.new_process(pid, start_ns)
         self._founder = self._experiments.founder(process.image, self._recorder)
         self._summary = ""  # once it has ended
@@ -120,8 +122,10 @@ class Store:
         """What is not as it should be; what ended the recording of somebody before its time comes first."""
         failures = [line for line in (failure, self._experiments.failures()) if line]
         unreadable = [f"{os.fsdecode(path)}: {why}" for path, why in self._objects.unreadable.items()]
-        return failures + self.pipeline.unseen.warnings(self._start_ns) + self._tally.warnings() + unreadable + [
-            f"functions of Python are not shown: {why}" for why in sorted(set(self.python.unread.values()))]
+        kernel = self._kernel.warnings() if self._kernel is not None else []
+        python = [f"functions of Python are not shown: {why}" for why in sorted(set(self.python.unread.values()))]
+        return [*failures, *self.pipeline.unseen.warnings(self._start_ns), *self._tally.warnings(), *unreadable,
+                *kernel, *python]
 
     def _summed_up(self, warnings: list[str], end_ns: int) -> str:
         name, recorder, pipeline = str(self._directory), self._recorder, self.pipeline

@@ -11,8 +11,9 @@ import pytest
 
 from collector.engines.perf import kernel_code
 from collector.engines.perf.kernel_code import KernelCode
+from collector.engines.perf.samples import Located, Samples
 from collector.events import Mode, Reason
-from collector.linux import proc
+from collector.linux import abi, proc
 
 KERNEL_MARK = 0xFFFF_FFFF_FFFF_FF80  # the context mark that a kernel chain begins with
 
@@ -86,3 +87,39 @@ def test_context_marks_are_no_addresses() -> None:
     code = KernelCode()
     marks = np.array([KERNEL_MARK, 0xFFFF_FFFF_FFFF_FE00, 0xFFFF_FFFF_FFFF_FFFF, 0, 1, 0x7FFF_FFFF_F000], np.uint64)
     assert not code.bits(marks).any()
+
+
+def located(ring: list[int], chain: list[int], time_ns: int, ring_words: int) -> Located:
+    """A sample of a thread without user registers, with this chain, behind what is in the ring."""
+    at = len(ring)
+    sample = [7 | 8 << 32, time_ns, 0, len(chain), *chain, 0, 0]
+    header = 9 | abi.MISC_CPUMODE_KERNEL << 32 | (len(sample) + 1) * 8 << 48
+    ring += [header, *sample]
+    columns = (np.array([value], np.int64) for value in (time_ns, at, 0, ring_words - 1))
+    time, position, base, mask = columns
+    return Located(time, position, np.array([header], np.uint64), base, mask)
+
+
+def test_frames_stand_for_calls_and_for_what_was_interrupted(address: dict[str, int]) -> None:
+    """Return addresses are taken one less; neither where the clock fell nor what an interrupt or fault fell into is."""
+    a, b, c, d = (address[name] - 5 for name in ("vfs_read", "ksys_read", "do_syscall_64", "vfs_write"))  # first bytes
+    entry, interrupt, fault = (address[name] for name in (
+        SYSCALL, "asm_sysvec_apic_timer_interrupt", "asm_exc_page_fault"))
+    ring: list[int] = []
+    clock = [located(ring, [KERNEL_MARK, a, b, interrupt, d, c, entry], 20, 64),
+             located(ring, [], 10, 64), located(ring, [KERNEL_MARK, b], 30, 64)]
+    leave = [located(ring, [KERNEL_MARK, a, fault, d, entry, KERNEL_MARK, b], 15, 64)]
+    words = np.array(ring + [0] * (64 - len(ring)), np.uint64)
+    clocks, leaving = Samples(words, with_calls=False, with_kernel=True).samples(clock, leave)
+    assert clocks is not None
+    assert clocks.kernel is not None
+    assert leaving is not None
+    assert leaving.kernel is not None
+    assert [[pc for pc in row if pc] for row in clocks.kernel.tolist()] == [
+        [], [a, b - 1, interrupt - 1, d, c - 1, entry - 1], [b]]
+    assert [[pc for pc in row if pc] for row in leaving.kernel.tolist()] == [[a - 1, fault - 1, d, entry - 1]]
+    plain, _ = Samples(words, with_calls=False).samples(clock, leave)
+    assert plain is not None
+    assert plain.kernel is None
+    for name in ("time_ns", "pid", "tid", "mode", "abi", "regs", "n_words"):
+        assert np.array_equal(getattr(plain, name), getattr(clocks, name))

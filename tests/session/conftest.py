@@ -26,6 +26,7 @@ import pytest
 
 from collector.experiment.reader import Experiment, open_experiment
 from collector.experiment.records import STATES
+from collector.linux import proc
 
 INTERVALS_S = {"on": 10.007e-3, "hi": 0.997e-3}
 FIRST_WAITING_STATE = 3
@@ -303,3 +304,12 @@ def refused(public_directory: Path, as_nobody: list[str], workload: Callable[...
         return subprocess.run(command, cwd=public_directory, capture_output=True, text=True, timeout=60, check=False)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def kernel_shown(waits_recorded: None) -> None:
+    """For tests that need the kernel's addresses, as samples and symbols tell them."""
+    if os.geteuid() != 0 or not proc.kernel_functions(rb"do_syscall_64"):
+        if os.environ.get("CI"):
+            pytest.fail("under CI nothing is skipped: root is needed, and kernel.kptr_restrict below 2", pytrace=False)
+        pytest.skip("the kernel shows its addresses to root, unless kernel.kptr_restrict is 2")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 import sys
@@ -27,15 +26,6 @@ N = 37
 SLEEP, WAIT, ON_CPU = 7, 8, 10
 
 
-@pytest.fixture(scope="module")
-def calls_recorded(waits_recorded: None) -> None:
-    """For tests that need the kernel's addresses."""
-    if os.geteuid() != 0 or not proc.kernel_functions(rb"do_syscall_64"):
-        if os.environ.get("CI"):
-            pytest.fail("under CI nothing is skipped: root is needed, and kernel.kptr_restrict below 2", pytrace=False)
-        pytest.skip("the kernel shows its addresses to root, unless kernel.kptr_restrict is 2")
-
-
 def counts(er_print: Run, path: Path, name: str) -> dict[tuple[Any, ...], int]:
     done = er_print("-json_aggregations", name, path)
     assert done.returncode == 0, done.stderr
@@ -49,7 +39,7 @@ def counts(er_print: Run, path: Path, name: str) -> dict[tuple[Any, ...], int]:
     (("-m32",), {("futex_time32", "lock"): N, ("read", "sleep"): 2 * N, ("poll", "sleep"): N,
                  ("epoll_wait", "sleep"): N}),
 ], ids=["64-bit", "32-bit"])
-def test_each_wait_is_in_its_call(collect: Run, er_print: Run, workload: Run, tmp_path: Path, calls_recorded: None,
+def test_each_wait_is_in_its_call(collect: Run, er_print: Run, workload: Run, tmp_path: Path, kernel_shown: None,
                                   flags: tuple[str, ...], calls: dict[tuple[str, str], int]) -> None:
     path = tmp_path / "run.er"
     done = collect("-o", path, "--aggregate", 'c[comm, syscall, state] = count() / state != "wait" /', "--aggregate",
@@ -67,14 +57,14 @@ def test_each_wait_is_in_its_call(collect: Run, er_print: Run, workload: Run, tm
 
 
 def test_a_long_wait_told_in_parts_keeps_its_call(collect: Run, er_print: Run, workload: Run, tmp_path: Path,
-                                                  calls_recorded: None) -> None:
+                                                  kernel_shown: None) -> None:
     path = tmp_path / "run.er"
     done = collect("-o", path, "--aggregate", "c[syscall] = max(sleep)", workload("states"), "nanosleep", 1, 1300)
     assert done.returncode == 0, done.stderr
     assert counts(er_print, path, "c")["clock_nanosleep",] >= 1_300_000_000
 
 
-def test_every_call_of_this_machine_has_its_name(need: Run, calls_recorded: None) -> None:
+def test_every_call_of_this_machine_has_its_name(need: Run, kernel_shown: None) -> None:
     """Those in the C library's headers that the kernel has; it may have been built without some."""
     header = Path(need("/usr/include/x86_64-linux-gnu/asm/unistd_64.h", "linux-libc-dev")).read_text()
     names = {name.encode() for name in re.findall(r"#define __NR_(\w+)", header)}
@@ -83,7 +73,7 @@ def test_every_call_of_this_machine_has_its_name(need: Run, calls_recorded: None
     assert {b"read", b"futex", b"epoll_wait", b"wait4", b"clock_nanosleep", b"stat", b"uname", b"umount2"} <= told
 
 
-def test_the_function_inside_the_doors_tells(calls_recorded: None) -> None:
+def test_the_function_inside_the_doors_tells(kernel_shown: None) -> None:
     """Chains of this kernel's own functions, with the return address somewhere in each."""
     address = {name: start + 9 for start, _, name in proc.kernel_functions(rb"\w+")}
     door = [b"do_syscall_64", b"entry_SYSCALL_64_after_hwframe"]

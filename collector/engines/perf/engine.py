@@ -62,7 +62,8 @@ class PerfEngine:
         self._bytes: Array = np.frombuffer(self._rings.memory, dtype=np.uint8)
         self._words: Array = self._bytes.view(np.uint64)
         self._view = self._rings.memory.cast("Q")
-        self._samples = Samples(self._words, with_calls="syscall" in opened.asked)
+        self._samples = Samples(self._words, with_calls="syscall" in opened.asked,
+                                with_kernel="kernel" in opened.asked)
         self._rests = Resting(self._rings, opened.most_per_s)
         self._tails: list[tuple[Ring, int]] = []
         self._stopped = self._is_last = False  # no more records; the last batch

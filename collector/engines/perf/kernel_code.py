@@ -58,6 +58,11 @@ class KernelCode:
         hit = (at >= 0) & (inside < end[at]) & (address < abi.CONTEXT_MAX)
         return np.where(hit, bits[at], np.uint8(0))
 
+    def are_entries(self, address: Array) -> Array:
+        """Whether return addresses, of any shape, lie where exceptions and interrupts come into the kernel."""
+        found: Array = self.bits(address.ravel()).reshape(address.shape) & (_TRAP_ENTRY | _FAULT_ENTRY) != 0
+        return found
+
     def modes(self, in_kernel: Array, outermost: Array) -> Array:
         """Mode (n,) of clock samples; a kernel sample whose door cannot be told counts as a system call."""
         mode = np.where(in_kernel, np.int8(Mode.SYSTEM_CALL), np.int8(Mode.USER))

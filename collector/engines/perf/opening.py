@@ -92,7 +92,6 @@ _SHORT, _SHORT_NS, _FULL_AFTER_S = 0.05, 200_000, 0.15
 _LEAST_RING_BYTES = 1 << 17
 # Records per second and CPU from which an event rests.
 MOST_PER_S = {"leave": 1500, "touch": 15000, "waking": 5000, "map": 20000, "handover": 100_000}
-_ADDRESS_DIGITS = 16
 # Of "waking", where each wake-up counts: where it is asked who wakes whom, and how long each wait for a CPU was.
 _MOST_WAKINGS_PER_S = 100_000
 _ASKS_FOR_WAKINGS = frozenset({"waker", "waits"})
@@ -159,13 +158,12 @@ class Opened:
         return any(ring.name == "waking" for ring in self.rings.rings)
 
     @property
-    def tells_calls(self) -> bool:
-        """Whether it can be told in which system call a thread leaves its CPU: the kernel shows its addresses."""
-        try:
-            with open("/proc/kallsyms", "rb") as file:
-                return self.kernel and file.read(_ADDRESS_DIGITS).strip(b"0") != b""
-        except OSError:
-            return False
+    def tells_kernel(self) -> bool:
+        """Whether it can be told in which functions of the kernel a thread is, and so in which system call it leaves
+        its CPU: the kernel is sampled, and shows its addresses."""
+        from collector.linux.kernel_symbols import shows_addresses  # which is asked for rarely
+
+        return self.kernel and shows_addresses()
 
     @property
     def limits(self) -> str:

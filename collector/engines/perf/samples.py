@@ -33,10 +33,12 @@ class Located(NamedTuple):
 
 
 class Samples:
-    """Decodes samples in ``words``, the memory of all rings; ``with_calls``: system calls of departures, too."""
+    """Decodes samples in ``words``, the memory of all rings; ``with_calls``: system calls of departures, too;
+    ``with_kernel``: the kernel's part of stacks."""
 
-    def __init__(self, words: Array, *, with_calls: bool) -> None:
+    def __init__(self, words: Array, *, with_calls: bool, with_kernel: bool = False) -> None:
         self._words = words
+        self._with_kernel = with_kernel
         self._kernel = KernelCode()
         self._calls = KernelCalls() if with_calls else None
 
@@ -73,7 +75,10 @@ class Samples:
         if not clock and not leave:
             return None, None
         n_clock = sum(len(part.time_ns) for part in clock)
-        samples = self._decoded(in_order(clock, leave), n_clock)
+        found = in_order(clock, leave)
+        samples = self._decoded(found, n_clock)
+        if self._with_kernel:
+            samples.kernel = self._kernel_frames(found, n_clock)
         return (samples[:n_clock] if clock else None), (samples[n_clock:] if leave else None)
 
     def _decoded(self, found: Located, n_clock: int, n_raw: Array | int = 0) -> ClockSamples:
@@ -117,6 +122,26 @@ class Samples:
         if not len(n_chain):
             return np.zeros(0, dtype=np.int8)
         return self._kernel.reasons(*self._chains(Located(*(column[first:] for column in found)), n_chain), n_chain)
+
+    def _kernel_frames(self, found: Located, n_clock: int) -> Array:
+        """The kernel's frames (n, depth), leaf first, 0 behind them, of samples of which the first ``n_clock`` are
+        clocks'.
+
+        A chain is a context mark and addresses: where the clock fell, and return addresses, which stand for the calls
+        before them. A departure begins with a return address, too. What was interrupted, or faulted, stands behind the
+        entry of that; it may be the first instruction of a function, and before it lies another one.
+        """
+        n_chain = self._word(found, found.position + 4).astype(np.int64)
+        column = np.arange(1, max(int(n_chain.max(initial=0)), 2))
+        at = (found.position[:, None] + 5 + column) & found.mask[:, None]
+        frames: Array = self._words[found.base[:, None] + at]
+        inside = (column < n_chain[:, None]) & (frames < abi.CONTEXT_MAX) & (frames != 0)
+        is_return = np.ones(frames.shape, dtype=bool)
+        is_return[:, 1:] = ~self._kernel.are_entries(frames[:, :-1])
+        is_return[:n_clock, 0] = False
+        frames -= is_return.astype(np.uint64)
+        frames[~np.logical_and.accumulate(inside, axis=1)] = 0
+        return frames
 
     def calls_of(self, leave: list[Located]) -> Array | None:
         """The system calls (n,) of departures, by their chains; None where nobody asked for them."""
