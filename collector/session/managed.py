@@ -26,6 +26,7 @@ from collector.processes.space import AddressSpace
 from collector.runtimes.code import Code
 from collector.runtimes.maps import CodeMaps
 from collector.session.experiments import Experiments, Recorded
+from collector.session.java import JavaFrames
 from collector.session.objects import is_file, is_made
 from collector.session.placing import Unwound
 from collector.session.python import PythonFrames
@@ -52,10 +53,11 @@ class MadeCode:
     """Tells experiments of code that was made at run time."""
 
     def __init__(self, model: Model, experiments: Experiments, tally: Tally, roots: Callable[[], Sequence[str]],
-                 python: PythonFrames) -> None:
-        """``roots``: root directories of processes that do not have ours; ``python``: who puts functions of CPython
-        into stacks."""
+                 python: PythonFrames, java: JavaFrames) -> None:
+        """``roots``: root directories of processes that do not have ours; ``python`` and ``java``: who put functions
+        and methods into stacks."""
         self._python = python
+        self._java = java
         self._made_up: dict[int, set[int]] = {}  # by image: functions that its experiment has been told of
         self._model = model
         self._experiments = experiments
@@ -110,7 +112,9 @@ class MadeCode:
         told: list[Code] = []
         for pc, early, late, n in zip(pcs[first].tolist(), times[first].tolist(), times[last].tolist(), count.tolist(),
                                       strict=True):
-            found = {code for code in (known.maps.at(pc, early), known.maps.at(pc, late)) if code is not None}
+            java = self._java.code_at(image.number, pc)
+            codes = (java,) if java is not None else (known.maps.at(pc, early), known.maps.at(pc, late))
+            found = {code for code in codes if code is not None}
             told += [code._replace(since_ns=min(code.since_ns, early)) for code in found]
             if found:
                 self._tally.n_code_frames += n
@@ -151,7 +155,8 @@ class MadeCode:
     def close(self, ended: Iterable[Recorded]) -> None:
         """The images are over; what has no name now stays without."""
         for recorded in ended:
-            self._python.forget([recorded.image.number, *recorded.earlier])
+            for runtime in (self._python, self._java):
+                runtime.forget([recorded.image.number, *recorded.earlier])
             for number in (recorded.image.number, *recorded.earlier):
                 self._made_up.pop(number, None)
                 known = self._known.pop(number, None)

@@ -27,6 +27,7 @@ from collector.session.experiments import Experiments
 from collector.session.managed import MadeCode
 from collector.session.output import Output
 from collector.session.overview import Overview
+from collector.session.java import JavaFrames
 from collector.session.python import PythonFrames
 from collector.session.settlement import Settlement
 from collector.session.stacks import Stacks
@@ -69,9 +70,10 @@ class Pipeline:
         if aggregations:
             self._taps.aggregate(aggregations, experiments, world, records_all)
 
-    def name_made_code(self, roots: Callable[[], Sequence[str]], python: PythonFrames) -> None:
+    def name_made_code(self, roots: Callable[[], Sequence[str]], python: PythonFrames,
+                       java: JavaFrames) -> None:
         """From here on code that runtimes make, and functions that they carry out, have names; see MadeCode."""
-        self._stacks.made_code = MadeCode(self.model, self._experiments, self._tally, roots, python)
+        self._stacks.made_code = MadeCode(self.model, self._experiments, self._tally, roots, python, java)
 
     @property
     def total_cpu_ns(self) -> int:

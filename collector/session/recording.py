@@ -81,7 +81,7 @@ class Recording:
 
     def due_ns(self) -> int:
         """When a step is due (CLOCK_MONOTONIC) though no descriptor is ready."""
-        return min(self._work_due_ns(), self._store.python.due_ns)
+        return min(self._work_due_ns(), self._store.python.due_ns, self._store.java.due_ns)
 
     def _work_due_ns(self) -> int:
         drain_ns = self._drains.due_ns(busy=self._drainer.changes, polling=self._store.polls,
@@ -101,6 +101,8 @@ class Recording:
         due_ns = self._work_due_ns()
         if time.monotonic_ns() >= self._store.python.due_ns:
             self._store.python.look()
+        if time.monotonic_ns() >= self._store.java.due_ns:
+            self._store.java.look()
         ended = self._note_ends(ready)
         self._note_hang_ups(ready)
         if self._drainer.failure or (self.status is not None and not self._waits_for_descendants):

@@ -17,6 +17,7 @@ from collector.session.experiments import Experiments
 from collector.session.follow import Follow
 from collector.session.headers import Headers
 from collector.session.heir import Ids
+from collector.session.java import JavaFrames
 from collector.session.objects import Objects
 from collector.session.options import Options
 from collector.session.pipeline import Pipeline
@@ -42,12 +43,13 @@ class Store:
         self._objects = Objects(Tables())
         self._tally = Tally()
         self.python = PythonFrames(self._objects, options.python)
-        world = ThisMachine(self._objects, self.python)
+        self.java = JavaFrames(self._objects, self.python.made_up, options.java)
+        world = ThisMachine(self._objects, self.python, self.java)
         self.pipeline = Pipeline(options.interval_ns or 1, self._experiments, world, self._tally,
                                  n_cpus=os.cpu_count() or 1,
                                  records_all=engine is None or engine.name != "signal",
                                  events_end=isinstance(engine, PerfEngine), aggregations=options.aggregations)
-        self.pipeline.name_made_code(lambda: self._objects.roots, self.python)
+        self.pipeline.name_made_code(lambda: self._objects.roots, self.python, self.java)
         process = self.pipeline.model.new_process(pid, start_ns)
         self._founder = self._experiments.founder(process.image, self._recorder)
         self._summary = ""  # once it has ended
@@ -104,7 +106,7 @@ class Store:
         warnings = self._warnings(failure)
         for line in warnings:
             self._recorder.warning(line)
-        for line in [*self._tally.remarks(), *([remark] if (remark := self.python.remark()) else [])]:
+        for line in [*self._tally.remarks(), *filter(None, self._managed())]:
             self._recorder.comment(line)
         self._recorder.comment(f"the collector's main process used {time.process_time():.2f} s of CPU")
         self._recorder.close(self._founder.end_ns or end_ns)
@@ -121,7 +123,8 @@ class Store:
         failures = [line for line in (failure, self._experiments.failures()) if line]
         unreadable = [f"{os.fsdecode(path)}: {why}" for path, why in self._objects.unreadable.items()]
         return failures + self.pipeline.unseen.warnings(self._start_ns) + self._tally.warnings() + unreadable + [
-            f"functions of Python are not shown: {why}" for why in sorted(set(self.python.unread.values()))]
+            f"functions of Python are not shown: {why}" for why in sorted(set(self.python.unread.values()))] + [
+            f"methods of Java are not shown: {why}" for why in sorted(set(self.java.unread.values()))]
 
     def _summed_up(self, warnings: list[str], end_ns: int) -> str:
         name, recorder, pipeline = str(self._directory), self._recorder, self.pipeline
@@ -129,4 +132,8 @@ class Store:
             return summary.cut_short(name, str(recorder.stopped), recorder.n_dropped, warnings)
         return str(summary.Summary(
             name, (end_ns - self._start_ns) / NS_PER_S, pipeline.total_cpu_ns / NS_PER_S, pipeline.model.n_threads,
-            self._experiments.n_made, self._tally.n_samples, warnings, self.python.remark()))
+            self._experiments.n_made, self._tally.n_samples, warnings, ", ".join(filter(None, self._managed()))))
+
+    def _managed(self) -> tuple[str, str]:
+        """What is said of frames of runtimes; empty where there are none."""
+        return self.python.remark(), self.java.remark()

@@ -1,0 +1,105 @@
+"""Which methods compiled code carries out at a place: its own, and those that were inlined there. Pure.
+
+An nmethod has an array of PcDesc (place in the code, place in the scopes' data), sorted, for every place at which a
+frame may be looked at by the VM itself: behind calls and at safepoints. A scope is three compressed numbers: where its
+caller's scope is (0: it has none), the method by its number (from 1 on) in the nmethod's metadata, and the index of the
+bytecode plus one. A caller's scope lies before those of what is inlined into it. The outermost method is the nmethod's
+own; who leads to another one is not believed.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from collector.runtimes.compressed_hotspot import number_at
+from collector.runtimes.layout_hotspot import NONE, Layout
+
+Read = Callable[[Sequence[int], Sequence[int]], list[bytes]]
+_TABLE_MAX = 1 << 22
+_PC_DESC = 16
+_DEPTH_MAX = 128
+
+
+class Scope(NamedTuple):
+    """A method (Method*) and the index of its bytecode; -1: before its first one."""
+
+    method: int
+    bci: int
+
+
+class Scopes:
+    """Those of one nmethod."""
+
+    def __init__(self, method: int, code: int, excluded: int, pcs: bytes, data: bytes, metadata: bytes) -> None:
+        """``code``: where the code begins; ``pcs``, ``data``, ``metadata``: the tables."""
+        self._method, self._code, self._excluded = method, code, excluded
+        n = len(pcs) // _PC_DESC
+        table = np.frombuffer(pcs[:n * _PC_DESC], "<i4").reshape(n, 4)
+        self._offsets: list[int] = table[:, 0].tolist()
+        self._decode: list[int] = table[:, 1].tolist()
+        if self._offsets != sorted(self._offsets):
+            self._offsets = []
+        self._data = data
+        self._metadata = np.frombuffer(metadata[:len(metadata) // 8 * 8], "<u8").tolist()
+        self._known: dict[int, tuple[Scope, ...]] = {}
+
+    @classmethod
+    def of(cls, layout: Layout, start: int, code: int, method: int, head: bytes, read: Read) -> Scopes:
+        """Those of the nmethod at ``start`` with this head."""
+        ranges = _ranges(layout, start, head)
+        sizes = [max(min(end - begin, _TABLE_MAX), 0) for begin, end in ranges]
+        return cls(method, code, layout.excluded, *read([begin for begin, _ in ranges], sizes))
+
+    def at(self, pc: int, is_leaf: bool) -> tuple[Scope, ...]:
+        """The methods at a pc as it was looked up, innermost first: the place itself of a leaf, else the one before the
+        return address. At least the nmethod's own one."""
+        offset = pc - self._code + (not is_leaf)
+        at = bisect_left(self._offsets, offset)
+        if at >= len(self._offsets) or (not is_leaf and self._offsets[at] != offset):
+            return (Scope(self._method, 0),)
+        decode = self._decode[at]
+        found = self._known.get(decode)
+        if found is None:
+            found = self._known[decode] = self._scopes(decode)
+        return found
+
+    def _scopes(self, place: int) -> tuple[Scope, ...]:
+        found: list[Scope] = []
+        while 0 < place < len(self._data) and len(found) < _DEPTH_MAX:
+            caller, at = number_at(self._data, place, self._excluded)
+            number, at = number_at(self._data, at, self._excluded)
+            bci, at = number_at(self._data, at, self._excluded)
+            if at < 0 or caller >= place or not 0 < number <= len(self._metadata):
+                break
+            found.append(Scope(self._metadata[number - 1], bci - 1 if bci <= 0x1_0000 else 0))
+            place = caller
+        is_whole = bool(found) and place == 0 and found[-1].method == self._method
+        return tuple(found) if is_whole else (Scope(self._method, 0),)
+
+
+def _ranges(layout: Layout, start: int, head: bytes) -> list[tuple[int, int]]:
+    """Where the tables are: PcDescs, scopes' data, metadata, each as (begin, end)."""
+    at, block = layout.at, layout.size["block"]
+
+    def field(name: str, size: int = 4) -> int:
+        place = block + at[name]
+        return int.from_bytes(head[place:place + size], "little")
+
+    if at["immutable_data"] != NONE:
+        immutable = field("immutable_data", 8)
+        pcs, data = immutable + field("scopes_pcs"), immutable + field("scopes_data")
+        tables = [(pcs, data), (data, immutable + field("immutable_size"))]
+    elif at["scopes_data_begin"] != NONE and at["scopes_pcs_end"] != NONE:
+        pcs = start + field("scopes_pcs")
+        tables = [(pcs, start + field("scopes_pcs_end")), (field("scopes_data_begin", 8), pcs)]
+    else:
+        return [(0, 0)] * 3
+    if at["mutable_data"] != NONE and at["relocation_size"] != NONE:
+        mutable = field("mutable_data", 8)
+        return [*tables, (mutable + field("relocation_size"), mutable + field("mutable_size"))]
+    begin = start + field("metadata")
+    return [*tables, (begin, max(tables[1][0], begin))] if at["metadata"] != NONE else [*tables, (0, 0)]
