@@ -61,6 +61,7 @@ LEVELS = {1: b"C1", 2: b"C1", 3: b"C1", 4: b"C2"}
 _HEAPS_MAX, _CACHE_MAX = 16, 1 << 31
 _BLOB_MAX, _TEXT_MAX, _FRAME_MAX = 1 << 26, 1 << 22, 1 << 20
 _NAME_MAX = 128
+_NO_FRAME = -1  # the frame's size is not known
 _FREE = 0xFF
 _WORD = 8
 
@@ -197,6 +198,8 @@ class Machine:
         if blob.name.startswith(_STUBS):
             inside = blob.code <= self._call_stub_return < blob.code_end
             return rows_of_stubs(begin, self._call_stub_return - self.low if inside else 0)
+        if blob.frame_size == _NO_FRAME and blob.name not in _FRAMELESS:
+            return ((begin, STOP),)
         if blob.name in _FRAMELESS or not blob.frame_size:
             return ((begin, FRAMELESS),)
         (text,) = self._read([blob.code], [min(blob.code_end - blob.code, _TEXT_MAX)])
@@ -209,7 +212,8 @@ class Machine:
         key = _what(blob)
         found = self._scopes.get(key)
         if found is None:
-            found = self._scopes[key] = Scopes.of(self.layout, blob.start, blob.code, blob.method, blob.head,
+            found = self._scopes[key] = Scopes.of(self.layout, blob.start, (blob.code, blob.code_end),
+                                                  blob.method, blob.head,
                                                   self._read)
         return found
 
@@ -231,7 +235,10 @@ class Machine:
         if not starts:
             return []
         size = self.layout.size["block"] + self.layout.size["nmethod"]
-        heads = [head if len(head) == size else bytes(size) for head in self._heads(starts)]
+        read = self._heads(starts)
+        if not any(read):
+            return []  # the process is gone: what was known to the last stays so
+        heads = [head if len(head) == size else bytes(size) for head in read]
         before = [self._blobs[start].head.ljust(size, b"\0") for start in starts]
         now, then = (np.frombuffer(b"".join(some), np.uint8).reshape(-1, size)[:, self._telling]
                      for some in (heads, before))
@@ -295,13 +302,15 @@ class Machine:
         if len(head) < block + self.layout.size["blob"] or not self._is_used(head):
             return None
         size, frame_size = self._half(head, at["blob_size"]), self._half(head, at["blob_frame_size"]) * _WORD
+        if frame_size > _FRAME_MAX:
+            frame_size = _NO_FRAME
         name = self._names.get(self._word(head, at["blob_name"]), b"")
         if at["code_begin"] != NONE:
             code, code_end = self._word(head, at["code_begin"]), self._word(head, at["code_end"])
         else:
             code, code_end = (start + self._half(head, at[field]) for field in ("code_offset", "data_offset"))
         is_sound = size <= _BLOB_MAX and start <= code < code_end <= start + size and start + size <= self.high
-        if not is_sound or not name or frame_size > _FRAME_MAX:
+        if not is_sound or not name:
             return None
         is_compiled = name in (_COMPILED, _NATIVE)
         if is_compiled and (frame_size < 2 * _WORD or len(head) < block + self.layout.size["nmethod"]):

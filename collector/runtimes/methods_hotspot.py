@@ -73,7 +73,8 @@ class Methods:
             self.known.clear()
             self._const.clear()
         asked = list(self.known)
-        for address, const in zip(asked, self._words(asked, self._layout.at["method_const"]), strict=True):
+        there = self._words(asked, self._layout.at["method_const"])
+        for address, const in zip(asked, there, strict=True) if any(there) else ():
             if const != self._const[address]:
                 del self.known[address], self._const[address]
 

@@ -5,10 +5,15 @@ frame may be looked at by the VM itself: behind calls and at safepoints. A scope
 caller's scope is (0: it has none), the method by its number (from 1 on) in the nmethod's metadata, and the index of the
 bytecode plus one. A caller's scope lies before those of what is inlined into it. The outermost method is the nmethod's
 own; who leads to another one is not believed.
+
+A return address has a PcDesc of its own. A leaf's pc has those around it. It is on its way to the next one, whose
+methods it carries out, unless it goes round in a loop in which there is none: then nothing says whose loop it is, and
+only the methods that both of them have in common are told. Such a loop is known by a jump back from behind the pc.
 """
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -22,6 +27,7 @@ Read = Callable[[Sequence[int], Sequence[int]], list[bytes]]
 _TABLE_MAX = 1 << 22
 _PC_DESC = 16
 _DEPTH_MAX = 128
+_JUMP = re.compile(rb"(?s:\x0f[\x80-\x8f](?=..\xff\xff)....|\xe9(?=..\xff\xff)....|[\x70-\x7f\xeb][\x80-\xff])")
 
 
 class Scope(NamedTuple):
@@ -34,9 +40,10 @@ class Scope(NamedTuple):
 class Scopes:
     """Those of one nmethod."""
 
-    def __init__(self, method: int, code: int, excluded: int, pcs: bytes, data: bytes, metadata: bytes) -> None:
-        """``code``: where the code begins; ``pcs``, ``data``, ``metadata``: the tables."""
-        self._method, self._code, self._excluded = method, code, excluded
+    def __init__(self, method: int, code: int, text: bytes, excluded: int, pcs: bytes, data: bytes,
+                 metadata: bytes) -> None:
+        """``text``: the code, which begins at ``code``; ``pcs``, ``data``, ``metadata``: the tables."""
+        self._method, self._code, self._text, self._excluded = method, code, text, excluded
         n = len(pcs) // _PC_DESC
         table = np.frombuffer(pcs[:n * _PC_DESC], "<i4").reshape(n, 4)
         self._offsets: list[int] = table[:, 0].tolist()
@@ -48,11 +55,12 @@ class Scopes:
         self._known: dict[int, tuple[Scope, ...]] = {}
 
     @classmethod
-    def of(cls, layout: Layout, start: int, code: int, method: int, head: bytes, read: Read) -> Scopes:
-        """Those of the nmethod at ``start`` with this head."""
+    def of(cls, layout: Layout, start: int, code: tuple[int, int], method: int, head: bytes, read: Read) -> Scopes:
+        """Those of the nmethod at ``start`` with this head, and code between two addresses."""
         ranges = _ranges(layout, start, head)
-        sizes = [max(min(end - begin, _TABLE_MAX), 0) for begin, end in ranges]
-        return cls(method, code, layout.excluded, *read([begin for begin, _ in ranges], sizes))
+        sizes = [max(min(end - begin, _TABLE_MAX), 0) for begin, end in (code, *ranges)]
+        text, *tables = read([begin for begin, _ in (code, *ranges)], sizes)
+        return cls(method, code[0], text, layout.excluded, *tables)
 
     def at(self, pc: int, is_leaf: bool) -> tuple[Scope, ...]:
         """The methods at a pc as it was looked up, innermost first: the place itself of a leaf, else the one before the
@@ -61,7 +69,14 @@ class Scopes:
         at = bisect_left(self._offsets, offset)
         if at >= len(self._offsets) or (not is_leaf and self._offsets[at] != offset):
             return (Scope(self._method, 0),)
-        decode = self._decode[at]
+        next_ones = self._of_record(at)
+        if is_leaf and at and len(next_ones) > 1 and _jumps_back(self._text, offset, self._offsets[at]):
+            return _in_common(self._of_record(at - 1), next_ones)
+        return next_ones
+
+    def _of_record(self, number: int) -> tuple[Scope, ...]:
+        """The methods at a PcDesc."""
+        decode = self._decode[number]
         found = self._known.get(decode)
         if found is None:
             found = self._known[decode] = self._scopes(decode)
@@ -79,6 +94,30 @@ class Scopes:
             place = caller
         is_whole = bool(found) and place == 0 and found[-1].method == self._method
         return tuple(found) if is_whole else (Scope(self._method, 0),)
+
+
+def _jumps_back(text: bytes, offset: int, end: int) -> bool:
+    """Whether an instruction in [offset, end) jumps to ``offset`` or before it. Bytes that look like a jump are taken
+    for one: that only makes what is told less."""
+    part = text[offset:end]
+    for match in _JUMP.finditer(part):
+        size = len(match[0])
+        distance = int.from_bytes(match[0][-(4 if size > 2 else 1):], "little", signed=True)
+        if -(match.start() + size) - offset <= distance <= -(match.start() + size):
+            return True
+    return False
+
+
+def _in_common(one: tuple[Scope, ...], other: tuple[Scope, ...]) -> tuple[Scope, ...]:
+    """The outermost methods that are the same, with the places in them of ``other``."""
+    n = 0
+    for mine, its in zip(reversed(one), reversed(other), strict=False):
+        if mine.method != its.method:
+            break
+        n += 1
+        if mine.bci != its.bci:
+            break
+    return other[len(other) - max(n, 1):]
 
 
 def _ranges(layout: Layout, start: int, head: bytes) -> list[tuple[int, int]]:
