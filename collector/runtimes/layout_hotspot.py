@@ -1,6 +1,6 @@
-"""Where HotSpot keeps things: its own tables, which libjvm.so exports for debuggers (``vmStructs.cpp``).
+"""Where HotSpot keeps things: tables of its own, which libjvm.so exports for debuggers (``vmStructs.cpp``).
 
-``gHotSpotVMStructs`` has an entry for each field, ``gHotSpotVMTypes`` one for each type; further symbols say where in an
+``gHotSpotVMStructs`` has an entry for each field, ``gHotSpotVMTypes`` one for each type; other symbols say where in an
 entry its parts are and how far entries lie apart. So no version's offsets stand here, only names. Names that have
 changed with versions are asked for in turn, the newest first. What the tables do not tell:
 
@@ -121,8 +121,10 @@ def layout_of(symbols: dict[bytes, tuple[int, int]], read: Read) -> Layout | str
     sizes = _sizes(words, read)
     if not fields or not sizes:
         return ""
-    at = {name: next((fields[one] for one in ways if one in fields), NONE) for name, ways in {**_FIELDS, **_SOME}.items()}
-    missing = [name for name in _FIELDS if at[name] == NONE] + [name for name in _STATICS.values() if name not in statics]
+    at = {name: next((fields[one] for one in ways if one in fields), NONE)
+          for name, ways in {**_FIELDS, **_SOME}.items()}
+    missing = [name for name in _FIELDS if at[name] == NONE]
+    missing += [name for name in _STATICS.values() if name not in statics]
     missing += [name for name in _SIZES.values() if name not in sizes]
     if missing or (at["code_begin"] == NONE and at["code_offset"] == NONE):
         return f"where it keeps its frames is not known ({', '.join(missing[:3]) or 'CodeBlob'})"

@@ -98,16 +98,12 @@ class Methods:
         found = {}
         for address, const in by_method.items():
             klass, source = pools[const.pool]
-            name, signature = symbols.get((const.pool, const.name)), symbols.get((const.pool, const.signature))
-            parameters = _parameters(signature) if signature is not None else None
-            if name is None or not _METHOD_NAME.fullmatch(name) or parameters is None:
-                continue
-            types, n_words = parameters
-            if const.parameters >= 0 and const.parameters not in (n_words, n_words + 1):
-                continue
-            self._const[address] = const.address
-            found[address] = JavaMethod(const.bytecode, const.code_size, klass.replace(b"/", b".") + b"." + name + types,
-                                        source, tables.get(const.address, ()))
+            name = _method_name(const, symbols.get((const.pool, const.name), b""),
+                                symbols.get((const.pool, const.signature), b""))
+            if name:
+                self._const[address] = const.address
+                found[address] = JavaMethod(const.bytecode, const.code_size, klass.replace(b"/", b".") + b"." + name,
+                                            source, tables.get(const.address, ()))
         return found
 
     def _consts(self, addresses: Sequence[int]) -> dict[int, _Const]:
@@ -195,6 +191,16 @@ class Methods:
         pieces = self._read([address + at + each for address, each in zip(addresses, more, strict=True)],
                             [8] * len(addresses))
         return [_word(piece, 0) for piece in pieces]
+
+
+def _method_name(const: _Const, name: bytes, signature: bytes) -> bytes:
+    """A method's name with the types of its parameters; empty if it cannot be one."""
+    parameters = _parameters(signature)
+    if not _METHOD_NAME.fullmatch(name) or parameters is None:
+        return b""
+    types, n_words = parameters
+    is_sound = const.parameters < 0 or const.parameters in (n_words, n_words + 1)
+    return name + types if is_sound else b""
 
 
 def _parameters(signature: bytes) -> tuple[bytes, int] | None:

@@ -26,6 +26,7 @@ from collector.runtimes.code import SIZE_MAX, Code
 from collector.runtimes.hotspot import LEVELS, Blob, Machine
 from collector.runtimes.looks import TORN, UNKNOWN, VERIFIED
 from collector.runtimes.made_up import MadeUp
+from collector.runtimes.scopes_hotspot import Scope
 from collector.session.objects import Objects
 from collector.session.placing import Cache, Frames
 from collector.session.schedule import NEVER_NS
@@ -226,7 +227,7 @@ class JavaFrames:
         compiled = [(blob, key[0], bool(key[2] & 1)) for key in new if not key[2] & 2 and (blob := blobs[key[0]])]
         scopes = dict(zip(((pc, leaf) for _, pc, leaf in compiled), process.machine.scopes_at(compiled), strict=True))
         process.machine.methods.learn(key[0] for key in new if key[2] & 2)
-        temporary = {}
+        temporary: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}
         for key in new:
             if key[2] & 2:
                 place = self._of_interpreted(process.machine, key[0], key[1])
@@ -244,7 +245,7 @@ class JavaFrames:
         return (self._address(machine, address, bytecode - method.bytecode if is_there else 0),), (
             VERIFIED if is_there or not method.size else TORN)
 
-    def _of_compiled(self, machine: Machine, scopes: Iterable[hotspot.Scope]) -> tuple[tuple[int, ...], int]:
+    def _of_compiled(self, machine: Machine, scopes: Iterable[Scope]) -> tuple[tuple[int, ...], int]:
         found = tuple(self._address(machine, method, bci) for method, bci in scopes)
         is_known = all(machine.method(method) is not None for method, _ in scopes)
         return found, VERIFIED if is_known else UNKNOWN

@@ -24,10 +24,10 @@ from collector.session.attach import Found
 from collector.session.births import Makings
 from collector.session.changes import Changes
 from collector.session.experiments import Experiments
+from collector.session.java import JavaFrames
 from collector.session.managed import MadeCode
 from collector.session.output import Output
 from collector.session.overview import Overview
-from collector.session.java import JavaFrames
 from collector.session.python import PythonFrames
 from collector.session.settlement import Settlement
 from collector.session.stacks import Stacks

@@ -431,7 +431,8 @@ class _Wave:
         reason = np.select(
             (number == ROOT, number == STOP, lost & (base == _UNKNOWN), lost & above, lost, return_address == 0,
              ~step.rises[where]),
-            (Stop.ROOT, Stop.NO_RULE, Stop.NO_REGISTER, Stop.TRUNCATED, Stop.OUTSIDE, Stop.ROOT, Stop.LOOP), Stop.NO_MAP)
+            (Stop.ROOT, Stop.NO_RULE, Stop.NO_REGISTER, Stop.TRUNCATED, Stop.OUTSIDE, Stop.ROOT, Stop.LOOP),
+            Stop.NO_MAP)
         if step.reason is not None:
             reason = np.where(step.reason[where] >= 0, step.reason[where], reason)
         self.leave(bad, reason, self.depth)

@@ -12,9 +12,10 @@ On the line lie rows: row i holds from ``start[i]`` to ``start[i + 1]`` and name
 hundreds for a large program), so a row is two numbers and the rules' columns stay in the cache. At first an object is
 one row UNDECODED. A pc that falls into such a row has its FDE decoded, and the rows of the function take their place in
 the line. What lies between two FDEs is known as a hole as soon as it is hit, by the FDEs' own ranges: frame pointers
-are tried there, and no rule of a neighbour is ever used. Special rules have the same number in all architectures. Of code that is
-made at run time somebody tells the rows as they are hit, and what of it is to be forgotten; where nothing is known of
-such code, the rule is STOP.
+are tried there, and no rule of a neighbour is ever used. Special rules have the same number in all architectures.
+
+Of code that is made at run time somebody tells the rows as they are hit, and what of them is to be forgotten. Where
+nothing is known of such code the rule is STOP.
 
 A rule set compiles the rules of one architecture into columns. The fast view tracks fp, ip and sp alone, which is all
 that nearly every frame needs; the full view tracks every register. What a view cannot do in two equations is marked
