@@ -34,8 +34,19 @@ CALL_STUB = Rule(Cfa(CfaKind.REGISTER, RBP, 16),
                                                         for i, register in enumerate((R12, R13, R14, R15))), _RETURN))
 _KEPT = (RBX, R12, R13, R14, R15)  # by nobody who is compiled
 _LINKED = re.compile(rb"\x48(?:\x8b\xec|\x89\xe5)")  # mov rbp, rsp
-# What is between the last pop and the return: a poll for safepoints, by its page or by its limit.
-_TO_RETURN = re.compile(rb"(?s:(?:\xc5\xf8\x77|\x4d\x8b\x97.{4}|\x41\x85\x02|\x49\x3b\xa7.{4}|\x0f\x87.{4})*)\xc3")
+# What is between the last pop and the return, or the jump to who goes on with an exception: a poll for safepoints, by
+# its page or by its limit.
+_TO_RETURN = re.compile(
+    rb"(?s:(?:\xc5\xf8\x77|\x4d\x8b\x97.{4}|\x41\x85\x02|\x49\x3b(?:\xa7.{4}|\x67.)|\x0f\x87.{4})*(?:\xc3|\xe9.{4}))")
+_LEAVE = re.compile(rb"\xc9|\x48\x8b\xe5\x5d")
+# Where such a poll leads to: mov r10, the poll's address; mov [r15+...], r10; jmp to the handler, as if from the caller.
+_POLL = re.compile(rb"(?s:\x49\xba.{8}\x4d\x89(?:\x97.{4}|\x57.)\xe9.{4})")
+# C1 calls some of its stubs with two words on the stack, or a number that is to be converted.
+_PUSH, _POP = rb"\x41?[\x50-\x57]", rb"\x41?[\x58-\x5f]"
+_PUSHES = re.compile(rb"(?s:(%b)(%b)(\xe8....%b)%b)" % (_PUSH, _PUSH, _POP, _POP))
+# C2 moves a word within its frame by push and pop.
+_MOVE = re.compile(rb"(?s:(\xff(?:\x34\x24|\x74\x24.|\xb4\x24.{4}))\x48?\x8f(?:\x04\x24|\x44\x24.|\x84\x24.{4}))")
+_ROOM = re.compile(rb"(?s:(\x48\x83\xec\x08).{0,16}?\xe8.{4}(?:\x48\x83\xc4\x08|%b))" % _POP)
 
 
 def compiled(frame_size: int) -> Rule:
@@ -45,22 +56,32 @@ def compiled(frame_size: int) -> Rule:
     return Rule(Cfa(CfaKind.REGISTER, RSP, frame_size), tuple(registers))
 
 
-def rows_of_compiled(start: int, text: bytes, frame_size: int) -> Rows:
-    """The rows of compiled code (or a native wrapper) that lies at ``start``."""
+def _unlinked(frame_size: int) -> Rule:
+    return Rule(Cfa(CfaKind.REGISTER, RSP, frame_size), (_RETURN,))
+
+
+def rows_of_compiled(start: int, text: bytes, frame_size: int, is_native: bool = False) -> Rows:
+    """The rows of compiled code, or of the wrapper of a native method, that lies at ``start``."""
     whole = compiled(frame_size)
     found: list[tuple[int, Rule | int]] = []
     first = True
-    for begin, pushed, end in _prologues(text, frame_size):
+    for begin, pushed, end, saved in _prologues(text, frame_size):
         # Up to here there is no frame; of a further entry, for a loop that is under way, the beginning is not known.
         found.append((0 if first else begin, FRAMELESS))
-        found += [(pushed, PUSHED)] if pushed else []
-        found.append((end, whole))
+        found.append((pushed, PUSHED) if pushed else (end, _unlinked(frame_size)))
+        found.append((saved, whole))
         first = False
     if first:
         found.append((0, whole))
-    for popped, pop, end in _epilogues(text, frame_size):
+    for popped, pop, end in _epilogues(text, frame_size, is_native):
         found += [(popped, PUSHED)] if popped else []
         found += [(pop, FRAMELESS), (end, whole)]
+    for match in _PUSHES.finditer(text):
+        found += [(match.end(1), compiled(frame_size + 8)), (match.end(2), compiled(frame_size + 16)),
+                  (match.end(3), compiled(frame_size + 8)), (match.end(), whole)]
+    for pattern in (_ROOM, _MOVE) if frame_size > 24 else ():
+        for match in pattern.finditer(text):
+            found += [(match.end(1), compiled(frame_size + 8)), (match.end(), whole)]
     return _ordered(start, found)
 
 
@@ -78,43 +99,40 @@ def rows_of_stubs(start: int, call_stub_return: int) -> Rows:
         call_stub_return > start) else ((start, HOLE),)
 
 
-def _prologues(text: bytes, frame_size: int) -> list[tuple[int, int, int]]:
-    """(push or sub, behind the push or 0, end of the prologue) as offsets."""
+def _prologues(text: bytes, frame_size: int) -> list[tuple[int, int, int, int]]:
+    """(push or sub, behind the push or 0, end of the sub, where the caller's fp is saved) as offsets."""
     found = []
     for room, is_pushed in ((frame_size - 16, True), (frame_size - 8, False)):
-        sub = _add_or_sub(room, 0xEC)
-        at = text.find(sub) if room >= 0 else -1
-        while at >= 0:
-            end = at + len(sub)
+        for sub in _add_or_sub(room, 0xEC).finditer(text):
+            at, end = sub.span()
             if is_pushed:
                 before = at - 3 if at >= 4 and _LINKED.match(text, at - 3) else at
                 if before and text[before - 1] == 0x55:
-                    found.append((before - 1, before, end))
+                    found.append((before - 1, before, end, end))
             elif _stores_link(text, end, frame_size - 16):
-                found.append((at, 0, end + (5 if frame_size - 16 < 128 else 8)))
-            at = text.find(sub, end)
+                found.append((at, 0, end, end + (5 if frame_size - 16 < 128 else 8)))
     if frame_size == 16 and not found and (push := re.search(rb"\x55(?:\x48\x8b\xec|\x48\x89\xe5)?", text[:64])):
-        found.append((push.start(), push.start() + 1, push.start() + 1))
+        found.append((push.start(), *[push.start() + 1] * 3))
     return sorted(found)
 
 
-def _epilogues(text: bytes, frame_size: int) -> list[tuple[int, int, int]]:
+def _epilogues(text: bytes, frame_size: int, is_native: bool) -> list[tuple[int, int, int]]:
     """(behind the add or 0, behind the pop, behind the return) as offsets."""
     found = []
-    add = _add_or_sub(frame_size - 16, 0xC4) + b"\x5d"
-    for code, is_leave in ((add, False), (b"\xc9", True), (b"\x48\x8b\xe5\x5d", True)):
-        at = text.find(code)
-        while at >= 0:
-            end = at + len(code)
-            if returns := _TO_RETURN.match(text, end):
-                found.append((0 if is_leave else end - 1, end, returns.end()))
-            at = text.find(code, end)
-    return found
+    for add in _add_or_sub(frame_size - 16, 0xC4).finditer(text):
+        pop = add.end()
+        if text[pop:pop + 1] == b"\x5d" and (returns := _TO_RETURN.match(text, pop + 1)):
+            found.append((pop, pop + 1, returns.end()))
+    found += [(0, leave.end(), returns.end()) for leave in _LEAVE.finditer(text)
+              if is_native and (returns := _TO_RETURN.match(text, leave.end()))]
+    return found + [(0, *poll.span()) for poll in _POLL.finditer(text)]
 
 
-def _add_or_sub(room: int, how: int) -> bytes:
-    return bytes((0x48, 0x83, how, room)) if 0 <= room < 128 else bytes((0x48, 0x81, how)) + (
-        max(room, 0).to_bytes(4, "little"))
+def _add_or_sub(room: int, how: int) -> re.Pattern[bytes]:
+    """add or sub of a number and rsp, which may have been written longer than is needed."""
+    long = bytes((0x48, 0x81, how)) + max(room, 0).to_bytes(4, "little")
+    short = bytes((0x48, 0x83, how, room)) if 0 <= room < 128 else long
+    return re.compile(b"%b|%b" % (re.escape(short), re.escape(long)))
 
 
 def _stores_link(text: bytes, at: int, place: int) -> bool:

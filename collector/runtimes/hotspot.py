@@ -63,6 +63,7 @@ _BLOB_MAX, _TEXT_MAX, _FRAME_MAX = 1 << 26, 1 << 22, 1 << 20
 _NAME_MAX = 128
 _NO_FRAME = -1  # the frame's size is not known
 _FREE = 0xFF
+_USER_END = 1 << 47
 _WORD = 8
 
 
@@ -126,6 +127,11 @@ class Machine:
         self._in_order: list[Blob] = []
 
     # -- blobs
+
+    @property
+    def blobs(self) -> list[Blob]:
+        """All that have been met, by address."""
+        return list(self._in_order)
 
     def look(self, now_ns: int) -> list[tuple[int, int]]:
         """Whether what was told still holds; the stretches [begin, end), behind ``low``, that it does not hold of."""
@@ -203,7 +209,9 @@ class Machine:
         if blob.name in _FRAMELESS or not blob.frame_size:
             return ((begin, FRAMELESS),)
         (text,) = self._read([blob.code], [min(blob.code_end - blob.code, _TEXT_MAX)])
-        return (rows_of_compiled if blob.is_compiled else rows_of_stub)(begin, text, blob.frame_size)
+        if not blob.is_compiled:
+            return rows_of_stub(begin, text, blob.frame_size)
+        return rows_of_compiled(begin, text, blob.frame_size, blob.name == _NATIVE)
 
     # -- methods
 
@@ -252,7 +260,7 @@ class Machine:
 
     def _find(self, pcs: Sequence[int]) -> None:
         """Learns the blobs that pcs lie in."""
-        asked = np.array(pcs, np.int64)
+        asked = np.array([pc for pc in pcs if self.low <= pc < self.high], np.int64)
         starts: list[int] = []
         for heap in self._heaps():
             mine = asked[(asked >= heap.low) & (asked < heap.high)]
@@ -351,7 +359,7 @@ def recognise(symbols: dict[bytes, tuple[int, int]], read: Read, now_ns: int) ->
     static = layout.static
     names = ("low_bound", "high_bound", "heaps", "call_stub_return")
     low, high, heaps, stub = (_word(one, 0) for one in read([static[name] for name in names], [8] * len(names)))
-    if not 0 < low < high or high - low > _CACHE_MAX or not heaps or not stub:
+    if not 0 < low < high < _USER_END or high - low > _CACHE_MAX or not heaps or not stub:
         return ""
     (array,) = read([heaps], [32])
     n = int.from_bytes(array[layout.at["array_length"]:][:4], "little")
