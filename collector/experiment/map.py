@@ -85,8 +85,8 @@ class MapLines:
         """A function inside of such memory, or beside of all memory, and from when on; empty if it is there already, or
         cannot be.
 
-        It takes the place of what was there, not before AGREED_NS after that itself was there; what is left of that is code of which
-        nothing is known.
+        It takes the place of what was there, not sooner than AGREED_NS after that came; what is left of that is code of
+        which nothing is known.
         """
         end = vaddr + size
         if self._code.get(vaddr) == name and self._ends.get(vaddr) == end:
@@ -97,7 +97,7 @@ class MapLines:
         covered = [(start, self._ends[start]) for start in self._starts[first:bisect_left(self._starts, end)]]
         if any(start not in self._code for start, _ in covered):
             return b"", time_ns  # a file
-        # gprofng takes events of one time that come late in the file in any order: what ends here ended a moment before.
+        # gprofng takes events of one time in any order if they come late in the file: what ends here ended just before.
         time_ns = max([time_ns, *(self._since_ns[start] + AGREED_NS for start, _ in covered)])
         lines = [self._make_room(time_ns - 1, vaddr, end), self._loose(time_ns, vaddr, size, name)]
         for start, stop in covered:

@@ -39,7 +39,7 @@ _LINKED = re.compile(rb"\x48(?:\x8b\xec|\x89\xe5)")  # mov rbp, rsp
 _TO_RETURN = re.compile(
     rb"(?s:(?:\xc5\xf8\x77|\x4d\x8b\x97.{4}|\x41\x85\x02|\x49\x3b(?:\xa7.{4}|\x67.)|\x0f\x87.{4})*(?:\xc3|\xe9.{4}))")
 _LEAVE = re.compile(rb"\xc9|\x48\x8b\xe5\x5d")
-# Where such a poll leads to: mov r10, the poll's address; mov [r15+...], r10; jmp to the handler, as if from the caller.
+# Where such a poll leads to: mov r10, the poll's address; mov [r15+...], r10; jmp to the handler.
 _POLL = re.compile(rb"(?s:\x49\xba.{8}\x4d\x89(?:\x97.{4}|\x57.)\xe9.{4})")
 # C1 calls some of its stubs with two words on the stack, or a number that is to be converted.
 _PUSH, _POP = rb"\x41?[\x50-\x57]", rb"\x41?[\x58-\x5f]"

@@ -6,9 +6,9 @@ import glob
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
-from dataclasses import dataclass
 
 import pytest
 
