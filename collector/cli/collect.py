@@ -74,7 +74,7 @@ er_print and `gprofng display text` read.
   --export FORMAT[=FILE]      when recording is over, write the experiment as er_export does: pprof, speedscope,
                               firefox, collapsed, perfetto, callgrind, json, parquet, otlp; more than once
   --html[=FILE]               at the end, make a page of the experiment for a browser (as er_html does), named after it
-  -j on|off                   put methods of Java (HotSpot 11 and later) into stacks (default on)
+  -j on|off                   put methods of Java (HotSpot) into stacks, by looks at its memory (default on)
   --python on|off             put functions of CPython into stacks, by looks at its memory (default off; some of Python
                               3.11 and later are guessed)
   --engine auto|perf|signal   how samples are taken: by the kernel (perf), or by stopping running threads for a moment

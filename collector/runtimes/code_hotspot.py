@@ -112,7 +112,8 @@ def _prologues(text: bytes, frame_size: int) -> list[tuple[int, int, int, int]]:
             elif _stores_link(text, end, frame_size - 16):
                 found.append((at, 0, end, end + (5 if frame_size - 16 < 128 else 8)))
     if frame_size == 16 and not found and (push := re.search(rb"\x55(?:\x48\x8b\xec|\x48\x89\xe5)?", text[:64])):
-        found.append((push.start(), *[push.start() + 1] * 3))
+        behind = push.start() + 1
+        found.append((push.start(), behind, behind, behind))
     return sorted(found)
 
 
