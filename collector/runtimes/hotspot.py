@@ -64,6 +64,7 @@ _NAME_MAX = 128
 _NO_FRAME = -1  # the frame's size is not known
 _FREE = 0xFF
 _USER_END = 1 << 47
+_METHODS_NS = 1_000_000_000  # how often methods are looked at
 _WORD = 8
 
 
@@ -134,17 +135,25 @@ class Machine:
         return list(self._in_order)
 
     def look(self, now_ns: int) -> list[tuple[int, int]]:
-        """Whether what was told still holds; the stretches [begin, end), behind ``low``, that it does not hold of."""
-        starts = list(self._stretches)
-        gone = self._changed(starts)
-        self._certain = set(starts)
-        self.changed = set(gone)
-        forgotten = [self._stretches.pop(start) for start in gone]
-        self._drop(gone)
-        forgotten += [(pc - self.low, pc - self.low + 1) for pc in self._unknown]
+        """Whether what was told still holds will be seen as it is needed, from now on; the stretches [begin, end),
+        behind ``low``, of which nothing could be told."""
+        self._certain.clear()
+        self.changed = set()
+        lost = [(pc - self.low, pc - self.low + 1) for pc in self._unknown]
         self._unknown.clear()
-        self._looked_ns = now_ns
-        self.methods.look()
+        self._looked_ns, before_ns = now_ns, self._looked_ns
+        if now_ns // _METHODS_NS != before_ns // _METHODS_NS:
+            self.methods.look()
+        return lost
+
+    def no_more(self, pcs: U64) -> list[tuple[int, int]]:
+        """The stretches that ``pcs`` (n,) lie in, of which what was told does not hold any more."""
+        hit = {blob.start for blob in map(self.blob_at, pcs.tolist()) if blob is not None} - self._certain
+        gone = self._changed(list(hit))
+        self._certain |= hit
+        self.changed |= set(gone)
+        forgotten = [self._stretches.pop(start) for start in gone if start in self._stretches]
+        self._drop(gone)
         return forgotten
 
     def blob_at(self, pc: int) -> Blob | None:
@@ -158,7 +167,8 @@ class Machine:
         found = [self.blob_at(pc) for pc in asked]
         doubtful = {blob.start for blob in found if blob is not None} - self._certain
         if doubtful:
-            self._drop(self._changed(list(doubtful)))
+            # Of what was told the unwinder has asked before; this has been found without it.
+            self._drop([start for start in self._changed(list(doubtful)) if start not in self._stretches])
             self._certain |= doubtful
             found = [self.blob_at(pc) for pc in asked]
         missing = [pc for pc, blob in zip(asked, found, strict=True) if blob is None and pc not in self._unknown]

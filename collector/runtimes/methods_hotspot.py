@@ -61,6 +61,7 @@ class Methods:
 
     def __init__(self, layout: Layout, read: Read) -> None:
         self.known: dict[int, JavaMethod] = {}  # by Method*
+        self.n_forgotten = 0
         self._const: dict[int, int] = {}  # the ConstMethod of each
         self._failed: set[int] = set()  # since the last look
         self._layout = layout
@@ -77,6 +78,7 @@ class Methods:
         for address, const in zip(asked, there, strict=True) if any(there) else ():
             if const != self._const[address]:
                 del self.known[address], self._const[address]
+                self.n_forgotten += 1
 
     def learn(self, addresses: Iterable[int]) -> None:
         """Learns those that are not known yet."""

@@ -40,6 +40,7 @@ _METHOD, _BYTECODE = np.uint64(24), np.uint64(64)  # below fp, of an interpreted
 _R13, _RBP = 13, 6
 _ROOT = int(Stop.ROOT)
 _PLACES_MAX = 1 << 16
+_MIXERS = np.array([[0x9E3779B97F4A7C15], [0xC2B2AE3D27D4EB4F], [0x165667B19E3779F9]], np.uint64)
 
 
 class _Process:
@@ -52,7 +53,27 @@ class _Process:
         self.lately = False  # whether it had samples since the last look
         self.period_ns = LOOK_MIN_NS
         self.due_ns = 0
+        self.n_forgotten = 0  # methods of which places may be among the following
+        self.codes: dict[tuple[int, int], Code] = {}  # by start and since when
         self.places: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}  # addresses of methods, and a mark
+
+
+class _Managed:
+    """Frames (k,) that carry out methods: indices of samples, depths, and which of some chains of methods each has."""
+
+    def __init__(self, row: Array, depth: Array, kind: Array, chains: Sequence[tuple[int, ...]]) -> None:
+        """``chains``: the methods' addresses, innermost first."""
+        self.row, self.depth, self._kind = row, depth, kind
+        self._size = np.array([len(chain) for chain in chains], np.int64)
+        self._addresses = np.array([address for chain in chains for address in chain], np.uint64)
+        self.count = self._size[kind]
+
+    def flat(self) -> tuple[Array, Array, Array]:
+        """All methods of all frames: whose each is, its address, and how far before the frame it comes to stand."""
+        whose = np.repeat(np.arange(len(self.row)), self.count)
+        place = np.arange(len(whose)) - np.repeat(np.cumsum(self.count) - self.count, self.count)
+        begin = np.cumsum(self._size) - self._size
+        return whose, self._addresses[begin[self._kind[whose]] + place], self.count[whose] - place
 
 
 class JavaFrames:
@@ -106,12 +127,17 @@ class JavaFrames:
         blob = process.machine.blob_at(pc) if process is not None else None
         if process is None or blob is None or blob.code_end - blob.code > SIZE_MAX:
             return None
-        return Code(blob.code, blob.code_end - blob.code, _code_name(process.machine, blob), blob.since_ns)
+        key = blob.start, blob.since_ns
+        code = process.codes.get(key)
+        if code is None:
+            name = _code_name(process.machine, blob)
+            code = process.codes[key] = Code(blob.code, blob.code_end - blob.code, name, blob.since_ns)
+        return code
 
     # -- before samples are unwound
 
     def caches(self, epochs: Sequence[Epoch]) -> dict[int, Cache]:
-        """The code caches in the spaces of epochs, by number of the space; what is known of them has been checked."""
+        """The code caches in the spaces of epochs, by number of the space; what is known of them is to be checked."""
         found = {}
         checked = set()
         for epoch in epochs if self._wanted else ():
@@ -120,8 +146,7 @@ class JavaFrames:
                 continue
             if epoch.image.number not in checked:
                 checked.add(epoch.image.number)
-                for begin, end in process.machine.look(time.monotonic_ns()):
-                    self._objects.tables.forget(process.number, begin, end)
+                self._objects.tables.forget(process.number, process.machine.look(time.monotonic_ns()))
             found[epoch.space.number] = Cache(process.machine.low, process.machine.high, process.number)
         return found
 
@@ -164,9 +189,24 @@ class JavaFrames:
 
     # -- when they have been
 
+    def is_out_of_date(self, index: Array, epochs: Sequence[Epoch], frames: Frames) -> bool:
+        """Whether some of the code that stacks lead through has changed since its rules were told; then they are told
+        anew by the next unwinding."""
+        before = False
+        for number, epoch in enumerate(epochs):
+            process = self._processes.get(epoch.image.number)
+            if process is None:
+                continue
+            pcs = frames.pcs[index == number]
+            inside = pcs - np.uint64(process.machine.low) < np.uint64(process.machine.high - process.machine.low)
+            forgotten = process.machine.no_more(np.unique(pcs[inside]))
+            self._objects.tables.forget(process.number, forgotten)
+            before = before or bool(forgotten)
+        return before
+
     def merged(self, samples: ClockSamples, index: Array, epochs: Sequence[Epoch], frames: Frames) -> Frames:
         """The stacks of samples with the methods of Java in them."""
-        places: list[tuple[Array, Array, list[tuple[int, ...]]]] = []
+        places = []
         for number, epoch in enumerate(epochs):
             process = self._processes.get(epoch.image.number)
             rows = np.flatnonzero((index == number) & (samples.abi == 64)) if process is not None else index[:0]
@@ -179,49 +219,44 @@ class JavaFrames:
                 places.append(found)
         return _with(places, frames) if places else frames
 
-    def _of_process(self, process: _Process, samples: ClockSamples, rows: Array,
-                    frames: Frames) -> tuple[Array, Array, list[tuple[int, ...]]] | None:
-        """Frames (k,) that carry out methods as indices of samples and depths, and of each the methods' addresses,
-        innermost first."""
+    def _of_process(self, process: _Process, samples: ClockSamples, rows: Array, frames: Frames) -> _Managed | None:
         machine, pcs = process.machine, frames.pcs[rows]
         inside = np.arange(pcs.shape[1]) < frames.length[rows, None]
         inside &= pcs - np.uint64(machine.low) < np.uint64(machine.high - machine.low)
         which, depth = np.nonzero(inside)
-        if not len(which):
-            return None
         pc, row = pcs[which, depth], rows[which]
         distinct_pcs, at = np.unique(pc, return_inverse=True)
         blobs = machine.blobs_at(distinct_pcs)
         is_interpreted = np.array([blob is not None and blob.is_interpreter for blob in blobs], np.bool_)[at]
-        is_compiled = np.array([blob is not None and blob.is_compiled for blob in blobs], np.bool_)[at]
-        leaf = depth == 0
-        method, bytecode = _interpreted(samples, row, depth, frames, is_interpreted)
-        # What tells the methods of a frame, once for all that are alike; blobs are others when they have changed.
-        compilation = np.array([blob.compile_id + 1 if blob is not None else 0 for blob in blobs], np.uint64)[at]
-        since = np.array([blob.since_ns if blob is not None else 0 for blob in blobs], np.int64)[at]
-        keys = np.stack([np.where(is_interpreted, method, pc), np.where(is_interpreted, bytecode, compilation),
-                         is_interpreted * np.uint64(2) + (leaf & ~is_interpreted)], axis=1)
-        some = np.flatnonzero(is_interpreted | is_compiled)
+        some = np.flatnonzero(is_interpreted | np.array([
+            blob is not None and blob.is_compiled for blob in blobs], np.bool_)[at])
         if not len(some):
             return None
-        distinct_keys, kind = np.unique(keys[some], axis=0, return_inverse=True)
-        found = self._places(process, distinct_keys, dict(zip(distinct_pcs.tolist(), blobs, strict=True)))
-        changed = np.array([blob is not None and blob.start in machine.changed for blob in blobs], np.bool_)[at][some]
-        sure = (since[some] <= samples.time_ns[row[some]]) | (frames.stop[row[some]] == _ROOT)
-        kind = kind.ravel()
+        at, pc, row, depth, is_interpreted = at[some], pc[some], row[some], depth[some], is_interpreted[some]
+        method, bytecode = _interpreted(samples, row, depth, frames, is_interpreted)
+        # What tells the methods of a frame, once for all that are alike; blobs are others when they have changed.
+        compilation = np.array([blob.compile_id if blob is not None else 0 for blob in blobs], np.uint64)[at]
+        keys = np.stack([np.where(is_interpreted, method, pc), np.where(is_interpreted, bytecode, compilation),
+                         is_interpreted * np.uint64(2) + ((depth == 0) & ~is_interpreted)])
+        first, kind = _alike(keys)
+        found = self._places(process, keys.T[first], dict(zip(distinct_pcs.tolist(), blobs, strict=True)))
+        managed = _Managed(row, depth, kind, [addresses for addresses, _ in found])
+        since = np.array([blob.since_ns if blob is not None else 0 for blob in blobs], np.int64)[at]
+        changed = np.array([blob is not None and blob.start in machine.changed for blob in blobs], np.bool_)[at]
+        sure = is_interpreted | (since <= samples.time_ns[row]) | (frames.stop[row] == _ROOT)
         marks = np.array([mark for _, mark in found])[kind]
-        marks = np.where((marks == VERIFIED) & ((is_compiled[some] & ~sure) | changed), TORN, marks)
-        weights = np.array([len(addresses) for addresses, _ in found])[kind]
+        marks = np.where((marks == VERIFIED) & (~sure | changed), TORN, marks)
         for mark in (VERIFIED, TORN, UNKNOWN):
-            self.counts[mark] += int(weights[marks == mark].sum())
-        return row[some], depth[some], [found[i][0] for i in kind.tolist()]
+            self.counts[mark] += int(managed.count[marks == mark].sum())
+        return managed
 
     def _places(self, process: _Process, keys: Array, blobs: dict[int, Blob | None]) -> list[
             tuple[tuple[int, ...], int]]:
         """Of what tells the methods of frames (k, 3) their addresses, innermost first, and the mark."""
         known = process.places
-        if len(known) > _PLACES_MAX:
+        if len(known) > _PLACES_MAX or process.n_forgotten != process.machine.methods.n_forgotten:
             known.clear()
+            process.n_forgotten = process.machine.methods.n_forgotten
         wanted = [tuple(key) for key in keys.tolist()]
         new = [key for key in wanted if key not in known]
         compiled = [(blob, key[0], bool(key[2] & 1)) for key in new if not key[2] & 2 and (blob := blobs[key[0]])]
@@ -283,29 +318,34 @@ def _interpreted(samples: ClockSamples, row: Array, depth: Array, frames: Frames
     return method, bytecode
 
 
-def _with(places: list[tuple[Array, Array, list[tuple[int, ...]]]], frames: Frames) -> Frames:
+def _alike(keys: Array) -> tuple[Array, Array]:
+    """Of keys (3, k) one of each (distinct,), as indices, and which of them each is (k,)."""
+    mixed = (keys * _MIXERS).sum(axis=0, dtype=np.uint64)
+    _, first, kind = np.unique(mixed, return_index=True, return_inverse=True)
+    if (keys[:, first[kind]] != keys).any():  # two that are not alike have been mixed to the same
+        _, first, kind = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    return first, kind.ravel()
+
+
+def _with(places: Sequence[_Managed], frames: Frames) -> Frames:
     """Stacks with addresses put before some of their frames."""
     n, width = frames.pcs.shape
     n_before = np.zeros((n, width), np.int64)
-    for row, depth, addresses in places:
-        n_before[row, depth] = [len(each) for each in addresses]
+    for some in places:
+        n_before[some.row, some.depth] = some.count
     # Where each frame comes to stand.
-    inside = np.arange(width) < frames.length[:, None]
     at = np.cumsum(n_before, axis=1) + np.arange(width)
     length = frames.length + n_before.sum(axis=1)
-    depth_max = int(length.max(initial=1))
-    pcs, sps, fps = np.zeros((3, n, depth_max), np.uint64)
-    rows, columns = np.nonzero(inside)
+    pcs, sps, fps = np.zeros((3, n, int(length.max(initial=1))), np.uint64)
+    rows, columns = np.nonzero(np.arange(width) < frames.length[:, None])
+    there = at[rows, columns]
     for wide, narrow in ((pcs, frames.pcs), (sps, frames.sps), (fps, frames.fps)):
-        wide[rows, at[rows, columns]] = narrow[rows, columns]
-    for row, depth, addresses in places:
-        count = np.array([len(each) for each in addresses])
-        flat = np.array([address for each in addresses for address in each], np.uint64)
-        whose = np.repeat(np.arange(len(row)), count)
-        back = np.repeat(count, count) - (np.arange(len(flat)) - np.repeat(np.cumsum(count) - count, count))
-        to = at[row, depth][whose] - back
-        pcs[row[whose], to] = flat
-        sps[row[whose], to], fps[row[whose], to] = (narrow[row, depth][whose] for narrow in (frames.sps, frames.fps))
+        wide[rows, there] = narrow[rows, columns]
+    for some in places:
+        whose, addresses, back = some.flat()
+        row, depth = some.row[whose], some.depth[whose]
+        to = at[row, depth] - back
+        pcs[row, to], sps[row, to], fps[row, to] = addresses, frames.sps[row, depth], frames.fps[row, depth]
     return Frames(pcs, length, frames.stop, sps, fps)
 
 

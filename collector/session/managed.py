@@ -46,6 +46,7 @@ class _Known:
         self.places = places
         self.space = space
         self.texts: dict[tuple[int, int, bytes], bytes] = {}  # machine code, by address, size and name
+        self.java: set[Code | None] = set()  # code of HotSpot that its experiment has been told of
         self.pending: dict[int, tuple[int, int]] = {}  # pc: (time when it was met, in how many frames)
 
 
@@ -113,8 +114,12 @@ class MadeCode:
         for pc, early, late, n in zip(pcs[first].tolist(), times[first].tolist(), times[last].tolist(), count.tolist(),
                                       strict=True):
             java = self._java.code_at(image.number, pc)
+            if java in known.java:
+                self._tally.n_code_frames += n
+                continue
             codes = (java,) if java is not None else (known.maps.at(pc, early), known.maps.at(pc, late))
             found = {code for code in codes if code is not None}
+            known.java.update(found & {java})
             told += [code._replace(since_ns=min(code.since_ns, early)) for code in found]
             if found:
                 self._tally.n_code_frames += n

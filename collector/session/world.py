@@ -148,7 +148,10 @@ class ThisMachine:
         return self._objects.function_at(number, vaddr)
 
     def frames(self, samples: ClockSamples, index: Array, epochs: list[Epoch]) -> tuple[Array, Array, Array]:
-        found = placed_frames_of(samples, index, epochs, self._objects.tables, self._java.caches(epochs))
+        caches = self._java.caches(epochs)
+        found = placed_frames_of(samples, index, epochs, self._objects.tables, caches)
+        if caches and self._java.is_out_of_date(index, epochs, found):
+            found = placed_frames_of(samples, index, epochs, self._objects.tables, caches)
         found = self._java.merged(samples, index, epochs, found)
         merged = self._python.merged(samples, index, epochs, found.pcs, found.length, found.sps)
         return *merged, found.stop

@@ -312,13 +312,17 @@ class Tables:
         self._told.append(number)
         return number
 
-    def forget(self, number: int, begin: int, end: int) -> None:
-        """What was told of [begin, end) of such an object does not hold any more."""
+    def forget(self, number: int, stretches: Sequence[tuple[int, int]]) -> None:
+        """What was told of stretches [begin, end) of such an object does not hold any more."""
+        if not stretches:
+            return
         shift = int(self.origin[number])
-        low, high = np.array([begin + shift & _MASK, end + shift & _MASK], np.uint64)
-        first, last = self.start.searchsorted(np.array([low, high]), "left").tolist()
-        self.start = np.concatenate((self.start[:first], [low], self.start[last:]))
-        self.rule = np.concatenate((self.rule[:first], [UNDECODED], self.rule[last:]))
+        bounds = np.array([(begin + shift & _MASK, end + shift & _MASK) for begin, end in stretches], np.uint64)
+        kept = np.ones(len(self.start), np.bool_)
+        for first, last in self.start.searchsorted(bounds, "left").tolist():
+            kept[first:last] = False
+        self.start, self.rule = self.start[kept], self.rule[kept]
+        self._merge(bounds[:, 0].tolist(), [UNDECODED] * len(bounds), [])
 
     def close(self) -> None:
         """Close all load objects."""
