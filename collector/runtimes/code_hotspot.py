@@ -7,6 +7,7 @@
                                 calls what is interpreted has made room for its locals
     call stub                   where C++ has called Java; keeps the registers of its caller at fixed places below fp
                                 (stubGenerator_x86_64.cpp)
+    continuation's entry        CFA = fp + 16; whoever returns to it has its fp (continuationFreezeThaw_x86)
     adapters, vtable stubs      make no frame
     other stubs                 by frame pointers and instructions, as all code of which nothing is known
 
@@ -29,6 +30,7 @@ _LINK = (RBP, How(Kind.SAVED, -16))
 FRAMELESS = Rule(Cfa(CfaKind.REGISTER, RSP, 8), (_RETURN,))
 PUSHED = Rule(Cfa(CfaKind.REGISTER, RSP, 16), (_LINK, _RETURN))
 INTERPRETED = Rule(Cfa(CfaKind.REGISTER, RBP, 16), (_LINK, (RSP, How(Kind.SAVED, -24)), _RETURN))
+ENTERED = Rule(Cfa(CfaKind.REGISTER, RBP, 16), (_LINK, _RETURN))
 CALL_STUB = Rule(Cfa(CfaKind.REGISTER, RBP, 16),
                  ((RBX, How(Kind.SAVED, -72)), _LINK, *((register, How(Kind.SAVED, -80 - 8 * i))
                                                         for i, register in enumerate((R12, R13, R14, R15))), _RETURN))

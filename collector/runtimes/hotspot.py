@@ -42,11 +42,20 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.runtimes import layout_hotspot
-from collector.runtimes.code_hotspot import FRAMELESS, INTERPRETED, Rows, rows_of_compiled, rows_of_stub, rows_of_stubs
+from collector.runtimes.code_hotspot import (
+    ENTERED,
+    FRAMELESS,
+    INTERPRETED,
+    Rows,
+    rows_of_compiled,
+    rows_of_stub,
+    rows_of_stubs,
+)
 from collector.runtimes.layout_hotspot import NONE, Layout
 from collector.runtimes.methods_hotspot import JavaMethod, Methods
 from collector.runtimes.scopes_hotspot import Scope, Scopes
-from collector.unwind.table import STOP
+from collector.unwind.rules import Rule
+from collector.unwind.table import HOLE, STOP
 
 Read = Callable[[Sequence[int], Sequence[int]], list[bytes]]
 U64 = npt.NDArray[np.uint64]
@@ -54,7 +63,7 @@ U64 = npt.NDArray[np.uint64]
 SYMBOLS = layout_hotspot.SYMBOLS
 _COMPILED, _NATIVE = b"nmethod", b"native nmethod"
 _INTERPRETER = b"Interpreter"
-_STUBS = b"StubRoutines"
+_STUBS, _CONTINUATION = b"StubRoutines", b"continuation"
 _FRAMELESS = (b"I2C/C2I adapters", b"vtable chunks", b"MethodHandles adapters", b"AdapterBlob", b"VtableBlob")
 LEVELS = {1: b"C1", 2: b"C1", 3: b"C1", 4: b"C2"}
 
@@ -192,12 +201,19 @@ class Machine:
     def rows(self, pcs: Sequence[int]) -> list[tuple[int, int, Rows]]:
         """Rules for code at ``pcs`` behind ``low``; see collector.unwind.table.Teller."""
         absolute = np.array(pcs, np.uint64) + np.uint64(self.low)
-        blobs = dict.fromkeys(blob for blob in self.blobs_at(absolute) if blob is not None)
-        told = [self._rows_of(blob) for blob in blobs]
+        found = self.blobs_at(absolute)
+        told = [self._rows_of(blob) for blob in dict.fromkeys(found) if blob is not None and not _continues(blob)]
+        told += [(pc, pc + 1, ((pc, self._at_continuation(pc)),)) for pc, blob in zip(pcs, found, strict=True)
+                 if blob is not None and _continues(blob)]
         ends = {pc for begin, end, _ in told for pc in pcs if begin <= pc < end}
         lost = [pc for pc in pcs if pc not in ends]
         self._unknown.update(pc + self.low for pc in lost)
         return told + [(pc, pc + 1, ((pc, STOP),)) for pc in lost]
+
+    def _at_continuation(self, pc: int) -> Rule | int:
+        """Frames of a virtual thread that are still in the heap stand on the stack as a return to code that begins with
+        ``mov rsp, [r15 + ...]``; fp is the one of the continuation's entry then."""
+        return ENTERED if self.text(pc + 1, 3) == b"\x49\x8b\xa7" else HOLE
 
     def text(self, at: int, size: int) -> bytes:
         """Code behind ``low``."""
@@ -399,6 +415,10 @@ def _telling_bytes(layout: Layout) -> npt.NDArray[np.int64]:
     at, block = layout.at, layout.size["block"]
     fields = (("blob_name", 8), ("blob_size", 4), ("blob_frame_size", 4), ("method", 8), ("compile_id", 4))
     return np.array([at["block_used"], *(block + at[name] + i for name, size in fields for i in range(size))])
+
+
+def _continues(blob: Blob) -> bool:
+    return blob.name.startswith(_STUBS) and _CONTINUATION in blob.name
 
 
 def _what(blob: Blob) -> tuple[int, int, int]:
