@@ -35,6 +35,7 @@ the heap yet are not there: the stack goes on with the continuation's entry.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -53,7 +54,7 @@ from collector.runtimes.code_hotspot import (
 )
 from collector.runtimes.layout_hotspot import NONE, Layout
 from collector.runtimes.methods_hotspot import JavaMethod, Methods
-from collector.runtimes.scopes_hotspot import Scope, Scopes
+from collector.runtimes.scopes_hotspot import Scope, Scopes, ranges_of
 from collector.unwind.rules import Rule
 from collector.unwind.table import HOLE, STOP
 
@@ -133,7 +134,7 @@ class Machine:
         self._names: dict[int, bytes] = {}  # by address
         self._scopes: dict[tuple[int, int, int], Scopes] = {}  # by what a blob is
         self._looked_ns = now_ns
-        self._starts: U64 = np.zeros(0, np.uint64)  # of the code of all blobs, sorted
+        self._starts: list[int] = []  # of the code of all blobs, sorted
         self._in_order: list[Blob] = []
 
     # -- blobs
@@ -167,7 +168,7 @@ class Machine:
 
     def blob_at(self, pc: int) -> Blob | None:
         """The blob whose code is at a pc, among those that were met."""
-        at = int(self._starts.searchsorted(np.uint64(pc), "right")) - 1
+        at = bisect_right(self._starts, pc) - 1
         return self._in_order[at] if at >= 0 and pc < self._in_order[at].code_end else None
 
     def blobs_at(self, pcs: U64) -> list[Blob | None]:
@@ -243,18 +244,24 @@ class Machine:
 
     def scopes(self, blob: Blob) -> Scopes:
         """Which methods its places carry out."""
-        key = _what(blob)
-        found = self._scopes.get(key)
-        if found is None:
-            found = self._scopes[key] = Scopes.of(self.layout, blob.start, (blob.code, blob.code_end),
-                                                  blob.method, blob.head,
-                                                  self._read)
-        return found
+        self.read_scopes([blob])
+        return self._scopes[_what(blob)]
+
+    def read_scopes(self, blobs: Iterable[Blob]) -> None:
+        """Those of all, in one go, which are not known yet."""
+        new = [blob for blob in blobs if _what(blob) not in self._scopes]
+        pieces = [ranges_of(self.layout, blob.start, (blob.code, blob.code_end), blob.head) for blob in new]
+        begins, sizes = zip(*(one for ranges in pieces for one in ranges), strict=True) if new else ((), ())
+        tables = self._read(begins, sizes)
+        for i, blob in enumerate(new):
+            self._scopes[_what(blob)] = Scopes(blob.method, blob.code, self.layout.excluded, *tables[4 * i:4 * i + 4])
 
     def scopes_at(self, places: Iterable[tuple[Blob, int, bool]]) -> list[tuple[Scope, ...]]:
         """The methods at places, innermost first, as (Method*, index of its bytecode): of compiled blobs, pcs as
         looked up, and whether it is a leaf's. All methods are learnt."""
-        found = [self.scopes(blob).at(pc, is_leaf) for blob, pc, is_leaf in places]
+        asked = list(places)
+        self.read_scopes(dict.fromkeys(blob for blob, _, _ in asked))
+        found = [self.scopes(blob).at(pc, is_leaf) for blob, pc, is_leaf in asked]
         self.methods.learn(scope.method for scopes in found for scope in scopes)
         return found
 
@@ -312,7 +319,7 @@ class Machine:
 
     def _order(self) -> None:
         self._in_order = sorted(self._blobs.values(), key=lambda blob: blob.code)
-        self._starts = np.array([blob.code for blob in self._in_order], np.uint64)
+        self._starts = [blob.code for blob in self._in_order]
 
     def _heads(self, starts: Sequence[int]) -> list[bytes]:
         """What stands at the beginning of blobs, with the heads of their blocks before."""

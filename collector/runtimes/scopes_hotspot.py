@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -23,7 +23,6 @@ import numpy as np
 from collector.runtimes.compressed_hotspot import number_at
 from collector.runtimes.layout_hotspot import NONE, Layout
 
-Read = Callable[[Sequence[int], Sequence[int]], list[bytes]]
 _TABLE_MAX = 1 << 22
 _PC_DESC = 16
 _DEPTH_MAX = 128
@@ -40,43 +39,40 @@ class Scope(NamedTuple):
 class Scopes:
     """Those of one nmethod."""
 
-    def __init__(self, method: int, code: int, text: bytes, excluded: int, pcs: bytes, data: bytes,
+    def __init__(self, method: int, code: int, excluded: int, text: bytes, pcs: bytes, data: bytes,
                  metadata: bytes) -> None:
         """``text``: the code, which begins at ``code``; ``pcs``, ``data``, ``metadata``: the tables."""
         self._method, self._code, self._text, self._excluded = method, code, text, excluded
-        n = len(pcs) // _PC_DESC
-        table = np.frombuffer(pcs[:n * _PC_DESC], "<i4").reshape(n, 4)
-        self._offsets: list[int] = table[:, 0].tolist()
-        self._decode: list[int] = table[:, 1].tolist()
-        if self._offsets != sorted(self._offsets):
-            self._offsets = []
-        self._data = data
-        self._metadata = np.frombuffer(metadata[:len(metadata) // 8 * 8], "<u8").tolist()
+        self._pcs, self._data, self._metadata_words = pcs, data, metadata
         self._known: dict[int, tuple[Scope, ...]] = {}
 
-    @classmethod
-    def of(cls, layout: Layout, start: int, code: tuple[int, int], method: int, head: bytes, read: Read) -> Scopes:
-        """Those of the nmethod at ``start`` with this head, and code between two addresses."""
-        ranges = _ranges(layout, start, head)
-        sizes = [max(min(end - begin, _TABLE_MAX), 0) for begin, end in (code, *ranges)]
-        text, *tables = read([begin for begin, _ in (code, *ranges)], sizes)
-        return cls(method, code[0], text, layout.excluded, *tables)
+    @cached_property
+    def _table(self) -> tuple[list[int], list[int]]:
+        """Places in the code and in the data; none where they are not sorted."""
+        n = len(self._pcs) // _PC_DESC
+        offsets, decode = np.frombuffer(self._pcs[:n * _PC_DESC], "<i4").reshape(n, 4).T[:2]
+        return (offsets.tolist(), decode.tolist()) if (offsets[1:] >= offsets[:-1]).all() else ([], [])
+
+    @cached_property
+    def _metadata(self) -> list[int]:
+        words: list[int] = np.frombuffer(self._metadata_words[:len(self._metadata_words) // 8 * 8], "<u8").tolist()
+        return words
 
     def at(self, pc: int, is_leaf: bool) -> tuple[Scope, ...]:
         """The methods at a pc as it was looked up, innermost first: the place itself of a leaf, else the one before the
         return address. At least the nmethod's own one."""
-        offset = pc - self._code + (not is_leaf)
-        at = bisect_left(self._offsets, offset)
-        if at >= len(self._offsets) or (not is_leaf and self._offsets[at] != offset):
+        offset, offsets = pc - self._code + (not is_leaf), self._table[0]
+        at = bisect_left(offsets, offset)
+        if at >= len(offsets) or (not is_leaf and offsets[at] != offset):
             return (Scope(self._method, 0),)
         next_ones = self._of_record(at)
-        if is_leaf and at and len(next_ones) > 1 and _jumps_back(self._text, offset, self._offsets[at]):
+        if is_leaf and at and len(next_ones) > 1 and _jumps_back(self._text, offset, offsets[at]):
             return _in_common(self._of_record(at - 1), next_ones)
         return next_ones
 
     def _of_record(self, number: int) -> tuple[Scope, ...]:
         """The methods at a PcDesc."""
-        decode = self._decode[number]
+        decode = self._table[1][number]
         found = self._known.get(decode)
         if found is None:
             found = self._known[decode] = self._scopes(decode)
@@ -120,8 +116,14 @@ def _in_common(one: tuple[Scope, ...], other: tuple[Scope, ...]) -> tuple[Scope,
     return other[len(other) - max(n, 1):]
 
 
-def _ranges(layout: Layout, start: int, head: bytes) -> list[tuple[int, int]]:
-    """Where the tables are: PcDescs, scopes' data, metadata, each as (begin, end)."""
+def ranges_of(layout: Layout, start: int, code: tuple[int, int], head: bytes) -> list[tuple[int, int]]:
+    """Where an nmethod at ``start`` with this head has its code, PcDescs, scopes' data and metadata, each as (address,
+    size)."""
+    return [(begin, max(min(end - begin, _TABLE_MAX), 0)) for begin, end in (code, *_tables(layout, start, head))]
+
+
+def _tables(layout: Layout, start: int, head: bytes) -> list[tuple[int, int]]:
+    """The latter three, as (begin, end)."""
     at, block = layout.at, layout.size["block"]
 
     def field(name: str, size: int = 4) -> int:

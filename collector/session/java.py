@@ -102,7 +102,7 @@ class JavaFrames:
                 continue
             found = process.machine.discover()
             process.machine.methods.learn(blob.method for blob in found)
-            self._note_scopes(process, found)
+            process.machine.read_scopes(blob for blob in found if blob.is_compiled)
             process.period_ns = LOOK_MIN_NS if found else min(process.period_ns * 2, LOOK_MAX_NS)
             process.due_ns = time.monotonic_ns() + process.period_ns
             process.lately = False
@@ -292,12 +292,6 @@ class JavaFrames:
             return self._made_up.start_of(NOT_KNOWN) + 1
         start = self._made_up.start_of(method.name, method.source, max(method.size, 2), method.lines)
         return start + (bci if 0 <= bci < method.size else 0) + 1
-
-    @staticmethod
-    def _note_scopes(process: _Process, blobs: Iterable[Blob]) -> None:
-        for blob in blobs:
-            if blob.is_compiled:
-                process.machine.scopes(blob)
 
 
 def _interpreted(samples: ClockSamples, row: Array, depth: Array, frames: Frames,

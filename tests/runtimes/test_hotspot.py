@@ -205,13 +205,13 @@ def test_a_leaf_in_a_loop_without_a_record_has_what_both_neighbours_have() -> No
     pcs = np.array([(4, 1, 0, 0), (20, 4, 0, 0)], "<i4").tobytes()
     metadata = np.array([own, callee], "<u8").tobytes()
     text = bytearray(b"\x90" * 32)
-    scopes = Scopes(own, SEP, bytes(text), 0, pcs, data, metadata)
+    scopes = Scopes(own, SEP, 0, bytes(text), pcs, data, metadata)
     assert scopes.at(SEP + 12, is_leaf=True) == (Scope(callee, 8), Scope(own, 5))
     assert scopes.at(SEP + 19, is_leaf=False) == (Scope(callee, 8), Scope(own, 5))
     assert scopes.at(SEP + 18, is_leaf=False) == (Scope(own, 0),)
     text[14:16] = b"\x75\xfa"
-    scopes = Scopes(own, SEP, bytes(text), 0, pcs, data, metadata)
+    scopes = Scopes(own, SEP, 0, bytes(text), pcs, data, metadata)
     assert scopes.at(SEP + 12, is_leaf=True) == (Scope(own, 5),)
     assert scopes.at(SEP + 16, is_leaf=True) == (Scope(callee, 8), Scope(own, 5))
     # Who leads to another method than the nmethod's own is not believed.
-    assert Scopes(callee, SEP, b"", 0, pcs, data, metadata).at(SEP + 19, is_leaf=False) == (Scope(callee, 0),)
+    assert Scopes(callee, SEP, 0, b"", pcs, data, metadata).at(SEP + 19, is_leaf=False) == (Scope(callee, 0),)
