@@ -10,6 +10,7 @@ and there are few of these.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
 
@@ -35,11 +36,13 @@ from collector.unwind.memory import Memory
 from collector.unwind.trampoline import image
 
 NOT_KNOWN = b"<Java method, not known>"
+BEGIN_NS = 40 * NS_PER_MS  # between looks at a machine that has not begun yet
 LOOK_MIN_NS, LOOK_MAX_NS = 100 * NS_PER_MS, 1600 * NS_PER_MS
 _METHOD, _BYTECODE = np.uint64(24), np.uint64(64)  # below fp, of an interpreted frame
 _R13, _RBP = 13, 6
 _ROOT = int(Stop.ROOT)
 _PLACES_MAX = 1 << 16
+_TRIES = 200  # looks at a machine that has not begun
 _MIXERS = np.array([[0x9E3779B97F4A7C15], [0xC2B2AE3D27D4EB4F], [0x165667B19E3779F9]], np.uint64)
 
 
@@ -50,7 +53,7 @@ class _Process:
         """``number``: of the code cache among the load objects."""
         self.machine = machine
         self.number = number
-        self.lately = False  # whether it had samples since the last look
+        self.lately = True  # whether it had samples since the last look
         self.period_ns = LOOK_MIN_NS
         self.due_ns = 0
         self.n_forgotten = 0  # methods of which places may be among the following
@@ -79,7 +82,8 @@ class _Managed:
 class JavaFrames:
     """Puts methods of Java into stacks, where that is ``wanted``."""
 
-    def __init__(self, objects: Objects, made_up: MadeUp, wanted: bool) -> None:
+    def __init__(self, objects: Objects, made_up: MadeUp, wanted: bool, expected_ns: int = 0) -> None:
+        """``expected_ns``: until when a machine is expected to begin."""
         self.counts = [0, 0, 0]  # frames by mark
         self.unread: dict[int, str] = {}  # by image: why its HotSpot is not to be read
         self._wanted = wanted
@@ -88,14 +92,24 @@ class JavaFrames:
         self._processes: dict[int, _Process] = {}  # by image
         self._n_mappings: dict[int, int] = {}
         self._there: dict[int, tuple[int, dict[bytes, tuple[int, int]]]] = {}  # by image: pid and symbols, not begun
+        self._expected_ns = expected_ns if wanted else 0
+        self._begin_ns = 0  # when these are to be looked at again
+        self._n_tried: Counter[int] = Counter()
 
     @property
     def due_ns(self) -> int:
         """When the next look is due."""
-        return min((process.due_ns for process in self._processes.values() if process.lately), default=NEVER_NS)
+        is_expected = self._begin_ns < self._expected_ns and not self._processes
+        begin_ns = self._begin_ns if self._there or is_expected else NEVER_NS
+        return min([begin_ns, *(process.due_ns for process in self._processes.values() if process.lately)])
 
     def look(self) -> None:
-        """For code that has been compiled lately, of machines that had samples: when they have ended nobody can ask."""
+        """For machines that have begun, and code that those with samples have compiled: when they have ended nobody
+        can ask."""
+        if time.monotonic_ns() >= self._begin_ns:
+            for number in list(self._there):
+                self._begin(number)
+            self._begin_ns = time.monotonic_ns() + BEGIN_NS
         for process in self._processes.values():
             now_ns = time.monotonic_ns()
             if not process.lately or now_ns < process.due_ns:
@@ -118,7 +132,7 @@ class JavaFrames:
     def forget(self, images: Sequence[int]) -> None:
         """These images are over."""
         for number in images:
-            for known in (self._processes, self._n_mappings, self._there):
+            for known in (self._processes, self._n_mappings, self._there, self._n_tried):
                 known.pop(number, None)
 
     def code_at(self, image: int, pc: int) -> Code | None:
@@ -184,8 +198,9 @@ class JavaFrames:
             self._processes[number] = _Process(found, tables.add_told(made, found))
         elif found:
             self.unread[number] = found
-        if found:
-            del self._there[number]
+        self._n_tried[number] += 1
+        if found or self._n_tried[number] > _TRIES:
+            del self._there[number], self._n_tried[number]
 
     # -- when they have been
 

@@ -11,7 +11,7 @@ from collector.clock import NS_PER_S
 from collector.engines.base import Engine
 from collector.engines.perf.engine import PerfEngine
 from collector.experiment.recorder import Recorder
-from collector.session import archiving, summary
+from collector.session import archiving, launch, summary
 from collector.session.attach import Taken
 from collector.session.experiments import Experiments
 from collector.session.follow import Follow
@@ -25,6 +25,8 @@ from collector.session.python import PythonFrames
 from collector.session.tally import Tally
 from collector.session.world import ThisMachine
 from collector.unwind.table import Tables
+
+JAVA_START_NS = 2 * NS_PER_S  # within which the Java VM begins that a program is
 
 
 class Store:
@@ -43,7 +45,9 @@ class Store:
         self._objects = Objects(Tables())
         self._tally = Tally()
         self.python = PythonFrames(self._objects, options.python)
-        self.java = JavaFrames(self._objects, self.python.made_up, options.java)
+        is_java = bool(options.arguments) and launch.is_java(options.arguments[0])
+        self.java = JavaFrames(self._objects, self.python.made_up, options.java,
+                               start_ns + JAVA_START_NS if is_java else 0)
         world = ThisMachine(self._objects, self.python, self.java)
         self.pipeline = Pipeline(options.interval_ns or 1, self._experiments, world, self._tally,
                                  n_cpus=os.cpu_count() or 1,
