@@ -26,6 +26,8 @@ MODES_TEXT = MODE_READ | MODE_EXECUTE
 # The largest piece of a segment: page aligned for any page size, below the 2 GiB at which readers overflow.
 PIECE_MAX = (1 << 31) - (1 << 20)
 
+AGREED_NS = 2  # how far apart codes that follow each other at one place have to be told
+
 DELETED = b" (deleted)"
 ANONYMOUS = b"[anonymous code]"  # executable memory of which nothing is known
 _NO_CHECKSUM = {True: 0xFFFF_FFFF, False: 0}
@@ -83,8 +85,8 @@ class MapLines:
         """A function inside of such memory, or beside of all memory, and from when on; empty if it is there already, or
         cannot be.
 
-        It takes the place of what was there, not before that itself was there; what is left of that is code of which
-        nothing is known.
+        It takes the place of what was there, not sooner than AGREED_NS after that came; what is left of that is code of
+        which nothing is known.
         """
         end = vaddr + size
         if self._code.get(vaddr) == name and self._ends.get(vaddr) == end:
@@ -95,8 +97,9 @@ class MapLines:
         covered = [(start, self._ends[start]) for start in self._starts[first:bisect_left(self._starts, end)]]
         if any(start not in self._code for start, _ in covered):
             return b"", time_ns  # a file
-        time_ns = max([time_ns, *(self._since_ns[start] for start, _ in covered)])
-        lines = [self._make_room(time_ns, vaddr, end), self._loose(time_ns, vaddr, size, name)]
+        # gprofng takes events of one time in any order if they come late in the file: what ends here ended just before.
+        time_ns = max([time_ns, *(self._since_ns[start] + AGREED_NS for start, _ in covered)])
+        lines = [self._make_room(time_ns - 1, vaddr, end), self._loose(time_ns, vaddr, size, name)]
         for start, stop in covered:
             lines += [self._loose(time_ns, low, high - low, ANONYMOUS)
                       for low, high in ((start, vaddr), (end, stop)) if low < high]

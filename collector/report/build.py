@@ -38,7 +38,9 @@ __all__ = ["TOTAL_FUNCTION", "UNKNOWN_FUNCTION", "DataSet", "Experiment", "Loade
 _FIRST_OBJECT_NUMBER = 2
 # Stacks that have functions of an interpreter: these without its own, all frames, those of machine code.
 VIEWS = USER, EXPERT, MACHINE = "user", "expert", "machine"
-INTERPRETING = (b"_PyEval_EvalFrameDefault",)
+INTERPRETING = (b"_PyEval_EvalFrameDefault",)  # an object with such a function is an interpreter
+_MACHINES = (b"<libjvm.so>",)  # objects that are
+_MACHINE_CODE = (b"[C1] ", b"[C2] ", b"[native] ", b"[HotSpot] ")  # how names of code begin that they have made
 
 
 class DataSet:
@@ -153,7 +155,8 @@ class DataSet:
         made = np.array(kinds, np.bool_)[of_place][stacks.objects]
         drop = made
         if self._view == USER:
-            is_its = np.array([function.object_number in interpreters for function in functions], np.bool_)
+            is_its = np.array([function.object_number in interpreters or _is_of_machine(function)
+                               for function in functions], np.bool_)
             n_made = np.diff(np.append(0, np.cumsum(made))[stacks.offsets])
             drop = is_its[of_place][stacks.objects] & np.repeat(n_made > 0, np.diff(stacks.offsets))
         kept = np.append(0, np.cumsum(~drop))
@@ -225,6 +228,10 @@ class DataSet:
 
     def _load_object(self, mapping: Segment | DynamicFunction, experiment: Experiment) -> LoadedObject | None:
         return load_object(self.objects, mapping, experiment)
+
+
+def _is_of_machine(function: Function) -> bool:
+    return function.object_name in _MACHINES or function.name.startswith(_MACHINE_CODE)
 
 
 def load_object(objects: dict[Key, LoadedObject], mapping: Segment | DynamicFunction,

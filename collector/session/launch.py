@@ -193,6 +193,14 @@ def is_python(program: str) -> bool:
     return name.startswith("python") or (head.startswith(b"#!") and b"python" in head.split(b"\n")[0])
 
 
+def is_java(program: str) -> bool:
+    """Whether a program is Java's launcher, whose machine's memory is to be read while it runs."""
+    try:
+        return os.path.basename(os.path.realpath(find_program(program))) == "java"
+    except CollectorError:
+        return False
+
+
 def find_program(name: str) -> str:
     """The file that execvp(3) would run for ``name``. Raises ProgramNotFound or ProgramNotExecutable."""
     if "/" in name:

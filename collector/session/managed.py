@@ -16,7 +16,7 @@ import numpy as np
 from collector.arrays import distinct
 from collector.events import Array
 from collector.experiment.dyntext import Text
-from collector.experiment.map import MADE_UP_END, MADE_UP_FIRST
+from collector.experiment.map import AGREED_NS, MADE_UP_END, MADE_UP_FIRST
 from collector.experiment.recorder import Recorder
 from collector.linux import proc
 from collector.linux.code_files import CodePlaces
@@ -26,6 +26,7 @@ from collector.processes.space import AddressSpace
 from collector.runtimes.code import Code
 from collector.runtimes.maps import CodeMaps
 from collector.session.experiments import Experiments, Recorded
+from collector.session.java import JavaFrames
 from collector.session.objects import is_file, is_made
 from collector.session.placing import Unwound
 from collector.session.python import PythonFrames
@@ -45,6 +46,7 @@ class _Known:
         self.places = places
         self.space = space
         self.texts: dict[tuple[int, int, bytes], bytes] = {}  # machine code, by address, size and name
+        self.java: set[Code | None] = set()  # code of HotSpot that its experiment has been told of
         self.pending: dict[int, tuple[int, int]] = {}  # pc: (time when it was met, in how many frames)
 
 
@@ -52,10 +54,11 @@ class MadeCode:
     """Tells experiments of code that was made at run time."""
 
     def __init__(self, model: Model, experiments: Experiments, tally: Tally, roots: Callable[[], Sequence[str]],
-                 python: PythonFrames) -> None:
-        """``roots``: root directories of processes that do not have ours; ``python``: who puts functions of CPython
-        into stacks."""
+                 python: PythonFrames, java: JavaFrames) -> None:
+        """``roots``: root directories of processes that do not have ours; ``python`` and ``java``: who put functions
+        and methods into stacks."""
         self._python = python
+        self._java = java
         self._made_up: dict[int, set[int]] = {}  # by image: functions that its experiment has been told of
         self._model = model
         self._experiments = experiments
@@ -110,7 +113,13 @@ class MadeCode:
         told: list[Code] = []
         for pc, early, late, n in zip(pcs[first].tolist(), times[first].tolist(), times[last].tolist(), count.tolist(),
                                       strict=True):
-            found = {code for code in (known.maps.at(pc, early), known.maps.at(pc, late)) if code is not None}
+            java = self._java.code_at(image.number, pc)
+            if java in known.java:
+                self._tally.n_code_frames += n
+                continue
+            codes = (java,) if java is not None else (known.maps.at(pc, early), known.maps.at(pc, late))
+            found = {code for code in codes if code is not None}
+            known.java.update(found & {java})
             told += [code._replace(since_ns=min(code.since_ns, early)) for code in found]
             if found:
                 self._tally.n_code_frames += n
@@ -151,7 +160,8 @@ class MadeCode:
     def close(self, ended: Iterable[Recorded]) -> None:
         """The images are over; what has no name now stays without."""
         for recorded in ended:
-            self._python.forget([recorded.image.number, *recorded.earlier])
+            for runtime in (self._python, self._java):
+                runtime.forget([recorded.image.number, *recorded.earlier])
             for number in (recorded.image.number, *recorded.earlier):
                 self._made_up.pop(number, None)
                 known = self._known.pop(number, None)
@@ -161,7 +171,7 @@ class MadeCode:
                     known.places.close()
 
     def _tell(self, known: _Known, told: Iterable[Code]) -> None:
-        for code in sorted(set(told), key=lambda code: code.since_ns):
+        for code in _apart(sorted(set(told), key=lambda code: code.since_ns)):
             key = code[:3]
             if key not in known.texts:
                 known.texts[key] = code.text or _in_memory(known.recorded.image.pid, code)
@@ -179,6 +189,16 @@ class MadeCode:
                 self._ranges.clear()
             n, ranges = self._ranges[space.number] = len(space.mappings), (start, end)
         return ranges
+
+
+def _apart(codes: list[Code]) -> list[Code]:
+    """Codes in order of time, none at the time of another: sooner by some nanoseconds, so that no sample misses its
+    own."""
+    last_ns, found = 1 << 63, []
+    for code in reversed(codes):
+        last_ns = min(code.since_ns, last_ns - AGREED_NS)
+        found.append(code._replace(since_ns=last_ns))
+    return found[::-1]
 
 
 def _in_memory(pid: int, code: Code) -> bytes:

@@ -43,6 +43,7 @@ class Options(NamedTuple):  # dataclasses take as long to import as all of this,
     exports: tuple[tuple[str, str], ...] = ()  # format, and file or nothing: what is written when recording is over
     labels: tuple[str, ...] = ()  # NAME=VALUE
     python: bool = False  # functions of CPython are put into stacks, by looks at its memory
+    java: bool = True  # methods of Java are put into stacks
     page: str | None = None  # the file of a page that is made at the end; empty: named after the experiment
     dry_run: bool = False
     verbose: bool = False

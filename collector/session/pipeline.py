@@ -26,6 +26,7 @@ from collector.session.attach import Found
 from collector.session.births import Makings
 from collector.session.changes import Changes
 from collector.session.experiments import Experiments
+from collector.session.java import JavaFrames
 from collector.session.managed import MadeCode
 from collector.session.output import Output
 from collector.session.overview import Overview
@@ -74,9 +75,10 @@ class Pipeline:
         if aggregations:
             self._taps.aggregate(aggregations, experiments, world, records_all)
 
-    def name_made_code(self, roots: Callable[[], Sequence[str]], python: PythonFrames) -> None:
+    def name_made_code(self, roots: Callable[[], Sequence[str]], python: PythonFrames,
+                       java: JavaFrames) -> None:
         """From here on code that runtimes make, and functions that they carry out, have names; see MadeCode."""
-        self._stacks.made_code = MadeCode(self.model, self._experiments, self._tally, roots, python)
+        self._stacks.made_code = MadeCode(self.model, self._experiments, self._tally, roots, python, java)
 
     def name_kernel(self, archives: Path) -> KernelObjects:
         """From here on functions of the kernel in stacks have names, which are kept in ``archives``."""

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -19,7 +21,7 @@ from collector.processes.process import Epoch
 from collector.processes.space import AddressSpace
 from collector.session.tally import GONE
 from collector.unwind import batch as unwinding
-from collector.unwind.batch import Frames, Maps, Stacks, Stop
+from collector.unwind.batch import Maps, Stacks, Stop
 from collector.unwind.table import Tables
 
 # What stands at the root of a stack that does not reach it.
@@ -30,6 +32,7 @@ FAILED_MARK = np.uint64(2**64 - 3)
 _I386_COLUMNS = np.array([0, 2, 1, 3, 7, 6, 4, 5, 16])
 _LOW32 = np.uint64(0xFFFF_FFFF)
 _ROOT, _TRUNCATED = int(Stop.ROOT), int(Stop.TRUNCATED)
+_NO_CACHES: MappingOf[int, Cache] = MappingProxyType({})
 _ALL_KNOWN = np.uint64((1 << 17) - 1)
 
 
@@ -65,6 +68,25 @@ class Placed:
         return Placed(self.slot[rows], self.image[rows], self.uid[rows], self.whole[rows], self.cut[rows])
 
 
+class Frames(NamedTuple):
+    """The stacks of n samples: marked short of the root."""
+
+    pcs: Array  # u8 (n, depth) leaf first
+    length: Array  # i8 (n,)
+    stop: Array  # i1 (n,)
+    sps: Array  # u8 (n, depth) the stack pointer in each frame, of 64 bits
+    fps: Array  # u8 (n, depth) and the frame pointer
+
+
+class Cache(NamedTuple):
+    """Where a space has code that is made at run time, of which somebody tells the rules: its place in the space, and
+    its object's number."""
+
+    low: int
+    high: int
+    object: int
+
+
 FramesOf = Callable[[ClockSamples, Array, list[Epoch]], tuple[Array, Array, Array]]
 
 
@@ -85,8 +107,8 @@ def frames_of(samples: ClockSamples, index: Array, epochs: list[Epoch],
 
 
 def placed_frames_of(samples: ClockSamples, index: Array, epochs: list[Epoch],
-                     tables: Tables) -> tuple[Array, Array, Array, Array]:
-    """The same with the stack pointers (n, depth) in their frames, of 64 bits.
+                     tables: Tables, caches: MappingOf[int, Cache] = _NO_CACHES) -> Frames:
+    """The same with the stack and frame pointers in their frames; ``caches`` by number of the space.
 
     A thread that is being replaced by an exec, or is leaving for good, runs in the kernel without the memory that its
     stack was in.
@@ -94,18 +116,18 @@ def placed_frames_of(samples: ClockSamples, index: Array, epochs: list[Epoch],
     parts = []
     for bits in distinct(samples.abi).tolist():
         rows = np.flatnonzero(samples.abi == bits)
-        parts.append((rows, *_unwound(samples, rows, bits, index, epochs, tables)))
+        parts.append((rows, _unwound(samples, rows, bits, index, epochs, tables, caches)))
     n = len(samples.tid)
-    pcs = np.zeros((n, max(part.shape[1] for _, part, _, _, _ in parts)), dtype=np.uint64)
+    pcs = np.zeros((n, max(part.pcs.shape[1] for _, part in parts)), dtype=np.uint64)
     length = np.zeros(n, dtype=np.int64)
     stop = np.zeros(n, dtype=np.int8)
-    sps = np.zeros_like(pcs)
-    for rows, part, part_length, part_stop, part_sps in parts:
-        pcs[rows, :part.shape[1]], length[rows], stop[rows] = part, part_length, part_stop
-        sps[rows, :part_sps.shape[1]] = part_sps
+    sps, fps = np.zeros_like(pcs), np.zeros_like(pcs)
+    for rows, part in parts:
+        pcs[rows, :part.pcs.shape[1]], length[rows], stop[rows] = part[:3]
+        sps[rows, :part.sps.shape[1]], fps[rows, :part.fps.shape[1]] = part.sps, part.fps
     gone = (stop != _ROOT) & (samples.n_words == 0)
     stop[gone] = GONE
-    return pcs, length, stop, sps
+    return Frames(pcs, length, stop, sps, fps)
 
 
 def interned(frames: Unwound, recorders: MappingOf[int, Recorder]) -> Placed:
@@ -165,15 +187,15 @@ def _kernel(parts: list[ClockSamples]) -> Array | None:
 
 
 def _unwound(samples: ClockSamples, rows: Array, bits: int, index: Array, epochs: list[Epoch],
-             tables: Tables) -> tuple[Array, Array, Array, Array]:
-    """Stacks of samples of one word size as (pcs (n, depth), length (n,), stop (n,)), marked short of the root, and the
-    stack pointers."""
+             tables: Tables, caches: MappingOf[int, Cache]) -> Frames:
+    """Stacks of samples of one word size."""
     if bits == 0:  # no registers of user mode: a thread of the kernel's
         n = len(rows)
-        return np.full((n, 1), FAILED_MARK), np.ones(n, dtype=np.int64), np.full(n, Stop.NO_REGISTER, dtype=np.int8), \
-            np.zeros((n, 1), np.uint64)
+        nothing = np.zeros((n, 1), np.uint64)
+        return Frames(np.full((n, 1), FAILED_MARK), np.ones(n, dtype=np.int64),
+                      np.full(n, Stop.NO_REGISTER, dtype=np.int8), nothing, nothing)
     space = np.array([epoch.space.number for epoch in epochs], dtype=np.int64)[index[rows]]
-    maps = merged_maps([epoch.space for epoch in epochs])
+    maps = merged_maps([epoch.space for epoch in epochs], caches)
     columns = {name: getattr(samples, name)[rows] for name in ("base", "mask", "first", "low", "n_words")}
     if bits == 64:
         stacks = Stacks(space=space, regs=samples.regs[rows], words=samples.words, **columns)
@@ -188,7 +210,7 @@ def _unwound(samples: ClockSamples, rows: Array, bits: int, index: Array, epochs
                         words=samples.words.view(np.uint32), **columns)
         stacks.known = None if samples.known is None else _known_i386(samples.known[rows])
     frames = unwinding.unwind(stacks, maps, tables)
-    return (*marked(frames), frames.stop, frames.sps)
+    return Frames(*marked(frames), frames.stop, frames.sps, frames.fps)
 
 
 def _known_i386(known: Array) -> Array:
@@ -198,17 +220,22 @@ def _known_i386(known: Array) -> Array:
     return found
 
 
-def merged_maps(spaces: list[AddressSpace]) -> Maps:
-    """The mappings of all spaces, sorted by space and address."""
+def merged_maps(spaces: list[AddressSpace], caches: MappingOf[int, Cache] = _NO_CACHES) -> Maps:
+    """The mappings of all spaces, sorted by space and address; ``caches`` by number of the space."""
     by_number = {space.number: space for space in spaces if space.mappings}
     numbers = sorted(by_number)
     tables = [by_number[number].table() for number in numbers]
     start, end, bias, number = np.concatenate([np.zeros((0, 4), dtype=np.uint64), *tables]).T.copy()
-    return Maps(space=np.repeat(np.array(numbers, dtype=np.int64), [len(table) for table in tables]), start=start,
+    maps = Maps(space=np.repeat(np.array(numbers, dtype=np.int64), [len(table) for table in tables]), start=start,
                 end=end, bias=bias, object=number.astype(np.int64))
+    for space, cache in caches.items():
+        low, high = np.array([cache.low, cache.high], np.uint64)
+        there = (maps.space == space) & (maps.object < 0) & (start >= low) & (end <= high)
+        maps.object[there], maps.bias[there] = cache.object, low
+    return maps
 
 
-def marked(frames: Frames) -> tuple[Array, Array]:
+def marked(frames: unwinding.Frames) -> tuple[Array, Array]:
     """The frames with a mark behind the last one where the stack does not reach the root."""
     n, depth = frames.pcs.shape
     unfinished = frames.stop != _ROOT

@@ -12,12 +12,13 @@ from collector.engines.base import Engine
 from collector.engines.perf.engine import PerfEngine
 from collector.experiment import names
 from collector.experiment.recorder import Recorder
-from collector.session import archiving, summary
+from collector.session import archiving, launch, summary
 from collector.session.attach import Taken
 from collector.session.experiments import Experiments
 from collector.session.follow import Follow
 from collector.session.headers import Headers
 from collector.session.heir import Ids
+from collector.session.java import JavaFrames
 from collector.session.objects import Objects
 from collector.session.options import Options
 from collector.session.pipeline import Pipeline
@@ -25,6 +26,8 @@ from collector.session.python import PythonFrames
 from collector.session.tally import Tally
 from collector.session.world import ThisMachine
 from collector.unwind.table import Tables
+
+JAVA_START_NS = 2 * NS_PER_S  # within which the Java VM begins that a program is
 
 
 class Store:
@@ -43,12 +46,15 @@ class Store:
         self._objects = Objects(Tables())
         self._tally = Tally()
         self.python = PythonFrames(self._objects, options.python)
-        world = ThisMachine(self._objects, self.python)
+        is_java = bool(options.arguments) and launch.is_java(options.arguments[0])
+        self.java = JavaFrames(self._objects, self.python.made_up, options.java,
+                               start_ns + JAVA_START_NS if is_java else 0)
+        world = ThisMachine(self._objects, self.python, self.java)
         self.pipeline = Pipeline(options.interval_ns or 1, self._experiments, world, self._tally,
                                  n_cpus=os.cpu_count() or 1,
                                  records_all=engine is None or engine.name != "signal",
                                  events_end=isinstance(engine, PerfEngine), aggregations=options.aggregations)
-        self.pipeline.name_made_code(lambda: self._objects.roots, self.python)
+        self.pipeline.name_made_code(lambda: self._objects.roots, self.python, self.java)
         self._kernel = self.pipeline.name_kernel(names.archives_path(directory)) if options.kernel else None
         process = self.pipeline.model.new_process(pid, start_ns)
         self._founder = self._experiments.founder(process.image, self._recorder)
@@ -106,7 +112,7 @@ class Store:
         warnings = self._warnings(failure)
         for line in warnings:
             self._recorder.warning(line)
-        for line in [*self._tally.remarks(), *([remark] if (remark := self.python.remark()) else [])]:
+        for line in [*self._tally.remarks(), *filter(None, self._managed())]:
             self._recorder.comment(line)
         self._recorder.comment(f"the collector's main process used {time.process_time():.2f} s of CPU")
         self._recorder.close(self._founder.end_ns or end_ns)
@@ -124,8 +130,9 @@ class Store:
         unreadable = [f"{os.fsdecode(path)}: {why}" for path, why in self._objects.unreadable.items()]
         kernel = self._kernel.warnings() if self._kernel is not None else []
         python = [f"functions of Python are not shown: {why}" for why in sorted(set(self.python.unread.values()))]
+        java = [f"methods of Java are not shown: {why}" for why in sorted(set(self.java.unread.values()))]
         return [*failures, *self.pipeline.unseen.warnings(self._start_ns), *self._tally.warnings(), *unreadable,
-                *kernel, *python]
+                *kernel, *python, *java]
 
     def _summed_up(self, warnings: list[str], end_ns: int) -> str:
         name, recorder, pipeline = str(self._directory), self._recorder, self.pipeline
@@ -133,4 +140,8 @@ class Store:
             return summary.cut_short(name, str(recorder.stopped), recorder.n_dropped, warnings)
         return str(summary.Summary(
             name, (end_ns - self._start_ns) / NS_PER_S, pipeline.total_cpu_ns / NS_PER_S, pipeline.model.n_threads,
-            self._experiments.n_made, self._tally.n_samples, warnings, self.python.remark()))
+            self._experiments.n_made, self._tally.n_samples, warnings, ", ".join(filter(None, self._managed()))))
+
+    def _managed(self) -> tuple[str, str]:
+        """What is said of frames of runtimes; empty where there are none."""
+        return self.python.remark(), self.java.remark()

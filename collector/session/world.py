@@ -17,6 +17,7 @@ from collector.linux import proc
 from collector.linux.proc import ProcessLife, ProcessUsage
 from collector.processes.process import Epoch
 from collector.session.attach import Found, departures, find, mappings
+from collector.session.java import JavaFrames
 from collector.session.objects import Objects, named
 from collector.session.placing import placed_frames_of
 from collector.session.python import PythonFrames
@@ -80,9 +81,10 @@ class World(Protocol):
 class ThisMachine:
     """The world as it is, for targets that run here."""
 
-    def __init__(self, objects: Objects, python: PythonFrames) -> None:
+    def __init__(self, objects: Objects, python: PythonFrames, java: JavaFrames) -> None:
         self._objects = objects
         self._python = python
+        self._java = java
 
     def now_ns(self) -> int:
         """See World, here and below."""
@@ -146,5 +148,10 @@ class ThisMachine:
         return self._objects.function_at(number, vaddr)
 
     def frames(self, samples: ClockSamples, index: Array, epochs: list[Epoch]) -> tuple[Array, Array, Array]:
-        pcs, length, stop, sps = placed_frames_of(samples, index, epochs, self._objects.tables)
-        return *self._python.merged(samples, index, epochs, pcs, length, sps), stop
+        caches = self._java.caches(epochs)
+        found = placed_frames_of(samples, index, epochs, self._objects.tables, caches)
+        if caches and self._java.is_out_of_date(index, epochs, found):
+            found = placed_frames_of(samples, index, epochs, self._objects.tables, caches)
+        found = self._java.merged(samples, index, epochs, found)
+        merged = self._python.merged(samples, index, epochs, found.pcs, found.length, found.sps)
+        return *merged, found.stop

@@ -43,6 +43,7 @@ from collector.unwind.table import (
     ODD_FULL,
     ODD_GENERAL,
     ROOT,
+    STOP,
     Call,
     RuleSet,
     Tables,
@@ -166,6 +167,8 @@ class Frames:
     """(n,) ``Proof``."""
     sps: U64
     """(n, depth) the stack pointer in each frame, after what it called has returned."""
+    fps: U64
+    """(n, depth) the frame pointer's register in each frame."""
 
 
 def unwind(stacks: Stacks, maps: Maps, tables: Tables, max_depth: int = MAX_DEPTH) -> Frames:
@@ -217,23 +220,27 @@ class _Book:
     def __init__(self, n: int) -> None:
         self.pcs = np.zeros((32, n), np.uint64)
         self.sps = np.zeros((32, n), np.uint64)
+        self.fps = np.zeros((32, n), np.uint64)
         self.length = np.zeros(n, np.int64)
         self.stop = np.zeros(n, np.int8)
         self.proof = np.zeros(n, np.int8)
 
-    def record(self, depth: int, index: I64, pc: U64, sp: U64) -> None:
+    def record(self, depth: int, index: I64, pc: U64, sp: U64, fp: U64) -> None:
         if depth == len(self.pcs):
             self.pcs = np.concatenate((self.pcs, np.zeros_like(self.pcs)))
             self.sps = np.concatenate((self.sps, np.zeros_like(self.sps)))
+            self.fps = np.concatenate((self.fps, np.zeros_like(self.fps)))
         self.pcs[depth][index] = pc
         self.sps[depth][index] = sp
+        self.fps[depth][index] = fp
 
     def frames(self) -> Frames:
         depth = int(self.length.max(initial=0))
         pcs = np.ascontiguousarray(self.pcs[:depth].T)
         # A sample that was started again may have been deeper before.
         pcs[np.arange(depth) >= self.length[:, None]] = 0
-        return Frames(pcs, self.length, self.stop, self.proof, self.sps[:depth].T)
+        return Frames(pcs, self.length, self.stop, self.proof, self.sps[:depth].T,
+                      self.fps[:depth].T)
 
 
 class _Code:
@@ -348,7 +355,7 @@ class _Wave:
 
     def run(self) -> None:
         """Climb until nobody is left."""
-        self.book.record(0, self.who, self.pc, self.regs[_SP])
+        self.book.record(0, self.who, self.pc, self.regs[_SP], self.regs[_FP])
         while len(self.who):
             index, inside = self.code.find(self.pc, self.space_key)
             if not inside.all():
@@ -358,7 +365,7 @@ class _Wave:
                 self.leave(np.ones(len(self.who), bool), Stop.DEPTH, self.depth)
             if not len(self.who):
                 return
-            self.book.record(self.depth, self.who, self.pc, self.regs[_SP])
+            self.book.record(self.depth, self.who, self.pc, self.regs[_SP], self.regs[_FP])
             self.depth += 1
             self.turn(self.pc + self.code.shift.take(index))
 
@@ -422,8 +429,10 @@ class _Wave:
         lost = return_address == _UNKNOWN
         above = self.memory.subset(where).is_above(step.return_at[where])
         reason = np.select(
-            (number == ROOT, lost & (base == _UNKNOWN), lost & above, lost, return_address == 0, ~step.rises[where]),
-            (Stop.ROOT, Stop.NO_REGISTER, Stop.TRUNCATED, Stop.OUTSIDE, Stop.ROOT, Stop.LOOP), Stop.NO_MAP)
+            (number == ROOT, number == STOP, lost & (base == _UNKNOWN), lost & above, lost, return_address == 0,
+             ~step.rises[where]),
+            (Stop.ROOT, Stop.NO_RULE, Stop.NO_REGISTER, Stop.TRUNCATED, Stop.OUTSIDE, Stop.ROOT, Stop.LOOP),
+            Stop.NO_MAP)
         if step.reason is not None:
             reason = np.where(step.reason[where] >= 0, step.reason[where], reason)
         self.leave(bad, reason, self.depth)

@@ -14,6 +14,9 @@ one row UNDECODED. A pc that falls into such a row has its FDE decoded, and the 
 the line. What lies between two FDEs is known as a hole as soon as it is hit, by the FDEs' own ranges: frame pointers
 are tried there, and no rule of a neighbour is ever used. Special rules have the same number in all architectures.
 
+Of code that is made at run time somebody tells the rows as they are hit, and what of them is to be forgotten. Where
+nothing is known of such code the rule is STOP.
+
 A rule set compiles the rules of one architecture into columns. The fast view tracks fp, ip and sp alone, which is all
 that nearly every frame needs; the full view tracks every register. What a view cannot do in two equations is marked
 odd.
@@ -22,10 +25,11 @@ odd.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -45,7 +49,7 @@ I64 = npt.NDArray[np.int64]
 ARCHITECTURES = {X86_64.machine: X86_64, I386.machine: I386}
 
 # Rules with a number of their own.
-UNDECODED, HOLE, ROOT = 0, 1, 2
+UNDECODED, HOLE, ROOT, STOP = 0, 1, 2, 3
 
 # Marks of a rule in a view.
 ODD_FALLBACK, ODD_GENERAL, ODD_FULL = 1, 2, 4
@@ -178,7 +182,7 @@ class RuleSet:
         self.full = View(arch, arch.all_columns)
         self._numbers: dict[Rule, int] = {}
         self.rules: list[Rule | None] = []
-        for _ in (UNDECODED, HOLE, ROOT):
+        for _ in (UNDECODED, HOLE, ROOT, STOP):
             self._append(None)
 
     def number_of(self, rule: Rule) -> int:
@@ -223,6 +227,17 @@ class Source:
     base: int
 
 
+class Teller(Protocol):
+    """Who knows the rules of code that is made at run time. Addresses are those in its object."""
+
+    def rows(self, pcs: Sequence[int]) -> Iterable[tuple[int, int, Sequence[tuple[int, Rule | int]]]]:
+        """Rows for stretches (begin, end) that cover all ``pcs``; for a rule there may be the number of a special one.
+        Stretches do not overlap each other, nor any that have been told and not been forgotten."""
+
+    def text(self, at: int, size: int) -> bytes:
+        """The code itself; empty where it cannot be had."""
+
+
 @dataclass(eq=False, repr=False)
 class _Object:
     """What the tables keep of one load object. ``sources`` is made at the first hit."""
@@ -233,6 +248,7 @@ class _Object:
     low: int
     high: int
     sources: list[Source] | None = None
+    teller: Teller | None = None
 
     @cached_property
     def symbols(self) -> Symbols | None:
@@ -250,6 +266,7 @@ class Tables:
         self.counters = Counters()
         self.rule_sets = {machine: RuleSet(arch, self.counters) for machine, arch in ARCHITECTURES.items()}
         self._objects: list[_Object] = []
+        self._told: list[int] = []  # objects whose rules somebody tells
         self._next = FIRST_ORIGIN
         # Objects, as arrays: origin u8, the ends of their stretch of the line u8, machine i8.
         self.origin = np.zeros(0, np.uint64)
@@ -288,6 +305,25 @@ class Tables:
         self.rule[-1] = self.rule_sets[X86_64.machine].number_of(rule)
         return number
 
+    def add_told(self, load_object: LoadObject, teller: Teller) -> int:
+        """The same for an object whose rules somebody tells, of x86-64."""
+        number = self.add_object(load_object)
+        self._objects[number].sources, self._objects[number].teller = [], teller
+        self._told.append(number)
+        return number
+
+    def forget(self, number: int, stretches: Sequence[tuple[int, int]]) -> None:
+        """What was told of stretches [begin, end) of such an object does not hold any more."""
+        if not stretches:
+            return
+        shift = int(self.origin[number])
+        bounds = np.array([(begin + shift & _MASK, end + shift & _MASK) for begin, end in stretches], np.uint64)
+        kept = np.ones(len(self.start), np.bool_)
+        for first, last in self.start.searchsorted(bounds, "left").tolist():
+            kept[first:last] = False
+        self.start, self.rule = self.start[kept], self.rule[kept]
+        self._merge(bounds[:, 0].tolist(), [UNDECODED] * len(bounds), [])
+
     def close(self) -> None:
         """Close all load objects."""
         for known in self._objects:
@@ -316,11 +352,34 @@ class Tables:
         """The numbers of the rules at places of the line (n,), decoding what is hit for the first time."""
         number = self.rule.take(self.start.searchsorted(pc_line, "right") - 1)
         if not number.all():
-            self._decode(distinct(pc_line[number == UNDECODED]))
+            unknown = distinct(pc_line[number == UNDECODED])
+            self._decode(unknown[~self._ask(unknown)] if self._told else unknown)
             number = self.rule.take(self.start.searchsorted(pc_line, "right") - 1)
             # Decoding answers for every place asked; whatever damage might leave open is a hole, never a second try.
             number[number == UNDECODED] = HOLE
         return number
+
+    def _ask(self, pcs_line: U64) -> npt.NDArray[np.bool_]:
+        """Ask those who tell rules for these places; which of them (n,) are theirs."""
+        theirs = np.zeros(len(pcs_line), np.bool_)
+        for known in (self._objects[number] for number in self._told):
+            mine = (pcs_line >= np.uint64(known.low)) & (pcs_line < np.uint64(known.high))
+            if mine.any():
+                theirs |= mine
+                self._told_by(known, (pcs_line[mine] - np.uint64(known.origin)).tolist())
+        return theirs
+
+    def _told_by(self, known: _Object, pcs: list[int]) -> None:
+        assert known.teller is not None
+        number_of = self.rule_sets[X86_64.machine].number_of
+        starts: list[int] = []
+        numbers: list[int] = []
+        ends = []
+        for _, end, rows in known.teller.rows(pcs):
+            starts += [start + known.origin & _MASK for start, _ in rows]
+            numbers += [rule if isinstance(rule, int) else number_of(rule) for _, rule in rows]
+            ends.append(end + known.origin & _MASK)
+        self._merge(starts, numbers, ends)
 
     def _decode(self, pcs_line: U64) -> None:
         """Decode what covers these places, all of which are UNDECODED, and merge the rows into the line."""
@@ -445,6 +504,8 @@ class Tables:
         return found
 
     def _text(self, known: _Object, vaddr: int, size: int) -> bytes:
+        if known.teller is not None:
+            return known.teller.text(vaddr, size)
         try:
             return known.load_object.read_at(vaddr, size)
         except ElfError:

@@ -34,12 +34,12 @@ def is_trampolines(code: bytes) -> bool:
 
 def add_trampolines(tables: Tables, size: int) -> tuple[int, LoadObject]:
     """``size`` bytes of trampolines from address 0 of an object of their own; its number in the tables, and it."""
-    made = object_of_bytes(_image(size), "[trampolines]")
+    made = object_of_bytes(image(size), "[trampolines]")
     return tables.add_object_of_rule(made, _RULE), made
 
 
-def _image(size: int) -> bytes:
-    """An ELF file of one executable segment, of which nothing is in the file."""
+def image(size: int) -> bytes:
+    """An ELF file of one executable segment of so many bytes, of which nothing is in the file."""
     def word(value: int, length: int) -> bytes:
         return value.to_bytes(length, "little")
 

@@ -1,0 +1,236 @@
+"""Java methods by their Method*: names, files and lines. Pure, over a ``read`` handed in.
+
+    Method -> ConstMethod (bytecode, indices of name and signature, lines) -> ConstantPool -> Symbol
+                                                                              |-> InstanceKlass -> Symbol
+
+Each arrow is one read for all methods that are asked for at once. What may be believed of it: see ``hotspot``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from collector.runtimes.compressed_hotspot import Lines, lines_of
+from collector.runtimes.layout_hotspot import NONE, Layout
+
+Read = Callable[[Sequence[int], Sequence[int]], list[bytes]]
+
+_USER_END = 1 << 47
+_NAMED_SIZE = 72  # bytes of a symbol that are read at first
+_SYMBOL_MAX = 4096
+_CONST_MAX = 1 << 17  # bytes of a ConstMethod: bytecode, lines and tables
+_TAG_UTF8 = 1
+_HAS_LINES = 1
+_METHODS_MAX = 1 << 17
+_PRIMITIVES = {b"B": b"byte", b"C": b"char", b"D": b"double", b"F": b"float", b"I": b"int", b"J": b"long",
+               b"S": b"short", b"Z": b"boolean"}
+_TYPE = re.compile(rb"(\[*)(?:([BCDFIJSZ])|L([^;\[()]+);)")
+_SIGNATURE = re.compile(rb"\(((?:\[*(?:[BCDFIJSZ]|L[^;\[()]+;))*)\)(?:V|\[*(?:[BCDFIJSZ]|L[^;\[()]+;))")
+_METHOD_NAME = re.compile(rb"<init>|<clinit>|[^.;\[/<>\0]+")
+_CLASS_NAME = re.compile(rb"[^.;\[/\0]+(?:/[^.;\[/\0]+)*")
+
+
+class JavaMethod(NamedTuple):
+    """A method: where its bytecode is, its name (``package.Class.method(types)``), file and lines."""
+
+    bytecode: int
+    size: int
+    name: bytes
+    source: bytes
+    lines: Lines
+
+
+class _Const(NamedTuple):
+    """What a ConstMethod says."""
+
+    address: int
+    pool: int
+    bytecode: int
+    code_size: int
+    end: int
+    name: int
+    signature: int
+    parameters: int  # words; -1: not known
+    has_lines: bool
+
+
+class Methods:
+    """Those of one machine."""
+
+    def __init__(self, layout: Layout, read: Read) -> None:
+        self.known: dict[int, JavaMethod] = {}  # by Method*
+        self.n_forgotten = 0
+        self._const: dict[int, int] = {}  # the ConstMethod of each
+        self._failed: set[int] = set()  # since the last look
+        self._layout = layout
+        self._read = read
+
+    def look(self) -> None:
+        """Forgets methods that are there no more."""
+        self._failed.clear()
+        if len(self.known) > _METHODS_MAX:
+            self.known.clear()
+            self._const.clear()
+        asked = list(self.known)
+        there = self._words(asked, self._layout.at["method_const"])
+        for address, const in zip(asked, there, strict=True) if any(there) else ():
+            if const != self._const[address]:
+                del self.known[address], self._const[address]
+                self.n_forgotten += 1
+
+    def learn(self, addresses: Iterable[int]) -> None:
+        """Learns those that are not known yet."""
+        asked = [address for address in dict.fromkeys(addresses)
+                 if address not in self.known and address not in self._failed]
+        found = self._found([address for address in asked if _is_address(address)]) if asked else {}
+        self.known.update(found)
+        self._failed.update(address for address in asked if address not in found)
+
+    def _found(self, addresses: Sequence[int]) -> dict[int, JavaMethod]:
+        pointers = self._words(addresses, self._layout.at["method_const"])
+        consts = self._consts([pointer for pointer in pointers if _is_address(pointer)])
+        by_method = {address: consts[pointer] for address, pointer in zip(addresses, pointers, strict=True)
+                     if pointer in consts}
+        pools = self._pools({const.pool for const in by_method.values()})
+        by_method = {address: const for address, const in by_method.items() if const.pool in pools}
+        symbols = self._symbols_of(by_method.values(), pools)
+        tables = self._tables(by_method.values())
+        found = {}
+        for address, const in by_method.items():
+            klass, source = pools[const.pool]
+            name = _method_name(const, symbols.get((const.pool, const.name), b""),
+                                symbols.get((const.pool, const.signature), b""))
+            if name:
+                self._const[address] = const.address
+                found[address] = JavaMethod(const.bytecode, const.code_size, klass.replace(b"/", b".") + b"." + name,
+                                            source, tables.get(const.address, ()))
+        return found
+
+    def _consts(self, addresses: Sequence[int]) -> dict[int, _Const]:
+        at, size = self._layout.at, self._layout.size["const"]
+        found = {}
+        for address, head in zip(addresses, self._read(addresses, [size] * len(addresses)), strict=True):
+            if len(head) < size:
+                continue
+            bytecode, code_size = address + size, _half(head, at["const_code_size"])
+            end = address + (int.from_bytes(head[at["const_size"]:][:4], "little") << 3)
+            parameters = _half(head, at["const_parameters"]) if at["const_parameters"] != NONE else -1
+            pool = _word(head, at["const_constants"])
+            if bytecode + code_size <= end <= address + _CONST_MAX and _is_address(pool):
+                found[address] = _Const(address, pool, bytecode, code_size, end, _half(head, at["const_name"]),
+                                        _half(head, at["const_signature"]), parameters,
+                                        bool(head[at["const_flags"]] & _HAS_LINES))
+        return found
+
+    def _pools(self, addresses: set[int]) -> dict[int, tuple[bytes, bytes]]:
+        """Names of the classes that pools belong to, and of the files of these."""
+        at, size = self._layout.at, self._layout.size["pool"]
+        asked = list(addresses)
+        heads = {pool: head for pool, head in zip(asked, self._read(asked, [size] * len(asked)), strict=True)
+                 if len(head) == size}
+        holders = {pool: _word(head, at["pool_holder"]) for pool, head in heads.items()}
+        holders = {pool: holder for pool, holder in holders.items() if _is_address(holder)}
+        there = list(holders.values())
+        back = self._words(there, at["klass_constants"])
+        names = self._words(there, at["klass_name"])
+        named = {pool: name for (pool, _), own, name in zip(holders.items(), back, names, strict=True) if own == pool}
+        indices = {pool: _half(heads[pool], at["pool_source"]) if at["pool_source"] != NONE else 0 for pool in named}
+        files = self._entries([(pool, index) for pool, index in indices.items() if index])
+        texts = self._texts([*named.values(), *files.values()])
+        found = {}
+        for pool, name in named.items():
+            text = texts.get(name, b"")
+            if _CLASS_NAME.fullmatch(text):
+                file = texts.get(files.get((pool, indices[pool]), 0), b"")
+                folder = text.rpartition(b"/")[0]
+                is_file = bool(file) and b"/" not in file and b"\0" not in file
+                found[pool] = text, (folder + b"/" if folder else b"") + file if is_file else b""
+        return found
+
+    def _symbols_of(self, consts: Iterable[_Const], pools: dict[int, tuple[bytes, bytes]]) -> dict[tuple[int, int],
+                                                                                                   bytes]:
+        """The names and signatures that constants have, by pool and index."""
+        asked = {(const.pool, index) for const in consts if const.pool in pools
+                 for index in (const.name, const.signature)}
+        entries = self._entries(sorted(asked))
+        texts = self._texts(entries.values())
+        return {place: texts[address] for place, address in entries.items() if address in texts}
+
+    def _entries(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], int]:
+        """The symbols (Symbol*) at places (pool, index) whose tags say that they are symbols."""
+        at, size = self._layout.at, self._layout.size["pool"]
+        lengths = self._read([pool + at["pool_length"] for pool, _ in places], [4] * len(places))
+        tags = self._words([pool for pool, _ in places], at["pool_tags"])
+        sound = [(place, tag) for place, length, tag in zip(places, lengths, tags, strict=True)
+                 if 0 < place[1] < int.from_bytes(length, "little") and _is_address(tag)]
+        kinds = self._read([tag + 4 + index for (_, index), tag in sound], [1] * len(sound))
+        there = [place for (place, _), kind in zip(sound, kinds, strict=True) if kind == bytes((_TAG_UTF8,))]
+        words = self._words([pool + size for pool, _ in there], 0, [8 * index for _, index in there])
+        return {place: word & ~1 for place, word in zip(there, words, strict=True)}
+
+    def _tables(self, consts: Iterable[_Const]) -> dict[int, Lines]:
+        lined = [const for const in consts if const.has_lines]
+        pieces = self._read([const.bytecode + const.code_size for const in lined],
+                            [const.end - const.bytecode - const.code_size for const in lined])
+        return {const.address: lines_of(piece, self._layout.excluded, const.code_size)
+                for const, piece in zip(lined, pieces, strict=True)}
+
+    def _texts(self, addresses: Iterable[int]) -> dict[int, bytes]:
+        """What symbols say, by address, if it is UTF-8 and the same when read again."""
+        at, body = self._layout.at["symbol_length"], self._layout.at["symbol_body"]
+        asked = [address for address in dict.fromkeys(addresses) if _is_address(address)]
+        heads = zip(asked, self._read(asked, [body] * len(asked)), strict=True)
+        lengths = {address: _half(head, at) for address, head in heads if len(head) == body}
+        lengths = {address: length for address, length in lengths.items() if 0 < length <= _SYMBOL_MAX}
+        twice = [self._read([address + body for address in lengths], list(lengths.values())) for _ in range(2)]
+        return {address: first for address, first, second in zip(lengths, *twice, strict=True)
+                if first == second and first and _is_text(first)}
+
+    def _words(self, addresses: Sequence[int], at: int, further: Sequence[int] = ()) -> list[int]:
+        more = further or [0] * len(addresses)
+        pieces = self._read([address + at + each for address, each in zip(addresses, more, strict=True)],
+                            [8] * len(addresses))
+        return [_word(piece, 0) for piece in pieces]
+
+
+def _method_name(const: _Const, name: bytes, signature: bytes) -> bytes:
+    """A method's name with the types of its parameters; empty if it cannot be one."""
+    parameters = _parameters(signature)
+    if not _METHOD_NAME.fullmatch(name) or parameters is None:
+        return b""
+    types, n_words = parameters
+    is_sound = const.parameters < 0 or const.parameters in (n_words, n_words + 1)
+    return name + types if is_sound else b""
+
+
+def _parameters(signature: bytes) -> tuple[bytes, int] | None:
+    """The types in a descriptor, in brackets, and how many words they take; None where it is none."""
+    match = _SIGNATURE.fullmatch(signature)
+    if match is None:
+        return None
+    types = _TYPE.findall(match[1])
+    names = [(_PRIMITIVES[kind] if kind else klass.rpartition(b"/")[2]) + b"[]" * len(depth)
+             for depth, kind, klass in types]
+    return b"(" + b", ".join(names) + b")", sum(2 if kind in (b"J", b"D") and not depth else 1
+                                                for depth, kind, _ in types)
+
+
+def _is_text(content: bytes) -> bool:
+    try:
+        return content.decode("utf-8", "surrogatepass").isprintable()
+    except UnicodeDecodeError:
+        return False
+
+
+def _is_address(word: int) -> bool:
+    return 0xFFFF < word < _USER_END and not word & 1
+
+
+def _word(content: bytes, at: int) -> int:
+    return int.from_bytes(content[at:at + 8], "little") if len(content) >= at + 8 else 0
+
+
+def _half(content: bytes, at: int) -> int:
+    return int.from_bytes(content[at:at + 2], "little")

@@ -1,0 +1,366 @@
+"""Methods of Java in stacks: in the place of each frame that HotSpot's interpreter or compiled code has on the native
+stack, those that it carries out.
+
+``runtimes.hotspot`` has the theory. Before samples are unwound what is known of a machine's code is checked; while they
+are, it tells the rules of its code; and then every frame in it gets the addresses of its methods, in one go for the
+stacks of all samples: a frame's methods depend on its pc (compiled) or its Method* and bytecode pointer (interpreted),
+and there are few of these.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from functools import partial
+
+import numpy as np
+
+from collector.clock import NS_PER_MS
+from collector.elf import object_of_bytes
+from collector.errors import ElfError
+from collector.events import Array, ClockSamples
+from collector.linux import proc
+from collector.processes.process import Epoch
+from collector.runtimes import hotspot
+from collector.runtimes.code import SIZE_MAX, Code
+from collector.runtimes.hotspot import LEVELS, Blob, Machine
+from collector.runtimes.looks import TORN, UNKNOWN, VERIFIED
+from collector.runtimes.made_up import MadeUp
+from collector.runtimes.scopes_hotspot import Scope
+from collector.session.objects import Objects
+from collector.session.placing import Cache, Frames
+from collector.session.schedule import NEVER_NS
+from collector.unwind.batch import Stop
+from collector.unwind.memory import Memory
+from collector.unwind.trampoline import image
+
+NOT_KNOWN = b"<Java method, not known>"
+BEGIN_NS = 40 * NS_PER_MS  # between looks at a machine that has not begun yet
+LOOK_MIN_NS, LOOK_MAX_NS = 100 * NS_PER_MS, 1600 * NS_PER_MS
+_METHOD, _BYTECODE = np.uint64(24), np.uint64(64)  # below fp, of an interpreted frame
+_R13, _RBP = 13, 6
+_ROOT = int(Stop.ROOT)
+_PLACES_MAX = 1 << 16
+_TRIES = 200  # looks at a machine that has not begun
+_MIXERS = np.array([[0x9E3779B97F4A7C15], [0xC2B2AE3D27D4EB4F], [0x165667B19E3779F9]], np.uint64)
+
+
+class _Process:
+    """A process that has HotSpot in it."""
+
+    def __init__(self, machine: Machine, number: int) -> None:
+        """``number``: of the code cache among the load objects."""
+        self.machine = machine
+        self.number = number
+        self.lately = True  # whether it had samples since the last look
+        self.period_ns = LOOK_MIN_NS
+        self.due_ns = 0
+        self.n_forgotten = 0  # methods of which places may be among the following
+        self.codes: dict[tuple[int, int], Code] = {}  # by start and since when
+        self.places: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}  # addresses of methods, and a mark
+
+
+class _Managed:
+    """Frames (k,) that carry out methods: indices of samples, depths, and which of some chains of methods each has."""
+
+    def __init__(self, row: Array, depth: Array, kind: Array, chains: Sequence[tuple[int, ...]]) -> None:
+        """``chains``: the methods' addresses, innermost first."""
+        self.row, self.depth, self._kind = row, depth, kind
+        self._size = np.array([len(chain) for chain in chains], np.int64)
+        self._addresses = np.array([address for chain in chains for address in chain], np.uint64)
+        self.count = self._size[kind]
+
+    def flat(self) -> tuple[Array, Array, Array]:
+        """All methods of all frames: whose each is, its address, and how far before the frame it comes to stand."""
+        whose = np.repeat(np.arange(len(self.row)), self.count)
+        place = np.arange(len(whose)) - np.repeat(np.cumsum(self.count) - self.count, self.count)
+        begin = np.cumsum(self._size) - self._size
+        return whose, self._addresses[begin[self._kind[whose]] + place], self.count[whose] - place
+
+
+class JavaFrames:
+    """Puts methods of Java into stacks, where that is ``wanted``."""
+
+    def __init__(self, objects: Objects, made_up: MadeUp, wanted: bool, expected_ns: int = 0) -> None:
+        """``expected_ns``: until when a machine is expected to begin."""
+        self.counts = [0, 0, 0]  # frames by mark
+        self.unread: dict[int, str] = {}  # by image: why its HotSpot is not to be read
+        self._wanted = wanted
+        self._made_up = made_up
+        self._objects = objects
+        self._processes: dict[int, _Process] = {}  # by image
+        self._n_mappings: dict[int, int] = {}
+        self._there: dict[int, tuple[int, dict[bytes, tuple[int, int]]]] = {}  # by image: pid and symbols, not begun
+        self._expected_ns = expected_ns if wanted else 0
+        self._begin_ns = 0  # when these are to be looked at again
+        self._n_tried: Counter[int] = Counter()
+
+    @property
+    def due_ns(self) -> int:
+        """When the next look is due."""
+        is_expected = self._begin_ns < self._expected_ns and not self._processes
+        begin_ns = self._begin_ns if self._there or is_expected else NEVER_NS
+        return min([begin_ns, *(process.due_ns for process in self._processes.values() if process.lately)])
+
+    def look(self) -> None:
+        """For machines that have begun, and code that those with samples have compiled: when they have ended nobody
+        can ask."""
+        if time.monotonic_ns() >= self._begin_ns:
+            for number in list(self._there):
+                self._begin(number)
+            self._begin_ns = time.monotonic_ns() + BEGIN_NS
+        for process in self._processes.values():
+            now_ns = time.monotonic_ns()
+            if not process.lately or now_ns < process.due_ns:
+                continue
+            found = process.machine.discover()
+            process.machine.methods.learn(blob.method for blob in found)
+            process.machine.read_scopes(blob for blob in found if blob.is_compiled)
+            process.period_ns = LOOK_MIN_NS if found else min(process.period_ns * 2, LOOK_MAX_NS)
+            process.due_ns = time.monotonic_ns() + process.period_ns
+            process.lately = False
+
+    def remark(self) -> str:
+        """How sure the methods in stacks are; empty if there are none."""
+        _, torn, unknown = self.counts
+        if not any(self.counts):
+            return ""
+        doubts = [f"{n} {what}" for n, what in ((torn, "torn"), (unknown, "unknown")) if n]
+        return f"{sum(self.counts)} Java frames" + (f" ({', '.join(doubts)})" if doubts else "")
+
+    def forget(self, images: Sequence[int]) -> None:
+        """These images are over."""
+        for number in images:
+            for known in (self._processes, self._n_mappings, self._there, self._n_tried):
+                known.pop(number, None)
+
+    def code_at(self, image: int, pc: int) -> Code | None:
+        """The machine code at a pc, named by what it was compiled from."""
+        process = self._processes.get(image)
+        blob = process.machine.blob_at(pc) if process is not None else None
+        if process is None or blob is None or blob.code_end - blob.code > SIZE_MAX:
+            return None
+        key = blob.start, blob.since_ns
+        code = process.codes.get(key)
+        if code is None:
+            name = _code_name(process.machine, blob)
+            code = process.codes[key] = Code(blob.code, blob.code_end - blob.code, name, blob.since_ns)
+        return code
+
+    # -- before samples are unwound
+
+    def caches(self, epochs: Sequence[Epoch]) -> dict[int, Cache]:
+        """The code caches in the spaces of epochs, by number of the space; what is known of them is to be checked."""
+        found = {}
+        checked = set()
+        for epoch in epochs if self._wanted else ():
+            process = self._process(epoch)
+            if process is None:
+                continue
+            if epoch.image.number not in checked:
+                checked.add(epoch.image.number)
+                self._objects.tables.forget(process.number, process.machine.look(time.monotonic_ns()))
+            found[epoch.space.number] = Cache(process.machine.low, process.machine.high, process.number)
+        return found
+
+    def _process(self, epoch: Epoch) -> _Process | None:
+        number, mappings = epoch.image.number, epoch.space.mappings
+        known = self._processes.get(number)
+        if known is not None:
+            return known
+        if self._n_mappings.get(number) != len(mappings):
+            self._n_mappings[number] = len(mappings)
+            self._find(epoch)
+        if number in self._there:
+            self._begin(number)
+        return self._processes.get(number)
+
+    def _find(self, epoch: Epoch) -> None:
+        for mapping in epoch.space.mappings:
+            known = self._objects.by_number.get(mapping.object)
+            if known is None or mapping.path.rsplit(b"/", 1)[-1] != b"libjvm.so":
+                continue
+            try:
+                symbols = known.exported(hotspot.SYMBOLS)
+            except ElfError:
+                continue
+            there = {name: (value + mapping.bias, size) for name, (value, size) in symbols.items()}
+            self._there[epoch.image.number] = epoch.image.pid, there
+
+    def _begin(self, number: int) -> None:
+        """Begins with a machine as soon as it has begun itself."""
+        pid, symbols = self._there[number]
+        found = hotspot.recognise(symbols, partial(proc.read_pieces, pid), time.monotonic_ns())
+        if isinstance(found, Machine):
+            tables = self._objects.tables
+            made = object_of_bytes(image(found.high - found.low), "[code cache]")
+            self._processes[number] = _Process(found, tables.add_told(made, found))
+        elif found:
+            self.unread[number] = found
+        self._n_tried[number] += 1
+        if found or self._n_tried[number] > _TRIES:
+            del self._there[number], self._n_tried[number]
+
+    # -- when they have been
+
+    def is_out_of_date(self, index: Array, epochs: Sequence[Epoch], frames: Frames) -> bool:
+        """Whether some of the code that stacks lead through has changed since its rules were told; then they are told
+        anew by the next unwinding."""
+        before = False
+        for number, epoch in enumerate(epochs):
+            process = self._processes.get(epoch.image.number)
+            if process is None:
+                continue
+            pcs = frames.pcs[index == number]
+            inside = pcs - np.uint64(process.machine.low) < np.uint64(process.machine.high - process.machine.low)
+            forgotten = process.machine.no_more(np.unique(pcs[inside]))
+            self._objects.tables.forget(process.number, forgotten)
+            before = before or bool(forgotten)
+        return before
+
+    def merged(self, samples: ClockSamples, index: Array, epochs: Sequence[Epoch], frames: Frames) -> Frames:
+        """The stacks of samples with the methods of Java in them."""
+        places = []
+        for number, epoch in enumerate(epochs):
+            process = self._processes.get(epoch.image.number)
+            rows = np.flatnonzero((index == number) & (samples.abi == 64)) if process is not None else index[:0]
+            if process is None or not len(rows):
+                continue
+            process.lately = True
+            process.due_ns = process.due_ns or time.monotonic_ns()
+            found = self._of_process(process, samples, rows, frames)
+            if found is not None:
+                places.append(found)
+        return _with(places, frames) if places else frames
+
+    def _of_process(self, process: _Process, samples: ClockSamples, rows: Array, frames: Frames) -> _Managed | None:
+        machine, pcs = process.machine, frames.pcs[rows]
+        inside = np.arange(pcs.shape[1]) < frames.length[rows, None]
+        inside &= pcs - np.uint64(machine.low) < np.uint64(machine.high - machine.low)
+        which, depth = np.nonzero(inside)
+        pc, row = pcs[which, depth], rows[which]
+        distinct_pcs, at = np.unique(pc, return_inverse=True)
+        blobs = machine.blobs_at(distinct_pcs)
+        is_interpreted = np.array([blob is not None and blob.is_interpreter for blob in blobs], np.bool_)[at]
+        some = np.flatnonzero(is_interpreted | np.array([
+            blob is not None and blob.is_compiled for blob in blobs], np.bool_)[at])
+        if not len(some):
+            return None
+        at, pc, row, depth, is_interpreted = at[some], pc[some], row[some], depth[some], is_interpreted[some]
+        method, bytecode = _interpreted(samples, row, depth, frames, is_interpreted)
+        # What tells the methods of a frame, once for all that are alike; blobs are others when they have changed.
+        compilation = np.array([blob.compile_id if blob is not None else 0 for blob in blobs], np.uint64)[at]
+        keys = np.stack([np.where(is_interpreted, method, pc), np.where(is_interpreted, bytecode, compilation),
+                         is_interpreted * np.uint64(2) + ((depth == 0) & ~is_interpreted)])
+        first, kind = _alike(keys)
+        found = self._places(process, keys.T[first], dict(zip(distinct_pcs.tolist(), blobs, strict=True)))
+        managed = _Managed(row, depth, kind, [addresses for addresses, _ in found])
+        since = np.array([blob.since_ns if blob is not None else 0 for blob in blobs], np.int64)[at]
+        changed = np.array([blob is not None and blob.start in machine.changed for blob in blobs], np.bool_)[at]
+        sure = is_interpreted | (since <= samples.time_ns[row]) | (frames.stop[row] == _ROOT)
+        marks = np.array([mark for _, mark in found])[kind]
+        marks = np.where((marks == VERIFIED) & (~sure | changed), TORN, marks)
+        for mark in (VERIFIED, TORN, UNKNOWN):
+            self.counts[mark] += int(managed.count[marks == mark].sum())
+        return managed
+
+    def _places(self, process: _Process, keys: Array, blobs: dict[int, Blob | None]) -> list[
+            tuple[tuple[int, ...], int]]:
+        """Of what tells the methods of frames (k, 3) their addresses, innermost first, and the mark."""
+        known = process.places
+        if len(known) > _PLACES_MAX or process.n_forgotten != process.machine.methods.n_forgotten:
+            known.clear()
+            process.n_forgotten = process.machine.methods.n_forgotten
+        wanted = [tuple(key) for key in keys.tolist()]
+        new = [key for key in wanted if key not in known]
+        compiled = [(blob, key[0], bool(key[2] & 1)) for key in new if not key[2] & 2 and (blob := blobs[key[0]])]
+        scopes = dict(zip(((pc, leaf) for _, pc, leaf in compiled), process.machine.scopes_at(compiled), strict=True))
+        process.machine.methods.learn(key[0] for key in new if key[2] & 2)
+        temporary: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}
+        for key in new:
+            if key[2] & 2:
+                place = self._of_interpreted(process.machine, key[0], key[1])
+            else:
+                place = self._of_compiled(process.machine, scopes[key[0], bool(key[2] & 1)])
+            # What could not be read now may be another time.
+            (temporary if place[1] == UNKNOWN else known)[key] = place
+        return [known.get(key) or temporary[key] for key in wanted]
+
+    def _of_interpreted(self, machine: Machine, address: int, bytecode: int) -> tuple[tuple[int, ...], int]:
+        method = machine.method(address)
+        if method is None:
+            return (self._made_up.start_of(NOT_KNOWN) + 1,), UNKNOWN
+        is_there = 0 <= bytecode - method.bytecode < max(method.size, 1)
+        return (self._address(machine, address, bytecode - method.bytecode if is_there else 0),), (
+            VERIFIED if is_there or not method.size else TORN)
+
+    def _of_compiled(self, machine: Machine, scopes: Iterable[Scope]) -> tuple[tuple[int, ...], int]:
+        found = tuple(self._address(machine, method, bci) for method, bci in scopes)
+        is_known = all(machine.method(method) is not None for method, _ in scopes)
+        return found, VERIFIED if is_known else UNKNOWN
+
+    def _address(self, machine: Machine, address: int, bci: int) -> int:
+        """The made-up address of a place in a method."""
+        method = machine.method(address)
+        if method is None:
+            return self._made_up.start_of(NOT_KNOWN) + 1
+        start = self._made_up.start_of(method.name, method.source, max(method.size, 2), method.lines)
+        return start + (bci if 0 <= bci < method.size else 0) + 1
+
+
+def _interpreted(samples: ClockSamples, row: Array, depth: Array, frames: Frames,
+                 is_interpreted: Array) -> tuple[Array, Array]:
+    """Method* and bytecode pointer of frames (k,), where they are interpreted; 0 elsewhere, and where their words were
+    not copied."""
+    method, bytecode = np.zeros((2, len(row)), np.uint64)
+    some = np.flatnonzero(is_interpreted)
+    if len(some):
+        columns = (getattr(samples, name)[row[some]].view(np.uint64) for name in (
+            "low", "n_words", "first", "mask", "base"))
+        memory = Memory(samples.words, np.stack(list(columns)))
+        fp = frames.fps[row[some], depth[some]]
+        words, ok = memory.read(np.stack((fp - _METHOD, fp - _BYTECODE)))
+        method[some], bytecode[some] = np.where(ok, words, np.uint64(0))
+        leaf = some[depth[some] == 0]
+        bytecode[leaf] = samples.regs[row[leaf], _R13]
+    return method, bytecode
+
+
+def _alike(keys: Array) -> tuple[Array, Array]:
+    """Of keys (3, k) one of each (distinct,), as indices, and which of them each is (k,)."""
+    mixed = (keys * _MIXERS).sum(axis=0, dtype=np.uint64)
+    _, first, kind = np.unique(mixed, return_index=True, return_inverse=True)
+    if (keys[:, first[kind]] != keys).any():  # two that are not alike have been mixed to the same
+        _, first, kind = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    return first, kind.ravel()
+
+
+def _with(places: Sequence[_Managed], frames: Frames) -> Frames:
+    """Stacks with addresses put before some of their frames."""
+    n, width = frames.pcs.shape
+    n_before = np.zeros((n, width), np.int64)
+    for some in places:
+        n_before[some.row, some.depth] = some.count
+    # Where each frame comes to stand.
+    at = np.cumsum(n_before, axis=1) + np.arange(width)
+    length = frames.length + n_before.sum(axis=1)
+    pcs, sps, fps = np.zeros((3, n, int(length.max(initial=1))), np.uint64)
+    rows, columns = np.nonzero(np.arange(width) < frames.length[:, None])
+    there = at[rows, columns]
+    for wide, narrow in ((pcs, frames.pcs), (sps, frames.sps), (fps, frames.fps)):
+        wide[rows, there] = narrow[rows, columns]
+    for some in places:
+        whose, addresses, back = some.flat()
+        row, depth = some.row[whose], some.depth[whose]
+        to = at[row, depth] - back
+        pcs[row, to], sps[row, to], fps[row, to] = addresses, frames.sps[row, depth], frames.fps[row, depth]
+    return Frames(pcs, length, frames.stop, sps, fps)
+
+
+def _code_name(machine: Machine, blob: Blob) -> bytes:
+    if not blob.is_compiled:
+        return b"[HotSpot] " + blob.name
+    machine.methods.learn([blob.method])
+    method = machine.method(blob.method)
+    return b"[%s] %s" % (LEVELS.get(blob.level, b"native"), method.name if method is not None else NOT_KNOWN)

@@ -1,0 +1,217 @@
+"""HotSpot read from outside: a real process that waits, its memory as it is and damaged at random; its code."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from bisect import bisect_right
+
+import capstone
+import numpy as np
+import pytest
+from capstone import x86
+
+from collector.runtimes.code_hotspot import rows_of_compiled
+from collector.runtimes.compressed_hotspot import lines_of, number_at
+from collector.runtimes.hotspot import Blob, Machine
+from collector.runtimes.scopes_hotspot import Scope, Scopes
+from collector.unwind.rules import CfaKind, Rule
+from collector.unwind.table import STOP
+from collector.unwind.x86_64 import RSP
+from tests.runtimes.conftest import PROGRAM, JavaTarget
+from tests.runtimes.test_cpython import Damaged
+
+DRAWS = range(*map(int, os.environ.get("HOTSPOT_DRAWS", "0:60").split(":")))
+SEP = 0x100
+
+
+@pytest.fixture(scope="module")
+def machine(java: JavaTarget) -> Machine:
+    found = java.machine(java.read)
+    assert isinstance(found, Machine), found
+    found.discover()
+    return found
+
+
+def everything(machine: Machine) -> tuple[list[Blob], dict[str, bytes]]:
+    """All compiled code, and all methods that it carries out, with their files."""
+    machine.discover()
+    blobs = [blob for blob in machine.blobs if blob.is_compiled]
+    machine.methods.learn(blob.method for blob in blobs)
+    for blob in blobs:
+        machine.methods.learn(scope.method for scope in machine.scopes(blob).at(blob.code + 40, is_leaf=True))
+    return blobs, {method.name.decode(): method.source for method in machine.methods.known.values()}
+
+
+def test_compiled_code_has_its_methods(machine: Machine) -> None:
+    blobs, methods = everything(machine)
+    assert methods["Waits.warm(long[])"] == b"Waits.java"
+    named = [machine.method(blob.method) for blob in blobs]
+    assert all(named), [blob for blob, name in zip(blobs, named, strict=True) if name is None]
+    assert {blob.level for blob in blobs} >= {0, 3, 4}
+    warm = next(method for method in named if method is not None and method.name.startswith(b"Waits.warm"))
+    line = PROGRAM[:PROGRAM.index("static long warm")].count("\n") + 1
+    assert set(dict(warm.lines).values()) == {line}
+    # All that is known is found again by any address in it, and nothing beside it.
+    pcs = np.array([(blob.code + blob.code_end) // 2 for blob in blobs], np.uint64)
+    assert machine.blobs_at(pcs) == blobs
+    assert machine.blobs_at(pcs - np.uint64(machine.high)) == [None] * len(pcs)
+    assert machine.look(1) == []
+
+
+def test_an_inlined_call_is_told_with_its_callers(machine: Machine) -> None:
+    blobs, _ = everything(machine)
+    chains = set()
+    for blob in blobs:
+        places = [(blob, pc, False) for pc in range(blob.code, min(blob.code_end, blob.code + 2048))]
+        for scopes in set(machine.scopes_at(places)):
+            assert scopes[-1].method == blob.method
+            methods = [machine.method(scope.method) for scope in scopes]
+            chains.add(tuple(method.name.decode() for method in methods if method is not None))
+    assert max(map(len, chains)) > 2
+    assert ("Waits.inlined(long)", "Waits.warm(long[])") in chains
+
+
+def test_code_that_is_not_there_stops_a_stack(machine: Machine) -> None:
+    free = machine.high - 64 - machine.low
+    assert machine.rows([free]) == [(free, free + 1, ((free, STOP),))]
+    assert machine.look(1) == [(free, free + 1)]  # it is asked for again
+
+
+# --- rules of compiled code -----------------------------------------------------------------------
+
+
+def depths(text: bytes) -> dict[int, set[int]]:
+    """Bytes between sp and the caller's sp at each instruction that is reached from the entry, by carrying out what
+    moves sp; the judge is a disassembler. Several, where it cannot know that a call does not return."""
+    engine = capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    engine.detail = True
+    code = {one.address: one for one in engine.disasm(text, 0)}
+    found: dict[int, set[int]] = {}
+    waiting = [(0, 8)]
+    while waiting:
+        at, depth = waiting.pop()
+        one = code.get(at)
+        if one is None or depth in found.setdefault(at, set()):
+            continue
+        found[at].add(depth)
+        after = depth + _moved(one, depth)
+        if one.group(x86.X86_GRP_JUMP) and one.operands[0].type == x86.X86_OP_IMM:
+            waiting.append((one.operands[0].imm, after))
+        if one.mnemonic not in ("jmp", "ret", "hlt"):
+            waiting.append((at + one.size, after))
+    return found
+
+
+def _moved(one: capstone.CsInsn, depth: int) -> int:
+    if one.mnemonic == "push":
+        return 8
+    if one.mnemonic == "pop":
+        return -8
+    if one.mnemonic == "leave":
+        return 8 - depth
+    to_sp = re.fullmatch(r"rsp, (-?(?:0x)?[0-9a-f]+)", one.op_str)
+    if one.mnemonic in ("sub", "add") and to_sp:
+        return int(to_sp[1], 0) * (1 if one.mnemonic == "sub" else -1)
+    return 0
+
+
+def test_rules_of_compiled_code_are_what_its_instructions_do(machine: Machine, java: JavaTarget) -> None:
+    n_places = 0
+    wrong = []
+    for blob in machine.blobs:
+        if not blob.is_compiled or not blob.level:
+            continue
+        (text,) = java.read([blob.code], [blob.code_end - blob.code])
+        rows = rows_of_compiled(SEP, text, blob.frame_size)
+        starts = [start - SEP for start, _ in rows]
+        for at, there in depths(text).items():
+            rule = rows[bisect_right(starts, at) - 1][1]
+            assert isinstance(rule, Rule)
+            assert (rule.cfa.kind, rule.cfa.register) == (CfaKind.REGISTER, RSP)
+            n_places += 1
+            if rule.cfa.offset not in there:
+                wrong.append((blob.frame_size, hex(at), there, rule.cfa.offset, text[at:at + 8].hex()))
+    assert n_places > 2000
+    assert not wrong, wrong[:10]
+
+
+# --- hostile memory -------------------------------------------------------------------------------
+
+
+def test_damaged_memory_gives_no_exception_and_no_name_that_is_none(java: JavaTarget, machine: Machine) -> None:
+    blobs, methods = everything(machine)
+    names = {name.encode() for name in methods}
+    addresses = list(machine.methods.known)
+    n_named = 0
+    for seed in DRAWS:
+        read = Damaged(java.read, seed, (0.02, 0.2, 0.7)[seed % 3])
+        draw = random.Random(seed)
+        how = [read if seed % 7 == 0 else java.read]
+        other = java.machine(lambda addresses, sizes, how=how: how[-1](addresses, sizes))  # type: ignore[misc]
+        how.append(read)
+        if isinstance(other, str):
+            continue
+        asked = [*draw.sample(addresses, min(len(addresses), 9)), draw.getrandbits(47) & ~7]
+        other.methods.learn(asked)
+        some = draw.sample(blobs, min(len(blobs), 9))
+        pcs = [blob.code + draw.randrange(blob.code_end - blob.code) for blob in some]
+        other.rows([pc - other.low for pc in pcs if other.low <= pc < other.high] + [draw.randrange(1 << 20)])
+        met = [blob for blob in other.blobs_at(np.array(pcs, np.uint64)) if blob is not None and blob.is_compiled]
+        other.scopes_at([(blob, blob.code + draw.randrange(4096), bool(seed & 1)) for blob in met])
+        other.look(2)
+        found = {method.name for method in other.methods.known.values()}
+        machine.methods.learn(other.methods.known)
+        n_named += len(found)
+        assert found <= names | {method.name for method in machine.methods.known.values()}, seed
+    assert n_named > len(DRAWS) // 10
+
+
+def test_what_is_not_hotspot_is_told(java: JavaTarget) -> None:
+    some = dict(list(java.symbols.items())[:5])
+    assert java.machine(lambda addresses, _: [b""] * len(addresses)) == ""
+    from collector.runtimes import hotspot
+    assert hotspot.recognise(some, java.read, 0) == "libjvm.so does not export its tables"
+
+
+# --- numbers and scopes written by hand -----------------------------------------------------------
+
+
+@pytest.mark.parametrize(("excluded", "data", "number", "size"), [
+    (0, b"\x00", 0, 1), (0, b"\xbf", 191, 1), (0, b"\xc0\x00", 192, 2), (0, b"\xc1\x02", 321, 2),
+    (0, b"\xff\xff\xff\xff\xff", 0xFF + (0xFF << 6) + (0xFF << 12) + (0xFF << 18) + (0xFF << 24) & 0xFFFF_FFFF, 5),
+    (1, b"\x01", 0, 1), (1, b"\xbf", 190, 1), (1, b"\xc0\x01", 191, 2),
+])
+def test_compressed_numbers(excluded: int, data: bytes, number: int, size: int) -> None:
+    assert number_at(data + b"\x07", 0, excluded) == (number, size)
+    for cut in range(size):
+        assert number_at(data[:cut], 0, excluded) == (0, -1)
+    assert number_at(bytes(5), 0, 1) == (0, -1)
+
+
+def test_lines_of_a_table() -> None:
+    data = bytes([0 << 3 | 7, 4 << 3 | 1, 0xFF, 40, 5, 31 << 3 | 2, 0])
+    assert lines_of(data, 0, 100) == ((0, 7), (4, 8), (24, 5), (55, 7))
+    assert lines_of(data, 0, 30) == ((0, 7), (4, 8), (24, 5))
+    for cut in range(len(data)):
+        assert lines_of(data[:cut], 0, 100) == lines_of(data, 0, 100)[:len(lines_of(data[:cut], 0, 100))]
+
+
+def test_a_leaf_in_a_loop_without_a_record_has_what_both_neighbours_have() -> None:
+    """Records at 4 and 20; a jump from 14 back to 10."""
+    own, callee = 0x1000, 0x2000
+    data = bytes([0, 0, 1, 6, 1, 2, 9])  # own method at bytecode 5, from place 1; the callee at 8, called there
+    pcs = np.array([(4, 1, 0, 0), (20, 4, 0, 0)], "<i4").tobytes()
+    metadata = np.array([own, callee], "<u8").tobytes()
+    text = bytearray(b"\x90" * 32)
+    scopes = Scopes(own, SEP, 0, bytes(text), pcs, data, metadata)
+    assert scopes.at(SEP + 12, is_leaf=True) == (Scope(callee, 8), Scope(own, 5))
+    assert scopes.at(SEP + 19, is_leaf=False) == (Scope(callee, 8), Scope(own, 5))
+    assert scopes.at(SEP + 18, is_leaf=False) == (Scope(own, 0),)
+    text[14:16] = b"\x75\xfa"
+    scopes = Scopes(own, SEP, 0, bytes(text), pcs, data, metadata)
+    assert scopes.at(SEP + 12, is_leaf=True) == (Scope(own, 5),)
+    assert scopes.at(SEP + 16, is_leaf=True) == (Scope(callee, 8), Scope(own, 5))
+    # Who leads to another method than the nmethod's own is not believed.
+    assert Scopes(callee, SEP, 0, b"", pcs, data, metadata).at(SEP + 19, is_leaf=False) == (Scope(callee, 0),)

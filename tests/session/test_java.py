@@ -1,0 +1,157 @@
+"""Methods of Java in real experiments, by both engines and both readers; and against the machine's own thread dump."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+# The distribution's, and further ones by a pattern, where somebody asks for it.
+JAVAS = ["java", *sorted(glob.glob(os.environ.get("JAVAS", "")))]
+SMALL = ("-XX:+UseSerialGC", "-Xmx64m")
+
+SPLIT = Path(__file__).resolve().parent.parent / "workloads" / "Split.java"
+
+WAITS = """
+import java.util.concurrent.*;
+import java.util.concurrent.locks.*;
+public class Blocked {
+    static final Object lock = new Object();
+    static int deep(int n, Runnable end) { if (n == 0) { end.run(); return 0; } return deep(n - 1, end) + 1; }
+    static void sleeps() { try { Thread.sleep(100_000); } catch (InterruptedException e) { } }
+    static void waits() { synchronized (lock) { try { lock.wait(); } catch (InterruptedException e) { } } }
+    static void takes() { try { new LinkedBlockingQueue<Object>().take(); } catch (InterruptedException e) { } }
+    public static void main(String[] arguments) throws Exception {
+        Runnable[] all = { Blocked::sleeps, Blocked::waits, Blocked::takes };
+        for (Runnable one : all) {
+            Thread thread = new Thread(() -> deep(7, one), "blocked");
+            thread.setDaemon(true);
+            thread.start();
+        }
+        Thread.sleep(300);
+        System.out.println("ready");
+        System.in.read();
+    }
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def classes(need: Callable[[str, str], str], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("classes")
+    (folder / "Blocked.java").write_text(WAITS)
+    shutil.copy(SPLIT, folder)
+    subprocess.run([need("javac", "openjdk-17-jdk-headless"), "Blocked.java", "Split.java"], cwd=folder, check=True)
+    return folder
+
+
+def times(er_print: Command, experiment: Path, metric: str, *settings: str) -> dict[str, float]:
+    """Seconds by function; functions of one name are added up."""
+    printed = er_print(*settings, "-metrics", f"{metric}:name", "-printmode", "|", "-functions", experiment)
+    assert printed.returncode == 0, printed.stderr
+    found: dict[str, float] = {}
+    for value, name in re.findall(r'^"([\d.]+)"\|"(.*)"$', printed.stdout, re.MULTILINE):
+        found[name] = found.get(name, 0.0) + float(value)
+    return found
+
+
+@pytest.mark.kernel_times
+@pytest.mark.all_cpus  # who has none comes late to programs that are over soon
+@pytest.mark.parametrize("java", JAVAS)
+def test_java_by_method(java: str, classes: Path, tmp_path: Path, collect: Command, er_print: Command,
+                        gprofng: Callable[..., Any], need: Callable[[str, str], str], waits_recorded: None) -> None:
+    experiment = tmp_path / "java.er"
+    run = collect("-o", experiment, need(java, "openjdk-17-jdk-headless"), *SMALL, "-cp", classes, "Split", 2,
+                  cwd=classes)
+    assert run.returncode == 0, run.stderr
+    assert re.search(r"\d+ Java frames", run.stderr)
+    cpu = times(er_print, experiment, "i.totalcpu")
+    one, three, seven = (cpu[f"Split.{name}(long)"] for name in ("one", "three", "seven"))
+    # How near to 1 : 3 : 7 is what scripts/truth tells.
+    assert 0 < one < three < seven, cpu
+    # From the thread's first function on, by all that call.
+    for name in ("clone3", "start_thread", "java.lang.Thread.run()", "Split.split()"):
+        assert cpu[name] >= 0.9 * (one + three + seven), (name, cpu)
+    # The machine's own frames are folded, unless asked for; what has been compiled has its own name there.
+    assert not [name for name in cpu if "JavaCalls::" in name or name == "[HotSpot] Interpreter"]
+    machine = times(er_print, experiment, "i.totalcpu", "-viewmode", "machine")
+    assert "Split.seven(long)" not in machine
+    compiled = [name for name in machine if re.fullmatch(r"\[C[12]\] Split.seven\(long\)", name)]
+    assert compiled, machine
+    assert "[HotSpot] Interpreter" in machine
+    waited = [times(er_print, experiment, metric) for metric in ("i.sleep", "i.lock")]
+    true_s = json.loads(run.stdout)
+    for name in ("sleeps", "waits", "parks", "accepts"):
+        told_s = sum(of_state.get(f"Split.{name}()", 0) for of_state in waited)
+        assert told_s >= 0.9 * true_s[name], (name, told_s, true_s)
+    # gprofng tells the same, opens it without a warning, and finds the lines.
+    listing = gprofng("-metrics", "i.totalcpu:name", "-functions", experiment=experiment)
+    assert listing.functions["Split.seven(long)"][0] == pytest.approx(seven, abs=0.002)
+    assert "Warning" not in gprofng("-header", experiment=experiment).text
+    source = er_print("-source", "Split.seven(long)", experiment, cwd=classes).stdout
+    program = SPLIT.read_text()
+    line = program[:program.index("seven(second")].count("\n") + 1
+    assert re.search(rf"\d\.\d+ .* {line}\. +seven\(second", source), source
+
+
+@pytest.fixture
+def blocked(classes: Path, need: Callable[[str, str], str]) -> Iterator[int]:
+    command = [need("java", "openjdk-17-jdk-headless"), *SMALL, "-cp", str(classes), "Blocked"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            yield process.pid
+        finally:
+            process.kill()
+
+
+def dumped(text: str) -> list[list[str]]:
+    """The methods of the blocked threads in a thread dump, innermost first."""
+    found = []
+    for part in text.split("\n\n"):
+        if part.startswith('"blocked"'):
+            names = re.findall(r"^\tat ([^(]+)\(", part, re.MULTILINE)
+            found.append([re.sub(r"/0x[0-9a-f]+", "", name) for name in names])
+    return found
+
+
+@pytest.mark.parametrize("engine", ["perf", "signal"])
+def test_blocked_threads_are_where_the_thread_dump_has_them(engine: str, blocked: int, tmp_path: Path, collect: Command,
+                                                            need: Callable[[str, str], str],
+                                                            perf_allowed: None, attach_allowed: None) -> None:
+    """At a process that ran before."""
+    experiment = tmp_path / "blocked.er"
+    run = collect("--engine", engine, "-t", "1", "-o", experiment, "-P", blocked)
+    assert run.returncode == 0, run.stderr
+    dump = subprocess.run([need("jstack", "openjdk-17-jdk-headless"), str(blocked)], capture_output=True, text=True,
+                          check=True)
+    expected = dumped(dump.stdout)
+    assert len(expected) == 3
+    stacks = _java_stacks(experiment)
+    for names in expected:
+        assert names in stacks, (names, stacks)
+
+
+def _java_stacks(experiment: Path) -> list[list[str]]:
+    """The Java methods of all stacks, innermost first, without their parameters."""
+    er_export = Path(sys.executable).parent / "er_export"
+    text = subprocess.run([er_export, "collapsed", experiment, "-lines", "off"], capture_output=True, text=True,
+                          check=True).stdout
+    method = re.compile(r"[\w$.<>+/]+\.[\w$<>]+\([^:]*\)")
+    found = []
+    for line in text.splitlines():
+        frames = re.split(r";(?![^(]*\))", line.rpartition(" ")[0])
+        names = [frame.partition("(")[0] for frame in frames if method.fullmatch(frame)]
+        found.append([re.sub(r"\+0x[0-9a-f]+", "", name) for name in reversed(names)])
+    return found
