@@ -9,7 +9,8 @@ object, and only for objects in which some stack has a pc; separate debug files 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,30 +21,51 @@ from collector.report.profile import I8, Weighted, merge_equal
 from collector.report.symbols import Frame, demangle
 
 
-def line_stacks(data: DataSet, with_inlines: bool) -> tuple[Weighted, list[bytes]]:
+class Numbered(NamedTuple):
+    """Lines: for each instruction its own, innermost first, and the names of all; id 0 is the total."""
+
+    inside: list[list[int]]
+    names: list[bytes]
+
+
+def numbered(data: DataSet, with_inlines: bool, by_name: bool = False) -> Numbered:
+    """The lines of all instructions. A line belongs to a function: several of one name have lines of their own, but
+    for inlined ones of one load object. ``by_name``: lines of one name are one, as they are to several builds.
+    """
+    found = Numbered([], [data.functions[TOTAL_FUNCTION].name])
+    numbers: dict[Hashable, int] = {found.names[TOTAL_FUNCTION]: TOTAL_FUNCTION}
+    for levels in levels_by_instruction(data, with_inlines):
+        found.inside.append([])
+        for depth, (function, frame) in enumerate(levels, 1):
+            name = _line_name(function, frame)
+            where = function.offset if depth == len(levels) else None, frame.path if frame and frame.line else ""
+            key = (name, function.object_number, *where) if function.has_offsets and not by_name else name
+            number = numbers.setdefault(key, len(found.names))
+            if number == len(found.names):
+                found.names.append(name)
+            found.inside[-1].append(number)
+    return found
+
+
+def line_stacks(data: DataSet, with_inlines: bool, by_name: bool = False) -> tuple[Weighted, list[bytes]]:
     """All stacks as source lines, and the lines' names; id 0 is the total."""
-    frames = levels_by_instruction(data, with_inlines)
-    names: dict[bytes, int] = {data.functions[TOTAL_FUNCTION].name: TOTAL_FUNCTION}
-    groups = [[names.setdefault(_line_name(function, line), len(names)) for function, line in inside]
-              for inside in frames]
-    return expanded(data.instructions, groups, len(names)), list(names)
+    lines = numbered(data, with_inlines, by_name)
+    return expanded(data.instructions, lines.inside, len(lines.names)), lines.names
 
 
 def line_of_instructions(data: DataSet) -> tuple[I8, list[bytes]]:
     """The line of each instruction (n), inlined functions not told apart, and the lines' names; id 0 is the total."""
-    names: dict[bytes, int] = {data.functions[TOTAL_FUNCTION].name: TOTAL_FUNCTION}
-    found = [names.setdefault(_line_name(*inside[0]), len(names)) for inside in levels_by_instruction(data, False)]
-    return np.array(found, np.int64), list(names)
+    lines = numbered(data, with_inlines=False)
+    return np.array([inside[0] for inside in lines.inside], np.int64), lines.names
 
 
-def first_instructions(data: DataSet, with_inlines: bool) -> dict[bytes, int]:
-    """Of each line, by name, its instruction with the lowest address that was met."""
-    found: dict[bytes, int] = {}
-    for index, levels in enumerate(levels_by_instruction(data, with_inlines)):
-        for function, frame in levels:
-            name = _line_name(function, frame)
-            if name not in found or data.places[index] < data.places[found[name]]:
-                found[name] = index
+def first_instructions(data: DataSet, with_inlines: bool) -> dict[int, int]:
+    """Of each line, by its number in ``line_stacks``, its instruction with the lowest address that was met."""
+    found: dict[int, int] = {}
+    for index, inside in enumerate(numbered(data, with_inlines).inside):
+        for line in inside:
+            if line not in found or data.places[index] < data.places[found[line]]:
+                found[line] = index
     return found
 
 

@@ -305,6 +305,31 @@ def test_recursion_counts_once(build: Callable[..., Mapped], begin: Callable[...
     equal("-callers-callees", "-calltree", experiment=recorder.path)
 
 
+@pytest.mark.parametrize("flags", [("-g", "-gdwarf-4"), ()], ids=["lines", "bare"])
+def test_lines_belong_to_functions_not_to_names(flags: tuple[str, ...], tmp_path: Path, begin: Callable[..., Recorder],
+                                                need: Callable[[str, str], str], equal: Callable[..., str]) -> None:
+    """Three functions are called ``work``: of a header that two files include, and of a third file."""
+    (tmp_path / "h.h").write_text("static int __attribute__((noinline)) work(int n) {\n  return n * 3;\n}\n")
+    for name, text in {"a": "int main(int n, char **v) { (void)v; return work(n); }",
+                       "b": "int b(int n) { return work(n); }",
+                       "c": "static int __attribute__((noinline)) work(int n) { return n - 7; }\n"
+                            "int c(int n) { return work(n); }"}.items():
+        (tmp_path / f"{name}.c").write_text(('#include "h.h"\n' if name != "c" else "") + text + "\n")
+    program = tmp_path / "prog"
+    subprocess.run([need("gcc", "gcc"), "-O0", *flags, "-o", program, *(tmp_path / f"{name}.c" for name in "abc")],
+                   check=True)
+    mapped = map_file(program, PROGRAM_BASE)
+    symbols = subprocess.run(["nm", program], capture_output=True, text=True, check=True).stdout
+    places = [PROGRAM_BASE + int(place, 16) for place in re.findall(r"(?m)^(\w+) t work$", symbols)]
+    assert len(places) == 3
+    recorder = begin("a.1.er", mapped)
+    add(recorder, [[place + 5, mapped.pc("main", 9)] for place in places],
+        [(number, 4711, 0, number, 0, 1 + 2 * number) for number in range(3)])
+    text = equal("-lines", "-functions", experiment=recorder.path)
+    times = re.findall(r"(?m)^(\d\.\d+) .*\bwork\b.*$", text)
+    assert times == [f"{INTERVAL_US * ticks / 1e6:.3f}" for ticks in (5, 3, 1)] * 2
+
+
 def test_fragments_of_the_stack_are_those_of_gprofng(build: Callable[..., Mapped], begin: Callable[..., Recorder],
                                                      equal: Callable[..., str]) -> None:
     program = build("c", "-O0")

@@ -21,7 +21,7 @@ def lines(session: Session) -> Document:
     """Every source line, and the total."""
     from collector.report.lines import line_stacks
 
-    return _flat(session, "Lines", lambda data: line_stacks(data, session.inlines))
+    return _flat(session, "Lines", lambda data: line_stacks(data, session.inlines, session.is_compared))
 
 
 def pcs(session: Session) -> Document:
@@ -41,7 +41,7 @@ def lsummary(session: Session) -> Document:
 
     stacks, names = line_stacks(session.data, session.inlines)
     first = first_instructions(session.data, session.inlines)
-    return _summary(session, "lsummary", stacks, names, [first.get(name) for name in names])
+    return _summary(session, "lsummary", stacks, names, [first.get(line) for line in range(len(names))])
 
 
 def psummary(session: Session) -> Document:
