@@ -68,12 +68,19 @@ class Samples:
         what that means is found out afterwards."""
         try:
             look = self.look_at(thread, is_interrupted=True)
-            self._mappings.check(thread, look.registers.dwarf[16], now_ns, thread.settled_ns + 1)
+            pc = look.registers.dwarf[16]
+            has_mapped = thread.process.may_have_mapped(pc)
+            if has_mapped:  # what is new may be gone soon
+                self._mappings.check(thread, pc, now_ns, thread.settled_ns + 1)
         finally:
             let_run(thread)
+        went_on_ns = time.monotonic_ns()
+        if not has_mapped:
+            with suppress(OSError):  # it has gone on, and may be gone
+                self._mappings.check(thread, pc, now_ns, thread.settled_ns + 1)
         if thread.in_stop:
             thread.in_stop, thread.seen_ns = False, now_ns
-        self._looks.append((thread, look, asked, now_ns, time.monotonic_ns()))
+        self._looks.append((thread, look, asked, now_ns, went_on_ns))
 
     def look_at(self, thread: Tracee, *, is_interrupted: bool = False) -> Look:
         """What is to be seen of a thread while it stands still."""

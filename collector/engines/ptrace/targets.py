@@ -148,6 +148,10 @@ class Traced:
         self.starts, self.ends = [m.start for m in mappings], [m.end for m in mappings]
         return new
 
+    def may_have_mapped(self, pc: int) -> bool:
+        """Whether there may be executable mappings that are not known, by the pc of a thread and the size measured."""
+        return self.size_now != self.size or not self.covers(pc)
+
     def covers(self, pc: int) -> bool:
         """Whether a pc lies in a known mapping."""
         at = bisect_right(self.starts, pc) - 1
