@@ -14,9 +14,11 @@ only.
 from __future__ import annotations
 
 import os
+import time
 from contextlib import suppress
 from dataclasses import dataclass
 from operator import itemgetter
+from typing import NamedTuple
 
 from collector.linux import abi, libc
 
@@ -30,8 +32,7 @@ _GONE = {os.CLD_EXITED, os.CLD_KILLED, os.CLD_DUMPED}
 _DWARF_OF_64, _DWARF_OF_32 = itemgetter(*abi.DWARF_OF_64), itemgetter(*abi.DWARF_OF_32)
 
 
-@dataclass(frozen=True, slots=True)
-class Report:
+class Report(NamedTuple):
     """What wait(2) says of a thread: ``gone`` (its end), or the signal and the event that it stopped with."""
 
     tid: int
@@ -61,10 +62,21 @@ def interrupt(tid: int) -> None:
     libc.ptrace(abi.PTRACE_INTERRUPT, tid)
 
 
+def await_stop(tid: int, most_ns: int) -> None:
+    """Waits, without sleeping, for a thread to stop: a CPU that has gone to sleep takes as long to wake up as one that
+    runs takes to stop a thread."""
+    until_ns = time.monotonic_ns() + most_ns
+    with suppress(ChildProcessError):
+        while not os.waitid(os.P_PID, tid, _STOPS | os.WNOWAIT) and time.monotonic_ns() < until_ns:
+            pass
+
+
 def cont(tid: int, signal: int = 0) -> None:
     """Lets a stopped thread run, with a signal that it was about to be given. A thread that was killed is no error."""
-    with suppress(ProcessLookupError):
+    try:
         libc.ptrace(abi.PTRACE_CONT, tid, 0, signal)
+    except ProcessLookupError:
+        return
 
 
 def cont_to_call(tid: int) -> None:
@@ -90,14 +102,21 @@ def next_report() -> Report | None:
     told of again until ``bury``, and has its accounts until then. Raises ChildProcessError when there are no threads
     (any more)."""
     while True:
-        with suppress(ChildProcessError):  # where there are none but those that are gone
-            if found := os.waitid(os.P_ALL, 0, _STOPS):
-                return Report(found.si_pid, False, found.si_status & 0xFF, found.si_status >> 8)
+        if stop := _next_stop():
+            return stop
         found = os.waitid(os.P_ALL, 0, _ENDS)
         if found is None:
             return None
         if found.si_code in _GONE:  # else it has stopped but now: such are told of whatever one asks for
             return Report(found.si_pid, True)
+
+
+def _next_stop() -> Report | None:
+    try:
+        found = os.waitid(os.P_ALL, 0, _STOPS)
+    except ChildProcessError:  # where there are none but those that are gone
+        return None
+    return Report(found.si_pid, False, found.si_status & 0xFF, found.si_status >> 8) if found else None
 
 
 def bury(tid: int) -> None:

@@ -120,7 +120,7 @@ def parse_place(text: bytes) -> Place | None:
 
 def parse_stat(text: bytes) -> Stat:
     """What ``stat`` says; the name in it may hold anything."""
-    words = text.rpartition(b")")[2].split()
+    words = text.rpartition(b")")[2].split(None, 37)
     return Stat(words[0], int(words[11]), int(words[12]), int(words[36]))
 
 

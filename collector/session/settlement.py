@@ -8,7 +8,7 @@ of many that are too short for a tick of their own gets the tick of all.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -96,35 +96,41 @@ class Settlement:
         ending = self._time.ending  # in ascending order
         owed_ns, stacks = self.waits.owed(ending)
         left_ns = owed_ns[:, Microstate.USER] = self._sampling.residue_ns(ending)
-        cpu_ns = self._clocks.cpu_ns[ending].tolist()
-        for row in self._in_turn(ending.tolist(), left_ns):
-            slot = int(ending[row])
-            tail_ns = tails_ns.pop(slot, 0)
-            recorded = self._experiments.by_image.get(self._model.threads[slot].image.number)
-            if recorded is None or recorded.recorder is None:
-                continue
-            recorded.ended_cpu_ns += cpu_ns[row] + tail_ns
-            self.total_cpu_ns += cpu_ns[row] + tail_ns
-            if not self._output.muted:
-                owed_ns[row, Microstate.SYSTEM] += tail_ns
-                self._settle_thread(recorded, recorded.recorder, slot, owed_ns[row], stacks[row])
+        slots, owners = ending.tolist(), self._owners(ending.tolist())
+        tail_ns = np.array([tails_ns.pop(slot, 0) for slot in slots], dtype=np.int64)
+        owed_ns[:, Microstate.SYSTEM] += tail_ns
+        self._count(owners, self._clocks.cpu_ns[ending] + tail_ns)
+        for owner, rows in [] if self._output.muted else self._by_pool(owners):
+            # What images that are over have left goes to their pool one by one.
+            pool_ns, together = (self._carry_ns, None) if owner is None else (owner.pool_ns, owed_ns[rows])
+            for number in in_turn(left_ns[rows], pool_ns, self._interval_ns, together):
+                row = int(rows[number])
+                recorded = owners[row]
+                if recorded is not None and recorded.recorder is not None:
+                    self._settle_thread(recorded, recorded.recorder, slots[row], owed_ns[row], stacks[row])
         late_ns = 0 if self._output.muted else sum(tails_ns.values())
         self._carry_ns[Microstate.SYSTEM] += late_ns
         self.total_cpu_ns += late_ns
         self._sampling.forget(self._time.ending)
         self._output.flush()
 
-    def _in_turn(self, slots: list[int], left_ns: Array) -> Iterator[int]:
-        """The rows of threads that end, those of each pool in the order in which they are best settled; ``left_ns``
-        (n,): what each has on CPU that no tick stands for."""
-        by_pool: dict[Recorded | None, list[int]] = defaultdict(list)
-        for row, slot in enumerate(slots):
-            recorded = self._experiments.by_image.get(self._model.threads[slot].image.number)
-            by_pool[None if recorded is None or recorded.end_ns is not None else recorded].append(row)
-        for owner, rows in by_pool.items():
-            pool_ns = self._carry_ns if owner is None else owner.pool_ns
-            for number in in_turn(left_ns[rows], pool_ns, self._interval_ns):
-                yield rows[number]
+    def _owners(self, slots: list[int]) -> list[Recorded | None]:
+        return [self._experiments.by_image.get(self._model.threads[slot].image.number) for slot in slots]
+
+    def _count(self, owners: list[Recorded | None], cpu_ns: Array) -> None:
+        """CPU time (n,) of threads that end."""
+        for recorded, ran_ns in zip(owners, cpu_ns.tolist(), strict=True):
+            if recorded is not None and recorded.recorder is not None:
+                recorded.ended_cpu_ns += ran_ns
+                self.total_cpu_ns += ran_ns
+
+    def _by_pool(self, owners: list[Recorded | None]) -> list[tuple[Recorded | None, Array]]:
+        """The rows (n,) of threads by who has their pool; None: all images that are over."""
+        rows_of: dict[Recorded | None, list[int]] = defaultdict(list)
+        for row, recorded in enumerate(owners):
+            if recorded is not None and recorded.recorder is not None:
+                rows_of[None if recorded.end_ns is not None else recorded].append(row)
+        return [(owner, np.array(rows)) for owner, rows in rows_of.items()]
 
     def _settle_thread(self, recorded: Recorded, recorder: Recorder, slot: int, owed_ns: Array,
                        stacks: Array) -> None:

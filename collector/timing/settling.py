@@ -18,18 +18,47 @@ from collector.events import Array
 _N_ON_CPU = 3  # user, system and trap
 
 
-def in_turn(left_ns: Array, pool_ns: Array, interval_ns: int) -> Iterator[int]:
+def in_turn(left_ns: Array, pool_ns: Array, interval_ns: int, owed_ns: Array | None = None) -> Iterator[int]:
     """The numbers of threads in the order in which they are best settled: ``left_ns`` (n,) is what each has on CPU that
     no tick stands for, ``pool_ns`` (10,) the pool that each settlement changes.
 
     Those that were told more than they had come first, as what the others have left is due to them; but no more of
-    them than the pool bears, or the others' lives, whose sums have to be whole, would be told too long.
+    them than the pool bears, or the others' lives, whose sums have to be whole, would be told too long. Where it is
+    given what they are owed, ``owed_ns`` (n, 10), those that get no tick go to the pool together, and are left out.
     """
     order, n_ahead = np.argsort(left_ns, kind="stable").tolist(), int(np.count_nonzero(left_ns < 0))
     ahead, behind = deque(order[:n_ahead]), deque(order[n_ahead:])
-    while ahead or behind:
+    while ahead:
         is_deep = 2 * int(pool_ns[:_N_ON_CPU].sum()) <= -interval_ns
-        yield (behind if behind and (is_deep or not ahead) else ahead).popleft()
+        yield (behind if behind and is_deep else ahead).popleft()
+    yield from behind if owed_ns is None else _but_short(owed_ns, pool_ns, interval_ns, list(behind))
+
+
+def _but_short(owed_ns: Array, pool_ns: Array, interval_ns: int, order: list[int]) -> Iterator[int]:
+    """Those that ``settle`` may give ticks; what the others before each are owed is in the pool by then."""
+    on_cpu, off_cpu = owed_ns[:, :_N_ON_CPU].sum(axis=1), owed_ns[:, _N_ON_CPU:].sum(axis=1)
+    is_short = ((on_cpu + off_cpu < interval_ns) & (owed_ns.min(axis=1) >= 0)).tolist()
+    sums = list(zip(on_cpu.tolist(), off_cpu.tolist(), strict=True))
+    short: list[int] = []
+    pooled_on, pooled_off = _sums(pool_ns)
+    for i in order:
+        on_ns, off_ns = sums[i]
+        if (is_short[i] and (not on_ns or 2 * (pooled_on + on_ns) < interval_ns)
+                and (not off_ns or 2 * (pooled_off + off_ns) < interval_ns)):
+            pooled_on, pooled_off = pooled_on + on_ns, pooled_off + off_ns
+            short.append(i)
+            continue
+        pool_ns += owed_ns[short].sum(axis=0) if short else 0
+        short.clear()
+        yield i
+        pooled_on, pooled_off = _sums(pool_ns)
+    pool_ns += owed_ns[short].sum(axis=0)
+
+
+def _sums(by_state_ns: Array) -> tuple[int, int]:
+    """Time on CPU, and off it."""
+    values = by_state_ns.tolist()
+    return sum(values[:_N_ON_CPU]), sum(values[_N_ON_CPU:])
 
 
 def settle(owed_ns: Array, pool_ns: Array, interval_ns: int) -> Array:

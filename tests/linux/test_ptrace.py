@@ -99,6 +99,20 @@ def test_a_thread_that_is_interrupted_shows_its_registers_and_runs_on(worker: in
     assert tasks.tracer_of(worker) == 0
 
 
+def test_a_stop_is_waited_for_and_still_told(worker: int) -> None:
+    ptrace.seize(worker, ptrace.THREADS)
+    ptrace.await_stop(worker, 1_000_000)
+    assert ptrace.next_report() is None, "nobody has asked it to stop"
+    for _ in range(7):
+        ptrace.interrupt(worker)
+        ptrace.await_stop(worker, 5_000_000_000)
+        assert ptrace.next_report() == ptrace.Report(worker, False, signal.SIGTRAP, abi.EVENT_STOP)
+        ptrace.cont(worker)
+    os.kill(worker, signal.SIGKILL)
+    next_report(worker)
+    ptrace.await_stop(worker, 1_000_000)
+
+
 def test_a_thread_that_stops_while_we_ask_is_not_told_as_gone(worker: int) -> None:
     ptrace.seize(worker, ptrace.THREADS)
     for _ in range(503):  # it stops before, between or behind the two questions that there are to ask

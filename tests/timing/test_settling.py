@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collector.events import Array
 from collector.timing.settling import in_turn, settle
 from collector.timing.states import Microstate
 from collector.timing.ticks import N_STATES
@@ -86,3 +87,30 @@ def test_those_told_too_much_and_the_others_level_each_other(n_ahead: int, life_
         order.append(i)
     assert sorted(order) == list(range(n))
     assert told == pytest.approx(max(left_ns.sum() / interval_ns, 0), abs=1.5)
+
+
+def settled(owed_ns: Array, pool_ns: Array, *, together: bool) -> tuple[list[tuple[int, list[int]]], list[int], int]:
+    """Who gets which ticks, in this order; what is left in the pool; and how many were asked for one by one."""
+    pool_ns, told, n = pool_ns.copy(), [], 0
+    for i in in_turn(owed_ns[:, Microstate.USER], pool_ns, INTERVAL, owed_ns if together else None):
+        ticks, n = settle(owed_ns[i].copy(), pool_ns, INTERVAL), n + 1
+        if ticks.any():
+            told.append((i, ticks.tolist()))
+    return told, pool_ns.tolist(), n
+
+
+@given(st.lists(OWED, min_size=1, max_size=30), OWED, st.sampled_from([1, 7, 60, 1009]), st.sets(st.integers(0, 29)))
+def test_short_threads_are_settled_together_as_one_by_one(threads: list[list[int]], pool: list[int], divisor: int,
+                                                          told_too_much: set[int]) -> None:
+    owed_ns = np.array(threads, dtype=np.int64) // divisor
+    ahead = [i for i in told_too_much if i < len(threads)]
+    owed_ns[ahead, Microstate.USER] -= INTERVAL - 1
+    pool_ns = np.array(pool, dtype=np.int64) // 2 - INTERVAL
+    assert settled(owed_ns, pool_ns, together=True)[:2] == settled(owed_ns, pool_ns, together=False)[:2]
+
+
+def test_of_many_short_threads_few_are_settled_one_by_one() -> None:
+    owed_ns = np.zeros((1009, N_STATES), dtype=np.int64)
+    owed_ns[:, Microstate.USER] = INTERVAL // 50
+    told, _, n = settled(owed_ns, np.zeros(N_STATES, dtype=np.int64), together=True)
+    assert len(told) == n == 20

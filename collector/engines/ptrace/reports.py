@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 import time
 from contextlib import suppress
-from dataclasses import replace
 
 from collector.engines.ptrace.lives import Lives
 from collector.engines.ptrace.looks import Looks
@@ -94,7 +93,7 @@ class Reports:
         if asked and amid_signal:
             # It was about to be given this signal already: our stop comes before a signal that does (get_signal in
             # kernel/signal.c), and after one that does not.
-            thread.asked = replace(asked, amid_signal=True)
+            thread.asked = asked._replace(amid_signal=True)
         else:  # any other stop is the one that it was asked for: the kernel makes no second one (ptrace_stop)
             self._looks.answered(thread)
         if not asked:

@@ -28,6 +28,9 @@ _EARLY_NS, _LATE_NS = 25_000, 15_000
 _SUSPECT_NS = 1_000, 4_000
 # In which our clock stops a thread that runs: the median of how late it wakes us on a busy virtual machine.
 _AT_ONCE_NS = 25_000
+# For which a thread waits whose CPU others use, too: chosen, less than a turn, and more than what threads of the kernel
+# take.
+_SHARES_NS = 200_000
 # Samples without a call, until a thread is taken for one that makes none: of 64, one that is in calls for 6 % of its
 # time has none once in fifty times.
 _CALLING = 64
@@ -65,12 +68,19 @@ class Samples:
         what that means is found out afterwards."""
         try:
             look = self.look_at(thread, is_interrupted=True)
-            self._mappings.check(thread, look.registers.dwarf[16], now_ns, thread.settled_ns + 1)
+            pc = look.registers.dwarf[16]
+            has_mapped = thread.process.may_have_mapped(pc)
+            if has_mapped:  # what is new may be gone soon
+                self._mappings.check(thread, pc, now_ns, thread.settled_ns + 1)
         finally:
             let_run(thread)
+        went_on_ns = time.monotonic_ns()
+        if not has_mapped:
+            with suppress(OSError):  # it has gone on, and may be gone
+                self._mappings.check(thread, pc, now_ns, thread.settled_ns + 1)
         if thread.in_stop:
             thread.in_stop, thread.seen_ns = False, now_ns
-        self._looks.append((thread, look, asked, now_ns, time.monotonic_ns()))
+        self._looks.append((thread, look, asked, now_ns, went_on_ns))
 
     def look_at(self, thread: Tracee, *, is_interrupted: bool = False) -> Look:
         """What is to be seen of a thread while it stands still."""
@@ -123,7 +133,8 @@ class Samples:
             thread.process.bits = registers.bits
         if is_sample:
             thread.n_calling = _CALLING if registers.call >= 0 else max(thread.n_calling - 1, 0)
-            self._writer.stopped(thread, CLOCK, now_ns, self._mode(thread, registers), look, thread.cpu)
+            mode = self._mode(thread, registers, is_asked=asked is not None)
+            self._writer.stopped(thread, CLOCK, now_ns, mode, look, thread.cpu)
         elif thread.waited_from_ns:  # at least that is where it waited
             self._writer.stopped(thread, LEAVE, thread.waited_from_ns - 1, Reason.UNKNOWN, look)
 
@@ -135,9 +146,12 @@ class Samples:
         if asked.amid_signal:
             return False
         if not asked.is_here:
+            if waited_ns > _SHARES_NS:
+                self._walk.was_kept_waiting()
             return not waited_ns and not self._may_have_come_late(thread, registers)
-        place = tasks.Place(registers.call, registers.dwarf[7], registers.dwarf[16])
-        is_suspect = place in thread.known or place.call in abi.CPU_TIME_CALLS[registers.bits]
+        call, known = registers.call, thread.known
+        is_suspect = call in abi.CPU_TIME_CALLS[registers.bits] or (
+            bool(known) and tasks.Place(call, registers.dwarf[7], registers.dwarf[16]) in known)
         if is_suspect and asked.came_ns > asked.due_ns + _AT_ONCE_NS:
             return False  # a busy CPU may be ours late, at a call that makes the scheduler look
         # Whom we took the CPU from has waited to the nanosecond as long as we ran. An idle CPU takes its time to wake
@@ -164,12 +178,13 @@ class Samples:
         return (not thread.sampled_ns and registers.call < 0
                 and process.cpu_ns - process.sampled_ns > PATIENCE * self._interval_ns)
 
-    def _mode(self, thread: Tracee, registers: ptrace.Registers) -> int:
+    def _mode(self, thread: Tracee, registers: ptrace.Registers, *, is_asked: bool) -> int:
         """Mode of a sample. The registers show system calls alone; how much time page faults and traps took
         shows in the kernel's own sum: where samples fall behind that, they are counted for it."""
-        system_ns = thread.system_ns
-        with suppress(OSError):  # it may have gone on, and be gone
-            system_ns = tasks.parse_stat(thread.files.read("stat")).system_ticks * NS_PER_S // _TICKS_PER_S
+        if not is_asked:  # else it has been looked at just before
+            with suppress(OSError):  # it may have gone on, and be gone
+                thread.system_ticks = tasks.parse_stat(thread.files.read("stat")).system_ticks
+        system_ns = thread.system_ticks * NS_PER_S // _TICKS_PER_S
         weight_ns = thread.cpu_ns - thread.sampled_ns
         thread.sampled_ns, thread.process.sampled_ns = thread.cpu_ns, thread.process.cpu_ns
         most_ns = PATIENCE * self._interval_ns

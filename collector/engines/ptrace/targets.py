@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from collector.clock import NS_PER_MS
 from collector.engines.ptrace.mend import Completion
@@ -15,8 +16,7 @@ AWAKE_NS = 50 * NS_PER_MS  # unseen for so long, a thread that is asleep may hav
 PATIENCE = 5  # intervals without a sample, until any other one is better
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(NamedTuple):
     """When a thread was asked to stop: its accounts at that time, whether we were on its CPU (``is_here``), when our
     clock was to strike for that, when we were awake, and for how long nobody had looked at it."""
 
@@ -69,6 +69,7 @@ class Tracee:
     spared_until_ns: int = 0  # not to be interrupted before
     first_ns: int = 0  # when it is to be looked at for the first time, if that is agreed
     spare_ns: int = 0
+    system_ticks: int = 0  # of its CPU time, as of the last look that found it changed
     system_ns: int = 0  # running time that samples have told as system time
     sampled_ns: int = 0  # the running time at the last sample
     cpu: int = -1  # as of the last look that found it ready to run
@@ -146,6 +147,10 @@ class Traced:
         self.mapped = set(mappings)
         self.starts, self.ends = [m.start for m in mappings], [m.end for m in mappings]
         return new
+
+    def may_have_mapped(self, pc: int) -> bool:
+        """Whether there may be executable mappings that are not known, by the pc of a thread and the size measured."""
+        return self.size_now != self.size or not self.covers(pc)
 
     def covers(self, pc: int) -> bool:
         """Whether a pc lies in a known mapping."""

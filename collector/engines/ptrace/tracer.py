@@ -69,6 +69,7 @@ class Tracer:
         self._options = ptrace.THREADS | (ptrace.PROCESSES if follow else 0)
         self._held = False  # until the collector says that it is there
         self._counted_ns = self._published_ns = 0
+        self._collector = tasks.Files(os.getppid(), os.getppid())
         self._crowd = Crowd()  # if there is one, who is woken waits for a CPU for long
         self._own = own = OwnTime()
         self._writer = writer = Writer(channel, stack_bytes)
@@ -134,10 +135,10 @@ class Tracer:
     def run(self, begun: Callable[[], None], stopped: Callable[[], None]) -> None:
         """Until there is nobody left, or the collector wants no more. ``begun`` is called at the end of a hold,
         ``stopped`` when all has been told."""
-        settled = False
+        settled = quiet = False  # quiet: there is nothing to report
         grid_ns = time.monotonic_ns() + self._interval_ns
         next_ns = grid_ns + self._stray_ns(grid_ns)
-        while self._channel.command != END and self._take_reports():
+        while self._channel.command != END and (quiet or self._take_reports()):
             now_ns = time.monotonic_ns()
             if self._held and self._channel.command != HOLD:
                 self._held = False
@@ -153,15 +154,16 @@ class Tracer:
             if now_ns < due_ns:
                 if not self._looks.asked:  # they stop here as soon as we sleep
                     self._walk.go_on()
-                signal.sigtimedwait(_WATCHED, max(due_ns - time.monotonic_ns(), 0) / NS_PER_S)
+                quiet = signal.sigtimedwait(_WATCHED, max(due_ns - time.monotonic_ns(), 0) / NS_PER_S) is None
                 self._own.arrived()
                 continue
+            quiet = False
             self._own.due_ns, self._departures.n_read = due_ns, 0
             if visit_ns is not None:
                 self._visit()
                 continue
             if not settled and not self._held:
-                self._round(now_ns, grid_ns + self._interval_ns - next_ns)
+                quiet = self._round(now_ns, grid_ns + self._interval_ns - next_ns)
             grid_ns += ((time.monotonic_ns() - grid_ns) // self._interval_ns + 1) * self._interval_ns
             next_ns = grid_ns + self._stray_ns(grid_ns)
         while self._writer.behind and self._channel.command != END:
@@ -204,22 +206,34 @@ class Tracer:
         end_ns = max((now_ns for _, now_ns in accounts_of.values()), default=time.monotonic_ns())
         self._writer.publish(time.monotonic_ns(), end_ns)
 
-    def _round(self, now_ns: int, left_ns: int) -> None:
+    def _round(self, now_ns: int, left_ns: int) -> bool:
+        """Whether all has been taken that there was to report: of what comes behind that a signal tells."""
+        quiet = False
         self._walk.begin()
         self._settlement.is_hungry = bool(self._lives.new)
-        if now_ns - self._counted_ns >= _COUNT_NS:
+        is_counted = now_ns - self._counted_ns >= _COUNT_NS
+        if is_counted:
             self._counted_ns = now_ns
             self._crowd.look()
         self._looks.begin()
         self._lives.new.clear()
         if not self._writer.behind:
-            self._looks.look_at_active(now_ns)
-            self._take_reports()  # of those on other CPUs
+            self._looks.look_at_active(now_ns, self.reports.take)
+            if is_counted:
+                self._walk.counted(self._crowd.n_runnable - 1 - self._is_collector_ready())
+            quiet = self._take_reports()  # of those on other CPUs
             self._looks.look_at_idle()
             self.reports.start_strays(now_ns)
         if self._writer.behind or now_ns - self._published_ns >= _PUBLISH_NS:
             self.publish()
         self._walk.plan(self._own.due_ns, left_ns, self._settlement.is_hungry)
+        return quiet
+
+    def _is_collector_ready(self) -> bool:
+        """Whether the collector runs, or waits for a CPU."""
+        with suppress(OSError):
+            return tasks.parse_stat(self._collector.read("stat")).state == b"R"
+        return False
 
     def _visit(self) -> None:
         visit = self._walk.visit()

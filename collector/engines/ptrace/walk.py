@@ -20,6 +20,11 @@ then. Those times are spread evenly.
 
 A thread that is given a signal stops for us first, and we keep its CPU busy meanwhile: it runs on elsewhere. Wherever
 we went to wait for the clock, such a thread would have left. It is sought when the clock has struck.
+
+A thread that makes no calls may be stopped from afar, and had better be: on its own CPU it would wait for all that we
+do about a sample, and the kernel may well wake us there, whichever CPUs are idle. So where each of our threads has a
+CPU of its own and there is one left, we stand aside. Where it has to wait for its CPU, we go there, since only there we
+can tell whether it does.
 """
 
 from __future__ import annotations
@@ -35,6 +40,7 @@ from collector.engines.ptrace.targets import Tracee
 from collector.linux import libc
 
 _LATELY = 16  # rounds
+_COUNTS = 5  # of others, in half a second: who stands aside cannot see who waits, and stops them in vain
 _MIN_STAY_NS = 2 * NS_PER_MS // 5  # or we would do nothing else
 
 
@@ -58,10 +64,16 @@ class Walk:
         """``cpu_of`` tells which CPU a thread runs on, -1 where it is gone."""
         self._interval_ns = interval_ns
         self._cpu_of = cpu_of
-        self._anywhere = os.sched_getaffinity(0)
+        self._anywhere = frozenset(os.sched_getaffinity(0))
+        self._n_cpus = os.cpu_count() or 1
         self._forbidden: set[int] = set()
-        self._stands_on = -1  # any CPU
-        self._home = -1
+        self._stands_on = self._anywhere
+        self._home = self._anywhere
+        self._is_aside = False  # home is where none of our threads is
+        self._ready: list[int] = []  # the CPU of each thread that was ready to run, in a round
+        # That were ready to run, and are neither our threads nor the collector's.
+        self._n_others: deque[int] = deque(maxlen=_COUNTS)
+        self._homes: dict[tuple[int, ...], tuple[frozenset[int], bool]] = {}  # found before, and whether it is aside
         self._noted: dict[int, list[Tracee]] | None = None  # by CPU, in a round
         self._last_noted: dict[int, int] = {}  # in which round
         self._n_rounds = 0
@@ -74,11 +86,32 @@ class Walk:
     def begin(self) -> None:
         """A round begins."""
         self._noted = {}
+        self._ready.clear()
         self._n_rounds += 1
 
     def is_here(self, cpu: int) -> bool:
         """Whether a thread of that CPU is at our own, or where we may not go."""
         return cpu == self._here() or cpu in self._forbidden
+
+    @property
+    def is_aside(self) -> bool:
+        """Whether we keep away from the CPUs of our threads."""
+        return self._is_aside and self._stands_on == self._home
+
+    def found_ready(self, cpu: int) -> None:
+        """A thread of that CPU runs, or waits for it, in this round."""
+        self._ready.append(cpu)
+
+    def counted(self, n_runnable: int) -> None:
+        """How many threads of the machine are ready to run, ours among them, the collector not; less than 0: nobody
+        knows."""
+        self._homes.clear()
+        self._n_others.append(max(n_runnable - len(self._ready), 0) if n_runnable >= 0 else self._n_cpus)
+
+    def was_kept_waiting(self) -> None:
+        """A thread has waited for its CPU, which others use too, while we stood aside."""
+        self._homes.clear()
+        self._n_others.extend([self._n_cpus] * _COUNTS)
 
     def note(self, thread: Tracee, cpu: int) -> None:
         """The thread ran on that CPU of late."""
@@ -91,17 +124,39 @@ class Walk:
         some rounds ago, for those that run now and then, and never for long."""
         here, noted = self._here(), self._noted or {}
         self._noted = None
+        order = self._order(here, noted, everywhere) if noted or everywhere else []
+        self._round_ns = due_ns + left_ns
+        self._is_aside = False
+        if here in noted:
+            self._home = frozenset((here,))
+        elif order:
+            self._home = frozenset(order[:1])
+        else:
+            self._home, self._is_aside = self._homes.get(tuple(self._ready)) or self._find_home()
+        if order:
+            stay_ns = left_ns // (len(order) + 1)
+            self._insert([Visit(cpu, due_ns + (i + 1) * stay_ns, noted[cpu]) for i, cpu in enumerate(order)])
+
+    def _order(self, here: int, noted: dict[int, list[Tracee]], everywhere: bool) -> list[int]:
+        """The CPUs to go to."""
         self._last_noted |= dict.fromkeys(noted, self._n_rounds)
         if everywhere:
             since = self._n_rounds - _LATELY
             noted |= {cpu: [] for cpu, at in self._last_noted.items() if cpu not in noted and at > since}
         order = sorted((cpu for cpu in noted if cpu != here and cpu not in self._forbidden), reverse=True,
                        key=lambda cpu: sum(thread.cpu_ns - thread.sampled_ns for thread in noted[cpu]))
-        del order[max(self._interval_ns // _MIN_STAY_NS - 1, 1):]
-        self._home = here if here in noted else order[0] if order else -1
-        stay_ns = left_ns // (len(order) + 1)
-        self._round_ns = due_ns + left_ns
-        self._insert([Visit(cpu, due_ns + (i + 1) * stay_ns, noted[cpu]) for i, cpu in enumerate(order)])
+        return order[:max(self._interval_ns // _MIN_STAY_NS - 1, 1)]
+
+    def _find_home(self) -> tuple[frozenset[int], bool]:
+        """Where to stop threads from that make no calls: the CPUs that they leave free, and True; or, where they share
+        one, or others need what is left, that of all of them, if it is one."""
+        ready, n_others = frozenset(self._ready), max(self._n_others, default=self._n_cpus)
+        free = self._anywhere - ready - self._forbidden
+        is_aside = bool(free) and len(self._ready) == len(ready) > 0 and len(ready) + n_others < self._n_cpus
+        there = ready - self._forbidden
+        home = free if is_aside else there if len(there) == 1 else self._anywhere
+        self._homes[tuple(self._ready)] = home, is_aside
+        return home, is_aside
 
     def meet(self, tid: int, now_ns: int) -> int:
         """Plans a first visit; returns when. 0: there are too many already."""
@@ -154,18 +209,18 @@ class Walk:
     def _go_to(self, visit: Visit) -> bool:
         if visit.tid and visit.cpu < 0:
             visit.cpu = self._cpu_of(visit.tid)
-        return visit.cpu >= 0 and self._go(visit.cpu)
+        return visit.cpu >= 0 and self._go(frozenset((visit.cpu,)))
 
     def _here(self) -> int:
-        return self._stands_on if self._stands_on >= 0 else libc.current_cpu()
+        return next(iter(self._stands_on)) if len(self._stands_on) == 1 else libc.current_cpu()
 
-    def _go(self, cpu: int) -> bool:
-        """Whether there was a way to go."""
-        if cpu == self._stands_on:
+    def _go(self, cpus: frozenset[int]) -> bool:
+        """To one of some CPUs. Whether there was a way to go."""
+        if cpus == self._stands_on:
             return False
         try:
-            os.sched_setaffinity(0, {cpu} if cpu >= 0 else self._anywhere)
-            self._stands_on = cpu
+            os.sched_setaffinity(0, cpus)
+            self._stands_on = cpus
         except OSError:  # that CPU is not for us, or is gone
-            self._forbidden.add(cpu)
+            self._forbidden |= cpus
         return True
