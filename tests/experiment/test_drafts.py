@@ -6,7 +6,7 @@ import gc
 import os
 import subprocess
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ def told(experiment: Experiment) -> list[Any]:
     packets, stacks = experiment.packets(), experiment.stacks
     assert (stacks.index(packets["FRINFO"]) >= 0).all()
     assert experiment.problems == []
-    return [experiment.log, packets.tolist(), stacks.uids.tolist(), stacks.pcs.tolist(), experiment.segments,
+    return [asdict(experiment.log), packets.tolist(), stacks.uids.tolist(), stacks.pcs.tolist(), experiment.segments,
             experiment.functions, experiment.samples, experiment.threads]
 
 

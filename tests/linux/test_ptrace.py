@@ -42,7 +42,8 @@ def end(process: subprocess.Popen[bytes]) -> None:
 
     Not by Popen, which takes a stop that nobody has asked for yet for an end, and sends nothing then.
     """
-    os.kill(process.pid, signal.SIGKILL)
+    with suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGKILL)
     with suppress(ChildProcessError):
         while True:
             _, status = os.waitpid(process.pid, os.WNOHANG)

@@ -220,7 +220,7 @@ def test_what_others_trace_floods_no_ring(workload: Run, tmp_path: Path) -> None
     cpus = sorted(os.sched_getaffinity(0))
     command = [COLLECT, "--engine", "perf", "-o", tmp_path / "x.er", "taskset", "-c", cpus[0]]
     with enduring(workload("enduring"), *command, stderr=subprocess.PIPE) as process:
-        while not (tmp_path / "x.er" / "profile").exists():
+        while not (tmp_path / "x.er" / "_x1.er" / "profile").exists():  # of what taskset becomes
             time.sleep(0.02)
         tracer = ["taskset", "-c", str(cpus[-1]), workload("traced"), "20011"]
         traced = subprocess.run(tracer, capture_output=True, check=True)
