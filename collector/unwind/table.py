@@ -437,15 +437,17 @@ class Tables:
             return [], 0, hole_end
         try:
             fde = source.section.fde_at(int(source.index.offset[at]) - source.base)
-            if not fde.begin <= pc < fde.end:
-                return [], min(max(fde.end, int(begins[at])), pc), hole_end
+            # A thread in the system call that a signal trampoline ends with is behind it.
+            end = min(fde.end + fde.cie.is_signal, hole_end)
+            if not fde.begin <= pc < end:
+                return [], min(max(end, int(begins[at])), pc), hole_end
             rows = source.section.rows_of(fde)
         except ElfError:
             self.counters.fdes_damaged += 1
             return [], min(int(begins[at]), pc), hole_end
         self.counters.fdes_decoded += 1
         number_of = self.rule_sets[arch.machine].number_of
-        return [(start, number_of(rule)) for start, rule in rows], fde.begin, fde.end
+        return [(start, number_of(rule)) for start, rule in rows], fde.begin, end
 
     # -- sources
 
@@ -491,7 +493,8 @@ class Tables:
 
     def _trampolines(self, known: _Object, low: int, high: int) -> list[tuple[int, int, int]]:
         """(begin, end, rule) of trampolines in ``[low, high)``. They begin a byte early: a handler returns to the
-        first instruction, and return addresses are looked up minus one."""
+        first instruction, and return addresses are looked up minus one. And they end a byte late: in the system call
+        that they end with a thread is behind it."""
         assert known.arch is not None
         text = self._text(known, low, high - low + 16)
         found = []
@@ -499,7 +502,7 @@ class Tables:
             at = text.find(code)
             while at >= 0:
                 number = self.rule_sets[known.arch.machine].number_of(rule)
-                found.append((low + at - 1, low + at + len(code), number))
+                found.append((low + at - 1, low + at + len(code) + 1, number))
                 at = text.find(code, at + 1)
         return found
 
