@@ -47,6 +47,15 @@ VERIFIED, TORN, UNKNOWN = range(3)
 NOBODY = PyFrame(0, 0, 0)  # what stands for functions that are not known
 
 
+def remark(counts: Sequence[int], language: str) -> str:
+    """How sure frames of a language are, by how many have each mark; empty if there are none."""
+    _, torn, unknown = counts
+    if not any(counts):
+        return ""
+    doubts = [f"{n} {what}" for n, what in ((torn, "torn"), (unknown, "unknown")) if n]
+    return f"{sum(counts)} {language} frames" + (f" ({', '.join(doubts)})" if doubts else "")
+
+
 class Looks:
     """The looks at one thread, in order of time."""
 

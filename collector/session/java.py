@@ -22,7 +22,7 @@ from collector.errors import ElfError
 from collector.events import Array, ClockSamples
 from collector.linux import proc
 from collector.processes.process import Epoch
-from collector.runtimes import hotspot
+from collector.runtimes import hotspot, looks
 from collector.runtimes.code import SIZE_MAX, Code
 from collector.runtimes.hotspot import LEVELS, Blob, Machine
 from collector.runtimes.looks import TORN, UNKNOWN, VERIFIED
@@ -123,11 +123,7 @@ class JavaFrames:
 
     def remark(self) -> str:
         """How sure the methods in stacks are; empty if there are none."""
-        _, torn, unknown = self.counts
-        if not any(self.counts):
-            return ""
-        doubts = [f"{n} {what}" for n, what in ((torn, "torn"), (unknown, "unknown")) if n]
-        return f"{sum(self.counts)} Java frames" + (f" ({', '.join(doubts)})" if doubts else "")
+        return looks.remark(self.counts, "Java")
 
     def forget(self, images: Sequence[int]) -> None:
         """These images are over."""

@@ -19,7 +19,7 @@ from collector.events import Array, ClockSamples
 from collector.experiment.map import MADE_UP_FIRST
 from collector.linux import proc
 from collector.processes.process import Epoch
-from collector.runtimes import cpython
+from collector.runtimes import cpython, looks
 from collector.runtimes.cpython import Interpreter, PyFrame
 from collector.runtimes.looks import NOBODY, TORN, UNKNOWN, VERIFIED, Anchor, Anchors, Looks, Told
 from collector.runtimes.made_up import MadeUp
@@ -178,11 +178,7 @@ class PythonFrames:
 
     def remark(self) -> str:
         """How sure the functions in stacks are; empty if there are none."""
-        _, torn, unknown = self.counts
-        if not any(self.counts):
-            return ""
-        doubts = [f"{n} {what}" for n, what in ((torn, "torn"), (unknown, "unknown")) if n]
-        return f"{sum(self.counts)} Python frames" + (f" ({', '.join(doubts)})" if doubts else "")
+        return looks.remark(self.counts, "Python")
 
     def forget(self, images: Sequence[int]) -> None:
         """These images are over."""

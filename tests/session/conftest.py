@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -304,6 +305,21 @@ def refused(public_directory: Path, as_nobody: list[str], workload: Callable[...
         return subprocess.run(command, cwd=public_directory, capture_output=True, text=True, timeout=60, check=False)
 
     return run
+
+
+@pytest.fixture
+def times(er_print: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., dict[str, float]]:
+    """``times(experiment, "i.totalcpu", *settings)``: seconds by function; functions of one name are added up."""
+
+    def seconds(experiment: Path, metric: str, *settings: str) -> dict[str, float]:
+        printed = er_print(*settings, "-metrics", f"{metric}:name", "-printmode", "|", "-functions", experiment)
+        assert printed.returncode == 0, printed.stderr
+        found: dict[str, float] = {}
+        for value, name in re.findall(r'^"([\d.]+)"\|"(.*)"$', printed.stdout, re.MULTILINE):
+            found[name] = found.get(name, 0.0) + float(value)
+        return found
+
+    return seconds
 
 
 @pytest.fixture(scope="session")

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
+Times = Callable[..., dict[str, float]]
 # The distribution's, and further ones by a pattern, where somebody asks for it.
 JAVAS = ["java", *sorted(glob.glob(os.environ.get("JAVAS", "")))]
 SMALL = ("-XX:+UseSerialGC", "-Xmx64m")
@@ -55,27 +56,17 @@ def classes(need: Callable[[str, str], str], tmp_path_factory: pytest.TempPathFa
     return folder
 
 
-def times(er_print: Command, experiment: Path, metric: str, *settings: str) -> dict[str, float]:
-    """Seconds by function; functions of one name are added up."""
-    printed = er_print(*settings, "-metrics", f"{metric}:name", "-printmode", "|", "-functions", experiment)
-    assert printed.returncode == 0, printed.stderr
-    found: dict[str, float] = {}
-    for value, name in re.findall(r'^"([\d.]+)"\|"(.*)"$', printed.stdout, re.MULTILINE):
-        found[name] = found.get(name, 0.0) + float(value)
-    return found
-
-
 @pytest.mark.kernel_times
 @pytest.mark.all_cpus  # who has none comes late to programs that are over soon
 @pytest.mark.parametrize("java", JAVAS)
-def test_java_by_method(java: str, classes: Path, tmp_path: Path, collect: Command, er_print: Command,
+def test_java_by_method(java: str, classes: Path, tmp_path: Path, collect: Command, er_print: Command, times: Times,
                         gprofng: Callable[..., Any], need: Callable[[str, str], str], waits_recorded: None) -> None:
     experiment = tmp_path / "java.er"
     run = collect("-o", experiment, need(java, "openjdk-17-jdk-headless"), *SMALL, "-cp", classes, "Split", 2,
                   cwd=classes)
     assert run.returncode == 0, run.stderr
     assert re.search(r"\d+ Java frames", run.stderr)
-    cpu = times(er_print, experiment, "i.totalcpu")
+    cpu = times(experiment, "i.totalcpu")
     one, three, seven = (cpu[f"Split.{name}(long)"] for name in ("one", "three", "seven"))
     # How near to 1 : 3 : 7 is what scripts/truth tells.
     assert 0 < one < three < seven, cpu
@@ -84,12 +75,12 @@ def test_java_by_method(java: str, classes: Path, tmp_path: Path, collect: Comma
         assert cpu[name] >= 0.9 * (one + three + seven), (name, cpu)
     # The machine's own frames are folded, unless asked for; what has been compiled has its own name there.
     assert not [name for name in cpu if "JavaCalls::" in name or name == "[HotSpot] Interpreter"]
-    machine = times(er_print, experiment, "i.totalcpu", "-viewmode", "machine")
+    machine = times(experiment, "i.totalcpu", "-viewmode", "machine")
     assert "Split.seven(long)" not in machine
     compiled = [name for name in machine if re.fullmatch(r"\[C[12]\] Split.seven\(long\)", name)]
     assert compiled, machine
     assert "[HotSpot] Interpreter" in machine
-    waited = [times(er_print, experiment, metric) for metric in ("i.sleep", "i.lock")]
+    waited = [times(experiment, metric) for metric in ("i.sleep", "i.lock")]
     true_s = json.loads(run.stdout)
     for name in ("sleeps", "waits", "parks", "accepts"):
         told_s = sum(of_state.get(f"Split.{name}()", 0) for of_state in waited)

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
+Times = Callable[..., dict[str, float]]
 INTERVAL_S = 0.010007
 # The one that runs the tests and the distribution's; more of them, by a pattern, where somebody asks for it.
 PYTHONS = sorted({os.path.realpath(path) for path in (
@@ -56,27 +57,17 @@ for thread in threads: thread.join()
 """
 
 
-def times(er_print: Command, experiment: Path, metric: str, *settings: str) -> dict[str, float]:
-    """Seconds by function; functions of one name are added up."""
-    printed = er_print(*settings, "-metrics", f"{metric}:name", "-printmode", "|", "-functions", experiment)
-    assert printed.returncode == 0, printed.stderr
-    found: dict[str, float] = {}
-    for value, name in re.findall(r'^"([\d.]+)"\|"(.*)"$', printed.stdout, re.MULTILINE):
-        found[name] = found.get(name, 0.0) + float(value)
-    return found
-
-
 @pytest.mark.kernel_times
 @pytest.mark.all_cpus  # who has none comes late to programs that are over soon
 @pytest.mark.parametrize("python", PYTHONS)
-def test_python_by_function(python: str, tmp_path: Path, collect: Command, er_print: Command,
+def test_python_by_function(python: str, tmp_path: Path, collect: Command, er_print: Command, times: Times,
                             gprofng: Callable[..., Any], waits_recorded: None) -> None:
     program, experiment = tmp_path / "program.py", tmp_path / "python.er"
     program.write_text(PROGRAM)
     run = collect("--python", "on", "-o", experiment, python, program)
     assert run.returncode == 0, run.stderr
     assert re.search(r"\d+ Python frames", run.stderr)
-    cpu = times(er_print, experiment, "i.totalcpu")
+    cpu = times(experiment, "i.totalcpu")
     in_split = sum(cpu[name] for name in ("one", "three", "seven"))
     # How near to 1 : 3 : 7 is what scripts/pyspy-check tells.
     assert 0 < cpu["one"] < cpu["three"] < cpu["seven"], cpu
@@ -87,16 +78,16 @@ def test_python_by_function(python: str, tmp_path: Path, collect: Command, er_pr
         assert cpu[name] >= 0.98 * in_split, cpu
     # Functions of the interpreter itself are folded, unless asked for.
     assert "_PyEval_EvalFrameDefault" not in cpu
-    machine = times(er_print, experiment, "i.totalcpu", "-viewmode", "machine")
+    machine = times(experiment, "i.totalcpu", "-viewmode", "machine")
     assert "seven" not in machine
     assert machine["_PyEval_EvalFrameDefault"] >= in_split
-    sleep = times(er_print, experiment, "i.sleep")
+    sleep = times(experiment, "i.sleep")
     assert sleep["nap"] == pytest.approx(1.7, abs=2 * INTERVAL_S)
     assert sleep["napper"] >= 0.98 * 1.7
     assert sleep["consumer"] == pytest.approx(1.9, abs=2 * INTERVAL_S)
     assert sleep["waited"] >= 0.98 * 1.9
     # One of two threads waits while the other runs: for what, a frame says.
-    lock = times(er_print, experiment, "i.lock")
+    lock = times(experiment, "i.lock")
     assert lock["<global interpreter lock>"] > 0.8 * in_split
     # gprofng tells the same, and finds the lines.
     listing = gprofng("-metrics", "i.totalcpu:name", "-functions", experiment=experiment).functions
@@ -127,7 +118,7 @@ def _pid_of(experiment: Path) -> str:
 
 @pytest.mark.kernel_times
 @pytest.mark.all_cpus  # who has none comes late to programs that are over soon
-def test_node_by_its_perf_map(tmp_path: Path, collect: Command, er_print: Command, gprofng: Callable[..., Any],
+def test_node_by_its_perf_map(tmp_path: Path, collect: Command, times: Times, gprofng: Callable[..., Any],
                               need: Callable[[str, str], str], perf_allowed: None) -> None:
     script, experiment = tmp_path / "hot.js", tmp_path / "node.er"
     script.write_text(SCRIPT)
@@ -135,7 +126,7 @@ def test_node_by_its_perf_map(tmp_path: Path, collect: Command, er_print: Comman
                   script, cwd=tmp_path)
     try:
         assert run.stdout == "true\n", run.stderr
-        cpu = times(er_print, experiment, "e.totalcpu")
+        cpu = times(experiment, "e.totalcpu")
         hot = sum(seconds for name, seconds in cpu.items() if "hot" in name)
         assert hot > 0.6 * cpu["<Total>"], cpu
         assert cpu.get("[anonymous code]", 0) < 0.1 * cpu["<Total>"], cpu
@@ -168,14 +159,14 @@ int main(void) {
 
 @pytest.mark.kernel_times
 @pytest.mark.all_cpus  # who has none comes late to programs that are over soon
-def test_stacks_go_on_through_trampolines(tmp_path: Path, collect: Command, er_print: Command,
+def test_stacks_go_on_through_trampolines(tmp_path: Path, collect: Command, times: Times,
                                           need: Callable[[str, str], str], perf_allowed: None) -> None:
     """As CPython makes them with ``-X perf``: without a frame pointer, and nothing tells of their frames."""
     source, program, experiment = tmp_path / "made.c", tmp_path / "made", tmp_path / "made.er"
     source.write_text(TRAMPOLINES)
     subprocess.run([need("gcc", "gcc"), "-O2", "-fomit-frame-pointer", "-w", "-o", program, source], check=True)
     assert collect(*AT_ONCE, "-o", experiment, program).returncode == 0
-    cpu = times(er_print, experiment, "i.totalcpu")
+    cpu = times(experiment, "i.totalcpu")
     for name in ("_start", "main", "called", "[anonymous code]", "spin"):
         assert cpu[name] >= 0.98 * 0.8, cpu
 
@@ -213,7 +204,7 @@ int main(void) {
 
 @pytest.mark.kernel_times
 @pytest.mark.all_cpus  # who has none comes late to programs that are over soon
-def test_code_that_is_replaced_is_told_by_time(tmp_path: Path, collect: Command, er_print: Command,
+def test_code_that_is_replaced_is_told_by_time(tmp_path: Path, collect: Command, er_print: Command, times: Times,
                                                gprofng: Callable[..., Any], need: Callable[[str, str], str],
                                                perf_allowed: None) -> None:
     source, program, experiment = tmp_path / "jitted.c", tmp_path / "jitted", tmp_path / "jitted.er"
@@ -222,7 +213,7 @@ def test_code_that_is_replaced_is_told_by_time(tmp_path: Path, collect: Command,
     run = collect(*AT_ONCE, "-o", experiment, program)
     try:
         assert run.returncode == 0, run.stderr
-        cpu = times(er_print, experiment, "e.totalcpu")
+        cpu = times(experiment, "e.totalcpu")
         both = cpu["first <&> one"] + cpu["second one"]
         # The map says nothing of times: what is new counts from the reading before, about a second ago.
         assert both == pytest.approx(3.2, rel=0.1)
