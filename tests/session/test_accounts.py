@@ -84,11 +84,18 @@ def test_threads_whose_departures_are_lost_are_asked_where_they_wait(workload: A
     assert states["lock"] > 0.95 * n_threads * run.truth["main_slept_s"]
 
 
+def _wait_for_threads(pid: int, n_threads: int) -> None:
+    """Until a program has all its threads: what its main does before them is done."""
+    while len(os.listdir(f"/proc/{pid}/task")) < n_threads:
+        time.sleep(0.002)
+
+
 def test_threads_stopped_while_they_sleep_are_stopped(workload: Any, recorded: Any) -> None:
     """SIGSTOP and SIGCONT for a program whose threads are all in system calls."""
     times_s: list[float] = []
 
     def stop(pid: int) -> None:
+        _wait_for_threads(pid, 6)
         time.sleep(0.4)
         times_s.append(time.monotonic())
         os.kill(pid, signal.SIGSTOP)
@@ -113,6 +120,7 @@ def test_threads_held_by_a_debugger_are_stopped(workload: Any, recorded: Any, ne
     script = "import time; start = time.monotonic(); time.sleep(0.7); print('held', time.monotonic() - start)"
 
     def hold(pid: int) -> None:
+        _wait_for_threads(pid, 4)
         time.sleep(0.4)
         start = time.monotonic()
         done = subprocess.run([gdb, "-nx", "-q", "-batch", "-p", str(pid), "-ex", f"python {script}", "-ex", "detach"],

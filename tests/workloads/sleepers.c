@@ -9,9 +9,6 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static pthread_cond_t changed = PTHREAD_COND_INITIALIZER;
 static int awake_now, n_asleep;
 static int64_t asleep_ns;
-static volatile sig_atomic_t is_over;
-
-static void on_usr1(int number) { is_over = number; }
 
 FRAME void *thread_main(void *unused) {
     (void)unused;
@@ -31,12 +28,23 @@ static int all_asleep(int n_threads) {
     return all;
 }
 
+/* Sleep for so long, or until SIGUSR1, also one that came before: it is blocked, and taken as it is waited for. */
+static void sleep_until_usr1(const sigset_t *usr1, int64_t ns) {
+    for (int64_t end = wall_ns() + ns, left = ns; left > 0; left = end - wall_ns()) {
+        struct timespec timeout = {left / NS_PER_S, left % NS_PER_S};
+        if (sigtimedwait(usr1, NULL, &timeout) == SIGUSR1) return;
+    }
+}
+
 int main(int argc, char **argv) {
     int n_threads = argc > 1 ? atoi(argv[1]) : 1009;
     int64_t sleep_for_ns = seconds_to_ns(argc > 2 ? argv[2] : "1");
     pthread_t *threads = calloc((size_t)n_threads, sizeof *threads);
     pthread_attr_t small;
-    signal(SIGUSR1, on_usr1);
+    sigset_t usr1;
+    sigemptyset(&usr1);
+    sigaddset(&usr1, SIGUSR1);
+    pthread_sigmask(SIG_BLOCK, &usr1, NULL);
     check(threads == NULL, "calloc");
     pthread_attr_init(&small);
     pthread_attr_setstacksize(&small, 64 * 1024);
@@ -47,8 +55,7 @@ int main(int argc, char **argv) {
     }
     while (!all_asleep(n_threads)) sleep_ns(NS_PER_MS);
     int64_t start = wall_ns();
-    struct timespec left = {sleep_for_ns / NS_PER_S, sleep_for_ns % NS_PER_S};
-    while (nanosleep(&left, &left) == -1 && !is_over) continue;
+    sleep_until_usr1(&usr1, sleep_for_ns);
     int64_t main_slept_ns = wall_ns() - start;
     pthread_mutex_lock(&lock);
     awake_now = 1;
