@@ -194,21 +194,22 @@ def serving(need: Run, directory: Path) -> Iterator[int]:
 
 @pytest.mark.kernel_times
 @pytest.mark.all_cpus
-def test_a_server_is_the_same_to_both_engines(attached: Run, need: Run, gprofng: Run, tmp_path: Path) -> None:
-    """It sleeps and is woken tens of thousands of times a second, in one call and out of many."""
-    seen = {}
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_server_under_load(engine: str, attached: Run, need: Run, gprofng: Run, tmp_path: Path) -> None:
+    """It sleeps and is woken tens of thousands of times a second, in one call and out of many.
+
+    How much each call takes is not compared between engines. To have its events switched at each sleep and wake-up
+    costs a thread time: with perf on a virtual machine, the server has half of its CPU time in ``epoll_wait``, and with
+    signals an eighth.
+    """
     with serving(need, tmp_path) as pid:
-        for engine in ENGINES:
-            path, cpu_s, *_ = attached(engine, pid, 2, "hi")
-            functions = gprofng("-functions", experiment=path).functions
-            total_s = functions["<Total>"][0]
-            assert total_s == pytest.approx(cpu_s, rel=0.1)
-            sleeping = functions["epoll_wait"][1] / total_s
-            seen[engine] = [*(functions[name][1] / total_s / (1 - sleeping) for name in ("read", "write")), sleeping]
-    # To have its events switched at each sleep and wake-up costs a thread time, with perf: on virtual machines half of
-    # what it takes there, 7 us more for each. So calls are compared without the one in which it sleeps.
-    assert seen["signal"][:2] == pytest.approx(seen["perf"][:2], abs=0.1)
-    assert 0 < seen["signal"][2] <= seen["perf"][2] + 0.1
+        path, cpu_s, *_ = attached(engine, pid, 2, "hi")
+    functions = gprofng("-functions", experiment=path).functions
+    total_s = functions["<Total>"][0]
+    assert total_s == pytest.approx(cpu_s, rel=0.1)
+    assert functions["_start"][1] >= 0.97 * total_s
+    assert min(functions[name][1] for name in ("read", "write", "epoll_wait")) > 0.02 * total_s
+    assert sum(functions[name][1] for name in ("read", "write", "epoll_wait")) < total_s
 
 
 def check_that_one_cpu_serves(path: Path, n_threads: int, gprofng: Run) -> float:

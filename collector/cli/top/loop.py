@@ -81,7 +81,8 @@ class Loop:
             if self._screen is not None:
                 self._screen.close()
             if self._recorder is not None:
-                self._recorder.end(self._signals.ended_by or signal.SIGTERM)
+                is_closing = self._live is not None and self._live.is_over and not self._signals.ended_by
+                self._recorder.end(self._signals.ended_by or signal.SIGTERM, is_closing=is_closing)
         last = self._last_shot()
         if self._signals.ended_by == signal.SIGHUP:
             _leave(self._terminals)

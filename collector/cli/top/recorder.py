@@ -24,6 +24,7 @@ from collector.experiment.names import shown
 _COLLECT = "import sys; from collector.cli.main import collect; sys.exit(collect())"
 _PREFIX = b"collect: "
 _PATIENCE_S = 3.0
+_CLOSING_S = 10.0  # behind the experiment's last event, archives included
 _NAME = "top.er"
 
 
@@ -104,9 +105,12 @@ class Recorder:
                 raise RecordingFailed(words.decode("utf-8", "surrogateescape"), self.status)
             raise SilentFailure(self.status)
 
-    def end(self, number: int = signal.SIGTERM) -> None:
-        """Asks with a signal for the end; who does not listen is made to. Idempotent."""
-        if self.has_ended:
+    def end(self, number: int = signal.SIGTERM, *, is_closing: bool = False) -> None:
+        """Asks with a signal for the end; who does not listen is made to. Idempotent.
+
+        ``is_closing``: it is ending by itself, with the program's status, which a signal would spoil.
+        """
+        if self.has_ended or is_closing and self._ends_within(_CLOSING_S):
             return
         self._send(number)
         for harder in (signal.SIGTERM, signal.SIGKILL):
