@@ -31,6 +31,7 @@ FAILED_MARK = np.uint64(2**64 - 3)
 # Columns of i386's registers in the x86-64 order of the samples: eax ecx edx ebx esp ebp esi edi eip.
 _I386_COLUMNS = np.array([0, 2, 1, 3, 7, 6, 4, 5, 16])
 _LOW32 = np.uint64(0xFFFF_FFFF)
+_FRAME_AND_MARK = 2
 _ROOT, _TRUNCATED = int(Stop.ROOT), int(Stop.TRUNCATED)
 _NO_CACHES: MappingOf[int, Cache] = MappingProxyType({})
 _ALL_KNOWN = np.uint64((1 << 17) - 1)
@@ -111,7 +112,8 @@ def placed_frames_of(samples: ClockSamples, index: Array, epochs: list[Epoch],
     """The same with the stack and frame pointers in their frames; ``caches`` by number of the space.
 
     A thread that is being replaced by an exec, or is leaving for good, runs in the kernel without the memory that its
-    stack was in.
+    stack was in. In the first case its pc is still that of the program before, which the space does not have: this one
+    frame, which nobody names, is all there is, and no mark of something lost.
     """
     parts = []
     for bits in distinct(samples.abi).tolist():
@@ -126,6 +128,8 @@ def placed_frames_of(samples: ClockSamples, index: Array, epochs: list[Epoch],
         pcs[rows, :part.pcs.shape[1]], length[rows], stop[rows] = part[:3]
         sps[rows, :part.sps.shape[1]], fps[rows, :part.fps.shape[1]] = part.sps, part.fps
     gone = (stop != _ROOT) & (samples.n_words == 0)
+    replaced = gone & (stop == Stop.NO_MAP) & (length == _FRAME_AND_MARK)
+    pcs[replaced, 1:], length[replaced] = 0, 1
     stop[gone] = GONE
     return Frames(pcs, length, stop, sps, fps)
 

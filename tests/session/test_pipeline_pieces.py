@@ -37,16 +37,20 @@ from collector.experiment.recorder import Recorder
 from collector.experiment.records import NOT_SAMPLED
 from collector.linux.accounts import Account
 from collector.linux.proc import ProcessLife, ProcessUsage
+from collector.processes.process import Epoch, Image
+from collector.processes.space import AddressSpace, Mapping
 from collector.session.attach import Found
 from collector.session.experiments import Experiments, Recorded
 from collector.session.follow import Follow
 from collector.session.pipeline import Pipeline
-from collector.session.tally import Tally
+from collector.session.placing import FAILED_MARK, frames_of
+from collector.session.tally import GONE, Tally
 from collector.session.tap import ON_CPU, Stretches
 from collector.session.timekeeping import Timekeeping
 from collector.session.world import Place
 from collector.timing.states import Microstate
 from collector.unwind.batch import Stop
+from collector.unwind.table import Tables
 
 MS = 1_000_000
 INTERVAL_NS = 10 * MS
@@ -176,6 +180,23 @@ def account(*rows: tuple[float, int, float, float]) -> Accounts:
 
 
 EXEC = Executed(START_NS, PID, PID, b"program")
+
+
+# --- stacks ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("leaf", "frames"), [(0x400100, [0x400100, int(FAILED_MARK)]), (0x7F00_0000, [0x7F00_0000])],
+                         ids=["leaving for good", "being replaced"])
+def test_a_thread_without_a_stack(leaf: int, frames: list[int]) -> None:
+    """Its memory is given back. If an exec replaces it, its pc is the old program's, of which the space has nothing."""
+    space = AddressSpace([Mapping(0x400000, 0x402000, 0, b"program", -1, 0)])
+    found = samples([(1, PID, leaf)], Reason.LOCK)
+    assert found is not None
+    found.regs[:, 6] = 0x7FFF_0000  # a frame pointer, by which the code finds its caller
+    epochs = [Epoch(START_NS, Image(1, PID, START_NS), space)]
+    pcs, length, stop = frames_of(found, np.zeros(1, dtype=np.int64), epochs, Tables())
+    assert pcs[0, :length[0]].tolist() == frames
+    assert stop.tolist() == [GONE]
 
 
 # --- timekeeping ----------------------------------------------------------------------------------

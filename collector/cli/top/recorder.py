@@ -110,7 +110,7 @@ class Recorder:
 
         ``is_closing``: it is ending by itself, with the program's status, which a signal would spoil.
         """
-        if self.has_ended or is_closing and self._ends_within(_CLOSING_S):
+        if self.has_ended or (is_closing and self._ends_within(_CLOSING_S)):
             return
         self._send(number)
         for harder in (signal.SIGTERM, signal.SIGKILL):
