@@ -22,7 +22,8 @@ Which method a frame carries out:
 
 A Method* leads over ConstMethod and ConstantPool to the symbols of its class, name and signature, level by level, for
 all new ones at once; it is believed if the pool belongs to a class that has this pool, the tags are those of symbols,
-the symbols are the same when read twice, the names are names and the signature says as many words as the method takes.
+the symbols and all that leads to them are the same when read twice, the names are names and the signature says as many
+words as the method takes.
 So what lies at a wrong address, or changes while it is read, gives no name rather than a wrong one.
 
 Code comes and goes. A blob counts from the look before it was first seen; a frame in code that has been there before
@@ -66,7 +67,7 @@ _COMPILED, _NATIVE = b"nmethod", b"native nmethod"
 _INTERPRETER = b"Interpreter"
 _STUBS, _CONTINUATION = b"StubRoutines", b"continuation"
 _FRAMELESS = (b"I2C/C2I adapters", b"vtable chunks", b"MethodHandles adapters", b"AdapterBlob", b"VtableBlob")
-LEVELS = {1: b"C1", 2: b"C1", 3: b"C1", 4: b"C2"}
+_LEVELS = {1: b"C1", 2: b"C1", 3: b"C1", 4: b"C2"}
 
 _HEAPS_MAX, _CACHE_MAX = 16, 1 << 31
 _BLOB_MAX, _TEXT_MAX, _FRAME_MAX = 1 << 26, 1 << 22, 1 << 20
@@ -98,6 +99,11 @@ class Blob(NamedTuple):
     def is_compiled(self) -> bool:
         """Whether it is a method's: compiled, or the wrapper of a native one."""
         return self.name in (_COMPILED, _NATIVE)
+
+    @property
+    def maker(self) -> bytes:
+        """Who compiled it; of a native method's wrapper: ``native``."""
+        return _LEVELS.get(self.level, b"native")
 
     @property
     def is_interpreter(self) -> bool:
@@ -132,6 +138,7 @@ class Machine:
         self._certain: set[int] = set()  # starts of blobs that have been looked at since the last look
         self._telling = _telling_bytes(layout)
         self._names: dict[int, bytes] = {}  # by address
+        self._segmaps: dict[int, list[bytes]] = {}  # by where a heap begins: of the last two looks for all
         self._scopes: dict[tuple[int, int, int], Scopes] = {}  # by what a blob is
         self._looked_ns = now_ns
         self._starts: list[int] = []  # of the code of all blobs, sorted
@@ -188,10 +195,15 @@ class Machine:
         return found
 
     def discover(self) -> list[Blob]:
-        """All compiled code that is not known yet."""
+        """All compiled code that is not known yet. What was allocated just before a look may not be whole in it, so a
+        heap is left out only if nothing has come for two looks."""
         found = []
         for heap in self._heaps():
             (segmap,) = self._read([heap.segmap], [(heap.high - heap.low) >> heap.log2_segment])
+            seen = self._segmaps.get(heap.low, [])
+            self._segmaps[heap.low] = [*seen[-1:], segmap]
+            if seen == [segmap, segmap]:
+                continue
             begins = np.flatnonzero(np.frombuffer(segmap, np.uint8) == 0)
             starts = heap.low + (begins << heap.log2_segment) + self.layout.size["block"]
             found += self._learn([start for start in starts.tolist() if start not in self._blobs])

@@ -63,33 +63,41 @@ class Methods:
         self.known: dict[int, JavaMethod] = {}  # by Method*
         self.n_forgotten = 0
         self._const: dict[int, int] = {}  # the ConstMethod of each
+        self._certain: set[int] = set()  # known ones that are there, as was seen since the last look
         self._failed: set[int] = set()  # since the last look
         self._layout = layout
         self._read = read
 
     def look(self) -> None:
-        """Forgets methods that are there no more."""
+        """Whether methods are still there will be seen as they are asked for, from now on."""
         self._failed.clear()
+        self._certain.clear()
         if len(self.known) > _METHODS_MAX:
             self.known.clear()
             self._const.clear()
-        asked = list(self.known)
-        there = self._words(asked, self._layout.at["method_const"])
-        for address, const in zip(asked, there, strict=True) if any(there) else ():
+
+    def learn(self, addresses: Iterable[int]) -> None:
+        """Learns those that are not known yet, or are others by now."""
+        asked = set(addresses) - self._certain
+        if not asked:
+            return
+        self._check([address for address in asked if address in self.known])
+        new = asked - self.known.keys() - self._failed
+        found = self._found([address for address in sorted(new) if _is_address(address)]) if new else {}
+        self.known.update(found)
+        self._failed |= new - found.keys()
+        self._certain |= asked & self.known.keys()
+
+    def _check(self, addresses: Sequence[int]) -> None:
+        """Forgets methods that are there no more."""
+        there = self._words(addresses, self._layout.at["method_const"])
+        for address, const in zip(addresses, there, strict=True) if any(there) else ():
             if const != self._const[address]:
                 del self.known[address], self._const[address]
                 self.n_forgotten += 1
 
-    def learn(self, addresses: Iterable[int]) -> None:
-        """Learns those that are not known yet."""
-        asked = [address for address in dict.fromkeys(addresses)
-                 if address not in self.known and address not in self._failed]
-        found = self._found([address for address in asked if _is_address(address)]) if asked else {}
-        self.known.update(found)
-        self._failed.update(address for address in asked if address not in found)
-
     def _found(self, addresses: Sequence[int]) -> dict[int, JavaMethod]:
-        pointers = self._words(addresses, self._layout.at["method_const"])
+        pointers = self._words_twice(addresses, self._layout.at["method_const"])
         consts = self._consts([pointer for pointer in pointers if _is_address(pointer)])
         by_method = {address: consts[pointer] for address, pointer in zip(addresses, pointers, strict=True)
                      if pointer in consts}
@@ -111,7 +119,7 @@ class Methods:
     def _consts(self, addresses: Sequence[int]) -> dict[int, _Const]:
         at, size = self._layout.at, self._layout.size["const"]
         found = {}
-        for address, head in zip(addresses, self._read(addresses, [size] * len(addresses)), strict=True):
+        for address, head in zip(addresses, self._twice(addresses, size), strict=True):
             if len(head) < size:
                 continue
             bytecode, code_size = address + size, _half(head, at["const_code_size"])
@@ -128,13 +136,12 @@ class Methods:
         """Names of the classes that pools belong to, and of the files of these."""
         at, size = self._layout.at, self._layout.size["pool"]
         asked = list(addresses)
-        heads = {pool: head for pool, head in zip(asked, self._read(asked, [size] * len(asked)), strict=True)
-                 if len(head) == size}
+        heads = {pool: head for pool, head in zip(asked, self._twice(asked, size), strict=True) if len(head) == size}
         holders = {pool: _word(head, at["pool_holder"]) for pool, head in heads.items()}
         holders = {pool: holder for pool, holder in holders.items() if _is_address(holder)}
         there = list(holders.values())
         back = self._words(there, at["klass_constants"])
-        names = self._words(there, at["klass_name"])
+        names = self._words_twice(there, at["klass_name"])
         named = {pool: name for (pool, _), own, name in zip(holders.items(), back, names, strict=True) if own == pool}
         indices = {pool: _half(heads[pool], at["pool_source"]) if at["pool_source"] != NONE else 0 for pool in named}
         files = self._entries([(pool, index) for pool, index in indices.items() if index])
@@ -167,7 +174,7 @@ class Methods:
                  if 0 < place[1] < int.from_bytes(length, "little") and _is_address(tag)]
         kinds = self._read([tag + 4 + index for (_, index), tag in sound], [1] * len(sound))
         there = [place for (place, _), kind in zip(sound, kinds, strict=True) if kind == bytes((_TAG_UTF8,))]
-        words = self._words([pool + size for pool, _ in there], 0, [8 * index for _, index in there])
+        words = self._words_twice([pool + 8 * index for pool, index in there], size)
         return {place: word & ~1 for place, word in zip(there, words, strict=True)}
 
     def _tables(self, consts: Iterable[_Const]) -> dict[int, Lines]:
@@ -188,11 +195,16 @@ class Methods:
         return {address: first for address, first, second in zip(lengths, *twice, strict=True)
                 if first == second and first and _is_text(first)}
 
-    def _words(self, addresses: Sequence[int], at: int, further: Sequence[int] = ()) -> list[int]:
-        more = further or [0] * len(addresses)
-        pieces = self._read([address + at + each for address, each in zip(addresses, more, strict=True)],
-                            [8] * len(addresses))
-        return [_word(piece, 0) for piece in pieces]
+    def _words(self, addresses: Sequence[int], at: int) -> list[int]:
+        return [_word(piece, 0) for piece in self._read([address + at for address in addresses], [8] * len(addresses))]
+
+    def _words_twice(self, addresses: Sequence[int], at: int) -> list[int]:
+        return [_word(piece, 0) for piece in self._twice([address + at for address in addresses], 8)]
+
+    def _twice(self, addresses: Sequence[int], size: int) -> list[bytes]:
+        """What is the same when read again; empty where it is not."""
+        first, second = (self._read(addresses, [size] * len(addresses)) for _ in range(2))
+        return [one if one == other else b"" for one, other in zip(first, second, strict=True)]
 
 
 def _method_name(const: _Const, name: bytes, signature: bytes) -> bytes:

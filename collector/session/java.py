@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,22 +23,25 @@ from collector.errors import ElfError
 from collector.events import Array, ClockSamples
 from collector.linux import proc
 from collector.processes.process import Epoch
-from collector.runtimes import hotspot, looks
+from collector.runtimes import marks
 from collector.runtimes.code import SIZE_MAX, Code
-from collector.runtimes.hotspot import LEVELS, Blob, Machine
-from collector.runtimes.looks import TORN, UNKNOWN, VERIFIED
 from collector.runtimes.made_up import MadeUp
-from collector.runtimes.scopes_hotspot import Scope
+from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.session.objects import Objects
 from collector.session.placing import Cache, Frames
 from collector.session.schedule import NEVER_NS
 from collector.unwind.batch import Stop
 from collector.unwind.memory import Memory
-from collector.unwind.trampoline import image
+
+# What only programs of Java need is imported when libjvm.so is met: the target waits for every module here.
+if TYPE_CHECKING:
+    from collector.runtimes.hotspot import Blob, Machine
+    from collector.runtimes.scopes_hotspot import Scope
 
 NOT_KNOWN = b"<Java method, not known>"
 BEGIN_NS = 40 * NS_PER_MS  # between looks at a machine that has not begun yet
 LOOK_MIN_NS, LOOK_MAX_NS = 100 * NS_PER_MS, 1600 * NS_PER_MS
+YOUNG_NS = 3000 * NS_PER_MS  # within which most code is compiled
 _METHOD, _BYTECODE = np.uint64(24), np.uint64(64)  # below fp, of an interpreted frame
 _R13, _RBP = 13, 6
 _ROOT = int(Stop.ROOT)
@@ -54,6 +58,7 @@ class _Process:
         self.machine = machine
         self.number = number
         self.lately = True  # whether it had samples since the last look
+        self.old_ns = time.monotonic_ns() + YOUNG_NS
         self.period_ns = LOOK_MIN_NS
         self.due_ns = 0
         self.n_forgotten = 0  # methods of which places may be among the following
@@ -103,13 +108,16 @@ class JavaFrames:
         begin_ns = self._begin_ns if self._there or is_expected else NEVER_NS
         return min([begin_ns, *(process.due_ns for process in self._processes.values() if process.lately)])
 
-    def look(self) -> None:
+    def look(self) -> bool:
         """For machines that have begun, and code that those with samples have compiled: when they have ended nobody
-        can ask."""
+        can ask. Whether samples are wanted, too: interpreted methods can be named as long as their process lives, and
+        a young one may live shortly."""
+        is_wanted = False
         if time.monotonic_ns() >= self._begin_ns:
             for number in list(self._there):
                 self._begin(number)
             self._begin_ns = time.monotonic_ns() + BEGIN_NS
+            is_wanted = True
         for process in self._processes.values():
             now_ns = time.monotonic_ns()
             if not process.lately or now_ns < process.due_ns:
@@ -117,13 +125,16 @@ class JavaFrames:
             found = process.machine.discover()
             process.machine.methods.learn(blob.method for blob in found)
             process.machine.read_scopes(blob for blob in found if blob.is_compiled)
-            process.period_ns = LOOK_MIN_NS if found else min(process.period_ns * 2, LOOK_MAX_NS)
+            is_young = now_ns < process.old_ns
+            process.period_ns = LOOK_MIN_NS if found and is_young else min(process.period_ns * 2, LOOK_MAX_NS)
             process.due_ns = time.monotonic_ns() + process.period_ns
             process.lately = False
+            is_wanted |= is_young
+        return is_wanted
 
     def remark(self) -> str:
         """How sure the methods in stacks are; empty if there are none."""
-        return looks.remark(self.counts, "Java")
+        return marks.remark(self.counts, "Java")
 
     def forget(self, images: Sequence[int]) -> None:
         """These images are over."""
@@ -177,6 +188,8 @@ class JavaFrames:
             known = self._objects.by_number.get(mapping.object)
             if known is None or mapping.path.rsplit(b"/", 1)[-1] != b"libjvm.so":
                 continue
+            from collector.runtimes import hotspot
+
             try:
                 symbols = known.exported(hotspot.SYMBOLS)
             except ElfError:
@@ -186,9 +199,12 @@ class JavaFrames:
 
     def _begin(self, number: int) -> None:
         """Begins with a machine as soon as it has begun itself."""
+        from collector.runtimes import hotspot
+        from collector.unwind.trampoline import image
+
         pid, symbols = self._there[number]
         found = hotspot.recognise(symbols, partial(proc.read_pieces, pid), time.monotonic_ns())
-        if isinstance(found, Machine):
+        if not isinstance(found, str):
             tables = self._objects.tables
             made = object_of_bytes(image(found.high - found.low), "[code cache]")
             self._processes[number] = _Process(found, tables.add_told(made, found))
@@ -255,24 +271,25 @@ class JavaFrames:
         since = np.array([blob.since_ns if blob is not None else 0 for blob in blobs], np.int64)[at]
         changed = np.array([blob is not None and blob.start in machine.changed for blob in blobs], np.bool_)[at]
         sure = is_interpreted | (since <= samples.time_ns[row]) | (frames.stop[row] == _ROOT)
-        marks = np.array([mark for _, mark in found])[kind]
-        marks = np.where((marks == VERIFIED) & (~sure | changed), TORN, marks)
+        marked = np.array([mark for _, mark in found])[kind]
+        marked = np.where((marked == VERIFIED) & (~sure | changed), TORN, marked)
         for mark in (VERIFIED, TORN, UNKNOWN):
-            self.counts[mark] += int(managed.count[marks == mark].sum())
+            self.counts[mark] += int(managed.count[marked == mark].sum())
         return managed
 
     def _places(self, process: _Process, keys: Array, blobs: dict[int, Blob | None]) -> list[
             tuple[tuple[int, ...], int]]:
         """Of what tells the methods of frames (k, 3) their addresses, innermost first, and the mark."""
         known = process.places
+        wanted = [tuple(key) for key in keys.tolist()]
+        # Of compiled code these have been seen with it: as long as it is the same, its methods are.
+        process.machine.methods.learn(key[0] for key in wanted if key[2] & 2)
         if len(known) > _PLACES_MAX or process.n_forgotten != process.machine.methods.n_forgotten:
             known.clear()
             process.n_forgotten = process.machine.methods.n_forgotten
-        wanted = [tuple(key) for key in keys.tolist()]
         new = [key for key in wanted if key not in known]
         compiled = [(blob, key[0], bool(key[2] & 1)) for key in new if not key[2] & 2 and (blob := blobs[key[0]])]
         scopes = dict(zip(((pc, leaf) for _, pc, leaf in compiled), process.machine.scopes_at(compiled), strict=True))
-        process.machine.methods.learn(key[0] for key in new if key[2] & 2)
         temporary: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}
         for key in new:
             if key[2] & 2:
@@ -359,4 +376,4 @@ def _code_name(machine: Machine, blob: Blob) -> bytes:
         return b"[HotSpot] " + blob.name
     machine.methods.learn([blob.method])
     method = machine.method(blob.method)
-    return b"[%s] %s" % (LEVELS.get(blob.level, b"native"), method.name if method is not None else NOT_KNOWN)
+    return b"[%s] %s" % (blob.maker, method.name if method is not None else NOT_KNOWN)
