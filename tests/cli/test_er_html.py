@@ -133,9 +133,11 @@ def settled(driver: webdriver.Chrome, script: str) -> Any:
 
 
 def drawn(driver: webdriver.Chrome) -> None:
-    """Until what has happened is drawn."""
-    driver.execute_async_script(
-        "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done));")
+    """Until what has happened is drawn, and figures have followed the selection."""
+    two_frames = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done));"
+    driver.execute_async_script(two_frames)
+    settled(driver, "return !document.querySelector('[aria-busy=true]')")
+    driver.execute_async_script(two_frames)
 
 
 def table(driver: webdriver.Chrome, label: str) -> list[list[str]]:
