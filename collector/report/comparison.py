@@ -34,6 +34,7 @@ from collector.report.significance import Runs, compared, runs_of
 from collector.report.tables import Labels
 
 _FIRST_NUMBER = 2  # of load objects; below it functions are the reader's own
+_USER_END = 1 << 63  # of the addresses of programs: those of the kernel lie above
 _US2_PER_UNIT = 1_000  # squares are kept in thousands of us**2: of long waits they would not fit
 
 
@@ -243,8 +244,11 @@ def _programs(groups: Sequence[Group]) -> set[Key]:
 
 
 def program_of(experiment: Experiment) -> Key | None:
-    """The load object that the program is: what was mapped first, at the lowest address; None where there is none."""
-    texts = [one for one in experiment.segments if one.modes == MODES_TEXT]
+    """The load object that the program is: what was mapped first, at the lowest address; None where there is none.
+
+    The kernel, which is there before any program, lies in the upper half of addresses.
+    """
+    texts = [one for one in experiment.segments if one.modes == MODES_TEXT and one.vaddr < _USER_END]
     return key_of(min(texts, key=lambda one: (one.start_ns, one.vaddr))) if texts else None
 
 

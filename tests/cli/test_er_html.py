@@ -133,9 +133,11 @@ def settled(driver: webdriver.Chrome, script: str) -> Any:
 
 
 def drawn(driver: webdriver.Chrome) -> None:
-    """Until what has happened is drawn."""
-    driver.execute_async_script(
-        "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done));")
+    """Until what has happened is drawn, and figures have followed the selection."""
+    two_frames = "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done));"
+    driver.execute_async_script(two_frames)
+    settled(driver, "return !document.querySelector('[aria-busy=true]')")
+    driver.execute_async_script(two_frames)
 
 
 def table(driver: webdriver.Chrome, label: str) -> list[list[str]]:
@@ -168,6 +170,12 @@ SELECTIONS = {
     "threads": ("total", "threads=1.7", "((THRID == 2) && (EXPID == 1)) || ((THRID == 3) && (EXPID == 2))"),
     "a thread's time": ("latency", "from=3333331&to=5000000000&threads=6",
                         "(TSTAMP >= 3333331) && (TSTAMP < 5000000000) && (THRID == 2) && (EXPID == 2)"),
+    "threads of both processes in a moment": (
+        "sleep lock", "from=4999999&to=1234567891&threads=2.5.9",
+        "(TSTAMP >= 4999999) && (TSTAMP < 1234567891) && (((THRID == 3) && (EXPID == 1)) || "
+        "((THRID == 1) && (EXPID == 2)) || ((THRID == 5) && (EXPID == 2)))"),
+    "until a packet": ("wait", "to=3333336", "(TSTAMP < 3333336)"),
+    "from a packet on": ("system trap", "from=6666667", "(TSTAMP >= 6666667)"),
     "nothing": ("user", "from=90000000000&to=95000000000", "(TSTAMP >= 90000000000) && (TSTAMP < 95000000000)"),
 }
 
@@ -492,6 +500,91 @@ def json_rows(one: Path, other: Path, capsys: pytest.CaptureFixture[str]) -> lis
     document = json.loads(capsys.readouterr().out.splitlines()[-1])
     return [(*(f"{value:.3f}" if value else "0." for value in (row["i.totalcpu@1"], row["i.totalcpu@2"])), row["name"])
             for row in document["rows"]]
+
+
+# --- what is worth knowing ------------------------------------------------------------------------
+
+USER, LOCK, SLEEP, WAIT = 0, 6, 7, 8
+N_LIBRARIES = 5
+IN_PROGRAM, IN_LIBRARY, IN_KERNEL = 0x5555_5555_5000, 0x7FFF_F000_0000, 0xFFFF_FFFF_8100_0000
+
+
+def lived(path: Path, program: Path, pieces: list[tuple[int, int, tuple[str, ...], int]]) -> Path:
+    """A program whose threads were so many ticks in a state, at a stack of its functions: (thread, state, stack, ticks).
+
+    Functions are named ``work`` where they are the program's, ``lib:0``, ``kernel:0`` or ``python:name`` elsewhere.
+    """
+    path.mkdir()
+    recorder = Recorder.create(path, HEADER)
+    recorder.segment_mapped(START_NS - 1, IN_KERNEL, 0x10000, 0, b"kernel", 5)
+    recorder.segment_mapped(START_NS, IN_PROGRAM, 0x1000, 0x1000, os.fsencode(program), 5)
+    for place in range(N_LIBRARIES):
+        recorder.segment_mapped(START_NS, IN_LIBRARY + 0x1000 * place, 0x1000, 0, b"/usr/lib/lib%d.so" % place, 5)
+    symbols = {words[2]: int(words[0], 16) for line in subprocess.run(
+        ["nm", program], capture_output=True, text=True, check=True).stdout.splitlines()
+        if len(words := line.split()) == 3}
+    dynamic: dict[str, int] = {}
+
+    def pc(name: str) -> int:
+        where, _, which = name.partition(":")
+        if not which:
+            return IN_PROGRAM - 0x1000 + symbols[where] + 5
+        if where == "python":
+            if which not in dynamic:
+                dynamic[which] = 0x10000 + 0x1000 * len(dynamic)
+                recorder.function_mapped(START_NS, dynamic[which], 0x1000, which.encode())
+            return dynamic[which] + 1
+        return (IN_LIBRARY if where == "lib" else IN_KERNEL) + 0x1000 * int(which)
+
+    n_ticks = [0] * 10
+    for thread, state, stack, ticks in pieces:
+        n_ticks[thread] += ticks
+        pcs = np.array([[pc(name) for name in stack]], np.uint64)
+        recorder.clock(np.array([4711 + thread]), np.array([0]), np.array([START_NS + n_ticks[thread] * TICK_NS]),
+                       recorder.frames.intern(pcs, np.array([len(stack)])), np.array([state]), np.array([ticks]))
+    recorder.close(START_NS + max(n_ticks) * TICK_NS)
+    return path
+
+
+LIVES: dict[str, tuple[list[tuple[int, int, tuple[str, ...], int]], list[str]]] = {
+    "its own code": (
+        [(0, USER, ("leaky", "main"), 70), (0, USER, ("fine", "main"), 30)],
+        ["leaky has 70 % of the CPU time itself (700 ms of 1.00 s).",
+         "The threads ran for 100 % of their time: what limits this program is the CPU time that it needs."]),
+    "libraries for it": (
+        [(0, USER, (f"lib:{i}", "leaky", "main"), 14) for i in range(N_LIBRARIES)] + [(0, USER, ("fine", "main"), 30)],
+        ["leaky, with what it calls in libraries, has 70 % of the CPU time (700 ms of 1.00 s)."]),
+    "an interpreter": (
+        [(0, USER, ("work", "python:hot", "main"), 61), (0, USER, ("fine", "python:cold", "main"), 39)],
+        ["work has 61 % of the CPU time itself (610 ms of 1.00 s), mostly for hot."]),
+    "locks, seen from the kernel": (
+        [(i, LOCK, ("kernel:1", "kernel:2", "held", "main"), 90) for i in range(2)]
+        + [(2, USER, ("leaky", "main"), 90)],
+        ["Threads waited for each other (locks, conditions, joins) for 1.80 s, 67 % of their time, longest in held "
+         "(1.80 s)."]),
+    "too few CPUs": (
+        [(i, WAIT, ("leaky", "main"), 100) for i in range(5)] + [(i, USER, ("leaky", "main"), 20) for i in range(5)],
+        ["Threads waited for a CPU for 5.00 s, 83 % of their time: on average 5.0 threads wanted to run, on 3 CPUs."]),
+    "others on the CPUs": (
+        [(0, WAIT, ("leaky", "main"), 50), (0, USER, ("leaky", "main"), 50)],
+        ["Threads waited for a CPU for 500 ms, 50 % of their time: no more than 1.0 threads on average wanted to run, "
+         "on 3 CPUs"]),
+    "sleep": (
+        [(0, SLEEP, ("kernel:1", "input_and_output", "main"), 90), (0, USER, ("leaky", "main"), 10)],
+        ["leaky has 100 % of the CPU time itself (100 ms of 100 ms).",
+         "Threads slept for 901 ms, 90 % of their time, longest in input_and_output (901 ms)."]),
+}
+
+
+@pytest.mark.parametrize("life", LIVES)
+def test_what_is_worth_knowing_of_a_program(workload: Callable[..., Path], look: Callable[..., webdriver.Chrome],
+                                            tmp_path: Path, life: str) -> None:
+    pieces, sentences = LIVES[life]
+    path = lived(tmp_path / "lived.1.er", workload("kinds", "-O0", "-gdwarf-4"), pieces)
+    driver = look(page_of(path, folder=tmp_path))
+    said = [one.text.replace("\u00a0", " ") for one in driver.find_elements("css selector", ".findings li")]
+    for sentence in sentences:
+        assert any(one.startswith(sentence) for one in said), (sentence, said)
 
 
 def damage() -> Any:

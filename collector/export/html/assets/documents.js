@@ -26,9 +26,9 @@ export function Code({ recording, chosen, selection }) {
     const [own, setOwn] = useState(null);
     const at = own ?? Math.max(0, wanted);
     const one = recording.code[at];
-    const [kind, setKind] = useState("source");
+    const [kind, setKind] = useState(null);
     if (!one) return html`<p class="empty">There is no code: neither copies in the experiment's archives nor the files that were recorded were found.</p>`;
-    const shown = (kind === "source" && one.source) || (kind === "disasm" && one.disasm) ? kind : one.source ? "source" : "disasm";
+    const shown = one[kind] ? kind : ["source", "disasm"].find((each) => hasTime(one[each])) ?? (one.source ? "source" : "disasm");
     const listing = one[shown];
     return html`<div class="code">
         <div class="controls"><${Choice} id="code-function" label="Function" value=${String(at)} options=${names.map((name, i) => [String(i), name])} onChange=${(to) => setOwn(Number(to))} />
@@ -39,6 +39,9 @@ export function Code({ recording, chosen, selection }) {
         <p class="under">${listing.titles[0]}</p>
         <${Listing} listing=${listing} label=${`${shown === "source" ? "Source" : "Instructions"} of ${one.name}`} /></div>`;
 }
+
+/** Whether any of its lines has time of its own: what was inlined into a function has its lines elsewhere. */
+const hasTime = (listing) => Boolean(listing?.columns.find((one) => one.values)?.values.some((value, i) => value && listing.has_code[i]));
 
 function Listing({ listing, label }) {
     const own = useRef();
@@ -51,7 +54,7 @@ function Listing({ listing, label }) {
     return html`<div class="listing" ref=${own} tabindex="0" role="group" aria-label=${label}><table aria-label=${label}>
         <thead><tr>${metrics.map((one) => html`<th scope="col" class="n">${one.title}</th>`)}<th scope="col" class="n">Line</th><th scope="col">Code</th></tr></thead>
         <tbody>${texts.map((text, i) => html`<tr class=${`${listing.kinds[i]} ${listing.roles[i] ?? ""}`}>
-            ${metrics.map((one) => html`<td class="n">${listing.has_code[i] ? amount(one.values[i], one.unit) : ""}</td>`)}
+            ${metrics.map((one) => html`<td class=${one.values[i] ? "n" : "n mute"}>${listing.has_code[i] ? amount(one.values[i], one.unit) : ""}</td>`)}
             <td class="n mute">${listing.kinds[i] === "line" && listing.numbers[i] ? listing.numbers[i] : ""}</td>
             <td class="t"><bdi>${text}</bdi></td></tr>`)}</tbody></table></div>`;
 }

@@ -98,7 +98,7 @@ function draw(context, { grid, size, width, recording }) {
     context.font = FONT;
     context.textBaseline = "middle";
     context.fillStyle = ink("mute");
-    [0, 0.5, 1].forEach((part) => context.fillText(duration(part * grid.width), 2, clamp(part * HEIGHT, 8, HEIGHT - 8)));
+    [0, 0.5, 1].forEach((part) => context.fillText(part ? duration(part * grid.width) : "0", 2, clamp(part * HEIGHT, 8, HEIGHT - 8)));
     const every = Math.max(1, Math.ceil(70 / size));
     for (let column = 0; column < grid.columns; column += every) {
         const [text, x] = [moment(recording.begin + column * grid.width, grid.width), LEFT + column * size];

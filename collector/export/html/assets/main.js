@@ -1,6 +1,6 @@
 // The page: what is selected rules everything that is shown.
 
-import { html, render, useEffect, useMemo, useRef, useState, onPrint, Choice, Check } from "page/ui";
+import { html, render, afterFrame, useEffect, useLayoutEffect, useMemo, useRef, useState, onPrint, Choice, Check } from "page/ui";
 import { unpack } from "page/columns";
 import { Recording, ALL, filterOf } from "page/recording";
 import { treeOf, weigh } from "page/tree";
@@ -30,21 +30,23 @@ function App({ recording }) {
     const [start] = useState(() => remembered(recording, views));
     const [view, setView] = useState(start.view);
     const [selection, setSelection] = useState(start.selection);
+    const [counted, setCounted] = useState(start.selection); // what figures are of: the selection, a frame later
     const [range, setRange] = useState({ from: recording.begin, to: recording.end });
     const [command, setCommand] = useState(start.metric);
     const [isFew, setFew] = useState(true);
     const [chosen, setChosen] = useState(null);
     const [theme, setTheme] = useState(document.documentElement.dataset.theme);
     const metric = recording.metric(command) ?? recording.metrics[0] ?? { command: "none", title: "Nothing", states: [], unit: "us" };
-    const sums = useMemo(() => (same(selection, ALL) ? recording.allSums : recording.sums(selection)), [recording, selection]);
+    const sums = useMemo(() => (same(counted, ALL) ? recording.allSums : recording.sums(counted)), [recording, counted]);
     const weights = useMemo(() => recording.weights(sums, metric.states), [recording, sums, metric]);
     const height = Math.max(320, window.innerHeight - 250);
+    useLayoutEffect(() => afterFrame(() => setCounted(selection)), [selection]);
     useEffect(() => { // changing the address is dear: once the selecting rests
         const keep = setTimeout(() => remember(view, metric.command, selection), REST_MS);
         return () => clearTimeout(keep);
     }, [view, metric, selection]);
     const select = (next) => setSelection((before) => (same(before, next) ? before : next));
-    const shared = { recording, metric, sums, weights, selection, onSelect: select, range, onRange: setRange,
+    const shared = { recording, metric, sums, weights, selection, counted, onSelect: select, range, onRange: setRange,
         isFew, onMore: () => setFew((before) => !before) };
     const open = (to) => { setView(to); };
     const before = useRef(theme);
@@ -67,7 +69,7 @@ function App({ recording }) {
         <main><${Strip} ...${shared} />
         <${Chosen} ...${shared} />
         <${Tabs} views=${views} view=${view} onView=${open} />
-        <div id="panel" role="tabpanel" aria-labelledby=${`tab-${view}`} tabindex="-1" key=${view}>
+        <div id="panel" role="tabpanel" aria-labelledby=${`tab-${view}`} aria-busy=${selection !== counted} tabindex="-1" key=${view}>
             ${view === "summary" ? html`<${Summary} ...${shared} />` : null}
             ${view === "flame" ? html`<${FlameView} ...${shared} onPick=${(item) => { setChosen(item); open("functions"); }} />` : null}
             ${view === "timeline" ? html`<${Timeline} ...${shared} height=${Math.max(260, height - 250)} />
@@ -76,9 +78,9 @@ function App({ recording }) {
             ${view === "lines" ? html`<${ItemsOf} ...${shared} group="line" title="Lines" height=${height} />` : null}
             ${view === "objects" ? html`<${ItemsOf} ...${shared} group="object" title="Load objects" height=${height} />` : null}
             ${view === "threads" ? html`<${Threads} ...${shared} height=${height} />` : null}
-            ${view === "code" ? html`<${Code} recording=${recording} chosen=${chosen} selection=${selection} />` : null}
-            ${view === "aggregations" ? html`<${Aggregations} recording=${recording} selection=${selection} />` : null}
-            ${view === "comparison" ? html`<${Comparison} recording=${recording} selection=${selection} height=${height} />` : null}
+            ${view === "code" ? html`<${Code} recording=${recording} chosen=${chosen} selection=${counted} />` : null}
+            ${view === "aggregations" ? html`<${Aggregations} recording=${recording} selection=${counted} />` : null}
+            ${view === "comparison" ? html`<${Comparison} recording=${recording} selection=${counted} height=${height} />` : null}
         </div></main></div>`;
 }
 
@@ -123,7 +125,7 @@ function Chosen({ recording, selection, onSelect }) {
 }
 
 function FlameView(props) {
-    const { recording, metric, weights, selection, onPick } = props;
+    const { recording, metric, weights, counted, onPick } = props;
     const [group, setGroup] = useState("function");
     const [isFolded, setFolded] = useState(false);
     const [isByThread, setByThread] = useState(false);
@@ -131,13 +133,13 @@ function FlameView(props) {
     const tree = useMemo(() => treeOf(recording, group, isFolded || group === "object"), [recording, group, isFolded]);
     const buckets = useMemo(() => {
         if (!isByThread) return [{ name: "", ...weigh(tree, weights) }];
-        const first = recording.busiest.filter((thread) => !selection.threads || selection.threads.has(thread)).slice(0, FEW);
+        const first = recording.busiest.filter((thread) => !counted.threads || counted.threads.has(thread)).slice(0, FEW);
         const each = first.map((thread) => ({ name: recording.threadNames[thread], is: new Set([thread]) }));
-        const others = recording.busiest.filter((thread) => !first.includes(thread) && (!selection.threads || selection.threads.has(thread)));
+        const others = recording.busiest.filter((thread) => !first.includes(thread) && (!counted.threads || counted.threads.has(thread)));
         const rest = { name: "other threads", is: new Set(others) };
-        return [...each, rest].map(({ name, is }) => ({ name, ...weigh(tree, recording.weights(recording.sums({ ...selection, threads: is }), metric.states)) }))
+        return [...each, rest].map(({ name, is }) => ({ name, ...weigh(tree, recording.weights(recording.sums({ ...counted, threads: is }), metric.states)) }))
             .filter((one) => one.whole[0] > 0);
-    }, [tree, weights, isByThread, selection, metric]);
+    }, [tree, weights, isByThread, counted, metric]);
     return html`<div class="controls">
             <${Choice} id="flame-group" label="By" value=${group} options=${GROUPS} onChange=${setGroup} />
             <${Check} id="flame-fold" label="Fold recursion" value=${isFolded} onChange=${setFolded} />

@@ -11,13 +11,13 @@ const many = (n, one, more) => `${n.toLocaleString("en")} ${n === 1 ? one : more
 const UNKNOWN = 1; // the function of code that is in no load object
 
 export function Summary(props) {
-    const { recording, sums, selection } = props;
+    const { recording, sums, counted } = props;
     const totals = sums.totals;
     const all = ORDER.reduce((found, state) => found + totals[state], 0);
-    const found = useMemo(() => findings(recording, selection, sums), [recording, selection, sums]);
+    const found = useMemo(() => findings(recording, counted, sums), [recording, counted, sums]);
     return html`<div class="summary">
         <section aria-labelledby="where"><h2 id="where">Where the time went</h2>
-            ${all ? html`<${Bar} totals=${totals} of=${all} tall />` : html`<p class="empty">No time was recorded${selection.from !== null || selection.threads ? " in what is selected" : ""}.</p>`}
+            ${all ? html`<${Bar} totals=${totals} of=${all} tall />` : html`<p class="empty">No time was recorded${counted.from !== null || counted.threads ? " in what is selected" : ""}.</p>`}
             <ul class="legend" hidden=${!all}>${ORDER.filter((state) => state < 10 ? all || totals[state] : totals[state]).map((state) => html`<li class=${totals[state] ? "" : "faint"} title=${STATES[state][1]}>
                 <i class="chip" style=${{ background: colourOf(state) }}></i><span>${STATES[state][0]}</span>
                 <b>${seconds(totals[state])}</b><em>${percent(totals[state], all)}</em></li>`)}</ul></section>

@@ -7,7 +7,7 @@ const BEYOND = 8;
 const PRINTED_MAX = 500;
 
 /**
- * `columns`: [{ key, title, value(row), text(row), isNumber, hint }]; `rows`, of which the first `pinned` stay on top.
+ * `columns`: [{ key, title, value(row), text(row), isNumber, isShort, hint }]; `rows`, of which the first `pinned` stay on top.
  * `onOpen(row)`: for Enter and a click. `isChosen(row)`. `initial`: the column to sort by.
  */
 export function Table({ label, columns, rows, pinned = 0, onOpen, isChosen, initial, height = 420 }) {
@@ -49,7 +49,7 @@ export function Table({ label, columns, rows, pinned = 0, onOpen, isChosen, init
     const bodyRow = (row, at) => html`<tr key=${at} aria-rowindex=${at + 2} tabindex=${at === current ? 0 : -1}
         class=${[isChosen && isChosen(row) ? "chosen" : "", row.role ?? "", row.isFaint ? "faint" : ""].join(" ").trim() || undefined}
         onClick=${() => { setActive(at); if (onOpen) onOpen(row); }} onFocus=${() => setActive(at)}>
-        ${columns.map((one) => html`<td class=${one.isNumber ? "n" : one.key === "name" ? "t wide" : "t"} title=${one.isNumber ? undefined : textOf(one, row)}>${one.show ? one.show(row)
+        ${columns.map((one) => html`<td class=${one.isNumber ? "n" : one.key === "name" && !one.isShort ? "t wide" : "t"} title=${one.isNumber ? undefined : textOf(one, row)}>${one.show ? one.show(row)
             : one.isNumber ? textOf(one, row) : html`<bdi>${textOf(one, row)}</bdi>`}</td>`)}</tr>`;
     return html`<div class="table-scroll" ref=${scroll} style=${{ maxHeight: `${height}px` }} onScroll=${(event) => setTop(event.target.scrollTop)}
             onKeyDown=${keys} tabindex="0" role="group" aria-label=${`${label}, scrollable`}>

@@ -75,7 +75,7 @@ export function Threads({ recording, metric, sums, selection, onSelect, height }
     const columns = useMemo(() => [
         number("value", metric.title, (row) => row.value, (row) => amount(row.value, metric.unit), metric.title),
         number("value%", "%", (row) => row.value, (row) => share(percentOf(row.value, rows[0].value)), "in percent of all"),
-        { key: "name", title: "Thread", value: (row) => row.name },
+        { key: "name", title: "Thread", value: (row) => row.name, isShort: true },
         { key: "shown", title: "Name", value: (row) => row.shown },
         { key: "process", title: "Program", value: (row) => row.process },
         { key: "tid", title: "TID", value: (row) => row.tid, isNumber: true, text: (row) => String(row.tid) },

@@ -378,7 +378,8 @@ export function Strip({ recording, selection, onSelect, range }) {
     }, [layers, selection, width, range, cursor]);
     const xOf = (event) => event.clientX - canvas.current.getBoundingClientRect().left;
     const keys = (event) => {
-        const step = (recording.end - recording.begin) / 100 * { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+        const all = recording.end - recording.begin;
+        const step = { ArrowLeft: -all / 100, ArrowRight: all / 100, Home: -all, End: all }[event.key];
         if (event.key === "Escape") onSelect({ ...selection, from: null, to: null });
         if (!step) return;
         event.preventDefault();
@@ -390,7 +391,7 @@ export function Strip({ recording, selection, onSelect, range }) {
     };
     return html`<div class="strip" ref=${frame}>
         <canvas ref=${canvas} tabindex="0" role="application"
-            aria-label="All threads over time, by state: left and right move, with Shift select, Escape clears"
+            aria-label="All threads over time, by state: left, right, Home and End move, with Shift select, Escape clears"
             onPointerDown=${(event) => { drag.current = xOf(event); canvas.current.setPointerCapture(event.pointerId); }}
             onPointerMove=${(event) => drag.current !== null && Math.abs(xOf(event) - drag.current) > 2
                 && onSelect({ ...selection, ...ordered(scaled.time(drag.current), scaled.time(xOf(event))) })}

@@ -56,16 +56,22 @@ export const ink = (name) => getComputedStyle(document.documentElement).getPrope
 
 export const FONT = "12px system-ui, sans-serif";
 
-/** A text cut to a width; measuring is dear, so letters are taken to be as wide as they mostly are. */
+const widths = new Map();
+
+/** How wide a text is in FONT: measured once, since measuring is dear. */
+function widthOf(context, text) {
+    if (!widths.has(text)) widths.set(text, context.measureText(text).width);
+    return widths.get(text);
+}
+
+/** A text in FONT cut to a width; letters are taken to be as wide as they mostly are. */
 export function fitted(context, text, width) {
-    if (text.length * 3.2 > width || context.measureText(text).width > width) {
-        const n = Math.floor(width / 6.6);
-        if (n < 3) return "";
-        let cut = text.slice(0, n - 1);
-        while (cut.length > 1 && context.measureText(`${cut}…`).width > width) cut = cut.slice(0, -1);
-        return `${cut}…`;
-    }
-    return text;
+    if (text.length * 3.2 <= width && widthOf(context, text) <= width) return text;
+    const n = Math.floor(width / 6.6);
+    if (n < 3) return "";
+    let cut = text.slice(0, n - 1);
+    while (cut.length > 1 && context.measureText(`${cut}…`).width > width) cut = cut.slice(0, -1);
+    return `${cut}…`;
 }
 
 /** What is shown beside the pointer. `at`: clientX, clientY. */
@@ -119,6 +125,11 @@ export function useFrame(draw, inputs) {
         pending.current = requestAnimationFrame(draw);
         return () => cancelAnimationFrame(pending.current);
     }, [theme(), ...inputs]);
+}
+
+/** Runs a function when the next frame is drawn: what takes its time keeps nobody waiting for what does not. */
+export function afterFrame(work) {
+    requestAnimationFrame(() => setTimeout(work));
 }
 
 export function Choice({ label, value, options, onChange, id }) {
