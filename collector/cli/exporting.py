@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from collector.errors import UsageError
+from collector.installed import command
 
 # As in export.formats, which is not imported while the target waits; a test compares them.
 SUFFIXES = {"pprof": ".pprof.pb.gz", "speedscope": ".speedscope.json", "firefox": ".firefox.json",
@@ -22,7 +22,6 @@ SUFFIXES = {"pprof": ".pprof.pb.gz", "speedscope": ".speedscope.json", "firefox"
             "json": ".profile.json", "parquet": ".parquet", "otlp": ".otlp.pb"}
 _SIGNALS = signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP  # ours are set for the recording
 _INTERRUPTED = 130  # what commands of ours return then
-_RUN = "from collector.cli.main import er_export; import sys; sys.exit(er_export())"
 
 
 def format_and_file(text: str) -> tuple[str, str]:
@@ -63,10 +62,10 @@ def making_a_page(directory: Path, path: str, say: Callable[[str], None]) -> Ite
 
 
 def _run(name: str, directory: Path, path: str) -> int:
-    """Runs ``er_export``, which says what is to be said; the exit status. The folder that we are in is no place for
-    modules (-P). Whoever wants us to end means it: the program has ended."""
-    command = [sys.executable, "-P", "-c", _RUN, name, str(directory.absolute()), "-o", path]
-    pid = os.posix_spawn(sys.executable, command, os.environ, setsigdef=_SIGNALS, setsigmask=())
+    """Runs ``er_export``, which says what is to be said; the exit status. Whoever wants us to end means
+    it: the program has ended."""
+    words = [*command("er_export"), name, str(directory.absolute()), "-o", path]
+    pid = os.posix_spawn(words[0], words, os.environ, setsigdef=_SIGNALS, setsigmask=())
 
     def hand_on(number: int, _frame: object) -> None:
         with suppress(ProcessLookupError):

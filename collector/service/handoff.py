@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-import sys
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -29,6 +28,7 @@ from zlib import crc32
 
 from collector.errors import CollectorError, reason
 from collector.experiment.names import shown
+from collector.installed import command
 from collector.linux.peers import Credentials
 from collector.service import config, push
 from collector.service.children import Child, as_peer
@@ -260,8 +260,7 @@ class Handoff:
 
 def _export(name: str, path: str, out: str) -> list[str]:
     """The command ``er_export`` of this installation."""
-    return [sys.executable, "-I", "-c",
-            "import sys; from collector.cli.main import er_export; sys.exit(er_export())", name, "-o", out, path]
+    return [*command("er_export", is_isolated=True), name, "-o", out, path]
 
 
 async def _end(child: Child) -> None:

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from collector.errors import CollectorError, reason
 from collector.experiment.names import shown
+from collector.installed import command
 from collector.linux import census
 from collector.linux.peers import Credentials
 from collector.service import labels as labelling
@@ -31,7 +32,7 @@ from collector.service.budget import Budget
 from collector.service.children import Child, as_daemon, as_peer, run
 from collector.service.peers import Access, Rights
 from collector.service.retention import MEGABYTE, Kept
-from collector.service.spool import Spool, collect_command
+from collector.service.spool import Spool
 from collector.service.targets import Found, Held, Wanted
 from collector.service.wishes import Wishes
 
@@ -209,7 +210,8 @@ class Session:
     def _argv(self, window: rotation.Window) -> list[str]:
         order = self.order
         whole = self._rights is Rights.PEER or order.configured or peers.may_administer(order.owner, self._house.access)
-        argv = [*collect_command(), "-v", "-o", str(self.folder / self._current), "-y", "USR1,r", "-l", "USR2",
+        argv = [*command("collect", is_isolated=True), "-v", "-o", str(self.folder / self._current), "-y", "USR1,r",
+                "-l", "USR2",
                 *order.wishes.argv(self._house.budget.stretched, order.plan.rotate_megabytes, copies=whole)]
         argv += ["-t", f"{window.length_s:.1f}"] if window.length_s else []
         argv += [word for pair in self.labels.items() for word in ("--label", "=".join(pair))]

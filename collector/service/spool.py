@@ -16,7 +16,6 @@ import json
 import os
 import shutil
 import stat
-import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -164,7 +163,3 @@ def _sizes(folder: int) -> Iterator[int]:
         os.close(folder)
 
 
-def collect_command() -> list[str]:
-    """The command ``collect`` of this installation, whatever PATH says."""
-    return [sys.executable, "-I", "-c",
-            "import sys; from collector.cli.main import collect; sys.argv[0] = 'collect'; sys.exit(collect())"]

@@ -11,7 +11,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
@@ -20,8 +19,8 @@ from typing import IO
 
 from collector.errors import CollectorError
 from collector.experiment.names import shown
+from collector.installed import command
 
-_COLLECT = "import sys; from collector.cli.main import collect; sys.exit(collect())"
 _PREFIX = b"collect: "
 _PATIENCE_S = 3.0
 _CLOSING_S = 10.0  # behind the experiment's last event, archives included
@@ -55,7 +54,7 @@ class Recorder:
         attached = ["-P", str(pid)] if pid else []
         try:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-c", _COLLECT, *choice, *attached, *target],
+                [*command("collect"), *choice, *attached, *target],
                 stdin=subprocess.DEVNULL if keeps_terminal or _is_terminal(0) else None,
                 stdout=self._output(1, keeps_terminal), stderr=self._output(2, keeps_terminal or not program),
                 process_group=0)
