@@ -15,7 +15,8 @@ NO_TASKS = ("there is no room for another process or thread of this user: raise 
             "or service, its limit of tasks)")
 _NO_ROOM = {errno.EMFILE: NO_DESCRIPTORS, errno.EAGAIN: NO_TASKS, errno.ENOMEM: NO_MEMORY,
             errno.ENFILE: "too many open files on this machine: raise the limit (sysctl fs.file-max)"}
-_UNWRITABLE = {errno.EBADF, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}  # files that are read have names
+# Files that are read have names.
+_UNWRITABLE = {errno.EBADF, errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 
 
 class CollectorError(Exception):

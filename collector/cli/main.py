@@ -60,8 +60,11 @@ def _guarded(name: str, run: Callable[[list[str]], int]) -> int:
     except CollectorError as err:
         streams.say(f"{name}: {err}")
         return err.exit_status
-    except BrokenPipeError:  # the reader of our output (head, less) has seen enough
-        return 0
+    except BrokenPipeError as err:
+        if streams.is_unread(err):  # by head, less and the like
+            return 0
+        streams.say(f"{name}: {reason(err)}")
+        return 1
     except KeyboardInterrupt:
         return 130
     except (MemoryError, ImportError, OSError) as err:

@@ -8,6 +8,7 @@ exec, so that programs that we start find it as we did.
 from __future__ import annotations
 
 import os
+import select
 import sys
 from contextlib import suppress
 from typing import TextIO
@@ -26,13 +27,29 @@ def hold() -> None:
     sys.stderr = sys.stderr or _writer(2)
 
 
+class NobodyReads(BrokenPipeError):
+    """Who read the standard output has seen enough."""
+
+
 def flush() -> None:
     """Writes what has been printed. Raises OSError; what could not be written is dropped then."""
     try:
         sys.stdout.flush()
+    except BrokenPipeError as err:
+        _give_up(sys.stdout)
+        raise NobodyReads(*err.args) from None
     except OSError:
         _give_up(sys.stdout)
         raise
+
+
+def is_unread(error: BrokenPipeError) -> bool:
+    """Whether it is the standard output that nobody reads, not another file that was written."""
+    if isinstance(error, NobodyReads):
+        return True
+    poll = select.poll()
+    poll.register(sys.stdout.fileno(), 0)
+    return bool(poll.poll(0))
 
 
 def say(text: str) -> None:

@@ -61,6 +61,22 @@ def test_the_usage_of_collect_is_output_too(where: str) -> None:
     assert result.returncode == 1
 
 
+def test_who_reads_the_output_may_stop_but_a_file_that_nobody_reads_is_told(experiment: Path, tmp_path: Path) -> None:
+    """Both readers leave at once, and more is printed than a pipe holds."""
+    script, fifo = tmp_path / "script", tmp_path / "fifo"
+    script.write_text("functions\n" * 1009)
+    command = [COMMANDS / "er_print", "-script", script, experiment]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout and writer.stderr
+        writer.stdout.close()
+        assert (writer.stderr.read(), writer.wait(60)) == ("", 0)
+    os.mkfifo(fifo)
+    with subprocess.Popen([command[0], "-outfile", fifo, *command[1:]], stderr=subprocess.PIPE, text=True) as writer:
+        fifo.open("rb").close()
+        _, said = writer.communicate(timeout=60)
+    assert (writer.returncode, said) == (1, "er_print: what was printed is not complete: write error: Broken pipe\n")
+
+
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
 def test_an_error_that_nobody_can_read_keeps_its_status(redirection: str, experiment: Path) -> None:
     for command, status in ((["er_print", "-nosuch"], 2), (["er_archive", "--nosuch"], 2)):
