@@ -8,13 +8,24 @@ What the commands do is in the package ``commands``.
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from collector import __version__
-from collector.cli.commands.registry import COMMANDS, NAME, OPTIONS, SCRIPT, Command, find_command, is_option, misplaced
+from collector.cli.commands.registry import (
+    COMMANDS,
+    NAME,
+    QUIT,
+    SCRIPT,
+    TYPED,
+    Command,
+    find_command,
+    is_option,
+    misplaced,
+)
 from collector.cli.commands.session import ALL, Session, is_number
 from collector.cli.progress import Working
 from collector.errors import UsageError
@@ -25,6 +36,8 @@ if TYPE_CHECKING:
 __all__ = ["COMMANDS", "UsageError", "read_defaults", "run"]
 
 _SCRIPTS_MAX = 16  # within each other
+_TYPED = Command("-", "", "", TYPED)
+_WORD = re.compile(r'"([^"]*)"(?!\S)|(\S+)')  # in a line; one in double quotes may have blanks in it
 
 
 class Call(NamedTuple):
@@ -78,12 +91,17 @@ def _converse(session: Session) -> None:
     """Commands from the terminal, or from what is piped into it."""
     from collector.cli.commands.interactive import converse
 
-    converse(session, lambda session, line: carry_out(session, _line_calls(line, "standard input", ())), _print_help)
+    converse(session, lambda session, line: carry_out(session, _line_calls(line, "standard input", ())))
 
 
 def carry_out(session: Session, calls: Sequence[Call]) -> None:
     """The commands, one after the other; what they say is printed. Raises CollectorError."""
     for call in calls:
+        if call.command is _TYPED:
+            _converse(session)
+            continue
+        if call.command.act == QUIT:
+            break
         what = f"-{call.command.name}"
         with Working(what):
             documents = iter(_documents(call.command.function()(session, *call.arguments, **call.options)))
@@ -116,7 +134,10 @@ def _parsed(argv: Sequence[str], scripts: tuple[str, ...] = ()) -> tuple[list[Ca
     waiting = list(argv)[::-1]
     while waiting:
         word = waiting.pop()
-        if not word.startswith("-") or word == "-":
+        if word == "-":
+            calls.append(Call(_TYPED, [], {}))
+            continue
+        if not word.startswith("-"):
             experiments.append(word)
             continue
         if is_option(word.partition("=")[0]):
@@ -185,17 +206,24 @@ def script_calls(path: str, outer: tuple[str, ...]) -> list[Call]:
             raise UsageError(f"-script {path}: the script runs itself; take the command out of {outer[-1]}")
         if len(outer) >= _SCRIPTS_MAX:
             raise UsageError(f"-script {path}: more than {_SCRIPTS_MAX} scripts within each other")
-        lines = Path(path).read_text("utf-8", "surrogateescape").splitlines()
+        lines = Path(path).read_text("utf-8", "surrogateescape").replace("\\\n", "").splitlines()
     except (OSError, ValueError) as err:
         raise UsageError(f"-script {path}: {getattr(err, 'strerror', None) or err}") from err
-    return [call for line in lines if line.strip() and not line.lstrip().startswith("#")
-            for call in _line_calls(line, f"-script {path}", (*outer, file))]
+    found: list[Call] = []
+    for line in lines:
+        if line.strip() and not line.lstrip().startswith("#"):
+            found += _line_calls(line, f"-script {path}", (*outer, file))
+            if found and found[-1].command.act == QUIT:
+                return found[:-1]
+    return found
 
 
 def _line_calls(line: str, where: str, scripts: tuple[str, ...]) -> list[Call]:
     """The command of a line, its dash left out or not."""
     words = _words(line)
     words[0] = "-" + words[0].removeprefix("-")
+    if len(words) == 1 and (command := find_command(words[0][1:], words[0])).current:
+        return [Call(command._replace(argument="", act=command.current), [], {})]
     found, rest = _parsed(words, scripts)
     if rest:
         raise UsageError(f"{where}: {' '.join(rest)!r} cannot be understood")
@@ -204,7 +232,7 @@ def _line_calls(line: str, where: str, scripts: tuple[str, ...]) -> list[Call]:
 
 def _words(line: str) -> list[str]:
     """The words of a script's line; an expression, which comes last, is all that is left of it. Raises UsageError."""
-    words = line.split()
+    words = [found[1] if found[2] is None else found[2] for found in _WORD.finditer(line)]
     try:
         wanted = find_command(words[0].removeprefix("-"), words[0]).argument.split()
     except UsageError:
@@ -219,16 +247,6 @@ def _words(line: str) -> list[str]:
 
 
 def _print_help() -> None:
-    print("Usage: er_print COMMAND... EXPERIMENT...\n\n"
-          "Prints reports of experiments (NAME.er) and experiment groups (NAME.erg). Commands may be cut short\n"
-          "as long as they stay unique. Without a command they are read from the terminal, or from what is piped in.\n")
-    width = max(len(c.name) + len(c.argument) for c in COMMANDS) + 4
-    for command in COMMANDS:
-        print(f"  {f'-{command.name} {command.argument}'.ljust(width)}{command.help}")
-        for option in command.options:
-            print(f"  {f'   {option}'.ljust(width)}{OPTIONS[option]}")
-    print(f"  {'--help'.ljust(width)}this text\n  {'--version'.ljust(width)}the version\n\n"
-          "SPEC is METRIC[:METRIC]...; METRIC is e (exclusive), i (inclusive) or both, then . (seconds) and %\n"
-          "(share), then a name: user system trap textpfault datapfault kernelpfault lock sleep wait stop total\n"
-          "totalcpu; latency (CPU time divided by the threads of the process that ran at that moment); or size,\n"
-          "address, name. Example: -metrics e.user:i.%total:name -sort i.total -functions")
+    from collector.cli.commands.usage import usage
+
+    print("\n".join(usage()))

@@ -73,15 +73,31 @@ class _Line:
 # -- what is meant
 
 
-def targets(data: DataSet, name: str) -> list[Target]:
-    """All that goes by a name: functions by any of their names, else source files by path or base name."""
+def targets(data: DataSet, name: str, is_numbered: bool = False) -> list[Target]:
+    """All that goes by a name: functions by any of their names, else source files by path or base name.
+
+    Functions are in the order of load objects and addresses, as gprofng numbers them. ``is_numbered``: those that were
+    not met count, too, which they do anyway where several or none were.
+    """
     functions = data.functions
     special = {functions[TOTAL_FUNCTION].name, functions[UNKNOWN_FUNCTION].name}
     if name.encode("utf-8", "surrogateescape") in special:
         raise UsageError(f"{name} is not a real function; no source or disassembly available.")
     found = [Target(loaded, _home(loaded, function), function)
-             for loaded, function in _functions_named(data, name.encode("utf-8", "surrogateescape"))]
+             for loaded, function in _functions_named(data, name.encode("utf-8", "surrogateescape"), is_numbered)]
     return found or _files_named(data, name)
+
+
+def met(data: DataSet, found: Sequence[Target]) -> list[Target]:
+    """The functions among them that stacks have, with the most time first."""
+    weights = profile.inclusive(data.stacks).sum(axis=1).tolist()
+    weight = {_address(function): weights[number] for number, function in enumerate(data.functions)}
+    weighed = [(weight.get(_address(one.function), 0), one) for one in found if one.function is not None]
+    return [one for value, one in sorted(weighed, key=lambda pair: -pair[0]) if value]
+
+
+def _address(function: Function) -> tuple[int, int]:
+    return function.object_number, function.offset
 
 
 def target_of(data: DataSet, function: Function) -> Target | None:
@@ -90,18 +106,17 @@ def target_of(data: DataSet, function: Function) -> Target | None:
     return Target(loaded, _home(loaded, function), function) if loaded is not None else None
 
 
-def _functions_named(data: DataSet, name: bytes) -> list[tuple[LoadedObject, Function]]:
-    """Those that were met first, with the most time first; then all that there are."""
+def _functions_named(data: DataSet, name: bytes, is_numbered: bool) -> list[tuple[LoadedObject, Function]]:
+    """Of those met, if it is one and no number is wanted, or of all that there are."""
     by_number = {loaded.number: loaded for loaded in data.objects.values()}
-    weights = profile.inclusive(data.stacks).sum(axis=1)
-    order = np.argsort(-weights, kind="stable").tolist()
-    met = [data.functions[number] for number in order if weights[number]]
-    found = [(by_number[f.object_number], f) for f in met if f.object_number in by_number and _is_called(f, name)]
-    if found:
-        return found
-    part = short_name(name).rsplit(b"::", 1)[-1].split(b"<", 1)[0].rsplit(b".", 1)[-1] or name
-    return [(loaded, function) for loaded in data.objects.values() if loaded.file is not None
-            for function in loaded.functions_like(part) if _is_called(function, name)]
+    there = [(by_number[f.object_number], f) for f in data.functions
+             if f.object_number in by_number and _is_called(f, name)]
+    if is_numbered or len(there) != 1:
+        part = short_name(name).rsplit(b"::", 1)[-1].split(b"<", 1)[0].rsplit(b".", 1)[-1] or name
+        there += [(loaded, function) for loaded in data.objects.values() if loaded.file is not None
+                  for function in loaded.functions_like(part) if _is_called(function, name)]
+    found = {_address(function): (loaded, function) for loaded, function in reversed(there)}
+    return [found[place] for place in sorted(found)]
 
 
 def _is_called(function: Function, name: bytes) -> bool:
@@ -344,16 +359,22 @@ def _hot(columns: Sequence[Column], has_code: Bool, threshold: int) -> Bool:
     return hot
 
 
-def choice_of(found: Sequence[Target], number: int | None, name: str) -> Target:
-    """The one that is meant. UsageError, with a list, where that is not clear."""
+def choice_of(data: DataSet, found: Sequence[Target], number: int | None, name: str) -> tuple[Target, str]:
+    """The one that is meant, and what is to be said where that is not clear: then it is the one with the most time.
+    UsageError, with a list, where nothing tells."""
     if not found:
         raise UsageError(f"No function or file with given name `{name}' found.")
     if len(found) == 1:
-        return found[0]
+        return found[0], ""
     if number is not None and 1 <= number <= len(found):
-        return found[number - 1]
+        return found[number - 1], ""
     every = "; ".join(f"{i}: {_described(target)}" for i, target in enumerate(found[:_NAMES_SHOWN], 1))
-    raise UsageError(f"{name} may be {every}; give its number behind the name")
+    likely = met(data, found)
+    if not likely or number is not None:
+        raise UsageError(f"{name} may be {every}; give its number behind the name")
+    taken = f"{name} may be {every}; {found.index(likely[0]) + 1}, with the most time, was taken: give the number " \
+        "behind the name"
+    return likely[0], taken if len(likely) > 1 else ""
 
 
 def _described(target: Target) -> str:
@@ -363,5 +384,5 @@ def _described(target: Target) -> str:
     return f"{name}{place}{at} in {os.path.basename(os.fsdecode(target.loaded.path))}"
 
 
-__all__ = ["Annotated", "Target", "Wanted", "choice_of", "disassembly", "source_document",
+__all__ = ["Annotated", "Target", "Wanted", "choice_of", "disassembly", "met", "source_document",
            "target_of", "targets"]

@@ -9,9 +9,9 @@ import sys
 
 import pytest
 
-from collector.cli.commands.registry import COMMANDS, SCRIPT, Command, find_command
+from collector.cli.commands.registry import COMMANDS, QUIT, SCRIPT, Command, find_command
 
-CARRIED_OUT = [command for command in COMMANDS if command.act != SCRIPT]
+CARRIED_OUT = [command for command in COMMANDS if command.act not in (SCRIPT, QUIT)]
 
 
 @pytest.mark.parametrize("command", CARRIED_OUT, ids=lambda command: command.name)

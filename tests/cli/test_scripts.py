@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from collector import __version__
 from collector.cli.commands.registry import COMMANDS, SCRIPT, Command
 from collector.export.render import MODES
 
@@ -29,18 +31,43 @@ name long
 viewmode user
 printmode text
 metric_list
-metrics e.%totalcpu:i.totalcpu:name
+metrics \\
+  e.%totalcpu:i.totalcpu:name
 sort e.totalcpu
+metrics
+sort
+limit
+viewmode
+printmode
+setpath
+addpath
+pathmap
+filters
+help
+xhelp
 functions
 fsummary
-fsingle inner
+fsingle "inner"
+fsingle inner 1
+data_objects
+data_single sum 1
+data_layout
+memobj Page_64K
+mobj_list
+mobj_define Lines VADDR>255?VADDR/64:-1
+OMP_preg
+OMP_task
+races
+rdetail 1
+ddetail 1
+dsummary
 objects
 osummary
 cmetric_list
 gprof
-csingle inner
-cprepend outer
-cappend inner
+csingle inner 1
+cprepend outer 1
+cappend inner 1
 crmfirst
 crmlast
 calltree
@@ -48,8 +75,11 @@ scc all
 dcc all:src
 sthresh 60
 dthresh 60
-source outer
+source outer 1
+src outer
 disasm inner
+dis inner 1
+disasm "work.c"
 lines
 lsummary
 pcs
@@ -115,6 +145,11 @@ tldata all
 rdtmode text
 metrics default
 functions
+outfile --
+experiment_list
+outfile -
+quit
+what stands here is not read
 """
 
 
@@ -139,12 +174,68 @@ def test_a_script_for_another_er_print_runs_unchanged(recorded: Path, tmp_path: 
     names = {line.split()[0] for line in SCRIPT_LINES.splitlines() if line and not line.startswith("#")}
     assert len(names) > 80
     done = er_print("-script", script, recorded)
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (done.returncode, done.stdout) == (0, f"er_print {__version__}\n")
+    assert re.fullmatch(r"\s*ID Sel +PID Experiment +\n.*\n +1 yes +\d+ \S+b\.1\.er \n", done.stderr), done.stderr
     printed = out.read_text()
+    assert "current filter setting" in printed
+    assert "Print limit set to 7" in printed
+    assert printed.count("was not requested when recording experiments") >= 12
     assert printed.count("Functions sorted by metric") >= 5
     assert printed.rstrip().splitlines()[-3].endswith("<Total>") or "Current metrics: i.user:e.%totalcpu" in printed
     typed = er_print(recorded, input=text.replace("PROGRAM", "work"))
-    assert (typed.returncode, typed.stderr) == (0, "")
+    assert (typed.returncode, typed.stderr) == (0, done.stderr)
+
+
+NAMESAKES = {
+    "a.c": "extern volatile int sum;\nstatic __attribute__((noinline)) void namesake(void) "
+           "{ for (int i = 0; i < 20000003; i++) sum += i; }\nvoid first(void) { namesake(); }\n",
+    "b.c": "volatile int sum;\nvoid first(void);\nstatic __attribute__((noinline)) void namesake(void) "
+           "{ for (int i = 0; i < 80000003; i++) sum ^= i; }\nint main(void) { first(); namesake(); return 0; }\n",
+}
+
+
+def test_the_number_of_one_of_several_functions_is_gprofng_s(tmp_path: Path, need: Callable[[str, str], str],
+                                                             perf_allowed: None, collect: Callable[..., Any],
+                                                             er_print: Callable[..., Any]) -> None:
+    for name, text in NAMESAKES.items():
+        (tmp_path / name).write_text(text)
+    built = [need("gcc", "gcc"), "-g", "-gdwarf-4", "-O1", "-o", "prog", *NAMESAKES]
+    subprocess.run(built, cwd=tmp_path, check=True)
+    path = tmp_path / "x.er"
+    assert collect("-p", "hi", "-o", path, tmp_path / "prog").returncode == 0
+    gprofng = [need("gprofng", "binutils"), "display", "text"]
+    for number in "1", "2":
+        for command in "-fsingle", "-csingle", "-source":
+            words = [command, "namesake", number, path]
+            theirs = subprocess.run([*gprofng, *words], capture_output=True, text=True, check=True).stdout.splitlines()
+            ours = er_print(*words)
+            assert (ours.returncode, ours.stderr) == (0, "")
+            for row in (0, 4) if command != "-source" else (0,):
+                assert ours.stdout.splitlines()[row].split() == theirs[row].split()
+            if command == "-csingle":
+                assert ("first" if number == "1" else "main") in ours.stdout.split("Stack Fragment")[0].split()
+    unclear = er_print("-fsingle", "namesake", path)
+    assert unclear.returncode == 0
+    assert unclear.stdout == er_print("-fsingle", "namesake", "2", path).stdout
+    assert re.fullmatch(r"er_print: warning: namesake may be 1: namesake \(\S+a\.c\) at 0x\w+ in prog; 2: [^;]*; "
+                        r"2, with the most time, was taken: give the number behind the name\n", unclear.stderr)
+    beyond = er_print("-csingle", "namesake", "3", path)
+    assert (beyond.returncode, beyond.stdout) == (2, "")
+    assert beyond.stderr.startswith("er_print: namesake may be 1: ")
+
+
+@pytest.mark.parametrize(("words", "printed"), [
+    (("-func", "-quit", "-threads"), "Functions sorted"), (("-source", "outer", "1"), "Source file:"),
+    (("-outfile", "-", "-metrics", "e.%user", "-sort", "e.user", "-limit", "100", "-func", "-callers-callees"),
+     "Current metrics: e.%user"),
+    (("-filters", 'FNAME("inner") SOME IN USTACK', "-functions"), "current filter setting"),
+    (("-limit", "3", "-"), "Functions sorted"), (("-dis", "inner", "1"), "Source file:")])
+def test_command_lines_of_others_are_understood(words: tuple[str, ...], printed: str, recorded: Path,
+                                                er_print: Callable[..., Any]) -> None:
+    done = er_print(*words, recorded, input="functions\nexit\nnothing\n")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith(printed)
+    assert "Threads sorted" not in done.stdout
 
 
 _GIVEN = {"FUNCTION": "inner", "FUNCTION|FILE": "inner",
@@ -152,7 +243,7 @@ _GIVEN = {"FUNCTION": "inner", "FUNCTION|FILE": "inner",
           "NAME": "Mine", "EXPR": "THRID", "LIST": "all", "N": "5", "FORM": "long", "on|off": "on", "PATH": "/tmp",
           "OLD": "/a", "NEW": "/b", "MODE": "user", "on|off|=REGEX": "on", "VALUE": "x"}
 _OTHERS = ("script", "version", "outfile", "appendfile", "symbols", "printmode", "aggregations", "json_aggregations",
-           "wakers", "drop_exp", "compare")  # elsewhere: options, files, what was aggregated, several experiments
+           "wakers", "drop_exp", "compare", "help", "quit")  # elsewhere: options, files, aggregations
 _AFTER = {"cappend": "-csingle inner", "cprepend": "-csingle outer", "crmfirst": "-csingle outer -cappend inner",
           "crmlast": "-csingle outer -cappend inner"}
 
@@ -178,7 +269,7 @@ def test_every_document_has_every_form(mode: str, recorded: Path, capsys: pytest
                 assert line.startswith('{"document": '), (command.name, line)
                 json.loads(line)
         assert printed.out or command.act.split(":")[0] in ("settings", "code", "defaults") or \
-            command.name == "procstats" or command.name == "indxobj_define", command.name
+            command.name in ("procstats", "indxobj_define", "mobj_define"), command.name
 
 
 def test_every_table_is_another_document(recorded: Path, capsys: pytest.CaptureFixture[str]) -> None:

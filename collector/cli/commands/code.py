@@ -78,7 +78,7 @@ def source(session: Session, name: str, number: str = "") -> Document:
     """A source file, or that of a function, with the metrics of its lines."""
     from collector.report.annotated import Wanted, source_document
 
-    return source_document(session.data, _target(session, name, number), session.view,
+    return source_document(session.data, target(session, name, number), session.view,
                            Wanted(session.commentary["scc"].threshold, session.inlines), _began(session))
 
 
@@ -87,21 +87,24 @@ def disasm(session: Session, name: str, number: str = "") -> Document:
     from collector.report.annotated import Wanted, disassembly
 
     form = session.commentary["dcc"]
-    return disassembly(session.data, _target(session, name, number), session.view,
+    return disassembly(session.data, target(session, name, number), session.view,
                        Wanted(form.threshold, session.inlines, form.with_source, form.with_bytes), _began(session))
 
 
-def _target(session: Session, name: str, number: str) -> Target:
+def target(session: Session, name: str, number: str) -> Target:
+    """What goes by that name; where several do, the one of that number. Raises UsageError."""
     from collector.report.annotated import choice_of, targets
 
-    found = targets(session.data, name)
+    found = targets(session.data, name, bool(number))
     if not found:
         from collector.errors import UsageError
         from collector.suggestions import meant
 
         known = (one.name.decode("utf-8", "replace") for one in session.data.functions)
         raise UsageError(f"No function or file with given name `{name}' found{meant(name, known) or '.'}")
-    return choice_of(found, int(number) if number else None, name)
+    chosen, said = choice_of(session.data, found, int(number) if number else None, name)
+    session.tell(said)
+    return chosen
 
 
 def _began(session: Session) -> int:

@@ -38,7 +38,12 @@ def viewmode(session: Session, mode: str) -> Document:
     if mode not in VIEW_MODES:
         raise UsageError(f"-viewmode {mode}: give {', '.join(VIEW_MODES)}")
     session.view_mode = mode
-    return lines("viewmode", [f"Viewmode set to {mode}"])
+    return current_viewmode(session)
+
+
+def current_viewmode(session: Session) -> Document:
+    """How frames of interpreters are shown."""
+    return lines("viewmode", [f"Viewmode set to {session.view_mode}"])
 
 
 def en_desc(session: Session, text: str) -> None:

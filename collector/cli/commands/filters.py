@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 def filters(session: Session, expression: str) -> Document:
     """Only packets for which an expression is true."""
     session.selection.set_filter(expression)
+    return current(session)
+
+
+def current(session: Session) -> Document:
+    """Which packets count."""
     return lines("filters", [f'current filter setting: "{session.selection.filter}"'])
 
 

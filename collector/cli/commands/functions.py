@@ -52,20 +52,20 @@ def calltree(session: Session) -> Document:
                                      found.labels, session.object_warnings(), session.limit), view)
 
 
-def csingle(session: Session, name: str) -> Document:
+def csingle(session: Session, name: str, number: str = "") -> Document:
     """Callers and callees of one function, with which a fragment of the stack begins."""
-    session.fragment = [name]
+    session.fragment = [(name, number)]
     return _fragment(session)
 
 
-def cappend(session: Session, name: str) -> Document:
+def cappend(session: Session, name: str, number: str = "") -> Document:
     """One more function behind the fragment: called by its last."""
-    return _changed(session, [*session.fragment, name])
+    return _changed(session, [*session.fragment, (name, number)])
 
 
-def cprepend(session: Session, name: str) -> Document:
+def cprepend(session: Session, name: str, number: str = "") -> Document:
     """One more function before the fragment: the caller of its first."""
-    return _changed(session, [name, *session.fragment])
+    return _changed(session, [(name, number), *session.fragment])
 
 
 def crmfirst(session: Session) -> Document:
@@ -78,7 +78,7 @@ def crmlast(session: Session) -> Document:
     return _changed(session, session.fragment[:-1])
 
 
-def _changed(session: Session, fragment: list[str]) -> Document:
+def _changed(session: Session, fragment: list[tuple[str, str]]) -> Document:
     if not session.fragment or not fragment:
         raise UsageError("there is no stack fragment (any more); begin one with -csingle FUNCTION")
     before, session.fragment = session.fragment, fragment
@@ -93,7 +93,7 @@ def _fragment(session: Session) -> Document:
     from collector.report.tables import fragment_table
 
     found, view = seen(session, function_stacks, of_functions=True), session.derived("a")
-    wanted = [_number_of(name, found.labels) for name in session.fragment]
+    wanted = [_number_of(session, name, number, found.labels) for name, number in session.fragment]
     return found.finished(fragment_table((f"Callers and callees sorted by metric: {view.sort_title}",), found.stacks,
                                          found.of(view), found.labels, wanted, session.object_warnings()), view)
 
@@ -120,10 +120,11 @@ def osummary(session: Session) -> Document:
                  view, labels, session.object_warnings(), session.limit)
 
 
-def fsingle(session: Session, name: str) -> Document:
+def fsingle(session: Session, name: str, number: str = "") -> Document:
     """Every metric of one function."""
     stacks, labels = function_stacks(session, session.data)
-    return as_lines("fsingle", summaries(session, stacks, labels, [_number_of(name, labels)])[:-1])
+    wanted = _number_of(session, name, number, labels)
+    return as_lines("fsingle", summaries(session, stacks, labels, [wanted])[:-1])
 
 
 def summaries(session: Session, stacks: Weighted, labels: Labels, wanted: list[int],
@@ -148,8 +149,11 @@ def summaries(session: Session, stacks: Weighted, labels: Labels, wanted: list[i
     return found
 
 
-def _number_of(name: str, labels: Labels) -> int:
-    """The function of that name; the one with the largest size where several have it. Raises UsageError."""
+def _number_of(session: Session, name: str, number: str, labels: Labels) -> int:
+    """The function of that name; where several have it, the one of that number among all, as listings count them.
+
+    Raises UsageError.
+    """
     from collector.report.compat import short_name
 
     wanted = name.encode("utf-8", "surrogateescape")
@@ -160,7 +164,28 @@ def _number_of(name: str, labels: Labels) -> int:
 
         known = (one.decode("utf-8", "replace") for one in labels.names)
         raise UsageError(f"there is no function {name!r} in the data; -functions lists them{meant(name, known)}")
-    return found[0]
+    if len(found) == 1 and not number:
+        return found[0]
+    return _numbered(session, name, number, labels, found)
+
+
+def _numbered(session: Session, name: str, number: str, labels: Labels, found: list[int]) -> int:
+    """Which of the ``found``. Some have no place in a load object: load objects that are hidden, what is inlined, what
+    several experiments have side by side."""
+    from collector.cli.commands.code import target
+    from collector.report.tables import pack_address
+
+    functions = session.data.functions
+    if session.is_compared or not all(one < len(functions) and functions[one].has_offsets for one in found):
+        return found[0]
+    function = target(session, name, number).function
+    if function is None:
+        return found[0]
+    place = pack_address(function.object_number, function.offset)
+    for one in found:
+        if int(labels.addresses[one]) == place:
+            return one
+    raise UsageError(f"{name} {number}: that function was not met")
 
 
 def function_stacks(session: Session, data: DataSet,

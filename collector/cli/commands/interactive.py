@@ -3,34 +3,31 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from collector.cli.commands.registry import COMMANDS
+from collector.cli.commands.registry import COMMANDS, QUIT, find_command
 from collector.cli.commands.session import Session
 from collector.errors import CollectorError, UsageError
 
 _PROMPT = "(er_print) "
 _HISTORY = ".er_print_history"
 _HISTORY_MAX = 1000
-_ENDS = ("quit", "exit")
 
 
-def converse(session: Session, carry_out: Callable[[Session, str], None], help_text: Callable[[], None]) -> None:
+def converse(session: Session, carry_out: Callable[[Session, str], None]) -> None:
     """Carry out line after line until the end; what is wrong with one is said, and the next one comes."""
     is_terminal = sys.stdin.isatty()
     n_lines = 0
-    for line in _typed() if is_terminal else sys.stdin:
+    session.is_asked = is_terminal
+    for line in _whole(_typed() if is_terminal else sys.stdin):
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
         n_lines += 1
-        if words[0].removeprefix("-") in _ENDS:
+        if _is_end(words[0].removeprefix("-")):
             break
-        if words[0].removeprefix("-") == "help":
-            help_text()
-            continue
         try:
             carry_out(session, line)
         except CollectorError as err:
@@ -40,6 +37,26 @@ def converse(session: Session, carry_out: Callable[[Session, str], None], help_t
         session.out.flush()
     if not n_lines and not is_terminal:
         raise UsageError("nothing to print; give a command such as -functions (er_print --help lists them)")
+
+
+def _is_end(word: str) -> bool:
+    with suppress(UsageError):
+        return find_command(word, word).act == QUIT
+    return False
+
+
+def _whole(typed: Iterable[str]) -> Iterator[str]:
+    """Lines; one that ends with a backslash goes on in the next."""
+    begun = ""
+    for line in typed:
+        begun += line.removesuffix("\n")
+        if begun.endswith("\\"):
+            begun = begun[:-1]
+            continue
+        yield begun
+        begun = ""
+    if begun:
+        yield begun
 
 
 def _typed() -> Iterator[str]:
@@ -72,7 +89,6 @@ def _prepare() -> None:
 
     atexit.register(save)
     names = [f"{name} " for command in COMMANDS for name in (command.name, command.alias) if name]
-    names += [f"{name} " for name in (*_ENDS, "help")]
 
     def complete(text: str, number: int) -> str | None:
         found = [name for name in names if name.startswith(text)] if not readline.get_begidx() else []

@@ -19,14 +19,15 @@ if TYPE_CHECKING:
     Result = Document | Iterable[Document] | None
 
 NAME = "[NAME]"
-SCRIPT = "script"  # carried out where command lines are read
+SCRIPT, QUIT, TYPED = "script", "quit", "typed"  # carried out where command lines are read
 _STYLE, _TOP = "--style dtrace|stap", "--top N"
 
 
 class Command(NamedTuple):
     """A command: what it takes, what it does. What may be left out is in brackets: ``all`` and a number or a name.
 
-    ``act`` is ``module:function``. ``options`` may stand anywhere behind it, ``--NAME VALUE``.
+    ``act`` is ``module:function``. ``options`` may stand anywhere behind it, ``--NAME VALUE``. ``current``: what tells
+    what is set, for a line of a script that gives no argument.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Command(NamedTuple):
     alias: str = ""
     options: tuple[str, ...] = ()
     is_whole: bool = False  # may not be cut short
+    current: str = ""
 
     def value_of(self, option: str) -> str:
         """What the option ``--NAME`` takes; empty where the command has none of that name."""
@@ -56,15 +58,15 @@ COMMANDS = (
     Command("functions", "", "functions with the current metrics", "functions:functions"),
     Command("callers-callees", "", "callers and callees of each function", "functions:callers_callees", "gprof"),
     Command("calltree", "", "the tree of calls", "functions:calltree", "ctree"),
-    Command("csingle", "FUNCTION", "callers and callees of one function: begins a fragment of the stack",
+    Command("csingle", "FUNCTION [#]", "callers and callees of one function: begins a fragment of the stack",
             "functions:csingle"),
-    Command("cappend", "FUNCTION", "a function more behind the fragment", "functions:cappend"),
-    Command("cprepend", "FUNCTION", "a function more before the fragment", "functions:cprepend"),
+    Command("cappend", "FUNCTION [#]", "a function more behind the fragment", "functions:cappend"),
+    Command("cprepend", "FUNCTION [#]", "a function more before the fragment", "functions:cprepend"),
     Command("crmfirst", "", "the fragment without its first function", "functions:crmfirst"),
     Command("crmlast", "", "the fragment without its last function", "functions:crmlast"),
     Command("fsummary", "", "all metrics of every function", "functions:fsummary"),
     Command("osummary", "", "load objects with the current metrics", "functions:osummary"),
-    Command("fsingle", "FUNCTION", "all metrics of one function", "functions:fsingle"),
+    Command("fsingle", "FUNCTION [#]", "all metrics of one function", "functions:fsingle"),
     Command("lines", "", "source lines with the current metrics", "code:lines"),
     Command("pcs", "", "instructions with the current metrics", "code:pcs"),
     Command("lsummary", "", "all metrics of every source line", "code:lsummary"),
@@ -92,6 +94,14 @@ COMMANDS = (
     Command("iostat", "", "how large the pieces were that were read and written", "traces:iostat"),
     Command("deadlocks", "", "deadlocks; no collector records them any more", "traces:deadlocks"),
     Command("dsummary", "", "the same", "traces:deadlocks"),
+    *(Command(name, argument, f"{what}: no collector records that here", f"traces:{act}", is_whole=True)
+      for name, argument, what, act in (
+          ("data_objects", "", "data objects", "dataspace"), ("data_single", "NAME [#]", "one of them", "data_single"),
+          ("data_layout", "", "their layout", "dataspace"), ("memobj", "TYPE", "memory objects", "memobj"),
+          ("mobj_list", "", "their types", "dataspace"), ("mobj_define", "NAME EXPR", "one more", "mobj_define"),
+          ("omp_preg", "", "parallel regions", "openmp"), ("omp_task", "", "tasks of OpenMP", "openmp"),
+          ("races", "", "data races", "races"), ("rdetail", "VALUE", "one of them", "rdetail"),
+          ("ddetail", "VALUE", "one deadlock", "ddetail"))),
     Command("ifreq", "", "counts of instructions; no collector records them here", "traces:ifreq"),
     Command("procstats", "", "nothing: figures of gprofng's own work", "traces:procstats"),
     Command("gcevents", "", "garbage collections of Java with the current metrics", "index:gcevents"),
@@ -104,7 +114,7 @@ COMMANDS = (
     Command("indxobj_define", "NAME EXPR", "an index object of one's own: packets grouped by an expression",
             "index:indxobj_define"),
     Command("filters", "EXPR", "only packets for which it is true, such as 'THRID == 2 && MSTATE == 7'",
-            "filters:filters"),
+            "filters:filters", current="filters:current"),
     Command("describe", "", "the names that expressions may use", "filters:describe"),
     Command("thread_select", "LIST", "only these threads, such as 1-3,7 or all", "filters:thread_select"),
     Command("lwp_select", "LIST", "the same for LWPs", "filters:lwp_select"),
@@ -140,28 +150,35 @@ COMMANDS = (
     Command("cmetric_list", "", "the metrics of callers and callees", "settings:cmetric_list", "gmetric_list"),
     Command("indx_metric_list", "", "the metrics of index objects", "settings:indx_metric_list"),
     Command("version", "", "the version", "settings:version"),
-    Command("metrics", "SPEC", "choose metrics; default: the default ones", "settings:metrics"),
+    Command("metrics", "SPEC", "choose metrics; default: the default ones", "settings:metrics",
+            current="settings:current_metrics"),
     Command("compare", "FORM", "groups of experiments side by side: on, delta or ratio to the first one; off",
             "comparison:compare"),
-    Command("sort", "SPEC", "sort by a metric that is shown; -SPEC: the other way", "settings:sort"),
+    Command("sort", "SPEC", "sort by a metric that is shown; -SPEC: the other way", "settings:sort",
+            current="settings:current_sort"),
     Command("dmetrics", "SPEC", "default metrics, before those known; also in .gprofng.rc, as the next six",
             "defaults:dmetrics"),
     Command("dsort", "SPEC", "the default order, as the first of SPEC that is shown", "defaults:dsort"),
     Command("en_desc", "on|off|=REGEX", "which descendants count: by lineage or program", "defaults:en_desc"),
-    Command("viewmode", "MODE", "user, expert or machine", "defaults:viewmode"),
-    Command("limit", "N", "print at most N lines (or functions) of a table; 0: all", "settings:limit"),
+    Command("viewmode", "MODE", "user, expert or machine", "defaults:viewmode", current="defaults:current_viewmode"),
+    Command("limit", "N", "print at most N lines (or functions) of a table; 0: all", "settings:limit",
+            current="settings:current_limit"),
     Command("name", "FORM", "long, short or mangled names; :soname adds load objects, :offset names code without "
             "symbols, :unique tells functions of one name apart", "settings:name"),
     Command("inlines", "on|off", "inlined functions as frames of their own; off unless asked for",
             "settings:inlines"),
     Command("setpath", "PATH", "folders where files are looked for, with colons; $expts: the experiments",
-            "settings:setpath"),
-    Command("addpath", "PATH", "more such folders, or a file that -symbols made", "settings:addpath"),
-    Command("pathmap", "OLD NEW", "what takes the place of the beginning of a path", "settings:pathmap"),
+            "settings:setpath", current="settings:current_path"),
+    Command("addpath", "PATH", "more such folders, or a file that -symbols made", "settings:addpath",
+            current="settings:current_path"),
+    Command("pathmap", "OLD NEW", "what takes the place of the beginning of a path", "settings:pathmap",
+            current="settings:current_maps"),
     Command("debug_files", "on|off", "names and lines from separate debug files; on unless asked for",
             "settings:debug_files"),
-    Command("printmode", "MODE", "text, csv, html, json, or one character between values", "settings:printmode"),
-    Command("outfile", "FILE", "print into a file from here on; - for standard output", "settings:outfile"),
+    Command("printmode", "MODE", "text, csv, html, json, or one character between values", "settings:printmode",
+            current="settings:current_printmode"),
+    Command("outfile", "FILE", "print into a file from here on; - for standard output, -- for standard error",
+            "settings:outfile"),
     Command("appendfile", "FILE", "the same, behind what is in it", "settings:appendfile"),
     *(Command(name, "VALUE", "of the graphical analyzer or of gprofng's parts: accepted, nothing to do",
               "defaults:accepted")
@@ -169,6 +186,9 @@ COMMANDS = (
     *(Command(name, "", "accepted: there is no such warning", "defaults:ignored")
       for name in ("ignore_fs_warn", "ignore_no_xhwcprof")),
     Command("script", "FILE", "commands from a file, one a line, without the dash", SCRIPT),
+    Command("help", "", "what commands there are", "usage:help"),
+    Command("xhelp", "", "the same", "usage:help"),
+    Command("quit", "", "the end of a script, or of all commands", QUIT, "exit"),
 )
 
 

@@ -47,7 +47,7 @@ class Session:
     commentary: dict[str, Commentary] = field(default_factory=lambda: defaultdict(_commentary))
     out: TextIO = field(default_factory=lambda: sys.stdout)
     aggregated: list[Experiment] = field(default_factory=list)  # those whose aggregations were read
-    fragment: list[str] = field(default_factory=list)  # functions of a part of the stack, caller first
+    fragment: list[tuple[str, str]] = field(default_factory=list)  # functions, caller first: name, # of several
     hidden_objects: set[bytes] = field(default_factory=set)  # load objects, as they are shown
     api_objects: set[bytes] = field(default_factory=set)  # load objects of which entries alone are shown
     default_metrics: list[str] = field(default_factory=list)  # before those that are built in
@@ -56,6 +56,7 @@ class Session:
     warnings: list[str] = field(default_factory=list)  # of files of defaults
     index_objects: dict[str, IndexObject] = field(default_factory=dict)  # that the user has defined
     with_latency: bool = False
+    is_asked: bool = False  # somebody types commands, and can say more
     compare: str = "off"
     groups: list[tuple[str, list[Experiment]]] = field(default_factory=list)  # the founders of each argument
     _views: dict[str, View] = field(default_factory=dict)
@@ -177,6 +178,13 @@ class Session:
         of_data = (problem for experiment in read for problem in experiment.problems)
         return list(dict.fromkeys((*self.warnings, *of_data)))
 
+    def tell(self, text: str) -> None:
+        """What was taken for what is not clear: an error where somebody types and can say it, else a warning."""
+        if text and self.is_asked:
+            raise UsageError(text)
+        if text:
+            self.warnings.append(text)
+
     @property
     def metrics(self) -> tuple[Metric, ...]:
         """What there is data for."""
@@ -257,8 +265,8 @@ class Session:
         self.out, self._is_begun = out, False
 
     def close(self) -> None:
-        """Close the file that is printed into, if it is not the standard output."""
-        if self.out is not sys.stdout:
+        """Close the file that is printed into, if it is no standard stream."""
+        if self.out not in (sys.stdout, sys.stderr):
             self.out.close()
 
     def end(self) -> None:

@@ -23,12 +23,22 @@ def metrics(session: Session, spec: str) -> Document:
         session.set_default_view()
     else:
         session.set_view(parse_view(spec, session.every_metric))
-    return lines("metrics", _current(session))
+    return current_metrics(session)
 
 
 def sort(session: Session, spec: str) -> Document:
     """Choose the order."""
     session.set_sort(spec)
+    return current_sort(session)
+
+
+def current_metrics(session: Session) -> Document:
+    """Which columns there are."""
+    return lines("metrics", _current(session))
+
+
+def current_sort(session: Session) -> Document:
+    """Which order there is."""
     return lines("sort", _current(session)[1:])
 
 
@@ -75,6 +85,11 @@ def limit(session: Session, text: str) -> None:
     session.limit = int(text)
 
 
+def current_limit(session: Session) -> Document:
+    """How many rows are printed."""
+    return lines("limit", [f"Print limit set to {session.limit}"])
+
+
 def inlines(session: Session, text: str) -> None:
     """Inlined functions as frames."""
     session.inlines = is_on("inlines", text)
@@ -90,7 +105,7 @@ def name(session: Session, text: str) -> None:
 def setpath(session: Session, text: str) -> Document:
     """Where files are looked for."""
     session.look_in(session.places.with_path(text))
-    return _path(session)
+    return current_path(session)
 
 
 def addpath(session: Session, text: str) -> Document:
@@ -99,16 +114,22 @@ def addpath(session: Session, text: str) -> Document:
         session.look_in(replace(session.places, archives=(*session.places.archives, session.unpacked(text))))
         return lines("addpath", [f"Symbols are read from {text}"])
     session.look_in(session.places.with_more(text))
-    return _path(session)
+    return current_path(session)
 
 
-def _path(session: Session) -> Document:
+def current_path(session: Session) -> Document:
+    """Where files are looked for."""
     return lines("setpath", ["search path:", *(f"\t{folder}" for folder in session.places.search_path)])
 
 
 def pathmap(session: Session, old: str, new: str) -> Document:
     """What takes the place of the beginning of a path."""
     session.look_in(session.places.with_map(old, new))
+    return current_maps(session)
+
+
+def current_maps(session: Session) -> Document:
+    """What takes the place of the beginning of paths."""
     return lines("pathmap", ["Path mappings: from -> to", *(f"\t`{a}' -> `{b}'" for a, b in session.places.maps)])
 
 
@@ -124,9 +145,14 @@ def printmode(session: Session, text: str) -> None:
     session.mode = checked_mode(text)
 
 
+def current_printmode(session: Session) -> Document:
+    """In which form documents are printed."""
+    return lines("printmode", [f"printmode is set to `{session.mode}'"])
+
+
 def outfile(session: Session, file: str, how: Literal["w", "a"] = "w") -> None:
     """Print into a file."""
-    session.print_into(sys.stdout)
+    session.print_into(sys.stderr if file == "--" else sys.stdout)
     if file in ("-", "--"):
         return
     try:

@@ -79,6 +79,45 @@ def deadlocks(session: Session) -> Document:
     return lines("deadlocks", ["Deadlock information was not requested when recording experiments"])
 
 
+def dataspace(session: Session) -> Document:
+    """What collectors on SPARC record with counters."""
+    return lines("dataspace", ["Dataspace information was not requested when recording experiments"])
+
+
+def data_single(session: Session, name: str, number: str = "") -> Document:
+    """One of them."""
+    return dataspace(session)
+
+
+def memobj(session: Session, kind: str) -> Document:
+    """Pages, cache lines and the like, which are known by the same counters."""
+    return dataspace(session)
+
+
+def mobj_define(session: Session, name: str, expression: str) -> None:
+    """Nothing would be of such a type."""
+
+
+def openmp(session: Session) -> Document:
+    """What a library of the compiler's tells."""
+    return lines("openmp", ["OpenMP information was not requested when recording experiments"])
+
+
+def races(session: Session) -> Document:
+    """What instrumented programs tell."""
+    return lines("races", ["Data race information was not requested when recording experiments"])
+
+
+def rdetail(session: Session, number: str) -> Document:
+    """One of them."""
+    return races(session)
+
+
+def ddetail(session: Session, number: str) -> Document:
+    """One deadlock."""
+    return deadlocks(session)
+
+
 def ifreq(session: Session) -> Document:
     """What nobody records here."""
     return lines("ifreq", ["", "Instruction frequency data was not requested when recording experiments", ""])
