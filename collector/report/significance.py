@@ -11,8 +11,8 @@ Where a group has several runs, all rows together tell ``c``, and each row its o
 is expected, which counts as much as ``PRIOR_RUNS`` more runs (the moderated t statistic of Smyth 2004, Stat. Appl.
 Genet. Mol. Biol. 3:3). Of one run in each group the typical row tells it: most functions are taken not to have changed,
 so what the median one differs by is what runs differ by (the genomic control of Devlin and Roeder 1999, Biometrics
-55:997), such as the speed of a machine that others use. It is never taken to be less than ``RUN_TO_RUN``. Functions that
-one group alone has tell nothing of that: no speed makes them go, the program is another.
+55:997), such as the speed of a machine that others use. It is never taken to be less than ``RUN_TO_RUN``.
+Functions that one group alone has tell nothing of that: no speed makes them go, the program is another.
 
 What all rows of a run share, such as that speed, hides what one row differs by. So a row is tested twice: its
 difference, and the same after each run has been divided by the factor of its typical row (the median of ratios of
