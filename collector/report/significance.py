@@ -12,6 +12,7 @@ is expected, which counts as much as ``PRIOR_RUNS`` more runs (the moderated t s
 Genet. Mol. Biol. 3:3). Of one run in each group the typical row tells it: most functions are taken not to have changed,
 so what the median one differs by is what runs differ by (the genomic control of Devlin and Roeder 1999, Biometrics
 55:997), such as the speed of a machine that others use. It is never taken to be less than ``RUN_TO_RUN``.
+Functions that one group alone has tell nothing of that: no speed makes them go, the program is another.
 
 What all rows of a run share, such as that speed, hides what one row differs by. So a row is tested twice: its
 difference, and the same after each run has been divided by the factor of its typical row (the median of ratios of
@@ -104,7 +105,7 @@ def compared(first: Runs, second: Runs, leaves: tuple[Runs, Runs]) -> tuple[Diff
 def common_factors(first: Runs, second: Runs) -> tuple[F8, F8] | None:
     """For each run of the groups how much longer its typical row is than the mean of all runs; None: nothing tells."""
     mean = (first.values.sum(axis=0) + second.values.sum(axis=0)) / (len(first) + len(second))
-    clear = (mean ** 2 > CLEAR ** 2 * (first.sampling + second.sampling)) & (mean > 0)
+    clear = (mean ** 2 > CLEAR ** 2 * (first.sampling + second.sampling)) & _in_both(first, second)
     if clear.sum() < ROWS_MIN:
         return None
     found = [np.median(runs.values[:, clear] / mean[clear], axis=1) for runs in (first, second)]
@@ -114,7 +115,7 @@ def common_factors(first: Runs, second: Runs) -> tuple[F8, F8] | None:
 def typical_share2(first: Runs, second: Runs) -> float:
     """The square of the share by which two runs differ beyond sampling, from rows that do not contain each other."""
     sampling, squares = first.sampling + second.sampling, first.mean ** 2 + second.mean ** 2
-    clear = squares > CLEAR ** 2 * sampling
+    clear = (squares > CLEAR ** 2 * sampling) & _in_both(first, second)
     if clear.sum() < ROWS_MIN:
         return RUN_TO_RUN ** 2
     found2, low, high = (second.mean - first.mean)[clear] ** 2, RUN_TO_RUN ** 2, 4.0
@@ -125,6 +126,10 @@ def typical_share2(first: Runs, second: Runs) -> float:
             return low
         low, high = (low, share2) if is_typical else (share2, high)
     return high
+
+
+def _in_both(first: Runs, second: Runs) -> Bool:
+    return np.asarray((first.mean > 0) & (second.mean > 0), np.bool_)
 
 
 def differences(first: Runs, second: Runs, share2: float = RUN_TO_RUN ** 2) -> Differences:

@@ -618,7 +618,7 @@ def test_a_summary_has_every_metric(small: Path, print_out: Callable[..., str], 
 def test_help_and_version_name_every_command(print_out: Callable[..., str]) -> None:
     text = print_out("--help")
     assert print_out("-h") == text
-    assert [line.split()[0] for line in text.splitlines() if line.startswith("  -")][:-2] == \
+    assert [line.split()[0] for line in text.splitlines() if line.startswith("  -")][:-3] == \
         [f"-{one.name}" for one in command.COMMANDS]
     assert re.fullmatch(r"er_print \d+\.\d+\.\d+\n", print_out("--version"))
 

@@ -133,3 +133,15 @@ def test_a_row_that_is_tested_twice_needs_half_the_probability() -> None:
         difference, is_significant = compared(first, second, (first, second))
         found += [difference.p[3]] * bool(is_significant[3])
     assert LEVEL / 8 * 0.8 < found[0] <= LEVEL / 8
+
+
+def test_functions_that_one_program_alone_has_are_significant() -> None:
+    """All there is but little: nothing but another program can be the cause."""
+    chance = np.random.default_rng(17)
+    own = np.geomspace(60, 2000, 5)
+    before, after = np.concatenate([own, own * 0, [9]]), np.concatenate([own * 0, own, [9]])
+    sides = drawn(chance, before, 1, RUN_TO_RUN), drawn(chance, after, 1, RUN_TO_RUN)
+    found, is_marked = compared(*sides, sides)
+    assert is_marked.tolist() == [True] * 10 + [False]
+    assert (found.high[:5] < 0).all()
+    assert (found.low[5:10] > 0).all()
