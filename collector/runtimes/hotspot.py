@@ -66,7 +66,7 @@ _COMPILED, _NATIVE = b"nmethod", b"native nmethod"
 _INTERPRETER = b"Interpreter"
 _STUBS, _CONTINUATION = b"StubRoutines", b"continuation"
 _FRAMELESS = (b"I2C/C2I adapters", b"vtable chunks", b"MethodHandles adapters", b"AdapterBlob", b"VtableBlob")
-LEVELS = {1: b"C1", 2: b"C1", 3: b"C1", 4: b"C2"}
+_LEVELS = {1: b"C1", 2: b"C1", 3: b"C1", 4: b"C2"}
 
 _HEAPS_MAX, _CACHE_MAX = 16, 1 << 31
 _BLOB_MAX, _TEXT_MAX, _FRAME_MAX = 1 << 26, 1 << 22, 1 << 20
@@ -98,6 +98,11 @@ class Blob(NamedTuple):
     def is_compiled(self) -> bool:
         """Whether it is a method's: compiled, or the wrapper of a native one."""
         return self.name in (_COMPILED, _NATIVE)
+
+    @property
+    def maker(self) -> bytes:
+        """Who compiled it; of a native method's wrapper: ``native``."""
+        return _LEVELS.get(self.level, b"native")
 
     @property
     def is_interpreter(self) -> bool:

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from collector.runtimes.cpython import Activation, Chain, PyFrame
+from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 
 
 class Anchor(NamedTuple):
@@ -37,23 +38,13 @@ _KEPT_NS = 3_000_000_000
 
 
 class Told(NamedTuple):
-    """An activation's frames, innermost first; ``marks``: of each, one of the following."""
+    """An activation's frames, innermost first; ``marks``: of each, one of those in ``marks``."""
 
     frames: Activation
     marks: tuple[int, ...]
 
 
-VERIFIED, TORN, UNKNOWN = range(3)
 NOBODY = PyFrame(0, 0, 0)  # what stands for functions that are not known
-
-
-def remark(counts: Sequence[int], language: str) -> str:
-    """How sure frames of a language are, by how many have each mark; empty if there are none."""
-    _, torn, unknown = counts
-    if not any(counts):
-        return ""
-    doubts = [f"{n} {what}" for n, what in ((torn, "torn"), (unknown, "unknown")) if n]
-    return f"{sum(counts)} {language} frames" + (f" ({', '.join(doubts)})" if doubts else "")
 
 
 class Looks:

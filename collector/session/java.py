@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,18 +23,20 @@ from collector.errors import ElfError
 from collector.events import Array, ClockSamples
 from collector.linux import proc
 from collector.processes.process import Epoch
-from collector.runtimes import hotspot, looks
+from collector.runtimes import marks
 from collector.runtimes.code import SIZE_MAX, Code
-from collector.runtimes.hotspot import LEVELS, Blob, Machine
-from collector.runtimes.looks import TORN, UNKNOWN, VERIFIED
 from collector.runtimes.made_up import MadeUp
-from collector.runtimes.scopes_hotspot import Scope
+from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.session.objects import Objects
 from collector.session.placing import Cache, Frames
 from collector.session.schedule import NEVER_NS
 from collector.unwind.batch import Stop
 from collector.unwind.memory import Memory
-from collector.unwind.trampoline import image
+
+# What only programs of Java need is imported when libjvm.so is met: the target waits for every module here.
+if TYPE_CHECKING:
+    from collector.runtimes.hotspot import Blob, Machine
+    from collector.runtimes.scopes_hotspot import Scope
 
 NOT_KNOWN = b"<Java method, not known>"
 BEGIN_NS = 40 * NS_PER_MS  # between looks at a machine that has not begun yet
@@ -123,7 +126,7 @@ class JavaFrames:
 
     def remark(self) -> str:
         """How sure the methods in stacks are; empty if there are none."""
-        return looks.remark(self.counts, "Java")
+        return marks.remark(self.counts, "Java")
 
     def forget(self, images: Sequence[int]) -> None:
         """These images are over."""
@@ -177,6 +180,8 @@ class JavaFrames:
             known = self._objects.by_number.get(mapping.object)
             if known is None or mapping.path.rsplit(b"/", 1)[-1] != b"libjvm.so":
                 continue
+            from collector.runtimes import hotspot
+
             try:
                 symbols = known.exported(hotspot.SYMBOLS)
             except ElfError:
@@ -186,9 +191,12 @@ class JavaFrames:
 
     def _begin(self, number: int) -> None:
         """Begins with a machine as soon as it has begun itself."""
+        from collector.runtimes import hotspot
+        from collector.unwind.trampoline import image
+
         pid, symbols = self._there[number]
         found = hotspot.recognise(symbols, partial(proc.read_pieces, pid), time.monotonic_ns())
-        if isinstance(found, Machine):
+        if not isinstance(found, str):
             tables = self._objects.tables
             made = object_of_bytes(image(found.high - found.low), "[code cache]")
             self._processes[number] = _Process(found, tables.add_told(made, found))
@@ -255,10 +263,10 @@ class JavaFrames:
         since = np.array([blob.since_ns if blob is not None else 0 for blob in blobs], np.int64)[at]
         changed = np.array([blob is not None and blob.start in machine.changed for blob in blobs], np.bool_)[at]
         sure = is_interpreted | (since <= samples.time_ns[row]) | (frames.stop[row] == _ROOT)
-        marks = np.array([mark for _, mark in found])[kind]
-        marks = np.where((marks == VERIFIED) & (~sure | changed), TORN, marks)
+        marked = np.array([mark for _, mark in found])[kind]
+        marked = np.where((marked == VERIFIED) & (~sure | changed), TORN, marked)
         for mark in (VERIFIED, TORN, UNKNOWN):
-            self.counts[mark] += int(managed.count[marks == mark].sum())
+            self.counts[mark] += int(managed.count[marked == mark].sum())
         return managed
 
     def _places(self, process: _Process, keys: Array, blobs: dict[int, Blob | None]) -> list[
@@ -359,4 +367,4 @@ def _code_name(machine: Machine, blob: Blob) -> bytes:
         return b"[HotSpot] " + blob.name
     machine.methods.learn([blob.method])
     method = machine.method(blob.method)
-    return b"[%s] %s" % (LEVELS.get(blob.level, b"native"), method.name if method is not None else NOT_KNOWN)
+    return b"[%s] %s" % (blob.maker, method.name if method is not None else NOT_KNOWN)

@@ -19,10 +19,11 @@ from collector.events import Array, ClockSamples
 from collector.experiment.map import MADE_UP_FIRST
 from collector.linux import proc
 from collector.processes.process import Epoch
-from collector.runtimes import cpython, looks
+from collector.runtimes import cpython, marks
 from collector.runtimes.cpython import Interpreter, PyFrame
-from collector.runtimes.looks import NOBODY, TORN, UNKNOWN, VERIFIED, Anchor, Anchors, Looks, Told
+from collector.runtimes.looks import NOBODY, Anchor, Anchors, Looks, Told
 from collector.runtimes.made_up import MadeUp
+from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.session.objects import Objects
 from collector.session.schedule import NEVER_NS
 
@@ -178,7 +179,7 @@ class PythonFrames:
 
     def remark(self) -> str:
         """How sure the functions in stacks are; empty if there are none."""
-        return looks.remark(self.counts, "Python")
+        return marks.remark(self.counts, "Python")
 
     def forget(self, images: Sequence[int]) -> None:
         """These images are over."""

@@ -19,8 +19,9 @@ from collector.linux import proc, tasks
 from collector.runtimes import cpython
 from collector.runtimes.cpython import Interpreter, PyFrame
 from collector.runtimes.lines_cpython import lines_of
-from collector.runtimes.looks import NOBODY, TORN, UNKNOWN, VERIFIED, Anchor, Looks
+from collector.runtimes.looks import NOBODY, Anchor, Looks
 from collector.runtimes.made_up import MadeUp
+from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 
 PROGRAM = """
 import threading, time
