@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from array import array
 from collections.abc import Sequence
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -16,7 +17,10 @@ _libc.mmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_
 _libc.munmap.argtypes = (ctypes.c_void_p, ctypes.c_size_t)
 _libc.madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
 _libc.process_vm_readv.restype = ctypes.c_ssize_t
+_libc.process_vm_readv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong, ctypes.c_void_p, ctypes.c_ulong,
+                                   ctypes.c_ulong)
 
+_WORD = (1 << 64) - 1
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}[os.uname().machine]
 
@@ -94,8 +98,8 @@ def process_vm_readv(pid: int, ranges: Sequence[tuple[int, int]], into: memoryvi
     Returns the number of bytes read, which ends at the first unreadable page.
     """
     local = _IoVec(ctypes.addressof(ctypes.c_ubyte.from_buffer(into)), len(into))
-    remote = (_IoVec * len(ranges))(*(_IoVec(address, length) for address, length in ranges))
-    n = int(_libc.process_vm_readv(pid, ctypes.byref(local), 1, remote, len(ranges), 0))
+    remote = array("Q", [word & _WORD for piece in ranges for word in piece])  # of struct iovec
+    n = int(_libc.process_vm_readv(pid, ctypes.byref(local), 1, remote.buffer_info()[0], len(ranges), 0))
     if n < 0:
         raise _fail("process_vm_readv")
     return n

@@ -137,6 +137,7 @@ class Machine:
         self._certain: set[int] = set()  # starts of blobs that have been looked at since the last look
         self._telling = _telling_bytes(layout)
         self._names: dict[int, bytes] = {}  # by address
+        self._segmaps: dict[int, list[bytes]] = {}  # by where a heap begins: of the last two looks for all
         self._scopes: dict[tuple[int, int, int], Scopes] = {}  # by what a blob is
         self._looked_ns = now_ns
         self._starts: list[int] = []  # of the code of all blobs, sorted
@@ -193,10 +194,15 @@ class Machine:
         return found
 
     def discover(self) -> list[Blob]:
-        """All compiled code that is not known yet."""
+        """All compiled code that is not known yet. What was allocated just before a look may not be whole in it, so a
+        heap is left out only if nothing has come for two looks."""
         found = []
         for heap in self._heaps():
             (segmap,) = self._read([heap.segmap], [(heap.high - heap.low) >> heap.log2_segment])
+            seen = self._segmaps.get(heap.low, [])
+            self._segmaps[heap.low] = [*seen[-1:], segmap]
+            if seen == [segmap, segmap]:
+                continue
             begins = np.flatnonzero(np.frombuffer(segmap, np.uint8) == 0)
             starts = heap.low + (begins << heap.log2_segment) + self.layout.size["block"]
             found += self._learn([start for start in starts.tolist() if start not in self._blobs])

@@ -63,30 +63,38 @@ class Methods:
         self.known: dict[int, JavaMethod] = {}  # by Method*
         self.n_forgotten = 0
         self._const: dict[int, int] = {}  # the ConstMethod of each
+        self._certain: set[int] = set()  # known ones that are there, as was seen since the last look
         self._failed: set[int] = set()  # since the last look
         self._layout = layout
         self._read = read
 
     def look(self) -> None:
-        """Forgets methods that are there no more."""
+        """Whether methods are still there will be seen as they are asked for, from now on."""
         self._failed.clear()
+        self._certain.clear()
         if len(self.known) > _METHODS_MAX:
             self.known.clear()
             self._const.clear()
-        asked = list(self.known)
-        there = self._words(asked, self._layout.at["method_const"])
-        for address, const in zip(asked, there, strict=True) if any(there) else ():
+
+    def learn(self, addresses: Iterable[int]) -> None:
+        """Learns those that are not known yet, or are others by now."""
+        asked = set(addresses) - self._certain
+        if not asked:
+            return
+        self._check([address for address in asked if address in self.known])
+        new = asked - self.known.keys() - self._failed
+        found = self._found([address for address in sorted(new) if _is_address(address)]) if new else {}
+        self.known.update(found)
+        self._failed |= new - found.keys()
+        self._certain |= asked & self.known.keys()
+
+    def _check(self, addresses: Sequence[int]) -> None:
+        """Forgets methods that are there no more."""
+        there = self._words(addresses, self._layout.at["method_const"])
+        for address, const in zip(addresses, there, strict=True) if any(there) else ():
             if const != self._const[address]:
                 del self.known[address], self._const[address]
                 self.n_forgotten += 1
-
-    def learn(self, addresses: Iterable[int]) -> None:
-        """Learns those that are not known yet."""
-        asked = [address for address in dict.fromkeys(addresses)
-                 if address not in self.known and address not in self._failed]
-        found = self._found([address for address in asked if _is_address(address)]) if asked else {}
-        self.known.update(found)
-        self._failed.update(address for address in asked if address not in found)
 
     def _found(self, addresses: Sequence[int]) -> dict[int, JavaMethod]:
         pointers = self._words(addresses, self._layout.at["method_const"])

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 NOT_KNOWN = b"<Java method, not known>"
 BEGIN_NS = 40 * NS_PER_MS  # between looks at a machine that has not begun yet
 LOOK_MIN_NS, LOOK_MAX_NS = 100 * NS_PER_MS, 1600 * NS_PER_MS
+YOUNG_NS = 3000 * NS_PER_MS  # within which most code is compiled
 _METHOD, _BYTECODE = np.uint64(24), np.uint64(64)  # below fp, of an interpreted frame
 _R13, _RBP = 13, 6
 _ROOT = int(Stop.ROOT)
@@ -57,6 +58,7 @@ class _Process:
         self.machine = machine
         self.number = number
         self.lately = True  # whether it had samples since the last look
+        self.old_ns = time.monotonic_ns() + YOUNG_NS
         self.period_ns = LOOK_MIN_NS
         self.due_ns = 0
         self.n_forgotten = 0  # methods of which places may be among the following
@@ -106,13 +108,16 @@ class JavaFrames:
         begin_ns = self._begin_ns if self._there or is_expected else NEVER_NS
         return min([begin_ns, *(process.due_ns for process in self._processes.values() if process.lately)])
 
-    def look(self) -> None:
+    def look(self) -> bool:
         """For machines that have begun, and code that those with samples have compiled: when they have ended nobody
-        can ask."""
+        can ask. Whether samples are wanted, too: interpreted methods can be named as long as their process lives, and
+        a young one may live shortly."""
+        is_wanted = False
         if time.monotonic_ns() >= self._begin_ns:
             for number in list(self._there):
                 self._begin(number)
             self._begin_ns = time.monotonic_ns() + BEGIN_NS
+            is_wanted = True
         for process in self._processes.values():
             now_ns = time.monotonic_ns()
             if not process.lately or now_ns < process.due_ns:
@@ -120,9 +125,12 @@ class JavaFrames:
             found = process.machine.discover()
             process.machine.methods.learn(blob.method for blob in found)
             process.machine.read_scopes(blob for blob in found if blob.is_compiled)
-            process.period_ns = LOOK_MIN_NS if found else min(process.period_ns * 2, LOOK_MAX_NS)
+            is_young = now_ns < process.old_ns
+            process.period_ns = LOOK_MIN_NS if found and is_young else min(process.period_ns * 2, LOOK_MAX_NS)
             process.due_ns = time.monotonic_ns() + process.period_ns
             process.lately = False
+            is_wanted |= is_young
+        return is_wanted
 
     def remark(self) -> str:
         """How sure the methods in stacks are; empty if there are none."""
@@ -273,14 +281,15 @@ class JavaFrames:
             tuple[tuple[int, ...], int]]:
         """Of what tells the methods of frames (k, 3) their addresses, innermost first, and the mark."""
         known = process.places
+        wanted = [tuple(key) for key in keys.tolist()]
+        # Of compiled code these have been seen with it: as long as it is the same, its methods are.
+        process.machine.methods.learn(key[0] for key in wanted if key[2] & 2)
         if len(known) > _PLACES_MAX or process.n_forgotten != process.machine.methods.n_forgotten:
             known.clear()
             process.n_forgotten = process.machine.methods.n_forgotten
-        wanted = [tuple(key) for key in keys.tolist()]
         new = [key for key in wanted if key not in known]
         compiled = [(blob, key[0], bool(key[2] & 1)) for key in new if not key[2] & 2 and (blob := blobs[key[0]])]
         scopes = dict(zip(((pc, leaf) for _, pc, leaf in compiled), process.machine.scopes_at(compiled), strict=True))
-        process.machine.methods.learn(key[0] for key in new if key[2] & 2)
         temporary: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}
         for key in new:
             if key[2] & 2:

@@ -101,15 +101,12 @@ class Recording:
         due_ns = self._work_due_ns()
         if time.monotonic_ns() >= self._store.python.due_ns:
             self._store.python.look()
-        # Interpreted methods can be named as long as the process lives: a young machine's samples are taken more often.
-        is_java_due = time.monotonic_ns() >= self._store.java.due_ns
-        if is_java_due:
-            self._store.java.look()
+        wants_samples = time.monotonic_ns() >= self._store.java.due_ns and self._store.java.look()
         ended = self._note_ends(ready)
         self._note_hang_ups(ready)
         if self._drainer.failure or (self.status is not None and not self._waits_for_descendants):
             return True  # the last drain takes all
-        if ended or is_java_due or time.monotonic_ns() >= due_ns or self._drainer.wants_drain(ready, due_ns):
+        if ended or wants_samples or time.monotonic_ns() >= due_ns or self._drainer.wants_drain(ready, due_ns):
             self._work()
         return self._stopped or (self.status is not None and not self._store.has_processes)
 
