@@ -22,7 +22,8 @@ Which method a frame carries out:
 
 A Method* leads over ConstMethod and ConstantPool to the symbols of its class, name and signature, level by level, for
 all new ones at once; it is believed if the pool belongs to a class that has this pool, the tags are those of symbols,
-the symbols are the same when read twice, the names are names and the signature says as many words as the method takes.
+the symbols and all that leads to them are the same when read twice, the names are names and the signature says as many
+words as the method takes.
 So what lies at a wrong address, or changes while it is read, gives no name rather than a wrong one.
 
 Code comes and goes. A blob counts from the look before it was first seen; a frame in code that has been there before

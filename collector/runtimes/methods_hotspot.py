@@ -97,7 +97,7 @@ class Methods:
                 self.n_forgotten += 1
 
     def _found(self, addresses: Sequence[int]) -> dict[int, JavaMethod]:
-        pointers = self._words(addresses, self._layout.at["method_const"])
+        pointers = self._words_twice(addresses, self._layout.at["method_const"])
         consts = self._consts([pointer for pointer in pointers if _is_address(pointer)])
         by_method = {address: consts[pointer] for address, pointer in zip(addresses, pointers, strict=True)
                      if pointer in consts}
@@ -119,7 +119,7 @@ class Methods:
     def _consts(self, addresses: Sequence[int]) -> dict[int, _Const]:
         at, size = self._layout.at, self._layout.size["const"]
         found = {}
-        for address, head in zip(addresses, self._read(addresses, [size] * len(addresses)), strict=True):
+        for address, head in zip(addresses, self._twice(addresses, size), strict=True):
             if len(head) < size:
                 continue
             bytecode, code_size = address + size, _half(head, at["const_code_size"])
@@ -136,13 +136,12 @@ class Methods:
         """Names of the classes that pools belong to, and of the files of these."""
         at, size = self._layout.at, self._layout.size["pool"]
         asked = list(addresses)
-        heads = {pool: head for pool, head in zip(asked, self._read(asked, [size] * len(asked)), strict=True)
-                 if len(head) == size}
+        heads = {pool: head for pool, head in zip(asked, self._twice(asked, size), strict=True) if len(head) == size}
         holders = {pool: _word(head, at["pool_holder"]) for pool, head in heads.items()}
         holders = {pool: holder for pool, holder in holders.items() if _is_address(holder)}
         there = list(holders.values())
         back = self._words(there, at["klass_constants"])
-        names = self._words(there, at["klass_name"])
+        names = self._words_twice(there, at["klass_name"])
         named = {pool: name for (pool, _), own, name in zip(holders.items(), back, names, strict=True) if own == pool}
         indices = {pool: _half(heads[pool], at["pool_source"]) if at["pool_source"] != NONE else 0 for pool in named}
         files = self._entries([(pool, index) for pool, index in indices.items() if index])
@@ -175,7 +174,7 @@ class Methods:
                  if 0 < place[1] < int.from_bytes(length, "little") and _is_address(tag)]
         kinds = self._read([tag + 4 + index for (_, index), tag in sound], [1] * len(sound))
         there = [place for (place, _), kind in zip(sound, kinds, strict=True) if kind == bytes((_TAG_UTF8,))]
-        words = self._words([pool + size for pool, _ in there], 0, [8 * index for _, index in there])
+        words = self._words_twice([pool + 8 * index for pool, index in there], size)
         return {place: word & ~1 for place, word in zip(there, words, strict=True)}
 
     def _tables(self, consts: Iterable[_Const]) -> dict[int, Lines]:
@@ -196,11 +195,16 @@ class Methods:
         return {address: first for address, first, second in zip(lengths, *twice, strict=True)
                 if first == second and first and _is_text(first)}
 
-    def _words(self, addresses: Sequence[int], at: int, further: Sequence[int] = ()) -> list[int]:
-        more = further or [0] * len(addresses)
-        pieces = self._read([address + at + each for address, each in zip(addresses, more, strict=True)],
-                            [8] * len(addresses))
-        return [_word(piece, 0) for piece in pieces]
+    def _words(self, addresses: Sequence[int], at: int) -> list[int]:
+        return [_word(piece, 0) for piece in self._read([address + at for address in addresses], [8] * len(addresses))]
+
+    def _words_twice(self, addresses: Sequence[int], at: int) -> list[int]:
+        return [_word(piece, 0) for piece in self._twice([address + at for address in addresses], 8)]
+
+    def _twice(self, addresses: Sequence[int], size: int) -> list[bytes]:
+        """What is the same when read again; empty where it is not."""
+        first, second = (self._read(addresses, [size] * len(addresses)) for _ in range(2))
+        return [one if one == other else b"" for one, other in zip(first, second, strict=True)]
 
 
 def _method_name(const: _Const, name: bytes, signature: bytes) -> bytes:
