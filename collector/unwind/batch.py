@@ -292,6 +292,9 @@ class _Code:
         where = np.flatnonzero(in_file)
         if len(where):
             found[where] = self.tables.follows_call(line[where]) * np.int8(frame_pointer.AFTER_CALL)
+            # An interpreter lets return to where it goes on, which need not be behind a call.
+            made = where[self.tables.is_told(line[where] - _ONE)]
+            found[made] = np.maximum(found[made], np.int8(frame_pointer.CODE))
         return found
 
     def call_between(self, return_address: int, pc: int, space_key: U64) -> Call:
@@ -299,7 +302,7 @@ class _Code:
         both = np.array([return_address, pc], np.uint64)
         index, inside = self.find(both - np.array([1, 0], np.uint64), space_key)
         caller, callee = (both + self.shift.take(index)).tolist()
-        return self.tables.call_between(caller, callee) if inside.all() else Call.IMPOSSIBLE
+        return self.tables.call_between(caller, callee, (return_address, pc)) if inside.all() else Call.IMPOSSIBLE
 
     def needs_fp(self, return_address: int, space_key: U64) -> bool:
         """Whether the code that is returned to finds its frame by the frame pointer."""

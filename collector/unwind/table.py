@@ -227,6 +227,12 @@ class Source:
     base: int
 
 
+_FAR_CALL = 13  # bytes of mov r10, address; call r10
+_JUMPS_MAX, _WRAPPER_MAX = 4096, 48  # bytes of a function: that are looked at; of one that only jumps on
+_TAIL_JUMP = re.compile(rb"(?s:\xe9....|\xeb.)")
+_TOLD_JUMP = re.compile(rb"\xff[\xe0-\xe7]\Z")  # jmp, to where a register says
+
+
 class Teller(Protocol):
     """Who knows the rules of code that is made at run time. Addresses are those in its object."""
 
@@ -278,6 +284,7 @@ class Tables:
         self.rule = np.full(1, HOLE, np.int64)
         self._call_sites: dict[int, bool] = {}
         self._hints: dict[tuple[int, bool], LeafHint | None] = {}
+        self._jumps: dict[tuple[int, int, int], bool] = {}  # by object, function, and where it may jump to
 
     # -- objects
 
@@ -520,6 +527,13 @@ class Tables:
         return np.array([sites[place] if place in sites else self._inspect_call(place)
                          for place in return_line.tolist()], bool)
 
+    def is_told(self, pc_line: U64) -> npt.NDArray[np.bool_]:
+        """Whether somebody tells the rules at places of the line (n,)."""
+        found = np.zeros(len(pc_line), np.bool_)
+        for known in (self._objects[number] for number in self._told):
+            found |= (pc_line >= np.uint64(known.low)) & (pc_line < np.uint64(known.high))
+        return found
+
     def _inspect_call(self, return_line: int) -> bool:
         known = self._object_at(return_line - 1)
         found = False
@@ -531,14 +545,18 @@ class Tables:
         self._call_sites[return_line] = found
         return found
 
-    def call_between(self, return_line: int, pc_line: int) -> Call:
-        """Whether the call that ends at one place of the line has led to the function around another.
+    def call_between(self, return_line: int, pc_line: int, runtime: tuple[int, int] | None = None) -> Call:
+        """Whether the call that ends at one place of the line has led to the function around another; ``runtime``:
+        where both are in their process, which is what code that is made at run time knows of other objects.
 
         A direct call says where it leads: to the function's entry, or to a jump through the PLT, which may go on to it.
         """
         caller = self._object_at(return_line - 1)
         if caller is None or caller.arch is None:
             return Call.POSSIBLE
+        callee = self._object_at(pc_line)
+        if caller.teller is not None and callee is not None and callee is not caller and runtime is not None:
+            return self._made_call(caller, callee, (return_line, pc_line), runtime)
         vaddr = (return_line - caller.origin) & _MASK
         call = self._text(caller, vaddr - 5, 5) if vaddr >= 5 else b""
         if call[:1] != b"\xe8":
@@ -546,13 +564,54 @@ class Tables:
         target = vaddr + int.from_bytes(call[1:], "little", signed=True)
         if caller.arch.plt_jump.match(self._text(caller, target, 16)):
             return Call.POSSIBLE
-        if self._object_at(pc_line) is not caller:
+        if callee is not caller:
             return Call.IMPOSSIBLE
         pc = (pc_line - caller.origin) & _MASK
         start = self._function_start(caller, pc)
         if start is None:
             return Call.POSSIBLE if target <= pc < target + _LONGEST_FUNCTION else Call.IMPOSSIBLE
-        return Call.CERTAIN if target == start else Call.IMPOSSIBLE
+        if target == start:
+            return Call.CERTAIN
+        return Call.POSSIBLE if self._goes_on_to(caller, target, start) else Call.IMPOSSIBLE
+
+    def _goes_on_to(self, known: _Object, function: int, start: int, n_further: int = 1) -> bool:
+        """Whether a function, before or behind its own frame, jumps to another one; or to a short one that jumps to
+        where it is told, as JavaCalls::call does by os::os_exception_wrapper."""
+        key = known.origin, function, start
+        found = self._jumps.get(key)
+        if found is None:
+            text = self._text(known, function, self._function_end(known, function) - function)
+            targets = {function + match.end() + int.from_bytes(match[0][1:], "little", signed=True) & _MASK
+                       for match in _TAIL_JUMP.finditer(text)}
+            is_wrapper = len(text) <= _WRAPPER_MAX and bool(_TOLD_JUMP.search(text))
+            found = self._jumps[key] = is_wrapper or start in targets or (n_further > 0 and any(
+                self._goes_on_to(known, target, start, n_further - 1) for target in targets
+                if not function <= target < function + len(text)))
+        return found
+
+    def _function_end(self, known: _Object, vaddr: int) -> int:
+        """Where the function that begins at an address ends, by its FDE; the address itself without one."""
+        assert known.arch is not None
+        for source in self._sources(known):
+            rows, begin, end = self._look_up(source, known.arch, vaddr)
+            if rows and begin == vaddr:
+                return min(end, vaddr + _JUMPS_MAX)
+        return vaddr
+
+    def _made_call(self, caller: _Object, callee: _Object, line: tuple[int, int], runtime: tuple[int, int]) -> Call:
+        """The same of code made at run time that calls another object's: at its address, or by mov r10 and call r10."""
+        vaddr, pc = line[0] - caller.origin & _MASK, line[1] - callee.origin & _MASK
+        text = self._text(caller, vaddr - _FAR_CALL, _FAR_CALL) if vaddr >= _FAR_CALL else b""
+        if text[:2] == b"\x49\xba" and text[10:] == b"\x41\xff\xd2":
+            target = int.from_bytes(text[2:10], "little")
+        elif text[8:9] == b"\xe8":
+            target = runtime[0] + int.from_bytes(text[9:], "little", signed=True)
+        else:
+            return Call.POSSIBLE
+        start = self._function_start(callee, pc)
+        if start is None:
+            return Call.POSSIBLE
+        return Call.CERTAIN if target - runtime[1] == start - pc else Call.IMPOSSIBLE
 
     def hint(self, pc_line: int, is_leaf: bool) -> LeafHint | None:
         """What the instructions around a pc, or behind a caller's call, say about where its return address is."""

@@ -131,6 +131,34 @@ def test_where_calls_lead(compile_c: Callable[..., Path]) -> None:
         assert tables.call_between(place, at[b"main"] + 3 + origin) == Call.IMPOSSIBLE
 
 
+def test_calls_that_lead_on_by_jumps(compile_c: Callable[..., Path]) -> None:
+    """A call may have led to where the function jumps to that it calls, directly or through one that is told where."""
+    source = """
+        #define ALONE __attribute__((noipa))
+        ALONE int f(int a) { return a; }
+        ALONE int other(int a) { return a * 3; }
+        ALONE int direct(int a) { return f(a + 1); }
+        ALONE int through(int (*to)(int), int a) { return to(a); }
+        ALONE int told(int a) { return through(other, a); }
+        ALONE int calls_direct(int a) { return direct(a) + 1; }
+        ALONE int calls_told(int a) { return told(a) + 1; }
+        int main(void) { return calls_direct(1) + calls_told(2); }"""
+    with open_object(str(compile_c("jumps", source, "-O2"))) as load_object:
+        tables = Tables()
+        number = tables.add_object(load_object)
+        origin = int(tables.origin[number])
+        symbols = load_object.symbols()
+        at = {symbols.name(i): int(symbols.value[i]) for i in range(len(symbols))}
+
+        def leads(caller: bytes, callee: bytes) -> Call:
+            text = load_object.read_at(at[caller], 64)
+            return tables.call_between(at[caller] + text.index(b"\xe8") + 5 + origin, at[callee] + origin)
+
+        assert leads(b"calls_direct", b"direct") == leads(b"calls_told", b"told") == Call.CERTAIN
+        assert leads(b"calls_direct", b"f") == leads(b"calls_told", b"other") == Call.POSSIBLE
+        assert leads(b"calls_direct", b"other") == leads(b"calls_direct", b"main") == Call.IMPOSSIBLE
+
+
 def test_damaged_tables_are_counted_and_harmless() -> None:
     """libc with its call frame information overwritten: nothing but holes, and the damage is counted."""
     content = bytearray(Path(LIBC).read_bytes())
