@@ -31,15 +31,16 @@ public class Blocked {
     static int deep(int n, Runnable end) { if (n == 0) { end.run(); return 0; } return deep(n - 1, end) + 1; }
     static void sleeps() { try { Thread.sleep(100_000); } catch (InterruptedException e) { } }
     static void waits() { synchronized (lock) { try { lock.wait(); } catch (InterruptedException e) { } } }
+    static void accepts() { try { new java.net.ServerSocket(0).accept(); } catch (java.io.IOException e) { } }
     static void takes() { try { new LinkedBlockingQueue<Object>().take(); } catch (InterruptedException e) { } }
     public static void main(String[] arguments) throws Exception {
-        Runnable[] all = { Blocked::sleeps, Blocked::waits, Blocked::takes };
+        Runnable[] all = { Blocked::sleeps, Blocked::waits, Blocked::accepts, Blocked::takes };
         for (Runnable one : all) {
             Thread thread = new Thread(() -> deep(7, one), "blocked");
             thread.setDaemon(true);
             thread.start();
         }
-        Thread.sleep(300);
+        Thread.sleep(500);
         System.out.println("ready");
         System.in.read();
     }
@@ -129,7 +130,7 @@ def test_blocked_threads_are_where_the_thread_dump_has_them(engine: str, blocked
     dump = subprocess.run([need("jstack", "openjdk-17-jdk-headless"), str(blocked)], capture_output=True, text=True,
                           check=True)
     expected = dumped(dump.stdout)
-    assert len(expected) == 3
+    assert len(expected) == 4
     stacks = _java_stacks(experiment)
     for names in expected:
         assert names in stacks, (names, stacks)
