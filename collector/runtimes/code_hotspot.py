@@ -17,7 +17,7 @@ Of a frame that has been deoptimised only the return address is another, in the 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from collector.unwind.rules import Cfa, CfaKind, How, Kind, Rule
 from collector.unwind.table import HOLE
@@ -38,8 +38,8 @@ _KEPT = (RBX, R12, R13, R14, R15)  # by nobody who is compiled
 _LINKED = re.compile(rb"\x48(?:\x8b\xec|\x89\xe5)")  # mov rbp, rsp
 # What is between the last pop and the return, or the jump to who goes on with an exception: a poll for safepoints, by
 # its page or by its limit.
-_TO_RETURN = re.compile(
-    rb"(?s:(?:\xc5\xf8\x77|\x4d\x8b\x97.{4}|\x41\x85\x02|\x49\x3b(?:\xa7.{4}|\x67.)|\x0f\x87.{4})*(?:\xc3|\xe9.{4}))")
+_TO_RETURN = re.compile(rb"(?s:(?:\xc5\xf8\x77|\x4d\x8b\x97.{4}|\x41\x85\x02|\x49\x3b(?:\xa7.{4}|\x67.)|"
+                        rb"\x0f[\x82\x87].{4})*(?:\xc3|\xe9.{4}))")
 _LEAVE = re.compile(rb"\xc9|\x48\x8b\xe5\x5d")
 # Where such a poll leads to: mov r10, the poll's address; mov [r15+...], r10; jmp to the handler.
 _POLL = re.compile(rb"(?s:\x49\xba.{8}\x4d\x89(?:\x97.{4}|\x57.)\xe9.{4})")
@@ -49,6 +49,9 @@ _PUSHES = re.compile(rb"(?s:(%b)(%b)(\xe8....%b)%b)" % (_PUSH, _PUSH, _POP, _POP
 # C2 moves a word within its frame by push and pop.
 _MOVE = re.compile(rb"(?s:(\xff(?:\x34\x24|\x74\x24.|\xb4\x24.{4}))\x48?\x8f(?:\x04\x24|\x44\x24.|\x84\x24.{4}))")
 _ROOM = re.compile(rb"(?s:(\x48\x83\xec\x08).{0,16}?\xe8.{4}(?:\x48\x83\xc4\x08|%b))" % _POP)
+# Since 24 the slow paths of C2's barriers make room for the registers that they keep (barrierSetAssembler_x86.cpp,
+# SaveLiveRegisters), call, and give it back.
+_KEEPS, _KEEPS_MAX = re.compile(rb"(?s:\x48\x83\xec(.)|\x48\x81\xec(.{4}))"), 1024
 
 
 def compiled(frame_size: int) -> Rule:
@@ -67,7 +70,8 @@ def rows_of_compiled(start: int, text: bytes, frame_size: int, is_native: bool =
     whole = compiled(frame_size)
     found: list[tuple[int, Rule | int]] = []
     first = True
-    for begin, pushed, end, saved in _prologues(text, frame_size):
+    prologues = _prologues(text, frame_size)
+    for begin, pushed, end, saved in prologues:
         # Up to here there is no frame; of a further entry, for a loop that is under way, the beginning is not known.
         found.append((0 if first else begin, FRAMELESS))
         found.append((pushed, PUSHED) if pushed else (end, _unlinked(frame_size)))
@@ -84,7 +88,19 @@ def rows_of_compiled(start: int, text: bytes, frame_size: int, is_native: bool =
     for pattern in (_ROOM, _MOVE) if frame_size > 24 else ():
         for match in pattern.finditer(text):
             found += [(match.end(1), compiled(frame_size + 8)), (match.end(), whole)]
+    for begin, end, room in _kept_registers(text):
+        if begin not in {end for _, _, end, _ in prologues}:
+            found += [(begin, compiled(frame_size + room)), (end, whole)]
     return _ordered(start, found)
+
+
+def _kept_registers(text: bytes) -> Iterator[tuple[int, int, int]]:
+    """(behind the sub, behind the add of the same number, the number) of rooms with a call in them."""
+    for sub in _KEEPS.finditer(text):
+        room = int.from_bytes(sub[1] or sub[2], "little")
+        add = _add_or_sub(room, 0xC4).search(text, sub.end(), sub.end() + _KEEPS_MAX)
+        if add and 8 < room < 1 << 15 and not room & 7 and b"\xe8" in text[sub.end():add.start()]:
+            yield sub.end(), add.end(), room
 
 
 def rows_of_stub(start: int, text: bytes, frame_size: int) -> Rows:
