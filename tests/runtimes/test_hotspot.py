@@ -133,7 +133,7 @@ def test_rules_of_compiled_code_are_what_its_instructions_do(machine: Machine, j
             n_places += 1
             if rule.cfa.offset not in there:
                 wrong.append((blob.frame_size, hex(at), there, rule.cfa.offset, text[at:at + 8].hex()))
-    assert n_places > 2000
+    assert n_places > 500
     assert not wrong, wrong[:10]
 
 
