@@ -36,7 +36,7 @@ the heap yet are not there: the stack goes on with the continuation's entry.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -134,6 +134,7 @@ class Machine:
         self._heap_at = list(heaps)
         self._blobs: dict[int, Blob] = {}  # by start
         self._stretches: dict[int, tuple[int, int]] = {}  # by start: what was told of it
+        self._covered: list[tuple[int, int]] = []  # stretches of which nothing holds any more, since the last look
         self._unknown: set[int] = set()  # pcs that lie in nothing
         self._certain: set[int] = set()  # starts of blobs that have been looked at since the last look
         self._telling = _telling_bytes(layout)
@@ -156,8 +157,9 @@ class Machine:
         behind ``low``, of which nothing could be told."""
         self._certain.clear()
         self.changed = set()
-        lost = [(pc - self.low, pc - self.low + 1) for pc in self._unknown]
+        lost = [(pc - self.low, pc - self.low + 1) for pc in self._unknown] + self._covered
         self._unknown.clear()
+        self._covered = []
         self._looked_ns, before_ns = now_ns, self._looked_ns
         if now_ns // _METHODS_NS != before_ns // _METHODS_NS:
             self.methods.look()
@@ -322,11 +324,26 @@ class Machine:
         heads = self._heads(starts)
         self._learn_names(heads)
         found = [blob for blob in map(self._blob, starts, heads) if blob is not None]
+        gone = {other.start for blob in found for other in self._below(blob)}
+        self._covered += [self._stretches.pop(start) for start in gone if start in self._stretches]
+        self.changed |= gone
+        self._drop(list(gone))
         for blob in found:
             self._blobs[blob.start] = blob
             self._certain.add(blob.start)
         if found:
             self._order()
+        return found
+
+    def _below(self, blob: Blob) -> list[Blob]:
+        """Those that were met where a new one is now: they are there no more, and would hide it."""
+        found = []
+        for i in range(max(bisect_left(self._starts, blob.start) - 1, 0), len(self._in_order)):
+            other = self._in_order[i]
+            if other.start >= blob.code_end:
+                break
+            if other.code_end > blob.start:
+                found.append(other)
         return found
 
     def _order(self) -> None:

@@ -321,15 +321,20 @@ class Tables:
 
     def forget(self, number: int, stretches: Sequence[tuple[int, int]]) -> None:
         """What was told of stretches [begin, end) of such an object does not hold any more."""
-        if not stretches:
-            return
-        shift = int(self.origin[number])
-        bounds = np.array([(begin + shift & _MASK, end + shift & _MASK) for begin, end in stretches], np.uint64)
+        if stretches:
+            begins = self._cleared(self._objects[number], stretches)
+            self._merge(begins, [UNDECODED] * len(begins), [])
+
+    def _cleared(self, known: _Object, stretches: Sequence[tuple[int, int]]) -> list[int]:
+        """Takes all rows out that begin in stretches; where these begin on the line."""
+        bounds = np.array([(begin + known.origin & _MASK, end + known.origin & _MASK) for begin, end in stretches],
+                          np.uint64)
         kept = np.ones(len(self.start), np.bool_)
         for first, last in self.start.searchsorted(bounds, "left").tolist():
             kept[first:last] = False
         self.start, self.rule = self.start[kept], self.rule[kept]
-        self._merge(bounds[:, 0].tolist(), [UNDECODED] * len(bounds), [])
+        begins: list[int] = bounds[:, 0].tolist()
+        return begins
 
     def close(self) -> None:
         """Close all load objects."""
@@ -382,7 +387,10 @@ class Tables:
         starts: list[int] = []
         numbers: list[int] = []
         ends = []
-        for _, end, rows in known.teller.rows(pcs):
+        told = list(known.teller.rows(pcs))
+        if told:
+            self._cleared(known, [(begin, end) for begin, end, _ in told])
+        for _, end, rows in told:
             starts += [start + known.origin & _MASK for start, _ in rows]
             numbers += [rule if isinstance(rule, int) else number_of(rule) for _, rule in rows]
             ends.append(end + known.origin & _MASK)

@@ -510,7 +510,7 @@ IN_PROGRAM, IN_LIBRARY, IN_KERNEL = 0x5555_5555_5000, 0x7FFF_F000_0000, 0xFFFF_F
 
 
 def lived(path: Path, program: Path, pieces: list[tuple[int, int, tuple[str, ...], int]]) -> Path:
-    """A program whose threads were so many ticks in a state, at a stack of its functions: (thread, state, stack, ticks).
+    """A program whose threads were so many ticks in a state, at a stack of its functions: (thread, state, stack, n).
 
     Functions are named ``work`` where they are the program's, ``lib:0``, ``kernel:0`` or ``python:name`` elsewhere.
     """
