@@ -510,9 +510,9 @@ IN_PROGRAM, IN_LIBRARY, IN_KERNEL = 0x5555_5555_5000, 0x7FFF_F000_0000, 0xFFFF_F
 
 
 def lived(path: Path, program: Path, pieces: list[tuple[int, int, tuple[str, ...], int]]) -> Path:
-    """A program whose threads were so many ticks in a state, at a stack of its functions: (thread, state, stack, n).
+    """A program whose threads were in states at stacks of its functions, by (thread, state, stack, ticks).
 
-    Functions are named ``work`` where they are the program's, ``lib:0``, ``kernel:0`` or ``python:name`` elsewhere.
+    Functions are named ``work`` where they are the program's, else ``lib:0``, ``kernel:0`` or ``python:name``.
     """
     path.mkdir()
     recorder = Recorder.create(path, HEADER)

@@ -10,7 +10,7 @@ from collector.cli.top.settings import DELAY_MAX_S, DELAY_MIN_S, FUNCTIONS, STAT
 from collector.errors import UsageError
 
 HELP = """\
-q           quit; a program that er_top started is ended, a process that it attached to goes on
+q           quit: ends a program started here, leaves a process attached to
 f  t  s     functions, threads, states
 m           functions by the next metric: CPU time, its parts, waits, ...
 c           all since the start, or the last interval

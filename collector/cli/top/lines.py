@@ -30,8 +30,9 @@ _BARS = "▁▂▃▄▅▆▇█"
 _NAME_BYTES = 4096
 _NAME_WIDTH_MIN = 8
 _N_SPARKS = 8  # intervals of a thread
-_SHORT_STATES = (("user", (0,)), ("system", (1,)), ("trap", (2,)), ("wait", (8,)), ("lock", (6,)), ("sleep", (7,)),
+_SHORT_STATES = (("user", (0,)), ("sys", (1,)), ("trap", (2,)), ("wait", (8,)), ("lock", (6,)), ("sleep", (7,)),
                  ("fault", (3, 4, 5)), ("stop", (9,)))
+_RARE = ("fault", "stop")
 
 
 class Column(NamedTuple):
@@ -118,10 +119,12 @@ def _of(total: I8, metric: Metric) -> float:
 
 
 def _states(figures: Figures, length_s: float) -> Line:
-    """How many threads were in each state, on the average."""
+    """How many threads were in each state, on the average; rare states where there are any, for 80 columns."""
     line: Line = [("Threads ", TITLE)]
     for name, states in _SHORT_STATES:
         number = float(figures.total[list(states)].sum()) / 1e6 / length_s
+        if name in _RARE and not number:
+            continue
         line += [(f" {name} ", FAINT), (f"{number:.2f}", PLAIN if number else FAINT)]
     return line
 
@@ -131,7 +134,8 @@ def _shown_is(shot: Shot, settings: Settings, figures: Figures) -> Line:
     line: Line = [(f"{when} {figures.length_ns / NS_PER_S:.1f} s", TITLE)]
     active = int((figures.by_thread != 0).any(axis=1).sum())
     running = int((figures.by_thread[:, list(TOTAL_CPU.states)] != 0).any(axis=1).sum())
-    line.append((f", {active} threads, {running} of them ran, {shot.n_experiments} processes", PLAIN))
+    processes = f"{shot.n_experiments} process{'es' * (shot.n_experiments != 1)}"
+    line.append((f", {active} threads, {running} of them ran, {processes}", PLAIN))
     if settings.hides_idle:
         line.append(("  without idle ones", FAINT))
     if settings.search:
