@@ -174,7 +174,7 @@ class ClockSamples:
     known: Array | None = None  # u8 (n,) bit r: the register in column r is known; None: all are
     kernel: Array | None = None  # u8 (n, depth) the kernel's part of the stack, leaf first, 0 behind it; None: none has
 
-    def __getitem__(self, rows: slice) -> ClockSamples:
+    def __getitem__(self, rows: slice | Array) -> ClockSamples:
         known = None if self.known is None else self.known[rows]
         kernel = None if self.kernel is None else self.kernel[rows]
         return ClockSamples(self.time_ns[rows], self.pid[rows], self.tid[rows], self.cpu[rows], self.mode[rows],

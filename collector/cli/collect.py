@@ -38,6 +38,7 @@ _PAGE_FILE = "--html="  # getopt knows no arguments that may be left out
 USAGE = f"""\
 usage: collect [options] program [arguments]
        collect [options] -P PID
+       collect [options] -k kernel [program [arguments]]
 
 Records where a program spends its time, by thread, call stack and microstate, into an experiment (test.1.er) that
 er_print and `gprofng display text` read.
@@ -79,6 +80,9 @@ er_print and `gprofng display text` read.
                               3.11 and later are guessed)
   -k on|off                   keep the kernel's part of call stacks, in system calls, page faults and interrupts, with
                               the perf engine (default off; root, or who may read the kernel's addresses)
+  -k kernel                   record the kernel of the whole machine, into ktest.1.er: all CPUs, idle or not, for -t, while
+                              a program runs, or until Ctrl-C; with -F on (default) each program that runs meanwhile
+                              into _NAME_PID_N.1.er of it, -F off: the kernel alone; root
   --engine auto|perf|signal   how samples are taken: by the kernel (perf), or by stopping running threads for a moment
                               (signal); auto takes perf where the kernel allows it
   -n                          dry run: print what would happen and do nothing
@@ -111,6 +115,8 @@ def run(argv: list[str]) -> int:
         raise UsageError("--print prints what is aggregated: give --aggregate, too")
     if options.exports and options.mpi:
         raise UsageError("--export and -M on: use er_export when all ranks have ended")
+    if options.whole_kernel:
+        return _kernel(options)
     if options.pids:
         from collector.session.attaching import attach
 
@@ -124,6 +130,22 @@ def run(argv: list[str]) -> int:
         print("\n".join(dry_run(options)))
         return 0
     return record(options, _say, *_beside(options))
+
+
+def _kernel(options: Options) -> int:
+    """Records the kernel of the machine, unless that is asked for together with what is of programs alone."""
+    of_programs = {"-P": options.pids, "-M on": options.mpi, "--aggregate": options.aggregations,
+                   "--python on": options.python, "--wait-descendants": options.wait_descendants}
+    for option, is_asked_for in of_programs.items():
+        if is_asked_for:
+            raise UsageError(f"-k kernel records the whole machine: leave out {option}")
+    if not options.interval_ns:
+        raise UsageError("-k kernel needs clock profiling: leave out -p off")
+    if options.engine == "signal":
+        raise UsageError("-k kernel: the signal engine does not see the kernel; leave out --engine signal")
+    from collector.session.kernel_experiment import record_kernel
+
+    return record_kernel(options, _say, *_beside(options))
 
 
 def _beside(options: Options) -> list[Beside]:
@@ -229,7 +251,8 @@ def _with(options: Options, option: str, value: str) -> Options:
         case "-M":
             return options._replace(mpi=_one_of(option, value, ("on", "off")) == "on")
         case "-k":
-            return options._replace(asked=_with_kernel(options.asked, value))
+            asked = options.asked - {KERNEL} | ({KERNEL} if _one_of("-k", value, ("on", "off", "kernel")) == "on" else set())
+            return options._replace(asked=asked, whole_kernel=value == "kernel")
         case "--wait-descendants":
             return options._replace(wait_descendants=True)
         case "--engine":
@@ -266,13 +289,6 @@ def _one_of(option: str, value: str, choices: tuple[str, ...]) -> str:
     if value not in choices:
         raise UsageError(f"{option} {value}: give one of {', '.join(choices)}")
     return value
-
-
-def _with_kernel(asked: frozenset[str], value: str) -> frozenset[str]:
-    if value == "kernel":
-        raise UsageError("-k kernel: experiments on the kernel itself are not recorded yet; -k on shows its part of a "
-                         "program's stacks")
-    return asked | {KERNEL} if _one_of("-k", value, ("on", "off")) == "on" else asked - {KERNEL}
 
 
 def _sample_period(value: str) -> int:

@@ -356,9 +356,14 @@ def account_of(pid: int, tid: int) -> accounts.Account | None:
 def lineage_of(pid: int, number: int = 1) -> str:
     """The name of the experiment of a process that was attached beside the founder."""
     try:
-        name = re.sub(rb"[^A-Za-z0-9.+-]", b"-", proc.comm(pid, pid)).decode("ascii")
+        return lineage_named(proc.comm(pid, pid), pid, number)
     except OSError:
-        name = "process"
+        return lineage_named(b"process", pid, number)
+
+
+def lineage_named(comm: bytes, pid: int, number: int = 1) -> str:
+    """The same of one whose name is known."""
+    name = re.sub(rb"[^A-Za-z0-9.+-]", b"-", comm).decode("ascii")
     return f"_{name}_PID_{pid}.{number}"
 
 

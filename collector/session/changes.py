@@ -6,14 +6,10 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from collector.events import Change, Executed, Exited, Forked, LetGo, Mapped, RecordsLost, Renamed, Throttled
-from collector.experiment.map import ANONYMOUS, MODES_TEXT
 from collector.experiment.recorder import Recorder
-from collector.processes.process import Process
-from collector.processes.space import Mapping
-from collector.runtimes.maps import JITDUMP_PATH
 from collector.session.attach import Found
-from collector.session.experiments import Experiments, Recorded
-from collector.session.objects import VDSO, is_file, is_made
+from collector.session.experiments import Experiments
+from collector.session.mappings import Mappings
 from collector.session.tally import Tally
 from collector.session.timekeeping import Timekeeping
 from collector.session.unseen import UnseenOnes
@@ -40,6 +36,7 @@ class Changes:
         self._found: set[int] = set()  # tids of those found that may have been born a moment before
         self._found_ns = 0  # and until when they were looked for
         self._maps_untold = False
+        self._mappings = Mappings(self._model, experiments, world)
 
     def apply(self, changes: Iterable[Change], maps_untold: bool = False) -> None:
         """Takes what has changed. ``maps_untold``: not all that was mapped is among it."""
@@ -54,7 +51,7 @@ class Changes:
                 case Executed():
                     self._executed(change)
                 case Mapped():
-                    self._mapped(change)
+                    self._mappings.mapped(change)
                 case Renamed():
                     self._renamed(change)
                 case LetGo():
@@ -65,6 +62,10 @@ class Changes:
                         self._time.lost()
                 case Throttled():
                     self._tally.n_throttled += 1
+
+    def read_mappings(self, since_ns: int) -> None:
+        """Mappings that no change told since a time, as they are now."""
+        self._mappings.read(since_ns)
 
     def take_over(self, pid: int, lineage: str, found: Sequence[Found], mappings: Sequence[Mapped],
                   time_ns: int) -> None:
@@ -77,7 +78,7 @@ class Changes:
         recorded = self._experiments.by_image.get(process.image.number)
         if recorded is None:
             recorded = self._experiments.attached(process.image, lineage, self._world.arguments(pid), 0)
-            self._tell_mappings(recorded, process, time_ns)
+            self._mappings.tell_all(recorded, process, time_ns)
         for thread in found:
             new = self._model.new_thread(process, thread.tid, time_ns, thread.cut, found=True)
             new.name = self._world.comm(pid, thread.tid)
@@ -101,7 +102,7 @@ class Changes:
         if is_process and recorded is None:
             process.image.comm, process.image.path = (parent.image.comm, parent.image.path) if parent else (b"", b"")
             recorded = self._experiments.forked(maker, process.image)
-            self._tell_mappings(recorded, process, change.time_ns)
+            self._mappings.tell_all(recorded, process, change.time_ns)
         if recorded is not None:
             recorded.thread_started(change.tid, change.time_ns, process.image.comm)
 
@@ -152,53 +153,3 @@ class Changes:
         recorded = self._experiments.by_image.get(process.image.number) if process is not None else None
         if recorded is not None:
             recorded.tell(Recorder.comment, line)
-
-    # -- mappings
-
-    def read_mappings(self, since_ns: int) -> None:
-        """Mappings that no change told since a time, as they are now: of when they may have been made first."""
-        for process in list(self._model.processes.values()):
-            known = {(mapping.start, mapping.end, mapping.path) for mapping in process.space.mappings}
-            for found in self._world.mappings(process.pid, max(since_ns, process.image.start_ns)):
-                if (found.start, found.start + found.size, found.path) not in known:
-                    self._mapped(found)
-
-    def _mapped(self, change: Mapped) -> None:
-        process = self._model.processes.get(change.pid)
-        if process is None:
-            return
-        place = self._world.place(change)
-        if not process.space.mappings and place.path != VDSO:
-            process.image.path = place.path
-            process.image.bits = place.bits or process.image.bits
-        mapping = Mapping(change.start, change.start + change.size, change.file_offset, place.path, place.object,
-                          place.bias)
-        space, _ = process.space.map(mapping)
-        process.enter(change.time_ns, process.image, space)
-        recorded = self._experiments.by_image.get(process.image.number)
-        if recorded is not None:
-            self._tell_mapping(recorded, change.time_ns, mapping)
-
-    def _tell_mappings(self, recorded: Recorded, process: Process, time_ns: int) -> None:
-        for mapping in process.space.mappings:
-            self._tell_mapping(recorded, time_ns, mapping)
-
-    def _tell_mapping(self, recorded: Recorded, time_ns: int, mapping: Mapping) -> None:
-        if (recorded.recorder is None and not recorded.followed) or JITDUMP_PATH.search(mapping.path):
-            return  # a jitdump is mapped to be found, not to be run
-        size = mapping.end - mapping.start
-        if mapping.path == VDSO:
-            recorded.tell(Recorder.function_mapped, time_ns, mapping.start, size, VDSO, self._symbols(mapping))
-        elif is_file(mapping.path) and not (mapping.object < 0 and is_made(mapping.path)):
-            recorded.tell(Recorder.segment_mapped, time_ns, mapping.start, size, mapping.file_offset, mapping.path,
-                          MODES_TEXT, self._world.identity(mapping.object))
-        else:
-            name = mapping.path if mapping.path.startswith(b"[") else ANONYMOUS
-            recorded.tell(Recorder.anonymous_mapped, time_ns, mapping.start, size, name)
-
-    def _symbols(self, mapping: Mapping) -> list[tuple[int, int, bytes]]:
-        """The functions of a load object at their run-time addresses: (start, size, name), one per address."""
-        if mapping.object < 0:
-            return []
-        return [(vaddr + mapping.bias, size, name) for vaddr, size, name in self._world.functions(mapping.object)
-                if vaddr + mapping.bias + size <= mapping.end]

@@ -13,6 +13,8 @@ from collector.session.experiments import Recorded
 from collector.session.heir import Ids
 from collector.session.options import Options
 
+KERNEL_PID = 0  # that of the thread that each CPU is idle in
+
 
 class Headers:
     """Headers of the experiments that are recorded with ``options`` by a process, on this machine."""
@@ -31,6 +33,10 @@ class Headers:
     def job(self, pid: int, start_ns: int) -> Header:
         """Of the experiment around the ranks of an MPI job, the first of which is process ``pid``."""
         return self._header(pid, self._recorder.pid, start_ns, 64, b"mpi")
+
+    def kernel(self, start_ns: int) -> Header:
+        """Of an experiment on the kernel, which is no process."""
+        return self._header(KERNEL_PID, self._recorder.pid, start_ns, 64, b"kernel", self._options.comments)
 
     def descendant(self, recorded: Recorded) -> Header:
         """Of an image that has its own experiment inside the founder's."""

@@ -10,13 +10,34 @@ import select
 import time
 from collections import defaultdict
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from collector.clock import NS_PER_MS
 from collector.linux.crowd import Crowd
 from collector.session.affinity import Affinity
-from collector.session.control import Signals
-from collector.session.recording import Recording
+from collector.session.control import Action, Signals
+
+
+class Stepper(Protocol):
+    """A recording; see ``recording``."""
+
+    def fds(self) -> list[int]:
+        """What to poll for POLLIN."""
+
+    def due_ns(self) -> int:
+        """When a step is due though no descriptor is ready."""
+
+    def ask(self, action: Action) -> None:
+        """``action`` is for the next step."""
+
+    def step(self, ready: Mapping[int, int]) -> bool:
+        """Does what is due; whether the recording is over."""
+
+    def end(self) -> None:
+        """Closes the experiment."""
+
+    def close(self) -> list[str]:
+        """Archives; what the user should know."""
 
 
 class Observer(NamedTuple):
@@ -32,13 +53,13 @@ class Runner:
     def __init__(self, signals: Signals | None = None) -> None:
         """``signals`` are for all recordings; they are closed with the last one."""
         self._signals = signals
-        self._recordings: dict[Recording, Observer] = {}
+        self._recordings: dict[Stepper, Observer] = {}
         self._poller = select.poll()
         self._polled: set[int] = set()
         self._crowd = Crowd()
         self._affinity = Affinity()
 
-    def add(self, recording: Recording, observer: Observer) -> None:
+    def add(self, recording: Stepper, observer: Observer) -> None:
         """One more, at any time."""
         self._recordings[recording] = observer
 
@@ -64,12 +85,12 @@ class Runner:
             self._crowd.look()
             self._affinity.leave_cpu(self._crowd.n_runnable)
 
-    def _wait(self) -> Mapping[Recording, dict[int, int]]:
+    def _wait(self) -> Mapping[Stepper, dict[int, int]]:
         """What poll(2) tells of the descriptors of each recording."""
         owner = {fd: recording for recording in self._recordings for fd in recording.fds()}
         self._poll_these({*owner, *([self._signals.fd] if self._signals is not None else ())})
         due_ns = min(recording.due_ns() for recording in self._recordings)
-        ready: dict[Recording, dict[int, int]] = defaultdict(dict)
+        ready: dict[Stepper, dict[int, int]] = defaultdict(dict)
         for fd, events in self._poller.poll(max(0, due_ns - time.monotonic_ns()) / NS_PER_MS):
             if fd in owner:
                 ready[owner[fd]][fd] = events
@@ -82,7 +103,7 @@ class Runner:
             self._poller.register(fd, select.POLLIN)
         self._polled = fds
 
-    def _step(self, recording: Recording, ready: Mapping[int, int]) -> None:
+    def _step(self, recording: Stepper, ready: Mapping[int, int]) -> None:
         failed = self._recordings[recording].failed
         try:
             is_over = recording.step(ready)
@@ -92,7 +113,7 @@ class Runner:
         if is_over:
             self._close(recording)
 
-    def _close(self, recording: Recording) -> None:
+    def _close(self, recording: Stepper) -> None:
         """Ends a recording. Archives are no matter of haste."""
         observer = self._recordings.pop(recording)
         try:

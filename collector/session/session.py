@@ -32,6 +32,7 @@ from collector.session.standing_back import standing_back
 if TYPE_CHECKING:
     from collector.engines.ptrace import opening
     from collector.session.recording import Recording
+    from collector.session.runner import Stepper
 
 Say = Callable[[str], None]
 WAKERS_UNTOLD = ("--aggregate: who wakes whom is told by the tracepoint sched:sched_waking, which root may read: run "
@@ -62,7 +63,7 @@ def record(options: Options, say: Say, beside: Beside = nothing) -> int:
     inherited = launch.inherited()
     try:
         child = launch.HeldChild(program, options.arguments, inherited)
-        forward = _hand_on_signals(child)
+        forward = hand_on_signals(child)
         try:
             perf_opening.raise_descriptor_limit()
             with room.kept_back():
@@ -161,7 +162,7 @@ def told(opened: OpenedEvents, say: Say) -> OpenedEvents:
     return opened
 
 
-def _hand_on_signals(child: launch.HeldChild) -> Callable[[], None]:
+def hand_on_signals(child: launch.HeldChild) -> Callable[[], None]:
     """SIGTERM and SIGHUP for us are meant for the job: they are handed on once that runs (the function returned)."""
     running = False
     waiting: list[int] = []
@@ -239,7 +240,7 @@ def _begun(options: Options, directory: Path, pid: int, opened: OpenedEvents, st
     return Recording(options, directory, pid, engine_on(opened), start_ns, heir.pidfds, heir)
 
 
-def run(recording: Recording, signals: Signals, say: Say) -> None:
+def run(recording: Stepper, signals: Signals, say: Say) -> None:
     """Records until the end, and says what is to be said of it. A fault of ours is told, and not the target's."""
     from collector.session.runner import Observer, Runner
 

@@ -219,7 +219,7 @@ def open_events(whose: Sequence[int] | perf.Birth, interval_ns: int, *, on_exec:
             refusal = err
             if err.errno not in (errno.EACCES, errno.EPERM):
                 break
-    raise EngineRefused(_advice(refusal)) from refusal
+    raise EngineRefused(advice(refusal)) from refusal
 
 
 def open_running(pids: Sequence[int], interval_ns: int, *, follow: bool,
@@ -432,7 +432,8 @@ def _clock_ring_bytes(interval_ns: int, stack_bytes: int) -> int:
     return 1 << max(wanted, 1 << 20).bit_length()
 
 
-def _advice(err: OSError) -> str:
+def advice(err: OSError) -> str:
+    """Why events are refused, and what would have them allowed."""
     if err.strerror == perf.BUDGET_USED_UP:
         return f"{err.strerror}: sudo sysctl kernel.perf_event_mlock_kb=65536, or run as root"
     level = _paranoid_level()

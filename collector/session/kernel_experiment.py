@@ -1,0 +1,97 @@
+"""Recording the kernel of the whole machine (-k kernel): from the command line to the closed experiment.
+
+It lasts until the time is over (-t), the load that was given on the command line has ended, or we are told to stop. The
+load is a program like any other here: what it does is in the kernel's experiment or, if it is followed, in its own.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from collector.engines.perf import opening as perf_opening
+from collector.engines.perf.machine import open_machine
+from collector.errors import EngineRefused
+from collector.experiment import names
+from collector.linux.kernel_symbols import shows_addresses
+from collector.session import launch, room
+from collector.session.control import Signals
+from collector.session.heir import Ids
+from collector.session.options import Options
+from collector.session.session import Beside, Say, hand_on_signals, import_all, nothing, run
+
+STEM = "ktest"
+_STOPPING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+_HIDDEN = ("-k kernel: the kernel does not show where its functions lie: sudo sysctl kernel.kptr_restrict=1, and run as "
+           "root")
+
+
+def record_kernel(options: Options, say: Say, beside: Beside = nothing) -> int:
+    """Records the machine; returns the exit status, which is the load's if there is one."""
+    options = _named(options)
+    program = launch.find_program(options.arguments[0]) if options.arguments else ""
+    if options.dry_run:
+        path = names.choose(options.name, options.overwrite, options.directory, options.group)
+        say(f"would record the kernel on all CPUs{f', while {program!r} runs,' if program else ''} and create "
+            f"experiment {str(path)!r}")
+        return 0
+    if not shows_addresses():
+        raise EngineRefused(_HIDDEN)
+    import_all()
+    from collector.session.kernel_recording import KernelRecording
+
+    inherited = launch.inherited()
+    perf_opening.raise_descriptor_limit()
+    opened = _opened(options)
+    try:
+        directory = names.create_directory(options.name, options.overwrite, options.directory, options.group)
+        try:
+            load = launch.HeldChild(program, options.arguments, inherited) if program else None
+            signals = _signals(options, load)
+            start_ns = time.monotonic_ns()
+            recording = KernelRecording(options, directory, opened, start_ns, Ids.ours())
+            if load is not None:
+                load.make()
+                load.release()
+                recording.lasts_as_long_as(load.pid)
+        except BaseException:
+            names.remove_directory(directory)
+            raise
+    except BaseException:
+        opened.close()
+        raise
+    if options.group:
+        names.add_to_group(options.group, directory, options.directory)
+    if options.verbose:
+        say(f"experiment {directory}, the kernel on all CPUs{f', process {load.pid}' if load is not None else ''}")
+    with beside(directory, start_ns):
+        run(recording, signals, say)
+    if load is None:
+        return 0
+    return launch.exit_status(os.waitpid(load.pid, 0)[1] if recording.status is None else recording.status)
+
+
+def _named(options: Options) -> Options:
+    """With the name that experiments on the kernel have by themselves."""
+    if options.name is not None or options.group is not None:
+        return options
+    return options._replace(name=f"{STEM}.1{names.SUFFIX}")
+
+
+def _opened(options: Options) -> perf_opening.Opened:
+    try:
+        with room.kept_back():
+            return open_machine(options.interval_ns, stacks=options.follow != "off")
+    except EngineRefused as err:
+        raise EngineRefused(f"-k kernel: {err}") from err
+
+
+def _signals(options: Options, load: launch.HeldChild | None) -> Signals:
+    """What signals mean: without a load, those that ask us to stop end the recording; else they are the load's."""
+    if load is None:
+        return Signals(options.signals(_STOPPING))
+    hand_on_signals(load)()
+    for number in (signal.SIGINT, signal.SIGQUIT):  # they reach the load by the terminal, too
+        signal.signal(number, signal.SIG_IGN)
+    return Signals(options.signals())
