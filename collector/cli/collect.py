@@ -80,9 +80,9 @@ er_print and `gprofng display text` read.
                               3.11 and later are guessed)
   -k on|off                   keep the kernel's part of call stacks, in system calls, page faults and interrupts, with
                               the perf engine (default off; root, or who may read the kernel's addresses)
-  -k kernel                   record the kernel of the whole machine, into ktest.1.er: all CPUs, idle or not, for -t, while
-                              a program runs, or until Ctrl-C; with -F on (default) each program that runs meanwhile
-                              into _NAME_PID_N.1.er of it, -F off: the kernel alone; root
+  -k kernel                   record the kernel of the whole machine, into ktest.1.er: all CPUs, idle or not, for -t,
+                              while a program runs, or until Ctrl-C; with -F on (default) each program that runs
+                              meanwhile into _NAME_PID_N.1.er of it, with -F off the kernel alone; root
   --engine auto|perf|signal   how samples are taken: by the kernel (perf), or by stopping running threads for a moment
                               (signal); auto takes perf where the kernel allows it
   -n                          dry run: print what would happen and do nothing
@@ -251,8 +251,9 @@ def _with(options: Options, option: str, value: str) -> Options:
         case "-M":
             return options._replace(mpi=_one_of(option, value, ("on", "off")) == "on")
         case "-k":
-            asked = options.asked - {KERNEL} | ({KERNEL} if _one_of("-k", value, ("on", "off", "kernel")) == "on" else set())
-            return options._replace(asked=asked, whole_kernel=value == "kernel")
+            is_on = _one_of("-k", value, ("on", "off", "kernel")) == "on"
+            return options._replace(asked=options.asked | {KERNEL} if is_on else options.asked - {KERNEL},
+                                    whole_kernel=value == "kernel")
         case "--wait-descendants":
             return options._replace(wait_descendants=True)
         case "--engine":

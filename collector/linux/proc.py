@@ -104,6 +104,13 @@ def comm(pid: int, tid: int) -> bytes:
     return _read(f"/proc/{pid}/task/{tid}/comm")[:-1]
 
 
+def idle_ns() -> dict[int, int]:
+    """For how long each online CPU has been idle since boot, in steps of 10 ms."""
+    tick_ns = 10**9 // os.sysconf("SC_CLK_TCK")
+    rows = [line.split() for line in _read("/proc/stat").split(b"\n") if re.match(rb"cpu[0-9]", line)]
+    return {int(row[0][3:]): (int(row[4]) + int(row[5])) * tick_ns for row in rows}  # idle, and so with I/O under way
+
+
 def pid_of(pidfd: int) -> int | None:
     """The number of the process that a pidfd stands for; -1 where it is gone, None where the descriptor is none."""
     try:

@@ -23,8 +23,8 @@ from collector.session.session import Beside, Say, hand_on_signals, import_all, 
 
 STEM = "ktest"
 _STOPPING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
-_HIDDEN = ("-k kernel: the kernel does not show where its functions lie: sudo sysctl kernel.kptr_restrict=1, and run as "
-           "root")
+_HIDDEN = ("-k kernel: the kernel does not show this user where its functions lie: run as root, with "
+           "kernel.kptr_restrict below 2 (sudo sysctl kernel.kptr_restrict=1)")
 
 
 def record_kernel(options: Options, say: Say, beside: Beside = nothing) -> int:

@@ -33,7 +33,7 @@ class KernelRecording:
         self._store = KernelStore(options, directory, cpus, start_ns, recorder)
         self._drained_ns = start_ns
         self._control = options.control(start_ns)
-        self._drains = DrainSchedule(start_ns, at_once=False)
+        self._drains = DrainSchedule(start_ns, at_once=True)
         self._samples = SampleSchedule(start_ns, options.sample_period_s * NS_PER_S)
         self._lifetime: Lifetime | None = None
         self._stopped = self._ended = False
@@ -95,22 +95,22 @@ class KernelRecording:
 
     def _work(self, now_ns: int) -> None:
         """Drains, and does what is due with that."""
-        time.sleep(_SLACK_NS / NS_PER_S)
-        self._take(now_ns)
+        self._take(now_ns, _SLACK_NS)
         for action in self._control.actions(time.monotonic_ns()):
             self._act(action)
         if self._samples.take(time.monotonic_ns()):
             self._store.sample(self._drained_ns, "periodic")
         self._drains.drained(time.monotonic_ns())
 
-    def _take(self, until_ns: int) -> None:
-        """Works on what is stamped up to a time, in as many batches as the engine makes of it."""
-        has_more = True
+    def _take(self, until_ns: int, slack_ns: int = 0) -> None:
+        """Works on what is stamped up to a time, now, in as many batches as the engine makes of it."""
+        idle_ns, has_more = proc.idle_ns(), True
+        time.sleep(slack_ns / NS_PER_S)
         while has_more:
             batch = self._engine.drain(until_ns - self._ahead_ns)
             if self._ahead_ns:
                 batch.shift(self._ahead_ns)
-            self._store.feed(batch)
+            self._store.feed(batch, idle_ns)
             self._store.sync()
             self._engine.release()
             has_more = batch.has_more

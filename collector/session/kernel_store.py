@@ -49,9 +49,10 @@ from collector.unwind.table import Tables
 _STATE_OF_MODE = np.zeros(3, dtype=np.int32)
 _STATE_OF_MODE[[Mode.USER, Mode.SYSTEM_CALL, Mode.TRAP]] = Microstate.USER, Microstate.SYSTEM, Microstate.TRAP
 _IDLE = rb"do_idle|cpu_startup_entry"
-# Of programs without an experiment of their own: in place of all their functions, in the page that nothing is mapped in.
-_USER_MODE, _USER_PAGE, _PAGE = b"[user mode]", 0x1000, 0x1000
-_USER_PC = _USER_PAGE + _PAGE // 2
+# Of programs without an experiment of their own: in place of all their functions, in a page that nothing is mapped in.
+_PAGE = 0x1000
+_USER_MODE, _USER_PAGE = b"[user mode]", 0x1000
+_IDLE_CPU, _IDLE_PAGE = b"[idle]", 0x2000  # and in place of what no sample tells
 _GOES_ON = "still running when the recording ended; recording ended here"
 
 
@@ -65,7 +66,8 @@ class KernelStore:
         self._directory = directory
         self._start_ns = start_ns
         self._recorder = Recorder.create(directory, headers.kernel(start_ns))
-        self._recorder.function_mapped(start_ns, _USER_PAGE, _PAGE, _USER_MODE)
+        for page, name in ((_USER_PAGE, _USER_MODE), (_IDLE_PAGE, _IDLE_CPU)):
+            self._recorder.function_mapped(start_ns, page, _PAGE, name)
         self._recorder.comment(f"engine perf, every CPU each {options.interval_ns / NS_PER_MS} ms, idle or not")
         self._experiments = Experiments(directory, Follow(options.follow), headers.descendant)
         self._objects = Objects(Tables())
@@ -77,9 +79,10 @@ class KernelStore:
         self._idle = _Idle()
         self._tally = Tally()
         self._n_cpus = len(cpus)
-        self._clock = CpuClock(options.interval_ns, cpus, start_ns)
+        self._clock = CpuClock(options.interval_ns, cpus, start_ns, proc.idle_ns())
         self._latest: dict[int, tuple[Recorded, int, int, int]] = {}  # by CPU: whom it met last; tid, uid, state
         self._ticks: Array = np.zeros(N_STATES, dtype=np.int64)  # of all experiments
+        self._idle_ns: dict[int, int] = {}
         self.muted = False
 
     @property
@@ -99,10 +102,10 @@ class KernelStore:
         self._machine.synced()
 
     def mute(self, time_ns: int, *, muted: bool) -> None:
-        """From here on nothing is written, or it is again."""
+        """From here on nothing is written, or it is again; a batch has just ended."""
         self._settle(time_ns)
         self.muted = muted
-        self._clock.begin(time_ns)
+        self._clock.begin(time_ns, self._idle_ns)
         for recorded in self._experiments.open_ones():
             recorded.tell(Recorder.pause if muted else Recorder.resume, time_ns)
 
@@ -113,8 +116,12 @@ class KernelStore:
 
     # -- batches
 
-    def feed(self, batch: Batch) -> None:
-        """Takes one batch; afterwards its arrays are not needed any more."""
+    def feed(self, batch: Batch, idle_ns: dict[int, int]) -> None:
+        """Takes one batch; afterwards its arrays are not needed any more. ``idle_ns``: the kernel's accounts of idle
+        CPUs as of its end."""
+        self._idle_ns = idle_ns
+        if not self.muted and not batch.has_more:
+            self._clock.account(idle_ns)
         self._machine.apply(batch.changes)
         losses_ns = self._count_losses(batch.changes)
         if batch.maps_untold:
@@ -135,7 +142,8 @@ class KernelStore:
         """Writes samples (n,)."""
         idle, state = self._idle.states(samples)
         met = self._machine.meet(samples, idle)
-        ticks = self._clock.ticks(samples.cpu, samples.time_ns, losses_ns)
+        ticks, idle_ticks = self._clock.ticks(samples.cpu, samples.time_ns, state == Microstate.SLEEP, losses_ns)
+        self._idle_before(samples.cpu, samples.time_ns, idle_ticks)
         frames = self._unwound(samples, met)
         uid = interned(frames, self._experiments.recorders).uid
         self._names.met(frames)
@@ -149,6 +157,17 @@ class KernelStore:
             recorded = self._experiments.by_image[int(met.image[row])]
             self._latest[int(samples.cpu[row])] = recorded, int(met.tid[row]), int(uid[row]), int(state[row])
 
+    def _idle_before(self, cpu: Array, time_ns: Array, ticks: Array) -> None:
+        """Ticks (n,) of CPUs (n,) that were idle before times, as the kernel's account of them tells and no sample."""
+        rows = np.flatnonzero(ticks)
+        if not len(rows):
+            return
+        tid = self._machine.idle_threads(cpu[rows], time_ns[rows])
+        pc = _IDLE_PAGE + _PAGE // 2
+        uid = np.repeat(self._recorder.frames.intern_one(pc), len(rows))
+        self._write(self._founder, tid, cpu[rows], time_ns[rows], uid, np.full(len(rows), Microstate.SLEEP),
+                    ticks[rows])
+
     def _unwound(self, samples: ClockSamples, met: Met) -> Unwound:
         """The stacks of samples (n,): of those in the kernel's experiment the kernel's part alone."""
         n = len(samples.tid)
@@ -161,7 +180,7 @@ class KernelStore:
             pcs[theirs, :found.shape[1]] = found
             self._tally.stacks(stop[theirs])
         in_user = (met.image == KERNEL_IMAGE) & (samples.mode == Mode.USER)
-        pcs[in_user, 0], length[in_user] = _USER_PC, 1
+        pcs[in_user, 0], length[in_user] = _USER_PAGE + _PAGE // 2, 1
         assert samples.kernel is not None  # the events were opened with it
         nothing = (length == 0) & (samples.kernel[:, 0] == 0)
         pcs[nothing, 0], length[nothing] = FAILED_MARK, 1
@@ -179,16 +198,16 @@ class KernelStore:
         self._ticks += counts
 
     def _settle(self, time_ns: int) -> None:
-        """The time of each CPU behind its last sample is of what that met."""
+        """The time of each CPU behind its last sample is of what that met, or idle."""
         if self.muted:
             return
-        for cpu, ticks in self._clock.end(time_ns).items():
+        for cpu, (ticks, idle_ticks) in self._clock.end(time_ns).items():
+            self._idle_before(*(np.array([value]) for value in (cpu, time_ns, idle_ticks)))
             if ticks and cpu in self._latest:
                 recorded, tid, uid, state = self._latest[cpu]
                 if recorded.recorder is None:  # it is over: the kernel took that process away
                     recorded, uid = self._founder, int(self._recorder.frames.intern_one(int(FAILED_MARK))[0])
-                columns = (np.array([value]) for value in (tid, cpu, time_ns, uid, state, ticks))
-                self._write(recorded, *columns)
+                self._write(recorded, *(np.array([value]) for value in (tid, cpu, time_ns, uid, state, ticks)))
         self._latest.clear()
 
     # -- the end
@@ -236,7 +255,7 @@ class KernelStore:
     def _warnings(self) -> list[str]:
         failures = [line for line in (self._experiments.failures(),) if line]
         untold = self._clock.untold_ns / NS_PER_S
-        told = [f"{untold:.3f} s of CPUs are not told, for want of samples"] if self._clock.untold_ns else []
+        told = [f"{untold:.3f} s of CPUs are not told, for want of samples"] if self._clock.untold_ns > self._options.interval_ns else []
         unreadable = [f"{os.fsdecode(path)}: {why}" for path, why in self._objects.unreadable.items()]
         return [*failures, *told, *self._tally.warnings(), *unreadable, *self._names.warnings()]
 

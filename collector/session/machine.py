@@ -222,6 +222,16 @@ class Machine:
                 self._told[recorded].add(tid)
                 recorded.thread_started(tid, int(samples.time_ns[row]), self._name(met.epochs[met.epoch[row]], tid))
 
+    def idle_threads(self, cpu: Array, time_ns: Array) -> Array:
+        """The ids (n,) of those that CPUs (n,) are idle in, with names."""
+        told = self._told[self._experiments.by_image[KERNEL_IMAGE]]
+        for number, first_ns in zip(cpu.tolist(), time_ns.tolist(), strict=True):
+            if IDLE_TID + number not in told:
+                told.add(IDLE_TID + number)
+                self._experiments.by_image[KERNEL_IMAGE].thread_started(IDLE_TID + number, first_ns,
+                                                                        b"swapper/%d" % number)
+        return IDLE_TID + cpu.astype(np.int64)
+
     def _name(self, epoch: Epoch, tid: int) -> bytes:
         if tid in _NAMES or tid >= IDLE_TID:
             return _NAMES.get(tid) or b"swapper/%d" % (tid - IDLE_TID)

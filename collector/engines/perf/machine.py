@@ -27,7 +27,7 @@ _STACK = _WHO | abi.SAMPLE_CALLCHAIN | abi.SAMPLE_REGS_USER | abi.SAMPLE_STACK_U
 _RARE_NS = 5 * NS_PER_MS
 _STACK_BYTES, _LEAST_STACK_BYTES, _NO_STACK_BYTES = 32 << 10, 16 << 10, 8
 _RECORD_BYTES = 1536  # beside the copy of the stack: a call chain of 127, above all
-_RING_SECONDS = 1.2
+_RING_SECONDS = 8  # while load objects are met first, which may take a second each, nobody comes to empty it
 _LIFE_RING_BYTES = 1 << 21
 _ALL_CLOCKS_BYTES = 1 << 28  # of all CPUs
 _LEAST_RING_BYTES = 1 << 17
@@ -60,7 +60,7 @@ def open_machine(interval_ns: int, *, stacks: bool) -> Opened:
 
 
 def _clock_ring_bytes(interval_ns: int, stack_bytes: int) -> int:
-    """Room for a second's samples, within what all CPUs together may have: the kernel wakes us when half is full."""
+    """Room for some seconds of samples, within what all CPUs together may have. The kernel wakes us at half of it."""
     wanted = int(_RING_SECONDS * NS_PER_S / interval_ns * (stack_bytes + _RECORD_BYTES))
     most = _ALL_CLOCKS_BYTES // len(perf.online_cpus())
     return max(min(1 << wanted.bit_length(), 1 << most.bit_length() - 1), _LEAST_RING_BYTES)
