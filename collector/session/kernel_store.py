@@ -254,10 +254,10 @@ class KernelStore:
 
     def _warnings(self) -> list[str]:
         failures = [line for line in (self._experiments.failures(),) if line]
-        untold = self._clock.untold_ns / NS_PER_S
-        told = [f"{untold:.3f} s of CPUs are not told, for want of samples"] if self._clock.untold_ns > self._options.interval_ns else []
+        untold, is_told = self._clock.untold_ns / NS_PER_S, self._clock.untold_ns > self._options.interval_ns
+        told = [f"{untold:.3f} s of CPUs are not told, for want of samples"]
         unreadable = [f"{os.fsdecode(path)}: {why}" for path, why in self._objects.unreadable.items()]
-        return [*failures, *told, *self._tally.warnings(), *unreadable, *self._names.warnings()]
+        return [*failures, *(told if is_told else ()), *self._tally.warnings(), *unreadable, *self._names.warnings()]
 
     def _summed_up(self, warnings: list[str], end_ns: int) -> str:
         seconds = self._ticks * self._options.interval_ns / NS_PER_S

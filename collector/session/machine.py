@@ -34,9 +34,9 @@ from collector.session.world import World
 
 # Of threads that have no number of their own: above all that the kernel gives (PID_MAX_LIMIT, 2**22).
 IDLE_TID = 1 << 22  # and from there on, by CPU
-ELSEWHERE_TID, ENDING_TID = 1 << 23, (1 << 23) + 1
-_NAMES = {ELSEWHERE_TID: b"[outside of this PID namespace]", ENDING_TID: b"[processes that are gone]"}
-_NO_PID = 0xFFFF_FFFF  # of a thread that is being taken away
+ELSEWHERE_TID, GONE_TID = 1 << 23, (1 << 23) + 1
+_NAMES = {ELSEWHERE_TID: b"[outside of this PID namespace]", GONE_TID: b"[threads that are gone]"}
+_NO_PID = 0xFFFF_FFFF  # of a thread, and in the end a process, that is being taken away
 _PF_KTHREAD = 0x200000
 KERNEL_IMAGE = 0
 
@@ -161,10 +161,11 @@ class Machine:
         pid, tid = samples.pid.copy(), samples.tid.copy()
         tid[idle] = IDLE_TID + samples.cpu[idle]
         tid[(pid == KERNEL_PID) & ~idle] = ELSEWHERE_TID
+        tid[tid == _NO_PID] = GONE_TID
         for number in distinct(pid).tolist():
             if not self._is_known(number, int(samples.time_ns[0])):
                 gone = pid == number
-                pid[gone], tid[gone] = KERNEL_PID, ENDING_TID
+                pid[gone], tid[gone] = KERNEL_PID, GONE_TID
         index, epochs = self.model.epochs(pid, samples.time_ns)
         of_epoch = np.zeros(len(epochs), dtype=np.int64)
         for i in distinct(index).tolist():
