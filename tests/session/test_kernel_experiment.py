@@ -120,8 +120,8 @@ def test_a_program_that_runs_itself_again_has_another_experiment(collect: Run, k
     """Both of the same name and process; others of the machine are not followed."""
     monkeypatch.setenv("TWICE", TWICE)
     path = tmp_path / "k.er"
-    done = collect("-k", "kernel", "-A", "off", "-p", "hi", "-F", f"=^{Path(sys.executable).name}", "-o", path, sys.executable, "-c",
-                   TWICE)
+    done = collect("-k", "kernel", "-A", "off", "-p", "hi", "-F", f"=^{Path(sys.executable).name}", "-o", path,
+                   sys.executable, "-c", TWICE)
     assert done.returncode == 0, done.stderr
     again = list(path.glob("_*_PID_*.2.er"))
     assert again
