@@ -53,6 +53,7 @@ _IDLE = rb"do_idle|cpu_startup_entry"
 _PAGE = 0x1000
 _USER_MODE, _USER_PAGE = b"[user mode]", 0x1000
 _IDLE_CPU, _IDLE_PAGE = b"[idle]", 0x2000  # and in place of what no sample tells
+_NAMED = 3  # files that a line names, of all that the machine's programs have mapped
 _GOES_ON = "still running when the recording ended; recording ended here"
 
 
@@ -257,6 +258,8 @@ class KernelStore:
         untold, is_told = self._clock.untold_ns / NS_PER_S, self._clock.untold_ns > self._options.interval_ns
         told = [f"{untold:.3f} s of CPUs are not told, for want of samples"]
         unreadable = [f"{os.fsdecode(path)}: {why}" for path, why in self._objects.unreadable.items()]
+        if len(unreadable) > _NAMED:
+            unreadable[_NAMED:] = [f"{len(unreadable) - _NAMED} more files likewise"]
         return [*failures, *(told if is_told else ()), *self._tally.warnings(), *unreadable, *self._names.warnings()]
 
     def _summed_up(self, warnings: list[str], end_ns: int) -> str:
