@@ -46,11 +46,12 @@ _WORD = np.uint64(8)
 class _Process:
     """A process that has CPython in it."""
 
-    def __init__(self, interpreter: Interpreter, text: tuple[int, int]) -> None:
-        """``text``: where the interpreter's own code is."""
+    def __init__(self, interpreter: Interpreter, text: tuple[int, int], evaluation: Array) -> None:
+        """``text``: where the interpreter's own code is; ``evaluation``: stretches (k, 2) of the function that carries
+        out frames."""
         self.interpreter = interpreter
         self.text = text
-        self.eval = interpreter.symbols[b"_PyEval_EvalFrameDefault"]
+        self.evaluation = evaluation
         self.runtime = interpreter.symbols[b"_PyRuntime"]
         self.looks: dict[int, Looks] = {}  # by tid
         self.states: dict[int, int] = {}
@@ -159,7 +160,7 @@ class PythonFrames:
         self._objects = objects
         self._processes: dict[int, _Process | None] = {}  # by image
         self._n_mappings: dict[int, int] = {}
-        self._evaluations: dict[int, tuple[int, int]] = {}  # by image, of those that are not to be read
+        self._evaluations: dict[int, Array] = {}  # by image, of those that are not to be read
         self._looked_ns = 0
         self._starts: dict[tuple[int, int], int] = {}
 
@@ -209,9 +210,9 @@ class PythonFrames:
         return _with(found, pcs, length)
 
     def _count_unread(self, epoch: Epoch, pcs: Array) -> None:
-        start, size = self._evaluations.get(epoch.image.number, (0, 0))
-        if size:
-            self.counts[UNKNOWN] += int(np.count_nonzero(pcs - np.uint64(start) < np.uint64(size)))
+        evaluation = self._evaluations.get(epoch.image.number)
+        if evaluation is not None:
+            self.counts[UNKNOWN] += int(np.count_nonzero(_within(pcs, evaluation)))
 
     # -- processes
 
@@ -236,10 +237,13 @@ class PythonFrames:
             if b"_PyRuntime" not in symbols or b"_PyEval_EvalFrameDefault" not in symbols:
                 continue
             there = {name: (value + mapping.bias, size) for name, (value, size) in symbols.items()}
+            value, size = symbols[b"_PyEval_EvalFrameDefault"]
+            parts = self._objects.tables.parts_of(mapping.object, value) or [(value, value + size)]
+            evaluation = np.array(parts, np.uint64) + np.uint64(mapping.bias)
             found = cpython.recognise(there, mapping.path, partial(proc.read_pieces, pid))
             if isinstance(found, Interpreter):
-                return _Process(found, (mapping.start, mapping.end))
-            self._evaluations[epoch.image.number] = there[b"_PyEval_EvalFrameDefault"]
+                return _Process(found, (mapping.start, mapping.end), evaluation)
+            self._evaluations[epoch.image.number] = evaluation
             if found:
                 self.unread[epoch.image.number] = found
         return None
@@ -248,9 +252,8 @@ class PythonFrames:
 
     def _of_process(self, process: _Process, samples: ClockSamples, rows: Array, pcs: Array, length: Array,
                     sps: Array) -> dict[int, list[int]]:
-        start, size = process.eval
         inside = np.arange(pcs.shape[1]) < length[rows, None]
-        is_eval = inside & (pcs[rows] - np.uint64(start) < np.uint64(size))
+        is_eval = inside & _within(pcs[rows], process.evaluation)
         which, depth = np.nonzero(is_eval)
         if not len(which):
             return {}
@@ -371,6 +374,14 @@ class PythonFrames:
         if samples.known is not None:
             there &= samples.known[rows] >> np.uint64(_RDI) & np.uint64(1) != 0
         return set(rows[there].tolist())
+
+
+def _within(pcs: Array, stretches: Array) -> Array:
+    """Which pcs, of any shape, lie in one of stretches (k, 2)."""
+    found = np.zeros(pcs.shape, np.bool_)
+    for begin, end in stretches:
+        found |= pcs - begin < end - begin
+    return found
 
 
 def _words(samples: ClockSamples, row: Array, depth: Array, length: Array, sps: Array) -> _Place:
