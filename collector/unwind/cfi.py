@@ -97,8 +97,8 @@ class CfiSection:
         return machine.finish(fde.begin, fde.end)
 
     def parts_of(self, offset: int) -> list[tuple[int, int]]:
-        """All stretches ``[begin, end)`` of the function whose FDE is at an offset. What a compiler expects to be seldom
-        carried out it puts elsewhere; the FDE of that part comes next, and does not begin as functions do."""
+        """All stretches ``[begin, end)`` of the function whose FDE is at an offset. What a compiler expects to be
+        seldom carried out it puts elsewhere; the FDE of that part comes next, and does not begin as functions do."""
         fde = self.fde_at(offset)
         found = [(fde.begin, fde.end)]
         while True:

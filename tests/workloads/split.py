@@ -11,7 +11,7 @@ import threading
 import time
 from collections import Counter
 
-PART_S = 0.02
+PART_S = 0.0213  # a round is no multiple of a profiling interval
 told = Counter()
 
 
@@ -57,9 +57,9 @@ def split(rounds):
 
 
 def timed(name, wait):
-    begin = time.monotonic()
+    begin = time.monotonic() - time.thread_time()
     wait()
-    told[name] += time.monotonic() - begin
+    told[name] += time.monotonic() - time.thread_time() - begin
 
 
 def sleeps():
@@ -87,8 +87,10 @@ def awaits():
 
 def main():
     rounds = int(sys.argv[1])
+    asyncio.run(asyncio.sleep(0))  # what it imports it has
     threads = [threading.Thread(target=split, args=(rounds,)) for _ in range(2)]
-    threads += [threading.Thread(target=timed, args=(wait.__name__, wait)) for wait in (sleeps, waits, generates, awaits)]
+    for wait in (sleeps, waits, generates, awaits):
+        threads.append(threading.Thread(target=timed, args=(wait.__name__, wait)))
     for thread in threads:
         thread.start()
     for thread in threads:
