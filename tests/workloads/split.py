@@ -89,8 +89,8 @@ def main():
     rounds = int(sys.argv[1])
     asyncio.run(asyncio.sleep(0))  # what it imports it has
     threads = [threading.Thread(target=split, args=(rounds,)) for _ in range(2)]
-    for wait in (sleeps, waits, generates, awaits):
-        threads.append(threading.Thread(target=timed, args=(wait.__name__, wait)))
+    waiting = (sleeps, waits, generates, awaits)
+    threads += [threading.Thread(target=timed, args=(wait.__name__, wait)) for wait in waiting]
     for thread in threads:
         thread.start()
     for thread in threads:
