@@ -20,7 +20,7 @@ from collector.experiment.map import MADE_UP_FIRST
 from collector.linux import proc
 from collector.processes.process import Epoch
 from collector.runtimes import cpython, marks
-from collector.runtimes.cpython import Interpreter, PyFrame
+from collector.runtimes.cpython import Interpreter
 from collector.runtimes.looks import NOBODY, Anchor, Anchors, Looks, Told
 from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
@@ -158,7 +158,7 @@ class _Place(NamedTuple):
 
 
 class _Found:
-    """What the words of evaluations (k,) lead to: code objects, in each the place that is believed most, and frames."""
+    """What the words of evaluations (k,) lead to: code objects, those that are believed most first, and frames."""
 
     def __init__(self, place: _Place, codes: Array, hit: Array, there: Array) -> None:
         """``codes`` (w,) of all words; ``hit`` and ``there``: which lead to code, and to frames, by evaluation."""
@@ -167,27 +167,33 @@ class _Found:
         k = np.arange(len(place.row) + 1)
         self._hits = place.part[hit].searchsorted(k)
         self._frames = place.part[there].searchsorted(k)
-        self.signature: Array = np.zeros(len(place.row), np.uint64)  # (k,): the same where all of this is the same
-        where = place.place[hit].astype(np.uint64) << np.uint64(48)
-        np.add.at(self.signature, place.part[hit], _mixed(_mixed(self._codes) + (self._code_words ^ where)))
-        np.add.at(self.signature, place.part[there], _mixed(self._frame_words))
+        some = np.flatnonzero(np.diff(self._hits))
+        self.code, self.word = np.zeros((2, len(place.row)), np.uint64)  # (k,): the best, and to which place in it
+        self.code[some], self.word[some] = self._codes[self._hits[some]], self._code_words[self._hits[some]]
+        # (k,): the same where they lead to the same code and frames.
+        self.signature: Array = np.zeros(len(place.row), np.uint64)
+        for part, words in ((place.part[hit], self._codes), (place.part[there], ~self._frame_words)):
+            mixed = _mixed(_mixed(words) + part.astype(np.uint64))
+            _, once = np.unique(mixed, return_index=True)
+            np.add.at(self.signature, part[once], _mixed(words[once]))
 
-    def anchor(self, evaluation: int) -> tuple[Anchor, dict[int, int]]:
-        """Those of one evaluation, and in each code object to which place."""
+    def anchor(self, evaluation: int) -> Anchor:
+        """Those of one evaluation."""
         begin, end = self._hits[evaluation:evaluation + 2].tolist()
-        codes: dict[int, int] = {}
-        for code, word in zip(self._codes[begin:end].tolist(), self._code_words[begin:end].tolist(), strict=True):
-            codes.setdefault(code, word)
-        begin, end = self._frames[evaluation:evaluation + 2].tolist()
-        return Anchor(frozenset(codes), frozenset(self._frame_words[begin:end].tolist())), codes
+        first, last = self._frames[evaluation:evaluation + 2].tolist()
+        return Anchor(frozenset(self._codes[begin:end].tolist()), frozenset(self._frame_words[first:last].tolist()))
 
 
 class _Inserted:
     """Runs of frames, innermost first, before frames (k,) of stacks: their rows and depths, and which run each has."""
 
-    def __init__(self, row: Array, depth: Array, run: Array, runs: Sequence[Sequence[int]]) -> None:
+    def __init__(self, row: Array, depth: Array, run: Array, runs: Sequence[Sequence[int]], exact: Array,
+                 second: Array) -> None:
+        """``exact`` (k,): what stands, unless 0, in the place of the first address of each run; where ``second`` (k,),
+        of the one after it."""
         size = np.array([len(one) for one in runs], np.int64)
         self.row, self.depth, self._run = row, depth, run
+        self._exact, self._second = exact, second
         self._begin = np.cumsum(size) - size
         self._addresses = np.array([address for one in runs for address in one], np.uint64)
         self.count: Array = size[run]
@@ -196,7 +202,9 @@ class _Inserted:
         """Of all frames of all runs: whose each is, its address, and how far before that frame it comes to stand."""
         whose = np.repeat(np.arange(len(self.row)), self.count)
         place = np.arange(len(whose)) - np.repeat(np.cumsum(self.count) - self.count, self.count)
-        return whose, self._addresses[self._begin[self._run[whose]] + place], self.count[whose] - place
+        address = self._addresses[self._begin[self._run[whose]] + place]
+        exact = (place == self._second[whose]) & (self._exact[whose] != 0)
+        return whose, np.where(exact, self._exact[whose], address), self.count[whose] - place
 
 
 class PythonFrames:
@@ -324,15 +332,19 @@ class PythonFrames:
         ends = np.append(begin[1:], len(place.row))
         runs: list[list[int]] = []
         n_runs = []
+        own: list[tuple[int, int]] = []
         for one, n in zip(first.tolist(), n_alike.tolist(), strict=True):
             n_runs.append(len(runs))
             anchors = [found.anchor(evaluation) for evaluation in range(int(begin[one]), int(ends[one]))]
-            told = self._told(process, int(tids[one]), tuple(each for each, _ in reversed(anchors)), int(times[one]))
-            runs += [self._pcs(process, each, at, n) for each, (_, at) in zip(reversed(told), anchors, strict=True)]
+            told = self._told(process, int(tids[one]), tuple(reversed(anchors)), int(times[one]))
+            runs += [self._pcs(process, each, n) for each in reversed(told)]
+            own += [self._own(process, each) for each in reversed(told)]
             if waits[one]:
                 runs[n_runs[-1]].insert(0, self.made_up.start_of(GIL) + 1)
         which_run = np.repeat(np.array(n_runs)[kind], ends - begin) + number
-        return _Inserted(place.row, depth, which_run, runs)
+        code, ahead = np.array(own, np.uint64)[which_run].T
+        exact = np.where((code == found.code) & (code != 0), found.word + ahead, np.uint64(0))
+        return _Inserted(place.row, depth, which_run, runs, exact, (number == 0) & np.repeat(waits, ends - begin))
 
     def _found(self, process: _Process, place: _Place, truth: Array) -> _Found:
         """What the words of each evaluation lead to."""
@@ -394,16 +406,23 @@ class PythonFrames:
     def _told(process: _Process, tid: int, anchors: Anchors, time_ns: int) -> list[Told]:
         return process.looks_of(tid).told(anchors, time_ns)
 
-    def _pcs(self, process: _Process, told: Told, anchors: dict[int, int], n: int) -> list[int]:
+    def _own(self, process: _Process, told: Told) -> tuple[int, int]:
+        """The code of the innermost frame, and how far made-up addresses are ahead of places in it; zeros
+        where words do not lead to places."""
+        frame = told.frames[0]
+        if frame is NOBODY or not process.interpreter.layout.has_inlined_calls:
+            return 0, 0
+        ahead = self._start(process, frame.code) + 1 - process.interpreter.codes[frame.code].bytecode
+        return frame.code, ahead
+
+    def _pcs(self, process: _Process, told: Told, n: int) -> list[int]:
         """Addresses for the frames of an activation that ``n`` samples have, innermost first."""
         found = []
-        for i, (frame, mark) in enumerate(zip(told.frames, told.marks, strict=True)):
+        for frame, mark in zip(told.frames, told.marks, strict=True):
             self.counts[mark] += n
             if frame is NOBODY:
                 found.append(self.made_up.start_of(NOT_KNOWN) + 1)
                 continue
-            if i == 0 and frame.code in anchors and process.interpreter.layout.has_inlined_calls:
-                frame = PyFrame(frame.address, frame.code, anchors[frame.code])
             found.append(self._start(process, frame.code) + process.interpreter.offset(frame) + 1)
         return found
 
