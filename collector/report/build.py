@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from copy import copy
 from functools import cached_property
@@ -39,7 +40,7 @@ _FIRST_OBJECT_NUMBER = 2
 # Stacks that have functions of an interpreter: these without its own, all frames, those of machine code.
 VIEWS = USER, EXPERT, MACHINE = "user", "expert", "machine"
 INTERPRETING = (b"_PyEval_EvalFrameDefault",)  # an object with such a function is an interpreter
-_MACHINES = (b"<libjvm.so>",)  # objects that are
+_MACHINES = re.compile(rb"<libjvm\.so>|<(lib)?python3?[.\d]*[a-z]?(\.so[.\d]*)?>")  # names of objects that are
 _MACHINE_CODE = (b"[C1] ", b"[C2] ", b"[native] ", b"[HotSpot] ")  # how names of code begin that they have made
 
 
@@ -231,7 +232,7 @@ class DataSet:
 
 
 def _is_of_machine(function: Function) -> bool:
-    return function.object_name in _MACHINES or function.name.startswith(_MACHINE_CODE)
+    return bool(_MACHINES.fullmatch(function.object_name)) or function.name.startswith(_MACHINE_CODE)
 
 
 def load_object(objects: dict[Key, LoadedObject], mapping: Segment | DynamicFunction,

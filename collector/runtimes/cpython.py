@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collector.runtimes.layout_cpython import N_OFFSETS, Layout, layout_of
+from collector.runtimes.layout_cpython import N_OFFSETS, Layout, is_free_threaded, layout_of
 from collector.runtimes.lines_cpython import Lines, lines_of
 
 Read = Callable[[Sequence[int], Sequence[int]], list[bytes]]
@@ -28,7 +28,8 @@ _THREAD_SIZE = 320
 _SEARCHED = 4096
 _CHUNK_HEAD = 24
 _CHUNK_MAX = 1 << 18
-_OWNED_BY_C = 3
+_OWNED_BY_C = 3  # and more: by C, or by the interpreter itself
+_TAGS = 7  # since 3.14 a reference has them in its lowest bits
 _DEPTH_MAX = 1024
 _THREADS_MAX = 4096
 _STRING_MAX, _TABLE_MAX, _BYTECODE_MAX = 4096, 1 << 18, 1 << 24
@@ -151,7 +152,7 @@ class Interpreter:
             raw = self._frame(frame, memory)
             if raw is None:
                 return None
-            if raw.owner == _OWNED_BY_C and layout.is_entry < 0 and layout.has_inlined_calls:
+            if raw.owner >= _OWNED_BY_C and layout.is_entry < 0 and layout.has_inlined_calls:
                 activations, run = self._ended(activations, run)
             else:
                 run.append(PyFrame(frame, raw.code, raw.instruction))
@@ -187,7 +188,8 @@ class Interpreter:
             index -= (1 << 32) * (index >> 31)
             instruction = max(index * (2 if layout.version == (3, 10) else 1), 0)
             return _Raw(_word(content, layout.previous), _word(content, layout.code), instruction, 0, 1)
-        return _Raw(_word(content, layout.previous), _word(content, layout.code), instruction, content[layout.owner],
+        code = _word(content, layout.code) & ~_TAGS
+        return _Raw(_word(content, layout.previous), code, instruction, content[layout.owner],
                     content[layout.is_entry] if layout.is_entry >= 0 else 0)
 
     def _is_known(self, chain: Chain) -> bool:
@@ -340,7 +342,10 @@ def recognise(symbols: dict[bytes, tuple[int, int]], path: bytes, read: Read) ->
     version = _version(symbols, path, read)
     if version is None:
         return "its version is not known"
-    layout = layout_of(version, tuple(np.frombuffer(begin, "<u8", len(begin) // 8).tolist()))
+    offsets = tuple(np.frombuffer(begin, "<u8", len(begin) // 8).tolist())
+    if is_free_threaded(offsets):
+        return f"Python {version[0]}.{version[1]} without a global interpreter lock (free-threaded) is not supported"
+    layout = layout_of(version, offsets)
     if layout is None:
         return f"where Python {version[0]}.{version[1]} keeps its frames is not known"
     return Interpreter(layout, symbols, read)

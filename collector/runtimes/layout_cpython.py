@@ -1,8 +1,8 @@
-"""Where CPython keeps things: offsets in its structures by minor version, 3.8 to 3.13, for 64 bits.
+"""Where CPython keeps things: offsets in its structures by minor version, 3.8 to 3.15, for 64 bits.
 
 Of 3.8 to 3.12 as the headers of these versions lay them out (``offsetof``); no release within a minor version has moved
 any of them. 3.13 and later say so themselves: ``_PyRuntime`` begins with ``_Py_DebugOffsets``, after the cookie
-``xdebugpy``. The positions in it are those of 3.13.
+``xdebugpy``. Which of its words is what depends on the minor version.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 COOKIE = b"xdebugpy"
-N_OFFSETS = 80  # words of _Py_DebugOffsets that are read
+N_OFFSETS = 96  # words of _Py_DebugOffsets that are read
 _FREE_THREADED = 2
 _UNKNOWN = -1
 
@@ -59,22 +59,39 @@ LAYOUTS = {layout.version: layout for layout in (
     Layout((3, 12), 40, 72, 0, 8, 136, 144, 56, 0, 232, 8, 0, 56, 70, _UNKNOWN, 68, 112, 128, 136, 192, 200, 40, 56),
     Layout((3, 13), 632, 7344, 7264, 8, 152, 160, 72, _UNKNOWN, 232, 8, 0, 56, 70, _UNKNOWN, 68, 112, 128, 136, 200,
            208, 40, 56),
+    Layout((3, 14), 808, 7344, 7272, 8, 152, 160, 72, _UNKNOWN, 232, 8, 0, 56, 74, _UNKNOWN, 68, 112, 128, 136, 208,
+           208, 40, 56),
+    Layout((3, 15), 936, 7336, 7264, 8, 176, 184, 72, _UNKNOWN, 256, 8, 0, 56, 74, _UNKNOWN, 68, 112, 128, 136, 208,
+           208, 40, 56),
 )}
-# Which word of 3.13's _Py_DebugOffsets tells which of them.
-_TOLD_3_13 = {"interpreters_head": 5, "interpreter_next": 8, "threads_head": 9, "thread_next": 21, "frame": 23,
-              "thread_id": 24, "native_thread_id": 25, "datastack_chunk": 26, "previous": 29, "code": 30,
-              "instruction": 31, "owner": 33, "code_file": 35, "code_name": 37, "code_lines": 38, "code_first_line": 39,
-              "bytecode": 43, "ascii_size": 70}
+# Which word of _Py_DebugOffsets (internal/pycore_debug_offsets.h) tells which of them, by version.
+_FIELDS = ("interpreters_head", "interpreter_next", "threads_head", "thread_next", "frame", "thread_id",
+           "native_thread_id", "datastack_chunk", "previous", "code", "instruction", "owner", "code_file", "code_name",
+           "code_lines", "code_first_line", "bytecode", "ascii_size")
+_TOLD = {
+    (3, 13): (5, 8, 9, 21, 23, 24, 25, 26, 29, 30, 31, 33, 35, 37, 38, 39, 43, 70),
+    (3, 14): (5, 8, 9, 24, 26, 27, 28, 29, 32, 33, 34, 36, 40, 42, 43, 44, 48, 80),
+    (3, 15): (5, 8, 9, 24, 26, 30, 31, 32, 40, 41, 42, 44, 48, 50, 51, 52, 56, 92),
+}
 _LARGEST = 1 << 20
 
 
 def layout_of(version: tuple[int, int], offsets: tuple[int, ...]) -> Layout | None:
     """The layout of a version; ``offsets``: the first words of ``_PyRuntime``, which tell it from 3.13 on. None where
     it is not known, or makes no sense."""
-    layout = LAYOUTS.get(version)
-    if layout is None or version < (3, 13):
+    layout, positions = LAYOUTS.get(version), _TOLD.get(version)
+    if layout is None or positions is None:
         return layout
-    if len(offsets) < N_OFFSETS or offsets[0] != int.from_bytes(COOKIE, "little") or offsets[_FREE_THREADED]:
+    if not _are_offsets(offsets) or is_free_threaded(offsets):
         return None
-    told = {name: offsets[at] for name, at in _TOLD_3_13.items()}
+    told = dict(zip(_FIELDS, (offsets[at] for at in positions), strict=True))
     return replace(layout, **told) if max(told.values()) < _LARGEST else None  # type: ignore[arg-type]
+
+
+def is_free_threaded(offsets: tuple[int, ...]) -> bool:
+    """Whether _Py_DebugOffsets say that there is no global interpreter lock."""
+    return _are_offsets(offsets) and offsets[_FREE_THREADED] == 1
+
+
+def _are_offsets(words: tuple[int, ...]) -> bool:
+    return len(words) >= N_OFFSETS and words[0] == int.from_bytes(COOKIE, "little")

@@ -22,6 +22,9 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+import numpy.typing as npt
+
 from collector.runtimes.cpython import Activation, Chain, PyFrame
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 
@@ -66,6 +69,11 @@ class Looks:
         self._times.append(time_ns)
         self._chains.append(self._chains[-1] if same else chain)
         self._matching.clear()
+
+    def moments(self, times_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Numbers for times (n,): the same for those between the same looks and nearer to the same one of them."""
+        looks = np.array(self._times, np.int64)
+        return looks.searchsorted(times_ns) + (looks[1:] + looks[:-1] >> 1).searchsorted(times_ns)
 
     def certain(self, time_ns: int) -> Chain | None:
         """What was carried out at a time, if the looks before and after are the same in all functions; else None."""

@@ -20,7 +20,7 @@ from collector.experiment.map import MADE_UP_FIRST
 from collector.linux import proc
 from collector.processes.process import Epoch
 from collector.runtimes import cpython, marks
-from collector.runtimes.cpython import Interpreter, PyFrame
+from collector.runtimes.cpython import Interpreter
 from collector.runtimes.looks import NOBODY, Anchor, Anchors, Looks, Told
 from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
@@ -46,11 +46,12 @@ _WORD = np.uint64(8)
 class _Process:
     """A process that has CPython in it."""
 
-    def __init__(self, interpreter: Interpreter, text: tuple[int, int]) -> None:
-        """``text``: where the interpreter's own code is."""
+    def __init__(self, interpreter: Interpreter, text: tuple[int, int], evaluation: Array) -> None:
+        """``text``: where the interpreter's own code is; ``evaluation``: stretches (k, 2) of the function that carries
+        out frames."""
         self.interpreter = interpreter
         self.text = text
-        self.eval = interpreter.symbols[b"_PyEval_EvalFrameDefault"]
+        self.evaluation = evaluation
         self.runtime = interpreter.symbols[b"_PyRuntime"]
         self.looks: dict[int, Looks] = {}  # by tid
         self.states: dict[int, int] = {}
@@ -87,6 +88,14 @@ class _Process:
         found = self.looks.get(tid)
         if found is None:
             found = self.looks[tid] = Looks(self.interpreter.layout.has_inlined_calls)
+        return found
+
+    def moments(self, tids: Array, times: Array) -> Array:
+        """For samples (n,) of threads at times: numbers, alike where the looks around are; see Looks.moments."""
+        found = np.zeros(len(tids), np.int64)
+        for tid in np.unique(tids).tolist():
+            mine = tids == tid
+            found[mine] = self.looks_of(tid).moments(times[mine])
         return found
 
     def learn(self, places: Array, is_right: Array) -> None:
@@ -148,6 +157,56 @@ class _Place(NamedTuple):
     place: Array
 
 
+class _Found:
+    """What the words of evaluations (k,) lead to: code objects, those that are believed most first, and frames."""
+
+    def __init__(self, place: _Place, codes: Array, hit: Array, there: Array) -> None:
+        """``codes`` (w,) of all words; ``hit`` and ``there``: which lead to code, and to frames, by evaluation."""
+        self._codes, self._code_words = codes[hit], place.words[hit]
+        self._frame_words = place.words[there]
+        k = np.arange(len(place.row) + 1)
+        self._hits = place.part[hit].searchsorted(k)
+        self._frames = place.part[there].searchsorted(k)
+        some = np.flatnonzero(np.diff(self._hits))
+        self.code, self.word = np.zeros((2, len(place.row)), np.uint64)  # (k,): the best, and to which place in it
+        self.code[some], self.word[some] = self._codes[self._hits[some]], self._code_words[self._hits[some]]
+        # (k,): the same where they lead to the same code and frames.
+        self.signature: Array = np.zeros(len(place.row), np.uint64)
+        for part, words in ((place.part[hit], self._codes), (place.part[there], ~self._frame_words)):
+            mixed = _mixed(_mixed(words) + part.astype(np.uint64))
+            _, once = np.unique(mixed, return_index=True)
+            np.add.at(self.signature, part[once], _mixed(words[once]))
+
+    def anchor(self, evaluation: int) -> Anchor:
+        """Those of one evaluation."""
+        begin, end = self._hits[evaluation:evaluation + 2].tolist()
+        first, last = self._frames[evaluation:evaluation + 2].tolist()
+        return Anchor(frozenset(self._codes[begin:end].tolist()), frozenset(self._frame_words[first:last].tolist()))
+
+
+class _Inserted:
+    """Runs of frames, innermost first, before frames (k,) of stacks: their rows and depths, and which run each has."""
+
+    def __init__(self, row: Array, depth: Array, run: Array, runs: Sequence[Sequence[int]], exact: Array,
+                 second: Array) -> None:
+        """``exact`` (k,): what stands, unless 0, in the place of the first address of each run; where ``second`` (k,),
+        of the one after it."""
+        size = np.array([len(one) for one in runs], np.int64)
+        self.row, self.depth, self._run = row, depth, run
+        self._exact, self._second = exact, second
+        self._begin = np.cumsum(size) - size
+        self._addresses = np.array([address for one in runs for address in one], np.uint64)
+        self.count: Array = size[run]
+
+    def flat(self) -> tuple[Array, Array, Array]:
+        """Of all frames of all runs: whose each is, its address, and how far before that frame it comes to stand."""
+        whose = np.repeat(np.arange(len(self.row)), self.count)
+        place = np.arange(len(whose)) - np.repeat(np.cumsum(self.count) - self.count, self.count)
+        address = self._addresses[self._begin[self._run[whose]] + place]
+        exact = (place == self._second[whose]) & (self._exact[whose] != 0)
+        return whose, np.where(exact, self._exact[whose], address), self.count[whose] - place
+
+
 class PythonFrames:
     """Puts functions of CPython into stacks, where that is ``wanted``."""
 
@@ -159,7 +218,7 @@ class PythonFrames:
         self._objects = objects
         self._processes: dict[int, _Process | None] = {}  # by image
         self._n_mappings: dict[int, int] = {}
-        self._evaluations: dict[int, tuple[int, int]] = {}  # by image, of those that are not to be read
+        self._evaluations: dict[int, Array] = {}  # by image, of those that are not to be read
         self._looked_ns = 0
         self._starts: dict[tuple[int, int], int] = {}
 
@@ -191,7 +250,7 @@ class PythonFrames:
     def merged(self, samples: ClockSamples, index: Array, epochs: list[Epoch], pcs: Array, length: Array,
                sps: Array) -> tuple[Array, Array]:
         """The stacks (n, depth) of samples and their lengths (n,) with the functions of CPython in them."""
-        found: dict[int, list[int]] = {}
+        found = []
         is_first = True
         for number, epoch in enumerate(epochs):
             process = self._process(epoch)
@@ -205,13 +264,15 @@ class PythonFrames:
             if is_first:
                 self.look()
                 is_first = False
-            found.update(self._of_process(process, samples, rows, pcs, length, sps))
+            inserted = self._of_process(process, samples, rows, pcs, length, sps)
+            if inserted is not None:
+                found.append(inserted)
         return _with(found, pcs, length)
 
     def _count_unread(self, epoch: Epoch, pcs: Array) -> None:
-        start, size = self._evaluations.get(epoch.image.number, (0, 0))
-        if size:
-            self.counts[UNKNOWN] += int(np.count_nonzero(pcs - np.uint64(start) < np.uint64(size)))
+        evaluation = self._evaluations.get(epoch.image.number)
+        if evaluation is not None:
+            self.counts[UNKNOWN] += int(np.count_nonzero(_within(pcs, evaluation)))
 
     # -- processes
 
@@ -236,10 +297,13 @@ class PythonFrames:
             if b"_PyRuntime" not in symbols or b"_PyEval_EvalFrameDefault" not in symbols:
                 continue
             there = {name: (value + mapping.bias, size) for name, (value, size) in symbols.items()}
+            value, size = symbols[b"_PyEval_EvalFrameDefault"]
+            parts = self._objects.tables.parts_of(mapping.object, value) or [(value, value + size)]
+            evaluation = np.array(parts, np.uint64) + np.uint64(mapping.bias)
             found = cpython.recognise(there, mapping.path, partial(proc.read_pieces, pid))
             if isinstance(found, Interpreter):
-                return _Process(found, (mapping.start, mapping.end))
-            self._evaluations[epoch.image.number] = there[b"_PyEval_EvalFrameDefault"]
+                return _Process(found, (mapping.start, mapping.end), evaluation)
+            self._evaluations[epoch.image.number] = evaluation
             if found:
                 self.unread[epoch.image.number] = found
         return None
@@ -247,33 +311,43 @@ class PythonFrames:
     # -- samples
 
     def _of_process(self, process: _Process, samples: ClockSamples, rows: Array, pcs: Array, length: Array,
-                    sps: Array) -> dict[int, list[int]]:
-        start, size = process.eval
+                    sps: Array) -> _Inserted | None:
         inside = np.arange(pcs.shape[1]) < length[rows, None]
-        is_eval = inside & (pcs[rows] - np.uint64(start) < np.uint64(size))
+        is_eval = inside & _within(pcs[rows], process.evaluation)
         which, depth = np.nonzero(is_eval)
         if not len(which):
-            return {}
+            return None
         place = _words(samples, rows[which], depth, length, sps)
-        anchors = self._anchors(process, place, self._certain(process, samples, place))
-        waits = self._waits_for_gil(process, samples, rows)
-        found: dict[int, list[int]] = {}
-        ends = np.append(np.flatnonzero(np.diff(place.row)) + 1, len(place.row)).tolist()
-        begin = 0
-        for end in ends:
-            row = int(place.row[begin])
-            outermost_first = tuple(anchors[i][0] for i in range(end - 1, begin - 1, -1))
-            told = self._told(process, int(samples.tid[row]), outermost_first, int(samples.time_ns[row]))
-            runs = [self._pcs(process, each, at)
-                    for each, (_, at) in zip(reversed(told), anchors[begin:end], strict=True)]
-            if row in waits:
-                runs[0] = [self.made_up.start_of(GIL) + 1, *runs[0]]
-            found[row] = _spliced(pcs[row, :length[row]].tolist(), depth[begin:end].tolist(), runs)
-            begin = end
-        return found
+        begin = np.append(0, np.flatnonzero(np.diff(place.row)) + 1)
+        mine = place.row[begin]
+        tids, times = samples.tid[mine], samples.time_ns[mine]
+        moment = process.moments(tids, times)
+        found = self._found(process, place, self._certain(process, tids, times, moment, begin, len(place.row)))
+        waits = self._waits_for_gil(process, samples, mine)
+        # Whatever is alike in all that tells functions has the same ones: once for all such samples.
+        number = np.arange(len(place.row)) - np.repeat(begin, np.diff(np.append(begin, len(place.row))))
+        alike = np.add.reduceat(_mixed(found.signature + number.astype(np.uint64)), begin)
+        alike += _mixed(moment.astype(np.uint64) * np.uint64(2) + waits + (tids.astype(np.uint64) << np.uint64(40)))
+        _, first, kind, n_alike = np.unique(alike, return_index=True, return_inverse=True, return_counts=True)
+        ends = np.append(begin[1:], len(place.row))
+        runs: list[list[int]] = []
+        n_runs = []
+        own: list[tuple[int, int]] = []
+        for one, n in zip(first.tolist(), n_alike.tolist(), strict=True):
+            n_runs.append(len(runs))
+            anchors = [found.anchor(evaluation) for evaluation in range(int(begin[one]), int(ends[one]))]
+            told = self._told(process, int(tids[one]), tuple(reversed(anchors)), int(times[one]))
+            runs += [self._pcs(process, each, n) for each in reversed(told)]
+            own += [self._own(process, each) for each in reversed(told)]
+            if waits[one]:
+                runs[n_runs[-1]].insert(0, self.made_up.start_of(GIL) + 1)
+        which_run = np.repeat(np.array(n_runs)[kind], ends - begin) + number
+        code, ahead = np.array(own, np.uint64)[which_run].T
+        exact = np.where((code == found.code) & (code != 0), found.word + ahead, np.uint64(0))
+        return _Inserted(place.row, depth, which_run, runs, exact, (number == 0) & np.repeat(waits, ends - begin))
 
-    def _anchors(self, process: _Process, place: _Place, truth: Array) -> list[tuple[Anchor, dict[int, int]]]:
-        """Of each evaluation what its words lead to, and in each code object to which place."""
+    def _found(self, process: _Process, place: _Place, truth: Array) -> _Found:
+        """What the words of each evaluation lead to."""
         codes = process.codes_of(place.words)
         lost = np.setdiff1d(np.arange(len(place.row)), place.part[codes != 0])
         if len(lost):
@@ -287,17 +361,11 @@ class PythonFrames:
         hit = np.flatnonzero(codes)
         hit = hit[self._reliable(process, place.place[hit], place.part[hit], codes[hit], truth,
                                  process.are_starts(place.words[hit]))]
-        at: list[dict[int, int]] = [{} for _ in place.row]
-        columns = place.part[hit].tolist(), codes[hit].tolist(), place.words[hit].tolist()
-        for part, code, word in zip(*columns, strict=True):
-            at[part].setdefault(code, word)
-        frames: list[set[int]] = [set() for _ in place.row]
+        there = np.zeros(0, np.int64)
         if process.interpreter.layout.has_inlined_calls:
             there = np.flatnonzero(process.are_frames(place.words))
-            for part, word in zip(place.part[there].tolist(), place.words[there].tolist(), strict=True):
-                frames[part].add(word)
-        return [(Anchor(frozenset(codes), frozenset(addresses)), codes)
-                for codes, addresses in zip(at, frames, strict=True)]
+            there = there[np.argsort(place.part[there], kind="stable")]
+        return _Found(place, codes, hit, there)
 
     @staticmethod
     def _reliable(process: _Process, places: Array, part: Array, codes: Array, truth: Array, is_start: Array) -> Array:
@@ -320,32 +388,41 @@ class PythonFrames:
         return kept
 
     @staticmethod
-    def _certain(process: _Process, samples: ClockSamples, place: _Place) -> Array:
-        """The code that each evaluation (k,) carried out for certain; 0: unknown."""
-        truth = np.zeros(len(place.row), np.uint64)
-        begin = 0
-        for end in [*(np.flatnonzero(np.diff(place.row)) + 1).tolist(), len(place.row)]:
-            row = int(place.row[begin])
-            chain = process.looks_of(int(samples.tid[row])).certain(int(samples.time_ns[row]))
-            if chain is not None and len(chain) == end - begin:
-                truth[begin:end] = [activation[0].code for activation in reversed(chain)]
-            begin = end
+    def _certain(process: _Process, tids: Array, times: Array, moment: Array, begin: Array, n: int) -> Array:
+        """The code that each of ``n`` evaluations carried out for certain; 0: unknown. Of samples (k,) their threads,
+        times, moments, and the first evaluation of each."""
+        truth = np.zeros(n, np.uint64)
+        size = np.diff(np.append(begin, n))
+        _, first, kind = np.unique(np.stack([tids, moment]), axis=1, return_index=True, return_inverse=True)
+        kind = kind.ravel()
+        for number, one in enumerate(first.tolist()):
+            chain = process.looks_of(int(tids[one])).certain(int(times[one]))
+            if chain is not None:
+                starts = begin[(kind == number) & (size == len(chain))]
+                truth[starts[:, None] + np.arange(len(chain))] = [activation[0].code for activation in reversed(chain)]
         return truth
 
     @staticmethod
     def _told(process: _Process, tid: int, anchors: Anchors, time_ns: int) -> list[Told]:
         return process.looks_of(tid).told(anchors, time_ns)
 
-    def _pcs(self, process: _Process, told: Told, anchors: dict[int, int]) -> list[int]:
-        """Addresses for the frames of an activation, innermost first."""
+    def _own(self, process: _Process, told: Told) -> tuple[int, int]:
+        """The code of the innermost frame, and how far made-up addresses are ahead of places in it; zeros
+        where words do not lead to places."""
+        frame = told.frames[0]
+        if frame is NOBODY or not process.interpreter.layout.has_inlined_calls:
+            return 0, 0
+        ahead = self._start(process, frame.code) + 1 - process.interpreter.codes[frame.code].bytecode
+        return frame.code, ahead
+
+    def _pcs(self, process: _Process, told: Told, n: int) -> list[int]:
+        """Addresses for the frames of an activation that ``n`` samples have, innermost first."""
         found = []
-        for i, (frame, mark) in enumerate(zip(told.frames, told.marks, strict=True)):
-            self.counts[mark] += 1
+        for frame, mark in zip(told.frames, told.marks, strict=True):
+            self.counts[mark] += n
             if frame is NOBODY:
                 found.append(self.made_up.start_of(NOT_KNOWN) + 1)
                 continue
-            if i == 0 and frame.code in anchors and process.interpreter.layout.has_inlined_calls:
-                frame = PyFrame(frame.address, frame.code, anchors[frame.code])
             found.append(self._start(process, frame.code) + process.interpreter.offset(frame) + 1)
         return found
 
@@ -361,16 +438,24 @@ class PythonFrames:
         return start
 
     @staticmethod
-    def _waits_for_gil(process: _Process, samples: ClockSamples, rows: Array) -> set[int]:
-        """Rows of threads at a lock that lies in the interpreter's own state."""
+    def _waits_for_gil(process: _Process, samples: ClockSamples, rows: Array) -> Array:
+        """Which samples are of threads at a lock that lies in the interpreter's own state."""
         start, size = process.runtime
-        there = samples.regs[rows, _RDI] - np.uint64(start) < np.uint64(size)
+        there: Array = samples.regs[rows, _RDI] - np.uint64(start) < np.uint64(size)
         # The functions that wait are those of another library; its own have such pointers for many reasons.
         low, high = process.text
         there &= samples.regs[rows, _RIP] - np.uint64(low) >= np.uint64(high - low)
         if samples.known is not None:
             there &= samples.known[rows] >> np.uint64(_RDI) & np.uint64(1) != 0
-        return set(rows[there].tolist())
+        return there
+
+
+def _within(pcs: Array, stretches: Array) -> Array:
+    """Which pcs, of any shape, lie in one of stretches (k, 2)."""
+    found = np.zeros(pcs.shape, np.bool_)
+    for begin, end in stretches:
+        found |= pcs - begin < end - begin
+    return found
 
 
 def _words(samples: ClockSamples, row: Array, depth: Array, length: Array, sps: Array) -> _Place:
@@ -400,29 +485,32 @@ def _words(samples: ClockSamples, row: Array, depth: Array, length: Array, sps: 
                   np.concatenate([number.ravel(), np.clip(end[part] - k, 0, _WORDS_MAX)]))
 
 
-def _spliced(stack: list[int], depths: list[int], runs: list[list[int]]) -> list[int]:
-    """A stack with a run of frames before each of some depths, leaf first."""
-    found: list[int] = []
-    begin = 0
-    for depth, run in zip(depths, runs, strict=True):
-        found += stack[begin:depth]
-        found += run
-        begin = depth
-    return found + stack[begin:]
+def _mixed(words: Array) -> Array:
+    """Words (n,) of 64 bits, each as another one that sums tell apart."""
+    words = (words ^ words >> np.uint64(31)) * np.uint64(0x9E3779B97F4A7C15)
+    words = (words ^ words >> np.uint64(29)) * np.uint64(0xC2B2AE3D27D4EB4F)
+    mixed: Array = words ^ words >> np.uint64(32)
+    return mixed
 
 
-def _with(stacks: dict[int, list[int]], pcs: Array, length: Array) -> tuple[Array, Array]:
-    """The stacks (n, depth) with some of them replaced."""
-    if not stacks:
+def _with(inserted: Sequence[_Inserted], pcs: Array, length: Array) -> tuple[Array, Array]:
+    """The stacks (n, depth) with runs of frames before some of theirs."""
+    if not inserted:
         return pcs, length
-    depth = max(pcs.shape[1], max(map(len, stacks.values())))
-    wide = np.zeros((len(pcs), depth), np.uint64)
-    wide[:, :pcs.shape[1]] = pcs
-    length = length.copy()
-    for row, stack in stacks.items():
-        wide[row, :len(stack)] = stack
-        length[row] = len(stack)
-    return wide, length
+    n, width = pcs.shape
+    n_before = np.zeros((n, width), np.int64)
+    for some in inserted:
+        n_before[some.row, some.depth] = some.count
+    at = np.cumsum(n_before, axis=1) + np.arange(width)  # where each frame comes to stand
+    whole = length + n_before.sum(axis=1)
+    wide = np.zeros((n, max(width, int(whole.max()))), np.uint64)
+    row, column = np.nonzero(np.arange(width) < length[:, None])
+    wide[row, at[row, column]] = pcs[row, column]
+    for some in inserted:
+        whose, address, before = some.flat()
+        row = some.row[whose]
+        wide[row, at[row, some.depth[whose]] - before] = address
+    return wide, whole
 
 
 __all__ = ["TORN", "UNKNOWN", "VERIFIED", "PythonFrames"]

@@ -96,6 +96,22 @@ class CfiSection:
         machine.run()
         return machine.finish(fde.begin, fde.end)
 
+    def parts_of(self, offset: int) -> list[tuple[int, int]]:
+        """All stretches ``[begin, end)`` of the function whose FDE is at an offset. What a compiler expects to be
+        seldom carried out it puts elsewhere; the FDE of that part comes next, and does not begin as functions do."""
+        fde = self.fde_at(offset)
+        found = [(fde.begin, fde.end)]
+        while True:
+            try:
+                offset += self._entry(offset)[3]
+                fde = self.fde_at(offset)
+                rows = self.rows_of(fde)
+            except ElfError:  # a CIE, or no entry any more
+                return found
+            if not rows or rows[0][1].cfa == fde.cie.cfa:
+                return found
+            found.append((fde.begin, fde.end))
+
     def walk(self) -> Iterator[tuple[int, int, int]]:
         """All FDEs as (begin, end, offset), in the section's order. Damaged entries are passed over."""
         offset = 0

@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
@@ -463,6 +464,17 @@ class Tables:
         self.counters.fdes_decoded += 1
         number_of = self.rule_sets[arch.machine].number_of
         return [(start, number_of(rule)) for start, rule in rows], fde.begin, end
+
+    def parts_of(self, number: int, begin: int) -> list[tuple[int, int]]:
+        """The stretches [begin, end) of the function of an object that begins at an address; none where that is not
+        known."""
+        known = self._objects[number]
+        for source in self._sources(known) if known.arch is not None else ():
+            at = int(source.index.begin.searchsorted(np.uint64(begin)))
+            if at < len(source.index.begin) and int(source.index.begin[at]) == begin:
+                with suppress(ElfError):
+                    return source.section.parts_of(int(source.index.offset[at]) - source.base)
+        return []
 
     # -- sources
 

@@ -18,6 +18,7 @@ from collector import elf
 from collector.linux import proc, tasks
 from collector.runtimes import cpython
 from collector.runtimes.cpython import Interpreter, PyFrame
+from collector.runtimes.layout_cpython import LAYOUTS
 from collector.runtimes.lines_cpython import lines_of
 from collector.runtimes.looks import NOBODY, Anchor, Looks
 from collector.runtimes.made_up import MadeUp
@@ -142,10 +143,8 @@ def test_damaged_memory_gives_no_exception_and_no_name_that_is_none(target: Targ
 
 def test_other_versions_of_it_give_no_name_that_is_none(target: Target) -> None:
     """Wrong layouts: the memory of one version read as that of another."""
-    for version in ((3, 8), (3, 9), (3, 10), (3, 12)):
-        layout = cpython.layout_of(version, ())
-        assert layout is not None
-        interpreter = Interpreter(layout, target.symbols, target.read)
+    for version in ((3, 8), (3, 9), (3, 10), (3, 12), (3, 14)):
+        interpreter = Interpreter(LAYOUTS[version], target.symbols, target.read)
         states = interpreter.threads(target.tids)
         chains = interpreter.chains(list(states.values()))
         assert {name for chain in chains for name in _names(interpreter, chain or ())} <= NAMES
@@ -160,6 +159,23 @@ def test_a_version_that_is_not_known_is_told(target: Target) -> None:
 
     assert target.interpreter(read) == "where Python 3.99 keeps its frames is not known"
     assert target.interpreter(lambda addresses, _: [b""] * len(addresses)) == ""
+
+
+def test_an_interpreter_without_a_global_lock_is_told(target: Target) -> None:
+    begin, place = target.symbols[b"_PyRuntime"][0], target.symbols[b"Py_Version"][0]
+    words = [int.from_bytes(b"xdebugpy", "little"), 14 << 16 | 3 << 24, 1, *range(93)]
+
+    def read(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        told = {begin: b"".join(word.to_bytes(8, "little") for word in words), place: words[1].to_bytes(8, "little")}
+        return [told.get(address, b"") for address in addresses]
+
+    assert target.interpreter(read) == "Python 3.14 without a global interpreter lock (free-threaded) is not supported"
+    words[2] = 0
+    interpreter = target.interpreter(read)
+    assert isinstance(interpreter, Interpreter)
+    assert (interpreter.layout.version, interpreter.layout.frame, interpreter.layout.owner) == ((3, 14), 23, 33)
+    words[36] = 1 << 40  # where a frame's owner is
+    assert target.interpreter(read) == "where Python 3.14 keeps its frames is not known"
 
 
 # --- lines ----------------------------------------------------------------------------------------

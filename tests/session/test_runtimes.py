@@ -19,7 +19,7 @@ INTERVAL_S = 0.010007
 # The one that runs the tests and the distribution's; more of them, by a pattern, where somebody asks for it.
 PYTHONS = sorted({os.path.realpath(path) for path in (
     sys.executable, "/usr/bin/python3", *glob.glob(os.environ.get("PYTHONS", "")))
-    if re.search(r"3\.(8|9|1[0-3])\b", os.path.realpath(path))})
+    if re.search(r"3\.(8|9|1[0-5])\b", os.path.realpath(path))})
 
 PROGRAM = """
 import threading, time

@@ -159,6 +159,32 @@ def test_calls_that_lead_on_by_jumps(compile_c: Callable[..., Path]) -> None:
         assert leads(b"calls_direct", b"other") == leads(b"calls_direct", b"main") == Call.IMPOSSIBLE
 
 
+PARTED = """
+#include <stdlib.h>
+__attribute__((noinline, cold)) void seldom(int *a) { a[3] = rand(); }
+__attribute__((noinline)) int plain(int a) { return a * 3; }
+__attribute__((noinline)) int parted(int a) {
+    int kept[64];
+    for (int i = 0; i < 64; i++) kept[i] = rand() + a;
+    if (a == 7) { seldom(kept); return kept[3]; }
+    return kept[rand() & 63] + plain(a);
+}
+int main(int n, char **arguments) { return parted(n) + plain(n); }
+"""
+
+
+def test_a_function_has_its_part_elsewhere_too(compile_c: Callable[..., Path]) -> None:
+    with open_object(str(compile_c("parted", PARTED, "-O2", "-freorder-blocks-and-partition"))) as load_object:
+        symbols = load_object.symbols()
+        at = {symbols.name(i): (int(symbols.value[i]), int(symbols.value[i] + symbols.size[i]))
+              for i in range(len(symbols))}
+        tables = Tables()
+        number = tables.add_object(load_object)
+        assert tables.parts_of(number, at[b"parted"][0]) == [at[b"parted"], at[b"parted.cold"]]
+        assert tables.parts_of(number, at[b"plain"][0]) == [at[b"plain"]]
+        assert tables.parts_of(number, at[b"plain"][0] + 1) == []
+
+
 def test_damaged_tables_are_counted_and_harmless() -> None:
     """libc with its call frame information overwritten: nothing but holes, and the damage is counted."""
     content = bytearray(Path(LIBC).read_bytes())
