@@ -1,8 +1,8 @@
 """From what is wanted (numbers, a unit, a control group, a command) to processes that are held.
 
-All sessions share one ``Look`` at ``/proc``, which may be half a second old. What it finds is a guess: a process is held
-by a pidfd first, then asked once more where it belongs, and that is good if the pidfd says afterwards that it still
-lives. A run of ``collect`` is handed the pidfd, so that it records this process or none.
+All sessions share one ``Look`` at ``/proc``, which may be half a second old. What it finds is a guess: a process is
+held by a pidfd first, then asked once more where it belongs, and that is good if the pidfd says afterwards that it
+still lives. A run of ``collect`` is handed the pidfd, so that it records this process or none.
 """
 
 from __future__ import annotations
