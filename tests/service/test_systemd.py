@@ -261,7 +261,7 @@ def test_a_first_time_user_gets_a_page_of_a_server_under_load(machine: Machine, 
     for function in ("ngx_process_events_and_timers", "ngx_ssl_handshake", "EVP_Digest"):  # they are stripped
         assert function in printed, printed
     assert len(re.findall(r"^\d.*nginx:, Process +\d, PID \d+$", printed, re.MULTILINE)) > 1  # with its workers
-    machine.run("systemctl", "stop", "load.service", "nginx.service")
+    machine.run("systemctl", "stop", "nginx.service")
     early = machine.ask("attach", "--unit", "busy.service")["id"]
     assert machine.run("sh", "-ec", f"collectctl fetch {early} 2>&1 >/dev/null") == (
         f"collectctl: session {early} is recording: this is what there is by now; --wait waits for it\n")
