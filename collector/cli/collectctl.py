@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 
 from collector import __version__
+from collector.cli import streams
 from collector.errors import CollectorError, UsageError
 from collector.experiment.names import shown
 from collector.service import protocol
@@ -27,13 +28,16 @@ usage: collectctl [--socket PATH] [--json] COMMAND
   status ID                          one of them, and what it said
   pause ID, resume ID, sample ID     stops recording, goes on, takes an overview sample now
   stop ID                            ends it; the experiment stays
-  fetch ID [--last N]                its experiments as a tar archive, on standard output: collectctl fetch 1 | tar x
+  fetch ID [--wait] [--last N]       its experiments as a tar archive, on standard output: collectctl fetch 1 | tar x;
+                                     --wait: when it is over
   top [--every SECONDS]              the sessions, again and again
   doctor                             what is wrong
   reload                             has the configuration read again (root)
 """
 _SHORT = "p:S:t:L:F:A:a:C:"
 _ATTACH = ["unit=", "cgroup=", "command=", "label=", "engine=", "tree", "aggregate=", "json", "socket="]
+_LOOK_S = 0.5
+_OVER = ("stopped", "failed", "finished")
 _CONTROLS = ("pause", "resume", "sample", "stop")
 _OURS = frozenset({"--unit", "--cgroup", "--command", "--label", "--json", "--socket"})
 
@@ -132,15 +136,27 @@ def _control(action: str) -> Answer:
 
 
 def _fetch(client: Client, words: list[str], as_json: bool) -> int:
-    pairs, rest = _options(words, "", ["last="])
-    last = dict(pairs).get("--last", "0")
+    pairs, rest = _options(words, "", ["last=", "wait"])
+    given = dict(pairs)
+    last = given.get("--last", "0")
     if not last.isascii() or not last.isdigit() or len(last) > 6:
         raise UsageError(f"--last {last}: give how many experiments")
     if sys.stdout.isatty():
         raise UsageError("fetch writes an archive: collectctl fetch ID | tar x, or > FILE.tar")
     sys.stdout.flush()
-    client.fetch(protocol.Fetch(version=1, id=_one(rest), last=int(last)), sys.stdout.buffer.write)
+    session = _one(rest)
+    if (state := _state(client, session)) not in _OVER:
+        what = "waiting until it is over" if "--wait" in given else "this is what there is by now; --wait waits for it"
+        streams.say(f"collectctl: session {session} is {state}: {what}")
+    while "--wait" in given and _state(client, session) not in _OVER:
+        time.sleep(_LOOK_S)
+    client.fetch(protocol.Fetch(version=1, id=session, last=int(last)), sys.stdout.buffer.write)
     return 0
+
+
+def _state(client: Client, session: str) -> str:
+    reply = client.ask(protocol.Status(version=1, id=session))
+    return reply.sessions[0].state if isinstance(reply, protocol.Sessions) else ""
 
 
 def _top(client: Client, words: list[str], as_json: bool) -> int:

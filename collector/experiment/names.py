@@ -296,7 +296,10 @@ def shown(path: str | os.PathLike[str]) -> str:
     """A path, or any text, as one line that a terminal shows as it is: control characters, and bytes that are no UTF-8,
     become escapes.
     """
-    text = os.fspath(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    text = os.fspath(path)
+    if text.isprintable():  # most are; surrogates are not
+        return text
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 

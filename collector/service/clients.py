@@ -49,6 +49,10 @@ class Clients:
         for connection in list(self._connections):
             connection.cancel()
 
+    def configure(self) -> None:
+        """Limits have changed: requests are counted anew."""
+        self._buckets.clear()
+
     def forget_idle(self) -> None:
         """What is counted of users who ask nothing now."""
         for uid in [uid for uid, bucket in self._buckets.items() if bucket.is_full]:
@@ -165,6 +169,7 @@ class Clients:
                     once=bool(wanted.pids) or wish.is_bounded)
         order = Order(self._free_id(), peer, wanted, wish, plan, dict(message.labels), limits.experiments_per_session,
                       limits.megabytes_per_session)
+        self._daemon.look_anew()
         session = self._daemon.sessions[order.id] = Session(order, self._daemon.house)
         self._daemon.begin(order.id, session.live())
         self._daemon.counts["sessions"] += 1

@@ -37,6 +37,7 @@ from collector.service.handoff import Handoff
 from collector.service.peers import Access
 from collector.service.sessions import FOR_GOOD, House, Order, Session, restored, with_current
 from collector.service.spool import Spool
+from collector.service.targets import Look
 
 _TICK_S = 1.0
 _WATCH_S = 2.0
@@ -70,7 +71,7 @@ class Daemon:
         self.sessions: dict[str, Session] = {}
         self.handoff = Handoff(self.spool, self.sessions, say, time.monotonic)
         self.handoff.configure(self.config.handoff)
-        self.house = House(self.spool, self._access(), Budget(0.0, 0.0, 0.0), say, self._census, self.handoff)
+        self.house = House(self.spool, self._access(), Budget(0.0, 0.0, 0.0), say, self._look, self.handoff)
         self.counts: Counter[str] = Counter()  # of what happened, for metrics
         self.n_scrapes = 0  # answers to Prometheus that are under way
         self.config_error = ""
@@ -78,7 +79,7 @@ class Daemon:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._orders: dict[str, Order] = {}  # that hold, of the configuration
         self._clients = Clients(self)
-        self._looked: tuple[float, list[int]] = (0.0, [])
+        self._looked = 0.0, Look([])
         self._watched_s = 0.0
         self._stopping = asyncio.Event()
         self._servers: list[asyncio.Server] = []
@@ -176,13 +177,17 @@ class Daemon:
         runs = sum(census.cpu_s(session.own_pid) for session in self.sessions.values() if session.own_pid)
         return used.user + used.system + used.children_user + used.children_system + runs
 
-    def _census(self) -> list[int]:
-        """All processes but ours; looked up twice a second at most."""
+    def _look(self) -> Look:
+        """At all processes but ours; twice a second at most, for all sessions."""
         now_s = time.monotonic()
         if now_s - self._looked[0] > _CENSUS_S:
             ours = {os.getpid(), *(session.own_pid for session in self.sessions.values())}
-            self._looked = now_s, [pid for pid in census.pids() if pid not in ours]
+            self._looked = now_s, Look([pid for pid in census.pids() if pid not in ours])
         return self._looked[1]
+
+    def look_anew(self) -> None:
+        """Whoever looks next sees what is there now: a client may ask for what it has just started."""
+        self._looked = 0.0, self._looked[1]
 
     # -- the configuration
 
@@ -234,6 +239,8 @@ class Daemon:
         """Begins and ends what the configuration asks for; what has not changed goes on."""
         before, self.config = self.config, config
         self.house.access = self._access()
+        if config.limits != before.limits:
+            self._clients.configure()
         self.handoff.configure(config.handoff)
         self.house.reserve_bytes = config.daemon.reserve_megabytes * retention.MEGABYTE
         if self.house.budget.percent != config.daemon.budget_percent:

@@ -99,6 +99,7 @@ class Handoff:
         self._tried: dict[Item, Tried] = {}
         self._n_pauses = 0
         self._paused_until_s = 0.0
+        self._is_closed = False
 
     # -- what is owed
 
@@ -130,8 +131,8 @@ class Handoff:
     # -- attempts
 
     def look(self) -> None:
-        """Now and then: gives up what is too much, begins what is due."""
-        if self.settings is None:
+        """Now and then, and when a pause is over: gives up what is too much, begins what is due."""
+        if self.settings is None or self._is_closed:
             return
         owed = self.owed()
         self._tried = {item: tried for item, tried in self._tried.items() if item in {each for each, _ in owed}}
@@ -191,18 +192,21 @@ class Handoff:
             self._n_pauses += 1
             wait_s = max(pause_s(settings.retry_s, self._n_pauses, item.name), outcome.wait_s)
             self._paused_until_s = now_s + wait_s
-            self._tried[item] = Tried(tried.n, now_s + wait_s)
-            self._say("notice", f"handoff: {self.trouble}; again in {wait_s:.0f} s")
+            self._try_again(item, Tried(tried.n, now_s + wait_s), wait_s)
             return
         n = tried.n + 1
         if outcome.result is Result.FAILED and n < settings.attempts:
             wait_s = pause_s(settings.retry_s, n, item.name)
-            self._tried[item] = Tried(n, now_s + wait_s)
-            self._say("notice", f"handoff: {self.trouble}; again in {wait_s:.0f} s")
+            self._try_again(item, Tried(n, now_s + wait_s), wait_s)
             return
         self.counts["refused"] += outcome.result is Result.FAILED
         session.owe(item.name, REFUSED)
         self._say("warning", f"handoff: {self.trouble}; it is kept, and tried again when the configuration is read")
+
+    def _try_again(self, item: Item, tried: Tried, wait_s: float) -> None:
+        self._tried[item] = tried
+        self._say("notice", f"handoff: {self.trouble}; again in {wait_s:.0f} s")
+        asyncio.get_running_loop().call_later(wait_s, self.look)
 
     async def _deliver(self, item: Item, owner: Credentials) -> Outcome:
         """One attempt, from its first process to the end of its last."""
@@ -242,15 +246,16 @@ class Handoff:
         try:
             status = await asyncio.wait_for(asyncio.shield(child.ended), within_s)
         except TimeoutError:
-            await _end(child)
+            await _end(child, within_s)
             return Outcome(Result.LATER if quiet else Result.FAILED, f"it took more than {within_s:g} s")
         except asyncio.CancelledError:
-            await _end(child)
+            await _end(child, within_s)
             raise
         return _judged(status, said)
 
     async def close(self) -> None:
-        """Ends what runs; it is owed as before."""
+        """Ends what runs, begins no more; all is owed as before."""
+        self._is_closed = True
         tasks = [task for _, task in self._running.values()]
         for task in tasks:
             task.cancel()
@@ -263,11 +268,11 @@ def _export(name: str, path: str, out: str) -> list[str]:
     return [*command("er_export", is_isolated=True), name, "-o", out, path]
 
 
-async def _end(child: Child) -> None:
-    """It and all of its process group; first by a word, then by force."""
+async def _end(child: Child, within_s: float) -> None:
+    """It and all of its process group; first by a word, then by force, no later than it had time for its work."""
     child.signal_group(signal.SIGTERM)
     with suppress(TimeoutError):
-        await asyncio.wait_for(asyncio.shield(child.ended), _MERCY_S)
+        await asyncio.wait_for(asyncio.shield(child.ended), min(_MERCY_S, within_s))
     child.signal_group(signal.SIGKILL)
     with suppress(TimeoutError):
         await asyncio.wait_for(asyncio.shield(child.ended), _MERCY_S)

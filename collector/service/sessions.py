@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ from collector.service.children import Child, as_daemon, as_peer, run
 from collector.service.peers import Access, Rights
 from collector.service.retention import MEGABYTE, Kept
 from collector.service.spool import Spool
-from collector.service.targets import Found, Held, Wanted
+from collector.service.targets import Found, Held, Look, Wanted
 from collector.service.wishes import Wishes
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class House:
     access: Access
     budget: Budget
     say: Callable[[str, str], None]
-    census_of: Callable[[], Sequence[int]]
+    look: Callable[[], Look]
     handoff: Handoff
     reserve_bytes: int = 0
 
@@ -78,6 +79,11 @@ class Order:
     keep: int = 20
     megabytes: int = 512
     configured: bool = False
+
+    @cached_property
+    def target(self) -> str:
+        """The processes, in words that can be shown."""
+        return shown(str(self.wanted))
 
 
 class Session:
@@ -144,7 +150,7 @@ class Session:
         if not self._make_room():
             await self._sleep(LOOK_S * 10)
             return True
-        found = targets.find(self.order.wanted, self._judge, house.census_of)
+        found = targets.find(self.order.wanted, self._judge, house.look)
         if found.held:
             await self._record(found, window)
             return self.state not in FOR_GOOD
@@ -401,8 +407,8 @@ class Session:
         """As a client sees it."""
         target, own = self._share()
         return protocol.Session(
-            id=self.order.id, uid=self.order.owner.uid, state=self.state, target=shown(str(self.order.wanted)),
-            directory=str(self.folder) if self.relative_folder else "", began_s=self.began_s,
+            id=self.order.id, uid=self.order.owner.uid, state=self.state, target=self.order.target,
+            directory=str(self.folder) if self.folder.name else "", began_s=self.began_s,
             configured=self.order.configured, pids=tuple(each.pid for each in self.held),
             labels={shown(name): shown(value) for name, value in self.labels.items()},
             experiments=tuple(self.experiments), n_bytes=self.n_bytes, n_samples=self.n_samples, n_runs=self.n_runs,

@@ -1,14 +1,17 @@
 """From what is wanted (numbers, a unit, a control group, a command) to processes that are held.
 
-A process is held by a pidfd from the first look on. What ``/proc`` says of its number is good if the pidfd says
-afterwards that it still lives. A run of ``collect`` is handed the pidfd, so that it records this process or none.
+All sessions share one ``Look`` at ``/proc``, which may be half a second old. What it finds is a guess: a process is
+held by a pidfd first, then asked once more where it belongs, and that is good if the pidfd says afterwards that it
+still lives. A run of ``collect`` is handed the pidfd, so that it records this process or none.
 """
 
 from __future__ import annotations
 
 import os
 import select
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from collector.errors import UsageError
@@ -79,6 +82,26 @@ class Held(NamedTuple):
         os.close(self.pidfd)
 
 
+class Look:
+    """Processes by where they belonged and what their command lines were; read once, when the first session asks."""
+
+    def __init__(self, pids: Sequence[int]) -> None:
+        self._pids = pids
+
+    @cached_property
+    def of_cgroups(self) -> dict[str, list[int]]:
+        """The processes of each control group."""
+        groups = defaultdict(list)
+        for pid in self._pids:
+            groups[census.cgroup(pid)].append(pid)
+        return groups
+
+    @cached_property
+    def commands(self) -> list[tuple[int, str]]:
+        """Those that have a command line, and it."""
+        return [(pid, shown(words)) for pid in self._pids if (words := census.arguments(pid))]
+
+
 class Found(NamedTuple):
     """The processes that may be recorded, as whom, and why others may not."""
 
@@ -92,16 +115,17 @@ class Found(NamedTuple):
             each.release()
 
 
-def find(wanted: Wanted, judge: Callable[[Owner], Rights], census_of: Callable[[], Sequence[int]]) -> Found:
+def find(wanted: Wanted, judge: Callable[[Owner], Rights], look: Callable[[], Look]) -> Found:
     """Processes that are there now; ``judge`` says as whom one may be recorded, or raises Refused."""
     held: list[Held] = []
     every: set[Rights] = set()
     refused: list[str] = []
-    for pid in _candidates(wanted, census_of):
+    is_wanted = _test(wanted)
+    for pid in _candidates(wanted, look):
         if len(held) == PROCESSES_MAX:
             refused.append(f"there are more than {PROCESSES_MAX} processes; the others are not recorded")
             break
-        each = hold(pid)
+        each = hold(pid, is_wanted)
         if each is None:
             refused += [f"process {pid}: there is no such process"] if wanted.pids else []
             continue
@@ -116,29 +140,38 @@ def find(wanted: Wanted, judge: Callable[[Owner], Rights], census_of: Callable[[
     return Found(held, Rights.DAEMON if Rights.DAEMON in every else Rights.PEER, refused)
 
 
-def hold(pid: int) -> Held | None:
-    """None where there is no such process."""
+def hold(pid: int, is_wanted: Callable[[int], bool] = bool) -> Held | None:
+    """None where there is no such process, or it is not the one that is wanted any more."""
     try:
         pidfd = os.pidfd_open(pid)
     except (OSError, OverflowError):
         return None
     owner = census.owner(pid)
     each = owner and Held(pid, pidfd, owner)
-    if not each or not each.lives():
+    if not each or not is_wanted(pid) or not each.lives():
         os.close(pidfd)
         return None
     return each
 
 
-def _candidates(wanted: Wanted, census_of: Callable[[], Sequence[int]]) -> Iterator[int]:
+def _candidates(wanted: Wanted, look: Callable[[], Look]) -> Iterator[int]:
     if wanted.pids:
         yield from dict.fromkeys(wanted.pids)
     elif wanted.command:
-        pattern = _pattern(wanted.command)
-        yield from (pid for pid in census_of() if pid != os.getpid()
-                    and (words := census.arguments(pid)) and pattern.search(shown(words)))
+        search = _pattern(wanted.command).search
+        yield from (pid for pid, words in look().commands if search(words))
     else:
-        yield from (pid for pid in census_of() if _is_in(census.cgroup(pid), wanted))
+        yield from sorted(pid for path, pids in look().of_cgroups.items() if _is_in(path, wanted) for pid in pids)
+
+
+def _test(wanted: Wanted) -> Callable[[int], bool]:
+    """Whether a process is wanted, by what is so now."""
+    if wanted.pids:
+        return bool
+    if wanted.command:
+        search = _pattern(wanted.command).search
+        return lambda pid: bool((words := census.arguments(pid)) and search(shown(words)))
+    return lambda pid: _is_in(census.cgroup(pid), wanted)
 
 
 def _is_in(path: str, wanted: Wanted) -> bool:

@@ -82,6 +82,14 @@ class Running:
         until(lambda: self.process.poll() is not None or self.answers(), self.log.read_text())
         return self.process
 
+    def until(self, what: Callable[[], object]) -> object:
+        """Waits until ``what`` is true; where it does not come about, the log is shown."""
+        deadline = time.monotonic() + PATIENCE_S
+        while not (found := what()):
+            assert time.monotonic() < deadline, self.log.read_text()
+            time.sleep(0.05)
+        return found
+
     def answers(self) -> bool:
         """Whether somebody listens."""
         try:

@@ -34,6 +34,13 @@ DAEMON_UID = 0
 Start = Callable[..., subprocess.Popen[bytes]]
 
 
+def until(what: Callable[[], object]) -> None:
+    deadline_s = time.monotonic() + 60
+    while not what():
+        assert time.monotonic() < deadline_s
+        time.sleep(0.05)
+
+
 @pytest.fixture
 def running(root_only: None, daemon: Callable[[str], object]) -> Iterator[object]:
     yield daemon(CONFIG)
@@ -136,11 +143,8 @@ def test_a_members_session_that_goes_on_has_one_place_for_all_its_experiments(ru
     own.kill()
     own.wait()
     other = process(ALICE, "sleep", "1001.5")
-    deadline_s = time.monotonic() + 60
-    while (found := running.session(started.id)).n_runs < 2 or found.state != "recording":  # type: ignore[attr-defined]
-        assert time.monotonic() < deadline_s, found
-        time.sleep(0.05)
-    assert found.pids == (other.pid,)
+    until(lambda: running.session(started.id).pids == (other.pid,)  # type: ignore[attr-defined]
+          and running.session(started.id).state == "recording")  # type: ignore[attr-defined]
     running.ask(protocol.Control(version=1, id=started.id, action="stop"), BOB, (GROUP,))  # type: ignore[attr-defined]
     session = running.ended(started.id)  # type: ignore[attr-defined]
     assert session.n_runs == 2
@@ -181,10 +185,8 @@ def test_a_client_may_close_at_every_byte(running: object, process: Start) -> No
     with socket.socket(socket.AF_UNIX) as client:  # whole, and nobody waits for the answer
         client.connect(running.socket)  # type: ignore[attr-defined]
         client.sendall(line)
-    deadline_s = time.monotonic() + 60
-    while [each.state for each in running.ask(protocol.List(version=1)).sessions] != ["recording"]:  # type: ignore[attr-defined]
-        assert time.monotonic() < deadline_s
-        time.sleep(0.05)
+    until(lambda: [each.state for each in running.ask(protocol.List(version=1)).sessions]  # type: ignore[attr-defined]
+          == ["recording"])
     session, _ = attach(running, target.pid, 0)
     assert session.state == "stopped"
     target.send_signal(signal.SIGKILL)
@@ -231,6 +233,22 @@ def test_a_pidfd_of_another_process_is_not_taken(process: Start, folder: Path) -
                               capture_output=True, pass_fds=[file.fileno()], check=False)
     assert "this descriptor is no pidfd of the process" in done.stderr
     assert not (folder / "a.er").exists()
+
+
+def test_what_a_look_told_is_asked_once_more_of_a_process_that_is_held(process: Start) -> None:
+    """Looks are shared, and old: this one was before the program became another."""
+    target = process(os.geteuid(), "sh", "-c", "read line; exec sleep 1001.75")
+    look = targets.Look([target.pid])
+    wanted = targets.Wanted(command="read line; exec")
+    found = targets.find(wanted, lambda owner: Rights.DAEMON, lambda: look)
+    assert [each.pid for each in found.held] == [target.pid]
+    found.release()
+    assert target.stdin is not None
+    target.stdin.write(b"\n")
+    target.stdin.flush()
+    until(lambda: Path(f"/proc/{target.pid}/comm").read_text() == "sleep\n")
+    assert look.commands[0][0] == target.pid
+    assert targets.find(wanted, lambda owner: Rights.DAEMON, lambda: look).held == []
 
 
 def test_a_process_that_has_ended_is_held_no_longer(process: Start) -> None:

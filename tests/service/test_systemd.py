@@ -22,16 +22,9 @@ BUSY = ("[Unit]\nDefaultDependencies=no\n[Service]\nUser=nobody\nExecStart=/usr/
         "\"import time\\nwhile True: sum(range(10000)); time.sleep(0.01)\"\n")
 WEB = '[[target]]\nname = "web"\nunit = "busy.service"\n'
 INSTALL = str(ROOT / "scripts" / "install-service")
-NGINX = ("[Unit]\nDefaultDependencies=no\n[Service]\nExecStart=/usr/sbin/nginx -g 'daemon off;'\n")
-LOAD = """
-import socket
-while True:
-    with socket.socket(socket.AF_UNIX) as client:
-        client.connect("/run/n.sock")
-        for _ in range(90):
-            client.sendall(b"GET / HTTP/1.1\\r\\nHost: a\\r\\n\\r\\n")
-            client.recv(4096)
-"""
+TLS = ("server { listen 127.0.0.1:443 ssl; ssl_certificate cert.pem; ssl_certificate_key key.pem; "
+       "location / { return 200 hello; } }\n")
+LOAD = "openssl s_time -connect 127.0.0.1:443 -www / -new -time 11"
 LAKE = """
 import os, socket
 listener = socket.socket(socket.AF_UNIX)
@@ -214,7 +207,7 @@ def test_experiments_are_handed_over_from_within_the_unit(machine: Machine, tmp_
     machine.write("/usr/local/bin/lake", LAKE)
     machine.run("systemd-run", "--unit=lake", "--property=DefaultDependencies=no", "/usr/bin/python3",
                 "/usr/local/bin/lake")
-    target = WEB.replace("web", "pushed") + "record_s = 1\nevery_s = 2\n[daemon]\nbudget_percent = 0\n"
+    target = WEB.replace("web", "pushed") + "record_s = 0.5\nevery_s = 1\n[daemon]\nbudget_percent = 0\n"
     machine.write("/etc/collectord.toml", target + '[handoff]\nurl = "http://unix:/run/lake.sock:/{unit}/{experiment}"\n'
                   "retry_s = 0.5\n")
     machine.run("systemctl", "restart", "collectord.service")
@@ -246,29 +239,33 @@ def test_a_target_may_have_a_daemon_of_its_own(machine: Machine) -> None:
 
 
 def test_a_first_time_user_gets_a_page_of_a_server_under_load(machine: Machine, need: Any) -> None:
-    """The commands of the README, but for the first: collectord is installed already."""
+    """The commands of the README, but for the first: collectord is installed already. Debian's nginx, with TLS."""
     need("/usr/sbin/nginx", "nginx")
+    need("openssl", "openssl")
     commands = re.search(r"## As a service\n.*?```sh\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
     assert commands is not None
     install, attach, look = commands[1].splitlines()
     assert install == "sudo scripts/install-service"
-    machine.write("/etc/systemd/system/nginx.service", NGINX)
-    machine.write("/etc/nginx/nginx.conf", "worker_processes 1; events {} http { server { listen unix:/run/n.sock; "
-                                           "return 200 hello; } }")
-    machine.write("/usr/local/bin/load", LOAD)
-    machine.run("systemctl", "daemon-reload")
+    machine.write("/etc/systemd/system/nginx.service.d/tested.conf", "[Unit]\nDefaultDependencies=no\n")
+    machine.write("/etc/nginx/conf.d/tls.conf", TLS)
+    machine.run("sh", "-ec", "ip link set lo up; systemctl daemon-reload; openssl req -x509 -newkey rsa:2048 -nodes "
+                "-subj /CN=localhost -days 1 -keyout /etc/nginx/key.pem -out /etc/nginx/cert.pem")
     machine.run("systemctl", "start", "nginx.service")
-    machine.run("systemd-run", "--unit=load", "--property=DefaultDependencies=no", "/usr/bin/python3",
-                "/usr/local/bin/load")
+    machine.run("systemd-run", "--unit=load", "--property=DefaultDependencies=no", *LOAD.split())
     name = re.search(r"session (\d+): recording", machine.run("sh", "-ec", attach.replace("sudo ", "")))
     assert name is not None
-    until(lambda: machine.session(name[1])["state"] == "finished", machine)
     look = look.replace("sudo ", "").replace("fetch 1", f"fetch {name[1]}").replace("1.1.er", f"{name[1]}.1.er")
-    printed = machine.run("sh", "-ec", f"cd /tmp; {look}; er_print -calltree {name[1]}.1.er")
+    printed = machine.run("sh", "-ec", f"cd /tmp; {look}; er_print -calltree -processes {name[1]}.1.er")
+    assert machine.session(name[1])["state"] == "finished"
     assert re.match(r".*\.html: \d+\.\d MB", printed), printed
-    for function in ("ngx_process_events_and_timers", "ngx_unix_recv", "ngx_http_write_filter"):  # it is stripped
+    for function in ("ngx_process_events_and_timers", "ngx_ssl_handshake", "EVP_Digest"):  # they are stripped
         assert function in printed, printed
-    machine.run("systemctl", "stop", "load.service", "nginx.service")
+    assert len(re.findall(r"^\d.*nginx:, Process +\d, PID \d+$", printed, re.MULTILINE)) > 1  # with its workers
+    machine.run("systemctl", "stop", "nginx.service")
+    early = machine.ask("attach", "--unit", "busy.service")["id"]
+    assert machine.run("sh", "-ec", f"collectctl fetch {early} 2>&1 >/dev/null") == (
+        f"collectctl: session {early} is recording: this is what there is by now; --wait waits for it\n")
+    machine.run("collectctl", "stop", str(early))
 
 
 def test_what_was_installed_is_removed(machine: Machine) -> None:

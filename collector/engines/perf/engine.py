@@ -320,8 +320,18 @@ class PerfEngine:
         chosen = np.flatnonzero(is_sample[:n])
         if len(chosen):
             where = np.full((2, len(chosen)), [[base], [mask]], dtype=np.int64)
-            parts.append(Located(time[chosen], position[chosen], header[chosen], *where))
+            found = Located(time[chosen], position[chosen], header[chosen], *where)
+            found = self._without_torn(found, changes) if ring.name == "leave" else found
+            parts += [found] if len(found.position) else []
         return int(position[n]) << 3 if n < len(position) else head
+
+    def _without_torn(self, found: Located, changes: list[Change]) -> Located:
+        """What can be used of samples; the others count as lost."""
+        torn = self._samples.are_torn(found)
+        if torn.any():
+            changes.append(RecordsLost(int(found.time_ns[torn].max()), int(np.count_nonzero(torn)), "leave"))
+            found = Located(*(column[~torn] for column in found))
+        return found
 
     # -- rings of records of one size
 

@@ -103,6 +103,20 @@ class Samples:
             abi=(abi_word * np.uint64(32)).astype(np.int8), regs=registers, words=self._words,
             base=found.base, mask=found.mask, first=(size_at + 1) & found.mask, low=registers[:, 7], n_words=n_real)
 
+    def are_torn(self, found: Located) -> Array:
+        """Which samples (n,) of departures hold more than they have room for, by their own words.
+
+        The kernel (seen on Linux 6.18) hands the same data to all software events of an occurrence, and does not count
+        again in the size of the next one's record what was prepared for the one before. So where another collector's
+        event comes first that wants fewer registers, our record is too short for what is written into it, and the
+        record behind it lies over its end, where the size of the stack was.
+        """
+        at = found.position + 5 + self._word(found, found.position + 4).astype(np.int64)
+        size_at = np.where(self._word(found, at) != abi.REGS_ABI_NONE, at + 1 + N_REGS, at + 1)
+        n_copied = self._word(found, size_at).astype(np.int64) >> 3
+        n_words: Array = size_at + 1 + np.where(n_copied > 0, n_copied + 1, 0) - found.position
+        return n_words > (found.header >> np.uint64(51)).astype(np.int64)
+
     def _word(self, found: Located, at: Array) -> Array:
         """The word (n,) at a position (n,) in the ring of each record."""
         word: Array = self._words[found.base + (at & found.mask)]
