@@ -1,5 +1,5 @@
-"""Machine code that V8 has compiled: whose it is, and which functions each place of it carries out. Pure, over a ``read``
-handed in.
+"""Machine code that V8 has compiled: whose it is, and which functions each place of it carries out. Pure, over a
+``read`` handed in.
 
 Code begins at a multiple of 64, and right before it lies the head of the object that holds it. So the head is found
 from any pc in it, by going back; it leads to the Code object, which says where the code begins and how long it is, and
@@ -9,8 +9,7 @@ leads back. Both must agree.
     optimised (Maglev, TurboFan)    -> SharedFunctionInfo, those of the functions that were inlined, and a table of
                                        positions: (offset in the code, place in the source and which inlined call)
 
-The table holds calls alone, unless the program is being profiled by V8 itself: a leaf between two of them has what both
-agree upon, else the innermost function that is certain.
+The table has an entry wherever instructions of another place begin; node has it so for all code, not for calls alone.
 """
 
 from __future__ import annotations
@@ -67,17 +66,11 @@ class Code:
     def _positions(self) -> tuple[list[int], list[int]]:
         return positions_of(self.table)
 
-    def scopes_at(self, pc: int, is_leaf: bool) -> tuple[Scope, ...]:
+    def scopes_at(self, pc: int) -> tuple[Scope, ...]:
         """The functions at a pc, as looked up, innermost first; of optimised code."""
         offsets, positions = self._positions
         at = bisect_right(offsets, pc - self.start) - 1
-        if at < 0:
-            return (Scope(self.shared, -1),)
-        found = self._scopes(positions[at])
-        if not is_leaf or offsets[at] == pc - self.start:
-            return found
-        after = self._scopes(positions[at + 1]) if at + 1 < len(positions) else found
-        return _in_common(found, after) or (Scope(self.shared, -1),)
+        return self._scopes(positions[at]) if at >= 0 else (Scope(self.shared, -1),)
 
     def _scopes(self, position: int) -> tuple[Scope, ...]:
         found = []
@@ -295,18 +288,3 @@ def _number(table: bytes, at: int) -> tuple[int, int]:
 def place_of(position: int) -> int:
     """Where in a script's source a position is; -1: not in that."""
     return -1 if position & _EXTERNAL else (position >> 1 & (1 << 30) - 1) - 1
-
-
-def _in_common(one: Sequence[Scope], other: Sequence[Scope]) -> tuple[Scope, ...]:
-    """What two chains of calls have in common, from the outermost on; the place of the innermost is that of the
-    first."""
-    found: list[Scope] = []
-    for mine, theirs in zip(reversed(one), reversed(other), strict=False):
-        if mine.shared != theirs.shared:
-            break
-        found.append(mine)
-        if mine.position != theirs.position:
-            break
-    return tuple(reversed(found))
-
-

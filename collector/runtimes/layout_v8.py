@@ -1,7 +1,7 @@
 """Where V8 keeps things: constants that it exports for debuggers (``v8dbg_*``, made by gen-postmortem-metadata.py).
 
-Each symbol is an integer of four bytes. Names follow V8's source and change with it, so they are asked for in turn. What
-no symbol tells, by version, as seen in 10.2, 11.3, 12.4 and 13.6 (node 18, 20, 22, 24):
+Each symbol is an integer of four bytes. Names follow V8's source and change with it, so they are asked for in turn.
+What no symbol tells, by version, as seen in 10.2, 11.3, 12.4 and 13.6 (node 18, 20, 22, 24):
 
     SharedFunctionInfo      function data behind the map
     BytecodeArray           its table of source positions: at 32, since 12 at 24

@@ -16,9 +16,9 @@ something proves it that is not moved so easily:
     it is a builtin, and so is the frame's code
     the JSFunction has led to it before and after the sample
 
-A function that code or bytecode alone tell, of what was proven before, is verified, too; one that nothing proves is torn;
-where there is none it is unknown. A leaf that has not made its frame yet, or has none any more, stands on its caller's:
-then code tells the one and the frame the other.
+A function that code or bytecode alone tell, of what was proven before, is verified, too; one that nothing proves is
+torn; where there is none it is unknown. A leaf that has not made its frame yet, or has none any more, stands on its
+caller's: then code tells the one and the frame the other.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from collector.runtimes.layout_v8 import Layout, Read
 SYMBOLS = layout_v8.SYMBOLS
 MARK = layout_v8.MARK
 BUILTINS = b"Builtins_"  # how names of the functions begin that V8 has in its own file
+INTERPRETER = BUILTINS + b"InterpreterEntryTrampoline"  # to which bytecode handlers return
 
 _KEPT_MAX = 1 << 16
 _LOOK_NS = 1_000_000_000
@@ -43,11 +44,12 @@ _LOOK_NS = 1_000_000_000
 
 class Frame(NamedTuple):
     """What a frame was found with: its pc as looked up, and where the memory without a file begins that it lies in (0:
-    it lies in a builtin); the words below fp (0: not copied)."""
+    it lies in a builtin); whether it is a return to the interpreter; the words below fp (0: not copied)."""
 
     pc: int
     low: int
     is_leaf: bool
+    is_interpreted: bool
     context: int
     function: int
     bytecode: int
@@ -181,7 +183,7 @@ class Machine:
 
     def _told(self, frame: Frame, code: Code | None) -> Told:
         own = self._of_words(frame) if self._is_function(frame) else NOBODY
-        compiled = self._of_code(frame, code) if code is not None else ()
+        compiled = self._of_code(frame.pc, code) if code is not None else ()
         if not compiled or not self._is_known(compiled):
             return own
         if frame.is_leaf and own.scopes and own is not NOT_KNOWN and not self._is_same(own, compiled[-1].shared):
@@ -195,9 +197,9 @@ class Machine:
     def _is_known(self, scopes: Sequence[Scope]) -> bool:
         return all(scope.shared in self._functions.known for scope in scopes)
 
-    def _of_code(self, frame: Frame, code: Code) -> tuple[Scope, ...]:
+    def _of_code(self, pc: int, code: Code) -> tuple[Scope, ...]:
         if code.level > 0:
-            return code.scopes_at(frame.pc, frame.is_leaf)
+            return code.scopes_at(pc)
         if code.level == 0 and code.bytecode in self._owner:
             return (Scope(self._owner[code.bytecode].shared, -1),)
         return ()
@@ -205,9 +207,11 @@ class Machine:
     def _of_words(self, frame: Frame) -> Told:
         """By what stands below fp alone."""
         owner = self._owner.get(frame.bytecode)
-        if owner is not None and owner.shared in self._functions.known:
-            return Told((Scope(owner.shared, self._position(frame, owner)),), 0)
         shared = self._shared.get(frame.function, 0)
+        # In frames of optimised code there may be what an older frame has left.
+        if owner is not None and owner.shared in self._functions.known and (
+                frame.is_interpreted or owner.shared == shared):
+            return Told((Scope(owner.shared, self._position(frame, owner)),), 0)
         function = self._functions.known.get(shared)
         if function is None:
             return NOT_KNOWN

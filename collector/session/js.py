@@ -22,6 +22,7 @@ from collector.processes.space import AddressSpace
 from collector.runtimes import looks, v8
 from collector.runtimes.code import Code
 from collector.runtimes.code_v8 import Scope
+from collector.runtimes.functions_v8 import JsFunction
 from collector.runtimes.looks import TORN, UNKNOWN, VERIFIED
 from collector.runtimes.made_up import MadeUp
 from collector.runtimes.v8 import Frame, Machine, Told
@@ -35,41 +36,48 @@ NOT_KNOWN = b"<JavaScript function, not known>"
 LOOK_MIN_NS, LOOK_MAX_NS = 100 * NS_PER_MS, 1600 * NS_PER_MS
 _PROGRAMS = (b"node", b"electron", b"nsolid")  # in names of files that may have V8 in them
 _TRIES = 50
+_MASK = (1 << 64) - 1
 
 
 class _Process:
     """A process that has V8 in it."""
 
-    def __init__(self, machine: Machine, builtins: tuple[int, int]) -> None:
-        """``builtins``: where they are."""
+    def __init__(self, machine: Machine, number: int, builtins: tuple[int, int], interpreter: tuple[int, int]) -> None:
+        """``builtins``, and the ``interpreter`` among them: where they are in the load object of this number."""
         self.machine = machine
-        self.builtins = builtins
+        self._number = number
+        self._builtins, self._interpreter = builtins, interpreter
         self.lately = False  # whether it had samples since the last look
         self.period_ns = LOOK_MIN_NS
         self.due_ns = 0
         self.n_mappings = -1
-        self.made: tuple[Array, Array] = np.zeros(0, np.uint64), np.zeros(0, np.uint64)
-        self.starts: dict[tuple[int, v8.JsFunction], int] = {}
+        self._start, self._end, self._low, self._bias = np.zeros((4, 0), np.uint64)
+        self.starts: dict[tuple[int, JsFunction], int] = {}
         self.codes: dict[tuple[int, int], Code] = {}  # by start and since when
 
     def note_mappings(self, space: AddressSpace) -> None:
-        """Where code may be that is made at run time."""
+        """Where V8's code may be: in memory without a file, and its builtins, which may be mapped again near to it."""
         if self.n_mappings != len(space.mappings):
             self.n_mappings = len(space.mappings)
-            found = sorted((m.start, m.end) for m in space.mappings
-                           if (m.object < 0 or not is_file(m.path)) and is_made(m.path))
-            start, end = np.array(found, np.uint64).reshape(-1, 2).T.copy()
-            self.made = start, end
+            made = [(m.start, m.end, m.start, 0) for m in space.mappings
+                    if (m.object < 0 or not is_file(m.path)) and is_made(m.path)]
+            low, high = self._builtins
+            own = [(max(m.start, m.bias + low), min(m.end, m.bias + high), 0, m.bias) for m in space.mappings
+                   if m.object == self._number]
+            found = sorted(one for one in made + own if one[0] < one[1])
+            columns = np.array([[one & _MASK for one in row] for row in found], np.uint64)
+            self._start, self._end, self._low, self._bias = columns.reshape(-1, 4).T.copy()
 
-    def lows(self, pcs: Array) -> tuple[Array, Array]:
-        """Of pcs where the memory without a file begins that each lies in (0: none), and whether it is V8's at all."""
-        start, end = self.made
-        low, high = self.builtins
-        if not len(start):
-            return np.zeros(pcs.shape, np.uint64), pcs - np.uint64(low) < np.uint64(high - low)
-        at = np.maximum(np.searchsorted(start, pcs, side="right") - 1, 0)
-        lows = np.where((pcs >= start[at]) & (pcs < end[at]), start[at], np.uint64(0))
-        return lows, (lows > 0) | (pcs - np.uint64(low) < np.uint64(high - low))
+    def places(self, pcs: Array) -> tuple[Array, Array, Array]:
+        """Of pcs where the memory without a file begins that each lies in (0: none), whether it is V8's at all, and
+        whether it is the interpreter's."""
+        if not len(self._start):
+            return np.zeros(pcs.shape, np.uint64), np.zeros(pcs.shape, np.bool_), np.zeros(pcs.shape, np.bool_)
+        at = np.maximum(np.searchsorted(self._start, pcs, side="right") - 1, 0)
+        is_its = (pcs >= self._start[at]) & (pcs < self._end[at])
+        low, high = self._interpreter
+        is_interpreted = is_its & (self._low[at] == 0) & (pcs - self._bias[at] - np.uint64(low) <= np.uint64(high - low))
+        return np.where(is_its, self._low[at], np.uint64(0)), is_its, is_interpreted
 
 
 class JsFrames:
@@ -156,10 +164,11 @@ class JsFrames:
             there = {name: (value + mapping.bias, size) for name, (value, size) in symbols.items()}
             found = v8.recognise(there, partial(proc.read_pieces, epoch.image.pid))
             if isinstance(found, Machine):
-                low, high = self._objects.extent_of(mapping.object, v8.BUILTINS)
-                if not high:
+                builtins, interpreter = (self._objects.extent_of(mapping.object, name)
+                                         for name in (v8.BUILTINS, v8.INTERPRETER))
+                if not builtins[1]:
                     self.unread[epoch.image.number] = "node has no symbols of V8's builtins"
-                return _Process(found, (low + mapping.bias, high + mapping.bias))
+                return _Process(found, mapping.object, builtins, interpreter)
             if found:
                 self.unread[epoch.image.number] = found
         return None
@@ -183,7 +192,7 @@ class JsFrames:
 
     def _of_process(self, process: _Process, samples: ClockSamples, rows: Array, frames: Frames) -> Managed | None:
         pcs = frames.pcs[rows]
-        lows, is_its = process.lows(pcs)
+        lows, is_its, is_interpreted = process.places(pcs)
         which, depth = np.nonzero(is_its & (np.arange(pcs.shape[1]) < frames.length[rows, None]))
         if not len(which):
             return None
@@ -196,12 +205,13 @@ class JsFrames:
         words = _below(process.machine, samples, row, np.where(has_frame, fp, np.uint64(0)))
         # A return address is looked up one before.
         is_leaf = (depth == 0).astype(np.uint64)
-        keys = np.stack([pc - (np.uint64(1) - is_leaf) * (low > 0), low, is_leaf, *words])
+        interpreted = is_interpreted[which, depth].astype(np.uint64)
+        keys = np.stack([pc - (np.uint64(1) - is_leaf) * (low > 0), low, is_leaf, interpreted, *words])
         first, kind = alike(keys)
         now_ns = time.monotonic_ns()
         n_before = process.machine.n_learnt
-        told = process.machine.frames([Frame(at, where, bool(leaf), *rest) for at, where, leaf, *rest
-                                       in keys.T[first].tolist()], now_ns)
+        told = process.machine.frames([Frame(at, where, bool(leaf), bool(own), *rest)
+                                       for at, where, leaf, own, *rest in keys.T[first].tolist()], now_ns)
         self._plan(process, process.machine.n_learnt > n_before, now_ns)
         return self._managed(process, told, kind, (row, depth), samples.time_ns[row])
 

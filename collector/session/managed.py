@@ -170,8 +170,9 @@ class MadeCode:
     def close(self, ended: Iterable[Recorded]) -> None:
         """The images are over; what has no name now stays without."""
         for recorded in ended:
-            for runtime in (self._python, *self._compilers):
-                runtime.forget([recorded.image.number, *recorded.earlier])
+            self._python.forget([recorded.image.number, *recorded.earlier])
+            for compiler in self._compilers:
+                compiler.forget([recorded.image.number, *recorded.earlier])
             for number in (recorded.image.number, *recorded.earlier):
                 self._made_up.pop(number, None)
                 known = self._known.pop(number, None)

@@ -51,7 +51,8 @@ class Store:
         self.java = JavaFrames(self._objects, self.python.made_up, options.java,
                                start_ns + MACHINE_START_NS if is_java else 0)
         is_node = bool(options.arguments) and launch.is_node(options.arguments[0])
-        self.js = JsFrames(self._objects, self.python.made_up, options.js, start_ns + MACHINE_START_NS if is_node else 0)
+        self.js = JsFrames(self._objects, self.python.made_up, options.js,
+                           start_ns + MACHINE_START_NS if is_node else 0)
         world = ThisMachine(self._objects, self.python, self.java, self.js)
         self.pipeline = Pipeline(options.interval_ns or 1, self._experiments, world, self._tally,
                                  n_cpus=os.cpu_count() or 1,
