@@ -15,7 +15,7 @@ The table has an entry wherever instructions of another place begin; node has it
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cached_property
 from typing import NamedTuple
 

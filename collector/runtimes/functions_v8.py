@@ -97,20 +97,29 @@ class Functions:
     def _learn(self, heads: dict[int, bytes]) -> None:
         if not heads:
             return
+        found = self._found(heads)
+        # Twice the same: what is being made, or overwritten, while it is read is not believed.
+        again = self._found({one: head for one, head in zip(heads, self._heap.heads(list(heads), _SHARED_SIZE),
+                                                            strict=True) if one in found})
+        for one, head in heads.items():
+            self.known.pop(one, None)
+            if one in found and again.get(one) == found[one]:
+                self.known[one], self._keys[one] = found[one], self._key(head)
+
+    def _found(self, heads: dict[int, bytes]) -> dict[int, JsFunction]:
         at = self._layout.at
         names = {one: word(head, at["shared_name"]) for one, head in heads.items()}
         scopes = self._scopes(set(names.values()))
         scripts = self._scripts_at({word(head, at["shared_script"]) for head in heads.values()})
         texts = self._heap.texts({*names.values(), *(scope.name for scope in scopes.values())}, _NAME_MAX)
-        again = dict(zip(heads, self._heap.heads(list(heads), _SHARED_SIZE), strict=True))
+        found = {}
         for one, head in heads.items():
-            self.known.pop(one, None)
-            scope = scopes.get(names[one])
+            scope, script = scopes.get(names[one]), word(head, at["shared_script"])
             text = texts.get(scope.name if scope is not None else names[one])
-            script = word(head, at["shared_script"])
             function = _function(text, scope, scripts.get(script, _NOWHERE), script)
-            if function is not None and self._key(again[one]) == self._key(head):
-                self.known[one], self._keys[one] = function, self._key(head)
+            if function is not None:
+                found[one] = function
+        return found
 
     # -- scopes
 
@@ -141,6 +150,8 @@ class Functions:
         """From words behind the local variables: perhaps one of a class, the name and its variable, a name that was
         inferred, and the place."""
         kinds = self._heap.type_of(words)
+        if any(kind < 0 and is_object(one) for one, kind in zip(words[:4], kinds, strict=False)):
+            return None
         is_string = [0 <= kind < self._layout.at["type_no_string"] for kind in kinds]
         named = next((i for i in range(4) if is_string[i]), -1)
         fixed = self._layout.has_fixed_positions
@@ -166,13 +177,19 @@ class Functions:
                  if kind == self._layout.at["type_script"]}
         new = {one: head for one, head in there.items()
                if one not in self._scripts or self._scripts[one][0] != self._script_key(head)}
-        at = self._layout.at
-        names = self._heap.texts((word(head, at["script_name"]) for head in new.values()), 4 * _NAME_MAX)
         for one, head in new.items():
-            name = names.get(word(head, at["script_name"]), "")
-            ends, size = self._lines(head)
-            self._scripts[one] = self._script_key(head), Script(_file(name), ends, size)
-        return {one: self._scripts[one][1] for one in there}
+            script = self._script(head)
+            if script is not None and script == self._script(head):
+                self._scripts[one] = self._script_key(head), script
+            else:
+                self._scripts.pop(one, None)
+        return {one: self._scripts[one][1] for one in there if one in self._scripts}
+
+    def _script(self, head: bytes) -> Script | None:
+        name = word(head, self._layout.at["script_name"])
+        text = self._heap.texts([name], 4 * _NAME_MAX).get(name)
+        ends, size = self._lines(head)
+        return Script(_file(text or ""), ends, size) if text or ends else None
 
     def _script_key(self, head: bytes) -> bytes:
         at = self._layout.at

@@ -76,7 +76,8 @@ class _Process:
         at = np.maximum(np.searchsorted(self._start, pcs, side="right") - 1, 0)
         is_its = (pcs >= self._start[at]) & (pcs < self._end[at])
         low, high = self._interpreter
-        is_interpreted = is_its & (self._low[at] == 0) & (pcs - self._bias[at] - np.uint64(low) <= np.uint64(high - low))
+        is_interpreted = is_its & (self._low[at] == 0)
+        is_interpreted &= pcs - self._bias[at] - np.uint64(low) <= np.uint64(high - low)
         return np.where(is_its, self._low[at], np.uint64(0)), is_its, is_interpreted
 
 

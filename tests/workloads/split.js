@@ -1,7 +1,10 @@
-// A known split over functions, in two threads: node split.js SECONDS [THREADS]
-// Each round gives one() 1, three() 3 and seven() 7 parts of the CPU time of its thread.
+// Work and waits of a known split over functions, in two threads: node split.js SECONDS
+// Each thread works for so long: one() has 1, three() 3 and seven() 7 parts of it. Then the main thread waits; it prints
+// how long it was in each function that does, in seconds.
 'use strict';
 const { Worker, isMainThread, workerData } = require('worker_threads');
+const { execFileSync } = require('child_process');
+const fs = require('fs');
 
 const PART = 20000;
 
@@ -15,16 +18,11 @@ function spin(n, seed) {
   return x;
 }
 
-function one(seed) { let x = seed; for (let k = 0; k < 1; k++) x = spinOne(PART, x); return x; }
-function three(seed) { let x = seed; for (let k = 0; k < 3; k++) x = spinThree(PART, x); return x; }
-function seven(seed) { let x = seed; for (let k = 0; k < 7; k++) x = spinSeven(PART, x); return x; }
+function one(seed) { return spin(PART, seed); }
+function three(seed) { return spin(3 * PART, seed); }
+function seven(seed) { return spin(7 * PART, seed); }
 
-// One copy each, so that none is shared: what they do is the same.
-const spinOne = new Function('return ' + spin.toString())();
-const spinThree = new Function('return ' + spin.toString())();
-const spinSeven = new Function('return ' + spin.toString())();
-
-function rounds(until) {
+function split(until) {
   let x = 1;
   while (Date.now() < until) {
     x = one(x);
@@ -34,13 +32,22 @@ function rounds(until) {
   return x;
 }
 
-function main(seconds) {
-  return rounds(Date.now() + seconds * 1000);
-}
+function waits() { Atomics.wait(new Int32Array(new SharedArrayBuffer(4)), 0, 0, 300); }
+function executes() { execFileSync('sleep', ['0.3']); }
+function reads() { fs.readFileSync(process.env.SPLIT_FIFO); }
 
-const seconds = Number(isMainThread ? process.argv[2] || 3 : workerData);
 if (isMainThread) {
-  const n = Number(process.argv[3] || 2);
-  for (let i = 1; i < n; i++) new Worker(__filename, { workerData: seconds });
+  const worker = new Worker(__filename, { workerData: Number(process.argv[2]) });
+  split(Date.now() + Number(process.argv[2]) * 1000);
+  worker.on('exit', () => {
+    const told = {};
+    for (const wait of process.env.SPLIT_FIFO ? [waits, executes, reads] : [waits, executes]) {
+      const begin = process.hrtime.bigint();
+      wait();
+      told[wait.name] = Number(process.hrtime.bigint() - begin) / 1e9;
+    }
+    console.log(JSON.stringify(told));
+  });
+} else {
+  split(Date.now() + workerData * 1000);
 }
-main(seconds);
