@@ -189,7 +189,8 @@ class Functions:
         name = word(head, self._layout.at["script_name"])
         text = self._heap.texts([name], 4 * _NAME_MAX).get(name)
         ends, size = self._lines(head)
-        return Script(_file(text or ""), ends, size) if text or ends else None
+        is_nameless = text is None and self._heap.type_of([name])[0] >= self._layout.at["type_no_string"]
+        return Script(_file(text or ""), ends, size) if text or (ends and is_nameless) else None
 
     def _script_key(self, head: bytes) -> bytes:
         at = self._layout.at
@@ -233,8 +234,10 @@ def _function(text: str | None, scope: _Scope | None, script: Script, address: i
         name = text.encode("utf-8", "replace")
     elif scope.begin == 0 and scope.end == script.size and file:
         name = b"<module> (%s)" % file
+    elif line:
+        name = b"%s %s:%d" % (ANONYMOUS, file, line) if file else ANONYMOUS
     else:
-        name = b"%s %s:%d" % (ANONYMOUS, file, line) if file and line else ANONYMOUS
+        return None
     return JsFunction(name, script.name, line, last, address)
 
 

@@ -68,11 +68,12 @@ class Heap:
             self._types.clear()
         at = self._at["map_type"]
         found = self.heads(maps, at + 2)
+        again = self.heads(maps, at + 2)
         above = sorted({word(head, 0) for head in found if head})
         is_meta = {one for one, head in zip(above, self.heads(above, at + 2), strict=True)
                    if half(head, at) == self._at["type_map"]}
-        self._types.update((one, half(head, at)) for one, head in zip(maps, found, strict=True)
-                           if word(head, 0) in is_meta)
+        self._types.update((one, half(head, at)) for one, head, same in zip(maps, found, again, strict=True)
+                           if head == same and word(head, 0) in is_meta)
 
     # -- strings
 

@@ -92,12 +92,13 @@ def target(pid: int) -> Target:
     made = []
     symbols: dict[bytes, tuple[int, int]] = {}
     for mapped in tasks.executables(pid, pid):
-        if mapped.path.startswith(b"/") and not symbols:
+        is_file = mapped.path.startswith(b"/") and not mapped.path.startswith(b"//")
+        if is_file and not symbols:
             with elf.open_object(os.fsdecode(mapped.path)) as file:
                 bias = mapped.start - (file.vaddr_of(mapped.file_offset) or 0)
                 symbols = {name: (value + bias, size) for name, (value, size) in file.exported(v8.SYMBOLS).items()}
                 symbols = symbols if v8.MARK in symbols else {}
-        if not mapped.path.startswith(b"/"):
+        if not is_file:
             made.append(mapped)
     sp = int(Path(f"/proc/{pid}/syscall").read_text().split()[-2], 16)
     end = next(int(line.split()[0].split("-")[1], 16) for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
