@@ -168,7 +168,7 @@ class JsFrames:
                 builtins, interpreter = (self._objects.extent_of(mapping.object, name)
                                          for name in (v8.BUILTINS, v8.INTERPRETER))
                 if not builtins[1]:
-                    self.unread[epoch.image.number] = "node has no symbols of V8's builtins"
+                    self.unread[epoch.image.number] = "some, since V8's builtins have no symbols"
                 return _Process(found, mapping.object, builtins, interpreter)
             if found:
                 self.unread[epoch.image.number] = found

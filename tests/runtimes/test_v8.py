@@ -173,7 +173,8 @@ def test_damaged_memory_gives_no_exception_and_no_name_that_is_none(node: Target
             continue
         how.append(read)
         some = draw.sample(node.frames, min(len(node.frames), 9))
-        some.append(some[0]._replace(**{draw.choice(("function", "bytecode", "context", "pc")): draw.getrandbits(47) | 1}))
+        field = draw.choice(("function", "bytecode", "context", "pc"))
+        some.append(some[0]._replace(**{field: draw.getrandbits(47) | 1}))
         found = everything(other, some)
         n_named += len(found)
         assert found.keys() <= names.keys(), (seed, found.keys() - names.keys())
