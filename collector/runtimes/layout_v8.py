@@ -14,6 +14,7 @@ A wrong offset gives no name: types and what points back are checked with every 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -90,7 +91,11 @@ _SOME: dict[str, tuple[bytes, int]] = {
 _FUNCTION_TYPES = 17  # how many there are, where no symbol tells
 _PREFIX = b"v8dbg_"
 MARK = _PREFIX + b"off_fp_function"  # who exports it is V8
-SYMBOLS = (_VERSION, *(_PREFIX + name for names in _SYMBOLS.values() for name in names),
+_EMBEDDED = (b"_ZN2v88internal7Isolate23CurrentEmbeddedBlobCodeEv",
+             b"_ZN2v88internal7Isolate27CurrentEmbeddedBlobCodeSizeEv")
+_LOADS = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?(?:\x48)?\x8b\x05(.{4})\xc3", re.DOTALL)  # mov rax, [rip + ...]; ret
+_EMBEDDED_MAX = 1 << 26
+SYMBOLS = (_VERSION, *_EMBEDDED, *(_PREFIX + name for names in _SYMBOLS.values() for name in names),
            *(_PREFIX + name for name, _ in _SOME.values()))
 
 
@@ -131,6 +136,22 @@ def layout_of(symbols: dict[bytes, tuple[int, int]], read: Read) -> Layout | str
         return f"V8 {number} with compressed pointers is not known"
     at |= {name: found.get(_PREFIX + symbol, other) for name, (symbol, other) in _SOME.items()}
     return Layout(at | _untold(at, version), version)
+
+
+def embedded_code(symbols: dict[bytes, tuple[int, int]], read: Read) -> tuple[int, int]:
+    """Where V8's builtins are (begin, end), as two functions tell that load their variables and return; (0, 0): they
+    do not. For files without symbols of the builtins themselves."""
+    values = []
+    for name, size in zip(_EMBEDDED, (8, 4), strict=True):
+        at = symbols.get(name, (0, 0))[0]
+        (code,) = read([at], [16]) if at else (b"",)
+        found = _LOADS.match(code)
+        if found is None:
+            return 0, 0
+        (value,) = read([at + found.end(1) + int.from_bytes(found[1], "little", signed=True)], [size])
+        values.append(int.from_bytes(value, "little"))
+    begin, length = values
+    return (begin, begin + length) if begin and 0 < length <= _EMBEDDED_MAX else (0, 0)
 
 
 def _untold(at: dict[str, int], version: tuple[int, int]) -> dict[str, int]:

@@ -243,3 +243,8 @@ def recognise(symbols: dict[bytes, tuple[int, int]], read: Read) -> Machine | st
     process is gone, or not ours to read)."""
     layout = layout_v8.layout_of(symbols, read)
     return Machine(layout, read) if isinstance(layout, Layout) else layout
+
+
+def builtins(symbols: dict[bytes, tuple[int, int]], read: Read) -> tuple[int, int]:
+    """Where its builtins are, if they have no symbols; (0, 0): not known."""
+    return layout_v8.embedded_code(symbols, read)

@@ -33,7 +33,7 @@ from collector.session.schedule import NEVER_NS
 from collector.unwind.memory import Memory
 
 NOT_KNOWN = b"<JavaScript function, not known>"
-LOOK_MIN_NS, LOOK_MAX_NS = 100 * NS_PER_MS, 1600 * NS_PER_MS
+LOOK_MIN_NS, LOOK_MAX_NS = 100 * NS_PER_MS, 250 * NS_PER_MS
 _PROGRAMS = (b"node", b"electron", b"nsolid")  # in names of files that may have V8 in them
 _TRIES = 50
 _MASK = (1 << 64) - 1
@@ -168,11 +168,19 @@ class JsFrames:
                 builtins, interpreter = (self._objects.extent_of(mapping.object, name)
                                          for name in (v8.BUILTINS, v8.INTERPRETER))
                 if not builtins[1]:
+                    builtins = self._unnamed(there, epoch.image.pid, mapping.bias)
+                if not builtins[1]:
                     self.unread[epoch.image.number] = "some, since V8's builtins have no symbols"
                 return _Process(found, mapping.object, builtins, interpreter)
             if found:
                 self.unread[epoch.image.number] = found
         return None
+
+    @staticmethod
+    def _unnamed(symbols: dict[bytes, tuple[int, int]], pid: int, bias: int) -> tuple[int, int]:
+        """Where builtins without symbols are in their object."""
+        low, high = v8.builtins(symbols, partial(proc.read_pieces, pid))
+        return (low - bias, high - bias) if high else (0, 0)
 
     # -- samples
 

@@ -58,6 +58,7 @@ class Target:
 
     read: v8.Read
     symbols: dict[bytes, tuple[int, int]]
+    builtins: tuple[int, int]  # by their symbols
     frames: list[Frame]
 
     def machine(self, read: v8.Read) -> Machine | str:
@@ -91,6 +92,7 @@ def target(pid: int) -> Target:
     read = partial(proc.read_pieces, pid)
     made = []
     symbols: dict[bytes, tuple[int, int]] = {}
+    builtins = 0, 0
     for mapped in tasks.executables(pid, pid):
         is_file = mapped.path.startswith(b"/") and not mapped.path.startswith(b"//")
         if is_file and not symbols:
@@ -98,6 +100,9 @@ def target(pid: int) -> Target:
                 bias = mapped.start - (file.vaddr_of(mapped.file_offset) or 0)
                 symbols = {name: (value + bias, size) for name, (value, size) in file.exported(v8.SYMBOLS).items()}
                 symbols = symbols if v8.MARK in symbols else {}
+                if symbols:
+                    low, high = file.symbols().extent_of(v8.BUILTINS)
+                    builtins = (low + bias, high + bias) if high else (0, 0)
         if not is_file:
             made.append(mapped)
     sp = int(Path(f"/proc/{pid}/syscall").read_text().split()[-2], 16)
@@ -112,7 +117,7 @@ def target(pid: int) -> Target:
             low = next((one.start for one in made if one.start <= pc < one.end), 0)
             words = [word(stack, above - sp - back) for back in (8, 16, 32, 40)]
             frames.append(Frame(pc - (low > 0), low, False, not low, *words))
-    return Target(read, symbols, frames)
+    return Target(read, symbols, builtins, frames)
 
 
 def everything(machine: Machine, frames: list[Frame]) -> dict[bytes, tuple[bytes, int]]:
@@ -137,6 +142,19 @@ def test_functions_have_their_names_and_lines(node: Target) -> None:
         assert found[name][0].endswith(b"/program.js")
         assert found[name][1] == line, name
     assert [name for name in found if re.fullmatch(rb"\(anonymous\) program.js:\d+", name)]
+
+
+def test_builtins_are_found_without_their_symbols(node: Target) -> None:
+    machine = node.machine(node.read)
+    assert isinstance(machine, Machine), machine
+    low, high = v8.builtins(node.symbols, node.read)
+    if machine.layout.version >= (13, 0):  # since then the functions that tell are not exported
+        assert (low, high) == (0, 0)
+    elif node.builtins[1]:
+        assert low <= node.builtins[0] < node.builtins[1] <= high
+    else:
+        assert 0 < low < high
+    assert v8.builtins({}, node.read) == (0, 0)
 
 
 def test_inlined_calls_are_told_with_their_caller(node: Target) -> None:
