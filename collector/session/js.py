@@ -33,7 +33,7 @@ from collector.session.schedule import NEVER_NS
 from collector.unwind.memory import Memory
 
 NOT_KNOWN = b"<JavaScript function, not known>"
-LOOK_MIN_NS, LOOK_MAX_NS = 100 * NS_PER_MS, 250 * NS_PER_MS
+LOOK_MIN_NS, LOOK_MAX_NS, LOOK_IDLE_NS = 100 * NS_PER_MS, 250 * NS_PER_MS, 1600 * NS_PER_MS
 _PROGRAMS = (b"node", b"electron", b"nsolid")  # in names of files that may have V8 in them
 _TRIES = 50
 _MASK = (1 << 64) - 1
@@ -101,14 +101,16 @@ class JsFrames:
         """When the next look is due."""
         is_expected = self._begin_ns < self._expected_ns and not self._processes
         return min([self._begin_ns if is_expected else NEVER_NS,
-                    *(process.due_ns for process in self._processes.values() if process.lately)])
+                    *(process.due_ns for process in self._processes.values())])
 
     def look(self) -> None:
         """It is due: samples are to be taken now, since functions can be named as long as the process lives."""
         now_ns = time.monotonic_ns()
         self._begin_ns = now_ns + LOOK_MIN_NS
         for process in self._processes.values():
-            if process.lately and now_ns >= process.due_ns:
+            if now_ns >= process.due_ns:
+                if not process.lately:
+                    process.period_ns = min(process.period_ns * 2, LOOK_IDLE_NS)
                 process.lately = False
                 process.due_ns = now_ns + process.period_ns
 
