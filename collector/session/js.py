@@ -37,6 +37,7 @@ LOOK_MIN_NS, LOOK_MAX_NS, LOOK_IDLE_NS = 100 * NS_PER_MS, 250 * NS_PER_MS, 1600 
 _PROGRAMS = (b"node", b"electron", b"nsolid")  # in names of files that may have V8 in them
 _TRIES = 50
 _MASK = (1 << 64) - 1
+_LINE = 2  # made-up addresses of a line: some readers take one off
 
 
 class _Process:
@@ -255,10 +256,11 @@ class JsFrames:
         start = process.starts.get(key)
         n_lines = function.last_line - function.line + 1 if function.line else 0
         if start is None:
-            lines = tuple((i, function.line + i) for i in range(n_lines))
-            start = process.starts[key] = self._made_up.start_of(function.name, function.source, max(n_lines, 2), lines)
+            lines = tuple((i * _LINE, function.line + i) for i in range(n_lines))
+            start = process.starts[key] = self._made_up.start_of(function.name, function.source,
+                                                                 max(n_lines, 1) * _LINE, lines)
         line = process.machine.line_at(scope) if n_lines else 0
-        return start + max(line - function.line, 0) + 1
+        return start + max(line - function.line, 0) * _LINE + 1
 
 
 def _below(machine: Machine, samples: ClockSamples, row: Array, fp: Array) -> Array:

@@ -71,8 +71,9 @@ def test_javascript_by_function(node: str, tmp_path: Path, collect: Command, er_
     assert "Warning" not in gprofng("-header", experiment=experiment).text
     source = er_print("-source", "split", experiment, cwd=tmp_path).stdout
     program = SPLIT.read_text()
-    line = program[:program.index("x = seven(x)")].count("\n") + 1
-    assert re.search(rf"\d\.\d+ .* {line}\. +x = seven", source), source
+    for call in ("x = three(n, x)", "x = seven(n, x)"):
+        line = program[:program.index(call)].count("\n") + 1
+        assert re.search(rf"\d\.\d+ .* {line}\. +{re.escape(call)}", source), source
 
 
 def _opened_late(fifo: Path) -> None:
