@@ -223,8 +223,8 @@ class Functions:
 
 def _function(text: str | None, scope: _Scope | None, script: Script, address: int) -> JsFunction | None:
     """What is known of a function; None where it makes no sense."""
-    if scope is None:  # of a builtin, which has no source
-        return JsFunction(text.encode("utf-8", "replace"), b"", 0, 0, 0) if text and _is_name(text) else None
+    if scope is None:  # of a builtin, which has no source, and perhaps no name
+        return None if text is None or not _is_name(text) else JsFunction(text.encode("utf-8", "replace"), b"", 0, 0, 0)
     if (text is None and scope.name) or (text and not _is_name(text)) or (script.size and scope.end > script.size):
         return None
     line, last = (_line(script, place) for place in (scope.begin, max(scope.end - 1, scope.begin)))

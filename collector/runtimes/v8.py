@@ -215,6 +215,8 @@ class Machine:
         function = self._functions.known.get(shared)
         if function is None:
             return NOT_KNOWN
+        if not function.name:  # a builtin that V8 has for itself; its machine code has a name
+            return NOBODY
         if not function.script and not frame.low and small(self._data.get(shared, 1)) >= 0:
             return Told((Scope(shared, -1),), 0)  # a builtin
         return Told((Scope(shared, -1),), self._led[frame.function][1])

@@ -250,7 +250,7 @@ class JsFrames:
     def _address(self, process: _Process, scope: Scope) -> int:
         """The made-up address of a place in a function: one for each of its lines."""
         function = process.machine.function(scope.shared)
-        if function is None:
+        if function is None or not function.name:
             return self._made_up.start_of(NOT_KNOWN) + 1
         key = scope.shared, function
         start = process.starts.get(key)
