@@ -19,12 +19,12 @@ from collector.events import Array, ClockSamples
 from collector.linux import proc
 from collector.processes.process import Epoch
 from collector.processes.space import AddressSpace
-from collector.runtimes import looks, v8
+from collector.runtimes import marks, v8
 from collector.runtimes.code import Code
 from collector.runtimes.code_v8 import Scope
 from collector.runtimes.functions_v8 import JsFunction
-from collector.runtimes.looks import TORN, UNKNOWN, VERIFIED
 from collector.runtimes.made_up import MadeUp
+from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.runtimes.v8 import Frame, Machine, Told
 from collector.session.merging import Managed, alike, with_managed
 from collector.session.objects import Objects, is_file, is_made
@@ -104,7 +104,7 @@ class JsFrames:
         return min([self._begin_ns if is_expected else NEVER_NS,
                     *(process.due_ns for process in self._processes.values())])
 
-    def look(self) -> None:
+    def look(self) -> bool:
         """It is due: samples are to be taken now, since functions can be named as long as the process lives."""
         now_ns = time.monotonic_ns()
         self._begin_ns = now_ns + LOOK_MIN_NS
@@ -114,10 +114,11 @@ class JsFrames:
                     process.period_ns = min(process.period_ns * 2, LOOK_IDLE_NS)
                 process.lately = False
                 process.due_ns = now_ns + process.period_ns
+        return True
 
     def remark(self) -> str:
         """How sure the functions in stacks are; empty if there are none."""
-        return looks.remark(self.counts, "JavaScript")
+        return marks.remark(self.counts, "JavaScript")
 
     def forget(self, images: Sequence[int]) -> None:
         """These images are over."""
@@ -242,9 +243,9 @@ class JsFrames:
         managed = Managed(row, depth, kind, chains)
         since = np.array([one.since_ns for one in told], np.int64)[kind]
         is_known = np.array([one.is_known for one in told], np.bool_)[kind]
-        marks = np.where(is_known, np.where(since <= time_ns, VERIFIED, TORN), UNKNOWN)
+        mark_of = np.where(is_known, np.where(since <= time_ns, VERIFIED, TORN), UNKNOWN)
         for mark in (VERIFIED, TORN, UNKNOWN):
-            self.counts[mark] += int(managed.count[marks == mark].sum())
+            self.counts[mark] += int(managed.count[mark_of == mark].sum())
         return managed
 
     def _address(self, process: _Process, scope: Scope) -> int:
