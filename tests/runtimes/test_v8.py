@@ -193,7 +193,8 @@ def test_damaged_memory_gives_no_exception_and_no_name_that_is_none(node: Target
         some = draw.sample(node.frames, min(len(node.frames), 9))
         field = draw.choice(("function", "bytecode", "context", "pc"))
         some.append(some[0]._replace(**{field: draw.getrandbits(47) | 1}))
-        found = everything(other, some)
+        # Who has no name is told by a place, which is no name, and may be a neighbour's.
+        found = {name: told for name, told in everything(other, some).items() if not name.startswith(b"(anonymous)")}
         n_named += len(found)
         assert found.keys() <= names.keys(), (seed, found.keys() - names.keys())
     assert n_named > len(DRAWS) // 10
