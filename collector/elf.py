@@ -15,6 +15,7 @@ elsewhere); and the run-time address, which this module does not know.
 from __future__ import annotations
 
 import os
+import re
 import stat
 import struct
 import zlib
@@ -164,6 +165,16 @@ class Symbols:
         start = int(self.name_offset[index])
         end = self.strings.find(b"\0", start)
         return self.strings[start:end] if end >= 0 else b""
+
+    def extent_of(self, prefix: bytes) -> tuple[int, int]:
+        """From where to where symbols lie whose names begin with ``prefix``; (0, 0): there are none."""
+        import numpy as np
+
+        offsets = [found.start() + 1 for found in re.finditer(re.escape(b"\0" + prefix), self.strings)]
+        mine = np.flatnonzero(np.isin(self.name_offset, offsets))
+        if not len(mine):
+            return 0, 0
+        return int(self.value[mine[0]]), int((self.value[mine] + self.size[mine]).max())
 
     def at(self, vaddr: int) -> int | None:
         """Index of the last symbol that starts at or below ``vaddr`` and, if it has a size, covers it."""

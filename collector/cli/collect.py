@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 _SHORT = "p:o:O:d:g:C:A:a:S:F:j:M:P:t:l:y:L:k:nvVh"
 _PID_DIGITS = 20  # of a number that may pass for one: whether there is such a process is not said here
 _LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print=", "export=", "label=",
-         "html", "html-file=", "python="]
+         "html", "html-file=", "python=", "js="]
 _PAGE_FILE = "--html="  # getopt knows no arguments that may be left out
 
 USAGE = f"""\
@@ -76,6 +76,7 @@ er_print and `gprofng display text` read.
                               firefox, collapsed, perfetto, callgrind, json, parquet, otlp; more than once
   --html[=FILE]               at the end, make a page of the experiment for a browser (as er_html does), named after it
   -j on|off                   put methods of Java (HotSpot) into stacks, by looks at its memory (default on)
+  --js on|off                 put functions of JavaScript (V8: node) into stacks, by looks at its memory (default on)
   --python on|off             put functions of CPython into stacks, by looks at its memory (default off; some of Python
                               3.11 and later are guessed)
   -k on|off                   keep the kernel's part of call stacks, in system calls, page faults and interrupts, with
@@ -275,6 +276,8 @@ def _with(options: Options, option: str, value: str) -> Options:
             return options._replace(page=value)
         case "-j":
             return options._replace(java=_one_of(option, value, ("on", "off")) == "on")
+        case "--js":
+            return options._replace(js=_one_of(option, value, ("on", "off")) == "on")
         case "--python":
             if value not in ("on", "off"):
                 raise UsageError(f"--python {value}: give on or off")

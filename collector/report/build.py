@@ -41,7 +41,9 @@ _FIRST_OBJECT_NUMBER = 2
 VIEWS = USER, EXPERT, MACHINE = "user", "expert", "machine"
 INTERPRETING = (b"_PyEval_EvalFrameDefault",)  # an object with such a function is an interpreter
 _MACHINES = re.compile(rb"<libjvm\.so>|<(lib)?python3?[.\d]*[a-z]?(\.so[.\d]*)?>")  # names of objects that are
-_MACHINE_CODE = (b"[C1] ", b"[C2] ", b"[native] ", b"[HotSpot] ")  # how names of code begin that they have made
+# How names of code begin that they have made, or carry out functions with.
+_MACHINE_CODE = (b"[C1] ", b"[C2] ", b"[native] ", b"[HotSpot] ", b"[Sparkplug] ", b"[Maglev] ", b"[TurboFan] ",
+                 b"[V8] ", b"Builtins_")
 
 
 class DataSet:

@@ -27,6 +27,7 @@ from collector.runtimes import marks
 from collector.runtimes.code import SIZE_MAX, Code
 from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
+from collector.session.merging import Managed, alike, with_managed
 from collector.session.objects import Objects
 from collector.session.placing import Cache, Frames
 from collector.session.schedule import NEVER_NS
@@ -47,7 +48,6 @@ _R13, _RBP = 13, 6
 _ROOT = int(Stop.ROOT)
 _PLACES_MAX = 1 << 16
 _TRIES = 200  # looks at a machine that has not begun
-_MIXERS = np.array([[0x9E3779B97F4A7C15], [0xC2B2AE3D27D4EB4F], [0x165667B19E3779F9]], np.uint64)
 
 
 class _Process:
@@ -64,24 +64,6 @@ class _Process:
         self.n_forgotten = 0  # methods of which places may be among the following
         self.codes: dict[tuple[int, int], Code] = {}  # by start and since when
         self.places: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}  # addresses of methods, and a mark
-
-
-class _Managed:
-    """Frames (k,) that carry out methods: indices of samples, depths, and which of some chains of methods each has."""
-
-    def __init__(self, row: Array, depth: Array, kind: Array, chains: Sequence[tuple[int, ...]]) -> None:
-        """``chains``: the methods' addresses, innermost first."""
-        self.row, self.depth, self._kind = row, depth, kind
-        self._size = np.array([len(chain) for chain in chains], np.int64)
-        self._addresses = np.array([address for chain in chains for address in chain], np.uint64)
-        self.count = self._size[kind]
-
-    def flat(self) -> tuple[Array, Array, Array]:
-        """All methods of all frames: whose each is, its address, and how far before the frame it comes to stand."""
-        whose = np.repeat(np.arange(len(self.row)), self.count)
-        place = np.arange(len(whose)) - np.repeat(np.cumsum(self.count) - self.count, self.count)
-        begin = np.cumsum(self._size) - self._size
-        return whose, self._addresses[begin[self._kind[whose]] + place], self.count[whose] - place
 
 
 class JavaFrames:
@@ -244,9 +226,9 @@ class JavaFrames:
             found = self._of_process(process, samples, rows, frames)
             if found is not None:
                 places.append(found)
-        return _with(places, frames) if places else frames
+        return with_managed(places, frames) if places else frames
 
-    def _of_process(self, process: _Process, samples: ClockSamples, rows: Array, frames: Frames) -> _Managed | None:
+    def _of_process(self, process: _Process, samples: ClockSamples, rows: Array, frames: Frames) -> Managed | None:
         machine, pcs = process.machine, frames.pcs[rows]
         inside = np.arange(pcs.shape[1]) < frames.length[rows, None]
         inside &= pcs - np.uint64(machine.low) < np.uint64(machine.high - machine.low)
@@ -265,9 +247,9 @@ class JavaFrames:
         compilation = np.array([blob.compile_id if blob is not None else 0 for blob in blobs], np.uint64)[at]
         keys = np.stack([np.where(is_interpreted, method, pc), np.where(is_interpreted, bytecode, compilation),
                          is_interpreted * np.uint64(2) + ((depth == 0) & ~is_interpreted)])
-        first, kind = _alike(keys)
+        first, kind = alike(keys)
         found = self._places(process, keys.T[first], dict(zip(distinct_pcs.tolist(), blobs, strict=True)))
-        managed = _Managed(row, depth, kind, [addresses for addresses, _ in found])
+        managed = Managed(row, depth, kind, [addresses for addresses, _ in found])
         since = np.array([blob.since_ns if blob is not None else 0 for blob in blobs], np.int64)[at]
         changed = np.array([blob is not None and blob.start in machine.changed for blob in blobs], np.bool_)[at]
         sure = is_interpreted | (since <= samples.time_ns[row]) | (frames.stop[row] == _ROOT)
@@ -338,37 +320,6 @@ def _interpreted(samples: ClockSamples, row: Array, depth: Array, frames: Frames
         leaf = some[depth[some] == 0]
         bytecode[leaf] = samples.regs[row[leaf], _R13]
     return method, bytecode
-
-
-def _alike(keys: Array) -> tuple[Array, Array]:
-    """Of keys (3, k) one of each (distinct,), as indices, and which of them each is (k,)."""
-    mixed = (keys * _MIXERS).sum(axis=0, dtype=np.uint64)
-    _, first, kind = np.unique(mixed, return_index=True, return_inverse=True)
-    if (keys[:, first[kind]] != keys).any():  # two that are not alike have been mixed to the same
-        _, first, kind = np.unique(keys, axis=1, return_index=True, return_inverse=True)
-    return first, kind.ravel()
-
-
-def _with(places: Sequence[_Managed], frames: Frames) -> Frames:
-    """Stacks with addresses put before some of their frames."""
-    n, width = frames.pcs.shape
-    n_before = np.zeros((n, width), np.int64)
-    for some in places:
-        n_before[some.row, some.depth] = some.count
-    # Where each frame comes to stand.
-    at = np.cumsum(n_before, axis=1) + np.arange(width)
-    length = frames.length + n_before.sum(axis=1)
-    pcs, sps, fps = np.zeros((3, n, int(length.max(initial=1))), np.uint64)
-    rows, columns = np.nonzero(np.arange(width) < frames.length[:, None])
-    there = at[rows, columns]
-    for wide, narrow in ((pcs, frames.pcs), (sps, frames.sps), (fps, frames.fps)):
-        wide[rows, there] = narrow[rows, columns]
-    for some in places:
-        whose, addresses, back = some.flat()
-        row, depth = some.row[whose], some.depth[whose]
-        to = at[row, depth] - back
-        pcs[row, to], sps[row, to], fps[row, to] = addresses, frames.sps[row, depth], frames.fps[row, depth]
-    return Frames(pcs, length, frames.stop, sps, fps)
 
 
 def _code_name(machine: Machine, blob: Blob) -> bytes:

@@ -32,6 +32,7 @@ from collector.session.follow import Follow
 from collector.session.headers import KERNEL_PID, Headers
 from collector.session.heir import Ids
 from collector.session.java import JavaFrames
+from collector.session.js import JsFrames
 from collector.session.kernel_objects import KernelObjects
 from collector.session.machine import KERNEL_IMAGE, Machine, Met
 from collector.session.objects import Objects
@@ -73,7 +74,8 @@ class KernelStore:
         self._experiments = Experiments(directory, Follow(options.follow), headers.descendant)
         self._objects = Objects(Tables())
         python = PythonFrames(self._objects, False)
-        self._world = ThisMachine(self._objects, python, JavaFrames(self._objects, python.made_up, False, 0))
+        self._world = ThisMachine(self._objects, python, JavaFrames(self._objects, python.made_up, False, 0),
+                                  JsFrames(self._objects, python.made_up, False))
         self._machine = Machine(directory, self._experiments, self._world, start_ns)
         self._founder = self._experiments.founder(self._machine.kernel, self._recorder)
         self._names = KernelObjects(names.archives_path(directory), self._experiments)

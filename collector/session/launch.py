@@ -183,14 +183,23 @@ class HeldChild:
 
 def is_python(program: str) -> bool:
     """Whether a program is Python, or a script for it, whose memory is to be read while it runs."""
+    return _is_run_by(b"python", program)
+
+
+def is_node(program: str) -> bool:
+    """The same of node."""
+    return _is_run_by(b"node", program)
+
+
+def _is_run_by(interpreter: bytes, program: str) -> bool:
     try:
         path = os.path.realpath(find_program(program))
         with open(path, "rb") as file:
             head = file.read(128)
     except (CollectorError, OSError):
         return False
-    name = os.path.basename(path)
-    return name.startswith("python") or (head.startswith(b"#!") and b"python" in head.split(b"\n")[0])
+    name = os.fsencode(os.path.basename(path))
+    return name.startswith(interpreter) or (head.startswith(b"#!") and interpreter in head.split(b"\n")[0])
 
 
 def is_java(program: str) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from typing import Protocol
 
 import numpy as np
 
@@ -26,7 +27,6 @@ from collector.processes.space import AddressSpace
 from collector.runtimes.code import Code
 from collector.runtimes.maps import CodeMaps
 from collector.session.experiments import Experiments, Recorded
-from collector.session.java import JavaFrames
 from collector.session.objects import is_file, is_made
 from collector.session.placing import Unwound
 from collector.session.python import PythonFrames
@@ -35,6 +35,16 @@ from collector.session.tally import Tally
 _TEXT_MAX = 1 << 16  # bytes of a function's code
 _PENDING_MAX = 1 << 16  # addresses of an image that wait for a name
 _NONE: tuple[Array, Array] = np.zeros(0, np.uint64), np.zeros(0, np.uint64)
+
+
+class Compiler(Protocol):
+    """Who knows machine code that is made at run time."""
+
+    def code_at(self, image: int, pc: int) -> Code | None:
+        """The machine code at a pc."""
+
+    def forget(self, images: Sequence[int]) -> None:
+        """These images are over."""
 
 
 class _Known:
@@ -46,7 +56,7 @@ class _Known:
         self.places = places
         self.space = space
         self.texts: dict[tuple[int, int, bytes], bytes] = {}  # machine code, by address, size and name
-        self.java: set[Code | None] = set()  # code of HotSpot that its experiment has been told of
+        self.told: set[Code | None] = set()  # code of compilers that its experiment has been told of
         self.pending: dict[int, tuple[int, int]] = {}  # pc: (time when it was met, in how many frames)
 
 
@@ -54,11 +64,11 @@ class MadeCode:
     """Tells experiments of code that was made at run time."""
 
     def __init__(self, model: Model, experiments: Experiments, tally: Tally, roots: Callable[[], Sequence[str]],
-                 python: PythonFrames, java: JavaFrames) -> None:
-        """``roots``: root directories of processes that do not have ours; ``python`` and ``java``: who put functions
-        and methods into stacks."""
+                 python: PythonFrames, compilers: Sequence[Compiler]) -> None:
+        """``roots``: root directories of processes that do not have ours; ``python`` and ``compilers``: who put
+        functions into stacks; the latter know their machine code, too."""
         self._python = python
-        self._java = java
+        self._compilers = compilers
         self._made_up: dict[int, set[int]] = {}  # by image: functions that its experiment has been told of
         self._model = model
         self._experiments = experiments
@@ -113,13 +123,13 @@ class MadeCode:
         told: list[Code] = []
         for pc, early, late, n in zip(pcs[first].tolist(), times[first].tolist(), times[last].tolist(), count.tolist(),
                                       strict=True):
-            java = self._java.code_at(image.number, pc)
-            if java in known.java:
+            own = next(filter(None, (compiler.code_at(image.number, pc) for compiler in self._compilers)), None)
+            if own is not None and own in known.told:
                 self._tally.n_code_frames += n
                 continue
-            codes = (java,) if java is not None else (known.maps.at(pc, early), known.maps.at(pc, late))
+            codes = (own,) if own is not None else (known.maps.at(pc, early), known.maps.at(pc, late))
             found = {code for code in codes if code is not None}
-            known.java.update(found & {java})
+            known.told.update(found & {own})
             told += [code._replace(since_ns=min(code.since_ns, early)) for code in found]
             if found:
                 self._tally.n_code_frames += n
@@ -160,8 +170,9 @@ class MadeCode:
     def close(self, ended: Iterable[Recorded]) -> None:
         """The images are over; what has no name now stays without."""
         for recorded in ended:
-            for runtime in (self._python, self._java):
-                runtime.forget([recorded.image.number, *recorded.earlier])
+            self._python.forget([recorded.image.number, *recorded.earlier])
+            for compiler in self._compilers:
+                compiler.forget([recorded.image.number, *recorded.earlier])
             for number in (recorded.image.number, *recorded.earlier):
                 self._made_up.pop(number, None)
                 known = self._known.pop(number, None)

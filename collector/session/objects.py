@@ -118,6 +118,10 @@ class Objects:
             known = self._function_at[number, vaddr] = b"" if index is None else symbols.name(index)
         return known
 
+    def extent_of(self, number: int, prefix: bytes) -> tuple[int, int]:
+        """From where to where functions lie whose names begin with ``prefix``; (0, 0): there are none."""
+        return self._symbols(number).extent_of(prefix)
+
     def _symbols(self, number: int) -> elf.Symbols:
         known = self.by_number[number]
         try:

@@ -44,6 +44,7 @@ class Options(NamedTuple):  # dataclasses take as long to import as all of this,
     labels: tuple[str, ...] = ()  # NAME=VALUE
     python: bool = False  # functions of CPython are put into stacks, by looks at its memory
     java: bool = True  # methods of Java are put into stacks
+    js: bool = True  # functions of JavaScript are put into stacks
     page: str | None = None  # the file of a page that is made at the end; empty: named after the experiment
     whole_kernel: bool = False  # of the machine, instead of a program
     dry_run: bool = False

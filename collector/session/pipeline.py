@@ -26,8 +26,7 @@ from collector.session.attach import Found
 from collector.session.births import Makings
 from collector.session.changes import Changes
 from collector.session.experiments import Experiments
-from collector.session.java import JavaFrames
-from collector.session.managed import MadeCode
+from collector.session.managed import Compiler, MadeCode
 from collector.session.output import Output
 from collector.session.overview import Overview
 from collector.session.python import PythonFrames
@@ -76,9 +75,9 @@ class Pipeline:
             self._taps.aggregate(aggregations, experiments, world, records_all)
 
     def name_made_code(self, roots: Callable[[], Sequence[str]], python: PythonFrames,
-                       java: JavaFrames) -> None:
+                       compilers: Sequence[Compiler]) -> None:
         """From here on code that runtimes make, and functions that they carry out, have names; see MadeCode."""
-        self._stacks.made_code = MadeCode(self.model, self._experiments, self._tally, roots, python, java)
+        self._stacks.made_code = MadeCode(self.model, self._experiments, self._tally, roots, python, compilers)
 
     def name_kernel(self, archives: Path) -> KernelObjects:
         """From here on functions of the kernel in stacks have names, which are kept in ``archives``."""

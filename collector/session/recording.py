@@ -81,7 +81,7 @@ class Recording:
 
     def due_ns(self) -> int:
         """When a step is due (CLOCK_MONOTONIC) though no descriptor is ready."""
-        return min(self._work_due_ns(), self._store.python.due_ns, self._store.java.due_ns)
+        return min(self._work_due_ns(), self._store.python.due_ns, self._store.java.due_ns, self._store.js.due_ns)
 
     def _work_due_ns(self) -> int:
         drain_ns = self._drains.due_ns(busy=self._drainer.changes, polling=self._store.polls,
@@ -101,7 +101,10 @@ class Recording:
         due_ns = self._work_due_ns()
         if time.monotonic_ns() >= self._store.python.due_ns:
             self._store.python.look()
-        wants_samples = time.monotonic_ns() >= self._store.java.due_ns and self._store.java.look()
+        wants_samples = False
+        for runtime in (self._store.java, self._store.js):
+            if time.monotonic_ns() >= runtime.due_ns:
+                wants_samples |= runtime.look()
         ended = self._note_ends(ready)
         self._note_hang_ups(ready)
         if self._drainer.failure or (self.status is not None and not self._waits_for_descendants):

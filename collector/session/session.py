@@ -227,7 +227,7 @@ def _begun(options: Options, directory: Path, pid: int, opened: OpenedEvents, st
     gc.disable()
     program = options.arguments[0]
     is_looked_at = options.asks_for_moments or (options.python and launch.is_python(program)) or (
-        options.java and launch.is_java(program))
+        options.java and launch.is_java(program)) or (options.js and launch.is_node(program))
     with nullcontext() if is_looked_at else standing_back(pid, opened, start_ns, heir):
         import_all()
         from collector.session.recording import Recording, engine_on

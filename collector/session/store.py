@@ -19,6 +19,7 @@ from collector.session.follow import Follow
 from collector.session.headers import Headers
 from collector.session.heir import Ids
 from collector.session.java import JavaFrames
+from collector.session.js import JsFrames
 from collector.session.objects import Objects
 from collector.session.options import Options
 from collector.session.pipeline import Pipeline
@@ -27,7 +28,7 @@ from collector.session.tally import Tally
 from collector.session.world import ThisMachine
 from collector.unwind.table import Tables
 
-JAVA_START_NS = 2 * NS_PER_S  # within which the Java VM begins that a program is
+MACHINE_START_NS = 2 * NS_PER_S  # within which the machine begins that a program is run by
 
 
 class Store:
@@ -48,13 +49,16 @@ class Store:
         self.python = PythonFrames(self._objects, options.python)
         is_java = bool(options.arguments) and launch.is_java(options.arguments[0])
         self.java = JavaFrames(self._objects, self.python.made_up, options.java,
-                               start_ns + JAVA_START_NS if is_java else 0)
-        world = ThisMachine(self._objects, self.python, self.java)
+                               start_ns + MACHINE_START_NS if is_java else 0)
+        is_node = bool(options.arguments) and launch.is_node(options.arguments[0])
+        self.js = JsFrames(self._objects, self.python.made_up, options.js,
+                           start_ns + MACHINE_START_NS if is_node else 0)
+        world = ThisMachine(self._objects, self.python, self.java, self.js)
         self.pipeline = Pipeline(options.interval_ns or 1, self._experiments, world, self._tally,
                                  n_cpus=os.cpu_count() or 1,
                                  records_all=engine is None or engine.name != "signal",
                                  events_end=isinstance(engine, PerfEngine), aggregations=options.aggregations)
-        self.pipeline.name_made_code(lambda: self._objects.roots, self.python, self.java)
+        self.pipeline.name_made_code(lambda: self._objects.roots, self.python, (self.java, self.js))
         self._kernel = self.pipeline.name_kernel(names.archives_path(directory)) if options.kernel else None
         process = self.pipeline.model.new_process(pid, start_ns)
         self._founder = self._experiments.founder(process.image, self._recorder)
@@ -131,8 +135,9 @@ class Store:
         kernel = self._kernel.warnings() if self._kernel is not None else []
         python = [f"functions of Python are not shown: {why}" for why in sorted(set(self.python.unread.values()))]
         java = [f"methods of Java are not shown: {why}" for why in sorted(set(self.java.unread.values()))]
+        js = [f"functions of JavaScript are not shown: {why}" for why in sorted(set(self.js.unread.values()))]
         return [*failures, *self.pipeline.unseen.warnings(self._start_ns), *self._tally.warnings(), *unreadable,
-                *kernel, *python, *java]
+                *kernel, *python, *java, *js]
 
     def _summed_up(self, warnings: list[str], end_ns: int) -> str:
         name, recorder, pipeline = str(self._directory), self._recorder, self.pipeline
@@ -142,6 +147,6 @@ class Store:
             name, (end_ns - self._start_ns) / NS_PER_S, pipeline.total_cpu_ns / NS_PER_S, pipeline.model.n_threads,
             self._experiments.n_made, self._tally.n_samples, warnings, ", ".join(filter(None, self._managed()))))
 
-    def _managed(self) -> tuple[str, str]:
+    def _managed(self) -> tuple[str, ...]:
         """What is said of frames of runtimes; empty where there are none."""
-        return self.python.remark(), self.java.remark()
+        return self.python.remark(), self.java.remark(), self.js.remark()

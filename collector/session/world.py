@@ -18,6 +18,7 @@ from collector.linux.proc import ProcessLife, ProcessUsage
 from collector.processes.process import Epoch
 from collector.session.attach import Found, departures, find, mappings
 from collector.session.java import JavaFrames
+from collector.session.js import JsFrames
 from collector.session.objects import Objects, named
 from collector.session.placing import placed_frames_of
 from collector.session.python import PythonFrames
@@ -81,10 +82,11 @@ class World(Protocol):
 class ThisMachine:
     """The world as it is, for targets that run here."""
 
-    def __init__(self, objects: Objects, python: PythonFrames, java: JavaFrames) -> None:
+    def __init__(self, objects: Objects, python: PythonFrames, java: JavaFrames, js: JsFrames) -> None:
         self._objects = objects
         self._python = python
         self._java = java
+        self._js = js
 
     def now_ns(self) -> int:
         """See World, here and below."""
@@ -153,5 +155,6 @@ class ThisMachine:
         if caches and self._java.is_out_of_date(index, epochs, found):
             found = placed_frames_of(samples, index, epochs, self._objects.tables, caches)
         found = self._java.merged(samples, index, epochs, found)
+        found = self._js.merged(samples, index, epochs, found)
         merged = self._python.merged(samples, index, epochs, found.pcs, found.length, found.sps)
         return *merged, found.stop

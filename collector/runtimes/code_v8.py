@@ -1,0 +1,290 @@
+"""Machine code that V8 has compiled: whose it is, and which functions each place of it carries out. Pure, over a
+``read`` handed in.
+
+Code begins at a multiple of 64, and right before it lies the head of the object that holds it. So the head is found
+from any pc in it, by going back; it leads to the Code object, which says where the code begins and how long it is, and
+leads back. Both must agree.
+
+    baseline (Sparkplug)            -> BytecodeArray, by which the function is known that has it
+    optimised (Maglev, TurboFan)    -> SharedFunctionInfo, those of the functions that were inlined, and a table of
+                                       positions: (offset in the code, place in the source and which inlined call)
+
+The table has an entry wherever instructions of another place begin; node has it so for all code, not for calls alone.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from collector.runtimes.heap_v8 import Heap, half4, small, word
+from collector.runtimes.layout_v8 import NONE, Layout, Read
+
+_ALIGNMENT = 64
+_NEAR, _FAR = 1 << 15, 1 << 20  # how far back a beginning is looked for
+_CODE_MAX = 1 << 24
+_TABLE_MAX, _INLINED_MAX = 1 << 20, 1 << 12
+_CODES_MAX = 1 << 16
+_WORD = 8
+_INLINING_SIZE = 16
+_EXTERNAL = 1
+_WEAK = 2  # tag of a reference that does not keep what it leads to
+
+KINDS = (b"Sparkplug", b"Maglev", b"TurboFan")
+
+
+class Scope(NamedTuple):
+    """A function that a place carries out, and where in the source of its script (-1: not known)."""
+
+    shared: int
+    position: int
+
+
+class Code:
+    """Machine code at [start, end). ``level``: 0 baseline, 1 and 2 optimised, below 0: other code."""
+
+    def __init__(self, object_: int, start: int, end: int, level: int, head: bytes, since_ns: int) -> None:
+        self.object, self.start, self.end, self.level = object_, start, end, level
+        self.head = head
+        self.since_ns = since_ns
+        self.shared = 0  # of optimised code
+        self.bytecode = 0  # of baseline code
+        self.inlined: tuple[int, ...] = ()
+        self.table = b""
+        self.inlinings = b""
+
+    @property
+    def kind(self) -> bytes:
+        """What made it."""
+        return KINDS[self.level] if 0 <= self.level < len(KINDS) else b"V8"
+
+    @cached_property
+    def _positions(self) -> tuple[list[int], list[int]]:
+        return positions_of(self.table)
+
+    def scopes_at(self, pc: int) -> tuple[Scope, ...]:
+        """The functions at a pc, as looked up, innermost first; of optimised code."""
+        offsets, positions = self._positions
+        at = bisect_right(offsets, pc - self.start) - 1
+        return self._scopes(positions[at]) if at >= 0 else (Scope(self.shared, -1),)
+
+    def _scopes(self, position: int) -> tuple[Scope, ...]:
+        found = []
+        inlining = position >> 31 & 0xFFFF
+        while inlining:
+            at = (inlining - 1) * _INLINING_SIZE
+            entry = self.inlinings[at:at + _INLINING_SIZE]
+            number = int.from_bytes(entry[8:12], "little", signed=True)
+            if len(entry) < _INLINING_SIZE or not -1 <= number < len(self.inlined):
+                break
+            found.append(Scope(self.inlined[number] if number >= 0 else self.shared, place_of(position)))
+            position = word(entry, 0)
+            inlining, before = position >> 31 & 0xFFFF, inlining
+            if inlining >= before:  # calls that were inlined come after those that they are in
+                return (Scope(self.shared, -1),)
+        if inlining:
+            return (Scope(self.shared, -1),)
+        return (*found, Scope(self.shared, place_of(position)))
+
+
+class Codes:
+    """All machine code of one process that was met."""
+
+    def __init__(self, layout: Layout, heap: Heap, read: Read) -> None:
+        self._layout = layout
+        self._heap = heap
+        self._read = read
+        self._known: dict[int, Code] = {}  # by start
+        self._starts: list[int] = []
+        self._maps: set[int] = set()  # of objects that hold code
+        self._head = layout.at["instructions_head" if layout.has_code_apart else "code_head"]
+
+    def at(self, pc: int) -> Code | None:
+        """The code at a pc, of what is known."""
+        i = bisect_right(self._starts, pc) - 1
+        code = self._known[self._starts[i]] if i >= 0 else None
+        return code if code is not None and pc < code.end else None
+
+    def learn(self, pcs: Iterable[tuple[int, int]], now_ns: int) -> None:
+        """Looks again at what pcs lie in, and looks for what is not known. With each pc: where memory begins."""
+        asked = dict(pcs)
+        self._check({code.start for code in map(self.at, asked) if code is not None})
+        for reach in (_NEAR, _FAR):
+            missing = {pc: low for pc, low in asked.items() if self.at(pc) is None}
+            if missing:
+                self._find(missing, reach, now_ns)
+
+    def _check(self, starts: set[int]) -> None:
+        known = [self._known[start] for start in starts]
+        heads = self._heap.heads([code.object for code in known], self._size)
+        if not any(heads):
+            return  # its process is gone, or nothing was asked
+        gone = [code.start for code, head in zip(known, heads, strict=True) if head != code.head]
+        for start in gone:
+            del self._known[start]
+        if gone:
+            self._starts = sorted(self._known)
+
+    @property
+    def _size(self) -> int:
+        at = self._layout.at
+        return max(at[name] for name in ("code_size", "code_flags", "code_data", "code_positions", "code_start")) + 8
+
+    def _find(self, asked: dict[int, int], reach: int, now_ns: int) -> None:
+        pcs = sorted(asked)
+        begins = [max(asked[pc] & -_ALIGNMENT, (pc & -_ALIGNMENT) - reach) for pc in pcs]
+        pieces = self._read(begins,
+                            [(pc & -_ALIGNMENT) + _ALIGNMENT - begin for pc, begin in zip(pcs, begins, strict=True)])
+        found: dict[int, Code] = {}
+        for pc, begin, piece in zip(pcs, begins, pieces, strict=True):
+            if any(code.start <= pc < code.end for code in found.values()):
+                continue
+            code = self._before(pc, begin, piece, now_ns)
+            if code is not None:
+                found[code.start] = code
+        if found:
+            if len(self._known) > _CODES_MAX:
+                self._known.clear()
+            self._known.update(found)
+            self._starts = sorted(self._known)
+
+    def _before(self, pc: int, begin: int, piece: bytes, now_ns: int) -> Code | None:
+        """The code that a pc lies in, in memory that was read."""
+        first = -self._head % _ALIGNMENT
+        words = np.frombuffer(piece[:len(piece) // 8 * 8], "<u8")[first // 8::_ALIGNMENT // 8]
+        for map_ in np.unique(words[(words & np.uint64(3)) == 1])[:4096].tolist() if not self._maps else ():
+            self._note_map(map_)
+        maps = np.array(sorted(self._maps), np.uint64)
+        for i in np.flatnonzero(np.isin(words, maps))[::-1].tolist():
+            object_ = begin + first + i * _ALIGNMENT
+            if object_ + self._head <= pc:
+                code = self._code(object_ + 1, now_ns)
+                if code is not None:
+                    return code if code.start <= pc < code.end else None
+        return None
+
+    def _note_map(self, map_: int) -> None:
+        wanted = self._layout.at["type_instructions" if self._layout.has_code_apart else "type_code"]
+        if self._heap.types([map_.to_bytes(8, "little")]) == [wanted]:
+            self._maps.add(map_)
+
+    def _code(self, holder: int, now_ns: int) -> Code | None:
+        """The code that an object holds; None where it makes no sense."""
+        at, object_ = self._layout.at, holder
+        if self._layout.has_code_apart:
+            (piece,) = self._heap.heads([holder], 2 * _WORD)
+            object_ = word(piece, _WORD)
+        (head,) = self._heap.heads([object_], self._size)
+        if len(head) < self._size or self._heap.types([head]) != [at["type_code"]]:
+            return None
+        start = holder - 1 + self._head
+        if self._layout.has_code_apart and (word(head, at["code_start"]) != start
+                                            or word(head, at["code_instructions"]) != holder):
+            return None
+        size = half4(head, at["code_size"])
+        if not 0 < size <= _CODE_MAX:
+            return None
+        level = (half4(head, at["code_flags"]) & at["kind_mask"]) - at["kind_baseline"]
+        code = Code(object_, start, start + size, level, head, now_ns)
+        self._fill(code)
+        return code
+
+    # -- whose it is
+
+    def _fill(self, code: Code) -> None:
+        at = self._layout.at
+        data = word(code.head, at["code_data"])
+        if code.level == 0:
+            code.bytecode = self.bytecode_of(data)
+        elif code.level > 0:
+            n_words = max(at["deopt_positions"], at["deopt_shared"], at["deopt_wrapped"]) + 1
+            words = self._words(data, n_words)
+            if words:
+                code.shared = words[at["deopt_shared"]] if at["deopt_wrapped"] == NONE else self._unwrapped(
+                    words[at["deopt_wrapped"]])
+                n_inlined = small(words[at["deopt_count"]])
+                if 0 < n_inlined <= _INLINED_MAX:
+                    code.inlined = tuple(one & ~_WEAK for one in self._words(words[at["deopt_literals"]], n_inlined))
+                    code.inlinings = self.bytes_of(words[at["deopt_positions"]])
+                code.table = self.bytes_of(word(code.head, at["code_positions"]))
+
+    def bytecode_of(self, data: int) -> int:
+        """The BytecodeArray that a function's code leads to; 0: none."""
+        at = self._layout.at
+        for _ in range(3):
+            (head,) = self._heap.heads([data], self._size)
+            (kind,) = self._heap.types([head])
+            if kind == at["type_bytecode"]:
+                return data
+            if kind == at["type_code"]:
+                data = word(head, at["code_data"])
+            elif kind == at["type_interpreter_data"] != NONE:
+                data = word(head, at["interpreter_bytecode"])
+            else:
+                return 0
+        return 0
+
+    def _unwrapped(self, wrapper: int) -> int:
+        (head,) = self._heap.heads([wrapper], 2 * _WORD)
+        return word(head, _WORD) if self._heap.types([head]) == [self._layout.at["type_wrapper"]] else 0
+
+    def _words(self, array: int, n: int) -> list[int]:
+        """The first words of an array; empty where it is none, or has fewer."""
+        at = self._layout.at
+        kinds = {at[name] for name in ("type_fixed", "type_trusted_fixed", "type_protected_fixed", "type_weak_fixed",
+                                       "type_trusted_weak_fixed")} - {NONE}
+        (head,) = self._heap.heads([array], at["array_data"] + n * _WORD)
+        if self._heap.types([head])[0] not in kinds or small(word(head, at["array_length"])) < n:
+            return []
+        return [word(head, at["array_data"] + i * _WORD) for i in range(n)]
+
+    def bytes_of(self, array: int) -> bytes:
+        """The bytes of an array; empty where it is none."""
+        at = self._layout.at
+        (head,) = self._heap.heads([array], at["array_data"])
+        n = small(word(head, at["array_length"]))
+        kinds = {at["type_bytes"], at["type_trusted_bytes"]} - {NONE}
+        if self._heap.types([head])[0] not in kinds or not 0 < n <= _TABLE_MAX:
+            return b""
+        return self._read([array - 1 + at["array_data"]], [n])[0]
+
+
+def positions_of(table: bytes) -> tuple[list[int], list[int]]:
+    """A table of source positions: offsets in the code, ascending, and positions; as far as it is sound. Each entry is
+    two signed numbers, of seven bits a byte, that are added to those of the entry before; an offset of a place that is
+    no statement is counted from -1 downwards."""
+    offsets: list[int] = []
+    positions: list[int] = []
+    offset, position, at = -1, 0, 0
+    while at < len(table):
+        more, at = _number(table, at)
+        further, at = _number(table, at)
+        if at < 0:
+            break
+        offset += more if more >= 0 else -(more + 1)
+        position += further
+        offsets.append(offset)
+        positions.append(position)
+    return offsets, positions
+
+
+def _number(table: bytes, at: int) -> tuple[int, int]:
+    """The signed number at a place, and the place behind; that is -1 where there is none."""
+    value = 0
+    for shift in range(0, 70, 7):
+        if not 0 <= at < len(table):
+            return 0, -1
+        value |= (table[at] & 0x7F) << shift
+        at += 1
+        if table[at - 1] < 0x80:
+            return value >> 1 ^ -(value & 1), at
+    return 0, -1
+
+
+def place_of(position: int) -> int:
+    """Where in a script's source a position is; -1: not in that."""
+    return -1 if position & _EXTERNAL else (position >> 1 & (1 << 30) - 1) - 1

@@ -1,0 +1,268 @@
+"""JavaScript functions by their SharedFunctionInfo: names, scripts and lines. Pure, over a ``read`` handed in.
+
+    SharedFunctionInfo -> String (a builtin's name) | ScopeInfo -> name; where the function begins and ends
+                       -> Script -> name, line ends or source
+
+Each arrow is one read for all functions that are asked for at once. A function is believed if all are of their types,
+its place lies in the script's source and the SharedFunctionInfo is the same when read twice. What it consists of may
+be moved by the collector of garbage: then its words are others, and it is read anew.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+from urllib.parse import unquote_to_bytes
+
+import numpy as np
+
+from collector.runtimes.heap_v8 import Heap, half4, is_object, small, word
+from collector.runtimes.layout_v8 import Layout, Read
+
+ANONYMOUS = b"(anonymous)"
+_NAME_MAX, _SOURCE_MAX, _LINES_MAX = 1024, 1 << 25, 1 << 20
+_SCOPE_WORDS, _LOCALS_INLINE, _LOCALS_MAX = 12, 75, 1 << 16
+_SHARED_SIZE, _SCRIPT_SIZE = 64, 72
+_SHOWN_MAX = 1 << 16  # lines of a function
+_FUNCTIONS_MAX = 1 << 16
+_WORD = 8
+
+
+class Script(NamedTuple):
+    """A source: its name, and where its lines end."""
+
+    name: bytes
+    ends: tuple[int, ...]
+    size: int  # characters
+
+
+class JsFunction(NamedTuple):
+    """A function: its name, file, its first and its last line (0: not known); ``script``: the address of that."""
+
+    name: bytes
+    source: bytes
+    line: int
+    last_line: int
+    script: int
+
+
+class _Scope(NamedTuple):
+    name: int  # a string; 0: none
+    begin: int
+    end: int
+
+
+_NOWHERE = Script(b"", (), 0)
+
+
+class Functions:
+    """Those of one process, by their SharedFunctionInfo."""
+
+    def __init__(self, layout: Layout, heap: Heap, read: Read) -> None:
+        self.known: dict[int, JsFunction] = {}
+        self._layout = layout
+        self._heap = heap
+        self._read = read
+        self._keys: dict[int, bytes] = {}  # what tells each from others
+        self._scripts: dict[int, tuple[bytes, Script]] = {}
+
+    def learn(self, shared: Iterable[int]) -> dict[int, int]:
+        """Learns those that are not known, and those that have changed; of each that is one the word that leads to
+        its code (0: its process is gone)."""
+        asked = [one for one in dict.fromkeys(shared) if is_object(one)]
+        heads = self._heap.heads(asked, _SHARED_SIZE)
+        if asked and not any(heads):
+            return dict.fromkeys((one for one in asked if one in self.known), 0)
+        is_one = [kind == self._layout.at["type_shared"] for kind in self._heap.types(heads)]
+        there = {one: head for one, head, sound in zip(asked, heads, is_one, strict=True)
+                 if sound and len(head) == _SHARED_SIZE}
+        if len(self.known) > _FUNCTIONS_MAX:
+            self.known.clear()
+        new = {one: head for one, head in there.items() if one not in self.known or self._keys[one] != self._key(head)}
+        self._learn(new)
+        at = self._layout.at["shared_data"]
+        return {one: word(head, at) for one, head in there.items() if one in self.known}
+
+    def line_at(self, shared: int, position: int) -> int:
+        """The line of a place in a function's script, if it lies in the function; else its first one."""
+        function = self.known[shared]
+        line = _line(self._scripts[function.script][1], position) if function.script in self._scripts else 0
+        return line if function.line <= line <= function.last_line else function.line
+
+    def _key(self, head: bytes) -> bytes:
+        at = self._layout.at
+        return b"".join(head[at[name]:at[name] + _WORD] for name in ("shared_name", "shared_script"))
+
+    def _learn(self, heads: dict[int, bytes]) -> None:
+        if not heads:
+            return
+        found = self._found(heads)
+        # Twice the same: what is being made, or overwritten, while it is read is not believed.
+        again = self._found({one: head for one, head in zip(heads, self._heap.heads(list(heads), _SHARED_SIZE),
+                                                            strict=True) if one in found})
+        for one, head in heads.items():
+            self.known.pop(one, None)
+            if one in found and again.get(one) == found[one]:
+                self.known[one], self._keys[one] = found[one], self._key(head)
+
+    def _found(self, heads: dict[int, bytes]) -> dict[int, JsFunction]:
+        at = self._layout.at
+        names = {one: word(head, at["shared_name"]) for one, head in heads.items()}
+        scopes = self._scopes(set(names.values()))
+        scripts = self._scripts_at({word(head, at["shared_script"]) for head in heads.values()})
+        texts = self._heap.texts({*names.values(), *(scope.name for scope in scopes.values())}, _NAME_MAX)
+        found = {}
+        for one, head in heads.items():
+            scope, script = scopes.get(names[one]), word(head, at["shared_script"])
+            text = texts.get(scope.name if scope is not None else names[one])
+            function = _function(text, scope, scripts.get(script, _NOWHERE), script)
+            if function is not None:
+                found[one] = function
+        return found
+
+    # -- scopes
+
+    def _scopes(self, objects: Iterable[int]) -> dict[int, _Scope]:
+        asked = [one for one in objects if is_object(one)]
+        heads = self._heap.heads(asked, _WORD * (self._layout.at["scope_first"] + 1))
+        there = [one for one, kind in zip(asked, self._heap.types(heads), strict=True)
+                 if kind == self._layout.at["type_scope"]]
+        by_scope = dict(zip(asked, heads, strict=True))
+        skipped = [self._skipped(by_scope[one]) for one in there]
+        rests = self._read([one - 1 + skip for one, skip in zip(there, skipped, strict=True)],
+                           [_WORD * _SCOPE_WORDS] * len(there))
+        found = {}
+        for one, rest in zip(there, rests, strict=True):
+            scope = self._scope(by_scope[one], [word(rest, _WORD * i) for i in range(_SCOPE_WORDS)])
+            if scope is not None and rest:
+                found[one] = scope
+        return found
+
+    def _skipped(self, head: bytes) -> int:
+        """How many bytes stand before what says the name."""
+        n = small(word(head, _WORD * (1 + self._layout.at["scope_locals"])))
+        n = n if 0 <= n <= _LOCALS_MAX else 0
+        n_names = n if n < _LOCALS_INLINE else 1  # more are in a table
+        return _WORD * (1 + self._layout.at["scope_first"] + n_names + n)
+
+    def _scope(self, head: bytes, words: Sequence[int]) -> _Scope | None:
+        """From words behind the local variables: perhaps one of a class, the name and its variable, a name that was
+        inferred, and the place."""
+        kinds = self._heap.type_of(words)
+        if any(kind < 0 and is_object(one) for one, kind in zip(words[:4], kinds, strict=False)):
+            return None
+        is_string = [0 <= kind < self._layout.at["type_no_string"] for kind in kinds]
+        named = next((i for i in range(4) if is_string[i]), -1)
+        fixed = self._layout.has_fixed_positions
+        name = words[named] if named >= 0 else 0
+        if named >= 0 and named + 2 < len(words) and is_string[named + 2] and self._heap.texts([name], 0):
+            name = words[named + 2]  # the name is empty, and another one was inferred
+        if fixed:
+            first = self._layout.at["scope_first"]
+            begin, end = (small(word(head, _WORD * (1 + first - i))) for i in (2, 1))
+            return _Scope(name, begin, end) if 0 <= begin <= end else None
+        for i in range(named + 2 if named >= 0 else 0, len(words) - 1):
+            begin, end = small(words[i]), small(words[i + 1])
+            if 0 <= begin <= end:
+                return _Scope(name, begin, end)
+        return None
+
+    # -- scripts
+
+    def _scripts_at(self, objects: Iterable[int]) -> dict[int, Script]:
+        asked = [one for one in objects if is_object(one)]
+        heads = self._heap.heads(asked, _SCRIPT_SIZE)
+        there = {one: head for one, head, kind in zip(asked, heads, self._heap.types(heads), strict=True)
+                 if kind == self._layout.at["type_script"]}
+        new = {one: head for one, head in there.items()
+               if one not in self._scripts or self._scripts[one][0] != self._script_key(head)}
+        for one, head in new.items():
+            script = self._script(head)
+            if script is not None and script == self._script(head):
+                self._scripts[one] = self._script_key(head), script
+            else:
+                self._scripts.pop(one, None)
+        return {one: self._scripts[one][1] for one in there if one in self._scripts}
+
+    def _script(self, head: bytes) -> Script | None:
+        name = word(head, self._layout.at["script_name"])
+        text = self._heap.texts([name], 4 * _NAME_MAX).get(name)
+        ends, size = self._lines(head)
+        is_nameless = text is None and self._heap.type_of([name])[0] >= self._layout.at["type_no_string"]
+        return Script(_file(text or ""), ends, size) if text or (ends and is_nameless) else None
+
+    def _script_key(self, head: bytes) -> bytes:
+        at = self._layout.at
+        return b"".join(head[at[name]:at[name] + _WORD] for name in ("script_name", "script_source"))
+
+    def _lines(self, head: bytes) -> tuple[tuple[int, ...], int]:
+        """Where the lines of a script end, and how long it is. V8 works that out when somebody asks; else it is done
+        here."""
+        at = self._layout.at
+        source = word(head, at["script_source"])
+        told = self._array(word(head, at["script_line_ends"]))
+        (string,) = self._heap.heads([source], 16)
+        kind = self._heap.types([string])[0]
+        size = half4(string, at["string_length"]) if 0 <= kind < at["type_no_string"] else 0
+        if told and all(0 <= one <= size for one in told):
+            return tuple(told), size
+        text = self._heap.texts([source], _SOURCE_MAX).get(source, "")
+        return _ends(text), size
+
+    def _array(self, one: int) -> list[int]:
+        """The small integers of an array."""
+        at = self._layout.at
+        (head,) = self._heap.heads([one], at["array_data"])
+        n = small(word(head, at["array_length"]))
+        if self._heap.types([head]) != [at["type_fixed"]] or not 0 < n <= _LINES_MAX:
+            return []
+        (data,) = self._read([one - 1 + at["array_data"]], [n * _WORD])
+        return (np.frombuffer(data, "<u8") >> np.uint64(32)).tolist() if len(data) == n * _WORD else []
+
+
+def _function(text: str | None, scope: _Scope | None, script: Script, address: int) -> JsFunction | None:
+    """What is known of a function; None where it makes no sense."""
+    if scope is None:  # of a builtin, which has no source, and perhaps no name
+        return None if text is None or not _is_name(text) else JsFunction(text.encode("utf-8", "replace"), b"", 0, 0, 0)
+    if (text is None and scope.name) or (text and not _is_name(text)) or (script.size and scope.end > script.size):
+        return None
+    line, last = (_line(script, place) for place in (scope.begin, max(scope.end - 1, scope.begin)))
+    last = min(max(line, last), line + _SHOWN_MAX)
+    file = script.name.rsplit(b"/", 1)[-1]
+    if text:
+        name = text.encode("utf-8", "replace")
+    elif scope.begin == 0 and scope.end == script.size and file:
+        name = b"<module> (%s)" % file
+    elif line:
+        name = b"%s %s:%d" % (ANONYMOUS, file, line) if file else ANONYMOUS
+    else:
+        return None
+    return JsFunction(name, script.name, line, last, address)
+
+
+def _is_name(text: str) -> bool:
+    return "\0" not in text and not any(0xD800 <= ord(one) < 0xE000 for one in text)
+
+
+def _line(script: Script, position: int) -> int:
+    return bisect_left(script.ends, position) + 1 if script.ends and 0 <= position <= script.size else 0
+
+
+def _ends(text: str) -> tuple[int, ...]:
+    """Where lines end, as V8 has it: at each end of a line, and at the end of the text."""
+    if not text:
+        return ()
+    units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2")
+    ends = np.flatnonzero((units == 10) | (units == 13) | (units == 0x2028) | (units == 0x2029))
+    is_pair = (units[ends] == 13) & (units[np.minimum(ends + 1, len(units) - 1)] == 10)
+    return (*ends[~is_pair].tolist(), len(units))
+
+
+def _file(name: str) -> bytes:
+    """A script's name; of a URL of a file its path."""
+    if name.startswith("file:///"):
+        return unquote_to_bytes(name[len("file://"):])
+    return name.encode("utf-8", "replace") if "\0" not in name else b""
+
+

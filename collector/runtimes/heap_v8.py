@@ -1,0 +1,168 @@
+"""V8's heap from outside: objects by their types, and strings of all shapes. Pure, over a ``read`` handed in.
+
+A word is a small integer (lowest bit 0, the value in the upper half) or an object's address plus one. Every object
+begins with its map, which says what it is; a map is believed if its own map is one of maps. What is asked for at once
+is read at once, level by level: a string may be two others (cons), a part of another (sliced), stand for another (thin)
+or have its characters elsewhere (external).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from collector.runtimes.layout_v8 import Layout, Read
+
+_USER_END = 1 << 47
+_HEAD = 32  # bytes of a string that are read at first
+_MAPS_MAX = 1 << 14
+_DEPTH_MAX = 12
+_PARTS_MAX = 256
+_SEQUENTIAL, _CONS, _EXTERNAL, _SLICED, _THIN = 0, 1, 2, 3, 5  # by the lowest bits of a string's type
+_ONE_BYTE, _UNCACHED = 8, 16
+_CONTENT, _SECOND = 16, 24  # the first and the second word behind a string's head
+
+
+class _String(NamedTuple):
+    """A string as it is kept: what it consists of, or where its characters are."""
+
+    length: int
+    shape: int
+    width: int  # bytes of a character
+    first: int
+    second: int
+
+
+class Heap:
+    """The objects of one process."""
+
+    def __init__(self, layout: Layout, read: Read) -> None:
+        self._at = layout.at
+        self._read = read
+        self._types: dict[int, int] = {}  # by map
+
+    def look(self) -> None:
+        """Maps may be others since."""
+        self._types.clear()
+
+    def heads(self, objects: Sequence[int], size: int) -> list[bytes]:
+        """The first bytes of objects; empty where there is none."""
+        asked = [one for one in objects if is_object(one)]
+        found = dict(zip(asked, self._read([one - 1 for one in asked], [size] * len(asked)), strict=True))
+        return [found.get(one, b"") for one in objects]
+
+    def types(self, heads: Iterable[bytes]) -> list[int]:
+        """What objects are, by their heads; -1: none that is known."""
+        maps = [word(head, 0) for head in heads]
+        new = {one for one in maps if one not in self._types and is_object(one)}
+        if new:
+            self._learn(sorted(new))
+        return [self._types.get(one, -1) for one in maps]
+
+    def type_of(self, objects: Sequence[int]) -> list[int]:
+        """The same by their addresses."""
+        return self.types(self.heads(objects, 8))
+
+    def _learn(self, maps: Sequence[int]) -> None:
+        if len(self._types) > _MAPS_MAX:
+            self._types.clear()
+        at = self._at["map_type"]
+        found = self.heads(maps, at + 2)
+        again = self.heads(maps, at + 2)
+        above = sorted({word(head, 0) for head in found if head})
+        is_meta = {one for one, head in zip(above, self.heads(above, at + 2), strict=True)
+                   if half(head, at) == self._at["type_map"]}
+        self._types.update((one, half(head, at)) for one, head, same in zip(maps, found, again, strict=True)
+                           if head == same and word(head, 0) in is_meta)
+
+    # -- strings
+
+    def texts(self, strings: Iterable[int], most: int) -> dict[int, str]:
+        """The text of those that are strings, and not longer than ``most``."""
+        asked = [one for one in dict.fromkeys(strings) if is_object(one)]
+        known = self._shapes(asked, most)
+        places = {one: shape for one, shape in known.items() if shape.shape in (_SEQUENTIAL, _EXTERNAL)}
+        begins = [shape.first for shape in places.values()]
+        contents = self._read(begins, [shape.length * shape.width for shape in places.values()])
+        pieces = {one: content.decode("latin-1" if shape.width == 1 else "utf-16-le", "surrogatepass")
+                  for (one, shape), content in zip(places.items(), contents, strict=True)
+                  if len(content) == shape.length * shape.width and (content or not shape.length)}
+        found = {one: _assembled(one, known, pieces) for one in asked if one in known}
+        return {one: text for one, text in found.items() if text is not None and len(text) == known[one].length}
+
+    def _shapes(self, strings: Sequence[int], most: int) -> dict[int, _String]:
+        """Strings and all that they consist of."""
+        known: dict[int, _String] = {}
+        new = list(strings)
+        for _ in range(_DEPTH_MAX):
+            heads = self.heads(new, _HEAD)
+            for one, head, kind in zip(new, heads, self.types(heads), strict=True):
+                shape = self._shape(one, head, kind)
+                if shape is not None and shape.length <= most:
+                    known[one] = shape
+            parts = {part for one in new if one in known for part in _parts(known[one])}
+            new = sorted(part for part in parts if part not in known and is_object(part))[:_PARTS_MAX * len(strings)]
+            if not new:
+                break
+        return known
+
+    def _shape(self, address: int, head: bytes, kind: int) -> _String | None:
+        if not 0 <= kind < self._at["type_no_string"] or len(head) < _HEAD:
+            return None
+        length, shape, width = half4(head, self._at["string_length"]), kind & 7, 1 if kind & _ONE_BYTE else 2
+        first, second = word(head, _CONTENT), word(head, _SECOND)
+        if shape == _SEQUENTIAL:
+            return _String(length, shape, width, address - 1 + self._at["string_chars"], 0)
+        if shape == _EXTERNAL:
+            return None if kind & _UNCACHED else _String(length, shape, width, second, 0)
+        return _String(length, shape, width, first, second) if shape in (_CONS, _SLICED, _THIN) else None
+
+
+def _parts(string: _String) -> tuple[int, ...]:
+    if string.shape == _CONS:
+        return string.first, string.second
+    return (string.first,) if string.shape in (_SLICED, _THIN) else ()
+
+
+def _assembled(address: int, known: dict[int, _String], pieces: dict[int, str], depth: int = 0) -> str | None:
+    """The text of a string from the pieces that it consists of; None where one is missing."""
+    shape = known.get(address)
+    if shape is None or depth > _DEPTH_MAX:
+        return None
+    if not _parts(shape):
+        return pieces.get(address)
+    found: list[str] = []
+    for part in _parts(shape):
+        text = _assembled(part, known, pieces, depth + 1)
+        if text is None or sum(map(len, found)) + len(text) > known[part].length + shape.length:
+            return None
+        found.append(text)
+    if shape.shape == _SLICED:
+        begin = small(shape.second)
+        return found[0][begin:begin + shape.length] if begin >= 0 else None
+    return "".join(found)
+
+
+def is_object(one: int) -> bool:
+    """Whether a word is an object's address."""
+    return one & 3 == 1 and 0xFFFF < one < _USER_END
+
+
+def small(one: int) -> int:
+    """The small integer that a word is; -1: none, or below zero."""
+    return one >> 32 if one & 0xFFFF_FFFF == 0 and one < 1 << 63 else -1
+
+
+def word(content: bytes, at: int) -> int:
+    """The word at a place; 0 where there is none."""
+    return int.from_bytes(content[at:at + 8], "little") if len(content) >= at + 8 else 0
+
+
+def half(content: bytes, at: int) -> int:
+    """The two bytes at a place; -1 where there are none."""
+    return int.from_bytes(content[at:at + 2], "little") if len(content) >= at + 2 else -1
+
+
+def half4(content: bytes, at: int) -> int:
+    """The four bytes at a place; 0 where there are none."""
+    return int.from_bytes(content[at:at + 4], "little") if len(content) >= at + 4 else 0

@@ -1,0 +1,275 @@
+"""Functions of JavaScript in stacks: before each frame of V8's code on the native stack those that it carries out.
+
+``runtimes.v8`` has the theory. V8's code lies in memory without a file, and its builtins in the program's own; all keep
+the frame pointer, so stacks are unwound without knowing more. Then what stands below the frame pointers is taken from
+the stacks that were copied, and each distinct frame of a batch is told once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+
+from collector.clock import NS_PER_MS
+from collector.errors import ElfError
+from collector.events import Array, ClockSamples
+from collector.linux import proc
+from collector.processes.process import Epoch
+from collector.processes.space import AddressSpace
+from collector.runtimes import marks, v8
+from collector.runtimes.code import Code
+from collector.runtimes.code_v8 import Scope
+from collector.runtimes.functions_v8 import JsFunction
+from collector.runtimes.made_up import MadeUp
+from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
+from collector.runtimes.v8 import Frame, Machine, Told
+from collector.session.merging import Managed, alike, with_managed
+from collector.session.objects import Objects, is_file, is_made
+from collector.session.placing import Frames
+from collector.session.schedule import NEVER_NS
+from collector.unwind.memory import Memory
+
+NOT_KNOWN = b"<JavaScript function, not known>"
+LOOK_MIN_NS, LOOK_MAX_NS, LOOK_IDLE_NS = 100 * NS_PER_MS, 250 * NS_PER_MS, 1600 * NS_PER_MS
+_PROGRAMS = (b"node", b"electron", b"nsolid")  # in names of files that may have V8 in them
+_TRIES = 50
+_MASK = (1 << 64) - 1
+_LINE = 2  # made-up addresses of a line: some readers take one off
+
+
+class _Process:
+    """A process that has V8 in it."""
+
+    def __init__(self, machine: Machine, number: int, builtins: tuple[int, int], interpreter: tuple[int, int]) -> None:
+        """``builtins``, and the ``interpreter`` among them: where they are in the load object of this number."""
+        self.machine = machine
+        self._number = number
+        self._builtins, self._interpreter = builtins, interpreter
+        self.lately = False  # whether it had samples since the last look
+        self.period_ns = LOOK_MIN_NS
+        self.due_ns = 0
+        self.n_mappings = -1
+        self._start, self._end, self._low, self._bias = np.zeros((4, 0), np.uint64)
+        self.starts: dict[tuple[int, JsFunction], int] = {}
+        self.codes: dict[tuple[int, int], Code] = {}  # by start and since when
+
+    def note_mappings(self, space: AddressSpace) -> None:
+        """Where V8's code may be: in memory without a file, and its builtins, which may be mapped again near to it."""
+        if self.n_mappings != len(space.mappings):
+            self.n_mappings = len(space.mappings)
+            made = [(m.start, m.end, m.start, 0) for m in space.mappings
+                    if (m.object < 0 or not is_file(m.path)) and is_made(m.path)]
+            low, high = self._builtins
+            own = [(max(m.start, m.bias + low), min(m.end, m.bias + high), 0, m.bias) for m in space.mappings
+                   if m.object == self._number]
+            found = sorted(one for one in made + own if one[0] < one[1])
+            columns = np.array([[one & _MASK for one in row] for row in found], np.uint64)
+            self._start, self._end, self._low, self._bias = columns.reshape(-1, 4).T.copy()
+
+    def places(self, pcs: Array) -> tuple[Array, Array, Array]:
+        """Of pcs where the memory without a file begins that each lies in (0: none), whether it is V8's at all, and
+        whether it is the interpreter's."""
+        if not len(self._start):
+            return np.zeros(pcs.shape, np.uint64), np.zeros(pcs.shape, np.bool_), np.zeros(pcs.shape, np.bool_)
+        at = np.maximum(np.searchsorted(self._start, pcs, side="right") - 1, 0)
+        is_its = (pcs >= self._start[at]) & (pcs < self._end[at])
+        low, high = self._interpreter
+        is_interpreted = is_its & (self._low[at] == 0)
+        is_interpreted &= pcs - self._bias[at] - np.uint64(low) <= np.uint64(high - low)
+        return np.where(is_its, self._low[at], np.uint64(0)), is_its, is_interpreted
+
+
+class JsFrames:
+    """Puts functions of JavaScript into stacks, where that is ``wanted``."""
+
+    def __init__(self, objects: Objects, made_up: MadeUp, wanted: bool, expected_ns: int = 0) -> None:
+        """``expected_ns``: until when a machine is expected to begin."""
+        self.counts = [0, 0, 0]  # frames by mark
+        self.unread: dict[int, str] = {}  # by image: why its V8 is not to be read
+        self._objects = objects
+        self._made_up = made_up
+        self._wanted = wanted
+        self._processes: dict[int, _Process] = {}  # by image
+        self._expected_ns = expected_ns if wanted else 0
+        self._begin_ns = 0  # when that is to be looked at again
+        self._tried: dict[int, tuple[int, int]] = {}  # by image: with so many mappings, so often
+
+    @property
+    def due_ns(self) -> int:
+        """When the next look is due."""
+        is_expected = self._begin_ns < self._expected_ns and not self._processes
+        return min([self._begin_ns if is_expected else NEVER_NS,
+                    *(process.due_ns for process in self._processes.values())])
+
+    def look(self) -> bool:
+        """It is due: samples are to be taken now, since functions can be named as long as the process lives."""
+        now_ns = time.monotonic_ns()
+        self._begin_ns = now_ns + LOOK_MIN_NS
+        for process in self._processes.values():
+            if now_ns >= process.due_ns:
+                if not process.lately:
+                    process.period_ns = min(process.period_ns * 2, LOOK_IDLE_NS)
+                process.lately = False
+                process.due_ns = now_ns + process.period_ns
+        return True
+
+    def remark(self) -> str:
+        """How sure the functions in stacks are; empty if there are none."""
+        return marks.remark(self.counts, "JavaScript")
+
+    def forget(self, images: Sequence[int]) -> None:
+        """These images are over."""
+        for number in images:
+            self._processes.pop(number, None)
+            self._tried.pop(number, None)
+
+    def code_at(self, image: int, pc: int) -> Code | None:
+        """The machine code at a pc, named by what it was compiled from."""
+        process = self._processes.get(image)
+        code = process.machine.codes.at(pc) if process is not None else None
+        if process is None or code is None:
+            return None
+        key = code.start, code.since_ns
+        found = process.codes.get(key)
+        if found is None or (found.name.endswith(NOT_KNOWN)):
+            function = process.machine.function_of(code)
+            name = function.name if function is not None else NOT_KNOWN if code.level >= 0 else b"code"
+            found = process.codes[key] = Code(code.start, code.end - code.start, b"[%s] %s" % (code.kind, name),
+                                              code.since_ns)
+        return found
+
+    # -- processes
+
+    def _process(self, epoch: Epoch) -> _Process | None:
+        number, n_mappings = epoch.image.number, len(epoch.space.mappings)
+        known = self._processes.get(number)
+        before, n_tries = self._tried.get(number, (-1, 0))
+        if known is None and n_mappings != before and n_tries < _TRIES:
+            self._tried[number] = n_mappings, n_tries + 1
+            known = self._recognised(epoch)
+            if known is not None:
+                self._processes[number] = known
+        return known
+
+    def _recognised(self, epoch: Epoch) -> _Process | None:
+        for mapping in epoch.space.mappings:
+            name = mapping.path.rsplit(b"/", 1)[-1]
+            known = self._objects.by_number.get(mapping.object)
+            if known is None or not any(program in name for program in _PROGRAMS):
+                continue
+            try:
+                symbols = known.exported(v8.SYMBOLS)
+            except ElfError:
+                continue
+            if v8.MARK not in symbols:
+                continue
+            there = {name: (value + mapping.bias, size) for name, (value, size) in symbols.items()}
+            found = v8.recognise(there, partial(proc.read_pieces, epoch.image.pid))
+            if isinstance(found, Machine):
+                builtins, interpreter = (self._objects.extent_of(mapping.object, name)
+                                         for name in (v8.BUILTINS, v8.INTERPRETER))
+                if not builtins[1]:
+                    builtins = self._unnamed(there, epoch.image.pid, mapping.bias)
+                if not builtins[1]:
+                    self.unread[epoch.image.number] = "some, since V8's builtins have no symbols"
+                return _Process(found, mapping.object, builtins, interpreter)
+            if found:
+                self.unread[epoch.image.number] = found
+        return None
+
+    @staticmethod
+    def _unnamed(symbols: dict[bytes, tuple[int, int]], pid: int, bias: int) -> tuple[int, int]:
+        """Where builtins without symbols are in their object."""
+        low, high = v8.builtins(symbols, partial(proc.read_pieces, pid))
+        return (low - bias, high - bias) if high else (0, 0)
+
+    # -- samples
+
+    def merged(self, samples: ClockSamples, index: Array, epochs: Sequence[Epoch], frames: Frames) -> Frames:
+        """The stacks of samples with the functions of JavaScript in them."""
+        places = []
+        for number, epoch in enumerate(epochs) if self._wanted else ():
+            process = self._process(epoch)
+            rows = np.flatnonzero((index == number) & (samples.abi == 64)) if process is not None else index[:0]
+            if process is None or not len(rows):
+                continue
+            process.lately = True
+            process.note_mappings(epoch.space)
+            found = self._of_process(process, samples, rows, frames)
+            if found is not None:
+                places.append(found)
+        return with_managed(places, frames) if places else frames
+
+    def _of_process(self, process: _Process, samples: ClockSamples, rows: Array, frames: Frames) -> Managed | None:
+        pcs = frames.pcs[rows]
+        lows, is_its, is_interpreted = process.places(pcs)
+        which, depth = np.nonzero(is_its & (np.arange(pcs.shape[1]) < frames.length[rows, None]))
+        if not len(which):
+            return None
+        pc, low, row = pcs[which, depth], lows[which, depth], rows[which]
+        fp = frames.fps[row, depth]
+        # Who has no frame stands on the caller's, which is told by the caller.
+        width = frames.fps.shape[1]
+        above = frames.fps[row, np.minimum(depth + 1, width - 1)]
+        has_frame = (above != fp) | (depth + 1 >= frames.length[row])
+        words = _below(process.machine, samples, row, np.where(has_frame, fp, np.uint64(0)))
+        # A return address is looked up one before.
+        is_leaf = (depth == 0).astype(np.uint64)
+        interpreted = is_interpreted[which, depth].astype(np.uint64)
+        keys = np.stack([pc - (np.uint64(1) - is_leaf) * (low > 0), low, is_leaf, interpreted, *words])
+        first, kind = alike(keys)
+        now_ns = time.monotonic_ns()
+        n_before = process.machine.n_learnt
+        told = process.machine.frames([Frame(at, where, bool(leaf), bool(own), *rest)
+                                       for at, where, leaf, own, *rest in keys.T[first].tolist()], now_ns)
+        self._plan(process, process.machine.n_learnt > n_before, now_ns)
+        return self._managed(process, told, kind, (row, depth), samples.time_ns[row])
+
+    @staticmethod
+    def _plan(process: _Process, is_new: bool, now_ns: int) -> None:
+        process.period_ns = LOOK_MIN_NS if is_new else min(process.period_ns * 2, LOOK_MAX_NS)
+        process.due_ns = now_ns + process.period_ns
+
+    def _managed(self, process: _Process, told: Sequence[Told], kind: Array, at: tuple[Array, Array],
+                 time_ns: Array) -> Managed | None:
+        some = np.flatnonzero(np.array([bool(one.scopes) for one in told], np.bool_)[kind])
+        if not len(some):
+            return None
+        kind, row, depth, time_ns = kind[some], at[0][some], at[1][some], time_ns[some]
+        chains = [tuple(self._address(process, scope) for scope in one.scopes) for one in told]
+        managed = Managed(row, depth, kind, chains)
+        since = np.array([one.since_ns for one in told], np.int64)[kind]
+        is_known = np.array([one.is_known for one in told], np.bool_)[kind]
+        mark_of = np.where(is_known, np.where(since <= time_ns, VERIFIED, TORN), UNKNOWN)
+        for mark in (VERIFIED, TORN, UNKNOWN):
+            self.counts[mark] += int(managed.count[mark_of == mark].sum())
+        return managed
+
+    def _address(self, process: _Process, scope: Scope) -> int:
+        """The made-up address of a place in a function: one for each of its lines."""
+        function = process.machine.function(scope.shared)
+        if function is None or not function.name:
+            return self._made_up.start_of(NOT_KNOWN) + 1
+        key = scope.shared, function
+        start = process.starts.get(key)
+        n_lines = function.last_line - function.line + 1 if function.line else 0
+        if start is None:
+            lines = tuple((i * _LINE, function.line + i) for i in range(n_lines))
+            start = process.starts[key] = self._made_up.start_of(function.name, function.source,
+                                                                 max(n_lines, 1) * _LINE, lines)
+        line = process.machine.line_at(scope) if n_lines else 0
+        return start + max(line - function.line, 0) * _LINE + 1
+
+
+def _below(machine: Machine, samples: ClockSamples, row: Array, fp: Array) -> Array:
+    """The words (4, k) below frame pointers that tell a frame's function; 0 where they were not copied."""
+    columns = (getattr(samples, name)[row].view(np.uint64) for name in ("low", "n_words", "first", "mask", "base"))
+    memory = Memory(samples.words, np.stack(list(columns)))
+    at = machine.layout.at
+    places = [at[name] for name in ("fp_context", "fp_function", "fp_bytecode", "fp_offset")]
+    words, ok = memory.read(np.stack([fp - np.uint64(-place) for place in places]))
+    found: Array = np.where(ok & (fp > 0), words, np.uint64(0))
+    return found

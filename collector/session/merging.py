@@ -1,0 +1,64 @@
+"""Functions of runtimes that are put into stacks: before the frame of machine code that carries them out.
+
+A frame may carry out several: those that were inlined, innermost first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from collector.events import Array
+from collector.session.placing import Frames
+
+_MIXERS = np.array([[pow(0x9E3779B97F4A7C15, 2 * i + 1, 1 << 64)] for i in range(8)], np.uint64)
+
+
+class Managed:
+    """Frames (k,) that carry out functions: indices of samples, depths, and which of some chains each has."""
+
+    def __init__(self, row: Array, depth: Array, kind: Array, chains: Sequence[tuple[int, ...]]) -> None:
+        """``chains``: the functions' addresses, innermost first."""
+        self.row, self.depth, self._kind = row, depth, kind
+        self._size = np.array([len(chain) for chain in chains], np.int64)
+        self._addresses = np.array([address for chain in chains for address in chain], np.uint64)
+        self.count = self._size[kind]
+
+    def flat(self) -> tuple[Array, Array, Array]:
+        """All functions of all frames: whose each is, its address, and how far before the frame it comes to stand."""
+        whose = np.repeat(np.arange(len(self.row)), self.count)
+        place = np.arange(len(whose)) - np.repeat(np.cumsum(self.count) - self.count, self.count)
+        begin = np.cumsum(self._size) - self._size
+        return whose, self._addresses[begin[self._kind[whose]] + place], self.count[whose] - place
+
+
+def alike(keys: Array) -> tuple[Array, Array]:
+    """Of keys (m, k), m up to 8, one of each (distinct,), as indices, and which of them each is (k,)."""
+    mixed = (keys * _MIXERS[:len(keys)]).sum(axis=0, dtype=np.uint64)
+    _, first, kind = np.unique(mixed, return_index=True, return_inverse=True)
+    if (keys[:, first[kind]] != keys).any():  # two that are not alike have been mixed to the same
+        _, first, kind = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    return first, kind.ravel()
+
+
+def with_managed(places: Sequence[Managed], frames: Frames) -> Frames:
+    """Stacks with addresses put before some of their frames."""
+    n, width = frames.pcs.shape
+    n_before = np.zeros((n, width), np.int64)
+    for some in places:
+        n_before[some.row, some.depth] = some.count
+    # Where each frame comes to stand.
+    at = np.cumsum(n_before, axis=1) + np.arange(width)
+    length = frames.length + n_before.sum(axis=1)
+    pcs, sps, fps = np.zeros((3, n, int(length.max(initial=1))), np.uint64)
+    rows, columns = np.nonzero(np.arange(width) < frames.length[:, None])
+    there = at[rows, columns]
+    for wide, narrow in ((pcs, frames.pcs), (sps, frames.sps), (fps, frames.fps)):
+        wide[rows, there] = narrow[rows, columns]
+    for some in places:
+        whose, addresses, back = some.flat()
+        row, depth = some.row[whose], some.depth[whose]
+        to = at[row, depth] - back
+        pcs[row, to], sps[row, to], fps[row, to] = addresses, frames.sps[row, depth], frames.fps[row, depth]
+    return Frames(pcs, length, frames.stop, sps, fps)

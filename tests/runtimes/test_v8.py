@@ -1,0 +1,208 @@
+"""V8 read from outside: a real process that waits, its memory as it is and damaged at random; tables of positions."""
+
+from __future__ import annotations
+
+import glob
+import os
+import random
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from collector import elf
+from collector.linux import proc, tasks
+from collector.runtimes import v8
+from collector.runtimes.code_v8 import positions_of
+from collector.runtimes.heap_v8 import is_object, word
+from collector.runtimes.v8 import Frame, Machine
+from tests.runtimes.test_cpython import Damaged
+
+# The distribution's, and further ones by a pattern, where somebody asks for it.
+NODES = ["node", *sorted(glob.glob(os.environ.get("NODES", "")))]
+DRAWS = range(*map(int, os.environ.get("V8_DRAWS", "0:60").split(":")))
+
+# What is compiled, and inlined, is always the same. Names are strings of all shapes.
+PROGRAM = """
+const cell = new Int32Array(new SharedArrayBuffer(8));
+function leaf(x) { if (x > 5) { Atomics.wait(cell, 0, 0, cell[1]); } return x * 31; }
+function inlined(x) { return leaf(x) + 1; }
+function warm(xs) { let sum = 0; for (const x of xs) sum += inlined(x); return sum; }
+const größeΩ = xs => warm(xs);
+class Thing { method(xs) { return größeΩ(xs); } }
+const object = { 'a method of a long name' (xs) { return new Thing().method(xs); } };
+function compiled() {
+  const numbers = [1, 2, 3, 7, 8];
+  %PrepareFunctionForOptimization(inlined);
+  %PrepareFunctionForOptimization(leaf);
+  %PrepareFunctionForOptimization(warm);
+  for (let i = 0; i < 99; i++) warm(numbers);
+  %OptimizeFunctionOnNextCall(warm);
+  warm(numbers);
+}
+compiled();
+cell[1] = 1e6;
+console.log('ready');
+(() => [[1, 99]].map(xs => object['a method of a long name'](xs)))();
+"""
+NAMES = {b"warm", "größeΩ".encode(), b"method", b"a method of a long name"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """A waiting process of node, how its memory is read, and what its main thread has on its stack."""
+
+    read: v8.Read
+    symbols: dict[bytes, tuple[int, int]]
+    builtins: tuple[int, int]  # by their symbols
+    frames: list[Frame]
+
+    def machine(self, read: v8.Read) -> Machine | str:
+        """Anew, by this reader."""
+        return v8.recognise(self.symbols, read)
+
+
+@pytest.fixture(scope="module", params=NODES)
+def node(request: pytest.FixtureRequest, need: Callable[[str, str], str],
+         tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    program = tmp_path_factory.mktemp("js") / "program.js"
+    program.write_text(PROGRAM, encoding="utf-8")
+    command = [need(request.param, "nodejs"), "--allow-natives-syntax", "--no-lazy-feedback-allocation", str(program)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            wait_until_blocked(process.pid)
+            yield target(process.pid)
+        finally:
+            process.kill()
+
+
+def wait_until_blocked(pid: int) -> None:
+    """In the last call of the program, which is to a futex."""
+    while Path(f"/proc/{pid}/syscall").read_text().split()[0] != "202":
+        pass
+
+
+def target(pid: int) -> Target:
+    read = partial(proc.read_pieces, pid)
+    made = []
+    symbols: dict[bytes, tuple[int, int]] = {}
+    builtins = 0, 0
+    for mapped in tasks.executables(pid, pid):
+        is_file = mapped.path.startswith(b"/") and not mapped.path.startswith(b"//")
+        if is_file and not symbols:
+            with elf.open_object(os.fsdecode(mapped.path)) as file:
+                bias = mapped.start - (file.vaddr_of(mapped.file_offset) or 0)
+                symbols = {name: (value + bias, size) for name, (value, size) in file.exported(v8.SYMBOLS).items()}
+                symbols = symbols if v8.MARK in symbols else {}
+                if symbols:
+                    low, high = file.symbols().extent_of(v8.BUILTINS)
+                    builtins = (low + bias, high + bias) if high else (0, 0)
+        if not is_file:
+            made.append(mapped)
+    sp = int(Path(f"/proc/{pid}/syscall").read_text().split()[-2], 16)
+    end = next(int(line.split()[0].split("-")[1], 16) for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
+               if line.endswith("[stack]"))
+    stack = read([sp], [end - sp])[0]
+    # Links of frame pointers; what stands below each is the frame's.
+    frames = []
+    for at in range(32, len(stack) - 64, 8):
+        above, pc = word(stack, at), word(stack, at + 8)
+        if sp + at < above < end - 48 and not above & 7 and is_object(word(stack, above - sp - 16)):
+            low = next((one.start for one in made if one.start <= pc < one.end), 0)
+            words = [word(stack, above - sp - back) for back in (8, 16, 32, 40)]
+            frames.append(Frame(pc - (low > 0), low, False, not low, *words))
+    return Target(read, symbols, builtins, frames)
+
+
+def everything(machine: Machine, frames: list[Frame]) -> dict[bytes, tuple[bytes, int]]:
+    """All functions of all frames, with their files and first lines."""
+    found = {}
+    for told in machine.frames(frames, 1):
+        for scope in told.scopes:
+            function = machine.function(scope.shared)
+            if function is not None:
+                found[function.name] = function.source, machine.line_at(scope)
+    return found
+
+
+def test_functions_have_their_names_and_lines(node: Target) -> None:
+    machine = node.machine(node.read)
+    assert isinstance(machine, Machine), machine
+    found = everything(machine, node.frames)
+    assert found.keys() >= NAMES | {b"map", b"<module> (program.js)", b"executeUserEntryPoint"}
+    for name in NAMES:
+        text = {b"method": "method(xs)", b"warm": "inlined(x);"}.get(name, name.decode())
+        line = PROGRAM[:PROGRAM.index(text)].count("\n") + 1
+        assert found[name][0].endswith(b"/program.js")
+        assert found[name][1] == line, name
+    assert [name for name in found if re.fullmatch(rb"\(anonymous\) program.js:\d+", name)]
+
+
+def test_builtins_are_found_without_their_symbols(node: Target) -> None:
+    machine = node.machine(node.read)
+    assert isinstance(machine, Machine), machine
+    low, high = v8.builtins(node.symbols, node.read)
+    if machine.layout.version >= (13, 0):  # since then the functions that tell are not exported
+        assert (low, high) == (0, 0)
+    elif node.builtins[1]:
+        assert low <= node.builtins[0] < node.builtins[1] <= high
+    else:
+        assert 0 < low < high
+    assert v8.builtins({}, node.read) == (0, 0)
+
+
+def test_inlined_calls_are_told_with_their_caller(node: Target) -> None:
+    machine = node.machine(node.read)
+    assert isinstance(machine, Machine), machine
+    chains = set()
+    for told in machine.frames(node.frames, 1):
+        functions = [machine.function(scope.shared) for scope in told.scopes]
+        chains.add(tuple(function.name for function in functions if function is not None))
+    assert (b"leaf", b"inlined", b"warm") in chains, [chain for chain in chains if b"warm" in chain]
+
+
+def test_what_is_known_stays_known_when_the_process_is_gone(node: Target) -> None:
+    there = [True]
+    machine = node.machine(lambda addresses, sizes: node.read(addresses, sizes) if there[0] else [b""] * len(sizes))
+    assert isinstance(machine, Machine), machine
+    before = everything(machine, node.frames)
+    there.clear()
+    there.append(False)
+    assert everything(machine, node.frames) == before
+
+
+def test_damaged_memory_gives_no_exception_and_no_name_that_is_none(node: Target) -> None:
+    whole = node.machine(node.read)
+    assert isinstance(whole, Machine), whole
+    names = everything(whole, node.frames)
+    n_named = 0
+    for seed in DRAWS:
+        draw = random.Random(seed)
+        read = Damaged(node.read, seed, (0.02, 0.2, 0.7)[seed % 3])
+        how = [read if seed % 7 == 0 else node.read]
+        other = node.machine(lambda addresses, sizes, how=how: how[-1](addresses, sizes))  # type: ignore[misc]
+        if isinstance(other, str):
+            continue
+        how.append(read)
+        some = draw.sample(node.frames, min(len(node.frames), 9))
+        field = draw.choice(("function", "bytecode", "context", "pc"))
+        some.append(some[0]._replace(**{field: draw.getrandbits(47) | 1}))
+        # Who has no name is told by a place, which is no name, and may be a neighbour's.
+        found = {name: told for name, told in everything(other, some).items() if not name.startswith(b"(anonymous)")}
+        n_named += len(found)
+        assert found.keys() <= names.keys(), (seed, found.keys() - names.keys())
+    assert n_named > len(DRAWS) // 10
+
+
+def test_positions_of_a_table() -> None:
+    table = bytes([2, 20, 1 << 1, 6, 0x81, 0x02, 5])  # +1, +10; +1, +3; downwards by 128, -3
+    assert positions_of(table) == ([0, 1, 129], [10, 13, 10])
+    for cut in range(len(table)):
+        offsets, positions = positions_of(table[:cut])
+        assert (offsets, positions) == tuple(part[:len(offsets)] for part in positions_of(table))
