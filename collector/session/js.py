@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,18 +20,21 @@ from collector.events import Array, ClockSamples
 from collector.linux import proc
 from collector.processes.process import Epoch
 from collector.processes.space import AddressSpace
-from collector.runtimes import marks, v8
+from collector.runtimes import marks
 from collector.runtimes.code import Code
-from collector.runtimes.code_v8 import Scope
-from collector.runtimes.functions_v8 import JsFunction
 from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
-from collector.runtimes.v8 import Frame, Machine, Told
 from collector.session.merging import Managed, alike, with_managed
 from collector.session.objects import Objects, is_file, is_made
 from collector.session.placing import Frames
 from collector.session.schedule import NEVER_NS
 from collector.unwind.memory import Memory
+
+# What only programs of JavaScript need is imported when node is met: the target waits for every module here.
+if TYPE_CHECKING:
+    from collector.runtimes.code_v8 import Scope
+    from collector.runtimes.functions_v8 import JsFunction
+    from collector.runtimes.v8 import Machine, Told
 
 NOT_KNOWN = b"<JavaScript function, not known>"
 LOOK_MIN_NS, LOOK_MAX_NS, LOOK_IDLE_NS = 100 * NS_PER_MS, 250 * NS_PER_MS, 1600 * NS_PER_MS
@@ -160,6 +164,7 @@ class JsFrames:
             known = self._objects.by_number.get(mapping.object)
             if known is None or not any(program in name for program in _PROGRAMS):
                 continue
+            from collector.runtimes import v8
             try:
                 symbols = known.exported(v8.SYMBOLS)
             except ElfError:
@@ -168,7 +173,7 @@ class JsFrames:
                 continue
             there = {name: (value + mapping.bias, size) for name, (value, size) in symbols.items()}
             found = v8.recognise(there, partial(proc.read_pieces, epoch.image.pid))
-            if isinstance(found, Machine):
+            if isinstance(found, v8.Machine):
                 builtins, interpreter = (self._objects.extent_of(mapping.object, name)
                                          for name in (v8.BUILTINS, v8.INTERPRETER))
                 if not builtins[1]:
@@ -183,6 +188,7 @@ class JsFrames:
     @staticmethod
     def _unnamed(symbols: dict[bytes, tuple[int, int]], pid: int, bias: int) -> tuple[int, int]:
         """Where builtins without symbols are in their object."""
+        from collector.runtimes import v8
         low, high = v8.builtins(symbols, partial(proc.read_pieces, pid))
         return (low - bias, high - bias) if high else (0, 0)
 
@@ -204,6 +210,7 @@ class JsFrames:
         return with_managed(places, frames) if places else frames
 
     def _of_process(self, process: _Process, samples: ClockSamples, rows: Array, frames: Frames) -> Managed | None:
+        from collector.runtimes.v8 import Frame
         pcs = frames.pcs[rows]
         lows, is_its, is_interpreted = process.places(pcs)
         which, depth = np.nonzero(is_its & (np.arange(pcs.shape[1]) < frames.length[rows, None]))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,13 +19,16 @@ from collector.events import Array, ClockSamples
 from collector.experiment.map import MADE_UP_FIRST
 from collector.linux import proc
 from collector.processes.process import Epoch
-from collector.runtimes import cpython, marks
-from collector.runtimes.cpython import Interpreter
-from collector.runtimes.looks import NOBODY, Anchor, Anchors, Looks, Told
+from collector.runtimes import marks
 from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.session.objects import Objects
 from collector.session.schedule import NEVER_NS
+
+# What only programs of Python need is imported when CPython is met: the target waits for every module here.
+if TYPE_CHECKING:
+    from collector.runtimes.cpython import Interpreter
+    from collector.runtimes.looks import Anchor, Anchors, Looks, Told
 
 LOOK_PERIOD_NS = 50 * NS_PER_MS
 GIL = b"<global interpreter lock>"
@@ -85,6 +88,7 @@ class _Process:
 
     def looks_of(self, tid: int) -> Looks:
         """Those at one thread."""
+        from collector.runtimes.looks import Looks
         found = self.looks.get(tid)
         if found is None:
             found = self.looks[tid] = Looks(self.interpreter.layout.has_inlined_calls)
@@ -179,6 +183,7 @@ class _Found:
 
     def anchor(self, evaluation: int) -> Anchor:
         """Those of one evaluation."""
+        from collector.runtimes.looks import Anchor
         begin, end = self._hits[evaluation:evaluation + 2].tolist()
         first, last = self._frames[evaluation:evaluation + 2].tolist()
         return Anchor(frozenset(self._codes[begin:end].tolist()), frozenset(self._frame_words[first:last].tolist()))
@@ -285,6 +290,7 @@ class PythonFrames:
         return known
 
     def _recognised(self, epoch: Epoch) -> _Process | None:
+        from collector.runtimes import cpython
         pid = epoch.image.pid
         for i, mapping in enumerate(epoch.space.mappings):
             known = self._objects.by_number.get(mapping.object)
@@ -301,7 +307,7 @@ class PythonFrames:
             parts = self._objects.tables.parts_of(mapping.object, value) or [(value, value + size)]
             evaluation = np.array(parts, np.uint64) + np.uint64(mapping.bias)
             found = cpython.recognise(there, mapping.path, partial(proc.read_pieces, pid))
-            if isinstance(found, Interpreter):
+            if isinstance(found, cpython.Interpreter):
                 return _Process(found, (mapping.start, mapping.end), evaluation)
             self._evaluations[epoch.image.number] = evaluation
             if found:
@@ -409,6 +415,7 @@ class PythonFrames:
     def _own(self, process: _Process, told: Told) -> tuple[int, int]:
         """The code of the innermost frame, and how far made-up addresses are ahead of places in it; zeros
         where words do not lead to places."""
+        from collector.runtimes.looks import NOBODY
         frame = told.frames[0]
         if frame is NOBODY or not process.interpreter.layout.has_inlined_calls:
             return 0, 0
@@ -417,6 +424,7 @@ class PythonFrames:
 
     def _pcs(self, process: _Process, told: Told, n: int) -> list[int]:
         """Addresses for the frames of an activation that ``n`` samples have, innermost first."""
+        from collector.runtimes.looks import NOBODY
         found = []
         for frame, mark in zip(told.frames, told.marks, strict=True):
             self.counts[mark] += n
