@@ -3,9 +3,9 @@
 Standard library only, and as little as possible of it: the target waits for this.
 
     parent                        child
-    fork  ----------------------> restore signals, wait for the go
+    fork  ----------------------> restore signals, all blocked; wait for the go
     open the events on the child
-    go    ----------------------> execve; close-on-exec closes the report pipe
+    go    ----------------------> unblock signals, execve; close-on-exec closes the report pipe
     report pipe: end of file = the program runs; otherwise errno of execve
 
 Events that are to outlive the child are opened on the thread that makes it, before it does, and inherited.
@@ -128,28 +128,37 @@ class HeldChild:
         self._go_read, self._go_write = os.pipe()
         self._report_read, self._report_write = os.pipe()
         try:
-            self.pid = self._maker.fork(self._become) if self._maker is not None else os.fork()
+            self.pid = self._maker.fork(self._become) if self._maker is not None else self._fork()
         except BlockingIOError:
             raise CollectorError(NO_TASKS) from None
         except OSError as err:
             raise CollectorError(f"no process can be made: {reason(err)}") from err
-        if self.pid == 0:
-            self._become(None)
         os.close(self._go_read)
         os.close(self._report_write)
         return self.pid
 
-    def _become(self, blocked: Signals | None) -> None:
-        """The child's side; never returns."""
+    def _fork(self) -> int:
+        """The same without the maker."""
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            pid = os.fork()
+            if pid == 0:
+                self._become(before)
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return pid
+
+    def _become(self, blocked: Signals) -> None:
+        """The child's side; never returns. A signal that is sent to the job while the child is held ends it when it is
+        let go, like a program that has just begun."""
         code = 0
         try:
             os.close(self._go_write)
             for number, disposition in self._inherited.dispositions.items():
                 signal.signal(number, disposition)
-            if blocked is not None:
-                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             resource.setrlimit(resource.RLIMIT_NOFILE, self._inherited.descriptors)
             if os.read(self._go_read, 1):
+                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
                 os.execv(self._path, list(self._arguments))
         except OSError as err:
             code = err.errno or errno.EINVAL

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -117,11 +118,12 @@ def test_programs_that_are_not_followed_have_their_kernel_part_alone(collect: Ru
 
 def test_a_program_that_runs_itself_again_has_another_experiment(collect: Run, kernel_shown: None, tmp_path: Path,
                                                                  monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both of the same name and process; others of the machine are not followed."""
+    """Both of the same name and process, which no other program on the machine has."""
     monkeypatch.setenv("TWICE", TWICE)
-    path = tmp_path / "k.er"
-    done = collect("-k", "kernel", "-A", "off", "-p", "hi", "-F", f"=^{Path(sys.executable).name}", "-o", path,
-                   sys.executable, "-c", TWICE)
+    path, program = tmp_path / "k.er", tmp_path / f"twice{os.getpid()}"
+    program.symlink_to(os.path.realpath(sys.executable))
+    done = collect("-k", "kernel", "-A", "off", "-p", "hi", "-F", f"=^{program.name}$", "-o", path, program,
+                   "-c", TWICE)
     assert done.returncode == 0, done.stderr
     again = list(path.glob("_*_PID_*.2.er"))
     assert again

@@ -21,6 +21,7 @@ import pytest
 
 from collector import __version__
 from collector.experiment.reader import open_experiment
+from collector.session.launch import HeldChild, inherited
 
 COLLECT = str(Path(sys.executable).parent / "collect")
 SH = "/bin/sh"
@@ -558,3 +559,16 @@ def test_verbose_says_what_is_recorded(tmp_path: Path) -> None:
     assert all(line.startswith("collect: ") for line in lines)
     assert "x.er" in lines[0]
     assert "perf" in lines[0]
+
+
+@pytest.mark.parametrize("is_made_by_a_thread", [False, True])
+def test_a_signal_to_a_child_that_is_held_ends_it_when_it_is_let_go(is_made_by_a_thread: bool) -> None:
+    """As it would a program that has just begun: until then events can be opened on it."""
+    child = HeldChild("/bin/true", ["true"], inherited())
+    assert not is_made_by_a_thread or child.maker_tid
+    pid = child.make()
+    os.kill(pid, signal.SIGTERM)
+    time.sleep(0.1)
+    assert os.waitpid(pid, os.WNOHANG) == (0, 0)
+    child.release()
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
