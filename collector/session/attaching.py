@@ -64,8 +64,8 @@ def attach(options: Options, say: Say, beside: Beside = nothing) -> int:
     if options.verbose:
         say(f"experiment {directory}, attached to {', '.join(map(str, targets.pids))}, engine {recording.engine_text}")
     with beside(directory, start_ns):
-        run(recording, signals, say)
-    return 0
+        is_well = run(recording, signals, say)
+    return 0 if is_well else 1
 
 
 class _Opener:

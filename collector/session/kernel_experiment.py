@@ -66,9 +66,9 @@ def record_kernel(options: Options, say: Say, beside: Beside = nothing) -> int:
     if options.verbose:
         say(f"experiment {directory}, the kernel on all CPUs{f', process {load.pid}' if load is not None else ''}")
     with beside(directory, start_ns):
-        run(recording, signals, say)
+        is_well = run(recording, signals, say)
     if load is None:
-        return 0
+        return 0 if is_well else 1
     return launch.exit_status(os.waitpid(load.pid, 0)[1] if recording.status is None else recording.status)
 
 

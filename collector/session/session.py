@@ -240,11 +240,15 @@ def _begun(options: Options, directory: Path, pid: int, opened: OpenedEvents, st
     return Recording(options, directory, pid, engine_on(opened), start_ns, heir.pidfds, heir)
 
 
-def run(recording: Stepper, signals: Signals, say: Say) -> None:
-    """Records until the end, and says what is to be said of it. A fault of ours is told, and not the target's."""
+def run(recording: Stepper, signals: Signals, say: Say) -> bool:
+    """Records until the end, and says what is to be said of it. A fault of ours is told, and not the target's; returns
+    whether there was none."""
     from collector.session.runner import Observer, Runner
+    is_well = True
 
     def failed(err: Exception) -> None:
+        nonlocal is_well
+        is_well = False
         _trace(err)
         say(f"{reason(err)}; recording ends here")
 
@@ -255,6 +259,7 @@ def run(recording: Stepper, signals: Signals, say: Say) -> None:
     except Exception as err:
         failed(err)
     gc.freeze()
+    return is_well
 
 
 def _unrecorded(options: Options, say: Say, pid: int, opened: OpenedEvents, why: Exception) -> int:
