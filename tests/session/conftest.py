@@ -35,6 +35,7 @@ CPU_STATES = STATES[:FIRST_WAITING_STATE]
 LOOK_EVERY_S = 0.004
 COLLECT = str(Path(sys.executable).parent / "collect")
 NOBODY = 65534
+PF_EXITING = 0x4  # of the kernel's flags of a thread
 
 Bounds = tuple[float, float]
 
@@ -81,13 +82,14 @@ class Observer(threading.Thread):
         self.threads: dict[int, Seen] = {}
         self._collect = collect_pid
         self._files: dict[int, int] = {}
+        self._alive = 0.0  # when the child was last seen that had not begun to exit: then its records end
 
     def run(self) -> None:
         """From the child's exec to its end."""
         pid = self._child()
         if not pid:
             return
-        before = self.threads[pid].born[0]
+        before = self._alive = self.threads[pid].born[0]
         while self._look(pid, before):
             before = self._looked
             time.sleep(LOOK_EVERY_S)
@@ -119,7 +121,10 @@ class Observer(threading.Thread):
         self._looked = time.monotonic()
         try:
             tids = set(map(int, os.listdir(f"/proc/{pid}/task")))
-            ended = tids <= {pid} and ") Z " in Path(f"/proc/{pid}/stat").read_text()  # others may outlive the first
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            ended = tids <= {pid} and stat[0] == "Z"  # others may outlive the first
+            if not int(stat[6]) & PF_EXITING:
+                self._alive = self._looked
         except OSError:
             tids, ended = set(), True
         for tid in tids - self._files.keys() - self.threads.keys():
@@ -138,6 +143,8 @@ class Observer(threading.Thread):
                 seen.died = (seen.looked, time.monotonic())
             if ended and seen.died == (0.0, 0.0):
                 seen.died = (before, time.monotonic())
+            if tid == pid:
+                seen.died = (min(seen.died[0], self._alive), seen.died[1])
         return not ended
 
 
