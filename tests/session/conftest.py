@@ -98,7 +98,7 @@ class Observer(threading.Thread):
 
     def _child(self) -> int:
         """The child, as soon as it runs its own program; 0 if it never does."""
-        pid, past = 0, Seen((0.0, 0.0))
+        pid, past = 0, Seen((0.0, 0.0), looked=time.monotonic())  # what was known before the program runs
         while True:
             now = time.monotonic()
             try:
@@ -106,11 +106,12 @@ class Observer(threading.Thread):
                 cpu_ns, delay_ns, _ = map(int, Path(f"/proc/{pid}/schedstat").read_text().split())
                 runs_us = os.readlink(f"/proc/{pid}/exe") == os.path.realpath(sys.executable)
             except IndexError:
+                past.looked = now
                 continue
             except OSError:
                 return 0
             if not runs_us:
-                self.threads[pid] = Seen((past.looked or now, time.monotonic()), cpu_before=(past.cpu, cpu_ns * 1e-9),
+                self.threads[pid] = Seen((past.looked, time.monotonic()), cpu_before=(past.cpu, cpu_ns * 1e-9),
                                          delay_before=(past.delay, delay_ns * 1e-9))
                 self._files[pid] = os.open(f"/proc/{pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
                 return pid
