@@ -23,6 +23,7 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
 
 from collector.cli import er_html
 from collector.errors import CollectorError
@@ -355,13 +356,18 @@ def test_what_keys_reach_is_in_sight_in_a_small_window(page: Path, look: Callabl
     try:
         driver.set_window_size(500, 430)
         driver = look(page, "view=threads")
-        assert driver.execute_script(IN_SIGHT, "#tab-threads")
+        comes_in_sight(driver, "#tab-threads")
         driver = look(page, "view=flame&metric=total")
         reach(driver, ".flame canvas")
         press(driver, *[Keys.ARROW_DOWN] * 6)
-        assert driver.execute_script(IN_SIGHT, ".flame-mark")
+        comes_in_sight(driver, ".flame-mark")
     finally:
         driver.set_window_size(before["width"], before["height"])
+
+
+def comes_in_sight(driver: webdriver.Chrome, selector: str) -> None:
+    """It is scrolled there when it has been drawn."""
+    WebDriverWait(driver, 20).until(lambda _: driver.execute_script(IN_SIGHT, selector))
 
 
 IN_SIGHT = """

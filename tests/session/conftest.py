@@ -17,6 +17,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -55,6 +56,7 @@ class Seen:
     cpu: float = 0.0
     delay: float = 0.0
     looked: float = 0.0
+    alive: float = 0.0  # when it was last seen that had not begun to exit: then its records end
     cpu_before: Bounds = (0.0, 0.0)
     delay_before: Bounds = (0.0, 0.0)
 
@@ -81,19 +83,27 @@ class Observer(threading.Thread):
         super().__init__(daemon=True)
         self.threads: dict[int, Seen] = {}
         self._collect = collect_pid
-        self._files: dict[int, int] = {}
-        self._alive = 0.0  # when the child was last seen that had not begun to exit: then its records end
+        self._files: dict[int, tuple[int, int]] = {}  # schedstat and stat
 
     def run(self) -> None:
         """From the child's exec to its end."""
         pid = self._child()
         if not pid:
             return
-        before = self._alive = self.threads[pid].born[0]
+        before = self.threads[pid].born[0]
         while self._look(pid, before):
             before = self._looked
             time.sleep(LOOK_EVERY_S)
-        for fd in self._files.values():
+        for tid in list(self._files):
+            self._close(tid)
+
+    def _open(self, tid: int, folder: str, seen: Seen) -> None:
+        """Raises OSError."""
+        fds = [os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in ("schedstat", "stat")]
+        self._files[tid], self.threads[tid] = (fds[0], fds[1]), seen
+
+    def _close(self, tid: int) -> None:
+        for fd in self._files.pop(tid):
             os.close(fd)
 
     def _child(self) -> int:
@@ -111,9 +121,9 @@ class Observer(threading.Thread):
             except OSError:
                 return 0
             if not runs_us:
-                self.threads[pid] = Seen((past.looked, time.monotonic()), cpu_before=(past.cpu, cpu_ns * 1e-9),
-                                         delay_before=(past.delay, delay_ns * 1e-9))
-                self._files[pid] = os.open(f"/proc/{pid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
+                self._open(pid, f"/proc/{pid}", Seen(
+                    (past.looked, time.monotonic()), alive=now, cpu_before=(past.cpu, cpu_ns * 1e-9),
+                    delay_before=(past.delay, delay_ns * 1e-9)))
                 return pid
             past = Seen((0.0, 0.0), cpu=cpu_ns * 1e-9, delay=delay_ns * 1e-9, looked=now)
 
@@ -122,30 +132,24 @@ class Observer(threading.Thread):
         self._looked = time.monotonic()
         try:
             tids = set(map(int, os.listdir(f"/proc/{pid}/task")))
-            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            ended = tids <= {pid} and stat[0] == "Z"  # others may outlive the first
-            if not int(stat[6]) & PF_EXITING:
-                self._alive = self._looked
+            ended = tids <= {pid} and ") Z " in Path(f"/proc/{pid}/stat").read_text()  # others may outlive the first
         except OSError:
             tids, ended = set(), True
         for tid in tids - self._files.keys() - self.threads.keys():
-            try:
-                self._files[tid] = os.open(f"/proc/{pid}/task/{tid}/schedstat", os.O_RDONLY | os.O_CLOEXEC)
-            except OSError:
-                continue
-            self.threads[tid] = Seen((before, time.monotonic()))
-        for tid, fd in list(self._files.items()):
+            with suppress(OSError):
+                self._open(tid, f"/proc/{pid}/task/{tid}", Seen((before, time.monotonic()), alive=self._looked))
+        for tid, (schedstat, stat) in list(self._files.items()):
             seen = self.threads[tid]
             try:
-                cpu_ns, delay_ns, _ = map(int, os.pread(fd, 64, 0).split())
+                cpu_ns, delay_ns, _ = map(int, os.pread(schedstat, 64, 0).split())
                 seen.cpu, seen.delay, seen.looked = cpu_ns * 1e-9, delay_ns * 1e-9, time.monotonic()
+                if not int(os.pread(stat, 1024, 0).rpartition(b")")[2].split()[6]) & PF_EXITING:
+                    seen.alive = seen.looked
             except OSError:
-                os.close(self._files.pop(tid))
-                seen.died = (seen.looked, time.monotonic())
+                self._close(tid)
+                seen.died = (seen.alive, time.monotonic())
             if ended and seen.died == (0.0, 0.0):
-                seen.died = (before, time.monotonic())
-            if tid == pid:
-                seen.died = (min(seen.died[0], self._alive), seen.died[1])
+                seen.died = (min(before, seen.alive), time.monotonic())
         return not ended
 
 
