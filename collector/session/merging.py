@@ -18,12 +18,12 @@ _MIXERS = np.array([[pow(0x9E3779B97F4A7C15, 2 * i + 1, 1 << 64)] for i in range
 class Managed:
     """Frames (k,) that carry out functions: indices of samples, depths, and which of some chains each has."""
 
-    def __init__(self, row: Array, depth: Array, kind: Array, chains: Sequence[tuple[int, ...]]) -> None:
+    def __init__(self, row: Array, depth: Array, kind: Array, chains: Sequence[Sequence[int]]) -> None:
         """``chains``: the functions' addresses, innermost first."""
         self.row, self.depth, self._kind = row, depth, kind
         self._size = np.array([len(chain) for chain in chains], np.int64)
         self._addresses = np.array([address for chain in chains for address in chain], np.uint64)
-        self.count = self._size[kind]
+        self.count: Array = self._size[kind]
 
     def flat(self) -> tuple[Array, Array, Array]:
         """All functions of all frames: whose each is, its address, and how far before the frame it comes to stand."""

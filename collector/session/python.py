@@ -22,7 +22,9 @@ from collector.processes.process import Epoch
 from collector.runtimes import marks
 from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
+from collector.session.merging import Managed, with_managed
 from collector.session.objects import Objects
+from collector.session.placing import Frames
 from collector.session.schedule import NEVER_NS
 
 # What only programs of Python need is imported when CPython is met: the target waits for every module here.
@@ -189,27 +191,21 @@ class _Found:
         return Anchor(frozenset(self._codes[begin:end].tolist()), frozenset(self._frame_words[first:last].tolist()))
 
 
-class _Inserted:
-    """Runs of frames, innermost first, before frames (k,) of stacks: their rows and depths, and which run each has."""
+class _Inserted(Managed):
+    """Of the first function of some frames the place in it is known better than that of its chain."""
 
     def __init__(self, row: Array, depth: Array, run: Array, runs: Sequence[Sequence[int]], exact: Array,
                  second: Array) -> None:
         """``exact`` (k,): what stands, unless 0, in the place of the first address of each run; where ``second`` (k,),
         of the one after it."""
-        size = np.array([len(one) for one in runs], np.int64)
-        self.row, self.depth, self._run = row, depth, run
+        super().__init__(row, depth, run, runs)
         self._exact, self._second = exact, second
-        self._begin = np.cumsum(size) - size
-        self._addresses = np.array([address for one in runs for address in one], np.uint64)
-        self.count: Array = size[run]
 
     def flat(self) -> tuple[Array, Array, Array]:
-        """Of all frames of all runs: whose each is, its address, and how far before that frame it comes to stand."""
-        whose = np.repeat(np.arange(len(self.row)), self.count)
-        place = np.arange(len(whose)) - np.repeat(np.cumsum(self.count) - self.count, self.count)
-        address = self._addresses[self._begin[self._run[whose]] + place]
-        exact = (place == self._second[whose]) & (self._exact[whose] != 0)
-        return whose, np.where(exact, self._exact[whose], address), self.count[whose] - place
+        """See Managed."""
+        whose, address, back = super().flat()
+        is_exact = (self.count[whose] - back == self._second[whose]) & (self._exact[whose] != 0)
+        return whose, np.where(is_exact, self._exact[whose], address), back
 
 
 class PythonFrames:
@@ -252,15 +248,14 @@ class PythonFrames:
             self._n_mappings.pop(number, None)
             self._evaluations.pop(number, None)
 
-    def merged(self, samples: ClockSamples, index: Array, epochs: list[Epoch], pcs: Array, length: Array,
-               sps: Array) -> tuple[Array, Array]:
-        """The stacks (n, depth) of samples and their lengths (n,) with the functions of CPython in them."""
+    def merged(self, samples: ClockSamples, index: Array, epochs: Sequence[Epoch], frames: Frames) -> Frames:
+        """The stacks of samples with the functions of CPython in them."""
         found = []
         is_first = True
         for number, epoch in enumerate(epochs):
             process = self._process(epoch)
             if process is None:
-                self._count_unread(epoch, pcs[index == number])
+                self._count_unread(epoch, frames.pcs[index == number])
                 continue
             rows = np.flatnonzero((index == number) & (samples.abi == 64))
             if not len(rows):
@@ -269,10 +264,10 @@ class PythonFrames:
             if is_first:
                 self.look()
                 is_first = False
-            inserted = self._of_process(process, samples, rows, pcs, length, sps)
+            inserted = self._of_process(process, samples, rows, frames)
             if inserted is not None:
                 found.append(inserted)
-        return _with(found, pcs, length)
+        return with_managed(found, frames) if found else frames
 
     def _count_unread(self, epoch: Epoch, pcs: Array) -> None:
         evaluation = self._evaluations.get(epoch.image.number)
@@ -316,14 +311,13 @@ class PythonFrames:
 
     # -- samples
 
-    def _of_process(self, process: _Process, samples: ClockSamples, rows: Array, pcs: Array, length: Array,
-                    sps: Array) -> _Inserted | None:
-        inside = np.arange(pcs.shape[1]) < length[rows, None]
-        is_eval = inside & _within(pcs[rows], process.evaluation)
+    def _of_process(self, process: _Process, samples: ClockSamples, rows: Array, frames: Frames) -> _Inserted | None:
+        inside = np.arange(frames.pcs.shape[1]) < frames.length[rows, None]
+        is_eval = inside & _within(frames.pcs[rows], process.evaluation)
         which, depth = np.nonzero(is_eval)
         if not len(which):
             return None
-        place = _words(samples, rows[which], depth, length, sps)
+        place = _words(samples, rows[which], depth, frames)
         begin = np.append(0, np.flatnonzero(np.diff(place.row)) + 1)
         mine = place.row[begin]
         tids, times = samples.tid[mine], samples.time_ns[mine]
@@ -466,11 +460,12 @@ def _within(pcs: Array, stretches: Array) -> Array:
     return found
 
 
-def _words(samples: ClockSamples, row: Array, depth: Array, length: Array, sps: Array) -> _Place:
+def _words(samples: ClockSamples, row: Array, depth: Array, frames: Frames) -> _Place:
     """The part of the stack of each evaluation (k,): from the one that it called in the end to its own end; for the
     innermost one the registers, too."""
     low = samples.low[row]
-    is_last = depth + 1 >= length[row]
+    sps = frames.sps
+    is_last = depth + 1 >= frames.length[row]
     high = np.where(is_last, sps[row, depth] + np.uint64(_BEHIND), sps[row, np.minimum(depth + 1, sps.shape[1] - 1)])
     is_innermost = np.append(True, row[1:] != row[:-1])
     begin = np.where(is_innermost, low, np.append(np.uint64(0), high[:-1]))
@@ -499,26 +494,6 @@ def _mixed(words: Array) -> Array:
     words = (words ^ words >> np.uint64(29)) * np.uint64(0xC2B2AE3D27D4EB4F)
     mixed: Array = words ^ words >> np.uint64(32)
     return mixed
-
-
-def _with(inserted: Sequence[_Inserted], pcs: Array, length: Array) -> tuple[Array, Array]:
-    """The stacks (n, depth) with runs of frames before some of theirs."""
-    if not inserted:
-        return pcs, length
-    n, width = pcs.shape
-    n_before = np.zeros((n, width), np.int64)
-    for some in inserted:
-        n_before[some.row, some.depth] = some.count
-    at = np.cumsum(n_before, axis=1) + np.arange(width)  # where each frame comes to stand
-    whole = length + n_before.sum(axis=1)
-    wide = np.zeros((n, max(width, int(whole.max()))), np.uint64)
-    row, column = np.nonzero(np.arange(width) < length[:, None])
-    wide[row, at[row, column]] = pcs[row, column]
-    for some in inserted:
-        whose, address, before = some.flat()
-        row = some.row[whose]
-        wide[row, at[row, some.depth[whose]] - before] = address
-    return wide, whole
 
 
 __all__ = ["TORN", "UNKNOWN", "VERIFIED", "PythonFrames"]

@@ -154,7 +154,6 @@ class ThisMachine:
         found = placed_frames_of(samples, index, epochs, self._objects.tables, caches)
         if caches and self._java.is_out_of_date(index, epochs, found):
             found = placed_frames_of(samples, index, epochs, self._objects.tables, caches)
-        found = self._java.merged(samples, index, epochs, found)
-        found = self._js.merged(samples, index, epochs, found)
-        merged = self._python.merged(samples, index, epochs, found.pcs, found.length, found.sps)
-        return *merged, found.stop
+        for runtime in (self._java, self._js, self._python):
+            found = runtime.merged(samples, index, epochs, found)
+        return found[:3]
