@@ -190,33 +190,18 @@ class HeldChild:
         self.pid = 0
 
 
-def is_python(program: str) -> bool:
-    """Whether a program is Python, or a script for it, whose memory is to be read while it runs."""
-    return _is_run_by(b"python", program)
-
-
-def is_node(program: str) -> bool:
-    """The same of node."""
-    return _is_run_by(b"node", program)
-
-
-def _is_run_by(interpreter: bytes, program: str) -> bool:
+def runtimes_of(program: str) -> frozenset[str]:
+    """By which of "python", "node", "java" a program is run, that it is or whose script it is, so that memory is to be
+    read while it runs. None where it cannot be told."""
     try:
         path = os.path.realpath(find_program(program))
         with open(path, "rb") as file:
             head = file.read(128)
     except (CollectorError, OSError):
-        return False
-    name = os.fsencode(os.path.basename(path))
-    return name.startswith(interpreter) or (head.startswith(b"#!") and interpreter in head.split(b"\n")[0])
-
-
-def is_java(program: str) -> bool:
-    """Whether a program is Java's launcher, whose machine's memory is to be read while it runs."""
-    try:
-        return os.path.basename(os.path.realpath(find_program(program))) == "java"
-    except CollectorError:
-        return False
+        return frozenset()
+    name, first = os.path.basename(path), head.split(b"\n")[0] if head.startswith(b"#!") else b""
+    found = {one for one in ("python", "node") if name.startswith(one) or one.encode() in first}
+    return frozenset(found | ({"java"} & {name}))
 
 
 def find_program(name: str) -> str:

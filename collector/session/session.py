@@ -225,9 +225,8 @@ def _may_come_late(options: Options, opened: perf_opening.Opened) -> bool:
 
 def _begun(options: Options, directory: Path, pid: int, opened: OpenedEvents, start_ns: int, heir: Heir) -> Recording:
     gc.disable()
-    program = options.arguments[0]
-    is_looked_at = options.asks_for_moments or (options.python and launch.is_python(program)) or (
-        options.java and launch.is_java(program)) or (options.js and launch.is_node(program))
+    is_read = {"python": options.python, "java": options.java, "node": options.js}
+    is_looked_at = options.asks_for_moments or any(is_read[one] for one in launch.runtimes_of(options.arguments[0]))
     with nullcontext() if is_looked_at else standing_back(pid, opened, start_ns, heir):
         import_all()
         from collector.session.recording import Recording, engine_on

@@ -47,12 +47,10 @@ class Store:
         self._objects = Objects(Tables())
         self._tally = Tally()
         self.python = PythonFrames(self._objects, options.python)
-        is_java = bool(options.arguments) and launch.is_java(options.arguments[0])
-        self.java = JavaFrames(self._objects, self.python.made_up, options.java,
-                               start_ns + MACHINE_START_NS if is_java else 0)
-        is_node = bool(options.arguments) and launch.is_node(options.arguments[0])
-        self.js = JsFrames(self._objects, self.python.made_up, options.js,
-                           start_ns + MACHINE_START_NS if is_node else 0)
+        runtimes = launch.runtimes_of(options.arguments[0]) if options.arguments else frozenset()
+        java_ns, js_ns = (start_ns + MACHINE_START_NS if one in runtimes else 0 for one in ("java", "node"))
+        self.java = JavaFrames(self._objects, self.python.made_up, options.java, java_ns)
+        self.js = JsFrames(self._objects, self.python.made_up, options.js, js_ns)
         world = ThisMachine(self._objects, self.python, self.java, self.js)
         self.pipeline = Pipeline(options.interval_ns or 1, self._experiments, world, self._tally,
                                  n_cpus=os.cpu_count() or 1,
@@ -133,11 +131,11 @@ class Store:
         failures = [line for line in (failure, self._experiments.failures()) if line]
         unreadable = [f"{os.fsdecode(path)}: {why}" for path, why in self._objects.unreadable.items()]
         kernel = self._kernel.warnings() if self._kernel is not None else []
-        python = [f"functions of Python are not shown: {why}" for why in sorted(set(self.python.unread.values()))]
-        java = [f"methods of Java are not shown: {why}" for why in sorted(set(self.java.unread.values()))]
-        js = [f"functions of JavaScript are not shown: {why}" for why in sorted(set(self.js.unread.values()))]
+        untold = [f"{what} are not shown: {why}" for what, runtime in (
+            ("functions of Python", self.python), ("methods of Java", self.java),
+            ("functions of JavaScript", self.js)) for why in sorted(set(runtime.unread.values()))]
         return [*failures, *self.pipeline.unseen.warnings(self._start_ns), *self._tally.warnings(), *unreadable,
-                *kernel, *python, *java, *js]
+                *kernel, *untold]
 
     def _summed_up(self, warnings: list[str], end_ns: int) -> str:
         name, recorder, pipeline = str(self._directory), self._recorder, self.pipeline

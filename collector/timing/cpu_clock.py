@@ -76,8 +76,7 @@ class CpuClock:
 
     def end(self, time_ns: int) -> dict[int, tuple[int, int]]:
         """By CPU the ticks from its last sample up to a time: those of whoever that sample met, and those of an idle
-        CPU. Of a CPU that was taken away meanwhile no more is told than
-        of a late clock."""
+        CPU. Of a CPU that was taken away meanwhile no more is told than of a late clock."""
         found = {}
         for cpu, since_ns in self._since_ns.items():
             elapsed_ns = np.array([max(time_ns - since_ns, 0)])
