@@ -124,7 +124,8 @@ def _sound(records: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
 
 
 def _id(event: Event) -> int:
-    return parse_number(os.fsencode(event.attributes.get("id", "")), -1)
+    number = parse_number(os.fsencode(event.attributes.get("id", "")), -1)
+    return number if number <= INT64_MAX else -1
 
 
 def _sample(number: int, labels: list[str], before: npt.NDArray[Any], after: npt.NDArray[Any]) -> Sample:

@@ -266,3 +266,10 @@ def test_numbers_that_are_no_text_are_none(small: Path, old: bytes, new: bytes,
     edit(small / "log.xml", old, new)
     assert er_print.run(["-functions", "-overview", "-header", "-samples", str(small)]) == 0
     assert "<Total>" in capsys.readouterr().out
+
+
+def test_a_sample_with_an_impossible_number_has_none(small: Path) -> None:
+    """It has its time and figures all the same, also where a filter asks for samples."""
+    edit(small / "log.xml", b' id="2" label', b' id="99999999999999999999" label')
+    assert len(opened(small).samples) == N_SAMPLES
+    assert er_print.run(["-filters", "SAMPLE > 0", "-functions", "-samples", str(small)]) == 0
