@@ -28,7 +28,7 @@ from collector.report.disassembly import instructions
 from collector.report.documents import CODE, HEAD, LINE, Annotated, Column
 from collector.report.functions import Function
 from collector.report.lines import expanded, frames_inside, frames_met, levels_by_instruction
-from collector.report.metrics import View
+from collector.report.metrics import TOTAL_CPU, View
 from collector.report.profile import Weighted
 from collector.report.sources import Source, find_source
 from collector.report.symbols import Frame, demangle
@@ -89,11 +89,13 @@ def targets(data: DataSet, name: str, is_numbered: bool = False) -> list[Target]
 
 
 def met(data: DataSet, found: Sequence[Target]) -> list[Target]:
-    """The functions among them that stacks have, with the most time first."""
-    weights = profile.inclusive(data.stacks).sum(axis=1).tolist()
-    weight = {_address(function): weights[number] for number, function in enumerate(data.functions)}
-    weighed = [(weight.get(_address(one.function), 0), one) for one in found if one.function is not None]
-    return [one for value, one in sorted(weighed, key=lambda pair: -pair[0]) if value]
+    """The functions among them that stacks have, with the most CPU time first, then with the most of anything: how long
+    a function waited for a CPU is the machine's doing."""
+    inclusive = profile.inclusive(data.stacks)
+    weights = np.stack((inclusive[:, list(TOTAL_CPU.states)].sum(axis=1), inclusive.sum(axis=1)), axis=1).tolist()
+    weight = {_address(function): tuple(weights[number]) for number, function in enumerate(data.functions)}
+    weighed = [(weight.get(_address(one.function), (0, 0)), one) for one in found if one.function is not None]
+    return [one for value, one in sorted(weighed, key=lambda pair: pair[0], reverse=True) if any(value)]
 
 
 def _address(function: Function) -> tuple[int, int]:
@@ -360,7 +362,7 @@ def _hot(columns: Sequence[Column], has_code: Bool, threshold: int) -> Bool:
 
 
 def choice_of(data: DataSet, found: Sequence[Target], number: int | None, name: str) -> tuple[Target, str]:
-    """The one that is meant, and what is to be said where that is not clear: then it is the one with the most time.
+    """The one that is meant, and what is to be said where that is not clear: then it is the one with the most CPU time.
     UsageError, with a list, where nothing tells."""
     if not found:
         raise UsageError(f"No function or file with given name `{name}' found.")
@@ -372,8 +374,8 @@ def choice_of(data: DataSet, found: Sequence[Target], number: int | None, name: 
     likely = met(data, found)
     if not likely or number is not None:
         raise UsageError(f"{name} may be {every}; give its number behind the name")
-    taken = f"{name} may be {every}; {found.index(likely[0]) + 1}, with the most time, was taken: give the number " \
-        "behind the name"
+    taken = f"{name} may be {every}; {found.index(likely[0]) + 1}, with the most CPU time, was taken: " \
+        "give the number behind the name"
     return likely[0], taken if len(likely) > 1 else ""
 
 

@@ -218,7 +218,7 @@ def test_the_number_of_one_of_several_functions_is_gprofng_s(tmp_path: Path, nee
     assert unclear.returncode == 0
     assert unclear.stdout == er_print("-fsingle", "namesake", "2", path).stdout
     assert re.fullmatch(r"er_print: warning: namesake may be 1: namesake \(\S+a\.c\) at 0x\w+ in prog; 2: [^;]*; "
-                        r"2, with the most time, was taken: give the number behind the name\n", unclear.stderr)
+                        r"2, with the most CPU time, was taken: give the number behind the name\n", unclear.stderr)
     beyond = er_print("-csingle", "namesake", "3", path)
     assert (beyond.returncode, beyond.stdout) == (2, "")
     assert beyond.stderr.startswith("er_print: namesake may be 1: ")
