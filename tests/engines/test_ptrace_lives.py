@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -28,6 +30,16 @@ sys.stdin.readline()
 thread = threading.Thread(target=sys.stdin.readline)
 thread.start()
 thread.join()
+sys.stdin.readline()
+"""
+
+# A program that starts another behind a line, which is forgotten as soon as it is over: nobody need wait for it.
+STARTS = """
+import os, signal, sys
+signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+print(flush=True)
+sys.stdin.readline()
+os.posix_spawn(sys.argv[1], sys.argv[1:], {})
 sys.stdin.readline()
 """
 
@@ -79,17 +91,24 @@ class Traced:
             time.sleep(0.001)
 
 
-@pytest.fixture
-def traced() -> Iterator[Traced]:
-    """The program, waiting to make its thread."""
-    with subprocess.Popen([sys.executable, "-c", PROGRAM], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-                          bufsize=0) as process:
+@contextmanager
+def running(program: str, *arguments: object) -> Iterator[Traced]:
+    """A program of Python that has said its first line."""
+    with subprocess.Popen([sys.executable, "-c", program, *map(str, arguments)], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, bufsize=0) as process:
         assert process.stdout is not None
         process.stdout.readline()
         try:
             yield Traced(process)
         finally:
             process.kill()
+
+
+@pytest.fixture
+def traced() -> Iterator[Traced]:
+    """The program, waiting to make its thread."""
+    with running(PROGRAM) as traced:
+        yield traced
 
 
 def of(changes: list[tuple[Any, ...]], kind: str, tid: int) -> list[tuple[Any, ...]]:
@@ -132,3 +151,27 @@ def test_an_end_that_is_reported_late_is_told_as_early_as_it_was(traced: Traced)
     mine = switches[switches["tid"] == tid]
     assert mine["time"].max() <= end_ns
     assert mine["edge"][np.argmax(mine["time"])] != Edge.OUT_BLOCKED
+
+
+def test_who_is_let_go_and_is_over_at_once_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As beside others that keep the tracer from its CPU: what it let go has ended before it goes on."""
+    program, gone, detach = shutil.copy("/bin/true", tmp_path / "strace"), [], ptrace.detach
+
+    def detach_and_wait(tid: int, number: int = 0) -> None:
+        detach(tid, number)
+        until_s = time.monotonic() + 30
+        while Path(f"/proc/{tid}").exists() and time.monotonic() < until_s:
+            time.sleep(0.001)
+        gone.append(tid)
+
+    monkeypatch.setattr(ptrace, "detach", detach_and_wait)
+    with running(STARTS, program) as traced:
+        traced.go_on()
+        traced.hear_until(abi.EVENT_EXEC)
+        changes, _ = traced.told()
+        traced.hear_all()
+    (tid,) = gone
+    assert not Path(f"/proc/{tid}").exists()
+    ((_, _, _, name, why),) = (change for change in changes if change[0] == "LetGo")
+    assert (name, why.partition(":")[0]) == (b"strace", "is not recorded")
+    assert len(of(changes, "Forked", tid)) == len(of(changes, "Exited", tid)) == 1

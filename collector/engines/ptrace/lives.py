@@ -150,10 +150,11 @@ class Lives:
 
     def _judge(self, thread: Tracee, now_ns: int) -> None:
         """Whether what has just begun can be traced at all."""
+        name = thread.files.read_once("comm")[:-1]  # who is let go may be over at once, and has no name then
         why, is_gone = self._untraceable.begun(thread.tid)
         if not why:
             return
-        self._writer.change("LetGo", now_ns, thread.tid, thread.files.read_once("comm")[:-1], why)
+        self._writer.change("LetGo", now_ns, thread.tid, name, why)
         if is_gone:
             self._writer.change("Exited", now_ns + 3, thread.tid, thread.tid)
             self._forget(thread)
