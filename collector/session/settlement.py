@@ -2,19 +2,20 @@
 
 What a thread is owed when it ends and no tick stands for goes to stacks that it is known to have had. What is left,
 less than a tick in each state, goes to the pool of its image, and when that is over, to one that all images have: one
-of many that are too short for a tick of their own gets the tick of all.
+of many that are too short for a tick of their own gets the tick of all. Its threads are settled among themselves
+before: so no image is told an interval more than it had for what others are short of, nor an interval less.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from collector.arrays import distinct
 from collector.events import Array
-from collector.experiment.recorder import Recorder
 from collector.session.experiments import Experiments, Recorded
 from collector.session.output import Output
 from collector.session.placing import Placed
@@ -23,9 +24,22 @@ from collector.session.timekeeping import Timekeeping
 from collector.session.unseen import Unseen
 from collector.timing.rounding import Groups, untold
 from collector.timing.sampling import Sampling
-from collector.timing.settling import in_turn, settle
+from collector.timing.settling import has_choice, in_turn, settle
 from collector.timing.states import Microstate, WaitTicks
 from collector.timing.ticks import N_STATES
+
+
+class _Owed(NamedTuple):
+    """What threads (n,) are owed: what each has on CPU that no tick stands for; by state; and the stacks of that."""
+
+    slot: Array  # (n,)
+    left_ns: Array  # (n,)
+    by_state_ns: Array  # (n, 10)
+    stacks: Array  # (n, 10)
+
+    def of(self, rows: Array) -> _Owed:
+        """Some of them."""
+        return _Owed(*(column[rows] for column in self))
 
 
 class Settlement:
@@ -62,29 +76,22 @@ class Settlement:
         return self._sampling.ticks_of(placed.slot, time_ns, few)
 
     def _groups(self, new: Array) -> Groups:
-        """The threads whose ticks are counted together with those of some ``new`` ones, and with all that end now.
-
-        Those of a process count for themselves while it goes on, and together with all others when it is over (group
-        None).
-        """
-        slots: dict[Recorded | None, list[int]] = defaultdict(list)  # of each group
-        over: dict[Recorded, None] = {}  # those whose pools count for the group of all that are over
+        """The threads whose ticks are counted together with those of some ``new`` ones, and with all that end now."""
+        slots: dict[Recorded, list[int]] = defaultdict(list)
         for slot in self._time.ending.tolist():
             recorded = self._experiments.by_image.get(self._model.threads[slot].image.number)
             if recorded is not None:
-                slots[_group_of(recorded, over)].append(slot)
+                slots[recorded].append(slot)
         for image in dict.fromkeys(self._model.threads[slot].image for slot in new.tolist()):
             recorded, process = self._experiments.by_image.get(image.number), self._model.processes.get(image.pid)
-            group = _group_of(recorded, over) if recorded is not None else None
-            if group is not None and process is not None and process.image is image:
-                slots[group] += process.threads.values()  # none of these ends now
-        threads = np.array([slot for group in slots for slot in slots[group]], dtype=np.int64)
-        number = np.array([i for i, group in enumerate(slots) for _ in slots[group]], dtype=np.int64)
+            if recorded is not None and process is not None and process.image is image:
+                slots[recorded] += process.threads.values()  # none of these ends now
+        threads = np.array([slot for its in slots.values() for slot in its], dtype=np.int64)
+        number = np.array([i for i, its in enumerate(slots.values()) for _ in its], dtype=np.int64)
         order = np.argsort(threads)
-        over_ns = _on_cpu_ns(self._carry_ns) + sum(_on_cpu_ns(recorded.pool_ns) for recorded in over)
-        pool_ns = np.array([over_ns if group is None else _on_cpu_ns(group.pool_ns) for group in slots], dtype=np.int64)
-        goes_on = np.array([group is not None for group in slots], dtype=bool)
-        return Groups(threads[order], number[order], pool_ns, goes_on)
+        pool_ns = np.array([_on_cpu_ns(recorded.pool_ns) for recorded in slots], dtype=np.int64)
+        over = np.array([recorded.end_ns is not None for recorded in slots], dtype=bool)
+        return Groups(threads[order], number[order], pool_ns, over, _on_cpu_ns(self._carry_ns))
 
     # -- ends
 
@@ -100,14 +107,8 @@ class Settlement:
         tail_ns = np.array([tails_ns.pop(slot, 0) for slot in slots], dtype=np.int64)
         owed_ns[:, Microstate.SYSTEM] += tail_ns
         self._count(owners, self._clocks.cpu_ns[ending] + tail_ns)
-        for owner, rows in [] if self._output.muted else self._by_pool(owners):
-            # What images that are over have left goes to their pool one by one.
-            pool_ns, together = (self._carry_ns, None) if owner is None else (owner.pool_ns, owed_ns[rows])
-            for number in in_turn(left_ns[rows], pool_ns, self._interval_ns, together):
-                row = int(rows[number])
-                recorded = owners[row]
-                if recorded is not None and recorded.recorder is not None:
-                    self._settle_thread(recorded, recorded.recorder, slots[row], owed_ns[row], stacks[row])
+        if not self._output.muted:
+            self._settle_images(owners, _Owed(ending, left_ns, owed_ns, stacks))
         late_ns = 0 if self._output.muted else sum(tails_ns.values())
         self._carry_ns[Microstate.SYSTEM] += late_ns
         self.total_cpu_ns += late_ns
@@ -124,24 +125,43 @@ class Settlement:
                 recorded.ended_cpu_ns += ran_ns
                 self.total_cpu_ns += ran_ns
 
-    def _by_pool(self, owners: list[Recorded | None]) -> list[tuple[Recorded | None, Array]]:
-        """The rows (n,) of threads by who has their pool; None: all images that are over."""
-        rows_of: dict[Recorded | None, list[int]] = defaultdict(list)
-        for row, recorded in enumerate(owners):
-            if recorded is not None and recorded.recorder is not None:
-                rows_of[None if recorded.end_ns is not None else recorded].append(row)
-        return [(owner, np.array(rows)) for owner, rows in rows_of.items()]
+    def _settle_images(self, owners: list[Recorded | None], owed: _Owed) -> None:
+        """Each image settles its threads. The last one of an image that is over has what the others have left, too, and
+        all images settle these together, as far as that leaves each image within an interval."""
+        free: list[tuple[Recorded, _Owed]] = []
+        for recorded, rows in _by_image(owners):
+            rows = rows[np.argsort(owed.left_ns[rows], kind="stable")]  # who is owed most can best be told more or less
+            if recorded.end_ns is None:
+                self._settle_threads(recorded, owed.of(rows))
+                continue
+            self._settle_threads(recorded, owed.of(rows[:-1]))
+            last = owed.of(rows[-1:])
+            if has_choice(last.by_state_ns[0], recorded.pool_ns, self._interval_ns):
+                free.append((recorded, last))
+            else:
+                self._settle_thread(recorded, recorded.pool_ns, last, 0)
+                self._carried(recorded)
+        left_ns = np.array([int(last.left_ns[0]) + _on_cpu_ns(recorded.pool_ns) for recorded, last in free])
+        for number in in_turn(left_ns, self._carry_ns, self._interval_ns):
+            recorded, last = free[number]
+            self._settle_thread(recorded, self._carried(recorded), last, 0)
 
-    def _settle_thread(self, recorded: Recorded, recorder: Recorder, slot: int, owed_ns: Array,
-                       stacks: Array) -> None:
-        # One of many short processes is told more or less than it had by what was left of those before it.
-        pool_ns = recorded.pool_ns if recorded.end_ns is None else self._carried(recorded)
-        ticks = settle(owed_ns, pool_ns, self._interval_ns)
+    def _settle_threads(self, recorded: Recorded, owed: _Owed) -> None:
+        if len(owed.slot):
+            for row in in_turn(owed.left_ns, recorded.pool_ns, self._interval_ns, owed.by_state_ns):
+                self._settle_thread(recorded, recorded.pool_ns, owed, row)
+
+    def _settle_thread(self, recorded: Recorded, pool_ns: Array, owed: _Owed, row: int) -> None:
+        if recorded.recorder is None:
+            return
+        slot = int(owed.slot[row])
+        ticks = settle(owed.by_state_ns[row], pool_ns, self._interval_ns)
         for state in np.flatnonzero(ticks).tolist():
             if state == Microstate.USER:
                 stack = self._stacks.of_cpu_time(recorded, slot)
             else:
-                (uid,) = self._stacks.known_or_last(recorded, recorder, np.array([slot]), stacks[state:state + 1])
+                (uid,) = self._stacks.known_or_last(recorded, recorded.recorder, owed.slot[row:row + 1],
+                                                    owed.stacks[row, state:state + 1])
                 stack = self._model.threads[slot].tid, self._stacks.last_cpu(slot), int(uid), state
             if stack is None:
                 recorded.pool_ns[state] += int(ticks[state]) * self._interval_ns
@@ -180,12 +200,13 @@ class Settlement:
         return self._carry_ns
 
 
-def _group_of(recorded: Recorded, over: dict[Recorded, None]) -> Recorded | None:
-    """Who an image's threads are counted with; it is noted among those that are ``over`` if it is."""
-    if recorded.end_ns is None:
-        return recorded
-    over[recorded] = None
-    return None
+def _by_image(owners: list[Recorded | None]) -> list[tuple[Recorded, Array]]:
+    """The rows (n,) of threads of each image that is recorded."""
+    rows_of: dict[Recorded, list[int]] = defaultdict(list)
+    for row, recorded in enumerate(owners):
+        if recorded is not None and recorded.recorder is not None:
+            rows_of[recorded].append(row)
+    return [(recorded, np.array(rows)) for recorded, rows in rows_of.items()]
 
 
 def _on_cpu_ns(by_state_ns: Array) -> int:

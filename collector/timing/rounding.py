@@ -2,14 +2,13 @@
 
 A first sample within the first interval earns a tick (``sampling``), for a thread that may have used less. On average
 that is right, if threads are met as often as they use an interval; but here and there many of them are met in a row,
-and ticks cannot be taken back. So as many are told as are due to their group, the threads whose ticks are counted
-together (``settling``):
+and ticks cannot be taken back. So as many are told as are due to those whose ticks are counted together (``settling``):
 
     due = (what earlier threads are short of + time of all that are there - their other ticks) / interval
 
 (whole intervals of a single thread, which are told of itself, left out), and if more are met, as many of them as are
-due, evenly chosen, whatever they were met at. For the others it takes a whole interval to earn a tick. A group that
-goes on may be ahead by less than an interval.
+due, evenly chosen, whatever they were met at. For the others it takes a whole interval to earn a tick. The threads of
+an image count together: it may be ahead by less than an interval. So do all images that are over, which may not.
 """
 
 from __future__ import annotations
@@ -25,12 +24,13 @@ from collector.timing.sampling import Sampling
 
 @dataclass(frozen=True, slots=True)
 class Groups:
-    """Threads (t,), by slot, and the groups (g,) that their ticks are counted in, numbered from 0 on."""
+    """Threads (t,), by slot, and their images (i,), numbered from 0 on."""
 
     threads: Array  # in ascending order
-    group: Array  # (t,)
-    pool_ns: Array  # (g,) what each is short of on CPU beside what these threads are
-    goes_on: Array  # (g,)
+    image: Array  # (t,)
+    pool_ns: Array  # (i,) what each is short of on CPU beside what these threads are
+    over: Array  # (i,)
+    over_ns: int = 0  # what those are short of that were over before
 
 
 def untold(sampling: Sampling, slot: Array, time_ns: Array, groups: Groups) -> Array:
@@ -38,7 +38,7 @@ def untold(sampling: Sampling, slot: Array, time_ns: Array, groups: Groups) -> A
 
     The samples of a batch are slots and times (n,) in time order; the timeline has taken its edges.
     """
-    threads, group = groups.threads, groups.group
+    threads, image = groups.threads, groups.image
     if not len(slot) or not len(threads):
         return threads[:0]
     interval_ns, of, clocks = sampling.interval_ns, sampling.of, sampling.timeline.clocks
@@ -60,13 +60,32 @@ def untold(sampling: Sampling, slot: Array, time_ns: Array, groups: Groups) -> A
     own_ns = used_ns - ticks * interval_ns
     extra &= own_ns < interval_ns  # its first tick is one of its own
     own_ns = np.where(own_ns > 0, own_ns % interval_ns, own_ns)
-    owed_ns = groups.pool_ns + np.bincount(group, own_ns, len(groups.pool_ns)).astype(np.int64)
-    due = np.maximum((owed_ns + np.where(groups.goes_on, interval_ns - 1, 0)) // interval_ns, 0)
+    owed_ns = groups.pool_ns + np.bincount(image, own_ns, len(groups.pool_ns)).astype(np.int64)
     rows = np.flatnonzero(extra)
-    rows = rows[np.argsort(group[rows], kind="stable")]
-    n_met = np.bincount(group[rows], minlength=len(due))
-    rank = np.arange(len(rows)) - (np.cumsum(n_met) - n_met)[group[rows]]
-    told, whole = np.minimum(due, n_met)[group[rows]], n_met[group[rows]]
-    earns = (rank + 1) * told // whole > rank * told // whole
+    rows = rows[np.argsort(image[rows], kind="stable")]
+    its = image[rows]
+    earns = _evenly(its, -(-owed_ns // interval_ns))
+    # Whole intervals of an image are told of itself, too.
+    ahead = np.flatnonzero(earns & groups.over[its])
+    ahead = ahead[_rank(its[ahead], len(owed_ns)) >= np.maximum(owed_ns // interval_ns, 0)[its[ahead]]]
+    rest_ns = np.where(owed_ns > 0, owed_ns % interval_ns, owed_ns)[groups.over]
+    due = (groups.over_ns + int(rest_ns.sum())) // interval_ns
+    earns[ahead] = _evenly(np.zeros_like(ahead), np.array([due]))
     found: Array = threads[rows[~earns]]
     return found
+
+
+def _rank(group: Array, n: int) -> Array:
+    """Place (r,) of each of some among those of its group, of ``n`` that they are sorted by."""
+    size = np.bincount(group, minlength=n)
+    rank: Array = np.arange(len(group)) - (np.cumsum(size) - size)[group]
+    return rank
+
+
+def _evenly(group: Array, due: Array) -> Array:
+    """Which (r,) of some that are sorted by group are chosen: as many as are due (g,) to each."""
+    n_met = np.bincount(group, minlength=len(due))
+    rank = _rank(group, len(due))
+    told, whole = np.clip(due, 0, n_met)[group], n_met[group]
+    chosen: Array = (rank + 1) * told // whole > rank * told // whole
+    return chosen

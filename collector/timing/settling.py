@@ -61,6 +61,13 @@ def _sums(by_state_ns: Array) -> tuple[int, int]:
     return sum(values[:_N_ON_CPU]), sum(values[_N_ON_CPU:])
 
 
+def has_choice(owed_ns: Array, pool_ns: Array, interval_ns: int) -> bool:
+    """Whether a thread that is owed so much by state (10,) may be given a tick more or less, on CPU and off it, without
+    that what ``pool_ns`` (10,) has in all comes to an interval or more."""
+    sums = zip(_sums(owed_ns), _sums(pool_ns), strict=True)
+    return all(not left_ns or 0 < left_ns + total_ns % interval_ns < interval_ns for total_ns, left_ns in sums)
+
+
 def settle(owed_ns: Array, pool_ns: Array, interval_ns: int) -> Array:
     """Ticks (10,) for what a thread that ends is owed by state (10,); ``pool_ns`` (10,) takes what is left, in place.
 

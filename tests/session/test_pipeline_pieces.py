@@ -540,6 +540,32 @@ def test_many_short_processes_get_their_ticks_together(recording: Recording) -> 
     assert sum(n for ticks in children for (_, state), n in ticks.items() if state == Microstate.USER) == 2
 
 
+@pytest.mark.parametrize("seed", range(16))
+def test_no_image_is_told_an_interval_more_or_less_than_it_had(recording: Recording, seed: int) -> None:
+    """A founder of up to nine threads that ends among children, some of which the clock has met."""
+    random = np.random.default_rng(seed)
+    threads = {PID + i: random.uniform(0.1, 19.9) for i in range(1 + seed % 9)}
+    children = {5001 + i: random.uniform(0.1, 9.9 if seed % 2 else 2) for i in range(random.integers(1, 31))}
+    changes: list[Change] = [EXEC]
+    changes += [Forked(START_NS, PID, tid, PID, PID) for tid in threads if tid != PID]
+    changes += [Forked(START_NS, tid, tid, PID, PID) for tid in children]
+    switches, clock, leaving = [], [], []
+    for tid, ran_ms in {**threads, **children}.items():
+        changes.append(Exited(START_NS + round((100 + ran_ms) * MS), PID if tid in threads else tid, tid))
+        switches += [(1, tid, Edge.OUT_BLOCKED)] * (tid == PID) + [(100, tid, Edge.IN)]
+        leaving.append((1, tid, 0x400100))
+        clock += [(100 + at, tid, 0x400100) for at in np.arange(random.uniform(0, 10), ran_ms, 10)]
+    threads[PID] += 1  # until it slept
+    changes.sort(key=lambda change: change.time_ns)
+    recording.pipeline.feed(batch(150, *changes, switches=switches, clock=sorted(clock), leaving=leaving))
+    recording.finish(150)
+    had_ms = [sum(threads.values()), *children.values()]
+    told_ms = [10 * sum(n for (_, state), n in recording.ticks(lineage).items() if state <= Microstate.TRAP)
+               for lineage in ["", *(f"_f{i + 1}.er" for i in range(len(children)))]]
+    assert np.abs(np.subtract(told_ms, had_ms)).max() < 10
+    assert abs(sum(told_ms) - sum(had_ms)) < 10
+
+
 # --- what is over ---------------------------------------------------------------------------------
 
 

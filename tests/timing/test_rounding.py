@@ -18,8 +18,8 @@ INTERVAL = 10_007
 Life = tuple[int, list[int]]  # time on CPU altogether, and before each sample
 
 
-def lived(lives: Sequence[Life], groups: Sequence[int], pools: Sequence[int],
-          goes_on: bool = False) -> tuple[Sampling, list[int], int]:
+def lived(lives: Sequence[Life], images: Sequence[int], pools: Sequence[int], goes_on: bool = False,
+          before: int = 0) -> tuple[Sampling, list[int], int]:
     """Threads that ran within a batch, and ended or lost their CPU: their clocks, those untold, and the ticks of their
     samples."""
     sampling, slots = Sampling(INTERVAL, Timeline()), list(range(len(lives)))
@@ -33,8 +33,8 @@ def lived(lives: Sequence[Life], groups: Sequence[int], pools: Sequence[int],
     samples = sorted((1_000 + at, slot) for slot, (_, ats) in zip(slots, lives, strict=True) for at in ats)
     slot, time_ns = (np.array(column, np.int64) for column in (
         [slot for _, slot in samples], [time for time, _ in samples]))
-    found = untold(sampling, slot, time_ns, Groups(np.array(slots, np.int64), np.array(groups, np.int64),
-                                                 np.array(pools, np.int64), np.full(len(pools), goes_on)))
+    found = untold(sampling, slot, time_ns, Groups(np.array(slots, np.int64), np.array(images, np.int64),
+                                                 np.array(pools, np.int64), np.full(len(pools), not goes_on), before))
     ticks = sampling.ticks_of(slot, time_ns, found) if len(slot) else slot
     return sampling, sorted(found.tolist()), int(ticks.sum())
 
@@ -53,9 +53,23 @@ def test_as_many_are_told_as_are_due(life: int, samples: list[int], n: int, pool
     assert ticks == n * whole + n_told
 
 
-def test_each_group_for_itself_evenly() -> None:
-    _, found, _ = lived([(4_000, [3_000])] * 11, [0] * 4 + [1] * 7, [50_000, 0])
-    assert found == [4, 5, 6, 8, 9]
+def test_each_image_for_itself_evenly() -> None:
+    _, found, _ = lived([(4_000, [3_000])] * 11, [0] * 4 + [1] * 7, [50_000, 0], goes_on=True)
+    assert found == [4, 5, 7, 9]
+
+
+@pytest.mark.parametrize(("before", "n_told"), [(0, 1), (14, 2), (-10_000, 0), (10_021, 3), (100_000, 5)])
+def test_images_that_are_over_are_told_what_is_due_to_all_of_them(before: int, n_told: int) -> None:
+    """Five of one thread each: 20,000 ns, and what was short before."""
+    _, found, _ = lived([(4_000, [3_000])] * 5, range(5), [0] * 5, before=before)
+    assert len(found) == 5 - n_told
+
+
+def test_whole_intervals_of_an_image_are_told_of_itself() -> None:
+    """16,000 ns in four threads have a tick, whatever the others were told too much; 5,993 ns of it are for all."""
+    lives, images = [(4_000, [3_000])] * 8, [0] * 4 + [1, 2, 3, 4]
+    assert sum(slot < 4 for slot in lived(lives, images, [0] * 5, before=-30_000)[1]) == 4 - 1
+    assert len(lived(lives, images, [0] * 5)[1]) == 8 - 1 - (4 * 4_000 + 5_993) // INTERVAL
 
 
 def test_nobody_is_asked_when_nobody_ends() -> None:
@@ -92,7 +106,7 @@ def test_those_that_run_on_count_with_what_is_known_of_them() -> None:
     sampling.timeline.advance(edges_of(slots, np.full(5, 1_000), np.full(5, Edge.IN)))
     samples = np.array([4_000, 4_100, 4_200, 4_300])  # each has run for 3,000 ns or a little more
     found = untold(sampling, slots[:4], samples, Groups(slots, np.zeros(5, np.int64), np.zeros(1, np.int64),
-                                                      np.ones(1, bool)))
+                                                      np.zeros(1, bool)))
     assert len(found) == 2
 
 

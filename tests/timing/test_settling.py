@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from collector.events import Array
-from collector.timing.settling import in_turn, settle
+from collector.timing.settling import has_choice, in_turn, settle
 from collector.timing.states import Microstate
 from collector.timing.ticks import N_STATES
 
@@ -51,6 +51,24 @@ def test_what_ended_threads_are_owed_is_paid_or_pooled(threads: list[list[int]])
     assert (paid * INTERVAL + pool).tolist() == np.sum(threads, axis=0).tolist()
     assert abs(pool[:3].sum()) < 2 * INTERVAL
     assert abs(pool[3:].sum()) < 2 * INTERVAL
+
+
+@pytest.mark.parametrize(("on_cpu", "off_cpu", "pooled", "expected"), [
+    (4_000, 0, [0, 0], True), (4_000, 9_000, [0, 0], True), (0, 0, [0, 0], True),
+    (4_000, 0, [3_000, 0], True), (4_000, 0, [6_007, 0], False), (4_000, 0, [-4_000, 0], False),
+    (INTERVAL + 4_000, 0, [6_007, 0], False), (INTERVAL + 4_000, 0, [6_006, 0], True),
+    (4_000, 4_000, [0, 7_000], False), (4_000, 4_000, [0, -4_001], False), (4_000, 4_000, [-3_999, 6_006], True)])
+def test_a_thread_may_be_rounded_either_way_where_its_image_may(on_cpu: int, off_cpu: int, pooled: list[int],
+                                                                expected: bool) -> None:
+    owed, pool = np.zeros(N_STATES, np.int64), np.zeros(N_STATES, np.int64)
+    owed[[Microstate.SYSTEM, Microstate.SLEEP]] = on_cpu, off_cpu
+    pool[[Microstate.USER, Microstate.WAIT_CPU]] = pooled
+    assert has_choice(owed, pool, INTERVAL) == expected
+    for shared_ns in (-INTERVAL, INTERVAL) if expected and on_cpu and not off_cpu else ():
+        both = pool + 0
+        both[Microstate.USER] += shared_ns
+        left = pool + owed - settle(owed, both, INTERVAL) * INTERVAL
+        assert abs(left.sum()) < INTERVAL
 
 
 @pytest.mark.parametrize("each_ns", [3_001, 9_973, 10_007, 14_503, 1])

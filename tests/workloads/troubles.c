@@ -3,7 +3,8 @@
  *   kind           what the program does                                             printed
  *   stops          stops itself N times; a child lets it go on 31 ms later           how long it was stopped
  *   handlers       SIGPROF of its own timer, every 3 ms of CPU time; N breakpoints   how often each handler ran
- *   forks          forks N children, one after another, while two threads work       how many ended as they should
+ *   forks          forks N children, one after another, while two threads work       how many ended as they should;
+ *                                                                                    what its own beginning took
  *   exit, thread_exit   exits with status N: the main thread, or another one
  *   leader         the main thread ends first, the last one exits with status N
  *   signal         N as a signal to itself, at its default, while two threads work
@@ -145,6 +146,7 @@ static int handlers(void) {
 
 static int forks(void) {
     long n_well = 0;
+    double before_s = (double)thread_cpu_ns() * 1e-9; /* before this program began, most of it */
     start_workers();
     for (long turn = 0; turn < n_wanted; turn++) {
         int status;
@@ -157,7 +159,8 @@ static int forks(void) {
         check(waitpid(child, &status, 0) != child, "waitpid");
         n_well += WIFEXITED(status) && WEXITSTATUS(status) == OWN_STATUS;
     }
-    printf("{\"forks\": %ld, \"well\": %ld, \"work\": %.6f, ", n_wanted, n_well, end_workers());
+    double work_s = end_workers();
+    printf("{\"forks\": %ld, \"well\": %ld, \"work\": %.6f, \"before_s\": %.6f, ", n_wanted, n_well, work_s, before_s);
     return 0;
 }
 
