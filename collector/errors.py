@@ -8,6 +8,7 @@ says what is wrong and what to do about it. Inside a room errors keep their own 
 from __future__ import annotations
 
 import errno
+import os
 
 NO_MEMORY = "there is not enough memory: raise the limit (ulimit -v; of a container or service, its memory)"
 NO_DESCRIPTORS = "too many open files: raise the limit (ulimit -n)"
@@ -104,3 +105,14 @@ def reason(err: BaseException) -> str:
     if err.filename is None and err.errno in _UNWRITABLE:
         return f"what was printed is not complete: write error: {err.strerror}"
     return f"{err.filename or 'input/output'}: {err.strerror or err}"
+
+
+def shown(path: str | os.PathLike[str]) -> str:
+    """A path, or any text, as one line that a terminal shows as it is: control characters, and bytes that are no UTF-8,
+    become escapes.
+    """
+    text = os.fspath(path)
+    if text.isprintable():  # most are; surrogates are not
+        return text
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

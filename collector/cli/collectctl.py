@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 from collector import __version__
 from collector.cli import streams
-from collector.errors import CollectorError, UsageError
-from collector.experiment.names import shown
+from collector.errors import CollectorError, UsageError, shown
 from collector.service import protocol
 from collector.service.client import Client, NoDaemon, pid_of, socket_path
 
@@ -115,7 +114,8 @@ def _sent(value: str) -> str:
 
 
 def _list(client: Client, words: list[str], as_json: bool) -> int:
-    pairs, _ = _options(words, "", ["label="])
+    pairs, rest = _options(words, "", ["label="])
+    _no_more(rest)
     return _show(client.ask(protocol.List(version=1, labels=_labels(pairs))), as_json)
 
 
@@ -160,7 +160,8 @@ def _state(client: Client, session: str) -> str:
 
 
 def _top(client: Client, words: list[str], as_json: bool) -> int:
-    pairs, _ = _options(words, "", ["every="])
+    pairs, rest = _options(words, "", ["every="])
+    _no_more(rest)
     try:
         every_s = float(dict(pairs).get("--every", "2"))
     except ValueError:
@@ -174,13 +175,20 @@ def _top(client: Client, words: list[str], as_json: bool) -> int:
 
 
 def _doctor(client: Client, words: list[str], as_json: bool) -> int:
+    _no_more(words)
     reply = client.ask(protocol.Doctor(version=1))
     _show(reply, as_json)
     return int(isinstance(reply, protocol.Findings) and any(finding.wrong for finding in reply.findings))
 
 
 def _reload(client: Client, words: list[str], as_json: bool) -> int:
+    _no_more(words)
     return _show(client.ask(protocol.Reload(version=1)), as_json)
+
+
+def _no_more(words: Sequence[str]) -> None:
+    if words:
+        raise UsageError(f"{shown(words[0])}: one word too many; see collectctl --help")
 
 
 def _one(words: Sequence[str]) -> str:

@@ -12,7 +12,7 @@ from collector.cli import streams
 from collector.errors import CollectorError, ExpressionError, reason
 
 # What is imported stays, and most of it is imported before the first line is printed: looking for garbage every 700
-# objects meanwhile is a tenth of er_print's start.
+# objects meanwhile is a tenth of their start.
 _OBJECTS_PER_COLLECTION = 100_000
 
 
@@ -75,7 +75,7 @@ def _guarded(name: str, run: Callable[[list[str]], int]) -> int:
 # name, and what comes first
 collect = _command("collect")
 collectord = _command("collectord", _check_service)
-collectctl = _command("collectctl", _check_service)
+collectctl = _command("collectctl", _check_service, _keep_garbage)
 er_archive = _command("er_archive", _forgo_threads)
 er_export = _command("er_export", _forgo_threads)
 er_html = _command("er_html", _forgo_threads)

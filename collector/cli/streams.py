@@ -13,7 +13,7 @@ import sys
 from contextlib import suppress
 from typing import TextIO
 
-from collector.experiment.names import shown
+from collector.errors import shown
 
 
 def hold() -> None:

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from collector.errors import ExperimentError
+from collector.errors import shown as shown  # whoever has a name shows it
 
 SUFFIX = ".er"
 ARCHIVES = "archives"
@@ -290,17 +291,6 @@ def sort_key(name: str) -> tuple[tuple[str, int], ...]:
     """Orders names with their numbers compared as numbers: ``_f2`` before ``_f10``."""
     parts = re.split(r"([0-9]+)", name)
     return tuple((text, int(number or 0)) for text, number in zip(parts[::2], [*parts[1::2], "0"], strict=True))
-
-
-def shown(path: str | os.PathLike[str]) -> str:
-    """A path, or any text, as one line that a terminal shows as it is: control characters, and bytes that are no UTF-8,
-    become escapes.
-    """
-    text = os.fspath(path)
-    if text.isprintable():  # most are; surrogates are not
-        return text
-    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
 
 
 def _numbered(name: str) -> re.Match[str] | None:

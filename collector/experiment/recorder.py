@@ -74,6 +74,10 @@ _BEFORE_US = {"archives", JOB_FILE, LOG_FILE}
 Column = npt.NDArray[Any]
 
 
+class LimitReached(ExperimentError):
+    """It is as large as it was to become at most, which is no failure."""
+
+
 class Recorder:
     """An experiment that is being written. Times are absolute CLOCK_MONOTONIC nanoseconds."""
 
@@ -399,6 +403,11 @@ class Recorder:
             os.close(self._directory_fd)
 
     @property
+    def failed(self) -> bool:
+        """Whether it was stopped by something else than the limit that was asked for."""
+        return self.stopped is not None and not isinstance(self.stopped, LimitReached)
+
+    @property
     def _drafted(self) -> bool:
         """Whether nothing is on disk yet."""
         return self._directory_fd == NO_DIRECTORY
@@ -440,8 +449,8 @@ class Recorder:
             if not limit or self._size() <= limit:
                 return True
             self.error(f"{self.header.size_limit_mb} MB", number=ERROR_SIZE_LIMIT)
-            self.stopped = ExperimentError(f"the experiment has reached its size limit of "
-                                           f"{self.header.size_limit_mb} MB; recording has stopped")
+            self.stopped = LimitReached(f"the experiment has reached its size limit of "
+                                        f"{self.header.size_limit_mb} MB; recording has stopped")
             return True
         except ExperimentError as error:
             self.stopped = error

@@ -15,8 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta, Struct
 
-from collector.errors import CollectorError
-from collector.experiment.names import shown
+from collector.errors import CollectorError, shown
 
 VERSION = 1
 MESSAGE_MAX = 65_536  # bytes of a line

@@ -292,7 +292,8 @@ class Session:
         self._current_bytes = self._house.spool.size(self.folder / self._current)
         took_s = time.monotonic() - began_s
         self._scan_at_s = began_s + max(_SCAN_S, took_s * _SCAN_SHARE)
-        if not self._make_room() or self._current_bytes > self.order.megabytes * MEGABYTE:
+        most = min(self.order.plan.rotate_megabytes or self.order.megabytes, self.order.megabytes)  # all processes'
+        if not self._make_room() or self._current_bytes > most * MEGABYTE:
             self._house.say("notice", f"session {self.order.id}: this run ends, to stay within its megabytes")
             self.signal(signal.SIGINT)
 

@@ -65,7 +65,7 @@ def attach(options: Options, say: Say, beside: Beside = nothing) -> int:
         say(f"experiment {directory}, attached to {', '.join(map(str, targets.pids))}, engine {recording.engine_text}")
     with beside(directory, start_ns):
         is_well = run(recording, signals, say)
-    return 0 if is_well else 1
+    return 0 if is_well and not recording.has_failed else 1
 
 
 class _Opener:

@@ -96,6 +96,7 @@ class Experiments:
         self.recorders: dict[int, Recorder] = {}  # those that are open, by image number
         self.load_objects: dict[bytes, int] = {}  # of all that are closed: when each was mapped last
         self.n_made = 0
+        self.has_failed = False  # a descendant's, by something else than the limit that was asked for
         self._n_failed = 0  # experiments of descendants that are not whole
         self._n_dropped = 0  # packets of theirs
         self._first_failure = ""
@@ -195,6 +196,7 @@ class Experiments:
 
     def _note_failure(self, recorder: Recorder) -> None:
         if recorder.stopped:
+            self.has_failed |= recorder.failed
             self._n_failed += 1
             self._n_dropped += recorder.n_dropped
             self._first_failure = self._first_failure or str(recorder.stopped)

@@ -68,7 +68,7 @@ def record_kernel(options: Options, say: Say, beside: Beside = nothing) -> int:
     with beside(directory, start_ns):
         is_well = run(recording, signals, say)
     if load is None:
-        return 0 if is_well else 1
+        return 0 if is_well and not recording.has_failed else 1
     return launch.exit_status(os.waitpid(load.pid, 0)[1] if recording.status is None else recording.status)
 
 

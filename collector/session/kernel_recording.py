@@ -51,6 +51,11 @@ class KernelRecording:
         """The wait status of the child, once it has ended."""
         return self._lifetime.status if self._lifetime is not None else None
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended before its time, though nobody asked for that."""
+        return self._store.has_failed
+
     def fds(self) -> list[int]:
         """What to poll for POLLIN."""
         return [*(self._lifetime.fds if self._lifetime is not None else ()), *self._engine.poll_fds()]

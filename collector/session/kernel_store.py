@@ -93,6 +93,11 @@ class KernelStore:
         """Whether nothing can be written any more."""
         return self._recorder.stopped is not None
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether the disk did not take all of it, or somebody took it away."""
+        return self._recorder.failed or self._experiments.has_failed
+
     def find(self) -> None:
         """Begins with all processes that there are, once events tell of others."""
         self._machine.find()

@@ -71,6 +71,11 @@ class Recording:
         """The target's wait status, once it has ended."""
         return self._lifetime.status
 
+    @property
+    def has_failed(self) -> bool:
+        """Whether it ended before its time, though nobody asked for that."""
+        return bool(self._drainer.failure) or self._store.has_failed
+
     def take_over(self, processes: Iterable[Taken]) -> None:
         """Begins with processes that ran before us, as they were when their recording began."""
         self._store.take_over(processes)
@@ -96,7 +101,8 @@ class Recording:
     def step(self, ready: Mapping[int, int]) -> bool:
         """Does what is due; whether the recording is over. ``ready``: what poll(2) told of our descriptors, by number.
 
-        It is over when the target has ended (and its descendants, if asked to wait), or the time is.
+        It is over when the target has ended (and its descendants, if asked to wait), or the time is; with a target
+        that is not ours also where nothing more can be written.
         """
         due_ns = self._work_due_ns()
         if time.monotonic_ns() >= self._store.python.due_ns:
@@ -111,6 +117,8 @@ class Recording:
             return True  # the last drain takes all
         if ended or wants_samples or time.monotonic_ns() >= due_ns or self._drainer.wants_drain(ready, due_ns):
             self._work()
+        if self._store.is_stopped and not self._lifetime.is_child:  # whose end we do not have to wait for
+            return True
         return self._stopped or (self.status is not None and not self._store.has_processes)
 
     def end(self) -> None:

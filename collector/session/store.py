@@ -88,6 +88,18 @@ class Store:
         """Whether there is something that no record tells, and that is to be read while it lives."""
         return bool(self.pipeline.unseen.living) or self.pipeline.maps_untold
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether nothing more is written: the founder's experiment failed, or no open one is below its limit."""
+        if not self._recorder.stopped:
+            return False
+        return self._recorder.failed or all(one.stopped for one in self._experiments.recorders.values())
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the disk did not take all of it, or somebody took it away."""
+        return self._recorder.failed or self._experiments.has_failed
+
     def read_last_counters(self) -> None:
         """Those of processes that have just ended, while they are zombies."""
         self.pipeline.overview.read(self._founder)

@@ -229,6 +229,21 @@ def test_a_process_that_it_attached_to_goes_on(terminal: Callable[..., Terminal]
     assert (tmp_path / "kept.er" / "log.xml").exists()
 
 
+@pytest.mark.usefixtures("perf_allowed", "attach_allowed")
+def test_who_waits_for_collect_is_told(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as target:
+        one = terminal("-d", "0.1", "-o", tmp_path / "kept.er", str(target.pid))
+        one.wait_for("q quit")
+        collect = int(Path(f"/proc/{one.process.pid}/task/{one.process.pid}/children").read_text())
+        os.kill(collect, signal.SIGSTOP)
+        one.type("q")
+        one.wait_for("er_top: collect closes the experiment, which may take some seconds\r\n")
+        assert one.process.poll() is None
+        os.kill(collect, signal.SIGCONT)
+        assert one.status() == 0, one.text
+        target.terminate()
+
+
 # --- screens --------------------------------------------------------------------------------------
 
 HOSTILE = [b"\x1b[2J\x1b[31m", "\u202eabc".encode(), "\u05d0\u05d1\u05d2".encode(), "\u6f22\u5b57\u6f22\u5b57".encode(),

@@ -149,3 +149,11 @@ def test_a_socket_that_cannot_be_made_is_one_line(folder: Path) -> None:
         assert done.stderr.startswith(f"collectord: --socket {path}: ")
         assert said in done.stderr
         assert done.stderr.endswith("; name a path that this user may make\n")
+
+
+@pytest.mark.parametrize("words", [("list", "web"), ("top", "1"), ("doctor", "--now"), ("reload", "web"),
+                                   ("list", "--label", "a=b", "c")])
+def test_a_word_too_many_is_refused(words: tuple[str, ...], daemon: Callable[[str], Any]) -> None:
+    done = daemon("").ctl(*words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"collectctl: {words[-1]}: one word too many; see collectctl --help\n"

@@ -18,6 +18,9 @@ from collector.service import protocol
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "import time\nwhile True:\n    sum(range(20000)); time.sleep(0.002)"
 TARGET = '[[target]]\nname = "one"\ncommand = "marked-one"\nrecord_s = 1.5\nevery_s = 2\nkeep = 2\n'
+NAPPERS = ("import threading, time\ndef nap():\n    while True: time.sleep(0.0003)\n"
+           "for _ in range(8): threading.Thread(target=nap).start()")
+PIECES = '[[target]]\nname = "{name}"\ncommand = "marked-{name}"\noptions = ["-p", "0.5"]\nrotate_megabytes = 1\n'
 PATIENCE_S = 60
 
 
@@ -60,6 +63,20 @@ def test_windows_are_recorded_and_the_newest_stay(daemon: Callable[[str], Any], 
     assert not Path(metrics).exists()
     assert {path.name for path in (running.spool / "own" / "one").iterdir()} == set(kept)
     assert all(open_experiment(running.spool / "own" / "one" / name).log.complete for name in kept)
+
+
+def test_a_piece_that_is_full_is_followed_by_the_next(daemon: Callable[[str], Any],
+                                                       process: Callable[..., Any]) -> None:
+    """Of one process, which collect itself sees; and of two, one of which has next to nothing to tell."""
+    process(os.geteuid(), sys.executable, "-c", NAPPERS, "marked-alone")
+    process(os.geteuid(), sys.executable, "-c", NAPPERS, "marked-pair")
+    process(os.geteuid(), "sh", "-c", "read forever", "marked-pair")
+    running = daemon("[daemon]\nbudget_percent = 0\n" + "".join(
+        PIECES.format(name=name) for name in ("alone", "pair")))
+    for name in ("alone", "pair"):
+        until(lambda name=name: running.session(name).n_runs >= 3, running.log.read_text)  # type: ignore[misc]
+        session = running.session(name)
+        assert all(open_experiment(Path(session.directory, each)).log.complete for each in session.experiments[:2])
 
 
 def scraped(path: str) -> str:

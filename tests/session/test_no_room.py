@@ -179,6 +179,54 @@ def test_an_experiment_that_is_moved(engine: str, workload: Run, tmp_path: Path,
     assert "work" in gprofng("-functions", experiment=moved).functions
 
 
+# -- a program that is attached to: nobody has to wait for its end
+
+
+def attached(program: Path, engine: str, path: Path, steps: Callable[[], object], *options: str) -> tuple[int, str]:
+    """Attaches to ``enduring`` while ``steps`` are done, and waits until collect ends by itself: its status, and what
+    it said. The program runs on."""
+    pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout"), subprocess.PIPE)
+    with subprocess.Popen([program], text=True, **pipes) as target:
+        assert target.stdout is not None
+        assert target.stdout.readline()
+        command = [COLLECT, "-p", "0.5", "--engine", engine, *options, "-o", str(path), "-P", str(target.pid)]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+            until(lambda: begun(path) or process.poll() is not None)
+            steps()
+            said = process.communicate(timeout=30)[1]
+        assert target.poll() is None
+        out = target.communicate(timeout=30)[0]
+    assert target.returncode == STATUS
+    assert json.loads(out)["broken"] == 0
+    return process.returncode, said
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_attached_the_disk_becomes_full(engine: str, small_disk: Run, workload: Run, gprofng: Run) -> None:
+    disk = small_disk(2048)
+    fill(disk, 160)
+    status, said = attached(workload("enduring"), engine, disk / "x.er", lambda: None)
+    one_line(said, "the disk is full; free some space")
+    assert status == 1
+    cut_short(disk / "x.er", gprofng, "the disk is full")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_attached_the_experiment_is_deleted(engine: str, workload: Run, tmp_path: Path) -> None:
+    status, said = attached(workload("enduring"), engine, tmp_path / "x.er", lambda: shutil.rmtree(tmp_path / "x.er"))
+    one_line(said, "deleted")
+    assert status == 1
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_attached_the_limit_is_reached(engine: str, workload: Run, tmp_path: Path) -> None:
+    status, said = attached(workload("enduring"), engine, tmp_path / "x.er", lambda: None, "-L", "1")
+    one_line(said, "the experiment has reached its size limit of 1 MB; recording has stopped")
+    assert status == 0
+    assert open_experiment(tmp_path / "x.er").log.complete
+
+
 # -- limits of memory and descriptors: either nothing is started, or the program is waited for
 
 

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from collector.cli import streams
 from collector.cli.er_top import Options
 from collector.cli.top import page, screen
 from collector.cli.top.keys import Keys
@@ -82,7 +83,8 @@ class Loop:
                 self._screen.close()
             if self._recorder is not None:
                 is_closing = self._live is not None and self._live.is_over and not self._signals.ended_by
-                self._recorder.end(self._signals.ended_by or signal.SIGTERM, is_closing=is_closing)
+                self._recorder.end(self._signals.ended_by or signal.SIGTERM, is_closing=is_closing,
+                                   is_late=self._say_that_we_wait)
         last = self._last_shot()
         if self._signals.ended_by == signal.SIGHUP:
             _leave(self._terminals)
@@ -90,6 +92,11 @@ class Loop:
             self._recorder.close()
         self._say_last(last)
         return self._status()
+
+    def _say_that_we_wait(self) -> None:
+        """To somebody who sits before a terminal that shows nothing any more."""
+        if 2 in self._terminals and self._signals.ended_by != signal.SIGHUP:
+            streams.say("er_top: collect closes the experiment, which may take some seconds")
 
     def _status(self) -> int:
         if self._recorder is not None and (self._recorder.is_started or not self._signals.ended_by):

@@ -12,7 +12,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO
@@ -23,6 +23,7 @@ from collector.installed import command
 
 _PREFIX = b"collect: "
 _PATIENCE_S = 3.0
+_AT_ONCE_S = 0.2
 _CLOSING_S = 10.0  # behind the experiment's last event, archives included
 _NAME = "top.er"
 
@@ -104,14 +105,24 @@ class Recorder:
                 raise RecordingFailed(words.decode("utf-8", "surrogateescape"), self.status)
             raise SilentFailure(self.status)
 
-    def end(self, number: int = signal.SIGTERM, *, is_closing: bool = False) -> None:
+    def end(self, number: int = signal.SIGTERM, *, is_closing: bool = False,
+            is_late: Callable[[], object] = lambda: None) -> None:
         """Asks with a signal for the end; who does not listen is made to. Idempotent.
 
-        ``is_closing``: it is ending by itself, with the program's status, which a signal would spoil.
+        ``is_closing``: it is ending by itself, with the program's status, which a signal would spoil. ``is_late`` is
+        called where the end does not come at once.
         """
-        if self.has_ended or (is_closing and self._ends_within(_CLOSING_S)):
+        if self.has_ended:
             return
-        self._send(number)
+        if not is_closing:
+            self._send(number)
+        if self._ends_within(_AT_ONCE_S):
+            return
+        is_late()
+        if is_closing:
+            if self._ends_within(_CLOSING_S):
+                return
+            self._send(number)
         for harder in (signal.SIGTERM, signal.SIGKILL):
             if self._ends_within(_PATIENCE_S):
                 break
