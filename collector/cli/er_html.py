@@ -35,8 +35,6 @@ microstates, flame graphs, what every thread did when, tables with the figures o
 
 _N_CODE = 12
 _N_CODE_MAX = 200
-_ROWS_MAX = 1500  # of a function's source or instructions
-_AROUND = 3  # lines of source before and behind a function
 _SUFFIX = ".html"
 
 
@@ -193,20 +191,17 @@ def _hot(session: Session, n: int) -> Iterator[Hot]:
 
 def _listings(session: Session, function: Function) -> tuple[Annotated | None, Annotated | None]:
     """Source and instructions of a function, as far as there are any."""
-    from collector.report.annotated import Wanted, disassembly, source_document, target_of
-    from collector.report.sources import find_source
+    from collector.report.annotated import target_of
+    from collector.report.listings import instruction_listing, source_listing
 
     data = session.whole
     target = target_of(data, function)
-    if target is None or target.loaded.file is None:
+    if target is None or (target.loaded.file is None and function.text is None):
         return None, None
     newer = min(experiment.log.start_unix + 1 for experiment in session.experiments)
     source = instructions = None
     with suppress(CollectorError, ElfError):
-        found = disassembly(data, target, session.view, Wanted(), newer)
-        instructions = found.around(b"<Function: %s>" % function.name, _AROUND, _ROWS_MAX)
+        instructions = instruction_listing(data, target, session.view, newer)
     with suppress(CollectorError, ElfError):
-        if target.path and find_source(data, target, newer).lines:  # reading all lines of a library takes its time
-            found = source_document(data, target, session.view, Wanted(), newer)
-            source = found.around(b"<Function: %s>" % function.name, _AROUND, _ROWS_MAX)
+        source = source_listing(data, target, session.view, newer)
     return source, instructions

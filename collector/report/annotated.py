@@ -36,8 +36,8 @@ from collector.report.tables import annotation_columns
 
 Bool = npt.NDArray[np.bool_]
 
-_ELSEWHERE = 0
-_NOTHING = -1
+ELSEWHERE = 0
+NOTHING = -1
 _NAMES_SHOWN = 20
 
 
@@ -61,7 +61,7 @@ class Wanted:
 
 
 @dataclass(frozen=True)
-class _Line:
+class Line:
     """A row to be: ``key`` leads to its weight, None: it has no code."""
 
     text: bytes
@@ -158,7 +158,7 @@ def source_document(data: DataSet, target: Target, view: View, wanted: Wanted, n
     file = _File(data, target)
     stacks = file.stacks_by_line(data, wanted.with_inlines)
     source = find_source(data, target, newer_than)
-    return _document("source", target, source, file.rows(source), stacks, view, wanted)
+    return document("source", target, source, file.rows(source), stacks, view, wanted)
 
 
 class _File:
@@ -167,7 +167,7 @@ class _File:
     def __init__(self, data: DataSet, target: Target) -> None:
         self._path = target.path
         self._loaded = target.loaded
-        self._keys: dict[tuple[str, str | int], int] = {("", ""): _ELSEWHERE}
+        self._keys: dict[tuple[str, str | int], int] = {("", ""): ELSEWHERE}
         self._units = _units_of(data, target)
         rows = [row for unit in self._units for row in unit.rows if row.line and row.path == self._path]
         self._lines = {row.line for row in rows}
@@ -207,7 +207,7 @@ class _File:
         for (number, _), levels in zip(data.places, levels_by_instruction(data, with_inlines), strict=True):
             own = data.functions[number]
             if own.object_number != self._loaded.number:
-                groups.append([_ELSEWHERE])
+                groups.append([ELSEWHERE])
                 continue
             groups.append([self._key_of(own, id(own) in members, frame) for _, frame in levels])
         return expanded(data.instructions, groups, len(self._keys))
@@ -217,13 +217,13 @@ class _File:
         if frame is not None and frame.line and path == self._path:
             return self.key(LINE, frame.line)
         if not is_member:
-            return _ELSEWHERE
+            return ELSEWHERE
         name = own.name.decode("utf-8", "surrogateescape")
         if frame is None or not frame.line:
             return self.key(HEAD, f"<Function: {name}, instructions without line numbers>")
         return self.key(HEAD, f"<Function: {name}, instructions from source file {os.path.basename(path)}>")
 
-    def rows(self, source: Source) -> list[_Line]:
+    def rows(self, source: Source) -> list[Line]:
         """The rows to be; without the source, only lines with code."""
         known = self._lines | {what for kind, what in self._keys if kind == LINE and isinstance(what, int)}
         heads: dict[int, list[bytes]] = {}
@@ -231,11 +231,11 @@ class _File:
             heads.setdefault(line, []).append(b"<Function: %s>" % name)
         result = []
         for number in range(1, max([len(source.lines), *known]) + 1) if source.lines else sorted(known):
-            result += [_Line(text, HEAD) for text in heads.get(number, ())]
+            result += [Line(text, HEAD) for text in heads.get(number, ())]
             text = source.lines[number - 1] if number <= len(source.lines) else b""
-            key = self._keys.get((LINE, number), _NOTHING) if number in known else None
-            result.append(_Line(text, LINE, number, key))
-        return result + [_Line(what.encode("utf-8", "surrogateescape"), HEAD, 0, key)
+            key = self._keys.get((LINE, number), NOTHING) if number in known else None
+            result.append(Line(text, LINE, number, key))
+        return result + [Line(what.encode("utf-8", "surrogateescape"), HEAD, 0, key)
                          for (kind, what), key in self._keys.items() if kind == HEAD and isinstance(what, str)]
 
 
@@ -248,6 +248,12 @@ def _units_of(data: DataSet, target: Target) -> list[Unit]:
     units = {id(unit): unit for offset in sorted(offsets) if (unit := loaded.unit_at(offset)) is not None}
     named = [unit for unit in loaded.units_named(target.path) if id(unit) not in units]
     return [*units.values(), *named]
+
+
+def declared_line(loaded: LoadedObject, function: Function) -> int:
+    """The line in which a function is declared; 0: not known."""
+    vaddr, unit = loaded.vaddr_of(function.offset), loaded.unit_at(function.offset)
+    return _declared(unit).get(vaddr, 0) if unit is not None and vaddr is not None else 0
 
 
 def _declared(unit: Unit) -> dict[int, int]:
@@ -268,28 +274,28 @@ def disassembly(data: DataSet, target: Target, view: View, wanted: Wanted, newer
         raise UsageError(f"{name}: the experiment has the names of the functions of {object_name}, and no instructions")
     functions = [one] if one is not None else _File(data, target).functions
     source = find_source(data, target, newer_than) if target.path and wanted.with_source else Source("", ())
-    coded = [_instructions_of(loaded, function, wanted) for function in functions]
-    stacks, keys = _by_instruction(data, loaded, [rows for rows in coded if rows])
+    coded = [instructions_of(loaded, function, wanted) for function in functions]
+    stacks, keys = by_instruction(data, loaded, [rows for rows in coded if rows])
     width = max([len(str(frame.line)) for function in functions
                  for frame in frames_inside(loaded, function, 0)]
                 + [len(str(len(source.lines))) if source.lines else 1])
-    lines: list[_Line] = []
+    lines: list[Line] = []
     shown = 0
     for function, rows in zip(functions, coded, strict=True):
-        head = [_Line(b"<Function: %s>" % function.name, HEAD)]
+        head = [Line(b"<Function: %s>" % function.name, HEAD)]
         for offset, text in rows:
             number, origin = _place(frames_inside(loaded, function, offset - function.offset), target.path)
             reached = number if number <= len(source.lines) else shown
-            lines += [_Line(source.lines[n - 1], LINE, n) for n in range(shown + 1, reached + 1)]
+            lines += [Line(source.lines[n - 1], LINE, n) for n in range(shown + 1, reached + 1)]
             shown = max(shown, reached)
             code = f"{f'[{number or chr(63):>{width}}]'} {text}{origin}"
-            lines += [*head, _Line(code.encode("utf-8", "surrogateescape"), CODE, number, keys[offset])]
+            lines += [*head, Line(code.encode("utf-8", "surrogateescape"), CODE, number, keys[offset])]
             head = []
-    lines += [_Line(source.lines[n - 1], LINE, n) for n in range(shown + 1, len(source.lines) + 1)]
-    return _document("disasm", target, source, lines, stacks, view, wanted)
+    lines += [Line(source.lines[n - 1], LINE, n) for n in range(shown + 1, len(source.lines) + 1)]
+    return document("disasm", target, source, lines, stacks, view, wanted)
 
 
-def _instructions_of(loaded: LoadedObject, function: Function, wanted: Wanted) -> list[tuple[int, str]]:
+def instructions_of(loaded: LoadedObject, function: Function, wanted: Wanted) -> list[tuple[int, str]]:
     """(file offset, text) of each."""
     if function.text is not None:
         vaddr, code, machine = function.offset, function.text.code, EM_X86_64
@@ -314,7 +320,7 @@ def _place(frames: list[Frame], path: str) -> tuple[int, str]:
     return here, f"  <-- {name} {os.path.basename(frames[0].path)}:{frames[0].line}"
 
 
-def _by_instruction(data: DataSet, loaded: LoadedObject,
+def by_instruction(data: DataSet, loaded: LoadedObject,
                     coded: Sequence[Sequence[tuple[int, str]]]) -> tuple[Weighted, dict[int, int]]:
     """All stacks as the instructions given (the rest is one), and the key of each by its file offset."""
     starts = np.array(sorted({offset for rows in coded for offset, _ in rows}), np.int64)
@@ -325,16 +331,16 @@ def _by_instruction(data: DataSet, loaded: LoadedObject,
         if function.object_number == loaded.number and function.has_offsets:
             at = int(np.searchsorted(starts, function.offset + inside, side="right")) - 1
             is_inside = at >= 0 and (starts[at] not in ends or inside < function.size)
-            group[index] = at + 1 if is_inside and starts[at] >= function.offset else _ELSEWHERE
+            group[index] = at + 1 if is_inside and starts[at] >= function.offset else ELSEWHERE
     return data.regrouped(group, len(starts) + 1), {int(start): at + 1 for at, start in enumerate(starts)}
 
 
 # -- documents
 
 
-def _document(name: str, target: Target, source: Source, lines: Sequence[_Line], stacks: Weighted, view: View,
+def document(name: str, target: Target, source: Source, lines: Sequence[Line], stacks: Weighted, view: View,
               wanted: Wanted) -> Annotated:
-    keys = np.array([_NOTHING if line.key is None else line.key for line in lines], np.int64)
+    keys = np.array([NOTHING if line.key is None else line.key for line in lines], np.int64)
     has_code = np.array([line.key is not None for line in lines], np.bool_)
     columns = annotation_columns(stacks, keys, view)
     labels = Column.of_names("name", "Name", [line.text for line in lines])

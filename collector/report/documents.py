@@ -13,7 +13,7 @@ lines. Notes are warnings, which stand before everything else. ``Lines`` are wha
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
@@ -24,7 +24,7 @@ I8 = npt.NDArray[np.int64]
 F8 = npt.NDArray[np.float64]
 Bool = npt.NDArray[np.bool_]
 
-LINE, HEAD, CODE = "line", "function", "code"  # kinds of rows of source and instructions
+LINE, HEAD, CODE, GAP = "line", "function", "code", "gap"  # kinds of rows of source and instructions
 
 
 class Unit(Enum):
@@ -123,28 +123,17 @@ class Tree(Table):
 
 @dataclass(frozen=True)
 class Annotated(Table):
-    """Rows of text, of which those with code have values. ``roles``: hot, or none. ``kinds``: line, function or code.
+    """Rows of text, of which those with code have values. ``roles``: hot, or none.
 
-    ``has_code`` (n). ``numbers`` (n): the line's number, or of instructions the line that they belong to; 0: unknown.
+    ``kinds``: line, function (a heading), code, or gap (what is left out). ``has_code`` (n).
+    ``numbers`` (n): the line's number, or of instructions the line that they belong to; 0: unknown.
+    ``origins`` (n), or none: the file and the function that a row is from, if it is inlined or of another file.
     """
 
     kinds: Sequence[str] = ()
     has_code: Bool = field(default_factory=lambda: np.zeros(0, np.bool_))
     numbers: I8 = field(default_factory=lambda: np.zeros(0, np.int64))
-
-    def around(self, head: bytes, n: int, limit: int) -> Annotated:
-        """The rows from a function's ``head`` to the next one, and ``n`` before and behind; at most ``limit``."""
-        names = self.columns[-1]
-        heads = [at for at, kind in enumerate(self.kinds) if kind == HEAD]
-        begin = next((at for at in heads if names.labels[int(names.values[at])] == head), 0)
-        last = next((at for at in heads if at > begin), len(self))
-        with_code = np.flatnonzero(self.has_code[begin:last])
-        end = begin + int(with_code[-1]) + 1 if len(with_code) else last
-        rows = slice(max(begin - n, 0), min(end + n, last, max(begin - n, 0) + limit))
-        columns = tuple(replace(one, values=one.values[rows], percents=None if one.percents is None
-                                else one.percents[rows]) for one in self.columns)
-        return replace(self, columns=columns, roles=self.roles[rows], kinds=self.kinds[rows],
-                       has_code=self.has_code[rows], numbers=self.numbers[rows])
+    origins: Sequence[str] = ()
 
 
 @dataclass(frozen=True)

@@ -496,6 +496,64 @@ def test_a_comparison_has_the_figures_of_er_print(workload: Callable[..., Path],
     assert "leaky:" in voices(driver)
 
 
+INLINED_C = """\
+static inline __attribute__((always_inline)) unsigned long churn(unsigned long n)
+{
+    for (unsigned long i = 0; i < 9; i++)
+        n = n * 7 + (n >> 3);
+    return n;
+}
+
+__attribute__((noinline)) unsigned long work(unsigned long n)
+{
+    return churn(n) / (n | 1);
+}
+
+int main(int n, char **v)
+{
+    (void)v;
+    return work(n) & 1;
+}
+"""
+
+
+def test_the_code_of_a_function_tells_what_was_inlined(need: Callable[[str, str], str], tmp_path: Path,
+                                                       look: Callable[..., webdriver.Chrome]) -> None:
+    """Below a heading with what all of it took; the headings together are the function. Instructions tell from where."""
+    (tmp_path / "inlined.c").write_text(INLINED_C)
+    program = tmp_path / "inlined"
+    subprocess.run([need("gcc", "gcc"), "-O1", "-g", "-o", program, tmp_path / "inlined.c"], check=True)
+    listed = [line.split() for line in subprocess.run(["nm", "-S", program], capture_output=True, text=True,
+                                                      check=True).stdout.splitlines()]
+    begin, size = next((int(words[0], 16), int(words[1], 16)) for words in listed if words[-1] == "work")
+    base, path = 0x5555_5555_4000, tmp_path / "inlined.1.er"
+    path.mkdir()
+    recorder = Recorder.create(path, replace(HEADER, start_unix=2_100_000_003))
+    recorder.segment_mapped(START_NS, base + 0x1000, 0x1000, 0x1000, os.fsencode(program), 5)
+    rows = np.arange(size)
+    uids = recorder.frames.intern((base + begin + rows).astype(np.uint64)[:, None], np.ones(size, np.int64))
+    recorder.clock(np.full(size, 4711), rows % 2, START_NS + 5 + rows * TICK_NS, uids, np.zeros(size, int),
+                   np.ones(size, int))
+    recorder.close(START_NS + size * TICK_NS)
+    driver = look(page_of(path, folder=tmp_path), "view=code")
+    found = table(driver, "Source of work")
+    heads = [at for at, row in enumerate(found) if not row[2] and row[0]]
+    assert [found[at][3] for at in heads] == ["<Function: work>", "churn, inlined from inlined.c"]
+    assert sum(ticks(found[at][0]) for at in heads) == size
+    at = heads[1]
+    assert sum(ticks(row[0]) for row in found[at + 1:]) == ticks(found[at][0]) > 0
+    assert ("4", "        n = n * 7 + (n >> 3);") in [(row[2], row[3]) for row in found[at:]]
+    driver.execute_script("""const kind = document.getElementById("code-kind"); kind.value = "disasm";
+        kind.dispatchEvent(new Event("change", { bubbles: true }));""")
+    found = table(driver, "Instructions of work")
+    assert ("4", "inlined.c: churn") in [(row[2], row[3]) for row in found]
+    assert any(row[2] == "10" and not row[3] for row in found)
+
+
+def ticks(seconds: str) -> int:
+    return round(float(seconds or 0) * 1e9 / TICK_NS)
+
+
 def json_rows(one: Path, other: Path, capsys: pytest.CaptureFixture[str]) -> list[tuple[str, str, str]]:
     """Both sides of each function, by er_print."""
     from collector.cli import er_print

@@ -5,11 +5,13 @@ Programs are compiled here; experiments have stacks with odd counts at every pla
 
 from __future__ import annotations
 
+import base64
 import json
 import os
 import random
 import re
 import subprocess
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +20,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from collector.cli import er_html
 from collector.cli import er_print as command
 from collector.elf import open_object
 from collector.errors import ExperimentError, UsageError
@@ -204,8 +207,8 @@ def program(tmp_path_factory: pytest.TempPathFactory, need: Callable[[str, str],
     return compiled
 
 
-def recorded(path: Path, program: Path, symbols: tuple[str, ...], **changes: Any) -> Path:
-    """Stacks of two frames: a place in a function, called by one in the last of ``symbols``; all in a row."""
+def recorded(path: Path, program: Path, symbols: tuple[str, ...], step: int = 1) -> Path:
+    """Stacks of two frames: every so many bytes of a function, called by one in the last of ``symbols``."""
     path.mkdir()
     chance = random.Random(len(symbols) * 1009)
     recorder = Recorder.create(path, HEADER)
@@ -220,8 +223,8 @@ def recorded(path: Path, program: Path, symbols: tuple[str, ...], **changes: Any
         ranges = [next((base + int(table.value[i]), int(table.size[i])) for i in range(len(table))
                        if wanted.encode() in table.name(i) and int(table.size[i])) for wanted in symbols]
     stacks = [[begin + at, ranges[-1][0] + chance.randrange(1, ranges[-1][1])]
-              for begin, size in ranges[:-1] for at in range(size)]
-    stacks += [[ranges[-1][0] + at] for at in range(ranges[-1][1])]
+              for begin, size in ranges[:-1] for at in range(0, size, step)]
+    stacks += [[ranges[-1][0] + at] for at in range(0, ranges[-1][1], step)]
     depth = max(map(len, stacks))
     uids = recorder.frames.intern(np.array([[*s, *[0] * (depth - len(s))] for s in stacks], np.uint64),
                                   np.array([len(s) for s in stacks], np.int64))
@@ -287,6 +290,119 @@ def test_inlined_code_belongs_to_the_lines_of_its_header(program: Callable[..., 
     elsewhere = [row for one in (first, second) for row in one["rows"] if "from source file twice.h" in row["name"]]
     assert sums(header["rows"])[0] == sums(elsewhere)[0] > 0
     assert {row["line"] for row in header["rows"] if row["e.totalcpu"]} <= {2, 3, 4}
+
+
+# -- the code of a function on the page of er_html
+
+
+def code_of(path: Path) -> dict[str, dict[str, Any]]:
+    """By function what the page has of its code: ``source`` and ``disasm``, or None."""
+    text, problems = er_html.made([str(path)], n_code=50)
+    assert problems == []
+    packed = re.findall(r'id="data" nonce="[^"]*">([^<]*)<', text)[0]
+    head = zlib.decompress(base64.b64decode(packed)).partition(b"\n")[0]
+    return {one["name"]: one for one in json.loads(head)["code"]}
+
+
+def figures(listing: dict[str, Any]) -> list[tuple[int, int]]:
+    """Of each row its exclusive and inclusive time in microseconds; nothing where there is no code."""
+    own, whole = (column["values"] for column in listing["columns"] if "values" in column)
+    return [(e, i) if has_code else (0, 0) for e, i, has_code in zip(own, whole, listing["has_code"], strict=True)]
+
+
+def added(rows: list[tuple[int, int]]) -> tuple[int, int]:
+    return sum(own for own, _ in rows), sum(whole for _, whole in rows)
+
+
+def by_line(listing: dict[str, Any]) -> dict[tuple[str, int], tuple[int, int]]:
+    """By base name of the file and number of the line what its rows have together; ("", 0): those without a line."""
+    own_file = listing["titles"][0].rsplit("/", 1)[-1]
+    origins = listing["origins"] or [""] * len(listing["kinds"])
+    file, found = own_file, {}
+    for kind, number, origin, text, row in zip(listing["kinds"], listing["numbers"], origins,
+                                               listing["columns"][-1]["texts"], figures(listing), strict=True):
+        if kind == "function":
+            below = re.findall(r"inlined from (.*?)(?: \(the file is not found\))?$", text) or [own_file]
+            file = below[0].rsplit("/", 1)[-1]
+        where = (origin.split(":")[0] if origin else file, number) if number else ("", 0)
+        found[where] = added([found.get(where, (0, 0)), row])
+    return {where: row for where, row in found.items() if row != (0, 0)}
+
+
+def lines_printed(rows: list[dict[str, Any]], function: str) -> dict[tuple[str, int], tuple[int, int]]:
+    """The same of a function's rows of ``er_print -lines``."""
+    found: dict[tuple[str, int], tuple[int, int]] = {}
+    for row in rows:
+        where = "", 0
+        if row["name"].startswith(f"{function}, line "):
+            number, file = re.findall(r', line (\d+) in "(.*)"$', row["name"])[0]
+            where = file, int(number)
+        elif row["name"] != f"<Function: {function}, instructions without line numbers>":
+            continue
+        value = round(row["e.totalcpu"] * 1e6), round(row["i.totalcpu"] * 1e6)
+        found[where] = added([found.get(where, (0, 0)), value])
+    return found
+
+
+@pytest.mark.parametrize("name", LANGUAGES)
+def test_the_code_of_a_function_has_all_of_its_time(name: str, program: Callable[..., Path], tmp_path: Path,
+                                                    documents: Callable[..., Any]) -> None:
+    """Wherever its lines are: each has the figures of ``er_print -lines``, and all together those of the function."""
+    path = recorded(tmp_path / "a.1.er", program(name), LANGUAGES[name].symbols)
+    functions, lines = documents("-functions", "-lines", path)
+    code = code_of(path)
+    assert len(code) == len(LANGUAGES[name].symbols)
+    for row in functions["rows"][1:]:
+        expected = lines_printed(lines["rows"], row["name"])
+        for listing in (code[row["name"]]["source"], code[row["name"]]["disasm"]):
+            assert by_line(listing) == expected
+            assert added(figures(listing)) == (round(row["e.totalcpu"] * 1e6), round(row["i.totalcpu"] * 1e6))
+
+
+def test_inlined_code_stands_below_its_file(program: Callable[..., Path], tmp_path: Path) -> None:
+    """The text of its lines too; instructions tell file, function and line."""
+    code = code_of(recorded(tmp_path / "a.1.er", program("C"), LANGUAGES["C"].symbols))["first"]
+    rows = list(zip(code["source"]["kinds"], code["source"]["numbers"], code["source"]["columns"][-1]["texts"],
+                    strict=True))
+    heading = rows.index(("function", 0, "twice, inlined from twice.h"))
+    assert rows.index(("function", 0, "<Function: first>")) < heading
+    assert [(number, text) for _, number, text in rows[heading + 1:]] == list(enumerate(TWICE_H.splitlines(), 1))
+    assert ("line", 7, "        sum += twice(i) + i / (n | 1);") in rows[:heading]
+    below = {(origin, number) for kind, origin, number in zip(
+        code["disasm"]["kinds"], code["disasm"]["origins"], code["disasm"]["numbers"], strict=True) if kind == "code"}
+    assert {("twice.h: twice", 4), ("", 7)} <= below
+    shown = {(number, text) for kind, number, text in zip(
+        code["disasm"]["kinds"], code["disasm"]["numbers"], code["disasm"]["columns"][-1]["texts"], strict=True)
+        if kind == "line"}
+    assert (4, "    return m / (n | 1);") in shown
+
+
+def test_code_inlined_within_a_file_has_a_heading_of_its_own(program: Callable[..., Path], tmp_path: Path) -> None:
+    code = code_of(recorded(tmp_path / "a.1.er", program("Go"), LANGUAGES["Go"].symbols))["main.work"]["source"]
+    texts = code["columns"][-1]["texts"]
+    heading = texts.index("main.cube, inlined from work.go")
+    assert code["kinds"][heading] == "function"
+    at = texts.index("func cube(x float64) float64 { return x * x * x / (x + 1) }", heading)
+    assert figures(code)[at] > (0, 0)
+
+
+def test_of_a_long_function_what_has_time_is_shown(tmp_path: Path, need: Callable[[str, str], str]) -> None:
+    lines = [f"    n = n * {i} + (n >> {i % 7});" for i in range(3, 2003)]
+    (tmp_path / "long.c").write_text("\n".join([
+        "__attribute__((noinline)) unsigned far(unsigned n)", "{", *lines, "    return n;", "}",
+        "int main(int n, char **v) { (void)v; return far(n) & 1; }", ""]))
+    subprocess.run([need("gcc", "gcc"), "-g", "-O0", "-o", "long", "long.c"], cwd=tmp_path, check=True)
+    path = recorded(tmp_path / "a.1.er", tmp_path / "long", ("far", "main"), step=5003)
+    code = code_of(path)["far"]
+    for kind in ("source", "disasm"):
+        listing = code[kind]
+        with_time = [row for row in figures(listing) if row != (0, 0)]
+        assert 4 < len(with_time) < 20
+        assert len(listing["kinds"]) < 600
+        assert listing["kinds"].count("gap") >= len(with_time) - 1
+        assert added(with_time)[0] == added(figures(code["source"]))[0] > 0
+    gap = code["source"]["columns"][-1]["texts"][code["source"]["kinds"].index("gap")]
+    assert re.fullmatch(r"lines \d+ to \d+: no time", gap)
 
 
 def without_quirks(line: str) -> str:

@@ -215,8 +215,9 @@ def _code(hot: Hot) -> dict[str, Any]:
 def _annotated(document: Annotated | None) -> dict[str, Any] | None:
     if document is None:
         return None
-    return table(document) | {"kinds": list(document.kinds), "numbers": document.numbers.tolist(),
-                              "has_code": document.has_code.tolist()}
+    return table(document) | {
+        "kinds": list(document.kinds), "numbers": document.numbers.tolist(), "has_code": document.has_code.tolist(),
+        "origins": [shown(one) for one in document.origins]}
 
 
 def _compared(found: Compared | None) -> dict[str, Any] | None:

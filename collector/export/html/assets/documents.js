@@ -50,13 +50,33 @@ function Listing({ listing, label }) {
         own.current.scrollTop = hot ? hot.offsetTop - own.current.clientHeight / 3 : 0;
     }, [listing]);
     const metrics = listing.columns.filter((one) => one.values);
+    const sums = useMemo(() => metrics.map((one) => headingSums(listing, one.values)), [listing]);
+    const hasOrigins = listing.origins.some(Boolean);
     const { texts } = listing.columns.at(-1);
+    const figure = (i, one, place) => {
+        const value = sums[place].get(i) ?? (listing.has_code[i] ? one.values[i] : null);
+        const text = value === null ? "" : amount(value, one.unit);
+        return html`<td class=${text === "0." ? "n zero" : value ? "n" : "n mute"}>${text}</td>`;
+    };
     return html`<div class="listing" ref=${own} tabindex="0" role="group" aria-label=${label}><table aria-label=${label}>
-        <thead><tr>${metrics.map((one) => html`<th scope="col" class="n">${one.title}</th>`)}<th scope="col" class="n">Line</th><th scope="col">Code</th></tr></thead>
+        <thead><tr>${metrics.map((one) => html`<th scope="col" class="n">${one.title}</th>`)}<th scope="col" class="n">Line</th>
+            ${hasOrigins ? html`<th scope="col">Inlined from</th>` : null}<th scope="col">Code</th></tr></thead>
         <tbody>${texts.map((text, i) => html`<tr class=${`${listing.kinds[i]} ${listing.roles[i] ?? ""}`}>
-            ${metrics.map((one) => html`<td class=${one.values[i] ? "n" : "n mute"}>${listing.has_code[i] ? amount(one.values[i], one.unit) : ""}</td>`)}
-            <td class="n mute">${listing.kinds[i] === "line" && listing.numbers[i] ? listing.numbers[i] : ""}</td>
+            ${metrics.map((one, place) => figure(i, one, place))}
+            <td class="n mute">${listing.numbers[i] || ""}</td>
+            ${hasOrigins ? html`<td class="origin mute" title=${listing.origins[i]}><bdi>${listing.origins[i]}</bdi></td>` : null}
             <td class="t"><bdi>${text}</bdi></td></tr>`)}</tbody></table></div>`;
+}
+
+/** By row of a heading what all rows below it have together; nothing where one heading has all. */
+function headingSums({ kinds, has_code: hasCode }, values) {
+    const found = new Map();
+    let heading = -1;
+    kinds.forEach((kind, i) => {
+        if (kind === "function") found.set(heading = i, 0);
+        if (heading >= 0 && hasCode[i]) found.set(heading, found.get(heading) + values[i]);
+    });
+    return found.size > 1 ? found : new Map();
 }
 
 // -- aggregations

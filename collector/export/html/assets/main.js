@@ -118,7 +118,7 @@ function Chosen({ recording, selection, onSelect }) {
             }} /></label>`;
     const filter = filterOf(recording, selection);
     return html`<div class="chosen" role="group" aria-label="Selection">
-        ${bound("from", "From")} ${bound("to", "to")} <span>s</span>
+        <span class="bounds">${bound("from", "From")} ${bound("to", "to")} <span>s</span></span>
         ${selection.threads ? html`<span class="threads">${selection.threads.size === 1 ? `thread ${recording.threadNames[[...selection.threads][0]]}` : `${selection.threads.size} threads`}</span>` : null}
         ${isAll ? html`<span class="mute">Everything is shown. Drag in the strip or the timeline to select a time.</span>`
             : html`<button onClick=${() => onSelect(ALL)}>Clear</button><code title="the same in er_print">-filters '${filter}'</code>`}</div>`;

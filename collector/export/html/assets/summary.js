@@ -8,6 +8,7 @@ import { STATES, N_STATES, ORDER, ON_CPU, colourOf } from "page/states";
 import { duration, percent, seconds, told } from "page/figures";
 
 const many = (n, one, more) => `${n.toLocaleString("en")} ${n === 1 ? one : more}`;
+const unbroken = (text) => text.replace(/ /g, "\u00a0");
 const UNKNOWN = 1; // the function of code that is in no load object
 
 export function Summary(props) {
@@ -20,7 +21,7 @@ export function Summary(props) {
             ${all ? html`<${Bar} totals=${totals} of=${all} tall />` : html`<p class="empty">No time was recorded${counted.from !== null || counted.threads ? " in what is selected" : ""}.</p>`}
             <ul class="legend" hidden=${!all}>${ORDER.filter((state) => state < 10 ? all || totals[state] : totals[state]).map((state) => html`<li class=${totals[state] ? "" : "faint"} title=${STATES[state][1]}>
                 <i class="chip" style=${{ background: colourOf(state) }}></i><span>${STATES[state][0]}</span>
-                <b>${seconds(totals[state])}</b><em>${percent(totals[state], all)}</em></li>`)}</ul></section>
+                <b class=${totals[state] ? "" : "zero"}>${seconds(totals[state])}</b><em>${percent(totals[state], all)}</em></li>`)}</ul></section>
         <div class="two">
             <section aria-labelledby="first"><h2 id="first">Worth knowing</h2>
                 <ol class="findings">${found.map((one) => html`<li>${one}</li>`)}</ol></section>
@@ -39,9 +40,9 @@ function About({ recording, sums }) {
     const line = (name, value) => html`<dt>${name}</dt><dd><bdi>${value}</bdi></dd>`;
     return html`<section aria-labelledby="about"><h2 id="about">What ran</h2><dl class="about">
         ${founders.slice(0, 4).map((one) => line("command", one.command || "(attached)"))}
-        ${line("when", `${first.started} UTC, for ${duration(span)}`)}
-        ${line("where", `${first.host}, ${first.n_cpus} CPUs, ${first.os}`)}
-        ${line("what", `${many(recording.experiments.length, "process", "processes")}, ${many(recording.nThreads, "thread", "threads")}, ${told(cpu, "us")} on CPU`)}
+        ${line("when", `${first.started} UTC, for ${unbroken(duration(span))}`)}
+        ${line("where", `${first.host}, ${many(first.n_cpus, "CPU", "CPUs")}, ${first.os}`)}
+        ${line("what", `${many(recording.experiments.length, "process", "processes")}, ${many(recording.nThreads, "thread", "threads")}, ${unbroken(told(cpu, "us"))} on CPU`)}
         ${line("how", `${first.collector}, a tick is ${(first.interval_us / 1000).toFixed(3)} ms`)}
         ${line("experiment", first.path)}</dl></section>`;
 }
@@ -57,10 +58,15 @@ function Quality({ recording, sums }) {
     return html`<section aria-labelledby="quality"><h2 id="quality">How good the data is</h2>
         <ul class="quality">
             <li class=${isFine ? "fine" : "warning"}><b>${isFine ? "Good" : "Mind"}</b> <span>${many(recording.n, "packet", "packets")}${parts.all
-                ? `; stacks of ${percent(parts.all - parts.cut - parts.none, parts.all)} of the time are whole, of ${percent(parts.cut, parts.all)} cut, of ${percent(parts.none, parts.all)} missing or unknown` : ""}</span></li>
+                ? `; stacks of ${wholeness(parts)}` : ""}</span></li>
             ${unseen.length ? line("remark", `synthetic parts, which sum up right but were not seen one by one, are in the aggregations ${unseen.join(", ")}`) : null}
             ${remarks.map((one) => line(one.level, one.text))}
         </ul></section>`;
+}
+
+function wholeness({ all, cut: short, none }) {
+    const rest = [[short, "cut"], [none, "missing or unknown"]].filter(([time]) => time).map(([time, what]) => `, of ${percent(time, all)} ${what}`);
+    return `${rest.length ? percent(all - short - none, all) : "all"} of the time are whole${rest.join("")}`;
 }
 
 function cut(recording, sums) {

@@ -49,7 +49,7 @@ export function Table({ label, columns, rows, pinned = 0, onOpen, isChosen, init
     const bodyRow = (row, at) => html`<tr key=${at} aria-rowindex=${at + 2} tabindex=${at === current ? 0 : -1}
         class=${[isChosen && isChosen(row) ? "chosen" : "", row.role ?? "", row.isFaint ? "faint" : ""].join(" ").trim() || undefined}
         onClick=${() => { setActive(at); if (onOpen) onOpen(row); }} onFocus=${() => setActive(at)}>
-        ${columns.map((one) => html`<td class=${one.isNumber ? "n" : one.key === "name" && !one.isShort ? "t wide" : "t"} title=${one.isNumber ? undefined : textOf(one, row)}>${one.show ? one.show(row)
+        ${columns.map((one) => html`<td class=${one.isNumber ? numberClass(one, row) : one.key === "name" && !one.isShort ? "t wide" : "t"} title=${one.isNumber ? undefined : textOf(one, row)}>${one.show ? one.show(row)
             : one.isNumber ? textOf(one, row) : html`<bdi>${textOf(one, row)}</bdi>`}</td>`)}</tr>`;
     return html`<div class="table-scroll" ref=${scroll} style=${{ maxHeight: `${height}px` }} onScroll=${(event) => setTop(event.target.scrollTop)}
             onKeyDown=${keys} tabindex="0" role="group" aria-label=${`${label}, scrollable`}>
@@ -65,6 +65,9 @@ export function Table({ label, columns, rows, pinned = 0, onOpen, isChosen, init
             </tbody>
         </table></div>`;
 }
+
+/** A zero is written as er_print does, "0.", and has its point where others have theirs. */
+const numberClass = (column, row) => (textOf(column, row) !== "0." ? "n" : column.key.endsWith("%") ? "n zero share" : "n zero");
 
 const textOf = (column, row) => (column.text ? column.text(row) : String(column.value(row)));
 
