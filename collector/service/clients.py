@@ -180,7 +180,9 @@ class Clients:
             session.forget()
             raise CollectorError(session.message)
         self._forget_oldest(peer)
-        return protocol.Started(id=order.id, message=f"{session.state}{f': {session.message}' * bool(session.message)}")
+        how = wish.changed(self._daemon.house.budget.stretched)
+        return protocol.Started(id=order.id, message=f"{session.state}{f', {how}' * bool(how)}"
+                                                     f"{f': {session.message}' * bool(session.message)}")
 
     def _check_number(self, peer: Credentials, is_root: bool) -> None:
         if peers.standing(peer, self._daemon.house.access) is peers.Standing.STRANGER:

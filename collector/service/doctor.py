@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import shutil
 import time
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from collector.service.retention import MEGABYTE, REFUSED, WAITING
 if TYPE_CHECKING:
     from collector.service.daemon import Daemon
 
+_CAP_IPC_LOCK = 14
+_LOCKED_MIN = 64 * MEGABYTE
 _CAPABILITIES = {19: "CAP_SYS_PTRACE", 38: "CAP_PERFMON"}
 
 
@@ -50,6 +53,11 @@ def _rights(daemon: Daemon) -> Iterator[Finding]:
     if lacking:
         yield Finding(True, f"the daemon lacks {' and '.join(lacking)}: it sees only what its user may (run it as "
                             "root, or by collectord.service)")
+    locked = resource.getrlimit(resource.RLIMIT_MEMLOCK)[0]
+    if 0 <= locked < _LOCKED_MIN and not held >> _CAP_IPC_LOCK & 1:
+        yield Finding(True, f"the daemon may lock {locked // MEGABYTE} MB of memory and no more: rings of perf events "
+                            "are small, and waits of busy programs lose their stacks (LimitMEMLOCK=infinity of its "
+                            "unit, ulimit -l)")
     paranoid = proc.parameter("perf_event_paranoid")
     if paranoid is not None and paranoid > 2 and daemon.house.access.may_become:
         yield Finding(True, f"kernel.perf_event_paranoid is {paranoid}: sessions of ordinary users take the signal "

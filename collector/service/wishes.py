@@ -33,11 +33,21 @@ class Wishes(NamedTuple):
     def argv(self, stretched: float, megabytes: int, *, copies: bool) -> list[str]:
         """Of ``collect``, at most ``megabytes`` (0: no limit). ``copies``: whether it may copy files; what it reads
         with rights that its owner lacks, it may not."""
-        interval_us = min(round(self.interval_ns * stretched), INTERVAL_MAX_NS) // NS_PER_US
+        interval_us = self._stretched_us(stretched)
         interval = ["-p", f"{interval_us}u" if interval_us else "off"]
         sizes = [size for size in (self.megabytes, megabytes) if size]
         limit = ["-L", str(min(sizes))] if sizes else []
         return [*interval, *self.options, *limit, *([] if copies else _NO_COPIES)]
+
+    def _stretched_us(self, stretched: float) -> int:
+        return min(round(self.interval_ns * stretched), INTERVAL_MAX_NS) // NS_PER_US
+
+    def changed(self, stretched: float) -> str:
+        """What is said of an interval that the budget has lengthened; empty where it has not."""
+        interval_ns = self._stretched_us(stretched) * NS_PER_US
+        if interval_ns <= self.interval_ns:
+            return ""
+        return f"every {format_ms(interval_ns)} ms instead of {self.interval}, to stay within the budget"
 
     @property
     def interval(self) -> str:

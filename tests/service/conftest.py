@@ -166,11 +166,11 @@ def folder() -> Iterator[Path]:
 
 @pytest.fixture
 def daemon(where: list[str], folder: Path) -> Iterator[Callable[..., Running]]:
-    """``daemon(config)``: a running daemon; ended with the test."""
+    """``daemon(config)``: a running daemon, started by the commands ``by``; ended with the test."""
     running: list[Running] = []
 
-    def start(config: str = "", *options: str) -> Running:
-        running.append(Running(folder, where, config, *options))
+    def start(config: str = "", *options: str, by: Sequence[str] = ()) -> Running:
+        running.append(Running(folder, [*where, *by], config, *options))
         assert running[-1].process.poll() is None, running[-1].log.read_text()
         return running[-1]
 

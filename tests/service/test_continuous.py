@@ -285,6 +285,15 @@ def test_of_two_limits_the_smaller_counts() -> None:
     assert wishes.parse(("-L", "50")).argv(1.0, 9, copies=True)[-2:] == ["-L", "9"]
 
 
+@pytest.mark.parametrize(("words", "stretched", "said"), [
+    ((), 1.0, ""), (("-p", "off"), 8.0, ""), (("-p", "1000"), 8.0, ""),
+    ((), 4.0, "every 40.028 ms instead of 10.007 ms, to stay within the budget"),
+    (("-p", "500"), 8.0, "every 1000.000 ms instead of 500.000 ms, to stay within the budget"),
+])
+def test_an_interval_that_the_budget_lengthens_is_told(words: Sequence[str], stretched: float, said: str) -> None:
+    assert wishes.parse(words).changed(stretched) == said
+
+
 @pytest.mark.parametrize("words", [("-o", "/etc/x.er"), ("-d", "/"), ("-P", "1"), ("-y", "KILL"), ("-g", "a.erg"),
                                    ("program",), ("-p",), ("-L", "x"), ("--label=a=b",), ("-O", "x.er"), ("-M", "on")])
 def test_options_that_are_not_for_clients(words: Sequence[str]) -> None:

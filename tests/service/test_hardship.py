@@ -139,6 +139,14 @@ def test_more_sessions_than_a_machine_bears_are_refused(daemon: Callable[[str], 
     running.ask(protocol.Attach(version=1, unit="none-c.service"))
 
 
+def test_little_memory_to_lock_is_found(root_only: None, daemon: Callable[..., Any]) -> None:
+    for option, is_wrong in (("--bounding-set=-ipc_lock", True), ("--bounding-set=+all", False)):
+        running = daemon(by=["prlimit", "--memlock=8000000:8000000", "setpriv", option])
+        said = running.ctl("doctor").stdout
+        running.stop()
+        assert ("wrong  the daemon may lock 8 MB of memory and no more" in said) == is_wrong
+
+
 def test_a_socket_that_cannot_be_made_is_one_line(folder: Path) -> None:
     collectord = Path(sys.executable).parent / "collectord"
     for path, said in ((folder / "none" / "s", "No such file or directory"), ("/proc/s", "No such file or directory"),

@@ -42,7 +42,7 @@ while True:
         connection.sendall(b"HTTP/1.1 204 No Content\\r\\n\\r\\n")
 """
 PATIENCE_S = 60
-EXPOSURE_MAX = 3.0
+EXPOSURE_MAX = 2.5
 Machine = Any  # of conftest.py
 
 
