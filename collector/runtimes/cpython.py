@@ -23,7 +23,6 @@ from collector.runtimes.lines_cpython import Lines, lines_of
 Read = Callable[[Sequence[int], Sequence[int]], list[bytes]]
 
 SYMBOLS = (b"_PyRuntime", b"_PyEval_EvalFrameDefault", b"PyCode_Type", b"PyUnicode_Type", b"Py_Version")
-_FRAME_SIZE = {False: 112, True: 80}  # bytes that are read of a frame, by has_inlined_calls
 _THREAD_SIZE = 320
 _SEARCHED = 4096
 _CHUNK_HEAD = 24
@@ -63,14 +62,6 @@ Activation = tuple[PyFrame, ...]  # innermost first
 Chain = tuple[Activation, ...]  # outermost first
 
 
-class _Raw(NamedTuple):
-    previous: int
-    code: int
-    instruction: int
-    owner: int
-    is_entry: int
-
-
 class Interpreter:
     """The CPython in one process. ``symbols``: where those of SYMBOLS are (address, size)."""
 
@@ -82,6 +73,7 @@ class Interpreter:
         self._read = read
         self._chunks: dict[int, tuple[int, int]] = {}  # by tstate: the data stack's piece that was in use
         self._nearby: dict[int, tuple[int, ...]] = {}  # by tstate: frames elsewhere that the last look needed
+        self._frame_size = layout.frame_size
 
     # -- threads
 
@@ -117,25 +109,29 @@ class Interpreter:
         """What threads are carrying out, by the addresses of their states; None where that makes no sense."""
         memories = self._memories(states)
         chains = [self._chain(state, memory) for state, memory in zip(states, memories, strict=True)]
-        self.learn({frame.code for chain in chains for activation in chain or () for frame in activation})
+        met = {frame.code for chain in chains if chain for activation in chain for frame in activation}
+        self.learn(met - self.codes.keys())
+        if met <= self.codes.keys():
+            return chains
         return [chain if chain is None or self._is_known(chain) else None for chain in chains]
 
     def _memories(self, states: Sequence[int]) -> list[_Memory]:
         """Each thread's state, data stack, and what the last look needed besides, read in one go."""
         asked: list[tuple[int, int]] = []
+        ends = []
         for state in states:
             asked.append((state, _THREAD_SIZE))
-            asked.append(self._chunks.get(state, (0, 0)))
+            asked.append(self._chunks.get(state, (state, _THREAD_SIZE)))
             asked += [(address, self._frame_size) for address in self._nearby.get(state, ())]
-        wanted = [(address, size) for address, size in asked if size]
-        got = dict(zip(wanted, self._read(*_columns(wanted)), strict=True))
-        return [_Memory(self._read, [(address, got.get((address, size), b"")) for address, size in (
-            (state, _THREAD_SIZE), self._chunks.get(state, (0, 0)),
-            *((address, self._frame_size) for address in self._nearby.get(state, ())))]) for state in states]
-
-    @property
-    def _frame_size(self) -> int:
-        return _FRAME_SIZE[self.layout.has_inlined_calls]
+            ends.append(len(asked))
+        got = self._read(*_columns(asked))
+        found = []
+        begin = 0
+        for end in ends:
+            own = [(address, content) for (address, _), content in zip(asked[begin:end], got[begin:end], strict=True)]
+            found.append(_Memory(self._read, own[1::-1], dict(own[2:])))
+            begin = end
+        return found
 
     def _chain(self, state: int, memory: _Memory) -> Chain | None:
         layout = self.layout
@@ -144,6 +140,7 @@ class Interpreter:
             frame = memory.word(frame + layout.cframe_current)
         if layout.has_inlined_calls:
             self._note_chunk(state, memory)
+        has_shims = layout.is_entry < 0 and layout.has_inlined_calls
         activations: list[Activation] = []
         run: list[PyFrame] = []
         for _ in range(_DEPTH_MAX):
@@ -152,22 +149,21 @@ class Interpreter:
             raw = self._frame(frame, memory)
             if raw is None:
                 return None
-            if raw.owner >= _OWNED_BY_C and layout.is_entry < 0 and layout.has_inlined_calls:
-                activations, run = self._ended(activations, run)
+            previous, code, instruction, owner, is_entry = raw
+            if has_shims and owner >= _OWNED_BY_C:
+                is_entry = 1
             else:
-                run.append(PyFrame(frame, raw.code, raw.instruction))
-                if raw.is_entry:
-                    activations, run = self._ended(activations, run)
-            frame = raw.previous
+                run.append(PyFrame(frame, code, instruction))
+            if is_entry and run:
+                activations.append(tuple(run))
+                run = []
+            frame = previous
         else:
             return None
-        activations, _ = self._ended(activations, run)
+        if run:
+            activations.append(tuple(run))
         self._nearby[state] = memory.elsewhere()
         return tuple(reversed(activations))
-
-    @staticmethod
-    def _ended(activations: list[Activation], run: list[PyFrame]) -> tuple[list[Activation], list[PyFrame]]:
-        return ([*activations, tuple(run)] if run else activations), []
 
     def _note_chunk(self, state: int, memory: _Memory) -> None:
         """Where the data stack is, for the next look and for the rest of this one."""
@@ -177,20 +173,21 @@ class Interpreter:
             self._chunks[state] = chunk, size
             memory.add(chunk, size)
 
-    def _frame(self, address: int, memory: _Memory) -> _Raw | None:
+    def _frame(self, address: int, memory: _Memory) -> tuple[int, int, int, int, int] | None:
+        """Of a frame the one before it, its code object, its instruction, its owner, whether it is an entry."""
         layout = self.layout
-        content = memory.piece(address, self._frame_size)
-        if len(content) < self._frame_size or not _is_address(address):
+        content, at = memory.at(address, self._frame_size)
+        if not content or not _is_address(address):
             return None
-        instruction = _word(content, layout.instruction)
+        previous = _word(content, at + layout.previous)
+        code = _word(content, at + layout.code)
+        instruction = _word(content, at + layout.instruction)
         if not layout.has_inlined_calls:
             index = instruction & 0xFFFF_FFFF
             index -= (1 << 32) * (index >> 31)
-            instruction = max(index * (2 if layout.version == (3, 10) else 1), 0)
-            return _Raw(_word(content, layout.previous), _word(content, layout.code), instruction, 0, 1)
-        code = _word(content, layout.code) & ~_TAGS
-        return _Raw(_word(content, layout.previous), code, instruction, content[layout.owner],
-                    content[layout.is_entry] if layout.is_entry >= 0 else 0)
+            return previous, code, max(index * (2 if layout.version == (3, 10) else 1), 0), 0, 1
+        return (previous, code & ~_TAGS, instruction, content[at + layout.owner],
+                content[at + layout.is_entry] if layout.is_entry >= 0 else 0)
 
     def _is_known(self, chain: Chain) -> bool:
         return all(frame.code in self.codes for activation in chain for frame in activation)
@@ -300,31 +297,33 @@ class Interpreter:
 class _Memory:
     """Pieces of memory as they were read, and whatever else turns out to be needed."""
 
-    def __init__(self, read: Read, pieces: Iterable[tuple[int, bytes]]) -> None:
+    def __init__(self, read: Read, pieces: Iterable[tuple[int, bytes]], nearby: dict[int, bytes]) -> None:
+        """``nearby``: small pieces, by their addresses, of which each is one thing."""
         self._read = read
-        self._pieces = [(address, content) for address, content in pieces if content]
+        self._pieces = [(address, address + len(content), content) for address, content in pieces]
+        self._nearby = nearby
         self._more: dict[int, bytes] = {}
 
     def add(self, address: int, size: int) -> None:
         """Further memory."""
-        self._pieces.insert(0, (address, self._read([address], [size])[0]))
+        (content,) = self._read([address], [size])
+        self._pieces.insert(0, (address, address + len(content), content))
 
-    def piece(self, address: int, size: int) -> bytes:
-        """Memory at an address; less of it, or nothing, where there is none."""
-        for start, content in self._pieces:
-            if start <= address and address + size <= start + len(content):
-                if size == len(content):
-                    self._more[address] = content
-                return content[address - start:address - start + size]
-        content = self._more.get(address, b"")
+    def at(self, address: int, size: int) -> tuple[bytes, int]:
+        """Memory that has ``size`` bytes at an address, and where in it; none of it where there is none."""
+        for start, end, content in self._pieces:
+            if start <= address and address + size <= end:
+                return content, address - start
+        content = self._more.get(address, b"") or self._nearby.get(address, b"")
         if len(content) < size:
             (content,) = self._read([address], [size]) if _is_address(address) else (b"",)
-            self._more[address] = content
-        return content
+        self._more[address] = content
+        return (content, 0) if len(content) >= size else (b"", 0)
 
     def word(self, address: int) -> int:
         """A word of it; 0 where there is none."""
-        return _word(self.piece(address, 8), 0)
+        content, at = self.at(address, 8)
+        return _word(content, at)
 
     def elsewhere(self) -> tuple[int, ...]:
         """What was read one by one."""

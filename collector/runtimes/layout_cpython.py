@@ -48,6 +48,16 @@ class Layout:
         """Whether one evaluation of C may carry out several functions."""
         return self.version >= (3, 11)
 
+    @property
+    def frame_size(self) -> int:
+        """How many bytes of a frame are read."""
+        return 80 if self.has_inlined_calls else 112
+
+    @property
+    def makes_sense(self) -> bool:
+        """Whether what is needed of a frame lies in those bytes."""
+        return max(self.previous, self.code, self.instruction) <= self.frame_size - 8 and self.owner < self.frame_size
+
 
 _OLD = Layout((3, 8), 32, 8, 0, 8, 176, _UNKNOWN, 24, _UNKNOWN, _UNKNOWN, 24, 32, 104, _UNKNOWN, _UNKNOWN,
               40, 104, 112, 120, 48, 176, 48, 72)
@@ -85,7 +95,8 @@ def layout_of(version: tuple[int, int], offsets: tuple[int, ...]) -> Layout | No
     if not _are_offsets(offsets) or is_free_threaded(offsets):
         return None
     told = dict(zip(_FIELDS, (offsets[at] for at in positions), strict=True))
-    return replace(layout, **told) if max(told.values()) < _LARGEST else None  # type: ignore[arg-type]
+    found = replace(layout, **told)  # type: ignore[arg-type]
+    return found if max(told.values()) < _LARGEST and found.makes_sense else None
 
 
 def is_free_threaded(offsets: tuple[int, ...]) -> bool:

@@ -19,7 +19,7 @@ they have the right shares, though a single one may be another's.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -58,17 +58,17 @@ class Looks:
         self._inlined = has_inlined_calls
         self._times: list[int] = []
         self._chains: list[Chain] = []
-        self._matching: dict[Anchors, tuple[int, list[int]]] = {}  # see _agreeing
+        self._same: dict[Activation, Activation] = {}  # of equal activations of chains there is one
+        self._positions: dict[Anchor, dict[int, int]] = {}  # what _position says of activations, by their ids
 
     def add(self, time_ns: int, chain: Chain) -> None:
         """One more, later than all before."""
         if len(self._times) > 64 and self._times[32] < time_ns - _KEPT_NS:
             del self._times[:32], self._chains[:32]
-            self._matching.clear()
-        same = bool(self._chains) and self._chains[-1] == chain
+            self._same = {activation: activation for chain in self._chains for activation in chain}
+            self._positions.clear()
         self._times.append(time_ns)
-        self._chains.append(self._chains[-1] if same else chain)
-        self._matching.clear()
+        self._chains.append(tuple([self._same.setdefault(activation, activation) for activation in chain]))
 
     def moments(self, times_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Numbers for times (n,): the same for those between the same looks and nearer to the same one of them."""
@@ -87,10 +87,9 @@ class Looks:
 
     def told(self, anchors: Anchors, time_ns: int) -> list[Told]:
         """Each activation of a sample, outermost first."""
-        depth, matching = self._agreeing(anchors)
-        if not matching:
+        depth, chain = self._agreeing(anchors, time_ns)
+        if chain is None:
             return [self._anchored(each) for each in anchors]
-        chain = self._chains[self._nearest(matching, time_ns)]
         lasting = self._lasting(chain, time_ns)
         found, n = [], 0
         for activation, each in zip(chain[:depth], anchors, strict=False):
@@ -104,22 +103,38 @@ class Looks:
             rest[0] = _with_outermost(rest[0], chain[depth], lasting - n)
         return found + rest
 
-    def _agreeing(self, anchors: Anchors) -> tuple[int, list[int]]:
-        """The looks that agree longest, and with how many activations; with all of them only if they have no more."""
-        found = self._matching.get(anchors)
-        if found is None:
-            depth = len(anchors)
-            which = [i for i, chain in enumerate(self._chains)
-                     if len(chain) == depth and self._agrees(chain, anchors)]
-            while not which and depth > 0:
-                depth -= 1
-                which = [i for i, chain in enumerate(self._chains)
-                         if len(chain) >= depth and self._agrees(chain, anchors[:depth])]
-            found = self._matching[anchors] = depth, which
-        return found
+    def _agreeing(self, anchors: Anchors, time_ns: int) -> tuple[int, Chain | None]:
+        """With how many activations the look agrees that agrees longest, of several the next in time; with all of them
+        only if it has no more."""
+        positions = [self._positions.setdefault(each, {}) for each in anchors]
+        longest, found = -1, None
+        for chain in self._nearest_first(time_ns):
+            n = 0
+            for activation, anchor, known in zip(chain, anchors, positions, strict=False):
+                position = known.get(id(activation))
+                if position is None:
+                    position = known[id(activation)] = self._position(activation, anchor)
+                if position < 0:
+                    break
+                n += 1
+            if n == len(anchors) == len(chain):
+                return n, chain
+            n = min(n, len(anchors) - 1)
+            if n > longest:
+                longest, found = n, chain
+        return longest, found
 
-    def _agrees(self, chain: Chain, anchors: Anchors) -> bool:
-        return all(self._position(activation, each) >= 0 for activation, each in zip(chain, anchors, strict=False))
+    def _nearest_first(self, time_ns: int) -> Iterator[Chain]:
+        times, chains = self._times, self._chains
+        after = bisect_left(times, time_ns)
+        before = after - 1
+        while before >= 0 or after < len(times):
+            if after == len(times) or (before >= 0 and time_ns - times[before] <= times[after] - time_ns):
+                yield chains[before]
+                before -= 1
+            else:
+                yield chains[after]
+                after += 1
 
     def _position(self, activation: Activation, anchor: Anchor) -> int:
         """Which function of an activation the anchors lead to; -1: to none of them."""
@@ -137,10 +152,6 @@ class Looks:
         own = PyFrame(0, code, 0)
         return Told((own, NOBODY), (VERIFIED, UNKNOWN)) if self._inlined else Told((own,), (VERIFIED,))
 
-    def _nearest(self, which: Sequence[int], time_ns: int) -> int:
-        at = bisect_left(which, time_ns, key=self._times.__getitem__)
-        return min(which[max(at - 1, 0):at + 1], key=lambda i: abs(self._times[i] - time_ns))
-
     def _lasting(self, chain: Chain, time_ns: int) -> int:
         """How many of the outermost frames have been there in the looks before and after a time."""
         after = bisect_left(self._times, time_ns)
@@ -156,15 +167,20 @@ def _with_outermost(told: Told, activation: Activation, n: int) -> Told:
 
 
 def _in_common(one: Chain, other: Chain) -> int:
-    if one is other:
-        return sum(map(len, one))
+    """How many of the outermost functions are the same, wherever in them they are."""
     n = 0
-    for a, b in zip(_outermost_first(one), _outermost_first(other), strict=False):
+    for a, b in zip(one, other, strict=False):
+        same = len(a) if a is b else _same_outermost(a, b)
+        n += same
+        if same < max(len(a), len(b)):
+            break
+    return n
+
+
+def _same_outermost(one: Activation, other: Activation) -> int:
+    n = 0
+    for a, b in zip(reversed(one), reversed(other), strict=False):
         if a[:2] != b[:2]:
             break
         n += 1
     return n
-
-
-def _outermost_first(chain: Chain) -> list[PyFrame]:
-    return [frame for activation in chain for frame in reversed(activation)]

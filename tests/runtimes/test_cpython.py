@@ -174,8 +174,9 @@ def test_an_interpreter_without_a_global_lock_is_told(target: Target) -> None:
     interpreter = target.interpreter(read)
     assert isinstance(interpreter, Interpreter)
     assert (interpreter.layout.version, interpreter.layout.frame, interpreter.layout.owner) == ((3, 14), 23, 33)
-    words[36] = 1 << 40  # where a frame's owner is
-    assert target.interpreter(read) == "where Python 3.14 keeps its frames is not known"
+    for place_of_owner in (1 << 40, 80):  # beyond all structures, and beyond what is read of a frame
+        words[36] = place_of_owner
+        assert target.interpreter(read) == "where Python 3.14 keeps its frames is not known"
 
 
 # --- lines ----------------------------------------------------------------------------------------
