@@ -519,7 +519,7 @@ int main(int n, char **v)
 
 def test_the_code_of_a_function_tells_what_was_inlined(need: Callable[[str, str], str], tmp_path: Path,
                                                        look: Callable[..., webdriver.Chrome]) -> None:
-    """Below a heading with what all of it took; the headings together are the function. Instructions tell from where."""
+    """Below a heading with what all of it took; headings together are the function. Instructions tell from where."""
     (tmp_path / "inlined.c").write_text(INLINED_C)
     program = tmp_path / "inlined"
     subprocess.run([need("gcc", "gcc"), "-O1", "-g", "-o", program, tmp_path / "inlined.c"], check=True)
