@@ -10,6 +10,7 @@ from __future__ import annotations
 import bisect
 import errno
 import json
+import math
 import os
 import re
 import subprocess
@@ -161,8 +162,10 @@ def check_phases(run: Any, functions: dict[str, tuple[float, ...]]) -> None:
     """Whether the phases of ``alarms`` have their shares, from samples of an interval or little more each."""
     total = functions["<Total>"][0]
     assert total == pytest.approx(used_s(run.truth), rel=0.015)
+    # Each begins and ends once, amid what a sample stands for: of both together one is missing, or too many, at most.
+    slack = 0.015 + latest_s(run.experiment, run.interval_s) / total
     for phase, known_s in run.truth["phases"].items():
-        assert functions[phase][1] / total == pytest.approx(known_s / used_s(run.truth), abs=0.015), phase
+        assert functions[phase][1] / total == pytest.approx(known_s / used_s(run.truth), abs=slack), phase
     packets = run.packets()
     n_samples = int((packets["MSTATE"] <= LAST_CPU_STATE).sum())
     assert n_samples > 0.75 * used_s(run.truth) / run.interval_s
@@ -187,9 +190,13 @@ def test_a_handler_has_its_time(workload: Run, recorded_by_signals: Run, gprofng
     run = recorded_by_signals(workload("alarms"), 4000, 50, 2)
     functions = gprofng("-functions", experiment=run.path).functions
     check_phases(run, functions)
-    assert run.truth["handled_s"] / used_s(run.truth) > 0.45
-    # From some 200 samples, of which each is inside or not: three times what chance makes of that.
-    assert functions["on_alarm"][1] == pytest.approx(run.truth["handled_s"], abs=0.11 * used_s(run.truth))
+    part = run.truth["handled_s"] / used_s(run.truth)
+    assert part > 0.45
+    # From some 200 samples, of which each is inside or not: five times what chance makes of that.
+    packets = run.packets()
+    squares = float((packets["NTICK"][packets["MSTATE"] <= LAST_CPU_STATE] ** 2).sum())
+    by_chance_s = 5 * run.interval_s * math.sqrt(part * (1 - part) * squares)
+    assert functions["on_alarm"][1] == pytest.approx(run.truth["handled_s"], abs=by_chance_s)
 
 
 @pytest.mark.kernel_times
