@@ -294,8 +294,8 @@ function axis(context, scaled, tall) {
     context.fillStyle = ink("mute");
     context.strokeStyle = ink("line");
     context.lineWidth = 1;
-    const marks = ticks(scaled.from, scaled.to, scaled.width / 110);
-    const step = marks.length > 1 ? marks[1] - marks[0] : 1e6;
+    const marks = ticks(scaled.from, scaled.to, scaled.width / (scaled.width < 400 ? 75 : 110));
+    const step = marks.length > 1 ? marks[1] - marks[0] : scaled.to - scaled.from;
     for (const at of marks) {
         const x = Math.round(scaled.x(at)) + 0.5;
         context.beginPath();
