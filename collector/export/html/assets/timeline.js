@@ -335,8 +335,8 @@ function pieceTip(recording, thread, time) {
     const { begins, ends } = recording.spans;
     const stack = recording.stackOf(piece);
     return html`<b class="name">${recording.threadNames[thread]}</b>
-        <p><i class="chip" style=${{ background: colourOf(recording.column[piece]) }}></i> ${STATES[recording.column[piece]][0]}
-        for ${duration(ends[piece] - begins[piece])}, from ${moment(begins[piece], 1e6)} on, CPU ${recording.cpu[piece]}</p>
+        <p><i class="chip" style=${{ background: colourOf(recording.column[piece]) }}></i> ${STATES[recording.column[piece]][0]} for ${duration(ends[piece] - begins[piece])},
+        ${" "}from ${moment(begins[piece], 1e6)} on, CPU ${recording.cpu[piece]}</p>
         <ol class="stack">${stack.slice(0, FRAMES_SHOWN).map((name) => html`<li>${name}</li>`)}
         ${stack.length > FRAMES_SHOWN ? html`<li>… ${stack.length - FRAMES_SHOWN} more</li>` : null}
         ${stack.length ? null : html`<li>(no stack)</li>`}</ol>`;
