@@ -97,18 +97,18 @@ def make_after(directory: Path, output: str, say: Callable[[str], None]) -> None
 
 
 def write(path: Path, text: str) -> int:
-    """The file, all of it or none; its size. Raises UsageError."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
+    """The file, all of it or none; into what is no file, such as a pipe, just so. Its size. Raises UsageError."""
+    from collector.export.formats import ExportError, destination
+
+    content = text.encode("utf-8")
     try:
-        content = text.encode("utf-8")
-        beside.write_bytes(content)
-        beside.replace(path)
+        with destination(os.fspath(path)) as file:
+            file.write(content)
         return len(content)
+    except ExportError as err:
+        raise UsageError(f"{err}; -o gives another file") from err
     except (OSError, ValueError) as err:
         raise UsageError(f"{path}: {getattr(err, 'strerror', None) or err}; -o gives another file") from err
-    finally:
-        with suppress(OSError, ValueError):
-            beside.unlink(missing_ok=True)
 
 
 def _parsed(argv: list[str]) -> tuple[_Options, list[str]]:

@@ -22,6 +22,8 @@ def pack(path: str, files: Mapping[str, str]) -> int:
     """Write the tar file: ``files`` by the names of their copies. How many bytes it has. Raises ExperimentError."""
     unfinished = f"{path}.{os.getpid()}.new"
     way = _WAYS.get(os.path.splitext(path)[1], "w")
+    if os.path.exists(path) and not os.path.isfile(path):  # a device would be replaced
+        raise ExperimentError(f"{shown(path)}: cannot be written: it is no regular file")
     try:
         with tarfile.open(unfinished, way, format=tarfile.PAX_FORMAT) as bundle:  # type: ignore[call-overload]
             for name, file in sorted(files.items()):

@@ -24,6 +24,7 @@ _MEANING = {"leave": "stacks of threads that left their CPU too often, told by t
             "touch": "page faults, of which text and data cannot be told apart",
             "waking": "wake-ups, which are told by their sum"}
 _NAMED = 3  # processes that a line names
+_SWITCHED_OUT = "process was switched out while it ended", "processes were switched out while they ended"
 
 
 @dataclass(eq=False, repr=False)
@@ -87,13 +88,15 @@ class Tally:
         """What a reader of the figures may want to know, though nothing is amiss."""
         lines = []
         if self.n_settled_ticks:
-            lines.append(f"{self.n_settled_ticks} ticks stand for time between the last sample and the end of threads")
+            ticks = _many(self.n_settled_ticks, "tick stands", "ticks stand")
+            lines.append(f"{ticks} for time between the last sample and the end of threads")
         if self.n_untold_ends:
-            lines.append(f"{self.n_untold_ends} processes were switched out while they were ending: what they used "
-                         "of their CPU from there on is not counted")
+            ends = _many(self.n_untold_ends, *_SWITCHED_OUT)
+            lines.append(f"{ends}: what was used of a CPU from there on is not counted")
         if self.n_likely_ends:
-            lines.append(f"{self.n_likely_ends} processes were switched out while they were ending: what they used of "
-                         "their CPU from there on is estimated, as what others of the same program used")
+            ends = _many(self.n_likely_ends, *_SWITCHED_OUT)
+            lines.append(f"{ends}: what was used of a CPU from there on is estimated, as what others of the same "
+                         "program used")
         if self.n_guessed_ends:
             lines.append(f"{self.n_guessed_ends} processes had to leave their CPU for a moment while they ended: what "
                          "others used of it then, much less than a millisecond, is counted as theirs")
@@ -142,3 +145,8 @@ class Tally:
         if self.n_guessed_faults:
             lines.append(f"{self.n_guessed_faults} waits for pages counted as data, though nothing told text from data")
         return lines
+
+
+def _many(count: int, one: str, more: str) -> str:
+    """So many, in words that fit the number."""
+    return f"{count} {one if count == 1 else more}"

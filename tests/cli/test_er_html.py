@@ -231,13 +231,36 @@ def n_callees(rows: list[list[Any]], at: int) -> int:
     return n
 
 
+@pytest.mark.parametrize("chosen", ["a time", "threads", "a thread's time", "nothing"])
 def test_lines_and_objects_are_those_of_er_print(page: Path, experiment: Path, look: Callable[..., webdriver.Chrome],
-                                                 capsys: pytest.CaptureFixture[str]) -> None:
+                                                 capsys: pytest.CaptureFixture[str], chosen: str) -> None:
+    _, address, expression = SELECTIONS[chosen]
     for view, label, command in (("lines", "Lines", "-lines"), ("objects", "Load objects", "-osummary")):
-        driver = look(page, f"view={view}&metric=user&from=2000000000")
-        wanted = printed(experiment, "-metrics", "e.%user:i.%user:name", "-filters", "TSTAMP >= 2000000000", command,
+        driver = look(page, f"view={view}&metric=user&{address}")
+        wanted = printed(experiment, "-metrics", "e.%user:i.%user:name", "-filters", expression, command,
                          capsys=capsys)
         assert sorted(row[:5] for row in table(driver, label)) == sorted(wanted)
+
+
+STATES = {"User CPU": "user", "System CPU": "system", "Trap CPU": "trap", "Wait CPU": "wait", "User lock": "lock",
+          "Text page fault": "textpfault", "Data page fault": "datapfault", "Kernel page fault": "kernelpfault",
+          "Stopped": "stop", "Sleep": "sleep"}
+
+
+@pytest.mark.parametrize("chosen", [one for one in SELECTIONS if one != "nothing"])
+def test_states_are_those_of_er_print(page: Path, experiment: Path, look: Callable[..., webdriver.Chrome],
+                                      capsys: pytest.CaptureFixture[str], chosen: str) -> None:
+    _, address, expression = SELECTIONS[chosen]
+    driver = look(page, f"view=summary&{address}")
+    drawn(driver)
+    shown = driver.execute_script("""return [...document.querySelectorAll(".legend li")].map((one) =>
+        [one.querySelector("span").textContent, one.querySelector("b").textContent]);""")
+    asked = ["-filters", expression] if expression else []
+    wanted = {name: printed(experiment, "-metrics", f"e.{metric}:name", *asked, "-functions", capsys=capsys)[0]
+              for name, metric in STATES.items()}
+    assert {row[-1] for row in wanted.values()} == {"<Total>"}
+    assert dict(shown) == {name: row[0] for name, row in wanted.items()}
+    assert any(float(value) > 0 for _, value in shown)
 
 
 def test_numbers_are_rounded_as_er_print_rounds_them(page: Path, look: Callable[..., webdriver.Chrome]) -> None:
@@ -519,7 +542,7 @@ int main(int n, char **v)
 
 def test_the_code_of_a_function_tells_what_was_inlined(need: Callable[[str, str], str], tmp_path: Path,
                                                        look: Callable[..., webdriver.Chrome]) -> None:
-    """Below a heading with what all of it took; headings together are the function. Instructions tell from where."""
+    """Below a heading with what it took; the headings together are the function. Instructions tell from where."""
     (tmp_path / "inlined.c").write_text(INLINED_C)
     program = tmp_path / "inlined"
     subprocess.run([need("gcc", "gcc"), "-O1", "-g", "-o", program, tmp_path / "inlined.c"], check=True)
@@ -735,6 +758,29 @@ def test_errors_are_one_line(arguments: tuple[str, ...], words: str, experiment:
     assert done.returncode in (1, 2)
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_what_is_no_file_is_written_into_and_stays(experiment: Path, command: Callable[..., Completed],
+                                                   tmp_path: Path) -> None:
+    """A full device, a pipe with a name, the file behind a link: none of them is replaced."""
+    full, pipe, link, target = (tmp_path / name for name in ("full", "pipe", "link", "target.html"))
+    full.symlink_to("/dev/full")
+    done = command("-o", full, experiment)
+    assert (done.returncode, done.stderr) == (2, f"er_html: {full}: No space left on device; -o gives another file\n")
+    assert full.is_symlink()
+    assert full.is_char_device()
+    os.mkfifo(pipe)
+    with target.open("w") as file, subprocess.Popen(["cat", pipe], stdout=file) as reader:
+        assert command("-o", pipe, experiment).returncode == 0
+        assert reader.wait(timeout=60) == 0
+    assert target.read_text().endswith("</html>\n")
+    assert pipe.is_fifo()
+    target.write_text("old")
+    link.symlink_to(target.name)
+    assert command("-o", link, experiment).returncode == 0
+    assert link.is_symlink()
+    assert target.read_text().endswith("</html>\n")
+    assert sorted(os.listdir(tmp_path)) == ["full", "link", "pipe", "target.html"]
 
 
 def test_collect_makes_the_page_at_the_end(collect: Callable[..., Completed], perf_allowed: None,

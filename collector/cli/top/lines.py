@@ -135,7 +135,8 @@ def _shown_is(shot: Shot, settings: Settings, figures: Figures) -> Line:
     active = int((figures.by_thread != 0).any(axis=1).sum())
     running = int((figures.by_thread[:, list(TOTAL_CPU.states)] != 0).any(axis=1).sum())
     processes = f"{shot.n_experiments} process{'es' * (shot.n_experiments != 1)}"
-    line.append((f", {active} threads, {running} of them ran, {processes}", PLAIN))
+    threads = f"{active} thread{'s' * (active != 1)}"
+    line.append((f", {threads}, {running} of them ran, {processes}", PLAIN))
     if settings.hides_idle:
         line.append(("  without idle ones", FAINT))
     if settings.search:

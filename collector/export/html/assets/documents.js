@@ -59,7 +59,7 @@ function Listing({ listing, label }) {
         return html`<td class=${text === "0." ? "n zero" : value ? "n" : "n mute"}>${text}</td>`;
     };
     return html`<div class="listing" ref=${own} tabindex="0" role="group" aria-label=${label}><table aria-label=${label}>
-        <thead><tr>${metrics.map((one) => html`<th scope="col" class="n">${one.title}</th>`)}<th scope="col" class="n">Line</th>
+        <thead><tr>${metrics.map((one) => html`<th scope="col" class="n">${one.title}</th>`)}<th scope="col" class="n number">Line</th>
             ${hasOrigins ? html`<th scope="col">Inlined from</th>` : null}<th scope="col">Code</th></tr></thead>
         <tbody>${texts.map((text, i) => html`<tr class=${`${listing.kinds[i]} ${listing.roles[i] ?? ""}`}>
             ${metrics.map((one, place) => figure(i, one, place))}
@@ -153,7 +153,7 @@ export function Comparison({ recording, selection, height }) {
     const columns = [number("a", compared.groups[0], (row) => row.a, (row) => amount(row.a, unit)),
         number("b", compared.groups[other - 1], (row) => row.b, (row) => amount(row.b, unit)),
         number("d", "Difference", (row) => Math.abs(row.b - row.a), difference, "sorted by its size"),
-        ...(table.hasIntervals ? [{ ...number("i", "95 % interval", (row) => row.low, (row) => `${signed(row.low)} .. ${signed(row.high)}${row.isFaint ? " ~" : ""}`, "~: not significant") }] : []),
+        ...(table.hasIntervals ? [{ ...number("interval%", "95 % interval", (row) => row.low, (row) => `${signed(row.low)} .. ${signed(row.high)}${row.isFaint ? " ~" : ""}`, "~: not significant") }] : []),
         { key: "name", title: "Name", value: (row) => row.name }];
     return html`<div class="comparison">
         <div class="controls">${sides.length > 1 ? html`<${Choice} id="cmp-side" label=${`${compared.groups[0]} and`} value=${side} options=${sides} onChange=${setSide} />` : null}

@@ -5,6 +5,7 @@ import { FAULTS, N_STATES, ON_CPU, SLEEP, USER_LOCK, WAIT_CPU } from "page/state
 import { percent as percentOf, told } from "page/figures";
 
 const N_SHOWN = 3;
+const NAME_MAX = 100; // letters: a template's name may be a page of them
 const WITHOUT_FILE = "<DYNAMIC_FUNCTIONS>";
 const KERNEL = /^<?(kernel|\[.*\])>?$/;
 const NAMELESS = /^(_start$|<static>@)/; // the kernel's entry into a program, code without a symbol: they say nothing of who called
@@ -26,7 +27,11 @@ export function findings(recording, selection, sums) {
     return found.slice(0, N_SHOWN).map((one) => one.text);
 }
 
-const name = (text) => html`<code><bdi>${text.replace(/ -- +no functions found$/, "")}</bdi></code>`;
+const name = (text) => {
+    const whole = text.replace(/ -- +no functions found$/, "");
+    const isLong = whole.length > NAME_MAX;
+    return html`<code title=${isLong ? whole : undefined}><bdi>${isLong ? `${whole.slice(0, NAME_MAX - 1)}…` : whole}</bdi></code>`;
+};
 
 const functionAt = (recording, node) => recording.function_of[recording.instruction[node]];
 

@@ -67,7 +67,7 @@ export function Flame({ tree, buckets, unit, title, pattern, colour, about, onPi
             ${zoom ? html`<button onClick=${() => zoomTo(null)}>Reset zoom</button> ` : null}
             ${expression === null ? html`<span class="bad">not a regular expression</span>`
                 : pattern ? `${percent(found.weight, total)} of ${told(total, unit)} is in stacks that match`
-                    : `${told(total, unit)} in all. Click or Enter zooms, Escape goes back, arrow keys move${onPick ? ", t opens callers and callees" : ""}.`}
+                    : !total ? "" : `${told(total, unit)} in all. Click or Enter zooms, Escape goes back, arrow keys move${onPick ? ", t opens callers and callees" : ""}.`}
         </p>
         <div class="flame-frame" ref=${frame}>
             <canvas ref=${canvas} tabindex="0" role="application" aria-label=${`${title}: flame graph`}

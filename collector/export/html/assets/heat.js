@@ -2,7 +2,7 @@
 
 import { html, useMemo, useRef, useState, useSize, useFrame, ground, useDrawnBeside, ink, FONT, Tip, Voice } from "page/ui";
 import { ordered, clamp } from "page/timeline";
-import { duration, moment, told } from "page/figures";
+import { duration, moment, ticks, told } from "page/figures";
 import { isDark, N_STATES } from "page/states";
 
 const ROWS = 50;
@@ -99,10 +99,11 @@ function draw(context, { grid, size, width, recording }) {
     context.textBaseline = "middle";
     context.fillStyle = ink("mute");
     [0, 0.5, 1].forEach((part) => context.fillText(part ? duration(part * grid.width) : "0", 2, clamp(part * HEIGHT, 8, HEIGHT - 8)));
-    const every = Math.max(1, Math.ceil(70 / size));
-    for (let column = 0; column < grid.columns; column += every) {
-        const [text, x] = [moment(recording.begin + column * grid.width, grid.width), LEFT + column * size];
-        if (x + context.measureText(text).width <= width || !column) context.fillText(text, x, HEIGHT + 10);
+    const marks = ticks(recording.begin, recording.begin + grid.columns * grid.width, grid.columns * size / 90);
+    const step = marks.length > 1 ? marks[1] - marks[0] : grid.width;
+    for (const mark of marks) {
+        const [text, x] = [moment(mark, step), LEFT + (mark - recording.begin) / grid.width * size];
+        if (x + context.measureText(text).width <= width || mark === marks[0]) context.fillText(text, x, HEIGHT + 10);
     }
     const colours = Array.from({ length: SHADES + 1 }, (_, shade) => heat(shade / SHADES));
     for (let at = 0; at < grid.values.length; at++) {

@@ -65,8 +65,9 @@ function Quality({ recording, sums }) {
 }
 
 function wholeness({ all, cut: short, none }) {
-    const rest = [[short, "cut"], [none, "missing or unknown"]].filter(([time]) => time).map(([time, what]) => `, of ${percent(time, all)} ${what}`);
-    return `${rest.length ? percent(all - short - none, all) : "all"} of the time are whole${rest.join("")}`;
+    const part = (time) => (time < all / 2000 ? "less than 0.1 %" : `${(100 * time / all).toFixed(1)} %`);
+    const rest = [[short, "cut"], [none, "missing or unknown"]].filter(([time]) => time).map(([time, what]) => `; of ${part(time)} ${what}`);
+    return `${short + none > all / 2000 ? part(all - short - none) : "all"} of the time are whole${rest.join("")}`;
 }
 
 function cut(recording, sums) {

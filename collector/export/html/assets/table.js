@@ -54,7 +54,7 @@ export function Table({ label, columns, rows, pinned = 0, onOpen, isChosen, init
     return html`<div class="table-scroll" ref=${scroll} style=${{ maxHeight: `${height}px` }} onScroll=${(event) => setTop(event.target.scrollTop)}
             onKeyDown=${keys} tabindex="0" role="group" aria-label=${`${label}, scrollable`}>
         <table aria-label=${label} aria-rowcount=${sorted.length + 1}>
-            <thead><tr aria-rowindex="1">${columns.map((one) => html`<th scope="col" class=${one.isNumber ? "n" : "t"}
+            <thead><tr aria-rowindex="1">${columns.map((one) => html`<th scope="col" class=${one.isNumber ? `n ${extra(one)}` : "t"}
                 aria-sort=${order.key === one.key ? (order.isUp ? "ascending" : "descending") : "none"}>
                 <button onClick=${() => setOrder({ key: one.key, isUp: order.key === one.key ? !order.isUp : !one.isNumber })} title=${one.hint}>
                 ${one.title}<span aria-hidden="true">${order.key === one.key ? (order.isUp ? " ▲" : " ▼") : ""}</span></button></th>`)}</tr></thead>
@@ -67,7 +67,10 @@ export function Table({ label, columns, rows, pinned = 0, onOpen, isChosen, init
 }
 
 /** A zero is written as er_print does, "0.", and has its point where others have theirs. */
-const numberClass = (column, row) => (textOf(column, row) !== "0." ? "n" : column.key.endsWith("%") ? "n zero share" : "n zero");
+const numberClass = (column, row) => `n ${extra(column)} ${textOf(column, row) === "0." ? "zero" : ""}`;
+
+/** Shares and intervals are left out where the window is as narrow as a phone. */
+const extra = (column) => (column.key.endsWith("%") ? "share" : "");
 
 const textOf = (column, row) => (column.text ? column.text(row) : String(column.value(row)));
 

@@ -37,7 +37,8 @@ export function Items({ recording, group, title, metric, weights, sums, chosen, 
     return html`<div class="items">
         <${Table} label=${`${title} by ${metric.title}`} columns=${columns} rows=${rows} pinned=${1} height=${open === null ? height : Math.max(200, height * 0.5)}
             onOpen=${(row) => onChoose(row.item < 0 || row.item === open ? null : row.item)} isChosen=${(row) => row.item === open} />
-        ${open === null ? html`<p class="under">${rows.length - 1} ${group}s. Enter or a click on one shows its callers and callees; a heading sorts.</p>`
+        ${open === null ? html`<p class="under">${rows.length === 1 ? `No ${group} was met in what is selected.`
+            : `${(rows.length - 1).toLocaleString("en")} ${group}${rows.length === 2 ? "" : "s"}. Enter or a click on one shows its callers and callees; a heading sorts.`}</p>`
             : html`<${Neighbours} tree=${tree} found=${found} item=${open} metric=${metric} onChoose=${onChoose} height=${height * 0.45} />`}
     </div>`;
 }
@@ -89,7 +90,7 @@ export function Threads({ recording, metric, sums, selection, onSelect, height }
     };
     return html`<div class="items"><${Table} label=${`Threads by ${metric.title}`} columns=${columns} rows=${rows} pinned=${1} height=${height}
         onOpen=${toggle} isChosen=${(row) => Boolean(selection.threads?.has(row.thread))} />
-        <p class="under">Enter or a click selects a thread: everything is of it alone then.</p></div>`;
+        <p class="under">${rows.length > 1 ? "Enter or a click selects a thread: everything is of it alone then." : "No thread has any time in what is selected."}</p></div>`;
 }
 
 const valueOf = (metric, totals) => metric.states.reduce((all, state) => all + totals[state], 0);

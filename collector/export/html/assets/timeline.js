@@ -294,8 +294,8 @@ function axis(context, scaled, tall) {
     context.fillStyle = ink("mute");
     context.strokeStyle = ink("line");
     context.lineWidth = 1;
-    const marks = ticks(scaled.from, scaled.to, scaled.width / 110);
-    const step = marks.length > 1 ? marks[1] - marks[0] : 1e6;
+    const marks = ticks(scaled.from, scaled.to, scaled.width / (scaled.width < 400 ? 75 : 110));
+    const step = marks.length > 1 ? marks[1] - marks[0] : scaled.to - scaled.from;
     for (const at of marks) {
         const x = Math.round(scaled.x(at)) + 0.5;
         context.beginPath();
@@ -335,8 +335,8 @@ function pieceTip(recording, thread, time) {
     const { begins, ends } = recording.spans;
     const stack = recording.stackOf(piece);
     return html`<b class="name">${recording.threadNames[thread]}</b>
-        <p><i class="chip" style=${{ background: colourOf(recording.column[piece]) }}></i> ${STATES[recording.column[piece]][0]}
-        for ${duration(ends[piece] - begins[piece])}, from ${moment(begins[piece], 1e6)} on, CPU ${recording.cpu[piece]}</p>
+        <p><i class="chip" style=${{ background: colourOf(recording.column[piece]) }}></i> ${STATES[recording.column[piece]][0]} for ${duration(ends[piece] - begins[piece])},
+        ${" "}from ${moment(begins[piece], 1e6)} on, CPU ${recording.cpu[piece]}</p>
         <ol class="stack">${stack.slice(0, FRAMES_SHOWN).map((name) => html`<li>${name}</li>`)}
         ${stack.length > FRAMES_SHOWN ? html`<li>… ${stack.length - FRAMES_SHOWN} more</li>` : null}
         ${stack.length ? null : html`<li>(no stack)</li>`}</ol>`;
