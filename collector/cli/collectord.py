@@ -8,10 +8,9 @@ import os
 
 from collector import __version__
 from collector.cli import streams
-from collector.errors import CollectorError, UsageError
+from collector.errors import UsageError
 from collector.service import notify
 from collector.service.client import DEFAULT_SOCKET
-from collector.service.config import parse as parse_config
 
 SPOOL = "/var/lib/collectord"
 _LONG = ["socket=", "spool=", "config=", "only=", "check", "help", "version"]
@@ -47,26 +46,19 @@ def run(argv: list[str]) -> int:
         print(f"collectord {__version__}")
         return 0
     config = options.get("--config")
+    from collector.service.daemon import Daemon, Settings, read
+
     if "--check" in options:
-        _check(config)
+        if config is None:
+            raise UsageError("--check: give --config FILE")
+        read(config, options.get("--only"))
         return 0
     os.umask(0o077)
-    from collector.service.daemon import Daemon, Settings
 
     settings = Settings(options.get("--socket", DEFAULT_SOCKET), options.get("--spool", SPOOL), config,
                         options.get("--only"))
     asyncio.run(Daemon(settings, _say).serve())
     return 0
-
-
-def _check(config: str | None) -> None:
-    if config is None:
-        raise UsageError("--check: give --config FILE")
-    try:
-        with open(config, encoding="utf-8") as file:
-            parse_config(file.read(), config)
-    except UnicodeDecodeError as err:
-        raise CollectorError(f"{config}: {err}") from None
 
 
 def _say(level: str, text: str) -> None:

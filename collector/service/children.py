@@ -62,7 +62,13 @@ class Child:
         self._stderr = self._popen.stderr
         self.pid = self._popen.pid
         self.ended: asyncio.Future[int] = self._loop.create_future()
-        self._pidfd = os.pidfd_open(self.pid)
+        try:
+            self._pidfd = os.pidfd_open(self.pid)
+        except OSError as err:
+            self._popen.kill()
+            self._popen.wait()
+            self._stderr.close()
+            raise CollectorError(f"cannot start {argv[0]}: {reason(err)}") from None
         os.set_blocking(self._stderr.fileno(), False)
         self._loop.add_reader(self._stderr.fileno(), self._listen)
         self._loop.add_reader(self._pidfd, self._reap)

@@ -30,6 +30,7 @@ from collector.service.targets import Wanted, check
 
 _Count = Annotated[int, Meta(ge=0, le=1_000_000_000)]
 _Positive = Annotated[int, Meta(ge=1, le=1_000_000_000)]
+_RECORD_MIN_S = 0.1
 _Seconds = Annotated[float, Meta(ge=0, le=31_536_000)]
 
 
@@ -158,6 +159,8 @@ def _check(target: Target, seen: set[str]) -> None:
         raise UsageError("there is another of this name")
     if bool(target.record_s) != bool(target.every_s) or target.record_s > target.every_s:
         raise UsageError("record_s and every_s go together, such as record_s = 10 and every_s = 60")
+    if 0 < target.record_s < _RECORD_MIN_S:
+        raise UsageError(f"record_s = {target.record_s:g}: give {_RECORD_MIN_S:g} or more")
     check(target.wanted)
     wishes.parse(target.options)
 

@@ -66,7 +66,7 @@ class Daemon:
         self._settings = settings
         self.say = say
         self._environment = environment
-        self.config = self._read()
+        self.config = read(settings.config, settings.only)
         self.spool = Spool(Path(settings.spool))
         self.sessions: dict[str, Session] = {}
         self.handoff = Handoff(self.spool, self.sessions, say, time.monotonic)
@@ -101,10 +101,11 @@ class Daemon:
         await self._serve_metrics()
         notify.tell(self._environment, READY="1", STATUS=self._status())
         self.say("info", f"ready on {self._settings.socket}, spool {self._settings.spool}; {self._status()}")
-        ticking = asyncio.ensure_future(self._tick())
+        ticking, sweeping = asyncio.ensure_future(self._tick()), asyncio.ensure_future(self.spool.sweep())
         await self._stopping.wait()
         notify.tell(self._environment, STOPPING="1")
         ticking.cancel()
+        sweeping.cancel()
         await self._stop()
         for path in [self._settings.socket] * ours + self._made:
             with suppress(OSError):
@@ -191,27 +192,6 @@ class Daemon:
 
     # -- the configuration
 
-    def _read(self) -> Config:
-        path = self._settings.config
-        if path is None:
-            return Config()
-        try:
-            with open(path, "rb") as file:
-                data = file.read(_CONFIG_MAX + 1)
-            text = data.decode("utf-8")
-        except (OSError, UnicodeDecodeError) as err:
-            raise configuration.ConfigError(f"{shown(path)}: {shown(str(err))}") from None
-        if len(data) > _CONFIG_MAX:
-            raise configuration.ConfigError(f"{shown(path)}: it is larger than {_CONFIG_MAX} bytes")
-        config = configuration.parse(text, path)
-        if config.access.group:
-            _group(config.access.group)
-        handoff = config.handoff
-        if handoff and handoff.url and handoff.format == "parquet" and find_spec("pyarrow") is None:
-            raise configuration.ConfigError(f"{shown(path)}: [handoff] format parquet needs pyarrow: pip install "
-                                            "'collect[parquet]', or give another format")
-        return config
-
     def _access(self) -> Access:
         group = self.config.access.group
         return Access(os.geteuid(), _may_become(), _group(group) if group else None, self.config.access.users)
@@ -224,7 +204,7 @@ class Daemon:
         """The configuration again. A bad one changes nothing, and raises ConfigError."""
         notify.tell(self._environment, RELOADING="1", MONOTONIC_USEC=str(time.monotonic_ns() // 1000))
         try:
-            config = self._read()
+            config = read(self._settings.config, self._settings.only)
         except CollectorError as err:
             self.config_error = str(err)
             self.say("error", f"{err}; the configuration before stays in force")
@@ -246,8 +226,6 @@ class Daemon:
         if self.house.budget.percent != config.daemon.budget_percent:
             self.house.budget = Budget(config.daemon.budget_percent, time.monotonic(), self.own_cpu_s())
         tables = {target.name: target for target in config.target if self._settings.only in (None, target.name)}
-        if self._settings.only and not tables:
-            raise CollectorError(f"--only {self._settings.only}: the configuration has no target of this name")
         same = {target.name for target in before.target if tables.get(target.name) == target}
         self._orders = {name: order for name, order in self._orders.items() if name in same}
         for name, session in self.sessions.items():
@@ -270,7 +248,7 @@ class Daemon:
                 await asyncio.wait([before])
             if self._orders.get(order.id) is not order:  # it was changed again meanwhile
                 return
-            facts = with_current(dict(self.spool.stored()).get(target.name, {}), self.house)
+            facts = with_current(target.name, dict(self.spool.stored()).get(target.name, {}), self.house)
             session = self.sessions[target.name] = Session(order, self.house, {**facts, "labels": {}})
             await session.live()
 
@@ -316,6 +294,33 @@ class Daemon:
                 self._servers.append(await asyncio.start_server(answer, host.strip("[]"), int(port)))
         except (OSError, OverflowError) as err:
             raise CollectorError(f"metrics = {where!r}: {err}") from None
+
+
+def read(path: str | None, only: str | None = None) -> Config:
+    """The configuration as it can be used on this machine; ``only`` names a target that must be in it. Raises
+    CollectorError."""
+    config = Config() if path is None else _parsed(path)
+    if only and only not in {target.name for target in config.target}:
+        raise CollectorError(f"--only {only}: the configuration has no target of this name")
+    if config.access.group:
+        _group(config.access.group)
+    handoff = config.handoff
+    if handoff and handoff.url and handoff.format == "parquet" and find_spec("pyarrow") is None:
+        raise configuration.ConfigError(f"{shown(path or '')}: [handoff] format parquet needs pyarrow: pip install "
+                                        "'collect[parquet]', or give another format")
+    return config
+
+
+def _parsed(path: str) -> Config:
+    try:
+        with open(path, "rb") as file:
+            data = file.read(_CONFIG_MAX + 1)
+        text = data.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as err:
+        raise configuration.ConfigError(f"{shown(path)}: {shown(str(err))}") from None
+    if len(data) > _CONFIG_MAX:
+        raise configuration.ConfigError(f"{shown(path)}: it is larger than {_CONFIG_MAX} bytes")
+    return configuration.parse(text, path)
 
 
 def _remove_stale(path: str) -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from collector.errors import reason
 from collector.linux import census
 from collector.service.retention import MEGABYTE, REFUSED, WAITING
 
@@ -86,17 +86,23 @@ def text(daemon: Daemon) -> bytes:
 async def answer(daemon: Daemon, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """One request, one answer, whatever was asked for."""
     daemon.n_scrapes += 1
-    with suppress(ConnectionError, ValueError, asyncio.TimeoutError, asyncio.IncompleteReadError):
+    try:
         if daemon.n_scrapes > _AT_ONCE:
-            raise ConnectionRefusedError
+            return
         await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), _REQUEST_S)
         body = text(daemon)
         writer.write(_head(len(body)) + body)
         await asyncio.wait_for(writer.drain(), _REQUEST_S)
         writer.close()
         await asyncio.wait_for(writer.wait_closed(), _REQUEST_S)
-    writer.transport.abort()
-    daemon.n_scrapes -= 1
+    except (ConnectionError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
+        pass
+    except Exception as err:
+        daemon.counts["faults"] += 1
+        daemon.say("error", f"metrics: {reason(err)}")
+    finally:
+        writer.transport.abort()
+        daemon.n_scrapes -= 1
 
 
 def _head(length: int) -> bytes:

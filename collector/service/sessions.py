@@ -113,6 +113,7 @@ class Session:
         self._current = ""
         self._current_bytes = 0
         self._n_lines = 0
+        self._last = ""  # what the run said last
         self._built: tuple[int, dict[str, str]] = (-1, {})
         self._scan_at_s = 0.0
         self._ended = asyncio.Event()
@@ -194,6 +195,7 @@ class Session:
         self.n_runs += 1
         self._current = f"{self.order.id}.{self.n_runs}.er"
         self._current_bytes = self._n_lines = 0
+        self._last = ""
         self._store()
         self._child = Child(self._argv(window), self._listen, fds=[each.pidfd for each in self.held])
         self._note_end(await asyncio.shield(self._child.ended))
@@ -234,6 +236,7 @@ class Session:
             self.watch()
             return
         self._n_lines += 1
+        self._last = line
         if self._n_lines > _LINES_MAX:
             return
         self.said = [*self.said[1 - _SAID_MAX:], line]
@@ -246,14 +249,13 @@ class Session:
             self.kept.append(Kept(self._current, ended_s, self._house.spool.size(path),
                                   self._house.handoff.first_state(configured=self.order.configured)))
             self._delete(retention.surplus(self.kept, self.order.keep, self.order.megabytes * MEGABYTE))
-        last = self.said[-1] if self.said else ""
-        if (counted := _N_SAMPLES.search(last)) is not None:
+        if (counted := _N_SAMPLES.search(self._last)) is not None:
             self.n_samples += int(counted[1])
-            self.n_lost += sum(map(int, _LOST.findall(last)))
+            self.n_lost += sum(map(int, _LOST.findall(self._last)))
         self._current = ""
         if status and not self._ended.is_set():
             self._note_failure(f"collect was ended by signal {-status}" if status < 0
-                               else last or f"collect failed, status {status}")
+                               else self._last or f"collect failed, status {status}")
         self._store()
 
     def _note_failure(self, how: str) -> None:
@@ -447,18 +449,26 @@ def restored(session_id: str, facts: dict[str, Any], house: House) -> Session:
                   Wanted(**facts["wanted"] | {"pids": tuple(facts["wanted"]["pids"])}),
                   Wishes(int(facts["interval_ns"]), tuple(facts["options"])), rotation.Plan(once=True),
                   configured=bool(facts["configured"]))
-    session = Session(order, house, with_current(facts, house))
+    session = Session(order, house, with_current(session_id, facts, house))
     was = str(facts["state"])
     session.state = was if was in FOR_GOOD else "finished"
     session.message = str(facts["message"]) if was in FOR_GOOD else "it ended with the daemon"
     return session
 
 
-def with_current(facts: dict[str, Any], house: House) -> dict[str, Any]:
-    """The facts, with the experiment that was being written when the daemon ended among those that are kept."""
+def with_current(session_id: str, facts: dict[str, Any], house: House) -> dict[str, Any]:
+    """The facts, with the experiment that was being written when the daemon ended among those that are kept; of what
+    the configuration asks for also all others that are there, be the facts old or lost."""
     name, spool = str(facts.get("current", "")), house.spool
-    path = spool.path / str(facts.get("folder", "")) / name
-    if name and os.path.basename(name) == name and spool.exists(path):
+    folder = str(facts.get("folder", "")) or f"own/{session_id}"
+    kept = [list(each) for each in facts.get("kept", [])]
+    if name and os.path.basename(name) == name and spool.exists(spool.path / folder / name):
         owed = house.handoff.first_state(configured=bool(facts.get("configured")))
-        return facts | {"kept": [*facts["kept"], [name, time.time(), spool.size(path), owed]], "current": ""}
-    return facts
+        kept.append([name, time.time(), spool.size(spool.path / folder / name), owed])
+    found = spool.found(session_id) if not session_id.isdigit() else []
+    known = {each[0] for each in kept}
+    kept += [[each, changed_s, spool.size(spool.path / folder / each)] for _, each, changed_s in found
+             if each not in known]
+    n_runs = max([int(facts.get("n_runs", 0)), *(run for run, _, _ in found)])
+    return facts | {"kept": sorted(kept, key=lambda each: each[1]), "current": "", "n_runs": n_runs,
+                    "folder": folder if kept else facts.get("folder", "")}

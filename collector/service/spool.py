@@ -11,9 +11,11 @@ no link.
 
 from __future__ import annotations
 
+import asyncio
 import fcntl
 import json
 import os
+import re
 import shutil
 import stat
 from collections.abc import Iterator
@@ -27,6 +29,7 @@ from collector.service.children import as_peer, run
 from collector.service.peers import Rights
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_GONE = ".gone-"
 _ENTRIES_MAX = 200_000
 _PATH_MAX = 3000
 
@@ -77,12 +80,29 @@ class Spool:
     async def remove(self, owner: Credentials, path: Path) -> None:
         """Removes an experiment, a file of it, or a session's folder, with its owner's rights."""
         if path.is_relative_to(self.path / "own"):
-            shutil.rmtree(path, ignore_errors=True)
-            with suppress(OSError):
-                path.unlink()
+            await asyncio.to_thread(_remove, path)  # there may be thousands of descendants in it
         else:
             with suppress(CollectorError):
                 await run(as_peer(owner, ["rm", "-rf", "--one-file-system", "--", str(path)]))
+
+    async def sweep(self) -> None:
+        """Removes what was being removed when the daemon before ended."""
+        for path in (self.path / "own").glob(f"*/{_GONE}*"):
+            await asyncio.to_thread(shutil.rmtree, path, ignore_errors=True)
+
+    def found(self, session_id: str) -> list[tuple[int, str, float]]:
+        """Run, name and latest change of the experiments that a session of the daemon's own has, whatever its facts
+        say; by run."""
+        name = re.compile(re.escape(session_id) + r"\.([1-9][0-9]{0,8})\.er")
+        try:
+            folder = self._opened(self.path / "own" / session_id)
+        except OSError:
+            return []
+        try:
+            return sorted((int(match[1]), entry, os.stat(entry, dir_fd=folder, follow_symlinks=False).st_mtime)
+                          for entry in os.listdir(folder) if (match := name.fullmatch(entry)))
+        finally:
+            os.close(folder)
 
     def size(self, path: Path) -> int:
         """Bytes that are taken below a path of the spool; 0 where there is nothing."""
@@ -146,6 +166,18 @@ class Spool:
                 facts = json.loads(path.read_text(encoding="utf-8"))
                 if isinstance(facts, dict):
                     yield path.stem, facts
+
+
+def _remove(path: Path) -> None:
+    """Gone at once for whoever looks, and sooner or later from the disk."""
+    gone = path.with_name(_GONE + path.name)
+    try:
+        path.rename(gone)
+    except OSError:  # there is one of this name, or nothing to rename
+        gone = path
+    shutil.rmtree(gone, ignore_errors=True)
+    with suppress(OSError):
+        gone.unlink()
 
 
 def _sizes(folder: int) -> Iterator[int]:

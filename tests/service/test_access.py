@@ -193,6 +193,20 @@ def test_a_client_may_close_at_every_byte(running: object, process: Start) -> No
     assert running.ended("1").state in ("finished", "failed")  # type: ignore[attr-defined]
 
 
+def test_a_client_may_leave_at_every_byte_of_an_answer(running: object, process: Start) -> None:
+    session, _ = attach(running, process(ALICE, "sleep", "1000").pid, ALICE)
+    fds = Path(f"/proc/{running.process.pid}/fd")  # type: ignore[attr-defined]
+    before = len(os.listdir(fds))
+    for request in (protocol.List(version=1), protocol.Fetch(version=1, id=session.id)):
+        for length in range(0, 300, 7):
+            with running.client(ALICE) as client:  # type: ignore[attr-defined]
+                client._send(request)
+                client._file.read(length)
+    assert [each.id for each in running.ask(protocol.List(version=1), ALICE).sessions] == [session.id]  # type: ignore[attr-defined]
+    until(lambda: len(os.listdir(fds)) <= before)
+    assert "error" not in running.log.read_text()  # type: ignore[attr-defined]
+
+
 GONE = "-P N: the process ended before it was attached"
 CLOSED = ("-P N: the process belongs to another user, or is closed to its own (setuid, or not dumpable): run collect "
           "as root")

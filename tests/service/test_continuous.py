@@ -228,6 +228,8 @@ WRONG = (
     (GOOD + "[[target]]\nname = 'c'\nunit = 'a'\ncommand = 'b'\n", ":15: target 'c': give one of"),
     (GOOD + "[[target]]\nname = 'c'\ncommand = '('\n", r":15: target 'c': command \(: missing \)"),
     (GOOD + "[[target]]\nname = 'c'\nunit = 'a'\nrecord_s = 5\n", ":15: target 'c': record_s and every_s go together"),
+    (GOOD + "[[target]]\nname = 'c'\nunit = 'a'\nrecord_s = 0.04\nevery_s = 1\n",
+     ":15: target 'c': record_s = 0.04: give 0.1 or more"),
     (GOOD + "[[target]]\nname = 'c'\nunit = 'a'\noptions = ['-o', 'x.er']\n", ":15: target 'c': option -o not"),
     (GOOD + "[[target]]\nname = 'c'\nunit = '../a'\n", ":15: target 'c': unit ../a: give the name of a unit"),
 )

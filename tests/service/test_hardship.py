@@ -21,7 +21,7 @@ from collector.service.client import DaemonRefused
 PATIENCE_S = 60
 BUSY = "import time\nwhile True:\n    sum(range(20000)); time.sleep(0.002)"
 TARGET = '[[target]]\nname = "one"\ncommand = "marked-hardship"\n'
-FREE = "[daemon]\nbudget_percent = 0\nreserve_megabytes = 0\n"
+FREE = "[daemon]\nbudget_percent = 0\nreserve_megabytes = 0\n[limits]\nrequests_per_second = 1000\n"
 
 
 def until(what: Callable[[], object], message: Callable[[], str] = str) -> None:
@@ -99,6 +99,21 @@ def test_a_configuration_of_ten_megabytes_changes_nothing(daemon: Callable[[str]
     running.config.write_text("".join(f'[[target]]\nname = "a{number}"\nunit = "a"\n' for number in range(257)))
     assert "c" in running.ctl("reload").stderr
     assert running.ctl("list").returncode == 0
+
+
+def test_a_configuration_that_cannot_be_used_changes_nothing(daemon: Callable[..., Any], busy: Any) -> None:
+    running = daemon(FREE + TARGET, "--only", "one")
+    until(lambda: running.session("one").state == "recording", running.log.read_text)
+    experiments = running.session("one").experiments
+    for text, said in ((FREE, "--only one: the configuration has no target of this name"),
+                       (f'{FREE}{TARGET}[access]\ngroup = "nobodys-group"\n', "there is no such group")):
+        running.config.write_text(text)
+        refused = running.ctl("reload")
+        assert (refused.returncode, said in refused.stderr) == (1, True), refused.stderr
+        checked = subprocess.run([Path(sys.executable).parent / "collectord", "--check", "--only", "one", "--config",
+                                  running.config], capture_output=True, text=True, check=False)
+        assert (checked.returncode, said in checked.stderr) == (1, True), checked.stderr
+    assert (running.session("one").state, running.session("one").experiments) == ("recording", experiments)
 
 
 def test_clients_that_do_not_read_are_let_go(root_only: None, daemon: Callable[[str], Any], folder: Path) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,58 @@ def scraped(path: str) -> str:
         head, _, body = client.makefile("rb").read().partition(b"\r\n\r\n")
     assert head.startswith(b"HTTP/1.0 200 OK\r\n")
     return body.decode()
+
+
+def test_what_is_there_counts_whatever_is_known_of_it(daemon: Callable[[str], Any],
+                                                        process: Callable[..., Any]) -> None:
+    """The facts are lost, and a removal was cut short."""
+    process(os.geteuid(), sys.executable, "-c", PROGRAM, "marked-one")
+    config = "[daemon]\nbudget_percent = 0\n" + TARGET.replace("keep = 2", "keep = 3")
+    running = daemon(config)
+    until(lambda: running.session("one").n_runs >= 3, running.log.read_text)
+    running.stop()
+    own = running.spool / "own" / "one"
+    before = {path.name for path in own.iterdir()}
+    assert len(before) >= 2  # the last one may not have begun
+    (running.spool / "sessions" / "one.json").unlink()
+    (own / ".gone-one.1.er" / "_f1.er").mkdir(parents=True)
+    running.start()
+    n_runs = max(int(name.split(".")[1]) for name in before)
+    assert set(running.session("one").experiments) >= before
+    until(lambda: running.session("one").n_runs >= n_runs + 3, running.log.read_text)
+    running.stop()
+    after = {path.name for path in own.iterdir()}
+    assert 2 <= len(after) <= 3
+    assert {name for name in after if int(name.split(".")[1]) <= n_runs} < before
+    assert all(open_experiment(own / name).log.complete for name in after)
+
+
+def test_a_run_that_says_nothing_counts_nothing(daemon: Callable[[str], Any], process: Callable[..., Any]) -> None:
+    process(os.geteuid(), sys.executable, "-c", PROGRAM, "marked-one")
+    running = daemon('[[target]]\nname = "one"\ncommand = "marked-one"\noptions = ["-p", "hi"]\n')
+    children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
+    for n_runs, number in ((1, signal.SIGINT), (2, signal.SIGKILL), (3, 0)):
+        until(lambda n_runs=n_runs: (session := running.session("one")).n_runs == n_runs  # type: ignore[misc]
+              and session.state == "recording", running.log.read_text)
+        os.kill(int(children.read_text().split()[0]), number)
+    said = [line for line in running.log.read_text().splitlines() if " samples" in line]
+    assert len(said) == 1
+    assert f", {running.session('one').n_samples} samples" in said[0]
+
+
+def test_who_sends_no_end_to_the_metrics_keeps_nobody_out(daemon: Callable[[str], Any]) -> None:
+    metrics = f"/tmp/collectord-metrics-{os.getpid()}"
+    running = daemon(f'[daemon]\nmetrics = "{metrics}"\n')
+    until(Path(metrics).exists)
+    for _ in range(20):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(metrics)
+            with suppress(ConnectionError):
+                client.sendall(bytes(200_000))
+                client.recv(1)
+    assert "collectord_cpu_seconds_total" in scraped(metrics)
+    assert "faults" not in scraped(metrics)
+    running.stop()
 
 
 def test_a_session_that_is_killed_fails_alone(daemon: Callable[[str], Any], process: Callable[..., Any]) -> None:
