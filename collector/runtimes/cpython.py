@@ -33,6 +33,7 @@ _DEPTH_MAX = 1024
 _THREADS_MAX = 4096
 _STRING_MAX, _TABLE_MAX, _BYTECODE_MAX = 4096, 1 << 18, 1 << 24
 _USER_END = 1 << 47
+_NUMBERS_FROM = 47  # the bit
 _HEAD_SIZE = 24
 _TID_IN_PTHREAD = 0x2D0  # glibc's struct pthread, x86-64; checked against the process's threads
 _KINDS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
@@ -48,10 +49,12 @@ class CodeObject(NamedTuple):
     file: bytes
     first_line: int
     lines: Lines
+    identity: tuple[int, ...] = ()  # what tells it from another one that has come to be at its address
 
 
 class PyFrame(NamedTuple):
-    """A function that is being carried out: its frame and code object, and the offset in the bytecode."""
+    """A function that is being carried out: its frame, the number of its code object, and the offset in the bytecode.
+    """
 
     address: int
     code: int
@@ -63,13 +66,23 @@ Chain = tuple[Activation, ...]  # outermost first
 
 
 class Interpreter:
-    """The CPython in one process. ``symbols``: where those of SYMBOLS are (address, size)."""
+    """The CPython in one process. ``symbols``: where those of SYMBOLS are (address, size).
+
+    Code objects come and go (that of a module's own code goes as soon as it is imported), and others come to be at
+    their addresses. So each has a number: its address, or that and how many have gone before.
+    """
 
     def __init__(self, layout: Layout, symbols: dict[bytes, tuple[int, int]], read: Read) -> None:
         self.layout = layout
         self.symbols = symbols
-        self.codes: dict[int, CodeObject] = {}  # by address
+        self.codes: dict[int, CodeObject] = {}  # by number
+        self.numbers: dict[int, int] = {}  # of those that are there, by address
+        # Those that are not there any more: until when they were for certain, and since when certainly not, by number.
+        self.gone: dict[int, tuple[int, int]] = {}
+        self.n_changes = 0  # of all that
         self.not_codes: set[int] = set()
+        self._seen: dict[int, int] = {}  # when a code object was there for certain, by number
+        self._n_gone = 0
         self._read = read
         self._chunks: dict[int, tuple[int, int]] = {}  # by tstate: the data stack's piece that was in use
         self._nearby: dict[int, tuple[int, ...]] = {}  # by tstate: frames elsewhere that the last look needed
@@ -105,15 +118,23 @@ class Interpreter:
 
     # -- frames
 
-    def chains(self, states: Sequence[int]) -> list[Chain | None]:
+    def chains(self, states: Sequence[int], now_ns: int = 0) -> list[Chain | None]:
         """What threads are carrying out, by the addresses of their states; None where that makes no sense."""
         memories = self._memories(states)
         chains = [self._chain(state, memory) for state, memory in zip(states, memories, strict=True)]
         met = {frame.code for chain in chains if chain for activation in chain for frame in activation}
-        self.learn(met - self.codes.keys())
-        if met <= self.codes.keys():
+        self.look_after(met & self.numbers.keys(), now_ns)
+        self.learn(met - self.numbers.keys(), now_ns)
+        if all(self.numbers.get(address) == address for address in met):
             return chains
-        return [chain if chain is None or self._is_known(chain) else None for chain in chains]
+        return [chain if chain is None else self._numbered(chain) for chain in chains]
+
+    def _numbered(self, chain: Chain) -> Chain | None:
+        """The chain with numbers of code objects instead of addresses."""
+        if not all(frame.code in self.numbers for activation in chain for frame in activation):
+            return None
+        return tuple([tuple([PyFrame(frame.address, self.numbers[frame.code], frame.offset) for frame in activation])
+                      for activation in chain])
 
     def _memories(self, states: Sequence[int]) -> list[_Memory]:
         """Each thread's state, data stack, and what the last look needed besides, read in one go."""
@@ -189,9 +210,6 @@ class Interpreter:
         return (previous, code & ~_TAGS, instruction, content[at + layout.owner],
                 content[at + layout.is_entry] if layout.is_entry >= 0 else 0)
 
-    def _is_known(self, chain: Chain) -> bool:
-        return all(frame.code in self.codes for activation in chain for frame in activation)
-
     def offset(self, frame: PyFrame) -> int:
         """Where in its bytecode a frame is."""
         code = self.codes[frame.code]
@@ -200,22 +218,53 @@ class Interpreter:
 
     # -- code objects
 
-    def learn(self, addresses: Iterable[int]) -> None:
+    def look_after(self, addresses: Iterable[int], now_ns: int) -> None:
+        """Whether code objects are still there, by the addresses of some that were. ``now_ns``: not later than that."""
+        asked = list(addresses)
+        heads = self._read(asked, [self.layout.code_size] * len(asked))
+        for address, head in zip(asked, heads, strict=True) if any(heads) else ():  # else the process is gone
+            number = self.numbers[address]
+            if self._identity(head) == self.codes[number].identity:
+                self._seen[number] = now_ns
+            else:
+                self.gone[number] = self._seen.pop(number), now_ns
+                del self.numbers[address]
+                self._n_gone += 1
+                self.n_changes += 1
+                self.not_codes.clear()  # what was none may be one by now
+
+    def _identity(self, head: bytes) -> tuple[int, ...]:
+        layout = self.layout
+        return tuple([_word(head, at) for at in (8, 16, layout.code_file, layout.code_name, layout.code_lines)] +
+                     [_word(head, layout.code_first_line) & 0xFFFF_FFFF])
+
+    def forget_before(self, time_ns: int) -> None:
+        """Nobody asks any more for what was gone by then."""
+        for number in [number for number, (_, since_ns) in self.gone.items() if since_ns < time_ns]:
+            del self.gone[number], self.codes[number]
+            self.n_changes += 1
+
+    def learn(self, addresses: Iterable[int], now_ns: int = 0) -> None:
         """Reads the code objects at addresses, those that are not known; what is none is remembered as such."""
-        new = [address for address in addresses
-               if address not in self.codes and address not in self.not_codes and _is_address(address)]
+        new = [address for address in addresses if address not in self.numbers and _is_address(address)]
         if not new:
             return
         found = self._code_objects(new)
         # Twice the same: what is being made, or overwritten, while it is read is not believed.
         again = self._code_objects(list(found))
         found = {address: code for address, code in found.items() if again.get(address) == code}
-        self.codes.update(found)
+        for address, code in found.items():
+            self._note(address, code, now_ns)
         if len(self.not_codes) > 1 << 18:
             self.not_codes.clear()
         self.not_codes.update(address for address in new if address not in found)
 
-    def search(self, words: Iterable[int]) -> None:
+    def _note(self, address: int, code: CodeObject, now_ns: int) -> None:
+        number = address | (self._n_gone & 0xFFFF) << _NUMBERS_FROM
+        self.codes[number], self.numbers[address], self._seen[number] = code, number, now_ns
+        self.n_changes += 1
+
+    def search(self, words: Iterable[int], now_ns: int = 0) -> None:
         """Looks for the code objects whose bytecode words lead into; their heads lie before it."""
         asked = [word for word in words if 0xFFFF + _SEARCHED < word < _USER_END and word >> 8 not in self.not_codes]
         begins = [(word & ~7) - _SEARCHED for word in asked]
@@ -229,7 +278,7 @@ class Interpreter:
                 found.append(begin + at - 8)
             else:
                 self.not_codes.add(word >> 8)
-        self.learn(found)
+        self.learn(found, now_ns)
 
     def _code_objects(self, addresses: Sequence[int]) -> dict[int, CodeObject]:
         layout, type_at = self.layout, self.symbols[b"PyCode_Type"][0]
@@ -254,7 +303,7 @@ class Interpreter:
             if file is None or not name or table is None or not 0 < size <= _BYTECODE_MAX or first_line >= 1 << 31:
                 continue
             lines = lines_of(layout.version, table, first_line)
-            found[address] = CodeObject(address, bytecode, size, name, file, first_line, lines)
+            found[address] = CodeObject(address, bytecode, size, name, file, first_line, lines, self._identity(head))
         return found
 
     def _strings(self, addresses: Iterable[int]) -> dict[int, bytes]:

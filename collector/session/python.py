@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from collector.clock import NS_PER_MS
+from collector.arrays import distinct
+from collector.clock import NS_PER_MS, NS_PER_S
 from collector.errors import ElfError
 from collector.events import Array, ClockSamples
 from collector.experiment.map import MADE_UP_FIRST
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
     from collector.runtimes.looks import Anchor, Anchors, Looks, Told
 
 LOOK_PERIOD_NS = 50 * NS_PER_MS
+_GONE_KEPT_NS = 5 * NS_PER_S
+_READING_NS = NS_PER_MS  # what a look takes
 GIL = b"<global interpreter lock>"
 NOT_KNOWN = b"<Python functions, not known>"
 _THREADS_AT_ONCE = 32
@@ -64,7 +67,10 @@ class _Process:
         self._starts: Array = np.zeros(0, np.uint64)
         self._ends: Array = np.zeros(0, np.uint64)
         self._codes: Array = np.zeros(0, np.uint64)
-        self._n_codes = -1
+        self._gone: Array = np.zeros((5, 0), np.uint64)  # starts, ends, numbers, there until, not there since
+        self._gone_to: Array = np.zeros(1, np.uint64)  # the largest of the first so many ends
+        self._n_changes = -1
+        self.starts: dict[int, int] = {}  # where functions begin among made-up addresses, by number of their code
         # Where the C function keeps its place in the code is the compiler's choice, and what was there before stays in
         # other words of its frame: which ones are right is learnt.
         self._n_right: Array = np.zeros(_PLACES, np.int64)
@@ -79,7 +85,7 @@ class _Process:
             self.states = self.interpreter.threads(tids)
         there = [tid for tid in tids if tid in self.states]
         before_ns = time.monotonic_ns()
-        chains = self.interpreter.chains([self.states[tid] for tid in there])
+        chains = self.interpreter.chains([self.states[tid] for tid in there], before_ns)
         now_ns = (before_ns + time.monotonic_ns()) // 2
         for tid, chain in zip(there, chains, strict=True):
             if chain:
@@ -132,24 +138,39 @@ class _Process:
         found[some] = self._frames[self._frames.searchsorted(words[some])] == words[some]
         return found
 
-    def codes_of(self, words: Array) -> Array:
-        """The code objects (n,) that words lead to; 0: to none."""
-        codes = self.interpreter.codes
-        if self._n_codes != len(codes):
-            inlined = self.interpreter.layout.has_inlined_calls
-            known = sorted((code.bytecode if inlined else code.address, code.size if inlined else 1, code.address)
-                           for code in codes.values())
-            self._starts, size, self._codes = np.array(known, np.uint64).reshape(-1, 3).T.copy()
-            self._ends, self._n_codes = self._starts + size, len(codes)
-        if not len(self._starts):
-            return np.zeros(len(words), np.uint64)
+    def codes_of(self, words: Array, times: Array) -> Array:
+        """The numbers (n,) of the code objects that words lead to at times (n,); 0: to none."""
+        self._sort_codes()
         found = np.zeros(len(words), np.uint64)
-        some = np.flatnonzero((words >= self._starts[0]) & (words < self._ends[-1]))
-        near = words[some]
-        at = self._starts.searchsorted(near, "right") - 1
-        found[some] = np.where(near < self._ends[at], self._codes[at], np.uint64(0))
+        if len(self._starts):
+            some = np.flatnonzero((words >= self._starts[0]) & (words < self._ends[-1]))
+            near = words[some]
+            at = self._starts.searchsorted(near, "right") - 1
+            found[some] = np.where(near < self._ends[at], self._codes[at], np.uint64(0))
+        if self._gone.shape[1]:
+            at = self._gone[0].searchsorted(words, "right")
+            some = np.flatnonzero(words < self._gone_to[at])
+            near, then = words[some], times[some]
+            for start, end, code, until, since in self._gone.T:
+                was_there = (near >= start) & (near < end) & (then < since)
+                found[some[was_there]] = np.where(then[was_there] <= until, code, np.uint64(0))
         return found
 
+    def _sort_codes(self) -> None:
+        interpreter = self.interpreter
+        if self._n_changes == interpreter.n_changes:
+            return
+        self._n_changes = interpreter.n_changes
+        inlined = interpreter.layout.has_inlined_calls
+        places = {number: (code.bytecode if inlined else code.address, code.size if inlined else 1)
+                  for number, code in interpreter.codes.items()}
+        known = sorted((*places[number], number) for number in interpreter.numbers.values())
+        self._starts, size, self._codes = np.array(known, np.uint64).reshape(-1, 3).T.copy()
+        self._ends = self._starts + size
+        gone = sorted((places[number][0], sum(places[number]), number, until_ns, since_ns + _READING_NS)
+                      for number, (until_ns, since_ns) in interpreter.gone.items())
+        self._gone = np.array(gone, np.uint64).reshape(-1, 5).T.copy()
+        self._gone_to = np.maximum.accumulate(np.append(np.uint64(0), self._gone[1]))
 
 class _Place(NamedTuple):
     """Where evaluations are in the stacks of n samples: rows and depths (k,), leaf first, and of each the words (w,) of
@@ -221,7 +242,6 @@ class PythonFrames:
         self._n_mappings: dict[int, int] = {}
         self._evaluations: dict[int, Array] = {}  # by image, of those that are not to be read
         self._looked_ns = 0
-        self._starts: dict[tuple[int, int], int] = {}
 
     @property
     def due_ns(self) -> int:
@@ -322,7 +342,9 @@ class PythonFrames:
         mine = place.row[begin]
         tids, times = samples.tid[mine], samples.time_ns[mine]
         moment = process.moments(tids, times)
-        found = self._found(process, place, self._certain(process, tids, times, moment, begin, len(place.row)))
+        truth = self._certain(process, tids, times, moment, begin, len(place.row))
+        found = self._found(process, place, samples.time_ns[place.row].astype(np.uint64), truth)
+        process.interpreter.forget_before(time.monotonic_ns() - _GONE_KEPT_NS)
         waits = self._waits_for_gil(process, samples, mine)
         # Whatever is alike in all that tells functions has the same ones: once for all such samples.
         number = np.arange(len(place.row)) - np.repeat(begin, np.diff(np.append(begin, len(place.row))))
@@ -346,26 +368,32 @@ class PythonFrames:
         exact = np.where((code == found.code) & (code != 0), found.word + ahead, np.uint64(0))
         return _Inserted(place.row, depth, which_run, runs, exact, (number == 0) & np.repeat(waits, ends - begin))
 
-    def _found(self, process: _Process, place: _Place, truth: Array) -> _Found:
-        """What the words of each evaluation lead to."""
-        codes = process.codes_of(place.words)
+    def _found(self, process: _Process, place: _Place, times: Array, truth: Array) -> _Found:
+        """What the words of each evaluation lead to; ``times`` (k,): when that was."""
+        now_ns = time.monotonic_ns()
+        times = times[place.part]
+        codes = process.codes_of(place.words, times)
+        interpreter = process.interpreter
+        there = (interpreter.codes.keys() & distinct(codes).tolist()) - interpreter.gone.keys()
+        interpreter.look_after({interpreter.codes[number].address for number in there}, now_ns)
+        codes = process.codes_of(place.words, times)
         lost = np.setdiff1d(np.arange(len(place.row)), place.part[codes != 0])
         if len(lost):
             words = place.words[np.isin(place.part, lost)]
             words = np.unique(words[(words > 0xFFFF) & (words < np.uint64(1 << 47))])
-            if process.interpreter.layout.has_inlined_calls:
-                process.interpreter.search(words[words & np.uint64(1) == 0].tolist()[:_SEARCHES])
+            if interpreter.layout.has_inlined_calls:
+                interpreter.search(words[words & np.uint64(1) == 0].tolist()[:_SEARCHES], now_ns)
             else:
-                process.interpreter.learn(words.tolist())
-            codes = process.codes_of(place.words)
+                interpreter.learn(set(words.tolist()) - interpreter.not_codes, now_ns)
+            codes = process.codes_of(place.words, times)
         hit = np.flatnonzero(codes)
         hit = hit[self._reliable(process, place.place[hit], place.part[hit], codes[hit], truth,
                                  process.are_starts(place.words[hit]))]
-        there = np.zeros(0, np.int64)
+        frames = np.zeros(0, np.int64)
         if process.interpreter.layout.has_inlined_calls:
-            there = np.flatnonzero(process.are_frames(place.words))
-            there = there[np.argsort(place.part[there], kind="stable")]
-        return _Found(place, codes, hit, there)
+            frames = np.flatnonzero(process.are_frames(place.words))
+            frames = frames[np.argsort(place.part[frames], kind="stable")]
+        return _Found(place, codes, hit, frames)
 
     @staticmethod
     def _reliable(process: _Process, places: Array, part: Array, codes: Array, truth: Array, is_start: Array) -> Array:
@@ -409,9 +437,8 @@ class PythonFrames:
     def _own(self, process: _Process, told: Told) -> tuple[int, int]:
         """The code of the innermost frame, and how far made-up addresses are ahead of places in it; zeros
         where words do not lead to places."""
-        from collector.runtimes.looks import NOBODY
         frame = told.frames[0]
-        if frame is NOBODY or not process.interpreter.layout.has_inlined_calls:
+        if frame.code not in process.interpreter.codes or not process.interpreter.layout.has_inlined_calls:
             return 0, 0
         ahead = self._start(process, frame.code) + 1 - process.interpreter.codes[frame.code].bytecode
         return frame.code, ahead
@@ -421,22 +448,22 @@ class PythonFrames:
         from collector.runtimes.looks import NOBODY
         found = []
         for frame, mark in zip(told.frames, told.marks, strict=True):
-            self.counts[mark] += n
-            if frame is NOBODY:
+            is_known = frame is not NOBODY and frame.code in process.interpreter.codes
+            self.counts[mark if is_known else UNKNOWN] += n
+            if not is_known:
                 found.append(self.made_up.start_of(NOT_KNOWN) + 1)
                 continue
             found.append(self._start(process, frame.code) + process.interpreter.offset(frame) + 1)
         return found
 
     def _start(self, process: _Process, code: int) -> int:
-        key = id(process), code
-        start = self._starts.get(key)
+        start = process.starts.get(code)
         if start is None:
             known = process.interpreter.codes[code]
             name = known.name
             if name == b"<module>":
                 name += b" (%s)" % known.file.rsplit(b"/", 1)[-1]
-            start = self._starts[key] = self.made_up.start_of(name, known.file, known.size, known.lines)
+            start = process.starts[code] = self.made_up.start_of(name, known.file, known.size, known.lines)
         return start
 
     @staticmethod

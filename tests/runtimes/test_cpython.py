@@ -99,6 +99,39 @@ def test_a_waiting_thread_is_read_from_its_first_frame_on(target: Target) -> Non
     assert (code.file, line) == (b"<string>", PROGRAM[:PROGRAM.index("time.sleep")].count("\n") + 1)
 
 
+def test_code_in_the_place_of_other_code_is_told_apart(target: Target) -> None:
+    """Memory in which another code object has come to be where one was; then none."""
+    shown: dict[int, int] = {}  # which address shows which other's code object
+
+    def read(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        return target.read([shown.get(address, address) for address in addresses], sizes)
+
+    interpreter = target.interpreter(read)
+    assert isinstance(interpreter, Interpreter)
+    state = interpreter.threads(target.tids)[target.tids[1]]
+    (first,) = interpreter.chains([state], 10)
+    assert first is not None
+    waiting, working = first[-1][0].code, first[0][0].code
+    assert [interpreter.codes[code].name for code in (waiting, working)] == [b"wait", b"Thread.run"]
+    shown[waiting] = working
+    (second,) = interpreter.chains([state], 20)
+    assert second is not None
+    assert [len(activation) for activation in second] == [len(activation) for activation in first]
+    assert [interpreter.codes[chain[-1][0].code].name for chain in (first, second)] == [b"wait", b"Thread.run"]
+    assert interpreter.gone == {waiting: (10, 20)}
+    assert interpreter.chains([state], 30) == [second]
+    shown[waiting] = target.symbols[b"_PyRuntime"][0]  # memory that is no code object
+    assert interpreter.chains([state], 40) == [None]
+    assert interpreter.gone == {waiting: (10, 20), second[-1][0].code: (30, 40)}
+    interpreter.forget_before(40)
+    assert waiting not in interpreter.codes
+    assert second[-1][0].code in interpreter.codes
+    del shown[waiting]
+    (last,) = interpreter.chains([state], 50)
+    assert last is not None
+    assert _names(interpreter, last) == CHAIN
+
+
 class Damaged:
     """Memory that is overwritten between reads: pieces that are missing, random, or of another place."""
 

@@ -98,6 +98,48 @@ def test_python_by_function(python: str, tmp_path: Path, collect: Command, er_pr
     assert "def seven" in gprofng("-source", "seven", experiment=experiment).text
 
 
+# Two functions in turns, the code of each where that of the other one was before it was thrown away.
+REPLACED = """
+import sys, time, types
+def longs(end):
+    while time.thread_time() < end: sum(range(500))
+def short(end):
+    while time.thread_time() < end: sum(range(500))
+def made(function, place):
+    kept = []
+    for _ in range(10000):
+        code = function.__code__.replace()
+        if place in (None, id(code)):
+            return types.FunctionType(code, globals())
+        kept.append(code)
+    sys.exit("no code at the place of other code")
+place, now = None, time.thread_time()
+for _ in range(3):
+    for name, seconds in ((longs, 0.6), (short, 0.2)):
+        now += seconds
+        function = made(name, place)
+        place = id(function.__code__)
+        function(now)
+        del function
+"""
+
+
+@pytest.mark.kernel_times
+@pytest.mark.all_cpus
+@pytest.mark.parametrize("python", PYTHONS)
+def test_code_in_the_place_of_other_code_has_its_own_name(python: str, tmp_path: Path, collect: Command,
+                                                          times: Times) -> None:
+    program, experiment = tmp_path / "program.py", tmp_path / "replaced.er"
+    program.write_text(REPLACED)
+    run = collect("--python", "on", "-o", experiment, python, program)
+    assert run.returncode == 0, run.stderr
+    cpu = times(experiment, "i.totalcpu")
+    # Looks at a running thread are 50 ms apart, and may come late: at each of six changes so much may be the other's.
+    at_changes = 6 * 0.08
+    assert 0.6 - at_changes < cpu["short"] < 0.6 + at_changes, cpu
+    assert 1.8 - at_changes < cpu["longs"] < 1.8 + at_changes, cpu
+
+
 AT_ONCE = "-l", "USR2"  # who asks for moments has no start that is put off, though others have the CPUs
 SCRIPT = """
 function hot(n) { let s = 0; for (let i = 0; i < n; i++) { s = (s * 31 + i) % 1000003; } return s; }
