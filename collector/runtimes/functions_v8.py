@@ -154,6 +154,8 @@ class Functions:
             return None
         is_string = [0 <= kind < self._layout.at["type_no_string"] for kind in kinds]
         named = next((i for i in range(4) if is_string[i]), -1)
+        if named >= 0 and is_string[named + 1]:
+            return None  # behind a name is its variable: these are names of local variables
         fixed = self._layout.has_fixed_positions
         name = words[named] if named >= 0 else 0
         if named >= 0 and named + 2 < len(words) and is_string[named + 2] and self._heap.texts([name], 0):

@@ -8,8 +8,8 @@ their frames are unwound like any others. What a frame carries out stands below 
     fp - 32    BytecodeArray, fp - 40 the place in it: of interpreted frames; baseline code has the former, too
 
 The words are those of the sample's moment, memory is that of a look some time later, and the collector of garbage moves
-JSFunctions meanwhile: at an old address another function may have come to stand. So a function is verified only if
-something proves it that is not moved so easily:
+JSFunctions meanwhile: at the old address stands where to, and later anything, perhaps another function. So a function
+is verified only if something proves it that is not moved so easily:
 
     the frame's BytecodeArray is that of the function
     the frame's pc lies in code that was compiled for the function (``code_v8``), or for one that it was inlined into
@@ -37,6 +37,12 @@ SYMBOLS = layout_v8.SYMBOLS
 MARK = layout_v8.MARK
 BUILTINS = b"Builtins_"  # how names of the functions begin that V8 has in its own file
 INTERPRETER = BUILTINS + b"InterpreterEntryTrampoline"  # to which bytecode handlers return
+# To the beginnings of these frames return that were made of one of optimised code, when that was given up: those
+# of functions, which the interpreter or baseline code goes on with, and those of builtins that had been inlined.
+RESUMED = {BUILTINS + made + name for name in (b"EnterAtBytecode", b"EnterAtNextBytecode")
+           for made in (b"Interpreter", b"BaselineOrInterpreter")}
+CONTINUED = {BUILTINS + b"ContinueTo" + name + more for name in (b"CodeStubBuiltin", b"JavaScriptBuiltin")
+             for more in (b"", b"WithResult")}
 
 _KEPT_MAX = 1 << 16
 _LOOK_NS = 1_000_000_000
@@ -137,7 +143,7 @@ class Machine:
         """Which SharedFunctionInfo each JSFunction leads to."""
         at = self.layout.at
         asked = sorted(functions)
-        heads = self._heap.heads(asked, at["function_shared"] + 8)
+        heads = self._heads_of_functions(asked)
         if asked and not any(heads):  # the process is gone: what was known to the last stays so
             self._shared = {one: self._led[one][0] for one in asked if one in self._led}
             return
@@ -149,6 +155,14 @@ class Machine:
         for one, shared in self._shared.items():
             if self._led.get(one, (0, 0))[0] != shared:
                 self._led[one] = shared, now_ns
+
+    def _heads_of_functions(self, functions: Sequence[int]) -> list[bytes]:
+        """How they begin, where they are now: one that has been moved has its new address, without the tag, in place
+        of its map, until something else comes there."""
+        size = self.layout.at["function_shared"] + 8
+        heads = self._heap.heads(functions, size)
+        moved = self._heap.heads([word(head, 0) + 1 for head in heads], size)
+        return [now or head for now, head in zip(moved, heads, strict=True)]
 
     def _own(self, arrays: set[int], frames: Sequence[Frame]) -> None:
         """Which functions have the BytecodeArrays of frames."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -44,14 +44,24 @@ _MASK = (1 << 64) - 1
 _LINE = 2  # made-up addresses of a line: some readers take one off
 
 
+class _Places(NamedTuple):
+    """Where builtins are in their load object, and the interpreter among them; and where frames return that it goes on
+    with."""
+
+    builtins: tuple[int, int]
+    interpreter: tuple[int, int]
+    resumed: list[int]
+
+
 class _Process:
     """A process that has V8 in it."""
 
-    def __init__(self, machine: Machine, number: int, builtins: tuple[int, int], interpreter: tuple[int, int]) -> None:
-        """``builtins``, and the ``interpreter`` among them: where they are in the load object of this number."""
+    def __init__(self, machine: Machine, number: int, places: _Places) -> None:
+        """``places`` are those in the load object of this number."""
         self.machine = machine
         self._number = number
-        self._builtins, self._interpreter = builtins, interpreter
+        self._builtins, self._interpreter = places.builtins, places.interpreter
+        self._resumed = np.array(places.resumed, np.uint64)
         self.lately = False  # whether it had samples since the last look
         self.period_ns = LOOK_MIN_NS
         self.due_ns = 0
@@ -82,7 +92,9 @@ class _Process:
         is_its = (pcs >= self._start[at]) & (pcs < self._end[at])
         low, high = self._interpreter
         is_interpreted = is_its & (self._low[at] == 0)
-        is_interpreted &= pcs - self._bias[at] - np.uint64(low) <= np.uint64(high - low)
+        place = pcs - self._bias[at]  # of a return address one before
+        is_its_own = place - np.uint64(low) <= np.uint64(high - low)
+        is_interpreted &= is_its_own | np.isin(place + np.uint64(1), self._resumed)
         return np.where(is_its, self._low[at], np.uint64(0)), is_its, is_interpreted
 
 
@@ -99,6 +111,7 @@ class JsFrames:
         self._processes: dict[int, _Process] = {}  # by image
         self._expected_ns = expected_ns if wanted else 0
         self._begin_ns = 0  # when that is to be looked at again
+        self._places: dict[int, _Places] = {}  # by load object
         self._tried: dict[int, tuple[int, int]] = {}  # by image: with so many mappings, so often
 
     @property
@@ -147,6 +160,11 @@ class JsFrames:
 
     # -- processes
 
+    def meet(self, epochs: Sequence[Epoch]) -> None:
+        """Samples of these are about to be unwound, which needs to know where V8 returns to."""
+        for epoch in epochs if self._wanted else ():
+            self._process(epoch)
+
     def _process(self, epoch: Epoch) -> _Process | None:
         number, n_mappings = epoch.image.number, len(epoch.space.mappings)
         known = self._processes.get(number)
@@ -172,18 +190,30 @@ class JsFrames:
             if v8.MARK not in symbols:
                 continue
             there = {name: (value + mapping.bias, size) for name, (value, size) in symbols.items()}
+            places = self._places_in(mapping.object)
             found = v8.recognise(there, partial(proc.read_pieces, epoch.image.pid))
             if isinstance(found, v8.Machine):
-                builtins, interpreter = (self._objects.extent_of(mapping.object, name)
-                                         for name in (v8.BUILTINS, v8.INTERPRETER))
+                builtins = places.builtins
                 if not builtins[1]:
                     builtins = self._unnamed(there, epoch.image.pid, mapping.bias)
                 if not builtins[1]:
                     self.unread[epoch.image.number] = "some, since V8's builtins have no symbols"
-                return _Process(found, mapping.object, builtins, interpreter)
+                return _Process(found, mapping.object, places._replace(builtins=builtins))
             if found:
                 self.unread[epoch.image.number] = found
         return None
+
+    def _places_in(self, number: int) -> _Places:
+        """Where the builtins of a load object are. Stacks are whole by that even where the process is gone."""
+        from collector.runtimes import v8
+        found = self._places.get(number)
+        if found is None:
+            builtins, interpreter = (self._objects.extent_of(number, name) for name in (v8.BUILTINS, v8.INTERPRETER))
+            resumed, continued = (self._objects.starts_of(number, names, *builtins)
+                                  for names in (v8.RESUMED, v8.CONTINUED))
+            self._objects.tables.add_returns(number, [*resumed, *continued])
+            found = self._places[number] = _Places(builtins, interpreter, resumed)
+        return found
 
     @staticmethod
     def _unnamed(symbols: dict[bytes, tuple[int, int]], pid: int, bias: int) -> tuple[int, int]:

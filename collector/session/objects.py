@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -121,6 +121,12 @@ class Objects:
     def extent_of(self, number: int, prefix: bytes) -> tuple[int, int]:
         """From where to where functions lie whose names begin with ``prefix``; (0, 0): there are none."""
         return self._symbols(number).extent_of(prefix)
+
+    def starts_of(self, number: int, names: Collection[bytes], low: int, high: int) -> list[int]:
+        """Where functions of these names begin, among those from ``low`` to ``high``."""
+        symbols = self._symbols(number)
+        first, last = symbols.value.searchsorted([low, high]).tolist()
+        return [int(symbols.value[i]) for i in range(first, last) if symbols.name(i) in names]
 
     def _symbols(self, number: int) -> elf.Symbols:
         known = self.by_number[number]

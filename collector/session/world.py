@@ -151,6 +151,7 @@ class ThisMachine:
 
     def frames(self, samples: ClockSamples, index: Array, epochs: list[Epoch]) -> tuple[Array, Array, Array]:
         caches = self._java.caches(epochs)
+        self._js.meet(epochs)
         found = placed_frames_of(samples, index, epochs, self._objects.tables, caches)
         if caches and self._java.is_out_of_date(index, epochs, found):
             found = placed_frames_of(samples, index, epochs, self._objects.tables, caches)

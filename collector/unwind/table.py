@@ -547,6 +547,11 @@ class Tables:
         return np.array([sites[place] if place in sites else self._inspect_call(place)
                          for place in return_line.tolist()], bool)
 
+    def add_returns(self, number: int, places: Sequence[int]) -> None:
+        """Returns lead to these addresses of an object, though no call stands before them."""
+        origin = self._objects[number].origin
+        self._call_sites.update(((place + origin) & _MASK, True) for place in places)
+
     def is_told(self, pc_line: U64) -> npt.NDArray[np.bool_]:
         """Whether somebody tells the rules at places of the line (n,)."""
         found = np.zeros(len(pc_line), np.bool_)

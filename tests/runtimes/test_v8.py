@@ -7,7 +7,7 @@ import os
 import random
 import re
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -90,33 +90,36 @@ def wait_until_blocked(pid: int) -> None:
 
 def target(pid: int) -> Target:
     read = partial(proc.read_pieces, pid)
-    made = []
+    mapped = list(tasks.executables(pid, pid))
+    files = [one for one in mapped if one.path.startswith(b"/") and not one.path.startswith(b"//")]
+    made = [one for one in mapped if one not in files]
     symbols: dict[bytes, tuple[int, int]] = {}
-    builtins = 0, 0
-    for mapped in tasks.executables(pid, pid):
-        is_file = mapped.path.startswith(b"/") and not mapped.path.startswith(b"//")
-        if is_file and not symbols:
-            with elf.open_object(os.fsdecode(mapped.path)) as file:
-                bias = mapped.start - (file.vaddr_of(mapped.file_offset) or 0)
-                symbols = {name: (value + bias, size) for name, (value, size) in file.exported(v8.SYMBOLS).items()}
-                symbols = symbols if v8.MARK in symbols else {}
-                if symbols:
-                    low, high = file.symbols().extent_of(v8.BUILTINS)
-                    builtins = (low + bias, high + bias) if high else (0, 0)
-        if not is_file:
-            made.append(mapped)
+    builtins, places = (0, 0), []
+    for path in dict.fromkeys(os.fsdecode(one.path) for one in files):
+        with elf.open_object(path) as file:
+            biases = [one.start - (file.vaddr_of(one.file_offset) or 0) for one in files
+                      if os.fsdecode(one.path) == path]
+            found = file.exported(v8.SYMBOLS)
+            if v8.MARK in found:
+                symbols = {name: (value + biases[0], size) for name, (value, size) in found.items()}
+                low, high = file.symbols().extent_of(v8.BUILTINS)
+                builtins = (low + biases[0], high + biases[0]) if high else (0, 0)
+                low, high = builtins if high else v8.builtins(symbols, read)
+                # They may be mapped again, near to code that is made.
+                places = [(low + bias - biases[0], high + bias - biases[0]) for bias in set(biases)]
     sp = int(Path(f"/proc/{pid}/syscall").read_text().split()[-2], 16)
     end = next(int(line.split()[0].split("-")[1], 16) for line in Path(f"/proc/{pid}/maps").read_text().splitlines()
                if line.endswith("[stack]"))
     stack = read([sp], [end - sp])[0]
-    # Links of frame pointers; what stands below each is the frame's.
+    # Links of frame pointers; what stands below each is the frame's. Words of frames of C++ may be anything.
     frames = []
     for at in range(32, len(stack) - 64, 8):
         above, pc = word(stack, at), word(stack, at + 8)
         if sp + at < above < end - 48 and not above & 7 and is_object(word(stack, above - sp - 16)):
-            low = next((one.start for one in made if one.start <= pc < one.end), 0)
+            start = next((one.start for one in made if one.start <= pc < one.end), 0)
             words = [word(stack, above - sp - back) for back in (8, 16, 32, 40)]
-            frames.append(Frame(pc - (low > 0), low, False, not low, *words))
+            if start or any(low <= pc < high for low, high in places):
+                frames.append(Frame(pc - (start > 0), start, False, not start, *words))
     return Target(read, symbols, builtins, frames)
 
 
@@ -175,6 +178,23 @@ def test_what_is_known_stays_known_when_the_process_is_gone(node: Target) -> Non
     there.clear()
     there.append(False)
     assert everything(machine, node.frames) == before
+
+
+def test_functions_that_were_moved_are_found_where_they_are_now(node: Target) -> None:
+    whole = node.machine(node.read)
+    assert isinstance(whole, Machine), whole
+    names = everything(whole, node.frames)
+    away = 1 << 46
+    moved = {frame.function - 1 for frame in node.frames if is_object(frame.function)}
+
+    def read(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        there = node.read([at - away if at - away in moved else at for at in addresses], sizes)
+        return [(at + away).to_bytes(8, "little").ljust(size, b"\0") if at in moved else content
+                for at, size, content in zip(addresses, sizes, there, strict=True)]
+
+    machine = node.machine(read)
+    assert isinstance(machine, Machine), machine
+    assert everything(machine, node.frames) == names
 
 
 def test_damaged_memory_gives_no_exception_and_no_name_that_is_none(node: Target) -> None:

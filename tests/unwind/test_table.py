@@ -129,6 +129,10 @@ def test_where_calls_lead(compile_c: Callable[..., Path]) -> None:
         assert tables.follows_call(np.array([place, place + 1], np.uint64)).tolist() == [True, False]
         assert tables.call_between(place, at[b"f"] + 3 + origin) == Call.CERTAIN
         assert tables.call_between(place, at[b"main"] + 3 + origin) == Call.IMPOSSIBLE
+        begin = np.array([at[b"g"] + origin], np.uint64)
+        assert not tables.follows_call(begin)
+        tables.add_returns(number, [at[b"g"]])
+        assert tables.follows_call(begin)
 
 
 def test_calls_that_lead_on_by_jumps(compile_c: Callable[..., Path]) -> None:
