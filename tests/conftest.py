@@ -100,7 +100,7 @@ def machine() -> str:
         "us to read " + ", ".join(f"{name} {us:.1f}" for name, us in best_us.items())))
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """What is started has the dispositions of a terminal's job, though we may run below nohup or behind a script's "&".
 
     And binutils' reader opens experiments in one thread: the workers of its pool ask whether all is done, and only then
@@ -110,12 +110,17 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["GPROFNG_DBE_NTHREADS"] = "0"
+    config.addinivalue_line("markers", "long: takes half a minute; begins first, and nobody waits for it at the end")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One more try for those who compare times, where CPUs were stolen meanwhile."""
+    """One more try for those who compare times, where CPUs were stolen meanwhile. ``scripts/test`` finds their files by
+    the word. Long ones begin first."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
     for item in items:
         if item.get_closest_marker("kernel_times"):
+            if "kernel_times" not in _read(str(item.path)):
+                raise pytest.UsageError(f"{item.path} has tests that are kernel_times and does not say so")
             item.add_marker(pytest.mark.flaky(reruns=1, condition=partial(was_disturbed, item)))
 
 
