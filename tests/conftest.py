@@ -12,6 +12,7 @@ literals.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import glob
 import importlib.util
 import math
@@ -252,16 +253,20 @@ def _load_builder() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def workload(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """``workload("split", "-O0", "-static")``: a program of ``tests/workloads``, compiled once a session."""
+    """``workload("split", "-O0", "-static")``: a program of ``tests/workloads``, compiled once a session; or once for
+    all that are given the same folder."""
     builder = _load_builder()
-    directory = tmp_path_factory.mktemp("workloads")
+    given = os.environ.get("COLLECT_TEST_PROGRAMS")
+    directory = Path(given) if given else tmp_path_factory.mktemp("workloads")
 
     def program(name: str, *flags: str) -> Path:
         _need("gcc", "gcc")
         _need("/usr/include/stdio.h", "libc6-dev")
         if "-m32" in flags:
             _need("/usr/lib32/libc.so.6", "gcc-multilib")
-        path = builder.build(name, directory, *flags)
+        with open(directory / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            path = builder.build(name, directory, *flags)
         assert isinstance(path, Path)
         return path
 
