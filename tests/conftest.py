@@ -12,6 +12,7 @@ literals.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import glob
 import importlib.util
 import math
@@ -100,7 +101,7 @@ def machine() -> str:
         "us to read " + ", ".join(f"{name} {us:.1f}" for name, us in best_us.items())))
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """What is started has the dispositions of a terminal's job, though we may run below nohup or behind a script's "&".
 
     And binutils' reader opens experiments in one thread: the workers of its pool ask whether all is done, and only then
@@ -110,12 +111,17 @@ def pytest_configure() -> None:
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["GPROFNG_DBE_NTHREADS"] = "0"
+    config.addinivalue_line("markers", "long: takes half a minute; begins first, and nobody waits for it at the end")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """One more try for those who compare times, where CPUs were stolen meanwhile."""
+    """One more try for those who compare times, where CPUs were stolen meanwhile. ``scripts/test`` finds their files by
+    the word. Long ones begin first."""
+    items.sort(key=lambda item: item.get_closest_marker("long") is None)
     for item in items:
         if item.get_closest_marker("kernel_times"):
+            if "kernel_times" not in _read(str(item.path)):
+                raise pytest.UsageError(f"{item.path} has tests that are kernel_times and does not say so")
             item.add_marker(pytest.mark.flaky(reruns=1, condition=partial(was_disturbed, item)))
 
 
@@ -247,16 +253,20 @@ def _load_builder() -> ModuleType:
 
 @pytest.fixture(scope="session")
 def workload(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """``workload("split", "-O0", "-static")``: a program of ``tests/workloads``, compiled once a session."""
+    """``workload("split", "-O0", "-static")``: a program of ``tests/workloads``, compiled once a session; or once for
+    all that are given the same folder."""
     builder = _load_builder()
-    directory = tmp_path_factory.mktemp("workloads")
+    given = os.environ.get("COLLECT_TEST_PROGRAMS")
+    directory = Path(given) if given else tmp_path_factory.mktemp("workloads")
 
     def program(name: str, *flags: str) -> Path:
         _need("gcc", "gcc")
         _need("/usr/include/stdio.h", "libc6-dev")
         if "-m32" in flags:
             _need("/usr/lib32/libc.so.6", "gcc-multilib")
-        path = builder.build(name, directory, *flags)
+        with open(directory / "lock", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            path = builder.build(name, directory, *flags)
         assert isinstance(path, Path)
         return path
 

@@ -428,6 +428,7 @@ TOOLS = (
 )
 
 
+@pytest.mark.long
 def test_mypy_strict_is_content_with_the_package_and_the_tools() -> None:
     """All at once, so that each file is read once; those that are no modules are called by their names."""
     _passes("mypy", "--strict", "--scripts-are-modules", "collector", *TOOLS)
