@@ -175,7 +175,7 @@ class _Files:
         """The file and the function that something is from; empty for the function's own."""
         if not place.line or (place.path == self._target.path and not place.inlined):
             return ""
-        name = place.inlined.decode("utf-8", "surrogateescape")
+        name = place.inlined.rsplit(b"::", 1)[-1].decode("utf-8", "surrogateescape")
         return ": ".join(filter(None, (os.path.basename(place.path), name)))
 
 

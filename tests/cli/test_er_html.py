@@ -348,6 +348,7 @@ def test_keys_walk_through_a_table(page: Path, look: Callable[..., webdriver.Chr
     reach(driver, "tbody tr")
     press(driver, Keys.ARROW_DOWN, Keys.ENTER)
     assert "THRID" in driver.find_element("css selector", ".chosen code").text
+    assert driver.find_element("css selector", "tr.chosen").value_of_css_property("display") == "table-row"
     reach(driver, "body")
     reach(driver, "thead button")
     press(driver, Keys.ENTER)

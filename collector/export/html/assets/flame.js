@@ -202,12 +202,13 @@ function draw(context, { tree, buckets, layout, found, colour }) {
             const isFound = found.items && one.node && found.items[tree.item[one.node]];
             const fill = isFound ? mark : one.node === TOP ? mute : (colour || warm)(one.node, name, one.bucket);
             const y = one.depth * ROW;
-            context.globalAlpha = found.items && !isFound ? 0.45 : 1;
+            const isFaded = Boolean(found.items) && !isFound;
+            context.globalAlpha = isFaded ? 0.35 : 1;
             context.fillStyle = fill;
             context.fillRect(one.x, y, Math.max(one.width - (one.width > 3 ? 1 : 0), 0.5), ROW - 1);
             context.globalAlpha = 1;
             if (one.width > 24) {
-                context.fillStyle = one.node === TOP ? plain : text;
+                context.fillStyle = one.node === TOP || isFaded ? plain : text;
                 context.fillText(fitted(context, name, one.width - 8), one.x + 4, y + ROW / 2);
             }
         }
