@@ -94,6 +94,21 @@ def test_each_cell_of_the_table(running: object, process: Start) -> None:
         assert target.poll() is None
 
 
+def test_a_process_of_two_users_is_closed_to_both(running: object, process: Start, folder: Path) -> None:
+    changing = folder / "changing"
+    shutil.copy("/bin/sleep", changing)
+    os.chown(changing, BOB, BOB)
+    changing.chmod(0o4755)
+    target = process(ALICE, str(changing), "1000")
+    for uid in (ALICE, BOB):
+        with pytest.raises(DaemonRefused, match="the process is closed to its own user"):
+            attach(running, target.pid, uid)
+    for uid, groups in ((BOB, (GROUP,)), (0, ())):
+        _, path = attach(running, target.pid, uid, groups)
+        assert os.stat(path).st_uid == DAEMON_UID
+    assert target.poll() is None
+
+
 def test_nobody_may_record_the_kernel_or_what_is_not_there(running: object, process: Start) -> None:
     for uid in (0, ALICE):
         with pytest.raises(DaemonRefused, match="a thread of the kernel has no user code"):
