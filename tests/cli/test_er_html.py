@@ -300,6 +300,8 @@ def voices(driver: webdriver.Chrome) -> str:
 
 def test_keys_reach_every_view(page: Path, look: Callable[..., webdriver.Chrome]) -> None:
     driver = look(page)
+    press(driver, Keys.TAB)
+    assert driver.execute_script("return document.activeElement.id") == "metric"  # the first thing on the page
     reach(driver, "[role=tab]")
     for view in VIEWS:
         assert driver.execute_script("return document.activeElement.id") == f"tab-{view}"

@@ -51,7 +51,7 @@ function Listing({ listing, label }) {
     }, [listing]);
     const metrics = listing.columns.filter((one) => one.values);
     const sums = useMemo(() => metrics.map((one) => headingSums(listing, one.values)), [listing]);
-    const hasOrigins = listing.origins.some(Boolean);
+    const [hasOrigins, hasLines] = [listing.origins.some(Boolean), listing.numbers.some(Boolean)];
     const { texts } = listing.columns.at(-1);
     const figure = (i, one, place) => {
         const value = sums[place].get(i) ?? (listing.has_code[i] ? one.values[i] : null);
@@ -59,11 +59,12 @@ function Listing({ listing, label }) {
         return html`<td class=${text === "0." ? "n zero" : value ? "n" : "n mute"}>${text}</td>`;
     };
     return html`<div class="listing" ref=${own} tabindex="0" role="group" aria-label=${label}><table aria-label=${label}>
-        <thead><tr>${metrics.map((one) => html`<th scope="col" class="n">${one.title}</th>`)}<th scope="col" class="n number">Line</th>
+        <thead><tr>${metrics.map((one) => html`<th scope="col" class="n">${one.title}</th>`)}
+            ${hasLines ? html`<th scope="col" class="n number">Line</th>` : null}
             ${hasOrigins ? html`<th scope="col">Inlined from</th>` : null}<th scope="col">Code</th></tr></thead>
         <tbody>${texts.map((text, i) => html`<tr class=${`${listing.kinds[i]} ${listing.roles[i] ?? ""}`}>
             ${metrics.map((one, place) => figure(i, one, place))}
-            <td class="n mute">${listing.numbers[i] || ""}</td>
+            ${hasLines ? html`<td class="n mute">${listing.numbers[i] || ""}</td>` : null}
             ${hasOrigins ? html`<td class="origin mute" title=${listing.origins[i]}><bdi>${listing.origins[i]}</bdi></td>` : null}
             <td class="t"><bdi>${text}</bdi></td></tr>`)}</tbody></table></div>`;
 }

@@ -100,7 +100,11 @@ function Tabs({ views, view, onView }) {
         onView(key);
         requestAnimationFrame(() => own.current.querySelector(`#tab-${key}`).focus());
     };
-    useEffect(() => own.current.querySelector('[aria-selected="true"]')?.scrollIntoView({ block: "nearest", inline: "nearest" }), [view]);
+    useEffect(() => { // by hand: scrollIntoView would have the Tab key go on from there, past all that stands above
+        const tab = own.current.querySelector('[aria-selected="true"]')?.getBoundingClientRect();
+        const list = own.current.getBoundingClientRect();
+        if (tab) own.current.scrollLeft += Math.min(0, tab.left - list.left) || Math.max(0, tab.right - list.right);
+    }, [view]);
     return html`<div class="tabs" role="tablist" aria-label="Views" ref=${own} onKeyDown=${keys}>${views.map(([key, text]) => html`
         <button role="tab" id=${`tab-${key}`} aria-selected=${key === view ? "true" : "false"} aria-controls=${key === view ? "panel" : undefined}
             tabindex=${key === view ? 0 : -1} onClick=${() => onView(key)}>${text}</button>`)}</div>`;
