@@ -2,6 +2,7 @@
 
     SPOOL/sessions/ID.json      what a session is, for after a restart         the daemon's, 0600
     SPOOL/own/ID/ID.N.er        experiments recorded with the daemon's rights  the daemon's, 0700
+    SPOOL/own/ID/.gone-ID.N.er  one that is being removed
     SPOOL/users/UID/ID/ID.N.er  experiments recorded with a user's rights      the user's, 0700
 
 What lies below ``users/UID`` is the user's to change, symbolic links included. So the daemon itself makes and removes
