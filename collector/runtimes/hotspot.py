@@ -301,9 +301,12 @@ class Machine:
 
     def _drop(self, starts: Sequence[int]) -> None:
         for start in starts:
-            self._scopes.pop(_what(self._blobs.pop(start)), None)
-        if starts:
-            self._order()
+            blob = self._blobs.pop(start)
+            self._scopes.pop(_what(blob), None)
+            at = bisect_left(self._starts, blob.code)
+            while self._in_order[at].start != start:
+                at += 1
+            del self._starts[at], self._in_order[at]
 
     def _find(self, pcs: Sequence[int]) -> None:
         """Learns the blobs that pcs lie in."""
@@ -331,8 +334,9 @@ class Machine:
         for blob in found:
             self._blobs[blob.start] = blob
             self._certain.add(blob.start)
-        if found:
-            self._order()
+            at = bisect_left(self._starts, blob.code)
+            self._starts.insert(at, blob.code)
+            self._in_order.insert(at, blob)
         return found
 
     def _below(self, blob: Blob) -> list[Blob]:
@@ -345,10 +349,6 @@ class Machine:
             if other.code_end > blob.start:
                 found.append(other)
         return found
-
-    def _order(self) -> None:
-        self._in_order = sorted(self._blobs.values(), key=lambda blob: blob.code)
-        self._starts = [blob.code for blob in self._in_order]
 
     def _heads(self, starts: Sequence[int]) -> list[bytes]:
         """What stands at the beginning of blobs, with the heads of their blocks before."""
