@@ -26,7 +26,16 @@ import numpy as np
 from collector.arrays import distinct
 from collector.clock import NS_PER_MS
 from collector.engines.base import Threads
-from collector.engines.perf.decoding import FIXED, NO_PID, change_of, is_life, is_loss, of_kinds
+from collector.engines.perf.decoding import (
+    FIXED,
+    LIFE_WORDS,
+    NO_PID,
+    are_lives,
+    change_of,
+    is_loss,
+    lives,
+    of_kinds,
+)
 from collector.engines.perf.guard import RELIEVED, SWITCH_RINGS, Relief
 from collector.engines.perf.handovers import Handovers
 from collector.engines.perf.opening import Opened
@@ -310,7 +319,11 @@ class PerfEngine:
         time = self._words[base + (time_at & mask)].astype(np.int64)
         late = np.flatnonzero(time > until_ns)
         n = int(late[0]) if len(late) else len(position)
-        of_change = np.flatnonzero(~is_sample[:n])
+        is_life = are_lives(header)
+        if ring.name != "map":  # where the kernel tells lives, too; they are in the ring of tasks
+            rows = np.flatnonzero(is_life[:n])
+            changes += lives(header[rows], self._words[base + ((position[rows, None] + LIFE_WORDS) & mask)], time[rows])
+        of_change = np.flatnonzero(~(is_sample | is_life)[:n])
         columns = (column[of_change].tolist() for column in (position, header, time))
         for at, head_word, time_ns in zip(*columns, strict=True):
             self._decode_change(ring, at, head_word, time_ns, changes)
@@ -370,8 +383,6 @@ class PerfEngine:
     def _decode_change(self, ring: Ring, position: int, header: int, time_ns: int, changes: list[Change], *,
                        losses_only: bool = False) -> None:
         base, mask = ring.data_offset >> 3, (ring.data_bytes >> 3) - 1
-        if ring.name == "map" and is_life(header):
-            return  # the kernel tells these to whoever asks for mappings; they are in the ring of tasks
         if (is_loss(header) and ring.name in self._spare) or (losses_only and not is_loss(header)):
             return  # as if the event had rested
         start, n_words = position & mask, header >> 51
