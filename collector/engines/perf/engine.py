@@ -54,7 +54,7 @@ _SPARE = ("touch", "waking", "handover")  # what a lost record would have told i
 _TID_BITS = 32
 _TID_MASK = (1 << _TID_BITS) - 1
 _FAR_NS = 1 << 62
-_PRESSED = 0.85  # of a ring
+_PRESSED, _FILLED = 0.85, 0.4  # of a ring
 # Of the rings that tell of lives, in one batch: some hundreds of processes, of which each takes us a millisecond.
 _BITES = {"task": 1 << 16, "birth": 1 << 20}
 
@@ -80,6 +80,7 @@ class PerfEngine:
         self._relief: Relief | None = None
         self._relieved: list[Ring] = []  # while a batch is worked on
         self._came_ns = 0  # to drain, for the last time
+        self.pressed_ns = _FAR_NS  # when a ring that is filling up should be drained
         self._spare = tuple(name for name in _SPARE if name != "waking" or not opened.asks_for_wakings)
         self._early: list[Change] = []  # of a later batch
         self.unheard = Unheard()
@@ -100,24 +101,40 @@ class PerfEngine:
         return [ring.fd for ring in self._rings.rings if not ring.later]
 
     def wants_drain(self, ready: Collection[int], due_ns: int) -> bool:
-        """The kernel wakes us whenever half a ring's bytes have been written, drained meanwhile or not. Clocks write at
-        a steady pace: one more drain in its time is early enough for their rings, if they will not be full by then."""
-        return any(ring.name not in _CLOCKS or self._will_be_full(ring, due_ns)
-                   for ring in self._rings.rings if ring.fd in ready)
+        """The kernel wakes us whenever half a ring's bytes have been written, drained meanwhile or not. One that is not
+        filled by a quarter has time until the kernel does so again, or until ``pressed_ns``. Clocks write at a steady
+        pace: one more drain in its time is early enough for their rings, if they will not be full by then."""
+        held = {ring: self._rings.head(spare) - self._rings.tail(spare) for ring, spare in self._rings.spares}
+        wants = False
+        for ring in self._rings.rings:
+            if ring.fd in ready:
+                n_bytes = self._rings.head(ring) - self._rings.tail(ring) + held.get(ring, 0)
+                is_low = n_bytes <= ring.data_bytes // 4
+                if ring.name in _CLOCKS:
+                    wants |= not is_low and self._will_be_full(ring, n_bytes, due_ns)
+                elif is_low:
+                    self._note_pace(ring, n_bytes)
+                else:
+                    wants = True
+        return wants
 
-    def _will_be_full(self, ring: Ring, due_ns: int) -> bool:
-        """Whether a ring, at its pace since the last drain, will be full or nearly so at a time. One that is not filled
-        by a quarter has time until the kernel wakes us again."""
-        n_bytes, since_ns = self._rings.head(ring) - self._rings.tail(ring), self._came_ns
+    def _note_pace(self, ring: Ring, n_bytes: int) -> None:
+        """Which may be filled further than is good before the kernel wakes us again."""
+        elapsed_ns = time.monotonic_ns() - self._came_ns
+        full_ns = elapsed_ns * ring.data_bytes // max(n_bytes, 1)
+        self.pressed_ns = min(self.pressed_ns, self._came_ns + int(_FILLED * full_ns))
+
+    def _will_be_full(self, ring: Ring, n_bytes: int, due_ns: int) -> bool:
+        """Whether a ring, at its pace since the last drain, will be full or nearly so at a time."""
+        since_ns = self._came_ns
         elapsed_ns = time.monotonic_ns() - since_ns
-        return (n_bytes > ring.data_bytes // 4
-                and n_bytes * (due_ns - since_ns) > ring.data_bytes * _PRESSED * elapsed_ns)
+        return n_bytes * (due_ns - since_ns) > ring.data_bytes * _PRESSED * elapsed_ns
 
     def drain(self, until_ns: int) -> Batch:
         """The records stamped up to ``until_ns``, or the oldest of a backlog; see the module's text."""
         self._end_relief()  # where the last batch failed
         came_ns = time.monotonic_ns()
-        elapsed_ns, self._came_ns = max(came_ns - self._came_ns, NS_PER_MS), came_ns
+        elapsed_ns, self._came_ns, self.pressed_ns = max(came_ns - self._came_ns, NS_PER_MS), came_ns, _FAR_NS
         parts: dict[str, list[Any]] = defaultdict(list)
         if self._closing is None:
             self._relieved = self._emptied()
