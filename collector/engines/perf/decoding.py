@@ -69,11 +69,17 @@ def lives(header: Array, words: Array, time_ns: Array) -> list[Change]:
 
 def of_kinds(rows: dict[str, list[Array]], *names: str) -> Any:
     """The records of these names from all CPUs' rings as one, in time order; None if there are none."""
-    return _merged([_DECODE_FIXED[name](_by_time(np.concatenate(rows[name]))) for name in names if rows[name]])
+    return _merged([_DECODE_FIXED[name](_by_time(rows[name])) for name in names if rows[name]])
 
 
-def _by_time(rows: Array) -> Array:
-    found: Array = rows[np.argsort(rows["time"], kind="stable")]
+def _by_time(parts: list[Array]) -> Array:
+    """All records of one kind, in time order. numpy moves records without looking into them only if it is asked to:
+    field by field, it takes a hundred times as long."""
+    rows = parts[0]
+    if len(parts) > 1:
+        kind = rows.dtype
+        rows = np.concatenate([part.view(f"V{kind.itemsize}") for part in parts]).view(kind)
+    found: Array = rows.take(np.argsort(rows["time"], kind="stable"))
     return found
 
 
@@ -108,7 +114,7 @@ def _faults(rows: Array) -> Faults:
 
 def _touches(rows: Array) -> Faults:
     """Those from user mode: the kernel's own are told from others by its call chain."""
-    return _faults(rows[(rows["misc"] & abi.MISC_CPUMODE_MASK) != abi.MISC_CPUMODE_KERNEL])
+    return _faults(rows.take(np.flatnonzero((rows["misc"] & abi.MISC_CPUMODE_MASK) != abi.MISC_CPUMODE_KERNEL)))
 
 
 def _dying(rows: Array) -> Ends:

@@ -111,11 +111,11 @@ class SignalEngine:
         makers = self._samples(rows, BIRTH)
         if makers is None:
             return None
-        rows = rows[rows["kind"] == BIRTH]
+        rows = rows.take(np.flatnonzero(rows["kind"] == BIRTH))
         return Births(makers, rows["child"].copy(), rows["flags"].copy())
 
     def _samples(self, rows: Array, kind: int) -> ClockSamples | None:
-        rows = rows[rows["kind"] == kind]
+        rows = rows.take(np.flatnonzero(rows["kind"] == kind))
         n = len(rows)
         if not n:
             return None
@@ -128,7 +128,7 @@ class SignalEngine:
 
 
 def _sorted(rows: Array) -> Array:
-    found: Array = rows[np.argsort(rows["time"], kind="stable")]
+    found: Array = rows.take(np.argsort(rows["time"], kind="stable"))
     return found
 
 
