@@ -112,7 +112,7 @@ def _clock_profile(interval_ns: int, n_states: int) -> bytes:
 
 
 _THREAD_STARTED = element("event", {  # of which there may be a hundred thousand: what is in common is made once
-    "kind": "jthread_start", "tstamp": Plain(b"%b"), "name": Plain(b"%b"), "grpname": "", "prntname": "",
+    "kind": "jthread_start", "tstamp": Plain(b"%d.%09d"), "name": Plain(b"%b"), "grpname": "", "prntname": "",
     "tid": Plain(b"%d"), "jthr": "0x0", "jenv": "0x0"})
 
 
@@ -150,7 +150,7 @@ class LogLines:
         """Reserves the next thread number for ``tid``. Readers know such an event for Java threads; any
         thread may.
         """
-        return _THREAD_STARTED % (time_text(time_ns), escape(name), tid)
+        return _THREAD_STARTED % (*divmod(max(time_ns, 0), NS_PER_S), escape(name), tid)
 
     def descendant(self, kind: str, time_ns: int, variant: str, lineage: str, follow: bool,
                    message: Value | None = None) -> bytes:

@@ -112,6 +112,11 @@ class OpenAccounts:
         if fd >= 0:
             os.close(fd)
 
+    def forget_all(self, threads: Iterable[tuple[int, int]]) -> None:
+        """Threads are gone."""
+        for thread in self._fds.keys() & set(threads):
+            self.forget(*thread)
+
     def close(self) -> None:
         """Closes all descriptors."""
         for fd in self._fds.values():

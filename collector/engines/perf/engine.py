@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from itertools import chain
+from operator import attrgetter
 from threading import Thread
 from typing import Any
 
@@ -54,7 +55,8 @@ _SPARE = ("touch", "waking", "handover")  # what a lost record would have told i
 _TID_BITS = 32
 _TID_MASK = (1 << _TID_BITS) - 1
 _FAR_NS = 1 << 62
-_PRESSED, _FILLED = 0.85, 0.4  # of a ring
+_TIME_NS = attrgetter("time_ns")
+_PRESSED, _FILLED = 0.85, 0.33  # of a ring
 # Of the rings that tell of lives, in one batch: some hundreds of processes, of which each takes us a millisecond.
 _BITES = {"task": 1 << 16, "birth": 1 << 20}
 
@@ -155,27 +157,26 @@ class PerfEngine:
             if ring.name == "clock" and not self._stopped:
                 self._rests.brief_or_whole(ring, head - tail, until_ns)
             elif ring.name in self.opened.most_per_s and not self._stopped:
-                n_lost = sum(change.n_records for change in changes[n_before:] if isinstance(change, RecordsLost))
+                n_lost = sum(change.n_records for change in changes[n_before:] if type(change) is RecordsLost)
                 n_left = head - (self._tails[-1][1] if head != tail else head)
                 self._rests.rest_or_wake(ring, tail, head, n_left, n_lost, until_ns, elapsed_ns)
-        self._n_lost += sum(change.n_records for change in changes
-                            if isinstance(change, RecordsLost) and change.source == "clock")
+        losses = [change for change in changes if type(change) is RecordsLost]
+        self._n_lost += sum(loss.n_records for loss in losses if loss.source == "clock")
+        kinds = set(map(type, changes))
         if self._is_last and self._closing is None:
             changes += self._untold_losses(min(until_ns, came_ns))
             self._close_what_was_copied()
-        elif any(isinstance(change, Forked) for change in changes):
+        elif Forked in kinds:
             self._relief = Relief(self._rings, self._relieved)
         if not self._stopped:
-            self.opened.vary_periods(any(isinstance(change, Exited) for change in changes))
+            self.opened.vary_periods(Exited in kinds)
         self._tell_moments(parts)
-        changes.sort(key=lambda change: change.time_ns)
-        n = bisect_right(changes, until_ns, key=lambda change: change.time_ns)
+        changes.sort(key=_TIME_NS)
+        n = bisect_right(changes, until_ns, key=_TIME_NS)
         changes, self._early = changes[:n], changes[n:]
         clock, leaving = self._samples.samples(parts["clock"] + parts["brief"], parts["leave"])
         parts["task"] = [self._samples.rows(part) for part in parts["task"]]
-        for change in changes:
-            if isinstance(change, Exited):
-                self._open_accounts.forget(change.pid, change.tid)
+        self._open_accounts.forget_all(change[1:] for change in changes if type(change) is Exited)
         return Batch(until_ns, tuple(changes), clock, of_kinds(parts, "switch"), leaving, of_kinds(parts, "site"),
                      of_kinds(parts, "task", "touch"), self._samples.births(parts["birth"]), of_kinds(parts, "waking"),
                      of_kinds(parts, "dying", "dead"), maps_untold=self._rests.maps_untold(changes),
