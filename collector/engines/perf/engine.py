@@ -58,7 +58,7 @@ _FAR_NS = 1 << 62
 _TIME_NS = attrgetter("time_ns")
 _PRESSED, _FILLED = 0.85, 0.33  # of a ring
 # Of the rings that tell of lives, in one batch: some hundreds of processes, of which each takes us a millisecond.
-_BITES = {"task": 1 << 16, "birth": 1 << 20}
+_BITES = {"task": 1 << 15, "birth": 1 << 18}
 
 
 class PerfEngine:
@@ -83,6 +83,8 @@ class PerfEngine:
         self._relieved: list[Ring] = []  # while a batch is worked on
         self._came_ns = 0  # to drain, for the last time
         self.pressed_ns = _FAR_NS  # when a ring that is filling up should be drained
+        self._bitten = False  # the last batch: there were more
+        self._began_ns = self._took_ns = 0  # with the last batches up to one that was not, and how long these took
         self._spare = tuple(name for name in _SPARE if name != "waking" or not opened.asks_for_wakings)
         self._early: list[Change] = []  # of a later batch
         self.unheard = Unheard()
@@ -118,13 +120,14 @@ class PerfEngine:
                     self._note_pace(ring, n_bytes)
                 else:
                     wants = True
-        return wants
+        return wants or time.monotonic_ns() >= self.pressed_ns
 
     def _note_pace(self, ring: Ring, n_bytes: int) -> None:
-        """Which may be filled further than is good before the kernel wakes us again."""
-        elapsed_ns = time.monotonic_ns() - self._came_ns
-        full_ns = elapsed_ns * ring.data_bytes // max(n_bytes, 1)
-        self.pressed_ns = min(self.pressed_ns, self._came_ns + int(_FILLED * full_ns))
+        """Which may be filled further than is good before the kernel wakes us again: half of it should do for what
+        comes while we are at work, and that takes as long as it did the last time."""
+        since_ns = self._came_ns
+        full_ns = (time.monotonic_ns() - since_ns) * ring.data_bytes // max(n_bytes, 1)
+        self.pressed_ns = min(self.pressed_ns, since_ns + min(int(_FILLED * full_ns), full_ns // 2 - self._took_ns))
 
     def _will_be_full(self, ring: Ring, n_bytes: int, due_ns: int) -> bool:
         """Whether a ring, at its pace since the last drain, will be full or nearly so at a time."""
@@ -137,10 +140,12 @@ class PerfEngine:
         self._end_relief()  # where the last batch failed
         came_ns = time.monotonic_ns()
         elapsed_ns, self._came_ns, self.pressed_ns = max(came_ns - self._came_ns, NS_PER_MS), came_ns, _FAR_NS
+        self._began_ns = self._began_ns if self._bitten else came_ns
         parts: dict[str, list[Any]] = defaultdict(list)
         if self._closing is None:
             self._relieved = self._emptied()
         asked_ns, until_ns = until_ns, self._bite_ns(until_ns)
+        self._bitten = until_ns < asked_ns
         self._is_last = self._stopped and until_ns == asked_ns
         changes = [*self._early, *self.unheard.ended(came_ns)]
         for ring in [*self._rings.rings, *(spare for _, spare in self._rings.spares)]:
@@ -180,7 +185,7 @@ class PerfEngine:
         return Batch(until_ns, tuple(changes), clock, of_kinds(parts, "switch"), leaving, of_kinds(parts, "site"),
                      of_kinds(parts, "task", "touch"), self._samples.births(parts["birth"]), of_kinds(parts, "waking"),
                      of_kinds(parts, "dying", "dead"), maps_untold=self._rests.maps_untold(changes),
-                     calls=self._samples.calls_of(parts["leave"]), has_more=until_ns < asked_ns)
+                     calls=self._samples.calls_of(parts["leave"]), has_more=self._bitten)
 
     def _bite_ns(self, until_ns: int) -> int:
         """Up to when there are no more lives in the rings than a batch should have: until that is done with, each takes
@@ -264,6 +269,7 @@ class PerfEngine:
     def release(self) -> None:
         """Lets the kernel write again where the last batch was."""
         self._end_relief()
+        self._took_ns = time.monotonic_ns() - self._began_ns
         for ring, tail in self._tails:
             self._rings.give_back(ring, tail)
         self._tails = []

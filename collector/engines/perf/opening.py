@@ -74,7 +74,7 @@ _DEATHS_ONLY = b"sig == 17 && code >= 1 && code <= 3"  # SIGCHLD; not the stops 
 _PROCESSES_ONLY = b"!(clone_flags & 0x%x)" % abi.CLONE_THREAD
 # A copy costs about 0.1 us per KiB, as far as the stack reaches. Multiples of 8 below 64 KiB.
 _MOST_STACK_BYTES, _LEAVE_STACK_BYTES, _LEAST_STACK_BYTES = 63 << 10, 24 << 10, 16 << 10
-_BIRTH_STACK_BYTES = 2 << 10  # who makes a process is told by the innermost frames
+_BIRTH_STACK_BYTES = 1 << 10  # who makes a process is told by the innermost frames
 # Of clock samples at full rate. The collector's own start fits into it; and where samples are rare, half of a ring, at
 # which the kernel wakes us, holds more than comes between two drains.
 _RARE_NS = 5 * NS_PER_MS
