@@ -86,6 +86,18 @@ def gathered(values: Array, begins: Array, counts: Array) -> Array:
     return result
 
 
+def among(numbers: Array, some: Array) -> Array:
+    """Which (n,) of small ``numbers``, not below 0, are among ``some`` (m,) of the kind, in any order.
+
+    ``np.isin`` does the same for any values; it takes ten times as long, and may import ``numpy.ma`` (see above).
+    """
+    if not len(numbers) or not len(some):
+        return np.zeros(len(numbers), dtype=bool)
+    is_one = np.zeros(max(int(numbers.max()), int(some.max())) + 1, dtype=bool)
+    is_one[some] = True
+    return is_one[numbers]
+
+
 def changes(*columns: Array) -> Array:
     """Which (n,) rows of columns (n,) each differ from the one before; the first one does."""
     differs = np.ones(len(columns[0]), dtype=bool)

@@ -111,6 +111,11 @@ def _clock_profile(interval_ns: int, n_states: int) -> bytes:
                interval_ns // NS_PER_US, n_states, CLOCK.kind, fields)
 
 
+_THREAD_STARTED = element("event", {  # of which there may be a hundred thousand: what is in common is made once
+    "kind": "jthread_start", "tstamp": Plain(b"%d.%09d"), "name": Plain(b"%b"), "grpname": "", "prntname": "",
+    "tid": Plain(b"%d"), "jthr": "0x0", "jenv": "0x0"})
+
+
 class LogLines:
     """The lines of log.xml for an experiment that started at ``start_ns``."""
 
@@ -145,8 +150,7 @@ class LogLines:
         """Reserves the next thread number for ``tid``. Readers know such an event for Java threads; any
         thread may.
         """
-        return element("event", {"kind": "jthread_start", "tstamp": time_text(time_ns), "name": name,
-                                 "grpname": "", "prntname": "", "tid": tid, "jthr": "0x0", "jenv": "0x0"})
+        return _THREAD_STARTED % (*divmod(max(time_ns, 0), NS_PER_S), escape(name), tid)
 
     def descendant(self, kind: str, time_ns: int, variant: str, lineage: str, follow: bool,
                    message: Value | None = None) -> bytes:

@@ -93,10 +93,11 @@ LOST_FORMAT = struct.Struct("<QQ")  # id, lost
 READ_LOST_FORMAT = struct.Struct("<QQ")  # of an event read with READ_LOST: value, lost
 LOST_SAMPLES_FORMAT = struct.Struct("<Q")  # lost
 COMM_FORMAT = struct.Struct("<II")  # pid, tid; then the name
-TASK_FORMAT = struct.Struct("<IIIIQ")  # pid, ppid, tid, ptid, time
+# Births and ends begin with four words of 32 bits: pid, the parent's, tid, the parent's.
 MMAP2_FORMAT = struct.Struct("<IIQQQIIQQII")  # pid tid addr len pgoff maj min ino ino_generation prot flags; then name
 # task:task_newtask as a tracepoint's raw data has it: 8 bytes common to all, pid, comm[16], 4 bytes of padding, flags.
-NEWTASK_FORMAT = struct.Struct("<8xi16x4xQ")
+NEWTASK = Record(RECORD_SAMPLE, "newtask", Field("common", "<u8"), Field("child", "<i4"), Field("comm", "<u8"),
+                 Field("comm_8", "<u8"), Field("padding", "<u4"), Field("flags", "<u8"))
 CLONE_VM, CLONE_VFORK, CLONE_THREAD = 0x100, 0x4000, 0x10000
 CLONE_CHILD_CLEARTID, CLONE_CHILD_SETTID = 0x200000, 0x1000000
 TRAILER_FORMAT = struct.Struct("<IIQII")  # pid, tid, time, cpu, res

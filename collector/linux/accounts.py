@@ -10,10 +10,13 @@ from __future__ import annotations
 import os
 import resource
 import time
+from collections import defaultdict
+from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
 _LONG_NS, _MOST_READS = 50_000, 3  # a read takes 1.5 us
+_MANY = 4  # threads that are new to us; and living ones for each of these
 _CPUCLOCK_SCHED = 2  # in the number of a process's clock: see clock_getcpuclockid(3)
 
 
@@ -80,6 +83,17 @@ class OpenAccounts:
         self._max_open = min(max_open, soft // 2)
         self._fds: dict[tuple[int, int], int] = {}
 
+    def there(self, threads: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+        """Threads without those that are gone for certain: of a process of which many are asked for that were not
+        before, most have come and gone meanwhile, and to list those that live is cheaper than to miss the others.
+        One that is named twice is there once."""
+        threads = dict.fromkeys(threads)
+        new: dict[int, set[int]] = defaultdict(set)
+        for thread in threads.keys() - self._fds.keys():
+            new[thread[0]].add(thread[1])
+        gone = {(pid, tid) for pid, tids in new.items() if len(tids) > _MANY for tid in tids - _living(pid, tids)}
+        return [thread for thread in threads if thread not in gone]
+
     def read(self, pid: int, tid: int) -> Account | None:
         """A thread's account; None when it is gone or the kernel does not count."""
         fd = self._fds.get((pid, tid), -1)
@@ -98,6 +112,11 @@ class OpenAccounts:
         if fd >= 0:
             os.close(fd)
 
+    def forget_all(self, threads: Iterable[tuple[int, int]]) -> None:
+        """Threads are gone."""
+        for thread in self._fds.keys() & set(threads):
+            self.forget(*thread)
+
     def close(self) -> None:
         """Closes all descriptors."""
         for fd in self._fds.values():
@@ -109,6 +128,17 @@ class OpenAccounts:
             oldest = next(iter(self._fds))
             os.close(self._fds.pop(oldest))
         self._fds[thread] = fd
+
+
+def _living(pid: int, tids: set[int]) -> set[int]:
+    """Those of a process's threads that live; all where it has too many others."""
+    path = f"/proc/{pid}/task"
+    try:
+        if os.stat(path).st_nlink - 2 > _MANY * len(tids):  # its links are two more than its threads
+            return tids
+        return set(map(int, os.listdir(path)))
+    except OSError:
+        return set()
 
 
 def _opened(pid: int, tid: int) -> int:

@@ -284,7 +284,7 @@ def open_rings(whose: Sequence[int] | Birth, specs: Sequence[EventSpec], may_hal
                 if spec.everyone:
                     continue
                 with suppress(ProcessLookupError):  # gone meanwhile
-                    writers[leader].append(libc.perf_event_open(spec.attr, tid, cpu, -1, abi.FLAG_FD_CLOEXEC))
+                    writers[leader].append(_filtered(spec, tid, cpu, -1))
                     if not spec.later:
                         ioctl(writers[leader][-1], abi.IOC_SET_OUTPUT, leader)
     except OSError:
@@ -296,8 +296,12 @@ def open_rings(whose: Sequence[int] | Birth, specs: Sequence[EventSpec], may_hal
 
 def _open(spec: EventSpec, tid: int, cpu: int, on_cpu: dict[str, int]) -> int:
     """One event's descriptor; KeyError where the leader of its group, among those open ``on_cpu``, was refused."""
-    group_fd = on_cpu[spec.group] if spec.group else -1
-    fd = libc.perf_event_open(spec.attr, -1 if spec.everyone else tid, cpu, group_fd, abi.FLAG_FD_CLOEXEC)
+    return _filtered(spec, -1 if spec.everyone else tid, cpu, on_cpu[spec.group] if spec.group else -1)
+
+
+def _filtered(spec: EventSpec, tid: int, cpu: int, group_fd: int) -> int:
+    """Opens an event with its filter, which those that inherit it share."""
+    fd = libc.perf_event_open(spec.attr, tid, cpu, group_fd, abi.FLAG_FD_CLOEXEC)
     try:
         if spec.filter:
             ioctl(fd, abi.IOC_SET_FILTER, spec.filter + b"\0")

@@ -61,9 +61,10 @@ class Model:
         self.n_threads += cut != Edge.IN or not self._lives.get(tid)
         thread = Thread(slot, tid, process, time_ns, process.image)
         self.threads[slot] = thread
-        self.of.grow(slot + 1)
-        self.of.image[slot], self.of.tid[slot], self.of.pid[slot] = process.image.number, tid, process.pid
-        self.of.found_ns[slot] = time_ns if found else 0
+        of = self.of
+        of.grow(slot + 1)
+        of.image[slot], of.tid[slot], of.pid[slot] = thread.image.number, tid, process.pid
+        of.found_ns[slot] = time_ns if found else 0
         process.threads[tid] = slot
         self._lives.setdefault(tid, []).append((time_ns, slot))
         self.cuts.add(slot, time_ns, cut)

@@ -52,6 +52,11 @@ class Drainer:
         """When accounts are to be read, while switches are counted; None while records tell of them."""
         return self._mode.due_ns if self._mode is not None and self._mode.counting else None
 
+    @property
+    def pressed_ns(self) -> int:
+        """When rings will be filling up, though they do not yet."""
+        return self._engine.pressed_ns
+
     def wants_drain(self, ready: Collection[int], due_ns: int) -> bool:
         """Whether ``ready`` descriptors are a reason to drain before ``due_ns``, when the next drain is due."""
         return self._engine.wants_drain(ready, due_ns)
@@ -142,6 +147,7 @@ class NoDrainer:
     changes = False
     failure = ""
     accounts_ns: int | None = None
+    pressed_ns = NEVER_NS
 
     def __init__(self, start_ns: int) -> None:
         self.drained_ns = start_ns

@@ -63,7 +63,7 @@ class KernelRecording:
     def due_ns(self) -> int:
         """When a step is due (CLOCK_MONOTONIC) though no descriptor is ready."""
         action_ns = self._control.due_ns()
-        return min(self._drains.due_ns(busy=False, polling=False), self._samples.due_ns,
+        return min(self._drains.due_ns(busy=False, polling=False), self._engine.pressed_ns, self._samples.due_ns,
                    NEVER_NS if action_ns is None else action_ns)
 
     def ask(self, action: Action) -> None:

@@ -32,7 +32,7 @@ FAILED_MARK = np.uint64(2**64 - 3)
 _I386_COLUMNS = np.array([0, 2, 1, 3, 7, 6, 4, 5, 16])
 _LOW32 = np.uint64(0xFFFF_FFFF)
 _FRAME_AND_MARK = 2
-_ROOT, _TRUNCATED = int(Stop.ROOT), int(Stop.TRUNCATED)
+_ROOT, _TRUNCATED, _DEPTH = int(Stop.ROOT), int(Stop.TRUNCATED), int(Stop.DEPTH)
 _NO_CACHES: MappingOf[int, Cache] = MappingProxyType({})
 _ALL_KNOWN = np.uint64((1 << 17) - 1)
 
@@ -248,6 +248,7 @@ def marked(frames: unwinding.Frames) -> tuple[Array, Array]:
     pcs = np.zeros((n, depth + 1), dtype=np.uint64)
     pcs[:, :depth] = frames.pcs
     rows = np.flatnonzero(unfinished)
-    cut_short = np.isin(frames.stop[rows], [Stop.TRUNCATED, Stop.DEPTH])
+    stop = frames.stop[rows]
+    cut_short = (stop == _TRUNCATED) | (stop == _DEPTH)
     pcs[rows, frames.length[rows]] = np.where(cut_short, TRUNCATED_MARK, FAILED_MARK)
     return pcs, frames.length + unfinished

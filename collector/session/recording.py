@@ -92,7 +92,8 @@ class Recording:
         drain_ns = self._drains.due_ns(busy=self._drainer.changes, polling=self._store.polls,
                                        accounts_ns=self._drainer.accounts_ns)
         action_ns = self._control.due_ns()
-        return min(drain_ns, self._samples.due_ns, NEVER_NS if action_ns is None else action_ns)
+        return min(drain_ns, self._drainer.pressed_ns, self._samples.due_ns,
+                   NEVER_NS if action_ns is None else action_ns)
 
     def ask(self, action: Action) -> None:
         """``action`` is for the next step, which is due at once."""

@@ -156,17 +156,18 @@ class Settlement:
             return
         slot = int(owed.slot[row])
         ticks = settle(owed.by_state_ns[row], pool_ns, self._interval_ns)
-        for state in np.flatnonzero(ticks).tolist():
+        for state, n in enumerate(ticks.tolist()):
+            if not n:
+                continue
             if state == Microstate.USER:
                 stack = self._stacks.of_cpu_time(recorded, slot)
             else:
-                (uid,) = self._stacks.known_or_last(recorded, recorded.recorder, owed.slot[row:row + 1],
-                                                    owed.stacks[row, state:state + 1])
-                stack = self._model.threads[slot].tid, self._stacks.last_cpu(slot), int(uid), state
+                uid = self._stacks.known_or_last_of(recorded, recorded.recorder, slot, int(owed.stacks[row, state]))
+                stack = self._model.threads[slot].tid, self._stacks.last_cpu(slot), uid, state
             if stack is None:
-                recorded.pool_ns[state] += int(ticks[state]) * self._interval_ns
+                recorded.pool_ns[state] += n * self._interval_ns
             else:
-                self._output.settled(recorded, stack, int(self._clocks.since_ns[slot]), int(ticks[state]))
+                self._output.settled(recorded, stack, int(self._clocks.since_ns[slot]), n)
 
     def unseen(self, one: Unseen, recorded: Recorded, time_ns: int) -> None:
         """The CPU time of a process without events, which has no stacks."""

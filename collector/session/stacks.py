@@ -227,6 +227,15 @@ class Stacks:
         self._tally.n_borrowed_stacks += int(np.count_nonzero(unknown))
         return uid
 
+    def known_or_last_of(self, recorded: Recorded, recorder: Recorder, slot: int, uid: int) -> int:
+        """The same of a single thread."""
+        if uid:
+            return uid
+        self._tally.n_borrowed_stacks += 1
+        self._last.grow(self._time.n_slots)
+        own = self._last.image[slot] == recorded.image.number
+        return int(self._last.uid[slot] if own else 0) or int(no_stack(recorder)[0])
+
     def of_cpu_time(self, recorded: Recorded, slot: int) -> tuple[int, int, int, int] | None:
         """Tid, CPU, uid and state that stand for time on CPU of a thread that has ended; None where nothing does."""
         self._last.grow(self._time.n_slots)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from collector.arrays import Columns, changes, distinct
+from collector.arrays import Columns, among, changes, distinct
 from collector.events import Accounts, Array, Batch, Clocks, Edge, Wakings
 from collector.linux.accounts import Account
 from collector.processes.model import Model, Thread
@@ -264,7 +264,7 @@ class Timekeeping:
         self.delays = Delays(slot[before], (accounts.delay_ns - known.delay_ns[slot])[before])
         self._note_turns(slot, accounts)
         known.delay_ns[slot] = accounts.delay_ns
-        kept = ~np.isin(slot, list(without))
+        kept = ~among(slot, np.array(list(without), dtype=np.int64))
         return ReadAccounts(slot[kept], accounts.time_ns[kept], accounts.run_ns[kept], accounts.delay_ns[kept])
 
     def _lose(self, edges: Edges, read: ReadAccounts) -> None:
@@ -272,6 +272,8 @@ class Timekeeping:
         to end as we came, when their events had ended already."""
         clocks = self.timeline.clocks
         open_ = np.flatnonzero(clocks.found & (clocks.kind == Edge.IN))
+        if not len(open_):
+            return
         waiting = {tid for part in self._accounts for tid in part.tid.tolist()}
         there = {*edges.slot.tolist(), *read.slot.tolist()}
         self.timeline.lose(np.array([slot for slot in open_.tolist() if slot not in there

@@ -39,7 +39,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collector.arrays import Columns, changes, packed, summed
+from collector.arrays import Columns, among, changes, packed, summed
 from collector.events import Array, Edge, Source
 from collector.timing.timeline import NO_WAKEUPS, Edges, Moments, Timeline, Wakeups, edges_of, is_out, joined
 
@@ -200,7 +200,7 @@ class Ledger:
         last = np.flatnonzero(np.append(edges.slot[1:] != edges.slot[:-1], True)) if len(edges.slot) else edges.slot
         running = last[edges.edge[last] == Edge.IN]
         others = np.flatnonzero((timeline.clocks.kind == Edge.IN) & ~timeline.clocks.found)
-        others = others[~np.isin(others, edges.slot[last])]
+        others = others[~among(others, edges.slot[last])]
         slot = np.concatenate([edges.slot[running], others])
         return (np.searchsorted(edges.slot, slot, side="right"), slot,
                 np.concatenate([edges.time_ns[running], timeline.clocks.since_ns[others]]),
@@ -260,8 +260,8 @@ class Ledger:
         by what they were owed then."""
         of = self._of
         ended = edges.slot[edges.edge == Edge.ENDED]
-        ended = ended[~np.isin(ended, read.slot)]
-        row = np.flatnonzero((edges.edge == Edge.IN) & (edges.source == Source.RECORDED) & np.isin(edges.slot, ended))
+        ended = ended[~among(ended, read.slot)]
+        row = np.flatnonzero((edges.edge == Edge.IN) & (edges.source == Source.RECORDED) & among(edges.slot, ended))
         kind, start_ns, _ = timeline.behind(edges)
         row = row[_is_off(kind[row])]
         row = row[~came.has(edges.slot[row], edges.time_ns[row])]
@@ -330,7 +330,7 @@ class Ledger:
         length_ns = end_ns - from_ns
         run_ns = (self._of.running[slot] * length_ns).astype(np.int64)
         for budget in budgets:
-            its = np.isin(slot, budget.slot)
+            its = among(slot, budget.slot)
             left_ns = max(budget.ran_ns - self._ran_ns(edges, timeline, budget.slot, seen.until_ns), 0)
             run_ns[its] = run_ns[its] * min(left_ns / max(int(run_ns[its].sum()), 1), 1)
         wait_ns = (self._of.waiting[slot] * length_ns).astype(np.int64)
@@ -345,9 +345,9 @@ class Ledger:
     def _ran_ns(self, edges: Edges, timeline: Timeline, slots: Array, until_ns: int) -> int:
         """How long threads at slots (n,) have run altogether up to the end of a stretch, by its edges."""
         kind, start_ns, _ = timeline.behind(edges)
-        over_ns = np.where((kind == Edge.IN) & np.isin(edges.slot, slots), edges.time_ns - start_ns, 0).sum()
+        over_ns = np.where((kind == Edge.IN) & among(edges.slot, slots), edges.time_ns - start_ns, 0).sum()
         _, slot, open_ns, _ = self._open_runs(edges, timeline)
-        lasting_ns = np.where(np.isin(slot, slots), until_ns - open_ns, 0).sum()
+        lasting_ns = np.where(among(slot, slots), until_ns - open_ns, 0).sum()
         return int(timeline.clocks.cpu_ns[slots].sum() + over_ns + lasting_ns)
 
     def _within_cpus(self, edges: Edges, timeline: Timeline, seen: Seen) -> Edges:
@@ -487,7 +487,7 @@ class _Stretch:
 
     def edges(self) -> Edges:
         """All of them, the changed ones and those behind the accounts."""
-        if self._put_in:
+        if any(map(len, self._put_at)):
             at, more = np.concatenate(self._put_at), joined(*self._put_in)
             self._edges = Edges(*(np.insert(old, at, new) for old, new in zip(self._edges, more, strict=True)))
         both = joined(self._edges.take(self._edges.edge != _ACCOUNT), self._behind)
@@ -513,6 +513,8 @@ def _room_ns(slot: Array, start_ns: Array, time_ns: Array, woken: Wakeups) -> Ar
 
 def _shared_out(amount: Array, group: Array, room: Array, first: Array) -> Array:
     """What each of some rooms (n,) takes of its group's amount (g,): those that come ``first``, then the largest."""
+    if not (amount > 0).any():
+        return np.zeros(len(room), dtype=np.int64)
     order = np.lexsort((-room, ~first, group))
     room, group = room[order], group[order]
     total = np.cumsum(room)

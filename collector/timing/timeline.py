@@ -48,7 +48,10 @@ class Edges(NamedTuple):
         """With further ones (k,), of no known CPU, before those at indices ``at``.
 
         Those for one index are put in by slot, since one slot's end where another's begin, and then in the order given.
+        Without any, these are the same arrays.
         """
+        if not len(slot):
+            return self
         more = edges_of(slot, time_ns, edge, source=source)
         order = np.lexsort((slot, at))
         return Edges(*(np.insert(old, at[order], new[order]) for old, new in zip(self, more, strict=True)))

@@ -18,6 +18,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from contextlib import suppress
 from itertools import chain
+from operator import attrgetter
 from threading import Thread
 from typing import Any
 
@@ -26,7 +27,16 @@ import numpy as np
 from collector.arrays import distinct
 from collector.clock import NS_PER_MS
 from collector.engines.base import Threads
-from collector.engines.perf.decoding import FIXED, NO_PID, change_of, is_life, is_loss, of_kinds
+from collector.engines.perf.decoding import (
+    FIXED,
+    LIFE_WORDS,
+    NO_PID,
+    are_lives,
+    change_of,
+    is_loss,
+    lives,
+    of_kinds,
+)
 from collector.engines.perf.guard import RELIEVED, SWITCH_RINGS, Relief
 from collector.engines.perf.handovers import Handovers
 from collector.engines.perf.opening import Opened
@@ -45,9 +55,10 @@ _SPARE = ("touch", "waking", "handover")  # what a lost record would have told i
 _TID_BITS = 32
 _TID_MASK = (1 << _TID_BITS) - 1
 _FAR_NS = 1 << 62
-_PRESSED = 0.85  # of a ring
+_TIME_NS = attrgetter("time_ns")
+_PRESSED, _FILLED = 0.85, 0.33  # of a ring
 # Of the rings that tell of lives, in one batch: some hundreds of processes, of which each takes us a millisecond.
-_BITES = {"task": 1 << 16, "birth": 1 << 20}
+_BITES = {"task": 1 << 15, "birth": 1 << 18}
 
 
 class PerfEngine:
@@ -71,6 +82,9 @@ class PerfEngine:
         self._relief: Relief | None = None
         self._relieved: list[Ring] = []  # while a batch is worked on
         self._came_ns = 0  # to drain, for the last time
+        self.pressed_ns = _FAR_NS  # when a ring that is filling up should be drained
+        self._bitten = False  # the last batch: there were more
+        self._began_ns = self._took_ns = 0  # with the last batches up to one that was not, and how long these took
         self._spare = tuple(name for name in _SPARE if name != "waking" or not opened.asks_for_wakings)
         self._early: list[Change] = []  # of a later batch
         self.unheard = Unheard()
@@ -91,28 +105,47 @@ class PerfEngine:
         return [ring.fd for ring in self._rings.rings if not ring.later]
 
     def wants_drain(self, ready: Collection[int], due_ns: int) -> bool:
-        """The kernel wakes us whenever half a ring's bytes have been written, drained meanwhile or not. Clocks write at
-        a steady pace: one more drain in its time is early enough for their rings, if they will not be full by then."""
-        return any(ring.name not in _CLOCKS or self._will_be_full(ring, due_ns)
-                   for ring in self._rings.rings if ring.fd in ready)
+        """The kernel wakes us whenever half a ring's bytes have been written, drained meanwhile or not. One that is not
+        filled by a quarter has time until the kernel does so again, or until ``pressed_ns``. Clocks write at a steady
+        pace: one more drain in its time is early enough for their rings, if they will not be full by then."""
+        held = {ring: self._rings.head(spare) - self._rings.tail(spare) for ring, spare in self._rings.spares}
+        wants = False
+        for ring in self._rings.rings:
+            if ring.fd in ready:
+                n_bytes = self._rings.head(ring) - self._rings.tail(ring) + held.get(ring, 0)
+                is_low = n_bytes <= ring.data_bytes // 4
+                if ring.name in _CLOCKS:
+                    wants |= not is_low and self._will_be_full(ring, n_bytes, due_ns)
+                elif is_low:
+                    self._note_pace(ring, n_bytes)
+                else:
+                    wants = True
+        return wants or time.monotonic_ns() >= self.pressed_ns
 
-    def _will_be_full(self, ring: Ring, due_ns: int) -> bool:
-        """Whether a ring, at its pace since the last drain, will be full or nearly so at a time. One that is not filled
-        by a quarter has time until the kernel wakes us again."""
-        n_bytes, since_ns = self._rings.head(ring) - self._rings.tail(ring), self._came_ns
+    def _note_pace(self, ring: Ring, n_bytes: int) -> None:
+        """Which may be filled further than is good before the kernel wakes us again: half of it should do for what
+        comes while we are at work, and that takes as long as it did the last time."""
+        since_ns = self._came_ns
+        full_ns = (time.monotonic_ns() - since_ns) * ring.data_bytes // max(n_bytes, 1)
+        self.pressed_ns = min(self.pressed_ns, since_ns + min(int(_FILLED * full_ns), full_ns // 2 - self._took_ns))
+
+    def _will_be_full(self, ring: Ring, n_bytes: int, due_ns: int) -> bool:
+        """Whether a ring, at its pace since the last drain, will be full or nearly so at a time."""
+        since_ns = self._came_ns
         elapsed_ns = time.monotonic_ns() - since_ns
-        return (n_bytes > ring.data_bytes // 4
-                and n_bytes * (due_ns - since_ns) > ring.data_bytes * _PRESSED * elapsed_ns)
+        return n_bytes * (due_ns - since_ns) > ring.data_bytes * _PRESSED * elapsed_ns
 
     def drain(self, until_ns: int) -> Batch:
         """The records stamped up to ``until_ns``, or the oldest of a backlog; see the module's text."""
         self._end_relief()  # where the last batch failed
         came_ns = time.monotonic_ns()
-        elapsed_ns, self._came_ns = max(came_ns - self._came_ns, NS_PER_MS), came_ns
+        elapsed_ns, self._came_ns, self.pressed_ns = max(came_ns - self._came_ns, NS_PER_MS), came_ns, _FAR_NS
+        self._began_ns = self._began_ns if self._bitten else came_ns
         parts: dict[str, list[Any]] = defaultdict(list)
         if self._closing is None:
             self._relieved = self._emptied()
         asked_ns, until_ns = until_ns, self._bite_ns(until_ns)
+        self._bitten = until_ns < asked_ns
         self._is_last = self._stopped and until_ns == asked_ns
         changes = [*self._early, *self.unheard.ended(came_ns)]
         for ring in [*self._rings.rings, *(spare for _, spare in self._rings.spares)]:
@@ -129,31 +162,30 @@ class PerfEngine:
             if ring.name == "clock" and not self._stopped:
                 self._rests.brief_or_whole(ring, head - tail, until_ns)
             elif ring.name in self.opened.most_per_s and not self._stopped:
-                n_lost = sum(change.n_records for change in changes[n_before:] if isinstance(change, RecordsLost))
+                n_lost = sum(change.n_records for change in changes[n_before:] if type(change) is RecordsLost)
                 n_left = head - (self._tails[-1][1] if head != tail else head)
                 self._rests.rest_or_wake(ring, tail, head, n_left, n_lost, until_ns, elapsed_ns)
-        self._n_lost += sum(change.n_records for change in changes
-                            if isinstance(change, RecordsLost) and change.source == "clock")
+        losses = [change for change in changes if type(change) is RecordsLost]
+        self._n_lost += sum(loss.n_records for loss in losses if loss.source == "clock")
+        kinds = set(map(type, changes))
         if self._is_last and self._closing is None:
             changes += self._untold_losses(min(until_ns, came_ns))
             self._close_what_was_copied()
-        elif any(isinstance(change, Forked) for change in changes):
+        elif Forked in kinds:
             self._relief = Relief(self._rings, self._relieved)
         if not self._stopped:
-            self.opened.vary_periods(any(isinstance(change, Exited) for change in changes))
+            self.opened.vary_periods(Exited in kinds)
         self._tell_moments(parts)
-        changes.sort(key=lambda change: change.time_ns)
-        n = bisect_right(changes, until_ns, key=lambda change: change.time_ns)
+        changes.sort(key=_TIME_NS)
+        n = bisect_right(changes, until_ns, key=_TIME_NS)
         changes, self._early = changes[:n], changes[n:]
         clock, leaving = self._samples.samples(parts["clock"] + parts["brief"], parts["leave"])
         parts["task"] = [self._samples.rows(part) for part in parts["task"]]
-        for change in changes:
-            if isinstance(change, Exited):
-                self._open_accounts.forget(change.pid, change.tid)
+        self._open_accounts.forget_all(change[1:] for change in changes if type(change) is Exited)
         return Batch(until_ns, tuple(changes), clock, of_kinds(parts, "switch"), leaving, of_kinds(parts, "site"),
                      of_kinds(parts, "task", "touch"), self._samples.births(parts["birth"]), of_kinds(parts, "waking"),
                      of_kinds(parts, "dying", "dead"), maps_untold=self._rests.maps_untold(changes),
-                     calls=self._samples.calls_of(parts["leave"]), has_more=until_ns < asked_ns)
+                     calls=self._samples.calls_of(parts["leave"]), has_more=self._bitten)
 
     def _bite_ns(self, until_ns: int) -> int:
         """Up to when there are no more lives in the rings than a batch should have: until that is done with, each takes
@@ -187,7 +219,7 @@ class PerfEngine:
 
     def read_accounts(self, threads: Threads) -> Accounts:
         """The accounts of threads as of now; one that is named twice is read once."""
-        threads = dict.fromkeys(threads)
+        threads = self._open_accounts.there(threads)
         rows = [(pid, tid, *account) for pid, tid in threads
                 if (account := self._open_accounts.read(pid, tid)) is not None]
         pid, tid, time_ns, run_ns, delay_ns, turns = np.array(rows, dtype=np.int64).reshape(len(rows), 6).T
@@ -237,6 +269,7 @@ class PerfEngine:
     def release(self) -> None:
         """Lets the kernel write again where the last batch was."""
         self._end_relief()
+        self._took_ns = time.monotonic_ns() - self._began_ns
         for ring, tail in self._tails:
             self._rings.give_back(ring, tail)
         self._tails = []
@@ -310,7 +343,11 @@ class PerfEngine:
         time = self._words[base + (time_at & mask)].astype(np.int64)
         late = np.flatnonzero(time > until_ns)
         n = int(late[0]) if len(late) else len(position)
-        of_change = np.flatnonzero(~is_sample[:n])
+        is_life = are_lives(header)
+        if ring.name != "map":  # where the kernel tells lives, too; they are in the ring of tasks
+            rows = np.flatnonzero(is_life[:n])
+            changes += lives(header[rows], self._words[base + ((position[rows, None] + LIFE_WORDS) & mask)], time[rows])
+        of_change = np.flatnonzero(~(is_sample | is_life)[:n])
         columns = (column[of_change].tolist() for column in (position, header, time))
         for at, head_word, time_ns in zip(*columns, strict=True):
             self._decode_change(ring, at, head_word, time_ns, changes)
@@ -370,8 +407,6 @@ class PerfEngine:
     def _decode_change(self, ring: Ring, position: int, header: int, time_ns: int, changes: list[Change], *,
                        losses_only: bool = False) -> None:
         base, mask = ring.data_offset >> 3, (ring.data_bytes >> 3) - 1
-        if ring.name == "map" and is_life(header):
-            return  # the kernel tells these to whoever asks for mappings; they are in the ring of tasks
         if (is_loss(header) and ring.name in self._spare) or (losses_only and not is_loss(header)):
             return  # as if the event had rested
         start, n_words = position & mask, header >> 51

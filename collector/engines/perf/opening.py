@@ -27,8 +27,9 @@ target:
     dying, dead
             the beginning and the end of what a process does when its own events have ended already: tracepoints of
             everyone, and a count of the CPU's switches that is read with them
-    birth   the making of a thread or process: the flags of clone(2) and the maker's stack, which tell fork from
-            posix_spawn (a tracepoint: only where the kernel shows us its number, which takes privileges)
+    birth   the making of a process: the flags of clone(2) and the maker's stack, which tell fork from posix_spawn (a
+            tracepoint: only where the kernel shows us its number, which takes privileges). Threads are filtered out: a
+            pool makes thousands a second, of which nobody asks how
 
 ``leave``, ``touch``, ``waking``, ``handover`` and ``map`` rest for a while where they come too often (MOST_PER_S):
 what they lack then is told by other records or by /proc, or counted as untold. The kernel's own means, a frequency
@@ -70,9 +71,10 @@ _HANDOVER_RING_BYTES = 1 << 22
 _BIRTH_RING_BYTES, _BIRTH_SPARE_BYTES = 1 << 22, 1 << 26
 _END_RING_BYTES, _END_SPARE_BYTES = 1 << 17, 1 << 22
 _DEATHS_ONLY = b"sig == 17 && code >= 1 && code <= 3"  # SIGCHLD; not the stops that others' tracers are told of
+_PROCESSES_ONLY = b"!(clone_flags & 0x%x)" % abi.CLONE_THREAD
 # A copy costs about 0.1 us per KiB, as far as the stack reaches. Multiples of 8 below 64 KiB.
 _MOST_STACK_BYTES, _LEAVE_STACK_BYTES, _LEAST_STACK_BYTES = 63 << 10, 24 << 10, 16 << 10
-_BIRTH_STACK_BYTES = 2 << 10  # who makes a process is told by the innermost frames
+_BIRTH_STACK_BYTES = 1 << 10  # who makes a process is told by the innermost frames
 # Of clock samples at full rate. The collector's own start fits into it; and where samples are rare, half of a ring, at
 # which the kernel wakes us, holds more than comes between two drains.
 _RARE_NS = 5 * NS_PER_MS
@@ -306,7 +308,7 @@ def _specs(interval_ns: int, flags: int, newtask: int | None, waking: int | None
         births = _spec("birth", _BIRTH_RING_BYTES, kind=abi.TYPE_TRACEPOINT, config=newtask, period=1,
                        sample_type=_STACK | abi.SAMPLE_RAW, regs_user=REGS_USER_X86,
                        stack_user=_BIRTH_STACK_BYTES, flags=flags | abi.EXCLUDE_CALLCHAIN_USER)
-        specs.append(births._replace(spare_bytes=_BIRTH_SPARE_BYTES))
+        specs.append(births._replace(spare_bytes=_BIRTH_SPARE_BYTES, filter=_PROCESSES_ONLY))
     return specs
 
 

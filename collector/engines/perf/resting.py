@@ -93,7 +93,7 @@ class Resting:
         """Whether mappings were made since the last drain that no record tells."""
         resting = any(ring.name == "map" for ring in self._resting)
         untold, self._maps_rested = resting or self._maps_rested, resting
-        return untold or any(isinstance(change, RecordsLost) and change.source == "map" for change in changes)
+        return untold or any(type(change) is RecordsLost and change.source == "map" for change in changes)
 
     def _still_too_many(self, ring: Ring, until_ns: int) -> bool:
         """A short look at a ring that brought by far too many records: if it still does, it goes on resting."""

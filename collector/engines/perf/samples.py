@@ -18,7 +18,7 @@ from collector.linux import abi
 
 # Where the registers are in a sample, in the DWARF order of x86-64: words behind that of their ABI.
 _REGISTERS_AT = 1 + np.array([0, 3, 2, 1, 4, 5, 6, 7, 9, 10, 11, 12, 13, 14, 15, 16, 8])
-_NEWTASK_AT = np.arange((4 + abi.NEWTASK_FORMAT.size + 7) >> 3)
+_NEWTASK_AT = np.arange((4 + abi.NEWTASK.size + 7) >> 3)
 _LOW32 = np.uint64(0xFFFF_FFFF)
 
 
@@ -67,8 +67,8 @@ class Samples:
         at = found.position + 5 + self._word(found, found.position + 4).astype(np.int64)
         n_raw = ((self._word(found, at) & _LOW32).astype(np.int64) + 4) >> 3
         words = self._words[found.base[:, None] + ((at[:, None] + _NEWTASK_AT) & found.mask[:, None])]
-        made = np.array([abi.NEWTASK_FORMAT.unpack_from(row, 4) for row in words], dtype=np.int64)
-        return Births(self._decoded(found, 0, n_raw), made[:, 0], made[:, 1])
+        made = words.view(np.uint8)[:, 4:4 + abi.NEWTASK.size].copy().view(abi.NEWTASK.dtype)[:, 0]
+        return Births(self._decoded(found, 0, n_raw), made["child"].astype(np.int64), made["flags"].astype(np.int64))
 
     def samples(self, clock: list[Located], leave: list[Located]) -> tuple[ClockSamples | None, ClockSamples | None]:
         """The clock samples from all CPUs' rings and the departures, decoded together."""

@@ -44,6 +44,7 @@ class SignalEngine:
     """The engine on top of a tracer."""
 
     name = "signal"
+    pressed_ns = 1 << 62  # the tracer wakes us in time
 
     def __init__(self, opened: Opened) -> None:
         self.reason = opened.reason
@@ -110,11 +111,11 @@ class SignalEngine:
         makers = self._samples(rows, BIRTH)
         if makers is None:
             return None
-        rows = rows[rows["kind"] == BIRTH]
+        rows = rows.take(np.flatnonzero(rows["kind"] == BIRTH))
         return Births(makers, rows["child"].copy(), rows["flags"].copy())
 
     def _samples(self, rows: Array, kind: int) -> ClockSamples | None:
-        rows = rows[rows["kind"] == kind]
+        rows = rows.take(np.flatnonzero(rows["kind"] == kind))
         n = len(rows)
         if not n:
             return None
@@ -127,7 +128,7 @@ class SignalEngine:
 
 
 def _sorted(rows: Array) -> Array:
-    found: Array = rows[np.argsort(rows["time"], kind="stable")]
+    found: Array = rows.take(np.argsort(rows["time"], kind="stable"))
     return found
 
 
