@@ -117,6 +117,8 @@ class Recorder:
         if not is_closing:
             self._send(number)
         if self._ends_within(_AT_ONCE_S):
+            if self.is_started and not is_closing:
+                self._send(number)  # to those whom the program made before collect could hand on what came too early
             return
         is_late()
         if is_closing:
