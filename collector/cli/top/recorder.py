@@ -116,11 +116,8 @@ class Recorder:
             return
         if not is_closing:
             self._send(number)
-        if self._ends_within(_AT_ONCE_S):
-            if self.is_started and not is_closing:
-                self._send(number)  # to those whom the program made before collect could hand on what came too early
-            return
-        is_late()
+        if not self._ends_within(_AT_ONCE_S):
+            is_late()
         if is_closing:
             if self._ends_within(_CLOSING_S):
                 return
