@@ -253,6 +253,10 @@ class JsFrames:
         above = frames.fps[row, np.minimum(depth + 1, width - 1)]
         has_frame = (above != fp) | (depth + 1 >= frames.length[row])
         words = _below(process.machine, samples, row, np.where(has_frame, fp, np.uint64(0)))
+        # Compiled code has other things there, which are others in each sample; its frames shall be alike.
+        is_compiled = low > 0
+        words[2, is_compiled & (words[2] & np.uint64(3) != np.uint64(1))] = 0  # no BytecodeArray
+        words[3, is_compiled] = 0
         # A return address is looked up one before.
         is_leaf = (depth == 0).astype(np.uint64)
         interpreted = is_interpreted[which, depth].astype(np.uint64)
