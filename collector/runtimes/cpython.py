@@ -49,7 +49,7 @@ class CodeObject(NamedTuple):
     file: bytes
     first_line: int
     lines: Lines
-    identity: tuple[int, ...] = ()  # what tells it from another one that has come to be at its address
+    identity: bytes = b""  # what tells it from another one that has come to be at its address
 
 
 class PyFrame(NamedTuple):
@@ -233,10 +233,11 @@ class Interpreter:
                 self.n_changes += 1
                 self.not_codes.clear()  # what was none may be one by now
 
-    def _identity(self, head: bytes) -> tuple[int, ...]:
+    def _identity(self, head: bytes) -> bytes:
+        """Of a code object its type, size and first line, and where its names and lines are."""
         layout = self.layout
-        return tuple([_word(head, at) for at in (8, 16, layout.code_file, layout.code_name, layout.code_lines)] +
-                     [_word(head, layout.code_first_line) & 0xFFFF_FFFF])
+        return head[8:24] + head[layout.code_first_line:layout.code_first_line + 4] + b"".join(
+            [head[at:at + 8] for at in (layout.code_file, layout.code_name, layout.code_lines)])
 
     def forget_before(self, time_ns: int) -> None:
         """Nobody asks any more for what was gone by then."""
