@@ -83,8 +83,6 @@ class PerfEngine:
         self._relieved: list[Ring] = []  # while a batch is worked on
         self._came_ns = 0  # to drain, for the last time
         self.pressed_ns = _FAR_NS  # when a ring that is filling up should be drained
-        self._bitten = False  # the last batch: there were more
-        self._began_ns = self._took_ns = 0  # with the last batches up to one that was not, and how long these took
         self._spare = tuple(name for name in _SPARE if name != "waking" or not opened.asks_for_wakings)
         self._early: list[Change] = []  # of a later batch
         self.unheard = Unheard()
@@ -105,29 +103,25 @@ class PerfEngine:
         return [ring.fd for ring in self._rings.rings if not ring.later]
 
     def wants_drain(self, ready: Collection[int], due_ns: int) -> bool:
-        """The kernel wakes us whenever half a ring's bytes have been written, drained meanwhile or not. One that is not
-        filled by a quarter has time until the kernel does so again, or until ``pressed_ns``. Clocks write at a steady
-        pace: one more drain in its time is early enough for their rings, if they will not be full by then."""
-        held = {ring: self._rings.head(spare) - self._rings.tail(spare) for ring, spare in self._rings.spares}
+        """The kernel wakes us whenever half a ring's bytes have been written, drained meanwhile or not. Clocks write at
+        a steady pace: one more drain in its time is early enough for their rings, if they will not be full by then. A
+        ring of which others tell what is lost, and which is hardly filled, has time until it will be by a third."""
         wants = False
         for ring in self._rings.rings:
             if ring.fd in ready:
-                n_bytes = self._rings.head(ring) - self._rings.tail(ring) + held.get(ring, 0)
+                n_bytes = self._rings.head(ring) - self._rings.tail(ring)
                 is_low = n_bytes <= ring.data_bytes // 4
                 if ring.name in _CLOCKS:
                     wants |= not is_low and self._will_be_full(ring, n_bytes, due_ns)
-                elif is_low:
+                elif is_low and ring.name in self._spare:
                     self._note_pace(ring, n_bytes)
                 else:
                     wants = True
-        return wants or time.monotonic_ns() >= self.pressed_ns
+        return wants
 
     def _note_pace(self, ring: Ring, n_bytes: int) -> None:
-        """Which may be filled further than is good before the kernel wakes us again: half of it should do for what
-        comes while we are at work, and that takes as long as it did the last time."""
-        since_ns = self._came_ns
-        full_ns = (time.monotonic_ns() - since_ns) * ring.data_bytes // max(n_bytes, 1)
-        self.pressed_ns = min(self.pressed_ns, since_ns + min(int(_FILLED * full_ns), full_ns // 2 - self._took_ns))
+        full_ns = (time.monotonic_ns() - self._came_ns) * ring.data_bytes // max(n_bytes, 1)
+        self.pressed_ns = min(self.pressed_ns, self._came_ns + int(_FILLED * full_ns))
 
     def _will_be_full(self, ring: Ring, n_bytes: int, due_ns: int) -> bool:
         """Whether a ring, at its pace since the last drain, will be full or nearly so at a time."""
@@ -140,12 +134,10 @@ class PerfEngine:
         self._end_relief()  # where the last batch failed
         came_ns = time.monotonic_ns()
         elapsed_ns, self._came_ns, self.pressed_ns = max(came_ns - self._came_ns, NS_PER_MS), came_ns, _FAR_NS
-        self._began_ns = self._began_ns if self._bitten else came_ns
         parts: dict[str, list[Any]] = defaultdict(list)
         if self._closing is None:
             self._relieved = self._emptied()
         asked_ns, until_ns = until_ns, self._bite_ns(until_ns)
-        self._bitten = until_ns < asked_ns
         self._is_last = self._stopped and until_ns == asked_ns
         changes = [*self._early, *self.unheard.ended(came_ns)]
         for ring in [*self._rings.rings, *(spare for _, spare in self._rings.spares)]:
@@ -185,7 +177,7 @@ class PerfEngine:
         return Batch(until_ns, tuple(changes), clock, of_kinds(parts, "switch"), leaving, of_kinds(parts, "site"),
                      of_kinds(parts, "task", "touch"), self._samples.births(parts["birth"]), of_kinds(parts, "waking"),
                      of_kinds(parts, "dying", "dead"), maps_untold=self._rests.maps_untold(changes),
-                     calls=self._samples.calls_of(parts["leave"]), has_more=self._bitten)
+                     calls=self._samples.calls_of(parts["leave"]), has_more=until_ns < asked_ns)
 
     def _bite_ns(self, until_ns: int) -> int:
         """Up to when there are no more lives in the rings than a batch should have: until that is done with, each takes
@@ -269,7 +261,6 @@ class PerfEngine:
     def release(self) -> None:
         """Lets the kernel write again where the last batch was."""
         self._end_relief()
-        self._took_ns = time.monotonic_ns() - self._began_ns
         for ring, tail in self._tails:
             self._rings.give_back(ring, tail)
         self._tails = []
