@@ -165,7 +165,7 @@ def test_a_killed_tracer_is_told(way: str, workload: Run, tmp_path: Path, gprofn
         assert untouched(target)
         assert cpu_s(target) >= spent_s
         if way == "attach":
-            assert collector.wait(10) == 0
+            assert collector.wait(10) == 1  # it has not recorded all that was asked for
             collector.stderr.close()
         ended_well(process)
     assert "the tracer was killed by signal 9" in said
