@@ -517,9 +517,11 @@ def _adopt_orphans() -> None:
 
 @pytest.fixture(autouse=True)
 def _nothing_stays_behind(_adopt_orphans: None) -> Iterator[None]:
-    """No process started by a test outlives it, and no setting of the kernel is changed."""
-    children, sysctls = _children(), _sysctls()
+    """No process started by a test outlives it, and no setting of the kernel is changed. What a recording inside this
+    process takes among many threads, its priority, is given back: the next test's programs would inherit it."""
+    children, sysctls, nice = _children(), _sysctls(), os.getpriority(os.PRIO_PROCESS, 0)
     yield
+    os.setpriority(os.PRIO_PROCESS, 0, nice)
     left = {pid: _read(f"/proc/{pid}/cmdline").replace("\0", " ") for pid in _left_behind(children)}
     for pid in left:
         os.kill(pid, signal.SIGKILL)
