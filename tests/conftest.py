@@ -15,16 +15,13 @@ import ctypes
 import fcntl
 import glob
 import importlib.util
-import json
 import math
 import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
@@ -292,78 +289,6 @@ def _command(name: str) -> Callable[..., Completed]:
     return run
 
 
-# Asked by packets: arguments and environment, with descriptors of its standard streams and of its folder (whose path
-# may be too long). Each is answered with the exit status.
-READY = """
-import json, os, socket, sys
-from importlib import import_module
-os.environ["OPENBLAS_NUM_THREADS"] = "1"
-from collector.cli import main
-for name in ("collector.cli.er_print", "collector.cli.rc_files", "collector.export.text", "collector.report.build"):
-    import_module(name)
-asked = socket.socket(fileno=int(sys.argv[1]))
-while True:
-    text, fds, _, _ = socket.recv_fds(asked, 1 << 20, 4)
-    if not text:
-        break
-    pid = os.fork()
-    if not pid:
-        asked.close()
-        os.fchdir(fds[3])
-        for fd, given in enumerate(fds[:3]):
-            os.dup2(given, fd)
-        os.closerange(3, max(fds) + 1)
-        sys.argv, environment = json.loads(text)
-        os.environ.clear()
-        os.environ.update(environment)
-        sys.exit(main.er_print())
-    for fd in fds:
-        os.close(fd)
-    asked.send(str(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])).encode())
-"""
-
-
-class Ready:
-    """``er_print`` in processes of its own, whose libraries are there already: two thirds of its time is their import.
-
-    Each is a fork of one that has done nothing else.
-    """
-
-    def __init__(self) -> None:
-        self._begin()
-
-    def _begin(self) -> None:
-        self._asked, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._asked.settimeout(120)
-        with theirs:
-            self._process = subprocess.Popen([sys.executable, "-Pc", READY, str(theirs.fileno())], cwd="/",
-                                             stdin=subprocess.DEVNULL, pass_fds=[theirs.fileno()])
-
-    def run(self, words: list[str], folder: str | Path, environment: dict[str, str]) -> Completed:
-        """What it does there, as ``subprocess.run`` tells it."""
-        text, there = json.dumps([words, environment]).encode(), os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-        with (open(os.devnull, "rb") as nothing, tempfile.TemporaryFile("w+", errors="surrogateescape") as said,
-              tempfile.TemporaryFile("w+", errors="surrogateescape") as complained):
-            try:
-                socket.send_fds(self._asked, [text], [*(file.fileno() for file in (nothing, said, complained)), there])
-                status = int(self._asked.recv(16))
-            except BaseException:  # an answer that comes later is nobody's
-                self.close()
-                self._begin()
-                raise
-            finally:
-                os.close(there)
-            for file in (said, complained):
-                file.seek(0)
-            return subprocess.CompletedProcess(words, status, said.read(), complained.read())
-
-    def close(self) -> None:
-        """Ends the process."""
-        self._asked.close()
-        self._process.kill()
-        self._process.wait()
-
-
 @pytest.fixture(scope="session")
 def collect() -> Callable[..., Completed]:
     """``collect("-p", "on", "-o", path, program)``: the command; keywords go to ``subprocess.run``."""
@@ -371,17 +296,9 @@ def collect() -> Callable[..., Completed]:
 
 
 @pytest.fixture(scope="session")
-def er_print() -> Iterator[Callable[..., Completed]]:
-    """The installed ``er_print``, like ``collect``; a new Python only where keywords are given, but for a folder."""
-    ready, anew = Ready(), _command("er_print")
-
-    def run(*arguments: str | Path, cwd: str | Path = ".", **options: Any) -> Completed:
-        if options:
-            return anew(*arguments, cwd=cwd, **options)
-        return ready.run([str(COMMANDS / "er_print"), *map(str, arguments)], cwd, dict(os.environ))
-
-    yield run
-    ready.close()
+def er_print() -> Callable[..., Completed]:
+    """The installed ``er_print``, like ``collect``."""
+    return _command("er_print")
 
 
 @pytest.fixture(scope="session")
