@@ -159,7 +159,7 @@ class Recording:
             self._pipeline.flush_waiting(drained_ns)
         for action in self._control.actions(time.monotonic_ns()):
             self._act(action, drained_ns)
-        if self._samples.take(time.monotonic_ns()):
+        if self._samples.take(time.monotonic_ns()) and self._store.has_processes:  # the last one comes with the end
             self._sample(_LABEL_PERIODIC)
         self._drains.drained(time.monotonic_ns())
 
