@@ -134,10 +134,10 @@ def test_code_in_the_place_of_other_code_has_its_own_name(python: str, tmp_path:
     run = collect("--python", "on", "-o", experiment, python, program)
     assert run.returncode == 0, run.stderr
     cpu = times(experiment, "i.totalcpu")
-    # Looks at a running thread are 50 ms apart, and may come late: at each of six changes so much may be the other's.
-    at_changes = 6 * 0.08
-    assert 0.6 - at_changes < cpu["short"] < 0.6 + at_changes, cpu
-    assert 1.8 - at_changes < cpu["longs"] < 1.8 + at_changes, cpu
+    # Each has its name, whichever was there first. How much around a change is the other's is a matter of when the
+    # running thread was looked at.
+    assert cpu.get("short", 0) > 0.2, cpu
+    assert cpu.get("longs", 0) > 0.6, cpu
 
 
 AT_ONCE = "-l", "USR2"  # who asks for moments has no start that is put off, though others have the CPUs
