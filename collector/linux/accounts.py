@@ -131,14 +131,16 @@ class OpenAccounts:
 
 
 def _living(pid: int, tids: set[int]) -> set[int]:
-    """Those of a process's threads that live; all where it has too many others."""
+    """Those of a process's threads that live; all of them where it has too many others, or does not tell."""
     path = f"/proc/{pid}/task"
     try:
         if os.stat(path).st_nlink - 2 > _MANY * len(tids):  # its links are two more than its threads
             return tids
         return set(map(int, os.listdir(path)))
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return set()
+    except OSError:  # it is there, and cannot be listed
+        return tids
 
 
 def _opened(pid: int, tid: int) -> int:
