@@ -97,6 +97,17 @@ class Model:
             self._ended_pids.append(thread.process.pid)
         return thread
 
+    def caller(self, change: Executed) -> int | None:
+        """The slot of the thread that called exec; None if that is not known.
+
+        The kernel ends all others before, the leader too, whose id the caller takes: it is the one that lives.
+        """
+        process = self.processes.get(change.pid)
+        living = list(process.threads.values()) if process is not None else []
+        if len(living) > 1:  # ends of others were lost
+            return None
+        return living[0] if living else self.slot_of(change.pid, change.time_ns)
+
     def executed(self, change: Executed) -> tuple[Process, Image]:
         """A new image in an empty space; returns the process and the image that ended.
 

@@ -128,7 +128,7 @@ class Changes:
             self._model.threads[slot].name = change.comm
 
     def _executed(self, change: Executed) -> None:
-        old_slot = self._model.slot_of(change.pid, change.time_ns)
+        old_slot = self._model.caller(change)
         process, old = self._model.executed(change)
         slot = process.threads[change.pid]
         self._time.executed(old_slot, slot)

@@ -93,7 +93,7 @@ class Timekeeping:
             self._begun.append((slot, time_ns, account.run_ns, account.delay_ns, read_ns))
 
     def executed(self, old: int | None, slot: int) -> None:
-        """A thread goes on in another image, at another slot; ``old``: the one before, if that was known."""
+        """A thread goes on in another image, at another slot; ``old``: the one before, if that is known."""
         if old is not None:
             self._went_on.append((old, slot))
 

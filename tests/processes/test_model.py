@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import count
 
 import numpy as np
+import pytest
 
 from collector.events import Edge, Executed, Exited, Forked
 from collector.processes.model import Model
@@ -102,6 +103,20 @@ def test_exec_by_any_thread_ends_all_and_goes_on_as_the_leader() -> None:
     assert [thread.image.number for thread in model.threads.values()] == [0, 0, 0, 1]
     assert slots(model, (100, 100, 49), (100, 100, 50), (101, 100, 49)) == [0, 3, 1]
     assert model.n_threads == 3
+
+
+@pytest.mark.parametrize(("ends", "caller"), [((100, 101), 2), ((101, 102), 0), ((101,), None), ((), None)])
+def test_whoever_calls_exec_is_the_only_one_that_lives(ends: tuple[int, ...], caller: int | None) -> None:
+    model = model_of()
+    model.forked(Forked(20, 100, 101, 100, 100))
+    model.forked(Forked(21, 100, 102, 100, 100))
+    for tid in ends:
+        model.exited(Exited(40, 100, tid))
+    assert model.caller(Executed(50, 100, 100, b"prog")) == caller
+
+
+def test_who_calls_exec_without_having_been_heard_of_has_no_slot() -> None:
+    assert model_of().caller(Executed(50, 200, 200, b"prog")) is None
 
 
 def test_epochs_are_kept_until_no_sample_can_come() -> None:

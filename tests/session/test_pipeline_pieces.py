@@ -283,6 +283,19 @@ def test_threads_that_are_gone_have_what_the_clock_of_their_process_tells() -> N
     assert time.tails(second) == {}
 
 
+def test_whoever_calls_exec_goes_on_with_an_account_of_its_own(recording: Recording) -> None:
+    """The leader has run for 100 ms and another thread for 10, which then takes the leader's id for a new image."""
+    feed = recording.pipeline.feed
+    feed(batch(100, EXEC, Forked(START_NS + 99 * MS, PID, PID + 1, PID, PID),
+               switches=[(100, PID, Edge.OUT_BLOCKED), (100, PID + 1, Edge.IN)]))
+    feed(batch(110, Exited(START_NS + 109 * MS, PID, PID), Executed(START_NS + 110 * MS, PID, PID, b"other"),
+               accounts=account((105, PID, 100, 0))))
+    feed(batch(200, accounts=account((200, PID, 100, 0))))
+    recording.finish(200)
+    assert recording.pipeline.time.ledger.steal_ns == 0
+    assert recording.pipeline.total_cpu_ns == 200 * MS
+
+
 def test_switches_are_counted_from_the_accounts_of_batches(recording: Recording) -> None:
     feed = recording.pipeline.feed
     feed(batch(50, EXEC, switches=[(10, PID, Edge.OUT_BLOCKED)]))
