@@ -20,6 +20,7 @@ from collector.events import Array
 
 N_STATES = 10
 _KEPT = 16  # accounts per group
+_FAR_NS = np.iinfo(np.int64).max
 
 
 class Accounts:
@@ -76,8 +77,12 @@ class Accounts:
         left = owed_ns - ticks * self.interval_ns
         missing = due - np.add.reduceat(ticks, np.flatnonzero(first))
         ticks[_rank(number, -left, first) < missing[number]] += 1
-        payers = ticks > 0
-        ticks[payers & (_rank(number, np.where(payers, left, 2 * self.interval_ns), first) < -missing[number])] -= 1
+        while (missing < 0).any():  # others were told too much; a stack that is owed several may pay several
+            rank = _rank(number, np.where(ticks > 0, left, _FAR_NS), first)
+            payers = (ticks > 0) & (rank < -missing[number])
+            ticks[payers] -= 1
+            left[payers] += self.interval_ns
+            missing += np.bincount(number[payers], minlength=len(missing))
         return ticks
 
     def _keep(self, others: Array, group: Array, uid: Array, owed_ns: Array) -> None:

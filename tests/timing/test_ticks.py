@@ -1,0 +1,60 @@
+"""Ticks of time spent waiting: every state of every thread has its due at any time, and its stacks what is theirs."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from collector.timing.ticks import Accounts
+
+INTERVAL = 10_007
+
+
+def told(accounts: Accounts, batch: list[tuple[int, int, int]]) -> Counter[tuple[int, int]]:
+    """The ticks that a batch earns, by group and stack; ``batch``: group, stack and length."""
+    columns = np.array(batch, dtype=np.int64)
+    group, uid, length_ns = columns[:, 0], columns[:, 1].astype(np.uint64), columns[:, 2]
+    earned, more_group, more_uid, more = accounts.add(group, uid, length_ns)
+    found = Counter[tuple[int, int]]()
+    for groups, uids, ticks in ((group, uid, earned), (more_group, more_uid, more)):
+        for key in zip(groups.tolist(), uids.tolist(), ticks.tolist(), strict=True):
+            found[key[:2]] += key[2]
+    return found
+
+
+@pytest.mark.parametrize("n_places", [1, 7, 41, 1009])
+@pytest.mark.parametrize("long_share", [0.0, 0.03, 0.3])
+def test_a_group_has_its_due_after_every_batch(n_places: int, long_share: float) -> None:
+    """Its threads wait a moment at many places, most of which are not kept, and now and then for long at one."""
+    rng = np.random.default_rng(n_places)
+    accounts, time_ns, n_told = Accounts(INTERVAL), np.zeros(2, dtype=np.int64), np.zeros(2, dtype=np.int64)
+    for _ in range(300):
+        batch = [(int(rng.integers(2)), int(rng.integers(1, n_places + 1)), int(rng.integers(INTERVAL // 2)))
+                 if rng.random() >= long_share else (1, 0, int(rng.integers(4 * INTERVAL)))
+                 for _ in range(int(rng.integers(1, 60)))]
+        for group, _, length_ns in batch:
+            time_ns[group] += length_ns
+        for (group, _), n in told(accounts, batch).items():
+            assert n >= 0
+            n_told[group] += n
+        assert n_told.tolist() == (time_ns // INTERVAL).tolist()
+
+
+def test_one_stack_that_is_owed_much_makes_up_for_one_that_was_told_much() -> None:
+    accounts = Accounts(INTERVAL)
+    accounts.group, accounts.uid = np.array([8, 8]), np.array([1, 2], dtype=np.uint64)
+    accounts.owed_ns = np.array([-35_000, 38_000])
+    assert told(accounts, [(8, 3, 4)]) == Counter()
+    assert accounts.owed_ns.tolist() == [-35_000, 38_000, 4]
+    assert told(accounts, [(8, 3, 7_003)]) == Counter({(8, 2): 1})
+
+
+def test_stacks_have_what_is_theirs_whoever_waits_when_a_tick_falls_due() -> None:
+    accounts, ticks = Accounts(INTERVAL), Counter[int]()
+    for _ in range(1000):
+        for (_, uid), n in told(accounts, [(8, 1, 100), (8, 2, 300), (8, 3, 700)]).items():
+            ticks[uid] += n
+    for uid, each_ns in ((1, 100), (2, 300), (3, 700)):
+        assert abs(ticks[uid] * INTERVAL - 1000 * each_ns) <= INTERVAL
