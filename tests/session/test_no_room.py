@@ -193,7 +193,7 @@ def attached(program: Path, engine: str, path: Path, steps: Callable[[], object]
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             until(lambda: begun(path) or process.poll() is not None)
             steps()
-            said = process.communicate(timeout=30)[1]
+            said = process.communicate(timeout=120)[1]  # a megabyte is 8 s of the program's CPU time
         assert target.poll() is None
         out = target.communicate(timeout=30)[0]
     assert target.returncode == STATUS
