@@ -152,6 +152,10 @@ class LogLines:
         """
         return _THREAD_STARTED % (*divmod(max(time_ns, 0), NS_PER_S), escape(name), tid)
 
+    def thread_named(self, time_ns: int, tid: int, name: bytes) -> bytes:
+        """A thread has another name from here on. Readers that do not know this kind of event skip it."""
+        return self._event("thread_name", time_ns, tid=tid, name=name)
+
     def descendant(self, kind: str, time_ns: int, variant: str, lineage: str, follow: bool,
                    message: Value | None = None) -> bytes:
         """``kind``: desc_start, desc_started, exec_start, exec_error; ``variant``: the call; lineage without
@@ -239,7 +243,8 @@ class Log:
     complete: bool = False
     messages: list[Message] = dataclasses.field(default_factory=list)
     events: list[Event] = dataclasses.field(default_factory=list)
-    threads: dict[int, bytes] = dataclasses.field(default_factory=dict)  # tid -> name, in the log's order
+    threads: dict[int, bytes] = dataclasses.field(default_factory=dict)  # tid -> last name, in the log's order
+    n_renamed: int = 0  # how often one of them got another name
     described: dict[str, dict[int, list[Described]]] = dataclasses.field(default_factory=dict)  # data, packet kind
     profiles: dict[str, dict[str, str]] = dataclasses.field(default_factory=dict)  # kind of data -> what is said of it
     counters: dict[int, Counter] = dataclasses.field(default_factory=dict)  # by HWCTAG
@@ -390,6 +395,11 @@ def _read_event(log: Log, node: Element) -> None:
         return
     if kind == "jthread_start":
         log.threads.setdefault(node.number("tid"), node.get("name"))
+    if kind == "thread_name":
+        if (tid := node.number("tid")) in log.threads:
+            log.threads[tid] = node.get("name")
+            log.n_renamed += 1
+        return
     if kind in _ENDS:
         log.end_ns = max(log.end_ns, time_ns)
     log.events.append(Event(kind, time_ns, {name: node.text_of(name) for name in node.attributes}))

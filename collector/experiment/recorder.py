@@ -104,6 +104,7 @@ class Recorder:
         self._texts_size = 0
         self._written: dict[str, int] = {}  # bytes used at the last sync
         self._log_pending: list[bytes] = []
+        self._names: dict[int, tuple[int, bytes]] = {}  # by tid: since when, and what is to be said of it
         self._map_pending: list[bytes] = []
         self._last_sample = 0
         self._sample_ns = header.start_ns
@@ -247,6 +248,10 @@ class Recorder:
     def thread_started(self, tid: int, time_ns: int, name: bytes) -> None:
         """Threads get their numbers in the order of these calls."""
         self._say(self._log_lines.thread_started(time_ns, tid, name))
+
+    def thread_named(self, tid: int, time_ns: int, name: bytes) -> None:
+        """A thread has another name. Of several between two calls of ``sync`` the last one is written."""
+        self._names[tid] = time_ns, name
 
     def segment_mapped(self, time_ns: int, vaddr: int, size: int, file_offset: int, name: bytes,
                        modes: int = MODES_TEXT, identity: Identity = UNKNOWN) -> None:
@@ -469,6 +474,9 @@ class Recorder:
     def _flush(self, last: bool = False) -> None:
         """Write what is pending. After a failure the map stays as it is; the log uses its reserve while it lasts."""
         self._flush_map()
+        for tid, (time_ns, name) in self._names.items():
+            self._say(self._log_lines.thread_named(time_ns, tid, name))
+        self._names.clear()
         lines, self._log_pending = self._log_pending, []
         if lines and not self.stopped and self._data(lambda: self._log.append(b"".join(lines))):
             return

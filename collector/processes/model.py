@@ -80,7 +80,11 @@ class Model:
             process = self.new_process(change.pid, change.time_ns, space, parent, parent.image.bits if parent else 64)
             if before is not None:  # the pid's former owner ended in this very batch, with samples still to be told
                 process.epochs[:0] = before.epochs
-        return self.new_thread(process, change.tid, change.time_ns, Edge.BORN)
+        maker = self.slot_of(change.parent_tid, change.time_ns)
+        thread = self.new_thread(process, change.tid, change.time_ns, Edge.BORN)
+        if maker in self.threads:
+            thread.name = self.threads[maker].name
+        return thread
 
     def exited(self, change: Exited) -> Thread | None:
         """The end of a thread, and of its process if it was the last one."""

@@ -142,7 +142,7 @@ class Live:
         self._objects: dict[Key, LoadedObject] = {}
         self._again_ns = 0
         self._told_ns = now()
-        self._threads: dict[tuple[str, Thread], int] = {}  # by experiment; their places stay what they are
+        self._threads = _Threads()
         self._begin()
         if self.following.is_over:
             self._final = whole(path)
@@ -189,7 +189,7 @@ class Live:
         if self._final is not None:
             return self._final
         sums, functions = self._sums, self._code.functions
-        sums.grown(len(functions), len(self._threads))
+        sums.grown(len(functions), len(self._threads.all))
         return Figures(self._latest_ns - self.start_ns, functions, sums.own, sums.inclusive, self._every_thread(),
                        sums.by_thread, sums.total)
 
@@ -198,7 +198,7 @@ class Live:
         if not self._intervals:
             return self.cumulative()
         sums, done_ns = _Sums(), 0
-        sums.grown(len(self._code.functions), len(self._threads))
+        sums.grown(len(self._code.functions), len(self._threads.all))
         for one in reversed(self._intervals):
             if done_ns and done_ns + one.length_ns // 2 > length_ns:
                 break
@@ -208,7 +208,7 @@ class Live:
                        sums.total)
 
     def _every_thread(self) -> list[Thread]:
-        return [thread for _, thread in self._threads]
+        return list(self._threads.all)
 
     def recent(self, n_intervals: int) -> list[Interval]:
         """The last intervals, oldest first."""
@@ -248,7 +248,7 @@ class Live:
         threads = np.concatenate([one.threads for one in sums])
         by_thread = np.concatenate([one.by_thread for one in sums])
         new = Interval(0, functions, own[functions], inclusive[functions], threads, by_thread, by_thread.sum(axis=0))
-        self._sums.grown(len(self._code.functions), len(self._threads))
+        self._sums.grown(len(self._code.functions), len(self._threads.all))
         self._sums.add(new)
         self._latest_ns = max(self._latest_ns, *(one.latest_ns for one in sums))
         return new
@@ -318,6 +318,20 @@ class _News(NamedTuple):
     latest_ns: int
 
 
+class _Threads:
+    """The threads of all experiments; their places stay what they are."""
+
+    def __init__(self) -> None:
+        self.all: list[Thread] = []
+        self._places: dict[tuple[str, int, int], int] = {}
+
+    def place(self, experiment: str, thread: Thread) -> int:
+        """The place of a thread, which has this name from here on."""
+        place = self._places.setdefault((experiment, thread.pid, thread.tid), len(self.all))
+        self.all[place:place + 1] = [thread]
+        return place
+
+
 class _StackTable:
     """Distinct stacks as functions, leaf first, for all experiments."""
 
@@ -348,7 +362,7 @@ class _Part:
     """One experiment. ``is_stale``: what was told before is not what it is by the map. ``is_doubtful``: see Stack."""
 
     def __init__(self, followed: Followed, code: Code, objects: dict[Key, LoadedObject], stacks: _StackTable,
-                 threads: dict[tuple[str, Thread], int]) -> None:
+                 threads: _Threads) -> None:
         self.is_stale = self.is_doubtful = False
         self._followed = followed
         self._code = code
@@ -361,6 +375,7 @@ class _Part:
         self._has_unknown = False
         self._rows: dict[tuple[int, int], int] = {}  # by (uid, epoch)
         self._thread_places: dict[int, int] = {}
+        self._n_renamed = 0
         self._latest_ns = 0
         self._is_over = False
 
@@ -371,6 +386,10 @@ class _Part:
         read = [(packets["FRINFO"].astype(np.uint64), packets["TSTAMP"].copy(), packets["THRID"].copy(),
                  known_states(packets["MSTATE"]), packets["NTICK"].copy()) for packets in self._followed.look()]
         news = self._told(*map(np.concatenate, zip(*read, strict=True))) if read else None
+        if self._n_renamed != self._followed.log.n_renamed:
+            self._n_renamed = self._followed.log.n_renamed
+            for tid in self._thread_places:
+                self._threads.place(self._followed.experiment.name, self._named(tid))
         if self._followed.log.complete:
             self._is_over = any(event.kind == "exit" for event in self._followed.log.events)
         if self._is_over:
@@ -444,10 +463,12 @@ class _Part:
     def _thread(self, tid: int) -> int:
         """The place of a thread among all."""
         if tid not in self._thread_places:
-            log = self._followed.log
-            key = self._followed.experiment.name, Thread(log.pid, tid, log.threads.get(tid, b""))
-            self._thread_places[tid] = self._threads.setdefault(key, len(self._threads))
+            self._thread_places[tid] = self._threads.place(self._followed.experiment.name, self._named(tid))
         return self._thread_places[tid]
+
+    def _named(self, tid: int) -> Thread:
+        log = self._followed.log
+        return Thread(log.pid, tid, log.threads.get(tid, b""))
 
 
 def _zeros(n: int) -> I8:

@@ -104,7 +104,7 @@ class Changes:
             recorded = self._experiments.forked(maker, process.image)
             self._mappings.tell_all(recorded, process, change.time_ns)
         if recorded is not None:
-            recorded.thread_started(change.tid, change.time_ns, process.image.comm)
+            recorded.thread_started(change.tid, change.time_ns, thread.name or process.image.comm)
 
     def _exited(self, change: Exited, may_lose_events: bool) -> None:
         thread = self._model.exited(change)
@@ -124,8 +124,13 @@ class Changes:
 
     def _renamed(self, change: Renamed) -> None:
         slot = self._model.slot_of(change.tid, change.time_ns)
-        if slot is not None:
-            self._model.threads[slot].name = change.comm
+        thread = self._model.threads.get(slot) if slot is not None else None
+        if thread is None or change.comm == (thread.name or thread.image.comm):
+            return
+        thread.name = change.comm
+        recorded = self._experiments.by_image.get(thread.image.number)
+        if recorded is not None:
+            recorded.tell(Recorder.thread_named, change.tid, change.time_ns, change.comm)
 
     def _executed(self, change: Executed) -> None:
         old_slot = self._model.caller(change)
@@ -137,6 +142,10 @@ class Changes:
             for mapping in process.epochs[-2].space.mappings if len(process.epochs) > 1 else ():
                 before.tell(Recorder.unmapped, change.time_ns, mapping.start, mapping.end - mapping.start)
             self._experiments.go_on(before, process.image)
+            if before.n_threads:
+                before.tell(Recorder.thread_named, change.pid, change.time_ns, change.comm)
+            else:
+                before.thread_started(change.pid, change.time_ns, change.comm)
             return
         if before is not None and before.parent is None and before.n_threads == 0:
             recorded = before  # by this exec the founder becomes itself

@@ -262,8 +262,8 @@ class Experiments:
             child.parent = old
             below.setdefault(old, []).append(child)
         for what, arguments, named in new.journal:
-            if what is not Recorder.thread_started or arguments[0] != new.image.pid:
-                old.tell(what, *arguments, **named)
+            is_known = what is Recorder.thread_started and arguments[0] == new.image.pid
+            old.tell(Recorder.thread_named if is_known else what, *arguments, **named)
 
     def _create(self, recorded: Recorded) -> None:
         recorded.followed = self.follow.wants(recorded.lineage.text, recorded.image.names())

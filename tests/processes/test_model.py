@@ -47,6 +47,18 @@ def test_threads_begin_and_end() -> None:
     assert model.processes[100].threads == {100: 0, 102: 2}
 
 
+def test_a_thread_begins_with_the_name_of_the_one_that_made_it() -> None:
+    model = model_of()
+    first, = model.living()
+    first.name = b"maker"
+    model.forked(Forked(20, 100, 101, 100, 100))
+    first.name = b"other"
+    model.forked(Forked(30, 100, 102, 100, 101))
+    model.forked(Forked(40, 103, 103, 100, 999))
+    assert {thread.tid: thread.name for thread in model.living()} == {
+        100: b"other", 101: b"maker", 102: b"maker", 103: b""}
+
+
 def test_a_tid_used_again_is_another_thread() -> None:
     model = model_of()
     for start in (20, 40, 60):

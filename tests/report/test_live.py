@@ -104,6 +104,28 @@ def test_a_closed_experiment_is_shown_whole(recorder: Recorder) -> None:
     assert named(live.cumulative()) == named(whole(recorder.path))
 
 
+def test_a_thread_is_called_by_its_last_name(recorder: Recorder) -> None:
+    """Its place and its figures stay; a program that renames its threads all the time makes no large log."""
+    recorder.function_mapped(START_NS, VDSO, 0x1000, b"[vdso]", SYMBOLS)
+    for tid in range(71, 76):
+        recorder.thread_started(tid, START_NS, b"prog")
+    clock(recorder, START_NS + S, seed=1)
+    live = Live(recorder.path)
+    live.look()
+    before = live.cumulative()
+    for number in range(1001):
+        recorder.thread_named(73, START_NS + S + number, b"<%d>" % number)
+    recorder.thread_named(99, START_NS + S, b"nobody")
+    clock(recorder, START_NS + 2 * S, seed=2)
+    live.look()
+    after, at_end = live.cumulative(), whole(recorder.path)
+    names = {71: b"prog", 72: b"prog", 73: b"<1000>", 74: b"prog", 75: b"prog"}
+    assert [one.tid for one in after.threads] == [one.tid for one in before.threads]
+    assert {one.tid: one.name for one in after.threads} == {one.tid: one.name for one in at_end.threads} == names
+    assert named(after) == named(at_end)
+    assert (recorder.path / "log.xml").read_bytes().count(b"thread_name") == 2
+
+
 def test_looks_cost_what_is_new(recorder: Recorder) -> None:
     """Whatever has been read is not read again: it may be gone."""
     recorder.function_mapped(START_NS, VDSO, 0x1000, b"[vdso]", SYMBOLS)
