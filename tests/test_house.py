@@ -36,6 +36,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "dwarf": frozenset({"errors", "elf"}),
     "suggestions": frozenset(),
     "installed": frozenset(),
+    "wording": frozenset(),
     "events": frozenset({"errors", "layout"}),
     "linux": frozenset({"errors", "layout"}),
     # arrays: keys are numbered there, and only there.
@@ -47,11 +48,11 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "engines": frozenset({"errors", "arrays", "layout", "clock", "events", "linux"}),
     "experiment": frozenset({"errors", "arrays", "clock", "layout", "elf", "dwarf"}),
     "report": frozenset({"errors", "suggestions", "arrays", "clock", "elf", "dwarf", "experiment", "aggregate"}),
-    "export": frozenset({"errors", "clock", "report", "aggregate"}),
-    "session": RECORDING | {"aggregate", "suggestions"},
-    "service": frozenset({"errors", "installed", "clock", "elf", "linux", "session", "experiment"}),
-    "cli": frozenset({"errors", "suggestions", "installed", "clock", "session", "service", "experiment", "aggregate",
-                      "report", "export"}),
+    "export": frozenset({"errors", "wording", "clock", "report", "aggregate"}),
+    "session": RECORDING | {"aggregate", "suggestions", "wording"},
+    "service": frozenset({"errors", "installed", "wording", "clock", "elf", "linux", "session", "experiment"}),
+    "cli": frozenset({"errors", "suggestions", "installed", "wording", "clock", "session", "service", "experiment",
+                      "aggregate", "report", "export"}),
 }
 
 # Each foreign dependency has one keeper: a module, or a room.

@@ -13,6 +13,7 @@ from collector.cli import streams
 from collector.errors import CollectorError, UsageError, shown
 from collector.service import protocol
 from collector.service.client import Client, NoDaemon, pid_of, socket_path
+from collector.wording import many
 
 USAGE = """\
 usage: collectctl [--socket PATH] [--json] COMMAND
@@ -247,9 +248,10 @@ def _details(session: protocol.Session) -> Iterable[str]:
     yield f"  {shown(session.target)}, for user {session.uid}, since {began}, every {session.interval}"
     for name, value in sorted(session.labels.items()):
         yield f"  {shown(name)}={shown(value)}"
-    yield f"  {session.n_runs} runs, {session.n_samples} samples, {session.n_bytes / 1e6:.1f} MB"
+    yield f"  {many(session.n_runs, 'run')}, {many(session.n_samples, 'sample')}, {session.n_bytes / 1e6:.1f} MB"
     if session.n_waiting or session.n_refused:
-        yield f"  {session.n_waiting} experiments wait to be handed over, {session.n_refused} were refused"
+        waiting = many(session.n_waiting, "experiment waits", "experiments wait")
+        yield f"  {waiting} to be handed over, {many(session.n_refused, 'was', 'were')} refused"
     for name in session.experiments:
         yield f"  {os.path.join(session.directory, name)}"
     for line in session.said:

@@ -14,6 +14,7 @@ from collector.linux.peers import Credentials
 from collector.service import peers
 from collector.service.protocol import Finding
 from collector.service.retention import MEGABYTE, REFUSED, WAITING
+from collector.wording import many
 
 if TYPE_CHECKING:
     from collector.service.daemon import Daemon
@@ -43,8 +44,8 @@ def examine(daemon: Daemon, peer: Credentials) -> Iterator[Finding]:
             if session.state == "failed" or (session.message and session.state == "waiting"):
                 yield Finding(True, f"session {session.order.id} is {session.state}: {session.message}")
             if session.n_lost:
-                yield Finding(True, f"session {session.order.id} lost {session.n_lost} records: lengthen its interval "
-                                    "(-p), or give the machine more CPU")
+                yield Finding(True, f"session {session.order.id} lost {many(session.n_lost, 'record')}: lengthen its "
+                                    "interval (-p), or give the machine more CPU")
 
 
 def _rights(daemon: Daemon) -> Iterator[Finding]:
@@ -96,12 +97,15 @@ def _handoff(daemon: Daemon) -> Iterator[Finding]:
     owed = [kept for _, kept in handoff.owed()]
     waiting, refused = ([kept for kept in owed if kept.owed == state] for state in (WAITING, REFUSED))
     if refused:
-        yield Finding(True, f"{len(refused)} experiments were refused by the handoff and are kept, the oldest "
-                            f"{refused[0].name}: mend what is wrong, and have it tried again (collectctl reload)")
+        were = many(len(refused), "experiment was refused by the handoff and is kept",
+                    "experiments were refused by the handoff and are kept")
+        yield Finding(True, f"{were}, the oldest {refused[0].name}: mend what is wrong, and have it tried again "
+                            "(collectctl reload)")
     if lost := handoff.counts["given_up"] + handoff.counts["deleted"]:
-        yield Finding(True, f"{lost} experiments were not handed over before they had to go: raise spool_megabytes of "
-                            "[handoff], or make room on the disk")
+        were = many(lost, "experiment was not handed over before it", "experiments were not handed over before they")
+        yield Finding(True, f"{were} had to go: raise spool_megabytes of [handoff], or make room on the disk")
     since = f", the oldest for {max(time.time() - waiting[0].ended_s, 0):.0f} s" if waiting else ""
     trouble = f"; what went wrong last: {handoff.trouble}" * bool(handoff.trouble)
-    yield Finding(bool(trouble), f"{handoff.counts['done']} experiments were handed over, {len(waiting)} wait{since}"
-                                 f"{trouble}")
+    done = many(handoff.counts["done"], "experiment was", "experiments were")
+    wait = many(len(waiting), "waits", "wait")
+    yield Finding(bool(trouble), f"{done} handed over, {wait}{since}{trouble}")

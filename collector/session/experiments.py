@@ -22,6 +22,7 @@ from collector.processes.lineage import EXEC, FOUNDER, UNTOLD, Making
 from collector.processes.process import Image
 from collector.session.follow import Follow
 from collector.timing.ticks import N_STATES
+from collector.wording import many
 
 FOUNDERS = Lineage()
 Said = ParamSpec("Said")
@@ -191,8 +192,9 @@ class Experiments:
         """A line about the descendants whose experiments are not whole; empty if all of them are."""
         if not self._n_failed:
             return ""
-        return (f"{self._n_failed} of {self.n_made} descendants are not recorded to their end ({self._first_failure}): "
-                f"{self._n_dropped} packets were dropped")
+        are = "is not recorded to its end" if self._n_failed == 1 else "are not recorded to their end"
+        dropped = many(self._n_dropped, "packet was dropped", "packets were dropped")
+        return f"{self._n_failed} of {many(self.n_made, 'descendant')} {are} ({self._first_failure}): {dropped}"
 
     def _note_failure(self, recorder: Recorder) -> None:
         if recorder.stopped:

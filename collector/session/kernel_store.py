@@ -46,6 +46,7 @@ from collector.timing.states import Microstate
 from collector.timing.ticks import N_STATES
 from collector.unwind.batch import Stop
 from collector.unwind.table import Tables
+from collector.wording import many
 
 _STATE_OF_MODE = np.zeros(3, dtype=np.int32)
 _STATE_OF_MODE[[Mode.USER, Mode.SYSTEM_CALL, Mode.TRAP]] = Microstate.USER, Microstate.SYSTEM, Microstate.TRAP
@@ -266,15 +267,15 @@ class KernelStore:
         told = [f"{untold:.3f} s of CPUs are not told, for want of samples"]
         unreadable = [f"{os.fsdecode(path)}: {why}" for path, why in self._objects.unreadable.items()]
         if len(unreadable) > _NAMED:
-            unreadable[_NAMED:] = [f"{len(unreadable) - _NAMED} more files likewise"]
+            unreadable[_NAMED:] = [many(len(unreadable) - _NAMED, "more file likewise", "more files likewise")]
         return [*failures, *(told if is_told else ()), *self._tally.warnings(), *unreadable, *self._names.warnings()]
 
     def _summed_up(self, warnings: list[str], end_ns: int) -> str:
         seconds = self._ticks * self._options.interval_ns / NS_PER_S
         idle_s, busy_s = float(seconds[Microstate.SLEEP]), float(seconds[:Microstate.TRAP + 1].sum())
-        return (f"{self._directory}: {(end_ns - self._start_ns) / NS_PER_S:.2f} s of {self._n_cpus} CPUs, "
-                f"{busy_s:.2f} s CPU, {idle_s:.2f} s idle, {self._experiments.n_made} programs, "
-                f"{self._tally.n_samples} samples, {'; '.join(warnings) or 'nothing lost'}")
+        return (f"{self._directory}: {(end_ns - self._start_ns) / NS_PER_S:.2f} s of {many(self._n_cpus, 'CPU')}, "
+                f"{busy_s:.2f} s CPU, {idle_s:.2f} s idle, {many(self._experiments.n_made, 'program')}, "
+                f"{many(self._tally.n_samples, 'sample')}, {'; '.join(warnings) or 'nothing lost'}")
 
 
 class _Idle:

@@ -11,6 +11,7 @@ import numpy as np
 from collector.events import Array, LetGo
 from collector.experiment.names import shown
 from collector.unwind.batch import Stop
+from collector.wording import many
 
 # Beside the unwinder's reasons: the thread had no memory any more, in the middle of an exec or at its end.
 GONE = max(Stop) + 1
@@ -88,18 +89,20 @@ class Tally:
         """What a reader of the figures may want to know, though nothing is amiss."""
         lines = []
         if self.n_settled_ticks:
-            ticks = _many(self.n_settled_ticks, "tick stands", "ticks stand")
+            ticks = many(self.n_settled_ticks, "tick stands", "ticks stand")
             lines.append(f"{ticks} for time between the last sample and the end of threads")
         if self.n_untold_ends:
-            ends = _many(self.n_untold_ends, *_SWITCHED_OUT)
+            ends = many(self.n_untold_ends, *_SWITCHED_OUT)
             lines.append(f"{ends}: what was used of a CPU from there on is not counted")
         if self.n_likely_ends:
-            ends = _many(self.n_likely_ends, *_SWITCHED_OUT)
+            ends = many(self.n_likely_ends, *_SWITCHED_OUT)
             lines.append(f"{ends}: what was used of a CPU from there on is estimated, as what others of the same "
                          "program used")
         if self.n_guessed_ends:
-            lines.append(f"{self.n_guessed_ends} processes had to leave their CPU for a moment while they ended: what "
-                         "others used of it then, much less than a millisecond, is counted as theirs")
+            ends = many(self.n_guessed_ends, "process had to leave its CPU for a moment while it ended",
+                        "processes had to leave their CPU for a moment while they ended")
+            lines.append(f"{ends}: what others used of it then, much less than a millisecond, is counted as "
+                         f"{'its own' if self.n_guessed_ends == 1 else 'theirs'}")
         if self.counted_ns:
             lines.append(f"for {self.counted_ns / 1e9:.1f} s threads switched too often for a record of each: how long "
                          "they ran and waited is the kernel's account of it then, where they waited is sampled")
@@ -110,43 +113,45 @@ class Tally:
             lines.append(f"for {self.steal_ns / 1e9:.2f} s the hypervisor let others have the CPU of running threads, "
                          "which waited for it")
         if self.n_estimated_ends:
-            lines.append(f"{self.n_estimated_ends} threads ended then: the last tenth of a second is estimated")
+            lines.append(f"{many(self.n_estimated_ends, 'thread')} ended then: the last tenth of a second is estimated")
         if self.n_estimated_waits:
-            lines.append(f"{self.n_estimated_waits} threads ended before the kernel's account of them was read, while "
-                         "wake-ups came too often for a record of each: for how long they waited for a CPU is "
-                         "estimated, as of others")
+            lines.append(f"{many(self.n_estimated_waits, 'thread')} ended before the kernel's account was read, while "
+                         "wake-ups came too often for a record of each: the time waited for a CPU is estimated, "
+                         "as of others")
         n_gone = self.n_gone - self.losses["stack"]  # that found no room
         if n_gone > 0:
-            lines.append(f"{n_gone} stacks are cut, of threads whose memory was gone: in an exec, or at their end")
+            stacks = many(n_gone, "stack is cut, of a thread", "stacks are cut, of threads")
+            lines.append(f"{stacks} whose memory was gone: in an exec, or at the end")
         return lines
 
     def warnings(self) -> list[str]:
         """A line for everything that is not as it should be."""
-        lines = [f"{count} {source} records lost: {_MEANING.get(source, 'the collector was too slow for them')}"
+        lines = [f"{many(count, f'{source} record')} lost: "
+                 f"{_MEANING.get(source, 'the collector was too slow for them')}"
                  for source, count in sorted(self.losses.items()) if count]
         if self.not_traced:
             more = self.n_not_traced - len(self.not_traced)
-            lines += [*self.not_traced, *([f"{more} more processes likewise"] if more else [])]
+            lines += self.not_traced
+            lines += [f"{many(more, 'more process', 'more processes')} likewise"] if more else []
         if self.n_throttled:
-            lines.append(f"the kernel throttled clock samples {self.n_throttled} times")
+            lines.append(f"the kernel throttled clock samples {many(self.n_throttled, 'time')}")
         broken = {stop: n for stop, n in self.stops.items() if stop is not Stop.ROOT and n}
         if broken:
             detail = ", ".join(f"{n} {stop.name.lower().replace('_', ' ')}" for stop, n in sorted(broken.items()))
-            lines.append(f"{sum(broken.values())} of {self.n_stacks} stacks do not reach the root ({detail})")
+            do = "does" if sum(broken.values()) == 1 else "do"
+            lines.append(f"{sum(broken.values())} of {many(self.n_stacks, 'stack')} {do} not reach the root ({detail})")
         if self.unsampled_ns:
             lines.append(f"{self.unsampled_ns / 1e9:.3f} s of CPU time in processes too short for a sample")
         if self.n_unknown_sites:
-            lines.append(f"{self.n_unknown_sites} waits with only their leaf known")
+            waits = many(self.n_unknown_sites, "wait with only its", "waits with only their")
+            lines.append(f"{waits} leaf known")
         if self.n_unaggregated:
-            lines.append(f"{self.n_unaggregated} values are in no aggregation, which had no room for more keys: "
+            values = many(self.n_unaggregated, "value is", "values are")
+            lines.append(f"{values} in no aggregation, which had no room for more keys: "
                          "er_print -aggregations tells in which; a condition, or fewer keys, leave room")
         if self.n_repaired:
-            lines.append(f"{self.n_repaired} switch records are missing")
+            lines.append(many(self.n_repaired, "switch record is missing", "switch records are missing"))
         if self.n_guessed_faults:
-            lines.append(f"{self.n_guessed_faults} waits for pages counted as data, though nothing told text from data")
+            waits = many(self.n_guessed_faults, "wait for a page", "waits for pages")
+            lines.append(f"{waits} counted as data, though nothing told text from data")
         return lines
-
-
-def _many(count: int, one: str, more: str) -> str:
-    """So many, in words that fit the number."""
-    return f"{count} {one if count == 1 else more}"

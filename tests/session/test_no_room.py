@@ -96,7 +96,7 @@ def test_a_disk_that_becomes_full(engine: str, small_disk: Run, workload: Run, g
     path = disk / "x.er"
     said = record(workload("enduring"), engine, path, lambda: until(lambda: logged(path)))
     one_line(said, "the disk is full; free some space")
-    assert re.search(r"; \d+ packets were dropped", said)
+    assert re.search(r"; \d+ packets? (was|were) dropped", said)
     cut_short(path, gprofng, "the disk is full")
 
 
@@ -128,12 +128,12 @@ def test_descendants_that_find_no_room_are_told(engine: str, small_disk: Run, gp
         fill(disk)
         _, said = process.communicate("go\n", timeout=30)
     assert process.returncode == 7
-    short = re.search(r"(\d+) of (\d+) descendants are not recorded to their end \([^)]*the disk is full", said)
+    short = re.search(r"(\d+) of (\d+) descendants \S+ not recorded to \S+ end \([^)]*the disk is full", said)
     assert short is not None, said
     n_missing, n_made = int(short[1]), int(short[2])
     assert n_made == 10  # each forked, then another program
     assert len(open_experiment(disk / "x.er").children) >= n_made - n_missing
-    assert "descendants are not recorded" in gprofng("-header", experiment=disk / "x.er").text
+    assert re.search("descendants (is|are) not recorded", gprofng("-header", experiment=disk / "x.er").text)
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -26,7 +26,7 @@ from collector.experiment.reader import Experiment, open_experiment
 
 INTERVAL_S = 10.007e-3
 NOBODY = 65534
-SUMMARY = r"collect: \S+: [\d.]+ s, [\d.]+ s CPU, \d+ threads, (\d+ descendants, )?\d+ samples, nothing lost"
+SUMMARY = r"collect: \S+: [\d.]+ s, [\d.]+ s CPU, \d+ threads?, (\d+ descendants?, )?\d+ samples?, nothing lost"
 LAST_CPU_STATE = 2
 RARE = ("trap", "textpfault", "datapfault", "kernelpfault", "lock", "sleep", "stop")
 

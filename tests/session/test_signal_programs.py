@@ -17,7 +17,7 @@ import pytest
 from collector.experiment.reader import open_experiment
 
 COLLECT = [str(Path(sys.executable).parent / "collect"), "--engine", "signal"]
-SUMMARY = r"collect: \S+: [\d.]+ s, [\d.]+ s CPU, \d+ threads, (\d+ descendants, )?\d+ samples, nothing lost\n"
+SUMMARY = r"collect: \S+: [\d.]+ s, [\d.]+ s CPU, \d+ threads?, (\d+ descendants?, )?\d+ samples?, nothing lost\n"
 LAST_CPU_STATE = 2
 N_TIMES = 31
 
