@@ -155,7 +155,12 @@ def _paused_ns(experiment: Experiment) -> int:
 
 
 def message_line(message: Message) -> str:
-    """What a recorder had to say, as one line."""
+    """What a recorder had to say, as one line, with what kind of message it is."""
+    return _LEADS.get(message.kind, "") + message_text(message)
+
+
+def message_text(message: Message) -> str:
+    """The same without its kind."""
     key = (message.kind, message.id)
     text = _line(message.text)
     if key in _QUOTING:
@@ -166,7 +171,7 @@ def message_line(message: Message) -> str:
         text = f"message {message.id} {text}".rstrip()
     if message.errno:
         text += f" ({os.strerror(message.errno)})"
-    return _LEADS.get(message.kind, "") + text
+    return text
 
 
 def sum_of_statistics(experiments: Sequence[Experiment]) -> Iterator[str]:

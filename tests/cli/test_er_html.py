@@ -11,10 +11,11 @@ import re
 import shutil
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -599,7 +600,8 @@ N_LIBRARIES = 5
 IN_PROGRAM, IN_LIBRARY, IN_KERNEL = 0x5555_5555_5000, 0x7FFF_F000_0000, 0xFFFF_FFFF_8100_0000
 
 
-def lived(path: Path, program: Path, pieces: list[tuple[int, int, tuple[str, ...], int]]) -> Path:
+def lived(path: Path, program: Path, pieces: list[tuple[int, int, tuple[str, ...], int]],
+          warnings: Sequence[str] = ()) -> Path:
     """A program whose threads were in states at stacks of its functions, by (thread, state, stack, ticks).
 
     Functions are named ``work`` where they are the program's, else ``lib:0``, ``kernel:0`` or ``python:name``.
@@ -632,6 +634,8 @@ def lived(path: Path, program: Path, pieces: list[tuple[int, int, tuple[str, ...
         pcs = np.array([[pc(name) for name in stack]], np.uint64)
         recorder.clock(np.array([4711 + thread]), np.array([0]), np.array([START_NS + n_ticks[thread] * TICK_NS]),
                        recorder.frames.intern(pcs, np.array([len(stack)])), np.array([state]), np.array([ticks]))
+    for warning in warnings:
+        recorder.warning(warning)
     recorder.close(START_NS + max(n_ticks) * TICK_NS)
     return path
 
@@ -675,6 +679,22 @@ def test_what_is_worth_knowing_of_a_program(workload: Callable[..., Path], look:
     said = [one.text.replace("\u00a0", " ") for one in driver.find_elements("css selector", ".findings li")]
     for sentence in sentences:
         assert any(one.startswith(sentence) for one in said), (sentence, said)
+
+
+def test_recordings_are_told_apart(workload: Callable[..., Path], look: Callable[..., webdriver.Chrome],
+                                   tmp_path: Path) -> None:
+    """They did not run side by side, have each their path, and what not all of them say is said with a name."""
+    pieces, sentences = LIVES["too few CPUs"]
+    program = workload("kinds", "-O0", "-gdwarf-4")
+    paths = [lived(tmp_path / f"{name}.1.er", program, pieces, ("for both", f"for {name}")) for name in ("one", "two")]
+    driver = look(page_of(*paths, folder=tmp_path))
+    said = [one.text.replace("\u00a0", " ") for one in driver.find_elements("css selector", ".findings li")]
+    assert sentences[0].replace("5.00 s", "10.0 s") in said
+    names = [one.text for one in driver.find_elements("css selector", ".about dt")]
+    values = [one.text for one in driver.find_elements("css selector", ".about dd")]
+    assert [value for name, value in zip(names, values, strict=True) if name == "experiment"] == list(map(str, paths))
+    assert [one.text for one in driver.find_elements("css selector", ".quality .warning span")][1:] == [
+        "for both", "one.1.er: for one", "two.1.er: for two"]
 
 
 def damage() -> Any:
@@ -818,6 +838,21 @@ def test_aggregations_say_what_they_are_of(collect: Callable[..., Completed], wo
     assert seen["threads=1"] == ([tid], ["Of the threads selected.", whole])
     assert seen["threads=1&from=1000000"] == (
         [tid], ["Of the threads selected, over the whole recording: not of the time selected.", whole])
+
+
+def test_empty_buckets_between_others_have_a_row(collect: Callable[..., Completed], tmp_path: Path, perf_allowed: None,
+                                                 look: Callable[..., webdriver.Chrome]) -> None:
+    done = collect("--html", "-o", "a.er", "--aggregate", "q = quantize(sleep)", "sh", "-c",
+                   "sleep 0.003; sleep 0.6; :", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    driver = look(tmp_path / "a.html", "view=aggregations")
+    shown = [int(row.text) for row in driver.find_elements("css selector", ".histogram td:last-child")]
+    buckets = driver.execute_script("return page.recording.aggregations[0].recorded[0].buckets")
+    expected = [buckets[0]["count"]]
+    for before, bucket in pairwise(buckets):
+        expected += ([0] if bucket["min"] > before["max"] + 1 else []) + [bucket["count"]]
+    assert shown == expected
+    assert 0 in shown
 
 
 def test_a_page_of_what_was_attached_to(collect: Callable[..., Completed], workload: Callable[..., Path],

@@ -14,7 +14,7 @@ import numpy as np
 from collector import __version__
 from collector.clock import NS_PER_S
 from collector.export import aggregations
-from collector.export.description import message_line
+from collector.export.description import message_text
 from collector.export.html.packed import Packed
 from collector.export.text import printable
 from collector.report.aggregations import Merged
@@ -25,6 +25,7 @@ from collector.report.metrics import Metric
 from collector.report.picture import Picture, extents, picture
 from collector.report.resolve import FAILED_FUNCTION, TRUNCATED_FUNCTION
 from collector.report.wakers import AllWakes
+from collector.wording import many
 
 _KEYS_SHOWN = 60  # of each aggregation, those with the largest values
 _WAKERS_SHOWN = 400
@@ -174,20 +175,34 @@ def _add_columns(result: Packed, found: Picture) -> None:
 
 def _remarks(data: DataSet, problems: Iterable[str]) -> list[dict[str, str]]:
     """What recorders said of themselves, and what was found in reading, the worst first."""
-    found: dict[str, str] = {}
+    found = _messages(data)
     for one in data.experiments:
-        for message in one.log.messages:
-            if not (message.kind == "comment" and message.id in _QUIET_COMMENTS):
-                found.setdefault(message_line(message), _LEVELS.get(message.kind, "remark"))
         if not one.log.complete:
             found.setdefault(f"{shown(one.name)}: was not closed: what there is was recorded until then", "warning")
     found |= {shown(problem): "warning" for problem in problems}
     found |= {shown(problem): "warning" for problem in data.object_problems}
     if data.n_missing_stacks:
-        found[f"{data.n_missing_stacks} packets have no stack: they count for the total alone"] = "remark"
+        packets = many(data.n_missing_stacks, "packet has no stack: it counts", "packets have no stack: they count")
+        found[f"{packets} for the total alone"] = "remark"
     order = list(dict.fromkeys(_LEVELS.values()))
     by_level = sorted(found.items(), key=lambda pair: order.index(pair[1]))
     return [{"level": level, "text": text} for text, level in by_level]
+
+
+def _messages(data: DataSet) -> dict[str, str]:
+    """Levels of what recorders said, once each; where not all recordings say so, with the name of the one that does."""
+    found: dict[str, str] = {}
+    names: dict[str, dict[str, None]] = {}
+    founders, founder = 0, ""
+    for one in data.experiments:
+        if not one.lineage or not founder:
+            founders, founder = founders + 1, shown(one.name)
+        for message in one.log.messages:
+            if not (message.kind == "comment" and message.id in _QUIET_COMMENTS):
+                found.setdefault(text := message_text(message), _LEVELS.get(message.kind, "remark"))
+                names.setdefault(text, {})[founder] = None
+    return {text if len(names[text]) == founders else f"{', '.join(names[text])}: {text}": level
+            for text, level in found.items()}
 
 
 _LEVELS = {"cerror": "error", "cwarn": "warning", "comment": "remark"}

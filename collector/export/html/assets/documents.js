@@ -115,12 +115,18 @@ function Entries({ one, entries }) {
     return html`<${Table} label=${one.name} columns=${columns} rows=${rows} height=${300} />`;
 }
 
+/** With a row for each run of empty buckets between others, which are left out of what was recorded. */
+const withGaps = (buckets) => buckets.flatMap((bucket, i) => {
+    const end = i ? buckets[i - 1].max : null;
+    return end !== null && bucket.min !== null && bucket.min > end + 1 ? [{ min: end + 1, count: 0 }, bucket] : [bucket];
+});
+
 function Histogram({ entry, one }) {
     const value = (n) => (n === null ? "" : isTime(one) ? duration(n) : Number(n).toLocaleString("en"));
     const most = Math.max(...entry.buckets.map((bucket) => bucket.count), 1);
     return html`<table class="histogram"><caption><bdi>${keyText(entry.key)}</bdi></caption>
         <thead><tr><th scope="col" class="n">from</th><th scope="col"><span class="voice">distribution</span></th><th scope="col" class="n">count</th></tr></thead>
-        <tbody>${entry.buckets.map((bucket) => html`<tr><td class="n">${bucket.min === null ? `≤ ${value(bucket.max)}` : value(bucket.min)}</td>
+        <tbody>${withGaps(entry.buckets).map((bucket) => html`<tr><td class="n">${bucket.min === null ? `≤ ${value(bucket.max)}` : value(bucket.min)}</td>
             <td><div class="bar" aria-hidden="true"><i class="plain" style=${{ width: `${100 * bucket.count / most}%` }}></i></div></td>
             <td class="n">${bucket.count.toLocaleString("en")}</td></tr>`)}</tbody></table>`;
 }
@@ -154,14 +160,14 @@ export function Comparison({ recording, selection, height }) {
     const columns = [number("a", compared.groups[0], (row) => row.a, (row) => amount(row.a, unit)),
         number("b", compared.groups[other - 1], (row) => row.b, (row) => amount(row.b, unit)),
         number("d", "Difference", (row) => Math.abs(row.b - row.a), difference, "sorted by its size"),
-        ...(table.hasIntervals ? [{ ...number("interval%", "95 % interval", (row) => row.low, (row) => `${signed(row.low)} .. ${signed(row.high)}${row.isFaint ? " ~" : ""}`, "~: not significant") }] : []),
+        ...(table.hasIntervals ? [{ ...number("interval%", "95 % interval", (row) => row.low, (row) => `${signed(row.low)} .. ${signed(row.high)}${row.isFaint ? " ~" : ""}`, "~: differs significantly neither in its time nor in its share of all") }] : []),
         { key: "name", title: "Name", value: (row) => row.name }];
     return html`<div class="comparison">
         <div class="controls">${sides.length > 1 ? html`<${Choice} id="cmp-side" label=${`${compared.groups[0]} and`} value=${side} options=${sides} onChange=${setSide} />` : null}
             <${Choice} id="cmp-kind" label="Table of" value=${kind} options=${[["i", "inclusive"], ["e", "exclusive"]]} onChange=${setKind} />
             <p class="scale"><i class="less"></i> less in ${compared.groups[other - 1]} <i class="more"></i> more <i class="same"></i> not significant</p></div>
         <${Whole} selection=${selection} />
-        <p class="under">As wide as the time of both together. Figures, intervals and their marks are those of er_print -compare delta.</p>
+        <p class="under">As wide as the time of both together. Figures, intervals and marks are those of er_print -compare delta: what has no ~ differs in its time, or in its share of all.</p>
         <${Flame} tree=${graph} buckets=${graph.buckets} unit=${graph.unit} title="Comparison" pattern="" colour=${colour}
             about=${(node) => aboutNode(graph, node, compared.groups, other)} />
         <${Table} label="Functions compared" columns=${columns} rows=${table.rows} pinned=${1} initial="d" height=${Math.max(220, height * 0.5)} /></div>`;

@@ -138,12 +138,23 @@ function locks(facts) {
     return { weight: 0.45 + 2 * spent / facts.all, text: html`Threads waited for each other (locks, conditions, joins) for ${time(spent)}, ${percent(spent, facts.all)} of their time${longest(leader(facts, [USER_LOCK], true))}.` };
 }
 
+/** Nanoseconds that are selected, of all recordings together: they did not run side by side. */
+function lengthOf({ experiments, begin, end }, { from, to }) {
+    const bounds = new Map();
+    for (const one of experiments) {
+        const [first, last] = bounds.get(one.group) ?? [Infinity, -Infinity];
+        bounds.set(one.group, [Math.min(first, one.begin_ns), Math.max(last, one.end_ns)]);
+    }
+    if (bounds.size < 2) return (to ?? end) - (from ?? begin);
+    return [...bounds.values()].reduce((all, [first, last]) => all + Math.max(0, Math.min(to ?? last, last) - Math.max(from ?? first, first)), 0);
+}
+
 /** Threads that could run but did not: too many for the CPUs that there are, or others had those. */
 function waitCpu(facts) {
     const { recording, selection } = facts;
     const spent = facts.totals[WAIT_CPU];
     if (spent < 0.04 * facts.all) return null;
-    const span = ((selection.to ?? recording.end) - (selection.from ?? recording.begin)) / 1000;
+    const span = lengthOf(recording, selection) / 1000;
     const ready = (facts.cpu + spent) / Math.max(span, 1);
     const { n_cpus: n } = recording.experiments[0];
     const why = ready > n ? `on average ${ready.toFixed(1)} threads wanted to run, on ${n} ${n === 1 ? "CPU" : "CPUs"}`

@@ -42,9 +42,9 @@ function About({ recording, sums }) {
         ${founders.slice(0, 4).map((one) => line("command", one.command || "(attached)"))}
         ${line("when", `${first.started} UTC, for ${unbroken(duration(span))}`)}
         ${line("where", `${first.host}, ${many(first.n_cpus, "CPU", "CPUs")}, ${first.os}`)}
-        ${line("what", `${many(recording.experiments.length, "process", "processes")}, ${many(recording.nThreads, "thread", "threads")}, ${unbroken(told(cpu, "us"))} on CPU`)}
+        ${line("what", `${many(recording.experiments.length, "process", "processes")}, ${many(recording.nThreads, "thread", "threads")}, ${cpu ? unbroken(told(cpu, "us")) : "no time"} on CPU`)}
         ${line("how", `${first.collector}, a tick is ${(first.interval_us / 1000).toFixed(3)} ms`)}
-        ${line("experiment", first.path)}</dl></section>`;
+        ${founders.slice(0, 4).map((one) => line("experiment", one.path))}</dl></section>`;
 }
 
 /** Parts of the time whose stacks are not whole, what recorders remarked, and what is synthetic. */
@@ -58,7 +58,7 @@ function Quality({ recording, sums }) {
     return html`<section aria-labelledby="quality"><h2 id="quality">How good the data is</h2>
         <ul class="quality">
             <li class=${isFine ? "fine" : "warning"}><b>${isFine ? "Good" : "Mind"}</b> <span>${many(recording.n, "packet", "packets")}${parts.all
-                ? `; stacks of ${wholeness(parts)}` : ""}</span></li>
+                ? `; stacks are whole for ${wholeness(parts)}` : ""}</span></li>
             ${unseen.length ? line("remark", `synthetic parts, which sum up right but were not seen one by one, are in the aggregations ${unseen.join(", ")}`) : null}
             ${remarks.map((one) => line(one.level, one.text))}
         </ul></section>`;
@@ -66,8 +66,8 @@ function Quality({ recording, sums }) {
 
 function wholeness({ all, cut: short, none }) {
     const part = (time) => (time < all / 2000 ? "less than 0.1 %" : `${(100 * time / all).toFixed(1)} %`);
-    const rest = [[short, "cut"], [none, "missing or unknown"]].filter(([time]) => time).map(([time, what]) => `; of ${part(time)} ${what}`);
-    return `${short + none > all / 2000 ? part(all - short - none) : "all"} of the time are whole${rest.join("")}`;
+    const rest = [[short, "cut"], [none, "missing or unknown"]].filter(([time]) => time).map(([time, what]) => `, ${what} for ${part(time)}`);
+    return `${short + none > all / 2000 ? part(all - short - none) : "all"} of the time${rest.join("")}`;
 }
 
 function cut(recording, sums) {
