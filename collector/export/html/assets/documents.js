@@ -53,6 +53,8 @@ function Listing({ listing, label }) {
     const sums = useMemo(() => metrics.map((one) => headingSums(listing, one.values)), [listing]);
     const [hasOrigins, hasLines] = [listing.origins.some(Boolean), listing.numbers.some(Boolean)];
     const { texts } = listing.columns.at(-1);
+    const hasSource = texts.some((text, i) => listing.kinds[i] === "line" && text.trim()); // else lines between instructions are empty
+    const isShown = (i) => hasSource || listing.kinds[i] !== "line" || listing.has_code[i];
     const figure = (i, one, place) => {
         const value = sums[place].get(i) ?? (listing.has_code[i] ? one.values[i] : null);
         const text = value === null ? "" : amount(value, one.unit);
@@ -62,7 +64,7 @@ function Listing({ listing, label }) {
         <thead><tr>${metrics.map((one) => html`<th scope="col" class="n">${one.title}</th>`)}
             ${hasLines ? html`<th scope="col" class="n number">Line</th>` : null}
             ${hasOrigins ? html`<th scope="col">Inlined from</th>` : null}<th scope="col">Code</th></tr></thead>
-        <tbody>${texts.map((text, i) => html`<tr class=${`${listing.kinds[i]} ${listing.roles[i] ?? ""}`}>
+        <tbody>${texts.map((text, i) => isShown(i) && html`<tr class=${`${listing.kinds[i]} ${listing.roles[i] ?? ""}`}>
             ${metrics.map((one, place) => figure(i, one, place))}
             ${hasLines ? html`<td class="n mute">${listing.numbers[i] || ""}</td>` : null}
             ${hasOrigins ? html`<td class="origin mute" title=${listing.origins[i]}><bdi>${listing.origins[i]}</bdi></td>` : null}

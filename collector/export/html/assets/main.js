@@ -39,7 +39,7 @@ function App({ recording }) {
     const metric = recording.metric(command) ?? recording.metrics[0] ?? { command: "none", title: "Nothing", states: [], unit: "us" };
     const sums = useMemo(() => (same(counted, ALL) ? recording.allSums : recording.sums(counted)), [recording, counted]);
     const weights = useMemo(() => recording.weights(sums, metric.states), [recording, sums, metric]);
-    const height = Math.max(320, window.innerHeight - 250);
+    const height = Math.max(320, window.innerHeight - 262);
     useLayoutEffect(() => afterFrame(() => setCounted(selection)), [selection]);
     useEffect(() => { // changing the address is dear: once the selecting rests
         const keep = setTimeout(() => remember(view, metric.command, selection), REST_MS);
