@@ -73,7 +73,8 @@ class Timekeeping:
             slot, self._n_slots = self._n_slots, self._n_slots + 1
             self.timeline.grow(self._n_slots)
             self._known.grow(self._n_slots)
-        self.timeline.begin(slot, found)
+        if found:
+            self.timeline.found(slot)
         return slot
 
     def born(self, slot: int, time_ns: int) -> None:
@@ -82,6 +83,10 @@ class Timekeeping:
         thread = self.model.threads[slot]
         if thread.tid == thread.process.pid:
             self.remainders.begin(thread.tid)
+
+    def all_born(self, threads: Iterable[Thread]) -> None:
+        """Further threads of processes begin."""
+        self._begun += [(thread.slot, thread.start_ns, 0, 0, thread.start_ns) for thread in threads]
 
     def found(self, slot: int, found: Found, time_ns: int) -> None:
         """A thread that was there before us, as of a time just before its account was read."""
