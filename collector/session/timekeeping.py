@@ -196,9 +196,9 @@ class Timekeeping:
     def _ending_by_process(self) -> dict[int, list[int]]:
         """The slots that end in this batch, by pid."""
         ending: dict[int, list[int]] = defaultdict(list)
-        for slot in self.ending.tolist():
+        for slot, pid in zip(self.ending.tolist(), self.model.of.pid[self.ending].tolist(), strict=True):
             if slot not in self._nobodys:
-                ending[self.model.threads[slot].process.pid].append(slot)
+                ending[pid].append(slot)
         return ending
 
     def _living_slots(self, pid: int) -> list[int]:
@@ -307,7 +307,7 @@ class Timekeeping:
     def _add_remainders(self, tails: dict[int, int], until_ns: int) -> None:
         """Adds what clocks of processes tell, up to a time, of their threads that end."""
         ending = self._ending_by_process()
-        told_ns = {pid: sum(tails.get(slot, 0) for slot in slots) for pid, slots in ending.items()}
+        told_ns = {pid: sum(tails[slot] for slot in tails.keys() & slots) for pid, slots in ending.items()}
         for time_ns, pid, clock_ns in self._clocks:
             living, ends = self._living_slots(pid), ending.get(pid, [])
             # An end of a leader alone is that of the process, or an exec.
