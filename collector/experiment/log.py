@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import NamedTuple
@@ -146,11 +146,13 @@ class LogLines:
         """Recording goes on; ``name`` is the reason."""
         return self._event("resume", time_ns, name=name)
 
-    def thread_started(self, time_ns: int, tid: int, name: bytes) -> bytes:
-        """Reserves the next thread number for ``tid``. Readers know such an event for Java threads; any
-        thread may.
+    def threads_started(self, threads: Iterable[tuple[int, int]], name: bytes) -> bytes:
+        """Reserves the next thread numbers for these: their tids and times. Readers know such an event for Java
+        threads; any thread may.
         """
-        return _THREAD_STARTED % (*divmod(max(time_ns, 0), NS_PER_S), escape(name), tid)
+        escaped = escape(name)
+        return b"".join([_THREAD_STARTED % (*divmod(max(time_ns, 0), NS_PER_S), escaped, tid)
+                         for tid, time_ns in threads])
 
     def thread_named(self, time_ns: int, tid: int, name: bytes) -> bytes:
         """A thread has another name from here on. Readers that do not know this kind of event skip it."""

@@ -247,7 +247,11 @@ class Recorder:
 
     def thread_started(self, tid: int, time_ns: int, name: bytes) -> None:
         """Threads get their numbers in the order of these calls."""
-        self._say(self._log_lines.thread_started(time_ns, tid, name))
+        self.threads_started([(tid, time_ns)], name)
+
+    def threads_started(self, threads: Sequence[tuple[int, int]], name: bytes) -> None:
+        """The same of several threads with one name: their tids and times."""
+        self._say(self._log_lines.threads_started(threads, name))
 
     def thread_named(self, tid: int, time_ns: int, name: bytes) -> None:
         """A thread has another name. Of several between two calls of ``sync`` the last one is written."""

@@ -6,13 +6,13 @@ kernel does use tids again, so a tid leads to *lives*: (from, slot) pairs, of wh
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from collector.arrays import Columns, numbered
-from collector.events import Array, Cuts, Edge, Executed, Exited, Forked
+from collector.events import Array, Change, Cuts, Edge, Executed, Exited, Forked
 from collector.processes.process import Epoch, Image, Process
 from collector.processes.space import AddressSpace
 
@@ -100,6 +100,82 @@ class Model:
             thread.process.image.end_ns = change.time_ns
             self._ended_pids.append(thread.process.pid)
         return thread
+
+    def come_and_go(self, changes: Iterable[Change], born: Callable[[list[Thread]], None],
+                    since_ns: int = 0) -> Iterator[Change]:
+        """Takes what there is most of: births, not before ``since_ns``, of further threads in known processes, and ends
+        of threads that others of their process outlive. All other changes are handed on, in their turn.
+
+        ``born`` is told of those that were born in one process after the other, before the next change is handed on.
+        """
+        new: list[Thread] = []  # in one process, of which nobody was told
+        told: list[Thread] = []
+        for change in changes:
+            if type(change) is Exited:
+                if self._ended_before_others(change):
+                    continue
+            elif type(change) is Forked and change.time_ns >= since_ns:
+                thread = self._further_thread(change)
+                if thread is not None:
+                    if new and new[0].process is not thread.process:
+                        born(new)
+                        told += new
+                        new = []
+                    new.append(thread)
+                    continue
+            if new:
+                born(new)
+                told += new
+                new = []
+            yield change
+        if new:
+            born(new)
+        self._describe(told + new)
+
+    def _further_thread(self, change: Forked) -> Thread | None:
+        """A thread that is born in a process that is known; its slot is yet to be described. None for any other."""
+        time_ns, pid, tid, parent_pid, parent_tid = change
+        process = self.processes.get(pid)
+        if pid != parent_pid or process is None or tid == pid:
+            return None
+        slot = self._new_slot(False)
+        thread = self.threads[slot] = Thread(slot, tid, process, time_ns, process.epochs[-1].image)
+        process.threads[tid] = slot
+        maker = process.threads.get(parent_tid)
+        if maker is not None:
+            thread.name = self.threads[maker].name
+        lives = self._lives.get(tid)
+        if lives is None:
+            self._lives[tid] = [(time_ns, slot)]
+        else:
+            lives.append((time_ns, slot))
+        self.cuts.add(slot, time_ns, Edge.BORN)
+        return thread
+
+    def _ended_before_others(self, change: Exited) -> bool:
+        """Takes the end of a thread, if others of its process go on."""
+        time_ns, _, tid = change
+        lives = self._lives.get(tid)
+        if lives is None or lives[-1][0] > time_ns:
+            return False
+        thread = self.threads[lives[-1][1]]
+        if not thread.alive or len(thread.process.threads) < 2:
+            return False
+        self._end(thread, time_ns)
+        return True
+
+    def _describe(self, threads: list[Thread]) -> None:
+        """The slots of threads that were born are told whose they are."""
+        if not threads:
+            return
+        self.n_threads += len(threads)
+        slots = np.array([thread.slot for thread in threads], dtype=np.int64)
+        of = self.of
+        of.grow(int(slots.max()) + 1)
+        of.image[slots] = [thread.image.number for thread in threads]
+        of.tid[slots] = [thread.tid for thread in threads]
+        of.pid[slots] = [thread.process.pid for thread in threads]
+        of.found_ns[slots] = 0
 
     def caller(self, change: Executed) -> int | None:
         """The slot of the thread that called exec; None if that is not known.

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import groupby
 from typing import TypeAlias
 
 from collector.events import Change, Executed, Exited, Forked, LetGo, Mapped, RecordsLost, Renamed, Throttled
 from collector.experiment.recorder import Recorder
+from collector.processes.model import Thread
 from collector.session.attach import Found
 from collector.session.experiments import Experiments
 from collector.session.mappings import Mappings
@@ -42,7 +44,7 @@ class Changes:
         """Takes what has changed. ``maps_untold``: not all that was mapped is among it."""
         self._maps_untold, before = maps_untold, self._maps_untold
         may_lose_events = self._events_end and not maps_untold and not before
-        for change in changes:
+        for change in self._model.come_and_go(changes, self._born, self._found_ns):
             match change:
                 case Forked():
                     self._forked(change)
@@ -86,6 +88,15 @@ class Changes:
                 process.image.comm = new.name
             self._time.found(new.slot, thread, time_ns)
             recorded.thread_started(thread.tid, time_ns, new.name)
+
+    def _born(self, threads: list[Thread]) -> None:
+        """Further threads of a process that is known."""
+        image = threads[0].image
+        self._time.all_born(threads)
+        recorded = self._experiments.by_image.get(image.number)
+        if recorded is not None:
+            for name, its in groupby(threads, lambda thread: thread.name or image.comm):
+                recorded.threads_started([(thread.tid, thread.start_ns) for thread in its], name)
 
     def _forked(self, change: Forked) -> None:
         if change.time_ns < self._found_ns and change.tid in self._found:

@@ -7,6 +7,8 @@ what is copied, the rest is the same as well.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from collector.events import Array
@@ -70,9 +72,13 @@ class DeepStacks:
         looked at once."""
         slot = placed.slot
         same: Array = placed.whole & (self._ip[slot] == ip) & (self._sp[slot] == sp) & (self._key[slot] != 0)
-        self._whole.learn(self._key[slot[same]], placed.uid[same], reason[same])
+        self._whole.learn(self._key[slot[same]], placed.uid[same], reason[same], placed.image[same])
         self._key[slot] = 0
         return same
+
+    def forget(self, images: Iterable[int]) -> None:
+        """Images are over, and nobody will ask for their stacks."""
+        self._whole.forget(images)
 
     def _grow(self, n: int) -> None:
         more = max(n, 2 * len(self._key)) - len(self._key)

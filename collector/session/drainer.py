@@ -14,11 +14,11 @@ from collections.abc import Callable, Collection
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.base import Engine
 from collector.engines.perf.engine import PerfEngine
-from collector.events import Accounts
+from collector.events import Accounts, Exited
 from collector.linux import proc
 from collector.session.counted import SwitchMode
 from collector.session.pipeline import Pipeline
-from collector.session.schedule import NEVER_NS
+from collector.session.schedule import NEVER_NS, nap_ns
 
 _SLACK_NS = 10 * NS_PER_MS
 HUNG_UP = select.POLLHUP | select.POLLERR | select.POLLNVAL
@@ -32,7 +32,8 @@ class Drainer:
         """``on_disk`` is called when all that was taken is on disk, before the engine gives it up."""
         self.drained_ns = start_ns  # all that happened before is in the pipeline
         self.changes = False  # whether processes came and went in the last drain
-        self._n_switches = 0  # records of them in it
+        self.nap_ns = 0  # see schedule
+        self._n_switches = self._n_ends = 0  # records of them in it
         self.failure = ""  # why nothing more comes, though the target runs on
         self._engine = engine
         self._pipeline = pipeline
@@ -72,8 +73,10 @@ class Drainer:
         accounts = self._engine.look(self._pipeline.time.asks())
         until_ns = time.monotonic_ns()
         time.sleep(_SLACK_NS / NS_PER_S)
-        self._n_switches, self.changes = 0, False
+        self._n_switches, self._n_ends, self.changes = 0, 0, False
+        before_ns = self.drained_ns
         self._take(until_ns, accounts)
+        self.nap_ns = nap_ns(self._n_ends, until_ns - before_ns)
         if self._mode is not None:
             self._mode.choose(self._n_switches, self.drained_ns)
 
@@ -128,6 +131,7 @@ class Drainer:
             batch.until_ns, batch.accounts = settled_ns or batch.until_ns, accounts
         self.drained_ns = batch.until_ns
         self.changes |= bool(batch.changes)
+        self._n_ends += list(map(type, batch.changes)).count(Exited)
         self._n_switches += len(batch.switches.tid) if batch.switches is not None else 0
         self._pipeline.feed(batch)
         self._pipeline.sync()  # whoever kills us in between takes nothing with him
@@ -145,6 +149,7 @@ class NoDrainer:
 
     fds: Collection[int] = ()
     changes = False
+    nap_ns = 0
     failure = ""
     accounts_ns: int | None = None
     pressed_ns = NEVER_NS

@@ -7,7 +7,7 @@ that lived and died between two drains gets its experiment in one stroke, and no
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
@@ -83,6 +83,15 @@ class Recorded:
         """Threads are numbered in the order of these calls."""
         self.n_threads += 1
         self.tell(Recorder.thread_started, tid, time_ns, name)
+
+    def threads_started(self, threads: Sequence[tuple[int, int]], name: bytes) -> None:
+        """The same of several: their tids and times."""
+        if self.recorder is None:
+            for tid, time_ns in threads:
+                self.thread_started(tid, time_ns, name)
+            return
+        self.n_threads += len(threads)
+        self.recorder.threads_started(threads, name)
 
 
 HeaderFor = Callable[[Recorded], Header]

@@ -5,7 +5,7 @@ how, is the ``kernel_store``'s; here is when.
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 from collector.clock import NS_PER_MS, NS_PER_S
@@ -59,6 +59,10 @@ class KernelRecording:
     def fds(self) -> list[int]:
         """What to poll for POLLIN."""
         return [*(self._lifetime.fds if self._lifetime is not None else ()), *self._engine.poll_fds()]
+
+    def patience(self) -> tuple[Collection[int], int]:
+        """See Stepper: there are no threads whose ends would wake us."""
+        return (), 0
 
     def due_ns(self) -> int:
         """When a step is due (CLOCK_MONOTONIC) though no descriptor is ready."""

@@ -13,7 +13,7 @@ the ``store``'s; here is when.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -83,6 +83,10 @@ class Recording:
     def fds(self) -> list[int]:
         """What to poll for POLLIN."""
         return [*self._lifetime.fds, *self._drainer.fds]
+
+    def patience(self) -> tuple[Collection[int], int]:
+        """See Stepper."""
+        return (self._drainer.fds if self._drainer.nap_ns else ()), self._drainer.nap_ns
 
     def due_ns(self) -> int:
         """When a step is due (CLOCK_MONOTONIC) though no descriptor is ready."""

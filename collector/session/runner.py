@@ -9,7 +9,7 @@ from __future__ import annotations
 import select
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, Protocol
 
 from collector.clock import NS_PER_MS
@@ -23,6 +23,9 @@ class Stepper(Protocol):
 
     def fds(self) -> list[int]:
         """What to poll for POLLIN."""
+
+    def patience(self) -> tuple[Collection[int], int]:
+        """Those of them that would wake us again and again for nothing, and how long (ns) they can wait for a look."""
 
     def due_ns(self) -> int:
         """When a step is due though no descriptor is ready."""
@@ -54,8 +57,7 @@ class Runner:
         """``signals`` are for all recordings; they are closed with the last one."""
         self._signals = signals
         self._recordings: dict[Stepper, Observer] = {}
-        self._poller = select.poll()
-        self._polled: set[int] = set()
+        self._poller, self._napper = _Poller(), _Poller()
         self._crowd = Crowd()
         self._affinity = Affinity()
 
@@ -88,20 +90,27 @@ class Runner:
     def _wait(self) -> Mapping[Stepper, dict[int, int]]:
         """What poll(2) tells of the descriptors of each recording."""
         owner = {fd: recording for recording in self._recordings for fd in recording.fds()}
-        self._poll_these({*owner, *([self._signals.fd] if self._signals is not None else ())})
+        fds = {*owner, *([self._signals.fd] if self._signals is not None else ())}
         due_ns = min(recording.due_ns() for recording in self._recordings)
+        naps = [(patient, nap_ns) for patient, nap_ns in (each.patience() for each in self._recordings) if patient]
         ready: dict[Stepper, dict[int, int]] = defaultdict(dict)
-        for fd, events in self._poller.poll(max(0, due_ns - time.monotonic_ns()) / NS_PER_MS):
+        for fd, events in self._napped(fds, naps, due_ns) if naps else self._poller.poll(fds, due_ns):
             if fd in owner:
                 ready[owner[fd]][fd] = events
         return ready
 
-    def _poll_these(self, fds: set[int]) -> None:
-        for fd in self._polled - fds:
-            self._poller.unregister(fd)
-        for fd in fds - self._polled:
-            self._poller.register(fd, select.POLLIN)
-        self._polled = fds
+    def _napped(self, fds: set[int], naps: list[tuple[Collection[int], int]],
+                due_ns: int) -> list[tuple[int, int]]:
+        """What is ready of ``fds`` as soon as something is, or at ``due_ns``: at the end of a nap, where that is one of
+        those that have patience."""
+        urgent = fds.difference(*(patient for patient, _ in naps))
+        nap_ns = min(nap_ns for _, nap_ns in naps)
+        while True:
+            until_ns = min(time.monotonic_ns() + nap_ns, due_ns)
+            self._napper.poll(urgent, until_ns)
+            ready = self._poller.poll(fds, 0)
+            if ready or until_ns == due_ns:
+                return ready
 
     def _step(self, recording: Stepper, ready: Mapping[int, int]) -> None:
         failed = self._recordings[recording].failed
@@ -123,3 +132,20 @@ class Runner:
                 observer.say(line)
         except Exception as err:
             observer.failed(err)
+
+
+class _Poller:
+    """poll(2), which is told only of changes."""
+
+    def __init__(self) -> None:
+        self._poll = select.poll()
+        self._polled: set[int] = set()
+
+    def poll(self, fds: set[int], until_ns: int) -> list[tuple[int, int]]:
+        """Which of ``fds`` are readable, or hung up, as soon as one is, or at a time (0: now)."""
+        for fd in self._polled - fds:
+            self._poll.unregister(fd)
+        for fd in fds - self._polled:
+            self._poll.register(fd, select.POLLIN)
+        self._polled = fds
+        return self._poll.poll(max(0, until_ns - time.monotonic_ns()) / NS_PER_MS)

@@ -7,7 +7,7 @@ takes what came since then with him, which must stay below a second.
 
 from __future__ import annotations
 
-from collector.clock import NS_PER_MS
+from collector.clock import NS_PER_MS, NS_PER_S
 
 NEVER_NS = 2**62
 DRAIN_PERIOD_NS, BUSY_DRAIN_PERIOD_NS, POLLING_PERIOD_NS = 930 * NS_PER_MS, 500 * NS_PER_MS, 100 * NS_PER_MS
@@ -16,6 +16,8 @@ DRAIN_PERIOD_NS, BUSY_DRAIN_PERIOD_NS, POLLING_PERIOD_NS = 930 * NS_PER_MS, 500 
 FEW_THREADS = 200
 FLUSH_PERIOD_NS = 900 * NS_PER_MS
 EARLY_NS = 150 * NS_PER_MS  # by which an overview sample may come before its time, to share a drain
+_MANY_ENDS_PER_S = 300
+_NAPS, _SHORTEST_NAP_NS, _LONGEST_NAP_NS = 8, 5 * NS_PER_MS, 30 * NS_PER_MS
 
 
 class DrainSchedule:
@@ -41,6 +43,18 @@ class DrainSchedule:
     def drained(self, now_ns: int) -> None:
         """A drain and what goes with it is done. Periods begin here: who is late does not drain the sooner again."""
         self._idle_ns, self._is_first = now_ns, False
+
+
+def nap_ns(n_ends: int, elapsed_ns: int) -> int:
+    """How long the rings can go without a look when so many threads have ended between two drains; 0: they are to be
+    polled.
+
+    Each end of a thread wakes whoever polls its events, whatever is in their rings. Where many end, a look now and then
+    is cheaper; it comes soon, compared with the time that it took the rings to want the last drain.
+    """
+    if n_ends * NS_PER_S <= _MANY_ENDS_PER_S * elapsed_ns:
+        return 0
+    return min(max(elapsed_ns // _NAPS, _SHORTEST_NAP_NS), _LONGEST_NAP_NS)
 
 
 class FlushSchedule:

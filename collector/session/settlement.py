@@ -103,8 +103,8 @@ class Settlement:
         ending = self._time.ending  # in ascending order
         owed_ns, stacks = self.waits.owed(ending)
         left_ns = owed_ns[:, Microstate.USER] = self._sampling.residue_ns(ending)
-        slots, owners = ending.tolist(), self._owners(ending.tolist())
-        tail_ns = np.array([tails_ns.pop(slot, 0) for slot in slots], dtype=np.int64)
+        owners = self._owners(ending)
+        tail_ns = np.array([tails_ns.pop(slot, 0) for slot in ending.tolist()], dtype=np.int64)
         owed_ns[:, Microstate.SYSTEM] += tail_ns
         self._count(owners, self._clocks.cpu_ns[ending] + tail_ns)
         if not self._output.muted:
@@ -115,21 +115,30 @@ class Settlement:
         self._sampling.forget(self._time.ending)
         self._output.flush()
 
-    def _owners(self, slots: list[int]) -> list[Recorded | None]:
-        return [self._experiments.by_image.get(self._model.threads[slot].image.number) for slot in slots]
-
-    def _count(self, owners: list[Recorded | None], cpu_ns: Array) -> None:
-        """CPU time (n,) of threads that end."""
-        for recorded, ran_ns in zip(owners, cpu_ns.tolist(), strict=True):
+    def _owners(self, slots: Array) -> list[tuple[Recorded, Array]]:
+        """The rows (n,) in ``slots``, in ascending order, of threads of each image that is recorded."""
+        rows_of: dict[int, list[int]] = defaultdict(list)
+        for row, number in enumerate(self._model.of.image[slots].tolist()):
+            rows_of[number].append(row)
+        rows_by: dict[Recorded, list[int]] = {}
+        for number, rows in rows_of.items():
+            recorded = self._experiments.by_image.get(number)
             if recorded is not None and recorded.recorder is not None:
-                recorded.ended_cpu_ns += ran_ns
-                self.total_cpu_ns += ran_ns
+                rows_by[recorded] = rows_by.get(recorded, []) + rows
+        return [(recorded, np.sort(rows)) for recorded, rows in rows_by.items()]
 
-    def _settle_images(self, owners: list[Recorded | None], owed: _Owed) -> None:
+    def _count(self, owners: list[tuple[Recorded, Array]], cpu_ns: Array) -> None:
+        """CPU time (n,) of threads that end."""
+        for recorded, rows in owners:
+            ran_ns = int(cpu_ns[rows].sum())
+            recorded.ended_cpu_ns += ran_ns
+            self.total_cpu_ns += ran_ns
+
+    def _settle_images(self, owners: list[tuple[Recorded, Array]], owed: _Owed) -> None:
         """Each image settles its threads. The last one of an image that is over has what the others have left, too, and
         all images settle these together, as far as that leaves each image within an interval."""
         free: list[tuple[Recorded, _Owed]] = []
-        for recorded, rows in _by_image(owners):
+        for recorded, rows in owners:
             rows = rows[np.argsort(owed.left_ns[rows], kind="stable")]  # who is owed most can best be told more or less
             if recorded.end_ns is None:
                 self._settle_threads(recorded, owed.of(rows))
@@ -199,15 +208,6 @@ class Settlement:
         self._carry_ns += recorded.pool_ns
         recorded.pool_ns[:] = 0
         return self._carry_ns
-
-
-def _by_image(owners: list[Recorded | None]) -> list[tuple[Recorded, Array]]:
-    """The rows (n,) of threads of each image that is recorded."""
-    rows_of: dict[Recorded, list[int]] = defaultdict(list)
-    for row, recorded in enumerate(owners):
-        if recorded is not None and recorded.recorder is not None:
-            rows_of[recorded].append(row)
-    return [(recorded, np.array(rows)) for recorded, rows in rows_of.items()]
 
 
 def _on_cpu_ns(by_state_ns: Array) -> int:

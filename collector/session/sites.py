@@ -6,6 +6,8 @@ thread, ip, sp and bp; the last stack seen with the same four is taken for their
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from collector.events import Array
@@ -16,21 +18,37 @@ _MAX_SITES = 1 << 18
 
 
 class SiteTable:
-    """Keys of sites (u8, sorted) with the stack and reason last seen there."""
+    """Keys of sites (u8, sorted) with the stack and reason last seen there, and the image that they are in."""
 
     def __init__(self) -> None:
         self._key: Array = np.zeros(0, dtype=np.uint64)
         self._uid: Array = np.zeros(0, dtype=np.uint64)
         self._reason: Array = np.zeros(0, dtype=np.int8)
+        self._image: Array = np.zeros(0, dtype=np.int64)
 
-    def learn(self, key: Array, uid: Array, reason: Array) -> None:
+    def __len__(self) -> int:
+        return len(self._key)
+
+    def learn(self, key: Array, uid: Array, reason: Array, image: Array) -> None:
         """Stacks seen at sites, in time order; newer ones replace older ones."""
         keys = np.concatenate([key[::-1], self._key])
         self._key, at = np.unique(keys, return_index=True)
         self._uid = np.concatenate([uid[::-1], self._uid])[at]
         self._reason = np.concatenate([reason[::-1], self._reason])[at]
+        self._image = np.concatenate([image[::-1], self._image])[at]
         if len(self._key) > _MAX_SITES:  # programs do not have so many: forget all and learn anew
-            self._key, self._uid, self._reason = self._key[:0], self._uid[:0], self._reason[:0]
+            self._keep(slice(0))
+
+    def forget(self, images: Iterable[int]) -> None:
+        """Images are over, and nobody will ask for their sites."""
+        gone = np.sort(np.fromiter(images, dtype=np.int64))
+        if len(gone) and len(self._key):
+            at = np.minimum(np.searchsorted(gone, self._image), len(gone) - 1)
+            self._keep(gone[at] != self._image)
+
+    def _keep(self, rows: Array | slice) -> None:
+        self._key, self._uid, self._reason, self._image = (
+            column[rows] for column in (self._key, self._uid, self._reason, self._image))
 
     def find(self, key: Array) -> tuple[Array, Array]:
         """Stack (0: unknown) and reason of each key."""

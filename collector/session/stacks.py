@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -131,7 +131,7 @@ class Stacks:
         uid = self._deep.completed(placed, regs[:, _IP], regs[:, _SP], leaving.kernel)
         self._tally.completed(int(np.count_nonzero(uid != placed.uid)))
         self._sites.learn(sites.keys(placed.slot, placed.image, regs[:, _IP], regs[:, _SP], regs[:, _BP]),
-                          uid, leaving.mode)
+                          uid, leaving.mode, placed.image)
         self._last.grow(self._time.n_slots)
         self._last.set(placed, leaving.cpu)
         self._note_last(leaving, placed)
@@ -205,8 +205,11 @@ class Stacks:
             self.kernel_objects.met(frames)
         return placed
 
-    def close(self, ended: Iterable[Recorded]) -> None:
+    def close(self, ended: Sequence[Recorded]) -> None:
         """Nothing more will be said of these images, once this has been."""
+        gone = [number for each in ended for number in (each.image.number, *each.earlier)]
+        self._sites.forget(gone)
+        self._deep.forget(gone)
         if self.made_code is not None:
             self.made_code.close(ended)
         if self.kernel_objects is not None:

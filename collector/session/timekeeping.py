@@ -73,7 +73,8 @@ class Timekeeping:
             slot, self._n_slots = self._n_slots, self._n_slots + 1
             self.timeline.grow(self._n_slots)
             self._known.grow(self._n_slots)
-        self.timeline.begin(slot, found)
+        if found:
+            self.timeline.found(slot)
         return slot
 
     def born(self, slot: int, time_ns: int) -> None:
@@ -82,6 +83,10 @@ class Timekeeping:
         thread = self.model.threads[slot]
         if thread.tid == thread.process.pid:
             self.remainders.begin(thread.tid)
+
+    def all_born(self, threads: Iterable[Thread]) -> None:
+        """Further threads of processes begin."""
+        self._begun += [(thread.slot, thread.start_ns, 0, 0, thread.start_ns) for thread in threads]
 
     def found(self, slot: int, found: Found, time_ns: int) -> None:
         """A thread that was there before us, as of a time just before its account was read."""
@@ -191,9 +196,9 @@ class Timekeeping:
     def _ending_by_process(self) -> dict[int, list[int]]:
         """The slots that end in this batch, by pid."""
         ending: dict[int, list[int]] = defaultdict(list)
-        for slot in self.ending.tolist():
+        for slot, pid in zip(self.ending.tolist(), self.model.of.pid[self.ending].tolist(), strict=True):
             if slot not in self._nobodys:
-                ending[self.model.threads[slot].process.pid].append(slot)
+                ending[pid].append(slot)
         return ending
 
     def _living_slots(self, pid: int) -> list[int]:
@@ -302,7 +307,7 @@ class Timekeeping:
     def _add_remainders(self, tails: dict[int, int], until_ns: int) -> None:
         """Adds what clocks of processes tell, up to a time, of their threads that end."""
         ending = self._ending_by_process()
-        told_ns = {pid: sum(tails.get(slot, 0) for slot in slots) for pid, slots in ending.items()}
+        told_ns = {pid: sum(tails[slot] for slot in tails.keys() & slots) for pid, slots in ending.items()}
         for time_ns, pid, clock_ns in self._clocks:
             living, ends = self._living_slots(pid), ending.get(pid, [])
             # An end of a leader alone is that of the process, or an exec.

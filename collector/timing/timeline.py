@@ -141,9 +141,9 @@ class Timeline:
         """Makes room for the slots below ``n``."""
         self.clocks.grow(n)
 
-    def begin(self, slot: int, found: bool) -> None:
-        """A thread begins at a slot; ``found``: it was there before us."""
-        self.clocks.found[slot] = found
+    def found(self, slot: int) -> None:
+        """The thread at a slot was there before us."""
+        self.clocks.found[slot] = True
 
     def find_again(self, slot: Array, running: Array) -> None:
         """Threads (n,) of which it is not known what they did last, but whether they are running now."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from itertools import count
+from random import Random
 
 import numpy as np
 import pytest
 
-from collector.events import Edge, Executed, Exited, Forked
+from collector.events import Change, Edge, Executed, Exited, Forked, Renamed
 from collector.processes.model import Model
 from collector.processes.space import Mapping
 
@@ -207,3 +208,59 @@ def test_slots_of_nobody() -> None:
     assert slots(model_of()) == []
     index, epochs = model_of().epochs(np.zeros(0, np.int64), np.zeros(0, np.int64))
     assert (index.tolist(), epochs) == ([], [])
+
+
+def described(model: Model) -> tuple[object, ...]:
+    """Everything that a model tells of threads."""
+    threads = [(slot, each.tid, each.process.pid, each.start_ns, each.image.number, each.alive)
+               for slot, each in model.threads.items()]
+    of = [getattr(model.of, name)[:len(model.threads)].tolist() for name in ("image", "tid", "pid", "found_ns")]
+    return (threads, of, cuts(model), model.n_threads, {pid: each.threads for pid, each in model.processes.items()},
+            [model.slot_of(tid, time) for tid in range(95, 130) for time in range(0, 900, 7)])
+
+
+def one_by_one(model: Model, change: Change) -> None:
+    """What becomes of a change that is not one of many."""
+    if isinstance(change, Forked):
+        model.forked(change)
+    elif isinstance(change, Exited):
+        model.exited(change)
+    elif isinstance(change, Executed):
+        model.executed(change)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_many_that_come_and_go_are_as_if_each_were_taken_by_itself(seed: int) -> None:
+    """Among them are processes, execs, strangers, tids used again, and ends of leaders and last threads."""
+    random = Random(seed)
+    changes: list[Change] = []
+    for time in range(20, 20 + 2 * 400, 2):
+        pid, tid = random.choice((100, 100, 100, 105, 120)), random.randrange(95, 130)
+        changes.append(random.choices((
+            Forked(time, pid, tid, pid, pid), Exited(time, pid, tid), Forked(time, tid, tid, pid, pid),
+            Executed(time, pid, pid, b"new"), Renamed(time, pid, tid, b"name")), (40, 40, 3, 1, 5))[0])
+    some, all_at_once = model_of(), model_of()
+    for change in changes:
+        one_by_one(some, change)
+    told: list[int] = []
+    born = [change.tid for change in changes if isinstance(change, Forked) and change.pid == change.parent_pid]
+    n_taken = len(changes)
+    for change in all_at_once.come_and_go(changes, lambda threads: told.extend(each.tid for each in threads)):
+        one_by_one(all_at_once, change)
+        n_taken -= 1
+    assert described(all_at_once) == described(some)
+    assert len(told) > 20
+    assert n_taken > len(told)  # ends, too
+    assert set(told) <= set(born)
+
+
+def test_births_are_told_before_what_comes_behind_them() -> None:
+    """Those of one process together; and those that were found already, which are not new, are handed on."""
+    model, said = model_of(), list[object]()
+    model.new_process(200, 10)
+    changes = [Forked(20, 100, 101, 100, 100), Forked(30, 100, 102, 100, 100), Exited(31, 100, 101),
+               Forked(40, 100, 103, 100, 100), Renamed(50, 100, 103, b"x"), Forked(60, 100, 104, 100, 100),
+               Forked(70, 200, 201, 200, 200)]
+    for change in model.come_and_go(changes, lambda threads: said.append([each.tid for each in threads]), 30):
+        said.append(change)
+    assert said == [changes[0], [102], changes[2], [103], changes[4], [104], [201]]

@@ -61,10 +61,13 @@ def are_lives(header: Array) -> Array:
 
 def lives(header: Array, words: Array, time_ns: Array) -> list[Change]:
     """What such records (n,) say; ``words`` (n, 2): theirs at LIFE_WORDS."""
-    forked, (pid, tid), (parent_pid, parent_tid) = header & _LOW32 == abi.RECORD_FORK, *(
-        column.T.tolist() for column in (words & _LOW32, words >> np.uint64(32)))
-    rows = zip(forked.tolist(), time_ns.tolist(), pid, tid, parent_pid, parent_tid, strict=True)
-    return [Forked(time, *who) if is_birth else Exited(time, *who[:2]) for is_birth, time, *who in rows]
+    forked = header & _LOW32 == abi.RECORD_FORK
+    births, ends = np.flatnonzero(forked), np.flatnonzero(~forked)
+    who, parent = words & _LOW32, words >> np.uint64(32)  # pid and tid
+    born = map(Forked._make, zip(time_ns[births].tolist(), *who[births].T.tolist(), *parent[births].T.tolist(),
+                                 strict=True))
+    gone = map(Exited._make, zip(time_ns[ends].tolist(), *who[ends].T.tolist(), strict=True))
+    return [next(born) if is_birth else next(gone) for is_birth in forked.tolist()]
 
 
 def of_kinds(rows: dict[str, list[Array]], *names: str) -> Any:
