@@ -12,6 +12,7 @@ another moment has to compare it with what he knows of that moment.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ _THREADS_MAX = 4096
 _STRING_MAX, _TABLE_MAX, _BYTECODE_MAX = 4096, 1 << 18, 1 << 24
 _USER_END = 1 << 47
 _NUMBERS_FROM = 47  # the bit
+_FIXED = 28  # bytes of a code object from its first line on that never change
 _HEAD_SIZE = 24
 _TID_IN_PTHREAD = 0x2D0  # glibc's struct pthread, x86-64; checked against the process's threads
 _KINDS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
@@ -72,16 +74,20 @@ class Interpreter:
     their addresses. So each has a number: its address, or that and how many have gone before.
     """
 
-    def __init__(self, layout: Layout, symbols: dict[bytes, tuple[int, int]], read: Read) -> None:
+    def __init__(self, layout: Layout, symbols: dict[bytes, tuple[int, int]], read: Read,
+                 clock: Callable[[], int] = time.monotonic_ns) -> None:
+        """``clock`` tells the time around what is read, in ns."""
         self.layout = layout
         self.symbols = symbols
         self.codes: dict[int, CodeObject] = {}  # by number
         self.numbers: dict[int, int] = {}  # of those that are there, by address
         # Those that are not there any more: until when they were for certain, and since when certainly not, by number.
         self.gone: dict[int, tuple[int, int]] = {}
+        self.first_ns: dict[int, int] = {}  # since when a code object was there for certain, by number
         self.n_changes = 0  # of all that
         self.not_codes: set[int] = set()
-        self._seen: dict[int, int] = {}  # when a code object was there for certain, by number
+        self._clock = clock
+        self._seen: dict[int, int] = {}  # until when a code object was there for certain, by number
         self._n_gone = 0
         self._read = read
         self._chunks: dict[int, tuple[int, int]] = {}  # by tstate: the data stack's piece that was in use
@@ -118,13 +124,13 @@ class Interpreter:
 
     # -- frames
 
-    def chains(self, states: Sequence[int], now_ns: int = 0) -> list[Chain | None]:
+    def chains(self, states: Sequence[int]) -> list[Chain | None]:
         """What threads are carrying out, by the addresses of their states; None where that makes no sense."""
         memories = self._memories(states)
         chains = [self._chain(state, memory) for state, memory in zip(states, memories, strict=True)]
         met = {frame.code for chain in chains if chain for activation in chain for frame in activation}
-        self.look_after(met & self.numbers.keys(), now_ns)
-        self.learn(met - self.numbers.keys(), now_ns)
+        self.look_after(met & self.numbers.keys())
+        self.learn(met - self.numbers.keys())
         if all(self.numbers.get(address) == address for address in met):
             return chains
         return [chain if chain is None else self._numbered(chain) for chain in chains]
@@ -218,39 +224,45 @@ class Interpreter:
 
     # -- code objects
 
-    def look_after(self, addresses: Iterable[int], now_ns: int) -> None:
-        """Whether code objects are still there, by the addresses of some that were. ``now_ns``: not later than that."""
+    def look_after(self, addresses: Iterable[int]) -> None:
+        """Whether code objects are still there, by the addresses of some that were."""
         asked = list(addresses)
+        before_ns = self._clock()
         heads = self._read(asked, [self.layout.code_size] * len(asked))
+        after_ns = self._clock()
         for address, head in zip(asked, heads, strict=True) if any(heads) else ():  # else the process is gone
             number = self.numbers[address]
             if self._identity(head) == self.codes[number].identity:
-                self._seen[number] = now_ns
+                self._seen[number] = before_ns
             else:
-                self.gone[number] = self._seen.pop(number), now_ns
+                self.gone[number] = self._seen.pop(number), after_ns
                 del self.numbers[address]
                 self._n_gone += 1
                 self.n_changes += 1
                 self.not_codes.clear()  # what was none may be one by now
 
     def _identity(self, head: bytes) -> bytes:
-        """Of a code object its type, size and first line, and where its names and lines are."""
+        """Of a code object its type, size, first line and what stands behind that (since 3.12 a number that no other
+        has), and where its names and lines are."""
         layout = self.layout
-        return head[8:24] + head[layout.code_first_line:layout.code_first_line + 4] + b"".join(
+        return head[8:24] + head[layout.code_first_line:layout.code_first_line + _FIXED] + b"".join(
             [head[at:at + 8] for at in (layout.code_file, layout.code_name, layout.code_lines)])
 
-    def forget_before(self, time_ns: int) -> None:
-        """Nobody asks any more for what was gone by then."""
-        for number in [number for number, (_, since_ns) in self.gone.items() if since_ns < time_ns]:
-            del self.gone[number], self.codes[number]
+    def forget_before(self, time_ns: int) -> list[int]:
+        """Nobody asks any more for what was gone by then: these numbers."""
+        forgotten = [number for number, (_, since_ns) in self.gone.items() if since_ns < time_ns]
+        for number in forgotten:
+            del self.gone[number], self.codes[number], self.first_ns[number]
             self.n_changes += 1
+        return forgotten
 
-    def learn(self, addresses: Iterable[int], now_ns: int = 0) -> None:
+    def learn(self, addresses: Iterable[int]) -> None:
         """Reads the code objects at addresses, those that are not known; what is none is remembered as such."""
         new = [address for address in addresses if address not in self.numbers and _is_address(address)]
         if not new:
             return
         found = self._code_objects(new)
+        now_ns = self._clock()
         # Twice the same: what is being made, or overwritten, while it is read is not believed.
         again = self._code_objects(list(found))
         found = {address: code for address, code in found.items() if again.get(address) == code}
@@ -262,10 +274,11 @@ class Interpreter:
 
     def _note(self, address: int, code: CodeObject, now_ns: int) -> None:
         number = address | (self._n_gone & 0xFFFF) << _NUMBERS_FROM
-        self.codes[number], self.numbers[address], self._seen[number] = code, number, now_ns
+        self.codes[number], self.numbers[address] = code, number
+        self.first_ns[number] = self._seen[number] = now_ns
         self.n_changes += 1
 
-    def search(self, words: Iterable[int], now_ns: int = 0) -> None:
+    def search(self, words: Iterable[int]) -> None:
         """Looks for the code objects whose bytecode words lead into; their heads lie before it."""
         asked = [word for word in words if 0xFFFF + _SEARCHED < word < _USER_END and word >> 8 not in self.not_codes]
         begins = [(word & ~7) - _SEARCHED for word in asked]
@@ -279,7 +292,8 @@ class Interpreter:
                 found.append(begin + at - 8)
             else:
                 self.not_codes.add(word >> 8)
-        self.learn(found, now_ns)
+        self.look_after(self.numbers.keys() & set(found))
+        self.learn(found)
 
     def _code_objects(self, addresses: Sequence[int]) -> dict[int, CodeObject]:
         layout, type_at = self.layout, self.symbols[b"PyCode_Type"][0]
@@ -380,7 +394,8 @@ class _Memory:
         return tuple(list(self._more)[:_DEPTH_MAX])
 
 
-def recognise(symbols: dict[bytes, tuple[int, int]], path: bytes, read: Read) -> Interpreter | str:
+def recognise(symbols: dict[bytes, tuple[int, int]], path: bytes, read: Read,
+              clock: Callable[[], int] = time.monotonic_ns) -> Interpreter | str:
     """The interpreter whose symbols these are, at their run-time addresses, from a file of this path; or why it is not
     to be read (empty: its process is gone, or not ours to read)."""
     (begin,) = read([symbols[b"_PyRuntime"][0]], [8 * N_OFFSETS])
@@ -397,7 +412,7 @@ def recognise(symbols: dict[bytes, tuple[int, int]], path: bytes, read: Read) ->
     layout = layout_of(version, offsets)
     if layout is None:
         return f"where Python {version[0]}.{version[1]} keeps its frames is not known"
-    return Interpreter(layout, symbols, read)
+    return Interpreter(layout, symbols, read, clock)
 
 
 def _version(symbols: dict[bytes, tuple[int, int]], path: bytes, read: Read) -> tuple[int, int] | None:

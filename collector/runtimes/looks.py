@@ -4,7 +4,8 @@ A sample of a running thread has the thread's own words of that moment: for ever
 objects, and since 3.11 those that are addresses of frames (its *anchors*). A look, at another moment, has whole chains.
 Of a sample and the looks around it:
 
-    an activation's innermost function   one that an anchor leads to: verified
+    an activation's innermost function   one that an anchor leads to: verified, or torn where it is not proven that
+                                         this code was there by then
     its callers in the same activation   those of the look next in time in which all activations have a function at
                                          the anchors' place, with the anchors' code; verified where they have been
                                          there before and after, else torn: the thread has gone on meanwhile
@@ -30,10 +31,11 @@ from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 
 
 class Anchor(NamedTuple):
-    """Code objects and frames that an activation's words lead to."""
+    """Code objects and frames that an activation's words lead to; whether that code was there for certain by then."""
 
     codes: frozenset[int]
     frames: frozenset[int]
+    is_proven: bool = True
 
 
 Anchors = tuple[Anchor, ...]  # outermost activation first
@@ -95,7 +97,7 @@ class Looks:
         for activation, each in zip(chain[:depth], anchors, strict=False):
             n += len(activation)
             own = self._position(activation, each)
-            marks = [VERIFIED if n - i <= lasting or (i == own and each.codes) else TORN
+            marks = [VERIFIED if n - i <= lasting or (i == own and each.codes and each.is_proven) else TORN
                      for i in range(own, len(activation))]
             found.append(Told(activation[own:], tuple(marks)))
         rest = [self._anchored(each) for each in anchors[depth:]]
@@ -138,7 +140,7 @@ class Looks:
 
     def _position(self, activation: Activation, anchor: Anchor) -> int:
         """Which function of an activation the anchors lead to; -1: to none of them."""
-        codes, frames = anchor
+        codes, frames, _ = anchor
         for i, frame in enumerate(activation if codes else activation[:1]):
             if (not codes or frame.code in codes) and (not self._inlined or frame.address in frames):
                 return i
@@ -150,7 +152,8 @@ class Looks:
             return Told((NOBODY,), (UNKNOWN,))
         (code,) = anchor.codes
         own = PyFrame(0, code, 0)
-        return Told((own, NOBODY), (VERIFIED, UNKNOWN)) if self._inlined else Told((own,), (VERIFIED,))
+        mark = VERIFIED if anchor.is_proven else TORN
+        return Told((own, NOBODY), (mark, UNKNOWN)) if self._inlined else Told((own,), (mark,))
 
     def _lasting(self, chain: Chain, time_ns: int) -> int:
         """How many of the outermost frames have been there in the looks before and after a time."""

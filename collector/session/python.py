@@ -32,10 +32,10 @@ from collector.session.schedule import NEVER_NS
 if TYPE_CHECKING:
     from collector.runtimes.cpython import Interpreter
     from collector.runtimes.looks import Anchor, Anchors, Looks, Told
+    from collector.runtimes.places_cpython import CodePlaces
 
 LOOK_PERIOD_NS = 50 * NS_PER_MS
 _GONE_KEPT_NS = 5 * NS_PER_S
-_READING_NS = NS_PER_MS  # what a look takes
 GIL = b"<global interpreter lock>"
 NOT_KNOWN = b"<Python functions, not known>"
 _THREADS_AT_ONCE = 32
@@ -54,7 +54,7 @@ _WORD = np.uint64(8)
 class _Process:
     """A process that has CPython in it."""
 
-    def __init__(self, interpreter: Interpreter, text: tuple[int, int], evaluation: Array) -> None:
+    def __init__(self, interpreter: Interpreter, places: CodePlaces, text: tuple[int, int], evaluation: Array) -> None:
         """``text``: where the interpreter's own code is; ``evaluation``: stretches (k, 2) of the function that carries
         out frames."""
         self.interpreter = interpreter
@@ -64,12 +64,7 @@ class _Process:
         self.looks: dict[int, Looks] = {}  # by tid
         self.states: dict[int, int] = {}
         self.lately: list[int] = []  # tids that had samples
-        self._starts: Array = np.zeros(0, np.uint64)
-        self._ends: Array = np.zeros(0, np.uint64)
-        self._codes: Array = np.zeros(0, np.uint64)
-        self._gone: Array = np.zeros((5, 0), np.uint64)  # starts, ends, numbers, there until, not there since
-        self._gone_to: Array = np.zeros(1, np.uint64)  # the largest of the first so many ends
-        self._n_changes = -1
+        self.places = places
         self.starts: dict[int, int] = {}  # where functions begin among made-up addresses, by number of their code
         # Where the C function keeps its place in the code is the compiler's choice, and what was there before stays in
         # other words of its frame: which ones are right is learnt.
@@ -85,7 +80,7 @@ class _Process:
             self.states = self.interpreter.threads(tids)
         there = [tid for tid in tids if tid in self.states]
         before_ns = time.monotonic_ns()
-        chains = self.interpreter.chains([self.states[tid] for tid in there], before_ns)
+        chains = self.interpreter.chains([self.states[tid] for tid in there])
         now_ns = (before_ns + time.monotonic_ns()) // 2
         for tid, chain in zip(there, chains, strict=True):
             if chain:
@@ -121,10 +116,6 @@ class _Process:
         found: Array = (right + 0.5) / (right + wrong + 1.0)
         return found
 
-    def are_starts(self, words: Array) -> Array:
-        """Which words (n,) lead to the first instruction of code."""
-        return np.isin(words, self._starts)
-
     def are_frames(self, words: Array) -> Array:
         """Which words (n,) are addresses of frames that were met in a look."""
         if len(self._frames) != len(self._met):
@@ -138,39 +129,6 @@ class _Process:
         found[some] = self._frames[self._frames.searchsorted(words[some])] == words[some]
         return found
 
-    def codes_of(self, words: Array, times: Array) -> Array:
-        """The numbers (n,) of the code objects that words lead to at times (n,); 0: to none."""
-        self._sort_codes()
-        found = np.zeros(len(words), np.uint64)
-        if len(self._starts):
-            some = np.flatnonzero((words >= self._starts[0]) & (words < self._ends[-1]))
-            near = words[some]
-            at = self._starts.searchsorted(near, "right") - 1
-            found[some] = np.where(near < self._ends[at], self._codes[at], np.uint64(0))
-        if self._gone.shape[1]:
-            at = self._gone[0].searchsorted(words, "right")
-            some = np.flatnonzero(words < self._gone_to[at])
-            near, then = words[some], times[some]
-            for start, end, code, until, since in self._gone.T:
-                was_there = (near >= start) & (near < end) & (then < since)
-                found[some[was_there]] = np.where(then[was_there] <= until, code, np.uint64(0))
-        return found
-
-    def _sort_codes(self) -> None:
-        interpreter = self.interpreter
-        if self._n_changes == interpreter.n_changes:
-            return
-        self._n_changes = interpreter.n_changes
-        inlined = interpreter.layout.has_inlined_calls
-        places = {number: (code.bytecode if inlined else code.address, code.size if inlined else 1)
-                  for number, code in interpreter.codes.items()}
-        known = sorted((*places[number], number) for number in interpreter.numbers.values())
-        self._starts, size, self._codes = np.array(known, np.uint64).reshape(-1, 3).T.copy()
-        self._ends = self._starts + size
-        gone = sorted((places[number][0], sum(places[number]), number, until_ns, since_ns + _READING_NS)
-                      for number, (until_ns, since_ns) in interpreter.gone.items())
-        self._gone = np.array(gone, np.uint64).reshape(-1, 5).T.copy()
-        self._gone_to = np.maximum.accumulate(np.append(np.uint64(0), self._gone[1]))
 
 class _Place(NamedTuple):
     """Where evaluations are in the stacks of n samples: rows and depths (k,), leaf first, and of each the words (w,) of
@@ -187,9 +145,10 @@ class _Place(NamedTuple):
 class _Found:
     """What the words of evaluations (k,) lead to: code objects, those that are believed most first, and frames."""
 
-    def __init__(self, place: _Place, codes: Array, hit: Array, there: Array) -> None:
-        """``codes`` (w,) of all words; ``hit`` and ``there``: which lead to code, and to frames, by evaluation."""
-        self._codes, self._code_words = codes[hit], place.words[hit]
+    def __init__(self, place: _Place, codes: Array, proven: Array, hit: Array, there: Array) -> None:
+        """``codes`` (w,) of all words, and which are ``proven``; ``hit`` and ``there``: which lead to code, and to
+        frames, by evaluation."""
+        self._codes, self._code_words, self._proven = codes[hit], place.words[hit], proven[hit]
         self._frame_words = place.words[there]
         k = np.arange(len(place.row) + 1)
         self._hits = place.part[hit].searchsorted(k)
@@ -199,7 +158,8 @@ class _Found:
         self.code[some], self.word[some] = self._codes[self._hits[some]], self._code_words[self._hits[some]]
         # (k,): the same where they lead to the same code and frames.
         self.signature: Array = np.zeros(len(place.row), np.uint64)
-        for part, words in ((place.part[hit], self._codes), (place.part[there], ~self._frame_words)):
+        told = self._codes ^ self._proven.astype(np.uint64)  # numbers are even
+        for part, words in ((place.part[hit], told), (place.part[there], ~self._frame_words)):
             mixed = _mixed(_mixed(words) + part.astype(np.uint64))
             _, once = np.unique(mixed, return_index=True)
             np.add.at(self.signature, part[once], _mixed(words[once]))
@@ -209,7 +169,8 @@ class _Found:
         from collector.runtimes.looks import Anchor
         begin, end = self._hits[evaluation:evaluation + 2].tolist()
         first, last = self._frames[evaluation:evaluation + 2].tolist()
-        return Anchor(frozenset(self._codes[begin:end].tolist()), frozenset(self._frame_words[first:last].tolist()))
+        return Anchor(frozenset(self._codes[begin:end].tolist()), frozenset(self._frame_words[first:last].tolist()),
+                      bool(self._proven[begin:end].all()))
 
 
 class _Inserted(Managed):
@@ -306,6 +267,7 @@ class PythonFrames:
 
     def _recognised(self, epoch: Epoch) -> _Process | None:
         from collector.runtimes import cpython
+        from collector.runtimes.places_cpython import CodePlaces
         pid = epoch.image.pid
         for i, mapping in enumerate(epoch.space.mappings):
             known = self._objects.by_number.get(mapping.object)
@@ -323,7 +285,7 @@ class PythonFrames:
             evaluation = np.array(parts, np.uint64) + np.uint64(mapping.bias)
             found = cpython.recognise(there, mapping.path, partial(proc.read_pieces, pid))
             if isinstance(found, cpython.Interpreter):
-                return _Process(found, (mapping.start, mapping.end), evaluation)
+                return _Process(found, CodePlaces(found), (mapping.start, mapping.end), evaluation)
             self._evaluations[epoch.image.number] = evaluation
             if found:
                 self.unread[epoch.image.number] = found
@@ -343,8 +305,9 @@ class PythonFrames:
         tids, times = samples.tid[mine], samples.time_ns[mine]
         moment = process.moments(tids, times)
         truth = self._certain(process, tids, times, moment, begin, len(place.row))
-        found = self._found(process, place, samples.time_ns[place.row].astype(np.uint64), truth)
-        process.interpreter.forget_before(time.monotonic_ns() - _GONE_KEPT_NS)
+        found = self._found(process, place, samples.time_ns[place.row].astype(np.int64), truth)
+        for code in process.interpreter.forget_before(time.monotonic_ns() - _GONE_KEPT_NS):
+            process.starts.pop(code, None)
         waits = self._waits_for_gil(process, samples, mine)
         # Whatever is alike in all that tells functions has the same ones: once for all such samples.
         number = np.arange(len(place.row)) - np.repeat(begin, np.diff(np.append(begin, len(place.row))))
@@ -370,30 +333,40 @@ class PythonFrames:
 
     def _found(self, process: _Process, place: _Place, times: Array, truth: Array) -> _Found:
         """What the words of each evaluation lead to; ``times`` (k,): when that was."""
-        now_ns = time.monotonic_ns()
         times = times[place.part]
-        codes = process.codes_of(place.words, times)
         interpreter = process.interpreter
-        there = (interpreter.codes.keys() & distinct(codes).tolist()) - interpreter.gone.keys()
-        interpreter.look_after({interpreter.codes[number].address for number in there}, now_ns)
-        codes = process.codes_of(place.words, times)
+        codes, proven = self._looked_after(process, place.words, times)
         lost = np.setdiff1d(np.arange(len(place.row)), place.part[codes != 0])
         if len(lost):
             words = place.words[np.isin(place.part, lost)]
             words = np.unique(words[(words > 0xFFFF) & (words < np.uint64(1 << 47))])
             if interpreter.layout.has_inlined_calls:
-                interpreter.search(words[words & np.uint64(1) == 0].tolist()[:_SEARCHES], now_ns)
+                interpreter.search(words[words & np.uint64(1) == 0].tolist()[:_SEARCHES])
             else:
-                interpreter.learn(set(words.tolist()) - interpreter.not_codes, now_ns)
-            codes = process.codes_of(place.words, times)
+                interpreter.learn(set(words.tolist()) - interpreter.not_codes)
+            codes, proven = process.places.at(place.words, times)
         hit = np.flatnonzero(codes)
         hit = hit[self._reliable(process, place.place[hit], place.part[hit], codes[hit], truth,
-                                 process.are_starts(place.words[hit]))]
+                                 process.places.are_starts(place.words[hit]))]
         frames = np.zeros(0, np.int64)
         if process.interpreter.layout.has_inlined_calls:
             frames = np.flatnonzero(process.are_frames(place.words))
             frames = frames[np.argsort(place.part[frames], kind="stable")]
-        return _Found(place, codes, hit, frames)
+        return _Found(place, codes, proven, hit, frames)
+
+    @staticmethod
+    def _looked_after(process: _Process, words: Array, times: Array) -> tuple[Array, Array]:
+        """What CodePlaces.at says of words, when the code that is there by now has been looked after."""
+        interpreter = process.interpreter
+        checked: set[int] = set()
+        while True:
+            n_changes = interpreter.n_changes
+            codes, proven = process.places.at(words, times)
+            there = (interpreter.codes.keys() & distinct(codes).tolist()) - interpreter.gone.keys() - checked
+            interpreter.look_after([interpreter.codes[number].address for number in there])
+            checked |= there
+            if interpreter.n_changes == n_changes:
+                return codes, proven
 
     @staticmethod
     def _reliable(process: _Process, places: Array, part: Array, codes: Array, truth: Array, is_start: Array) -> Array:
@@ -403,7 +376,8 @@ class PythonFrames:
         ``truth`` (k,): the code that evaluations certainly carried out, 0: unknown. ``is_start`` (h,): the word leads
         to the beginning of the code, and so says little of the place in it.
         """
-        is_known = truth[part] != 0
+        from collector.runtimes.places_cpython import NOT_PROVEN
+        is_known = (truth[part] != 0) & (codes != NOT_PROVEN)
         process.learn(places[is_known], codes[is_known] == truth[part[is_known]])
         reliability = process.reliability(places)
         order = np.lexsort((-reliability, part))
