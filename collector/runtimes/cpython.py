@@ -28,6 +28,7 @@ _THREAD_SIZE = 320
 _SEARCHED = 4096
 _CHUNK_HEAD = 24
 _CHUNK_MAX = 1 << 18
+_CHUNK_SPARE = 2048
 _OWNED_BY_C = 3  # and more: by C, or by the interpreter itself
 _TAGS = 7  # since 3.14 a reference has them in its lowest bits
 _DEPTH_MAX = 1024
@@ -90,7 +91,8 @@ class Interpreter:
         self._seen: dict[int, int] = {}  # until when a code object was there for certain, by number
         self._n_gone = 0
         self._read = read
-        self._chunks: dict[int, tuple[int, int]] = {}  # by tstate: the data stack's piece that was in use
+        self._chunks: dict[int, tuple[int, int]] = {}  # by tstate: the data stack's piece, as much as was in use
+        self._met: set[int] = set()  # addresses of code objects in the chains of the last look
         self._nearby: dict[int, tuple[int, ...]] = {}  # by tstate: frames elsewhere that the last look needed
         self._frame_size = layout.frame_size
 
@@ -126,10 +128,15 @@ class Interpreter:
 
     def chains(self, states: Sequence[int]) -> list[Chain | None]:
         """What threads are carrying out, by the addresses of their states; None where that makes no sense."""
-        memories = self._memories(states)
+        expected = list(self._met & self.numbers.keys())
+        before_ns = self._clock()
+        memories, heads = self._memories(states, expected)
+        after_ns = self._clock()
         chains = [self._chain(state, memory) for state, memory in zip(states, memories, strict=True)]
         met = {frame.code for chain in chains if chain for activation in chain for frame in activation}
-        self.look_after(met & self.numbers.keys())
+        self._met = met
+        self._compare(expected, heads, before_ns, after_ns)
+        self.look_after(met & self.numbers.keys() - set(expected))
         self.learn(met - self.numbers.keys())
         if all(self.numbers.get(address) == address for address in met):
             return chains
@@ -142,8 +149,9 @@ class Interpreter:
         return tuple([tuple([PyFrame(frame.address, self.numbers[frame.code], frame.offset) for frame in activation])
                       for activation in chain])
 
-    def _memories(self, states: Sequence[int]) -> list[_Memory]:
-        """Each thread's state, data stack, and what the last look needed besides, read in one go."""
+    def _memories(self, states: Sequence[int], codes: Sequence[int]) -> tuple[list[_Memory], list[bytes]]:
+        """Each thread's state, data stack, and what the last look needed besides, and then the code objects at some
+        addresses, read in one go."""
         asked: list[tuple[int, int]] = []
         ends = []
         for state in states:
@@ -151,14 +159,14 @@ class Interpreter:
             asked.append(self._chunks.get(state, (state, _THREAD_SIZE)))
             asked += [(address, self._frame_size) for address in self._nearby.get(state, ())]
             ends.append(len(asked))
-        got = self._read(*_columns(asked))
+        got = self._read(*_columns(asked + [(address, self.layout.code_size) for address in codes]))
         found = []
         begin = 0
         for end in ends:
             own = [(address, content) for (address, _), content in zip(asked[begin:end], got[begin:end], strict=True)]
             found.append(_Memory(self._read, own[1::-1], dict(own[2:])))
             begin = end
-        return found
+        return found, got[begin:]
 
     def _chain(self, state: int, memory: _Memory) -> Chain | None:
         layout = self.layout
@@ -193,12 +201,19 @@ class Interpreter:
         return tuple(reversed(activations))
 
     def _note_chunk(self, state: int, memory: _Memory) -> None:
-        """Where the data stack is, for the next look and for the rest of this one."""
-        chunk = memory.word(state + self.layout.datastack_chunk)
+        """Where the data stack is, and how much of it is in use, for the next look and for the rest of this one."""
+        place = state + self.layout.datastack_chunk
+        chunk = memory.word(place)
         size = memory.word(chunk + 8) if _is_address(chunk) else 0
-        if _CHUNK_HEAD < size <= _CHUNK_MAX and self._chunks.get(state) != (chunk, size):
-            self._chunks[state] = chunk, size
-            memory.add(chunk, size)
+        if not _CHUNK_HEAD < size <= _CHUNK_MAX:
+            return
+        top = memory.word(place + 8) - chunk
+        used = min(top, size) if top > 0 else size
+        known = self._chunks.get(state)
+        if known is None or known[0] != chunk or not used <= known[1] <= used + 2 * _CHUNK_SPARE:
+            self._chunks[state] = chunk, min(used + _CHUNK_SPARE, size)
+            if known is None or known[0] != chunk or known[1] < used:
+                memory.add(*self._chunks[state])
 
     def _frame(self, address: int, memory: _Memory) -> tuple[int, int, int, int, int] | None:
         """Of a frame the one before it, its code object, its instruction, its owner, whether it is an entry."""
@@ -230,7 +245,11 @@ class Interpreter:
         before_ns = self._clock()
         heads = self._read(asked, [self.layout.code_size] * len(asked))
         after_ns = self._clock()
-        for address, head in zip(asked, heads, strict=True) if any(heads) else ():  # else the process is gone
+        self._compare(asked, heads, before_ns, after_ns)
+
+    def _compare(self, addresses: Sequence[int], heads: Sequence[bytes], before_ns: int, after_ns: int) -> None:
+        """Code objects with what was read, between two times, at their addresses."""
+        for address, head in zip(addresses, heads, strict=True) if any(heads) else ():  # else the process is gone
             number = self.numbers[address]
             if self._identity(head) == self.codes[number].identity:
                 self._seen[number] = before_ns
