@@ -126,9 +126,10 @@ class Interpreter:
 
     # -- frames
 
-    def chains(self, states: Sequence[int]) -> list[Chain | None]:
-        """What threads are carrying out, by the addresses of their states; None where that makes no sense."""
-        expected = list(self._met & self.numbers.keys())
+    def chains(self, states: Sequence[int], codes: Iterable[int] = ()) -> list[Chain | None]:
+        """What threads are carrying out, by the addresses of their states; None where that makes no sense. Code objects
+        at addresses ``codes`` are looked after, too."""
+        expected = list(self._met.union(codes) & self.numbers.keys())
         before_ns = self._clock()
         memories, heads = self._memories(states, expected)
         after_ns = self._clock()
@@ -242,10 +243,16 @@ class Interpreter:
     def look_after(self, addresses: Iterable[int]) -> None:
         """Whether code objects are still there, by the addresses of some that were."""
         asked = list(addresses)
+        if not asked:
+            return
         before_ns = self._clock()
         heads = self._read(asked, [self.layout.code_size] * len(asked))
         after_ns = self._clock()
         self._compare(asked, heads, before_ns, after_ns)
+
+    def is_proven(self, number: int, time_ns: int) -> bool:
+        """Whether a code object has been seen at a time or later."""
+        return self._seen.get(number, 0) >= time_ns
 
     def _compare(self, addresses: Sequence[int], heads: Sequence[bytes], before_ns: int, after_ns: int) -> None:
         """Code objects with what was read, between two times, at their addresses."""

@@ -7,7 +7,7 @@ before samples are worked on. ``runtimes`` tells what both together say.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -66,6 +66,7 @@ class _Process:
         self.looks: dict[int, Looks] = {}  # by tid
         self.states: dict[int, int] = {}
         self.lately: list[int] = []  # tids that had samples
+        self.hit: list[int] = []  # addresses of code objects that the last samples led to
         self.due_ns = 0  # when the next look is
         self._period_ns = LOOK_MIN_NS  # between looks, while no code comes and goes
         self._last_ns = 0  # the time of the last sample
@@ -87,14 +88,15 @@ class _Process:
         self._period_ns = min(max(needed_ns, LOOK_MIN_NS), LOOK_MAX_NS) if self._last_ns else LOOK_MIN_NS
         self._last_ns = last_ns
 
-    def look(self) -> None:
-        """What the threads are carrying out that were met lately."""
+    def look(self, codes: Iterable[int] = ()) -> None:
+        """What the threads are carrying out that were met lately; code objects at addresses ``codes`` are looked after,
+        too."""
         tids = self.lately[:_THREADS_AT_ONCE]
         if any(tid not in self.states for tid in tids):
             self.states = self.interpreter.threads(tids)
         there = [tid for tid in tids if tid in self.states]
         before_ns = time.monotonic_ns()
-        chains = self.interpreter.chains([self.states[tid] for tid in there])
+        chains = self.interpreter.chains([self.states[tid] for tid in there], codes)
         now_ns = (before_ns + time.monotonic_ns()) // 2
         for tid, chain in zip(there, chains, strict=True):
             if chain:
@@ -315,7 +317,7 @@ class PythonFrames:
             if not len(rows):
                 continue
             process.sampled(samples.tid[rows], samples.time_ns[rows])
-            process.look()
+            process.look(process.hit)
             inserted = self._of_process(process, samples, rows, frames)
             if inserted is not None:
                 found.append(inserted)
@@ -431,13 +433,15 @@ class PythonFrames:
     def _looked_after(process: _Process, words: Array, times: Array) -> tuple[Array, Array]:
         """What CodePlaces.at says of words, when the code that is there by now has been looked after."""
         interpreter = process.interpreter
-        checked: set[int] = set()
+        last_ns = int(times.max(initial=0))
         while True:
-            n_changes = interpreter.n_changes
             codes, proven = process.places.at(words, times)
-            there = (interpreter.codes.keys() & distinct(codes).tolist()) - interpreter.gone.keys() - checked
-            interpreter.look_after([interpreter.codes[number].address for number in there])
-            checked |= there
+            there = (interpreter.codes.keys() & distinct(codes).tolist()) - interpreter.gone.keys()
+            process.hit = [interpreter.codes[number].address for number in there]
+            doubtful = [interpreter.codes[number].address for number in there
+                        if not interpreter.is_proven(number, last_ns)]
+            n_changes = interpreter.n_changes
+            interpreter.look_after(doubtful)
             if interpreter.n_changes == n_changes:
                 return codes, proven
 
