@@ -81,9 +81,9 @@ class _Process:
         self._frames: Array = np.zeros(0, np.uint64)  # the same, sorted
 
     def sampled(self, tids: Array, times: Array) -> None:
-        """Samples (n,), in order of time, of threads."""
+        """Samples (n,) of threads."""
         self.lately = list(dict.fromkeys(tids[::-1].tolist()))
-        last_ns = int(times[-1])
+        last_ns = int(times.max())
         needed_ns = _SAMPLES_BETWEEN * (last_ns - self._last_ns) // len(times)
         self._period_ns = min(max(needed_ns, LOOK_MIN_NS), LOOK_MAX_NS) if self._last_ns else LOOK_MIN_NS
         self._last_ns = last_ns

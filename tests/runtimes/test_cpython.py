@@ -180,6 +180,24 @@ def test_of_code_in_one_place_each_time_has_its_own_and_none_between(target: Tar
     assert replaced.told(places, word + (1 << 20), [1100]) == ["(none)"]
 
 
+def test_a_look_sees_to_code_that_is_not_carried_out_too(target: Target) -> None:
+    replaced = Replaced(target)
+    interpreter = replaced.interpreter
+    first = replaced.look(1000)
+    assert first is not None
+    (other,) = (number for number in interpreter.codes if interpreter.codes[number].name == b"wait")
+    main = interpreter.threads(target.tids)[target.tids[0]]
+    replaced.time_ns = 2000
+    interpreter.chains([main], [other])  # where the other thread's code is not met
+    assert (interpreter.is_proven(other, 2000), interpreter.is_proven(other, 2100)) == (True, False)
+    replaced.shown[other] = first[0][0].code
+    replaced.time_ns = 3000
+    interpreter.chains([main], [other])
+    ((until_ns, since_ns),) = interpreter.gone.values()
+    assert 2000 <= until_ns < 2100 < 3000 < since_ns < 3100
+    assert not interpreter.is_proven(other, 2000)
+
+
 def test_what_is_read_late_was_not_there_before(target: Target) -> None:
     """Code that is found to be other code by a read that took long: when it began the former may have been there."""
     replaced = Replaced(target)
