@@ -12,6 +12,7 @@ another moment has to compare it with what he knows of that moment.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
@@ -27,6 +28,7 @@ _THREAD_SIZE = 320
 _SEARCHED = 4096
 _CHUNK_HEAD = 24
 _CHUNK_MAX = 1 << 18
+_CHUNK_SPARE = 2048
 _OWNED_BY_C = 3  # and more: by C, or by the interpreter itself
 _TAGS = 7  # since 3.14 a reference has them in its lowest bits
 _DEPTH_MAX = 1024
@@ -34,6 +36,7 @@ _THREADS_MAX = 4096
 _STRING_MAX, _TABLE_MAX, _BYTECODE_MAX = 4096, 1 << 18, 1 << 24
 _USER_END = 1 << 47
 _NUMBERS_FROM = 47  # the bit
+_FIXED = 28  # bytes of a code object from its first line on that never change
 _HEAD_SIZE = 24
 _TID_IN_PTHREAD = 0x2D0  # glibc's struct pthread, x86-64; checked against the process's threads
 _KINDS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
@@ -72,19 +75,24 @@ class Interpreter:
     their addresses. So each has a number: its address, or that and how many have gone before.
     """
 
-    def __init__(self, layout: Layout, symbols: dict[bytes, tuple[int, int]], read: Read) -> None:
+    def __init__(self, layout: Layout, symbols: dict[bytes, tuple[int, int]], read: Read,
+                 clock: Callable[[], int] = time.monotonic_ns) -> None:
+        """``clock`` tells the time around what is read, in ns."""
         self.layout = layout
         self.symbols = symbols
         self.codes: dict[int, CodeObject] = {}  # by number
         self.numbers: dict[int, int] = {}  # of those that are there, by address
         # Those that are not there any more: until when they were for certain, and since when certainly not, by number.
         self.gone: dict[int, tuple[int, int]] = {}
+        self.first_ns: dict[int, int] = {}  # since when a code object was there for certain, by number
         self.n_changes = 0  # of all that
         self.not_codes: set[int] = set()
-        self._seen: dict[int, int] = {}  # when a code object was there for certain, by number
+        self._clock = clock
+        self._seen: dict[int, int] = {}  # until when a code object was there for certain, by number
         self._n_gone = 0
         self._read = read
-        self._chunks: dict[int, tuple[int, int]] = {}  # by tstate: the data stack's piece that was in use
+        self._chunks: dict[int, tuple[int, int]] = {}  # by tstate: the data stack's piece, as much as was in use
+        self._met: set[int] = set()  # addresses of code objects in the chains of the last look
         self._nearby: dict[int, tuple[int, ...]] = {}  # by tstate: frames elsewhere that the last look needed
         self._frame_size = layout.frame_size
 
@@ -118,13 +126,19 @@ class Interpreter:
 
     # -- frames
 
-    def chains(self, states: Sequence[int], now_ns: int = 0) -> list[Chain | None]:
-        """What threads are carrying out, by the addresses of their states; None where that makes no sense."""
-        memories = self._memories(states)
+    def chains(self, states: Sequence[int], codes: Iterable[int] = ()) -> list[Chain | None]:
+        """What threads are carrying out, by the addresses of their states; None where that makes no sense. Code objects
+        at addresses ``codes`` are looked after, too."""
+        expected = list(self._met.union(codes) & self.numbers.keys())
+        before_ns = self._clock()
+        memories, heads = self._memories(states, expected)
+        after_ns = self._clock()
         chains = [self._chain(state, memory) for state, memory in zip(states, memories, strict=True)]
         met = {frame.code for chain in chains if chain for activation in chain for frame in activation}
-        self.look_after(met & self.numbers.keys(), now_ns)
-        self.learn(met - self.numbers.keys(), now_ns)
+        self._met = met
+        self._compare(expected, heads, before_ns, after_ns)
+        self.look_after(met & self.numbers.keys() - set(expected))
+        self.learn(met - self.numbers.keys())
         if all(self.numbers.get(address) == address for address in met):
             return chains
         return [chain if chain is None else self._numbered(chain) for chain in chains]
@@ -136,8 +150,9 @@ class Interpreter:
         return tuple([tuple([PyFrame(frame.address, self.numbers[frame.code], frame.offset) for frame in activation])
                       for activation in chain])
 
-    def _memories(self, states: Sequence[int]) -> list[_Memory]:
-        """Each thread's state, data stack, and what the last look needed besides, read in one go."""
+    def _memories(self, states: Sequence[int], codes: Sequence[int]) -> tuple[list[_Memory], list[bytes]]:
+        """Each thread's state, data stack, and what the last look needed besides, and then the code objects at some
+        addresses, read in one go."""
         asked: list[tuple[int, int]] = []
         ends = []
         for state in states:
@@ -145,14 +160,14 @@ class Interpreter:
             asked.append(self._chunks.get(state, (state, _THREAD_SIZE)))
             asked += [(address, self._frame_size) for address in self._nearby.get(state, ())]
             ends.append(len(asked))
-        got = self._read(*_columns(asked))
+        got = self._read(*_columns(asked + [(address, self.layout.code_size) for address in codes]))
         found = []
         begin = 0
         for end in ends:
             own = [(address, content) for (address, _), content in zip(asked[begin:end], got[begin:end], strict=True)]
             found.append(_Memory(self._read, own[1::-1], dict(own[2:])))
             begin = end
-        return found
+        return found, got[begin:]
 
     def _chain(self, state: int, memory: _Memory) -> Chain | None:
         layout = self.layout
@@ -187,12 +202,19 @@ class Interpreter:
         return tuple(reversed(activations))
 
     def _note_chunk(self, state: int, memory: _Memory) -> None:
-        """Where the data stack is, for the next look and for the rest of this one."""
-        chunk = memory.word(state + self.layout.datastack_chunk)
+        """Where the data stack is, and how much of it is in use, for the next look and for the rest of this one."""
+        place = state + self.layout.datastack_chunk
+        chunk = memory.word(place)
         size = memory.word(chunk + 8) if _is_address(chunk) else 0
-        if _CHUNK_HEAD < size <= _CHUNK_MAX and self._chunks.get(state) != (chunk, size):
-            self._chunks[state] = chunk, size
-            memory.add(chunk, size)
+        if not _CHUNK_HEAD < size <= _CHUNK_MAX:
+            return
+        top = memory.word(place + 8) - chunk
+        used = min(top, size) if top > 0 else size
+        known = self._chunks.get(state)
+        if known is None or known[0] != chunk or not used <= known[1] <= used + 2 * _CHUNK_SPARE:
+            self._chunks[state] = chunk, min(used + _CHUNK_SPARE, size)
+            if known is None or known[0] != chunk or known[1] < used:
+                memory.add(*self._chunks[state])
 
     def _frame(self, address: int, memory: _Memory) -> tuple[int, int, int, int, int] | None:
         """Of a frame the one before it, its code object, its instruction, its owner, whether it is an entry."""
@@ -218,39 +240,55 @@ class Interpreter:
 
     # -- code objects
 
-    def look_after(self, addresses: Iterable[int], now_ns: int) -> None:
-        """Whether code objects are still there, by the addresses of some that were. ``now_ns``: not later than that."""
+    def look_after(self, addresses: Iterable[int]) -> None:
+        """Whether code objects are still there, by the addresses of some that were."""
         asked = list(addresses)
+        if not asked:
+            return
+        before_ns = self._clock()
         heads = self._read(asked, [self.layout.code_size] * len(asked))
-        for address, head in zip(asked, heads, strict=True) if any(heads) else ():  # else the process is gone
+        after_ns = self._clock()
+        self._compare(asked, heads, before_ns, after_ns)
+
+    def is_proven(self, number: int, time_ns: int) -> bool:
+        """Whether a code object has been seen at a time or later."""
+        return self._seen.get(number, 0) >= time_ns
+
+    def _compare(self, addresses: Sequence[int], heads: Sequence[bytes], before_ns: int, after_ns: int) -> None:
+        """Code objects with what was read, between two times, at their addresses."""
+        for address, head in zip(addresses, heads, strict=True) if any(heads) else ():  # else the process is gone
             number = self.numbers[address]
             if self._identity(head) == self.codes[number].identity:
-                self._seen[number] = now_ns
+                self._seen[number] = before_ns
             else:
-                self.gone[number] = self._seen.pop(number), now_ns
+                self.gone[number] = self._seen.pop(number), after_ns
                 del self.numbers[address]
                 self._n_gone += 1
                 self.n_changes += 1
                 self.not_codes.clear()  # what was none may be one by now
 
     def _identity(self, head: bytes) -> bytes:
-        """Of a code object its type, size and first line, and where its names and lines are."""
+        """Of a code object its type, size, first line and what stands behind that (since 3.12 a number that no other
+        has), and where its names and lines are."""
         layout = self.layout
-        return head[8:24] + head[layout.code_first_line:layout.code_first_line + 4] + b"".join(
+        return head[8:24] + head[layout.code_first_line:layout.code_first_line + _FIXED] + b"".join(
             [head[at:at + 8] for at in (layout.code_file, layout.code_name, layout.code_lines)])
 
-    def forget_before(self, time_ns: int) -> None:
-        """Nobody asks any more for what was gone by then."""
-        for number in [number for number, (_, since_ns) in self.gone.items() if since_ns < time_ns]:
-            del self.gone[number], self.codes[number]
+    def forget_before(self, time_ns: int) -> list[int]:
+        """Nobody asks any more for what was gone by then: these numbers."""
+        forgotten = [number for number, (_, since_ns) in self.gone.items() if since_ns < time_ns]
+        for number in forgotten:
+            del self.gone[number], self.codes[number], self.first_ns[number]
             self.n_changes += 1
+        return forgotten
 
-    def learn(self, addresses: Iterable[int], now_ns: int = 0) -> None:
+    def learn(self, addresses: Iterable[int]) -> None:
         """Reads the code objects at addresses, those that are not known; what is none is remembered as such."""
         new = [address for address in addresses if address not in self.numbers and _is_address(address)]
         if not new:
             return
         found = self._code_objects(new)
+        now_ns = self._clock()
         # Twice the same: what is being made, or overwritten, while it is read is not believed.
         again = self._code_objects(list(found))
         found = {address: code for address, code in found.items() if again.get(address) == code}
@@ -262,10 +300,11 @@ class Interpreter:
 
     def _note(self, address: int, code: CodeObject, now_ns: int) -> None:
         number = address | (self._n_gone & 0xFFFF) << _NUMBERS_FROM
-        self.codes[number], self.numbers[address], self._seen[number] = code, number, now_ns
+        self.codes[number], self.numbers[address] = code, number
+        self.first_ns[number] = self._seen[number] = now_ns
         self.n_changes += 1
 
-    def search(self, words: Iterable[int], now_ns: int = 0) -> None:
+    def search(self, words: Iterable[int]) -> None:
         """Looks for the code objects whose bytecode words lead into; their heads lie before it."""
         asked = [word for word in words if 0xFFFF + _SEARCHED < word < _USER_END and word >> 8 not in self.not_codes]
         begins = [(word & ~7) - _SEARCHED for word in asked]
@@ -279,7 +318,8 @@ class Interpreter:
                 found.append(begin + at - 8)
             else:
                 self.not_codes.add(word >> 8)
-        self.learn(found, now_ns)
+        self.look_after(self.numbers.keys() & set(found))
+        self.learn(found)
 
     def _code_objects(self, addresses: Sequence[int]) -> dict[int, CodeObject]:
         layout, type_at = self.layout, self.symbols[b"PyCode_Type"][0]
@@ -380,7 +420,8 @@ class _Memory:
         return tuple(list(self._more)[:_DEPTH_MAX])
 
 
-def recognise(symbols: dict[bytes, tuple[int, int]], path: bytes, read: Read) -> Interpreter | str:
+def recognise(symbols: dict[bytes, tuple[int, int]], path: bytes, read: Read,
+              clock: Callable[[], int] = time.monotonic_ns) -> Interpreter | str:
     """The interpreter whose symbols these are, at their run-time addresses, from a file of this path; or why it is not
     to be read (empty: its process is gone, or not ours to read)."""
     (begin,) = read([symbols[b"_PyRuntime"][0]], [8 * N_OFFSETS])
@@ -397,7 +438,7 @@ def recognise(symbols: dict[bytes, tuple[int, int]], path: bytes, read: Read) ->
     layout = layout_of(version, offsets)
     if layout is None:
         return f"where Python {version[0]}.{version[1]} keeps its frames is not known"
-    return Interpreter(layout, symbols, read)
+    return Interpreter(layout, symbols, read, clock)
 
 
 def _version(symbols: dict[bytes, tuple[int, int]], path: bytes, read: Read) -> tuple[int, int] | None:

@@ -4,7 +4,8 @@ A sample of a running thread has the thread's own words of that moment: for ever
 objects, and since 3.11 those that are addresses of frames (its *anchors*). A look, at another moment, has whole chains.
 Of a sample and the looks around it:
 
-    an activation's innermost function   one that an anchor leads to: verified
+    an activation's innermost function   one that an anchor leads to: verified, or torn where it is not proven that
+                                         this code was there by then
     its callers in the same activation   those of the look next in time in which all activations have a function at
                                          the anchors' place, with the anchors' code; verified where they have been
                                          there before and after, else torn: the thread has gone on meanwhile
@@ -19,7 +20,7 @@ they have the right shares, though a single one may be another's.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -30,13 +31,16 @@ from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 
 
 class Anchor(NamedTuple):
-    """Code objects and frames that an activation's words lead to."""
+    """Code objects and frames that an activation's words lead to; whether that code was there for certain by then."""
 
     codes: frozenset[int]
     frames: frozenset[int]
+    is_proven: bool = True
 
 
 Anchors = tuple[Anchor, ...]  # outermost activation first
+Shape = tuple[tuple[tuple[int, ...], ...], ...]  # a chain, of each frame its address and code
+Array = npt.NDArray[np.int64]
 _KEPT_NS = 3_000_000_000
 
 
@@ -58,44 +62,85 @@ class Looks:
         self._inlined = has_inlined_calls
         self._times: list[int] = []
         self._chains: list[Chain] = []
-        self._same: dict[Activation, Activation] = {}  # of equal activations of chains there is one
-        self._positions: dict[Anchor, dict[int, int]] = {}  # what _position says of activations, by their ids
+        # Which functions the chains have, wherever in them they are: there are few, and what is asked depends on that.
+        self._kinds: list[int] = []  # of each look, which of the following it has
+        self._shapes: list[Shape] = []
+        self._numbers: dict[Shape, int] = {}
+        self._scores: dict[Anchors, list[int]] = {}  # of anchors, with how many activations of each shape they agree
+        self._common: dict[tuple[int, int], int] = {}
+        # Until there is a further look:
+        self._agreeing: dict[Anchors, tuple[int, list[int], list[int]]] = {}
+        self._told: dict[tuple[Anchors, int, int], list[Told]] = {}
+        self._arrays: tuple[Array, Array, Array] | None = None
 
     def add(self, time_ns: int, chain: Chain) -> None:
         """One more, later than all before."""
         if len(self._times) > 64 and self._times[32] < time_ns - _KEPT_NS:
-            del self._times[:32], self._chains[:32]
-            self._same = {activation: activation for chain in self._chains for activation in chain}
-            self._positions.clear()
+            chains = self._chains[32:]
+            del self._times[:32]
+            for kept in (self._chains, self._kinds, self._shapes, self._numbers, self._scores, self._common):
+                kept.clear()
+            for each in chains:
+                self._note(each)
         self._times.append(time_ns)
-        self._chains.append(tuple([self._same.setdefault(activation, activation) for activation in chain]))
+        self._note(chain)
+        self._agreeing.clear()
+        self._told.clear()
+        self._arrays = None
 
-    def moments(self, times_ns: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    def _note(self, chain: Chain) -> None:
+        shape = tuple([tuple([frame[:2] for frame in activation]) for activation in chain])
+        number = self._numbers.setdefault(shape, len(self._shapes))
+        if number == len(self._shapes):
+            self._shapes.append(shape)
+        self._chains.append(chain)
+        self._kinds.append(number)
+
+    def _sorted(self) -> tuple[Array, Array, Array]:
+        """Times of looks, the times half way between two of them, and which shapes the looks have."""
+        if self._arrays is None:
+            looks = np.array(self._times, np.int64)
+            self._arrays = looks, looks[1:] + looks[:-1] >> 1, np.array(self._kinds, np.int64)
+        return self._arrays
+
+    def moments(self, times_ns: Array) -> Array:
         """Numbers for times (n,): the same for those between the same looks and nearer to the same one of them."""
-        looks = np.array(self._times, np.int64)
-        return looks.searchsorted(times_ns) + (looks[1:] + looks[:-1] >> 1).searchsorted(times_ns)
+        looks, between, _ = self._sorted()
+        return looks.searchsorted(times_ns) + between.searchsorted(times_ns)
 
-    def certain(self, time_ns: int) -> Chain | None:
-        """What was carried out at a time, if the looks before and after are the same in all functions; else None."""
-        after = bisect_left(self._times, time_ns)
-        if not 0 < after < len(self._times):
-            return None
-        before, chain = self._chains[after - 1], self._chains[after]
-        if len(before) == len(chain) and _in_common(before, chain) == sum(map(len, chain)) == sum(map(len, before)):
-            return chain
-        return None
+    def certain(self, times_ns: Array) -> tuple[Array, Sequence[Chain]]:
+        """What was carried out at times (n,), where the looks before and after are the same in all functions, as
+        indices of chains; -1: not known."""
+        looks, _, kinds = self._sorted()
+        if len(looks) < 2:
+            return np.full(len(times_ns), -1, np.int64), self._chains
+        after = looks.searchsorted(times_ns)
+        near = np.clip(after, 1, len(looks) - 1)
+        is_certain = (near == after) & (kinds[near] == kinds[near - 1])
+        _, first = np.unique(kinds, return_index=True)
+        return np.where(is_certain, first[kinds[near]], -1), self._chains
 
     def told(self, anchors: Anchors, time_ns: int) -> list[Told]:
-        """Each activation of a sample, outermost first."""
-        depth, chain = self._agreeing(anchors, time_ns)
-        if chain is None:
+        """Each activation of a sample, outermost first. The same list for the same answer, until there is a further
+        look."""
+        look, depth = self._nearest(anchors, time_ns)
+        lasting = self._lasting(look, time_ns) if look >= 0 else 0
+        key = anchors, look, lasting
+        found = self._told.get(key)
+        if found is None:
+            found = self._told[key] = self._by(anchors, look, depth, lasting)
+        return found
+
+    def _by(self, anchors: Anchors, look: int, depth: int, lasting: int) -> list[Told]:
+        """What is told by a look (-1: none) that agrees with ``depth`` activations."""
+        if look < 0:
             return [self._anchored(each) for each in anchors]
-        lasting = self._lasting(chain, time_ns)
+        chain = self._chains[look]
         found, n = [], 0
         for activation, each in zip(chain[:depth], anchors, strict=False):
             n += len(activation)
             own = self._position(activation, each)
-            marks = [VERIFIED if n - i <= lasting or (i == own and each.codes) else TORN
+            marks = [VERIFIED if n - i <= lasting or (i == own and each.codes and each.is_proven) else TORN
                      for i in range(own, len(activation))]
             found.append(Told(activation[own:], tuple(marks)))
         rest = [self._anchored(each) for each in anchors[depth:]]
@@ -103,44 +148,38 @@ class Looks:
             rest[0] = _with_outermost(rest[0], chain[depth], lasting - n)
         return found + rest
 
-    def _agreeing(self, anchors: Anchors, time_ns: int) -> tuple[int, Chain | None]:
-        """With how many activations the look agrees that agrees longest, of several the next in time; with all of them
-        only if it has no more."""
-        positions = [self._positions.setdefault(each, {}) for each in anchors]
-        longest, found = -1, None
-        for chain in self._nearest_first(time_ns):
-            n = 0
-            for activation, anchor, known in zip(chain, anchors, positions, strict=False):
-                position = known.get(id(activation))
-                if position is None:
-                    position = known[id(activation)] = self._position(activation, anchor)
-                if position < 0:
-                    break
-                n += 1
-            if n == len(anchors) == len(chain):
-                return n, chain
-            n = min(n, len(anchors) - 1)
-            if n > longest:
-                longest, found = n, chain
-        return longest, found
-
-    def _nearest_first(self, time_ns: int) -> Iterator[Chain]:
-        times, chains = self._times, self._chains
+    def _nearest(self, anchors: Anchors, time_ns: int) -> tuple[int, int]:
+        """The look that agrees longest, of several the next in time (-1: there is none), and with how many activations;
+        with all of them only if it has no more."""
+        if not self._times:
+            return -1, 0
+        found = self._agreeing.get(anchors)
+        if found is None:
+            scores = self._scores.setdefault(anchors, [])
+            scores += [self._score(anchors, shape) for shape in self._shapes[len(scores):]]
+            depth = max(scores)
+            looks = [look for look, kind in enumerate(self._kinds) if scores[kind] == depth]
+            found = self._agreeing[anchors] = depth, looks, [self._times[look] for look in looks]
+        depth, looks, times = found
         after = bisect_left(times, time_ns)
-        before = after - 1
-        while before >= 0 or after < len(times):
-            if after == len(times) or (before >= 0 and time_ns - times[before] <= times[after] - time_ns):
-                yield chains[before]
-                before -= 1
-            else:
-                yield chains[after]
-                after += 1
+        if after == len(times) or (after and time_ns - times[after - 1] <= times[after] - time_ns):
+            after -= 1
+        return looks[after], depth
 
-    def _position(self, activation: Activation, anchor: Anchor) -> int:
+    def _score(self, anchors: Anchors, shape: Shape) -> int:
+        """With how many activations of a shape anchors agree."""
+        n = 0
+        for activation, anchor in zip(shape, anchors, strict=False):
+            if self._position(activation, anchor) < 0:
+                break
+            n += 1
+        return n if n == len(anchors) == len(shape) else min(n, len(anchors) - 1)
+
+    def _position(self, activation: Sequence[tuple[int, ...]], anchor: Anchor) -> int:
         """Which function of an activation the anchors lead to; -1: to none of them."""
-        codes, frames = anchor
-        for i, frame in enumerate(activation if codes else activation[:1]):
-            if (not codes or frame.code in codes) and (not self._inlined or frame.address in frames):
+        codes, frames, _ = anchor
+        for i, (address, code, *_) in enumerate(activation if codes else activation[:1]):
+            if (not codes or code in codes) and (not self._inlined or address in frames):
                 return i
         return -1
 
@@ -150,14 +189,23 @@ class Looks:
             return Told((NOBODY,), (UNKNOWN,))
         (code,) = anchor.codes
         own = PyFrame(0, code, 0)
-        return Told((own, NOBODY), (VERIFIED, UNKNOWN)) if self._inlined else Told((own,), (VERIFIED,))
+        mark = VERIFIED if anchor.is_proven else TORN
+        return Told((own, NOBODY), (mark, UNKNOWN)) if self._inlined else Told((own,), (mark,))
 
-    def _lasting(self, chain: Chain, time_ns: int) -> int:
-        """How many of the outermost frames have been there in the looks before and after a time."""
+    def _lasting(self, look: int, time_ns: int) -> int:
+        """How many of a look's outermost frames have been there in the looks before and after a time."""
         after = bisect_left(self._times, time_ns)
         if not 0 < after < len(self._times):
             return 0
-        return min(_in_common(chain, self._chains[after - 1]), _in_common(chain, self._chains[after]))
+        return min(self._in_common(look, after - 1), self._in_common(look, after))
+
+    def _in_common(self, one: int, other: int) -> int:
+        """How many of the outermost functions of two looks are the same, wherever in them they are."""
+        key = self._kinds[one], self._kinds[other]
+        found = self._common.get(key)
+        if found is None:
+            found = self._common[key] = _in_common(*(self._shapes[kind] for kind in key))
+        return found
 
 
 def _with_outermost(told: Told, activation: Activation, n: int) -> Told:
@@ -166,21 +214,20 @@ def _with_outermost(told: Told, activation: Activation, n: int) -> Told:
     return Told((*told.frames, *known), (*told.marks, *[VERIFIED] * len(known)))
 
 
-def _in_common(one: Chain, other: Chain) -> int:
-    """How many of the outermost functions are the same, wherever in them they are."""
+def _in_common(one: Shape, other: Shape) -> int:
     n = 0
     for a, b in zip(one, other, strict=False):
-        same = len(a) if a is b else _same_outermost(a, b)
+        same = _same_outermost(a, b)
         n += same
         if same < max(len(a), len(b)):
             break
     return n
 
 
-def _same_outermost(one: Activation, other: Activation) -> int:
+def _same_outermost(one: Sequence[tuple[int, ...]], other: Sequence[tuple[int, ...]]) -> int:
     n = 0
     for a, b in zip(reversed(one), reversed(other), strict=False):
-        if a[:2] != b[:2]:
+        if a != b:
             break
         n += 1
     return n

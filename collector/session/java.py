@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from collector.arrays import distinct
 from collector.clock import NS_PER_MS
 from collector.elf import object_of_bytes
 from collector.errors import ElfError
@@ -208,7 +209,7 @@ class JavaFrames:
                 continue
             pcs = frames.pcs[index == number]
             inside = pcs - np.uint64(process.machine.low) < np.uint64(process.machine.high - process.machine.low)
-            forgotten = process.machine.no_more(np.unique(pcs[inside]))
+            forgotten = process.machine.no_more(distinct(pcs[inside]))
             self._objects.tables.forget(process.number, forgotten)
             before = before or bool(forgotten)
         return before

@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 NOT_KNOWN = b"<JavaScript function, not known>"
 LOOK_MIN_NS, LOOK_MAX_NS, LOOK_IDLE_NS = 100 * NS_PER_MS, 250 * NS_PER_MS, 1600 * NS_PER_MS
+YOUNG_NS = 3000 * NS_PER_MS  # within which most functions are met first
 _PROGRAMS = (b"node", b"electron", b"nsolid")  # in names of files that may have V8 in them
 _TRIES = 50
 _MASK = (1 << 64) - 1
@@ -63,6 +64,7 @@ class _Process:
         self._builtins, self._interpreter = places.builtins, places.interpreter
         self._resumed = np.array(places.resumed, np.uint64)
         self.lately = False  # whether it had samples since the last look
+        self.old_ns = time.monotonic_ns() + YOUNG_NS
         self.period_ns = LOOK_MIN_NS
         self.due_ns = 0
         self.n_mappings = -1
@@ -271,7 +273,9 @@ class JsFrames:
 
     @staticmethod
     def _plan(process: _Process, is_new: bool, now_ns: int) -> None:
-        process.period_ns = LOOK_MIN_NS if is_new else min(process.period_ns * 2, LOOK_MAX_NS)
+        is_young = now_ns < process.old_ns
+        longest_ns = LOOK_MAX_NS if is_young else LOOK_IDLE_NS
+        process.period_ns = LOOK_MIN_NS if is_new and is_young else min(process.period_ns * 2, longest_ns)
         process.due_ns = now_ns + process.period_ns
 
     def _managed(self, process: _Process, told: Sequence[Told], kind: Array, at: tuple[Array, Array],

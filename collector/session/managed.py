@@ -33,6 +33,7 @@ from collector.session.python import PythonFrames
 from collector.session.tally import Tally
 
 _TEXT_MAX = 1 << 16  # bytes of a function's code
+_SEEN_MAX = 1 << 16
 _PENDING_MAX = 1 << 16  # addresses of an image that wait for a name
 _NONE: tuple[Array, Array] = np.zeros(0, np.uint64), np.zeros(0, np.uint64)
 
@@ -70,6 +71,7 @@ class MadeCode:
         self._python = python
         self._compilers = compilers
         self._made_up: dict[int, set[int]] = {}  # by image: functions that its experiment has been told of
+        self._seen: dict[int, set[int]] = {}  # by image: addresses in these
         self._model = model
         self._experiments = experiments
         self._tally = tally
@@ -101,10 +103,17 @@ class MadeCode:
         row, column = np.nonzero((frames.pcs >= np.uint64(MADE_UP_FIRST)) & (frames.pcs < np.uint64(MADE_UP_END)))
         for number in distinct(frames.image[row]).tolist():
             recorded, told = self._experiments.by_image.get(number), self._made_up.setdefault(number, set())
+            if recorded is None:
+                continue
             mine = frames.image[row] == number
-            for pc in distinct(frames.pcs[row[mine], column[mine]]).tolist() if recorded is not None else ():
+            seen = self._seen.setdefault(number, set())
+            pcs = set(distinct(frames.pcs[row[mine], column[mine]]).tolist()) - seen
+            if len(seen) > _SEEN_MAX:
+                seen.clear()
+            seen |= pcs
+            for pc in sorted(pcs):
                 code = self._python.made_up.at(pc)
-                if recorded is not None and code is not None and code.start not in told:
+                if code is not None and code.start not in told:
                     told.add(code.start)
                     recorded.tell(Recorder.code_mapped, recorded.start_ns, code.start, code.size, code.name,
                                   Text(b"", code.source, code.lines))
@@ -123,7 +132,9 @@ class MadeCode:
         told: list[Code] = []
         for pc, early, late, n in zip(pcs[first].tolist(), times[first].tolist(), times[last].tolist(), count.tolist(),
                                       strict=True):
-            own = next(filter(None, (compiler.code_at(image.number, pc) for compiler in self._compilers)), None)
+            own = None
+            for compiler in self._compilers:
+                own = own or compiler.code_at(image.number, pc)
             if own is not None and own in known.told:
                 self._tally.n_code_frames += n
                 continue
@@ -175,6 +186,7 @@ class MadeCode:
                 compiler.forget([recorded.image.number, *recorded.earlier])
             for number in (recorded.image.number, *recorded.earlier):
                 self._made_up.pop(number, None)
+                self._seen.pop(number, None)
                 known = self._known.pop(number, None)
                 if known is not None:
                     self._ask_again(known)

@@ -7,7 +7,7 @@ before samples are worked on. ``runtimes`` tells what both together say.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -31,11 +31,13 @@ from collector.session.schedule import NEVER_NS
 # What only programs of Python need is imported when CPython is met: the target waits for every module here.
 if TYPE_CHECKING:
     from collector.runtimes.cpython import Interpreter
-    from collector.runtimes.looks import Anchor, Anchors, Looks, Told
+    from collector.runtimes.looks import Anchors, Looks, Told
+    from collector.runtimes.places_cpython import CodePlaces
 
-LOOK_PERIOD_NS = 50 * NS_PER_MS
+# Between looks: so long that some samples come; the shortest time while code comes and goes.
+LOOK_MIN_NS, LOOK_MAX_NS = 50 * NS_PER_MS, 400 * NS_PER_MS
+_SAMPLES_BETWEEN = 5
 _GONE_KEPT_NS = 5 * NS_PER_S
-_READING_NS = NS_PER_MS  # what a look takes
 GIL = b"<global interpreter lock>"
 NOT_KNOWN = b"<Python functions, not known>"
 _THREADS_AT_ONCE = 32
@@ -54,7 +56,7 @@ _WORD = np.uint64(8)
 class _Process:
     """A process that has CPython in it."""
 
-    def __init__(self, interpreter: Interpreter, text: tuple[int, int], evaluation: Array) -> None:
+    def __init__(self, interpreter: Interpreter, places: CodePlaces, text: tuple[int, int], evaluation: Array) -> None:
         """``text``: where the interpreter's own code is; ``evaluation``: stretches (k, 2) of the function that carries
         out frames."""
         self.interpreter = interpreter
@@ -64,12 +66,12 @@ class _Process:
         self.looks: dict[int, Looks] = {}  # by tid
         self.states: dict[int, int] = {}
         self.lately: list[int] = []  # tids that had samples
-        self._starts: Array = np.zeros(0, np.uint64)
-        self._ends: Array = np.zeros(0, np.uint64)
-        self._codes: Array = np.zeros(0, np.uint64)
-        self._gone: Array = np.zeros((5, 0), np.uint64)  # starts, ends, numbers, there until, not there since
-        self._gone_to: Array = np.zeros(1, np.uint64)  # the largest of the first so many ends
-        self._n_changes = -1
+        self.hit: list[int] = []  # addresses of code objects that the last samples led to
+        self.due_ns = 0  # when the next look is
+        self._period_ns = LOOK_MIN_NS  # between looks, while no code comes and goes
+        self._last_ns = 0  # the time of the last sample
+        self._n_changes = -1  # of code, at the last look
+        self.places = places
         self.starts: dict[int, int] = {}  # where functions begin among made-up addresses, by number of their code
         # Where the C function keeps its place in the code is the compiler's choice, and what was there before stays in
         # other words of its frame: which ones are right is learnt.
@@ -78,14 +80,23 @@ class _Process:
         self._met: set[int] = set()  # addresses of frames
         self._frames: Array = np.zeros(0, np.uint64)  # the same, sorted
 
-    def look(self) -> None:
-        """What the threads are carrying out that were met lately."""
+    def sampled(self, tids: Array, times: Array) -> None:
+        """Samples (n,) of threads."""
+        self.lately = list(dict.fromkeys(tids[::-1].tolist()))
+        last_ns = int(times.max())
+        needed_ns = _SAMPLES_BETWEEN * (last_ns - self._last_ns) // len(times)
+        self._period_ns = min(max(needed_ns, LOOK_MIN_NS), LOOK_MAX_NS) if self._last_ns else LOOK_MIN_NS
+        self._last_ns = last_ns
+
+    def look(self, codes: Iterable[int] = ()) -> None:
+        """What the threads are carrying out that were met lately; code objects at addresses ``codes`` are looked after,
+        too."""
         tids = self.lately[:_THREADS_AT_ONCE]
         if any(tid not in self.states for tid in tids):
             self.states = self.interpreter.threads(tids)
         there = [tid for tid in tids if tid in self.states]
         before_ns = time.monotonic_ns()
-        chains = self.interpreter.chains([self.states[tid] for tid in there], before_ns)
+        chains = self.interpreter.chains([self.states[tid] for tid in there], codes)
         now_ns = (before_ns + time.monotonic_ns()) // 2
         for tid, chain in zip(there, chains, strict=True):
             if chain:
@@ -93,6 +104,8 @@ class _Process:
                 self._met.update(frame.address for activation in chain for frame in activation)
             elif chain is None:
                 self.states.pop(tid, None)
+        is_changed, self._n_changes = self._n_changes != self.interpreter.n_changes, self.interpreter.n_changes
+        self.due_ns = time.monotonic_ns() + (LOOK_MIN_NS if is_changed else self._period_ns)
 
     def looks_of(self, tid: int) -> Looks:
         """Those at one thread."""
@@ -105,7 +118,7 @@ class _Process:
     def moments(self, tids: Array, times: Array) -> Array:
         """For samples (n,) of threads at times: numbers, alike where the looks around are; see Looks.moments."""
         found = np.zeros(len(tids), np.int64)
-        for tid in np.unique(tids).tolist():
+        for tid in distinct(tids).tolist():
             mine = tids == tid
             found[mine] = self.looks_of(tid).moments(times[mine])
         return found
@@ -121,10 +134,6 @@ class _Process:
         found: Array = (right + 0.5) / (right + wrong + 1.0)
         return found
 
-    def are_starts(self, words: Array) -> Array:
-        """Which words (n,) lead to the first instruction of code."""
-        return np.isin(words, self._starts)
-
     def are_frames(self, words: Array) -> Array:
         """Which words (n,) are addresses of frames that were met in a look."""
         if len(self._frames) != len(self._met):
@@ -138,39 +147,6 @@ class _Process:
         found[some] = self._frames[self._frames.searchsorted(words[some])] == words[some]
         return found
 
-    def codes_of(self, words: Array, times: Array) -> Array:
-        """The numbers (n,) of the code objects that words lead to at times (n,); 0: to none."""
-        self._sort_codes()
-        found = np.zeros(len(words), np.uint64)
-        if len(self._starts):
-            some = np.flatnonzero((words >= self._starts[0]) & (words < self._ends[-1]))
-            near = words[some]
-            at = self._starts.searchsorted(near, "right") - 1
-            found[some] = np.where(near < self._ends[at], self._codes[at], np.uint64(0))
-        if self._gone.shape[1]:
-            at = self._gone[0].searchsorted(words, "right")
-            some = np.flatnonzero(words < self._gone_to[at])
-            near, then = words[some], times[some]
-            for start, end, code, until, since in self._gone.T:
-                was_there = (near >= start) & (near < end) & (then < since)
-                found[some[was_there]] = np.where(then[was_there] <= until, code, np.uint64(0))
-        return found
-
-    def _sort_codes(self) -> None:
-        interpreter = self.interpreter
-        if self._n_changes == interpreter.n_changes:
-            return
-        self._n_changes = interpreter.n_changes
-        inlined = interpreter.layout.has_inlined_calls
-        places = {number: (code.bytecode if inlined else code.address, code.size if inlined else 1)
-                  for number, code in interpreter.codes.items()}
-        known = sorted((*places[number], number) for number in interpreter.numbers.values())
-        self._starts, size, self._codes = np.array(known, np.uint64).reshape(-1, 3).T.copy()
-        self._ends = self._starts + size
-        gone = sorted((places[number][0], sum(places[number]), number, until_ns, since_ns + _READING_NS)
-                      for number, (until_ns, since_ns) in interpreter.gone.items())
-        self._gone = np.array(gone, np.uint64).reshape(-1, 5).T.copy()
-        self._gone_to = np.maximum.accumulate(np.append(np.uint64(0), self._gone[1]))
 
 class _Place(NamedTuple):
     """Where evaluations are in the stacks of n samples: rows and depths (k,), leaf first, and of each the words (w,) of
@@ -187,9 +163,10 @@ class _Place(NamedTuple):
 class _Found:
     """What the words of evaluations (k,) lead to: code objects, those that are believed most first, and frames."""
 
-    def __init__(self, place: _Place, codes: Array, hit: Array, there: Array) -> None:
-        """``codes`` (w,) of all words; ``hit`` and ``there``: which lead to code, and to frames, by evaluation."""
-        self._codes, self._code_words = codes[hit], place.words[hit]
+    def __init__(self, place: _Place, codes: Array, proven: Array, hit: Array, there: Array) -> None:
+        """``codes`` (w,) of all words, and which are ``proven``; ``hit`` and ``there``: which lead to code, and to
+        frames, by evaluation."""
+        self._codes, self._code_words, self._proven = codes[hit], place.words[hit], proven[hit]
         self._frame_words = place.words[there]
         k = np.arange(len(place.row) + 1)
         self._hits = place.part[hit].searchsorted(k)
@@ -199,17 +176,80 @@ class _Found:
         self.code[some], self.word[some] = self._codes[self._hits[some]], self._code_words[self._hits[some]]
         # (k,): the same where they lead to the same code and frames.
         self.signature: Array = np.zeros(len(place.row), np.uint64)
-        for part, words in ((place.part[hit], self._codes), (place.part[there], ~self._frame_words)):
+        told = self._codes ^ self._proven.astype(np.uint64)  # numbers are even
+        for part, words in ((place.part[hit], told), (place.part[there], ~self._frame_words)):
             mixed = _mixed(_mixed(words) + part.astype(np.uint64))
             _, once = np.unique(mixed, return_index=True)
             np.add.at(self.signature, part[once], _mixed(words[once]))
 
-    def anchor(self, evaluation: int) -> Anchor:
-        """Those of one evaluation."""
+    def anchors(self, first: int, n: int) -> Anchors:
+        """Those of the evaluations of a sample, from the outermost one in."""
         from collector.runtimes.looks import Anchor
-        begin, end = self._hits[evaluation:evaluation + 2].tolist()
-        first, last = self._frames[evaluation:evaluation + 2].tolist()
-        return Anchor(frozenset(self._codes[begin:end].tolist()), frozenset(self._frame_words[first:last].tolist()))
+        hits, frames = self._hits[first:first + n + 1].tolist(), self._frames[first:first + n + 1].tolist()
+        return tuple([Anchor(frozenset(self._codes[hits[i]:hits[i + 1]].tolist()),
+                             frozenset(self._frame_words[frames[i]:frames[i + 1]].tolist()),
+                             bool(self._proven[hits[i]:hits[i + 1]].all())) for i in reversed(range(n))])
+
+
+class _Runs:
+    """The functions of evaluations, once for all samples that have the same."""
+
+    def __init__(self, process: _Process, made_up: MadeUp) -> None:
+        self.addresses: list[list[int]] = []  # of each run, innermost first
+        # Of each the code of its innermost function, and how far made-up addresses are ahead of places in it; zeros
+        # where words do not lead to places.
+        self.own: list[tuple[int, int]] = []
+        self.counts = [0, 0, 0]  # frames by mark
+        self._process = process
+        self._made_up = made_up
+        self._known: dict[tuple[int, bool], tuple[int, list[int]]] = {}
+
+    def add(self, told: list[Told], is_waiting: bool, n: int) -> int:
+        """The number of the run of the innermost of some evaluations that ``n`` samples have; those of its callers are
+        behind it."""
+        key = id(told), is_waiting
+        if key not in self._known:
+            self._known[key] = len(self.addresses), self._new(told, is_waiting)
+        first, counts = self._known[key]
+        for mark, n_frames in enumerate(counts):
+            self.counts[mark] += n * n_frames
+        return first
+
+    def _new(self, told: list[Told], is_waiting: bool) -> list[int]:
+        counts = [0, 0, 0]
+        codes = self._process.interpreter.codes
+        runs = [self._run(each, counts) for each in reversed(told)]
+        if is_waiting:
+            runs[0].insert(0, self._made_up.start_of(GIL) + 1)
+        self.addresses += runs
+        for each in reversed(told):
+            code = each.frames[0].code
+            leads = code in codes and self._process.interpreter.layout.has_inlined_calls
+            self.own.append((code, self._start(code) + 1 - codes[code].bytecode) if leads else (0, 0))
+        return counts
+
+    def _run(self, told: Told, counts: list[int]) -> list[int]:
+        """Addresses for the frames of an activation, innermost first."""
+        from collector.runtimes.looks import NOBODY
+        interpreter = self._process.interpreter
+        found = []
+        for frame, mark in zip(told.frames, told.marks, strict=True):
+            is_known = frame is not NOBODY and frame.code in interpreter.codes
+            counts[mark if is_known else UNKNOWN] += 1
+            found.append((self._start(frame.code) + interpreter.offset(frame) if is_known
+                          else self._made_up.start_of(NOT_KNOWN)) + 1)
+        return found
+
+    def _start(self, code: int) -> int:
+        starts = self._process.starts
+        start = starts.get(code)
+        if start is None:
+            known = self._process.interpreter.codes[code]
+            name = known.name
+            if name == b"<module>":
+                name += b" (%s)" % known.file.rsplit(b"/", 1)[-1]
+            start = starts[code] = self._made_up.start_of(name, known.file, known.size, known.lines)
+        return start
 
 
 class _Inserted(Managed):
@@ -241,21 +281,18 @@ class PythonFrames:
         self._processes: dict[int, _Process | None] = {}  # by image
         self._n_mappings: dict[int, int] = {}
         self._evaluations: dict[int, Array] = {}  # by image, of those that are not to be read
-        self._looked_ns = 0
 
     @property
     def due_ns(self) -> int:
         """When the next look is due."""
-        if not any(process is not None and process.lately for process in self._processes.values()):
-            return NEVER_NS
-        return self._looked_ns + LOOK_PERIOD_NS
+        return min([NEVER_NS, *(process.due_ns for process in self._processes.values() if process and process.lately)])
 
     def look(self) -> None:
-        """At all threads that had samples lately."""
+        """At threads that had samples lately, where that is due."""
+        now_ns = time.monotonic_ns()
         for process in self._processes.values():
-            if process is not None and process.lately:
+            if process is not None and process.lately and process.due_ns <= now_ns:
                 process.look()
-        self._looked_ns = time.monotonic_ns()
 
     def remark(self) -> str:
         """How sure the functions in stacks are; empty if there are none."""
@@ -271,7 +308,6 @@ class PythonFrames:
     def merged(self, samples: ClockSamples, index: Array, epochs: Sequence[Epoch], frames: Frames) -> Frames:
         """The stacks of samples with the functions of CPython in them."""
         found = []
-        is_first = True
         for number, epoch in enumerate(epochs):
             process = self._process(epoch)
             if process is None:
@@ -280,10 +316,8 @@ class PythonFrames:
             rows = np.flatnonzero((index == number) & (samples.abi == 64))
             if not len(rows):
                 continue
-            process.lately = list(dict.fromkeys(samples.tid[rows[::-1]].tolist()))
-            if is_first:
-                self.look()
-                is_first = False
+            process.sampled(samples.tid[rows], samples.time_ns[rows])
+            process.look(process.hit)
             inserted = self._of_process(process, samples, rows, frames)
             if inserted is not None:
                 found.append(inserted)
@@ -306,6 +340,7 @@ class PythonFrames:
 
     def _recognised(self, epoch: Epoch) -> _Process | None:
         from collector.runtimes import cpython
+        from collector.runtimes.places_cpython import CodePlaces
         pid = epoch.image.pid
         for i, mapping in enumerate(epoch.space.mappings):
             known = self._objects.by_number.get(mapping.object)
@@ -323,7 +358,7 @@ class PythonFrames:
             evaluation = np.array(parts, np.uint64) + np.uint64(mapping.bias)
             found = cpython.recognise(there, mapping.path, partial(proc.read_pieces, pid))
             if isinstance(found, cpython.Interpreter):
-                return _Process(found, (mapping.start, mapping.end), evaluation)
+                return _Process(found, CodePlaces(found), (mapping.start, mapping.end), evaluation)
             self._evaluations[epoch.image.number] = evaluation
             if found:
                 self.unread[epoch.image.number] = found
@@ -342,58 +377,73 @@ class PythonFrames:
         mine = place.row[begin]
         tids, times = samples.tid[mine], samples.time_ns[mine]
         moment = process.moments(tids, times)
-        truth = self._certain(process, tids, times, moment, begin, len(place.row))
-        found = self._found(process, place, samples.time_ns[place.row].astype(np.uint64), truth)
-        process.interpreter.forget_before(time.monotonic_ns() - _GONE_KEPT_NS)
+        truth = self._certain(process, tids, times, begin, len(place.row))
+        found = self._found(process, place, samples.time_ns[place.row].astype(np.int64), truth)
+        for code in process.interpreter.forget_before(time.monotonic_ns() - _GONE_KEPT_NS):
+            process.starts.pop(code, None)
         waits = self._waits_for_gil(process, samples, mine)
         # Whatever is alike in all that tells functions has the same ones: once for all such samples.
-        number = np.arange(len(place.row)) - np.repeat(begin, np.diff(np.append(begin, len(place.row))))
-        alike = np.add.reduceat(_mixed(found.signature + number.astype(np.uint64)), begin)
-        alike += _mixed(moment.astype(np.uint64) * np.uint64(2) + waits + (tids.astype(np.uint64) << np.uint64(40)))
+        size = np.diff(np.append(begin, len(place.row)))
+        number = np.arange(len(place.row)) - np.repeat(begin, size)
+        anchored = np.add.reduceat(_mixed(found.signature + number.astype(np.uint64)), begin)
+        alike = anchored + _mixed(moment.astype(np.uint64) * np.uint64(2) + waits
+                                  + (tids.astype(np.uint64) << np.uint64(40)))
         _, first, kind, n_alike = np.unique(alike, return_index=True, return_inverse=True, return_counts=True)
-        ends = np.append(begin[1:], len(place.row))
-        runs: list[list[int]] = []
-        n_runs = []
-        own: list[tuple[int, int]] = []
-        for one, n in zip(first.tolist(), n_alike.tolist(), strict=True):
-            n_runs.append(len(runs))
-            anchors = [found.anchor(evaluation) for evaluation in range(int(begin[one]), int(ends[one]))]
-            told = self._told(process, int(tids[one]), tuple(reversed(anchors)), int(times[one]))
-            runs += [self._pcs(process, each, n) for each in reversed(told)]
-            own += [self._own(process, each) for each in reversed(told)]
-            if waits[one]:
-                runs[n_runs[-1]].insert(0, self.made_up.start_of(GIL) + 1)
-        which_run = np.repeat(np.array(n_runs)[kind], ends - begin) + number
-        code, ahead = np.array(own, np.uint64)[which_run].T
+        runs, first_runs = _Runs(process, self.made_up), []
+        anchors: dict[int, Anchors] = {}
+        columns = (anchored, begin, size, tids, times, waits)
+        for signature, at, n, tid, time_ns, is_waiting, n_samples in zip(
+                *(column[first].tolist() for column in columns), n_alike.tolist(), strict=True):
+            if signature not in anchors:
+                anchors[signature] = found.anchors(at, n)
+            told = process.looks_of(tid).told(anchors[signature], time_ns)
+            first_runs.append(runs.add(told, is_waiting, n_samples))
+        for mark, n in enumerate(runs.counts):
+            self.counts[mark] += n
+        which_run = np.repeat(np.array(first_runs)[kind], size) + number
+        code, ahead = np.array(runs.own, np.uint64)[which_run].T
         exact = np.where((code == found.code) & (code != 0), found.word + ahead, np.uint64(0))
-        return _Inserted(place.row, depth, which_run, runs, exact, (number == 0) & np.repeat(waits, ends - begin))
+        return _Inserted(place.row, depth, which_run, runs.addresses, exact, (number == 0) & np.repeat(waits, size))
 
     def _found(self, process: _Process, place: _Place, times: Array, truth: Array) -> _Found:
         """What the words of each evaluation lead to; ``times`` (k,): when that was."""
-        now_ns = time.monotonic_ns()
         times = times[place.part]
-        codes = process.codes_of(place.words, times)
         interpreter = process.interpreter
-        there = (interpreter.codes.keys() & distinct(codes).tolist()) - interpreter.gone.keys()
-        interpreter.look_after({interpreter.codes[number].address for number in there}, now_ns)
-        codes = process.codes_of(place.words, times)
-        lost = np.setdiff1d(np.arange(len(place.row)), place.part[codes != 0])
-        if len(lost):
-            words = place.words[np.isin(place.part, lost)]
-            words = np.unique(words[(words > 0xFFFF) & (words < np.uint64(1 << 47))])
+        codes, proven = self._looked_after(process, place.words, times)
+        is_lost = np.ones(len(place.row), np.bool_)
+        is_lost[place.part[codes != 0]] = False
+        if is_lost.any():
+            words = place.words[is_lost[place.part]]
+            words = distinct(words[(words > 0xFFFF) & (words < np.uint64(1 << 47))])
             if interpreter.layout.has_inlined_calls:
-                interpreter.search(words[words & np.uint64(1) == 0].tolist()[:_SEARCHES], now_ns)
+                interpreter.search(words[words & np.uint64(1) == 0].tolist()[:_SEARCHES])
             else:
-                interpreter.learn(set(words.tolist()) - interpreter.not_codes, now_ns)
-            codes = process.codes_of(place.words, times)
+                interpreter.learn(set(words.tolist()) - interpreter.not_codes)
+            codes, proven = process.places.at(place.words, times)
         hit = np.flatnonzero(codes)
         hit = hit[self._reliable(process, place.place[hit], place.part[hit], codes[hit], truth,
-                                 process.are_starts(place.words[hit]))]
+                                 process.places.are_starts(place.words[hit]))]
         frames = np.zeros(0, np.int64)
         if process.interpreter.layout.has_inlined_calls:
             frames = np.flatnonzero(process.are_frames(place.words))
             frames = frames[np.argsort(place.part[frames], kind="stable")]
-        return _Found(place, codes, hit, frames)
+        return _Found(place, codes, proven, hit, frames)
+
+    @staticmethod
+    def _looked_after(process: _Process, words: Array, times: Array) -> tuple[Array, Array]:
+        """What CodePlaces.at says of words, when the code that is there by now has been looked after."""
+        interpreter = process.interpreter
+        last_ns = int(times.max(initial=0))
+        while True:
+            codes, proven = process.places.at(words, times)
+            there = (interpreter.codes.keys() & distinct(codes).tolist()) - interpreter.gone.keys()
+            process.hit = [interpreter.codes[number].address for number in there]
+            doubtful = [interpreter.codes[number].address for number in there
+                        if not interpreter.is_proven(number, last_ns)]
+            n_changes = interpreter.n_changes
+            interpreter.look_after(doubtful)
+            if interpreter.n_changes == n_changes:
+                return codes, proven
 
     @staticmethod
     def _reliable(process: _Process, places: Array, part: Array, codes: Array, truth: Array, is_start: Array) -> Array:
@@ -403,7 +453,8 @@ class PythonFrames:
         ``truth`` (k,): the code that evaluations certainly carried out, 0: unknown. ``is_start`` (h,): the word leads
         to the beginning of the code, and so says little of the place in it.
         """
-        is_known = truth[part] != 0
+        from collector.runtimes.places_cpython import NOT_PROVEN
+        is_known = (truth[part] != 0) & (codes != NOT_PROVEN)
         process.learn(places[is_known], codes[is_known] == truth[part[is_known]])
         reliability = process.reliability(places)
         order = np.lexsort((-reliability, part))
@@ -416,55 +467,19 @@ class PythonFrames:
         return kept
 
     @staticmethod
-    def _certain(process: _Process, tids: Array, times: Array, moment: Array, begin: Array, n: int) -> Array:
+    def _certain(process: _Process, tids: Array, times: Array, begin: Array, n: int) -> Array:
         """The code that each of ``n`` evaluations carried out for certain; 0: unknown. Of samples (k,) their threads,
-        times, moments, and the first evaluation of each."""
+        times, and the first evaluation of each."""
         truth = np.zeros(n, np.uint64)
         size = np.diff(np.append(begin, n))
-        _, first, kind = np.unique(np.stack([tids, moment]), axis=1, return_index=True, return_inverse=True)
-        kind = kind.ravel()
-        for number, one in enumerate(first.tolist()):
-            chain = process.looks_of(int(tids[one])).certain(int(times[one]))
-            if chain is not None:
-                starts = begin[(kind == number) & (size == len(chain))]
+        for tid in distinct(tids).tolist():
+            which, chains = process.looks_of(tid).certain(times)
+            which[tids != tid] = -1
+            for number in distinct(which[which >= 0]).tolist():
+                chain = chains[number]
+                starts = begin[(which == number) & (size == len(chain))]
                 truth[starts[:, None] + np.arange(len(chain))] = [activation[0].code for activation in reversed(chain)]
         return truth
-
-    @staticmethod
-    def _told(process: _Process, tid: int, anchors: Anchors, time_ns: int) -> list[Told]:
-        return process.looks_of(tid).told(anchors, time_ns)
-
-    def _own(self, process: _Process, told: Told) -> tuple[int, int]:
-        """The code of the innermost frame, and how far made-up addresses are ahead of places in it; zeros
-        where words do not lead to places."""
-        frame = told.frames[0]
-        if frame.code not in process.interpreter.codes or not process.interpreter.layout.has_inlined_calls:
-            return 0, 0
-        ahead = self._start(process, frame.code) + 1 - process.interpreter.codes[frame.code].bytecode
-        return frame.code, ahead
-
-    def _pcs(self, process: _Process, told: Told, n: int) -> list[int]:
-        """Addresses for the frames of an activation that ``n`` samples have, innermost first."""
-        from collector.runtimes.looks import NOBODY
-        found = []
-        for frame, mark in zip(told.frames, told.marks, strict=True):
-            is_known = frame is not NOBODY and frame.code in process.interpreter.codes
-            self.counts[mark if is_known else UNKNOWN] += n
-            if not is_known:
-                found.append(self.made_up.start_of(NOT_KNOWN) + 1)
-                continue
-            found.append(self._start(process, frame.code) + process.interpreter.offset(frame) + 1)
-        return found
-
-    def _start(self, process: _Process, code: int) -> int:
-        start = process.starts.get(code)
-        if start is None:
-            known = process.interpreter.codes[code]
-            name = known.name
-            if name == b"<module>":
-                name += b" (%s)" % known.file.rsplit(b"/", 1)[-1]
-            start = process.starts[code] = self.made_up.start_of(name, known.file, known.size, known.lines)
-        return start
 
     @staticmethod
     def _waits_for_gil(process: _Process, samples: ClockSamples, rows: Array) -> Array:

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from types import CodeType
 
+import numpy as np
 import pytest
 
 from collector import elf
@@ -23,6 +24,7 @@ from collector.runtimes.lines_cpython import lines_of
 from collector.runtimes.looks import NOBODY, Anchor, Looks
 from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
+from collector.runtimes.places_cpython import NOT_PROVEN, CodePlaces
 
 PROGRAM = """
 import threading, time
@@ -99,37 +101,123 @@ def test_a_waiting_thread_is_read_from_its_first_frame_on(target: Target) -> Non
     assert (code.file, line) == (b"<string>", PROGRAM[:PROGRAM.index("time.sleep")].count("\n") + 1)
 
 
+class Replaced:
+    """Memory of a process in which other things come to be in the place of code objects, and the time there."""
+
+    def __init__(self, target: Target) -> None:
+        self.time_ns = 0
+        self.shown: dict[int, int] = {}  # which address shows what is at which other one
+        self._target = target
+        found = cpython.recognise(target.symbols, target.path, self._read, lambda: self.time_ns)
+        assert isinstance(found, Interpreter)
+        self.interpreter = found
+        self._state = found.threads(target.tids)[target.tids[1]]
+
+    def _read(self, addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        """Takes a nanosecond."""
+        self.time_ns += 1
+        return self._target.read([self.shown.get(address, address) for address in addresses], sizes)
+
+    def look(self, time_ns: int) -> cpython.Chain | None:
+        """What the thread carries out, begun at a time."""
+        self.time_ns = time_ns
+        (chain,) = self.interpreter.chains([self._state])
+        return chain
+
+    def told(self, places: CodePlaces, word: int, times: Sequence[int]) -> list[str]:
+        """What a word leads to at times; in brackets what is not proven."""
+        codes, proven = places.at(np.full(len(times), word, np.uint64), np.array(times))
+        names = {0: "none", NOT_PROVEN: "?", **{
+            number: code.name.decode() for number, code in self.interpreter.codes.items()}}
+        return [names[code] if sure else f"({names[code]})"
+                for code, sure in zip(codes.tolist(), proven.tolist(), strict=True)]
+
+
 def test_code_in_the_place_of_other_code_is_told_apart(target: Target) -> None:
     """Memory in which another code object has come to be where one was; then none."""
-    shown: dict[int, int] = {}  # which address shows which other's code object
-
-    def read(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
-        return target.read([shown.get(address, address) for address in addresses], sizes)
-
-    interpreter = target.interpreter(read)
-    assert isinstance(interpreter, Interpreter)
-    state = interpreter.threads(target.tids)[target.tids[1]]
-    (first,) = interpreter.chains([state], 10)
+    replaced = Replaced(target)
+    interpreter, shown = replaced.interpreter, replaced.shown
+    first = replaced.look(100)
     assert first is not None
     waiting, working = first[-1][0].code, first[0][0].code
     assert [interpreter.codes[code].name for code in (waiting, working)] == [b"wait", b"Thread.run"]
     shown[waiting] = working
-    (second,) = interpreter.chains([state], 20)
+    second = replaced.look(200)
     assert second is not None
     assert [len(activation) for activation in second] == [len(activation) for activation in first]
     assert [interpreter.codes[chain[-1][0].code].name for chain in (first, second)] == [b"wait", b"Thread.run"]
-    assert interpreter.gone == {waiting: (10, 20)}
-    assert interpreter.chains([state], 30) == [second]
+    ((until_ns, since_ns),) = interpreter.gone.values()
+    assert 100 < until_ns < 120 < 200 < since_ns < 220
+    assert replaced.look(300) == second
     shown[waiting] = target.symbols[b"_PyRuntime"][0]  # memory that is no code object
-    assert interpreter.chains([state], 40) == [None]
-    assert interpreter.gone == {waiting: (10, 20), second[-1][0].code: (30, 40)}
-    interpreter.forget_before(40)
+    assert replaced.look(400) is None
+    assert [number for number, _ in interpreter.gone.items()] == [waiting, second[-1][0].code]
+    assert interpreter.forget_before(400) == [waiting]
     assert waiting not in interpreter.codes
     assert second[-1][0].code in interpreter.codes
     del shown[waiting]
-    (last,) = interpreter.chains([state], 50)
+    last = replaced.look(500)
     assert last is not None
     assert _names(interpreter, last) == CHAIN
+
+
+def test_of_code_in_one_place_each_time_has_its_own_and_none_between(target: Target) -> None:
+    """A batch of samples from times when other code was there, and other code before that."""
+    replaced = Replaced(target)
+    places = CodePlaces(replaced.interpreter)
+    first = replaced.look(1000)
+    assert first is not None
+    waiting, running, booting = (first[at][0].code for at in (-1, 0, 1))
+    word = replaced.interpreter.codes[waiting].bytecode + 2
+    assert replaced.told(places, word, [500, 1100]) == ["(wait)", "wait"]
+    for time_ns, shown in ((1200, None), (2000, running), (2200, running), (3000, booting), (3200, booting),
+                           (4000, None)):
+        replaced.shown = {waiting: shown} if shown is not None else {}
+        replaced.look(time_ns)
+    assert replaced.told(places, word, [500, 1100, 1199, 1500, 2100, 2500, 3100, 3700, 4100]) == [
+        "(wait)", "wait", "wait", "(?)", "Thread.run", "(?)", replaced.interpreter.codes[booting].name.decode(), "(?)",
+        "wait"]
+    assert replaced.told(places, word + (1 << 20), [1100]) == ["(none)"]
+
+
+def test_a_look_sees_to_code_that_is_not_carried_out_too(target: Target) -> None:
+    replaced = Replaced(target)
+    interpreter = replaced.interpreter
+    first = replaced.look(1000)
+    assert first is not None
+    (other,) = (number for number in interpreter.codes if interpreter.codes[number].name == b"wait")
+    main = interpreter.threads(target.tids)[target.tids[0]]
+    replaced.time_ns = 2000
+    interpreter.chains([main], [other])  # where the other thread's code is not met
+    assert (interpreter.is_proven(other, 2000), interpreter.is_proven(other, 2100)) == (True, False)
+    replaced.shown[other] = first[0][0].code
+    replaced.time_ns = 3000
+    interpreter.chains([main], [other])
+    ((until_ns, since_ns),) = interpreter.gone.values()
+    assert 2000 <= until_ns < 2100 < 3000 < since_ns < 3100
+    assert not interpreter.is_proven(other, 2000)
+
+
+def test_what_is_read_late_was_not_there_before(target: Target) -> None:
+    """Code that is found to be other code by a read that took long: when it began the former may have been there."""
+    replaced = Replaced(target)
+    first = replaced.look(1000)
+    assert first is not None
+    assert replaced.look(1100) == first
+    waiting, working = first[-1][0].code, first[0][0].code
+    read, late = replaced.interpreter._read, 500
+
+    def slow(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        if waiting in addresses:
+            replaced.time_ns += late
+        return read(addresses, sizes)
+
+    replaced.shown[waiting] = working
+    replaced.interpreter._read = slow
+    replaced.look(2000)
+    word = replaced.interpreter.codes[working].bytecode - working + waiting + 2
+    assert replaced.told(CodePlaces(replaced.interpreter), word, [1050, 2100, 2499, 4000]) == [
+        "wait", "(?)", "(?)", "Thread.run"]
 
 
 class Damaged:
@@ -289,6 +377,19 @@ def test_where_no_look_agrees_only_anchors_name_functions() -> None:
     assert inner == ((PyFrame(0, D.code, 0), NOBODY, C), (VERIFIED, UNKNOWN, VERIFIED))
     (ambiguous,) = Looks(has_inlined_calls=False).told((anchor(C, D),), 15)
     assert ambiguous == ((NOBODY,), (UNKNOWN,))
+
+
+def test_code_that_is_not_proven_verifies_nothing() -> None:
+    looks = Looks()
+    looks.add(10, ((C, A),))
+    looks.add(20, ((OTHER, A),))
+    doubtful = Anchor(frozenset([C.code]), frozenset([C.address]), is_proven=False)
+    ((frames, marks),) = looks.told((doubtful,), 15)
+    assert (frames, marks) == ((C, A), (TORN, VERIFIED))
+    neither = Anchor(frozenset([NOT_PROVEN]), frozenset([C.address]))
+    ((frames, marks),) = looks.told((neither,), 15)
+    assert [frame.code for frame in frames[1:]] == [NOBODY.code, A.code]
+    assert frames[0].code == NOT_PROVEN
 
 
 def test_made_up_addresses_are_those_of_the_same_functions() -> None:

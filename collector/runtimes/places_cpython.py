@@ -1,0 +1,91 @@
+"""Which code object of CPython a word led to when a sample was taken. Pure.
+
+Code comes to be where other code was. Of each code object it is known when it was there for certain, first and last,
+and of one that is gone since when it certainly was not. So of a word at a time:
+
+    the code was there before and after   that one, proven
+    between the last time that one was    NOT_PROVEN: either of them, or a third one
+    there and the first time of the next
+    before the first that was ever seen   that one, not proven: nothing speaks against it
+    after the last time, not gone         that one, as long as whoever asks has looked after it
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from collector.runtimes.cpython import Interpreter
+
+Array = npt.NDArray[np.uint64]
+NOT_PROVEN = 1  # stands for code that was at a place when its identity is not known; no number of a code object
+
+
+class CodePlaces:
+    """Where the code objects of an interpreter are and were, as words of stacks lead to them."""
+
+    def __init__(self, interpreter: Interpreter) -> None:
+        self._interpreter = interpreter
+        self._starts, self._ends, self._codes = np.zeros((3, 0), np.uint64)
+        self._firsts = np.zeros(0, np.int64)
+        self._gone = np.zeros((0, 3), np.uint64)  # starts, ends, numbers; the latest first
+        self._gone_times = np.zeros((0, 3), np.int64)  # there first, and last, and not there since
+        self._gone_to = np.zeros(1, np.uint64)  # the largest of the first so many ends, by start
+        self._gone_starts = np.zeros(0, np.uint64)
+        self._n_changes = -1
+
+    def at(self, words: Array, times: npt.NDArray[np.int64]) -> tuple[Array, npt.NDArray[np.bool_]]:
+        """The numbers (n,) of the code objects that words lead to at times (n,), 0: to none, NOT_PROVEN: to one that is
+        not known; and which of them were there then for certain."""
+        self._sort()
+        found = np.zeros(len(words), np.uint64)
+        since = np.zeros(len(words), np.int64)  # that code has been there for certain
+        if len(self._starts):
+            some = np.flatnonzero((words >= self._starts[0]) & (words < self._ends[-1]))
+            at = self._starts.searchsorted(words[some], "right") - 1
+            inside = words[some] < self._ends[at]
+            some, at = some[inside], at[inside]
+            found[some], since[some] = self._codes[at], self._firsts[at]
+        if len(self._gone):
+            open_ = (found == 0) | (times < since)
+            some = np.flatnonzero(open_ & (words < self._gone_to[self._gone_starts.searchsorted(words, "right")]))
+            if len(some):
+                found[some], since[some] = self._before(words[some], times[some], found[some], since[some])
+        return found, (found > NOT_PROVEN) & (times >= since)
+
+    def _before(self, words: Array, times: npt.NDArray[np.int64], found: Array,
+                since: npt.NDArray[np.int64]) -> tuple[Array, npt.NDArray[np.int64]]:
+        """The same with the code that is gone, back in time from what is there now."""
+        found, since = found.copy(), since.copy()
+        for (start, end, code), (first, last, gone) in zip(self._gone, self._gone_times, strict=True):
+            inside = (words >= start) & (words < end)
+            found[inside & (found != 0) & (times >= gone) & (times < since)] = NOT_PROVEN
+            earlier = inside & (times < gone)
+            found[earlier] = np.where(times[earlier] <= last, code, np.uint64(NOT_PROVEN))
+            since[earlier] = first
+        return found, since
+
+    def are_starts(self, words: Array) -> npt.NDArray[np.bool_]:
+        """Which words (n,) lead to the first instruction of code."""
+        return np.isin(words, self._starts)
+
+    def _sort(self) -> None:
+        interpreter = self._interpreter
+        if self._n_changes == interpreter.n_changes:
+            return
+        self._n_changes = interpreter.n_changes
+        inlined = interpreter.layout.has_inlined_calls
+        places = {number: (code.bytecode if inlined else code.address, code.size if inlined else 1)
+                  for number, code in interpreter.codes.items()}
+        known = sorted((*places[number], number) for number in interpreter.numbers.values())
+        self._starts, size, self._codes = np.array(known, np.uint64).reshape(-1, 3).T.copy()
+        self._ends = self._starts + size
+        self._firsts = np.array([interpreter.first_ns[number] for *_, number in known], np.int64)
+        gone = sorted(interpreter.gone.items(), key=lambda one: one[1][1], reverse=True)
+        self._gone = np.array([(places[number][0], sum(places[number]), number) for number, _ in gone],
+                              np.uint64).reshape(-1, 3)
+        self._gone_times = np.array([(interpreter.first_ns[number], *times) for number, times in gone],
+                                    np.int64).reshape(-1, 3)
+        order = np.argsort(self._gone[:, 0])
+        self._gone_starts = self._gone[order, 0]
+        self._gone_to = np.maximum.accumulate(np.append(np.uint64(0), self._gone[order, 1]))
