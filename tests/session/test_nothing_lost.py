@@ -215,7 +215,7 @@ def test_what_others_trace_floods_no_ring(workload: Run, tmp_path: Path) -> None
     records would fill the ring of deaths five times.
 
     Tracer and tracee have a CPU of their own: on the target's they would preempt it more often than its ring of stacks
-    has room for.
+    has room for, as others may that run here.
     """
     cpus = sorted(os.sched_getaffinity(0))
     command = [COLLECT, "--engine", "perf", "-o", tmp_path / "x.er", "taskset", "-c", cpus[0]]
@@ -227,7 +227,8 @@ def test_what_others_trace_floods_no_ring(workload: Run, tmp_path: Path) -> None
         out, said = process.communicate()
     assert json.loads(traced.stdout)["stops"] == 20_011
     assert (process.returncode, json.loads(out)["broken"]) == (STATUS, 0)
-    assert re.search(r"samples?, nothing lost\n", said), said
+    assert set(re.findall(r"(\w+) records? lost", said)) <= {"leave"}, said
+    assert "missing" not in said
 
 
 @pytest.mark.kernel_times
