@@ -57,16 +57,24 @@ class Model:
 
     def new_thread(self, process: Process, tid: int, time_ns: int, cut: int, found: bool = False) -> Thread:
         """A thread that begins with ``cut``; ``found``: it was there before us, and was found so."""
-        slot = self._new_slot(found)
         self.n_threads += cut != Edge.IN or not self._lives.get(tid)
-        thread = Thread(slot, tid, process, time_ns, process.image)
-        self.threads[slot] = thread
-        of = self.of
+        thread = self._enter(process, tid, time_ns, cut, found)
+        slot, of = thread.slot, self.of
         of.grow(slot + 1)
         of.image[slot], of.tid[slot], of.pid[slot] = thread.image.number, tid, process.pid
         of.found_ns[slot] = time_ns if found else 0
+        return thread
+
+    def _enter(self, process: Process, tid: int, time_ns: int, cut: int, found: bool = False) -> Thread:
+        """A thread that begins, at a slot that is yet to be described."""
+        slot = self._new_slot(found)
+        thread = self.threads[slot] = Thread(slot, tid, process, time_ns, process.epochs[-1].image)
         process.threads[tid] = slot
-        self._lives.setdefault(tid, []).append((time_ns, slot))
+        lives = self._lives.get(tid)
+        if lives is None:
+            self._lives[tid] = [(time_ns, slot)]
+        else:
+            lives.append((time_ns, slot))
         self.cuts.add(slot, time_ns, cut)
         return thread
 
@@ -108,29 +116,22 @@ class Model:
 
         ``born`` is told of those that were born in one process after the other, before the next change is handed on.
         """
-        new: list[Thread] = []  # in one process, of which nobody was told
-        told: list[Thread] = []
+        new: list[Thread] = []
+        n_told = 0
         for change in changes:
-            if type(change) is Exited:
-                if self._ended_before_others(change):
-                    continue
-            elif type(change) is Forked and change.time_ns >= since_ns:
-                thread = self._further_thread(change)
-                if thread is not None:
-                    if new and new[0].process is not thread.process:
-                        born(new)
-                        told += new
-                        new = []
-                    new.append(thread)
-                    continue
-            if new:
-                born(new)
-                told += new
-                new = []
-            yield change
-        if new:
-            born(new)
-        self._describe(told + new)
+            if type(change) is Exited and self._ended_before_others(change):
+                continue
+            thread = self._further_thread(change) if type(change) is Forked and change.time_ns >= since_ns else None
+            if n_told < len(new) and (thread is None or new[-1].process is not thread.process):
+                born(new[n_told:])
+                n_told = len(new)
+            if thread is None:
+                yield change
+            else:
+                new.append(thread)
+        if n_told < len(new):
+            born(new[n_told:])
+        self._describe(new)
 
     def _further_thread(self, change: Forked) -> Thread | None:
         """A thread that is born in a process that is known; its slot is yet to be described. None for any other."""
@@ -138,18 +139,10 @@ class Model:
         process = self.processes.get(pid)
         if pid != parent_pid or process is None or tid == pid:
             return None
-        slot = self._new_slot(False)
-        thread = self.threads[slot] = Thread(slot, tid, process, time_ns, process.epochs[-1].image)
-        process.threads[tid] = slot
+        thread = self._enter(process, tid, time_ns, Edge.BORN)
         maker = process.threads.get(parent_tid)
         if maker is not None:
             thread.name = self.threads[maker].name
-        lives = self._lives.get(tid)
-        if lives is None:
-            self._lives[tid] = [(time_ns, slot)]
-        else:
-            lives.append((time_ns, slot))
-        self.cuts.add(slot, time_ns, Edge.BORN)
         return thread
 
     def _ended_before_others(self, change: Exited) -> bool:

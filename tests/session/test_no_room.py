@@ -128,7 +128,8 @@ def test_descendants_that_find_no_room_are_told(engine: str, small_disk: Run, gp
         fill(disk)
         _, said = process.communicate("go\n", timeout=30)
     assert process.returncode == 7
-    short = re.search(r"(\d+) of (\d+) descendants \S+ not recorded to \S+ end \([^)]*the disk is full", said)
+    short = re.search(r"(\d+) of (\d+) descendants (?:is|are) not recorded to (?:its|their) end "
+                      r"\([^)]*the disk is full", said)
     assert short is not None, said
     n_missing, n_made = int(short[1]), int(short[2])
     assert n_made == 10  # each forked, then another program
