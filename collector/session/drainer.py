@@ -117,18 +117,19 @@ class Drainer:
 
     def _take(self, until_ns: int, accounts: Accounts | None = None, settled_ns: int = 0) -> None:
         """Works on what is stamped up to ``until_ns``, which is all up to ``settled_ns``, in as many batches as the
-        engine makes of it."""
+        engine makes of it. The first one has the accounts, which wait for the one that reaches them."""
         while self._take_batch(until_ns, accounts, settled_ns):
-            pass
+            accounts = None
 
     def _take_batch(self, until_ns: int, accounts: Accounts | None, settled_ns: int) -> bool:
-        """The next batch; whether there are more. The last one has the accounts."""
+        """The next batch; whether there are more."""
         batch = self._engine.drain(until_ns - self._ahead_ns)
         has_more = batch.has_more
         if self._ahead_ns:
             batch.shift(self._ahead_ns)
+        batch.accounts = accounts
         if not has_more:
-            batch.until_ns, batch.accounts = settled_ns or batch.until_ns, accounts
+            batch.until_ns = settled_ns or batch.until_ns
         self.drained_ns = batch.until_ns
         self.changes |= bool(batch.changes)
         self._n_ends += list(map(type, batch.changes)).count(Exited)

@@ -31,6 +31,7 @@ from collector.timing.timeline import NO_WAKEUPS, Edges, Periods, Timeline, Wake
 
 _NS_PER_S = 1_000_000_000
 _COLUMNS = "time_ns", "pid", "tid", "run_ns", "delay_ns", "turns"  # of Accounts
+_NO_ACCOUNTS = ReadAccounts(*[np.zeros(0, dtype=np.int64)] * 4)
 _LOSSY_BATCHES = 3  # for which a loss that was reported may show
 
 
@@ -158,7 +159,7 @@ class Timekeeping:
         read = self._read(accounts, new)
         if accounts is not None:
             self._lose(edges, read)
-        budgets = list(self._budgets(edges, batch.until_ns)) if seen.is_blind else []
+        budgets = list(self._budgets(edges)) if seen.is_blind else []
         periods = self.timeline.advance(self.ledger.reconciled(edges, read, self.timeline, seen, self.woken,
                                                                self._came, budgets))
         for old, slot in self._went_on:
@@ -180,18 +181,40 @@ class Timekeeping:
         records_ns = batch.switches.time_ns if batch.switches is not None else np.zeros(0, dtype=np.int64)
         return seen._replace(is_lossy=True, rested_ns=int(records_ns.max(initial=seen.since_ns)))
 
-    def _budgets(self, edges: Edges, until_ns: int) -> Iterator[Budget]:
-        """What clocks of processes, read up to a time, leave for their threads that end by then and for the others."""
+    def _budgets(self, edges: Edges) -> Iterator[Budget]:
+        """What clocks of processes leave for their threads that end, and for those that are gone when a clock is read.
+
+        A clock tells of all that is before it: of threads that live on, as far as their accounts wait; and where there
+        is none behind the last of the ends, no more than the CPUs can have run meanwhile.
+        """
         ends = edges.edge == Edge.ENDED
         ended_ns = dict(zip(edges.slot[ends].tolist(), edges.time_ns[ends].tolist(), strict=True))
-        ending = self._ending_by_process()
-        latest = {pid: (time_ns, clock_ns) for time_ns, pid, clock_ns in sorted(self._clocks) if time_ns <= until_ns}
-        for pid in ending.keys() & latest.keys():
-            time_ns, clock_ns = latest[pid]
-            slots = np.array(self._living_slots(pid) + ending[pid], dtype=np.int64)
-            ran_ns = self.remainders.left_ns(pid, clock_ns, slots)
-            if ran_ns is not None and time_ns >= max(ended_ns[slot] for slot in ending[pid]):
-                yield Budget(slots, ran_ns)
+        waiting = self._waiting()
+        for pid, ending in self._ending_by_process().items():
+            last_ns = max(ended_ns[slot] for slot in ending)
+            clock = self._clock_behind(pid, last_ns)
+            if clock is None:
+                continue
+            time_ns, clock_ns = clock
+            slots = np.array(self._living_slots(pid) + ending, dtype=np.int64)
+            left_ns = self.remainders.left_ns(pid, clock_ns, slots)
+            if left_ns is not None:
+                their = among(waiting.slot, slots)
+                left_ns -= int(self.ledger.ran_ns(waiting.slot[their], waiting.run_ns[their]).sum())
+                left_ns += self.ledger.n_cpus * max(last_ns - time_ns, 0)
+                yield Budget(slots[~among(slots, waiting.slot)], left_ns)
+
+    def _waiting(self) -> ReadAccounts:
+        """The last account of each thread among those that no batch has reached yet."""
+        if not self._accounts:
+            return _NO_ACCOUNTS
+        slot, accounts = self._last_of_each(_joined(self._accounts))
+        return ReadAccounts(slot, accounts.time_ns, accounts.run_ns, accounts.delay_ns)
+
+    def _clock_behind(self, pid: int, time_ns: int) -> tuple[int, int] | None:
+        """The first clock of a process that was read behind a time, or the last one before: when, and what it said."""
+        clocks = sorted((read_ns, clock_ns) for read_ns, its, clock_ns in self._clocks if its == pid)
+        return next((clock for clock in clocks if clock[0] >= time_ns), clocks[-1] if clocks else None)
 
     def _ending_by_process(self) -> dict[int, list[int]]:
         """The slots that end in this batch, by pid."""
@@ -246,9 +269,7 @@ class Timekeeping:
         if not any(part.read_ns <= batch.until_ns or (part.time_ns <= batch.until_ns).any() for part in waiting):
             self._accounts = waiting
             return None
-        columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in waiting])
-                                   for name in _COLUMNS}
-        accounts = replace(waiting[-1], **columns)
+        accounts = _joined(waiting)
         reached = accounts.time_ns <= batch.until_ns
         if not reached.all():
             self._accounts = [_taken(accounts, ~reached)]
@@ -259,18 +280,22 @@ class Timekeeping:
         none = np.zeros(0, dtype=np.int64)
         self.delays, self.turns = Delays(none, none), (none, none)
         if accounts is None or not len(accounts.tid):
-            return ReadAccounts(none, none, none, none)
-        accounts = _taken(accounts, self.model.known(accounts.tid))
-        slot = self.model.slots(accounts.tid, accounts.pid, accounts.time_ns)
-        order = np.lexsort((accounts.time_ns, slot))
-        order = order[np.append(changes(slot[order])[1:], True)] if len(order) else order
-        accounts, slot = _taken(accounts, order), slot[order]
+            return _NO_ACCOUNTS
+        slot, accounts = self._last_of_each(accounts)
         known, before = self._known, self._known.delay_ns[slot] >= 0
         self.delays = Delays(slot[before], (accounts.delay_ns - known.delay_ns[slot])[before])
         self._note_turns(slot, accounts)
         known.delay_ns[slot] = accounts.delay_ns
         kept = ~among(slot, np.array(list(without), dtype=np.int64))
         return ReadAccounts(slot[kept], accounts.time_ns[kept], accounts.run_ns[kept], accounts.delay_ns[kept])
+
+    def _last_of_each(self, accounts: Accounts) -> tuple[Array, Accounts]:
+        """The slots of our threads among some accounts, and the last one of each."""
+        accounts = _taken(accounts, self.model.known(accounts.tid))
+        slot = self.model.slots(accounts.tid, accounts.pid, accounts.time_ns)
+        order = np.lexsort((accounts.time_ns, slot))
+        order = order[np.append(changes(slot[order])[1:], True)] if len(order) else order
+        return slot[order], _taken(accounts, order)
 
     def _lose(self, edges: Edges, read: ReadAccounts) -> None:
         """Of threads that were found runnable, have no edge, and no account any more, nothing is known: they were about
@@ -308,19 +333,27 @@ class Timekeeping:
         """Adds what clocks of processes tell, up to a time, of their threads that end."""
         ending = self._ending_by_process()
         told_ns = {pid: sum(tails[slot] for slot in tails.keys() & slots) for pid, slots in ending.items()}
-        for time_ns, pid, clock_ns in self._clocks:
+        reached = self._clocks_up_to(until_ns, ending)
+        for time_ns, pid, clock_ns in reached:
             living, ends = self._living_slots(pid), ending.get(pid, [])
             # An end of a leader alone is that of the process, or an exec.
             threads = [slot for slot in ends if not living or self.model.threads[slot].tid != pid]
-            if time_ns <= until_ns and (threads or self.remainders.has_lost(pid)):
+            if threads or self.remainders.has_lost(pid):
                 slots = np.array(living + ends, dtype=np.int64)
                 remainder_ns = self.remainders.take(pid, clock_ns, time_ns, slots, told_ns.get(pid, 0))
                 _share(tails, threads or [-1], remainder_ns)
         for pid, ends in ending.items():
             self.remainders.gone(pid, np.array(ends, dtype=np.int64), told_ns[pid])
         self._nobodys.difference_update(self.ending.tolist())
-        self._clocks = [clock for clock in self._clocks if clock[0] > until_ns]
+        taken = set(reached)
+        self._clocks = [clock for clock in self._clocks if clock not in taken]
         self._forget_processes(ending)
+
+    def _clocks_up_to(self, until_ns: int, ending: Collection[int]) -> list[tuple[int, int, int]]:
+        """The clocks that were read up to a time, and those of processes that are over with their ``ending`` threads:
+        a zombie's clock stands still, so that it tells the same whenever it is read."""
+        return [clock for clock in self._clocks
+                if clock[0] <= until_ns or (clock[1] in ending and not self._lives(clock[1]))]
 
     def _forget_processes(self, ending: Iterable[int]) -> None:
         """Gives back what is kept of processes that were over before this batch, in which their last clocks were; of
@@ -394,6 +427,12 @@ def by_tid(accounts: Accounts) -> dict[int, Account]:
     columns = (accounts.time_ns, accounts.run_ns, accounts.delay_ns, accounts.turns)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return dict(zip(accounts.tid.tolist(), map(Account._make, rows), strict=True))
+
+
+def _joined(parts: Sequence[Accounts]) -> Accounts:
+    """Accounts (one part at least) one after the other."""
+    columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
+    return replace(parts[-1], **columns)
 
 
 def _taken(accounts: Accounts, rows: Array) -> Accounts:

@@ -80,8 +80,8 @@ class Seen(NamedTuple):
 class Budget(NamedTuple):
     """What threads of a process have run altogether since their beginnings, by the CPU clock of that process."""
 
-    slot: Array  # i8 (n,) those that are not over before the stretch
-    ran_ns: int  # up to the end of each that ends in the stretch
+    slot: Array  # i8 (n,) those that end in the stretch, and others that were not over before
+    ran_ns: int  # at most, up to the end of each that ends in the stretch
 
 
 class Ledger:
@@ -131,6 +131,11 @@ class Ledger:
         """What threads (n,) ran by their last accounts and by none of the edges so far; 0 where that is not known."""
         owed_ns: Array = np.maximum(self._of.owed_ns[slots], 0)
         return owed_ns
+
+    def ran_ns(self, slots: Array, run_ns: Array) -> Array:
+        """How long threads (n,) have run by accounts since their clocks began; 0 where that is not known."""
+        ran_ns: Array = np.where(self._of.has_base[slots], run_ns - self._of.base_ns[slots], 0)
+        return ran_ns
 
     def latest_base_ns(self, slot: int) -> int | None:
         """A thread's account when its clock began, at most; None where that is not known."""

@@ -58,8 +58,8 @@ class Remainders:
         if process is not None:
             process.told_ns += int(self._timeline.clocks.cpu_ns[slots].sum()) + tails_ns
             process.has_lost = True
-            if process.slot in slots:
-                process.slot = -1  # another thread's next
+            if process.slot in slots:  # which may be another thread's next
+                process.base_ns, process.slot = self._base_ns(process, slots), -1
 
     def take(self, pid: int, clock_ns: int, time_ns: int, slots: Array, tails_ns: int) -> int:
         """The remainder, in ns, when a process's clock was this at a time; it counts as told from now on.

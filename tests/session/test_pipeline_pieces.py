@@ -283,6 +283,47 @@ def test_threads_that_are_gone_have_what_the_clock_of_their_process_tells() -> N
     assert time.tails(second) == {}
 
 
+def test_the_clock_of_a_process_that_is_over_is_told_with_its_last_thread() -> None:
+    """It was read behind the batch in which the thread ends, as a zombie's: nothing is to come after that."""
+    time = Timekeeping(n_cpus=1)
+    slot = time.model.forked(Forked(START_NS, PID, PID, PID, PID)).slot
+    time.born(slot, START_NS)
+    time.model.exited(Exited(START_NS + 15 * MS, PID, PID))
+    time.take_clocks(Clocks(*(np.array([value]) for value in (START_NS + 24 * MS, PID, 7 * MS))))
+    last = batch(20, switches=[(0, PID, Edge.IN), (5, PID, Edge.OUT_BLOCKED)])
+    time.advance(last)
+    assert time.tails(last) == {slot: 2 * MS}
+    assert time.tails(last) == {}
+
+
+@pytest.mark.parametrize(("clock", "expected_ms"), [
+    ((41, 16 + 5 + 3), 16 + 5),  # behind both ends
+    ((38, 16 + 5 + 3), 16 + 5 + 2 * (39 - 38)),  # before the last one: two CPUs can have run meanwhile
+    (None, 16 + 0.4 * 9 + 0.4 * 19),
+])
+def test_who_ends_uncounted_has_no_more_than_the_clock_of_its_process_leaves(
+        clock: tuple[int, int] | None, expected_ms: float) -> None:
+    """Two threads that ran for 8 of 20 ms each end behind their last accounts, one in each of two batches; main has
+    3 ms. What is known of later goes with the first batch."""
+    time = Timekeeping(n_cpus=2)
+    tids = PID, PID + 1, PID + 2
+    slots = [time.model.forked(Forked(START_NS, PID, tid, PID, PID)).slot for tid in tids]
+    for slot in slots:
+        time.born(slot, START_NS)
+    time.advance(batch(10))
+    time.count({tid: Account(START_NS + 10 * MS, 0, 0, 0) for tid in tids})
+    time.advance(batch(20, accounts=account((20, PID, 0, 0), (20, PID + 1, 8, 0), (20, PID + 2, 8, 0))))
+    later = account((40.5, PID, 3, 0))
+    if clock is not None:
+        later.clocks = Clocks(*(np.array([value]) for value in (START_NS + clock[0] * MS, PID, clock[1] * MS)))
+    time.model.exited(Exited(START_NS + 29 * MS, PID, PID + 1))
+    time.advance(first := batch(30, accounts=later))
+    assert time.tails(first) == {}
+    time.model.exited(Exited(START_NS + 39 * MS, PID, PID + 2))
+    time.advance(batch(40))
+    assert time.cpu_ns(slots, START_NS + 40 * MS) == pytest.approx(expected_ms * MS, abs=2)
+
+
 def test_whoever_calls_exec_goes_on_with_an_account_of_its_own(recording: Recording) -> None:
     """The leader has run for 100 ms and another thread for 10, which then takes the leader's id for a new image."""
     feed = recording.pipeline.feed

@@ -102,6 +102,15 @@ def test_a_clock_that_begins_with_an_account_begins_as_late_as_may_be(
     assert remainders.take(PID, 1753 * US + 107 * US, 1000 * US, slots(SECOND), 0) == 107 * US
 
 
+def test_a_clock_keeps_its_beginning_when_the_thread_that_told_it_is_gone(timeline: Timeline, ledger: Ledger) -> None:
+    begin(ledger, slots(MAIN), 700, 0)
+    remainders = Remainders(timeline, ledger)
+    remainders.begin(PID, MAIN)
+    remainders.gone(PID, slots(MAIN, FIRST, SECOND), 0)
+    ledger.forget(slots(MAIN))
+    assert remainders.take(PID, 700 * US + 400 * US + 53 * US, 1000 * US, slots(), 0) == 53 * US
+
+
 def test_nothing_is_told_of_strangers_nor_where_the_beginning_is_not_known(timeline: Timeline, ledger: Ledger) -> None:
     remainders = Remainders(timeline, ledger)
     assert remainders.take(PID, 1053 * US, 1000 * US, slots(MAIN), 0) == 0

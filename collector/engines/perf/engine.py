@@ -211,8 +211,8 @@ class PerfEngine:
 
     def read_accounts(self, threads: Threads) -> Accounts:
         """The accounts of threads as of now; one that is named twice is read once."""
-        threads = self._open_accounts.there(threads)
-        rows = [(pid, tid, *account) for pid, tid in threads
+        threads = list(threads)
+        rows = [(pid, tid, *account) for pid, tid in self._open_accounts.there(threads)
                 if (account := self._open_accounts.read(pid, tid)) is not None]
         pid, tid, time_ns, run_ns, delay_ns, turns = np.array(rows, dtype=np.int64).reshape(len(rows), 6).T
         clocks = self.read_clocks({process: None for process, thread in threads if thread != process})
