@@ -283,7 +283,7 @@ def recorded(tmp_path: Path, perf_allowed: None, stolen: Callable[[], float]) ->
 @pytest.fixture
 def recorded_by_signals(tmp_path: Path, stolen: Callable[[], float]) -> Callable[..., Recorded]:
     """The same with the signal engine, which hears of births and ends as soon as it has a CPU."""
-    return _recorder(tmp_path, 0.03, stolen, "--engine", "signal")
+    return _recorder(tmp_path, 0.015, stolen, "--engine", "signal")
 
 
 @pytest.fixture

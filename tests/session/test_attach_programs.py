@@ -251,7 +251,7 @@ def test_more_threads_than_a_cpu_can_serve(engine: str, seconds: float, workload
     with running("taskset", "-c", min(os.sched_getaffinity(0)), workload("crowd"), n_threads, 1, 0) as pid:
         path, kernel_cpu_s, known_to_s, *_ = attached(engine, pid, seconds)
     cpu_s = check_that_one_cpu_serves(path, n_threads, gprofng)
-    assert cpu_s == pytest.approx(kernel_cpu_s, rel=0.03, abs=known_to_s + 2 * INTERVAL_S)
+    assert cpu_s == pytest.approx(kernel_cpu_s, rel=0.015, abs=known_to_s + 2 * INTERVAL_S)
 
 
 @contextmanager

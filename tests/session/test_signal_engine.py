@@ -42,8 +42,8 @@ Run = Callable[..., Any]
 
 
 def tolerance(known_s: float, interval_s: float) -> float:
-    """3 %, or an interval and a look."""
-    return max(0.03 * known_s, 2 * interval_s)
+    """1.5 %, or an interval and a look."""
+    return max(0.015 * known_s, 2 * interval_s)
 
 
 def used_s(truth: dict[str, Any]) -> float:
@@ -77,7 +77,7 @@ def latest_s(experiment: Experiment, interval_s: float) -> float:
 
 def is_split(functions: dict[str, tuple[float, ...]], truth: dict[str, Any], total: float, late_s: float) -> None:
     """Whether the leaves have their shares: alone, and with the calls that they make to ask their clock."""
-    slack = 0.03 + late_s / total
+    slack = 0.015 + late_s / total
     for leaf, share in leaf_shares(truth).items():
         assert functions[leaf][0] / total == pytest.approx(share, abs=slack), leaf
         assert functions[leaf][1] / total == pytest.approx(share, abs=slack), leaf
