@@ -13,7 +13,8 @@ another moment has to compare it with what he knows of that moment.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -95,28 +96,33 @@ class Interpreter:
         self._met: set[int] = set()  # addresses of code objects in the chains of the last look
         self._nearby: dict[int, tuple[int, ...]] = {}  # by tstate: frames elsewhere that the last look needed
         self._frame_size = layout.frame_size
+        self._newest: dict[int, int] = {}  # by where that stands: each interpreter's newest thread, when last listed
+        self.has_new_threads = False  # since then, as of the last look
 
     # -- threads
 
-    def threads(self, tids: Iterable[int]) -> dict[int, int]:
-        """The interpreter's threads: their states' addresses by tid, those among ``tids``."""
-        wanted, layout = set(tids), self.layout
+    def threads(self, known: Mapping[int, int] = MappingProxyType({})) -> dict[int, int]:
+        """The interpreter's threads: their states' addresses by tid, the newest first; with ``known`` ones it is only
+        read which have come since."""
+        layout = self.layout
         found: dict[int, int] = {}
+        self._newest, self.has_new_threads = {}, False
         interpreter = self._word(self.symbols[b"_PyRuntime"][0] + layout.interpreters_head)
         for _ in range(64):
             if not _is_address(interpreter):
                 break
-            state = self._word(interpreter + layout.threads_head)
+            newest = interpreter + layout.threads_head
+            state = self._newest[newest] = self._word(newest)
             while _is_address(state) and len(found) < _THREADS_MAX:
                 (memory,) = self._read([state], [_THREAD_SIZE])
                 tid = self._tid(memory)
-                if tid in found:
+                if tid in found or known.get(tid) == state:
                     break
-                if tid in wanted:
-                    found[tid] = state
+                found[tid] = state
                 state = _word(memory, layout.thread_next)
             interpreter = self._word(interpreter + layout.interpreter_next)
-        return found
+        taken = set(found.values())  # by one that has come to be where another was
+        return found | {tid: state for tid, state in known.items() if tid not in found and state not in taken}
 
     def _tid(self, state: bytes) -> int:
         if self.layout.native_thread_id >= 0:
@@ -152,7 +158,7 @@ class Interpreter:
 
     def _memories(self, states: Sequence[int], codes: Sequence[int]) -> tuple[list[_Memory], list[bytes]]:
         """Each thread's state, data stack, and what the last look needed besides, and then the code objects at some
-        addresses, read in one go."""
+        addresses, read in one go, with which are the newest threads."""
         asked: list[tuple[int, int]] = []
         ends = []
         for state in states:
@@ -160,14 +166,19 @@ class Interpreter:
             asked.append(self._chunks.get(state, (state, _THREAD_SIZE)))
             asked += [(address, self._frame_size) for address in self._nearby.get(state, ())]
             ends.append(len(asked))
-        got = self._read(*_columns(asked + [(address, self.layout.code_size) for address in codes]))
+        begin = len(asked)
+        asked += [(address, self.layout.code_size) for address in codes]
+        asked += [(address, 8) for address in self._newest]
+        got = self._read(*_columns(asked))
+        heads, newest = got[begin:begin + len(codes)], got[begin + len(codes):]
+        self.has_new_threads = [_word(content, 0) for content in newest] != list(self._newest.values())
         found = []
         begin = 0
         for end in ends:
             own = [(address, content) for (address, _), content in zip(asked[begin:end], got[begin:end], strict=True)]
             found.append(_Memory(self._read, own[1::-1], dict(own[2:])))
             begin = end
-        return found, got[begin:]
+        return found, heads
 
     def _chain(self, state: int, memory: _Memory) -> Chain | None:
         layout = self.layout
@@ -304,9 +315,13 @@ class Interpreter:
         self.first_ns[number] = self._seen[number] = now_ns
         self.n_changes += 1
 
+    def is_no_code(self, word: int) -> bool:
+        """Whether a word has turned out not to lead to code: since 3.11 where no code object is before it."""
+        return (word >> 8 if self.layout.has_inlined_calls else word) in self.not_codes
+
     def search(self, words: Iterable[int]) -> None:
         """Looks for the code objects whose bytecode words lead into; their heads lie before it."""
-        asked = [word for word in words if 0xFFFF + _SEARCHED < word < _USER_END and word >> 8 not in self.not_codes]
+        asked = [word for word in words if 0xFFFF + _SEARCHED < word < _USER_END and not self.is_no_code(word)]
         begins = [(word & ~7) - _SEARCHED for word in asked]
         kind = self.symbols[b"PyCode_Type"][0].to_bytes(8, "little")
         found = []

@@ -70,7 +70,8 @@ class Looks:
         self._common: dict[tuple[int, int], int] = {}
         # Until there is a further look:
         self._agreeing: dict[Anchors, tuple[int, list[int], list[int]]] = {}
-        self._told: dict[tuple[Anchors, int, int], list[Told]] = {}
+        self._numbers_told: dict[tuple[Anchors, int, int], int] = {}
+        self.answers: list[list[Told]] = []  # by number
         self._arrays: tuple[Array, Array, Array] | None = None
 
     def add(self, time_ns: int, chain: Chain) -> None:
@@ -85,7 +86,8 @@ class Looks:
         self._times.append(time_ns)
         self._note(chain)
         self._agreeing.clear()
-        self._told.clear()
+        self._numbers_told.clear()
+        self.answers.clear()
         self._arrays = None
 
     def _note(self, chain: Chain) -> None:
@@ -121,15 +123,20 @@ class Looks:
         return np.where(is_certain, first[kinds[near]], -1), self._chains
 
     def told(self, anchors: Anchors, time_ns: int) -> list[Told]:
-        """Each activation of a sample, outermost first. The same list for the same answer, until there is a further
+        """Each activation of a sample, outermost first."""
+        return self.answers[self.answer(anchors, time_ns)]
+
+    def answer(self, anchors: Anchors, time_ns: int) -> int:
+        """The number of what is told of a sample, among ``answers``; the same for the same, until there is a further
         look."""
         look, depth = self._nearest(anchors, time_ns)
         lasting = self._lasting(look, time_ns) if look >= 0 else 0
         key = anchors, look, lasting
-        found = self._told.get(key)
-        if found is None:
-            found = self._told[key] = self._by(anchors, look, depth, lasting)
-        return found
+        number = self._numbers_told.get(key)
+        if number is None:
+            number = self._numbers_told[key] = len(self.answers)
+            self.answers.append(self._by(anchors, look, depth, lasting))
+        return number
 
     def _by(self, anchors: Anchors, look: int, depth: int, lasting: int) -> list[Told]:
         """What is told by a look (-1: none) that agrees with ``depth`` activations."""

@@ -43,7 +43,7 @@ NOT_KNOWN = b"<Python functions, not known>"
 _THREADS_AT_ONCE = 32
 _WORDS_MAX = 128  # of an activation's part of the stack: its own frame, and what its callee saved
 _BEHIND = 1024  # bytes above the outermost frame's stack pointer
-_SEARCHES = 64
+_SEARCHES, _SEARCHED_AT_ONCE = 8, 64  # for code that no look has met, in a batch
 _FRAMES_MAX = 1 << 16
 _FAR = 1 << 24  # bytes: larger is no copy of a stack
 _N_REGISTERS = 16
@@ -91,9 +91,13 @@ class _Process:
     def look(self, codes: Iterable[int] = ()) -> None:
         """What the threads are carrying out that were met lately; code objects at addresses ``codes`` are looked after,
         too."""
+        if self.interpreter.has_new_threads:
+            # No batch has told of them yet; their first samples will want to know what they were carrying out.
+            before, self.states = self.states, self.interpreter.threads(self.states)
+            self.lately = [*(tid for tid in self.states if tid not in before), *self.lately]
         tids = self.lately[:_THREADS_AT_ONCE]
         if any(tid not in self.states for tid in tids):
-            self.states = self.interpreter.threads(tids)
+            self.states = self.interpreter.threads()
         there = [tid for tid in tids if tid in self.states]
         before_ns = time.monotonic_ns()
         chains = self.interpreter.chains([self.states[tid] for tid in there], codes)
@@ -202,13 +206,14 @@ class _Runs:
         self.counts = [0, 0, 0]  # frames by mark
         self._process = process
         self._made_up = made_up
-        self._known: dict[tuple[int, bool], tuple[int, list[int]]] = {}
+        self._known: dict[tuple[int, int, bool], tuple[int, list[int]]] = {}  # by thread, answer, whether it waits
 
-    def add(self, told: list[Told], is_waiting: bool, n: int) -> int:
-        """The number of the run of the innermost of some evaluations that ``n`` samples have; those of its callers are
-        behind it."""
-        key = id(told), is_waiting
+    def add(self, tid: int, answer: int, is_waiting: bool, n: int) -> int:
+        """The number of the run of the innermost of some evaluations that ``n`` samples of a thread have, of which its
+        looks tell this answer; those of its callers are behind it."""
+        key = tid, answer, is_waiting
         if key not in self._known:
+            told = self._process.looks_of(tid).answers[answer]
             self._known[key] = len(self.addresses), self._new(told, is_waiting)
         first, counts = self._known[key]
         for mark, n_frames in enumerate(counts):
@@ -396,8 +401,8 @@ class PythonFrames:
                 *(column[first].tolist() for column in columns), n_alike.tolist(), strict=True):
             if signature not in anchors:
                 anchors[signature] = found.anchors(at, n)
-            told = process.looks_of(tid).told(anchors[signature], time_ns)
-            first_runs.append(runs.add(told, is_waiting, n_samples))
+            answer = process.looks_of(tid).answer(anchors[signature], time_ns)
+            first_runs.append(runs.add(tid, answer, is_waiting, n_samples))
         for mark, n in enumerate(runs.counts):
             self.counts[mark] += n
         which_run = np.repeat(np.array(first_runs)[kind], size) + number
@@ -410,15 +415,14 @@ class PythonFrames:
         times = times[place.part]
         interpreter = process.interpreter
         codes, proven = self._looked_after(process, place.words, times)
-        is_lost = np.ones(len(place.row), np.bool_)
-        is_lost[place.part[codes != 0]] = False
-        if is_lost.any():
-            words = place.words[is_lost[place.part]]
-            words = distinct(words[(words > 0xFFFF) & (words < np.uint64(1 << 47))])
+        for _ in range(_SEARCHES):
+            words = lost_words(interpreter, place.part, place.words, place.place, codes)
+            if not words:
+                break
             if interpreter.layout.has_inlined_calls:
-                interpreter.search(words[words & np.uint64(1) == 0].tolist()[:_SEARCHES])
+                interpreter.search(words[:_SEARCHED_AT_ONCE])
             else:
-                interpreter.learn(set(words.tolist()) - interpreter.not_codes)
+                interpreter.learn(words)
             codes, proven = process.places.at(place.words, times)
         hit = np.flatnonzero(codes)
         hit = hit[self._reliable(process, place.place[hit], place.part[hit], codes[hit], truth,
@@ -502,6 +506,23 @@ def _within(pcs: Array, stretches: Array) -> Array:
     return found
 
 
+def lost_words(interpreter: Interpreter, part: Array, words: Array, place: Array, codes: Array) -> list[int]:
+    """Of words (w,) of some parts of stacks, at places in these, those that may lead to code that is not known, in
+    parts where none leads to ``codes`` (w,) that are known (0: to none). First those at the places where most words of
+    other parts do."""
+    is_known = np.zeros(int(part.max(initial=-1)) + 1, np.bool_)
+    is_known[part[codes != 0]] = True
+    if is_known.all():
+        return []
+    asked = ~is_known[part] & (words > 0xFFFF) & (words < np.uint64(1 << 47))
+    if interpreter.layout.has_inlined_calls:
+        asked &= words & np.uint64(1) == 0
+    some = np.flatnonzero(asked)
+    n_hits = np.bincount(place[codes != 0], minlength=_PLACES)
+    order = some[np.argsort(-n_hits[place[some]], kind="stable")]
+    return [word for word in dict.fromkeys(words[order].tolist()) if not interpreter.is_no_code(word)]
+
+
 def _words(samples: ClockSamples, row: Array, depth: Array, frames: Frames) -> _Place:
     """The part of the stack of each evaluation (k,): from the one that it called in the end to its own end; for the
     innermost one the registers, too."""
@@ -538,4 +559,4 @@ def _mixed(words: Array) -> Array:
     return mixed
 
 
-__all__ = ["TORN", "UNKNOWN", "VERIFIED", "PythonFrames"]
+__all__ = ["TORN", "UNKNOWN", "VERIFIED", "PythonFrames", "lost_words"]

@@ -25,6 +25,7 @@ from collector.runtimes.looks import NOBODY, Anchor, Looks
 from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.runtimes.places_cpython import NOT_PROVEN, CodePlaces
+from collector.session.python import lost_words
 
 PROGRAM = """
 import threading, time
@@ -87,7 +88,7 @@ def test_a_waiting_thread_is_read_from_its_first_frame_on(target: Target) -> Non
     interpreter = target.interpreter(target.read)
     assert isinstance(interpreter, Interpreter)
     assert interpreter.layout.version == sys.version_info[:2]
-    states = interpreter.threads(target.tids)
+    states = interpreter.threads()
     assert sorted(states) == target.tids
     main, worker = interpreter.chains([states[tid] for tid in target.tids])
     assert main is not None
@@ -101,6 +102,58 @@ def test_a_waiting_thread_is_read_from_its_first_frame_on(target: Target) -> Non
     assert (code.file, line) == (b"<string>", PROGRAM[:PROGRAM.index("time.sleep")].count("\n") + 1)
 
 
+def test_threads_that_have_come_are_noticed_by_the_next_look(target: Target) -> None:
+    """A thread whose predecessor is the newest one known; the listing goes as far as that one."""
+    reads: list[int] = []
+    is_old = True
+    interpreter = target.interpreter(target.read)
+    assert isinstance(interpreter, Interpreter)
+    states = interpreter.threads()
+    newest, oldest = states.values()  # the list begins with the newest
+    heads = [interpreter.symbols[b"_PyRuntime"][0] + interpreter.layout.interpreters_head]
+    heads.append(int.from_bytes(target.read(heads, [8])[0], "little") + interpreter.layout.threads_head)
+
+    def read(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        reads.extend(addresses)
+        return [oldest.to_bytes(8, "little") if is_old and address == heads[1] else content
+                for address, content in zip(addresses, target.read(addresses, sizes), strict=True)]
+
+    again = target.interpreter(read)
+    assert isinstance(again, Interpreter)
+    assert list(again.threads().values()) == [oldest]
+    assert again.chains([oldest]) != [None]
+    assert not again.has_new_threads
+    is_old = False
+    assert again.chains([oldest]) != [None]
+    assert again.has_new_threads
+    reads.clear()
+    assert again.threads({tid: oldest for tid, state in states.items() if state == oldest}) == states
+    assert reads.count(newest) == reads.count(oldest) == 1
+    assert again.chains([newest]) == interpreter.chains([newest])
+    assert not again.has_new_threads
+
+
+def test_code_that_no_look_has_met_is_searched_where_words_lead_to_code(target: Target) -> None:
+    """Of a part of a stack that leads to no known code first the words at the place where those of others do."""
+    interpreter = target.interpreter(target.read)
+    assert isinstance(interpreter, Interpreter)
+    interpreter.chains(list(interpreter.threads().values()))
+    known, other = [code.bytecode for code in interpreter.codes.values()][:2]
+    decoys = [0x100000 + 4096 * i for i in range(300)]  # nothing is there
+    words = np.array([known, *decoys, other, other | 1, 7], np.uint64)
+    part = np.array([0, *[1] * 303])
+    place = np.array([77, *[80] * 300, 77, 77, 77])
+    codes = np.array([known, *[0] * 303], np.uint64)
+    assert lost_words(interpreter, part, words, place, codes) == [other, *decoys]
+    fresh = target.interpreter(target.read)
+    assert isinstance(fresh, Interpreter)
+    fresh.search(lost_words(fresh, part, words, place, codes)[:1])
+    assert [code.bytecode for code in fresh.codes.values()] == [other]
+    assert lost_words(fresh, part, words, place, np.where(words == other, other, codes)) == []
+    fresh.search(decoys)
+    assert lost_words(fresh, part, words, place, codes) == [other]
+
+
 class Replaced:
     """Memory of a process in which other things come to be in the place of code objects, and the time there."""
 
@@ -111,7 +164,7 @@ class Replaced:
         found = cpython.recognise(target.symbols, target.path, self._read, lambda: self.time_ns)
         assert isinstance(found, Interpreter)
         self.interpreter = found
-        self._state = found.threads(target.tids)[target.tids[1]]
+        self._state = found.threads()[target.tids[1]]
 
     def _read(self, addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
         """Takes a nanosecond."""
@@ -186,7 +239,7 @@ def test_a_look_sees_to_code_that_is_not_carried_out_too(target: Target) -> None
     first = replaced.look(1000)
     assert first is not None
     (other,) = (number for number in interpreter.codes if interpreter.codes[number].name == b"wait")
-    main = interpreter.threads(target.tids)[target.tids[0]]
+    main = interpreter.threads()[target.tids[0]]
     replaced.time_ns = 2000
     interpreter.chains([main], [other])  # where the other thread's code is not met
     assert (interpreter.is_proven(other, 2000), interpreter.is_proven(other, 2100)) == (True, False)
@@ -253,7 +306,7 @@ def test_damaged_memory_gives_no_exception_and_no_name_that_is_none(target: Targ
         interpreter = target.interpreter(read)
         if isinstance(interpreter, str):
             continue
-        states = [*interpreter.threads(target.tids).values(), random.Random(seed).getrandbits(47) & ~7]
+        states = [*interpreter.threads().values(), random.Random(seed).getrandbits(47) & ~7]
         for chain in interpreter.chains(states):
             n_chains += chain is not None
             assert set(_names(interpreter, chain or ())) <= NAMES
@@ -266,7 +319,7 @@ def test_other_versions_of_it_give_no_name_that_is_none(target: Target) -> None:
     """Wrong layouts: the memory of one version read as that of another."""
     for version in ((3, 8), (3, 9), (3, 10), (3, 12), (3, 14)):
         interpreter = Interpreter(LAYOUTS[version], target.symbols, target.read)
-        states = interpreter.threads(target.tids)
+        states = interpreter.threads()
         chains = interpreter.chains(list(states.values()))
         assert {name for chain in chains for name in _names(interpreter, chain or ())} <= NAMES
 
