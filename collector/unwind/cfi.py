@@ -92,7 +92,7 @@ class CfiSection:
     def rows_of(self, fde: Fde) -> list[Row]:
         """The table of one function: rows that hold from their address to the next one's, the last to ``fde.end``."""
         machine = _Machine(fde.cie, self.arch, fde.data, fde.at, fde.begin, fde.vaddr)
-        machine.cfa, machine.registers = fde.cie.cfa, dict(fde.cie.registers)
+        machine.cfa, machine.registers = fde.cie.cfa, fde.cie.registers
         machine.run()
         return machine.finish(fde.begin, fde.end)
 
@@ -290,9 +290,11 @@ class _Machine:
         self.cie, self.arch, self.data, self.at, self.vaddr = cie, arch, data, at, vaddr
         self.pc = self.row_pc = pc
         self.cfa = cie.cfa
-        self.registers: dict[int, How] = {}
+        self.registers: dict[int, How] = {}  # none of these is ever changed: rows in which they are the same share them
         self.remembered: list[tuple[Cfa, dict[int, How]]] = []
         self.rows: list[Row] = []
+        self._last: dict[int, How] | None = None  # the registers of the last row, and as it mentions them
+        self._mentioned: tuple[tuple[int, How], ...] = ()
 
     def run(self) -> None:
         data, end = self.data, len(self.data)
@@ -350,15 +352,19 @@ class _Machine:
         return int.from_bytes(self.data[self.at - size:self.at], "little")
 
     def end_row(self) -> None:
+        if len(self.rows) >= _MAX_ROWS:
+            raise ElfError("call frame information: too many rows in one function")
+        if self.registers is not self._last:
+            self._last, self._mentioned = self.registers, self.mentioned()
+        self.rows.append((self.row_pc, Rule(self.cfa, self._mentioned, self.cie.is_signal)))
+
+    def mentioned(self) -> tuple[tuple[int, How], ...]:
         registers = self.registers
         if self.cie.return_register != self.arch.ip:
             registers = dict(registers)
             registers[self.arch.ip] = registers.pop(self.cie.return_register, How(Kind.UNDEFINED))
         n = self.arch.n_registers
-        mentioned = tuple(sorted(item for item in registers.items() if item[0] < n))
-        if len(self.rows) >= _MAX_ROWS:
-            raise ElfError("call frame information: too many rows in one function")
-        self.rows.append((self.row_pc, Rule(self.cfa, mentioned, self.cie.is_signal)))
+        return tuple(sorted(item for item in registers.items() if item[0] < n))
 
     def advance(self, delta: int) -> None:
         if delta:
@@ -371,29 +377,32 @@ class _Machine:
         self.end_row()
         self.pc = self.row_pc = pc
 
+    def put(self, register: int, how: How) -> None:
+        self.registers = {**self.registers, register: how}
+
     def offset(self, register: int, factored: int) -> None:
-        self.registers[register] = How(Kind.SAVED, factored * self.cie.data_align)
+        self.put(register, How(Kind.SAVED, factored * self.cie.data_align))
 
     def value_offset(self, register: int, factored: int) -> None:
-        self.registers[register] = How(Kind.VALUE, factored * self.cie.data_align)
+        self.put(register, How(Kind.VALUE, factored * self.cie.data_align))
 
     def restore(self, register: int) -> None:
         initial = self.cie.registers.get(register)
-        if initial is None:
-            self.registers.pop(register, None)
-        else:
-            self.registers[register] = initial
+        if initial is not None:
+            self.put(register, initial)
+        elif register in self.registers:
+            self.registers = {number: how for number, how in self.registers.items() if number != register}
 
     def set(self, register: int, kind: Kind) -> None:
-        self.registers[register] = How(kind)
+        self.put(register, How(kind))
 
     def register(self, register: int, other: int) -> None:
-        self.registers[register] = How(Kind.REGISTER_VALUE, 0, other)
+        self.put(register, How(Kind.REGISTER_VALUE, 0, other))
 
     def remember(self) -> None:
         if len(self.remembered) >= _MAX_REMEMBERED:
             raise ElfError("call frame information: too many remembered states")
-        self.remembered.append((self.cfa, dict(self.registers)))
+        self.remembered.append((self.cfa, self.registers))
 
     def restore_state(self) -> None:
         # Since GCC 4.4 the CFA comes back as well (DWARF 3, issue 070103).
@@ -413,14 +422,13 @@ class _Machine:
     def expression(self) -> None:
         register, code = self.uleb(), self.block()
         base = _register_plus(code)
-        self.registers[register] = (How(Kind.SAVED_AT, base[1], base[0]) if base
-                                    else How(Kind.EXPRESSION, expression=code))
+        self.put(register, How(Kind.SAVED_AT, base[1], base[0]) if base else How(Kind.EXPRESSION, expression=code))
 
     def value_expression(self) -> None:
         register, code = self.uleb(), self.block()
         base = _register_plus(code)
-        self.registers[register] = (How(Kind.REGISTER_VALUE, base[1], base[0]) if base
-                                    else How(Kind.VALUE_EXPRESSION, expression=code))
+        self.put(register, How(Kind.REGISTER_VALUE, base[1], base[0]) if base
+                 else How(Kind.VALUE_EXPRESSION, expression=code))
 
 
 def cfa_of_expression(code: bytes, arch: Architecture) -> Cfa:

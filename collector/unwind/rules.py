@@ -39,6 +39,8 @@ class CfaKind(IntEnum):
     PLT = 2
     EXPRESSION = 3
 
+    __hash__ = int.__hash__  # rules are looked up all the time, and the one of enums is not in C
+
 
 class Kind(IntEnum):
     """How one register of the caller is found; see the equations above."""
@@ -51,6 +53,8 @@ class Kind(IntEnum):
     UNDEFINED = 5
     EXPRESSION = 6
     VALUE_EXPRESSION = 7
+
+    __hash__ = int.__hash__
 
 
 class Cfa(NamedTuple):
