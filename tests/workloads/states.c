@@ -66,6 +66,7 @@ static pthread_barrier_t both;
 
 FRAME void wait_in_mutex(int turn) {
     (void)turn;
+    tell_partner();
     pthread_mutex_lock(&lock);
     pthread_mutex_unlock(&lock);
     KEEP_FRAME();
@@ -76,7 +77,7 @@ FRAME void *hold_mutex(void *unused) {
     for (int turn = 0; turn < n_turns; turn++) {
         pthread_mutex_lock(&lock);
         pthread_barrier_wait(&both);
-        sleep_ns(turn_ns);
+        as_partner();
         pthread_mutex_unlock(&lock);
         pthread_barrier_wait(&both);
     }
