@@ -375,6 +375,7 @@ class _Part:
         self._has_unknown = False
         self._rows: dict[tuple[int, int], int] = {}  # by (uid, epoch)
         self._thread_places: dict[int, int] = {}
+        self._nameless: set[int] = set()  # threads whose packets were read before the log told of them
         self._n_renamed = 0
         self._latest_ns = 0
         self._is_over = False
@@ -386,10 +387,7 @@ class _Part:
         read = [(packets["FRINFO"].astype(np.uint64), packets["TSTAMP"].copy(), packets["THRID"].copy(),
                  known_states(packets["MSTATE"]), packets["NTICK"].copy()) for packets in self._followed.look()]
         news = self._told(*map(np.concatenate, zip(*read, strict=True))) if read else None
-        if self._n_renamed != self._followed.log.n_renamed:
-            self._n_renamed = self._followed.log.n_renamed
-            for tid in self._thread_places:
-                self._threads.place(self._followed.experiment.name, self._named(tid))
+        self._name_again()
         if self._followed.log.complete:
             self._is_over = any(event.kind == "exit" for event in self._followed.log.events)
         if self._is_over:
@@ -464,7 +462,18 @@ class _Part:
         """The place of a thread among all."""
         if tid not in self._thread_places:
             self._thread_places[tid] = self._threads.place(self._followed.experiment.name, self._named(tid))
+            if tid not in self._followed.log.threads:
+                self._nameless.add(tid)
         return self._thread_places[tid]
+
+    def _name_again(self) -> None:
+        """Threads that have got a name, or another one."""
+        log = self._followed.log
+        new = set(self._thread_places) if self._n_renamed != log.n_renamed else self._nameless & log.threads.keys()
+        for tid in new:
+            self._threads.place(self._followed.experiment.name, self._named(tid))
+        self._nameless -= new & log.threads.keys()
+        self._n_renamed = log.n_renamed
 
     def _named(self, tid: int) -> Thread:
         log = self._followed.log

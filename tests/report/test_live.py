@@ -126,6 +126,25 @@ def test_a_thread_is_called_by_its_last_name(recorder: Recorder) -> None:
     assert (recorder.path / "log.xml").read_bytes().count(b"thread_name") == 2
 
 
+def test_a_thread_of_which_the_log_tells_later_gets_its_name(recorder: Recorder) -> None:
+    """The log is read before the packets: what the recorder writes between the two looks is in the packets alone."""
+    recorder.function_mapped(START_NS, VDSO, 0x1000, b"[vdso]", SYMBOLS)
+    live = Live(recorder.path)
+    clock(recorder, START_NS + S, seed=1)
+    live.look()
+    assert {one.name for one in live.cumulative().threads} == {b""}
+    for tid in range(71, 75):
+        recorder.thread_started(tid, START_NS, b"prog")
+    recorder.sync()
+    live.look()
+    names = dict.fromkeys(range(71, 75), b"prog")
+    assert {one.tid: one.name for one in live.cumulative().threads} == {**names, 75: b""}
+    recorder.thread_started(75, START_NS, b"last")
+    recorder.sync()
+    live.look()
+    assert {one.tid: one.name for one in live.cumulative().threads}[75] == b"last"
+
+
 def test_looks_cost_what_is_new(recorder: Recorder) -> None:
     """Whatever has been read is not read again: it may be gone."""
     recorder.function_mapped(START_NS, VDSO, 0x1000, b"[vdso]", SYMBOLS)
