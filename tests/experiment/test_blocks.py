@@ -263,7 +263,6 @@ from collector.experiment.blocks import PacketFile, create_file
 fd = os.open(sys.argv[1], os.O_RDONLY | os.O_DIRECTORY)
 create_file(fd, "p")
 file = PacketFile(fd, "p")
-print("ready", flush=True)
 big = np.arange(5000, dtype="<u8").tobytes()
 number = 0
 while True:
@@ -273,6 +272,8 @@ while True:
         packets.append(head + big[:size - 8])
         number += 1
     file.append_packets(packets)
+    if number == len(packets):
+        print("ready", flush=True)
 """
 
 
