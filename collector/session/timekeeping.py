@@ -187,10 +187,13 @@ class Timekeeping:
         A clock tells of all that is before it: of threads that live on, as far as their accounts wait; and where there
         is none behind the last of the ends, no more than the CPUs can have run meanwhile.
         """
+        by_process = self._ending_by_process()
+        if not by_process:
+            return
         ends = edges.edge == Edge.ENDED
         ended_ns = dict(zip(edges.slot[ends].tolist(), edges.time_ns[ends].tolist(), strict=True))
         waiting = self._waiting()
-        for pid, ending in self._ending_by_process().items():
+        for pid, ending in by_process.items():
             last_ns = max(ended_ns[slot] for slot in ending)
             clock = self._clock_behind(pid, last_ns)
             if clock is None:
