@@ -8,7 +8,9 @@ length, a number that tells CIE from FDE (and an FDE's CIE), then
     FDE    first address and size of the function, augmentation data, instructions
 
 The instructions build a table row by row: a state (CFA rule, register rules) and a pc; each advance of the pc ends a
-row. ``rows_of`` runs them and gives the rows as ``(pc_object, Rule)``; equal neighbours are one row.
+row. ``rows_of`` runs them and gives the rows as ``(pc_object, Rule)``; equal neighbours are one row. Functions do the
+same few things in the same states (push rbp, push rbx, make room), so what an instruction does to a state is worked out
+once, by ``_Machine``, and looked up from then on (``_States``).
 
 ``.eh_frame_hdr`` has the first address and the place of every FDE, sorted; viewed with numpy it is an index for
 nothing. Sections without one are walked once (``walk``).
@@ -18,6 +20,7 @@ All errors are ElfError. Linux Standard Base 5, "Exception Frames"; DWARF 5, 6.4
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
@@ -29,14 +32,18 @@ from collector.errors import ElfError
 from collector.unwind.expression import sleb128, uleb128
 from collector.unwind.rules import Architecture, Cfa, CfaKind, How, Kind, Rule
 
-Row = tuple[int, Rule]
-
 # Most entries fit; one read of the file is enough then.
 _WINDOW = 512
 _MAX_ENTRY = 1 << 20
 _MAX_ROWS = 1 << 16
 _MAX_REMEMBERED = 256
 _ABSENT = 0xFF
+# One instruction, but for those with a block or an encoded address; trailing padding is one.
+_ULEB = rb"[\x80-\xff]*[\x00-\x7f]"
+_INSTRUCTION = re.compile(
+    rb"(?s:[\x40-\x7f\xc0-\xff\x0a\x0b]|\x00+|[\x80-\xbf\x06-\x08\x0d\x0e\x13\x2e]%s"
+    rb"|[\x05\x09\x0c\x11\x12\x14\x15\x2f]%s%s|\x02.|\x03..|\x04.{4}|\x1d.{8})" % (_ULEB, _ULEB, _ULEB))
+_REMEMBER, _RESTORE = b"\x0a", b"\x0b"
 _SIZES = {0x2: (2, False), 0x3: (4, False), 0x4: (8, False), 0xA: (2, True), 0xB: (4, True), 0xC: (8, True)}
 
 
@@ -53,15 +60,34 @@ class Cie(NamedTuple):
     registers: dict[int, How]
 
 
+class State:
+    """What holds between two advances: the rules of the CFA and of the registers, and the ``rule`` that they amount to.
+    Of the functions of one CIE equal states are one object, and so are equal rules."""
+
+    __slots__ = ("cfa", "moves", "registers", "rule")
+
+    def __init__(self, cfa: Cfa, registers: dict[int, How], rule: Rule) -> None:
+        self.cfa, self.registers, self.rule = cfa, registers, rule
+        self.moves: dict[bytes, State] = {}  # what instructions make of it, as far as they have been met
+
+
+Row = tuple[int, Rule]
+
+
 class Fde(NamedTuple):
     """One function: ``[begin, end)`` in the object's addresses, and its instructions at ``data[at:]``."""
 
     begin: int
     end: int
-    cie: Cie
+    states: _States
     data: bytes
     at: int
     vaddr: int
+
+    @property
+    def cie(self) -> Cie:
+        """What it shares with other functions."""
+        return self.states.cie
 
 
 class Index(NamedTuple):
@@ -76,7 +102,7 @@ class CfiSection:
 
     def __init__(self, extent: Extent, arch: Architecture, is_debug: bool = False) -> None:
         self.extent, self.arch, self.is_debug = extent, arch, is_debug
-        self._cies: dict[int, Cie] = {}
+        self._tables: dict[int, _States] = {}  # by the offset of their CIE
 
     def fde_at(self, offset: int) -> Fde:
         """The FDE at an offset of the section."""
@@ -85,16 +111,18 @@ class CfiSection:
             raise ElfError(f"call frame information: no FDE at {offset:#x}")
         cie_offset = identity if self.is_debug else offset + at - (8 if is_64 and self.is_debug else 4) - identity
         try:
-            return self._fde(data, at, offset, self._cie_at(cie_offset))
+            return self._fde(data, at, offset, self._states_of(cie_offset))
         except IndexError as err:
             raise ElfError(f"call frame information: damaged FDE at {offset:#x}") from err
 
     def rows_of(self, fde: Fde) -> list[Row]:
-        """The table of one function: rows that hold from their address to the next one's, the last to ``fde.end``."""
-        machine = _Machine(fde.cie, self.arch, fde.data, fde.at, fde.begin, fde.vaddr)
-        machine.cfa, machine.registers = fde.cie.cfa, fde.cie.registers
-        machine.run()
-        return machine.finish(fde.begin, fde.end)
+        """The table of one function: rows that hold from their address to the next one's, the last to ``fde.end``.
+        Rows that go back or out of it are damage and dropped; equal neighbours are one."""
+        return [(pc, state.rule) for pc, state in self.states_of(fde)]
+
+    def states_of(self, fde: Fde) -> list[tuple[int, State]]:
+        """The same table, with a state for each rule."""
+        return fde.states.of(fde)
 
     def parts_of(self, offset: int) -> list[tuple[int, int]]:
         """All stretches ``[begin, end)`` of the function whose FDE is at an offset. What a compiler expects to be
@@ -160,27 +188,29 @@ class CfiSection:
         identity = int.from_bytes(data[at:at + width], "little")
         return data[:size], at + width, identity, size, is_64
 
-    def _fde(self, data: bytes, at: int, offset: int, cie: Cie) -> Fde:
-        vaddr = self.extent.vaddr + offset
+    def _fde(self, data: bytes, at: int, offset: int, states: _States) -> Fde:
+        cie, vaddr = states.cie, self.extent.vaddr + offset
         begin, at = decode_pointer(data, at, cie.encoding, vaddr, self.arch.word_size)
         size, at = decode_pointer(data, at, cie.encoding & 0x0F, 0, self.arch.word_size)
         if cie.has_data:
             length, at = uleb128(data, at)
             at += length
         mask = (1 << 8 * self.arch.word_size) - 1
-        return Fde(begin, min(begin + (size & mask), mask), cie, data, at, vaddr)
+        return Fde(begin, min(begin + (size & mask), mask), states, data, at, vaddr)
 
-    def _cie_at(self, offset: int) -> Cie:
-        cie = self._cies.get(offset)
-        if cie is None:
+    def _states_of(self, offset: int) -> _States:
+        """Those of the CIE at an offset."""
+        states = self._tables.get(offset)
+        if states is None:
             data, at, identity, size, is_64 = self._entry(offset)
             if size == 4 or not self._is_cie(identity, is_64):
                 raise ElfError(f"call frame information: no CIE at {offset:#x}")
             try:
-                cie = self._cies[offset] = self._cie(data, at, self.extent.vaddr + offset)
+                cie = self._cie(data, at, self.extent.vaddr + offset)
             except IndexError as err:
                 raise ElfError(f"call frame information: damaged CIE at {offset:#x}") from err
-        return cie
+            states = self._tables[offset] = _States(cie, self.arch)
+        return states
 
     def _cie(self, data: bytes, at: int, vaddr: int) -> Cie:
         version = data[at]
@@ -283,8 +313,103 @@ def search_table(hdr: Extent, word_size: int) -> tuple[int, Index | None]:
     return eh_frame_vaddr, Index(begin, table[:, 1].astype(np.int64))
 
 
+class _States:
+    """All states that functions of one CIE have been in, each once, and what instructions make of them."""
+
+    def __init__(self, cie: Cie, arch: Architecture) -> None:
+        self.cie, self._arch = cie, arch
+        self._states: dict[tuple[Cfa, tuple[tuple[int, How], ...]], State] = {}
+        self._rules: dict[Rule, Rule] = {}
+        self._advances: dict[bytes, int] = {}
+        self._initial = self._state(cie.cfa, cie.registers)
+
+    def of(self, fde: Fde) -> list[tuple[int, State]]:
+        """See CfiSection.states_of."""
+        body = fde.data[fde.at:]
+        instructions = _INSTRUCTION.findall(body)
+        if sum(map(len, instructions)) == len(body):
+            return self._looked_up(instructions, fde)
+        return self._worked_out(fde)  # a block, an encoded address, or damage
+
+    def _looked_up(self, instructions: list[bytes], fde: Fde) -> list[tuple[int, State]]:
+        pc, state, advances = fde.begin, self._initial, self._advances
+        rows: list[tuple[int, State]] = []
+        remembered: list[State] = []
+        last = None  # the rule of the last row
+        n = 0
+        for instruction in instructions:
+            delta = advances.get(instruction, 0)
+            if not delta:
+                if instruction in state.moves:
+                    state = state.moves[instruction]
+                    continue
+                if instruction == _REMEMBER:
+                    remembered.append(state)
+                    continue
+                if instruction == _RESTORE and remembered:
+                    state = remembered.pop()
+                    continue
+                state, delta = self._met(instruction, state)
+                if not delta:
+                    continue
+            if state.rule is not last:
+                last = state.rule
+                rows.append((pc, state))
+            pc += delta
+            n += 1
+        if n >= _MAX_ROWS or len(remembered) > _MAX_REMEMBERED:
+            raise ElfError("call frame information: too much of it in one function")
+        if state.rule is not last:
+            rows.append((pc, state))
+        while rows and rows[-1][0] >= fde.end:
+            rows.pop()
+        return rows
+
+    def _worked_out(self, fde: Fde) -> list[tuple[int, State]]:
+        machine = _Machine(self.cie, self._arch, fde.data, fde.at, fde.begin, fde.vaddr)
+        machine.cfa, machine.registers = self.cie.cfa, self.cie.registers
+        machine.run()
+        machine.end_row()
+        found: list[tuple[int, State]] = []
+        last_pc, last_rule = fde.begin - 1, None
+        for pc, cfa, registers in machine.rows:
+            state = self._state(cfa, registers)
+            # Rows that go back or out of the function are damage.
+            if last_pc < pc < fde.end and state.rule is not last_rule:
+                found.append((pc, state))
+                last_pc, last_rule = pc, state.rule
+        return found
+
+    def _met(self, instruction: bytes, state: State) -> tuple[State, int]:
+        """The state behind an instruction that has not been met in this one, and by how much it advances the pc."""
+        machine = _Machine(self.cie, self._arch, instruction, 0, 0, 0)
+        machine.cfa, machine.registers = state.cfa, state.registers
+        machine.run()
+        if machine.pc:
+            self._advances[instruction] = machine.pc
+            return state, machine.pc
+        after = state.moves[instruction] = self._state(machine.cfa, machine.registers)
+        return after, 0
+
+    def _state(self, cfa: Cfa, registers: dict[int, How]) -> State:
+        key = cfa, tuple(sorted(registers.items()))
+        state = self._states.get(key)
+        if state is None:
+            rule = Rule(cfa, self._mentioned(registers), self.cie.is_signal)
+            state = self._states[key] = State(cfa, registers, self._rules.setdefault(rule, rule))
+        return state
+
+    def _mentioned(self, registers: dict[int, How]) -> tuple[tuple[int, How], ...]:
+        if self.cie.return_register != self._arch.ip:
+            registers = dict(registers)
+            registers[self._arch.ip] = registers.pop(self.cie.return_register, How(Kind.UNDEFINED))
+        n = self._arch.n_registers
+        return tuple(sorted(item for item in registers.items() if item[0] < n))
+
+
 class _Machine:
-    """Runs the instructions of one CIE or FDE. State: CFA rule, register rules, pc; rows as they end."""
+    """Runs the instructions of one CIE or FDE. State: CFA rule, register rules, pc; rows (pc, CFA rule, register rules)
+    as they end."""
 
     def __init__(self, cie: Cie, arch: Architecture, data: bytes, at: int, pc: int, vaddr: int) -> None:
         self.cie, self.arch, self.data, self.at, self.vaddr = cie, arch, data, at, vaddr
@@ -292,9 +417,7 @@ class _Machine:
         self.cfa = cie.cfa
         self.registers: dict[int, How] = {}  # none of these is ever changed: rows in which they are the same share them
         self.remembered: list[tuple[Cfa, dict[int, How]]] = []
-        self.rows: list[Row] = []
-        self._last: dict[int, How] | None = None  # the registers of the last row, and as it mentions them
-        self._mentioned: tuple[tuple[int, How], ...] = ()
+        self.rows: list[tuple[int, Cfa, dict[int, How]]] = []
 
     def run(self) -> None:
         data, end = self.data, len(self.data)
@@ -315,16 +438,6 @@ class _Machine:
             raise ElfError("call frame information: instructions end early") from err
         except KeyError as err:
             raise ElfError(f"call frame information: unknown instruction {op:#x}") from err
-
-    def finish(self, begin: int, end: int) -> list[Row]:
-        """Close the last row. Rows that go back or out of ``[begin, end)`` are damage and dropped; equal neighbours
-        merge."""
-        self.end_row()
-        found: list[Row] = []
-        for pc, rule in self.rows:
-            if begin <= pc < end and not (found and (found[-1][1] == rule or found[-1][0] >= pc)):
-                found.append((pc, rule))
-        return found
 
     def uleb(self) -> int:
         value = self.data[self.at]
@@ -354,17 +467,7 @@ class _Machine:
     def end_row(self) -> None:
         if len(self.rows) >= _MAX_ROWS:
             raise ElfError("call frame information: too many rows in one function")
-        if self.registers is not self._last:
-            self._last, self._mentioned = self.registers, self.mentioned()
-        self.rows.append((self.row_pc, Rule(self.cfa, self._mentioned, self.cie.is_signal)))
-
-    def mentioned(self) -> tuple[tuple[int, How], ...]:
-        registers = self.registers
-        if self.cie.return_register != self.arch.ip:
-            registers = dict(registers)
-            registers[self.arch.ip] = registers.pop(self.cie.return_register, How(Kind.UNDEFINED))
-        n = self.arch.n_registers
-        return tuple(sorted(item for item in registers.items() if item[0] < n))
+        self.rows.append((self.row_pc, self.cfa, self.registers))
 
     def advance(self, delta: int) -> None:
         if delta:

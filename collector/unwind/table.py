@@ -38,7 +38,7 @@ import numpy.typing as npt
 from collector.arrays import distinct
 from collector.elf import LoadObject, Symbols
 from collector.errors import ElfError
-from collector.unwind.cfi import CfiSection, Index, search_table
+from collector.unwind.cfi import CfiSection, Index, State, search_table
 from collector.unwind.i386 import I386
 from collector.unwind.rules import Architecture, CfaKind, How, Kind, LeafHint, Rule
 from collector.unwind.x86_64 import X86_64
@@ -174,6 +174,17 @@ def how_of(rule: Rule, register: int, arch: Architecture) -> How:
     return How(Kind.SAME if register in arch.callee_saved else Kind.UNDEFINED)
 
 
+class _Numbers(dict[State, int]):
+    """Numbers of states' rules in a set, as far as they have been asked for."""
+
+    def __init__(self, rules: RuleSet) -> None:
+        self._rules = rules
+
+    def __missing__(self, state: State) -> int:
+        number = self[state] = self._rules.number_of(state.rule)
+        return number
+
+
 class RuleSet:
     """All rules met of one architecture, each once, and their two views."""
 
@@ -182,6 +193,7 @@ class RuleSet:
         self.fast = View(arch, arch.fast_columns)
         self.full = View(arch, arch.all_columns)
         self._numbers: dict[Rule, int] = {}
+        self.numbers = _Numbers(self)  # of states' rules; states are looked up much faster
         self.rules: list[Rule | None] = []
         for _ in (UNDECODED, HOLE, ROOT, STOP):
             self._append(None)
@@ -457,13 +469,13 @@ class Tables:
             end = min(fde.end + fde.cie.is_signal, hole_end)
             if not fde.begin <= pc < end:
                 return [], min(max(end, int(begins[at])), pc), hole_end
-            rows = source.section.rows_of(fde)
+            rows = source.section.states_of(fde)
         except ElfError:
             self.counters.fdes_damaged += 1
             return [], min(int(begins[at]), pc), hole_end
         self.counters.fdes_decoded += 1
-        number_of = self.rule_sets[arch.machine].number_of
-        return [(start, number_of(rule)) for start, rule in rows], fde.begin, end
+        numbers = self.rule_sets[arch.machine].numbers
+        return [(start, numbers[state]) for start, state in rows], fde.begin, end
 
     def parts_of(self, number: int, begin: int) -> list[tuple[int, int]]:
         """The stretches [begin, end) of the function of an object that begins at an address; none where that is not

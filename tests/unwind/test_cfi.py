@@ -147,6 +147,49 @@ def test_any_bytes_are_rows_or_an_error(data: bytes, is_debug: bool) -> None:
             assert all(begin <= pc < end for pc in starts)
 
 
+INSTRUCTIONS = st.sampled_from([
+    b"\x41", b"\x44", b"\x40", b"\x02\x20", b"\x02\x00", b"\x03\x00\x01", b"\x04\x10\x00\x00\x00", b"\x0e\x10",
+    b"\x0e\x18", b"\x0e\xd0\x01", b"\x0d\x06", b"\x0c\x07\x08", b"\x83\x02", b"\x86\x02", b"\x86\x03", b"\x91\x04",
+    b"\xc3", b"\xc6", b"\x06\x10", b"\x0a", b"\x0b", b"\x0a\x0e\x20\x41\x0b", b"\x0a\x83\x04\x44\x0b\x41", b"\x00",
+    b"\x00\x00", b"\x07\x03", b"\x08\x06", b"\x09\x0c\x0d", b"\x11\x0c\x7d", b"\x13\x7e", b"\x14\x03\x02",
+    b"\x2e\x10", b"\x2f\x0d\x04", b"\x0f\x02\x77\x10", b"\x3f"])
+# Advances behind the function, and then a block, which is worked out and not looked up.
+SLOWLY = b"\x04\x00\x00\x01\x00\x10\x03\x01\x30"
+
+
+@given(st.lists(st.lists(INSTRUCTIONS, max_size=12).map(b"".join), max_size=6))
+@settings(max_examples=300, deadline=None)
+def test_what_is_looked_up_is_what_is_worked_out(functions: list[bytes]) -> None:
+    """Functions of one section, one after another, and each in a section of its own without anything to look up."""
+    head = data = cie()
+    offsets = []
+    for instructions in functions:
+        offsets.append(len(data))
+        data += fde(len(data), 0x4000, 0x100, instructions)
+    all_of_them = section(data)
+    for offset, instructions in zip(offsets, functions, strict=True):
+        alone = section(head + fde(len(head), 0x4000, 0x100, instructions + SLOWLY))
+        try:
+            expected = alone.rows_of(alone.fde_at(len(head)))
+        except ElfError:
+            with pytest.raises(ElfError):
+                all_of_them.rows_of(all_of_them.fde_at(offset))
+        else:
+            assert all_of_them.rows_of(all_of_them.fde_at(offset)) == expected
+
+
+def test_states_are_looked_up_across_functions() -> None:
+    """The same state is one object in all functions, so that it has one number in the tables."""
+    head = cie()
+    data = head + fde(len(head), 0x4000, 0x100, b"\x41\x0e\x10\x86\x02")
+    second = len(data)
+    data += fde(second, 0x5000, 0x100, b"\x42\x0e\x10\x44\x86\x02")
+    both = section(data)
+    one, other = (both.states_of(both.fde_at(offset)) for offset in (len(head), second))
+    assert [pc for pc, _ in one + other] == [0x4000, 0x4001, 0x5000, 0x5002, 0x5006]
+    assert one[0][1] is other[0][1] and one[1][1] is other[2][1]
+
+
 def test_a_number_without_end_is_damage() -> None:
     with pytest.raises(ElfError, match="end early"):
         rows(b"\x0e" + b"\x80" * 400 + b"\x01")
