@@ -51,7 +51,7 @@ class Output:
                 recorded.note_recent(clock.time_ns[rows], clock.cpu[rows], placed.uid[rows], state[rows])
                 end = rows[-1]
                 recorded.last = (int(clock.tid[end]), int(clock.cpu[end]), int(placed.uid[end]), int(state[end]))
-        self._stacks.sampled(placed, clock.cpu, state)
+        self._stacks.sampled(placed, clock.time_ns, clock.cpu, state)
 
     def spans(self, spans: Spans, ticks_of: Callable[[Spans], tuple[Spans, Array]]) -> None:
         """Time spent waiting; ``ticks_of`` are the spans that earn ticks, and those (t,)."""
@@ -67,10 +67,11 @@ class Output:
             recorded.waited_ns += np.bincount(spans.state[mine], spans.length_ns[mine], N_STATES).astype(np.int64)
             rows = np.flatnonzero(image_due == number)
             if len(rows):
-                uid = self._stacks.known_or_last(recorded, recorded.recorder, due.slot[rows], due.uid[rows])
-                recorded.recorder.clock(tid[rows], due.cpu[rows], due.end_ns[rows], uid,
-                                        due.state[rows].astype(np.int32), ticks[rows], exact_ns=due.length_ns[rows])
-                self._count(recorded, due.state[rows], ticks[rows])
+                earned = due.take(rows)
+                uid = self._stacks.known_or_last(recorded, recorded.recorder, earned)
+                recorded.recorder.clock(tid[rows], earned.cpu, earned.end_ns, uid, earned.state.astype(np.int32),
+                                        ticks[rows], exact_ns=earned.length_ns)
+                self._count(recorded, earned.state, ticks[rows])
 
     def settled(self, recorded: Recorded, stack: tuple[int, int, int, int], time_ns: int, ticks: int) -> None:
         """Ticks for time behind a thread's last sample; ``stack``: tid, CPU, uid, state."""

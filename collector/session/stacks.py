@@ -4,6 +4,7 @@
     ... with registers alone         the last one seen at the same site (``sites``), else of a preempted thread the last
                                      one of its clock, else their leaf
     blocked, switch-out lost         its stack is read now (``blocked_stacks``)
+    preempted, without a departure   that of the clock sample before it in its batch, else of the one behind it
     all others                       the last stack that the thread had, else none
 """
 
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from collector.arrays import Columns, distinct
+from collector.arrays import Columns, distinct, packed
 from collector.events import Array, Batch, ClockSamples, Edge, Sites
 from collector.experiment.recorder import Recorder
 from collector.session import deep, sites
@@ -27,7 +28,7 @@ from collector.session.placing import FAILED_MARK, TRUNCATED_MARK, Placed, Unwou
 from collector.session.tally import Tally
 from collector.session.timekeeping import Timekeeping
 from collector.session.world import World
-from collector.timing.states import Departures, Microstate
+from collector.timing.states import Departures, Microstate, Spans
 from collector.timing.timeline import is_out
 
 if TYPE_CHECKING:
@@ -56,6 +57,37 @@ class LastSample(Columns):
             self.clock_uid[slot], self.state[slot] = placed.uid[rows], state[rows]
 
 
+class _Sampled(NamedTuple):
+    """Whole stacks of the clock samples (n,) of a batch, by thread and time."""
+
+    slot: Array  # i8 (n,)
+    time_ns: Array  # i8 (n,)
+    image: Array  # i8 (n,)
+    uid: Array  # u8 (n,)
+
+    @classmethod
+    def of(cls, placed: Placed, time_ns: Array) -> _Sampled:
+        """Those of samples in time order."""
+        rows = np.flatnonzero(placed.whole & (placed.uid != 0))
+        rows = rows[np.argsort(placed.slot[rows], kind="stable")]
+        return cls(placed.slot[rows], time_ns[rows], placed.image[rows], placed.uid[rows])
+
+    def near(self, slot: Array, time_ns: Array, image: int) -> Array:
+        """Stacks (u8, k) that threads at slots were last sampled with before times (k,) in an image, else first after
+        them; 0 where there is none."""
+        if not len(self.slot):
+            return np.zeros(len(slot), np.uint64)
+        keys, wanted = packed((self.slot, self.time_ns), (slot, time_ns))
+        after = np.searchsorted(keys, wanted, "right")
+        found = np.zeros(len(slot), np.uint64)
+        for at in (np.minimum(after, len(keys) - 1), np.maximum(after - 1, 0)):
+            found = np.where((self.slot[at] == slot) & (self.image[at] == image), self.uid[at], found)
+        return found
+
+
+_NOBODY = _Sampled(*(np.zeros(0, kind) for kind in (np.int64, np.int64, np.int64, np.uint64)))
+
+
 class Parts(NamedTuple):
     """The stacks of a batch: of clock samples, so many, and departures, with their times; and of those who made others.
     """
@@ -76,6 +108,7 @@ class Stacks:
         self._world = world
         self._tally = tally
         self._last = LastSample()
+        self._sampled = _NOBODY
         self._sites = sites.SiteTable()
         self._deep = DeepStacks()
         self._blocked = BlockedStacks(world)
@@ -88,6 +121,7 @@ class Stacks:
         """The stacks of all samples of a batch, in one unwinding; None if it has none."""
         parts = [batch.clock, batch.leaving, batch.births.makers if batch.births else None]
         some = [part for part in parts if part is not None]
+        self._sampled = _NOBODY
         if not some:
             return None
         samples = joined(some)
@@ -104,8 +138,9 @@ class Stacks:
         placed = self._interned(parts.samples, parts.time_ns)
         return placed[:parts.n_clock], placed[parts.n_clock:]
 
-    def sampled(self, placed: Placed, cpu: Array, state: Array) -> None:
+    def sampled(self, placed: Placed, time_ns: Array, cpu: Array, state: Array) -> None:
         """Clock samples (n,) in time order have been told."""
+        self._sampled = _Sampled.of(placed, time_ns)
         self._last.grow(self._time.n_slots)
         self._last.set(placed, cpu, state)
 
@@ -217,18 +252,21 @@ class Stacks:
 
     # -- time that no sample stands for
 
-    def known_or_last(self, recorded: Recorded, recorder: Recorder, slot: Array, uid: Array) -> Array:
-        """``uid``, and where that is unknown the thread's last stack, else a stack that says that none was had."""
-        unknown = uid == 0
+    def known_or_last(self, recorded: Recorded, recorder: Recorder, spans: Spans) -> Array:
+        """The stacks (u8, s) of spans: of a wait for a CPU, where its own is unknown, that of the clock sample next to
+        its begin, else the thread's last stack, else one that says that none was had."""
+        unknown = spans.uid == 0
         if not unknown.any():
-            return uid
-        self._last.grow(self._time.n_slots)
-        own = self._last.image[slot] == recorded.image.number
-        uid = np.where(unknown & own, self._last.uid[slot], uid)
-        if (uid == 0).any():
-            uid = np.where(uid == 0, no_stack(recorder), uid)
+            return spans.uid
         self._tally.n_borrowed_stacks += int(np.count_nonzero(unknown))
-        return uid
+        uid = spans.uid.copy()
+        image = recorded.image.number
+        rows = np.flatnonzero(unknown & (spans.state == Microstate.WAIT_CPU))
+        uid[rows] = self._sampled.near(spans.slot[rows], spans.begun_ns[rows], image)
+        self._last.grow(self._time.n_slots)
+        rows = np.flatnonzero((uid == 0) & (self._last.image[spans.slot] == image))
+        uid[rows] = self._last.uid[spans.slot[rows]]
+        return np.where(uid == 0, no_stack(recorder), uid) if (uid == 0).any() else uid
 
     def known_or_last_of(self, recorded: Recorded, recorder: Recorder, slot: int, uid: int) -> int:
         """The same of a single thread."""

@@ -61,6 +61,20 @@ def test_ten_sleeping_places_show_their_own_times(build: str, workload: Any, rec
         assert tree[path][0] == pytest.approx(run.truth["sites"][f"site_{number}"], abs=slack_s)
 
 
+@pytest.mark.parametrize("fixture", ["recorded", "recorded_by_signals"])
+def test_who_is_preempted_waits_where_it_works(fixture: str, request: pytest.FixtureRequest, workload: Any,
+                                               gprofng: Any) -> None:
+    """Threads that have slept once, and then share a CPU: they wait for it in the function that they are in."""
+    n_threads = 3
+    run = request.getfixturevalue(fixture)(workload("rested"), n_threads, 307, observed=False)
+    functions = gprofng("-metrics", "i.total:i.wait:name", "-functions", experiment=run.path).functions
+    assert functions["<Total>"][1] > 2 * 3 * 0.307
+    # Of each thread: where one function ends and the next one begins, and the rounding of running and waiting.
+    slack_s = n_threads * 3 * INTERVAL_S + run.stolen_s
+    for name in ("rests", "first", "second"):
+        assert functions[name][0] == pytest.approx(run.truth[name], abs=slack_s), name
+
+
 def test_the_same_times_in_the_reader(workload: Any, recorded: Any, tmp_path: Path) -> None:
     run = recorded(workload("sites"), 11)
     packets = run.packets()

@@ -57,6 +57,9 @@ class Settlement:
                 rest, now_ns - awake_ns - run - wait if awake_ns else (now_ns - thread.seen_ns - run - wait) // 2,
                 now_ns - thread.looked_ns - run), 0)  # it had not run by then
         until_ns = now_ns - slept
+        # Found running twice, it has slept out of sight for less time than it was kept from a CPU, or for none: then it
+        # was preempted, where its clock finds it, and not woken, where it sleeps.
+        is_preempted = thread.running and wait >= rest - slept
         if rest > slept and thread.running:
             self._departures.leave(thread, Edge.OUT_BLOCKED, thread.settled_ns, thread.place, False)
             thread.running = False
@@ -67,7 +70,7 @@ class Settlement:
         waits_ns = max(until_ns - run - slept_on - wait, thread.told_ns + 3)
         thread.waited_from_ns = waits_ns if waits_ns < until_ns - run else 0
         if thread.waited_from_ns:
-            place = None if thread.running else thread.place
+            place = None if is_preempted else thread.place
             if not thread.running:
                 self._writer.switch(thread, Edge.IN, waits_ns - 2)
             self._departures.leave(thread, Edge.OUT_PREEMPTED, waits_ns, place, False)
