@@ -152,6 +152,18 @@ def _doubled(old: npt.NDArray[T]) -> npt.NDArray[T]:
     return np.concatenate((old, np.zeros_like(old)), axis=-1)
 
 
+def _inserted(old: npt.NDArray[T], at: I64, values: npt.NDArray[T]) -> npt.NDArray[T]:
+    """The same array with ``values`` (k,) before its elements ``at`` (k,), ascending."""
+    if not len(at):
+        return old
+    firsts = [0, *(np.flatnonzero(at[1:] != at[:-1]) + 1).tolist(), len(at)]
+    places = [0, *at[firsts[:-1]].tolist()]
+    parts = [old[:places[1]]]
+    for k, place in enumerate(places[1:], 1):
+        parts += values[firsts[k - 1]:firsts[k]], old[place:places[k + 1] if k + 1 < len(places) else None]
+    return np.concatenate(parts)
+
+
 def _needs_full(how: How, column_of: dict[int, int]) -> bool:
     if how.kind in (Kind.EXPRESSION, Kind.VALUE_EXPRESSION):
         return True
@@ -342,11 +354,13 @@ class Tables:
         """Takes all rows out that begin in stretches; where these begin on the line."""
         bounds = np.array([(begin + known.origin & _MASK, end + known.origin & _MASK) for begin, end in stretches],
                           np.uint64)
-        kept = np.ones(len(self.start), np.bool_)
-        for first, last in self.start.searchsorted(bounds, "left").tolist():
-            kept[first:last] = False
-        self.start, self.rule = self.start[kept], self.rule[kept]
         begins: list[int] = bounds[:, 0].tolist()
+        kept, done = [], 0
+        for first, last in sorted(self.start.searchsorted(bounds).tolist()):
+            kept.append(slice(done, first))
+            done = max(done, last)
+        kept.append(slice(done, None))
+        self.start, self.rule = (np.concatenate([column[part] for part in kept]) for column in (self.start, self.rule))
         return begins
 
     def close(self) -> None:
@@ -414,32 +428,45 @@ class Tables:
         starts: list[int] = []
         numbers: list[int] = []
         terminators: list[int] = []
+        row = self.start.searchsorted(pcs_line, "right")
+        lows = self.start.take(row - 1).tolist()
+        highs = np.where(row < len(self.start), self.start.take(row, mode="clip"), np.uint64(self._next)).tolist()
+        objects = (self.low.searchsorted(pcs_line, "right") - 1).tolist()
         done = 0
-        for pc_line in pcs_line.tolist():
+        for pc_line, low, high, index in zip(pcs_line.tolist(), lows, highs, objects, strict=True):
             if pc_line < done:
                 continue
-            row = int(self.start.searchsorted(np.uint64(pc_line), "right")) - 1
-            low = max(int(self.start[row]), done)
-            high = int(self.start[row + 1]) if row + 1 < len(self.start) else self._next
-            known = self._object_at(pc_line)
-            if known is None:
-                rows, done = [(low, HOLE)], high
+            low = max(low, done)
+            if index < 0 or pc_line >= self._objects[index].high:
+                found, done = [(low, HOLE)], high
             else:
-                rows, done = self._rows_around(known, pc_line, low, min(high, known.high))
-            starts += [start for start, _ in rows]
-            numbers += [number for _, number in rows]
+                known = self._objects[index]
+                found, done = self._rows_around(known, pc_line, low, min(high, known.high))
+            starts += [start for start, _ in found]
+            numbers += [number for _, number in found]
             if done < high:
                 terminators.append(done)
         self._merge(starts, numbers, terminators)
 
     def _merge(self, starts: list[int], numbers: list[int], terminators: list[int]) -> None:
-        """Of rows with equal starts the newly decoded one counts, then the old one, then a terminator."""
-        start = np.concatenate((np.array(terminators, np.uint64), self.start, np.array(starts, np.uint64)))
-        rule = np.concatenate((np.full(len(terminators), UNDECODED), self.rule, np.array(numbers, np.int64)))
+        """Of rows with equal starts the newly decoded one counts, then the old one, then a terminator.
+
+        The line is long, and what is new lies in few places of it: its stretches between these are copied as they are.
+        """
+        if not starts and not terminators:
+            return
+        start = np.array(terminators + starts, np.uint64)
+        rule = np.array([UNDECODED] * len(terminators) + numbers, np.int64)
         order = np.argsort(start, kind="stable")
         start, rule = start[order], rule[order]
         last = np.append(start[1:] != start[:-1], True)
-        self.start, self.rule = start[last], rule[last]
+        start, rule = start[last], rule[last]
+        at = self.start.searchsorted(start)
+        there = self.start.take(at, mode="clip") == start
+        newer = there & (rule != UNDECODED)
+        self.rule[at[newer]] = rule[newer]
+        start, rule, at = start[~there], rule[~there], at[~there]
+        self.start, self.rule = _inserted(self.start, at, start), _inserted(self.rule, at, rule)
 
     def _rows_around(self, known: _Object, pc_line: int, low: int, high: int) -> tuple[list[tuple[int, int]], int]:
         """Rows for the function or hole around a place, cut to ``[low, high)``, and where they end."""

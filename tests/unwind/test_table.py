@@ -8,13 +8,16 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from collector.elf import object_of_bytes, open_object
 from collector.unwind.batch import Maps, Stacks, Stop, unwind
 from collector.unwind.cfi import CfiSection, search_table
 from collector.unwind.i386 import I386
-from collector.unwind.rules import Architecture
+from collector.unwind.rules import Architecture, Cfa, CfaKind, Rule
 from collector.unwind.table import HOLE, ROOT, UNDECODED, Call, Tables, sp_of
+from collector.unwind.trampoline import image
 from collector.unwind.x86_64 import R8, RDI, RDX, RIP, RSP, X86_64
 
 LIBC = "/usr/lib/x86_64-linux-gnu/libc.so.6"
@@ -64,6 +67,29 @@ def test_every_function_and_every_hole(path: str, arch: Architecture, need: Call
     assert numbers.count(HOLE) > 1000
     assert (np.diff(tables.start.astype(object)) > 0).all()
     assert tables.counters.fdes_damaged == 0
+
+
+_ROWS = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 9)), max_size=9)
+
+
+@given(st.lists(st.tuples(_ROWS, st.lists(st.integers(0, 60), max_size=4),
+                          st.lists(st.tuples(st.integers(0, 60), st.integers(0, 9)), max_size=3)), max_size=7))
+@settings(max_examples=300, deadline=None)
+def test_rows_come_to_their_places(edits: list[tuple[list[tuple[int, int]], list[int], list[tuple[int, int]]]]) -> None:
+    """What is new counts, then what was there, then an end; and what is cleared is gone, wherever it lies."""
+    tables = Tables()
+    number = tables.add_object_of_rule(object_of_bytes(image(1000), "[made]"), Rule(Cfa(CfaKind.REGISTER, 7, 8), ()))
+    known, origin = tables._objects[number], int(tables.origin[number])
+    line = dict(zip(tables.start.tolist(), tables.rule.tolist(), strict=True))
+    for rows, ends, cleared in edits:
+        if cleared:
+            stretches = [(begin, begin + size) for begin, size in cleared]
+            assert tables._cleared(known, stretches) == [begin + origin for begin, _ in stretches]
+            gone = {begin + k + origin for begin, size in cleared for k in range(size)}
+            line = {start: rule for start, rule in line.items() if start not in gone}
+        tables._merge([start + origin for start, _ in rows], [rule for _, rule in rows], [end + origin for end in ends])
+        line = {end + origin: UNDECODED for end in ends} | line | {start + origin: rule for start, rule in rows}
+        assert sorted(line.items()) == list(zip(tables.start.tolist(), tables.rule.tolist(), strict=True))
 
 
 def test_a_thread_in_sigreturn_is_behind_its_trampoline() -> None:
