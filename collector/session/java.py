@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collector.arrays import distinct
+from collector.arrays import among, distinct
 from collector.clock import NS_PER_MS
 from collector.elf import object_of_bytes
 from collector.errors import ElfError
@@ -199,20 +199,27 @@ class JavaFrames:
 
     # -- when they have been
 
-    def is_out_of_date(self, index: Array, epochs: Sequence[Epoch], frames: Frames) -> bool:
-        """Whether some of the code that stacks lead through has changed since its rules were told; then they are told
-        anew by the next unwinding."""
-        before = False
+    def out_of_date(self, index: Array, epochs: Sequence[Epoch], frames: Frames) -> Array:
+        """Which of the stacks, ascending, lead through code that has changed since its rules were told; those are told
+        anew by the next unwinding, and all others come to the same again."""
+        numbers: dict[int, list[int]] = {}  # of epochs, by image
         for number, epoch in enumerate(epochs):
-            process = self._processes.get(epoch.image.number)
-            if process is None:
-                continue
-            pcs = frames.pcs[index == number]
-            inside = pcs - np.uint64(process.machine.low) < np.uint64(process.machine.high - process.machine.low)
-            forgotten = process.machine.no_more(distinct(pcs[inside]))
+            if epoch.image.number in self._processes:
+                numbers.setdefault(epoch.image.number, []).append(number)
+        found = [index[:0]]
+        for image, of_it in numbers.items():
+            process = self._processes[image]
+            low, high = np.array([process.machine.low, process.machine.high], np.uint64)
+            rows = np.flatnonzero(among(index, np.array(of_it)))
+            which, depth = np.nonzero(frames.pcs[rows] - low < high - low)
+            pcs = frames.pcs[rows[which], depth]
+            forgotten = sorted(process.machine.no_more(distinct(pcs)))
             self._objects.tables.forget(process.number, forgotten)
-            before = before or bool(forgotten)
-        return before
+            if forgotten:
+                begins, ends = np.array(forgotten, np.uint64).T + low
+                at = begins.searchsorted(pcs, "right") - 1
+                found.append(rows[which[(at >= 0) & (pcs < ends[at])]])
+        return distinct(np.concatenate(found))
 
     def merged(self, samples: ClockSamples, index: Array, epochs: Sequence[Epoch], frames: Frames) -> Frames:
         """The stacks of samples with the methods of Java in them."""

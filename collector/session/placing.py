@@ -134,6 +134,20 @@ def placed_frames_of(samples: ClockSamples, index: Array, epochs: list[Epoch],
     return Frames(pcs, length, stop, sps, fps)
 
 
+def replaced(frames: Frames, rows: Array, others: Frames) -> Frames:
+    """The stacks with others in the place of those in ``rows`` (k,)."""
+    depth = max(frames.pcs.shape[1], others.pcs.shape[1])
+    pcs, sps, fps = np.zeros((3, len(frames.length), depth), np.uint64)
+    for wide, before, now in ((pcs, frames.pcs, others.pcs), (sps, frames.sps, others.sps),
+                              (fps, frames.fps, others.fps)):
+        wide[:, :before.shape[1]] = before
+        wide[rows] = 0
+        wide[rows, :now.shape[1]] = now
+    length, stop = frames.length.copy(), frames.stop.copy()
+    length[rows], stop[rows] = others.length, others.stop
+    return Frames(pcs, length, stop, sps, fps)
+
+
 def interned(frames: Unwound, recorders: MappingOf[int, Recorder]) -> Placed:
     """Gives every stack its uid in the experiment of its image; ``recorders`` are those that are open, by image."""
     uid = np.zeros(len(frames.slot), dtype=np.uint64)

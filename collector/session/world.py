@@ -20,7 +20,7 @@ from collector.session.attach import Found, departures, find, mappings
 from collector.session.java import JavaFrames
 from collector.session.js import JsFrames
 from collector.session.objects import Objects, named
-from collector.session.placing import placed_frames_of
+from collector.session.placing import placed_frames_of, replaced
 from collector.session.python import PythonFrames
 
 
@@ -153,8 +153,10 @@ class ThisMachine:
         caches = self._java.caches(epochs)
         self._js.meet(epochs)
         found = placed_frames_of(samples, index, epochs, self._objects.tables, caches)
-        if caches and self._java.is_out_of_date(index, epochs, found):
-            found = placed_frames_of(samples, index, epochs, self._objects.tables, caches)
+        rows = self._java.out_of_date(index, epochs, found) if caches else index[:0]
+        if len(rows):
+            found = replaced(found, rows, placed_frames_of(samples[rows], index[rows], epochs, self._objects.tables,
+                                                           caches))
         for runtime in (self._java, self._js, self._python):
             found = runtime.merged(samples, index, epochs, found)
         return found[:3]

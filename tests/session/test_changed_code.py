@@ -1,0 +1,105 @@
+"""Code that changes while stacks through it are unwound: these are unwound again, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from collector.elf import object_of_bytes
+from collector.events import Array, ClockSamples
+from collector.processes.process import Epoch, Image
+from collector.processes.space import AddressSpace, Mapping
+from collector.runtimes.made_up import MadeUp
+from collector.session.java import JavaFrames, _Process
+from collector.session.placing import placed_frames_of, replaced
+from collector.unwind.rules import Cfa, CfaKind, How, Kind, Rule
+from collector.unwind.table import STOP, Tables
+from collector.unwind.trampoline import image
+
+LOW, N_FUNCTIONS, SIZE, ROOM = 0x7000_0000, 12, 100, 200
+HIGH = LOW + N_FUNCTIONS * ROOM
+STACK, N_WORDS = 0x7FFC_0000, 64
+PID = 77
+
+
+class Machine:
+    """A machine with a function of 100 bytes at each multiple of 200, each with frames of some words."""
+
+    low, high = LOW, HIGH
+
+    def __init__(self, sizes: Sequence[int]) -> None:
+        self.sizes, self.told = list(sizes), set[int]()
+        self.soon: dict[int, int] = {}  # sizes that functions have as soon as somebody looks
+        self.asked: list[int] = []
+
+    def look(self, _now_ns: int) -> list[tuple[int, int]]:
+        """See hotspot.Machine, here and below."""
+        return []
+
+    def no_more(self, pcs: Array) -> list[tuple[int, int]]:
+        hit = {(pc - LOW) // ROOM for pc in pcs.tolist() if (pc - LOW) % ROOM < SIZE} & self.soon.keys() & self.told
+        for function in hit:
+            self.sizes[function] = self.soon.pop(function)
+        self.told -= hit
+        return [(function * ROOM, function * ROOM + SIZE) for function in hit]
+
+    def rows(self, pcs: Sequence[int]) -> list[tuple[int, int, Sequence[tuple[int, Rule | int]]]]:
+        self.asked += pcs
+        functions = {pc // ROOM for pc in pcs if pc % ROOM < SIZE}
+        self.told |= functions
+        return [(at * ROOM, at * ROOM + SIZE, ((at * ROOM, frame(self.sizes[at])),)) for at in functions] + [
+            (pc, pc + 1, ((pc, STOP),)) for pc in pcs if pc % ROOM >= SIZE]
+
+    def text(self, _at: int, _size: int) -> bytes:
+        return b""
+
+
+def frame(n_words: int) -> Rule:
+    return Rule(Cfa(CfaKind.REGISTER, 7, 8 * n_words), ((16, How(Kind.SAVED, -8)),))
+
+
+def samples(rng: np.random.Generator, n: int) -> ClockSamples:
+    """Stacks full of return addresses, most of them into functions."""
+    shape = n, N_WORDS
+    words = (LOW + rng.integers(0, N_FUNCTIONS, shape) * ROOM + rng.integers(1, 110, shape)).astype(np.uint64)
+    words[rng.random(shape) < 0.1] = 0
+    regs, none = np.zeros((n, 17), np.uint64), np.zeros(n, np.int64)
+    regs[:, 16], regs[:, 7] = words[:, 0], STACK
+    return ClockSamples(none, none + PID, none + PID, none.astype(np.int32), none.astype(np.int8),
+                        np.full(n, 64, np.int8), regs, words.ravel(), np.arange(n) * N_WORDS, none + N_WORDS - 1, none,
+                        np.full(n, STACK, np.uint64), none + N_WORDS)
+
+
+@given(st.integers(0, 2**32), st.lists(st.integers(1, 4), min_size=N_FUNCTIONS, max_size=N_FUNCTIONS),
+       st.dictionaries(st.integers(0, N_FUNCTIONS - 1), st.integers(1, 4), max_size=5))
+@settings(max_examples=100, deadline=None)
+def test_stacks_are_as_if_all_were_unwound_again(seed: int, sizes: list[int], soon: dict[int, int]) -> None:
+    rng = np.random.default_rng(seed)
+    taken, index = samples(rng, 30), rng.integers(0, 3, 30)
+    images = (process := Image(1, PID, 0)), process, Image(2, PID + 1, 0)
+    epochs = [Epoch(0, of, AddressSpace([Mapping(LOW, HIGH, 0, b"", -1, 0)])) for of in images]
+    machine, tables = Machine(sizes), Tables()
+    java = JavaFrames(SimpleNamespace(tables=tables, by_number={}), MadeUp(1 << 60), wanted=True)  # type: ignore[arg-type]
+    number = tables.add_told(object_of_bytes(image(HIGH - LOW), "[code]"), machine)
+    java._processes[1] = _Process(machine, number)  # type: ignore[arg-type]
+    found = placed_frames_of(taken, index, epochs, tables, java.caches(epochs))
+    machine.soon = dict(soon)
+    rows = java.out_of_date(index, epochs, found)
+    changed = soon.keys() - machine.soon.keys()
+    through = [{(pc - LOW) // ROOM for pc in pcs[:n] if LOW <= pc < HIGH and (pc - LOW) % ROOM < SIZE}
+               for pcs, n in zip(found.pcs.tolist(), found.length.tolist(), strict=True)]
+    assert rows.tolist() == [row for row, functions in enumerate(through) if functions & changed and index[row] < 2]
+    some = [placed_frames_of(taken[rows], index[rows], epochs, tables, java.caches(epochs)) for _ in rows[:1]]
+    for others in some:
+        found = replaced(found, rows, others)
+    again = placed_frames_of(taken, index, epochs, tables, java.caches(epochs))
+    assert found.stop.tolist() == again.stop.tolist()
+    assert found.length.tolist() == again.length.tolist()
+    for row, n in enumerate(again.length.tolist()):
+        for name in ("pcs", "sps", "fps"):
+            assert getattr(found, name)[row, :n].tolist() == getattr(again, name)[row, :n].tolist()
+        assert not found.pcs[row, n:].any()
