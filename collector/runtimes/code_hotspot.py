@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 from collector.unwind.rules import Cfa, CfaKind, How, Kind, Rule
 from collector.unwind.table import HOLE
@@ -44,8 +45,10 @@ _LEAVE = re.compile(rb"\xc9|\x48\x8b\xe5\x5d")
 # Where such a poll leads to: mov r10, the poll's address; mov [r15+...], r10; jmp to the handler.
 _POLL = re.compile(rb"(?s:\x49\xba.{8}\x4d\x89(?:\x97.{4}|\x57.)\xe9.{4})")
 # C1 calls some of its stubs with two words on the stack, or a number that is to be converted.
+# Looked for by the calls, which are rarer than pushes.
 _PUSH, _POP = rb"\x41?[\x50-\x57]", rb"\x41?[\x58-\x5f]"
-_PUSHES = re.compile(rb"(?s:(%b)(%b)(\xe8....%b)%b)" % (_PUSH, _PUSH, _POP, _POP))
+_TWO_PUSHES, _PUSHES_MAX = re.compile(rb"(%b)(%b)\Z" % (_PUSH, _PUSH)), 4
+_POPPED_CALL = re.compile(rb"(?s:\xe8(?=(....%b)(%b)))" % (_POP, _POP))
 # C2 moves a word within its frame by push and pop.
 _MOVE = re.compile(rb"(?s:(\xff(?:\x34\x24|\x74\x24.|\xb4\x24.{4}))\x48?\x8f(?:\x04\x24|\x44\x24.|\x84\x24.{4}))")
 _ROOM = re.compile(rb"(?s:(\x48\x83\xec\x08).{0,16}?\xe8.{4}(?:\x48\x83\xc4\x08|%b))" % _POP)
@@ -54,6 +57,7 @@ _ROOM = re.compile(rb"(?s:(\x48\x83\xec\x08).{0,16}?\xe8.{4}(?:\x48\x83\xc4\x08|
 _KEEPS, _KEEPS_MAX = re.compile(rb"(?s:\x48\x83\xec(.)|\x48\x81\xec(.{4}))"), 1024
 
 
+@lru_cache(1 << 10)
 def compiled(frame_size: int) -> Rule:
     """The rule of a frame that is whole."""
     lost = How(Kind.UNDEFINED)
@@ -61,6 +65,7 @@ def compiled(frame_size: int) -> Rule:
     return Rule(Cfa(CfaKind.REGISTER, RSP, frame_size), tuple(registers))
 
 
+@lru_cache(1 << 10)
 def _unlinked(frame_size: int) -> Rule:
     return Rule(Cfa(CfaKind.REGISTER, RSP, frame_size), (_RETURN,))
 
@@ -82,9 +87,9 @@ def rows_of_compiled(start: int, text: bytes, frame_size: int, is_native: bool =
     for popped, pop, end in _epilogues(text, frame_size, is_native):
         found += [(popped, PUSHED)] if popped else []
         found += [(pop, FRAMELESS), (end, whole)]
-    for match in _PUSHES.finditer(text):
-        found += [(match.end(1), compiled(frame_size + 8)), (match.end(2), compiled(frame_size + 16)),
-                  (match.end(3), compiled(frame_size + 8)), (match.end(), whole)]
+    for one, two, popped, end in _pushes(text):
+        found += [(one, compiled(frame_size + 8)), (two, compiled(frame_size + 16)),
+                  (popped, compiled(frame_size + 8)), (end, whole)]
     for pattern in (_ROOM, _MOVE) if frame_size > 24 else ():
         for match in pattern.finditer(text):
             found += [(match.end(1), compiled(frame_size + 8)), (match.end(), whole)]
@@ -92,6 +97,17 @@ def rows_of_compiled(start: int, text: bytes, frame_size: int, is_native: bool =
         if begin not in {end for _, _, end, _ in prologues}:
             found += [(begin, compiled(frame_size + room)), (end, whole)]
     return _ordered(start, found)
+
+
+def _pushes(text: bytes) -> Iterator[tuple[int, int, int, int]]:
+    """(behind one push, behind two and before a call, behind one pop, behind two) as offsets."""
+    done = 0
+    for call in _POPPED_CALL.finditer(text):
+        at = call.start()
+        pushes = _TWO_PUSHES.search(text, max(at - _PUSHES_MAX, done), at)
+        if pushes:
+            yield pushes.end(1), at, call.end(1), call.end(2)
+            done = call.end(2)
 
 
 def _kept_registers(text: bytes) -> Iterator[tuple[int, int, int]]:
@@ -112,9 +128,8 @@ def rows_of_stub(start: int, text: bytes, frame_size: int) -> Rows:
 
 
 def rows_of_stubs(start: int, call_stub_return: int) -> Rows:
-    """The rows of stub routines; somewhere in them C++ calls Java, perhaps."""
-    return ((start, HOLE), (call_stub_return - 1, CALL_STUB), (call_stub_return + 1, HOLE)) if (
-        call_stub_return > start) else ((start, HOLE),)
+    """The rows of the stub routines in which C++ calls Java somewhere."""
+    return ((start, HOLE), (call_stub_return - 1, CALL_STUB), (call_stub_return + 1, HOLE))
 
 
 def _prologues(text: bytes, frame_size: int) -> list[tuple[int, int, int, int]]:
@@ -142,11 +157,12 @@ def _epilogues(text: bytes, frame_size: int, is_native: bool) -> list[tuple[int,
         pop = add.end()
         if text[pop:pop + 1] == b"\x5d" and (returns := _TO_RETURN.match(text, pop + 1)):
             found.append((pop, pop + 1, returns.end()))
-    found += [(0, leave.end(), returns.end()) for leave in _LEAVE.finditer(text)
-              if is_native and (returns := _TO_RETURN.match(text, leave.end()))]
+    found += [(0, leave.end(), returns.end()) for leave in (_LEAVE.finditer(text) if is_native else ())
+              if (returns := _TO_RETURN.match(text, leave.end()))]
     return found + [(0, *poll.span()) for poll in _POLL.finditer(text)]
 
 
+@lru_cache(1 << 10)
 def _add_or_sub(room: int, how: int) -> re.Pattern[bytes]:
     """add or sub of a number and rsp, which may have been written longer than is needed."""
     long = bytes((0x48, 0x81, how)) + max(room, 0).to_bytes(4, "little")

@@ -217,7 +217,7 @@ class Machine:
         """Rules for code at ``pcs`` behind ``low``; see collector.unwind.table.Teller."""
         absolute = np.array(pcs, np.uint64) + np.uint64(self.low)
         found = self.blobs_at(absolute)
-        told = [self._rows_of(blob) for blob in dict.fromkeys(found) if blob is not None and not _continues(blob)]
+        told = self._rows_of([blob for blob in dict.fromkeys(found) if blob is not None and not _continues(blob)])
         told += [(pc, pc + 1, ((pc, self._at_continuation(pc)),)) for pc, blob in zip(pcs, found, strict=True)
                  if blob is not None and _continues(blob)]
         ends = {pc for begin, end, _ in told for pc in pcs if begin <= pc < end}
@@ -234,22 +234,34 @@ class Machine:
         """Code behind ``low``."""
         return self._read([self.low + at], [size])[0] if 0 <= at < self.high - self.low else b""
 
-    def _rows_of(self, blob: Blob) -> tuple[int, int, Rows]:
-        begin, end = blob.code - self.low, blob.code_end - self.low
-        self._stretches[blob.start] = begin, end
-        return begin, end, tuple(row for row in self._rules(blob, begin) if row[0] < end)
+    def _rows_of(self, blobs: Sequence[Blob]) -> list[tuple[int, int, Rows]]:
+        framed = [blob for blob in blobs if self._plain_rule(blob) is None]
+        sizes = [min(blob.code_end - blob.code, _TEXT_MAX) for blob in framed]
+        read = self._read([blob.code for blob in framed], sizes)
+        texts = {blob.start: text for blob, text in zip(framed, read, strict=True)}
+        told = []
+        for blob in blobs:
+            begin, end = self._stretches[blob.start] = blob.code - self.low, blob.code_end - self.low
+            rows = self._rules(blob, begin, texts.get(blob.start, b""))
+            told.append((begin, end, tuple(row for row in rows if row[0] < end)))
+        return told
 
-    def _rules(self, blob: Blob, begin: int) -> Rows:
+    def _plain_rule(self, blob: Blob) -> Rule | int | None:
+        """The rule of all code of a blob; None where its instructions tell."""
         if blob.is_interpreter:
-            return ((begin, INTERPRETED),)
+            return INTERPRETED
         if blob.name.startswith(_STUBS):
-            inside = blob.code <= self._call_stub_return < blob.code_end
-            return rows_of_stubs(begin, self._call_stub_return - self.low if inside else 0)
+            return HOLE
         if blob.frame_size == _NO_FRAME and blob.name not in _FRAMELESS:
-            return ((begin, STOP),)
-        if blob.name in _FRAMELESS or not blob.frame_size:
-            return ((begin, FRAMELESS),)
-        (text,) = self._read([blob.code], [min(blob.code_end - blob.code, _TEXT_MAX)])
+            return STOP
+        return FRAMELESS if blob.name in _FRAMELESS or not blob.frame_size else None
+
+    def _rules(self, blob: Blob, begin: int, text: bytes) -> Rows:
+        plain = self._plain_rule(blob)
+        if plain == HOLE and blob.code < self._call_stub_return < blob.code_end:
+            return rows_of_stubs(begin, self._call_stub_return - self.low)
+        if plain is not None:
+            return ((begin, plain),)
         if not blob.is_compiled:
             return rows_of_stub(begin, text, blob.frame_size)
         return rows_of_compiled(begin, text, blob.frame_size, blob.name == _NATIVE)
@@ -317,7 +329,7 @@ class Machine:
             if not len(mine):
                 continue
             (content,) = self._read([heap.segmap], [(heap.high - heap.low) >> heap.log2_segment])
-            segmap = np.frombuffer(content, np.uint8).astype(np.int64)
+            segmap = np.frombuffer(content, np.uint8)
             if len(segmap):
                 begins = _begins(segmap, (mine - heap.low) >> heap.log2_segment)
                 starts += (heap.low + (begins << heap.log2_segment) + self.layout.size["block"]).tolist()
@@ -432,7 +444,7 @@ def recognise(symbols: dict[bytes, tuple[int, int]], read: Read, now_ns: int) ->
     return Machine(layout, (low, high), found, stub, read, now_ns) if found else ""
 
 
-def _begins(segmap: npt.NDArray[np.int64], at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _begins(segmap: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """The first segments of the blocks that segments (n,) belong to, of those that belong to one."""
     at = at[at < len(segmap)]
     for _ in range(len(segmap)):
