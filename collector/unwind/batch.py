@@ -42,6 +42,7 @@ from collector.unwind.table import (
     ODD_FALLBACK,
     ODD_FULL,
     ODD_GENERAL,
+    ODD_SP,
     ROOT,
     STOP,
     Call,
@@ -393,7 +394,7 @@ class _Wave:
         value, ok = self.memory.read(address)
         if not ok.all():
             # What was saved below the stack pointer has been taken back already: the function is about to return.
-            kept = np.where(address < self.regs[_SP], self.regs[:-1], _UNKNOWN)
+            kept = np.where((address < self.regs[_SP]) & ((odd & ODD_SP) == 0), self.regs[:-1], _UNKNOWN)
             kept[_IP + 1] = _UNKNOWN
             value = np.where(ok, value, kept)
         new = np.empty_like(self.regs)
@@ -401,7 +402,9 @@ class _Wave:
         new[_SP] = cfa
         step = _Step(number, new, address[_IP + 1], self.is_above(cfa, self.regs[_SP]))
         if odd.any():
-            self.odd_turn(step, odd, line)
+            self.restore_sp(step, np.flatnonzero(odd & ODD_SP))
+            if (odd & (ODD_FALLBACK | ODD_GENERAL)).any():
+                self.odd_turn(step, odd, line)
         self.advance(step)
 
     def advance(self, step: _Step) -> None:
@@ -431,11 +434,12 @@ class _Wave:
         return_address = step.new[_IP][where]
         lost = return_address == _UNKNOWN
         above = self.memory.subset(where).is_above(step.return_at[where])
-        reason = np.select(
-            (number == ROOT, number == STOP, lost & (base == _UNKNOWN), lost & above, lost, return_address == 0,
-             ~step.rises[where]),
-            (Stop.ROOT, Stop.NO_RULE, Stop.NO_REGISTER, Stop.TRUNCATED, Stop.OUTSIDE, Stop.ROOT, Stop.LOOP),
-            Stop.NO_MAP)
+        # From what counts least to what counts most.
+        reason = np.full(len(where), Stop.NO_MAP, np.int8)
+        for has, why in ((~step.rises[where], Stop.LOOP), (return_address == 0, Stop.ROOT), (lost, Stop.OUTSIDE),
+                         (lost & above, Stop.TRUNCATED), (lost & (base == _UNKNOWN), Stop.NO_REGISTER),
+                         (number == STOP, Stop.NO_RULE), (number == ROOT, Stop.ROOT)):
+            reason[has] = why
         if step.reason is not None:
             reason = np.where(step.reason[where] >= 0, step.reason[where], reason)
         self.leave(bad, reason, self.depth)
@@ -463,6 +467,16 @@ class _Wave:
 
     # -- what two equations cannot do
 
+    def restore_sp(self, step: _Step, which: I64) -> None:
+        """Those of whom the caller's sp is in the frame as well, as in HotSpot's interpreter."""
+        if not len(which):
+            return
+        at = step.new[_SP].take(which) + self.view.sp_offset.take(step.number.take(which))
+        value, ok = (self.memory if len(which) == len(step.number) else self.memory.subset(which)).read(at)
+        sp = np.where(ok, value, _UNKNOWN)
+        step.new[_SP, which] = sp
+        step.rises[which] = self.is_above(sp, self.regs[_SP].take(which))
+
     def odd_turn(self, step: _Step, odd: npt.NDArray[np.uint8], line: U64) -> None:
         """Work out anew the samples whose rule is none of the plain ones, one rule at a time."""
         step.exact = np.zeros(len(odd), bool)
@@ -480,9 +494,12 @@ class _Wave:
     def fall_back(self, step: _Step, which: I64, line: U64) -> None:
         """Frames of code without call frame information."""
         memory, key, leaf = self.memory.subset(which), self.space_key[which], self.exact[which]
-        asks_all = bool(self.code.arch.caller_hints)
-        hints = [self.tables.hint(place, is_leaf) if is_leaf or asks_all else None
-                 for place, is_leaf in zip(line[which].tolist(), leaf.tolist(), strict=True)]
+        line = line.take(which)
+        if self.code.arch.caller_hints:
+            hints = self.tables.hints(line, leaf)
+        else:
+            hints = [self.tables.hint(place, True) if is_leaf else None
+                     for place, is_leaf in zip(line.tolist(), leaf.tolist(), strict=True)]
         sp, fp = self.regs[_SP][which], self.regs[_FP][which]
         found = frame_pointer.step(memory, sp, fp, leaf, hints, lambda words: self.code.grade(words, key))
         step.new[:, which] = _UNKNOWN
@@ -490,12 +507,14 @@ class _Wave:
         step.new[_IP, which] = np.where(found.ok, found.return_address, _UNKNOWN)
         step.new[_FP, which] = found.fp
         step.rises[which] = found.cfa > sp
-        beyond = memory.is_above(fp) & (fp != _UNKNOWN) & ((fp & np.uint64(memory.word_size - 1)) == 0)
-        step.reason[which] = np.select(  # type: ignore[index]
-            (found.ok, found.is_root, beyond & (fp < memory.low + _NEAR)),
-            (-1, Stop.ROOT, Stop.TRUNCATED), Stop.NO_RULE)
-        self.tables.counters.fallback_frames += int(found.ok.sum())
-        self.tables.counters.fallback_failures += int((~found.ok & ~found.is_root).sum())
+        lost = np.flatnonzero(~found.ok)
+        if len(lost):
+            memory, fp, is_root = memory.subset(lost), fp[lost], found.is_root[lost]
+            beyond = memory.is_above(fp) & (fp != _UNKNOWN) & ((fp & np.uint64(memory.word_size - 1)) == 0)
+            cut = np.where(beyond & (fp < memory.low + _NEAR), np.int8(Stop.TRUNCATED), np.int8(Stop.NO_RULE))
+            step.reason[which[lost]] = np.where(is_root, np.int8(Stop.ROOT), cut)  # type: ignore[index]
+            self.tables.counters.fallback_failures += int((~is_root).sum())
+        self.tables.counters.fallback_frames += len(which) - len(lost)
 
     def general(self, step: _Step, rule: Rule, which: I64) -> None:
         """All equations of ``rules.py`` for the samples ``which``, which have this rule in common."""

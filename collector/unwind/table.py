@@ -53,7 +53,7 @@ ARCHITECTURES = {X86_64.machine: X86_64, I386.machine: I386}
 UNDECODED, HOLE, ROOT, STOP = 0, 1, 2, 3
 
 # Marks of a rule in a view.
-ODD_FALLBACK, ODD_GENERAL, ODD_FULL = 1, 2, 4
+ODD_FALLBACK, ODD_GENERAL, ODD_FULL, ODD_SP = 1, 2, 4, 8
 
 FIRST_ORIGIN = 1 << 48
 _MAX_SPAN = 1 << 40
@@ -92,7 +92,8 @@ class View:
     """The rules as columns over the tracked registers; arrays with room, filled up to the number of rules.
 
     ``columns``: DWARF numbers, the last three fp, ip, sp. Per rule (R,): ``odd``, ``cfa_column``, ``cfa_offset``. Per
-    tracked register but sp and rule (T-1, R): ``saved`` (else the same) and ``offset`` from the CFA.
+    tracked register but sp and rule (T-1, R): ``saved`` (else the same) and ``offset`` from the CFA. ``sp_offset`` (R,)
+    is that of the caller's sp, of rules that are odd because it was saved, and for nothing else (ODD_SP).
     """
 
     def __init__(self, arch: Architecture, columns: tuple[int, ...]) -> None:
@@ -103,12 +104,14 @@ class View:
         self.odd = np.zeros(_ROOM, np.uint8)
         self.cfa_column = np.zeros(_ROOM, np.int64)
         self.cfa_offset = np.zeros(_ROOM, np.uint64)
+        self.sp_offset = np.zeros(_ROOM, np.uint64)
         self.saved = np.zeros(tall, bool)
         self.offset = np.zeros(tall, np.uint64)
 
     def _grow(self) -> None:
         self.odd, self.cfa_column = _doubled(self.odd), _doubled(self.cfa_column)
         self.cfa_offset, self.offset = _doubled(self.cfa_offset), _doubled(self.offset)
+        self.sp_offset = _doubled(self.sp_offset)
         self.saved = _doubled(self.saved)
 
     def put(self, number: int, rule: Rule | None) -> None:
@@ -122,14 +125,17 @@ class View:
         known = cfa.kind == CfaKind.EXPRESSION or cfa.register in self.column_of
         self.cfa_column[number] = self.column_of.get(cfa.register, -1) if cfa.kind != CfaKind.EXPRESSION else -1
         self.cfa_offset[number] = cfa.offset & _MASK
-        plain = cfa.kind == CfaKind.REGISTER and not rule.is_signal and sp_of(rule, self.arch) is None
-        odd = 0 if plain else ODD_GENERAL
+        plain = cfa.kind == CfaKind.REGISTER and not rule.is_signal
+        sp = sp_of(rule, self.arch)
+        odd = 0 if plain and (sp is None or sp.kind == Kind.SAVED) else ODD_GENERAL
         if not known or cfa.kind == CfaKind.EXPRESSION:
             odd |= ODD_FULL
         for row, register in enumerate(self.columns[:-1]):
             odd |= self._put_register(number, row, how_of(rule, register, self.arch))
-        if (how := sp_of(rule, self.arch)) is not None and _needs_full(how, self.column_of):
+        if sp is not None and _needs_full(sp, self.column_of):
             odd |= ODD_FULL
+        if not odd and sp is not None:
+            odd, self.sp_offset[number] = ODD_SP, sp.offset & _MASK
         self.odd[number] = odd & ~ODD_FULL if self.is_full else odd
 
     def _put_special(self, number: int) -> None:
@@ -679,6 +685,12 @@ class Tables:
         if start is None:
             return Call.POSSIBLE
         return Call.CERTAIN if target - runtime[1] == start - pc else Call.IMPOSSIBLE
+
+    def hints(self, pc_line: U64, is_leaf: npt.NDArray[np.bool_]) -> list[LeafHint | None]:
+        """What the instructions around pcs (n,) say; see ``hint``."""
+        known = self._hints
+        return [known[key] if key in known else self.hint(*key)
+                for key in zip(pc_line.tolist(), is_leaf.tolist(), strict=True)]
 
     def hint(self, pc_line: int, is_leaf: bool) -> LeafHint | None:
         """What the instructions around a pc, or behind a caller's call, say about where its return address is."""

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from collector.elf import object_of_bytes
+from collector.unwind.batch import Maps, Stacks, unwind
 from collector.unwind.rules import Cfa, CfaKind, How, Kind, Rule
 from collector.unwind.table import HOLE, STOP, Tables
 from collector.unwind.trampoline import image
-from collector.unwind.x86_64 import X86_64
+from collector.unwind.x86_64 import RBP, RIP, RSP, X86_64
 
 SMALL, LARGE = (Rule(Cfa(CfaKind.REGISTER, 7, size), ((16, How(Kind.SAVED, -8)),)) for size in (8, 48))
 
@@ -56,3 +60,51 @@ def test_rules_are_told_once_until_they_are_forgotten() -> None:
     # The neighbours on the line have their own.
     assert at(before, 0, 999) == [SMALL, SMALL]
     assert at(behind, 0, 999) == [LARGE, LARGE]
+
+
+BEGIN, STACK = 0x5000_0000, 0x7000_0000
+# A frame that keeps the caller's sp, told in two ways that say the same.
+KEPT_SP = tuple(
+    Rule(Cfa(CfaKind.REGISTER, RBP, 16), ((RBP, How(Kind.SAVED, -16)), (RSP, how), (RIP, How(Kind.SAVED, -8))))
+    for how in (How(Kind.SAVED, -24), How(Kind.SAVED_AT, -8, RBP)))
+
+
+class OneRule:
+    """The rule is the same everywhere, or two rules take turns."""
+
+    def __init__(self, *rules: Rule) -> None:
+        self.rules = rules
+
+    def rows(self, pcs: Sequence[int]) -> list[tuple[int, int, Sequence[tuple[int, Rule | int]]]]:
+        """See Teller."""
+        return [(pc, pc + 1, ((pc, self.rules[pc % len(self.rules)]),)) for pc in pcs]
+
+    def text(self, _at: int, _size: int) -> bytes:
+        """See Teller."""
+        return b""
+
+
+@pytest.mark.parametrize("other", [None, SMALL, Rule(Cfa(CfaKind.REGISTER, 3, 8), ((16, How(Kind.SAVED, -8)),))],
+                         ids=["alone", "beside plain frames", "with all registers"])
+@given(seed=st.integers(0, 1 << 32), n=st.integers(1, 5))
+@settings(max_examples=400, deadline=None)
+def test_the_sp_of_a_caller_is_read_as_other_registers_are(other: Rule | None, seed: int, n: int) -> None:
+    rng = np.random.default_rng(seed)
+    n_words, some = rng.integers(1, 33, n), np.arange(n)
+    places = np.concatenate((STACK + 8 * np.arange(-4, 40), BEGIN + rng.integers(0, 3900, 30), [0, STACK + 3]))
+    # Many words lead on: to a frame a bit above, or into the code.
+    words = (STACK + 8 * (np.arange(32 * n) % 32 + rng.integers(-1, 6, 32 * n))).astype(np.uint64)
+    others = np.flatnonzero(rng.random(32 * n) < 0.5)
+    words[others] = rng.choice(places, len(others))
+    regs = rng.choice(places, (n, 17)).astype(np.uint64)
+    regs[:, RIP] = BEGIN + rng.integers(0, 3900, n)
+    stacks = Stacks(0 * some, regs, words, 32 * some, 0 * some + 31, 0 * some, np.full(n, STACK, np.uint64), n_words)
+    found = []
+    for rule in KEPT_SP:
+        tables = Tables()
+        told = OneRule(*(one for one in (rule, other) if one))
+        number = tables.add_told(object_of_bytes(image(4000), "[told]"), told)
+        maps = Maps(np.zeros(1, np.int64), *np.array([[BEGIN], [BEGIN + 4000], [BEGIN]], np.uint64), np.array([number]))
+        frames = unwind(stacks, maps, tables, max_depth=50)
+        found.append([getattr(frames, name).tolist() for name in ("pcs", "length", "stop", "proof", "sps", "fps")])
+    assert found[0] == found[1]
