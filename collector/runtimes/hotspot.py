@@ -166,13 +166,13 @@ class Machine:
         return lost
 
     def no_more(self, pcs: U64) -> list[tuple[int, int]]:
-        """The stretches that ``pcs`` (n,) lie in, of which what was told does not hold any more."""
+        """The stretches that ``pcs`` (n,) lie in, of which what was told does not hold any more, and those that others
+        have been found in since the last look."""
         hit = {blob.start for blob in map(self.blob_at, pcs.tolist()) if blob is not None} - self._certain
         gone = self._changed(list(hit))
         self._certain |= hit
-        self.changed |= set(gone)
-        forgotten = [self._stretches.pop(start) for start in gone if start in self._stretches]
-        self._drop(gone)
+        self._replaced(gone)
+        forgotten, self._covered = self._covered, []
         return forgotten
 
     def blob_at(self, pc: int) -> Blob | None:
@@ -333,16 +333,24 @@ class Machine:
             if len(segmap):
                 begins = _begins(segmap, (mine - heap.low) >> heap.log2_segment)
                 starts += (heap.low + (begins << heap.log2_segment) + self.layout.size["block"]).tolist()
-        self._learn([start for start in dict.fromkeys(starts) if start not in self._blobs])
+        found = list(dict.fromkeys(starts))
+        # Where one was met there may be another by now, which goes on where that one has ended.
+        doubtful = {start for start in found if start in self._blobs} - self._certain
+        self._replaced(self._changed(list(doubtful)))
+        self._certain |= doubtful
+        self._learn([start for start in found if start not in self._blobs])
+
+    def _replaced(self, starts: Sequence[int]) -> None:
+        """The blobs at ``starts`` are others by now; nobody has asked yet whether what was told of them holds."""
+        self._covered += [self._stretches.pop(start) for start in starts if start in self._stretches]
+        self.changed |= set(starts)
+        self._drop(starts)
 
     def _learn(self, starts: Sequence[int]) -> list[Blob]:
         heads = self._heads(starts)
         self._learn_names(heads)
         found = [blob for blob in map(self._blob, starts, heads) if blob is not None]
-        gone = {other.start for blob in found for other in self._below(blob)}
-        self._covered += [self._stretches.pop(start) for start in gone if start in self._stretches]
-        self.changed |= gone
-        self._drop(list(gone))
+        self._replaced(list({other.start for blob in found for other in self._below(blob)}))
         for blob in found:
             self._blobs[blob.start] = blob
             self._certain.add(blob.start)

@@ -218,7 +218,7 @@ class JavaFrames:
             if forgotten:
                 begins, ends = np.array(forgotten, np.uint64).T + low
                 at = begins.searchsorted(pcs, "right") - 1
-                found.append(rows[which[(at >= 0) & (pcs < ends[at])]])
+                found.append(rows[which[(at >= 0) & (pcs < np.maximum.accumulate(ends)[at])]])
         return distinct(np.concatenate(found))
 
     def merged(self, samples: ClockSamples, index: Array, epochs: Sequence[Epoch], frames: Frames) -> Frames:

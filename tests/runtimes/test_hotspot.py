@@ -16,6 +16,7 @@ from capstone import x86
 from collector.runtimes.code_hotspot import rows_of_compiled
 from collector.runtimes.compressed_hotspot import lines_of, number_at
 from collector.runtimes.hotspot import Blob, Machine
+from collector.runtimes.layout_hotspot import NONE
 from collector.runtimes.scopes_hotspot import Scope, Scopes
 from collector.unwind.rules import CfaKind, Rule
 from collector.unwind.table import STOP
@@ -78,6 +79,39 @@ def test_code_that_is_not_there_stops_a_stack(machine: Machine) -> None:
     free = machine.high - 64 - machine.low
     assert machine.rows([free]) == [(free, free + 1, ((free, STOP),))]
     assert machine.look(1) == [(free, free + 1)]  # it is asked for again
+
+
+def test_code_that_has_come_in_the_place_of_shorter_code_is_found(machine: Machine, java: JavaTarget) -> None:
+    """Also where the shorter one was met, whose end is behind by now; what was told of that one is forgotten."""
+    blob = max((blob for blob in machine.blobs if blob.level == 4), key=lambda blob: blob.code_end - blob.code)
+    at, block = machine.layout.at, machine.layout.size["block"]
+    is_before = [True]
+
+    def read(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        pieces = java.read(addresses, sizes)
+        for i in range(len(pieces) if is_before[0] else 0):
+            if addresses[i] == blob.start - block and sizes[i] > block + at["compile_id"]:
+                head = bytearray(pieces[i])
+                head[block + at["compile_id"]] ^= 1
+                pointer = at["code_begin"] != NONE
+                end, size = (at["code_end"], 8) if pointer else (at["data_offset"], 4)
+                short = blob.code + 32 - (0 if pointer else blob.start)
+                head[block + end:block + end + size] = short.to_bytes(size, "little")
+                pieces[i] = bytes(head)
+        return pieces
+
+    other = java.machine(read)
+    assert isinstance(other, Machine)
+    begin, end = blob.code - other.low, blob.code_end - other.low
+    assert [stretch[:2] for stretch in other.rows([begin + 3])] == [(begin, begin + 32)]
+    is_before[0] = False
+    assert other.look(1) == []
+    assert [stretch[:2] for stretch in other.rows([end - 1])] == [(begin, end)]
+    assert other.blob_at(blob.code_end - 1) == blob._replace(since_ns=1)
+    assert other.changed == {blob.start}
+    assert other.no_more(np.array([blob.code_end - 1], np.uint64)) == [(begin, begin + 32)]
+    assert other.no_more(np.array([blob.code_end - 1], np.uint64)) == []
+    assert other.look(2) == []
 
 
 # --- rules of compiled code -----------------------------------------------------------------------
