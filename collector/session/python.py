@@ -26,17 +26,22 @@ from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.session.merging import Managed, with_managed
 from collector.session.objects import Objects
 from collector.session.placing import Frames
-from collector.session.schedule import NEVER_NS
+from collector.session.schedule import DRAIN_PERIOD_NS, NEVER_NS
 
 # What only programs of Python need is imported when CPython is met: the target waits for every module here.
 if TYPE_CHECKING:
-    from collector.runtimes.cpython import Interpreter
+    from collector.runtimes.cpython import Interpreter, PyFrame
     from collector.runtimes.looks import Anchors, Looks, Told
     from collector.runtimes.places_cpython import CodePlaces
 
 # Between looks: so long that some samples come; the shortest time while code comes and goes.
 LOOK_MIN_NS, LOOK_MAX_NS = 50 * NS_PER_MS, 400 * NS_PER_MS
 _SAMPLES_BETWEEN = 5
+# While one look in so many, or more, tells what those before did not (Looks.add), they are as close as they may be;
+# where fewer do, the farther apart. They are not at even distances, so that they meet all of what a program does in
+# turns; at most there is one between two drains, each of which has its own.
+_CALM, _SURPRISE_WEIGHT = 1 / 20, 1 / 8
+_CALM_MAX_NS, _GOLDEN = DRAIN_PERIOD_NS * 2 // 3, 0.618034
 _GONE_KEPT_NS = 5 * NS_PER_S
 GIL = b"<global interpreter lock>"
 NOT_KNOWN = b"<Python functions, not known>"
@@ -71,8 +76,12 @@ class _Process:
         self._period_ns = LOOK_MIN_NS  # between looks, while no code comes and goes
         self._last_ns = 0  # the time of the last sample
         self._n_changes = -1  # of code, at the last look
+        self._part = 0.0
+        self._surprise = 1.0  # what part of looks at threads tells what those before could not
         self.places = places
         self.starts: dict[int, int] = {}  # where functions begin among made-up addresses, by number of their code
+        self.addresses: dict[PyFrame, int] = {}  # made-up ones
+        self.ahead: dict[int, tuple[int, int]] = {}  # see _Runs.own, by number of the code
         # Where the C function keeps its place in the code is the compiler's choice, and what was there before stays in
         # other words of its frame: which ones are right is learnt.
         self._n_right: Array = np.zeros(_PLACES, np.int64)
@@ -85,7 +94,8 @@ class _Process:
         self.lately = list(dict.fromkeys(tids[::-1].tolist()))
         last_ns = int(times.max())
         needed_ns = _SAMPLES_BETWEEN * (last_ns - self._last_ns) // len(times)
-        self._period_ns = min(max(needed_ns, LOOK_MIN_NS), LOOK_MAX_NS) if self._last_ns else LOOK_MIN_NS
+        needed_ns = min(max(needed_ns, LOOK_MIN_NS), 2 * self._period_ns, LOOK_MAX_NS)
+        self._period_ns = needed_ns if self._last_ns else LOOK_MIN_NS
         self._last_ns = last_ns
 
     def look(self, codes: Iterable[int] = ()) -> None:
@@ -102,14 +112,31 @@ class _Process:
         before_ns = time.monotonic_ns()
         chains = self.interpreter.chains([self.states[tid] for tid in there], codes)
         now_ns = (before_ns + time.monotonic_ns()) // 2
+        surprises = []
         for tid, chain in zip(there, chains, strict=True):
             if chain:
-                self.looks_of(tid).add(now_ns, chain)
+                surprises.append(self.looks_of(tid).add(now_ns, chain))
                 self._met.update(frame.address for activation in chain for frame in activation)
             elif chain is None:
                 self.states.pop(tid, None)
         is_changed, self._n_changes = self._n_changes != self.interpreter.n_changes, self.interpreter.n_changes
-        self.due_ns = time.monotonic_ns() + (LOOK_MIN_NS if is_changed else self._period_ns)
+        is_changed |= self.interpreter.has_new_threads
+        if surprises:
+            self._surprise += _SURPRISE_WEIGHT * (sum(surprises) / len(surprises) - self._surprise)
+        self.due_ns = time.monotonic_ns() + (LOOK_MIN_NS if is_changed else max(self._period_ns, self._calm_ns()))
+
+    def _calm_ns(self) -> int:
+        """How long until the next look, as far as looks tell nothing new."""
+        self._part = (self._part + _GOLDEN) % 1
+        return int(min(LOOK_MIN_NS * _CALM / self._surprise, _CALM_MAX_NS) * (0.75 + self._part / 2))
+
+    def forget(self, codes: Sequence[int]) -> None:
+        """Nobody asks any more for code objects of these numbers."""
+        for code in codes:
+            self.starts.pop(code, None)
+            self.ahead.pop(code, None)
+        if codes or len(self.addresses) > _FRAMES_MAX:
+            self.addresses.clear()
 
     def looks_of(self, tid: int) -> Looks:
         """Those at one thread."""
@@ -129,8 +156,8 @@ class _Process:
 
     def learn(self, places: Array, is_right: Array) -> None:
         """Words at places (h,) led to code that was carried out just then, or to other code."""
-        np.add.at(self._n_right, places, is_right)
-        np.add.at(self._n_wrong, places, ~is_right)
+        self._n_right += np.bincount(places[is_right], minlength=_PLACES)
+        self._n_wrong += np.bincount(places[~is_right], minlength=_PLACES)
 
     def reliability(self, places: Array) -> Array:
         """How often words at places (h,) lead to what is carried out, of those that lead to code at all."""
@@ -206,6 +233,7 @@ class _Runs:
         self.counts = [0, 0, 0]  # frames by mark
         self._process = process
         self._made_up = made_up
+        self._not_known = made_up.start_of(NOT_KNOWN) + 1
         self._known: dict[tuple[int, int, bool], tuple[int, list[int]]] = {}  # by thread, answer, whether it waits
 
     def add(self, tid: int, answer: int, is_waiting: bool, n: int) -> int:
@@ -222,28 +250,43 @@ class _Runs:
 
     def _new(self, told: list[Told], is_waiting: bool) -> list[int]:
         counts = [0, 0, 0]
-        codes = self._process.interpreter.codes
         runs = [self._run(each, counts) for each in reversed(told)]
         if is_waiting:
             runs[0].insert(0, self._made_up.start_of(GIL) + 1)
         self.addresses += runs
-        for each in reversed(told):
-            code = each.frames[0].code
-            leads = code in codes and self._process.interpreter.layout.has_inlined_calls
-            self.own.append((code, self._start(code) + 1 - codes[code].bytecode) if leads else (0, 0))
+        self.own += [self._ahead(each.frames[0].code) for each in reversed(told)]
         return counts
 
     def _run(self, told: Told, counts: list[int]) -> list[int]:
         """Addresses for the frames of an activation, innermost first."""
-        from collector.runtimes.looks import NOBODY
-        interpreter = self._process.interpreter
-        found = []
-        for frame, mark in zip(told.frames, told.marks, strict=True):
-            is_known = frame is not NOBODY and frame.code in interpreter.codes
-            counts[mark if is_known else UNKNOWN] += 1
-            found.append((self._start(frame.code) + interpreter.offset(frame) if is_known
-                          else self._made_up.start_of(NOT_KNOWN)) + 1)
+        known = self._process.addresses
+        found = [known.get(frame, 0) or self._address(frame) for frame in told.frames]
+        n_unknown, n_torn = found.count(self._not_known), told.marks.count(TORN)
+        if n_unknown and n_torn:
+            n_torn -= sum(mark == TORN and address == self._not_known
+                          for mark, address in zip(told.marks, found, strict=True))
+        counts[UNKNOWN] += n_unknown
+        counts[TORN] += n_torn
+        counts[VERIFIED] += len(found) - n_unknown - n_torn
         return found
+
+    def _address(self, frame: PyFrame) -> int:
+        interpreter = self._process.interpreter
+        if frame.code not in interpreter.codes:
+            return self._not_known
+        found = self._process.addresses[frame] = self._start(frame.code) + interpreter.offset(frame) + 1
+        return found
+
+    def _ahead(self, code: int) -> tuple[int, int]:
+        """An entry of ``own``."""
+        known = self._process.ahead.get(code)
+        if known is None:
+            interpreter = self._process.interpreter
+            leads = code in interpreter.codes and interpreter.layout.has_inlined_calls
+            known = (code, self._start(code) + 1 - interpreter.codes[code].bytecode) if leads else (0, 0)
+            if leads:
+                self._process.ahead[code] = known
+        return known
 
     def _start(self, code: int) -> int:
         starts = self._process.starts
@@ -384,8 +427,7 @@ class PythonFrames:
         moment = process.moments(tids, times)
         truth = self._certain(process, tids, times, begin, len(place.row))
         found = self._found(process, place, samples.time_ns[place.row].astype(np.int64), truth)
-        for code in process.interpreter.forget_before(time.monotonic_ns() - _GONE_KEPT_NS):
-            process.starts.pop(code, None)
+        process.forget(process.interpreter.forget_before(time.monotonic_ns() - _GONE_KEPT_NS))
         waits = self._waits_for_gil(process, samples, mine)
         # Whatever is alike in all that tells functions has the same ones: once for all such samples.
         size = np.diff(np.append(begin, len(place.row)))
@@ -440,7 +482,7 @@ class PythonFrames:
         last_ns = int(times.max(initial=0))
         while True:
             codes, proven = process.places.at(words, times)
-            there = (interpreter.codes.keys() & distinct(codes).tolist()) - interpreter.gone.keys()
+            there = (interpreter.codes.keys() & distinct(codes[codes != 0]).tolist()) - interpreter.gone.keys()
             process.hit = [interpreter.codes[number].address for number in there]
             doubtful = [interpreter.codes[number].address for number in there
                         if not interpreter.is_proven(number, last_ns)]
@@ -539,16 +581,17 @@ def _words(samples: ClockSamples, row: Array, depth: Array, frames: Frames) -> _
     first = np.clip(np.maximum(first, last - _WORDS_MAX), 0, last)
     n = last - first
     part = np.repeat(np.arange(len(row)), n)
-    k = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n) + first[part]
-    of = row[part]
-    words = samples.words[samples.base[of] + ((samples.first[of] + k) & samples.mask[of])]
+    k = np.arange(len(part)) + np.repeat(first - np.cumsum(n) + n, n)
+    at = (k + np.repeat(samples.first[row], n)) & np.repeat(samples.mask[row], n)
+    at += np.repeat(samples.base[row], n)
+    words = samples.words[at]
     inner = np.flatnonzero(is_innermost)
     registers = samples.regs[row[inner], :_N_REGISTERS]
     # Registers are one thing where the evaluation itself was met, another where something that it called was.
     number = _WORDS_MAX + 1 + np.arange(_N_REGISTERS) + _N_REGISTERS * (depth[inner, None] > 0)
     return _Place(row, depth, np.concatenate([registers.ravel(), words]),
                   np.concatenate([np.repeat(inner, _N_REGISTERS), part]),
-                  np.concatenate([number.ravel(), np.clip(end[part] - k, 0, _WORDS_MAX)]))
+                  np.concatenate([number.ravel(), np.minimum(np.repeat(end, n) - k, _WORDS_MAX)]))
 
 
 def _mixed(words: Array) -> Array:

@@ -25,7 +25,7 @@ from collector.runtimes.looks import NOBODY, Anchor, Looks
 from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.runtimes.places_cpython import NOT_PROVEN, CodePlaces
-from collector.session.python import lost_words
+from collector.session.python import _Process, lost_words
 
 PROGRAM = """
 import threading, time
@@ -443,6 +443,61 @@ def test_code_that_is_not_proven_verifies_nothing() -> None:
     ((frames, marks),) = looks.told((neither,), 15)
     assert [frame.code for frame in frames[1:]] == [NOBODY.code, A.code]
     assert frames[0].code == NOT_PROVEN
+
+
+def test_a_look_is_a_surprise_where_those_before_told_other_callers() -> None:
+    looks = Looks()
+    told = [((C, B, A),), ((C._replace(offset=8), B, A),), ((C, D, A),), ((C, D, A),), ((C, D._replace(offset=8), A),),
+            ((B, A),), ((C, D._replace(offset=8), A),)]
+    assert [looks.add(time_ns, chain) for time_ns, chain in enumerate(told)] == [
+        True, False, True, False, True, True, False]
+
+
+def test_what_is_carried_out_seldom_is_told_by_old_looks() -> None:
+    looks, second = Looks(), 1_000_000_000
+    looks.add(0, ((OTHER, B, A),))
+    for number in range(1, 1000):
+        is_surprise = looks.add(number * second // 10, ((C, D, A),))
+        assert is_surprise == (number == 1)
+    assert not looks.add(100 * second, ((OTHER, B, A),))
+    assert looks.moments(np.array([0, 100 * second])).tolist()[1] < 200  # few are kept
+    ((frames, marks),) = looks.told((anchor(C),), 99 * second)
+    assert (frames, marks) == ((C, D, A), (VERIFIED, VERIFIED, VERIFIED))
+    for number in range(1001, 1400):
+        looks.add(number * second // 10, ((C, D, A),))
+    ((frames, marks),) = looks.told((anchor(OTHER),), 139 * second)
+    assert (frames, marks) == ((OTHER, B, A), (VERIFIED, TORN, VERIFIED))
+
+
+def test_looks_that_are_far_apart_tell_for_certain_where_nothing_moves_alone() -> None:
+    looks, ms = Looks(), 1_000_000
+    moved = C._replace(offset=8)
+    for time_ms, own in ((0, C), (50, moved), (450, C), (850, C), (1250, moved)):
+        looks.add(time_ms * ms, ((own, B, A),))
+    which, _ = looks.certain(np.array([25, 200, 600, 1000]) * ms)
+    assert (which >= 0).tolist() == [True, False, True, False]
+
+
+def test_looks_get_rare_while_they_tell_nothing_new(target: Target) -> None:
+    interpreter = target.interpreter(target.read)
+    assert isinstance(interpreter, Interpreter)
+    process = _Process(interpreter, CodePlaces(interpreter), (0, 0), np.zeros((0, 2), np.uint64))
+    process.lately = list(target.tids)
+
+    def gap_ms() -> float:
+        """How long after a look the next one is due, at least."""
+        process.look()
+        return (process.due_ns - time.monotonic_ns()) / 1e6
+
+    first = [gap_ms() for _ in range(5)]
+    assert max(first) <= 50
+    later = [gap_ms() for _ in range(60)][-8:]
+    assert min(later) > 300
+    assert max(later) < 800
+    assert len({round(gap / 20) for gap in later}) > 2  # not at even distances
+    interpreter.n_changes += 1
+    assert gap_ms() <= 50
+    assert gap_ms() > 300
 
 
 def test_made_up_addresses_are_those_of_the_same_functions() -> None:
