@@ -54,6 +54,8 @@ _FAR = 1 << 24  # bytes: larger is no copy of a stack
 _N_REGISTERS = 16
 _PLACES = _WORDS_MAX + 1 + 2 * _N_REGISTERS
 _RELIABLE = 0.85
+# Words at all places are looked at until those of so many evaluations were, and in one of so many batches.
+_SCANNED, _SCANNED_EVERY = 500, 8
 _RDI, _RIP = 5, 16
 _WORD = np.uint64(8)
 
@@ -86,6 +88,8 @@ class _Process:
         # other words of its frame: which ones are right is learnt.
         self._n_right: Array = np.zeros(_PLACES, np.int64)
         self._n_wrong: Array = np.zeros(_PLACES, np.int64)
+        self._used: Array = np.zeros(_PLACES, np.bool_)  # places at which words have led to code, or were frames
+        self._n_scanned = self._n_batches = 0
         self._met: set[int] = set()  # addresses of frames
         self._frames: Array = np.zeros(0, np.uint64)  # the same, sorted
 
@@ -154,6 +158,16 @@ class _Process:
             found[mine] = self.looks_of(tid).moments(times[mine])
         return found
 
+    def used(self) -> Array | None:
+        """The places (_PLACES,) at which words are to be looked at in the next batch; None: at all."""
+        self._n_batches += 1
+        return self._used.copy() if self._n_scanned >= _SCANNED and self._n_batches % _SCANNED_EVERY else None
+
+    def scanned(self, n: int, places: Array) -> None:
+        """Of the words of ``n`` evaluations those at ``places`` lead to something."""
+        self._used |= np.bincount(places, minlength=_PLACES) > 0
+        self._n_scanned += n
+
     def learn(self, places: Array, is_right: Array) -> None:
         """Words at places (h,) led to code that was carried out just then, or to other code."""
         self._n_right += np.bincount(places[is_right], minlength=_PLACES)
@@ -182,13 +196,14 @@ class _Process:
 class _Place(NamedTuple):
     """Where evaluations are in the stacks of n samples: rows and depths (k,), leaf first, and of each the words (w,) of
     its part of the stack, by ``part`` (w,) in k; ``place`` (w,): words below the frame's end, more than
-    _WORDS_MAX: a register."""
+    _WORDS_MAX: a register; ``is_whole``: these are all."""
 
     row: Array
     depth: Array
     words: Array
     part: Array
     place: Array
+    is_whole: bool
 
 
 class _Found:
@@ -420,13 +435,13 @@ class PythonFrames:
         which, depth = np.nonzero(is_eval)
         if not len(which):
             return None
-        place = _words(samples, rows[which], depth, frames)
+        place, codes, proven = self._placed(process, samples, rows[which], depth, frames)
         begin = np.append(0, np.flatnonzero(np.diff(place.row)) + 1)
         mine = place.row[begin]
         tids, times = samples.tid[mine], samples.time_ns[mine]
         moment = process.moments(tids, times)
         truth = self._certain(process, tids, times, begin, len(place.row))
-        found = self._found(process, place, samples.time_ns[place.row].astype(np.int64), truth)
+        found = self._found(process, place, codes, proven, truth)
         process.forget(process.interpreter.forget_before(time.monotonic_ns() - _GONE_KEPT_NS))
         waits = self._waits_for_gil(process, samples, mine)
         # Whatever is alike in all that tells functions has the same ones: once for all such samples.
@@ -452,9 +467,22 @@ class PythonFrames:
         exact = np.where((code == found.code) & (code != 0), found.word + ahead, np.uint64(0))
         return _Inserted(place.row, depth, which_run, runs.addresses, exact, (number == 0) & np.repeat(waits, size))
 
-    def _found(self, process: _Process, place: _Place, times: Array, truth: Array) -> _Found:
-        """What the words of each evaluation lead to; ``times`` (k,): when that was."""
-        times = times[place.part]
+    def _placed(self, process: _Process, samples: ClockSamples, row: Array, depth: Array,
+                frames: Frames) -> tuple[_Place, Array, Array]:
+        """The words of evaluations (k,), and what CodePlaces.at says of them."""
+        times = samples.time_ns[row].astype(np.int64)
+        used = process.used()
+        while True:
+            place = _words(samples, row, depth, frames, used)
+            codes, proven = self._searched(process, place, times[place.part])
+            has_code = np.zeros(len(row), np.bool_)
+            has_code[place.part[codes != 0]] = True
+            if used is None or has_code.all():
+                return place, codes, proven
+            used = None
+
+    def _searched(self, process: _Process, place: _Place, times: Array) -> tuple[Array, Array]:
+        """What CodePlaces.at says of words (w,) at times (w,), when code that no look has met has been looked for."""
         interpreter = process.interpreter
         codes, proven = self._looked_after(process, place.words, times)
         for _ in range(_SEARCHES):
@@ -466,13 +494,19 @@ class PythonFrames:
             else:
                 interpreter.learn(words)
             codes, proven = process.places.at(place.words, times)
+        return codes, proven
+
+    def _found(self, process: _Process, place: _Place, codes: Array, proven: Array, truth: Array) -> _Found:
+        """What the words of each evaluation lead to."""
         hit = np.flatnonzero(codes)
-        hit = hit[self._reliable(process, place.place[hit], place.part[hit], codes[hit], truth,
-                                 process.places.are_starts(place.words[hit]))]
         frames = np.zeros(0, np.int64)
         if process.interpreter.layout.has_inlined_calls:
             frames = np.flatnonzero(process.are_frames(place.words))
             frames = frames[np.argsort(place.part[frames], kind="stable")]
+        if place.is_whole:
+            process.scanned(len(place.row), place.place[np.concatenate([hit, frames])])
+        hit = hit[self._reliable(process, place.place[hit], place.part[hit], codes[hit], truth,
+                                 process.places.are_starts(place.words[hit]))]
         return _Found(place, codes, proven, hit, frames)
 
     @staticmethod
@@ -565,9 +599,9 @@ def lost_words(interpreter: Interpreter, part: Array, words: Array, place: Array
     return [word for word in dict.fromkeys(words[order].tolist()) if not interpreter.is_no_code(word)]
 
 
-def _words(samples: ClockSamples, row: Array, depth: Array, frames: Frames) -> _Place:
+def _words(samples: ClockSamples, row: Array, depth: Array, frames: Frames, used: Array | None = None) -> _Place:
     """The part of the stack of each evaluation (k,): from the one that it called in the end to its own end; for the
-    innermost one the registers, too."""
+    innermost one the registers, too. Of these the words at ``used`` places (_PLACES,), or all."""
     low = samples.low[row]
     sps = frames.sps
     is_last = depth + 1 >= frames.length[row]
@@ -579,19 +613,30 @@ def _words(samples: ClockSamples, row: Array, depth: Array, frames: Frames) -> _
     first = np.where(begin - low < np.uint64(_FAR), (begin - low) // _WORD, np.uint64(0)).astype(np.int64)
     last = np.minimum(end, n_words)
     first = np.clip(np.maximum(first, last - _WORDS_MAX), 0, last)
-    n = last - first
-    part = np.repeat(np.arange(len(row)), n)
-    k = np.arange(len(part)) + np.repeat(first - np.cumsum(n) + n, n)
-    at = (k + np.repeat(samples.first[row], n)) & np.repeat(samples.mask[row], n)
-    at += np.repeat(samples.base[row], n)
-    words = samples.words[at]
+    part, k = _all_of(first, last) if used is None else _used_of(first, last, end, np.flatnonzero(used))
+    of = row[part]
+    words = samples.words[samples.base[of] + ((samples.first[of] + k) & samples.mask[of])]
     inner = np.flatnonzero(is_innermost)
-    registers = samples.regs[row[inner], :_N_REGISTERS]
     # Registers are one thing where the evaluation itself was met, another where something that it called was.
     number = _WORDS_MAX + 1 + np.arange(_N_REGISTERS) + _N_REGISTERS * (depth[inner, None] > 0)
-    return _Place(row, depth, np.concatenate([registers.ravel(), words]),
-                  np.concatenate([np.repeat(inner, _N_REGISTERS), part]),
-                  np.concatenate([number.ravel(), np.minimum(np.repeat(end, n) - k, _WORDS_MAX)]))
+    of, register = np.nonzero(np.ones(number.shape, np.bool_) if used is None else used[number])
+    return _Place(row, depth, np.concatenate([samples.regs[row[inner[of]], register], words]),
+                  np.concatenate([inner[of], part]),
+                  np.concatenate([number[of, register], np.minimum(end[part] - k, _WORDS_MAX)]), used is None)
+
+
+def _all_of(first: Array, last: Array) -> tuple[Array, Array]:
+    """Of parts (k,) of stacks all words from ``first`` to ``last``: of which part, and which word."""
+    n = last - first
+    part = np.repeat(np.arange(len(n)), n)
+    return part, np.arange(len(part)) + np.repeat(first - np.cumsum(n) + n, n)
+
+
+def _used_of(first: Array, last: Array, end: Array, places: Array) -> tuple[Array, Array]:
+    """The same of those words alone that are so many below the ``end``s."""
+    k = end[:, None] - places[places <= _WORDS_MAX][::-1]
+    there = np.nonzero((k >= first[:, None]) & (k < last[:, None]))
+    return there[0], k[there]
 
 
 def _mixed(words: Array) -> Array:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from collector import elf
+from collector.events import ClockSamples
 from collector.linux import proc, tasks
 from collector.runtimes import cpython
 from collector.runtimes.cpython import Interpreter, PyFrame
@@ -25,7 +26,8 @@ from collector.runtimes.looks import NOBODY, Anchor, Looks
 from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.runtimes.places_cpython import NOT_PROVEN, CodePlaces
-from collector.session.python import _Process, lost_words
+from collector.session.placing import Frames
+from collector.session.python import _Process, _words, lost_words
 
 PROGRAM = """
 import threading, time
@@ -498,6 +500,32 @@ def test_looks_get_rare_while_they_tell_nothing_new(target: Target) -> None:
     interpreter.n_changes += 1
     assert gap_ms() <= 50
     assert gap_ms() > 300
+
+
+def test_words_at_some_places_are_those_of_all() -> None:
+    draws = np.random.default_rng(7)
+    n, width, n_words = 40, 5, 256
+    low = draws.integers(1 << 20, 1 << 30, n).astype(np.uint64) * np.uint64(4096)
+    sps = low[:, None] + np.sort(draws.integers(0, 300, (n, width)), axis=1).astype(np.uint64) * np.uint64(8)
+    none = np.zeros(n, np.int64)
+    samples = ClockSamples(
+        time_ns=none, pid=none, tid=none, cpu=none.astype(np.int32), mode=none.astype(np.int8),
+        abi=np.full(n, 64), regs=draws.integers(0, 1 << 60, (n, 17)).astype(np.uint64),
+        words=draws.integers(0, 1 << 60, n * n_words).astype(np.uint64), base=np.arange(n) * n_words,
+        mask=np.full(n, n_words - 1), first=draws.integers(0, n_words, n), low=low,
+        n_words=draws.integers(0, n_words + 1, n))
+    frames = Frames(sps, draws.integers(1, width + 1, n), none.astype(np.int8), sps, sps)
+    row, depth = np.nonzero(np.arange(width) < frames.length[:, None])
+    whole = _words(samples, row, depth, frames)
+    assert whole.is_whole
+    used = draws.random(161) < 0.3
+    used[128] = False  # where stacks are cut this is all that is beyond, too
+    some = _words(samples, row, depth, frames, used)
+    assert not some.is_whole
+    kept = used[whole.place]
+    assert 0 < np.count_nonzero(kept) < len(kept)
+    for all_of, few in ((whole.words, some.words), (whole.part, some.part), (whole.place, some.place)):
+        assert few.tolist() == all_of[kept].tolist()
 
 
 def test_made_up_addresses_are_those_of_the_same_functions() -> None:
