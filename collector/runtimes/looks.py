@@ -41,7 +41,8 @@ class Anchor(NamedTuple):
 Anchors = tuple[Anchor, ...]  # outermost activation first
 Shape = tuple[tuple[tuple[int, ...], ...], ...]  # a chain, of each frame its address and code
 Array = npt.NDArray[np.int64]
-_KEPT_NS = 3_000_000_000
+_KEPT_NS, _KEPT, _KEPT_MAX = 3_000_000_000, 32, 96  # looks: so long, so many at least; at most, if they are older
+_NEAR_NS = 100_000_000
 
 
 class Told(NamedTuple):
@@ -64,39 +65,57 @@ class Looks:
         self._chains: list[Chain] = []
         # Which functions the chains have, wherever in them they are: there are few, and what is asked depends on that.
         self._kinds: list[int] = []  # of each look, which of the following it has
+        self._still: list[bool] = []  # of each look, whether the thread was at the same instructions in the one before
         self._shapes: list[Shape] = []
         self._numbers: dict[Shape, int] = {}
         self._scores: dict[Anchors, list[int]] = {}  # of anchors, with how many activations of each shape they agree
         self._common: dict[tuple[int, int], int] = {}
+        # By the innermost functions of activations, what the last look at these told of callers.
+        self._callers: dict[tuple[tuple[int, ...], ...], Chain] = {}
         # Until there is a further look:
-        self._agreeing: dict[Anchors, tuple[int, list[int], list[int]]] = {}
-        self._numbers_told: dict[tuple[Anchors, int, int], int] = {}
+        self._asked: dict[Anchors, int] = {}  # numbers
+        self._agreeing: dict[int, tuple[int, list[int], list[int]]] = {}  # by number of the anchors
+        self._numbers_told: dict[tuple[int, int, int], int] = {}
         self.answers: list[list[Told]] = []  # by number
         self._arrays: tuple[Array, Array, Array] | None = None
 
-    def add(self, time_ns: int, chain: Chain) -> None:
-        """One more, later than all before."""
-        if len(self._times) > 64 and self._times[32] < time_ns - _KEPT_NS:
-            chains = self._chains[32:]
-            del self._times[:32]
-            for kept in (self._chains, self._kinds, self._shapes, self._numbers, self._scores, self._common):
-                kept.clear()
-            for each in chains:
-                self._note(each)
+    def add(self, time_ns: int, chain: Chain) -> bool:
+        """One more, later than all before. Whether it is a surprise: the last look at the same innermost functions of
+        activations told other callers, or there was none."""
+        if len(self._times) > _KEPT_MAX and self._times[-_KEPT] < time_ns - _KEPT_NS:
+            self._forget()
         self._times.append(time_ns)
-        self._note(chain)
+        is_surprise = self._note(chain)
+        self._asked.clear()
         self._agreeing.clear()
         self._numbers_told.clear()
         self.answers.clear()
         self._arrays = None
+        return is_surprise
 
-    def _note(self, chain: Chain) -> None:
+    def _forget(self) -> None:
+        """Of old looks but the last ones with functions that no later one has are kept: what is carried out seldom."""
+        times, chains, kinds = list(self._times), list(self._chains), list(self._kinds)
+        last = {kind: look for look, kind in enumerate(kinds)}  # of each kind
+        seldom = sorted(look for look in last.values() if look < len(kinds) - _KEPT)[-_KEPT:]
+        for kept in (self._times, self._chains, self._kinds, self._still, self._shapes, self._numbers, self._scores,
+                     self._common, self._callers):
+            kept.clear()
+        for look in (*seldom, *range(len(kinds) - _KEPT, len(kinds))):
+            self._times.append(times[look])
+            self._note(chains[look])
+
+    def _note(self, chain: Chain) -> bool:
         shape = tuple([tuple([frame[:2] for frame in activation]) for activation in chain])
         number = self._numbers.setdefault(shape, len(self._shapes))
         if number == len(self._shapes):
             self._shapes.append(shape)
+        self._still.append(bool(self._chains) and self._chains[-1] == chain)
         self._chains.append(chain)
         self._kinds.append(number)
+        inner, callers = tuple([activation[0][:2] for activation in chain]), tuple([one[1:] for one in chain])
+        before, self._callers[inner] = self._callers.get(inner), callers
+        return before != callers
 
     def _sorted(self) -> tuple[Array, Array, Array]:
         """Times of looks, the times half way between two of them, and which shapes the looks have."""
@@ -119,6 +138,8 @@ class Looks:
         after = looks.searchsorted(times_ns)
         near = np.clip(after, 1, len(looks) - 1)
         is_certain = (near == after) & (kinds[near] == kinds[near - 1])
+        # Who comes back to the same functions has been elsewhere meanwhile, if looks are far apart.
+        is_certain &= (looks[near] - looks[near - 1] <= _NEAR_NS) | np.array(self._still)[near]
         _, first = np.unique(kinds, return_index=True)
         return np.where(is_certain, first[kinds[near]], -1), self._chains
 
@@ -129,9 +150,10 @@ class Looks:
     def answer(self, anchors: Anchors, time_ns: int) -> int:
         """The number of what is told of a sample, among ``answers``; the same for the same, until there is a further
         look."""
-        look, depth = self._nearest(anchors, time_ns)
+        asked = self._asked.setdefault(anchors, len(self._asked))
+        look, depth = self._nearest(anchors, asked, time_ns)
         lasting = self._lasting(look, time_ns) if look >= 0 else 0
-        key = anchors, look, lasting
+        key = asked, look, lasting
         number = self._numbers_told.get(key)
         if number is None:
             number = self._numbers_told[key] = len(self.answers)
@@ -155,18 +177,18 @@ class Looks:
             rest[0] = _with_outermost(rest[0], chain[depth], lasting - n)
         return found + rest
 
-    def _nearest(self, anchors: Anchors, time_ns: int) -> tuple[int, int]:
-        """The look that agrees longest, of several the next in time (-1: there is none), and with how many activations;
-        with all of them only if it has no more."""
+    def _nearest(self, anchors: Anchors, asked: int, time_ns: int) -> tuple[int, int]:
+        """The look that agrees longest with anchors of a number, of several the next in time (-1: there is none), and
+        with how many activations; with all of them only if it has no more."""
         if not self._times:
             return -1, 0
-        found = self._agreeing.get(anchors)
+        found = self._agreeing.get(asked)
         if found is None:
             scores = self._scores.setdefault(anchors, [])
             scores += [self._score(anchors, shape) for shape in self._shapes[len(scores):]]
             depth = max(scores)
             looks = [look for look, kind in enumerate(self._kinds) if scores[kind] == depth]
-            found = self._agreeing[anchors] = depth, looks, [self._times[look] for look in looks]
+            found = self._agreeing[asked] = depth, looks, [self._times[look] for look in looks]
         depth, looks, times = found
         after = bisect_left(times, time_ns)
         if after == len(times) or (after and time_ns - times[after - 1] <= times[after] - time_ns):

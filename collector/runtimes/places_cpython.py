@@ -67,7 +67,11 @@ class CodePlaces:
 
     def are_starts(self, words: Array) -> npt.NDArray[np.bool_]:
         """Which words (n,) lead to the first instruction of code."""
-        return np.isin(words, self._starts)
+        if not len(self._starts):
+            return np.zeros(len(words), np.bool_)
+        found: npt.NDArray[np.bool_] = self._starts[np.minimum(self._starts.searchsorted(words),
+                                                               len(self._starts) - 1)] == words
+        return found
 
     def _sort(self) -> None:
         interpreter = self._interpreter

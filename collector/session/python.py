@@ -26,17 +26,22 @@ from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.session.merging import Managed, with_managed
 from collector.session.objects import Objects
 from collector.session.placing import Frames
-from collector.session.schedule import NEVER_NS
+from collector.session.schedule import DRAIN_PERIOD_NS, NEVER_NS
 
 # What only programs of Python need is imported when CPython is met: the target waits for every module here.
 if TYPE_CHECKING:
-    from collector.runtimes.cpython import Interpreter
+    from collector.runtimes.cpython import Interpreter, PyFrame
     from collector.runtimes.looks import Anchors, Looks, Told
     from collector.runtimes.places_cpython import CodePlaces
 
 # Between looks: so long that some samples come; the shortest time while code comes and goes.
 LOOK_MIN_NS, LOOK_MAX_NS = 50 * NS_PER_MS, 400 * NS_PER_MS
 _SAMPLES_BETWEEN = 5
+# While one look in so many, or more, tells what those before did not (Looks.add), they are as close as they may be;
+# where fewer do, the farther apart. They are not at even distances, so that they meet all of what a program does in
+# turns; at most there is one between two drains, each of which has its own.
+_CALM, _SURPRISE_WEIGHT = 1 / 20, 1 / 8
+_CALM_MAX_NS, _GOLDEN = DRAIN_PERIOD_NS * 2 // 3, 0.618034
 _GONE_KEPT_NS = 5 * NS_PER_S
 GIL = b"<global interpreter lock>"
 NOT_KNOWN = b"<Python functions, not known>"
@@ -49,6 +54,8 @@ _FAR = 1 << 24  # bytes: larger is no copy of a stack
 _N_REGISTERS = 16
 _PLACES = _WORDS_MAX + 1 + 2 * _N_REGISTERS
 _RELIABLE = 0.85
+# Words at all places are looked at until those of so many evaluations were, and in one of so many batches.
+_SCANNED, _SCANNED_EVERY = 500, 8
 _RDI, _RIP = 5, 16
 _WORD = np.uint64(8)
 
@@ -71,12 +78,18 @@ class _Process:
         self._period_ns = LOOK_MIN_NS  # between looks, while no code comes and goes
         self._last_ns = 0  # the time of the last sample
         self._n_changes = -1  # of code, at the last look
+        self._part = 0.0
+        self._surprise = 1.0  # what part of looks at threads tells what those before could not
         self.places = places
         self.starts: dict[int, int] = {}  # where functions begin among made-up addresses, by number of their code
+        self.addresses: dict[PyFrame, int] = {}  # made-up ones
+        self.ahead: dict[int, tuple[int, int]] = {}  # see _Runs.own, by number of the code
         # Where the C function keeps its place in the code is the compiler's choice, and what was there before stays in
         # other words of its frame: which ones are right is learnt.
         self._n_right: Array = np.zeros(_PLACES, np.int64)
         self._n_wrong: Array = np.zeros(_PLACES, np.int64)
+        self._used: Array = np.zeros(_PLACES, np.bool_)  # places at which words have led to code, or were frames
+        self._n_scanned = self._n_batches = 0
         self._met: set[int] = set()  # addresses of frames
         self._frames: Array = np.zeros(0, np.uint64)  # the same, sorted
 
@@ -85,7 +98,8 @@ class _Process:
         self.lately = list(dict.fromkeys(tids[::-1].tolist()))
         last_ns = int(times.max())
         needed_ns = _SAMPLES_BETWEEN * (last_ns - self._last_ns) // len(times)
-        self._period_ns = min(max(needed_ns, LOOK_MIN_NS), LOOK_MAX_NS) if self._last_ns else LOOK_MIN_NS
+        needed_ns = min(max(needed_ns, LOOK_MIN_NS), 2 * self._period_ns, LOOK_MAX_NS)
+        self._period_ns = needed_ns if self._last_ns else LOOK_MIN_NS
         self._last_ns = last_ns
 
     def look(self, codes: Iterable[int] = ()) -> None:
@@ -102,14 +116,31 @@ class _Process:
         before_ns = time.monotonic_ns()
         chains = self.interpreter.chains([self.states[tid] for tid in there], codes)
         now_ns = (before_ns + time.monotonic_ns()) // 2
+        surprises = []
         for tid, chain in zip(there, chains, strict=True):
             if chain:
-                self.looks_of(tid).add(now_ns, chain)
+                surprises.append(self.looks_of(tid).add(now_ns, chain))
                 self._met.update(frame.address for activation in chain for frame in activation)
             elif chain is None:
                 self.states.pop(tid, None)
         is_changed, self._n_changes = self._n_changes != self.interpreter.n_changes, self.interpreter.n_changes
-        self.due_ns = time.monotonic_ns() + (LOOK_MIN_NS if is_changed else self._period_ns)
+        is_changed |= self.interpreter.has_new_threads
+        if surprises:
+            self._surprise += _SURPRISE_WEIGHT * (sum(surprises) / len(surprises) - self._surprise)
+        self.due_ns = time.monotonic_ns() + (LOOK_MIN_NS if is_changed else max(self._period_ns, self._calm_ns()))
+
+    def _calm_ns(self) -> int:
+        """How long until the next look, as far as looks tell nothing new."""
+        self._part = (self._part + _GOLDEN) % 1
+        return int(min(LOOK_MIN_NS * _CALM / self._surprise, _CALM_MAX_NS) * (0.75 + self._part / 2))
+
+    def forget(self, codes: Sequence[int]) -> None:
+        """Nobody asks any more for code objects of these numbers."""
+        for code in codes:
+            self.starts.pop(code, None)
+            self.ahead.pop(code, None)
+        if codes or len(self.addresses) > _FRAMES_MAX:
+            self.addresses.clear()
 
     def looks_of(self, tid: int) -> Looks:
         """Those at one thread."""
@@ -127,10 +158,20 @@ class _Process:
             found[mine] = self.looks_of(tid).moments(times[mine])
         return found
 
+    def used(self) -> Array | None:
+        """The places (_PLACES,) at which words are to be looked at in the next batch; None: at all."""
+        self._n_batches += 1
+        return self._used.copy() if self._n_scanned >= _SCANNED and self._n_batches % _SCANNED_EVERY else None
+
+    def scanned(self, n: int, places: Array) -> None:
+        """Of the words of ``n`` evaluations those at ``places`` lead to something."""
+        self._used |= np.bincount(places, minlength=_PLACES) > 0
+        self._n_scanned += n
+
     def learn(self, places: Array, is_right: Array) -> None:
         """Words at places (h,) led to code that was carried out just then, or to other code."""
-        np.add.at(self._n_right, places, is_right)
-        np.add.at(self._n_wrong, places, ~is_right)
+        self._n_right += np.bincount(places[is_right], minlength=_PLACES)
+        self._n_wrong += np.bincount(places[~is_right], minlength=_PLACES)
 
     def reliability(self, places: Array) -> Array:
         """How often words at places (h,) lead to what is carried out, of those that lead to code at all."""
@@ -155,13 +196,14 @@ class _Process:
 class _Place(NamedTuple):
     """Where evaluations are in the stacks of n samples: rows and depths (k,), leaf first, and of each the words (w,) of
     its part of the stack, by ``part`` (w,) in k; ``place`` (w,): words below the frame's end, more than
-    _WORDS_MAX: a register."""
+    _WORDS_MAX: a register; ``is_whole``: these are all."""
 
     row: Array
     depth: Array
     words: Array
     part: Array
     place: Array
+    is_whole: bool
 
 
 class _Found:
@@ -206,6 +248,7 @@ class _Runs:
         self.counts = [0, 0, 0]  # frames by mark
         self._process = process
         self._made_up = made_up
+        self._not_known = made_up.start_of(NOT_KNOWN) + 1
         self._known: dict[tuple[int, int, bool], tuple[int, list[int]]] = {}  # by thread, answer, whether it waits
 
     def add(self, tid: int, answer: int, is_waiting: bool, n: int) -> int:
@@ -222,28 +265,43 @@ class _Runs:
 
     def _new(self, told: list[Told], is_waiting: bool) -> list[int]:
         counts = [0, 0, 0]
-        codes = self._process.interpreter.codes
         runs = [self._run(each, counts) for each in reversed(told)]
         if is_waiting:
             runs[0].insert(0, self._made_up.start_of(GIL) + 1)
         self.addresses += runs
-        for each in reversed(told):
-            code = each.frames[0].code
-            leads = code in codes and self._process.interpreter.layout.has_inlined_calls
-            self.own.append((code, self._start(code) + 1 - codes[code].bytecode) if leads else (0, 0))
+        self.own += [self._ahead(each.frames[0].code) for each in reversed(told)]
         return counts
 
     def _run(self, told: Told, counts: list[int]) -> list[int]:
         """Addresses for the frames of an activation, innermost first."""
-        from collector.runtimes.looks import NOBODY
-        interpreter = self._process.interpreter
-        found = []
-        for frame, mark in zip(told.frames, told.marks, strict=True):
-            is_known = frame is not NOBODY and frame.code in interpreter.codes
-            counts[mark if is_known else UNKNOWN] += 1
-            found.append((self._start(frame.code) + interpreter.offset(frame) if is_known
-                          else self._made_up.start_of(NOT_KNOWN)) + 1)
+        known = self._process.addresses
+        found = [known.get(frame, 0) or self._address(frame) for frame in told.frames]
+        n_unknown, n_torn = found.count(self._not_known), told.marks.count(TORN)
+        if n_unknown and n_torn:
+            n_torn -= sum(mark == TORN and address == self._not_known
+                          for mark, address in zip(told.marks, found, strict=True))
+        counts[UNKNOWN] += n_unknown
+        counts[TORN] += n_torn
+        counts[VERIFIED] += len(found) - n_unknown - n_torn
         return found
+
+    def _address(self, frame: PyFrame) -> int:
+        interpreter = self._process.interpreter
+        if frame.code not in interpreter.codes:
+            return self._not_known
+        found = self._process.addresses[frame] = self._start(frame.code) + interpreter.offset(frame) + 1
+        return found
+
+    def _ahead(self, code: int) -> tuple[int, int]:
+        """An entry of ``own``."""
+        known = self._process.ahead.get(code)
+        if known is None:
+            interpreter = self._process.interpreter
+            leads = code in interpreter.codes and interpreter.layout.has_inlined_calls
+            known = (code, self._start(code) + 1 - interpreter.codes[code].bytecode) if leads else (0, 0)
+            if leads:
+                self._process.ahead[code] = known
+        return known
 
     def _start(self, code: int) -> int:
         starts = self._process.starts
@@ -377,15 +435,14 @@ class PythonFrames:
         which, depth = np.nonzero(is_eval)
         if not len(which):
             return None
-        place = _words(samples, rows[which], depth, frames)
+        place, codes, proven = self._placed(process, samples, rows[which], depth, frames)
         begin = np.append(0, np.flatnonzero(np.diff(place.row)) + 1)
         mine = place.row[begin]
         tids, times = samples.tid[mine], samples.time_ns[mine]
         moment = process.moments(tids, times)
         truth = self._certain(process, tids, times, begin, len(place.row))
-        found = self._found(process, place, samples.time_ns[place.row].astype(np.int64), truth)
-        for code in process.interpreter.forget_before(time.monotonic_ns() - _GONE_KEPT_NS):
-            process.starts.pop(code, None)
+        found = self._found(process, place, codes, proven, truth)
+        process.forget(process.interpreter.forget_before(time.monotonic_ns() - _GONE_KEPT_NS))
         waits = self._waits_for_gil(process, samples, mine)
         # Whatever is alike in all that tells functions has the same ones: once for all such samples.
         size = np.diff(np.append(begin, len(place.row)))
@@ -410,9 +467,22 @@ class PythonFrames:
         exact = np.where((code == found.code) & (code != 0), found.word + ahead, np.uint64(0))
         return _Inserted(place.row, depth, which_run, runs.addresses, exact, (number == 0) & np.repeat(waits, size))
 
-    def _found(self, process: _Process, place: _Place, times: Array, truth: Array) -> _Found:
-        """What the words of each evaluation lead to; ``times`` (k,): when that was."""
-        times = times[place.part]
+    def _placed(self, process: _Process, samples: ClockSamples, row: Array, depth: Array,
+                frames: Frames) -> tuple[_Place, Array, Array]:
+        """The words of evaluations (k,), and what CodePlaces.at says of them."""
+        times = samples.time_ns[row].astype(np.int64)
+        used = process.used()
+        while True:
+            place = _words(samples, row, depth, frames, used)
+            codes, proven = self._searched(process, place, times[place.part])
+            has_code = np.zeros(len(row), np.bool_)
+            has_code[place.part[codes != 0]] = True
+            if used is None or has_code.all():
+                return place, codes, proven
+            used = None
+
+    def _searched(self, process: _Process, place: _Place, times: Array) -> tuple[Array, Array]:
+        """What CodePlaces.at says of words (w,) at times (w,), when code that no look has met has been looked for."""
         interpreter = process.interpreter
         codes, proven = self._looked_after(process, place.words, times)
         for _ in range(_SEARCHES):
@@ -424,13 +494,19 @@ class PythonFrames:
             else:
                 interpreter.learn(words)
             codes, proven = process.places.at(place.words, times)
+        return codes, proven
+
+    def _found(self, process: _Process, place: _Place, codes: Array, proven: Array, truth: Array) -> _Found:
+        """What the words of each evaluation lead to."""
         hit = np.flatnonzero(codes)
-        hit = hit[self._reliable(process, place.place[hit], place.part[hit], codes[hit], truth,
-                                 process.places.are_starts(place.words[hit]))]
         frames = np.zeros(0, np.int64)
         if process.interpreter.layout.has_inlined_calls:
             frames = np.flatnonzero(process.are_frames(place.words))
             frames = frames[np.argsort(place.part[frames], kind="stable")]
+        if place.is_whole:
+            process.scanned(len(place.row), place.place[np.concatenate([hit, frames])])
+        hit = hit[self._reliable(process, place.place[hit], place.part[hit], codes[hit], truth,
+                                 process.places.are_starts(place.words[hit]))]
         return _Found(place, codes, proven, hit, frames)
 
     @staticmethod
@@ -440,7 +516,7 @@ class PythonFrames:
         last_ns = int(times.max(initial=0))
         while True:
             codes, proven = process.places.at(words, times)
-            there = (interpreter.codes.keys() & distinct(codes).tolist()) - interpreter.gone.keys()
+            there = (interpreter.codes.keys() & distinct(codes[codes != 0]).tolist()) - interpreter.gone.keys()
             process.hit = [interpreter.codes[number].address for number in there]
             doubtful = [interpreter.codes[number].address for number in there
                         if not interpreter.is_proven(number, last_ns)]
@@ -523,9 +599,9 @@ def lost_words(interpreter: Interpreter, part: Array, words: Array, place: Array
     return [word for word in dict.fromkeys(words[order].tolist()) if not interpreter.is_no_code(word)]
 
 
-def _words(samples: ClockSamples, row: Array, depth: Array, frames: Frames) -> _Place:
+def _words(samples: ClockSamples, row: Array, depth: Array, frames: Frames, used: Array | None = None) -> _Place:
     """The part of the stack of each evaluation (k,): from the one that it called in the end to its own end; for the
-    innermost one the registers, too."""
+    innermost one the registers, too. Of these the words at ``used`` places (_PLACES,), or all."""
     low = samples.low[row]
     sps = frames.sps
     is_last = depth + 1 >= frames.length[row]
@@ -537,18 +613,30 @@ def _words(samples: ClockSamples, row: Array, depth: Array, frames: Frames) -> _
     first = np.where(begin - low < np.uint64(_FAR), (begin - low) // _WORD, np.uint64(0)).astype(np.int64)
     last = np.minimum(end, n_words)
     first = np.clip(np.maximum(first, last - _WORDS_MAX), 0, last)
-    n = last - first
-    part = np.repeat(np.arange(len(row)), n)
-    k = np.arange(n.sum()) - np.repeat(np.cumsum(n) - n, n) + first[part]
+    part, k = _all_of(first, last) if used is None else _used_of(first, last, end, np.flatnonzero(used))
     of = row[part]
     words = samples.words[samples.base[of] + ((samples.first[of] + k) & samples.mask[of])]
     inner = np.flatnonzero(is_innermost)
-    registers = samples.regs[row[inner], :_N_REGISTERS]
     # Registers are one thing where the evaluation itself was met, another where something that it called was.
     number = _WORDS_MAX + 1 + np.arange(_N_REGISTERS) + _N_REGISTERS * (depth[inner, None] > 0)
-    return _Place(row, depth, np.concatenate([registers.ravel(), words]),
-                  np.concatenate([np.repeat(inner, _N_REGISTERS), part]),
-                  np.concatenate([number.ravel(), np.clip(end[part] - k, 0, _WORDS_MAX)]))
+    of, register = np.nonzero(np.ones(number.shape, np.bool_) if used is None else used[number])
+    return _Place(row, depth, np.concatenate([samples.regs[row[inner[of]], register], words]),
+                  np.concatenate([inner[of], part]),
+                  np.concatenate([number[of, register], np.minimum(end[part] - k, _WORDS_MAX)]), used is None)
+
+
+def _all_of(first: Array, last: Array) -> tuple[Array, Array]:
+    """Of parts (k,) of stacks all words from ``first`` to ``last``: of which part, and which word."""
+    n = last - first
+    part = np.repeat(np.arange(len(n)), n)
+    return part, np.arange(len(part)) + np.repeat(first - np.cumsum(n) + n, n)
+
+
+def _used_of(first: Array, last: Array, end: Array, places: Array) -> tuple[Array, Array]:
+    """The same of those words alone that are so many below the ``end``s."""
+    k = end[:, None] - places[places <= _WORDS_MAX][::-1]
+    there = np.nonzero((k >= first[:, None]) & (k < last[:, None]))
+    return there[0], k[there]
 
 
 def _mixed(words: Array) -> Array:

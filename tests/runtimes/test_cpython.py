@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from collector import elf
+from collector.events import ClockSamples
 from collector.linux import proc, tasks
 from collector.runtimes import cpython
 from collector.runtimes.cpython import Interpreter, PyFrame
@@ -25,7 +26,8 @@ from collector.runtimes.looks import NOBODY, Anchor, Looks
 from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.runtimes.places_cpython import NOT_PROVEN, CodePlaces
-from collector.session.python import lost_words
+from collector.session.placing import Frames
+from collector.session.python import _Process, _words, lost_words
 
 PROGRAM = """
 import threading, time
@@ -443,6 +445,87 @@ def test_code_that_is_not_proven_verifies_nothing() -> None:
     ((frames, marks),) = looks.told((neither,), 15)
     assert [frame.code for frame in frames[1:]] == [NOBODY.code, A.code]
     assert frames[0].code == NOT_PROVEN
+
+
+def test_a_look_is_a_surprise_where_those_before_told_other_callers() -> None:
+    looks = Looks()
+    told = [((C, B, A),), ((C._replace(offset=8), B, A),), ((C, D, A),), ((C, D, A),), ((C, D._replace(offset=8), A),),
+            ((B, A),), ((C, D._replace(offset=8), A),)]
+    assert [looks.add(time_ns, chain) for time_ns, chain in enumerate(told)] == [
+        True, False, True, False, True, True, False]
+
+
+def test_what_is_carried_out_seldom_is_told_by_old_looks() -> None:
+    looks, second = Looks(), 1_000_000_000
+    looks.add(0, ((OTHER, B, A),))
+    for number in range(1, 1000):
+        is_surprise = looks.add(number * second // 10, ((C, D, A),))
+        assert is_surprise == (number == 1)
+    assert not looks.add(100 * second, ((OTHER, B, A),))
+    assert looks.moments(np.array([0, 100 * second])).tolist()[1] < 200  # few are kept
+    ((frames, marks),) = looks.told((anchor(C),), 99 * second)
+    assert (frames, marks) == ((C, D, A), (VERIFIED, VERIFIED, VERIFIED))
+    for number in range(1001, 1400):
+        looks.add(number * second // 10, ((C, D, A),))
+    ((frames, marks),) = looks.told((anchor(OTHER),), 139 * second)
+    assert (frames, marks) == ((OTHER, B, A), (VERIFIED, TORN, VERIFIED))
+
+
+def test_looks_that_are_far_apart_tell_for_certain_where_nothing_moves_alone() -> None:
+    looks, ms = Looks(), 1_000_000
+    moved = C._replace(offset=8)
+    for time_ms, own in ((0, C), (50, moved), (450, C), (850, C), (1250, moved)):
+        looks.add(time_ms * ms, ((own, B, A),))
+    which, _ = looks.certain(np.array([25, 200, 600, 1000]) * ms)
+    assert (which >= 0).tolist() == [True, False, True, False]
+
+
+def test_looks_get_rare_while_they_tell_nothing_new(target: Target) -> None:
+    interpreter = target.interpreter(target.read)
+    assert isinstance(interpreter, Interpreter)
+    process = _Process(interpreter, CodePlaces(interpreter), (0, 0), np.zeros((0, 2), np.uint64))
+    process.lately = list(target.tids)
+
+    def gap_ms() -> float:
+        """How long after a look the next one is due, at least."""
+        process.look()
+        return (process.due_ns - time.monotonic_ns()) / 1e6
+
+    first = [gap_ms() for _ in range(5)]
+    assert max(first) <= 50
+    later = [gap_ms() for _ in range(60)][-8:]
+    assert min(later) > 300
+    assert max(later) < 800
+    assert len({round(gap / 20) for gap in later}) > 2  # not at even distances
+    interpreter.n_changes += 1
+    assert gap_ms() <= 50
+    assert gap_ms() > 300
+
+
+def test_words_at_some_places_are_those_of_all() -> None:
+    draws = np.random.default_rng(7)
+    n, width, n_words = 40, 5, 256
+    low = draws.integers(1 << 20, 1 << 30, n).astype(np.uint64) * np.uint64(4096)
+    sps = low[:, None] + np.sort(draws.integers(0, 300, (n, width)), axis=1).astype(np.uint64) * np.uint64(8)
+    none = np.zeros(n, np.int64)
+    samples = ClockSamples(
+        time_ns=none, pid=none, tid=none, cpu=none.astype(np.int32), mode=none.astype(np.int8),
+        abi=np.full(n, 64), regs=draws.integers(0, 1 << 60, (n, 17)).astype(np.uint64),
+        words=draws.integers(0, 1 << 60, n * n_words).astype(np.uint64), base=np.arange(n) * n_words,
+        mask=np.full(n, n_words - 1), first=draws.integers(0, n_words, n), low=low,
+        n_words=draws.integers(0, n_words + 1, n))
+    frames = Frames(sps, draws.integers(1, width + 1, n), none.astype(np.int8), sps, sps)
+    row, depth = np.nonzero(np.arange(width) < frames.length[:, None])
+    whole = _words(samples, row, depth, frames)
+    assert whole.is_whole
+    used = draws.random(161) < 0.3
+    used[128] = False  # where stacks are cut this is all that is beyond, too
+    some = _words(samples, row, depth, frames, used)
+    assert not some.is_whole
+    kept = used[whole.place]
+    assert 0 < np.count_nonzero(kept) < len(kept)
+    for all_of, few in ((whole.words, some.words), (whole.part, some.part), (whole.place, some.place)):
+        assert few.tolist() == all_of[kept].tolist()
 
 
 def test_made_up_addresses_are_those_of_the_same_functions() -> None:
