@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.kernel_times, pytest.mark.all_cpus, pytest.mark.usefixtures("perf_allowed")]
+pytestmark = [pytest.mark.kernel_times, pytest.mark.usefixtures("perf_allowed")]
 
 INTERVAL_S = 10.007e-3
 TURNS, TURN_MS = 11, 53
@@ -55,6 +55,7 @@ def no_loss(run: Any) -> None:
     assert run.said.endswith("nothing lost\n"), run.said
 
 
+@pytest.mark.all_cpus
 @pytest.mark.parametrize("scenario", STATE_OF)
 def test_waiting_is_as_long_as_it_was(scenario: str, request: pytest.FixtureRequest, workload: Any, recorded: Any,
                                       gprofng: Any, printed: Any) -> None:
@@ -77,6 +78,7 @@ def test_waiting_is_as_long_as_it_was(scenario: str, request: pytest.FixtureRequ
         assert shown["<Total>"][state] == pytest.approx(run.states_s()[state], abs=0.0005)
 
 
+@pytest.mark.all_cpus
 def test_five_spinners_on_one_cpu_wait_four_fifths(workload: Any, recorded: Any, gprofng: Any, printed: Any) -> None:
     run = recorded(workload("states"), "spin", 5, 307)
     no_loss(run)
@@ -114,6 +116,7 @@ def test_stopped_time_is_from_sigstop_to_sigcont(workload: Any, recorded: Any, g
         assert shown["wait_in_stop"]["stop"] == pytest.approx(states["stop"], abs=0.0005)
 
 
+@pytest.mark.all_cpus
 def test_traps_without_system_calls_are_trap_time(workload: Any, recorded: Any, gprofng: Any, printed: Any) -> None:
     run = recorded(workload("states"), "trap", 3, 307)
     # A sample may come while the kernel prepares the handler's frame: sp is the handler's already, pc is not yet.
@@ -136,6 +139,7 @@ def test_traps_without_system_calls_are_trap_time(workload: Any, recorded: Any, 
         assert shown["wait_in_trap"]["trap"] == pytest.approx(states["trap"], abs=2 * INTERVAL_S)
 
 
+@pytest.mark.all_cpus
 @pytest.mark.parametrize("scenario", ["ud2", "int3"])
 def test_traps_with_handlers_that_return_are_trap_and_system_time(scenario: str, workload: Any, recorded: Any) -> None:
     run = recorded(workload("states"), scenario, 3, 701)  # of 210 samples of ud2 some 20 are in system calls
@@ -158,8 +162,8 @@ def test_the_overview_shows_the_ten_states(workload: Any, recorded: Any, gprofng
 
 
 def test_no_stop_no_signal_no_interrupted_call(workload: Any, recorded: Any) -> None:
-    run = recorded(workload("eintr"), 1.9)
+    run = recorded(workload("eintr"), 1.1)
     no_loss(run)
     assert set(run.truth["eintr"].values()) == {0}
-    assert min(run.truth["calls"].values()) > 50
+    assert min(run.truth["calls"].values()) > 30
     assert run.states_s()["stop"] == 0

@@ -320,7 +320,6 @@ def test_five_spinners_on_one_cpu_wait_four_fifths(workload: Run, recorded_by_si
 
 
 @pytest.mark.kernel_times
-@pytest.mark.all_cpus
 def test_stopped_time_is_from_sigstop_to_sigcont(workload: Run, recorded_by_signals: Run, gprofng: Run) -> None:
     run = recorded_by_signals(workload("states"), "stop", 7, 61)
     (thread,) = run.truth["threads"]
