@@ -116,7 +116,7 @@ def test_a_stop_is_waited_for_and_still_told(worker: int) -> None:
 
 def test_a_thread_that_stops_while_we_ask_is_not_told_as_gone(worker: int) -> None:
     ptrace.seize(worker, ptrace.THREADS)
-    for _ in range(503):  # it stops before, between or behind the two questions that there are to ask
+    for _ in range(211):  # it stops before, between or behind the two questions that there are to ask
         ptrace.interrupt(worker)
         while (report := ptrace.next_report()) is None:
             pass
