@@ -219,7 +219,7 @@ def test_a_server_under_load(engine: str, attached: Run, need: Run, gprofng: Run
     signals an eighth.
     """
     with serving(need, tmp_path) as pid:
-        path, cpu_s, *_ = attached(engine, pid, 2, "hi")
+        path, cpu_s, *_ = attached(engine, pid, 1.3, "hi")
     functions = gprofng("-functions", experiment=path).functions
     total_s = functions["<Total>"][0]
     assert total_s == pytest.approx(cpu_s, rel=0.1)

@@ -148,6 +148,7 @@ def test_traps_with_handlers_that_return_are_trap_and_system_time(scenario: str,
     assert sum(states[name] for name in ("user", "system", "trap")) == pytest.approx(
         thread["cpu_s"], abs=tolerance(thread["cpu_s"]) * 1.5)
     assert states["trap"] > states["system"] > 0
+    assert states["trap"] >= 0.2 * thread["cpu_s"]  # the exception, the signal's delivery
 
 
 def test_the_overview_shows_the_ten_states(workload: Any, recorded: Any, gprofng: Any) -> None:
