@@ -54,6 +54,14 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.returncode = 0  # not to be waited for again
 
 
+@pytest.fixture(autouse=True)
+def _no_orphans() -> None:
+    """Whose parent has died comes to us; whoever of them has ended behind a test before would be told of here."""
+    with suppress(ChildProcessError):
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+
+
 @pytest.fixture
 def sleeper() -> Iterator[int]:
     """A process that sleeps."""
