@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from collector.cli import er_print
+
 pytestmark = [pytest.mark.kernel_times, pytest.mark.usefixtures("perf_allowed")]
 
 INTERVAL_S = 10.007e-3
@@ -38,13 +40,14 @@ def displayed(display: Callable[..., Any], path: Path, *states: str) -> dict[str
 
 
 @pytest.fixture
-def printed(er_print: Any, gprofng: Any) -> Callable[..., Any]:
+def printed(capsys: pytest.CaptureFixture[str], gprofng: Any) -> Callable[..., Any]:
     """``er_print`` in the place of gprofng."""
 
     def display(*commands: str, experiment: Path) -> Any:
-        result = er_print(*commands, experiment)
-        assert (result.returncode, result.stderr) == (0, "")
-        return type(gprofng("-metric_list", experiment=experiment))(result.stdout)
+        assert er_print.run([*commands, str(experiment)]) == 0
+        shown = capsys.readouterr()
+        assert shown.err == ""
+        return type(gprofng("-metric_list", experiment=experiment))(shown.out)
 
     return display
 
