@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from collector.cli import er_print as command
 from collector.experiment.recorder import Header, Recorder
 
 START_NS = 5_003_000_000_017
@@ -67,16 +68,16 @@ def folders(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Path, Path
 
 
 @pytest.fixture
-def both(folders: tuple[Path, Path], family: Path, er_print: Callable[..., Any],
+def both(folders: tuple[Path, Path], family: Path, capsys: pytest.CaptureFixture[str],
          need: Callable[[str, str], str]) -> Callable[..., tuple[list[str], list[str]]]:
     """``both("-functions")``: what we say and what the reference reader says, blanks as one; latency is ours alone."""
     def run(*arguments: str) -> tuple[list[str], list[str]]:
-        ours = er_print(*arguments, family)
-        assert ours.returncode == 0, ours.stderr
+        assert command.run([*arguments, str(family)]) == 0
+        ours = capsys.readouterr().out
         theirs = subprocess.run([need("gprofng", "binutils"), "display", "text", *arguments, family],
                                 capture_output=True, text=True, check=True)
         return tuple([" ".join(line.split()) for line in text.splitlines() if not LATENCY.search(line)]
-                     for text in (ours.stdout, theirs.stdout))
+                     for text in (ours, theirs.stdout))
 
     return run
 

@@ -334,7 +334,7 @@ def test_a_screen_while_a_program_runs(need: Run, workload: Run, tmp_path: Path,
     """
     run = tmux(need, tmp_path)
     run("new-session", "-d", "-x", str(columns), "-y", str(lines),
-        f"TMPDIR={tmp_path} {ER_TOP} -d 0.3 -- {workload('crowd')} 2 1000")
+        f"TMPDIR={tmp_path} {ER_TOP} -d 0.3 -- {workload('crowd')} 2 10 40")
     try:
         for width, height in ((columns, lines), (67, 13), (columns, lines)):
             run("resize-window", "-x", str(width), "-y", str(height))

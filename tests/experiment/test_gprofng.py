@@ -377,9 +377,9 @@ def test_an_experiment_is_read_while_it_is_written_at_full_speed(
 
 def test_an_experiment_whose_writer_was_killed_opens(
         writer: Callable[[str], tuple[Path, subprocess.Popen[bytes]]], gprofng: Gprofng) -> None:
-    for attempt in range(23):
+    for attempt in range(11):
         path, process = writer(f"killed.{attempt}.er")
-        time.sleep(0.0003 * attempt * attempt)
+        time.sleep(0.0013 * attempt * attempt)
         process.kill()
         process.communicate()
         experiment = open_experiment(path)

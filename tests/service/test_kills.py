@@ -75,9 +75,9 @@ def test_a_piece_that_is_full_is_followed_by_the_next(daemon: Callable[[str], An
     running = daemon("[daemon]\nbudget_percent = 0\n" + "".join(
         PIECES.format(name=name) for name in ("alone", "pair")))
     for name in ("alone", "pair"):
-        until(lambda name=name: running.session(name).n_runs >= 3, running.log.read_text)  # type: ignore[misc]
+        until(lambda name=name: running.session(name).n_runs >= 2, running.log.read_text)  # type: ignore[misc]
         session = running.session(name)
-        assert all(open_experiment(Path(session.directory, each)).log.complete for each in session.experiments[:2])
+        assert open_experiment(Path(session.directory, session.experiments[0])).log.complete
 
 
 def scraped(path: str) -> str:

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from collector.cli import er_print
 from collector.experiment.reader import Experiment, open_experiment
 from collector.experiment.records import STATES
 from collector.linux import proc
@@ -294,7 +295,7 @@ def public_directory() -> Iterator[Path]:
         yield Path(name)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def as_nobody() -> list[str]:
     """What a command begins with that an ordinary user runs."""
     become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"] if os.geteuid() == 0 else []
@@ -320,14 +321,15 @@ def refused(public_directory: Path, as_nobody: list[str], workload: Callable[...
 
 
 @pytest.fixture
-def times(er_print: Callable[..., subprocess.CompletedProcess[str]]) -> Callable[..., dict[str, float]]:
-    """``times(experiment, "i.totalcpu", *settings)``: seconds by function; functions of one name are added up."""
+def times(capsys: pytest.CaptureFixture[str]) -> Callable[..., dict[str, float]]:
+    """``times(experiment, "i.totalcpu", *settings)``: seconds by function, as ``er_print`` prints them; functions of
+    one name are added up."""
 
     def seconds(experiment: Path, metric: str, *settings: str) -> dict[str, float]:
-        printed = er_print(*settings, "-metrics", f"{metric}:name", "-printmode", "|", "-functions", experiment)
-        assert printed.returncode == 0, printed.stderr
+        command = [*settings, "-metrics", f"{metric}:name", "-printmode", "|", "-functions", str(experiment)]
+        assert er_print.run(command) == 0
         found: dict[str, float] = {}
-        for value, name in re.findall(r'^"([\d.]+)"\|"(.*)"$', printed.stdout, re.MULTILINE):
+        for value, name in re.findall(r'^"([\d.]+)"\|"(.*)"$', capsys.readouterr().out, re.MULTILINE):
             found[name] = found.get(name, 0.0) + float(value)
         return found
 

@@ -45,7 +45,7 @@ VARIANTS = {
 SECONDS = {"on": 5.3, "hi": 1.7}
 BOTH = pytest.mark.parametrize("interval", ["on", "hi"])
 EACH = pytest.mark.parametrize(("variant", "interval"), [
-    *((variant, "on") for variant in ("-O2", "static")), *((variant, "hi") for variant in VARIANTS)])
+    ("-O2", "on"), *((variant, "hi") for variant in VARIANTS)])
 
 # A function without a symbol is called by where the hole between symbols begins.
 HOLE = re.compile(r"<static>@0x[0-9a-f]+ \(<(\S+)>\)( --  no functions found)?")
@@ -234,7 +234,7 @@ def test_nothing_is_wrong_with_the_experiment(split: Any, gprofng: Any, variant:
 # --- user, system and trap ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("percent", [17, 61, 97])
+@pytest.mark.parametrize("percent", [17, 97])
 def test_user_and_system_time_are_told_apart(workload: Any, tmp_path: Path, gprofng: Any, percent: int) -> None:
     run = record(tmp_path / "us.er", "hi", workload("usersys"), 1.3, percent)
     user, system, trap = run.ticks_by_state() / run.ticks_by_state().sum()
@@ -250,15 +250,6 @@ def test_user_and_system_time_are_told_apart(workload: Any, tmp_path: Path, gpro
     assert by_function["in_user"][1] <= 0.02 * run.cpu_s
     assert by_function["read"][1] + by_function["read"][2] == pytest.approx(
         run.truth["in_system"], rel=0.04, abs=0.01)
-
-
-@pytest.mark.usefixtures("root")
-@pytest.mark.parametrize("scenario", ["ud2", "int3"])
-def test_exceptions_are_trap_time(workload: Any, tmp_path: Path, scenario: str) -> None:
-    run = record(tmp_path / "trap.er", "hi", workload("states"), scenario, 3, 131)
-    user, system, trap = run.ticks_by_state() / run.ticks_by_state().sum()
-    assert user + system + trap == pytest.approx(1)
-    assert trap >= 0.2  # the exception, the signal's delivery
 
 
 # --- odd stacks -----------------------------------------------------------------------------------

@@ -53,7 +53,7 @@ def test_javascript_by_function(node: str, tmp_path: Path, collect: Command, er_
     writer = threading.Thread(target=_opened_late, args=(fifo,))
     writer.start()
     try:
-        run = collect("-o", experiment, need(node, "nodejs"), SPLIT, 2, cwd=tmp_path,
+        run = collect("-o", experiment, need(node, "nodejs"), SPLIT, 1.3, cwd=tmp_path,
                       env=os.environ | {"SPLIT_FIFO": str(fifo)})
     finally:
         os.close(os.open(fifo, os.O_RDONLY | os.O_NONBLOCK))  # whoever has not been read is let go

@@ -234,7 +234,7 @@ def test_a_disk_that_becomes_full(
 
 
 @perf
-@pytest.mark.parametrize("kib", [90, 150])
+@pytest.mark.parametrize("kib", [90])
 def test_what_came_before_the_disk_was_full_is_kept(
         small_disk: Callable[[int], Path], tmp_path: Path, gprofng: Any, workload: Callable[..., Path],
         kib: int) -> None:

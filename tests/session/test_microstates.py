@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.kernel_times, pytest.mark.all_cpus, pytest.mark.usefixtures("perf_allowed")]
+from collector.cli import er_print
+
+pytestmark = [pytest.mark.kernel_times, pytest.mark.usefixtures("perf_allowed")]
 
 INTERVAL_S = 10.007e-3
 TURNS, TURN_MS = 11, 53
@@ -38,13 +40,14 @@ def displayed(display: Callable[..., Any], path: Path, *states: str) -> dict[str
 
 
 @pytest.fixture
-def printed(er_print: Any, gprofng: Any) -> Callable[..., Any]:
+def printed(capsys: pytest.CaptureFixture[str], gprofng: Any) -> Callable[..., Any]:
     """``er_print`` in the place of gprofng."""
 
     def display(*commands: str, experiment: Path) -> Any:
-        result = er_print(*commands, experiment)
-        assert (result.returncode, result.stderr) == (0, "")
-        return type(gprofng("-metric_list", experiment=experiment))(result.stdout)
+        assert er_print.run([*commands, str(experiment)]) == 0
+        shown = capsys.readouterr()
+        assert shown.err == ""
+        return type(gprofng("-metric_list", experiment=experiment))(shown.out)
 
     return display
 
@@ -55,6 +58,7 @@ def no_loss(run: Any) -> None:
     assert run.said.endswith("nothing lost\n"), run.said
 
 
+@pytest.mark.all_cpus
 @pytest.mark.parametrize("scenario", STATE_OF)
 def test_waiting_is_as_long_as_it_was(scenario: str, request: pytest.FixtureRequest, workload: Any, recorded: Any,
                                       gprofng: Any, printed: Any) -> None:
@@ -77,6 +81,7 @@ def test_waiting_is_as_long_as_it_was(scenario: str, request: pytest.FixtureRequ
         assert shown["<Total>"][state] == pytest.approx(run.states_s()[state], abs=0.0005)
 
 
+@pytest.mark.all_cpus
 def test_five_spinners_on_one_cpu_wait_four_fifths(workload: Any, recorded: Any, gprofng: Any, printed: Any) -> None:
     run = recorded(workload("states"), "spin", 5, 307)
     no_loss(run)
@@ -114,6 +119,7 @@ def test_stopped_time_is_from_sigstop_to_sigcont(workload: Any, recorded: Any, g
         assert shown["wait_in_stop"]["stop"] == pytest.approx(states["stop"], abs=0.0005)
 
 
+@pytest.mark.all_cpus
 def test_traps_without_system_calls_are_trap_time(workload: Any, recorded: Any, gprofng: Any, printed: Any) -> None:
     run = recorded(workload("states"), "trap", 3, 307)
     # A sample may come while the kernel prepares the handler's frame: sp is the handler's already, pc is not yet.
@@ -136,6 +142,7 @@ def test_traps_without_system_calls_are_trap_time(workload: Any, recorded: Any, 
         assert shown["wait_in_trap"]["trap"] == pytest.approx(states["trap"], abs=2 * INTERVAL_S)
 
 
+@pytest.mark.all_cpus
 @pytest.mark.parametrize("scenario", ["ud2", "int3"])
 def test_traps_with_handlers_that_return_are_trap_and_system_time(scenario: str, workload: Any, recorded: Any) -> None:
     run = recorded(workload("states"), scenario, 3, 701)  # of 210 samples of ud2 some 20 are in system calls
@@ -144,6 +151,7 @@ def test_traps_with_handlers_that_return_are_trap_and_system_time(scenario: str,
     assert sum(states[name] for name in ("user", "system", "trap")) == pytest.approx(
         thread["cpu_s"], abs=tolerance(thread["cpu_s"]) * 1.5)
     assert states["trap"] > states["system"] > 0
+    assert states["trap"] >= 0.2 * thread["cpu_s"]  # the exception, the signal's delivery
 
 
 def test_the_overview_shows_the_ten_states(workload: Any, recorded: Any, gprofng: Any) -> None:
@@ -158,8 +166,8 @@ def test_the_overview_shows_the_ten_states(workload: Any, recorded: Any, gprofng
 
 
 def test_no_stop_no_signal_no_interrupted_call(workload: Any, recorded: Any) -> None:
-    run = recorded(workload("eintr"), 1.9)
+    run = recorded(workload("eintr"), 1.1)
     no_loss(run)
     assert set(run.truth["eintr"].values()) == {0}
-    assert min(run.truth["calls"].values()) > 50
+    assert min(run.truth["calls"].values()) > 30
     assert run.states_s()["stop"] == 0

@@ -182,7 +182,7 @@ def by_chance_s(run: Any, part: float) -> float:
 
 @pytest.mark.kernel_times
 @pytest.mark.all_cpus
-@pytest.mark.parametrize(("engine", "period_us"), [("perf", 1000), *(("signal", us) for us in (500, 1000, 4000))])
+@pytest.mark.parametrize(("engine", "period_us"), [("perf", 1000), *(("signal", us) for us in (500, 1000))])
 def test_a_timer_s_signals_do_not_put_the_clock_off(engine: str, period_us: int, request: pytest.FixtureRequest,
                                                     workload: Run, gprofng: Run) -> None:
     run = request.getfixturevalue(ENGINES[engine])(workload("alarms"), period_us, 0, 2)
@@ -320,7 +320,6 @@ def test_five_spinners_on_one_cpu_wait_four_fifths(workload: Run, recorded_by_si
 
 
 @pytest.mark.kernel_times
-@pytest.mark.all_cpus
 def test_stopped_time_is_from_sigstop_to_sigcont(workload: Run, recorded_by_signals: Run, gprofng: Run) -> None:
     run = recorded_by_signals(workload("states"), "stop", 7, 61)
     (thread,) = run.truth["threads"]

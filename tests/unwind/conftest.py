@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import time
 from collections.abc import Callable
@@ -80,6 +81,13 @@ class World:
 
 
 Stop = dict[str, Any]
+BEGUN_S = 0.15  # of CPU time: then the start of a program that works is behind it
+
+
+def used_s(pid: int) -> float:
+    """CPU time of all threads of a process."""
+    user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 @pytest.fixture
@@ -115,7 +123,9 @@ def gdb_stops(need: Callable[[str, str], str], tmp_path: Path) -> Callable[..., 
             target = subprocess.Popen(command, stdin=zeros, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                       **options)
         try:
-            time.sleep(0.4)
+            deadline = time.monotonic() + 0.4
+            while used_s(target.pid) < BEGUN_S and time.monotonic() < deadline:
+                time.sleep(0.01)
             setup = f"python OUT, PID, STOPS, STEPS = {str(out)!r}, {target.pid}, {n_stops}, {steps!r}"
             done = subprocess.run([gdb, "-nx", "-q", "-batch", "-ex", setup, "-x", HERE / "gdb_stops.py"], timeout=40,
                                   stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

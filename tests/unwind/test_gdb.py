@@ -18,8 +18,8 @@ import pytest
 from collector.unwind.batch import Frames, Stop, unwind
 
 HERE = Path(__file__).parent
-STEPS = ["stepi", "stepi 3", "stepi 11", "stepi 101", "stepi 997"]
-SIGNAL_STEPS = [*STEPS, "tbreak handler;signal SIGALRM", "stepi", "stepi 7", "stepi 37", "stepi 1301",
+STEPS = ["stepi", "stepi 3", "stepi 11", "stepi 101", "stepi 307"]
+SIGNAL_STEPS = [*STEPS, "tbreak handler;signal SIGALRM", "stepi", "stepi 7", "stepi 37", "stepi 401",
                 "tbreak realigned;continue", "stepi 300", "stepi 201"]
 
 PYTHON = """
