@@ -85,9 +85,6 @@ class _Sampled(NamedTuple):
         return found
 
 
-_NOBODY = _Sampled(*(np.zeros(0, kind) for kind in (np.int64, np.int64, np.int64, np.uint64)))
-
-
 class Parts(NamedTuple):
     """The stacks of a batch: of clock samples, so many, and departures, with their times; and of those who made others.
     """
@@ -108,7 +105,7 @@ class Stacks:
         self._world = world
         self._tally = tally
         self._last = LastSample()
-        self._sampled = _NOBODY
+        self._clock: tuple[Placed, Array] | None = None  # the clock samples of this batch, and their times
         self._sites = sites.SiteTable()
         self._deep = DeepStacks()
         self._blocked = BlockedStacks(world)
@@ -121,7 +118,7 @@ class Stacks:
         """The stacks of all samples of a batch, in one unwinding; None if it has none."""
         parts = [batch.clock, batch.leaving, batch.births.makers if batch.births else None]
         some = [part for part in parts if part is not None]
-        self._sampled = _NOBODY
+        self._clock = None
         if not some:
             return None
         samples = joined(some)
@@ -140,7 +137,7 @@ class Stacks:
 
     def sampled(self, placed: Placed, time_ns: Array, cpu: Array, state: Array) -> None:
         """Clock samples (n,) in time order have been told."""
-        self._sampled = _Sampled.of(placed, time_ns)
+        self._clock = placed, time_ns
         self._last.grow(self._time.n_slots)
         self._last.set(placed, cpu, state)
 
@@ -262,7 +259,8 @@ class Stacks:
         uid = spans.uid.copy()
         image = recorded.image.number
         rows = np.flatnonzero(unknown & (spans.state == Microstate.WAIT_CPU))
-        uid[rows] = self._sampled.near(spans.slot[rows], spans.begun_ns[rows], image)
+        if len(rows) and self._clock is not None:
+            uid[rows] = _Sampled.of(*self._clock).near(spans.slot[rows], spans.begun_ns[rows], image)
         self._last.grow(self._time.n_slots)
         rows = np.flatnonzero((uid == 0) & (self._last.image[spans.slot] == image))
         uid[rows] = self._last.uid[spans.slot[rows]]

@@ -421,14 +421,11 @@ class Tables:
         numbers: list[int] = []
         ends = []
         told = list(known.teller.rows(pcs))
-        # A rule is told again and again, and to look one up by what it says takes a microsecond.
-        rules = {id(rule): rule for _, _, rows in told for _, rule in rows}
-        number = {key: rule if isinstance(rule, int) else number_of(rule) for key, rule in rules.items()}
         if told:
             self._cleared(known, [(begin, end) for begin, end, _ in told])
         for _, end, rows in told:
             starts += [start + known.origin & _MASK for start, _ in rows]
-            numbers += [number[id(rule)] for _, rule in rows]
+            numbers += [rule if isinstance(rule, int) else number_of(rule) for _, rule in rows]
             ends.append(end + known.origin & _MASK)
         self._merge(starts, numbers, ends)
 
