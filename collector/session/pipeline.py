@@ -133,16 +133,20 @@ class Pipeline:
     def flush_waiting(self, now_ns: int) -> None:
         """Gives threads that are off CPU their ticks so far, up to ``now_ns``, which no batch may have passed.
 
-        Where switches are counted, the next look will tell how long they were.
+        Where switches are counted, the next look will tell how long they were. Of threads that have yet to run there
+        is no stack to give them to: that they wait is told when they have.
         """
+        self._flush(now_ns, with_newborn=False)
+
+    def _flush(self, now_ns: int, *, with_newborn: bool = True) -> None:
         if not self.time.counts:
-            spans = self._waits.so_far(now_ns)
+            spans = self._waits.so_far(now_ns, with_newborn)
             self.output.spans(spans, self._settlement.waits.due)
             self._taps.flushed(spans, self.output.muted)
 
     def mute(self, now_ns: int, *, muted: bool) -> None:
         """From here on nothing is written, or it is again; what threads have spent off CPU so far is told before."""
-        self.flush_waiting(now_ns)
+        self._flush(now_ns)
         self.output.muted = muted
         self._taps.looks(now_ns if self._fed_ns else 0, not muted)  # who begins with a pause has seen nothing yet
 
@@ -165,7 +169,7 @@ class Pipeline:
 
     def sample(self, now_ns: int, fed_ns: int, label: str) -> None:
         """An overview sample of every experiment; all that happened up to ``fed_ns`` is known."""
-        self.flush_waiting(fed_ns)
+        self._flush(fed_ns)
         for recorded in self._experiments.open_ones():
             recorded.tell(Recorder.sample, self.overview.usage(recorded, now_ns), now_ns, label)
         self.sync()
@@ -177,7 +181,7 @@ class Pipeline:
             if recorded.parent is not None:
                 recorded.tell(Recorder.comment, remark)
             self._experiments.end(recorded, time_ns)
-        self.flush_waiting(time_ns)
+        self._flush(time_ns)
         self._taps.looks(time_ns, False)
         self.time.end_all(time_ns)
         self.look_at_unseen(time_ns)

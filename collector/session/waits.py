@@ -30,13 +30,16 @@ class Waits:
         return self.states.spans(periods, self._timeline.edges, departures, faults, self._time.woken,
                                   self._time.delays)
 
-    def so_far(self, now_ns: int) -> Spans:
-        """What threads that are off CPU have spent so far, up to ``now_ns``; it is not told again when they go on."""
+    def so_far(self, now_ns: int, with_newborn: bool) -> Spans:
+        """What threads that are off CPU have spent so far, up to ``now_ns``, also those that have yet to run or without
+        them; it is not told again when they go on."""
         self.states.grow(self._time.n_slots)
         slots = np.array([slot for process in self._model.processes.values()
                           if process.image.number in self._experiments.recorders
                           for slot in process.threads.values()], dtype=np.int64)
         clocks = self._timeline.clocks
+        if not with_newborn:
+            slots = slots[clocks.kind[slots] != Edge.BORN]
         blocked = slots[(clocks.kind[slots] == Edge.OUT_BLOCKED) & (clocks.since_ns[slots] < now_ns)]
         for departures in self._stacks.asked(self.states.untold(blocked), now_ns):
             self.states.tell(departures)

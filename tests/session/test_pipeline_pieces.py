@@ -393,6 +393,19 @@ def test_time_becomes_ticks_where_it_was_spent(recording: Recording) -> None:
     assert recording.tally.n_settled_ticks == 1  # the 5 ms before 25, and those behind 65
 
 
+def test_who_waits_for_its_first_run_has_the_stack_of_it(recording: Recording) -> None:
+    feed = recording.pipeline.feed
+    feed(batch(30, EXEC, Forked(START_NS + 10 * MS, PID, PID + 1, PID, PID), clock=[(20, PID, 0x400100)]))
+    recording.pipeline.flush_waiting(START_NS + 30 * MS)  # a batch ends meanwhile
+    feed(batch(100, switches=[(70, PID + 1, Edge.IN)], clock=[(80, PID + 1, 0x400200)]))
+    recording.finish(100)
+    experiment = open_experiment(recording.path)
+    waiting = [packet for packet in experiment.packets() if packet["MSTATE"] == Microstate.WAIT_CPU]
+    assert sum(int(packet["NTICK"]) for packet in waiting) == 6
+    stacks = experiment.stacks.index(np.array([packet["FRINFO"] for packet in waiting]))
+    assert {tuple(experiment.stacks.stack(int(stack)).tolist()) for stack in stacks} == {(0x400200,)}
+
+
 def test_a_pause_writes_nothing_and_loses_no_time(recording: Recording) -> None:
     recording.pipeline.output.muted = True
     recording.pipeline.feed(batch(100, EXEC, switches=[(50, PID, Edge.OUT_BLOCKED)], clock=[(20, PID, 0x400100)]))
