@@ -30,6 +30,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+import prefork
 import pytest
 from hypothesis import settings
 from hypothesis.internal.conjecture import providers
@@ -279,7 +280,7 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 def _run(command: list[str], **options: Any) -> Completed:
     """Run to the end with captured text; two minutes unless told otherwise."""
     defaults: dict[str, Any] = {"capture_output": True, "text": True, "errors": "surrogateescape"}
-    return subprocess.run(command, check=False, **(defaults | {"timeout": 120} | options))
+    return prefork.run(command, **(defaults | {"timeout": 120} | options))
 
 
 def _command(name: str) -> Callable[..., Completed]:
@@ -405,9 +406,9 @@ def _sysctls() -> dict[str, str]:
 
 
 def _children() -> set[int]:
-    """PIDs of all children of this process, those that have ended included."""
+    """PIDs of all children of this process that tests have, those that have ended included."""
     paths = glob.glob("/proc/self/task/*/children")
-    return {int(pid) for path in paths for pid in _read(path).split()}
+    return {int(pid) for path in paths for pid in _read(path).split()} - prefork.forkers()
 
 
 def _lives(pid: int) -> bool:
@@ -435,13 +436,17 @@ def _adopt_orphans() -> None:
 @pytest.fixture(autouse=True)
 def _nothing_stays_behind(_adopt_orphans: None) -> Iterator[None]:
     """No process started by a test outlives it, and no setting of the kernel is changed. What a recording inside this
-    process takes among many threads, its priority, is given back: the next test's programs would inherit it."""
+    process takes among many threads, its priority, is given back: the next test's programs would inherit it, and they
+    would inherit signals that are blocked."""
     children, sysctls, nice = _children(), _sysctls(), os.getpriority(os.PRIO_PROCESS, 0)
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     yield
+    left_blocked = signal.pthread_sigmask(signal.SIG_SETMASK, blocked) - blocked
     os.setpriority(os.PRIO_PROCESS, 0, nice)
     left = {pid: _read(f"/proc/{pid}/cmdline").replace("\0", " ") for pid in _left_behind(children)}
     for pid in left:
         os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
     assert not left, f"processes left behind (and killed now): {left}"
+    assert not left_blocked, f"signals left blocked: {left_blocked}"
     assert _sysctls() == sysctls

@@ -15,6 +15,7 @@ from pathlib import Path
 from termios import TIOCSWINSZ
 from typing import Any
 
+import prefork
 import pytest
 
 Run = Callable[..., Any]
@@ -54,8 +55,8 @@ def napping(workload: Run) -> list[str | Path]:
 
 def test_states_follow_each_other_and_the_last_one_is_what_is_read(
         printing: list[str | Path], er_print: Run, napping: list[str | Path], tmp_path: Path) -> None:
-    with subprocess.Popen([*printing, *napping], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                          text=True) as process:
+    with prefork.Popen([*printing, *napping], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                       text=True) as process:
         assert process.stdin is not None and process.stderr is not None
         printed = ""
         for line in process.stderr:
@@ -93,8 +94,8 @@ def test_on_a_terminal_each_state_takes_the_place_of_the_one_before(printing: li
     ours, theirs = pty.openpty()
     ioctl(theirs, TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
     more = ["--aggregate", "each[tid] = count()", "--aggregate", "long[pid, tid, execname, cpu] = quantize(oncpu)"]
-    with subprocess.Popen([*printing, *more, *napping], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
-                          stderr=theirs) as process:
+    with prefork.Popen([*printing, *more, *napping], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL,
+                       stderr=theirs) as process:
         os.close(theirs)
         printed = read_until(ours, lambda found: found.count(b"\x1b[H") >= 2)
         assert process.stdin is not None
@@ -118,8 +119,8 @@ def test_on_a_terminal_each_state_takes_the_place_of_the_one_before(printing: li
 
 
 def test_it_ends_with_a_collector_that_is_killed(printing: list[str | Path], workload: Run) -> None:
-    with subprocess.Popen([*printing, workload("states"), "nanosleep", "500", "20"], stdout=subprocess.DEVNULL,
-                          stderr=subprocess.PIPE, text=True) as process:
+    with prefork.Popen([*printing, workload("states"), "nanosleep", "500", "20"], stdout=subprocess.DEVNULL,
+                       stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:
             if "clock_nanosleep" in line:

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import prefork
 import pytest
 
 from collector.cli import er_print
@@ -252,7 +253,7 @@ def _recorder(directory: Path, precision: float, stolen: Callable[[], float],
         path = directory / f"run.{next(count)}.er"
         command = [COLLECT, *options, "-p", interval, "-o", str(path), str(program), *map(str, arguments)]
         stolen_before = stolen()
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        with prefork.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
             observer = Observer(process.pid)
             if observed:
                 observer.start()

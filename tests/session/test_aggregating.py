@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import prefork
 import pytest
 
 from collector.aggregate.spans import Spans
@@ -174,8 +175,8 @@ def test_who_is_found_has_the_name_that_the_kernel_tells(tmp_path: Path, er_prin
     link.symlink_to(workload("states"))
     asked = [word for key in ("comm", "execname") for word in ("--aggregate", f"{key}[{key}] = sum(sleep)")]
     with subprocess.Popen([link, "nanosleep", "1000", "2"], stdout=subprocess.DEVNULL) as one:
-        done = subprocess.run([COMMANDS / "collect", "-A", "off", "-o", path, "-t", "0.3", *asked, "-P", str(one.pid)],
-                              capture_output=True, text=True, check=False)
+        done = prefork.run([COMMANDS / "collect", "-A", "off", "-o", path, "-t", "0.3", *asked, "-P", str(one.pid)],
+                           capture_output=True, text=True, check=False)
         one.kill()
     assert done.returncode == 0, done.stderr
     for name in ("comm", "execname"):
@@ -198,7 +199,7 @@ def test_a_collector_that_is_killed_leaves_the_last_state(tmp_path: Path, er_pri
                                                           perf_allowed: None) -> None:
     path = tmp_path / "run.er"
     command = [COMMANDS / "collect", "-o", path, "--aggregate", NAPS, workload("states"), "nanosleep", "1000", "5"]
-    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+    with prefork.Popen(command, stdout=subprocess.DEVNULL) as process:
         until = time.monotonic() + 30
         while not has_keys(path / "aggregations") and time.monotonic() < until:
             time.sleep(0.01)

@@ -17,6 +17,7 @@ from threading import Event, Thread
 from typing import Any, NamedTuple
 
 import numpy as np
+import prefork
 import psutil
 import pytest
 
@@ -327,7 +328,7 @@ def test_a_recording_goes_on_until_the_tracer_has_looked_at_everybody(workload: 
     n_threads, path = 31, tmp_path / "x.er"
     with running("taskset", "-c", min(os.sched_getaffinity(0)), workload("crowd"), n_threads, 1, 0) as pid:
         command = [COLLECT, "--engine", "signal", "-P", pid, "-p", "on", "-A", "off", "-o", path]
-        with subprocess.Popen([*map(str, command)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
+        with prefork.Popen([*map(str, command)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:
             while not (path / "profile").exists():
                 time.sleep(0.02)
             time.sleep(0.3)

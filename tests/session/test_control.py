@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import prefork
 import psutil
 import pytest
 
@@ -146,7 +147,7 @@ def test_t_can_begin_late(collect: Run, spin: Path, tmp_path: Path, gprofng: Run
 @contextmanager
 def running(*arguments: object) -> Iterator[subprocess.Popen[str]]:
     """The command in the background; it must have ended by itself."""
-    process = subprocess.Popen([COLLECT, *map(str, arguments)], stderr=subprocess.PIPE, text=True)
+    process = prefork.Popen([COLLECT, *map(str, arguments)], stderr=subprocess.PIPE, text=True)
     try:
         yield process
         assert process.wait() == 7

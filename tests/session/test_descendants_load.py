@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import prefork
 import pytest
 
 from collector.experiment.reader import Experiment, open_experiment
@@ -59,8 +60,8 @@ class Peaks(threading.Thread):
 
 def _recorded(path: Path, *command: object) -> tuple[dict[str, Any], str, Peaks]:
     """What the target said of itself, what ``collect`` said, and its peaks."""
-    with subprocess.Popen([COLLECT, "-o", str(path), *map(str, command)], stdout=subprocess.PIPE,
-                          stderr=subprocess.PIPE, text=True) as process:
+    with prefork.Popen([COLLECT, "-o", str(path), *map(str, command)], stdout=subprocess.PIPE,
+                       stderr=subprocess.PIPE, text=True) as process:
         peaks = Peaks(process.pid)
         peaks.start()
         said = process.communicate(timeout=120)

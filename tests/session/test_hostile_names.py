@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import lxml.etree
+import prefork
 import pytest
 
 from collector.experiment import names
@@ -61,7 +62,7 @@ def record(engine: str, way: str, path: bytes, program: list[bytes], **options: 
     command = [COLLECT, b"--engine", engine.encode(), b"-p", b"hi", b"-o", path]
     with ExitStack() as stack:
         if way == "launch":
-            collector = stack.enter_context(subprocess.Popen([*command, *program], stderr=subprocess.PIPE, **pipes))
+            collector = stack.enter_context(prefork.Popen([*command, *program], stderr=subprocess.PIPE, **pipes))
             target = collector
         else:
             target = stack.enter_context(subprocess.Popen(program, **pipes))
@@ -71,7 +72,7 @@ def record(engine: str, way: str, path: bytes, program: list[bytes], **options: 
         assert target.stdout.readline()
         if way == "attach":
             command += [b"-t", b"0.7", b"-P", b"%d" % target.pid]
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False)
+            done = prefork.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=30, check=False)
             said, status = done.stderr, done.returncode + 7
         else:
             while not os.path.exists(os.path.join(path, b"profile")):  # the first drain finds the program alive
@@ -147,13 +148,13 @@ def test_single_names(case: str, tmp_path: Path, er_print: Run, gprofng: Run) ->
     raw, shown = NAMES[case]
     path = os.path.join(os.fsencode(tmp_path), raw + b".er")
     command = [COLLECT, b"-o", path, b"/usr/bin/printf", b"%s", raw]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=30, check=False)
+    result = prefork.run(command, cwd=tmp_path, capture_output=True, timeout=30, check=False)
     assert (result.returncode, result.stdout) == (0, raw), result.stderr
     assert result.stderr.decode().splitlines()[-1].startswith(f"collect: {tmp_path}/{shown}.er: ")
     assert checked(path).log.arguments == b"/usr/bin/printf %s " + raw
     assert f"Target command (64-bit): '/usr/bin/printf %s {shown}'\n" in printed(er_print, "-header", path)
     gprofng("-header", experiment=os.fsdecode(path))
-    again = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=30, check=False)
+    again = prefork.run(command, cwd=tmp_path, capture_output=True, timeout=30, check=False)
     assert (again.returncode, again.stdout) == (1, b"")
     assert again.stderr.decode().splitlines() == [
         f"collect: {tmp_path}/{shown}.er exists; choose another name with -o, or -O to overwrite it"]
@@ -169,7 +170,7 @@ def test_threads_that_named_themselves(engine: str, tmp_path: Path, gprofng: Run
         assert target.stdout is not None
         target.stdout.readline()
         command = [COLLECT, "--engine", engine, "-o", path, "-t", "0.2", "-P", str(target.pid)]
-        result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+        result = prefork.run(command, capture_output=True, text=True, timeout=30, check=False)
         target.communicate(b"\n", timeout=30)
     assert result.returncode == 0, result.stderr
     assert checked(os.fsencode(path)).log.threads[target.pid] == name
@@ -228,7 +229,7 @@ def test_a_folder_that_was_deleted(tmp_path: Path, gprofng: Run) -> None:
     os.chdir(tmp_path / "gone")
     (tmp_path / "gone").rmdir()
     command = [COLLECT, "-o", tmp_path / "x.er", "/usr/bin/printf", "ran"]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    result = prefork.run(command, capture_output=True, text=True, timeout=30, check=False)
     assert (result.returncode, result.stdout) == (0, "ran")
     assert "nothing lost" in result.stderr
     assert open_experiment(tmp_path / "x.er").log.cwd == os.fsencode(tmp_path / "gone (deleted)")

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import prefork
 import pytest
 
 from collector.experiment.reader import Experiment, open_experiment
@@ -57,7 +58,7 @@ def record(program: Path, engine: str, path: Path, steps: Callable[[], object], 
     """Records ``enduring`` while ``steps`` are done; what collect said. The program ends well, whatever happens."""
     command = [COLLECT, "-p", "0.5", "--engine", engine, "-o", str(path), str(program)]
     pipes: dict[str, Any] = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
-    with subprocess.Popen(command, text=True, **pipes, **more) as process:
+    with prefork.Popen(command, text=True, **pipes, **more) as process:
         assert process.stdout is not None
         assert process.stdout.readline()
         until(lambda: begun(path))
@@ -107,7 +108,7 @@ def test_a_disk_that_is_full_from_the_start(engine: str, left_kib: int, small_di
     disk = small_disk(2048)
     fill(disk, left_kib)
     command = [COLLECT, "--engine", engine, "-A", "off", "-o", disk / "x.er", "/bin/sh", "-c", "echo ran; exit 7"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    result = prefork.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
     if (disk / "x.er").exists():
         gprofng("-functions", experiment=disk / "x.er")
         assert left_kib == 24
@@ -123,7 +124,7 @@ def test_descendants_that_find_no_room_are_told(engine: str, small_disk: Run, gp
     command = [COLLECT, "--engine", engine, "-A", "off", "-o", disk / "x.er", "/bin/sh", "-c",
                "read go; for i in 1 2 3 4 5; do /bin/true; done; exit 7"]
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen([*map(str, command)], text=True, **pipes) as process:
+    with prefork.Popen([*map(str, command)], text=True, **pipes) as process:
         until(lambda: begun(disk / "x.er"))
         fill(disk)
         _, said = process.communicate("go\n", timeout=30)
@@ -191,7 +192,7 @@ def attached(program: Path, engine: str, path: Path, steps: Callable[[], object]
         assert target.stdout is not None
         assert target.stdout.readline()
         command = [COLLECT, "-p", "0.5", "--engine", engine, *options, "-o", str(path), "-P", str(target.pid)]
-        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        with prefork.Popen(command, stderr=subprocess.PIPE, text=True) as process:
             until(lambda: begun(path) or process.poll() is not None)
             steps()
             said = process.communicate(timeout=120)[1]  # a megabyte is 8 s of the program's CPU time
@@ -280,7 +281,7 @@ def test_whatever_fails_once_the_program_runs_leaves_its_status(tmp_path: Path) 
     """A library that is not there any more: the program is waited for all the same."""
     hidden = "import sys; sys.modules['numpy'] = None; from collector.cli.main import collect; sys.exit(collect())"
     command = [sys.executable, "-c", hidden, "-o", "x.er", "sh", "-c", "sleep 0.1; exit 7"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    result = prefork.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
     assert result.returncode == 7
     one_line(result.stderr, "nothing more is recorded, sh runs on")
     assert "numpy" in result.stderr

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+import prefork
 import pytest
 
 from collector.session import attach
@@ -96,7 +97,7 @@ CASES = {
 
 def refused(command: list[str], directory: Path, advice: str) -> None:
     """One line with an advice, status 1, and nothing else."""
-    result = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=30, check=False)
+    result = prefork.run(command, cwd=directory, capture_output=True, text=True, timeout=30, check=False)
     assert re.fullmatch(r"collect: -P \d+: [^\n]+\n", result.stderr), result.stderr
     assert advice in result.stderr
     assert (result.returncode, result.stdout) == (1, "")
@@ -176,12 +177,12 @@ def test_a_process_that_a_debugger_has(beside: bool, tmp_path: Path) -> None:
     # Only one can trace a process. (The kernel's events do not mind.)
     command = [COLLECT, "--engine", "signal", "-o", "first.er", "-P"]
     with subprocess.Popen(["sleep", "60"]) as process, subprocess.Popen(["sleep", "60"]) as other:
-        first = subprocess.Popen([*command, str(process.pid)], cwd=tmp_path, stderr=subprocess.DEVNULL)
+        first = prefork.Popen([*command, str(process.pid)], cwd=tmp_path, stderr=subprocess.DEVNULL)
         while "TracerPid:\t0\n" in Path(f"/proc/{process.pid}/status").read_text():
             assert first.poll() is None
         asked = [word for pid in [other.pid] * beside + [process.pid] for word in ("-P", str(pid))]
-        second = subprocess.run([COLLECT, "--engine", "signal", "-o", "second.er", *asked],
-                                cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+        second = prefork.run([COLLECT, "--engine", "signal", "-o", "second.er", *asked],
+                             cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
         process.kill()
         other.kill()
         assert first.wait(30) == 0

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import prefork
 import pytest
 
 from collector.experiment.reader import open_experiment
@@ -69,8 +70,8 @@ def test_handlers_of_its_own_run_as_often(workload: Run, recorded_by_signals: Ru
     ("trap 'echo caught; exit 5' INT", (5, "caught\n")), ("true", (130, "")), ("trap '' INT; i=199", (6, "done\n"))])
 def test_ctrl_c_is_the_program_s(tmp_path: Path, command: str, expected: tuple[int, str]) -> None:
     loop = "i=${i:-0}; echo ready; while [ $i -lt 209 ]; do i=$((i + 1)); sleep 0.03; done; echo done; exit 6"
-    with subprocess.Popen([*COLLECT, "-o", "x.er", "/bin/sh", "-c", f"{command}; {loop}"], cwd=tmp_path, text=True,
-                          start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
+    with prefork.Popen([*COLLECT, "-o", "x.er", "/bin/sh", "-c", f"{command}; {loop}"], cwd=tmp_path, text=True,
+                       start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
         assert job.stdout is not None
         assert job.stdout.readline() == "ready\n"
         os.killpg(job.pid, signal.SIGINT)
@@ -132,7 +133,7 @@ def test_tens_of_thousands_of_mappings(engine: str, request: pytest.FixtureReque
 @pytest.mark.all_cpus
 def test_hundreds_of_short_processes(workload: Run, tmp_path: Path) -> None:
     command = [*COLLECT, "-o", "x.er", workload("swarm"), "211", "7", "3000"]
-    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+    result = prefork.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
     assert result.returncode == 0, result.stderr
     assert re.fullmatch(SUMMARY, result.stderr), result.stderr
     founder = open_experiment(tmp_path / "x.er")
@@ -169,8 +170,8 @@ def test_it_ends_as_without_collect(kind: str, number: int, workload: Run, tmp_p
         directory = tmp_path / f"with-{len(before)}"
         directory.mkdir()
         command = [*before, str(workload("troubles")), kind, str(number)]
-        result = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=30, check=False,
-                                preexec_fn=allow_cores if hard == resource.RLIM_INFINITY else None)
+        result = prefork.run(command, cwd=directory, capture_output=True, text=True, timeout=30, check=False,
+                             preexec_fn=allow_cores if hard == resource.RLIM_INFINITY else None)
         status = 128 - result.returncode if result.returncode < 0 else result.returncode
         cores = sorted(re.sub(r"\d+", "N", path.name) for path in directory.iterdir())
         ends.append((status, result.stdout, cores))

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import prefork
 import pytest
 
 from collector.aggregate.spans import Source, Spans
@@ -95,7 +96,7 @@ def test_a_stranger_is_marked(er_print: Run, tmp_path: Path, wakings_recorded: N
     path, n, own = tmp_path / "run.er", 5, threading.get_native_id()
     name = Path("/proc/thread-self/comm").read_text()[:-1]
     command = [COMMANDS / "collect", "-o", path, "--aggregate", ASKED, "cat"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+    with prefork.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         for i in range(n):
