@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import prefork
 import pytest
 
 from collector.engines.perf.machine import ALLOWED_LEVEL
@@ -138,15 +139,15 @@ def test_a_signal_or_the_time_ends_it_whole(kernel_shown: None, collect: Run, tm
     assert done.returncode == 0, done.stderr
     for number in (signal.SIGINT, signal.SIGTERM):
         path = tmp_path / f"{number}.er"
-        with subprocess.Popen([COLLECT, "-k", "kernel", "-F", "off", "-o", str(path)],
-                              stderr=subprocess.PIPE) as recording:
+        with prefork.Popen([COLLECT, "-k", "kernel", "-F", "off", "-o", str(path)],
+                           stderr=subprocess.PIPE) as recording:
             while not (path / "profile").exists():
                 assert recording.poll() is None
                 time.sleep(0.02)
             recording.send_signal(number)
             assert recording.stderr is not None
             said = recording.stderr.read().decode()
-        assert (recording.returncode, said.count("\n")) == (0, 1)
+        assert (recording.returncode, said.count("\n")) == (0, 1), said
     for path in tmp_path.iterdir():
         assert open_experiment(path).log.complete
 

@@ -118,7 +118,8 @@ def test_functions_have_their_parts_of_the_time_on_cpus(collect: Run, er_print: 
     assert sum(sums(er_print, path, "modules").values()) == sum(by_tid.values())
     of_leaf = {name: sum(time_ns for (_, ufunc), time_ns in leaves.items() if ufunc.endswith(f"`{name}"))
                for name in ("leaf_one", "leaf_three", "leaf_seven")}
-    parts = {name: time_ns / sum(by_tid.values()) for name, time_ns in of_leaf.items()}
+    # Of what was sampled: how many runs are so short that they have no sample is up to who else wants the CPUs.
+    parts = {name: time_ns / sum(of_leaf.values()) for name, time_ns in of_leaf.items()}
     assert 1 / 22 < parts["leaf_one"] < 1 / 6
     assert 2 / 11 < parts["leaf_three"] < 4 / 11
     assert 6 / 11 < parts["leaf_seven"] < 8 / 11
