@@ -22,13 +22,14 @@ _TRAP_ENTRY, _FAULT_ENTRY, _FAULT, _FUTEX, _STOP = 1, 2, 4, 8, 16
 _KINDS: tuple[tuple[int, bytes], ...] = (
     (_FAULT_ENTRY | _FAULT, rb"asm_exc_page_fault"),
     (_TRAP_ENTRY, rb"asm_(?:exc_(?!page_fault)\w+|sysvec_\w+|common_interrupt|spurious_interrupt)"),
-    (_FAULT, rb"handle_mm_fault|handle_userfault|faultin_page"),
+    (_FAULT, rb"handle_mm_fault|faultin_page"),
     (_FUTEX, rb"do_futex|__futex_wait|futex_wait|futex_wait_multiple|futex_wait_requeue_pi|futex_lock_pi"),
     (_STOP, rb"do_signal_stop|ptrace_stop|do_jobctl_trap|ptrace_do_notify|do_freezer_trap"),
 )
-# Found in every kernel that has not been shuffled, in this order; all of the above are near one of them.
-_LANDMARKS = (b"asm_exc_page_fault", b"__entry_text_end", b"ptrace_stop", b"do_futex", b"handle_mm_fault",
-              b"handle_userfault")
+# Found in every kernel that has not been shuffled, in this order; all of the above are near one of them. To print what
+# lies before the last one takes the kernel most of the time: that of faults which a program handles (userfaultfd) is far
+# behind it, and need not be known, since nothing but ``handle_mm_fault`` leads there.
+_LANDMARKS = b"asm_exc_page_fault", b"__entry_text_end", b"ptrace_stop", b"do_futex", b"handle_mm_fault"
 
 
 class KernelCode:
