@@ -71,25 +71,46 @@ def time_text(time_ns: int) -> Plain:
 
 def header_text(header: Header) -> bytes:
     """Everything up to and with the run event, which makes the experiment a running one."""
-    settings: dict[str, Value] = {"sample_period": header.sample_period_s, "limit": header.size_limit_mb,
-                                  "linetrace": "fork|exec|combo" if header.follow else 0}
     return b"".join([
-        b'<experiment version="%s">\n' % FORMAT_VERSION.encode(),
-        element("collector", {}, header.collector),
-        b"</experiment>\n",
-        _system(header.hostname, header.arch, header.os, header.page_size, header.n_pages, tuple(header.cpus)),
-        *(element("process", {name: getattr(header, name)}, b"")
-          for name in ("pid", "ppid", "pgrp", "sid", "cwd", "wsize")),
-        element("process", {}, header.arguments),
-        _clock_profile(header.interval_ns, header.numstates),
-        element("dataptr", {"name": "frameinfo", "format": "binary"}),
-        *(element("setting", {name: value}) for name, value in settings.items() if value),
+        _head(header.collector, header.hostname, header.arch, header.os, header.page_size, header.n_pages,
+              tuple(header.cpus)),
+        _PROCESS % (header.pid, header.ppid, header.pgrp, header.sid, escape(header.cwd), header.wsize,
+                    escape(header.arguments)),
+        _settings(header.interval_ns, header.numstates, header.sample_period_s, header.size_limit_mb, header.follow),
         element("event", {"kind": "run", "tstamp": time_text(header.start_ns), "time": header.start_unix,
                           "tm_zone": 0}),
     ])
 
 
+# Of which a build has a thousand: what all of a recording have in common is made once.
+_PROCESS = b"".join([
+    *(element("process", {name: Plain(b"%b" if name == "cwd" else b"%d")}, b"")
+      for name in ("pid", "ppid", "pgrp", "sid", "cwd", "wsize")),
+    element("process", {}, Plain(b"%b"))])
+
+
 @lru_cache(maxsize=2)
+def _head(collector: str, hostname: str, arch: str, system: str, page_size: int, n_pages: int,
+          cpus: tuple[int, ...]) -> bytes:
+    """What comes before the process."""
+    return b"".join([
+        b'<experiment version="%s">\n' % FORMAT_VERSION.encode(),
+        element("collector", {}, collector),
+        b"</experiment>\n",
+        _system(hostname, arch, system, page_size, n_pages, cpus)])
+
+
+@lru_cache(maxsize=2)
+def _settings(interval_ns: int, n_states: int, sample_period_s: int, size_limit_mb: int, follow: bool) -> bytes:
+    """What comes between the process and the run event."""
+    settings: dict[str, Value] = {"sample_period": sample_period_s, "limit": size_limit_mb,
+                                  "linetrace": "fork|exec|combo" if follow else 0}
+    return b"".join([
+        _clock_profile(interval_ns, n_states),
+        element("dataptr", {"name": "frameinfo", "format": "binary"}),
+        *(element("setting", {name: value}) for name, value in settings.items() if value)])
+
+
 def _system(hostname: str, arch: str, system: str, page_size: int, n_pages: int, cpus: tuple[int, ...]) -> bytes:
     attributes: dict[str, Value] = {
         "hostname": hostname, "arch": arch, "os": system, "pagesz": page_size, "npages": n_pages, "bigendian": 0}
@@ -99,7 +120,6 @@ def _system(hostname: str, arch: str, system: str, page_size: int, n_pages: int,
     return b"<system %s>\n%s</system>\n" % (inside, per_cpu)
 
 
-@lru_cache(maxsize=2)
 def _clock_profile(interval_ns: int, n_states: int) -> bytes:
     fields = b"".join(
         element("field", {"name": field.name, "uname": field.uname, "offset": field.offset,

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
+from collector.clock import NS_PER_S
 from collector.experiment.damage import ADDRESS_END, Damage
 from collector.experiment.identity import UNKNOWN, Identity, attributes, of_element
 from collector.experiment.log import sound_time_of, time_text
@@ -52,10 +54,8 @@ class MapLines:
         for done in range(0, size, PIECE_MAX):
             piece = min(PIECE_MAX, size - done)
             self._remember(vaddr + done, piece)
-            lines.append(self._map("segment", time_ns, vaddr + done, piece, {
-                "pagesz": self._page_size, "foffset": Plain(b"+0x%08x" % (file_offset + done)),
-                "modes": f"0x{modes:03x}", "chksum": f"0x{_NO_CHECKSUM[not modes & MODE_WRITE]:x}",
-                "name": name.removesuffix(DELETED), **attributes(identity)}))
+            rest = _segment_rest(self._page_size, file_offset + done, modes, name.removesuffix(DELETED), identity)
+            lines.append(self._map(b"segment", time_ns, vaddr + done, piece, rest))
         return b"".join(lines)
 
     def function(self, time_ns: int, vaddr: int, size: int, name: bytes,
@@ -66,7 +66,7 @@ class MapLines:
                                     "vaddr": Plain(b"0x%016X" % start), "size": length, "funcname": symbol})
                   for start, length, symbol in symbols]
         self._remember(vaddr, size)
-        lines.append(self._map("function", time_ns, vaddr, size, {"name": name}))
+        lines.append(self._map(b"function", time_ns, vaddr, size, _function_rest(name)))
         return b"".join(lines)
 
     def anonymous(self, time_ns: int, vaddr: int, size: int, name: bytes = ANONYMOUS) -> bytes:
@@ -111,7 +111,7 @@ class MapLines:
             piece = min(PIECE_MAX, size - done)
             self._remember(vaddr + done, piece)
             self._code[vaddr + done], self._since_ns[vaddr + done] = name, time_ns
-            lines.append(self._map("function", time_ns, vaddr + done, piece, {"name": name}))
+            lines.append(self._map(b"function", time_ns, vaddr + done, piece, _function_rest(name)))
         return b"".join(lines)
 
     def unmapped(self, time_ns: int, vaddr: int, size: int = 0) -> bytes:
@@ -136,6 +136,8 @@ class MapLines:
         if first and self._ends[self._starts[first - 1]] > vaddr:
             first -= 1
         last = bisect_left(self._starts, end)
+        if first == last:
+            return b""
         gone = self._starts[first:last]
         del self._starts[first:last]
         for start in gone:
@@ -150,9 +152,29 @@ class MapLines:
         self._starts.insert(bisect_left(self._starts, vaddr), vaddr)
         self._ends[vaddr] = vaddr + size
 
-    def _map(self, kind: str, time_ns: int, vaddr: int, size: int, more: dict[str, Value]) -> bytes:
-        return element("event", {"kind": "map", "object": kind, "tstamp": time_text(time_ns - self._start_ns),
-                                 "vaddr": Plain(b"0x%016X" % vaddr), "size": size, **more})
+    def _map(self, kind: bytes, time_ns: int, vaddr: int, size: int, rest: bytes) -> bytes:
+        return _MAPPED % (kind, *divmod(max(time_ns - self._start_ns, 0), NS_PER_S), vaddr, size, rest)
+
+
+# A mapping up to what it has in common with those of the same file, or name, in other processes: of a build there are
+# ten thousand.
+_MAPPED = b'<event kind="map" object="%b" tstamp="%d.%09d" vaddr="0x%016X" size="%d"%b'
+
+
+@lru_cache(maxsize=1024)
+def _segment_rest(page_size: int, file_offset: int, modes: int, name: bytes, identity: Identity) -> bytes:
+    return _rest({"pagesz": page_size, "foffset": Plain(b"+0x%08x" % file_offset), "modes": f"0x{modes:03x}",
+                  "chksum": f"0x{_NO_CHECKSUM[not modes & MODE_WRITE]:x}", "name": name, **attributes(identity)})
+
+
+@lru_cache(maxsize=64)
+def _function_rest(name: bytes) -> bytes:
+    return _rest({"name": name})
+
+
+def _rest(attributes: dict[str, Value]) -> bytes:
+    """What an element ends with: all but its own name."""
+    return element("", attributes).removeprefix(b"<")
 
 
 class Segment(NamedTuple):

@@ -27,7 +27,7 @@ _KINDS: tuple[tuple[int, bytes], ...] = (
     (_STOP, rb"do_signal_stop|ptrace_stop|do_jobctl_trap|ptrace_do_notify|do_freezer_trap"),
 )
 # Found in every kernel that has not been shuffled, in this order; all of the above are near one of them. To print what
-# lies before the last one takes the kernel most of the time: that of faults which a program handles (userfaultfd) is far
+# lies before the last one takes the kernel most of the time: that of faults which a program handles (userfaultfd) is
 # behind it, and need not be known, since nothing but ``handle_mm_fault`` leads there.
 _LANDMARKS = b"asm_exc_page_fault", b"__entry_text_end", b"ptrace_stop", b"do_futex", b"handle_mm_fault"
 
