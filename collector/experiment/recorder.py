@@ -91,6 +91,8 @@ class Recorder:
         self.load_objects: dict[bytes, int] = {}  # files mapped as text: when last
         self.frames = StackTable(self._append_frames, header.wsize)
         self._directory_fd = NO_DIRECTORY
+        self._founder: Recorder | None = None
+        self._staging_fd = NO_DIRECTORY  # a founder's, as soon as there are descendants
         self._log_lines = LogLines(header.start_ns)
         self._map_lines = MapLines(header.start_ns, header.page_size)
         self._log = TextFile(NO_DIRECTORY, "log.xml", draft=_first_lines(header, self._log_lines))
@@ -125,22 +127,35 @@ class Recorder:
         return recorder
 
     @classmethod
-    def draft(cls, directory: Path, header: Header, usage: Usage | None = None) -> Recorder:
+    def draft(cls, directory: Path, header: Header, usage: Usage | None = None,
+              founder: Recorder | None = None) -> Recorder:
         """An experiment that comes to disk with the first ``sync``, or in one stroke when it is closed before.
 
-        Raises nothing; a failure then stops the recording like any later one.
+        ``founder``: of a descendant, to be made in its directory; without it, in the one above ``directory``. Raises
+        nothing; a failure then stops the recording like any later one.
         """
-        return cls(directory, header, usage or Usage())
+        recorder = cls(directory, header, usage or Usage())
+        recorder._founder = founder
+        return recorder
 
     def _begin(self) -> None:
         """Bring what there is to disk. Raises ExperimentError; then nothing is left of it."""
         try:
-            if os.path.lexists(self.path):
+            if self._founder is not None and not self._founder.closed:
+                self._begin_below(self._founder)
+            elif os.path.lexists(self.path):
                 self._begin_in(os.open(self.path, OPEN_DIRECTORY))
             else:
                 self._begin_new()
         except OSError as error:
             raise failure(shown(self.path), error) from error
+
+    def _begin_below(self, founder: Recorder) -> None:
+        """As ``_begin_new``, with what a founder that is being recorded has open."""
+        self._is_descendant = True
+        if founder._staging_fd == NO_DIRECTORY:
+            founder._staging_fd = staging.enter(founder._directory_fd)
+        self._go_on(self._made_in(founder._staging_fd, founder._directory_fd))
 
     def _begin_new(self) -> None:
         """Make the directory in staging; it comes to its place when all its files are there."""
@@ -407,6 +422,9 @@ class Recorder:
         self._close_file(self._log)
         self.closed = True
         if not self._drafted:
+            if self._staging_fd != NO_DIRECTORY:
+                os.close(self._staging_fd)
+                self._staging_fd = NO_DIRECTORY
             if not self._is_descendant:
                 staging.remove(self._directory_fd)
             os.close(self._directory_fd)

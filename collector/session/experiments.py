@@ -282,7 +282,8 @@ class Experiments:
         if not recorded.followed:
             return
         path = names.descendant_path(self._founder_path, recorded.lineage)
-        recorded.recorder = Recorder.draft(path, self._header_for(recorded))
+        founder = self.by_image[0].recorder if 0 in self.by_image else None
+        recorded.recorder = Recorder.draft(path, self._header_for(recorded), founder=founder)
         self.recorders[recorded.image.number] = recorded.recorder
         self.n_made += 1
         if recorded.lineage.is_cut:
