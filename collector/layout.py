@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
 
 _LOG_TYPES = {"<i4": "INT32", "<u4": "UINT32", "<i8": "INT64", "<u8": "UINT64"}
-_PACKED_TYPES = {"<i4": "i", "<u4": "I", "<i8": "q", "<u8": "Q"}
+_PACKED_TYPES = {"<u2": "H", "<i4": "i", "<u4": "I", "<i8": "q", "<u8": "Q"}
 _SIZES = {"1": 1, "2": 2, "4": 4, "8": 8}
 
 

@@ -15,12 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from collector.arrays import numbered
 from collector.experiment.records import (
     BLOCK_NATIVE,
     FRAME,
@@ -40,8 +39,31 @@ I8 = npt.NDArray[np.int64]
 
 _MIX = np.uint64(0x9E37_79B9_7F4A_7C15)
 _BASE = 0xD134_2543_DE82_EF95
+_INVERSE_BASE = pow(_BASE, -1, 1 << 64)
 _PER_LENGTH = np.uint64(0xAF25_1AF3_B0F0_25B5)
 _OWNER_STEP = 1 << 13  # a tail's place is owner * _OWNER_STEP + position, position < DEPTH_MAX
+
+
+class Hashed(NamedTuple):
+    """Stacks, none of which is empty, and their hashes."""
+
+    pcs: U8  # (n, depth) leaf first, zero behind length
+    length: I8  # (n,)
+    terms: U8  # (n, depth) see _terms
+    hashes: U8  # (n,)
+
+    def at(self, rows: I8) -> Hashed:
+        """Some of them."""
+        length = self.length[rows]
+        depth = int(length.max())
+        return Hashed(self.pcs[rows, :depth], length, self.terms[rows, :depth], self.hashes[rows])
+
+
+def hashed(pcs: U8, length: I8) -> Hashed:
+    """The stacks (n, depth) of a batch as ``StackTable.intern`` takes them, with their hashes."""
+    pcs, length = _prepared(pcs, length)
+    terms = _terms(pcs)
+    return Hashed(pcs, length, terms, _finish(terms.sum(axis=1, dtype=np.uint64), length, length))
 
 
 class StackTable:
@@ -78,22 +100,20 @@ class StackTable:
 
         Stacks not seen before are written. A stack of no frames counts as one that could not be unwound.
         """
-        if not len(pcs):
-            return np.zeros(0, np.uint64)
-        pcs, length = _prepared(pcs, length)
-        terms = _terms(pcs)
-        hashes = _finish(terms.sum(axis=1, dtype=np.uint64), length, length)
-        unique, inverse = numbered(hashes)
-        index = list(map(self._known.get, unique.tolist()))
+        return self.intern_hashed(hashed(pcs, length))
+
+    def intern_hashed(self, stacks: Hashed) -> U8:
+        """The same of stacks with their hashes, which may be those of some of a batch for several tables."""
+        hashes = stacks.hashes.tolist()
+        index = list(map(self._known.get, hashes))
         if None in index:
-            new = [k for k, known in enumerate(index) if known is None]
-            first = np.empty(len(unique), dtype=np.int64)
-            first[inverse[::-1]] = np.arange(len(pcs))[::-1]
-            self._learn(pcs[first[new]], length[first[new]], terms[first[new]], unique[new])
-            index = [self._known[h] for h in unique.tolist()]
-        rows = np.array(index, np.int64)[inverse]
-        for row in np.flatnonzero(self._differs(rows, pcs, length)):
-            rows[row] = self._collision(pcs[row, :length[row]])
+            first = {stack_hash: row for row, stack_hash in reversed(list(enumerate(hashes))) if index[row] is None}
+            new = sorted(first)
+            self._learn(stacks.at(np.array([first[stack_hash] for stack_hash in new])), new)
+            index = [self._known[stack_hash] for stack_hash in hashes]
+        rows = np.array(index, np.int64)
+        for row in np.flatnonzero(self._differs(rows, stacks.pcs, stacks.length)):
+            rows[row] = self._collision(stacks.pcs[row, :stacks.length[row]])
         return self._uids[rows]
 
     def _differs(self, rows: I8, pcs: U8, length: I8) -> npt.NDArray[np.bool_]:
@@ -114,15 +134,15 @@ class StackTable:
             self._append([self._frame_packet(int(self._uids[index]), stack, 0)])
         return index
 
-    def _learn(self, pcs: U8, length: I8, terms: U8, hashes: U8) -> None:
-        """Write stacks whose hashes are new; all distinct. terms (m, depth)."""
-        sums = np.cumsum(terms[:, ::-1], axis=1, dtype=np.uint64)[:, ::-1]
+    def _learn(self, stacks: Hashed, hashes: list[int]) -> None:
+        """Write stacks whose hashes are new; all distinct."""
+        pcs, length = stacks.pcs, stacks.length
+        sums = np.cumsum(stacks.terms[:, ::-1], axis=1, dtype=np.uint64)[:, ::-1]
         remaining = length[:, None] - np.arange(pcs.shape[1])
         tails = _finish(sums, length[:, None], remaining)
         packets: list[bytes] = []
-        for row, (n, stack_hash) in enumerate(zip(length.tolist(), hashes.tolist(), strict=True)):
-            stack = pcs[row, :n]
-            self._known[stack_hash] = self._write(stack, tails[row, :n].tolist(), packets)
+        for row, (n, stack_hash) in enumerate(zip(length.tolist(), hashes, strict=True)):
+            self._known[stack_hash] = self._write(pcs[row, :n], tails[row, :n].tolist(), packets)
         self._append(packets)
 
     def _write(self, stack: U8, tails: list[int], packets: list[bytes]) -> int:
@@ -143,7 +163,7 @@ class StackTable:
         """
         owner, start = divmod(self._tails[tails[position]], _OWNER_STEP)
         seen = self._flat[self._starts[owner] + start:self._starts[owner + 1]]
-        if not np.array_equal(seen, stack[position:]):
+        if seen.tobytes() != stack[position:].tobytes():
             return 0
         if start == 0:
             return int(self._uids[owner])
@@ -182,22 +202,20 @@ class StackTable:
         body = self._body(own, link)
         kind = BLOCK_NATIVE | (LINKED if link else 0)
         block = FRAME.size - FRAME_BLOCKS_OFFSET + len(body)
-        head = (FRAME.size + len(body), FRAME.kind, FRAME_BLOCKS_OFFSET, uid, block, kind, uid)
-        return np.array([head], FRAME.dtype).tobytes() + body
+        return FRAME.packer.pack(FRAME.size + len(body), FRAME.kind, FRAME_BLOCKS_OFFSET, uid, block, kind, uid) + body
 
     def _uid_packet(self, uid: int, own: U8, link: int) -> bytes:
         body = self._body(own, link)
-        head = np.array([(UID.size + len(body), UID.kind, LINKED if link else 0, uid)], UID.dtype)
-        return head.tobytes() + body
+        return UID.packer.pack(UID.size + len(body), UID.kind, LINKED if link else 0, uid) + body
 
     def _body(self, own: U8, link: int) -> bytes:
-        pcs = own.astype(self._pc_type).tobytes()
+        pcs = own.astype(self._pc_type, copy=False).tobytes()
         return pcs + np.uint64(link).tobytes() if link else pcs
 
 
 def _prepared(pcs: U8, length: I8) -> tuple[U8, I8]:
     """The batch without unused columns, and with something in empty stacks."""
-    depth = int(length.max())
+    depth = int(length.max(initial=1))
     if depth > DEPTH_MAX:
         raise ValueError(f"a stack of {depth} frames; at most {DEPTH_MAX} fit into a packet")
     if not length.all():
@@ -205,7 +223,7 @@ def _prepared(pcs: U8, length: I8) -> tuple[U8, I8]:
         pcs = pcs.copy() if pcs.shape[1] else np.zeros((len(pcs), 1), np.uint64)
         pcs[empty, 0] = PC_UNWIND_FAILED
         length = np.where(empty, 1, length)
-    return pcs[:, :max(depth, 1)], length
+    return pcs[:, :depth], length
 
 
 def _terms(pcs: U8) -> U8:
@@ -218,7 +236,7 @@ def _terms(pcs: U8) -> U8:
 
 def _finish(sums: U8, length: I8, remaining: I8) -> U8:
     """Sums of terms, made to count from the root of a stack of ``length``."""
-    inverse = _powers(pow(_BASE, -1, 1 << 64), int(length.max()))
+    inverse = _powers(_INVERSE_BASE, int(length.max(initial=1)))
     shifted: U8 = sums * inverse[length - 1] + remaining.astype(np.uint64) * _PER_LENGTH
     return shifted
 

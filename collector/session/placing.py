@@ -15,6 +15,7 @@ import numpy as np
 
 from collector.arrays import distinct
 from collector.events import Array, ClockSamples
+from collector.experiment.frames import hashed
 from collector.experiment.recorder import Recorder
 from collector.processes.model import Model
 from collector.processes.process import Epoch
@@ -151,15 +152,17 @@ def replaced(frames: Frames, rows: Array, others: Frames) -> Frames:
 def interned(frames: Unwound, recorders: MappingOf[int, Recorder]) -> Placed:
     """Gives every stack its uid in the experiment of its image; ``recorders`` are those that are open, by image."""
     uid = np.zeros(len(frames.slot), dtype=np.uint64)
+    stacks = hashed(frames.pcs, frames.length)
     for number in distinct(frames.image).tolist():
         recorder = recorders.get(number)
         if recorder is not None:
             mine = np.flatnonzero(frames.image == number)
-            length = frames.length[mine]
-            pcs = frames.pcs[mine, :max(int(length.max()), 1)]
             if frames.kernel is not None and recorder.header.wsize == 64:
-                pcs, length = on_top(frames.kernel[mine], pcs, length)
-            uid[mine] = recorder.frames.intern(pcs, length)
+                length = frames.length[mine]
+                pcs = frames.pcs[mine, :max(int(length.max()), 1)]
+                uid[mine] = recorder.frames.intern(*on_top(frames.kernel[mine], pcs, length))
+            else:
+                uid[mine] = recorder.frames.intern_hashed(stacks.at(mine))
     return Placed(frames.slot, frames.image, uid, frames.stop == _ROOT, frames.stop == _TRUNCATED)
 
 
