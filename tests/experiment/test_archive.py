@@ -149,8 +149,8 @@ def test_an_unknown_choice_is_an_error(recorded: Path) -> None:
 def test_a_full_disk_is_an_error_and_leaves_no_half_copy(
         record: Record, mount_tmpfs: Callable[[str], Path], files: dict[str, Path]) -> None:
     small = mount_tmpfs("1m")
-    recorder = record("b.er", start_unix=int(time.time()))
     files["idle"].write_bytes(os.urandom(2 << 20))
+    recorder = record("b.er", start_unix=int(time.time()))
     recorder.segment_mapped(START_NS, 1 << 20, 4096, 0, os.fsencode(files["idle"]))
     recorder.close(START_NS + NS)
     shutil.copytree(recorder.path, small / "b.er")
