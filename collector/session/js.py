@@ -62,7 +62,7 @@ class _Process:
         self.machine = machine
         self._number = number
         self._builtins, self._interpreter = places.builtins, places.interpreter
-        self._resumed = np.array(places.resumed, np.uint64)
+        self._resumed = np.array(sorted(places.resumed), np.uint64)
         self.lately = False  # whether it had samples since the last look
         self.old_ns = time.monotonic_ns() + YOUNG_NS
         self.period_ns = LOOK_MIN_NS
@@ -96,8 +96,17 @@ class _Process:
         is_interpreted = is_its & (self._low[at] == 0)
         place = pcs - self._bias[at]  # of a return address one before
         is_its_own = place - np.uint64(low) <= np.uint64(high - low)
-        is_interpreted &= is_its_own | np.isin(place + np.uint64(1), self._resumed)
+        others = np.nonzero(is_interpreted & ~is_its_own)
+        is_interpreted[others] = self._is_resumed(place[others] + np.uint64(1))
         return np.where(is_its, self._low[at], np.uint64(0)), is_its, is_interpreted
+
+    def _is_resumed(self, place: Array) -> Array:
+        """Whether returns lead to places (n,) with which the interpreter goes on."""
+        if not len(self._resumed):
+            return np.zeros(len(place), np.bool_)
+        at = np.minimum(self._resumed.searchsorted(place), len(self._resumed) - 1)
+        found: Array = self._resumed[at] == place
+        return found
 
 
 class JsFrames:
