@@ -20,6 +20,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from collector.runtimes.heap_v8 import Heap, half4, small, word
 from collector.runtimes.layout_v8 import NONE, Layout, Read
@@ -32,6 +33,7 @@ _CODES_MAX = 1 << 16
 _WORD = 8
 _INLINING_SIZE = 16
 _EXTERNAL = 1
+_NUMBER_BYTES = 9  # of a table of positions, at most: of 63 bits
 _WEAK = 2  # tag of a reference that does not keep what it leads to
 
 KINDS = (b"Sparkplug", b"Maglev", b"TurboFan")
@@ -283,32 +285,26 @@ def positions_of(table: bytes) -> tuple[list[int], list[int]]:
     """A table of source positions: offsets in the code, ascending, and positions; as far as it is sound. Each entry is
     two signed numbers, of seven bits a byte, that are added to those of the entry before; an offset of a place that is
     no statement is counted from -1 downwards."""
-    offsets: list[int] = []
-    positions: list[int] = []
-    offset, position, at = -1, 0, 0
-    while at < len(table):
-        more, at = _number(table, at)
-        further, at = _number(table, at)
-        if at < 0:
-            break
-        offset += more if more >= 0 else -(more + 1)
-        position += further
-        offsets.append(offset)
-        positions.append(position)
-    return offsets, positions
+    numbers = _numbers(table)
+    pairs = numbers[:len(numbers) // 2 * 2].reshape(-1, 2)
+    more, further = pairs.T
+    offsets = np.cumsum(np.where(more >= 0, more, ~more)) - 1
+    return offsets.tolist(), np.cumsum(further).tolist()
 
 
-def _number(table: bytes, at: int) -> tuple[int, int]:
-    """The signed number at a place, and the place behind; that is -1 where there is none."""
-    value = 0
-    for shift in range(0, 70, 7):
-        if not 0 <= at < len(table):
-            return 0, -1
-        value |= (table[at] & 0x7F) << shift
-        at += 1
-        if table[at - 1] < 0x80:
-            return value >> 1 ^ -(value & 1), at
-    return 0, -1
+def _numbers(table: bytes) -> npt.NDArray[np.int64]:
+    """The signed numbers in a table, as far as it is sound."""
+    content = np.frombuffer(table, np.uint8)
+    ends = np.flatnonzero(content < 0x80)
+    begins = np.append(0, ends[:-1] + 1) if len(ends) else ends
+    long = np.flatnonzero(ends - begins >= _NUMBER_BYTES)
+    ends, begins = (ends[:long[0]], begins[:long[0]]) if len(long) else (ends, begins)
+    if not len(ends):
+        return np.zeros(0, np.int64)
+    content = content[:ends[-1] + 1]
+    shift = np.arange(len(content)) - np.repeat(begins, ends - begins + 1)
+    values = np.add.reduceat((content & 0x7F).astype(np.int64) << 7 * shift, begins)
+    return values >> 1 ^ -(values & 1)
 
 
 def place_of(position: int) -> int:
