@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 NOT_KNOWN = b"<JavaScript function, not known>"
 LOOK_MIN_NS, LOOK_MAX_NS, LOOK_IDLE_NS = 100 * NS_PER_MS, 250 * NS_PER_MS, 1600 * NS_PER_MS
-YOUNG_NS = 3000 * NS_PER_MS  # within which most functions are met first
+YOUNG_NS = 3000 * NS_PER_MS  # of a program, in which most functions are met first
 _PROGRAMS = (b"node", b"electron", b"nsolid")  # in names of files that may have V8 in them
 _TRIES = 50
 _MASK = (1 << 64) - 1
@@ -57,14 +57,14 @@ class _Places(NamedTuple):
 class _Process:
     """A process that has V8 in it."""
 
-    def __init__(self, machine: Machine, number: int, places: _Places) -> None:
-        """``places`` are those in the load object of this number."""
+    def __init__(self, machine: Machine, number: int, places: _Places, start_ns: int) -> None:
+        """``places`` are those in the load object of this number; ``start_ns``: when the program began."""
         self.machine = machine
         self._number = number
         self._builtins, self._interpreter = places.builtins, places.interpreter
         self._resumed = np.array(sorted(places.resumed), np.uint64)
         self.lately = False  # whether it had samples since the last look
-        self.old_ns = time.monotonic_ns() + YOUNG_NS
+        self.old_ns = start_ns + YOUNG_NS
         self.period_ns = LOOK_MIN_NS
         self.due_ns = 0
         self.n_mappings = -1
@@ -209,7 +209,7 @@ class JsFrames:
                     builtins = self._unnamed(there, epoch.image.pid, mapping.bias)
                 if not builtins[1]:
                     self.unread[epoch.image.number] = "some, since V8's builtins have no symbols"
-                return _Process(found, mapping.object, places._replace(builtins=builtins))
+                return _Process(found, mapping.object, places._replace(builtins=builtins), epoch.image.start_ns)
             if found:
                 self.unread[epoch.image.number] = found
         return None
