@@ -9,6 +9,7 @@ import ctypes
 import os
 from array import array
 from collections.abc import Sequence
+from itertools import chain
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -98,7 +99,10 @@ def process_vm_readv(pid: int, ranges: Sequence[tuple[int, int]], into: memoryvi
     Returns the number of bytes read, which ends at the first unreadable page.
     """
     local = _IoVec(ctypes.addressof(ctypes.c_ubyte.from_buffer(into)), len(into))
-    remote = array("Q", [word & _WORD for piece in ranges for word in piece])  # of struct iovec
+    try:
+        remote = array("Q", chain.from_iterable(ranges))  # of struct iovec
+    except OverflowError:  # addresses that none can be
+        remote = array("Q", [word & _WORD for piece in ranges for word in piece])
     n = int(_libc.process_vm_readv(pid, ctypes.byref(local), 1, remote.buffer_info()[0], len(ranges), 0))
     if n < 0:
         raise _fail("process_vm_readv")

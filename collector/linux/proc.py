@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import os
 import re
+from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import accumulate
 from typing import NamedTuple
 
 from collector.linux import tasks
@@ -294,13 +296,11 @@ def read_pieces(pid: int, addresses: Sequence[int], sizes: Sequence[int]) -> lis
             return found + [b""] * (len(addresses) - len(found))
         except OSError:  # the first piece cannot be read
             left = 0
-        at = 0
-        for _, size in ranges:
-            if size > left:
-                found.append(b"")
-                break
-            found.append(bytes(memoryview(buffer)[at:at + size]))
-            at, left = at + size, left - size
+        content = bytes(buffer)  # of which a piece is taken in a quarter of the time
+        ends = list(accumulate(size for _, size in ranges))
+        n_read = bisect_right(ends, left)
+        found += [content[at:stop] for at, stop in zip([0, *ends], ends[:n_read], strict=False)]
+        found += [b""] if n_read < len(ranges) else []
     return found
 
 

@@ -15,11 +15,12 @@ The table has an entry wherever instructions of another place begin; node has it
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 
 from collector.runtimes.heap_v8 import Heap, half4, small, word
 from collector.runtimes.layout_v8 import NONE, Layout, Read
@@ -32,6 +33,7 @@ _CODES_MAX = 1 << 16
 _WORD = 8
 _INLINING_SIZE = 16
 _EXTERNAL = 1
+_NUMBER_BYTES = 9  # of a table of positions, at most: of 63 bits
 _WEAK = 2  # tag of a reference that does not keep what it leads to
 
 KINDS = (b"Sparkplug", b"Maglev", b"TurboFan")
@@ -139,150 +141,170 @@ class Codes:
         begins = [max(asked[pc] & -_ALIGNMENT, (pc & -_ALIGNMENT) - reach) for pc in pcs]
         pieces = self._read(begins,
                             [(pc & -_ALIGNMENT) + _ALIGNMENT - begin for pc, begin in zip(pcs, begins, strict=True)])
+        before = {pc: self._holders(pc, begin, piece) for pc, begin, piece in zip(pcs, begins, pieces, strict=True)}
         found: dict[int, Code] = {}
-        for pc, begin, piece in zip(pcs, begins, pieces, strict=True):
-            if any(code.start <= pc < code.end for code in found.values()):
-                continue
-            code = self._before(pc, begin, piece, now_ns)
-            if code is not None:
-                found[code.start] = code
+        while before := {pc: holders for pc, holders in before.items() if holders}:
+            nearest = {pc: holders.pop() for pc, holders in before.items()}
+            codes = self._codes(sorted(set(nearest.values())), now_ns)
+            for pc, holder in nearest.items():
+                code = codes.get(holder)
+                if code is not None:
+                    before[pc].clear()
+                    found.update([(code.start, code)] if code.start <= pc < code.end else [])
         if found:
             if len(self._known) > _CODES_MAX:
                 self._known.clear()
             self._known.update(found)
             self._starts = sorted(self._known)
 
-    def _before(self, pc: int, begin: int, piece: bytes, now_ns: int) -> Code | None:
-        """The code that a pc lies in, in memory that was read."""
+    def _holders(self, pc: int, begin: int, piece: bytes) -> list[int]:
+        """The objects below a pc, in memory that was read, that look as if they held code; the nearest one last."""
         first = -self._head % _ALIGNMENT
         words = np.frombuffer(piece[:len(piece) // 8 * 8], "<u8")[first // 8::_ALIGNMENT // 8]
         for map_ in np.unique(words[(words & np.uint64(3)) == 1])[:4096].tolist() if not self._maps else ():
             self._note_map(map_)
-        maps = np.array(sorted(self._maps), np.uint64)
-        for i in np.flatnonzero(np.isin(words, maps))[::-1].tolist():
-            object_ = begin + first + i * _ALIGNMENT
-            if object_ + self._head <= pc:
-                code = self._code(object_ + 1, now_ns)
-                if code is not None:
-                    return code if code.start <= pc < code.end else None
-        return None
+        is_one = np.zeros(len(words), np.bool_)
+        for map_ in self._maps:
+            is_one |= words == np.uint64(map_)
+        objects = begin + first + np.flatnonzero(is_one) * _ALIGNMENT
+        return [one + 1 for one in objects.tolist() if one + self._head <= pc]
 
     def _note_map(self, map_: int) -> None:
         wanted = self._layout.at["type_instructions" if self._layout.has_code_apart else "type_code"]
         if self._heap.types([map_.to_bytes(8, "little")]) == [wanted]:
             self._maps.add(map_)
 
-    def _code(self, holder: int, now_ns: int) -> Code | None:
-        """The code that an object holds; None where it makes no sense."""
-        at, object_ = self._layout.at, holder
+    def _codes(self, holders: Sequence[int], now_ns: int) -> dict[int, Code]:
+        """The code that objects hold, by those where it makes sense."""
+        objects = holders
         if self._layout.has_code_apart:
-            (piece,) = self._heap.heads([holder], 2 * _WORD)
-            object_ = word(piece, _WORD)
-        (head,) = self._heap.heads([object_], self._size)
-        if len(head) < self._size or self._heap.types([head]) != [at["type_code"]]:
+            objects = [word(piece, _WORD) for piece in self._heap.heads(holders, 2 * _WORD)]
+        heads = self._heap.heads(objects, self._size)
+        found = {}
+        for holder, object_, head, kind in zip(holders, objects, heads, self._heap.types(heads), strict=True):
+            code = self._code(holder, object_, head, now_ns) if kind == self._layout.at["type_code"] else None
+            if code is not None:
+                found[holder] = code
+        self._fill(list(found.values()))
+        return found
+
+    def _code(self, holder: int, object_: int, head: bytes, now_ns: int) -> Code | None:
+        """The code that an object holds, by the head of its Code object; None where it makes no sense."""
+        at = self._layout.at
+        start, size = holder - 1 + self._head, half4(head, at["code_size"])
+        if len(head) < self._size or not 0 < size <= _CODE_MAX:
             return None
-        start = holder - 1 + self._head
         if self._layout.has_code_apart and (word(head, at["code_start"]) != start
                                             or word(head, at["code_instructions"]) != holder):
             return None
-        size = half4(head, at["code_size"])
-        if not 0 < size <= _CODE_MAX:
-            return None
         level = (half4(head, at["code_flags"]) & at["kind_mask"]) - at["kind_baseline"]
-        code = Code(object_, start, start + size, level, head, now_ns)
-        self._fill(code)
-        return code
+        return Code(object_, start, start + size, level, head, now_ns)
 
     # -- whose it is
 
-    def _fill(self, code: Code) -> None:
+    def _fill(self, codes: Sequence[Code]) -> None:
+        """What tells the functions of code: all in a few reads."""
         at = self._layout.at
-        data = word(code.head, at["code_data"])
-        if code.level == 0:
-            code.bytecode = self.bytecode_of(data)
-        elif code.level > 0:
-            n_words = max(at["deopt_positions"], at["deopt_shared"], at["deopt_wrapped"]) + 1
-            words = self._words(data, n_words)
-            if words:
-                code.shared = words[at["deopt_shared"]] if at["deopt_wrapped"] == NONE else self._unwrapped(
-                    words[at["deopt_wrapped"]])
-                n_inlined = small(words[at["deopt_count"]])
-                if 0 < n_inlined <= _INLINED_MAX:
-                    code.inlined = tuple(one & ~_WEAK for one in self._words(words[at["deopt_literals"]], n_inlined))
-                    code.inlinings = self.bytes_of(words[at["deopt_positions"]])
-                code.table = self.bytes_of(word(code.head, at["code_positions"]))
+        baseline = [code for code in codes if code.level == 0]
+        arrays = self.bytecodes_of([word(code.head, at["code_data"]) for code in baseline])
+        for code, bytecode in zip(baseline, arrays, strict=True):
+            code.bytecode = bytecode
+        optimised = [code for code in codes if code.level > 0]
+        n_words = max(at["deopt_positions"], at["deopt_shared"], at["deopt_wrapped"]) + 1
+        data = self._words([word(code.head, at["code_data"]) for code in optimised], [n_words] * len(optimised))
+        self._fill_optimised([(code, words) for code, words in zip(optimised, data, strict=True) if words])
 
-    def bytecode_of(self, data: int) -> int:
-        """The BytecodeArray that a function's code leads to; 0: none."""
+    def _fill_optimised(self, codes: Sequence[tuple[Code, list[int]]]) -> None:
+        """The same of optimised code, with its data for deoptimisation."""
         at = self._layout.at
+        is_wrapped = at["deopt_wrapped"] != NONE
+        shared = [words[at["deopt_wrapped" if is_wrapped else "deopt_shared"]] for _, words in codes]
+        tables = self.all_bytes_of([word(code.head, at["code_positions"]) for code, _ in codes])
+        for (code, _), one, table in zip(codes, self._unwrapped(shared) if is_wrapped else shared, tables, strict=True):
+            code.shared, code.table = one, table
+        counts = [(code, words, small(words[at["deopt_count"]])) for code, words in codes]
+        inlining = [one for one in counts if 0 < one[2] <= _INLINED_MAX]
+        literals = self._words([words[at["deopt_literals"]] for _, words, _ in inlining], [n for _, _, n in inlining])
+        places = self.all_bytes_of([words[at["deopt_positions"]] for _, words, _ in inlining])
+        for (code, _, _), inlined, inlinings in zip(inlining, literals, places, strict=True):
+            code.inlined, code.inlinings = tuple(one & ~_WEAK for one in inlined), inlinings
+
+    def bytecodes_of(self, data: Sequence[int]) -> list[int]:
+        """The BytecodeArrays that functions' code leads to; 0: none."""
+        at = self._layout.at
+        found = [0] * len(data)
+        asked = dict(enumerate(data))
         for _ in range(3):
-            (head,) = self._heap.heads([data], self._size)
-            (kind,) = self._heap.types([head])
-            if kind == at["type_bytecode"]:
-                return data
-            if kind == at["type_code"]:
-                data = word(head, at["code_data"])
-            elif kind == at["type_interpreter_data"] != NONE:
-                data = word(head, at["interpreter_bytecode"])
-            else:
-                return 0
-        return 0
+            further = {}
+            heads = self._heap.heads(list(asked.values()), self._size)
+            for (i, one), head, kind in zip(asked.items(), heads, self._heap.types(heads), strict=True):
+                if kind == at["type_bytecode"]:
+                    found[i] = one
+                elif kind == at["type_code"]:
+                    further[i] = word(head, at["code_data"])
+                elif kind == at["type_interpreter_data"] != NONE:
+                    further[i] = word(head, at["interpreter_bytecode"])
+            asked = further
+        return found
 
-    def _unwrapped(self, wrapper: int) -> int:
-        (head,) = self._heap.heads([wrapper], 2 * _WORD)
-        return word(head, _WORD) if self._heap.types([head]) == [self._layout.at["type_wrapper"]] else 0
+    def _unwrapped(self, wrappers: Sequence[int]) -> list[int]:
+        heads = self._heap.heads(wrappers, 2 * _WORD)
+        return [word(head, _WORD) if kind == self._layout.at["type_wrapper"] else 0
+                for head, kind in zip(heads, self._heap.types(heads), strict=True)]
 
-    def _words(self, array: int, n: int) -> list[int]:
-        """The first words of an array; empty where it is none, or has fewer."""
+    def _words(self, arrays: Sequence[int], counts: Sequence[int]) -> list[list[int]]:
+        """The first words of arrays, so many of each; empty where it is none, or has fewer."""
         at = self._layout.at
         kinds = {at[name] for name in ("type_fixed", "type_trusted_fixed", "type_protected_fixed", "type_weak_fixed",
                                        "type_trusted_weak_fixed")} - {NONE}
-        (head,) = self._heap.heads([array], at["array_data"] + n * _WORD)
-        if self._heap.types([head])[0] not in kinds or small(word(head, at["array_length"])) < n:
-            return []
-        return [word(head, at["array_data"] + i * _WORD) for i in range(n)]
+        heads = self._heap.heads(arrays, [at["array_data"] + n * _WORD for n in counts])
+        return [[word(head, at["array_data"] + i * _WORD) for i in range(n)]
+                if kind in kinds and small(word(head, at["array_length"])) >= n else []
+                for head, kind, n in zip(heads, self._heap.types(heads), counts, strict=True)]
+
+    def all_bytes_of(self, arrays: Sequence[int]) -> list[bytes]:
+        """The bytes of arrays; empty where it is none."""
+        at = self._layout.at
+        heads = self._heap.heads(arrays, at["array_data"])
+        kinds = {at["type_bytes"], at["type_trusted_bytes"]} - {NONE}
+        sizes = [n if kind in kinds and 0 < (n := small(word(head, at["array_length"]))) <= _TABLE_MAX else 0
+                 for head, kind in zip(heads, self._heap.types(heads), strict=True)]
+        there = [i for i, n in enumerate(sizes) if n]
+        found = [b""] * len(arrays)
+        for i, content in zip(there, self._read([arrays[i] - 1 + at["array_data"] for i in there],
+                                                [sizes[i] for i in there]), strict=True):
+            found[i] = content
+        return found
 
     def bytes_of(self, array: int) -> bytes:
-        """The bytes of an array; empty where it is none."""
-        at = self._layout.at
-        (head,) = self._heap.heads([array], at["array_data"])
-        n = small(word(head, at["array_length"]))
-        kinds = {at["type_bytes"], at["type_trusted_bytes"]} - {NONE}
-        if self._heap.types([head])[0] not in kinds or not 0 < n <= _TABLE_MAX:
-            return b""
-        return self._read([array - 1 + at["array_data"]], [n])[0]
+        """The bytes of one."""
+        return self.all_bytes_of([array])[0]
 
 
 def positions_of(table: bytes) -> tuple[list[int], list[int]]:
     """A table of source positions: offsets in the code, ascending, and positions; as far as it is sound. Each entry is
     two signed numbers, of seven bits a byte, that are added to those of the entry before; an offset of a place that is
     no statement is counted from -1 downwards."""
-    offsets: list[int] = []
-    positions: list[int] = []
-    offset, position, at = -1, 0, 0
-    while at < len(table):
-        more, at = _number(table, at)
-        further, at = _number(table, at)
-        if at < 0:
-            break
-        offset += more if more >= 0 else -(more + 1)
-        position += further
-        offsets.append(offset)
-        positions.append(position)
-    return offsets, positions
+    numbers = _numbers(table)
+    pairs = numbers[:len(numbers) // 2 * 2].reshape(-1, 2)
+    more, further = pairs.T
+    offsets = np.cumsum(np.where(more >= 0, more, ~more)) - 1
+    return offsets.tolist(), np.cumsum(further).tolist()
 
 
-def _number(table: bytes, at: int) -> tuple[int, int]:
-    """The signed number at a place, and the place behind; that is -1 where there is none."""
-    value = 0
-    for shift in range(0, 70, 7):
-        if not 0 <= at < len(table):
-            return 0, -1
-        value |= (table[at] & 0x7F) << shift
-        at += 1
-        if table[at - 1] < 0x80:
-            return value >> 1 ^ -(value & 1), at
-    return 0, -1
+def _numbers(table: bytes) -> npt.NDArray[np.int64]:
+    """The signed numbers in a table, as far as it is sound."""
+    content = np.frombuffer(table, np.uint8)
+    ends = np.flatnonzero(content < 0x80)
+    begins = np.append(0, ends[:-1] + 1) if len(ends) else ends
+    long = np.flatnonzero(ends - begins >= _NUMBER_BYTES)
+    ends, begins = (ends[:long[0]], begins[:long[0]]) if len(long) else (ends, begins)
+    if not len(ends):
+        return np.zeros(0, np.int64)
+    content = content[:ends[-1] + 1]
+    shift = np.arange(len(content)) - np.repeat(begins, ends - begins + 1)
+    values = np.add.reduceat((content & 0x7F).astype(np.int64) << 7 * shift, begins)
+    return values >> 1 ^ -(values & 1)
 
 
 def place_of(position: int) -> int:

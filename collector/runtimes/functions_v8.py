@@ -132,9 +132,12 @@ class Functions:
         skipped = [self._skipped(by_scope[one]) for one in there]
         rests = self._read([one - 1 + skip for one, skip in zip(there, skipped, strict=True)],
                            [_WORD * _SCOPE_WORDS] * len(there))
+        words = [[word(rest, _WORD * i) for i in range(_SCOPE_WORDS)] for rest in rests]
+        kinds = self._heap.type_of([one for its in words for one in its])
         found = {}
-        for one, rest in zip(there, rests, strict=True):
-            scope = self._scope(by_scope[one], [word(rest, _WORD * i) for i in range(_SCOPE_WORDS)])
+        for i, (one, rest) in enumerate(zip(there, rests, strict=True)):
+            its = slice(i * _SCOPE_WORDS, (i + 1) * _SCOPE_WORDS)
+            scope = self._scope(by_scope[one], words[i], kinds[its])
             if scope is not None and rest:
                 found[one] = scope
         return found
@@ -146,10 +149,9 @@ class Functions:
         n_names = n if n < _LOCALS_INLINE else 1  # more are in a table
         return _WORD * (1 + self._layout.at["scope_first"] + n_names + n)
 
-    def _scope(self, head: bytes, words: Sequence[int]) -> _Scope | None:
-        """From words behind the local variables: perhaps one of a class, the name and its variable, a name that was
-        inferred, and the place."""
-        kinds = self._heap.type_of(words)
+    def _scope(self, head: bytes, words: Sequence[int], kinds: Sequence[int]) -> _Scope | None:
+        """From words behind the local variables, and the types of those that are objects: perhaps one of a class, the
+        name and its variable, a name that was inferred, and the place."""
         if any(kind < 0 and is_object(one) for one, kind in zip(words[:4], kinds, strict=False)):
             return None
         is_string = [0 <= kind < self._layout.at["type_no_string"] for kind in kinds]

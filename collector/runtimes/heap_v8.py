@@ -45,11 +45,12 @@ class Heap:
         """Maps may be others since."""
         self._types.clear()
 
-    def heads(self, objects: Sequence[int], size: int) -> list[bytes]:
-        """The first bytes of objects; empty where there is none."""
-        asked = [one for one in objects if is_object(one)]
-        found = dict(zip(asked, self._read([one - 1 for one in asked], [size] * len(asked)), strict=True))
-        return [found.get(one, b"") for one in objects]
+    def heads(self, objects: Sequence[int], size: int | Sequence[int]) -> list[bytes]:
+        """The first bytes of objects, as many of all or so many of each; empty where there is none."""
+        sizes = [size] * len(objects) if isinstance(size, int) else size
+        asked = [pair for pair in dict.fromkeys(zip(objects, sizes, strict=True)) if is_object(pair[0])]
+        found = dict(zip(asked, self._read([one - 1 for one, _ in asked], [n for _, n in asked]), strict=True))
+        return [found.get(pair, b"") for pair in zip(objects, sizes, strict=True)]
 
     def types(self, heads: Iterable[bytes]) -> list[int]:
         """What objects are, by their heads; -1: none that is known."""

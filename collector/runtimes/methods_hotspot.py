@@ -65,6 +65,7 @@ class Methods:
         self._const: dict[int, int] = {}  # the ConstMethod of each
         self._certain: set[int] = set()  # known ones that are there, as was seen since the last look
         self._failed: set[int] = set()  # since the last look
+        self._pool_of: dict[int, tuple[int, tuple[bytes, bytes]]] = {}  # since then: their classes, and what these are
         self._layout = layout
         self._read = read
 
@@ -72,6 +73,7 @@ class Methods:
         """Whether methods are still there will be seen as they are asked for, from now on."""
         self._failed.clear()
         self._certain.clear()
+        self._pool_of.clear()
         if len(self.known) > _METHODS_MAX:
             self.known.clear()
             self._const.clear()
@@ -101,7 +103,7 @@ class Methods:
         consts = self._consts([pointer for pointer in pointers if _is_address(pointer)])
         by_method = {address: consts[pointer] for address, pointer in zip(addresses, pointers, strict=True)
                      if pointer in consts}
-        pools = self._pools({const.pool for const in by_method.values()})
+        pools = self._classes({const.pool for const in by_method.values()})
         by_method = {address: const for address, const in by_method.items() if const.pool in pools}
         symbols = self._symbols_of(by_method.values(), pools)
         tables = self._tables(by_method.values())
@@ -132,6 +134,18 @@ class Methods:
                                         bool(head[at["const_flags"]] & _HAS_LINES))
         return found
 
+    def _classes(self, addresses: set[int]) -> dict[int, tuple[bytes, bytes]]:
+        """The same as ``_pools``; what was read since the last look need not be read again, if the pool still belongs
+        to that class, and that to the pool."""
+        at = self._layout.at
+        known = [pool for pool in addresses if pool in self._pool_of]
+        holders = self._words(known, at["pool_holder"])
+        back = self._words(holders, at["klass_constants"])
+        same = {pool for pool, holder, own in zip(known, holders, back, strict=True)
+                if own == pool and holder == self._pool_of[pool][0]}
+        found = self._pools(addresses - same)
+        return found | {pool: self._pool_of[pool][1] for pool in same}
+
     def _pools(self, addresses: set[int]) -> dict[int, tuple[bytes, bytes]]:
         """Names of the classes that pools belong to, and of the files of these."""
         at, size = self._layout.at, self._layout.size["pool"]
@@ -154,6 +168,7 @@ class Methods:
                 folder = text.rpartition(b"/")[0]
                 is_file = bool(file) and b"/" not in file and b"\0" not in file
                 found[pool] = text, (folder + b"/" if folder else b"") + file if is_file else b""
+                self._pool_of[pool] = holders[pool], found[pool]
         return found
 
     def _symbols_of(self, consts: Iterable[_Const], pools: dict[int, tuple[bytes, bytes]]) -> dict[tuple[int, int],
@@ -168,10 +183,12 @@ class Methods:
     def _entries(self, places: Sequence[tuple[int, int]]) -> dict[tuple[int, int], int]:
         """The symbols (Symbol*) at places (pool, index) whose tags say that they are symbols."""
         at, size = self._layout.at, self._layout.size["pool"]
-        lengths = self._read([pool + at["pool_length"] for pool, _ in places], [4] * len(places))
-        tags = self._words([pool for pool, _ in places], at["pool_tags"])
-        sound = [(place, tag) for place, length, tag in zip(places, lengths, tags, strict=True)
-                 if 0 < place[1] < int.from_bytes(length, "little") and _is_address(tag)]
+        pools = list(dict.fromkeys(pool for pool, _ in places))
+        lengths = dict(zip(pools, self._read([pool + at["pool_length"] for pool in pools], [4] * len(pools)),
+                           strict=True))
+        tags = dict(zip(pools, self._words(pools, at["pool_tags"]), strict=True))
+        sound = [(place, tags[place[0]]) for place in places
+                 if 0 < place[1] < int.from_bytes(lengths[place[0]], "little") and _is_address(tags[place[0]])]
         kinds = self._read([tag + 4 + index for (_, index), tag in sound], [1] * len(sound))
         there = [place for (place, _), kind in zip(sound, kinds, strict=True) if kind == bytes((_TAG_UTF8,))]
         words = self._words_twice([pool + 8 * index for pool, index in there], size)

@@ -24,7 +24,7 @@ caller's: then code tells the one and the frame the other.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from collector.runtimes import layout_v8
@@ -172,22 +172,29 @@ class Machine:
             return  # none, or the process is gone
         there = {one: head for one, head, kind in zip(asked, heads, self._heap.types(heads), strict=True)
                  if kind == self.layout.at["type_bytecode"]}
-        for one in asked:
-            owner = self._owner.get(one)
-            if owner is not None and (owner.head != there.get(one) or not self._still_has(owner, one)):
-                del self._owner[one]
+        self._drop_owners([one for one in asked if one in self._owner], there)
         if len(self._owner) > _KEPT_MAX:
             self._owner.clear()
         pairs = {(frame.bytecode, self._shared.get(frame.function, 0)) for frame in frames
                  if frame.bytecode in there and frame.bytecode not in self._owner}
+        data = self._bytecodes_of(self._data.get(shared, 0) for _, shared in pairs)
         for one, shared in pairs:
-            data = self._data.get(shared, 0)
-            if data and self.codes.bytecode_of(data) == one:
-                self._owner[one] = _Owner(shared, there[one], data)
+            if data.get(self._data.get(shared, 0)) == one:
+                self._owner[one] = _Owner(shared, there[one], self._data[shared])
 
-    def _still_has(self, owner: _Owner, array: int) -> bool:
-        data = self._data.get(owner.shared, 0)
-        return data == owner.data or (data != 0 and self.codes.bytecode_of(data) == array)
+    def _drop_owners(self, arrays: Sequence[int], there: dict[int, bytes]) -> None:
+        """Forgets whose BytecodeArrays were, where it is not so any more; ``there``: how those begin that are."""
+        now = {one: self._data.get(self._owner[one].shared, 0) for one in arrays}
+        led = self._bytecodes_of(data for one, data in now.items() if data != self._owner[one].data)
+        for one, data in now.items():
+            owner = self._owner[one]
+            if owner.head != there.get(one) or (data != owner.data and led.get(data) != one):
+                del self._owner[one]
+
+    def _bytecodes_of(self, data: Iterable[int]) -> dict[int, int]:
+        """The BytecodeArrays that each of the words leads to."""
+        asked = sorted(set(data) - {0})
+        return dict(zip(asked, self.codes.bytecodes_of(asked), strict=True))
 
     @property
     def _bytecode_size(self) -> int:

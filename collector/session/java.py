@@ -23,7 +23,7 @@ from collector.elf import object_of_bytes
 from collector.errors import ElfError
 from collector.events import Array, ClockSamples
 from collector.linux import proc
-from collector.processes.process import Epoch
+from collector.processes.process import Epoch, Image
 from collector.runtimes import marks
 from collector.runtimes.code import SIZE_MAX, Code
 from collector.runtimes.made_up import MadeUp
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 NOT_KNOWN = b"<Java method, not known>"
 BEGIN_NS = 40 * NS_PER_MS  # between looks at a machine that has not begun yet
 LOOK_MIN_NS, LOOK_MAX_NS = 100 * NS_PER_MS, 1600 * NS_PER_MS
-YOUNG_NS = 3000 * NS_PER_MS  # within which most code is compiled
+YOUNG_NS = 3000 * NS_PER_MS  # of a program, in which most code is compiled
 _METHOD, _BYTECODE = np.uint64(24), np.uint64(64)  # below fp, of an interpreted frame
 _R13, _RBP = 13, 6
 _ROOT = int(Stop.ROOT)
@@ -54,12 +54,12 @@ _TRIES = 200  # looks at a machine that has not begun
 class _Process:
     """A process that has HotSpot in it."""
 
-    def __init__(self, machine: Machine, number: int) -> None:
-        """``number``: of the code cache among the load objects."""
+    def __init__(self, machine: Machine, number: int, start_ns: int) -> None:
+        """``number``: of the code cache among the load objects; ``start_ns``: when the program began."""
         self.machine = machine
         self.number = number
         self.lately = True  # whether it had samples since the last look
-        self.old_ns = time.monotonic_ns() + YOUNG_NS
+        self.old_ns = start_ns + YOUNG_NS
         self.period_ns = LOOK_MIN_NS
         self.due_ns = 0
         self.n_forgotten = 0  # methods of which places may be among the following
@@ -79,7 +79,7 @@ class JavaFrames:
         self._objects = objects
         self._processes: dict[int, _Process] = {}  # by image
         self._n_mappings: dict[int, int] = {}
-        self._there: dict[int, tuple[int, dict[bytes, tuple[int, int]]]] = {}  # by image: pid and symbols, not begun
+        self._there: dict[int, tuple[Image, dict[bytes, tuple[int, int]]]] = {}  # by image: it, symbols; not begun
         self._expected_ns = expected_ns if wanted else 0
         self._begin_ns = 0  # when these are to be looked at again
         self._n_tried: Counter[int] = Counter()
@@ -178,19 +178,19 @@ class JavaFrames:
             except ElfError:
                 continue
             there = {name: (value + mapping.bias, size) for name, (value, size) in symbols.items()}
-            self._there[epoch.image.number] = epoch.image.pid, there
+            self._there[epoch.image.number] = epoch.image, there
 
     def _begin(self, number: int) -> None:
         """Begins with a machine as soon as it has begun itself."""
         from collector.runtimes import hotspot
         from collector.unwind.trampoline import image
 
-        pid, symbols = self._there[number]
-        found = hotspot.recognise(symbols, partial(proc.read_pieces, pid), time.monotonic_ns())
+        program, symbols = self._there[number]
+        found = hotspot.recognise(symbols, partial(proc.read_pieces, program.pid), time.monotonic_ns())
         if not isinstance(found, str):
             tables = self._objects.tables
             made = object_of_bytes(image(found.high - found.low), "[code cache]")
-            self._processes[number] = _Process(found, tables.add_told(made, found))
+            self._processes[number] = _Process(found, tables.add_told(made, found), program.start_ns)
         elif found:
             self.unread[number] = found
         self._n_tried[number] += 1

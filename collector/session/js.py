@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 NOT_KNOWN = b"<JavaScript function, not known>"
 LOOK_MIN_NS, LOOK_MAX_NS, LOOK_IDLE_NS = 100 * NS_PER_MS, 250 * NS_PER_MS, 1600 * NS_PER_MS
-YOUNG_NS = 3000 * NS_PER_MS  # within which most functions are met first
+YOUNG_NS = 3000 * NS_PER_MS  # of a program, in which most functions are met first
 _PROGRAMS = (b"node", b"electron", b"nsolid")  # in names of files that may have V8 in them
 _TRIES = 50
 _MASK = (1 << 64) - 1
@@ -57,14 +57,14 @@ class _Places(NamedTuple):
 class _Process:
     """A process that has V8 in it."""
 
-    def __init__(self, machine: Machine, number: int, places: _Places) -> None:
-        """``places`` are those in the load object of this number."""
+    def __init__(self, machine: Machine, number: int, places: _Places, start_ns: int) -> None:
+        """``places`` are those in the load object of this number; ``start_ns``: when the program began."""
         self.machine = machine
         self._number = number
         self._builtins, self._interpreter = places.builtins, places.interpreter
-        self._resumed = np.array(places.resumed, np.uint64)
+        self._resumed = np.array(sorted(places.resumed), np.uint64)
         self.lately = False  # whether it had samples since the last look
-        self.old_ns = time.monotonic_ns() + YOUNG_NS
+        self.old_ns = start_ns + YOUNG_NS
         self.period_ns = LOOK_MIN_NS
         self.due_ns = 0
         self.n_mappings = -1
@@ -96,8 +96,17 @@ class _Process:
         is_interpreted = is_its & (self._low[at] == 0)
         place = pcs - self._bias[at]  # of a return address one before
         is_its_own = place - np.uint64(low) <= np.uint64(high - low)
-        is_interpreted &= is_its_own | np.isin(place + np.uint64(1), self._resumed)
+        others = np.nonzero(is_interpreted & ~is_its_own)
+        is_interpreted[others] = self._is_resumed(place[others] + np.uint64(1))
         return np.where(is_its, self._low[at], np.uint64(0)), is_its, is_interpreted
+
+    def _is_resumed(self, place: Array) -> Array:
+        """Whether returns lead to places (n,) with which the interpreter goes on."""
+        if not len(self._resumed):
+            return np.zeros(len(place), np.bool_)
+        at = np.minimum(self._resumed.searchsorted(place), len(self._resumed) - 1)
+        found: Array = self._resumed[at] == place
+        return found
 
 
 class JsFrames:
@@ -200,7 +209,7 @@ class JsFrames:
                     builtins = self._unnamed(there, epoch.image.pid, mapping.bias)
                 if not builtins[1]:
                     self.unread[epoch.image.number] = "some, since V8's builtins have no symbols"
-                return _Process(found, mapping.object, places._replace(builtins=builtins))
+                return _Process(found, mapping.object, places._replace(builtins=builtins), epoch.image.start_ns)
             if found:
                 self.unread[epoch.image.number] = found
         return None

@@ -61,6 +61,7 @@ class Pipeline:
         self._tally = tally
         self.maps_untold = False  # in the last batch: /proc was asked instead
         self._fed_ns = 0  # its end
+        self._lending_ns = interval_ns // 2  # shorter waits for a CPU, of which a thread has many, lend their stacks
         # Where edges are made of accounts their lengths are exact, but not their places: runs may overlap.
         self.time = Timekeeping(n_cpus if records_all else _ANY_NUMBER)
         self.model = self.time.model
@@ -106,13 +107,13 @@ class Pipeline:
         self._read_mappings(batch)
         periods = self.time.advance(batch)
         self.overview.count_switches()
-        parts = self._stacks.unwound(batch)
+        parts = self._stacks.unwound(batch, periods, 0 if self._taps.listens else self._lending_ns)
         # Now that the stacks of their makers are known, the processes that were made are named.
         self._experiments.open_pending(Makings(self._world, batch.births, parts.makers if parts else None).of)
         clock, leaving = self._stacks.placed(parts)
         if batch.clock is not None and clock is not None:
             self.output.clock(batch.clock, clock, self._settlement.earned(clock, batch.clock.time_ns))
-        departures = self._stacks.departures(batch.leaving, leaving, batch.sites)
+        departures = self._stacks.departures(parts.leaving if parts else None, leaving, batch.sites)
         spans = self._waits.over(periods.off_cpu(), departures, batch)
         self.output.spans(spans, self._settlement.waits.due)
         self._taps.saw(batch, clock, leaving)

@@ -1,6 +1,7 @@
 """Which stack had the time: of clock samples, of departures with and without one, and of time that nothing stands for.
 
-    departures with a stack          their own, completed where it was cut and the rest is known (``deep``)
+    departures with a stack          their own, completed where it was cut and the rest is known (``deep``); of many
+                                     short waits for a CPU one lends its own to others (``lending``)
     ... with registers alone         the last one seen at the same site (``sites``), else of a preempted thread the last
                                      one of its clock, else their leaf
     blocked, switch-out lost         its stack is read now (``blocked_stacks``)
@@ -23,13 +24,14 @@ from collector.session.attach import STACK_WORDS
 from collector.session.blocked_stacks import BlockedStacks
 from collector.session.deep import DeepStacks
 from collector.session.experiments import Experiments, Recorded
+from collector.session.lending import lenders
 from collector.session.managed import MadeCode
 from collector.session.placing import FAILED_MARK, TRUNCATED_MARK, Placed, Unwound, interned, joined, unwound
 from collector.session.tally import Tally
 from collector.session.timekeeping import Timekeeping
 from collector.session.world import World
 from collector.timing.states import Departures, Microstate, Spans
-from collector.timing.timeline import is_out
+from collector.timing.timeline import Periods, is_out
 
 if TYPE_CHECKING:
     from collector.session.kernel_objects import KernelObjects
@@ -93,6 +95,21 @@ class Parts(NamedTuple):
     n_clock: int
     makers: Unwound
     time_ns: Array
+    leaving: Leaving | None
+
+
+class Leaving(NamedTuple):
+    """The departures (n,) of a batch, those (k,) that have stacks of their own, and which of these stands for each."""
+
+    every: ClockSamples
+    samples: ClockSamples
+    lender: Array  # i8 (n,)
+
+    @classmethod
+    def of(cls, every: ClockSamples, lender: Array) -> Leaving:
+        """``lender`` (n,): for each departure one that lends to itself, as an index."""
+        own = np.flatnonzero(lender == np.arange(len(lender)))
+        return cls(every, every if len(own) == len(lender) else every[own], np.searchsorted(own, lender))
 
 
 class Stacks:
@@ -114,9 +131,11 @@ class Stacks:
 
     # -- samples
 
-    def unwound(self, batch: Batch) -> Parts | None:
-        """The stacks of all samples of a batch, in one unwinding; None if it has none."""
-        parts = [batch.clock, batch.leaving, batch.births.makers if batch.births else None]
+    def unwound(self, batch: Batch, periods: Periods, step_ns: int) -> Parts | None:
+        """The stacks of the samples of a batch, in one unwinding; None if it has none. ``periods``: those that it has
+        closed; of waits for a CPU that are shorter than ``step_ns`` some have no stack of their own."""
+        leaving = self._leaving(batch.leaving, periods, step_ns)
+        parts = [batch.clock, leaving.samples if leaving else None, batch.births.makers if batch.births else None]
         some = [part for part in parts if part is not None]
         self._clock = None
         if not some:
@@ -125,7 +144,15 @@ class Stacks:
         frames = unwound(samples, self._model, self._world.frames)
         n_clock, n_leaving, _ = (len(part.time_ns) if part is not None else 0 for part in parts)
         n_samples = n_clock + n_leaving
-        return Parts(frames[:n_samples], n_clock, frames[n_samples:], samples.time_ns[:n_samples])
+        return Parts(frames[:n_samples], n_clock, frames[n_samples:], samples.time_ns[:n_samples], leaving)
+
+    def _leaving(self, leaving: ClockSamples | None, periods: Periods, step_ns: int) -> Leaving | None:
+        if leaving is None:
+            return None
+        slot = self._model.slots(leaving.tid, leaving.pid, leaving.time_ns)
+        found = Leaving.of(leaving, lenders(slot, leaving, self._time.timeline.edges, periods, step_ns))
+        self._tally.n_lent_stacks += len(leaving.tid) - len(found.samples.tid)
+        return found
 
     def placed(self, parts: Parts | None) -> tuple[Placed | None, Placed | None]:
         """Clock samples and departures with their stacks in the experiments, which are there by now."""
@@ -143,7 +170,7 @@ class Stacks:
 
     # -- departures
 
-    def departures(self, leaving: ClockSamples | None, placed: Placed | None, seen: Sites | None) -> Departures:
+    def departures(self, leaving: Leaving | None, placed: Placed | None, seen: Sites | None) -> Departures:
         """What is known of the batch's switch-outs: from those with stacks, and for the others from their sites."""
         none = np.zeros(0, dtype=np.int64)
         known = Departures(none, none, none.astype(np.uint64), none.astype(np.int8), none.astype(np.uint64),
@@ -158,7 +185,8 @@ class Stacks:
         return Departures(*(np.concatenate([getattr(others, name), getattr(known, name)])
                             for name in Departures.__slots__))
 
-    def _with_stacks(self, leaving: ClockSamples, placed: Placed) -> Departures:
+    def _with_stacks(self, all_leaving: Leaving, placed: Placed) -> Departures:
+        every, leaving, lender = all_leaving
         regs = leaving.regs
         uid = self._deep.completed(placed, regs[:, _IP], regs[:, _SP], leaving.kernel)
         self._tally.completed(int(np.count_nonzero(uid != placed.uid)))
@@ -167,7 +195,7 @@ class Stacks:
         self._last.grow(self._time.n_slots)
         self._last.set(placed, leaving.cpu)
         self._note_last(leaving, placed)
-        return Departures(placed.slot, leaving.time_ns, uid, leaving.mode, regs[:, _IP], leaving.cpu)
+        return Departures(placed.slot[lender], every.time_ns, uid[lender], every.mode, every.regs[:, _IP], every.cpu)
 
     def _note_last(self, leaving: ClockSamples, placed: Placed) -> None:
         """The last departure of images that no clock sample has met yet stands for them."""

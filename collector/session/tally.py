@@ -51,6 +51,7 @@ class Tally:
     n_guessed_faults: int = 0  # waits for pages of which nothing told whether text or data was missing
     n_unknown_sites: int = 0  # switch-outs of which only the leaf is known
     n_borrowed_stacks: int = 0  # packets with the thread's last stack, since their own is unknown
+    n_lent_stacks: int = 0  # short waits for a CPU with the stack of another one of their thread
     steal_ns: int = 0  # for which a hypervisor had taken the CPU of running threads
     not_traced: list[str] = field(default_factory=list)  # processes that could not be, the first of them
     n_not_traced: int = 0
@@ -112,6 +113,10 @@ class Tally:
         if self.steal_ns:
             lines.append(f"for {self.steal_ns / 1e9:.2f} s the hypervisor let others have the CPU of running threads, "
                          "which waited for it")
+        if self.n_lent_stacks:
+            waits = many(self.n_lent_stacks, "short wait for a CPU is", "short waits for a CPU are")
+            lines.append(f"{waits} told with the stack of another one, as much of a thread's waits for a CPU as clock "
+                         "samples are of its time on one")
         if self.n_estimated_ends:
             lines.append(f"{many(self.n_estimated_ends, 'thread')} ended then: the last tenth of a second is estimated")
         if self.n_estimated_waits:

@@ -66,6 +66,11 @@ class Taps:
         self._takes.append(self._aggregating.take)
 
     @property
+    def listens(self) -> bool:
+        """Whether anybody asks for stretches and their stacks."""
+        return bool(self._takes)
+
+    @property
     def n_dropped(self) -> int:
         """Values that are in no aggregation."""
         return 0 if self._aggregating is None else self._aggregating.n_dropped

@@ -85,7 +85,7 @@ def test_stacks_are_as_if_all_were_unwound_again(seed: int, sizes: list[int], so
     machine, tables = Machine(sizes), Tables()
     java = JavaFrames(SimpleNamespace(tables=tables, by_number={}), MadeUp(1 << 60), wanted=True)  # type: ignore[arg-type]
     number = tables.add_told(object_of_bytes(image(HIGH - LOW), "[code]"), machine)
-    java._processes[1] = _Process(machine, number)  # type: ignore[arg-type]
+    java._processes[1] = _Process(machine, number, 0)  # type: ignore[arg-type]
     found = placed_frames_of(taken, index, epochs, tables, java.caches(epochs))
     machine.soon = dict(soon)
     rows = java.out_of_date(index, epochs, found)
