@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -92,6 +93,7 @@ class _Process:
         self._n_scanned = self._n_batches = 0
         self._met: set[int] = set()  # addresses of frames
         self._frames: Array = np.zeros(0, np.uint64)  # the same, sorted
+        self._n_searched = -1  # changes of code, as of the last search
 
     def sampled(self, tids: Array, times: Array) -> None:
         """Samples (n,) of threads."""
@@ -163,6 +165,21 @@ class _Process:
         self._n_batches += 1
         return self._used.copy() if self._n_scanned >= _SCANNED and self._n_batches % _SCANNED_EVERY else None
 
+    def searches(self) -> None:
+        """Code is looked for: what led to none is asked again where code has come or gone since."""
+        if self._n_searched != self.interpreter.n_changes:
+            self.interpreter.forget_vain()
+
+    def searched(self) -> None:
+        """What led to none now does so until further code has come or gone."""
+        self._n_searched = self.interpreter.n_changes
+
+    def telling(self, place: _Place) -> _Place:
+        """The same evaluations without most of the words that tell nothing: those that are not frames, and neither
+        lead nor have led to code."""
+        self._note_frames()
+        return place.of_words(np.flatnonzero(self.places.may_lead(place.words, self._frames)))
+
     def scanned(self, n: int, places: Array) -> None:
         """Of the words of ``n`` evaluations those at ``places`` lead to something."""
         self._used |= np.bincount(places, minlength=_PLACES) > 0
@@ -181,10 +198,7 @@ class _Process:
 
     def are_frames(self, words: Array) -> Array:
         """Which words (n,) are addresses of frames that were met in a look."""
-        if len(self._frames) != len(self._met):
-            if len(self._met) > _FRAMES_MAX:
-                self._met.clear()
-            self._frames = np.array(sorted(self._met), np.uint64)
+        self._note_frames()
         if not len(self._frames):
             return np.zeros(len(words), np.bool_)
         found: Array = (words >= self._frames[0]) & (words <= self._frames[-1])
@@ -192,18 +206,35 @@ class _Process:
         found[some] = self._frames[self._frames.searchsorted(words[some])] == words[some]
         return found
 
+    def _note_frames(self) -> None:
+        if len(self._frames) != len(self._met):
+            if len(self._met) > _FRAMES_MAX:
+                self._met.clear()
+            self._frames = np.array(sorted(self._met), np.uint64)
+
 
 class _Place(NamedTuple):
     """Where evaluations are in the stacks of n samples: rows and depths (k,), leaf first, and of each the words (w,) of
     its part of the stack, by ``part`` (w,) in k; ``place`` (w,): words below the frame's end, more than
-    _WORDS_MAX: a register; ``is_whole``: these are all."""
+    _WORDS_MAX: a register; ``is_whole`` (k,): all of its words were looked at."""
 
     row: Array
     depth: Array
     words: Array
     part: Array
     place: Array
-    is_whole: bool
+    is_whole: Array
+
+    def of_words(self, which: Array) -> _Place:
+        """The same evaluations with some of the words (indices, or a mask)."""
+        return self._replace(words=self.words[which], part=self.part[which], place=self.place[which])
+
+    def with_all_of(self, others: _Place) -> _Place:
+        """The same evaluations, of those that ``others`` have as a whole with the words there."""
+        own = self.of_words(~others.is_whole[self.part])
+        words, part, place = (np.concatenate([getattr(one, name) for one in (own, others)])
+                              for name in ("words", "part", "place"))
+        return _Place(self.row, self.depth, words, part, place, self.is_whole | others.is_whole)
 
 
 class _Found:
@@ -307,11 +338,12 @@ class _Runs:
         starts = self._process.starts
         start = starts.get(code)
         if start is None:
-            known = self._process.interpreter.codes[code]
+            interpreter = self._process.interpreter
+            known = interpreter.codes[code]
             name = known.name
             if name == b"<module>":
                 name += b" (%s)" % known.file.rsplit(b"/", 1)[-1]
-            start = starts[code] = self._made_up.start_of(name, known.file, known.size, known.lines)
+            start = starts[code] = self._made_up.start_of(name, known.file, known.size, interpreter.lines(code))
         return start
 
 
@@ -471,30 +503,38 @@ class PythonFrames:
                 frames: Frames) -> tuple[_Place, Array, Array]:
         """The words of evaluations (k,), and what CodePlaces.at says of them."""
         times = samples.time_ns[row].astype(np.int64)
-        used = process.used()
-        while True:
-            place = _words(samples, row, depth, frames, used)
-            codes, proven = self._searched(process, place, times[place.part])
-            has_code = np.zeros(len(row), np.bool_)
-            has_code[place.part[codes != 0]] = True
-            if used is None or has_code.all():
-                return place, codes, proven
-            used = None
+        place = _words(samples, row, depth, frames, process.used())
+        told = process.telling(place)
+        codes, proven = self._looked_after(process, told.words, times[told.part])
+        is_lost = np.ones(len(row), np.bool_)
+        is_lost[told.part[codes != 0]] = False
+        if not is_lost.any():
+            return told, codes, proven
+        lost = _words(samples, row, depth, frames, None, is_lost)
+        n_hits = np.bincount(told.place[codes != 0], minlength=_PLACES)
+        told = process.telling(place.with_all_of(lost))
+        if self._searched(process, lost, times, n_hits):
+            told = process.telling(place.with_all_of(lost))
+        return told, *self._looked_after(process, told.words, times[told.part])
 
-    def _searched(self, process: _Process, place: _Place, times: Array) -> tuple[Array, Array]:
-        """What CodePlaces.at says of words (w,) at times (w,), when code that no look has met has been looked for."""
+    @staticmethod
+    def _searched(process: _Process, lost: _Place, times: Array, n_hits: Array) -> bool:
+        """Looks for code that evaluations at times (k,) lead to of which no look has met any; whether there is some.
+        ``n_hits`` (_PLACES,): how many words at each place led to code in others."""
         interpreter = process.interpreter
-        codes, proven = self._looked_after(process, place.words, times)
+        n_changes = interpreter.n_changes
+        process.searches()
         for _ in range(_SEARCHES):
-            words = lost_words(interpreter, place.part, place.words, place.place, codes)
+            codes, _ = process.places.at(lost.words, times[lost.part])
+            words = lost_words(interpreter, lost.part, lost.words, lost.place, codes, n_hits)
             if not words:
                 break
             if interpreter.layout.has_inlined_calls:
-                interpreter.search(words[:_SEARCHED_AT_ONCE])
+                interpreter.search(words)
             else:
                 interpreter.learn(words)
-            codes, proven = process.places.at(place.words, times)
-        return codes, proven
+        process.searched()
+        return interpreter.n_changes != n_changes
 
     def _found(self, process: _Process, place: _Place, codes: Array, proven: Array, truth: Array) -> _Found:
         """What the words of each evaluation lead to."""
@@ -503,8 +543,9 @@ class PythonFrames:
         if process.interpreter.layout.has_inlined_calls:
             frames = np.flatnonzero(process.are_frames(place.words))
             frames = frames[np.argsort(place.part[frames], kind="stable")]
-        if place.is_whole:
-            process.scanned(len(place.row), place.place[np.concatenate([hit, frames])])
+        if place.is_whole.any():
+            some = np.concatenate([hit, frames])
+            process.scanned(int(np.count_nonzero(place.is_whole)), place.place[some[place.is_whole[place.part[some]]]])
         hit = hit[self._reliable(process, place.place[hit], place.part[hit], codes[hit], truth,
                                  process.places.are_starts(place.words[hit]))]
         return _Found(place, codes, proven, hit, frames)
@@ -582,26 +623,27 @@ def _within(pcs: Array, stretches: Array) -> Array:
     return found
 
 
-def lost_words(interpreter: Interpreter, part: Array, words: Array, place: Array, codes: Array) -> list[int]:
+def lost_words(interpreter: Interpreter, part: Array, words: Array, place: Array, codes: Array,
+               n_hits: Array) -> list[int]:
     """Of words (w,) of some parts of stacks, at places in these, those that may lead to code that is not known, in
-    parts where none leads to ``codes`` (w,) that are known (0: to none). First those at the places where most words of
-    other parts do."""
+    parts where none leads to ``codes`` (w,) that are known (0: to none). First those at the places with most hits, and
+    not too many."""
     is_known = np.zeros(int(part.max(initial=-1)) + 1, np.bool_)
     is_known[part[codes != 0]] = True
-    if is_known.all():
-        return []
     asked = ~is_known[part] & (words > 0xFFFF) & (words < np.uint64(1 << 47))
     if interpreter.layout.has_inlined_calls:
         asked &= words & np.uint64(1) == 0
     some = np.flatnonzero(asked)
-    n_hits = np.bincount(place[codes != 0], minlength=_PLACES)
     order = some[np.argsort(-n_hits[place[some]], kind="stable")]
-    return [word for word in dict.fromkeys(words[order].tolist()) if not interpreter.is_no_code(word)]
+    found = (word for word in dict.fromkeys(words[order].tolist()) if not interpreter.is_no_code(word))
+    return list(islice(found, _SEARCHED_AT_ONCE if interpreter.layout.has_inlined_calls else None))
 
 
-def _words(samples: ClockSamples, row: Array, depth: Array, frames: Frames, used: Array | None = None) -> _Place:
+def _words(samples: ClockSamples, row: Array, depth: Array, frames: Frames, used: Array | None = None,
+           wanted: Array | None = None) -> _Place:
     """The part of the stack of each evaluation (k,): from the one that it called in the end to its own end; for the
-    innermost one the registers, too. Of these the words at ``used`` places (_PLACES,), or all."""
+    innermost one the registers, too. Of these the words at ``used`` places (_PLACES,), or all; of evaluations that are
+    not ``wanted`` (k,) none."""
     low = samples.low[row]
     sps = frames.sps
     is_last = depth + 1 >= frames.length[row]
@@ -613,6 +655,8 @@ def _words(samples: ClockSamples, row: Array, depth: Array, frames: Frames, used
     first = np.where(begin - low < np.uint64(_FAR), (begin - low) // _WORD, np.uint64(0)).astype(np.int64)
     last = np.minimum(end, n_words)
     first = np.clip(np.maximum(first, last - _WORDS_MAX), 0, last)
+    if wanted is not None:
+        first, is_innermost = np.where(wanted, first, last), is_innermost & wanted
     part, k = _all_of(first, last) if used is None else _used_of(first, last, end, np.flatnonzero(used))
     of = row[part]
     words = samples.words[samples.base[of] + ((samples.first[of] + k) & samples.mask[of])]
@@ -620,9 +664,10 @@ def _words(samples: ClockSamples, row: Array, depth: Array, frames: Frames, used
     # Registers are one thing where the evaluation itself was met, another where something that it called was.
     number = _WORDS_MAX + 1 + np.arange(_N_REGISTERS) + _N_REGISTERS * (depth[inner, None] > 0)
     of, register = np.nonzero(np.ones(number.shape, np.bool_) if used is None else used[number])
+    is_whole = np.full(len(row), used is None) if wanted is None else wanted & (used is None)
     return _Place(row, depth, np.concatenate([samples.regs[row[inner[of]], register], words]),
                   np.concatenate([inner[of], part]),
-                  np.concatenate([number[of, register], np.minimum(end[part] - k, _WORDS_MAX)]), used is None)
+                  np.concatenate([number[of, register], np.minimum(end[part] - k, _WORDS_MAX)]), is_whole)
 
 
 def _all_of(first: Array, last: Array) -> tuple[Array, Array]:
