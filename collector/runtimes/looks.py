@@ -74,6 +74,8 @@ class Looks:
         self._callers: dict[tuple[tuple[int, ...], ...], Chain] = {}
         # Until there is a further look:
         self._asked: dict[Anchors, int] = {}  # numbers
+        self._anchors: list[Anchors] = []  # by number
+        self._lasting_near: dict[tuple[int, int], int] = {}
         self._agreeing: dict[int, tuple[int, list[int], list[int]]] = {}  # by number of the anchors
         self._numbers_told: dict[tuple[int, int, int], int] = {}
         self.answers: list[list[Told]] = []  # by number
@@ -87,6 +89,8 @@ class Looks:
         self._times.append(time_ns)
         is_surprise = self._note(chain)
         self._asked.clear()
+        self._anchors.clear()
+        self._lasting_near.clear()
         self._agreeing.clear()
         self._numbers_told.clear()
         self.answers.clear()
@@ -145,19 +149,25 @@ class Looks:
 
     def told(self, anchors: Anchors, time_ns: int) -> list[Told]:
         """Each activation of a sample, outermost first."""
-        return self.answers[self.answer(anchors, time_ns)]
+        return self.answers[self.answer(self.asked(anchors), time_ns)]
 
-    def answer(self, anchors: Anchors, time_ns: int) -> int:
-        """The number of what is told of a sample, among ``answers``; the same for the same, until there is a further
-        look."""
-        asked = self._asked.setdefault(anchors, len(self._asked))
-        look, depth = self._nearest(anchors, asked, time_ns)
+    def asked(self, anchors: Anchors) -> int:
+        """The number of anchors, until there is a further look."""
+        number = self._asked.setdefault(anchors, len(self._anchors))
+        if number == len(self._anchors):
+            self._anchors.append(anchors)
+        return number
+
+    def answer(self, asked: int, time_ns: int) -> int:
+        """The number of what is told of a sample with anchors of a number, among ``answers``; the same for the same,
+        until there is a further look."""
+        look, depth = self._nearest(asked, time_ns)
         lasting = self._lasting(look, time_ns) if look >= 0 else 0
         key = asked, look, lasting
         number = self._numbers_told.get(key)
         if number is None:
             number = self._numbers_told[key] = len(self.answers)
-            self.answers.append(self._by(anchors, look, depth, lasting))
+            self.answers.append(self._by(self._anchors[asked], look, depth, lasting))
         return number
 
     def _by(self, anchors: Anchors, look: int, depth: int, lasting: int) -> list[Told]:
@@ -177,13 +187,14 @@ class Looks:
             rest[0] = _with_outermost(rest[0], chain[depth], lasting - n)
         return found + rest
 
-    def _nearest(self, anchors: Anchors, asked: int, time_ns: int) -> tuple[int, int]:
+    def _nearest(self, asked: int, time_ns: int) -> tuple[int, int]:
         """The look that agrees longest with anchors of a number, of several the next in time (-1: there is none), and
         with how many activations; with all of them only if it has no more."""
         if not self._times:
             return -1, 0
         found = self._agreeing.get(asked)
         if found is None:
+            anchors = self._anchors[asked]
             scores = self._scores.setdefault(anchors, [])
             scores += [self._score(anchors, shape) for shape in self._shapes[len(scores):]]
             depth = max(scores)
@@ -226,7 +237,12 @@ class Looks:
         after = bisect_left(self._times, time_ns)
         if not 0 < after < len(self._times):
             return 0
-        return min(self._in_common(look, after - 1), self._in_common(look, after))
+        key = look, after
+        found = self._lasting_near.get(key)
+        if found is None:
+            found = min(self._in_common(look, after - 1), self._in_common(look, after))
+            self._lasting_near[key] = found
+        return found
 
     def _in_common(self, one: int, other: int) -> int:
         """How many of the outermost functions of two looks are the same, wherever in them they are."""

@@ -32,7 +32,7 @@ from collector.session.schedule import DRAIN_PERIOD_NS, NEVER_NS
 # What only programs of Python need is imported when CPython is met: the target waits for every module here.
 if TYPE_CHECKING:
     from collector.runtimes.cpython import Interpreter, PyFrame
-    from collector.runtimes.looks import Anchors, Looks, Told
+    from collector.runtimes.looks import Anchor, Anchors, Looks, Told
     from collector.runtimes.places_cpython import CodePlaces
 
 # Between looks: so long that some samples come; the shortest time while code comes and goes.
@@ -85,6 +85,7 @@ class _Process:
         self.starts: dict[int, int] = {}  # where functions begin among made-up addresses, by number of their code
         self.addresses: dict[PyFrame, int] = {}  # made-up ones
         self.ahead: dict[int, tuple[int, int]] = {}  # see _Runs.own, by number of the code
+        self.runs: dict[Told, _Run] = {}  # of activations that were told before
         # Where the C function keeps its place in the code is the compiler's choice, and what was there before stays in
         # other words of its frame: which ones are right is learnt.
         self._n_right: Array = np.zeros(_PLACES, np.int64)
@@ -141,8 +142,9 @@ class _Process:
         for code in codes:
             self.starts.pop(code, None)
             self.ahead.pop(code, None)
-        if codes or len(self.addresses) > _FRAMES_MAX:
+        if codes or max(len(self.addresses), len(self.runs)) > _FRAMES_MAX:
             self.addresses.clear()
+            self.runs.clear()
 
     def looks_of(self, tid: int) -> Looks:
         """Those at one thread."""
@@ -213,6 +215,16 @@ class _Process:
             self._frames = np.array(sorted(self._met), np.uint64)
 
 
+class _Run(NamedTuple):
+    """The functions of an activation."""
+
+    addresses: list[int]  # innermost first
+    # The code of the innermost one, and how far made-up addresses are ahead of places in it; zeros where words do not
+    # lead to places.
+    own: tuple[int, int]
+    counts: tuple[int, int, int]  # frames by mark
+
+
 class _Place(NamedTuple):
     """Where evaluations are in the stacks of n samples: rows and depths (k,), leaf first, and of each the words (w,) of
     its part of the stack, by ``part`` (w,) in k; ``place`` (w,): words below the frame's end, more than
@@ -258,14 +270,21 @@ class _Found:
             mixed = _mixed(_mixed(words) + part.astype(np.uint64))
             _, once = np.unique(mixed, return_index=True)
             np.add.at(self.signature, part[once], _mixed(words[once]))
+        self._anchors: dict[int, Anchor] = {}  # by signature
 
     def anchors(self, first: int, n: int) -> Anchors:
         """Those of the evaluations of a sample, from the outermost one in."""
+        signatures = self.signature[first:first + n].tolist()
+        for i, signature in enumerate(signatures):
+            if signature not in self._anchors:
+                self._anchors[signature] = self._anchor(first + i)
+        return tuple([self._anchors[signature] for signature in reversed(signatures)])
+
+    def _anchor(self, i: int) -> Anchor:
         from collector.runtimes.looks import Anchor
-        hits, frames = self._hits[first:first + n + 1].tolist(), self._frames[first:first + n + 1].tolist()
-        return tuple([Anchor(frozenset(self._codes[hits[i]:hits[i + 1]].tolist()),
-                             frozenset(self._frame_words[frames[i]:frames[i + 1]].tolist()),
-                             bool(self._proven[hits[i]:hits[i + 1]].all())) for i in reversed(range(n))])
+        hits, frames = slice(self._hits[i], self._hits[i + 1]), slice(self._frames[i], self._frames[i + 1])
+        return Anchor(frozenset(self._codes[hits].tolist()), frozenset(self._frame_words[frames].tolist()),
+                      bool(self._proven[hits].all()))
 
 
 class _Runs:
@@ -273,48 +292,43 @@ class _Runs:
 
     def __init__(self, process: _Process, made_up: MadeUp) -> None:
         self.addresses: list[list[int]] = []  # of each run, innermost first
-        # Of each the code of its innermost function, and how far made-up addresses are ahead of places in it; zeros
-        # where words do not lead to places.
-        self.own: list[tuple[int, int]] = []
+        self.own: list[tuple[int, int]] = []  # and see _Run
         self.counts = [0, 0, 0]  # frames by mark
         self._process = process
         self._made_up = made_up
         self._not_known = made_up.start_of(NOT_KNOWN) + 1
         self._known: dict[tuple[int, int, bool], tuple[int, list[int]]] = {}  # by thread, answer, whether it waits
 
-    def add(self, tid: int, answer: int, is_waiting: bool, n: int) -> int:
+    def add(self, tid: int, looks: Looks, answer: int, is_waiting: bool, n: int) -> int:
         """The number of the run of the innermost of some evaluations that ``n`` samples of a thread have, of which its
         looks tell this answer; those of its callers are behind it."""
         key = tid, answer, is_waiting
         if key not in self._known:
-            told = self._process.looks_of(tid).answers[answer]
-            self._known[key] = len(self.addresses), self._new(told, is_waiting)
+            self._known[key] = len(self.addresses), self._new(looks.answers[answer], is_waiting)
         first, counts = self._known[key]
         for mark, n_frames in enumerate(counts):
             self.counts[mark] += n * n_frames
         return first
 
     def _new(self, told: list[Told], is_waiting: bool) -> list[int]:
-        counts = [0, 0, 0]
-        runs = [self._run(each, counts) for each in reversed(told)]
+        known = self._process.runs
+        runs = [known.get(each) or self._run(each) for each in reversed(told)]
+        first = len(self.addresses)
+        self.addresses += [run.addresses for run in runs]
+        self.own += [run.own for run in runs]
         if is_waiting:
-            runs[0].insert(0, self._made_up.start_of(GIL) + 1)
-        self.addresses += runs
-        self.own += [self._ahead(each.frames[0].code) for each in reversed(told)]
-        return counts
+            self.addresses[first] = [self._made_up.start_of(GIL) + 1, *runs[0].addresses]
+        return [sum(of_mark) for of_mark in zip(*[run.counts for run in runs], strict=True)]
 
-    def _run(self, told: Told, counts: list[int]) -> list[int]:
-        """Addresses for the frames of an activation, innermost first."""
-        known = self._process.addresses
+    def _run(self, told: Told) -> _Run:
+        """The frames of an activation."""
+        known, counts = self._process.addresses, [0, 0, 0]
         found = [known.get(frame, 0) or self._address(frame) for frame in told.frames]
-        n_unknown, n_torn = found.count(self._not_known), told.marks.count(TORN)
-        if n_unknown and n_torn:
-            n_torn -= sum(mark == TORN and address == self._not_known
-                          for mark, address in zip(told.marks, found, strict=True))
-        counts[UNKNOWN] += n_unknown
-        counts[TORN] += n_torn
-        counts[VERIFIED] += len(found) - n_unknown - n_torn
-        return found
+        for address, mark in zip(found, told.marks, strict=True):
+            counts[UNKNOWN if address == self._not_known else TORN if mark == TORN else VERIFIED] += 1
+        run = _Run(found, self._ahead(told.frames[0].code), (counts[0], counts[1], counts[2]))
+        self._process.runs[told] = run
+        return run
 
     def _address(self, frame: PyFrame) -> int:
         interpreter = self._process.interpreter
@@ -484,14 +498,15 @@ class PythonFrames:
                                   + (tids.astype(np.uint64) << np.uint64(40)))
         _, first, kind, n_alike = np.unique(alike, return_index=True, return_inverse=True, return_counts=True)
         runs, first_runs = _Runs(process, self.made_up), []
-        anchors: dict[int, Anchors] = {}
+        asked: dict[tuple[int, int], tuple[Looks, int]] = {}  # by thread and signature of the anchors
         columns = (anchored, begin, size, tids, times, waits)
         for signature, at, n, tid, time_ns, is_waiting, n_samples in zip(
                 *(column[first].tolist() for column in columns), n_alike.tolist(), strict=True):
-            if signature not in anchors:
-                anchors[signature] = found.anchors(at, n)
-            answer = process.looks_of(tid).answer(anchors[signature], time_ns)
-            first_runs.append(runs.add(tid, answer, is_waiting, n_samples))
+            if (tid, signature) not in asked:
+                looks = process.looks_of(tid)
+                asked[tid, signature] = looks, looks.asked(found.anchors(at, n))
+            looks, number_asked = asked[tid, signature]
+            first_runs.append(runs.add(tid, looks, looks.answer(number_asked, time_ns), is_waiting, n_samples))
         for mark, n in enumerate(runs.counts):
             self.counts[mark] += n
         which_run = np.repeat(np.array(first_runs)[kind], size) + number
