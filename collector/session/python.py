@@ -241,6 +241,16 @@ class _Place(NamedTuple):
         """The same evaluations with some of the words (indices, or a mask)."""
         return self._replace(words=self.words[which], part=self.part[which], place=self.place[which])
 
+    def different(self) -> _Place:
+        """Of evaluations that have the same words, and so lead to the same code, those of one."""
+        alike = np.zeros(len(self.row), np.uint64)
+        np.add.at(alike, self.part, _mixed(self.words ^ _mixed(self.place.astype(np.uint64))))
+        some = distinct(self.part)
+        _, first = np.unique(alike[some], return_index=True)
+        is_first = np.zeros(len(self.row), np.bool_)
+        is_first[some[first]] = True
+        return self.of_words(is_first[self.part])
+
     def with_all_of(self, others: _Place) -> _Place:
         """The same evaluations, of those that ``others`` have as a whole with the words there."""
         own = self.of_words(~others.is_whole[self.part])
@@ -525,19 +535,20 @@ class PythonFrames:
         is_lost[told.part[codes != 0]] = False
         if not is_lost.any():
             return told, codes, proven
-        lost = _words(samples, row, depth, frames, None, is_lost)
-        n_hits = np.bincount(told.place[codes != 0], minlength=_PLACES)
-        told = process.telling(place.with_all_of(lost))
-        if self._searched(process, lost, times, n_hits):
-            told = process.telling(place.with_all_of(lost))
+        if place.is_whole.all():
+            lost = place.of_words(is_lost[place.part])
+        else:
+            lost = _words(samples, row, depth, frames, None, is_lost)
+            place = place.with_all_of(lost)
+        self._search(process, lost.different(), times, np.bincount(told.place[codes != 0], minlength=_PLACES))
+        told = process.telling(place)
         return told, *self._looked_after(process, told.words, times[told.part])
 
     @staticmethod
-    def _searched(process: _Process, lost: _Place, times: Array, n_hits: Array) -> bool:
-        """Looks for code that evaluations at times (k,) lead to of which no look has met any; whether there is some.
-        ``n_hits`` (_PLACES,): how many words at each place led to code in others."""
+    def _search(process: _Process, lost: _Place, times: Array, n_hits: Array) -> None:
+        """Looks for code that evaluations at times (k,) lead to of which no look has met any. ``n_hits`` (_PLACES,):
+        how many words at each place led to code in others."""
         interpreter = process.interpreter
-        n_changes = interpreter.n_changes
         process.searches()
         for _ in range(_SEARCHES):
             codes, _ = process.places.at(lost.words, times[lost.part])
@@ -549,7 +560,6 @@ class PythonFrames:
             else:
                 interpreter.learn(words)
         process.searched()
-        return interpreter.n_changes != n_changes
 
     def _found(self, process: _Process, place: _Place, codes: Array, proven: Array, truth: Array) -> _Found:
         """What the words of each evaluation lead to."""

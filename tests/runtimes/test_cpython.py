@@ -27,7 +27,7 @@ from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.runtimes.places_cpython import NOT_PROVEN, CodePlaces, Sieve
 from collector.session.placing import Frames
-from collector.session.python import _Process, _words, lost_words
+from collector.session.python import _Place, _Process, _words, lost_words
 
 PROGRAM = """
 import threading, time
@@ -561,6 +561,15 @@ def test_words_at_some_places_are_those_of_all() -> None:
     assert both.is_whole.tolist() == wanted.tolist()
     assert sorted(zip(both.part.tolist(), both.place.tolist(), both.words.tolist(), strict=True)) == sorted(
         zip(whole.part[kept].tolist(), whole.place[kept].tolist(), whole.words[kept].tolist(), strict=True))
+
+
+def test_of_evaluations_with_the_same_words_one_is_searched() -> None:
+    words, places = np.array([5, 6, 7, 5, 6, 7, 6, 5, 7, 9], np.uint64), np.array([1, 2, 3, 1, 2, 3, 1, 2, 3, 1])
+    part = np.array([1, 1, 1, 0, 0, 0, 3, 3, 3, 4])  # nothing was read of the one between
+    none = np.zeros(5, np.int64)
+    some = _Place(none, none, words, part, places, none == 0).different()
+    assert sorted(zip(some.part.tolist(), some.place.tolist(), some.words.tolist(), strict=True)) == [
+        (0, 1, 5), (0, 2, 6), (0, 3, 7), (3, 1, 6), (3, 2, 5), (3, 3, 7), (4, 1, 9)]
 
 
 def test_made_up_addresses_are_those_of_the_same_functions() -> None:
