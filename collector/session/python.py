@@ -148,9 +148,9 @@ class _Process:
 
     def looks_of(self, tid: int) -> Looks:
         """Those at one thread."""
-        from collector.runtimes.looks import Looks
         found = self.looks.get(tid)
         if found is None:
+            from collector.runtimes.looks import Looks
             found = self.looks[tid] = Looks(self.interpreter.layout.has_inlined_calls)
         return found
 
@@ -265,6 +265,7 @@ class _Found:
     def __init__(self, place: _Place, codes: Array, proven: Array, hit: Array, there: Array) -> None:
         """``codes`` (w,) of all words, and which are ``proven``; ``hit`` and ``there``: which lead to code, and to
         frames, by evaluation."""
+        from collector.runtimes.looks import Anchor
         self._codes, self._code_words, self._proven = codes[hit], place.words[hit], proven[hit]
         self._frame_words = place.words[there]
         k = np.arange(len(place.row) + 1)
@@ -275,12 +276,13 @@ class _Found:
         self.code[some], self.word[some] = self._codes[self._hits[some]], self._code_words[self._hits[some]]
         # (k,): the same where they lead to the same code and frames.
         self.signature: Array = np.zeros(len(place.row), np.uint64)
-        told = self._codes ^ self._proven.astype(np.uint64)  # numbers are even
-        for part, words in ((place.part[hit], told), (place.part[there], ~self._frame_words)):
-            mixed = _mixed(_mixed(words) + part.astype(np.uint64))
-            _, once = np.unique(mixed, return_index=True)
-            np.add.at(self.signature, part[once], _mixed(words[once]))
+        part = np.concatenate([place.part[hit], place.part[there]])
+        # Numbers are even.
+        told = _mixed(np.concatenate([self._codes ^ self._proven.astype(np.uint64), ~self._frame_words]))
+        _, once = np.unique(_mixed(told + part.astype(np.uint64)), return_index=True)
+        np.add.at(self.signature, part[once], told[once])
         self._anchors: dict[int, Anchor] = {}  # by signature
+        self._new = Anchor
 
     def anchors(self, first: int, n: int) -> Anchors:
         """Those of the evaluations of a sample, from the outermost one in."""
@@ -291,10 +293,9 @@ class _Found:
         return tuple([self._anchors[signature] for signature in reversed(signatures)])
 
     def _anchor(self, i: int) -> Anchor:
-        from collector.runtimes.looks import Anchor
         hits, frames = slice(self._hits[i], self._hits[i + 1]), slice(self._frames[i], self._frames[i + 1])
-        return Anchor(frozenset(self._codes[hits].tolist()), frozenset(self._frame_words[frames].tolist()),
-                      bool(self._proven[hits].all()))
+        return self._new(frozenset(self._codes[hits].tolist()), frozenset(self._frame_words[frames].tolist()),
+                         bool(self._proven[hits].all()))
 
 
 class _Runs:
