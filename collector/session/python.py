@@ -222,7 +222,9 @@ class _Run(NamedTuple):
     # The code of the innermost one, and how far made-up addresses are ahead of places in it; zeros where words do not
     # lead to places.
     own: tuple[int, int]
-    counts: tuple[int, int, int]  # frames by mark
+    n_verified: int  # frames by mark
+    n_torn: int
+    n_unknown: int
 
 
 class _Place(NamedTuple):
@@ -308,7 +310,8 @@ class _Runs:
         self._process = process
         self._made_up = made_up
         self._not_known = made_up.start_of(NOT_KNOWN) + 1
-        self._known: dict[tuple[int, int, bool], tuple[int, list[int]]] = {}  # by thread, answer, whether it waits
+        # By thread, answer, and whether it waits: the run, and how many frames that and those behind it have, by mark.
+        self._known: dict[tuple[int, int, bool], tuple[int, tuple[int, int, int]]] = {}
 
     def add(self, tid: int, looks: Looks, answer: int, is_waiting: bool, n: int) -> int:
         """The number of the run of the innermost of some evaluations that ``n`` samples of a thread have, of which its
@@ -316,20 +319,26 @@ class _Runs:
         key = tid, answer, is_waiting
         if key not in self._known:
             self._known[key] = len(self.addresses), self._new(looks.answers[answer], is_waiting)
-        first, counts = self._known[key]
-        for mark, n_frames in enumerate(counts):
-            self.counts[mark] += n * n_frames
+        first, (n_verified, n_torn, n_unknown) = self._known[key]
+        counts = self.counts
+        counts[VERIFIED] += n * n_verified
+        counts[TORN] += n * n_torn
+        counts[UNKNOWN] += n * n_unknown
         return first
 
-    def _new(self, told: list[Told], is_waiting: bool) -> list[int]:
+    def _new(self, told: list[Told], is_waiting: bool) -> tuple[int, int, int]:
+        """The runs of activations, the innermost first; returns their frames by mark: verified, torn, unknown."""
         known = self._process.runs
-        runs = [known.get(each) or self._run(each) for each in reversed(told)]
         first = len(self.addresses)
-        self.addresses += [run.addresses for run in runs]
-        self.own += [run.own for run in runs]
+        n_verified = n_torn = n_unknown = 0
+        for each in reversed(told):
+            run = known.get(each) or self._run(each)
+            self.addresses.append(run.addresses)
+            self.own.append(run.own)
+            n_verified, n_torn, n_unknown = n_verified + run.n_verified, n_torn + run.n_torn, n_unknown + run.n_unknown
         if is_waiting:
-            self.addresses[first] = [self._made_up.start_of(GIL) + 1, *runs[0].addresses]
-        return [sum(of_mark) for of_mark in zip(*[run.counts for run in runs], strict=True)]
+            self.addresses[first] = [self._made_up.start_of(GIL) + 1, *self.addresses[first]]
+        return n_verified, n_torn, n_unknown
 
     def _run(self, told: Told) -> _Run:
         """The frames of an activation."""
@@ -337,7 +346,7 @@ class _Runs:
         found = [known.get(frame, 0) or self._address(frame) for frame in told.frames]
         for address, mark in zip(found, told.marks, strict=True):
             counts[UNKNOWN if address == self._not_known else TORN if mark == TORN else VERIFIED] += 1
-        run = _Run(found, self._ahead(told.frames[0].code), (counts[0], counts[1], counts[2]))
+        run = _Run(found, self._ahead(told.frames[0].code), counts[VERIFIED], counts[TORN], counts[UNKNOWN])
         self._process.runs[told] = run
         return run
 
@@ -426,7 +435,7 @@ class PythonFrames:
             self._evaluations.pop(number, None)
 
     def merged(self, samples: ClockSamples, index: Array, epochs: Sequence[Epoch], frames: Frames) -> Frames:
-        """The stacks of samples with the functions of CPython in them."""
+        """The stacks of samples with the functions of CPython in them, without the pointers in their frames."""
         found = []
         for number, epoch in enumerate(epochs):
             process = self._process(epoch)
@@ -441,7 +450,7 @@ class PythonFrames:
             inserted = self._of_process(process, samples, rows, frames)
             if inserted is not None:
                 found.append(inserted)
-        return with_managed(found, frames) if found else frames
+        return with_managed(found, frames, is_last=True) if found else frames
 
     def _count_unread(self, epoch: Epoch, pcs: Array) -> None:
         evaluation = self._evaluations.get(epoch.image.number)
