@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -54,7 +55,7 @@ class CodeObject(NamedTuple):
     file: bytes
     first_line: int
     table: bytes  # of its lines
-    identity: bytes = b""  # what tells it from another one that has come to be at its address
+    identity: tuple[bytes, ...] = ()  # what tells it from another one that has come to be at its address
 
 
 class PyFrame(NamedTuple):
@@ -98,6 +99,10 @@ class Interpreter:
         self._met: set[int] = set()  # addresses of code objects in the chains of the last look
         self._nearby: dict[int, tuple[int, ...]] = {}  # by tstate: frames elsewhere that the last look needed
         self._frame_size = layout.frame_size
+        # Of a code object its type, size, first line and what stands behind that (since 3.12 a number that no other
+        # has), and where its names and lines are.
+        self._identity = itemgetter(slice(8, 24), slice(layout.code_first_line, layout.code_first_line + _FIXED), *(
+            slice(at, at + 8) for at in (layout.code_file, layout.code_name, layout.code_lines)))
         self._newest: dict[int, int] = {}  # by where that stands: each interpreter's newest thread, when last listed
         self.has_new_threads = False  # since then, as of the last look
 
@@ -285,13 +290,6 @@ class Interpreter:
                 self.n_changes += 1
                 self.not_codes.clear()  # what was none may be one by now
                 self._vain.clear()
-
-    def _identity(self, head: bytes) -> bytes:
-        """Of a code object its type, size, first line and what stands behind that (since 3.12 a number that no other
-        has), and where its names and lines are."""
-        layout = self.layout
-        return head[8:24] + head[layout.code_first_line:layout.code_first_line + _FIXED] + b"".join(
-            [head[at:at + 8] for at in (layout.code_file, layout.code_name, layout.code_lines)])
 
     def forget_before(self, time_ns: int) -> list[int]:
         """Nobody asks any more for what was gone by then: these numbers."""
