@@ -198,6 +198,11 @@ class _Process:
         found: Array = (right + 0.5) / (right + wrong + 1.0)
         return found
 
+    @property
+    def has_frames(self) -> bool:
+        """Whether looks have met frames whose addresses are in stacks."""
+        return bool(self._met) and self.interpreter.layout.has_inlined_calls
+
     def are_frames(self, words: Array) -> Array:
         """Which words (n,) are addresses of frames that were met in a look."""
         self._note_frames()
@@ -541,16 +546,15 @@ class PythonFrames:
         place = _words(samples, row, depth, frames, process.used())
         told = process.telling(place)
         codes, proven = self._looked_after(process, told.words, times[told.part])
-        is_lost = np.ones(len(row), np.bool_)
-        is_lost[told.part[codes != 0]] = False
-        if not is_lost.any():
+        is_lost = _lacks(told, codes != 0)
+        is_vague = is_lost | _lacks(told, process.are_frames(told.words)) if process.has_frames else is_lost
+        if not is_lost.any() and (place.is_whole.all() or not is_vague.any()):
             return told, codes, proven
-        if place.is_whole.all():
-            lost = place.of_words(is_lost[place.part])
-        else:
-            lost = _words(samples, row, depth, frames, None, is_lost)
-            place = place.with_all_of(lost)
-        self._search(process, lost.different(), times, np.bincount(told.place[codes != 0], minlength=_PLACES))
+        if not place.is_whole.all():
+            place = place.with_all_of(_words(samples, row, depth, frames, None, is_vague))
+        if is_lost.any():
+            lost = place.of_words(is_lost[place.part]).different()
+            self._search(process, lost, times, np.bincount(told.place[codes != 0], minlength=_PLACES))
         told = process.telling(place)
         return told, *self._looked_after(process, told.words, times[told.part])
 
@@ -648,6 +652,13 @@ class PythonFrames:
         if samples.known is not None:
             there &= samples.known[rows] >> np.uint64(_RDI) & np.uint64(1) != 0
         return there
+
+
+def _lacks(place: _Place, is_telling: Array) -> Array:
+    """Which evaluations (k,) have none of the words (w,) that tell something."""
+    lacking = np.ones(len(place.row), np.bool_)
+    lacking[place.part[is_telling]] = False
+    return lacking
 
 
 def _within(pcs: Array, stretches: Array) -> Array:
