@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import itemgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -37,6 +38,7 @@ _THREADS_MAX = 4096
 _STRING_MAX, _TABLE_MAX, _BYTECODE_MAX = 4096, 1 << 18, 1 << 24
 _USER_END = 1 << 47
 _NUMBERS_FROM = 47  # the bit
+_VAIN_MAX = 1 << 18
 _FIXED = 28  # bytes of a code object from its first line on that never change
 _HEAD_SIZE = 24
 _TID_IN_PTHREAD = 0x2D0  # glibc's struct pthread, x86-64; checked against the process's threads
@@ -52,8 +54,8 @@ class CodeObject(NamedTuple):
     name: bytes
     file: bytes
     first_line: int
-    lines: Lines
-    identity: bytes = b""  # what tells it from another one that has come to be at its address
+    table: bytes  # of its lines
+    identity: tuple[bytes, ...] = ()  # what tells it from another one that has come to be at its address
 
 
 class PyFrame(NamedTuple):
@@ -88,6 +90,7 @@ class Interpreter:
         self.first_ns: dict[int, int] = {}  # since when a code object was there for certain, by number
         self.n_changes = 0  # of all that
         self.not_codes: set[int] = set()
+        self._vain: set[int] = set()  # words that lead to none, though there is code before them
         self._clock = clock
         self._seen: dict[int, int] = {}  # until when a code object was there for certain, by number
         self._n_gone = 0
@@ -96,6 +99,10 @@ class Interpreter:
         self._met: set[int] = set()  # addresses of code objects in the chains of the last look
         self._nearby: dict[int, tuple[int, ...]] = {}  # by tstate: frames elsewhere that the last look needed
         self._frame_size = layout.frame_size
+        # Of a code object its type, size, first line and what stands behind that (since 3.12 a number that no other
+        # has), and where its names and lines are.
+        self._identity = itemgetter(slice(8, 24), slice(layout.code_first_line, layout.code_first_line + _FIXED), *(
+            slice(at, at + 8) for at in (layout.code_file, layout.code_name, layout.code_lines)))
         self._newest: dict[int, int] = {}  # by where that stands: each interpreter's newest thread, when last listed
         self.has_new_threads = False  # since then, as of the last look
 
@@ -249,6 +256,11 @@ class Interpreter:
         offset = frame.offset - code.bytecode if self.layout.has_inlined_calls else frame.offset
         return offset if 0 <= offset < code.size else 0
 
+    def lines(self, code: int) -> Lines:
+        """The line table of the code object of a number."""
+        known = self.codes[code]
+        return lines_of(self.layout.version, known.table, known.first_line)
+
     # -- code objects
 
     def look_after(self, addresses: Iterable[int]) -> None:
@@ -277,13 +289,7 @@ class Interpreter:
                 self._n_gone += 1
                 self.n_changes += 1
                 self.not_codes.clear()  # what was none may be one by now
-
-    def _identity(self, head: bytes) -> bytes:
-        """Of a code object its type, size, first line and what stands behind that (since 3.12 a number that no other
-        has), and where its names and lines are."""
-        layout = self.layout
-        return head[8:24] + head[layout.code_first_line:layout.code_first_line + _FIXED] + b"".join(
-            [head[at:at + 8] for at in (layout.code_file, layout.code_name, layout.code_lines)])
+                self._vain.clear()
 
     def forget_before(self, time_ns: int) -> list[int]:
         """Nobody asks any more for what was gone by then: these numbers."""
@@ -298,10 +304,11 @@ class Interpreter:
         new = [address for address in addresses if address not in self.numbers and _is_address(address)]
         if not new:
             return
-        found = self._code_objects(new)
+        pieces = _Pieces(self._read)
+        found = self._code_objects(new, pieces.read)
         now_ns = self._clock()
         # Twice the same: what is being made, or overwritten, while it is read is not believed.
-        again = self._code_objects(list(found))
+        again = self._code_objects(list(found), pieces.again())
         found = {address: code for address, code in found.items() if again.get(address) == code}
         for address, code in found.items():
             self._note(address, code, now_ns)
@@ -317,35 +324,49 @@ class Interpreter:
 
     def is_no_code(self, word: int) -> bool:
         """Whether a word has turned out not to lead to code: since 3.11 where no code object is before it."""
-        return (word >> 8 if self.layout.has_inlined_calls else word) in self.not_codes
+        return (word >> 8 if self.layout.has_inlined_calls else word) in self.not_codes or word in self._vain
+
+    def forget_vain(self) -> None:
+        """Words that lead to none may do so by now."""
+        self._vain.clear()
 
     def search(self, words: Iterable[int]) -> None:
         """Looks for the code objects whose bytecode words lead into; their heads lie before it."""
         asked = [word for word in words if 0xFFFF + _SEARCHED < word < _USER_END and not self.is_no_code(word)]
         begins = [(word & ~7) - _SEARCHED for word in asked]
         kind = self.symbols[b"PyCode_Type"][0].to_bytes(8, "little")
-        found = []
+        found: dict[int, int] = {}  # by word
         for word, begin, content in zip(asked, begins, self._read(begins, [_SEARCHED] * len(asked)), strict=True):
             at = content.rfind(kind)
             while at > 0 and at & 7:
                 at = content.rfind(kind, 0, at)
             if at >= 8:
-                found.append(begin + at - 8)
+                found[word] = begin + at - 8
             else:
                 self.not_codes.add(word >> 8)
-        self.look_after(self.numbers.keys() & set(found))
-        self.learn(found)
+        self.look_after(self.numbers.keys() & set(found.values()))
+        self.learn(dict.fromkeys(found.values()))
+        if len(self._vain) > _VAIN_MAX:
+            self._vain.clear()
+        self._vain.update(word for word, address in found.items() if not self._leads_to(word, address))
 
-    def _code_objects(self, addresses: Sequence[int]) -> dict[int, CodeObject]:
+    def _leads_to(self, word: int, address: int) -> bool:
+        """Whether a word lies in the bytecode of the code object at an address."""
+        number = self.numbers.get(address)
+        return number is not None and 0 <= word - self.codes[number].bytecode < self.codes[number].size
+
+    def _code_objects(self, addresses: Sequence[int], read: Read) -> dict[int, CodeObject]:
         layout, type_at = self.layout, self.symbols[b"PyCode_Type"][0]
         heads = {address: head for address, head in zip(
-            addresses, self._read(addresses, [layout.code_size] * len(addresses)), strict=True)
+            addresses, read(addresses, [layout.code_size] * len(addresses)), strict=True)
             if len(head) == layout.code_size and _word(head, 8) == type_at}
+        if not heads:
+            return {}
         names = self._strings({_word(head, at) for head in heads.values()
-                               for at in (layout.code_file, layout.code_name)})
-        tables = self._bytes({_word(head, layout.code_lines) for head in heads.values()}, _TABLE_MAX)
-        sizes = {} if layout.has_inlined_calls else self._sizes(
-            {_word(head, layout.bytecode) for head in heads.values()})
+                               for at in (layout.code_file, layout.code_name)}, read)
+        tables = _bytes({_word(head, layout.code_lines) for head in heads.values()}, _TABLE_MAX, read)
+        sizes = {} if layout.has_inlined_calls else _sizes(
+            {_word(head, layout.bytecode) for head in heads.values()}, read)
         found = {}
         for address, head in heads.items():
             file, name = (names.get(_word(head, at)) for at in (layout.code_file, layout.code_name))
@@ -358,14 +379,13 @@ class Interpreter:
             first_line = _word(head, layout.code_first_line) & 0xFFFF_FFFF
             if file is None or not name or table is None or not 0 < size <= _BYTECODE_MAX or first_line >= 1 << 31:
                 continue
-            lines = lines_of(layout.version, table, first_line)
-            found[address] = CodeObject(address, bytecode, size, name, file, first_line, lines, self._identity(head))
+            found[address] = CodeObject(address, bytecode, size, name, file, first_line, table, self._identity(head))
         return found
 
-    def _strings(self, addresses: Iterable[int]) -> dict[int, bytes]:
+    def _strings(self, addresses: Iterable[int], read: Read) -> dict[int, bytes]:
         """The text of string objects, as UTF-8; what is none, or too long, is left out."""
         asked = [address for address in addresses if _is_address(address)]
-        heads = zip(asked, self._read(asked, [40] * len(asked)), strict=True)
+        heads = zip(asked, read(asked, [40] * len(asked)), strict=True)
         places: dict[int, tuple[int, int, int]] = {}  # where the characters are, how many bytes, of which size
         for address, head in heads:
             if len(head) < 40 or _word(head, 8) != self.symbols[b"PyUnicode_Type"][0]:
@@ -375,7 +395,7 @@ class Interpreter:
             if kind in _KINDS and is_compact and length <= _STRING_MAX:
                 begin = address + (self.layout.ascii_size if is_ascii else self.layout.compact_size)
                 places[address] = begin, (length + 1) * kind, kind
-        contents = self._read(*_columns([(begin, size) for begin, size, _ in places.values()]))
+        contents = read(*_columns([(begin, size) for begin, size, _ in places.values()]))
         texts = {address: content.decode(_KINDS[kind], "replace")
                  for (address, (_, size, kind)), content in zip(places.items(), contents, strict=True)
                  if len(content) == size}
@@ -383,20 +403,27 @@ class Interpreter:
         return {address: text[:-1].encode("utf-8", "surrogatepass") for address, text in texts.items()
                 if text.find("\0") == len(text) - 1}
 
-    def _sizes(self, addresses: Iterable[int]) -> dict[int, int]:
-        asked = [address for address in addresses if _is_address(address)]
-        return {address: _word(head, 16) for address, head in zip(
-            asked, self._read(asked, [_HEAD_SIZE] * len(asked)), strict=True) if len(head) == _HEAD_SIZE}
-
-    def _bytes(self, addresses: Iterable[int], most: int) -> dict[int, bytes]:
-        sizes = {address: size for address, size in self._sizes(addresses).items() if size <= most}
-        contents = self._read(*_columns([(address + 32, size) for address, size in sizes.items()]))
-        return {address: content for (address, size), content in zip(sizes.items(), contents, strict=True)
-                if len(content) == size}
-
     def _word(self, address: int) -> int:
         (content,) = self._read([address], [8])
         return _word(content, 0)
+
+
+class _Pieces:
+    """Memory that is read step by step, and then as a whole once more."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._asked: list[tuple[int, int]] = []
+
+    def read(self, addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        """The first time."""
+        self._asked += zip(addresses, sizes, strict=True)
+        return self._read(addresses, sizes) if len(addresses) else []
+
+    def again(self) -> Read:
+        """The same pieces as they are by now, and no others."""
+        there = dict(zip(self._asked, self._read(*_columns(self._asked)), strict=True))
+        return lambda addresses, sizes: [there.get(piece, b"") for piece in zip(addresses, sizes, strict=True)]
 
 
 class _Memory:
@@ -464,6 +491,21 @@ def _version(symbols: dict[bytes, tuple[int, int]], path: bytes, read: Read) -> 
     digits = path.rsplit(b"/", 1)[-1].partition(b"python3.")[2]
     minor = digits[:len(digits) - len(digits.lstrip(b"0123456789"))]
     return (3, int(minor)) if minor and len(minor) < 3 else None
+
+
+def _sizes(addresses: Iterable[int], read: Read) -> dict[int, int]:
+    """The sizes of bytes objects."""
+    asked = [address for address in addresses if _is_address(address)]
+    heads = zip(asked, read(asked, [_HEAD_SIZE] * len(asked)), strict=True)
+    return {address: _word(head, 16) for address, head in heads if len(head) == _HEAD_SIZE}
+
+
+def _bytes(addresses: Iterable[int], most: int, read: Read) -> dict[int, bytes]:
+    """What is in bytes objects that have ``most`` bytes or fewer."""
+    sizes = {address: size for address, size in _sizes(addresses, read).items() if size <= most}
+    contents = read(*_columns([(address + 32, size) for address, size in sizes.items()]))
+    return {address: content for (address, size), content in zip(sizes.items(), contents, strict=True)
+            if len(content) == size}
 
 
 def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:

@@ -52,6 +52,22 @@ class Told(NamedTuple):
     marks: tuple[int, ...]
 
 
+class _Best:
+    """Which of the first ``n_asked`` shapes agree with the most activations of some anchors, and with how many."""
+
+    def __init__(self) -> None:
+        self.depth, self.n_asked = -1, 0
+        self.shapes: list[int] = []
+
+    def add(self, shape: int, depth: int) -> None:
+        """The next one."""
+        self.n_asked += 1
+        if depth > self.depth:
+            self.depth, self.shapes = depth, []
+        if depth == self.depth:
+            self.shapes.append(shape)
+
+
 NOBODY = PyFrame(0, 0, 0)  # what stands for functions that are not known
 
 
@@ -68,12 +84,16 @@ class Looks:
         self._still: list[bool] = []  # of each look, whether the thread was at the same instructions in the one before
         self._shapes: list[Shape] = []
         self._numbers: dict[Shape, int] = {}
-        self._scores: dict[Anchors, list[int]] = {}  # of anchors, with how many activations of each shape they agree
+        self._looks_of: list[list[int]] = []  # of each shape
+        self._times_of: list[list[int]] = []  # and when these were
+        self._best: dict[Anchors, _Best] = {}
         self._common: dict[tuple[int, int], int] = {}
         # By the innermost functions of activations, what the last look at these told of callers.
         self._callers: dict[tuple[tuple[int, ...], ...], Chain] = {}
         # Until there is a further look:
         self._asked: dict[Anchors, int] = {}  # numbers
+        self._anchors: list[Anchors] = []  # by number
+        self._lasting_near: dict[tuple[int, int], int] = {}
         self._agreeing: dict[int, tuple[int, list[int], list[int]]] = {}  # by number of the anchors
         self._numbers_told: dict[tuple[int, int, int], int] = {}
         self.answers: list[list[Told]] = []  # by number
@@ -87,6 +107,8 @@ class Looks:
         self._times.append(time_ns)
         is_surprise = self._note(chain)
         self._asked.clear()
+        self._anchors.clear()
+        self._lasting_near.clear()
         self._agreeing.clear()
         self._numbers_told.clear()
         self.answers.clear()
@@ -98,8 +120,8 @@ class Looks:
         times, chains, kinds = list(self._times), list(self._chains), list(self._kinds)
         last = {kind: look for look, kind in enumerate(kinds)}  # of each kind
         seldom = sorted(look for look in last.values() if look < len(kinds) - _KEPT)[-_KEPT:]
-        for kept in (self._times, self._chains, self._kinds, self._still, self._shapes, self._numbers, self._scores,
-                     self._common, self._callers):
+        for kept in (self._times, self._chains, self._kinds, self._still, self._shapes, self._numbers, self._looks_of,
+                     self._times_of, self._best, self._common, self._callers):
             kept.clear()
         for look in (*seldom, *range(len(kinds) - _KEPT, len(kinds))):
             self._times.append(times[look])
@@ -110,6 +132,10 @@ class Looks:
         number = self._numbers.setdefault(shape, len(self._shapes))
         if number == len(self._shapes):
             self._shapes.append(shape)
+            self._looks_of.append([])
+            self._times_of.append([])
+        self._looks_of[number].append(len(self._chains))
+        self._times_of[number].append(self._times[len(self._chains)])
         self._still.append(bool(self._chains) and self._chains[-1] == chain)
         self._chains.append(chain)
         self._kinds.append(number)
@@ -145,19 +171,25 @@ class Looks:
 
     def told(self, anchors: Anchors, time_ns: int) -> list[Told]:
         """Each activation of a sample, outermost first."""
-        return self.answers[self.answer(anchors, time_ns)]
+        return self.answers[self.answer(self.asked(anchors), time_ns)]
 
-    def answer(self, anchors: Anchors, time_ns: int) -> int:
-        """The number of what is told of a sample, among ``answers``; the same for the same, until there is a further
-        look."""
-        asked = self._asked.setdefault(anchors, len(self._asked))
-        look, depth = self._nearest(anchors, asked, time_ns)
+    def asked(self, anchors: Anchors) -> int:
+        """The number of anchors, until there is a further look."""
+        number = self._asked.setdefault(anchors, len(self._anchors))
+        if number == len(self._anchors):
+            self._anchors.append(anchors)
+        return number
+
+    def answer(self, asked: int, time_ns: int) -> int:
+        """The number of what is told of a sample with anchors of a number, among ``answers``; the same for the same,
+        until there is a further look."""
+        look, depth = self._nearest(asked, time_ns)
         lasting = self._lasting(look, time_ns) if look >= 0 else 0
         key = asked, look, lasting
         number = self._numbers_told.get(key)
         if number is None:
             number = self._numbers_told[key] = len(self.answers)
-            self.answers.append(self._by(anchors, look, depth, lasting))
+            self.answers.append(self._by(self._anchors[asked], look, depth, lasting))
         return number
 
     def _by(self, anchors: Anchors, look: int, depth: int, lasting: int) -> list[Told]:
@@ -177,23 +209,29 @@ class Looks:
             rest[0] = _with_outermost(rest[0], chain[depth], lasting - n)
         return found + rest
 
-    def _nearest(self, anchors: Anchors, asked: int, time_ns: int) -> tuple[int, int]:
+    def _nearest(self, asked: int, time_ns: int) -> tuple[int, int]:
         """The look that agrees longest with anchors of a number, of several the next in time (-1: there is none), and
         with how many activations; with all of them only if it has no more."""
         if not self._times:
             return -1, 0
         found = self._agreeing.get(asked)
         if found is None:
-            scores = self._scores.setdefault(anchors, [])
-            scores += [self._score(anchors, shape) for shape in self._shapes[len(scores):]]
-            depth = max(scores)
-            looks = [look for look, kind in enumerate(self._kinds) if scores[kind] == depth]
-            found = self._agreeing[asked] = depth, looks, [self._times[look] for look in looks]
+            found = self._agreeing[asked] = self._agree(self._anchors[asked])
         depth, looks, times = found
         after = bisect_left(times, time_ns)
         if after == len(times) or (after and time_ns - times[after - 1] <= times[after] - time_ns):
             after -= 1
         return looks[after], depth
+
+    def _agree(self, anchors: Anchors) -> tuple[int, list[int], list[int]]:
+        """The looks that agree longest with anchors, with how many activations, and when they were."""
+        best = self._best.setdefault(anchors, _Best())
+        for number in range(best.n_asked, len(self._shapes)):
+            best.add(number, self._score(anchors, self._shapes[number]))
+        if len(best.shapes) == 1:
+            return best.depth, self._looks_of[best.shapes[0]], self._times_of[best.shapes[0]]
+        looks = sorted([look for number in best.shapes for look in self._looks_of[number]])
+        return best.depth, looks, [self._times[look] for look in looks]
 
     def _score(self, anchors: Anchors, shape: Shape) -> int:
         """With how many activations of a shape anchors agree."""
@@ -226,7 +264,12 @@ class Looks:
         after = bisect_left(self._times, time_ns)
         if not 0 < after < len(self._times):
             return 0
-        return min(self._in_common(look, after - 1), self._in_common(look, after))
+        key = look, after
+        found = self._lasting_near.get(key)
+        if found is None:
+            found = min(self._in_common(look, after - 1), self._in_common(look, after))
+            self._lasting_near[key] = found
+        return found
 
     def _in_common(self, one: int, other: int) -> int:
         """How many of the outermost functions of two looks are the same, wherever in them they are."""

@@ -18,6 +18,8 @@ import numpy.typing as npt
 from collector.runtimes.cpython import Interpreter
 
 Array = npt.NDArray[np.uint64]
+_GRAIN = np.uint64(6)  # bits: stretches of 64 bytes are told apart
+_SPREAD = np.uint64(0x9E3779B97F4A7C15)
 NOT_PROVEN = 1  # stands for code that was at a place when its identity is not known; no number of a code object
 
 
@@ -33,6 +35,8 @@ class CodePlaces:
         self._gone_to = np.zeros(1, np.uint64)  # the largest of the first so many ends, by start
         self._gone_starts = np.zeros(0, np.uint64)
         self._n_changes = -1
+        self._sieve: Sieve | None = None
+        self._sieved = np.zeros(0, np.uint64)  # the frames in it
 
     def at(self, words: Array, times: npt.NDArray[np.int64]) -> tuple[Array, npt.NDArray[np.bool_]]:
         """The numbers (n,) of the code objects that words lead to at times (n,), 0: to none, NOT_PROVEN: to one that is
@@ -65,6 +69,15 @@ class CodePlaces:
             since[earlier] = first
         return found, since
 
+    def may_lead(self, words: Array, frames: Array) -> npt.NDArray[np.bool_]:
+        """Which words (n,) may lead to code, or have done so, or be one of ``frames`` (k,): all that do, and a few
+        others."""
+        self._sort()
+        if self._sieve is None or self._sieved is not frames:
+            some = (self._starts, self._gone[:, 0], frames), (self._ends, self._gone[:, 1], frames + np.uint64(1))
+            self._sieve, self._sieved = Sieve(*map(np.concatenate, some)), frames
+        return self._sieve.may_have(words)
+
     def are_starts(self, words: Array) -> npt.NDArray[np.bool_]:
         """Which words (n,) lead to the first instruction of code."""
         if not len(self._starts):
@@ -77,7 +90,7 @@ class CodePlaces:
         interpreter = self._interpreter
         if self._n_changes == interpreter.n_changes:
             return
-        self._n_changes = interpreter.n_changes
+        self._n_changes, self._sieve = interpreter.n_changes, None
         inlined = interpreter.layout.has_inlined_calls
         places = {number: (code.bytecode if inlined else code.address, code.size if inlined else 1)
                   for number, code in interpreter.codes.items()}
@@ -93,3 +106,21 @@ class CodePlaces:
         order = np.argsort(self._gone[:, 0])
         self._gone_starts = self._gone[order, 0]
         self._gone_to = np.maximum.accumulate(np.append(np.uint64(0), self._gone[order, 1]))
+
+
+class Sieve:
+    """Stretches of addresses, so that most of the words outside of all of them are told at a glance: a table of what is
+    inside, each address at a place that is made of it, which it shares with others."""
+
+    def __init__(self, starts: Array, ends: Array) -> None:
+        first, last = starts >> _GRAIN, ends - np.uint64(1) >> _GRAIN
+        n = (last - first + np.uint64(1)).astype(np.int64)
+        grains = np.repeat(first - (np.cumsum(n) - n).astype(np.uint64), n) + np.arange(n.sum(), dtype=np.uint64)
+        self._shift = np.uint64(64 - min(max(int(n.sum()).bit_length() + 3, 12), 20))
+        self._is_there = np.zeros(1 << 64 - int(self._shift), np.bool_)
+        self._is_there[(grains * _SPREAD >> self._shift).view(np.int64)] = True
+
+    def may_have(self, words: Array) -> npt.NDArray[np.bool_]:
+        """Which words (n,) may be inside of one."""
+        found: npt.NDArray[np.bool_] = self._is_there[((words >> _GRAIN) * _SPREAD >> self._shift).view(np.int64)]
+        return found

@@ -42,8 +42,9 @@ def alike(keys: Array) -> tuple[Array, Array]:
     return first, kind.ravel()
 
 
-def with_managed(places: Sequence[Managed], frames: Frames) -> Frames:
-    """Stacks with addresses put before some of their frames."""
+def with_managed(places: Sequence[Managed], frames: Frames, *, is_last: bool = False) -> Frames:
+    """Stacks with addresses put before some of their frames. ``is_last``: nobody asks for the pointers in their frames
+    any more, which are left out (n, 0)."""
     n, width = frames.pcs.shape
     n_before = np.zeros((n, width), np.int64)
     for some in places:
@@ -51,14 +52,19 @@ def with_managed(places: Sequence[Managed], frames: Frames) -> Frames:
     # Where each frame comes to stand.
     at = np.cumsum(n_before, axis=1) + np.arange(width)
     length = frames.length + n_before.sum(axis=1)
-    pcs, sps, fps = np.zeros((3, n, int(length.max(initial=1))), np.uint64)
+    depths = int(length.max(initial=1))
+    narrow = (frames.pcs,) if is_last else (frames.pcs, frames.sps, frames.fps)
+    wide = np.zeros((len(narrow), n, depths), np.uint64)
     rows, columns = np.nonzero(np.arange(width) < frames.length[:, None])
     there = at[rows, columns]
-    for wide, narrow in ((pcs, frames.pcs), (sps, frames.sps), (fps, frames.fps)):
-        wide[rows, there] = narrow[rows, columns]
+    for to, of in zip(wide, narrow, strict=True):
+        to[rows, there] = of[rows, columns]
     for some in places:
         whose, addresses, back = some.flat()
         row, depth = some.row[whose], some.depth[whose]
-        to = at[row, depth] - back
-        pcs[row, to], sps[row, to], fps[row, to] = addresses, frames.sps[row, depth], frames.fps[row, depth]
+        place = at[row, depth] - back
+        wide[0, row, place] = addresses
+        for to, of in zip(wide[1:], narrow[1:], strict=True):
+            to[row, place] = of[row, depth]
+    pcs, sps, fps = wide if not is_last else (wide[0], *np.zeros((2, n, 0), np.uint64))
     return Frames(pcs, length, frames.stop, sps, fps)

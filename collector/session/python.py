@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ from collector.session.schedule import DRAIN_PERIOD_NS, NEVER_NS
 # What only programs of Python need is imported when CPython is met: the target waits for every module here.
 if TYPE_CHECKING:
     from collector.runtimes.cpython import Interpreter, PyFrame
-    from collector.runtimes.looks import Anchors, Looks, Told
+    from collector.runtimes.looks import Anchor, Anchors, Looks, Told
     from collector.runtimes.places_cpython import CodePlaces
 
 # Between looks: so long that some samples come; the shortest time while code comes and goes.
@@ -84,6 +85,7 @@ class _Process:
         self.starts: dict[int, int] = {}  # where functions begin among made-up addresses, by number of their code
         self.addresses: dict[PyFrame, int] = {}  # made-up ones
         self.ahead: dict[int, tuple[int, int]] = {}  # see _Runs.own, by number of the code
+        self.runs: dict[Told, _Run] = {}  # of activations that were told before
         # Where the C function keeps its place in the code is the compiler's choice, and what was there before stays in
         # other words of its frame: which ones are right is learnt.
         self._n_right: Array = np.zeros(_PLACES, np.int64)
@@ -92,6 +94,7 @@ class _Process:
         self._n_scanned = self._n_batches = 0
         self._met: set[int] = set()  # addresses of frames
         self._frames: Array = np.zeros(0, np.uint64)  # the same, sorted
+        self._n_searched = -1  # changes of code, as of the last search
 
     def sampled(self, tids: Array, times: Array) -> None:
         """Samples (n,) of threads."""
@@ -139,14 +142,15 @@ class _Process:
         for code in codes:
             self.starts.pop(code, None)
             self.ahead.pop(code, None)
-        if codes or len(self.addresses) > _FRAMES_MAX:
+        if codes or max(len(self.addresses), len(self.runs)) > _FRAMES_MAX:
             self.addresses.clear()
+            self.runs.clear()
 
     def looks_of(self, tid: int) -> Looks:
         """Those at one thread."""
-        from collector.runtimes.looks import Looks
         found = self.looks.get(tid)
         if found is None:
+            from collector.runtimes.looks import Looks
             found = self.looks[tid] = Looks(self.interpreter.layout.has_inlined_calls)
         return found
 
@@ -162,6 +166,21 @@ class _Process:
         """The places (_PLACES,) at which words are to be looked at in the next batch; None: at all."""
         self._n_batches += 1
         return self._used.copy() if self._n_scanned >= _SCANNED and self._n_batches % _SCANNED_EVERY else None
+
+    def searches(self) -> None:
+        """Code is looked for: what led to none is asked again where code has come or gone since."""
+        if self._n_searched != self.interpreter.n_changes:
+            self.interpreter.forget_vain()
+
+    def searched(self) -> None:
+        """What led to none now does so until further code has come or gone."""
+        self._n_searched = self.interpreter.n_changes
+
+    def telling(self, place: _Place) -> _Place:
+        """The same evaluations without most of the words that tell nothing: those that are not frames, and neither
+        lead nor have led to code."""
+        self._note_frames()
+        return place.of_words(np.flatnonzero(self.places.may_lead(place.words, self._frames)))
 
     def scanned(self, n: int, places: Array) -> None:
         """Of the words of ``n`` evaluations those at ``places`` lead to something."""
@@ -179,12 +198,14 @@ class _Process:
         found: Array = (right + 0.5) / (right + wrong + 1.0)
         return found
 
+    @property
+    def has_frames(self) -> bool:
+        """Whether looks have met frames whose addresses are in stacks."""
+        return bool(self._met) and self.interpreter.layout.has_inlined_calls
+
     def are_frames(self, words: Array) -> Array:
         """Which words (n,) are addresses of frames that were met in a look."""
-        if len(self._frames) != len(self._met):
-            if len(self._met) > _FRAMES_MAX:
-                self._met.clear()
-            self._frames = np.array(sorted(self._met), np.uint64)
+        self._note_frames()
         if not len(self._frames):
             return np.zeros(len(words), np.bool_)
         found: Array = (words >= self._frames[0]) & (words <= self._frames[-1])
@@ -192,18 +213,57 @@ class _Process:
         found[some] = self._frames[self._frames.searchsorted(words[some])] == words[some]
         return found
 
+    def _note_frames(self) -> None:
+        if len(self._frames) != len(self._met):
+            if len(self._met) > _FRAMES_MAX:
+                self._met.clear()
+            self._frames = np.array(sorted(self._met), np.uint64)
+
+
+class _Run(NamedTuple):
+    """The functions of an activation."""
+
+    addresses: list[int]  # innermost first
+    # The code of the innermost one, and how far made-up addresses are ahead of places in it; zeros where words do not
+    # lead to places.
+    own: tuple[int, int]
+    n_verified: int  # frames by mark
+    n_torn: int
+    n_unknown: int
+
 
 class _Place(NamedTuple):
     """Where evaluations are in the stacks of n samples: rows and depths (k,), leaf first, and of each the words (w,) of
     its part of the stack, by ``part`` (w,) in k; ``place`` (w,): words below the frame's end, more than
-    _WORDS_MAX: a register; ``is_whole``: these are all."""
+    _WORDS_MAX: a register; ``is_whole`` (k,): all of its words were looked at."""
 
     row: Array
     depth: Array
     words: Array
     part: Array
     place: Array
-    is_whole: bool
+    is_whole: Array
+
+    def of_words(self, which: Array) -> _Place:
+        """The same evaluations with some of the words (indices, or a mask)."""
+        return self._replace(words=self.words[which], part=self.part[which], place=self.place[which])
+
+    def different(self) -> _Place:
+        """Of evaluations that have the same words, and so lead to the same code, those of one."""
+        alike = np.zeros(len(self.row), np.uint64)
+        np.add.at(alike, self.part, _mixed(self.words ^ _mixed(self.place.astype(np.uint64))))
+        some = distinct(self.part)
+        _, first = np.unique(alike[some], return_index=True)
+        is_first = np.zeros(len(self.row), np.bool_)
+        is_first[some[first]] = True
+        return self.of_words(is_first[self.part])
+
+    def with_all_of(self, others: _Place) -> _Place:
+        """The same evaluations, of those that ``others`` have as a whole with the words there."""
+        own = self.of_words(~others.is_whole[self.part])
+        words, part, place = (np.concatenate([getattr(one, name) for one in (own, others)])
+                              for name in ("words", "part", "place"))
+        return _Place(self.row, self.depth, words, part, place, self.is_whole | others.is_whole)
 
 
 class _Found:
@@ -212,6 +272,7 @@ class _Found:
     def __init__(self, place: _Place, codes: Array, proven: Array, hit: Array, there: Array) -> None:
         """``codes`` (w,) of all words, and which are ``proven``; ``hit`` and ``there``: which lead to code, and to
         frames, by evaluation."""
+        from collector.runtimes.looks import Anchor
         self._codes, self._code_words, self._proven = codes[hit], place.words[hit], proven[hit]
         self._frame_words = place.words[there]
         k = np.arange(len(place.row) + 1)
@@ -222,19 +283,26 @@ class _Found:
         self.code[some], self.word[some] = self._codes[self._hits[some]], self._code_words[self._hits[some]]
         # (k,): the same where they lead to the same code and frames.
         self.signature: Array = np.zeros(len(place.row), np.uint64)
-        told = self._codes ^ self._proven.astype(np.uint64)  # numbers are even
-        for part, words in ((place.part[hit], told), (place.part[there], ~self._frame_words)):
-            mixed = _mixed(_mixed(words) + part.astype(np.uint64))
-            _, once = np.unique(mixed, return_index=True)
-            np.add.at(self.signature, part[once], _mixed(words[once]))
+        part = np.concatenate([place.part[hit], place.part[there]])
+        # Numbers are even.
+        told = _mixed(np.concatenate([self._codes ^ self._proven.astype(np.uint64), ~self._frame_words]))
+        _, once = np.unique(_mixed(told + part.astype(np.uint64)), return_index=True)
+        np.add.at(self.signature, part[once], told[once])
+        self._anchors: dict[int, Anchor] = {}  # by signature
+        self._new = Anchor
 
     def anchors(self, first: int, n: int) -> Anchors:
         """Those of the evaluations of a sample, from the outermost one in."""
-        from collector.runtimes.looks import Anchor
-        hits, frames = self._hits[first:first + n + 1].tolist(), self._frames[first:first + n + 1].tolist()
-        return tuple([Anchor(frozenset(self._codes[hits[i]:hits[i + 1]].tolist()),
-                             frozenset(self._frame_words[frames[i]:frames[i + 1]].tolist()),
-                             bool(self._proven[hits[i]:hits[i + 1]].all())) for i in reversed(range(n))])
+        signatures = self.signature[first:first + n].tolist()
+        for i, signature in enumerate(signatures):
+            if signature not in self._anchors:
+                self._anchors[signature] = self._anchor(first + i)
+        return tuple([self._anchors[signature] for signature in reversed(signatures)])
+
+    def _anchor(self, i: int) -> Anchor:
+        hits, frames = slice(self._hits[i], self._hits[i + 1]), slice(self._frames[i], self._frames[i + 1])
+        return self._new(frozenset(self._codes[hits].tolist()), frozenset(self._frame_words[frames].tolist()),
+                         bool(self._proven[hits].all()))
 
 
 class _Runs:
@@ -242,48 +310,50 @@ class _Runs:
 
     def __init__(self, process: _Process, made_up: MadeUp) -> None:
         self.addresses: list[list[int]] = []  # of each run, innermost first
-        # Of each the code of its innermost function, and how far made-up addresses are ahead of places in it; zeros
-        # where words do not lead to places.
-        self.own: list[tuple[int, int]] = []
+        self.own: list[tuple[int, int]] = []  # and see _Run
         self.counts = [0, 0, 0]  # frames by mark
         self._process = process
         self._made_up = made_up
         self._not_known = made_up.start_of(NOT_KNOWN) + 1
-        self._known: dict[tuple[int, int, bool], tuple[int, list[int]]] = {}  # by thread, answer, whether it waits
+        # By thread, answer, and whether it waits: the run, and how many frames that and those behind it have, by mark.
+        self._known: dict[tuple[int, int, bool], tuple[int, tuple[int, int, int]]] = {}
 
-    def add(self, tid: int, answer: int, is_waiting: bool, n: int) -> int:
+    def add(self, tid: int, looks: Looks, answer: int, is_waiting: bool, n: int) -> int:
         """The number of the run of the innermost of some evaluations that ``n`` samples of a thread have, of which its
         looks tell this answer; those of its callers are behind it."""
         key = tid, answer, is_waiting
         if key not in self._known:
-            told = self._process.looks_of(tid).answers[answer]
-            self._known[key] = len(self.addresses), self._new(told, is_waiting)
-        first, counts = self._known[key]
-        for mark, n_frames in enumerate(counts):
-            self.counts[mark] += n * n_frames
+            self._known[key] = len(self.addresses), self._new(looks.answers[answer], is_waiting)
+        first, (n_verified, n_torn, n_unknown) = self._known[key]
+        counts = self.counts
+        counts[VERIFIED] += n * n_verified
+        counts[TORN] += n * n_torn
+        counts[UNKNOWN] += n * n_unknown
         return first
 
-    def _new(self, told: list[Told], is_waiting: bool) -> list[int]:
-        counts = [0, 0, 0]
-        runs = [self._run(each, counts) for each in reversed(told)]
+    def _new(self, told: list[Told], is_waiting: bool) -> tuple[int, int, int]:
+        """The runs of activations, the innermost first; returns their frames by mark: verified, torn, unknown."""
+        known = self._process.runs
+        first = len(self.addresses)
+        n_verified = n_torn = n_unknown = 0
+        for each in reversed(told):
+            run = known.get(each) or self._run(each)
+            self.addresses.append(run.addresses)
+            self.own.append(run.own)
+            n_verified, n_torn, n_unknown = n_verified + run.n_verified, n_torn + run.n_torn, n_unknown + run.n_unknown
         if is_waiting:
-            runs[0].insert(0, self._made_up.start_of(GIL) + 1)
-        self.addresses += runs
-        self.own += [self._ahead(each.frames[0].code) for each in reversed(told)]
-        return counts
+            self.addresses[first] = [self._made_up.start_of(GIL) + 1, *self.addresses[first]]
+        return n_verified, n_torn, n_unknown
 
-    def _run(self, told: Told, counts: list[int]) -> list[int]:
-        """Addresses for the frames of an activation, innermost first."""
-        known = self._process.addresses
+    def _run(self, told: Told) -> _Run:
+        """The frames of an activation."""
+        known, counts = self._process.addresses, [0, 0, 0]
         found = [known.get(frame, 0) or self._address(frame) for frame in told.frames]
-        n_unknown, n_torn = found.count(self._not_known), told.marks.count(TORN)
-        if n_unknown and n_torn:
-            n_torn -= sum(mark == TORN and address == self._not_known
-                          for mark, address in zip(told.marks, found, strict=True))
-        counts[UNKNOWN] += n_unknown
-        counts[TORN] += n_torn
-        counts[VERIFIED] += len(found) - n_unknown - n_torn
-        return found
+        for address, mark in zip(found, told.marks, strict=True):
+            counts[UNKNOWN if address == self._not_known else TORN if mark == TORN else VERIFIED] += 1
+        run = _Run(found, self._ahead(told.frames[0].code), counts[VERIFIED], counts[TORN], counts[UNKNOWN])
+        self._process.runs[told] = run
+        return run
 
     def _address(self, frame: PyFrame) -> int:
         interpreter = self._process.interpreter
@@ -307,11 +377,12 @@ class _Runs:
         starts = self._process.starts
         start = starts.get(code)
         if start is None:
-            known = self._process.interpreter.codes[code]
+            interpreter = self._process.interpreter
+            known = interpreter.codes[code]
             name = known.name
             if name == b"<module>":
                 name += b" (%s)" % known.file.rsplit(b"/", 1)[-1]
-            start = starts[code] = self._made_up.start_of(name, known.file, known.size, known.lines)
+            start = starts[code] = self._made_up.start_of(name, known.file, known.size, interpreter.lines(code))
         return start
 
 
@@ -369,7 +440,7 @@ class PythonFrames:
             self._evaluations.pop(number, None)
 
     def merged(self, samples: ClockSamples, index: Array, epochs: Sequence[Epoch], frames: Frames) -> Frames:
-        """The stacks of samples with the functions of CPython in them."""
+        """The stacks of samples with the functions of CPython in them, without the pointers in their frames."""
         found = []
         for number, epoch in enumerate(epochs):
             process = self._process(epoch)
@@ -384,7 +455,7 @@ class PythonFrames:
             inserted = self._of_process(process, samples, rows, frames)
             if inserted is not None:
                 found.append(inserted)
-        return with_managed(found, frames) if found else frames
+        return with_managed(found, frames, is_last=True) if found else frames
 
     def _count_unread(self, epoch: Epoch, pcs: Array) -> None:
         evaluation = self._evaluations.get(epoch.image.number)
@@ -452,14 +523,15 @@ class PythonFrames:
                                   + (tids.astype(np.uint64) << np.uint64(40)))
         _, first, kind, n_alike = np.unique(alike, return_index=True, return_inverse=True, return_counts=True)
         runs, first_runs = _Runs(process, self.made_up), []
-        anchors: dict[int, Anchors] = {}
+        asked: dict[tuple[int, int], tuple[Looks, int]] = {}  # by thread and signature of the anchors
         columns = (anchored, begin, size, tids, times, waits)
         for signature, at, n, tid, time_ns, is_waiting, n_samples in zip(
                 *(column[first].tolist() for column in columns), n_alike.tolist(), strict=True):
-            if signature not in anchors:
-                anchors[signature] = found.anchors(at, n)
-            answer = process.looks_of(tid).answer(anchors[signature], time_ns)
-            first_runs.append(runs.add(tid, answer, is_waiting, n_samples))
+            if (tid, signature) not in asked:
+                looks = process.looks_of(tid)
+                asked[tid, signature] = looks, looks.asked(found.anchors(at, n))
+            looks, number_asked = asked[tid, signature]
+            first_runs.append(runs.add(tid, looks, looks.answer(number_asked, time_ns), is_waiting, n_samples))
         for mark, n in enumerate(runs.counts):
             self.counts[mark] += n
         which_run = np.repeat(np.array(first_runs)[kind], size) + number
@@ -471,30 +543,37 @@ class PythonFrames:
                 frames: Frames) -> tuple[_Place, Array, Array]:
         """The words of evaluations (k,), and what CodePlaces.at says of them."""
         times = samples.time_ns[row].astype(np.int64)
-        used = process.used()
-        while True:
-            place = _words(samples, row, depth, frames, used)
-            codes, proven = self._searched(process, place, times[place.part])
-            has_code = np.zeros(len(row), np.bool_)
-            has_code[place.part[codes != 0]] = True
-            if used is None or has_code.all():
-                return place, codes, proven
-            used = None
+        place = _words(samples, row, depth, frames, process.used())
+        told = process.telling(place)
+        codes, proven = self._looked_after(process, told.words, times[told.part])
+        is_lost = _lacks(told, codes != 0)
+        is_vague = is_lost | _lacks(told, process.are_frames(told.words)) if process.has_frames else is_lost
+        if not is_lost.any() and (place.is_whole.all() or not is_vague.any()):
+            return told, codes, proven
+        if not place.is_whole.all():
+            place = place.with_all_of(_words(samples, row, depth, frames, None, is_vague))
+        if is_lost.any():
+            lost = place.of_words(is_lost[place.part]).different()
+            self._search(process, lost, times, np.bincount(told.place[codes != 0], minlength=_PLACES))
+        told = process.telling(place)
+        return told, *self._looked_after(process, told.words, times[told.part])
 
-    def _searched(self, process: _Process, place: _Place, times: Array) -> tuple[Array, Array]:
-        """What CodePlaces.at says of words (w,) at times (w,), when code that no look has met has been looked for."""
+    @staticmethod
+    def _search(process: _Process, lost: _Place, times: Array, n_hits: Array) -> None:
+        """Looks for code that evaluations at times (k,) lead to of which no look has met any. ``n_hits`` (_PLACES,):
+        how many words at each place led to code in others."""
         interpreter = process.interpreter
-        codes, proven = self._looked_after(process, place.words, times)
+        process.searches()
         for _ in range(_SEARCHES):
-            words = lost_words(interpreter, place.part, place.words, place.place, codes)
+            codes, _ = process.places.at(lost.words, times[lost.part])
+            words = lost_words(interpreter, lost.part, lost.words, lost.place, codes, n_hits)
             if not words:
                 break
             if interpreter.layout.has_inlined_calls:
-                interpreter.search(words[:_SEARCHED_AT_ONCE])
+                interpreter.search(words)
             else:
                 interpreter.learn(words)
-            codes, proven = process.places.at(place.words, times)
-        return codes, proven
+        process.searched()
 
     def _found(self, process: _Process, place: _Place, codes: Array, proven: Array, truth: Array) -> _Found:
         """What the words of each evaluation lead to."""
@@ -503,8 +582,9 @@ class PythonFrames:
         if process.interpreter.layout.has_inlined_calls:
             frames = np.flatnonzero(process.are_frames(place.words))
             frames = frames[np.argsort(place.part[frames], kind="stable")]
-        if place.is_whole:
-            process.scanned(len(place.row), place.place[np.concatenate([hit, frames])])
+        if place.is_whole.any():
+            some = np.concatenate([hit, frames])
+            process.scanned(int(np.count_nonzero(place.is_whole)), place.place[some[place.is_whole[place.part[some]]]])
         hit = hit[self._reliable(process, place.place[hit], place.part[hit], codes[hit], truth,
                                  process.places.are_starts(place.words[hit]))]
         return _Found(place, codes, proven, hit, frames)
@@ -574,6 +654,13 @@ class PythonFrames:
         return there
 
 
+def _lacks(place: _Place, is_telling: Array) -> Array:
+    """Which evaluations (k,) have none of the words (w,) that tell something."""
+    lacking = np.ones(len(place.row), np.bool_)
+    lacking[place.part[is_telling]] = False
+    return lacking
+
+
 def _within(pcs: Array, stretches: Array) -> Array:
     """Which pcs, of any shape, lie in one of stretches (k, 2)."""
     found = np.zeros(pcs.shape, np.bool_)
@@ -582,26 +669,27 @@ def _within(pcs: Array, stretches: Array) -> Array:
     return found
 
 
-def lost_words(interpreter: Interpreter, part: Array, words: Array, place: Array, codes: Array) -> list[int]:
+def lost_words(interpreter: Interpreter, part: Array, words: Array, place: Array, codes: Array,
+               n_hits: Array) -> list[int]:
     """Of words (w,) of some parts of stacks, at places in these, those that may lead to code that is not known, in
-    parts where none leads to ``codes`` (w,) that are known (0: to none). First those at the places where most words of
-    other parts do."""
+    parts where none leads to ``codes`` (w,) that are known (0: to none). First those at the places with most hits, and
+    not too many."""
     is_known = np.zeros(int(part.max(initial=-1)) + 1, np.bool_)
     is_known[part[codes != 0]] = True
-    if is_known.all():
-        return []
     asked = ~is_known[part] & (words > 0xFFFF) & (words < np.uint64(1 << 47))
     if interpreter.layout.has_inlined_calls:
         asked &= words & np.uint64(1) == 0
     some = np.flatnonzero(asked)
-    n_hits = np.bincount(place[codes != 0], minlength=_PLACES)
     order = some[np.argsort(-n_hits[place[some]], kind="stable")]
-    return [word for word in dict.fromkeys(words[order].tolist()) if not interpreter.is_no_code(word)]
+    found = (word for word in dict.fromkeys(words[order].tolist()) if not interpreter.is_no_code(word))
+    return list(islice(found, _SEARCHED_AT_ONCE if interpreter.layout.has_inlined_calls else None))
 
 
-def _words(samples: ClockSamples, row: Array, depth: Array, frames: Frames, used: Array | None = None) -> _Place:
+def _words(samples: ClockSamples, row: Array, depth: Array, frames: Frames, used: Array | None = None,
+           wanted: Array | None = None) -> _Place:
     """The part of the stack of each evaluation (k,): from the one that it called in the end to its own end; for the
-    innermost one the registers, too. Of these the words at ``used`` places (_PLACES,), or all."""
+    innermost one the registers, too. Of these the words at ``used`` places (_PLACES,), or all; of evaluations that are
+    not ``wanted`` (k,) none."""
     low = samples.low[row]
     sps = frames.sps
     is_last = depth + 1 >= frames.length[row]
@@ -613,6 +701,8 @@ def _words(samples: ClockSamples, row: Array, depth: Array, frames: Frames, used
     first = np.where(begin - low < np.uint64(_FAR), (begin - low) // _WORD, np.uint64(0)).astype(np.int64)
     last = np.minimum(end, n_words)
     first = np.clip(np.maximum(first, last - _WORDS_MAX), 0, last)
+    if wanted is not None:
+        first, is_innermost = np.where(wanted, first, last), is_innermost & wanted
     part, k = _all_of(first, last) if used is None else _used_of(first, last, end, np.flatnonzero(used))
     of = row[part]
     words = samples.words[samples.base[of] + ((samples.first[of] + k) & samples.mask[of])]
@@ -620,9 +710,10 @@ def _words(samples: ClockSamples, row: Array, depth: Array, frames: Frames, used
     # Registers are one thing where the evaluation itself was met, another where something that it called was.
     number = _WORDS_MAX + 1 + np.arange(_N_REGISTERS) + _N_REGISTERS * (depth[inner, None] > 0)
     of, register = np.nonzero(np.ones(number.shape, np.bool_) if used is None else used[number])
+    is_whole = np.full(len(row), used is None) if wanted is None else wanted & (used is None)
     return _Place(row, depth, np.concatenate([samples.regs[row[inner[of]], register], words]),
                   np.concatenate([inner[of], part]),
-                  np.concatenate([number[of, register], np.minimum(end[part] - k, _WORDS_MAX)]), used is None)
+                  np.concatenate([number[of, register], np.minimum(end[part] - k, _WORDS_MAX)]), is_whole)
 
 
 def _all_of(first: Array, last: Array) -> tuple[Array, Array]:

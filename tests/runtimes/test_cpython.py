@@ -25,9 +25,9 @@ from collector.runtimes.lines_cpython import lines_of
 from collector.runtimes.looks import NOBODY, Anchor, Looks
 from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
-from collector.runtimes.places_cpython import NOT_PROVEN, CodePlaces
+from collector.runtimes.places_cpython import NOT_PROVEN, CodePlaces, Sieve
 from collector.session.placing import Frames
-from collector.session.python import _Process, _words, lost_words
+from collector.session.python import _Place, _Process, _words, lost_words
 
 PROGRAM = """
 import threading, time
@@ -100,7 +100,7 @@ def test_a_waiting_thread_is_read_from_its_first_frame_on(target: Target) -> Non
     assert interpreter.chains([states[tid] for tid in target.tids]) == [main, worker]
     innermost = worker[-1][0]
     code = interpreter.codes[innermost.code]
-    line = max(line for offset, line in code.lines if offset <= interpreter.offset(innermost))
+    line = max(line for offset, line in interpreter.lines(innermost.code) if offset <= interpreter.offset(innermost))
     assert (code.file, line) == (b"<string>", PROGRAM[:PROGRAM.index("time.sleep")].count("\n") + 1)
 
 
@@ -146,14 +146,41 @@ def test_code_that_no_look_has_met_is_searched_where_words_lead_to_code(target: 
     part = np.array([0, *[1] * 303])
     place = np.array([77, *[80] * 300, 77, 77, 77])
     codes = np.array([known, *[0] * 303], np.uint64)
-    assert lost_words(interpreter, part, words, place, codes) == [other, *decoys]
+    n_hits = np.bincount(place[codes != 0], minlength=161)
+    assert lost_words(interpreter, part, words, place, codes, n_hits) == [other, *decoys[:63]]
     fresh = target.interpreter(target.read)
     assert isinstance(fresh, Interpreter)
-    fresh.search(lost_words(fresh, part, words, place, codes)[:1])
+    fresh.search(lost_words(fresh, part, words, place, codes, n_hits)[:1])
     assert [code.bytecode for code in fresh.codes.values()] == [other]
-    assert lost_words(fresh, part, words, place, np.where(words == other, other, codes)) == []
+    assert lost_words(fresh, part, words, place, np.where(words == other, other, codes), n_hits) == []
     fresh.search(decoys)
-    assert lost_words(fresh, part, words, place, codes) == [other]
+    assert lost_words(fresh, part, words, place, codes, n_hits) == [other]
+
+
+def test_words_behind_code_are_not_searched_again_until_code_has_come(target: Target) -> None:
+    interpreter = target.interpreter(target.read)
+    assert isinstance(interpreter, Interpreter)
+    interpreter.chains(list(interpreter.threads().values()))
+    code = next(iter(interpreter.codes.values()))
+    behind = code.bytecode + code.size + 2
+    assert not interpreter.is_no_code(behind)
+    interpreter.search([behind, code.bytecode])
+    assert [interpreter.is_no_code(word) for word in (behind, code.bytecode, behind + 2)] == [True, False, False]
+    interpreter.forget_vain()
+    assert not interpreter.is_no_code(behind)
+
+
+def test_a_sieve_lets_all_through_that_is_inside_and_little_else() -> None:
+    draws = np.random.default_rng(3)
+    starts = np.sort(draws.integers(1 << 30, 1 << 46, 500)).astype(np.uint64)
+    ends = starts + draws.integers(1, 3000, 500).astype(np.uint64)
+    sieve = Sieve(starts, ends)
+    for some in (starts, ends - np.uint64(1), starts + (ends - starts) // np.uint64(2)):
+        assert sieve.may_have(some).all()
+    others = draws.integers(0, 1 << 47, 100_000).astype(np.uint64)
+    assert np.count_nonzero(sieve.may_have(others)) < 15_000
+    none = np.zeros(0, np.uint64)
+    assert not Sieve(none, none).may_have(others).any()
 
 
 class Replaced:
@@ -517,15 +544,32 @@ def test_words_at_some_places_are_those_of_all() -> None:
     frames = Frames(sps, draws.integers(1, width + 1, n), none.astype(np.int8), sps, sps)
     row, depth = np.nonzero(np.arange(width) < frames.length[:, None])
     whole = _words(samples, row, depth, frames)
-    assert whole.is_whole
+    assert whole.is_whole.all()
     used = draws.random(161) < 0.3
     used[128] = False  # where stacks are cut this is all that is beyond, too
     some = _words(samples, row, depth, frames, used)
-    assert not some.is_whole
+    assert not some.is_whole.any()
     kept = used[whole.place]
     assert 0 < np.count_nonzero(kept) < len(kept)
     for all_of, few in ((whole.words, some.words), (whole.part, some.part), (whole.place, some.place)):
         assert few.tolist() == all_of[kept].tolist()
+    wanted = draws.random(len(row)) < 0.3
+    others = _words(samples, row, depth, frames, None, wanted)
+    assert others.is_whole.tolist() == wanted.tolist()
+    both = some.with_all_of(others)
+    kept |= wanted[whole.part]
+    assert both.is_whole.tolist() == wanted.tolist()
+    assert sorted(zip(both.part.tolist(), both.place.tolist(), both.words.tolist(), strict=True)) == sorted(
+        zip(whole.part[kept].tolist(), whole.place[kept].tolist(), whole.words[kept].tolist(), strict=True))
+
+
+def test_of_evaluations_with_the_same_words_one_is_searched() -> None:
+    words, places = np.array([5, 6, 7, 5, 6, 7, 6, 5, 7, 9], np.uint64), np.array([1, 2, 3, 1, 2, 3, 1, 2, 3, 1])
+    part = np.array([1, 1, 1, 0, 0, 0, 3, 3, 3, 4])  # nothing was read of the one between
+    none = np.zeros(5, np.int64)
+    some = _Place(none, none, words, part, places, none == 0).different()
+    assert sorted(zip(some.part.tolist(), some.place.tolist(), some.words.tolist(), strict=True)) == [
+        (0, 1, 5), (0, 2, 6), (0, 3, 7), (3, 1, 6), (3, 2, 5), (3, 3, 7), (4, 1, 9)]
 
 
 def test_made_up_addresses_are_those_of_the_same_functions() -> None:
