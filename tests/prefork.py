@@ -108,6 +108,12 @@ def forkers() -> set[int]:
     return {_Forker.one.pid} if _Forker.one is not None else set()
 
 
+def end() -> None:
+    """For who is to have no children but its own: that process ends, until the next one asks for it."""
+    if _Forker.one is not None:
+        _Forker.one.end()
+
+
 class _Forker:
     """The process that has our commands imported."""
 
@@ -122,7 +128,7 @@ class _Forker:
                                          env=os.environ | {"OPENBLAS_NUM_THREADS": "1"})
         theirs.close()
         self.pid = self._process.pid
-        atexit.register(self._end)
+        atexit.register(self.end)
 
     @classmethod
     def of_this_process(cls) -> _Forker:
@@ -149,7 +155,10 @@ class _Forker:
         finally:
             os.close(folder)
 
-    def _end(self) -> None:
+    def end(self) -> None:
+        """Nobody asks any more."""
+        atexit.unregister(self.end)
+        type(self).one = None
         self._socket.close()
         self._process.wait()
 

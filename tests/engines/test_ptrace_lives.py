@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import prefork
 import pytest
 
 from collector.engines.ptrace.channel import Channel, unframed
@@ -84,7 +85,8 @@ class Traced:
         return changes, np.frombuffer(self._channel.take("switch", heads["switch"]), dtype=abi.TRACED_SWITCH.dtype)
 
     def hear_all(self) -> None:
-        """Lets it end, and the tracer hear that."""
+        """Lets it end, and the tracer hear that; then we have no children any more."""
+        prefork.end()
         while self.tracer.reports.take():
             with suppress(BrokenPipeError):
                 self.go_on()
