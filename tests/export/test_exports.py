@@ -24,7 +24,6 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
-import prefork
 import pytest
 
 from collector.cli import er_export, er_print
@@ -567,7 +566,7 @@ def test_who_is_tired_of_an_export(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "nobody reads")
     command = [COMMANDS / "collect", "-o", "run.1.er", "--export", "json=nobody reads", "--export", "collapsed",
                "sh", "-c", "exit 3"]
-    with prefork.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         assert process.stderr.readline().startswith("collect: run.1.er: ")
         while process.poll() is None:

@@ -49,6 +49,7 @@ def test_what_a_test_leaves_behind_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "test_leaves.py").write_text(LEAVES)
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--rootdir", str(tmp_path), str(tmp_path)]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
+    environment["PYTHONPATH"] = str(TESTS)  # what the tests share
     result = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert "3 passed, 2 errors" in result.stdout
     assert "processes left behind (and killed now)" in result.stdout
