@@ -109,13 +109,12 @@ class _Process:
         """What the threads are carrying out that were met lately; code objects at addresses ``codes`` are looked after,
         too."""
         if self.interpreter.has_new_threads:
-            # No batch has told of them yet; their first samples will want to know what they were carrying out.
-            before, self.states = self.states, self.interpreter.threads(self.states)
-            self.lately = [*(tid for tid in self.states if tid not in before), *self.lately]
-        tids = self.lately[:_THREADS_AT_ONCE]
-        if any(tid not in self.states for tid in tids):
+            self.states = self.interpreter.threads(self.states)
+        if any(tid not in self.states for tid in self.lately[:_THREADS_AT_ONCE]):
             self.states = self.interpreter.threads()
-        there = [tid for tid in tids if tid in self.states]
+        # Of new ones no batch has told yet; their first samples will want to know what they were carrying out.
+        new = [tid for tid in self.states if tid not in self.looks][:_THREADS_AT_ONCE // 2]
+        there = [tid for tid in dict.fromkeys([*new, *self.lately]) if tid in self.states][:_THREADS_AT_ONCE]
         before_ns = time.monotonic_ns()
         chains = self.interpreter.chains([self.states[tid] for tid in there], codes)
         now_ns = (before_ns + time.monotonic_ns()) // 2

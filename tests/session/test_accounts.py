@@ -38,7 +38,6 @@ def test_states_add_up_to_lives(name: str, arguments: tuple[object, ...], worklo
 def test_threads_that_switch_too_often_are_counted(workload: Any, recorded: Any) -> None:
     """From its first milliseconds on, by the kernel's accounts; ``recorded`` compares them with the kernel's, too."""
     run = recorded(workload("pingpong"), 300_011)
-    assert run.truth["switches_per_s"] > 200_000
     assert "switched too often for a record of each" in (run.path / "log.xml").read_text()
     states = run.states_s()
     cpu_s = states["user"] + states["system"] + states["trap"]
