@@ -72,7 +72,8 @@ class DeepStacks:
         looked at once."""
         slot = placed.slot
         same: Array = placed.whole & (self._ip[slot] == ip) & (self._sp[slot] == sp) & (self._key[slot] != 0)
-        self._whole.learn(self._key[slot[same]], placed.uid[same], reason[same], placed.image[same])
+        self._whole.learn(self._key[slot[same]], placed.uid[same], reason[same], placed.image[same],
+                          ip[same])
         self._key[slot] = 0
         return same
 

@@ -191,7 +191,7 @@ class Stacks:
         uid = self._deep.completed(placed, regs[:, _IP], regs[:, _SP], leaving.kernel)
         self._tally.completed(int(np.count_nonzero(uid != placed.uid)))
         self._sites.learn(sites.keys(placed.slot, placed.image, regs[:, _IP], regs[:, _SP], regs[:, _BP]),
-                          uid, leaving.mode, placed.image)
+                          uid, leaving.mode, placed.image, regs[:, _IP])
         self._last.grow(self._time.n_slots)
         self._last.set(placed, leaving.cpu)
         self._note_last(leaving, placed)
@@ -220,7 +220,10 @@ class Stacks:
         lent[lent] = edges.edge[at[lent]] == Edge.OUT_PREEMPTED
         lent &= (self._last.image[slot] == image) & (self._last.uid[slot] != 0)
         uid[lent] = self._last.uid[slot[lent]]
-        for number in distinct(image[uid == 0]).tolist():
+        unknown = np.flatnonzero(uid == 0)
+        if len(unknown):
+            reason[unknown] = self._sites.reasons(image[unknown], seen.ip[unknown])
+        for number in distinct(image[unknown]).tolist():
             recorder = self._experiments.recorders.get(number)
             if recorder is not None:
                 rows = np.flatnonzero((uid == 0) & (image == number))
