@@ -132,7 +132,11 @@ def was_disturbed(item: pytest.Item) -> bool:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What the report of a failure is measured against. Another try waits until the machine is there."""
+    """What the report of a failure is measured against. Another try waits until the machine is there.
+
+    Who compares times starts commands as users do: they import what they need while the program runs.
+    """
+    prefork.forks = item.get_closest_marker("kernel_times") is None
     deadline = time.monotonic() + CALM_WITHIN_S
     before = stolen_s()
     while getattr(item, "execution_count", 1) > 1 and time.monotonic() < deadline:

@@ -70,16 +70,6 @@ def program(need: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "wanting"
 
 
-@pytest.fixture
-def collect() -> Run:
-    """The command by an exec: it stands back while it imports what it needs."""
-    def run(*arguments: object, **options: Any) -> subprocess.CompletedProcess[str]:
-        command = [str(Path(sys.executable).with_name("collect")), *map(str, arguments)]
-        return subprocess.run(command, check=False, **({"capture_output": True, "text": True, "timeout": 60} | options))
-
-    return run
-
-
 @pytest.mark.parametrize("engine", ["perf", "signal"])
 def test_a_program_that_wants_all_cpus_has_them(engine: str, program: Path, collect: Run, tmp_path: Path) -> None:
     result = collect("--engine", engine, "-A", "off", "-o", tmp_path / "x.er", program, SECONDS, N_CPUS)
