@@ -167,7 +167,8 @@ def test_no_signal_but_one_ends_the_heir_and_the_end_of_the_recording_does(progr
 
 
 def test_without_its_heir_the_collector_stands_back_no_longer(program: Path, tmp_path: Path) -> None:
-    recorded = Recorded(program, tmp_path / "x.er")
+    # So long that a collector which has but a small part of a CPU beside others imports what it needs meanwhile.
+    recorded = Recorded(program, tmp_path / "x.er", seconds=4)
     os.kill(recorded.heir, signal.SIGKILL)
     while not (recorded.path / "profile").exists():
         assert recorded.collector.poll() is None, "nothing was written before the end"

@@ -70,8 +70,8 @@ def test_handlers_of_its_own_run_as_often(workload: Run, recorded_by_signals: Ru
     ("trap 'echo caught; exit 5' INT", (5, "caught\n")), ("true", (130, "")), ("trap '' INT; i=199", (6, "done\n"))])
 def test_ctrl_c_is_the_program_s(tmp_path: Path, command: str, expected: tuple[int, str]) -> None:
     loop = "i=${i:-0}; echo ready; while [ $i -lt 209 ]; do i=$((i + 1)); sleep 0.03; done; echo done; exit 6"
-    with prefork.Popen([*COLLECT, "-o", "x.er", "/bin/sh", "-c", f"{command}; {loop}"], cwd=tmp_path, text=True,
-                       start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
+    with subprocess.Popen([*COLLECT, "-o", "x.er", "/bin/sh", "-c", f"{command}; {loop}"], cwd=tmp_path, text=True,
+                          start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
         assert job.stdout is not None
         assert job.stdout.readline() == "ready\n"
         os.killpg(job.pid, signal.SIGINT)
