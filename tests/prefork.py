@@ -56,8 +56,7 @@ class Popen(subprocess.Popen[Any]):
         asked = signature(super()._execute_child).bind(*given).arguments  # type: ignore[misc]
         pipes = [asked[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
         fds = [number if fd == -1 else fd for number, fd in enumerate((pipes[0], pipes[3], pipes[5]))]
-        self.pid = _Forker.of_this_process().fork(
-            asked["args"], fds, asked["cwd"], asked["env"], asked["start_new_session"])
+        self.pid = _Forker.of_this_process().fork(asked["args"], fds, asked["cwd"], asked["env"])
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
@@ -81,8 +80,7 @@ def run(args: Any, *, input: Any = None, timeout: float | None = None, check: bo
     return done
 
 
-_PLAIN = {"cwd", "env", "stdin", "stdout", "stderr", "text", "encoding", "errors", "bufsize",
-          "start_new_session"}
+_PLAIN = {"cwd", "env", "stdin", "stdout", "stderr", "text", "encoding", "errors", "bufsize"}
 
 
 def is_plain(args: Any, options: dict[str, Any]) -> bool:
@@ -145,12 +143,11 @@ class _Forker:
         """Whether what a child inherits from it is what it would inherit from us."""
         return self._inherited == _inherited() and self._early == _read_early(os.environ)
 
-    def fork(self, args: Any, fds: list[int], cwd: Any, env: Any, new_session: bool) -> int:
+    def fork(self, args: Any, fds: list[int], cwd: Any, env: Any) -> int:
         """PID of the child, which is ours."""
         request = {
             "args": [os.fsdecode(each) for each in args],
             "env": _decoded(os.environ if env is None else env),
-            "new_session": new_session,
         }
         folder = os.open(cwd or ".", os.O_PATH | os.O_DIRECTORY)
         try:
@@ -210,8 +207,6 @@ def _become(request: dict[str, Any], fds: list[int]) -> None:
     for number, fd in enumerate(fds):
         os.dup2(fd, number)
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if request["new_session"]:
-        os.setsid()
     os.environ.clear()
     os.environ.update(request["env"])
     sys.argv = request["args"]
