@@ -93,14 +93,14 @@ class Ledger:
         self.n_estimated = 0  # threads of whose last stretch nothing is known
         self.steal_ns = 0
         # base_ns: the account when the clock stood at zero; at_ns, run_ns, delay_ns: as last read
-        # late_ns: the base was read so long after that, and is to be less by this if the thread ran meanwhile;
-        # negative: so long before, and it may be more
+        # late_ns: the account was read so long after that, of a thread of which it is not known yet whether it ran then
+        # less_ns, more_ns: by how much the base may be wrong, until an account of it off a CPU tells
         # lag_ns: of each of its runs, on average, between the last two accounts of it off a CPU
         # gained_ns, n_runs: by how much how many runs have begun earlier since then
         # owed_ns: by the last account, and in none of the edges so far
         # running, waiting: their shares of the stretch between the last two accounts.
         self._of = Columns(has_base=("b1", 0), base_ns=("i8", 0), late_ns=("i8", 0),
-                           at_ns=("i8", 0), run_ns=("i8", 0), delay_ns=("i8", 0), lag_ns=("i8", 0),
+                           less_ns=("i8", 0), more_ns=("i8", 0), at_ns=("i8", 0), run_ns=("i8", 0), delay_ns=("i8", 0), lag_ns=("i8", 0),
                            gained_ns=("i8", 0), n_runs=("i8", 0), owed_ns=("i8", 0),
                            running=("f8", 0), waiting=("f8", 0))
 
@@ -113,12 +113,13 @@ class Ledger:
         self._of.grow(int(read.slot.max(initial=-1)) + 1)
         self._note(read)
         self._of.has_base[read.slot], self._of.base_ns[read.slot] = True, read.run_ns
-        self._of.late_ns[read.slot] = late_ns
+        self._of.late_ns[read.slot] = np.maximum(late_ns, 0)
+        self._of.less_ns[read.slot], self._of.more_ns[read.slot] = 0, np.maximum(-np.asarray(late_ns), 0)
 
     def goes_on(self, old: int, new: int, ran_ns: int) -> None:
         """The thread at one slot goes on at another one, with a new clock; by the old one it ran so long."""
         self._of.grow(max(old, new) + 1)
-        for name in ("has_base", "late_ns", "at_ns", "run_ns", "delay_ns"):
+        for name in ("has_base", "late_ns", "less_ns", "more_ns", "at_ns", "run_ns", "delay_ns"):
             column = getattr(self._of, name)
             column[new] = column[old]
         self._of.base_ns[new] = self._of.base_ns[old] + ran_ns
@@ -139,8 +140,7 @@ class Ledger:
 
     def latest_base_ns(self, slot: int) -> int | None:
         """A thread's account when its clock began, at most; None where that is not known."""
-        of = self._of
-        return int(of.base_ns[slot] + max(-of.late_ns[slot], 0)) if of.has_base[slot] else None
+        return int(self._of.base_ns[slot] + self._of.more_ns[slot]) if self._of.has_base[slot] else None
 
     def reconciled(self, edges: Edges, read: ReadAccounts, timeline: Timeline, seen: Seen,
                    woken: Wakeups = NO_WAKEUPS, came: Moments = NO_WAKEUPS, budgets: Sequence[Budget] = ()) -> Edges:
@@ -233,8 +233,9 @@ class Ledger:
         """
         clocks = timeline.clocks
         begins = np.flatnonzero(changes(edges.slot)) if len(edges.slot) else edges.slot
-        begins = begins[clocks.found[edges.slot[begins]]]
-        self._begins_running(edges.slot[begins], edges.edge[begins] != Edge.IN)
+        begins = begins[clocks.found[edges.slot[begins]] & (clocks.kind[edges.slot[begins]] != Edge.UNKNOWN)]
+        self._begins_running(edges.slot[begins], edges.edge[begins] != Edge.IN,
+                             edges.time_ns[begins] - clocks.since_ns[edges.slot[begins]])
         first = np.minimum(np.searchsorted(edges.slot, read.slot), max(len(edges.slot) - 1, 0))
         has_edge = edges.slot[first] == read.slot if len(edges.slot) else np.zeros(len(read.slot), dtype=bool)
         open_ = clocks.found[read.slot] & (clocks.kind[read.slot] == Edge.IN)
@@ -242,7 +243,7 @@ class Ledger:
         told = open_ & ~has_edge & (length_ns >= _ENOUGH_TICKS * LONGEST_TICK_NS)
         slot = read.slot[told]
         ran = 2 * (read.run_ns[told] - self._of.base_ns[slot]) >= length_ns[told]
-        self._begins_running(slot, ran)
+        self._begins_running(slot, ran, np.full(len(slot), _FAR_NS))
         if len(edges.slot):
             has_edge[has_edge] = edges.time_ns[first[has_edge]] <= read.time_ns[has_edge]
         kept = ~open_ | told | has_edge
@@ -250,12 +251,22 @@ class Ledger:
                              np.where(ran, Edge.IN, Edge.OUT_PREEMPTED), Source.SYNTHETIC)
         return edges, ReadAccounts(*(column[kept] for column in read))
 
-    def _begins_running(self, slot: Array, running: Array) -> None:
-        """It is known what threads did that were found: those that ran had also done so when their accounts were read.
+    def _begins_running(self, slot: Array, running: Array, first_ns: Array) -> None:
+        """It is known what threads (n,) did that were found, and for how long they went on with it.
+
+        Was the account read during that, the base of those that ran is less by what they ran until then, and more by
+        what their accounts were behind. Was it read later, those that ran had left their CPUs meanwhile, and those that
+        waited may have had one. (Of those that were found once more the base is known.)
         """
-        late_ns = self._of.late_ns[slot]
-        self._of.base_ns[slot] -= np.where(running, np.maximum(late_ns, 0), 0)
-        self._of.late_ns[slot] = np.minimum(late_ns, 0)
+        of = self._of
+        late = of.late_ns[slot] > 0
+        slot, running, first_ns = slot[late], running[late], first_ns[late]
+        late_ns = of.late_ns[slot]
+        since_ns = np.maximum(late_ns - first_ns, 0)  # behind the first edge
+        of.base_ns[slot] -= np.where(running, late_ns, 0)
+        of.less_ns[slot] = np.where(running, 0, since_ns)
+        of.more_ns[slot] = np.where(running, np.where(since_ns > 0, since_ns, LONGEST_TICK_NS), 0)
+        of.late_ns[slot] = 0
 
     # -- edges that agree with the accounts
 
@@ -282,11 +293,12 @@ class Ledger:
         of, slot = self._of, read.slot
         stretch = _Stretch(edges, read, timeline)
         ran_ns, known = stretch.ran_ns(), of.has_base[slot]
-        early_ns = np.maximum(-of.late_ns[slot], 0)
-        settles = (~known | (early_ns > 0)) & ~stretch.is_open  # the account of a thread that runs is old
+        less_ns, most_ns = of.less_ns[slot], of.more_ns[slot]
+        settles = (~known | (less_ns > 0) | (most_ns > 0)) & ~stretch.is_open  # the account of who runs is old
         more_ns = read.run_ns - ran_ns - of.base_ns[slot]
-        of.base_ns[slot] += np.where(settles, np.where(known, np.clip(more_ns, 0, early_ns), more_ns), 0)
-        known, of.late_ns[slot] = known | settles, np.where(settles, 0, of.late_ns[slot])
+        of.base_ns[slot] += np.where(settles, np.where(known, np.clip(more_ns, -less_ns, most_ns), more_ns), 0)
+        of.less_ns[slot], of.more_ns[slot] = np.where(settles, 0, less_ns), np.where(settles, 0, most_ns)
+        known |= settles
         of.has_base[slot] = known
         owed_ns = np.where(known, read.run_ns - of.base_ns[slot] - ran_ns, 0)
         stale_ns = np.where(stretch.is_open, np.minimum(stretch.open_ns + of.lag_ns[slot], TICK_NS), 0)

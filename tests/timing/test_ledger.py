@@ -169,13 +169,16 @@ IN, BLOCKED, PREEMPTED, BORN, ENDED = Edge.IN, Edge.OUT_BLOCKED, Edge.OUT_PREEMP
 
 
 class Machine:
-    """A ledger and a timeline of threads that were born at 0, or found runnable then, fed by hand in ms."""
+    """A ledger and a timeline of threads that were born at 0, or found runnable then, fed by hand in ms.
 
-    def __init__(self, n: int, n_cpus: int = 2, found: bool = False) -> None:
+    ``run``: what their first accounts say, which were read so ``late``.
+    """
+
+    def __init__(self, n: int, n_cpus: int = 2, found: bool = False, run: int = 0, late: int = 0) -> None:
         self.timeline, self.ledger, self._at_ns = Timeline(), Ledger(n_cpus), 0
         self.timeline.grow(n)
         self.timeline.clocks.found[:n] = found
-        self.ledger.begin(reads(*((slot, 0, 0, 0) for slot in range(n))))
+        self.ledger.begin(reads(*((slot, 0, run, 0) for slot in range(n))), late * MS)
         self.feed(0, [(slot, 0, IN if found else BORN, -1) for slot in range(n)])
 
     def feed(self, until: int, records: list[tuple[int, int, int, int]], read: ReadAccounts | None = None,
@@ -228,6 +231,21 @@ def test_what_was_found_runnable_is_told_by_its_account() -> None:
 def test_the_first_record_of_a_found_thread_tells_what_it_did(edge: int, told: int) -> None:
     ran_ms = 17 if edge == IN else 83
     assert Machine(1, found=True).feed(100, [(0, 83, edge, 0)], reads((0, 100, ran_ms, 0))) == [(0, 0, 83, told)]
+
+
+@pytest.mark.parametrize(("late", "run", "records", "told"), [
+    (25, 1004, [(0, 4, PREEMPTED, 0)], [(0, 0, 4, IN)]),  # it had left its CPU by then
+    (1, 998, [(0, 4, PREEMPTED, 0)], [(0, 0, 4, IN)]),  # as of the tick before
+    (25, 1004, [(0, 10, IN, 0), (0, 14, BLOCKED, 0)], [(0, 0, 10, PREEMPTED), (0, 10, 14, IN)]),  # it had run by then
+    (25, 1000, [(0, 24, IN, 0), (0, 28, BLOCKED, 0)], [(0, 0, 24, PREEMPTED), (0, 24, 28, IN)])])  # it just ran
+def test_the_account_of_who_was_found_is_as_old_as_records_say(late: int, run: int, records: list[Any],
+                                                               told: list[Any]) -> None:
+    """At 0 it had run for 1000 ms, and it runs for 4 more."""
+    machine = Machine(1, found=True, run=run, late=late)
+    assert machine.feed(50, records, reads((0, 50, 1004, 0))) == told
+    told = machine.feed(100, [(0, 100, IN, 0)], reads((0, 90, 1004, 0)))
+    assert [kind for *_, kind in told] == [records[-1][2]]
+    assert machine.ledger.steal_ns == 0
 
 
 def test_a_lost_end_is_an_end_and_no_steal_time_where_records_were_lost() -> None:
