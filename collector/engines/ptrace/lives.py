@@ -133,7 +133,7 @@ class Lives:
         process = thread.process
         caller = process.threads.get(old_tid, thread)
         if not process.held:
-            self._settlement.settle_now(thread)
+            self._settlement.settle_now(thread, now_ns)
         for other in list(process.threads.values()):
             self._forget(other)
         self.processes[process.pid] = process

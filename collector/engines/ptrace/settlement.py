@@ -87,11 +87,13 @@ class Settlement:
             thread.place, thread.seen_ns = there, now_ns
         thread.settled_ns = now_ns
 
-    def settle_now(self, thread: Tracee) -> None:
+    def settle_now(self, thread: Tracee, stopped_ns: int | None = None) -> None:
+        """The same by its account now, which is that of ``stopped_ns`` if it has stood still since then: what is told
+        of it comes before what is told of that stop."""
         with suppress(OSError):
             raw = thread.files.read("schedstat", 64)
             if raw != thread.raw:
-                self.settle(thread, raw, time.monotonic_ns())
+                self.settle(thread, raw, time.monotonic_ns() if stopped_ns is None else stopped_ns)
 
     def settle_end(self, thread: Tracee) -> int:
         """The same for one that is gone, and still has its account; returns when it ended. Where many end at once that
