@@ -100,9 +100,9 @@ class Ledger:
         # owed_ns: by the last account, and in none of the edges so far
         # running, waiting: their shares of the stretch between the last two accounts.
         self._of = Columns(has_base=("b1", 0), base_ns=("i8", 0), late_ns=("i8", 0),
-                           less_ns=("i8", 0), more_ns=("i8", 0), at_ns=("i8", 0), run_ns=("i8", 0), delay_ns=("i8", 0), lag_ns=("i8", 0),
-                           gained_ns=("i8", 0), n_runs=("i8", 0), owed_ns=("i8", 0),
-                           running=("f8", 0), waiting=("f8", 0))
+                           less_ns=("i8", 0), more_ns=("i8", 0), at_ns=("i8", 0), run_ns=("i8", 0),
+                           delay_ns=("i8", 0), lag_ns=("i8", 0), gained_ns=("i8", 0), n_runs=("i8", 0),
+                           owed_ns=("i8", 0), running=("f8", 0), waiting=("f8", 0))
 
     def begin(self, read: ReadAccounts, late_ns: Array | int = 0) -> None:
         """Threads whose clocks begin when their accounts are these: zero for one that is born.
