@@ -99,6 +99,7 @@ class Drainer:
             end_ns = max(self._engine.stop(), now_ns)
             self._note_failure()
             self._drain_last(0 if self.failure else end_ns, target_ended, accounts)
+            self._note_failure()
         finally:
             self._engine.close()
         if self._mode is not None:

@@ -26,7 +26,7 @@ from collector.linux import abi
 RINGS = {"switch": 1 << 20, "site": 1 << 20, "fault": 1 << 16, "sample": 1 << 21, "change": 1 << 23}
 _CONTROL_BYTES = mmap.PAGESIZE
 # Control words: the rings' tails come behind these, then the two places of heads, stacks' head and horizon.
-_ROUND, _COMMAND, _STACK_TAIL, _TAILS = range(4)
+_ROUND, _COMMAND, _BEHIND, _STACK_TAIL, _TAILS = range(5)
 _PLACE_WORDS = len(RINGS) + 2
 _PLACES = _TAILS + len(RINGS)
 
@@ -62,6 +62,20 @@ class Channel:
         self._control[_COMMAND] = command
 
     # -- the tracer's side
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether rows wait in the tracer: what is not to be seen in the rings yet."""
+        return bool(self._control[_BEHIND])
+
+    @is_behind.setter
+    def is_behind(self, behind: bool) -> None:
+        self._control[_BEHIND] = behind
+
+    @property
+    def n_rounds(self) -> int:
+        """Rounds that were laid into the rings."""
+        return self._control[_ROUND]
 
     def room(self, name: str) -> int:
         """Bytes that a ring has room for."""

@@ -52,6 +52,8 @@ class SignalEngine:
         self._channel = opened.channel
         self._words: Array = np.frombuffer(opened.channel.stacks, dtype=np.uint64)
         self._stack_head = 0
+        self._is_stopped = self._has_more = False
+        self._n_rounds = 0  # that were taken
         self._kept: list[tuple[Any, ...]] = []  # changes that came with the threads
 
     def begin(self) -> tuple[int, dict[int, list[int]]]:
@@ -78,8 +80,11 @@ class SignalEngine:
 
     def drain(self, until_ns: int) -> Batch:
         """All that the tracer has told so far. ``until_ns`` of the batch may be earlier than asked for: the time before
-        which nothing more will come."""
+        which nothing more will come. Of a tracer that was told to stop there is more as long as rows wait for room."""
         self._opened.take_wakes()
+        goes_on = not self._has_more or self._opened.await_rows(self._n_rounds)
+        self._has_more, self._n_rounds = (
+            goes_on and self._is_stopped and self._channel.is_behind, self._channel.n_rounds)
         heads, self._stack_head, horizon_ns = self._channel.snapshot()
         rows = {name: self._channel.take(name, head) for name, head in heads.items()}
         changes = [_CHANGES[kind](*values) for kind, *values in [*self._kept, *unframed(rows["change"])]]
@@ -88,7 +93,7 @@ class SignalEngine:
         samples = _sorted(np.frombuffer(rows["sample"], dtype=abi.TRACED_SAMPLE.dtype))
         return Batch(min(until_ns, horizon_ns), tuple(changes), self._samples(samples, CLOCK),
                      _switches(rows["switch"]), self._samples(samples, LEAVE), _sites(rows["site"]),
-                     _faults(rows["fault"]), self._births(samples))
+                     _faults(rows["fault"]), self._births(samples), has_more=self._has_more)
 
     def release(self) -> None:
         """Lets the tracer write again where the stacks of the last batch were."""
@@ -101,6 +106,7 @@ class SignalEngine:
     def stop(self) -> int:
         """No more samples: the tracer looks at everybody once more, as soon as it gets a CPU."""
         self._opened.stop()
+        self._is_stopped = True
         return self._channel.snapshot()[2]
 
     def close(self) -> None:

@@ -68,8 +68,10 @@ class Looks:
         return time.monotonic_ns() + self._interval_ns // _ACTIVE_SHARE
 
     def horizon_ns(self, now_ns: int) -> int:
-        """When the thread was looked at that was looked at longest ago."""
-        return min([now_ns, *(threads[0].looked_ns for threads in (self._active, self._idle) if threads)])
+        """When the thread was looked at that was looked at longest ago. Who is to stop will be told of when it has: of
+        that one the look before counts."""
+        return min([now_ns, *(threads[0].looked_ns for threads in (self._active, self._idle) if threads),
+                    *(thread.asked.time_ns - thread.asked.unseen_ns for thread in self.asked if thread.asked)])
 
     def answered(self, thread: Tracee) -> None:
         """A thread has stopped that was asked to, or is gone."""

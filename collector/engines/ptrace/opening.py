@@ -27,6 +27,7 @@ _STACK_WORDS = 1 << 22  # of copies between two drains
 _WAKE, _BEGUN, _STOPPED, _ATTACHED, _REFUSED = b"w", b"b", b"s", b"+", b"-"
 _NOTHING_MORE = b"\0"  # never said: its end of the pipe is closed
 _ANSWER_NS = 5 * NS_PER_S
+_RETRY_S = 0.001
 _SLICE_NS = 100_000  # the shortest there is
 
 
@@ -55,6 +56,19 @@ class Opened:
         """Lets the tracer tell everything up to now, and take no more samples."""
         self.channel.command = STOP
         self.silent = not self._wait_for(_STOPPED)
+
+    def await_rows(self, n_rounds: int) -> bool:
+        """Until more has been told than in so many rounds, after a stop; False where nothing more will come."""
+        until_ns = time.monotonic_ns() + _ANSWER_NS
+        while self.channel.is_behind and self.channel.n_rounds == n_rounds:
+            if not self.pid or self._has_hung_up():
+                return False
+            if time.monotonic_ns() > until_ns:
+                self.silent = True
+                return False
+            self._call()
+            time.sleep(_RETRY_S)
+        return True
 
     def failure(self) -> str:
         """How the tracer ended, if it did and should not have, or that it did not answer when it was to stop."""

@@ -112,10 +112,11 @@ class Samples:
 
     def struck(self, thread: Tracee, look: Look, now_ns: int, asked: Asked | None) -> None:
         """A sample of a thread that had stopped, if it is one of the clock's, or if it has had none for long."""
+        registers, raw, _ = look
         if self._writer.behind:
+            self._settlement.settle(thread, raw, now_ns)
             self._writer.lose("clock")
             return
-        registers, raw, _ = look
         if asked:  # since then it ran, waited for a CPU, or had stopped
             cpu_ns, delay_ns, _ = accounts.parse(raw)
             awake_ns = now_ns - asked.time_ns - (cpu_ns - asked.cpu_ns)

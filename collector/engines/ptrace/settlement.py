@@ -34,6 +34,9 @@ class Settlement:
         wanted = cpu_ns - thread.cpu_ns + thread.owed_ns
         run = min(wanted, room)
         thread.waited_from_ns = 0
+        if thread.settled_ns < self._writer.behind_ns:  # nobody was looked at meanwhile
+            n_lost = run // self._interval_ns - (there is None)
+            self._writer.lose("clock", max(n_lost, 0))
         if run <= 2:  # nothing to tell yet
             return
         wait = min(thread.waited_ns(delay_ns, turns), room - run)

@@ -149,6 +149,8 @@ class Tracer:
                 self._walk.end()
                 settled = True
                 stopped()
+            if settled and self._writer.behind:
+                self.publish()
             visit_ns = self._walk.due_ns(next_ns)
             due_ns = next_ns if visit_ns is None else visit_ns
             if now_ns < due_ns:
@@ -167,6 +169,9 @@ class Tracer:
             grid_ns += ((time.monotonic_ns() - grid_ns) // self._interval_ns + 1) * self._interval_ns
             next_ns = grid_ns + self._stray_ns(grid_ns)
         while self._writer.behind and self._channel.command != END:
+            if self._channel.command == STOP and not settled:  # there is nobody left to look at
+                settled = True
+                stopped()
             signal.sigtimedwait(_WATCHED, _RETRY_S)
             self.publish()
 

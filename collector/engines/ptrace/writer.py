@@ -42,6 +42,7 @@ class Writer:
         self._pending = _no_rows()  # what was told behind them
         self._n_lost: Counter[str] = Counter()  # by source, until it is told
         self.behind = False  # rows wait for room in the channel
+        self.behind_ns = 0  # when they last did
 
     def publish(self, now_ns: int, horizon_ns: int) -> bool:
         """Hands over what there is, if there is room; whether the collector had better come for it."""
@@ -49,7 +50,10 @@ class Writer:
             self.change("RecordsLost", now_ns, self._n_lost.pop(source), source)
         self.behind = not (self._publish_parts()
                            and self._channel.publish(self._pending, self._stack_head, horizon_ns))
-        if not self.behind:
+        self._channel.is_behind = self.behind  # last: who sees that nothing waits sees all there was
+        if self.behind:
+            self.behind_ns = now_ns
+        else:
             self._horizon_ns = horizon_ns
         return self.behind or self._channel.is_half_full()
 
@@ -74,9 +78,9 @@ class Writer:
         self._parts.clear()
         self._pending = _no_rows()
 
-    def lose(self, source: str) -> None:
-        """One record of ``source`` was not made, for want of room."""
-        self._n_lost[source] += 1
+    def lose(self, source: str, n: int = 1) -> None:
+        """So many records of ``source`` were not made, for want of room."""
+        self._n_lost[source] += n
 
     def change(self, kind: str, *values: object) -> None:
         """An event of that name."""
