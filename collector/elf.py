@@ -14,6 +14,7 @@ elsewhere); and the run-time address, which this module does not know.
 
 from __future__ import annotations
 
+import operator
 import os
 import re
 import stat
@@ -23,6 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import compress
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from collector.errors import ElfError
@@ -595,11 +597,12 @@ def packed_symbols(start: npt.NDArray[np.uint64], size: npt.NDArray[np.uint64], 
     import numpy as np
 
     name_bytes = np.array([len(name) + 1 for name in names], np.int64)
+    own = np.array([True, *map(operator.ne, names, names[1:])][:len(names)])  # the same name in a row stands there once
     table = np.zeros(len(names) + 1, np.dtype(_SYMBOL_64))
-    table["name"][1:] = 1 + np.cumsum(name_bytes) - name_bytes
+    table["name"][1:] = 1 + np.cumsum(np.where(own, name_bytes, 0)) - name_bytes
     table["info"][1:], table["section"][1:] = 1 << 4 | _STT_FUNC, 1  # global, in the first section
     table["value"][1:], table["size"][1:] = start, size
-    symbols, strings = table.tobytes(), b"\0" + b"\0".join(names) + b"\0"
+    symbols, strings = table.tobytes(), b"\0" + b"\0".join(compress(names, own)) + b"\0"
     build_id = hashlib.sha1(symbols + strings, usedforsecurity=False).digest()
     note = struct.pack("<III", 4, len(build_id), 3) + b"GNU\0" + build_id
     section_names = b"\0.text\0.note.gnu.build-id\0.symtab\0.strtab\0.shstrtab\0"

@@ -1,7 +1,9 @@
 """The kernel's functions as /proc/kallsyms tells them: names and addresses of this boot, those of its modules included.
 
 What code lies between two symbols belongs to the first. Symbols of padding before functions (``__pfx_``, ``__cfi_``)
-end what comes before them and are no functions themselves.
+end what comes before them, and have the name of what comes behind: a function that was interrupted on its first
+instruction is a caller in the kernel's call chain, and of a caller's address, which is behind its call elsewhere,
+readers take a byte off.
 """
 
 from __future__ import annotations
@@ -73,15 +75,21 @@ def parsed(text: bytes) -> KernelSymbols:
 
 def _functions(symbols: list[tuple[int, bytes, bytes]]) -> list[tuple[int, int, bytes]]:
     """Functions with their sizes, of symbols by address: of those of one address the best."""
-    found = []
+    found: list[tuple[int, int, bytes]] = []
+    padding = None  # where it begins
     at = 0
     while at < len(symbols):
         address, end = symbols[at][0], at + 1
         while end < len(symbols) and symbols[end][0] == address:
             end += 1
         names = symbols[at:end]
-        if not any(name.startswith(_PADDING) for _, _, name in names):
+        if any(name.startswith(_PADDING) for _, _, name in names):
+            padding = address if padding is None else padding
+        else:
             name = names[0][2] if len(names) == 1 else min(names, key=_rank)[2]
+            if padding is not None:
+                found.append((padding, address - padding, name))
+            padding = None
             size = symbols[end][0] - address if end < len(symbols) else _PAGE - address % _PAGE
             found.append((address, min(size, _SIZE_MAX), name))
         at = end
