@@ -74,8 +74,13 @@ def test_java_by_method(java: str, classes: Path, tmp_path: Path, collect: Comma
     # From the thread's first function on, by all that call.
     for name in ("clone3", "start_thread", "java.lang.Thread.run()", "Split.split()"):
         assert cpu[name] >= 0.9 * (one + three + seven), (name, cpu)
-    # The machine's own frames are folded, unless asked for; what has been compiled has its own name there.
-    assert not [name for name in cpu if "JavaCalls::" in name or name == "[HotSpot] Interpreter"]
+    # The machine's own frames are folded, unless asked for; what has been compiled has its own name there. (A thread
+    # that is about to enter its first method has no others.)
+    assert "[HotSpot] Interpreter" not in cpu
+    printed = er_print("-metrics", "i.totalcpu:name", "-calltree", experiment).stdout
+    tree = type(gprofng("-header", experiment=experiment))(printed).tree
+    assert ("Split.split()", "Split.seven(long)") in {path[-2:] for path in tree}
+    assert not [path for path in tree if "JavaCalls::" in "".join(path) and "java.lang.Thread.run()" in path]
     machine = times(experiment, "i.totalcpu", "-viewmode", "machine")
     assert "Split.seven(long)" not in machine
     compiled = [name for name in machine if re.fullmatch(r"\[C[12]\] Split.seven\(long\)", name)]
