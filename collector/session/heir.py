@@ -66,8 +66,10 @@ class Heir:
         if self._opened is None or self.fd >= 0 or self.is_us:
             return False
         try:
+            self.pidfds = (os.pidfd_open(self._program),)
             waits, self.fd = os.pipe()
         except OSError:
+            self._close_pidfds()
             return False
         before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         try:
@@ -80,6 +82,7 @@ class Heir:
             if self._pid or self.fd < 0:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
                 os.close(waits)
+                self._close_pidfds()
         if not self._pid:
             self._wait(self._opened, waits)
         return True
@@ -94,7 +97,6 @@ class Heir:
             for stream in (0, 1, 2):
                 os.dup2(nothing, stream)
             opened.inherit()
-            self.pidfds = (os.pidfd_open(self._program),)
             if os.read(waits, 1):
                 os._exit(0)
         except BaseException:
@@ -105,6 +107,11 @@ class Heir:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM, signal.SIGALRM})
         signal.alarm(_LONGEST_S)
         self.is_us = True
+
+    def _close_pidfds(self) -> None:
+        for pidfd in self.pidfds:
+            os.close(pidfd)
+        self.pidfds = ()
 
     def dismiss(self) -> None:
         """What has been recorded is on disk: the heir ends, if there is one."""

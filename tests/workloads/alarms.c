@@ -1,13 +1,15 @@
 /* alarms PERIOD_US PERCENT SECONDS: four functions divide their time while a timer signals without end.
  *
  *   main -> phase_a ... phase_d    50, 30, 15 and 5 parts of SECONDS of CPU time
- *        -> on_alarm               upon each SIGALRM, PERCENT of the period in CPU time; it belongs to the phase, too
+ *        -> on_alarm               upon each SIGALRM, PERCENT of the period in CPU time; it belongs to the phase, too,
+ *                                  if it does not come between two (between_s)
  *
  * PERIOD_US 0: there is no timer.
  */
 #include "truth.h"
 
-static volatile int64_t n_alarms, handled_ns;
+static volatile int64_t n_alarms, handled_ns, between_ns;
+static volatile sig_atomic_t in_phase;
 static int64_t handle_ns;
 
 FRAME void a_bit(void) {
@@ -24,9 +26,17 @@ FRAME void on_alarm(int number) {
         now = thread_cpu_ns();
     }
     handled_ns += now - start;
+    if (!in_phase) between_ns += now - start;
 }
 
-#define PHASE(name) FRAME int64_t name(int64_t ns) { int64_t spent = burn_here(ns); KEEP_FRAME(); return spent; }
+#define PHASE(name)                    \
+    FRAME int64_t name(int64_t ns) {   \
+        in_phase = 1;                  \
+        int64_t spent = burn_here(ns); \
+        in_phase = 0;                  \
+        KEEP_FRAME();                  \
+        return spent;                  \
+    }
 PHASE(phase_a) PHASE(phase_b) PHASE(phase_c) PHASE(phase_d)
 
 static void alarm_every(int64_t period_ns) {
@@ -47,7 +57,8 @@ int main(int argc, char **argv) {
     alarm_every(0);
     printf("{\"phases\": {\"phase_a\": %.6f, \"phase_b\": %.6f, \"phase_c\": %.6f, \"phase_d\": %.6f}, ",
            a * 1e-9, b * 1e-9, c * 1e-9, d * 1e-9);
-    printf("\"alarms\": %ld, \"handled_s\": %.6f, ", (long)n_alarms, (double)handled_ns * 1e-9);
+    printf("\"alarms\": %ld, \"handled_s\": %.6f, \"between_s\": %.6f, ",
+           (long)n_alarms, (double)handled_ns * 1e-9, (double)between_ns * 1e-9);
     print_rusage();
     printf("}\n");
 }
