@@ -61,8 +61,6 @@ class Channel:
     def command(self, command: int) -> None:
         self._control[_COMMAND] = command
 
-    # -- the tracer's side
-
     @property
     def is_behind(self) -> bool:
         """Whether rows wait in the tracer: what is not to be seen in the rings yet."""
@@ -76,6 +74,8 @@ class Channel:
     def n_rounds(self) -> int:
         """Rounds that were laid into the rings."""
         return self._control[_ROUND]
+
+    # -- the tracer's side
 
     def room(self, name: str) -> int:
         """Bytes that a ring has room for."""

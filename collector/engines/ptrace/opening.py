@@ -27,7 +27,7 @@ _STACK_WORDS = 1 << 22  # of copies between two drains
 _WAKE, _BEGUN, _STOPPED, _ATTACHED, _REFUSED = b"w", b"b", b"s", b"+", b"-"
 _NOTHING_MORE = b"\0"  # never said: its end of the pipe is closed
 _ANSWER_NS = 5 * NS_PER_S
-_RETRY_S = 0.001
+_RETRY_S = 0.001  # until it is asked again for what waits in it
 _SLICE_NS = 100_000  # the shortest there is
 
 

@@ -113,16 +113,15 @@ class Samples:
     def struck(self, thread: Tracee, look: Look, now_ns: int, asked: Asked | None) -> None:
         """A sample of a thread that had stopped, if it is one of the clock's, or if it has had none for long."""
         registers, raw, _ = look
-        if self._writer.behind:
-            self._settlement.settle(thread, raw, now_ns)
-            self._writer.lose("clock")
-            return
         if asked:  # since then it ran, waited for a CPU, or had stopped
             cpu_ns, delay_ns, _ = accounts.parse(raw)
             awake_ns = now_ns - asked.time_ns - (cpu_ns - asked.cpu_ns)
             thread.kept_ns += max(awake_ns - (delay_ns - asked.delay_ns), 0)
             thread.waited_at_least_ns += max(awake_ns, 0)
         self._settlement.settle(thread, raw, now_ns)
+        if self._writer.behind:
+            self._writer.lose("clock")
+            return
         if registers.call in abi.MAKING_CALLS[registers.bits] and registers.result == 0:
             return  # it is new: on its first instructions glibc's tables still show its maker's frame
         unsampled_ns = thread.cpu_ns - thread.sampled_ns

@@ -41,16 +41,20 @@ class Writer:
         self._parts: deque[tuple[dict[str, bytearray], int]] = deque()  # full ones, each with the stacks' head then
         self._pending = _no_rows()  # what was told behind them
         self._n_lost: Counter[str] = Counter()  # by source, until it is told
-        self.behind = False  # rows wait for room in the channel
-        self.behind_ns = 0  # when they last did
+        self.behind_ns = 0  # when rows last waited for room in the channel
+
+    @property
+    def behind(self) -> bool:
+        """Whether rows wait for room in the channel."""
+        return self._channel.is_behind
 
     def publish(self, now_ns: int, horizon_ns: int) -> bool:
         """Hands over what there is, if there is room; whether the collector had better come for it."""
         for source in list(self._n_lost):
             self.change("RecordsLost", now_ns, self._n_lost.pop(source), source)
-        self.behind = not (self._publish_parts()
-                           and self._channel.publish(self._pending, self._stack_head, horizon_ns))
-        self._channel.is_behind = self.behind  # last: who sees that nothing waits sees all there was
+        # Said last: who sees that nothing waits sees all there was.
+        self._channel.is_behind = not (self._publish_parts()
+                                       and self._channel.publish(self._pending, self._stack_head, horizon_ns))
         if self.behind:
             self.behind_ns = now_ns
         else:
