@@ -12,7 +12,7 @@ A period off CPU lies between a switch-out and the next switch-in. Its states:
 or when it was completed, which says whose fault it was and whether the page held the code itself. *When woken* is
 recorded where the user may see it. Where it is not, the kernel still keeps the sum of all waits of a thread (the
 account's run_delay), and whatever of it is explained neither by preemption nor by known wake-ups was spent behind the
-others. Steal time is no part of that sum.
+others; see ``_shares_ns``. Steal time is no part of that sum.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class Microstate(IntEnum):
 
 # Plain numbers, which arrays are compared with in a sixth of the time.
 _WAIT_CPU, _UNKNOWN, _USER_FAULT = int(Microstate.WAIT_CPU), int(Reason.UNKNOWN), int(Reason.USER_FAULT)
+_IN_KERNEL, _STOPPED = int(Reason.KERNEL_FAULT), int(Reason.STOPPED)
 _TEXT_FAULT, _DATA_FAULT, _KERNEL_FAULT = (
     np.int8(state) for state in (Microstate.TEXT_FAULT, Microstate.DATA_FAULT, Microstate.KERNEL_FAULT))
 _STATE_OF_REASON = np.array([Microstate.SLEEP, Microstate.SLEEP, Microstate.USER_LOCK, Microstate.DATA_FAULT,
@@ -53,6 +54,7 @@ _STATE_OF_REASON = np.array([Microstate.SLEEP, Microstate.SLEEP, Microstate.USER
 assert [int(r) for r in Reason] == list(range(len(_STATE_OF_REASON)))
 _PAGE_BITS = np.uint64(12)
 _MANY_WAITS = 100  # of which an average says something
+_SOME_WAITS = 10  # of which is seen whether they are alike
 # A thread is woken so long before its departure is stamped, at most: another CPU may be sought work for meanwhile.
 LEAVING_NS = 20_000
 
@@ -112,11 +114,12 @@ class States:
         self.n_estimated = 0  # threads of whose waits neither wake-ups nor an account tell, though those of others do
         self._waiting = 0.0  # which part of their time off CPU others waited for one, where wake-ups tell of some
         # habit: the Reason of the last departure that was told; unexplained_ns: run_delay that no wait stands for yet;
-        # share_ns: what of it fell to each sleep, at the last account; over_ns: the end of the last period off CPU;
-        # has_account: one was read; is_estimated: none was when it was needed.
+        # share_ns: what of it fell to a sleep at least, at the last account; over_ns: the end of the last period off
+        # CPU; has_account: one was read; is_estimated: none was when it was needed.
         self._of = Columns(uid=("u8", 0), reason=("i1", 0), habit=("i1", 0), ip=("u8", 0), cpu=("i4", 0),
                            woken_ns=("i8", 0), over_ns=("i8", 0), fault_ip=("u8", 0), fault_state=("i1", 0),
-                           unexplained_ns=("i8", 0), share_ns=("i8", 0), has_account=("b1", 0), is_estimated=("b1", 0))
+                           fault_ns=("i8", 0), unexplained_ns=("i8", 0), share_ns=("i8", 0), has_account=("b1", 0),
+                           is_estimated=("b1", 0))
 
     def grow(self, n: int) -> None:
         """Makes room for the slots below ``n``."""
@@ -129,8 +132,9 @@ class States:
     def spans(self, periods: Periods, edges: Edges, departures: Departures, faults: PageFaults, woken: Wakeups,
               delays: Delays) -> Spans:
         """The states of the periods off CPU that a batch's ``edges`` closed, with what was seen in that batch."""
+        faults = _by_slot(faults)
+        uid, reason, ip, cpu = self._departed(edges, departures, faults)
         woken_ns = self._woken_ns(periods, woken)
-        uid, reason, ip, cpu = self._departed(edges, departures)
         began, of = periods.began, self._of
 
         def of_period(per_edge: Array, per_slot: Array) -> Array:
@@ -186,7 +190,8 @@ class States:
         found[periods.kind != Edge.OUT_BLOCKED] = 0
         return found
 
-    def _departed(self, edges: Edges, departures: Departures) -> tuple[Array, Array, Array, Array]:
+    def _departed(self, edges: Edges, departures: Departures,
+                  faults: PageFaults) -> tuple[Array, Array, Array, Array]:
         """Stack, reason, ip and CPU of every edge that is a switch-out (zero for the others)."""
         n = len(edges.slot)
         uid, reason = np.zeros(n, dtype=np.uint64), np.zeros(n, dtype=np.int8)
@@ -202,10 +207,28 @@ class States:
             uid[at], reason[at] = departures.uid[hit], departures.reason[hit]
             ip[at], cpu[at] = departures.ip[hit], departures.cpu[hit]
             self._of.habit[edges.slot[at]] = departures.reason[hit]
-        # A thread that leaves its CPU too often to be asked every time is taken to wait for what it usually waits for.
-        untold = (ip == 0) & (edges.edge == Edge.OUT_BLOCKED)
-        reason[untold] = self._of.habit[edges.slot[untold]]
+        # A thread that leaves its CPU too often to be asked every time is taken to wait for what it usually waits for:
+        # to be stopped is no habit, nor are pages where none was missing.
+        untold = np.flatnonzero((ip == 0) & (edges.edge == Edge.OUT_BLOCKED))
+        if len(untold):
+            habit = self._of.habit[edges.slot[untold]]
+            is_fault = (habit == _USER_FAULT) | (habit == _IN_KERNEL)
+            is_none = (habit == _STOPPED) | is_fault & ~self._faulted(edges, untold, faults)
+            reason[untold] = np.where(is_none, _UNKNOWN, habit)
         return uid, reason, ip, cpu
+
+    def _faulted(self, edges: Edges, out: Array, faults: PageFaults) -> Array:
+        """Whether the thread had a page fault in the run that each of the switch-outs (o,), rows of ``edges``, ends."""
+        slot, before = edges.slot[out], np.maximum(out - 1, 0)
+        is_its = (edges.slot[before] == slot) & (before < out)
+        begun_ns = np.where(is_its, edges.time_ns[before], self._of.over_ns[slot])
+        last_ns = self._of.fault_ns[slot]
+        if len(faults.slot):
+            at = np.maximum(_next_of(faults, slot, edges.time_ns[out]) - 1, 0)
+            is_its = (faults.slot[at] == slot) & (faults.time_ns[at] <= edges.time_ns[out])
+            last_ns = np.where(is_its, faults.time_ns[at], last_ns)
+        found: Array = last_ns >= begun_ns
+        return found
 
     def _remember(self, edges: Edges, uid: Array, reason: Array, ip: Array, cpu: Array) -> None:
         last = np.flatnonzero(np.append(edges.slot[1:] != edges.slot[:-1], True)) if len(edges.slot) else edges.slot
@@ -214,21 +237,20 @@ class States:
         self._of.ip[slot], self._of.cpu[slot] = ip[last], cpu[last]
 
     def _states(self, periods: Periods, reason: Array, ip: Array, faults: PageFaults) -> Array:
-        """State (p,) of the part of each period before the wake-up."""
+        """State (p,) of the part of each period before the wake-up; ``faults`` by slot."""
         blocked = periods.kind == Edge.OUT_BLOCKED
         state = np.where(blocked, _STATE_OF_REASON[reason], _WAIT_CPU)
         untold = blocked & (reason == _USER_FAULT)
         # A fault of the very instruction that the thread was blocked at: the last one before, else the next one after.
-        order = np.lexsort((faults.time_ns, faults.slot))
-        faults_by_slot = PageFaults(*(getattr(faults, name)[order] for name in PageFaults.__slots__))
-        fault_state = _fault_states(faults_by_slot)
-        for kind, same in self._last_faults(faults_by_slot, fault_state, periods, ip):
+        fault_state = _fault_states(faults)
+        for kind, same in self._last_faults(faults, fault_state, periods, ip):
             told = blocked & _of_fault(reason, kind, same) & (untold | (reason == _UNKNOWN))
             state[told] = kind[told]
             untold &= ~told
             blocked &= ~told
-        self._of.fault_ip[faults_by_slot.slot] = faults_by_slot.ip
-        self._of.fault_state[faults_by_slot.slot] = fault_state
+        of = self._of
+        of.fault_ip[faults.slot], of.fault_state[faults.slot] = faults.ip, fault_state
+        of.fault_ns[faults.slot] = faults.time_ns
         self.n_guessed += int(np.count_nonzero(untold))
         return state
 
@@ -258,12 +280,12 @@ class States:
         known[delays.slot] = True
         untold = np.flatnonzero(blocked & (woken_ns == 0))
         slots = periods.slot[untold]
-        level_ns = _level_ns(slots, length_ns[untold], np.maximum(unexplained_ns, 0))
+        most_ns = np.maximum(length_ns[untold] - 1, 0)  # who was blocked slept, however short
+        shares_ns, least_ns = _shares_ns(slots, most_ns, np.maximum(unexplained_ns, 0))
         # Who has no account now has ended, or will have one that tells what was too much.
-        share_ns = np.where(known[slots], level_ns, self._of.share_ns[slots])
-        self._of.share_ns[slots] = share_ns
+        self._of.share_ns[slots] = np.where(known[slots], least_ns, self._of.share_ns[slots])
         shared_ns = np.zeros_like(length_ns)
-        shared_ns[untold] = np.minimum(share_ns, length_ns[untold])
+        shared_ns[untold] = np.where(known[slots], shares_ns, np.minimum(self._of.share_ns[slots], most_ns))
         explained = np.flatnonzero(blocked & ((woken_ns > 0) | known[periods.slot]))
         if (woken_ns > 0).any() and len(explained) >= _MANY_WAITS:
             self._waiting = float((wait_ns + shared_ns)[explained].sum() / max(int(length_ns[explained].sum()), 1))
@@ -271,7 +293,6 @@ class States:
         self._estimate(untold[~self._of.has_account[slots]], periods.slot, length_ns, shared_ns)
         unexplained_ns -= summed(periods.slot, shared_ns, n_slots)
         return wait_ns + shared_ns, shared_ns > 0
-
 
     def _estimate(self, rows: Array, slot: Array, length_ns: Array, shared_ns: Array) -> None:
         """What threads waited for a CPU in periods at some rows (r,) of which no witness tells: as much of their time
@@ -282,6 +303,24 @@ class States:
         before = np.count_nonzero(self._of.is_estimated)
         self._of.is_estimated[slot[rows]] = True
         self.n_estimated += int(np.count_nonzero(self._of.is_estimated) - before)
+
+
+def _shares_ns(slot: Array, most_ns: Array, due_ns: Array) -> tuple[Array, Array]:
+    """How long each of the waits (u,) was behind sleeps whose ends are unknown, where ``due_ns`` (n,) was waited by
+    each slot's thread in all, and ``most_ns`` (u,) at most each time; and how long it was at least (u,).
+
+    Waits are taken to be alike. But where the sleeps of a thread are alike, as those of a timer, whatever made one
+    longer was a wait: one of 5 ms among naps of 50 us is no hundred waits of as long as the naps are.
+    """
+    level_ns = _level_ns(slot, most_ns, due_ns)
+    slept_ns = _level_ns(slot, most_ns, np.maximum(summed(slot, most_ns, len(due_ns)) - due_ns, 0))
+    n_waits = np.bincount(slot, minlength=len(due_ns))
+    n_like = np.bincount(slot[2 * most_ns >= slept_ns], minlength=len(due_ns))
+    alike = ((2 * n_like > n_waits) & (n_waits >= _SOME_WAITS))[slot]
+    shares_ns = np.where(alike, np.maximum(most_ns - slept_ns, 0), np.minimum(level_ns, most_ns))
+    least_ns = due_ns.copy()
+    np.minimum.at(least_ns, slot, shares_ns)
+    return shares_ns, np.where(alike, least_ns[slot], level_ns)
 
 
 def _level_ns(slot: Array, length_ns: Array, due_ns: Array) -> Array:
@@ -328,6 +367,11 @@ def _split(periods: Periods, state: Array, uid: Array, cpu: Array, wait_ns: Arra
                  np.concatenate([np.where(is_share, np.maximum(periods.source, np.int8(Source.ADJUSTED)),
                                           periods.source),
                                  np.where(is_share[late], np.int8(Source.SYNTHETIC), waits.source)]))
+
+
+def _by_slot(faults: PageFaults) -> PageFaults:
+    order = np.lexsort((faults.time_ns, faults.slot))
+    return PageFaults(*(getattr(faults, name)[order] for name in PageFaults.__slots__))
 
 
 def _fault_states(faults: PageFaults) -> Array:
