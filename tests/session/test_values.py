@@ -85,8 +85,11 @@ def test_threads_that_share_a_cpu_wait_for_it(values: Run, workload: Run) -> Non
 
 
 def test_every_nap_and_every_run_is_counted(values: Run, workload: Run) -> None:
-    """By the kernel's count of how often the thread left its CPU by itself."""
-    found, said = values(workload("naps"), "sleep", 2011, 50_000)
-    agree(found, said["tid"])
-    assert found["n_sleep"][said["tid"]] == said["n_slept"] > 1900
+    """By the kernel's count of how often the thread left its CPU by itself; before and behind its naps it did so a few
+    times, too. What a wait was for is told now and then only, as often as it leaves; not that it was one."""
+    found, said = values(workload("naps"), "woken", 2011)
+    tid = said["tid"]
+    agree(found, tid)
+    n_blocked = sum(found[name].get(tid, 0) for name in ("n_sleep", "n_lock", "n_fault", "n_stopped") if name in found)
+    assert 1900 < said["n_slept"] <= n_blocked < said["n_slept"] + 20
     assert found["switches"][said["tid"]] > said["n_slept"]

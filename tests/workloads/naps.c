@@ -1,15 +1,19 @@
-/* naps sleep|wait [COUNT NS]...: COUNT times NS each, one kind after the other.
+/* naps sleep|wait [COUNT NS]...: COUNT times NS each, one kind after the other. naps woken COUNT.
  *
  *   sleep   main sleeps for so long
+ *   woken   main sleeps until another thread wakes it, which has seen by the kernel's count that main left its CPU: a
+ *           timer may fire before that, and there was no sleep then
  *   wait    another thread, of policy idle, waits for the CPU that both may have alone: main wakes it, and works for so
  *           long before it sleeps. (The scheduler gives the other one a turn before, now and then.)
  *
  * Printed for each kind: [NS, the longest, how many may be in a later power of two than NS], by a clock that is read
- * before and behind. Of waits each one's length by such a clock. And how often main slept, and the other one was
- * preempted, by the kernel's counts: a timer that fires before main has left its CPU is no sleep.
+ * before and behind. Of waits each one's length by such a clock. And how often main left its CPU by itself, and the other
+ * one was preempted, by the kernel's counts.
  */
 #include "truth.h"
+#include <fcntl.h>
 #include <sched.h>
+#include <sys/eventfd.h>
 #include <sys/prctl.h>
 
 enum { MOST_WAITS = 1009 };
@@ -58,6 +62,53 @@ static int64_t slept(int64_t length_ns) {
     return wall_ns() - begin_ns;
 }
 
+/* How often the thread of a status file of /proc has left its CPU by itself. */
+static long n_left(int status) {
+    static const char name[] = "\nvoluntary_ctxt_switches:";
+    char text[4096];
+    ssize_t length = pread(status, text, sizeof text - 1, 0);
+    check(length <= 0, "pread");
+    text[length] = 0;
+    char *found = strstr(text, name);
+    check(!found, "voluntary_ctxt_switches");
+    return atol(found + sizeof name - 1);
+}
+
+static long n_to_wake; /* 0 as long as it is being done */
+static int wakes;
+
+static void *wake_who_left(void *unused) {
+    int status = open("/proc/self/status", O_RDONLY | O_CLOEXEC); /* main's */
+    uint64_t one = 1;
+    long n_seen = n_left(status), n_now;
+    for (long i = __atomic_exchange_n(&n_to_wake, 0, __ATOMIC_ACQ_REL); i > 0; i--) {
+        while ((n_now = n_left(status)) == n_seen) continue;
+        n_seen = n_now;
+        for (int64_t seen_ns = wall_ns(); wall_ns() - seen_ns < 100000;) continue; /* so often that each is asked why */
+        check(write(wakes, &one, sizeof one) != sizeof one, "write");
+    }
+    close(status);
+    __atomic_store_n(&n_to_wake, 1, __ATOMIC_RELEASE);
+    return unused;
+}
+
+/* The last kind. Where main leaves its CPU for another reason one read does not wait: that is counted like a sleep. */
+static int woken(long count) {
+    uint64_t one;
+    pthread_t waker;
+    n_to_wake = count;
+    wakes = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+    check(wakes < 0, "eventfd");
+    check(pthread_create(&waker, NULL, wake_who_left, NULL), "pthread_create");
+    while (__atomic_load_n(&n_to_wake, __ATOMIC_ACQUIRE)) continue;
+    long n_before = used().ru_nvcsw;
+    for (long i = 0; i < count; i++) check(read(wakes, &one, sizeof one) != sizeof one || one != 1, "read");
+    long n_slept = used().ru_nvcsw - n_before;
+    while (!__atomic_load_n(&n_to_wake, __ATOMIC_ACQUIRE)) continue; /* joining it may be a wait */
+    printf("{\"n_slept\": %ld, \"tid\": %d}\n", n_slept, getpid());
+    return 0;
+}
+
 static void run_kind(int waits, long count, int64_t length_ns, const char *before) {
     int64_t most_ns = 0, end_ns = 1;
     long n_beyond = 0;
@@ -74,6 +125,7 @@ int main(int argc, char **argv) {
     int waits = argc > 1 && !strcmp(argv[1], "wait");
     pthread_t thread;
     Waiter waiter = {0};
+    if (argc == 3 && !strcmp(argv[1], "woken")) return woken(atol(argv[2]));
     if (argc < 4 || argc % 2 || (!waits && strcmp(argv[1], "sleep"))) return 2;
     prctl(PR_SET_TIMERSLACK, 1);
     check(pipe(to_waiter) || pipe(to_main), "pipe");
