@@ -18,7 +18,7 @@ import pytest
 from collector.engines.ptrace.channel import Channel, unframed
 from collector.engines.ptrace.tracer import Tracer
 from collector.events import Edge
-from collector.linux import abi, ptrace
+from collector.linux import abi, programs, ptrace
 
 INTERVAL_NS = 10_007_000
 LATE_S = 0.3
@@ -76,6 +76,17 @@ class Traced:
             if report.event == event:
                 return report
         raise AssertionError
+
+    def take_until(self, kind: str) -> tuple[list[tuple[Any, ...]], Any]:
+        """Lets the tracer take all that there is until it has told of a change; what it has told since the last time.
+        """
+        changes, switches = self.told()
+        while not any(change[0] == kind for change in changes):
+            time.sleep(0.001)
+            assert self.tracer.reports.take()
+            more, more_switches = self.told()
+            changes, switches = changes + more, np.concatenate([switches, more_switches])
+        return changes, switches
 
     def told(self) -> tuple[list[tuple[Any, ...]], Any]:
         """The changes and switches that the tracer has told since the last time."""
@@ -178,3 +189,23 @@ def test_who_is_let_go_and_is_over_at_once_is_told(tmp_path: Path, monkeypatch: 
     ((_, _, _, name, why),) = (change for change in changes if change[0] == "LetGo")
     assert (name, why.partition(":")[0]) == (b"strace", "is not recorded")
     assert len(of(changes, "Forked", tid)) == len(of(changes, "Exited", tid)) == 1
+
+
+def test_what_we_keep_a_program_from_beginning_is_no_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where its file has much to read: from its exec on it is ready to run, and its account tells of no wait."""
+    checks_leaks = programs.checks_leaks
+
+    def checks_leaks_late(pid: int) -> bool:
+        time.sleep(LATE_S)
+        return checks_leaks(pid)
+
+    monkeypatch.setattr(programs, "checks_leaks", checks_leaks_late)
+    with running(STARTS, shutil.which("sleep"), "0.1") as traced:
+        traced.tracer.reports.take()  # it comes for what follows at once
+        traced.go_on()
+        changes, switches = traced.take_until("Exited")
+        traced.hear_all()
+    ((_, exec_ns, tid, *_),) = (change for change in changes if change[0] == "Executed")
+    mine = np.sort(switches[(switches["tid"] == tid) & (switches["time"] >= exec_ns)], order="time")
+    lengths_ns = np.diff(mine["time"].astype(np.int64))
+    assert lengths_ns[mine["edge"][:-1] == Edge.OUT_PREEMPTED].sum() >= LATE_S * 1e9

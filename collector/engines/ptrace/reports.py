@@ -99,7 +99,8 @@ class Reports:
         if not asked:
             thread.kept_ns += max(began_ns - self._reported_ns, 0)
         if self._go_through(thread, report, began_ns) and not amid_signal:  # else: when it has stopped as asked
-            thread.kept_ns += time.monotonic_ns() - began_ns
+            kept = self._lives.threads.get(report.tid, thread)  # another one, if that was its exec
+            kept.kept_ns += time.monotonic_ns() - began_ns
 
     def _go_through(self, thread: Tracee, report: ptrace.Report, began_ns: int) -> bool:
         """A stop that we did not ask for; False if the thread stays in it."""
