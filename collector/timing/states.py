@@ -46,7 +46,8 @@ class Microstate(IntEnum):
 
 # Plain numbers, which arrays are compared with in a sixth of the time.
 _WAIT_CPU, _UNKNOWN, _USER_FAULT = int(Microstate.WAIT_CPU), int(Reason.UNKNOWN), int(Reason.USER_FAULT)
-_IN_KERNEL, _STOPPED = int(Reason.KERNEL_FAULT), int(Reason.STOPPED)
+_IN_KERNEL = int(Reason.KERNEL_FAULT)
+_SLEEP, _LOCK = int(Reason.SLEEP), int(Reason.LOCK)
 _TEXT_FAULT, _DATA_FAULT, _KERNEL_FAULT = (
     np.int8(state) for state in (Microstate.TEXT_FAULT, Microstate.DATA_FAULT, Microstate.KERNEL_FAULT))
 _STATE_OF_REASON = np.array([Microstate.SLEEP, Microstate.SLEEP, Microstate.USER_LOCK, Microstate.DATA_FAULT,
@@ -113,13 +114,14 @@ class States:
         self.n_guessed = 0  # page faults of which nothing tells whether text or data was missing
         self.n_estimated = 0  # threads of whose waits neither wake-ups nor an account tell, though those of others do
         self._waiting = 0.0  # which part of their time off CPU others waited for one, where wake-ups tell of some
-        # habit: the Reason of the last departure that was told; unexplained_ns: run_delay that no wait stands for yet;
-        # share_ns: what of it fell to a sleep at least, at the last account; over_ns: the end of the last period off
-        # CPU; has_account: one was read; is_estimated: none was when it was needed.
-        self._of = Columns(uid=("u8", 0), reason=("i1", 0), habit=("i1", 0), ip=("u8", 0), cpu=("i4", 0),
-                           woken_ns=("i8", 0), over_ns=("i8", 0), fault_ip=("u8", 0), fault_state=("i1", 0),
-                           fault_ns=("i8", 0), unexplained_ns=("i8", 0), share_ns=("i8", 0), has_account=("b1", 0),
-                           is_estimated=("b1", 0))
+        # told: the Reason of the last departure that was told; habit: and of the last one to sleep or for a lock;
+        # unexplained_ns: run_delay that no wait stands for yet; share_ns: what of it fell to a sleep at least, at the
+        # last account; over_ns: the end of the last period off CPU; has_account: one was read; is_estimated: none was
+        # when it was needed.
+        self._of = Columns(uid=("u8", 0), reason=("i1", 0), told=("i1", 0), habit=("i1", 0), ip=("u8", 0),
+                           cpu=("i4", 0), woken_ns=("i8", 0), over_ns=("i8", 0), fault_ip=("u8", 0),
+                           fault_state=("i1", 0), fault_ns=("i8", 0), unexplained_ns=("i8", 0), share_ns=("i8", 0),
+                           has_account=("b1", 0), is_estimated=("b1", 0))
 
     def grow(self, n: int) -> None:
         """Makes room for the slots below ``n``."""
@@ -171,7 +173,9 @@ class States:
         """Departures of threads that are still off CPU, told afterwards."""
         for name in ("uid", "reason", "ip", "cpu"):
             getattr(self._of, name)[departures.slot] = getattr(departures, name)
-        self._of.habit[departures.slot] = departures.reason
+        self._of.told[departures.slot] = departures.reason
+        usual = _is_habit(departures.reason)
+        self._of.habit[departures.slot[usual]] = departures.reason[usual]
 
     def _woken_ns(self, periods: Periods, woken: Wakeups) -> Array:
         """When the thread was woken in each period (p,), 0 where unknown. The last wake-ups are remembered, for periods
@@ -206,16 +210,34 @@ class States:
             at = at[hit]
             uid[at], reason[at] = departures.uid[hit], departures.reason[hit]
             ip[at], cpu[at] = departures.ip[hit], departures.cpu[hit]
-            self._of.habit[edges.slot[at]] = departures.reason[hit]
-        # A thread that leaves its CPU too often to be asked every time is taken to wait for what it usually waits for:
-        # to be stopped is no habit, nor are pages where none was missing.
-        untold = np.flatnonzero((ip == 0) & (edges.edge == Edge.OUT_BLOCKED))
+        # A thread that leaves its CPU too often to be asked every time is taken to wait for what it usually waits for.
+        # It is not stopped by habit, nor waits for pages where none was missing.
+        blocked = np.flatnonzero(edges.edge == Edge.OUT_BLOCKED)
+        untold = blocked[ip[blocked] == 0]
+        slot, why, is_told = edges.slot[blocked], reason[blocked], ip[blocked] != 0
+        last = self._last_told(self._of.told, slot, why, is_told, is_told & (why != _UNKNOWN))
+        usual = self._last_told(self._of.habit, slot, why, is_told, is_told & _is_habit(why))
         if len(untold):
-            habit = self._of.habit[edges.slot[untold]]
-            is_fault = (habit == _USER_FAULT) | (habit == _IN_KERNEL)
-            is_none = (habit == _STOPPED) | is_fault & ~self._faulted(edges, untold, faults)
-            reason[untold] = np.where(is_none, _UNKNOWN, habit)
+            is_fault = (last == _USER_FAULT) | (last == _IN_KERNEL)
+            reason[untold] = np.where(is_fault & self._faulted(edges, untold, faults), last, usual)
         return uid, reason, ip, cpu
+
+    @staticmethod
+    def _last_told(known: Array, slot: Array, reason: Array, is_told: Array, counts: Array) -> Array:
+        """For those of departures to sleep (d,), in order, that were not told (u,): the reason of the thread's last one
+        before that ``counts`` (d,); of a thread of which none had been told so far, that of its next one. ``known`` (n,):
+        the last one's by slot, which is kept so."""
+        told, untold = np.flatnonzero(counts), np.flatnonzero(~is_told)
+        its = slot[untold]
+        found: Array = known[its]
+        if len(told):
+            n_before = np.searchsorted(told, untold)
+            before, behind = told[np.maximum(n_before - 1, 0)], told[np.minimum(n_before, len(told) - 1)]
+            is_first = (found == _UNKNOWN) & (behind > untold) & (slot[behind] == its)
+            found = np.where(is_first, reason[behind], found)
+            found = np.where((before < untold) & (slot[before] == its), reason[before], found)
+            known[slot[told]] = reason[told]
+        return found
 
     def _faulted(self, edges: Edges, out: Array, faults: PageFaults) -> Array:
         """Whether the thread had a page fault in the run that each of the switch-outs (o,), rows of ``edges``, ends."""
@@ -379,6 +401,11 @@ def _fault_states(faults: PageFaults) -> Array:
     text = (faults.address >> _PAGE_BITS) == (faults.ip >> _PAGE_BITS)
     return np.where(faults.in_kernel, _KERNEL_FAULT,
                     np.where(text, _TEXT_FAULT, _DATA_FAULT))
+
+
+def _is_habit(reason: Array) -> Array:
+    found: Array = (reason == _SLEEP) | (reason == _LOCK)
+    return found
 
 
 def _of_fault(reason: Array, fault_state: Array, same: Array) -> Array:

@@ -125,6 +125,26 @@ def test_a_departure_belongs_to_its_own_thread_and_switch() -> None:
                      (0, Microstate.STOPPED, 100, 400, 48)]
 
 
+def test_an_untold_departure_is_for_the_reason_of_the_one_before() -> None:
+    """Whatever comes in the same batch: that of a thread's next one counts where nothing came before."""
+    watch = Watch(2)
+    edges = [(begin + at, slot, edge) for begin in range(0, 500, 100) for slot in (0, 1)
+             for at, edge in ((5, IN), (10, BLOCKED))]
+    told = [(109, 0, 16, Reason.SLEEP, IP), (209, 1, 32, Reason.LOCK, IP), (309, 0, 48, Reason.LOCK, IP)]
+    spans = watch.feed(sorted(edges), told)
+    states = [[state for slot, state, *_ in spans if slot == which] for which in (0, 1)]
+    assert states == [[Microstate.SLEEP] * 3 + [Microstate.USER_LOCK], [Microstate.USER_LOCK] * 4]
+    assert watch.feed([(505, 0, IN), (510, 0, BLOCKED), (515, 0, IN)])[1:] == [(0, Microstate.USER_LOCK, 5, 515, 0)]
+
+
+def test_a_preempted_thread_tells_nothing_of_what_it_waits_for() -> None:
+    spans = Watch(1).feed(
+        [(5, 0, IN), (10, 0, BLOCKED), (15, 0, IN), (20, 0, PREEMPTED), (25, 0, IN), (30, 0, BLOCKED), (35, 0, IN)],
+        [(9, 0, 16, Reason.LOCK, IP), (19, 0, 32, Reason.SLEEP, IP)])
+    assert spans == [(0, Microstate.USER_LOCK, 5, 15, 16), (0, Microstate.WAIT_CPU, 5, 25, 32),
+                     (0, Microstate.USER_LOCK, 5, 35, 0)]
+
+
 def test_a_period_over_two_batches_keeps_its_reason() -> None:
     watch = Watch(2)
     assert watch.feed([(5, 0, IN), (5, 1, IN), (100, 0, BLOCKED)], [(99, 0, 16, Reason.LOCK, IP)]) == []
