@@ -6,7 +6,7 @@
                                      one of its clock, else their leaf
     blocked, switch-out lost         its stack is read now (``blocked_stacks``)
     preempted, without a departure   that of the clock sample before it in its batch, else of the one behind it
-    all others                       the last stack that the thread had, else none
+    all others                       the last stack that the thread had before, else the next one, else none
 """
 
 from __future__ import annotations
@@ -40,27 +40,30 @@ _IP, _SP, _BP = 16, 7, 6  # columns of a sample's registers
 
 
 class LastSample(Columns):
-    """Per slot: image, stack and CPU of the thread's last clock sample or departure (uid 0: none yet), and stack and
-    state of its last clock sample in that image."""
+    """Per slot: time, image, stack and CPU of the thread's last clock sample or departure (uid 0: none yet), and stack
+    and state of its last clock sample in that image."""
 
     def __init__(self) -> None:
-        super().__init__(image=("i8", -1), uid=("u8", 0), clock_uid=("u8", 0), state=("i8", 0), cpu=("i4", 0))
+        super().__init__(time_ns=("i8", 0), image=("i8", -1), uid=("u8", 0), clock_uid=("u8", 0), state=("i8", 0),
+                         cpu=("i4", 0))
 
-    def set(self, placed: Placed, cpu: Array, state: Array | None = None) -> None:
-        """What samples in time order leave behind; without ``state`` that stays as it was.
+    def set(self, placed: Placed, time_ns: Array, cpu: Array, state: Array | None = None) -> None:
+        """What samples in time order leave behind, unless others came later; without ``state`` that stays as it was.
 
         A stack that is cut does not replace one of the same image that is whole.
         """
-        rows = np.flatnonzero(placed.whole | (self.image[placed.slot] != placed.image))
+        is_later = time_ns >= self.time_ns[placed.slot]
+        rows = np.flatnonzero(is_later & (placed.whole | (self.image[placed.slot] != placed.image)))
         slot = placed.slot[rows]
+        self.time_ns[slot] = time_ns[rows]
         self.clock_uid[slot[self.image[slot] != placed.image[rows]]] = 0
         self.image[slot], self.uid[slot], self.cpu[slot] = placed.image[rows], placed.uid[rows], cpu[rows]
         if state is not None:
             self.clock_uid[slot], self.state[slot] = placed.uid[rows], state[rows]
 
 
-class _Sampled(NamedTuple):
-    """Whole stacks of the clock samples (n,) of a batch, by thread and time."""
+class _Seen(NamedTuple):
+    """Whole stacks (n,) that a batch has shown, by thread and time."""
 
     slot: Array  # i8 (n,)
     time_ns: Array  # i8 (n,)
@@ -68,23 +71,30 @@ class _Sampled(NamedTuple):
     uid: Array  # u8 (n,)
 
     @classmethod
-    def of(cls, placed: Placed, time_ns: Array) -> _Sampled:
-        """Those of samples in time order."""
-        rows = np.flatnonzero(placed.whole & (placed.uid != 0))
-        rows = rows[np.argsort(placed.slot[rows], kind="stable")]
-        return cls(placed.slot[rows], time_ns[rows], placed.image[rows], placed.uid[rows])
+    def of(cls, parts: Sequence[tuple[Placed, Array]]) -> _Seen:
+        """Those of samples, each part with its times."""
+        none = np.zeros(0, np.int64)
+        columns: list[tuple[Array, ...]] = [(none, none, none, none.astype(np.uint64))]
+        for placed, time_ns in parts:
+            rows = np.flatnonzero(placed.whole & (placed.uid != 0))
+            columns.append((placed.slot[rows], time_ns[rows], placed.image[rows], placed.uid[rows]))
+        slot, time_ns, image, uid = (np.concatenate(column) for column in zip(*columns, strict=True))
+        order = np.lexsort((time_ns, slot))
+        return cls(slot[order], time_ns[order], image[order], uid[order])
 
-    def near(self, slot: Array, time_ns: Array, image: int) -> Array:
-        """Stacks (u8, k) that threads at slots were last sampled with before times (k,) in an image, else first after
-        them; 0 where there is none."""
+    def near(self, slot: Array, time_ns: Array, image: int) -> tuple[Array, Array]:
+        """Stacks (u8, k) that threads at slots were last seen with before times (k,) in an image, and first after them;
+        0 where there is none."""
         if not len(self.slot):
-            return np.zeros(len(slot), np.uint64)
+            return np.zeros(len(slot), np.uint64), np.zeros(len(slot), np.uint64)
         keys, wanted = packed((self.slot, self.time_ns), (slot, time_ns))
         after = np.searchsorted(keys, wanted, "right")
-        found = np.zeros(len(slot), np.uint64)
-        for at in (np.minimum(after, len(keys) - 1), np.maximum(after - 1, 0)):
-            found = np.where((self.slot[at] == slot) & (self.image[at] == image), self.uid[at], found)
-        return found
+        return (self._at(after - 1, slot, image, after > 0),
+                self._at(np.minimum(after, len(keys) - 1), slot, image, after < len(keys)))
+
+    def _at(self, at: Array, slot: Array, image: int, is_there: Array) -> Array:
+        found: Array = np.where(is_there & (self.slot[at] == slot) & (self.image[at] == image), self.uid[at], 0)
+        return found.astype(np.uint64)
 
 
 class Parts(NamedTuple):
@@ -122,7 +132,10 @@ class Stacks:
         self._world = world
         self._tally = tally
         self._last = LastSample()
-        self._clock: tuple[Placed, Array] | None = None  # the clock samples of this batch, and their times
+        # The clock samples of this batch, and its departures, with their times; and what was seen last before all that.
+        self._clock: list[tuple[Placed, Array]] = []
+        self._left: list[tuple[Placed, Array]] = []
+        self._before: Columns = self._last
         self._sites = sites.SiteTable()
         self._deep = DeepStacks()
         self._blocked = BlockedStacks(world)
@@ -137,7 +150,8 @@ class Stacks:
         leaving = self._leaving(batch.leaving, periods, step_ns)
         parts = [batch.clock, leaving.samples if leaving else None, batch.births.makers if batch.births else None]
         some = [part for part in parts if part is not None]
-        self._clock = None
+        self._clock, self._left = [], []
+        self._before = self._last.copy()
         if not some:
             return None
         samples = joined(some)
@@ -164,9 +178,9 @@ class Stacks:
 
     def sampled(self, placed: Placed, time_ns: Array, cpu: Array, state: Array) -> None:
         """Clock samples (n,) in time order have been told."""
-        self._clock = placed, time_ns
+        self._clock = [(placed, time_ns)]
         self._last.grow(self._time.n_slots)
-        self._last.set(placed, cpu, state)
+        self._last.set(placed, time_ns, cpu, state)
 
     # -- departures
 
@@ -193,7 +207,8 @@ class Stacks:
         self._sites.learn(sites.keys(placed.slot, placed.image, regs[:, _IP], regs[:, _SP], regs[:, _BP]),
                           uid, leaving.mode, placed.image, regs[:, _IP])
         self._last.grow(self._time.n_slots)
-        self._last.set(placed, leaving.cpu)
+        self._last.set(placed, leaving.time_ns, leaving.cpu)
+        self._left = [(placed, leaving.time_ns)]
         self._note_last(leaving, placed)
         return Departures(placed.slot[lender], every.time_ns, uid[lender], every.mode, every.regs[:, _IP], every.cpu)
 
@@ -238,7 +253,7 @@ class Stacks:
         """Where those at slots ``untold`` wait, whose departures were not told."""
         for samples, placed in self._seen_at(untold, now_ns, STACK_WORDS):
             self._last.grow(self._time.n_slots)
-            self._last.set(placed, samples.cpu)
+            self._last.set(placed, samples.time_ns, samples.cpu)
             yield _departures(samples, placed, np.arange(len(placed.slot)))
 
     def deeper(self, blocked: Array, now_ns: int) -> Iterator[Departures]:
@@ -282,7 +297,8 @@ class Stacks:
 
     def known_or_last(self, recorded: Recorded, recorder: Recorder, spans: Spans) -> Array:
         """The stacks (u8, s) of spans: of a wait for a CPU, where its own is unknown, that of the clock sample next to
-        its begin, else the thread's last stack, else one that says that none was had."""
+        its begin; else the last one that the thread had before, else the next one, else one that says that none was
+        had."""
         unknown = spans.uid == 0
         if not unknown.any():
             return spans.uid
@@ -290,12 +306,25 @@ class Stacks:
         uid = spans.uid.copy()
         image = recorded.image.number
         rows = np.flatnonzero(unknown & (spans.state == Microstate.WAIT_CPU))
-        if len(rows) and self._clock is not None:
-            uid[rows] = _Sampled.of(*self._clock).near(spans.slot[rows], spans.begun_ns[rows], image)
-        self._last.grow(self._time.n_slots)
-        rows = np.flatnonzero((uid == 0) & (self._last.image[spans.slot] == image))
-        uid[rows] = self._last.uid[spans.slot[rows]]
+        if len(rows):
+            before, behind = _Seen.of(self._clock).near(spans.slot[rows], spans.begun_ns[rows], image)
+            uid[rows] = np.where(before != 0, before, behind)
+        rows = np.flatnonzero(uid == 0)
+        if len(rows):
+            uid[rows] = self._last_before(spans.slot[rows], spans.begun_ns[rows], image)
         return np.where(uid == 0, no_stack(recorder), uid) if (uid == 0).any() else uid
+
+    def _last_before(self, slot: Array, time_ns: Array, image: int) -> Array:
+        """Stacks (u8, k) that threads at slots had last before times (k,), else the next one after them, else 0."""
+        before, behind = _Seen.of([*self._clock, *self._left]).near(slot, time_ns, image)
+        for seen in (self._before, self._last):
+            seen.grow(self._time.n_slots)
+        earlier, later = (np.where(seen.image[slot] == image, seen.uid[slot], 0).astype(np.uint64)
+                          for seen in (self._before, self._last))
+        uid = before
+        for other in (earlier, behind, later):
+            uid = np.where(uid == 0, other, uid)
+        return uid
 
     def known_or_last_of(self, recorded: Recorded, recorder: Recorder, slot: int, uid: int) -> int:
         """The same of a single thread."""

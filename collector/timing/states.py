@@ -225,8 +225,8 @@ class States:
     @staticmethod
     def _last_told(known: Array, slot: Array, reason: Array, is_told: Array, counts: Array) -> Array:
         """For those of departures to sleep (d,), in order, that were not told (u,): the reason of the thread's last one
-        before that ``counts`` (d,); of a thread of which none had been told so far, that of its next one. ``known`` (n,):
-        the last one's by slot, which is kept so."""
+        before that ``counts`` (d,); of a thread of which none had been told so far, that of its next one. ``known``
+        (n,): the last one's by slot, which is kept so."""
         told, untold = np.flatnonzero(counts), np.flatnonzero(~is_told)
         its = slot[untold]
         found: Array = known[its]
@@ -435,13 +435,14 @@ class WaitTicks:
         self._cpu = Columns(cpu=("i4", 0))  # of the thread's last span
 
     def due(self, spans: Spans) -> tuple[Spans, Array]:
-        """Spans that earn ticks, and how many (t,); those of length 0 are paid for time in earlier batches."""
+        """Spans that earn ticks, and how many (t,); those of length 0 are paid for time in earlier batches, and begin
+        before everything."""
         self._cpu.grow(int(spans.slot.max(initial=-1)) + 1)
         self._cpu.cpu[spans.slot] = spans.cpu
         earned, group, uid, more = self._accounts.add(spans.slot * N_STATES + spans.state, spans.uid, spans.length_ns)
         rows, slot = np.flatnonzero(earned), group // N_STATES
         zero, end_ns = np.zeros_like(group), np.full(len(group), spans.end_ns.max(initial=0))
-        extra = Spans(slot, group % N_STATES, end_ns, zero, end_ns, uid, self._cpu.cpu[slot], zero.astype(np.int8))
+        extra = Spans(slot, group % N_STATES, zero, zero, end_ns, uid, self._cpu.cpu[slot], zero.astype(np.int8))
         due = Spans(*(np.concatenate(pair) for pair in zip(spans.take(rows), extra, strict=True)))
         return due, np.concatenate([earned[rows], more])
 

@@ -406,6 +406,47 @@ def test_who_waits_for_its_first_run_has_the_stack_of_it(recording: Recording) -
     assert {tuple(experiment.stacks.stack(int(stack)).tolist()) for stack in stacks} == {(0x400200,)}
 
 
+def stacks_of(recording: Recording, state: int) -> dict[int, int]:
+    """Ticks of a state by the leaf of their stacks."""
+    experiment, found = open_experiment(recording.path), Counter[int]()
+    for packet in experiment.packets():
+        if packet["MSTATE"] == state:
+            stack = int(experiment.stacks.index(packet["FRINFO"].reshape(1))[0])
+            found[int(experiment.stacks.stack(stack)[0])] += int(packet["NTICK"])
+    return dict(found)
+
+
+def test_a_wait_whose_departure_is_unknown_is_where_the_thread_was_before(recording: Recording) -> None:
+    """And not where it waits later, in the same batch."""
+    recording.pipeline.feed(batch(
+        200, EXEC, clock=[(10, PID, 0x400100), (130, PID, 0x400200)], leaving=[(60, PID, 0x400300)],
+        switches=[(20, PID, Edge.OUT_BLOCKED), (40, PID, Edge.IN), (60, PID, Edge.OUT_BLOCKED), (90, PID, Edge.IN),
+                  (140, PID, Edge.OUT_BLOCKED), (150, PID, Edge.IN)]))
+    recording.finish(200)
+    assert stacks_of(recording, Microstate.USER_LOCK) == {0x400100: 2, 0x400300: 3, 0x400200: 1}
+    assert recording.tally.n_borrowed_stacks == 2
+
+
+def test_the_first_wait_whose_departure_is_unknown_is_where_the_thread_is_next(recording: Recording) -> None:
+    recording.pipeline.feed(batch(
+        200, EXEC, clock=[(50, PID, 0x400100)], leaving=[(60, PID, 0x400300)],
+        switches=[(20, PID, Edge.OUT_BLOCKED), (40, PID, Edge.IN), (60, PID, Edge.OUT_BLOCKED), (90, PID, Edge.IN)]))
+    recording.finish(200)
+    assert stacks_of(recording, Microstate.USER_LOCK) == {0x400100: 2, 0x400300: 3}
+
+
+def test_a_tick_for_an_unknown_wait_that_comes_late_is_where_the_thread_was_then(recording: Recording) -> None:
+    """It waits for 1 ms at a place, for 6 somewhere, and in the next batch for 5 at another place: the tick that is
+    due then is for the 6."""
+    feed = recording.pipeline.feed
+    feed(batch(100, EXEC, clock=[(10, PID, 0x400100)], leaving=[(5, PID, 0x400300)],
+               switches=[(5, PID, Edge.OUT_BLOCKED), (6, PID, Edge.IN), (20, PID, Edge.OUT_BLOCKED),
+                         (26, PID, Edge.IN)]))
+    feed(batch(200, leaving=[(110, PID, 0x400500)], switches=[(110, PID, Edge.OUT_BLOCKED), (115, PID, Edge.IN)]))
+    recording.finish(200)
+    assert stacks_of(recording, Microstate.USER_LOCK) == {0x400100: 1}
+
+
 def test_a_pause_writes_nothing_and_loses_no_time(recording: Recording) -> None:
     recording.pipeline.output.muted = True
     recording.pipeline.feed(batch(100, EXEC, switches=[(50, PID, Edge.OUT_BLOCKED)], clock=[(20, PID, 0x400100)]))
