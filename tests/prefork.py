@@ -17,6 +17,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from inspect import signature
 from pathlib import Path
@@ -198,7 +199,20 @@ def _serve(requests: socket.socket) -> NoReturn:
         requests.send(pid)
         for fd in (may_go, told, *fds):
             os.close(fd)
-    sys.exit(getattr(main, COMMANDS[sys.argv[0]])())
+    _end(getattr(main, COMMANDS[sys.argv[0]])())
+
+
+def _end(status: int) -> NoReturn:
+    """As ``sys.exit``, but the interpreter is not taken apart: each page of what was imported would be copied for that,
+    which costs as much as the imports. Where something cannot be written any more, the interpreter has its say."""
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except Exception:
+        sys.exit(status)
+    os._exit(status)
 
 
 def _become(request: dict[str, Any], fds: list[int]) -> None:
