@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 COMMANDS = {str(Path(sys.executable).with_name(name)): name
-            for name in ("collect", "er_archive", "er_export", "er_html", "er_print")}
+            for name in ("collect", "collectctl", "er_archive", "er_export", "er_html", "er_print", "er_top")}
 _PACKAGES = ("aggregate", "cli.commands", "engines", "experiment", "export", "linux", "processes", "report", "runtimes",
              "session", "timing", "unwind")
 _READ_BEFORE_WE_RUN = ("LANG", "LC_", "LD_", "MALLOC_", "OPENBLAS_", "PATH", "PYTHON", "TZ")  # names begin like that
@@ -57,7 +57,8 @@ class Popen(subprocess.Popen[Any]):
         asked = signature(super()._execute_child).bind(*given).arguments  # type: ignore[misc]
         pipes = [asked[name] for name in ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")]
         fds = [number if fd == -1 else fd for number, fd in enumerate((pipes[0], pipes[3], pipes[5]))]
-        self.pid = _Forker.of_this_process().fork(asked["args"], fds, asked["cwd"], asked["env"])
+        self.pid = _Forker.of_this_process().fork(asked["args"], fds, asked["cwd"], asked["env"],
+                                                  asked["start_new_session"])
         self._child_created = True
         self._close_pipe_fds(*pipes)  # type: ignore[attr-defined]
 
@@ -81,7 +82,7 @@ def run(args: Any, *, input: Any = None, timeout: float | None = None, check: bo
     return done
 
 
-_PLAIN = {"cwd", "env", "stdin", "stdout", "stderr", "text", "encoding", "errors", "bufsize"}
+_PLAIN = {"cwd", "env", "stdin", "stdout", "stderr", "text", "encoding", "errors", "bufsize", "start_new_session"}
 
 
 def is_plain(args: Any, options: dict[str, Any]) -> bool:
@@ -144,11 +145,12 @@ class _Forker:
         """Whether what a child inherits from it is what it would inherit from us."""
         return self._inherited == _inherited() and self._early == _read_early(os.environ)
 
-    def fork(self, args: Any, fds: list[int], cwd: Any, env: Any) -> int:
-        """PID of the child, which is ours."""
+    def fork(self, args: Any, fds: list[int], cwd: Any, env: Any, leads: bool) -> int:
+        """PID of the child, which is ours; it may lead a session of its own."""
         request = {
             "args": [os.fsdecode(each) for each in args],
             "env": _decoded(os.environ if env is None else env),
+            "leads": leads,
         }
         folder = os.open(cwd or ".", os.O_PATH | os.O_DIRECTORY)
         try:
@@ -217,6 +219,8 @@ def _end(status: int) -> NoReturn:
 
 def _become(request: dict[str, Any], fds: list[int]) -> None:
     """The process that was asked for, which has no other files."""
+    if request["leads"]:
+        os.setsid()
     os.fchdir(fds.pop())
     for number, fd in enumerate(fds):
         os.dup2(fd, number)

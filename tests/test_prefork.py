@@ -43,7 +43,7 @@ def test_what_is_not_plain_is_executed(tmp_path: Path) -> None:
                                         "stderr": subprocess.PIPE, "cwd": tmp_path})
     ours, theirs = os.openpty()
     for options in ({"env": os.environ | {"PYTHONMALLOC": "debug"}}, {"preexec_fn": os.getpid}, {"stderr": theirs},
-                    {"user": 1}, {"start_new_session": True}):
+                    {"user": 1}, {"umask": 0o77}):
         assert not prefork.is_plain([COLLECT], options)
     os.close(ours)
     os.close(theirs)

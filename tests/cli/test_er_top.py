@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import prefork
 import pytest
 
 from collector.cli.top.lines import fitted, shown
@@ -53,7 +54,7 @@ def test_figures_of_all_looks_are_those_of_er_print(workload: Run, er_print: Run
     """A program of three threads that takes 1.3 s, looked at five times a second; then the experiment as it is."""
     path, program = tmp_path / "run.er", workload("split")
     command = [ER_TOP, "-b", "-c", "-d", "0.2", "-o", path, "--view", "functions,threads,states", "--", program, "1.3"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = prefork.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stderr
     printed = er_print("-metrics", "e.totalcpu:i.totalcpu:name", "-functions", path).stdout
     wanted = Counter()
@@ -62,7 +63,7 @@ def test_figures_of_all_looks_are_those_of_er_print(workload: Run, er_print: Run
         if match and (float(match[1]) or float(match[2])):
             wanted[match[3], float(match[1]), float(match[2])] += 1
     assert len(wanted) > 5
-    again = subprocess.run([ER_TOP, "-c", "--view", "functions,threads", path], capture_output=True, text=True,
+    again = prefork.run([ER_TOP, "-c", "--view", "functions,threads", path], capture_output=True, text=True,
                            timeout=PATIENCE_S)
     threads = er_print("-metrics", "e.totalcpu:e.user:e.wait:e.lock:e.sleep:name", "-threads", path).stdout
     for text in (done.stdout, again.stdout):
@@ -75,7 +76,7 @@ def test_figures_of_all_looks_are_those_of_er_print(workload: Run, er_print: Run
 def test_snapshots_follow_each_other(tmp_path: Path) -> None:
     """The status is the program's, which is ended with the last one."""
     begun_s = time.monotonic()
-    done = subprocess.run([ER_TOP, "-n", "3", "-d", "0.2", "-l", "2", "--", "sleep", "60"], capture_output=True,
+    done = prefork.run([ER_TOP, "-n", "3", "-d", "0.2", "-l", "2", "--", "sleep", "60"], capture_output=True,
                           text=True, timeout=PATIENCE_S, env=os.environ | {"TMPDIR": str(tmp_path)})
     assert time.monotonic() - begun_s < PATIENCE_S
     assert done.returncode == 128 + signal.SIGTERM
@@ -96,7 +97,7 @@ def test_snapshots_follow_each_other(tmp_path: Path) -> None:
     (("-n", "x", "a.er"), 2, "-n x"), (("--view", "all", "a.er"), 2, "--view all"), (("-o", "x.er", "a.er"), 2, "-o"),
     (("-o", "wrong", "--", "true"), 1, "must end in .er")])
 def test_errors_are_one_line(arguments: tuple[str, ...], status: int, words: str, tmp_path: Path) -> None:
-    done = subprocess.run([ER_TOP, *arguments], capture_output=True, text=True, timeout=PATIENCE_S,
+    done = prefork.run([ER_TOP, *arguments], capture_output=True, text=True, timeout=PATIENCE_S,
                           env=os.environ | {"TMPDIR": str(tmp_path)})
     assert (done.returncode, done.stdout) == (status, "")
     assert words in done.stderr

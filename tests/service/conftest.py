@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import prefork
 import pytest
 
 from collector.service import protocol
@@ -123,8 +124,8 @@ class Running:
 
     def ctl(self, *words: str) -> Completed:
         """The command ``collectctl``."""
-        return subprocess.run([str(COMMANDS / "collectctl"), "--socket", self.socket, *words], capture_output=True,
-                              text=True, timeout=PATIENCE_S, check=False)
+        return prefork.run([str(COMMANDS / "collectctl"), "--socket", self.socket, *words], capture_output=True,
+                           text=True, timeout=PATIENCE_S, check=False)
 
     def stop(self) -> None:
         """Ends it, and waits until all its children have closed."""

@@ -1,5 +1,6 @@
 """The command line of collect: what the target gets, what it gives back, and every error, by the commands that a user
-would type.
+would type. Who is interrupted, or looks at what the target inherits, executes them; the others need no start of their
+own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import prefork
 import pytest
 
 from collector import __version__
@@ -34,7 +36,7 @@ SUMMARY = r"collect: \S+: [\d.]+ s, [\d.]+ s CPU, \d+ threads?, (\d+ descendants
 def run(*arguments: object, cwd: Path, **options: Any) -> subprocess.CompletedProcess[str]:
     """collect, in a directory."""
     defaults: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 60}
-    return subprocess.run([COLLECT, *map(str, arguments)], cwd=cwd, check=False, **(defaults | options))
+    return prefork.run([COLLECT, *map(str, arguments)], cwd=cwd, **(defaults | options))
 
 
 def left_in(directory: Path) -> list[str]:
