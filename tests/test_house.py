@@ -97,10 +97,21 @@ def parsed(path: Path, text: str) -> ast.Module:
     return ast.parse(text, str(path))
 
 
-def imports(relative: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
+@cache
+def nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    """All that is in a file."""
+    return tuple(ast.walk(tree))
+
+
+@cache
+def imports(relative: Path, tree: ast.Module) -> tuple[tuple[int, str], ...]:
     """(line, absolute module) of every import, also inside functions and by ``import_module("...")``."""
+    return tuple(_imports(relative, tree))
+
+
+def _imports(relative: Path, tree: ast.Module) -> Iterator[tuple[int, str]]:
     parents = ("collector", *relative.parts[:-1])
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.Import(names=names):
                 yield from ((node.lineno, alias.name) for alias in names)
@@ -191,7 +202,7 @@ def _is_struct_format(text: str) -> bool:
 
 def _fields(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """Declarations of a record's field: ``("name", "<u8")`` or ``("name", "<u8", (4,))``."""
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         match node:
             case ast.Tuple(elts=[ast.Constant(str(name)), ast.Constant(str(kind)), *_]):
                 if ARRAY_FORMAT.fullmatch(kind):
@@ -202,11 +213,11 @@ def _texts(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """String constants, but for the format parts of f-strings (``>10d`` there aligns text)."""
     aligning = {
         id(part)
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.FormattedValue) and node.format_spec is not None
         for part in ast.walk(node.format_spec)
     }
-    for node in ast.walk(tree):
+    for node in nodes(tree):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in aligning:
             yield node.lineno, node.value
 
@@ -226,7 +237,7 @@ def talks_outside_the_door(package: Path) -> list[str]:
         f"{relative}:{node.lineno}: {ast.unparse(node.func)}"
         for relative, tree in sources(package)
         if room_of(relative) != "cli"
-        for node in ast.walk(tree)
+        for node in nodes(tree)
         if isinstance(node, ast.Call) and ast.unparse(node.func) in {"print", "exit", "quit", "sys.exit"}
     ]
 

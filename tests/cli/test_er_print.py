@@ -219,7 +219,7 @@ def equal(gprofng: Callable[..., Any], print_out: Callable[..., str]) -> Callabl
 
 def without_latency(text: str) -> str:
     """A list of metrics without the one that the other reader lacks."""
-    return re.sub(r" *(Ex|In)clusive Latency: [ei]\.%latency\n", "", text)
+    return re.sub(r"^ *(Ex|In)clusive Latency: [ei]\.%latency\n", "", text, flags=re.MULTILINE)
 
 
 def alike(ours: str, theirs: str) -> bool:

@@ -27,7 +27,7 @@ from collector.service.retention import Kept
 
 PATIENCE_S = 60
 ALICE = 61001
-BUSY = "import time\nwhile True:\n    sum(range(20000)); time.sleep(0.002)"
+BUSY = "import time\nwhile True:\n    sum(range(20000)); time.sleep(0.01)"
 TARGET = '[[target]]\nname = "one"\ncommand = "marked-handoff"\nrecord_s = 0.2\nevery_s = 0.4\nkeep = 2\n'
 OK = b"HTTP/1.1 204 No Content\r\nConnection: close\r\n\r\n"
 BUSY_NOW = (b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nContent-Length: 12\r\nConnection: close\r\n\r\n"

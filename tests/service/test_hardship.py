@@ -20,7 +20,7 @@ from collector.service import protocol
 from collector.service.client import DaemonRefused
 
 PATIENCE_S = 60
-BUSY = "import time\nwhile True:\n    sum(range(20000)); time.sleep(0.002)"
+BUSY = "import time\nwhile True:\n    sum(range(20000)); time.sleep(0.01)"
 TARGET = '[[target]]\nname = "one"\ncommand = "marked-hardship"\n'
 FREE = "[daemon]\nbudget_percent = 0\nreserve_megabytes = 0\n[limits]\nrequests_per_second = 1000\n"
 

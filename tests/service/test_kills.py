@@ -17,7 +17,7 @@ from collector.experiment.reader import open_experiment
 from collector.service import protocol
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAM = "import time\nwhile True:\n    sum(range(20000)); time.sleep(0.002)"
+PROGRAM = "import time\nwhile True:\n    sum(range(20000)); time.sleep(0.01)"
 TARGET = '[[target]]\nname = "one"\ncommand = "marked-one"\nrecord_s = 1.5\nevery_s = 2\nkeep = 2\n'
 NAPPERS = ("import threading, time\ndef nap():\n    while True: time.sleep(0.0003)\n"
            "for _ in range(8): threading.Thread(target=nap).start()")
