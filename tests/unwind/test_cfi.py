@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -319,18 +320,23 @@ def readelf_tables(text: str) -> Iterator[tuple[str, int, int, list[PrintedRow]]
         yield where, begin, end, own or [(begin, *row[1:]) for row in shared]
 
 
-def printed(how: How, arch: Architecture) -> set[str]:
-    """How readelf may print a rule; two of ours each have two spellings in the file."""
-    names = arch.register_names
+UNDEFINED = How(Kind.UNDEFINED)
+
+
+@cache
+def printed(how: How, register: str) -> set[str]:
+    """How readelf may print a rule, which may name a register; two of ours each have two spellings in the file."""
     return {Kind.SAME: {"s"}, Kind.SAVED: {f"c{how.offset:+d}"}, Kind.VALUE: {f"v{how.offset:+d}"},
             Kind.SAVED_AT: {"exp"}, Kind.EXPRESSION: {"exp"}, Kind.UNDEFINED: {"u"},
-            Kind.REGISTER_VALUE: {"vexp", f"r{how.register} ({names[how.register]})"},
+            Kind.REGISTER_VALUE: {"vexp", f"r{how.register} ({register})"},
             Kind.VALUE_EXPRESSION: {"vexp"}}[how.kind]
 
 
 def compare(path: Path, section_name: str, found: CfiSection, offsets: dict[int, list[int]], text: str) -> int:
     """Every row that readelf prints for a section against ours; the number of rows compared."""
     arch, compared = found.arch, 0
+    names = arch.register_names
+    known = {"ra", *names}
     for where, begin, end, expected in readelf_tables(text):
         if where != section_name or begin == end:
             continue
@@ -345,13 +351,13 @@ def compare(path: Path, section_name: str, found: CfiSection, offsets: dict[int,
                 continue
             rule = ours[int(starts.searchsorted(np.uint64(pc), "right")) - 1][1]
             at = rule.cfa
-            assert cfa in {"exp", f"{arch.register_names[at.register]}{at.offset:+d}"}, (path, hex(pc), at)
+            assert cfa in {"exp", f"{names[at.register]}{at.offset:+d}"}, (path, hex(pc), at)
             assert (cfa == "exp") <= (at.kind != CfaKind.REGISTER), (path, hex(pc), at)
-            mine = {"ra" if r == arch.ip else arch.register_names[r]: how for r, how in rule.registers}
+            mine = {"ra" if r == arch.ip else names[r]: how for r, how in rule.registers}
             for name, text_rule in registers.items():
-                if name == "ra" or name in arch.register_names:
-                    how = mine.pop(name, How(Kind.UNDEFINED))
-                    assert text_rule in printed(how, arch), (path, hex(pc), name, how)
+                if name in known:
+                    how = mine.pop(name, UNDEFINED)
+                    assert text_rule in printed(how, names[how.register]), (path, hex(pc), name, how)
             assert not mine, (path, hex(pc), mine)
             compared += 1
     return compared
