@@ -225,8 +225,8 @@ class States:
     @staticmethod
     def _last_told(known: Array, slot: Array, reason: Array, is_told: Array, counts: Array) -> Array:
         """For those of departures to sleep (d,), in order, that were not told (u,): the reason of the thread's last one
-        before that ``counts`` (d,); of a thread of which none had been told so far, that of its next one. ``known``
-        (n,): the last one's by slot, which is kept so."""
+        before that ``counts`` (d,); of a thread of which none had been told so far, that of its next one, if that may be
+        a habit. ``known`` (n,): the last one's by slot, which is kept so."""
         told, untold = np.flatnonzero(counts), np.flatnonzero(~is_told)
         its = slot[untold]
         found: Array = known[its]
@@ -234,7 +234,7 @@ class States:
             n_before = np.searchsorted(told, untold)
             before, behind = told[np.maximum(n_before - 1, 0)], told[np.minimum(n_before, len(told) - 1)]
             is_first = (found == _UNKNOWN) & (behind > untold) & (slot[behind] == its)
-            found = np.where(is_first, reason[behind], found)
+            found = np.where(is_first & _is_habit(reason[behind]), reason[behind], found)
             found = np.where((before < untold) & (slot[before] == its), reason[before], found)
             known[slot[told]] = reason[told]
         return found

@@ -137,6 +137,15 @@ def test_an_untold_departure_is_for_the_reason_of_the_one_before() -> None:
     assert watch.feed([(505, 0, IN), (510, 0, BLOCKED), (515, 0, IN)])[1:] == [(0, Microstate.USER_LOCK, 5, 515, 0)]
 
 
+@pytest.mark.parametrize("reason", [Reason.USER_FAULT, Reason.KERNEL_FAULT])
+def test_a_fault_tells_nothing_of_an_untold_departure_before_it(reason: Reason) -> None:
+    watch = Watch(1)
+    spans = watch.feed([(5, 0, IN), (10, 0, BLOCKED), (15, 0, IN), (20, 0, BLOCKED), (25, 0, IN)],
+                       [(19, 0, 16, reason, IP)], [(18, 0, ON_OTHER_PAGE, IP, reason == Reason.KERNEL_FAULT)])
+    assert spans[0][1] == Microstate.SLEEP
+    assert watch.states.n_guessed == 0
+
+
 def test_a_preempted_thread_tells_nothing_of_what_it_waits_for() -> None:
     spans = Watch(1).feed(
         [(5, 0, IN), (10, 0, BLOCKED), (15, 0, IN), (20, 0, PREEMPTED), (25, 0, IN), (30, 0, BLOCKED), (35, 0, IN)],
