@@ -225,7 +225,7 @@ class States:
     @staticmethod
     def _last_told(known: Array, slot: Array, reason: Array, is_told: Array, counts: Array) -> Array:
         """For those of departures to sleep (d,), in order, that were not told (u,): the reason of the thread's last one
-        before that ``counts`` (d,); of a thread of which none had been told so far, that of its next one, if that may be
+        before that ``counts`` (d,); of a thread of which none had been told so far, that of its next one, if it may be
         a habit. ``known`` (n,): the last one's by slot, which is kept so."""
         told, untold = np.flatnonzero(counts), np.flatnonzero(~is_told)
         its = slot[untold]
