@@ -29,6 +29,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import NormalDist
 
 import numpy as np
@@ -61,17 +62,17 @@ class Runs:
         """With each run (runs,) divided by a factor."""
         return Runs(self.values / factors[:, None], self.squares / factors[:, None] ** 2, self.tick)
 
-    @property
+    @cached_property
     def mean(self) -> F8:
         """Of a run (n)."""
         return np.asarray(self.values.mean(axis=0), np.float64)
 
-    @property
+    @cached_property
     def sampling(self) -> F8:
         """The variance of one run that is due to sampling (n)."""
         return np.asarray((self.squares.sum(axis=0) + self.tick ** 2) / len(self), np.float64)
 
-    @property
+    @cached_property
     def spread(self) -> F8:
         """Sum of squared deviations from the mean (n)."""
         return np.asarray(((self.values - self.mean) ** 2).sum(axis=0), np.float64)
@@ -119,9 +120,10 @@ def typical_share2(first: Runs, second: Runs) -> float:
     if clear.sum() < ROWS_MIN:
         return RUN_TO_RUN ** 2
     found2, low, high = (second.mean - first.mean)[clear] ** 2, RUN_TO_RUN ** 2, 4.0
+    sampling, squares = sampling[clear], squares[clear]
     for step in range(_HALVINGS):
         share2 = math.sqrt(low * high) if step else low
-        is_typical = np.median(found2 / (sampling + share2 * squares)[clear]) <= MEDIAN_CHI2
+        is_typical = np.median(found2 / (sampling + share2 * squares)) <= MEDIAN_CHI2
         if is_typical and not step:
             return low
         low, high = (low, share2) if is_typical else (share2, high)

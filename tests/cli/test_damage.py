@@ -51,6 +51,7 @@ def test_what_is_whole_is_read_without_a_word(damage: Any, program: Path, need: 
 
 def test_damage_to_our_experiments(damage: Any, program: Path, tmp_path: Path) -> None:
     original = damage.written(tmp_path, program)
+    damage.import_all([original])
     outcomes = [damage.attempt(number, SEED, original, tmp_path) for number in range(N_OURS)]
     # Where the damage falls depends on the lengths of paths, too; few are hit so that nothing can be read.
     while not any(o.statuses[0] for o in outcomes) and len(outcomes) < 20 * N_OURS:
@@ -65,6 +66,7 @@ def test_damage_to_the_experiments_of_gprofng(damage: Any, program: Path, need: 
                                               tmp_path: Path) -> None:
     need("gprofng", "binutils")
     original = damage.of_gprofng(tmp_path, program, "-s", "on", "-H", "on", "-i", "on")
+    damage.import_all([original])
     outcomes = [damage.attempt(number, SEED, original, tmp_path) for number in range(N_GPROFNG)]
     assert [(o.number, o.done, o.faults) for o in outcomes if o.faults] == []
 

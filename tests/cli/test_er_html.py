@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import prefork
 import pytest
 from selenium import webdriver
 from selenium.webdriver.common.action_chains import ActionChains
@@ -756,8 +757,8 @@ def command(collect: Callable[..., Completed]) -> Callable[..., Completed]:
     import sys
 
     def run(*arguments: str | Path, **options: Any) -> Completed:
-        return subprocess.run([Path(sys.executable).parent / "er_html", *map(str, arguments)], check=False,
-                              capture_output=True, text=True, timeout=120, **options)
+        return prefork.run([Path(sys.executable).parent / "er_html", *map(str, arguments)], capture_output=True,
+                           text=True, timeout=120, **options)
 
     return run
 
