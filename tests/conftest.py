@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import fcntl
+import gc
 import glob
 import importlib.util
 import math
@@ -124,6 +125,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             if "kernel_times" not in _read(str(item.path)):
                 raise pytest.UsageError(f"{item.path} has tests that are kernel_times and does not say so")
             item.add_marker(pytest.mark.flaky(reruns=1, condition=partial(was_disturbed, item)))
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays: four thousand tests and what they import. Nobody looks for garbage in it again, nor
+    do children of ours, which would copy it for that."""
+    gc.collect()
+    gc.freeze()
 
 
 def was_disturbed(item: pytest.Item) -> bool:
