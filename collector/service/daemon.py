@@ -122,6 +122,7 @@ class Daemon:
             _remove_stale(path)
             listener.bind(path)
             os.chmod(path, 0o666)  # who may do what is decided by credentials, not here
+            listener.listen()  # who comes before we serve waits
         except OSError as err:
             listener.close()
             raise CollectorError(f"--socket {path}: {err.strerror or err}; name a path that this user may make"
