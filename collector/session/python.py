@@ -73,7 +73,7 @@ class _Process:
         self.runtime = interpreter.symbols[b"_PyRuntime"]
         self.looks: dict[int, Looks] = {}  # by tid
         self.states: dict[int, int] = {}
-        self.lately: list[int] = []  # tids that had samples
+        self.lately: list[int] = []  # tids that had samples in the last batch, and of threads that came since then
         self.hit: list[int] = []  # addresses of code objects that the last samples led to
         self.due_ns = 0  # when the next look is
         self._period_ns = LOOK_MIN_NS  # between looks, while no code comes and goes
@@ -112,9 +112,10 @@ class _Process:
             self.states = self.interpreter.threads(self.states)
         if any(tid not in self.states for tid in self.lately[:_THREADS_AT_ONCE]):
             self.states = self.interpreter.threads()
-        # Of new ones no batch has told yet; their first samples will want to know what they were carrying out.
+        # Of new ones no batch tells before its end; their samples will want to know what they were carrying out.
         new = [tid for tid in self.states if tid not in self.looks][:_THREADS_AT_ONCE // 2]
         there = [tid for tid in dict.fromkeys([*new, *self.lately]) if tid in self.states][:_THREADS_AT_ONCE]
+        self.lately += new
         before_ns = time.monotonic_ns()
         chains = self.interpreter.chains([self.states[tid] for tid in there], codes)
         now_ns = (before_ns + time.monotonic_ns()) // 2

@@ -529,6 +529,24 @@ def test_looks_get_rare_while_they_tell_nothing_new(target: Target) -> None:
     assert gap_ms() > 300
 
 
+def test_a_new_thread_is_looked_at_until_a_batch_tells_who_runs(target: Target) -> None:
+    interpreter = target.interpreter(target.read)
+    assert isinstance(interpreter, Interpreter)
+    process = _Process(interpreter, CodePlaces(interpreter), (0, 0), np.zeros((0, 2), np.uint64))
+    main, worker = target.tids
+    process.lately = [main]
+    n_looks = {main: 0, worker: 0}
+    times = []
+    for n in range(6):
+        if n == 3:
+            process.sampled(np.array([main]), np.array([time.monotonic_ns()]))
+        process.look()
+        times.append(time.monotonic_ns())
+    for tid in n_looks:
+        n_looks[tid] = len(set(process.looks_of(tid).moments(np.array(times)).tolist()))
+    assert n_looks == {main: 6, worker: 3}
+
+
 def test_words_at_some_places_are_those_of_all() -> None:
     draws = np.random.default_rng(7)
     n, width, n_words = 40, 5, 256
