@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -97,6 +98,25 @@ class _Seen(NamedTuple):
         return found.astype(np.uint64)
 
 
+class _Shown:
+    """What a batch has shown: its clock samples and its departures, with their times. Both are put in order once, when
+    they are first asked for: then all are there."""
+
+    def __init__(self) -> None:
+        self.clock: list[tuple[Placed, Array]] = []
+        self.left: list[tuple[Placed, Array]] = []
+
+    @cached_property
+    def sampled(self) -> _Seen:
+        """Of the clock samples alone."""
+        return _Seen.of(self.clock)
+
+    @cached_property
+    def seen(self) -> _Seen:
+        """Of all."""
+        return _Seen.of([*self.clock, *self.left])
+
+
 class Parts(NamedTuple):
     """The stacks of a batch: of clock samples, so many, and departures, with their times; and of those who made others.
     """
@@ -132,10 +152,8 @@ class Stacks:
         self._world = world
         self._tally = tally
         self._last = LastSample()
-        # The clock samples of this batch, and its departures, with their times; and what was seen last before all that.
-        self._clock: list[tuple[Placed, Array]] = []
-        self._left: list[tuple[Placed, Array]] = []
-        self._before: Columns = self._last
+        self._shown = _Shown()  # by this batch
+        self._before: Columns = self._last  # what was seen last before that
         self._sites = sites.SiteTable()
         self._deep = DeepStacks()
         self._blocked = BlockedStacks(world)
@@ -150,7 +168,7 @@ class Stacks:
         leaving = self._leaving(batch.leaving, periods, step_ns)
         parts = [batch.clock, leaving.samples if leaving else None, batch.births.makers if batch.births else None]
         some = [part for part in parts if part is not None]
-        self._clock, self._left = [], []
+        self._shown = _Shown()
         self._before = self._last.copy()
         if not some:
             return None
@@ -178,7 +196,7 @@ class Stacks:
 
     def sampled(self, placed: Placed, time_ns: Array, cpu: Array, state: Array) -> None:
         """Clock samples (n,) in time order have been told."""
-        self._clock = [(placed, time_ns)]
+        self._shown.clock = [(placed, time_ns)]
         self._last.grow(self._time.n_slots)
         self._last.set(placed, time_ns, cpu, state)
 
@@ -208,7 +226,7 @@ class Stacks:
                           uid, leaving.mode, placed.image, regs[:, _IP])
         self._last.grow(self._time.n_slots)
         self._last.set(placed, leaving.time_ns, leaving.cpu)
-        self._left = [(placed, leaving.time_ns)]
+        self._shown.left = [(placed, leaving.time_ns)]
         self._note_last(leaving, placed)
         return Departures(placed.slot[lender], every.time_ns, uid[lender], every.mode, every.regs[:, _IP], every.cpu)
 
@@ -307,7 +325,7 @@ class Stacks:
         image = recorded.image.number
         rows = np.flatnonzero(unknown & (spans.state == Microstate.WAIT_CPU))
         if len(rows):
-            before, behind = _Seen.of(self._clock).near(spans.slot[rows], spans.begun_ns[rows], image)
+            before, behind = self._shown.sampled.near(spans.slot[rows], spans.begun_ns[rows], image)
             uid[rows] = np.where(before != 0, before, behind)
         rows = np.flatnonzero(uid == 0)
         if len(rows):
@@ -316,7 +334,7 @@ class Stacks:
 
     def _last_before(self, slot: Array, time_ns: Array, image: int) -> Array:
         """Stacks (u8, k) that threads at slots had last before times (k,), else the next one after them, else 0."""
-        before, behind = _Seen.of([*self._clock, *self._left]).near(slot, time_ns, image)
+        before, behind = self._shown.seen.near(slot, time_ns, image)
         for seen in (self._before, self._last):
             seen.grow(self._time.n_slots)
         earlier, later = (np.where(seen.image[slot] == image, seen.uid[slot], 0).astype(np.uint64)

@@ -334,6 +334,8 @@ def _shares_ns(slot: Array, most_ns: Array, due_ns: Array) -> tuple[Array, Array
     Waits are taken to be alike. But where the sleeps of a thread are alike, as those of a timer, whatever made one
     longer was a wait: one of 5 ms among naps of 50 us is no hundred waits of as long as the naps are.
     """
+    order = np.lexsort((most_ns, slot))
+    slot, most_ns = slot[order], most_ns[order]
     level_ns = _level_ns(slot, most_ns, due_ns)
     slept_ns = _level_ns(slot, most_ns, np.maximum(summed(slot, most_ns, len(due_ns)) - due_ns, 0))
     n_waits = np.bincount(slot, minlength=len(due_ns))
@@ -342,22 +344,21 @@ def _shares_ns(slot: Array, most_ns: Array, due_ns: Array) -> tuple[Array, Array
     shares_ns = np.where(alike, np.maximum(most_ns - slept_ns, 0), np.minimum(level_ns, most_ns))
     least_ns = due_ns.copy()
     np.minimum.at(least_ns, slot, shares_ns)
-    return shares_ns, np.where(alike, least_ns[slot], level_ns)
+    found = np.empty((2, len(slot)), dtype=np.int64)
+    found[:, order] = shares_ns, np.where(alike, least_ns[slot], level_ns)
+    return found[0], found[1]
 
 
 def _level_ns(slot: Array, length_ns: Array, due_ns: Array) -> Array:
-    """How much at most of each period (u,) is due, where ``due_ns`` (n,) is due to each slot in all: alike for all of a
-    slot's, but what is more than a period is long falls to the longer ones."""
-    order = np.lexsort((length_ns, slot))
-    slots, lengths_ns = slot[order], length_ns[order]
-    first = np.searchsorted(slots, slots)
-    n_left = np.searchsorted(slots, slots, side="right") - np.arange(len(slots))
-    before_ns = np.cumsum(lengths_ns) - lengths_ns
-    level_ns = (due_ns[slots] - before_ns + before_ns[first]) // n_left  # if all shorter ones are filled
+    """How much at most of each period (u,), by slot and length, is due, where ``due_ns`` (n,) is due to each slot in
+    all: alike for all of a slot's, but what is more than a period is long falls to the longer ones."""
+    first = np.searchsorted(slot, slot)
+    n_left = np.searchsorted(slot, slot, side="right") - np.arange(len(slot))
+    before_ns = np.cumsum(length_ns) - length_ns
+    level_ns = (due_ns[slot] - before_ns + before_ns[first]) // n_left  # if all shorter ones are filled
     # The first that it does not fill, else the longest.
-    longest = first + np.bincount(slots[level_ns >= lengths_ns], minlength=len(due_ns))[slots]
-    found: Array = np.empty_like(level_ns)
-    found[order] = level_ns[np.minimum(longest, np.arange(len(slots)) + n_left - 1)]
+    longest = first + np.bincount(slot[level_ns >= length_ns], minlength=len(due_ns))[slot]
+    found: Array = level_ns[np.minimum(longest, np.arange(len(slot)) + n_left - 1)]
     return found
 
 

@@ -64,7 +64,7 @@ def test_figures_of_all_looks_are_those_of_er_print(workload: Run, er_print: Run
             wanted[match[3], float(match[1]), float(match[2])] += 1
     assert len(wanted) > 5
     again = prefork.run([ER_TOP, "-c", "--view", "functions,threads", path], capture_output=True, text=True,
-                           timeout=PATIENCE_S)
+                        timeout=PATIENCE_S)
     threads = er_print("-metrics", "e.totalcpu:e.user:e.wait:e.lock:e.sleep:name", "-threads", path).stdout
     for text in (done.stdout, again.stdout):
         assert Counter((name, own, inclusive) for name, (own, _, inclusive, _) in
@@ -77,7 +77,7 @@ def test_snapshots_follow_each_other(tmp_path: Path) -> None:
     """The status is the program's, which is ended with the last one."""
     begun_s = time.monotonic()
     done = prefork.run([ER_TOP, "-n", "3", "-d", "0.2", "-l", "2", "--", "sleep", "60"], capture_output=True,
-                          text=True, timeout=PATIENCE_S, env=os.environ | {"TMPDIR": str(tmp_path)})
+                       text=True, timeout=PATIENCE_S, env=os.environ | {"TMPDIR": str(tmp_path)})
     assert time.monotonic() - begun_s < PATIENCE_S
     assert done.returncode == 128 + signal.SIGTERM
     assert done.stdout.count("\ner_top ") + 1 == done.stdout.count("  live  ") == 3
@@ -98,7 +98,7 @@ def test_snapshots_follow_each_other(tmp_path: Path) -> None:
     (("-o", "wrong", "--", "true"), 1, "must end in .er")])
 def test_errors_are_one_line(arguments: tuple[str, ...], status: int, words: str, tmp_path: Path) -> None:
     done = prefork.run([ER_TOP, *arguments], capture_output=True, text=True, timeout=PATIENCE_S,
-                          env=os.environ | {"TMPDIR": str(tmp_path)})
+                       env=os.environ | {"TMPDIR": str(tmp_path)})
     assert (done.returncode, done.stdout) == (status, "")
     assert words in done.stderr
     assert done.stderr.count("\n") == 1
