@@ -24,6 +24,7 @@ from fcntl import ioctl
 from typing import NamedTuple
 
 from collector.linux import abi, libc
+from collector.linux.descriptors import leave_behind
 
 PAGE = mmap.PAGESIZE
 BUDGET_USED_UP = "the budget for locked memory is used up"
@@ -219,12 +220,16 @@ class Rings:
             os.close(fd)
         self._writers = {}
 
+    def leave_behind(self) -> None:
+        """Whoever waits for us to end need not wait until the events are closed, too. Raises OSError."""
+        leave_behind([*self._once, *self._fds()])
+
     def _fds(self) -> list[int]:
         return [fd for writing in self._writers.values() for fd in writing]
 
     def close_ring(self, ring: Ring) -> None:
         """Closes the events that write into one ring; zeros take the place of what it holds. A tracepoint's last event
-        takes the kernel some 35 ms."""
+        takes the kernel some 35 ms, unless there is somebody who was left behind."""
         if ring.fd not in self._writers:
             return
         _map_zeros(self.address, ring)

@@ -47,6 +47,8 @@ def attach(options: Options, say: Say, beside: Beside = nothing) -> int:
         with room.kept_back():
             opened = told(targets.open(_Opener(options, say)) if options.interval_ns else None, say)
         check_asked(options, opened)
+        if isinstance(opened, perf_opening.Opened):
+            opened.ends_with_us = True
         engine = engine_on(opened)
         options = options._replace(arguments=targets.command_line())
         taken = targets.begin(engine)

@@ -77,6 +77,7 @@ def record(options: Options, say: Say, beside: Beside = nothing) -> int:
         start_ns = time.monotonic_ns()
         signals = Signals(options.signals())
         if isinstance(opened, perf_opening.Opened):
+            opened.ends_with_us = True
             opened.guard(child.pid)
         child.release()
     except BaseException:

@@ -294,8 +294,7 @@ class PerfEngine:
     def stop(self) -> int:
         """No more records from this time on; the next drain is the last one."""
         now_ns = time.monotonic_ns()
-        self.opened.vary_periods(False)
-        self._rings.disable()
+        self.opened.stop()
         self._stopped = True
         return now_ns
 

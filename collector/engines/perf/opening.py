@@ -97,6 +97,7 @@ MOST_PER_S = {"leave": 1500, "touch": 15000, "waking": 5000, "map": 20000, "hand
 # Of "waking", where each wake-up counts: where it is asked who wakes whom, and how long each wait for a CPU was.
 _MOST_WAKINGS_PER_S = 100_000
 _ASKS_FOR_WAKINGS = frozenset({"waker", "waits"})
+_TRACEPOINTS = frozenset({"birth", "dead", "dying", "handover", "waking"})
 
 
 class Opened:
@@ -113,6 +114,7 @@ class Opened:
         self.threads: frozenset[int] = frozenset()  # of running processes, those that events were opened for
         self.asks_for_wakings = not _ASKS_FOR_WAKINGS.isdisjoint(asked)  # all of them
         self.most_per_s = MOST_PER_S | ({"waking": _MOST_WAKINGS_PER_S} if self.asks_for_wakings else {})
+        self.ends_with_us = False  # the recording is all that our process is for
         self.guards: list[Guard] = []
         self._variety: Variety | None = None
 
@@ -180,6 +182,14 @@ class Opened:
         self.rings.inherit()
         for guard in self.guards:
             guard.stay_behind()
+
+    def stop(self) -> None:
+        """No more records from now on."""
+        self.vary_periods(False)
+        self.rings.disable()
+        if self.ends_with_us and any(ring.name in _TRACEPOINTS for ring in self.rings.rings):
+            with suppress(OSError):  # we take the time to close them
+                self.rings.leave_behind()
 
     def close(self) -> None:
         """Closes the events."""

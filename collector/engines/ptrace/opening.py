@@ -19,6 +19,7 @@ from collector.engines.ptrace.channel import END, HOLD, RUN, STOP, Channel
 from collector.errors import CollectorError, EngineRefused, TargetGone, reason
 from collector.linux import abi, libc, tasks
 from collector.linux.crowd import lead_session
+from collector.linux.descriptors import close_all_but, redirect_to_null
 
 if TYPE_CHECKING:  # the target of the other engine need not wait for it
     from collector.engines.ptrace.tracer import Tracer
@@ -221,7 +222,8 @@ def _tracer(channel: Channel, interval_ns: int, follow: bool, pipe: int, collect
             wake: Callable[[], None]) -> Tracer:
     """A tracer in this process, which becomes nothing else. Raises OSError."""
     _live_and_die_with(collector)
-    _close_all_but(pipe)
+    close_all_but({pipe})
+    redirect_to_null((0, 1) if os.environ.get("COLLECT_TRACER_STDERR") else (0, 1, 2))
     _be_prompt()
     signal.pthread_sigmask(signal.SIG_SETMASK, {signal.SIGCHLD, signal.SIGUSR1})
     for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
@@ -248,14 +250,3 @@ def _be_prompt() -> None:
     with suppress(OSError):
         libc.sched_setattr(abi.SCHED_ATTR.pack(abi.SCHED_ATTR.size, 0, 0, os.getpriority(os.PRIO_PROCESS, 0), 0,
                                                _SLICE_NS, 0, 0))
-
-
-def _close_all_but(pipe: int) -> None:
-    """Nobody must wait for the end of a file because we have it open."""
-    for fd in sorted(int(name) for name in os.listdir("/proc/self/fd")):
-        if fd > 2 and fd != pipe:
-            with suppress(OSError):
-                os.close(fd)
-    null = os.open(os.devnull, os.O_RDWR)
-    for fd in (0, 1) if os.environ.get("COLLECT_TRACER_STDERR") else (0, 1, 2):
-        os.dup2(null, fd)
