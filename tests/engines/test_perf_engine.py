@@ -413,6 +413,62 @@ def test_small_copies_have_room_for_seconds_and_all_rings_together_are_bounded(i
     assert all(spec.ring_bytes & spec.ring_bytes - 1 == 0 for spec in specs)
 
 
+def _heads(rings: perf.Rings, name: str) -> int:
+    return sum(rings.head(ring) for ring in rings.rings if ring.name == name)
+
+
+@pytest.fixture
+def napping(workload: Callable[..., Path]) -> Iterator[tuple[perf_opening.Opened, PerfEngine]]:
+    """Events of a program that sleeps 2,000 times a second, and their engine."""
+    with subprocess.Popen([workload("naps"), "sleep", "100000", "500000"], stdout=subprocess.DEVNULL) as process:
+        opened = perf_opening.open_running([process.pid], INTERVAL_NS, follow=False)
+        engine = PerfEngine(opened, "a test")
+        engine.start()
+        try:
+            yield opened, engine
+        finally:
+            process.kill()
+            engine.stop()
+            engine.close()
+
+
+def test_a_ring_that_should_rest_and_is_written_into_is_let_rest_again(
+        napping: tuple[perf_opening.Opened, PerfEngine]) -> None:
+    opened, engine = napping
+    for ring in opened.rings.rings:
+        if ring.name == "site":
+            opened.rings.wake(ring)  # as in a thread that is born while its events are let rest
+    deadline_s = time.monotonic() + 10
+    while not _heads(opened.rings, "site"):
+        assert time.monotonic() < deadline_s
+    engine.drain(time.monotonic_ns())
+    engine.release()
+    left, sites = _heads(opened.rings, "leave"), _heads(opened.rings, "site")
+    while _heads(opened.rings, "leave") == left:
+        assert time.monotonic() < deadline_s
+    assert _heads(opened.rings, "site") == sites
+
+
+def test_a_ring_that_is_hardly_filled_waits_until_its_pace_has_nearly_filled_the_half(
+        napping: tuple[perf_opening.Opened, PerfEngine]) -> None:
+    opened, engine = napping
+    began_ns = time.monotonic_ns()
+    engine.drain(began_ns)
+    engine.release()
+    came_ns, left = time.monotonic_ns(), _heads(opened.rings, "leave")
+    while _heads(opened.rings, "leave") == left:
+        assert time.monotonic_ns() < came_ns + 10_000_000_000
+    ring = next(ring for ring in opened.rings.rings
+                if ring.name == "leave" and opened.rings.head(ring) != opened.rings.tail(ring))
+    n_bytes = opened.rings.head(ring) - opened.rings.tail(ring)
+    assert engine.pressed_ns > came_ns + 3_600_000_000_000
+    assert not engine.wants_drain({ring.fd}, came_ns)
+    half_ns = (time.monotonic_ns() - began_ns) * ring.data_bytes // n_bytes // 2
+    assert began_ns < engine.pressed_ns <= came_ns + half_ns
+    maps = {ring.fd for ring in opened.rings.rings if ring.name == "map"}
+    assert engine.wants_drain(maps, came_ns)  # a mapping that is lost is told by nobody
+
+
 def test_events_are_given_back(workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
     n_open, others = [], threading.enumerate()
     for _ in range(2):

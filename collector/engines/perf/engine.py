@@ -52,11 +52,12 @@ _LOW32 = np.uint64(0xFFFF_FFFF)
 _CLOCKS = "clock", "brief"
 _CHAINS = *_CLOCKS, "leave"  # of which samples have the kernel's call chains
 _SPARE = ("touch", "waking", "handover")  # what a lost record would have told is told by others, or counted as untold
+_PATIENT = "leave", *RELIEVED  # what others tell as well, if less well, and what has a spare
 _TID_BITS = 32
 _TID_MASK = (1 << _TID_BITS) - 1
 _FAR_NS = 1 << 62
 _TIME_NS = attrgetter("time_ns")
-_PRESSED, _FILLED = 0.85, 0.33  # of a ring
+_PRESSED, _FILLED = 0.85, 0.45  # of a ring
 # Of the rings that tell of lives, in one batch: some hundreds of processes, of which each takes us a millisecond.
 _BITES = {"task": 1 << 15, "birth": 1 << 18}
 
@@ -105,7 +106,8 @@ class PerfEngine:
     def wants_drain(self, ready: Collection[int], due_ns: int) -> bool:
         """The kernel wakes us whenever half a ring's bytes have been written, drained meanwhile or not. Clocks write at
         a steady pace: one more drain in its time is early enough for their rings, if they will not be full by then. A
-        ring of which others tell what is lost, and which is hardly filled, has time until it will be by a third."""
+        ring of which others tell what is lost, or that has a spare, and that is hardly filled, has time until it will
+        be nearly by half."""
         wants = False
         for ring in self._rings.rings:
             if ring.fd in ready:
@@ -113,7 +115,7 @@ class PerfEngine:
                 is_low = n_bytes <= ring.data_bytes // 4
                 if ring.name in _CLOCKS:
                     wants |= not is_low and self._will_be_full(ring, n_bytes, due_ns)
-                elif is_low and ring.name in self._spare:
+                elif is_low and (ring.name in self._spare or ring.name in _PATIENT):
                     self._note_pace(ring, n_bytes)
                 else:
                     wants = True
