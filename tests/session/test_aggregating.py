@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,10 +33,13 @@ NAPS = 'naps[tid] = count() / state == "sleep" /'
 LIBC_SLEEP = "libc.so.6`clock_nanosleep"
 
 
-def numbers(listing: str) -> dict[tuple[str, ...], int]:
-    """The value of each key of an aggregation whose values are numbers."""
-    rows = [line.split() for line in listing.splitlines()[1:] if line.strip()]
-    return {tuple(row[:-1]): int(row[-1]) for row in rows}
+def numbers(listing: str) -> Counter[tuple[str, ...]]:
+    """The sum of the values of each key of an aggregation whose values are numbers: those that were seen, and those
+    that accounts alone tell of are listed below each other. What is said of them is not indented."""
+    found: Counter[tuple[str, ...]] = Counter()
+    for *key, value in (line.split() for line in listing.splitlines() if line.startswith(" ")):
+        found[tuple(key)] += int(value)
+    return found
 
 
 def in_buckets(listing: str) -> dict[str, int]:
@@ -77,7 +81,7 @@ def test_each_nap_is_one_value(aggregated: Run, er_print: Run, workload: Run, gp
 
     assert numbers(listed("naps"))[tid] == TURNS
     assert in_buckets(listed("block"))[LIBC_SLEEP] == TURNS
-    assert list(in_buckets(listed("rq"))) == [workload("states").name]
+    assert in_buckets(listed("rq")).keys() <= {workload("states").name}  # an idle CPU's wake-ups may not be told
     # Of each turn there is the nap and the run behind it, and a wait between them where it is recorded.
     assert numbers(listed("top"))[tid] >= 2 * TURNS
     (switches,) = numbers(listed("cswch")).values()
@@ -127,11 +131,16 @@ def test_waits_of_known_lengths_are_in_their_buckets(aggregated: Run, er_print: 
 
 
 def test_a_long_sleep_is_one_value_though_it_is_told_in_parts(aggregated: Run, er_print: Run, workload: Run) -> None:
-    path, out = aggregated([NAPS, "least[tid] = min(sleep)"], workload("states"), "nanosleep", 1, 1300)
+    """As long as the program asked for: the kernel's timer begins before the thread has left its CPU, which others may
+    want first."""
+    path, out = aggregated([NAPS, "least[tid] = min(sleep)", "queued[tid] = sum(waitcpu)"],
+                           workload("states"), "nanosleep", 1, 1300)
     (thread,) = json.loads(out)["threads"]
     tid = (str(thread["tid"]),)
-    assert numbers(er_print("-aggregations", "naps", path).stdout)[tid] == 1
-    assert numbers(er_print("-aggregations", "least", path).stdout)[tid] >= 1_300_000_000
+    naps, least, queued = (numbers(er_print("-aggregations", name, path).stdout)[tid]
+                           for name in ("naps", "least", "queued"))
+    assert naps == 1
+    assert least >= 1_300_000_000 - queued
 
 
 def test_a_family_is_merged_by_its_functions(aggregated: Run, er_print: Run, workload: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,9 @@ def test_stacks_deeper_than_what_is_copied_of_them_are_whole(engine: str, worklo
     # Off their CPUs as long as they say: asleep, and then waiting for a CPU.
     states, slept_s, slack = run.states_s(), run.truth["slept_s"], 0.03 * run.truth["slept_s"] + run.stolen_s
     assert slept_s - states["wait"] - slack <= states["sleep"] <= slept_s + slack
-    stacks = run.experiment.stacks
-    depths = {len(stacks.stack(int(index))) for index in stacks.index(asleep["FRINFO"])}
-    assert min(depths) > 201
+    every = run.experiment.stacks
+    stacks = [every.stack(int(index)) for index in every.index(asleep["FRINFO"])]
+    (leaf, n_most), = Counter(int(stack[0]) for stack in stacks).most_common(1)
+    assert n_most > 2 * 17
+    # A loader may sleep, too, until its file has been read.
+    assert min(len(stack) for stack in stacks if stack[0] == leaf) > 201
