@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import time
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -28,6 +30,7 @@ def test_the_end_of_a_thread_without_events_is_told() -> None:
         engine = PerfEngine(open_events([process.pid], 997_000, on_exec=False, follow=False), "")
         engine.start()
         engine.unheard.watch(process.pid, [process.pid, other])
+        began_ns = time.monotonic_ns()
 
         def ends(is_over: Callable[[], bool]) -> list[tuple[int, int]]:
             """Who ends until then, and in the drain behind it."""
@@ -40,7 +43,13 @@ def test_the_end_of_a_thread_without_events_is_told() -> None:
             return found
 
         try:
-            assert ends(lambda: True) == []
+            looks_ns = []
+            for _ in range(3):
+                assert ends(lambda: True) == []
+                looks_ns.append(engine.pressed_ns - began_ns)
+                time.sleep(max(engine.pressed_ns - time.monotonic_ns(), 0) * 1e-9)  # as a recording does
+            assert 0 < looks_ns[0] < 1_000_000_000
+            assert all(2 * look_ns <= later_ns for look_ns, later_ns in pairwise(looks_ns))
             process.stdin.write(b"\n")
             process.stdin.flush()
             assert ends(lambda: not Path(f"/proc/{process.pid}/task/{other}").exists()) == [(process.pid, other)]

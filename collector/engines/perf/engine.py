@@ -42,7 +42,7 @@ from collector.engines.perf.handovers import Handovers
 from collector.engines.perf.opening import Opened
 from collector.engines.perf.resting import Resting
 from collector.engines.perf.samples import Located, Samples, walk
-from collector.engines.perf.unheard import Unheard
+from collector.engines.perf.unheard import NEVER_NS, Unheard
 from collector.events import Accounts, Array, Batch, Change, Clocks, Exited, Forked, RecordsLost
 from collector.linux import abi
 from collector.linux.accounts import Account, OpenAccounts, process_clock_ns
@@ -55,7 +55,6 @@ _SPARE = ("touch", "waking", "handover")  # what a lost record would have told i
 _PATIENT = "leave", *RELIEVED  # what others tell as well, if less well, and what has a spare
 _TID_BITS = 32
 _TID_MASK = (1 << _TID_BITS) - 1
-_FAR_NS = 1 << 62
 _TIME_NS = attrgetter("time_ns")
 _PRESSED, _FILLED = 0.85, 0.45  # of a ring
 # Of the rings that tell of lives, in one batch: some hundreds of processes, of which each takes us a millisecond.
@@ -83,7 +82,7 @@ class PerfEngine:
         self._relief: Relief | None = None
         self._relieved: list[Ring] = []  # while a batch is worked on
         self._came_ns = 0  # to drain, for the last time
-        self.pressed_ns = _FAR_NS  # when a ring that is filling up should be drained
+        self.pressed_ns = NEVER_NS  # when a drain is due, for a ring that is filling up or what is told by nobody
         self._spare = tuple(name for name in _SPARE if name != "waking" or not opened.asks_for_wakings)
         self._early: list[Change] = []  # of a later batch
         self.unheard = Unheard()
@@ -135,13 +134,14 @@ class PerfEngine:
         """The records stamped up to ``until_ns``, or the oldest of a backlog; see the module's text."""
         self._end_relief()  # where the last batch failed
         came_ns = time.monotonic_ns()
-        elapsed_ns, self._came_ns, self.pressed_ns = max(came_ns - self._came_ns, NS_PER_MS), came_ns, _FAR_NS
+        elapsed_ns, self._came_ns = max(came_ns - self._came_ns, NS_PER_MS), came_ns
         parts: dict[str, list[Any]] = defaultdict(list)
         if self._closing is None:
             self._relieved = self._emptied()
         asked_ns, until_ns = until_ns, self._bite_ns(until_ns)
         self._is_last = self._stopped and until_ns == asked_ns
         changes = [*self._early, *self.unheard.ended(came_ns)]
+        self.pressed_ns = self.unheard.due_ns(came_ns)
         for ring in [*self._rings.rings, *(spare for _, spare in self._rings.spares)]:
             if ring in self._relieved or (self._closing is not None and ring.name in FIXED):
                 continue  # its spare has it all; or it is being closed, and drained before
@@ -239,7 +239,7 @@ class PerfEngine:
         for ring in self._rings.rings:
             tail, head = self._rings.tail(ring), self._rings.head(ring)
             if ring.name == "switch" and head != tail and self._closing is None:
-                self._drain_fixed(ring, tail, head, _FAR_NS, [], parts)
+                self._drain_fixed(ring, tail, head, NEVER_NS, [], parts)
         if not parts:
             return []
         threads = distinct(np.concatenate([part["pid"].astype(np.int64) << _TID_BITS | part["tid"] for part in parts]))
