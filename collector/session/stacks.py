@@ -365,7 +365,7 @@ class Stacks:
             return tid, *_borrowed(recorded, recorded.recent, life_ns)
         if is_own and last.uid[slot]:
             return tid, int(last.cpu[slot]), int(last.uid[slot]), int(Microstate.USER)
-        return recorded.last
+        return (tid, *recorded.last[1:]) if recorded.last is not None else None
 
     def last_cpu(self, slot: int) -> int:
         """The CPU that a thread was last seen on."""

@@ -393,6 +393,21 @@ def test_time_becomes_ticks_where_it_was_spent(recording: Recording) -> None:
     assert recording.tally.n_settled_ticks == 1  # the 5 ms before 25, and those behind 65
 
 
+def test_who_has_no_stack_has_the_time_itself(recording: Recording) -> None:
+    """Nobody was met by the clock yet: the only stack that is known is that of another thread's departure."""
+    other = PID + 1
+    recording.pipeline.feed(batch(
+        100, EXEC, Forked(START_NS + 10 * MS, PID, other, PID, PID), Exited(START_NS + 50 * MS, PID, other),
+        switches=[(5, PID, Edge.OUT_BLOCKED), (20, other, Edge.IN)], leaving=[(5, PID, 0x400300)]))
+    recording.finish(100)
+    told = recording.ticks()
+    assert told[other, Microstate.USER] == 3
+    assert told.get((PID, Microstate.USER), 0) <= 1
+    packets, stacks = open_experiment(recording.path).packets(), open_experiment(recording.path).stacks
+    (row,) = packets[(packets["THRID"] == other) & (packets["MSTATE"] == Microstate.USER)]
+    assert stacks.stack(int(stacks.index(row["FRINFO"].reshape(1))[0])).tolist() == [0x400300]
+
+
 def test_who_waits_for_its_first_run_has_the_stack_of_it(recording: Recording) -> None:
     feed = recording.pipeline.feed
     feed(batch(30, EXEC, Forked(START_NS + 10 * MS, PID, PID + 1, PID, PID), clock=[(20, PID, 0x400100)]))
