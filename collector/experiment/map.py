@@ -62,9 +62,9 @@ class MapLines:
                  symbols: Sequence[tuple[int, int, bytes]] = ()) -> bytes:
         """Code without a file; ``symbols`` (vaddr, size, name) subdivide it."""
         lines = [self._make_room(time_ns, vaddr, vaddr + size)]
-        lines += [element("event", {"kind": "map", "object": "dynfunc", "name": name,
-                                    "vaddr": Plain(b"0x%016X" % start), "size": length, "funcname": symbol})
-                  for start, length, symbol in symbols]
+        if symbols:
+            starts, lengths, names = zip(*symbols, strict=True)
+            lines.append(_division(name, lengths, names) % starts)
         self._remember(vaddr, size)
         lines.append(self._map(b"function", time_ns, vaddr, size, _function_rest(name)))
         return b"".join(lines)
@@ -159,6 +159,15 @@ class MapLines:
 # A mapping up to what it has in common with those of the same file, or name, in other processes: of a build there are
 # ten thousand.
 _MAPPED = b'<event kind="map" object="%b" tstamp="%d.%09d" vaddr="0x%016X" size="%d"%b'
+
+
+@lru_cache(maxsize=64)
+def _division(name: bytes, lengths: tuple[int, ...], symbols: tuple[bytes, ...]) -> bytes:
+    """The functions of code without a file, to be filled with their addresses: all processes have the vDSO."""
+    address = Plain(b"\0")  # which nothing that is escaped has in it
+    lines = [element("event", {"kind": "map", "object": "dynfunc", "name": name, "vaddr": address, "size": length,
+                               "funcname": symbol}) for length, symbol in zip(lengths, symbols, strict=True)]
+    return b"".join(lines).replace(b"%", b"%%").replace(address, b"0x%016X")
 
 
 @lru_cache(maxsize=1024)
