@@ -13,6 +13,7 @@ from collector.errors import UsageError
 NS_PER_US = 1_000
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
+NEVER_NS = 1 << 62  # behind all that will happen
 
 # Never round numbers: a program with a period of its own must not beat with the sampling clock.
 INTERVAL_ON_NS = 10_007 * NS_PER_US

@@ -11,14 +11,14 @@ import select
 import time
 from collections.abc import Callable, Collection
 
-from collector.clock import NS_PER_MS, NS_PER_S
+from collector.clock import NEVER_NS, NS_PER_MS, NS_PER_S
 from collector.engines.base import Engine
 from collector.engines.perf.engine import PerfEngine
 from collector.events import Accounts, Exited
 from collector.linux import proc
 from collector.session.counted import SwitchMode
 from collector.session.pipeline import Pipeline
-from collector.session.schedule import NEVER_NS, nap_ns
+from collector.session.schedule import nap_ns
 
 _SLACK_NS = 10 * NS_PER_MS
 HUNG_UP = select.POLLHUP | select.POLLERR | select.POLLNVAL

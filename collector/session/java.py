@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from collector.arrays import among, distinct
-from collector.clock import NS_PER_MS
+from collector.clock import NEVER_NS, NS_PER_MS
 from collector.elf import object_of_bytes
 from collector.errors import ElfError
 from collector.events import Array, ClockSamples
@@ -31,7 +31,6 @@ from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.session.merging import Managed, alike, with_managed
 from collector.session.objects import Objects
 from collector.session.placing import Cache, Frames
-from collector.session.schedule import NEVER_NS
 from collector.unwind.batch import Stop
 from collector.unwind.memory import Memory
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from collector.clock import NS_PER_MS
+from collector.clock import NEVER_NS, NS_PER_MS
 from collector.errors import ElfError
 from collector.events import Array, ClockSamples
 from collector.linux import proc
@@ -27,7 +27,6 @@ from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.session.merging import Managed, alike, with_managed
 from collector.session.objects import Objects, is_file, is_made
 from collector.session.placing import Frames
-from collector.session.schedule import NEVER_NS
 from collector.unwind.memory import Memory
 
 # What only programs of JavaScript need is imported when node is met: the target waits for every module here.

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from collector.clock import NS_PER_MS, NS_PER_S
+from collector.clock import NEVER_NS, NS_PER_MS, NS_PER_S
 from collector.engines.perf.engine import PerfEngine
 from collector.engines.perf.opening import Opened
 from collector.linux import proc
@@ -17,7 +17,7 @@ from collector.session.heir import Ids
 from collector.session.kernel_store import KernelStore
 from collector.session.lifetime import Lifetime
 from collector.session.options import Options
-from collector.session.schedule import NEVER_NS, DrainSchedule, SampleSchedule
+from collector.session.schedule import DrainSchedule, SampleSchedule
 
 _SLACK_NS = 10 * NS_PER_MS  # records come to their rings a little late, see ``drainer``
 

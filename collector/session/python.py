@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from collector.arrays import distinct
-from collector.clock import NS_PER_MS, NS_PER_S
+from collector.clock import NEVER_NS, NS_PER_MS, NS_PER_S
 from collector.errors import ElfError
 from collector.events import Array, ClockSamples
 from collector.experiment.map import MADE_UP_FIRST
@@ -27,7 +27,7 @@ from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.session.merging import Managed, with_managed
 from collector.session.objects import Objects
 from collector.session.placing import Frames
-from collector.session.schedule import DRAIN_PERIOD_NS, NEVER_NS
+from collector.session.schedule import DRAIN_PERIOD_NS
 
 # What only programs of Python need is imported when CPython is met: the target waits for every module here.
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from collector.clock import NS_PER_S
+from collector.clock import NEVER_NS, NS_PER_S
 from collector.engines.base import Engine
 from collector.engines.perf import opening as perf_opening
 from collector.engines.perf.engine import PerfEngine
@@ -27,7 +27,7 @@ from collector.session.drainer import HUNG_UP, Drainer, NoDrainer
 from collector.session.heir import KILLED, Heir
 from collector.session.lifetime import Lifetime
 from collector.session.options import Options
-from collector.session.schedule import NEVER_NS, DrainSchedule, FlushSchedule, SampleSchedule
+from collector.session.schedule import DrainSchedule, FlushSchedule, SampleSchedule
 from collector.session.store import Store
 
 if TYPE_CHECKING:

@@ -7,9 +7,8 @@ takes what came since then with him, which must stay below a second.
 
 from __future__ import annotations
 
-from collector.clock import NS_PER_MS, NS_PER_S
+from collector.clock import NEVER_NS, NS_PER_MS, NS_PER_S
 
-NEVER_NS = 2**62
 DRAIN_PERIOD_NS, BUSY_DRAIN_PERIOD_NS, POLLING_PERIOD_NS = 930 * NS_PER_MS, 500 * NS_PER_MS, 100 * NS_PER_MS
 # Threads that sleep get a packet each time their ticks so far are written: with each drain where they are few, else
 # about once a second.

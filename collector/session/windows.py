@@ -15,10 +15,10 @@ from dataclasses import replace
 import numpy as np
 
 from collector.aggregate.spans import Source, Spans
+from collector.clock import NEVER_NS
 from collector.events import Array
 
 _MAX_PAST = 64  # windows: who has run since before these has no part in them
-_NEVER_NS = 1 << 62
 
 
 class Windows:
@@ -47,7 +47,7 @@ class Windows:
 
     def sees(self, time_ns: Array) -> Array:
         """Which of some moments (n,) lie in windows."""
-        inside = time_ns >= (self._since_ns if self._since_ns is not None else _NEVER_NS)
+        inside = time_ns >= (self._since_ns if self._since_ns is not None else NEVER_NS)
         for since_ns, until_ns in self._past:
             inside |= (time_ns >= since_ns) & (time_ns < until_ns)
         return inside
@@ -60,7 +60,7 @@ class Windows:
         first_ns = int(spans.start_ns.min())
         windows = [(since, until) for since, until in self._past if until > first_ns]
         if self._since_ns is not None:
-            windows.append((self._since_ns, _NEVER_NS))
+            windows.append((self._since_ns, NEVER_NS))
         if not windows:
             return spans[np.zeros(0, dtype=np.int64)]
         parts = [_inside(spans, found_ns, since_ns, until_ns) for since_ns, until_ns in windows]

@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 
 from collector.arrays import distinct
-from collector.clock import NS_PER_MS
+from collector.clock import NEVER_NS, NS_PER_MS
 from collector.engines.base import Threads
 from collector.engines.perf.decoding import (
     FIXED,
@@ -42,7 +42,7 @@ from collector.engines.perf.handovers import Handovers
 from collector.engines.perf.opening import Opened
 from collector.engines.perf.resting import Resting
 from collector.engines.perf.samples import Located, Samples, walk
-from collector.engines.perf.unheard import NEVER_NS, Unheard
+from collector.engines.perf.unheard import Unheard
 from collector.events import Accounts, Array, Batch, Change, Clocks, Exited, Forked, RecordsLost
 from collector.linux import abi
 from collector.linux.accounts import Account, OpenAccounts, process_clock_ns

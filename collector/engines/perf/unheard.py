@@ -6,11 +6,10 @@ import os
 import time
 from collections.abc import Iterable
 
-from collector.clock import NS_PER_MS
+from collector.clock import NEVER_NS, NS_PER_MS
 from collector.events import Exited
 
 _SOON_NS = 20 * NS_PER_MS
-NEVER_NS = 1 << 62
 
 
 class Unheard:

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from collector.clock import NEVER_NS
 from collector.engines.base import Threads
 from collector.engines.ptrace.channel import unframed
 from collector.engines.ptrace.opening import Opened
@@ -44,7 +45,7 @@ class SignalEngine:
     """The engine on top of a tracer."""
 
     name = "signal"
-    pressed_ns = 1 << 62  # the tracer wakes us in time
+    pressed_ns = NEVER_NS  # the tracer wakes us in time
 
     def __init__(self, opened: Opened) -> None:
         self.reason = opened.reason
