@@ -1,10 +1,10 @@
-"""Open files of a process that was forked from ours. Standard library only: this runs before the target does."""
+"""What processes that we make have open. Standard library only: this is imported before the target runs."""
 
 from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Collection
+from collections.abc import Collection, Set
 from contextlib import suppress
 
 _SHELL = "/bin/sh"
@@ -31,7 +31,7 @@ def redirect_to_null(streams: Collection[int]) -> None:
         os.dup2(null, fd)
 
 
-def leave_behind(kept: Collection[int]) -> None:
+def leave_behind(kept: Set[int]) -> None:
     """Leaves it to a process of its own to close these descriptors for good, where that takes the kernel long: it has
     them open until we have ended, and whoever waits for us need not wait for that. Raises OSError where there is no
     room for one more process: they are closed by us, then.

@@ -18,7 +18,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from fcntl import ioctl
 from typing import NamedTuple
@@ -172,8 +172,12 @@ class Rings:
                 ioctl(ring.fd, abi.IOC_PAUSE_OUTPUT, 1)
 
     def rest(self, ring: Ring) -> None:
-        """Stops the events that write into one ring, in all threads."""
-        for fd in self._writers[ring.fd]:
+        """Stops the events that write into one ring, in all threads.
+
+        A thread that is born meanwhile may have one that is awake, since the kernel asks for the state of its maker's
+        before it takes the lock, and hands that on to threads born later. So they are told twice.
+        """
+        for fd in self._writers[ring.fd] * 2:
             ioctl(fd, abi.IOC_DISABLE, 0)
 
     def wake(self, ring: Ring) -> None:
@@ -220,9 +224,10 @@ class Rings:
             os.close(fd)
         self._writers = {}
 
-    def leave_behind(self) -> None:
-        """Whoever waits for us to end need not wait until the events are closed, too. Raises OSError."""
-        leave_behind([*self._once, *self._fds()])
+    def leave_behind(self, names: Collection[str]) -> None:
+        """Whoever waits for us to end need not wait until events of these names are closed, too. Raises OSError."""
+        if fds := {fd for ring in self.rings if ring.name in names for fd in self._writers[ring.fd]}:
+            leave_behind(fds)
 
     def _fds(self) -> list[int]:
         return [fd for writing in self._writers.values() for fd in writing]

@@ -187,9 +187,9 @@ class Opened:
         """No more records from now on."""
         self.vary_periods(False)
         self.rings.disable()
-        if self.ends_with_us and any(ring.name in _TRACEPOINTS for ring in self.rings.rings):
+        if self.ends_with_us:
             with suppress(OSError):  # we take the time to close them
-                self.rings.leave_behind()
+                self.rings.leave_behind(_TRACEPOINTS)
 
     def close(self) -> None:
         """Closes the events."""

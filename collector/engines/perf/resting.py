@@ -57,24 +57,20 @@ class Resting:
             # (A short burst is welcome.)
             self._rings.rest(ring)
             self.let_rest(ring, n_per_s // _TOO_MANY_PER_S, until_ns)
-            self._rings.rest(ring)  # by now also in threads that were being born: see _see_to_it
         elif wake_ns is not None and until_ns >= wake_ns and left_bytes < ring.data_bytes // 2:
             other = stand_in(self._rings, ring)
             if other is not None:
                 self._rings.rest(other)
             self._rings.wake(ring)
-            if other is not None:
-                self._rings.rest(other)
             if not self._still_too_many(ring, until_ns):
                 del self._resting[ring]
         else:
             self._see_to_it(ring if wake_ns is not None else stand_in(self._rings, ring))
 
     def _see_to_it(self, at_rest: Ring | None) -> None:
-        """Lets a ring rest again that is still written into: a thread that is born while we let it rest may have an
-        event that is awake, since the kernel asks for the state of its maker's before it takes the lock, and hands that
-        on to threads born later. Where ``site`` and ``leave`` are both awake in a thread, the kernel makes the records
-        of the one as long as those of the other, of 24 KiB, and a ring of sites is soon full of them."""
+        """Lets a ring rest again that is still written into, by threads that were born meanwhile (see ``Rings.rest``).
+        Where ``site`` and ``leave`` are both awake in a thread, the kernel makes the records of the one as long as
+        those of the other, of 24 KiB, and a ring of sites is soon full of them."""
         if at_rest is not None and self._rings.head(at_rest) != self._rings.tail(at_rest):
             self._rings.rest(at_rest)
 
