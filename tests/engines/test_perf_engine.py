@@ -250,17 +250,22 @@ def stints_of(found: Drained) -> list[Stints]:
     return result
 
 
-def none_is_missing(threads: list[Stints]) -> None:
+def none_is_missing(threads: list[Stints], n_given_way: int = 0) -> None:
     """The timer of a clock is set to an interval ahead at most: a thread that is at work has its next tick by then. One
-    that comes later came in a hole, when interrupts or a hypervisor had the CPU.
+    that comes later came in a hole, when interrupts or a hypervisor had the CPU. Where a CPU's clock gives way to
+    another, whose timer is set then, the thread there may be up to an interval behind its last tick.
 
     What one tick is late by the gap behind it lacks: as many gaps are too long as too short.
     """
+    late = []
     for stints in threads:
         for i in range(len(stints.ticks_ns)):
             times_ns = stints.times(i)
-            for begin_ns, end_ns in pairwise(times_ns):
-                assert end_ns - begin_ns - stints.idle_ns(begin_ns, end_ns).sum() < 1.5 * INTERVAL_NS
+            gaps_ns = [end_ns - begin_ns - stints.idle_ns(begin_ns, end_ns).sum()
+                       for begin_ns, end_ns in pairwise(times_ns)]
+            late += [gap_ns / INTERVAL_NS for gap_ns in gaps_ns if gap_ns >= 1.5 * INTERVAL_NS]
+    assert len(late) <= n_given_way, late
+    assert all(gap < 2.5 for gap in late), late
     gaps_ns = np.concatenate([np.diff(ticks_ns) for stints in threads for ticks_ns in stints.ticks_ns])
     assert np.median(gaps_ns) == pytest.approx(INTERVAL_NS, rel=0.01)
 
@@ -389,13 +394,13 @@ def test_a_full_ring_of_stacks_loses_samples_and_nothing_else(
 
 def test_a_clock_whose_ring_fills_up_gives_way_to_small_copies(
         workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
-    """The same, while the collector starts: none is missing. (Both clocks tick until the one that gives way is told.)
-    """
+    """The same, while the collector starts: none is missing."""
     found = drained(workload("steady"), 3, 4.4, every_s=30, guarded=True)
     assert found.opened is not None
-    assert "clock" in {ring.name for ring in found.opened.guards[0].rested}
+    n_given_way = sum(ring.name == "clock" for ring in found.opened.guards[0].rested)
+    assert n_given_way
     assert {change.source for change in found.of(RecordsLost)} <= MAY_LOSE
-    none_is_missing(stints_of(found))
+    none_is_missing(stints_of(found), n_given_way)
 
 
 @pytest.mark.parametrize("n_cpus", [1, 2, 8, 32])
