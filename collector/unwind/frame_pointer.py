@@ -12,6 +12,8 @@ A frame pointer of zero ends the chain.
 
 A leaf may not have its link yet or any more: then the instructions around the pc tell where the return address is
 (``LeafHint``), or that a thread begins here, and at last a word at the stack pointer that follows a call is believed.
+That word counts more than a link from which the chain does not lead on to a caller's: code that has another use for
+the register may have an address of its own data in it, and nanoseconds of a time look like an address in a program.
 A caller may have called before it makes its link: that, too, is told by the instructions there.
 """
 
@@ -35,6 +37,7 @@ NOT_CODE, CODE, AFTER_CALL = 0, 1, 2
 # How far a lost frame pointer is searched: frames of more than 64 KiB are rare, and chance hits grow with the distance.
 _SEARCH_WORDS = 8192
 _MAX_LINKS = 64
+_FARTHEST_LINK = np.uint64(1 << 23)  # the size of a stack
 
 
 class Judge(Protocol):
@@ -95,7 +98,8 @@ def _hinted(memory: Memory, sp: U64, fp: U64, is_leaf: Bools, hints: Sequence[Le
     value, ok = memory.read(np.stack((at, fp_at)))
     worth = grade(value[0])
     hinted = has_hint & ok[0] & (worth >= np.where(may_begin, AFTER_CALL, CODE)) & (~has_fp | ok[1])
-    plain = is_leaf & ~chained.ok & ok[0] & (worth == AFTER_CALL)
+    leads_on = (chained.fp > fp) & (chained.fp - fp < _FARTHEST_LINK) & (chained.fp % word == 0)
+    plain = is_leaf & ~(chained.ok & leads_on) & ok[0] & (worth == AFTER_CALL)
     here = hinted | plain
     return Step(np.where(here, at + word, chained.cfa), np.where(here, value[0], chained.return_address),
                 np.where(hinted & has_fp, value[1], np.where(here, fp, chained.fp)), (chained.ok & ~may_begin) | here,

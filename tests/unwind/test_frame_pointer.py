@@ -76,6 +76,46 @@ def test_code_without_a_file(world: Any, gdb_stops: Callable[..., Any], compile_
     assert (frames.stop == Stop.ROOT).all()
 
 
+# Of code without a file, a loop, whose caller has the address of two words of its own in the frame pointer.
+OTHER_USE = """
+#include <string.h>
+#include <sys/mman.h>
+volatile long n_calls;
+__attribute__((noinline)) void *follows_a_call(void) { return __builtin_return_address(0); }
+__attribute__((noinline)) void *elsewhere(void) { void *volatile found = follows_a_call(); return found; }
+__attribute__((noinline)) void calls(void *code) {
+    void *volatile words[2] = {0, elsewhere()};
+    __asm__ volatile("mov %0, %%rbp; call *%1" : : "r"(words), "r"(code) : "memory");
+    n_calls++;
+}
+int main(void) {
+    void *code = mmap(0, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    memcpy(code, "\\xeb\\xfe", 2);
+    calls(code);
+    return 0;
+}
+"""
+
+
+def test_a_frame_pointer_that_has_another_use(world: Any, gdb_stops: Callable[..., Any],
+                                              compile_c: Callable[..., Path]) -> None:
+    """What seems a link there ends the chain, so it is not believed against the word at the stack pointer; one that
+    leads on would be."""
+    world.stops = gdb_stops([compile_c("other", OTHER_USE, "-O2", "-mno-red-zone")], 1, ["echo"])
+    stacks, maps = world.stacks(), world.maps()
+    fp, sp = (int(stacks.regs[0, register]) for register in (RBP, RSP))
+    link = int(stacks.base[0] + ((stacks.first[0] + (fp - int(stacks.low[0])) // 8) & stacks.mask[0]))
+    assert fp > sp and stacks.words[link] == 0
+    found = unwind(stacks, maps, world.tables)
+    stacks.regs[0, RBP] = 0x1234
+    without = unwind(stacks, maps, world.tables)
+    assert (found.stop[0], pcs_of(found, 0)) == (Stop.ROOT, pcs_of(without, 0))
+    stacks.regs[0, RBP] = fp
+    stacks.words[link] = fp + 64
+    leads_on = unwind(stacks, maps, world.tables)
+    assert pcs_of(leads_on, 0)[1] == int(stacks.words[link + 1]) - 1 != pcs_of(found, 0)[1]
+
+
 @pytest.mark.parametrize("flags", [("-O1",), ("-O1", "-m32")], ids=" ".join)
 def test_a_trampoline_known_by_its_bytes(flags: tuple[str, ...], world: Any, gdb_stops: Callable[..., Any],
                                          compile_c: Callable[..., Path]) -> None:
