@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from typing import NamedTuple
 
 import numpy as np
 
 from collector.arrays import distinct
-from collector.events import Array, ClockSamples, Mode
-from collector.processes.model import Model
+from collector.events import Array, ClockSamples, Edge, Mode
 from collector.session.experiments import Experiments, Recorded
 from collector.session.placing import Placed
-from collector.session.stacks import Stacks
+from collector.session.stacks import Stacks, no_stack
 from collector.session.tally import Tally
+from collector.session.timekeeping import Timekeeping
 from collector.timing.states import Microstate, Spans
 from collector.timing.ticks import N_STATES
 
@@ -21,13 +22,32 @@ _STATE_OF_MODE = np.zeros(3, dtype=np.int32)
 _STATE_OF_MODE[[Mode.USER, Mode.SYSTEM_CALL, Mode.TRAP]] = Microstate.USER, Microstate.SYSTEM, Microstate.TRAP
 
 
-class Output:
-    """Writes packets, unless it is ``muted``: recording pauses, time goes by and nothing is written."""
+class _Earned(NamedTuple):
+    """Spans (s,) of threads of one image, with their tids and the ticks that they have earned."""
 
-    def __init__(self, model: Model, experiments: Experiments, stacks: Stacks, tally: Tally) -> None:
+    recorded: Recorded
+    spans: Spans
+    tid: Array  # i8 (s,)
+    ticks: Array  # i8 (s,)
+
+    def take(self, rows: Array) -> _Earned:
+        """Those of a mask (s,)."""
+        return _Earned(self.recorded, self.spans.take(rows), self.tid[rows], self.ticks[rows])
+
+
+class Output:
+    """Writes packets, unless it is ``muted``: recording pauses, time goes by and nothing is written.
+
+    Who waits for its first turn on a CPU, or has just begun it, has no stack yet to give its time to: that is told when
+    it has one, or with the batch behind its turn.
+    """
+
+    def __init__(self, time: Timekeeping, experiments: Experiments, stacks: Stacks, tally: Tally) -> None:
         self.muted = False
         self._unsampled: dict[Recorded, list[tuple[int, ...]]] = defaultdict(list)
-        self._of = model.of
+        self._stackless: list[_Earned] = []
+        self._of = time.model.of
+        self._clocks = time.timeline.clocks
         self._experiments = experiments
         self._stacks = stacks
         self._tally = tally
@@ -55,6 +75,7 @@ class Output:
 
     def spans(self, spans: Spans, ticks_of: Callable[[Spans], tuple[Spans, Array]]) -> None:
         """Time spent waiting; ``ticks_of`` are the spans that earn ticks, and those (t,)."""
+        self._tell_stackless()
         if not len(spans.slot) or self.muted:
             return
         due, ticks = ticks_of(spans)
@@ -67,11 +88,44 @@ class Output:
             recorded.waited_ns += np.bincount(spans.state[mine], spans.length_ns[mine], N_STATES).astype(np.int64)
             rows = np.flatnonzero(image_due == number)
             if len(rows):
-                earned = due.take(rows)
-                uid = self._stacks.known_or_last(recorded, recorded.recorder, earned)
-                recorded.recorder.clock(tid[rows], earned.cpu, earned.end_ns, uid, earned.state.astype(np.int32),
-                                        ticks[rows], exact_ns=earned.length_ns)
-                self._count(recorded, earned.state, ticks[rows])
+                self._tell(_Earned(recorded, due.take(rows), tid[rows], ticks[rows]), may_wait=True)
+
+    def close(self, ended: Collection[Recorded]) -> None:
+        """Nothing more will be said of these images, once this has been."""
+        stackless, self._stackless = self._stackless, []
+        for earned in stackless:
+            if earned.recorded in ended:
+                self._tell(earned)
+            else:
+                self._stackless.append(earned)
+
+    def _tell_stackless(self) -> None:
+        """The time of threads that had no stack yet, but for those that still wait for their first turn."""
+        stackless, self._stackless = self._stackless, []
+        for earned in stackless:
+            is_newborn = self._clocks.kind[earned.spans.slot] == Edge.BORN
+            if is_newborn.any():
+                self._stackless.append(earned.take(is_newborn))
+            self._tell(earned.take(~is_newborn))
+
+    def _tell(self, earned: _Earned, *, may_wait: bool = False) -> None:
+        """Tells what has a stack; the rest, too, unless that ``may_wait`` for the next batch."""
+        recorded, recorder = earned.recorded, earned.recorded.recorder
+        if recorder is None or not len(earned.tid):
+            return
+        uid = self._stacks.known_or_last(recorded, earned.spans)
+        stackless = uid == 0
+        if stackless.any() and may_wait:
+            self._stackless.append(earned.take(stackless))
+            self._tell(earned.take(~stackless))
+            return
+        spans = earned.spans
+        self._tally.n_borrowed_stacks += int(np.count_nonzero(spans.uid == 0))
+        if stackless.any():
+            uid = np.where(stackless, no_stack(recorder), uid)
+        recorder.clock(earned.tid, spans.cpu, spans.end_ns, uid, spans.state.astype(np.int32), earned.ticks,
+                       exact_ns=spans.length_ns)
+        self._count(recorded, spans.state, earned.ticks)
 
     def settled(self, recorded: Recorded, stack: tuple[int, int, int, int], time_ns: int, ticks: int) -> None:
         """Ticks for time behind a thread's last sample; ``stack``: tid, CPU, uid, state."""

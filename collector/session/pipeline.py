@@ -68,7 +68,7 @@ class Pipeline:
         self.overview = Overview(self.time, experiments, world, records_all)
         self._changes = Changes(self.time, experiments, world, tally, events_end)
         self._stacks = Stacks(self.time, experiments, world, tally)
-        self.output = Output(self.model, experiments, self._stacks, tally)
+        self.output = Output(self.time, experiments, self._stacks, tally)
         self._waits = Waits(self.time, experiments, self._stacks)
         self._settlement = Settlement(interval_ns, self.time, experiments, self._stacks, self.output)
         self._taps = Taps(self.time, tap)
@@ -196,6 +196,7 @@ class Pipeline:
     def _close_ended(self) -> None:
         """Ends the experiments of images that are over."""
         self._taps.close(self._experiments.ended())
+        self.output.close(self._experiments.ended())
         self._stacks.close(self._experiments.ended())
         self._settlement.close(self._experiments.ended())
         self._experiments.close_ended(self.overview.usage)

@@ -313,14 +313,12 @@ class Stacks:
 
     # -- time that no sample stands for
 
-    def known_or_last(self, recorded: Recorded, recorder: Recorder, spans: Spans) -> Array:
+    def known_or_last(self, recorded: Recorded, spans: Spans) -> Array:
         """The stacks (u8, s) of spans: of a wait for a CPU, where its own is unknown, that of the clock sample next to
-        its begin; else the last one that the thread had before, else the next one, else one that says that none was
-        had."""
+        its begin; else the last one that the thread had before, else the next one, else 0."""
         unknown = spans.uid == 0
         if not unknown.any():
             return spans.uid
-        self._tally.n_borrowed_stacks += int(np.count_nonzero(unknown))
         uid = spans.uid.copy()
         image = recorded.image.number
         rows = np.flatnonzero(unknown & (spans.state == Microstate.WAIT_CPU))
@@ -330,7 +328,7 @@ class Stacks:
         rows = np.flatnonzero(uid == 0)
         if len(rows):
             uid[rows] = self._last_before(spans.slot[rows], spans.begun_ns[rows], image)
-        return np.where(uid == 0, no_stack(recorder), uid) if (uid == 0).any() else uid
+        return uid
 
     def _last_before(self, slot: Array, time_ns: Array, image: int) -> Array:
         """Stacks (u8, k) that threads at slots had last before times (k,), else the next one after them, else 0."""

@@ -184,11 +184,18 @@ class Recorded:
         return {name: float(n) * self.interval_s for name, n in zip(STATES, ticks, strict=True)}
 
     def unrooted_share(self) -> float:
-        """Of the ticks in waiting states, the part whose stack does not reach the root."""
+        """Of the ticks in waiting states, the part whose stack does not reach the root.
+
+        A static program has a frame of a page before its main, of which the kernel copies nothing as long as that page
+        is not there: who waits then has its leaf alone.
+        """
         waiting = self.packets()[self.packets()["MSTATE"] >= FIRST_WAITING_STATE]
         stacks = self.experiment.stacks
         index = stacks.index(waiting["FRINFO"])
         bad = (index < 0) | stacks.truncated[index] | stacks.failed[index]
+        before_main = waiting["FRINFO"][waiting["TSTAMP"] < self.truth.get("begun_ns", 0)]
+        is_leaf_alone = stacks.truncated[index] & (np.diff(stacks.offsets)[index] == 1)
+        bad &= ~(is_leaf_alone & np.isin(waiting["FRINFO"], before_main))
         return float(waiting["NTICK"][bad].sum() / max(waiting["NTICK"].sum(), 1))
 
     def check_accounts(self) -> None:

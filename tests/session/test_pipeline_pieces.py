@@ -393,6 +393,18 @@ def test_time_becomes_ticks_where_it_was_spent(recording: Recording) -> None:
     assert recording.tally.n_settled_ticks == 1  # the 5 ms before 25, and those behind 65
 
 
+def test_who_never_has_a_stack_has_its_time_told_before_its_end(recording: Recording) -> None:
+    """It sleeps, and no record says where: with the batch behind the one that told of its first turn."""
+    other = PID + 1
+    recording.pipeline.feed(batch(50, EXEC, Forked(START_NS + 10 * MS, PID, other, PID, PID),
+                                  switches=[(40, other, Edge.IN), (41, other, Edge.OUT_BLOCKED)]))
+    assert (other, Microstate.WAIT_CPU) not in recording.ticks()
+    recording.pipeline.feed(batch(60))
+    assert recording.ticks()[other, Microstate.WAIT_CPU] == 3
+    recording.finish(100)
+    assert recording.ticks()[other, Microstate.WAIT_CPU] == 3
+
+
 def test_who_has_no_stack_has_the_time_itself(recording: Recording) -> None:
     """Nobody was met by the clock yet: the only stack that is known is that of another thread's departure."""
     other = PID + 1
@@ -408,11 +420,18 @@ def test_who_has_no_stack_has_the_time_itself(recording: Recording) -> None:
     assert stacks.stack(int(stacks.index(row["FRINFO"].reshape(1))[0])).tolist() == [0x400300]
 
 
-def test_who_waits_for_its_first_run_has_the_stack_of_it(recording: Recording) -> None:
-    feed = recording.pipeline.feed
-    feed(batch(30, EXEC, Forked(START_NS + 10 * MS, PID, PID + 1, PID, PID), clock=[(20, PID, 0x400100)]))
-    recording.pipeline.flush_waiting(START_NS + 30 * MS)  # a batch ends meanwhile
-    feed(batch(100, switches=[(70, PID + 1, Edge.IN)], clock=[(80, PID + 1, 0x400200)]))
+@pytest.mark.parametrize("meanwhile", ["a batch", "a sample", "a batch that its turn has begun in"])
+def test_who_waits_for_its_first_run_has_the_stack_of_it(recording: Recording, meanwhile: str) -> None:
+    pipeline = recording.pipeline
+    pipeline.feed(batch(30, EXEC, Forked(START_NS + 10 * MS, PID, PID + 1, PID, PID), clock=[(20, PID, 0x400100)]))
+    if meanwhile == "a sample":
+        pipeline.sample(START_NS + 30 * MS, START_NS + 30 * MS, "")
+    else:
+        pipeline.flush_waiting(START_NS + 30 * MS)
+    if meanwhile == "a batch that its turn has begun in":
+        pipeline.feed(batch(75, switches=[(70, PID + 1, Edge.IN)]))
+    pipeline.feed(batch(100, switches=[(70, PID + 1, Edge.IN)] if meanwhile[-2:] != "in" else [],
+                        clock=[(80, PID + 1, 0x400200)]))
     recording.finish(100)
     experiment = open_experiment(recording.path)
     waiting = [packet for packet in experiment.packets() if packet["MSTATE"] == Microstate.WAIT_CPU]

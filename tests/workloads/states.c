@@ -431,8 +431,9 @@ static void perform(void) {
     if (stopper) waitpid(stopper, NULL, 0);
 }
 
-static void report(void) {
-    printf("{\"scenario\": \"%s\", \"turns\": %d, \"threads\": [", scenario->name, n_turns);
+static void report(int64_t begun_ns) {
+    printf("{\"scenario\": \"%s\", \"turns\": %d, \"begun_ns\": %lld, \"threads\": [", scenario->name, n_turns,
+           (long long)begun_ns);
     for (int i = 0; i < n_spent; i++) {
         printf("%s{\"tid\": %d, \"wall_s\": %.6f, \"cpu_s\": %.6f, \"life_s\": %.6f}", i ? ", " : "", (int)spent[i].tid,
                (double)spent[i].wall_ns * 1e-9, (double)spent[i].cpu_ns * 1e-9, (double)spent[i].life_ns * 1e-9);
@@ -444,6 +445,7 @@ static void report(void) {
 
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "nanosleep";
+    int64_t begun_ns = wall_ns();
     n_turns = argc > 2 ? atoi(argv[2]) : 7;
     turn_ns = (int64_t)(atof(argc > 3 ? argv[3] : "31") * 1e6);
     for (size_t i = 0; i < sizeof SCENARIOS / sizeof SCENARIOS[0]; i++) {
@@ -455,6 +457,6 @@ int main(int argc, char **argv) {
     }
     prepare();
     perform();
-    report();
+    report(begun_ns);
     return 0;
 }
