@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import compress
+from itertools import accumulate, compress
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from collector.errors import ElfError
@@ -180,11 +180,19 @@ class Symbols:
 
     def at(self, vaddr: int) -> int | None:
         """Index of the last symbol that starts at or below ``vaddr`` and, if it has a size, covers it."""
-        index = int(self.value.searchsorted(vaddr, side="right")) - 1
+        index = self._behind(vaddr, "right") - 1
         if index < 0:
             return None
         size = int(self.size[index])
         return index if not size or vaddr - int(self.value[index]) < size else None
+
+    def between(self, low: int, high: int) -> range:
+        """Indices of those that start at ``low`` or above, and below ``high``."""
+        return range(self._behind(low, "left"), self._behind(high, "left"))
+
+    def _behind(self, vaddr: int, side: Literal["left", "right"]) -> int:
+        """How many start below ``vaddr``, or at it. (For a plain int numpy would make all of them doubles.)"""
+        return int(self.value.searchsorted(self.value.dtype.type(vaddr), side))
 
 
 class LoadObject:
@@ -353,12 +361,14 @@ class LoadObject:
         if section is None or section.type == SHT_NOBITS or section.link >= len(self._section_order):
             return {}
         strings = self._section_order[section.link]
-        text = self._read(strings.file_offset, strings.size)
-        places = {text.find(b"\0" + name + b"\0") + 1: name for name in names}
+        texts = self._read(strings.file_offset, strings.size).split(b"\0")
+        begins = accumulate((len(text) + 1 for text in texts), initial=0)
+        wanted = frozenset(names)
+        places = {begin: text for begin, text in zip(begins, texts, strict=False) if text in wanted}
         dtype = np.dtype(_SYMBOL_64 if self.is_64 else _SYMBOL_32).newbyteorder(self._byte_order)
         data = self.section_bytes(".dynsym")
         table = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
-        found = table[np.isin(table["name"], [at for at in places if at]) & (table["section"] != 0)]
+        found = table[np.isin(table["name"], list(places)) & (table["section"] != 0)]
         return {places[int(row["name"])]: (int(row["value"]), int(row["size"])) for row in found}
 
     @property

@@ -21,6 +21,7 @@ from collector.elf import (
     EM_X86_64,
     ET_DYN,
     LoadObject,
+    Symbols,
     object_of_bytes,
     object_of_fd,
     open_object,
@@ -337,3 +338,12 @@ def test_opening_does_not_scale_with_the_file(tmp_path: Path, build: Callable[..
         return time.thread_time() - start
 
     assert min(opened(big) for _ in range(5)) < 2 * min(opened(small) for _ in range(5)) + 0.002
+
+
+def test_symbols_are_found_by_addresses_that_no_double_tells_apart() -> None:
+    high = 1 << 63
+    value = np.array([high + 1, high + 100, high + 200], np.uint64)
+    symbols = Symbols(value, np.array([40, 0, 8], np.uint64), np.arange(3), b"a\0b\0c\0", np.zeros(3, bool))
+    assert [symbols.at(high + at) for at in (0, 1, 40, 41, 100, 199, 207, 208)] == [None, 0, 0, None, 1, 1, 2, None]
+    assert symbols.between(high + 1, high + 200) == range(2)
+    assert symbols.between(high + 2, high + 201) == range(1, 3)

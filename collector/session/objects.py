@@ -125,8 +125,7 @@ class Objects:
     def starts_of(self, number: int, names: Collection[bytes], low: int, high: int) -> list[int]:
         """Where functions of these names begin, among those from ``low`` to ``high``."""
         symbols = self._symbols(number)
-        first, last = symbols.value.searchsorted([low, high]).tolist()
-        return [int(symbols.value[i]) for i in range(first, last) if symbols.name(i) in names]
+        return [int(symbols.value[i]) for i in symbols.between(low, high) if symbols.name(i) in names]
 
     def _symbols(self, number: int) -> elf.Symbols:
         known = self.by_number[number]

@@ -493,6 +493,25 @@ class _Wave:
 
     def fall_back(self, step: _Step, which: I64, line: U64) -> None:
         """Frames of code without call frame information."""
+        if not self.code.arch.caller_hints:
+            linked = self.has_link(step, which)
+            self.tables.counters.fallback_frames += int(np.count_nonzero(linked))
+            which = which[~linked]
+        if len(which):
+            self.without_rules(step, which, line)
+
+    def has_link(self, step: _Step, which: I64) -> Bools:
+        """Which callers (n,) have a link at their frame pointer, from which their own caller has been read as a hole's
+        plain rule has it: most frames of code that is made at run time."""
+        return_address = step.new[_IP].take(which)
+        found: Bools = (return_address != _UNKNOWN) & (self.regs[_FP].take(which) >= self.regs[_SP].take(which))
+        found &= ~self.exact.take(which)
+        some = np.flatnonzero(found)
+        found[some] = self.code.grade(return_address[some], self.space_key[which[some]]) != frame_pointer.NOT_CODE
+        return found
+
+    def without_rules(self, step: _Step, which: I64, line: U64) -> None:
+        """Whatever may tell of the callers is asked, one sample after the other."""
         memory, key, leaf = self.memory.subset(which), self.space_key[which], self.exact[which]
         line = line.take(which)
         if self.code.arch.caller_hints:

@@ -139,10 +139,15 @@ class View:
         self.odd[number] = odd & ~ODD_FULL if self.is_full else odd
 
     def _put_special(self, number: int) -> None:
+        """Nothing leads on but, in a hole, the link that a frame pointer may point to."""
         self.cfa_column[number] = self.column_of[self.arch.fp if number == HOLE else self.arch.sp]
-        self.odd[number] = ODD_FALLBACK if number == HOLE else 0
         self.saved[:, number] = True
         self.offset[:, number] = _IMPOSSIBLE
+        if number == HOLE:
+            link = 2 * self.arch.word_size
+            self.odd[number], self.cfa_offset[number] = ODD_FALLBACK, link
+            self.offset[self.column_of[self.arch.fp], number] = -link & _MASK
+            self.offset[self.column_of[self.arch.ip], number] = -self.arch.word_size & _MASK
 
     def _put_register(self, number: int, row: int, how: How) -> int:
         """Compile one register; the marks that its rule needs. An undefined one is read from where nothing is."""
