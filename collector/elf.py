@@ -210,6 +210,7 @@ class LoadObject:
         self.fd = fd  # of the file, until it is closed; -1 for memory
         self._read = read
         self._section_order: list[Section] = []
+        self._exported: dict[tuple[bytes, ...], dict[bytes, tuple[int, int]]] = {}
         identification = read(0, min(_IDENTIFICATION_BYTES, size))
         if identification[:4] != b"\x7fELF" or identification[4:6] not in _KINDS:
             raise ElfError(f"{name}: not an ELF file")
@@ -353,8 +354,13 @@ class LoadObject:
         """Function symbols of ``.symtab``, else ``.dynsym``; empty arrays if there are none. Read once."""
         return self._symbols
 
-    def exported(self, names: Iterable[bytes]) -> dict[bytes, tuple[int, int]]:
-        """Value and size of dynamic symbols of any kind, those of the names that are defined here."""
+    def exported(self, names: tuple[bytes, ...]) -> dict[bytes, tuple[int, int]]:
+        """Value and size of dynamic symbols of any kind, those of the names that are defined here. Read once."""
+        if names not in self._exported:
+            self._exported[names] = self._find_exported(frozenset(names))
+        return self._exported[names]
+
+    def _find_exported(self, names: frozenset[bytes]) -> dict[bytes, tuple[int, int]]:
         import numpy as np
 
         section = self.sections.get(".dynsym")
@@ -363,8 +369,7 @@ class LoadObject:
         strings = self._section_order[section.link]
         texts = self._read(strings.file_offset, strings.size).split(b"\0")
         begins = accumulate((len(text) + 1 for text in texts), initial=0)
-        wanted = frozenset(names)
-        places = {begin: text for begin, text in zip(begins, texts, strict=False) if text in wanted}
+        places = {begin: text for begin, text in zip(begins, texts, strict=False) if text in names}
         dtype = np.dtype(_SYMBOL_64 if self.is_64 else _SYMBOL_32).newbyteorder(self._byte_order)
         data = self.section_bytes(".dynsym")
         table = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
