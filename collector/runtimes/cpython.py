@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from collector.runtimes.callers_cpython import NO_INSTRUCTION, UNIT, Callers
 from collector.runtimes.layout_cpython import N_OFFSETS, Layout, is_free_threaded, layout_of
 from collector.runtimes.lines_cpython import Lines, lines_of
 
@@ -31,11 +32,12 @@ _SEARCHED = 4096
 _CHUNK_HEAD = 24
 _CHUNK_MAX = 1 << 18
 _CHUNK_SPARE = 2048
+_SHIM = b"<shim>"  # the file of code objects that are no function's
 _OWNED_BY_C = 3  # and more: by C, or by the interpreter itself
 _TAGS = 7  # since 3.14 a reference has them in its lowest bits
 _DEPTH_MAX = 1024
 _THREADS_MAX = 4096
-_STRING_MAX, _TABLE_MAX, _BYTECODE_MAX = 4096, 1 << 18, 1 << 24
+_STRING_MAX, _TABLE_MAX, _BYTECODE_MAX, _TEXT_MAX = 4096, 1 << 18, 1 << 24, 1 << 16
 _USER_END = 1 << 47
 _NUMBERS_FROM = 47  # the bit
 _VAIN_MAX = 1 << 18
@@ -56,6 +58,7 @@ class CodeObject(NamedTuple):
     first_line: int
     table: bytes  # of its lines
     identity: tuple[bytes, ...] = ()  # what tells it from another one that has come to be at its address
+    text: bytes = b""  # the bytecode, as it was when it was met; empty where nobody asks for it
 
 
 class PyFrame(NamedTuple):
@@ -89,6 +92,9 @@ class Interpreter:
         self.gone: dict[int, tuple[int, int]] = {}
         self.first_ns: dict[int, int] = {}  # since when a code object was there for certain, by number
         self.n_changes = 0  # of all that
+        self.shims: set[int] = set()  # code objects of no function, by number: what evaluations begin with
+        # None where words do not lead to places behind instructions that have called.
+        self.callers = Callers() if layout.has_inlined_calls and layout.version < (3, 13) else None
         self.not_codes: set[int] = set()
         self._vain: set[int] = set()  # words that lead to none, though there is code before them
         self._clock = clock
@@ -296,6 +302,7 @@ class Interpreter:
         forgotten = [number for number, (_, since_ns) in self.gone.items() if since_ns < time_ns]
         for number in forgotten:
             del self.gone[number], self.codes[number], self.first_ns[number]
+            self.shims.discard(number)
             self.n_changes += 1
         return forgotten
 
@@ -310,15 +317,33 @@ class Interpreter:
         # Twice the same: what is being made, or overwritten, while it is read is not believed.
         again = self._code_objects(list(found), pieces.again())
         found = {address: code for address, code in found.items() if again.get(address) == code}
-        for address, code in found.items():
-            self._note(address, code, now_ns)
+        texts = self._texts(list(found.values()))
+        for address, text in zip(found, texts, strict=True):
+            self._note(address, found[address]._replace(text=text), now_ns)
         if len(self.not_codes) > 1 << 18:
             self.not_codes.clear()
         self.not_codes.update(address for address in new if address not in found)
 
+    def _texts(self, codes: Sequence[CodeObject]) -> list[bytes]:
+        """The bytecode of code objects; it changes while it is carried out, and may be read at any time."""
+        if self.callers is None or not codes:
+            return [b""] * len(codes)
+        texts = self._read([code.bytecode for code in codes], [min(code.size, _TEXT_MAX) for code in codes])
+        for text in texts:
+            self.callers.add_code(text)
+        return texts
+
+    def instruction_before(self, number: int, place: int) -> int:
+        """What stands before a place in the code object of a number, as far as that is known (NO_INSTRUCTION)."""
+        code = self.codes[number]
+        at = place - UNIT - code.bytecode
+        return code.text[at] if 0 <= at < len(code.text) else NO_INSTRUCTION
+
     def _note(self, address: int, code: CodeObject, now_ns: int) -> None:
         number = address | (self._n_gone & 0xFFFF) << _NUMBERS_FROM
         self.codes[number], self.numbers[address] = code, number
+        if code.file == _SHIM:
+            self.shims.add(number)
         self.first_ns[number] = self._seen[number] = now_ns
         self.n_changes += 1
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from functools import partial
-from itertools import islice
+from itertools import compress, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -95,6 +95,7 @@ class _Process:
         self._met: set[int] = set()  # addresses of frames
         self._frames: Array = np.zeros(0, np.uint64)  # the same, sorted
         self._n_searched = -1  # changes of code, as of the last search
+        self._before: dict[tuple[int, int], int] = {}  # instructions, by code object and the place behind them
 
     def sampled(self, tids: Array, times: Array) -> None:
         """Samples (n,) of threads."""
@@ -142,6 +143,8 @@ class _Process:
         for code in codes:
             self.starts.pop(code, None)
             self.ahead.pop(code, None)
+        if len(self._before) > _FRAMES_MAX:
+            self._before.clear()
         if codes or max(len(self.addresses), len(self.runs)) > _FRAMES_MAX:
             self.addresses.clear()
             self.runs.clear()
@@ -166,6 +169,18 @@ class _Process:
         """The places (_PLACES,) at which words are to be looked at in the next batch; None: at all."""
         self._n_batches += 1
         return self._used.copy() if self._n_scanned >= _SCANNED and self._n_batches % _SCANNED_EVERY else None
+
+    def may_have_called(self, codes: Sequence[int], words: Sequence[int]) -> Array:
+        """Whether code objects of some numbers may have called at words (n,); each counts once for what is learnt of
+        that. See ``Callers``."""
+        interpreter, callers = self.interpreter, self.interpreter.callers
+        assert callers is not None
+        asked = list(zip(codes, words, strict=True))
+        new = [one not in self._before for one in asked]
+        self._before.update((one, interpreter.instruction_before(*one)) for one in compress(asked, new))
+        before = np.array([self._before[one] for one in asked], np.int64)
+        callers.add_places(before[new])
+        return callers.may_call(before)
 
     def searches(self) -> None:
         """Code is looked for: what led to none is asked again where code has come or gone since."""
@@ -578,6 +593,9 @@ class PythonFrames:
     def _found(self, process: _Process, place: _Place, codes: Array, proven: Array, truth: Array) -> _Found:
         """What the words of each evaluation lead to."""
         hit = np.flatnonzero(codes)
+        if process.interpreter.shims:
+            hit = hit[~np.isin(codes[hit], list(process.interpreter.shims))]
+        codes = self._doubted(process, place, codes, proven, hit)
         frames = np.zeros(0, np.int64)
         if process.interpreter.layout.has_inlined_calls:
             frames = np.flatnonzero(process.are_frames(place.words))
@@ -588,6 +606,22 @@ class PythonFrames:
         hit = hit[self._reliable(process, place.place[hit], place.part[hit], codes[hit], truth,
                                  process.places.are_starts(place.words[hit]))]
         return _Found(place, codes, proven, hit, frames)
+
+    @staticmethod
+    def _doubted(process: _Process, place: _Place, codes: Array, proven: Array, hit: Array) -> Array:
+        """The codes (w,), but NOT_PROVEN where one was seen only later and the word, one of ``hit``, does not lead
+        behind a call in it, though another evaluation was called from there: it was other code then."""
+        from collector.runtimes.places_cpython import NOT_PROVEN
+        is_outer = np.append(False, place.row[1:] == place.row[:-1])
+        asked = hit[is_outer[place.part[hit]] & (codes[hit] > NOT_PROVEN)]
+        if process.interpreter.callers is None or not len(asked):
+            return codes
+        _, first, kind = np.unique(_mixed(place.words[asked]) + codes[asked], return_index=True, return_inverse=True)
+        some = asked[first]
+        may = process.may_have_called(codes[some].tolist(), place.words[some].tolist())
+        codes = codes.copy()
+        codes[asked[~may[kind] & ~proven[asked]]] = NOT_PROVEN
+        return codes
 
     @staticmethod
     def _looked_after(process: _Process, words: Array, times: Array) -> tuple[Array, Array]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
 import subprocess
@@ -17,6 +18,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 Times = Callable[..., dict[str, float]]
 INTERVAL_S = 0.010007
 # The one that runs the tests and the distribution's; more of them, by a pattern, where somebody asks for it.
+IMPORTS = Path(__file__).resolve().parent.parent / "workloads" / "imports.py"
 PYTHONS = sorted({os.path.realpath(path) for path in (
     sys.executable, "/usr/bin/python3", *glob.glob(os.environ.get("PYTHONS", "")))
     if re.search(r"3\.(8|9|1[0-5])\b", os.path.realpath(path))})
@@ -96,6 +98,20 @@ def test_python_by_function(python: str, tmp_path: Path, collect: Command, er_pr
     source = er_print("-source", "seven", experiment).stdout
     assert re.search(r"\d+\.\d+ +\d+\.\d+ +1[34]\. +(while|    for)", source), source
     assert "def seven" in gprofng("-source", "seven", experiment=experiment).text
+
+
+@pytest.mark.kernel_times
+@pytest.mark.all_cpus
+@pytest.mark.parametrize("python", PYTHONS)
+def test_what_modules_call_while_they_are_imported(python: str, tmp_path: Path, collect: Command,
+                                                   times: Times) -> None:
+    """Who calls it is new each time, and soon gone."""
+    experiment = tmp_path / "imports.er"
+    run = collect("--python", "on", "-o", experiment, python, IMPORTS, 20)
+    assert run.returncode == 0, run.stderr
+    truth, cpu = json.loads(run.stdout), times(experiment, "i.totalcpu")
+    assert cpu["work"] == pytest.approx(truth["work"], abs=0.1 * truth["work"] + INTERVAL_S)
+    assert sum(value for name, value in cpu.items() if name.startswith("never_")) <= 0.1 * truth["work"], cpu
 
 
 # Functions one after another, the code of each where that of the one before was until it was thrown away.
