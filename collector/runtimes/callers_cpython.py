@@ -1,8 +1,9 @@
 """Which instructions of CPython call: where evaluations are that others were called from. Pure.
 
-While what an evaluation has called is carried out, words of the native stack lead to the unit of bytecode behind the
-instruction that called (up to 3.12; later versions have stepped over its caches by then). The memory of code that is
-gone, as that of a module that has been imported, is soon other code's, and an old word leads anywhere in that::
+While what an evaluation of 3.11 has called is carried out, words of the native stack lead to the unit of bytecode
+behind the instruction that called. (Later versions have other words there as well, or have stepped over the caches by
+then.) The memory of code that is gone, as that of a module that has been imported, is soon other code's, and an old
+word leads anywhere in that::
 
     CALL    cache  cache  POP_TOP  LOAD_FAST  LOAD_CONST  ...
             ^ the place behind a call         ^ an old word of other code

@@ -421,8 +421,11 @@ class _Inserted(Managed):
 class PythonFrames:
     """Puts functions of CPython into stacks, where that is ``wanted``."""
 
-    def __init__(self, objects: Objects, wanted: bool) -> None:
+    def __init__(self, objects: Objects, wanted: bool, expected_ns: int = 0) -> None:
+        """``expected_ns``: until when a first interpreter is expected to begin."""
         self._wanted = wanted
+        self._expected_ns = expected_ns if wanted else 0
+        self._begin_ns = 0  # when that is to be looked at again
         self.made_up = MadeUp(MADE_UP_FIRST)
         self.counts = [0, 0, 0]  # frames by mark
         self.unread: dict[int, str] = {}  # by image: why its CPython is not to be read
@@ -434,14 +437,19 @@ class PythonFrames:
     @property
     def due_ns(self) -> int:
         """When the next look is due."""
-        return min([NEVER_NS, *(process.due_ns for process in self._processes.values() if process and process.lately)])
+        is_expected = self._begin_ns < self._expected_ns and not any(self._processes.values())
+        return min([self._begin_ns if is_expected else NEVER_NS,
+                    *(process.due_ns for process in self._processes.values() if process and process.lately)])
 
-    def look(self) -> None:
-        """At threads that had samples lately, where that is due."""
+    def look(self) -> bool:
+        """At threads that had samples lately, where that is due. Whether samples are to be taken, too: only they tell
+        of a first interpreter that has begun, and a young one may live shortly."""
         now_ns = time.monotonic_ns()
+        self._begin_ns = now_ns + LOOK_MIN_NS
         for process in self._processes.values():
             if process is not None and process.lately and process.due_ns <= now_ns:
                 process.look()
+        return now_ns < self._expected_ns and not any(self._processes.values())
 
     def remark(self) -> str:
         """How sure the functions in stacks are; empty if there are none."""

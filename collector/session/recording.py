@@ -110,10 +110,8 @@ class Recording:
         that is not ours also where nothing more can be written.
         """
         due_ns = self._work_due_ns()
-        if time.monotonic_ns() >= self._store.python.due_ns:
-            self._store.python.look()
         wants_samples = False
-        for runtime in (self._store.java, self._store.js):
+        for runtime in (self._store.python, self._store.java, self._store.js):
             if time.monotonic_ns() >= runtime.due_ns:
                 wants_samples |= runtime.look()
         ended = self._note_ends(ready)

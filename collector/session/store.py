@@ -46,7 +46,7 @@ class Store:
         self._experiments = Experiments(directory, Follow(options.follow), headers.descendant)
         self._objects = Objects(Tables())
         self._tally = Tally()
-        self.python = PythonFrames(self._objects, options.python)
+        self.python = PythonFrames(self._objects, options.python, start_ns + MACHINE_START_NS)
         runtimes = launch.runtimes_of(options.arguments[0]) if options.arguments else frozenset()
         java_ns, js_ns = (start_ns + MACHINE_START_NS if one in runtimes else 0 for one in ("java", "node"))
         self.java = JavaFrames(self._objects, self.python.made_up, options.java, java_ns)

@@ -19,7 +19,7 @@ from collector.runtimes.callers_cpython import NO_INSTRUCTION, UNIT, Callers
 
 CALLS = "CALL", "CALL_FUNCTION_EX", "IMPORT_NAME", "FOR_ITER"
 
-pytestmark = pytest.mark.skipif(sys.version_info >= (3, 13), reason="later versions step over caches before they call")
+pytestmark = pytest.mark.skipif(sys.version_info >= (3, 13), reason="theirs have other names")
 
 
 def codes_of(code: CodeType) -> Iterator[CodeType]:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from collector import elf
+from collector.clock import NEVER_NS
 from collector.events import ClockSamples
 from collector.linux import proc, tasks
 from collector.runtimes import cpython
@@ -26,8 +27,10 @@ from collector.runtimes.looks import NOBODY, Anchor, Looks
 from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.runtimes.places_cpython import NOT_PROVEN, CodePlaces, Sieve
+from collector.session.objects import Objects
 from collector.session.placing import Frames
-from collector.session.python import _Place, _Process, _words, lost_words
+from collector.session.python import PythonFrames, _Place, _Process, _words, lost_words
+from collector.unwind.table import Tables
 
 PROGRAM = """
 import threading, time
@@ -527,6 +530,19 @@ def test_looks_get_rare_while_they_tell_nothing_new(target: Target) -> None:
     interpreter.n_changes += 1
     assert gap_ms() <= 50
     assert gap_ms() > 300
+
+
+@pytest.mark.parametrize("wanted", [False, True])
+def test_samples_are_wanted_until_an_interpreter_has_begun(wanted: bool) -> None:
+    """They tell of it, and it may live shortly."""
+    begin_ns = time.monotonic_ns()
+    frames = PythonFrames(Objects(Tables()), wanted, begin_ns + 10**10)
+    assert (frames.due_ns <= begin_ns) == wanted
+    assert frames.look() == wanted
+    assert frames.due_ns == NEVER_NS if not wanted else begin_ns < frames.due_ns < time.monotonic_ns() + 10**8
+    late = PythonFrames(Objects(Tables()), wanted, begin_ns)
+    assert not late.look()
+    assert late.due_ns == NEVER_NS
 
 
 def test_a_new_thread_is_looked_at_until_a_batch_tells_who_runs(target: Target) -> None:

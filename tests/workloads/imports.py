@@ -20,7 +20,7 @@ told = [0.0]
 
 def work(n):
     begin, s = time.thread_time(), 0
-    for i in range(40000 + n):
+    for i in range(100000 + n):
         s += i * i
     told[0] += time.thread_time() - begin
     return s
