@@ -428,8 +428,9 @@ def test_every_kind_of_program_runs(workload: Callable[..., Path], tmp_path: Pat
     result = run("-o", "x.er", workload("start", *flags), cwd=tmp_path)
     assert result.returncode == 0
     assert re.fullmatch(r'\{"start_ns": \d+\}\n', result.stdout)
-    # A preemption may hit the few hand-written lines of a 32-bit static program's start that describe no frame.
-    bare = r"1 of \d+ stacks? does not reach the root \(1 no rule\)" if "-m32" in flags[1:] else "nothing lost"
+    # A preemption may hit the few hand-written lines of a 32-bit static program's start that describe no frame, or a
+    # wrong one: memcpy pushes a register that its call frame information does not know of.
+    bare = r"1 of \d+ stacks? does not reach the root \(1 no (rule|map)\)" if "-m32" in flags[1:] else "nothing lost"
     assert re.fullmatch(SUMMARY.replace("nothing lost", f"(nothing lost|{bare})"), result.stderr), result.stderr
 
 
