@@ -450,6 +450,12 @@ def test_mypy_strict_is_content_with_the_package_and_the_tools() -> None:
     _passes("-c", MYPY, "--strict", "--scripts-are-modules", "collector", *TOOLS)
 
 
+@pytest.mark.parametrize("script", ["cpuprof-check", "jstack-check", "pyspy-check"])
+def test_scripts_go_on_with_the_python_of_the_environment(script: str) -> None:
+    result = subprocess.run(["/usr/bin/python3", ROOT / "scripts" / script, "--help"], capture_output=True, text=True)
+    assert (result.returncode, result.stderr, result.stdout[:6]) == (0, "", "usage:")
+
+
 # --- the recording path stays light ---------------------------------------------------------------
 
 
