@@ -5,11 +5,11 @@ import os
 import sys
 from pathlib import Path
 
+SCRIPT = Path(sys.argv[0]).resolve()
 ENVIRONMENT = Path(__file__).resolve().parent.parent / ".venv"
-SCRIPT = Path(sys.argv[0])
 
-if Path(sys.prefix).resolve() != ENVIRONMENT.resolve() and SCRIPT.resolve().parent == Path(__file__).resolve().parent:
+if Path(sys.prefix).resolve() != ENVIRONMENT.resolve():
     python = ENVIRONMENT / "bin" / "python"
     if not python.exists():
         raise SystemExit(f"{SCRIPT.name}: there is no .venv yet: run scripts/demo or scripts/test first")
-    os.execv(python, [str(python), str(SCRIPT.resolve()), *sys.argv[1:]])
+    os.execv(python, [str(python), str(SCRIPT), *sys.argv[1:]])
