@@ -94,7 +94,7 @@ class Interpreter:
         self.n_changes = 0  # of all that
         self.shims: set[int] = set()  # code objects of no function, by number: what evaluations begin with
         # None where words do not lead to places behind instructions that have called, or too few do.
-        self.callers = Callers() if layout.has_inlined_calls and layout.version < (3, 12) else None
+        self.callers = Callers() if layout.version == (3, 11) else None
         self.not_codes: set[int] = set()
         self._vain: set[int] = set()  # words that lead to none, though there is code before them
         self._clock = clock

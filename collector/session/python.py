@@ -437,8 +437,7 @@ class PythonFrames:
     @property
     def due_ns(self) -> int:
         """When the next look is due."""
-        is_expected = self._begin_ns < self._expected_ns and not any(self._processes.values())
-        return min([self._begin_ns if is_expected else NEVER_NS,
+        return min([self._begin_ns if self._expects(self._begin_ns) else NEVER_NS,
                     *(process.due_ns for process in self._processes.values() if process and process.lately)])
 
     def look(self) -> bool:
@@ -449,7 +448,11 @@ class PythonFrames:
         for process in self._processes.values():
             if process is not None and process.lately and process.due_ns <= now_ns:
                 process.look()
-        return now_ns < self._expected_ns and not any(self._processes.values())
+        return self._expects(now_ns)
+
+    def _expects(self, time_ns: int) -> bool:
+        """Whether a first interpreter is expected to begin at a time."""
+        return time_ns < self._expected_ns and not any(self._processes.values())
 
     def remark(self) -> str:
         """How sure the functions in stacks are; empty if there are none."""
@@ -620,10 +623,10 @@ class PythonFrames:
         """The codes (w,), but NOT_PROVEN where one was seen only later and the word, one of ``hit``, does not lead
         behind a call in it, though another evaluation was called from there: it was other code then."""
         from collector.runtimes.places_cpython import NOT_PROVEN
+        if process.interpreter.callers is None:
+            return codes
         is_outer = np.append(False, place.row[1:] == place.row[:-1])
         asked = hit[is_outer[place.part[hit]] & (codes[hit] > NOT_PROVEN)]
-        if process.interpreter.callers is None or not len(asked):
-            return codes
         _, first, kind = np.unique(_mixed(place.words[asked]) + codes[asked], return_index=True, return_inverse=True)
         some = asked[first]
         may = process.may_have_called(codes[some].tolist(), place.words[some].tolist())

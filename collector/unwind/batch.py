@@ -69,8 +69,6 @@ _SPACE_SHIFT = 48
 _TOP = np.uint64((1 << _SPACE_SHIFT) - 1)
 _MAX_SPACES = 1 << 15
 _MASK = (1 << 64) - 1
-# A frame pointer that far above the copy still belongs to the same stack; above it, to none.
-_NEAR = np.uint64(1 << 23)
 
 # Rows of the state, from the end: the last three columns of every view.
 _FP, _IP, _SP = -3, -2, -1
@@ -511,7 +509,7 @@ class _Wave:
         return found
 
     def without_rules(self, step: _Step, which: I64, line: U64) -> None:
-        """Whatever may tell of the callers is asked, one sample after the other."""
+        """Frames of which the instructions around the pc, a link or the word at the stack pointer may tell."""
         memory, key, leaf = self.memory.subset(which), self.space_key[which], self.exact[which]
         line = line.take(which)
         if self.code.arch.caller_hints:
@@ -530,7 +528,8 @@ class _Wave:
         if len(lost):
             memory, fp, is_root = memory.subset(lost), fp[lost], found.is_root[lost]
             beyond = memory.is_above(fp) & (fp != _UNKNOWN) & ((fp & np.uint64(memory.word_size - 1)) == 0)
-            cut = np.where(beyond & (fp < memory.low + _NEAR), np.int8(Stop.TRUNCATED), np.int8(Stop.NO_RULE))
+            beyond &= fp < memory.low + frame_pointer.NEAR
+            cut = np.where(beyond, np.int8(Stop.TRUNCATED), np.int8(Stop.NO_RULE))
             step.reason[which[lost]] = np.where(is_root, np.int8(Stop.ROOT), cut)  # type: ignore[index]
             self.tables.counters.fallback_failures += int((~is_root).sum())
         self.tables.counters.fallback_frames += len(which) - len(lost)

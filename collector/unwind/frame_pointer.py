@@ -37,7 +37,8 @@ NOT_CODE, CODE, AFTER_CALL = 0, 1, 2
 # How far a lost frame pointer is searched: frames of more than 64 KiB are rare, and chance hits grow with the distance.
 _SEARCH_WORDS = 8192
 _MAX_LINKS = 64
-_FARTHEST_LINK = np.uint64(1 << 23)  # the size of a stack
+# A frame pointer that far above another, or above a copy, still belongs to the same stack; above it, to none.
+NEAR = np.uint64(1 << 23)
 
 
 class Judge(Protocol):
@@ -98,7 +99,7 @@ def _hinted(memory: Memory, sp: U64, fp: U64, is_leaf: Bools, hints: Sequence[Le
     value, ok = memory.read(np.stack((at, fp_at)))
     worth = grade(value[0])
     hinted = has_hint & ok[0] & (worth >= np.where(may_begin, AFTER_CALL, CODE)) & (~has_fp | ok[1])
-    leads_on = (chained.fp > fp) & (chained.fp - fp < _FARTHEST_LINK) & (chained.fp % word == 0)
+    leads_on = (chained.fp > fp) & (chained.fp - fp < NEAR) & (chained.fp % word == 0)
     plain = is_leaf & ~(chained.ok & leads_on) & ok[0] & (worth == AFTER_CALL)
     here = hinted | plain
     return Step(np.where(here, at + word, chained.cfa), np.where(here, value[0], chained.return_address),

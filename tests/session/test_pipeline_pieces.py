@@ -428,10 +428,11 @@ def test_who_waits_for_its_first_run_has_the_stack_of_it(recording: Recording, m
         pipeline.sample(START_NS + 30 * MS, START_NS + 30 * MS, "")
     else:
         pipeline.flush_waiting(START_NS + 30 * MS)
+    turn = [(70, PID + 1, Edge.IN)]
     if meanwhile == "a batch that its turn has begun in":
-        pipeline.feed(batch(75, switches=[(70, PID + 1, Edge.IN)]))
-    pipeline.feed(batch(100, switches=[(70, PID + 1, Edge.IN)] if meanwhile[-2:] != "in" else [],
-                        clock=[(80, PID + 1, 0x400200)]))
+        pipeline.feed(batch(75, switches=turn))
+        turn = []
+    pipeline.feed(batch(100, switches=turn, clock=[(80, PID + 1, 0x400200)]))
     recording.finish(100)
     experiment = open_experiment(recording.path)
     waiting = [packet for packet in experiment.packets() if packet["MSTATE"] == Microstate.WAIT_CPU]
