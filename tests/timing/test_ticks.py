@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from typing import Any
 
 import numpy as np
 import pytest
@@ -45,7 +46,7 @@ def test_a_group_has_its_due_after_every_batch(n_places: int, long_share: float)
 def test_one_stack_that_is_owed_much_makes_up_for_one_that_was_told_much() -> None:
     accounts = Accounts(INTERVAL)
     accounts.group, accounts.uid = np.array([8, 8]), np.array([1, 2], dtype=np.uint64)
-    accounts.owed_ns = np.array([-35_000, 38_000])
+    accounts.owed_ns, accounts.used = np.array([-35_000, 38_000]), np.array([0, 1])
     assert told(accounts, [(8, 3, 4)]) == Counter()
     assert accounts.owed_ns.tolist() == [-35_000, 38_000, 4]
     assert told(accounts, [(8, 3, 7_003)]) == Counter({(8, 2): 1})
@@ -58,3 +59,39 @@ def test_stacks_have_what_is_theirs_whoever_waits_when_a_tick_falls_due() -> Non
             ticks[uid] += n
     for uid, each_ns in ((1, 100), (2, 300), (3, 700)):
         assert abs(ticks[uid] * INTERVAL - 1000 * each_ns) <= INTERVAL
+
+
+@pytest.mark.parametrize("per_batch", [1, 7, 41, 409])
+def test_places_of_short_waits_that_never_come_again_have_their_share(per_batch: int) -> None:
+    """Two functions, each of whose waits is at a place of its own, those of the one half as long."""
+    rng = np.random.default_rng(per_batch)
+    is_short = rng.random(4001) < 0.5
+    length_ns = np.where(is_short, 2_011, 4_021) + rng.integers(-500, 500, len(is_short))
+    ticks = of_new_places(is_short, length_ns, per_batch)
+    # As of clock samples: each tick falls where one or the other is, and the first that are kept may all be the longer.
+    n_ticks = ticks.sum()
+    assert ticks[1] / n_ticks == pytest.approx(length_ns[is_short].sum() / length_ns.sum(), abs=2 / n_ticks**0.5)
+
+
+@pytest.mark.parametrize("per_batch", [1, 7, 41, 409])
+@pytest.mark.parametrize("around", [3_001, 8_009, 20_011])
+def test_time_at_new_places_stays_with_the_function_that_it_was_spent_in(around: int, per_batch: int) -> None:
+    """A thread waits in one function, always elsewhere, and then in another."""
+    rng = np.random.default_rng(around)
+    is_second = np.arange(1201) >= 701
+    length_ns = rng.integers(around // 2, around * 3 // 2, len(is_second))
+    ticks = of_new_places(is_second, length_ns, per_batch)
+    for function in (0, 1):
+        assert ticks[function] * INTERVAL == pytest.approx(length_ns[is_second == function].sum(), abs=3 * INTERVAL)
+
+
+def of_new_places(function: np.ndarray[Any, Any], length_ns: np.ndarray[Any, Any], per_batch: int) -> Any:
+    """The ticks (2,) of two functions, of waits (n,) in either, each of which is at a place of its own."""
+    accounts, ticks = Accounts(INTERVAL), np.zeros(2, dtype=np.int64)
+    uid = 2 * np.arange(1, len(function) + 1) + function
+    waits = [(8, *wait) for wait in zip(uid.tolist(), length_ns.tolist(), strict=True)]
+    for begin in range(0, len(waits), per_batch):
+        for (_, place), n in told(accounts, waits[begin:begin + per_batch]).items():
+            ticks[place % 2] += n
+    assert ticks.sum() == length_ns.sum() // INTERVAL
+    return ticks
