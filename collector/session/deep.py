@@ -73,7 +73,7 @@ class DeepStacks:
         slot = placed.slot
         same: Array = placed.whole & (self._ip[slot] == ip) & (self._sp[slot] == sp) & (self._key[slot] != 0)
         self._whole.learn(self._key[slot[same]], placed.uid[same], reason[same], placed.image[same],
-                          ip[same])
+                          ip[same], np.zeros(np.count_nonzero(same)))
         self._key[slot] = 0
         return same
 

@@ -67,7 +67,7 @@ class Pipeline:
         self.model = self.time.model
         self.overview = Overview(self.time, experiments, world, records_all)
         self._changes = Changes(self.time, experiments, world, tally, events_end)
-        self._stacks = Stacks(self.time, experiments, world, tally)
+        self._stacks = Stacks(self.time, experiments, world, tally, records_all)
         self.output = Output(self.time, experiments, self._stacks, tally)
         self._waits = Waits(self.time, experiments, self._stacks)
         self._settlement = Settlement(interval_ns, self.time, experiments, self._stacks, self.output)

@@ -1,8 +1,10 @@
 """Sleeping places by their registers, for switch-outs of which only the registers were recorded.
 
 A thread that leaves its CPU very often has only some of its departures recorded with a stack. The others are known by
-thread, ip, sp and bp; the last stack seen with the same four is taken for theirs. Where there is none, what a thread
-waits for is taken from others that left their CPU at the same instruction: most often it is that of one system call.
+thread, ip, sp and bp: they have a stack that was seen with the same four. Most often there is just one. Where a place
+was reached in several ways (one function sleeps for two callers), each has as many of the others as makes its part of
+the time spent there what it was where stacks were seen last. Where there is none, what a thread waits for is taken from
+others that left their CPU at the same instruction: most often it is that of one system call.
 """
 
 from __future__ import annotations
@@ -11,16 +13,20 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from collector.arrays import changes
 from collector.events import Array
 
 _ODD = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9),
         np.uint64(0xD6E8FEB86659FD93))
 _MAX_SITES = 1 << 18
+_WAYS = 4  # that are known of a site, those in which most time was spent
+_FADES = 0.5  # what is known of a site, with each stack that is seen there in a later batch
+_GOLDEN = (5**0.5 - 1) / 2  # its multiples, without their whole parts, fill the space between 0 and 1 evenly
 
 
 class SiteTable:
-    """Keys of sites (u8, sorted) with the stack and reason last seen there, and the image and the instruction that they
-    are at."""
+    """Keys of sites (u8, sorted), several times where there are several stacks, with the reason last seen with each,
+    the image and the instruction that they are at, and the time lately spent there."""
 
     def __init__(self) -> None:
         self._key: Array = np.zeros(0, dtype=np.uint64)
@@ -28,20 +34,46 @@ class SiteTable:
         self._reason: Array = np.zeros(0, dtype=np.int8)
         self._image: Array = np.zeros(0, dtype=np.int64)
         self._ip: Array = np.zeros(0, dtype=np.uint64)
+        self._spent_ns: Array = np.zeros(0, dtype=np.float64)
+        self._n_found = 0
 
     def __len__(self) -> int:
         return len(self._key)
 
-    def learn(self, key: Array, uid: Array, reason: Array, image: Array, ip: Array) -> None:
-        """Stacks seen at sites, in time order; newer ones replace older ones."""
-        keys = np.concatenate([key[::-1], self._key])
-        self._key, at = np.unique(keys, return_index=True)
-        self._uid = np.concatenate([uid[::-1], self._uid])[at]
-        self._reason = np.concatenate([reason[::-1], self._reason])[at]
-        self._image = np.concatenate([image[::-1], self._image])[at]
-        self._ip = np.concatenate([ip[::-1], self._ip])[at]
+    def learn(self, key: Array, uid: Array, reason: Array, image: Array, ip: Array, spent_ns: Array) -> None:
+        """Stacks (n,) seen at sites, in time order, and the time spent there each time; 0 where it is unknown: of those
+        that are all unknown each counts the same."""
+        if not len(key):
+            return
+        keys, uids = np.concatenate([self._key, key]), np.concatenate([self._uid, uid])
+        order = np.lexsort((uids, keys))
+        first = changes(keys[order], uids[order])
+        latest = order[np.append(first[1:], True)]
+        spent_ns = np.concatenate([self._faded_ns(key), np.maximum(spent_ns, 1)])
+        spent_ns = np.add.reduceat(spent_ns[order], np.flatnonzero(first))
+        self._key, self._uid, self._spent_ns = keys[latest], uids[latest], spent_ns
+        self._reason = np.concatenate([self._reason, reason])[latest]
+        self._image = np.concatenate([self._image, image])[latest]
+        self._ip = np.concatenate([self._ip, ip])[latest]
+        self._keep(self._most_used())
         if len(self._key) > _MAX_SITES:  # programs do not have so many: forget all and learn anew
             self._keep(slice(0))
+
+    def _faded_ns(self, again: Array) -> Array:
+        """The time spent at each site with each stack (s,), where those with keys ``again`` (m,) are seen once more,
+        some several times."""
+        again = np.sort(again)
+        n_seen = np.searchsorted(again, self._key, "right") - np.searchsorted(again, self._key)
+        faded_ns: Array = self._spent_ns * _FADES**n_seen
+        return faded_ns
+
+    def _most_used(self) -> Array:
+        """Which stacks (s,) are among the few of their sites that are kept."""
+        order = np.lexsort((-self._spent_ns, self._key))
+        begins = np.flatnonzero(changes(self._key))
+        kept = np.empty(len(order), dtype=bool)
+        kept[order] = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order))) < _WAYS
+        return kept
 
     def forget(self, images: Iterable[int]) -> None:
         """Images are over, and nobody will ask for their sites."""
@@ -51,16 +83,30 @@ class SiteTable:
             self._keep(gone[at] != self._image)
 
     def _keep(self, rows: Array | slice) -> None:
-        self._key, self._uid, self._reason, self._image, self._ip = (
-            column[rows] for column in (self._key, self._uid, self._reason, self._image, self._ip))
+        self._key, self._uid, self._reason, self._image, self._ip, self._spent_ns = (
+            column[rows] for column in (self._key, self._uid, self._reason, self._image, self._ip, self._spent_ns))
 
     def find(self, key: Array) -> tuple[Array, Array]:
-        """Stack (0: unknown) and reason of each key."""
-        if not len(self._key):
+        """A stack (0: unknown) for each key and its reason; of several each in its turn."""
+        begin, end = (np.searchsorted(self._key, key, side) for side in ("left", "right"))
+        hit = begin < end
+        if not hit.any():
             return np.zeros(len(key), dtype=np.uint64), np.zeros(len(key), dtype=np.int8)
-        at = np.minimum(np.searchsorted(self._key, key), len(self._key) - 1)
-        hit = self._key[at] == key
+        at = np.where(hit, begin, 0)
+        several = np.flatnonzero(end - begin > 1)
+        if len(several):
+            turn = self._n_found + np.arange(len(several))
+            self._n_found += len(several)
+            at[several] = self._in_turn(begin[several], end[several], turn * _GOLDEN % 1)
         return np.where(hit, self._uid[at], np.uint64(0)), np.where(hit, self._reason[at], np.int8(0))
+
+    def _in_turn(self, begin: Array, end: Array, part: Array) -> Array:
+        """Rows (k,) between ``begin`` and ``end`` at which so large a part of the time spent there is full."""
+        until_ns = np.cumsum(self._spent_ns)
+        before_ns = until_ns[begin] - self._spent_ns[begin]
+        asked_ns = before_ns + part * (until_ns[end - 1] - before_ns)
+        at: Array = np.clip(np.searchsorted(until_ns, asked_ns, "right"), begin, end - 1)
+        return at
 
     def reasons(self, image: Array, ip: Array) -> Array:
         """What some thread was seen to wait for (i1, n) at each instruction of an image; 0 where none was seen."""

@@ -2,8 +2,8 @@
 
     departures with a stack          their own, completed where it was cut and the rest is known (``deep``); of many
                                      short waits for a CPU one lends its own to others (``lending``)
-    ... with registers alone         the last one seen at the same site (``sites``), else of a preempted thread the last
-                                     one of its clock, else their leaf
+    ... with registers alone         one seen at the same site (``sites``), else their leaf; of a thread that was
+                                     preempted somewhere in its own code as the next but one
     blocked, switch-out lost         its stack is read now (``blocked_stacks``)
     preempted, without a departure   that of the clock sample before it in its batch, else of the one behind it
     all others                       the last stack that the thread had before, else the next one, else none
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from collector.arrays import Columns, distinct, packed
-from collector.events import Array, Batch, ClockSamples, Edge, Sites
+from collector.events import Array, Batch, ClockSamples, Edge, Reason, Sites
 from collector.experiment.recorder import Recorder
 from collector.session import deep, sites
 from collector.session.attach import STACK_WORDS
@@ -32,7 +32,7 @@ from collector.session.tally import Tally
 from collector.session.timekeeping import Timekeeping
 from collector.session.world import World
 from collector.timing.states import Departures, Microstate, Spans
-from collector.timing.timeline import Periods, is_out
+from collector.timing.timeline import Edges, Periods, is_out
 
 if TYPE_CHECKING:
     from collector.session.kernel_objects import KernelObjects
@@ -143,14 +143,17 @@ class Leaving(NamedTuple):
 
 
 class Stacks:
-    """What is known of the stacks of all threads."""
+    """What is known of the stacks of all threads. Unless the engine ``records_all`` switches, departures come of looks,
+    which meet the longer ones more often."""
 
-    def __init__(self, time: Timekeeping, experiments: Experiments, world: World, tally: Tally) -> None:
+    def __init__(self, time: Timekeeping, experiments: Experiments, world: World, tally: Tally,
+                 records_all: bool) -> None:
         self._time = time
         self._model = time.model
         self._experiments = experiments
         self._world = world
         self._tally = tally
+        self._records_all = records_all
         self._last = LastSample()
         self._shown = _Shown()  # by this batch
         self._before: Columns = self._last  # what was seen last before that
@@ -222,13 +225,22 @@ class Stacks:
         regs = leaving.regs
         uid = self._deep.completed(placed, regs[:, _IP], regs[:, _SP], leaving.kernel)
         self._tally.completed(int(np.count_nonzero(uid != placed.uid)))
-        self._sites.learn(sites.keys(placed.slot, placed.image, regs[:, _IP], regs[:, _SP], regs[:, _BP]),
-                          uid, leaving.mode, placed.image, regs[:, _IP])
+        self._learn_sites(placed, uid, leaving)
         self._last.grow(self._time.n_slots)
         self._last.set(placed, leaving.time_ns, leaving.cpu)
         self._shown.left = [(placed, leaving.time_ns)]
         self._note_last(leaving, placed)
         return Departures(placed.slot[lender], every.time_ns, uid[lender], every.mode, every.regs[:, _IP], every.cpu)
+
+    def _learn_sites(self, placed: Placed, uid: Array, leaving: ClockSamples) -> None:
+        """Where threads leave their CPUs, but for the instructions at which others take them from them."""
+        edges = self._time.timeline.edges
+        edge, off_ns = _left_at(edges, placed.slot, leaving.time_ns)
+        rows = np.flatnonzero((uid != 0) & ~_is_anywhere(edge, leaving.mode))
+        ip, sp, bp = (leaving.regs[rows, column] for column in (_IP, _SP, _BP))
+        slot, image = placed.slot[rows], placed.image[rows]
+        spent_ns = off_ns[rows] if self._records_all else np.zeros_like(rows)
+        self._sites.learn(sites.keys(slot, image, ip, sp, bp), uid[rows], leaving.mode[rows], image, ip, spent_ns)
 
     def _note_last(self, leaving: ClockSamples, placed: Placed) -> None:
         """The last departure of images that no clock sample has met yet stands for them."""
@@ -245,14 +257,13 @@ class Stacks:
         index, epochs = self._model.epochs(seen.pid, seen.time_ns)
         image = np.array([epoch.image.number for epoch in epochs], dtype=np.int64)[index]
         uid, reason = self._sites.find(sites.keys(slot, image, seen.ip, seen.sp, seen.bp))
+        self._tally.n_site_stacks += int(np.count_nonzero(uid))
         self._last.grow(self._time.n_slots)
-        # A preempted thread is where its clock last found it, more or less; a blocked one is somewhere else.
-        edges = self._time.timeline.edges
-        at = edges.next_at(slot, seen.time_ns)
-        lent = (uid == 0) & (at >= 0)
-        lent[lent] = edges.edge[at[lent]] == Edge.OUT_PREEMPTED
-        lent &= (self._last.image[slot] == image) & (self._last.uid[slot] != 0)
-        uid[lent] = self._last.uid[slot[lent]]
+        edge, _ = _left_at(self._time.timeline.edges, slot, seen.time_ns)
+        anywhere = np.flatnonzero(_is_anywhere(edge, reason))
+        for number in distinct(image[anywhere]).tolist():
+            rows = anywhere[image[anywhere] == number]
+            uid[rows] = self._where_it_worked(slot[rows], seen.time_ns[rows], number)
         unknown = np.flatnonzero(uid == 0)
         if len(unknown):
             reason[unknown] = self._sites.reasons(image[unknown], seen.ip[unknown])
@@ -321,13 +332,21 @@ class Stacks:
             return spans.uid
         uid = spans.uid.copy()
         image = recorded.image.number
-        rows = np.flatnonzero(unknown & (spans.state == Microstate.WAIT_CPU))
-        if len(rows):
-            before, behind = self._shown.sampled.near(spans.slot[rows], spans.begun_ns[rows], image)
-            uid[rows] = np.where(before != 0, before, behind)
+        waits = spans.state == Microstate.WAIT_CPU
+        for rows, stacks_of in ((np.flatnonzero(unknown & waits), self._where_it_worked),
+                                (np.flatnonzero(unknown & ~waits), self._last_before)):
+            if len(rows):
+                uid[rows] = stacks_of(spans.slot[rows], spans.begun_ns[rows], image)
+        return uid
+
+    def _where_it_worked(self, slot: Array, time_ns: Array, image: int) -> Array:
+        """Stacks (u8, k) of the clock samples of threads at slots next to times (k,), the one before rather than the
+        one behind; else as below."""
+        uid, behind = self._shown.sampled.near(slot, time_ns, image)
+        uid = np.where(uid == 0, behind, uid)
         rows = np.flatnonzero(uid == 0)
         if len(rows):
-            uid[rows] = self._last_before(spans.slot[rows], spans.begun_ns[rows], image)
+            uid[rows] = self._last_before(slot[rows], time_ns[rows], image)
         return uid
 
     def _last_before(self, slot: Array, time_ns: Array, image: int) -> Array:
@@ -374,6 +393,24 @@ class Stacks:
         """The threads at slots are over, and the slots are free."""
         self._last.grow(self._time.n_slots)
         self._last.reset(slots)
+
+
+def _left_at(edges: Edges, slot: Array, time_ns: Array) -> tuple[Array, Array]:
+    """The Edge (n,) of departures of threads at times (n,), -1 where it is unknown; and for how long each was off its
+    CPU then, 0 where it still is."""
+    if not len(edges.slot):
+        return np.full(len(slot), -1), np.zeros(len(slot), np.int64)
+    at = edges.next_at(slot, time_ns)
+    behind = np.minimum(at + 1, len(edges.slot) - 1)
+    off_ns = np.where((at >= 0) & (edges.slot[behind] == slot), edges.time_ns[behind] - edges.time_ns[at], 0)
+    return np.where(at >= 0, edges.edge[at], -1), off_ns
+
+
+def _is_anywhere(edge: Array, reason: Array) -> Array:
+    """Which departures (n,) were at no place that has to do with them: another thread was given the CPU while this one
+    was in its own code. The clock tells as well where that was, and one with the same registers may be of long ago."""
+    found: Array = (edge == Edge.OUT_PREEMPTED) & (reason == Reason.UNKNOWN)
+    return found
 
 
 def no_stack(recorder: Recorder) -> Array:

@@ -51,6 +51,7 @@ class Tally:
     n_guessed_faults: int = 0  # waits for pages of which nothing told whether text or data was missing
     n_unknown_sites: int = 0  # switch-outs of which only the leaf is known
     n_borrowed_stacks: int = 0  # packets with the thread's last stack, since their own is unknown
+    n_site_stacks: int = 0  # switch-outs with a stack that was seen at the same place
     n_lent_stacks: int = 0  # short waits for a CPU with the stack of another one of their thread
     steal_ns: int = 0  # for which a hypervisor had taken the CPU of running threads
     not_traced: list[str] = field(default_factory=list)  # processes that could not be, the first of them
@@ -113,6 +114,9 @@ class Tally:
         if self.steal_ns:
             lines.append(f"for {self.steal_ns / 1e9:.2f} s the hypervisor let others have the CPU of running threads, "
                          "which waited for it")
+        if self.n_site_stacks:
+            waits = many(self.n_site_stacks, "switch-out is", "switch-outs are")
+            lines.append(f"{waits} told with a stack that its thread had at the same place: too many for one of each")
         if self.n_lent_stacks:
             waits = many(self.n_lent_stacks, "short wait for a CPU is", "short waits for a CPU are")
             lines.append(f"{waits} told with the stack of another one, as much of a thread's waits for a CPU as clock "

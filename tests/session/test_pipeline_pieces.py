@@ -28,6 +28,7 @@ from collector.events import (
     Mode,
     Reason,
     RecordsLost,
+    Sites,
     Switches,
 )
 from collector.experiment.identity import UNKNOWN, Identity
@@ -460,6 +461,26 @@ def test_a_wait_whose_departure_is_unknown_is_where_the_thread_was_before(record
     recording.finish(200)
     assert stacks_of(recording, Microstate.USER_LOCK) == {0x400100: 2, 0x400300: 3, 0x400200: 1}
     assert recording.tally.n_borrowed_stacks == 2
+
+
+@pytest.mark.parametrize(("reason", "ticks"), [(Reason.UNKNOWN, {0x400300: 3, 0x400200: 2, 0x400400: 4}),
+                                               (Reason.LOCK, {0x400300: 9})], ids=["its own code", "a call"])
+def test_who_is_preempted_in_its_own_code_is_where_its_clock_last_found_it(recording: Recording, reason: int,
+                                                                          ticks: dict[int, int]) -> None:
+    """Whatever stack it once had with the same registers. In a call these tell how it came there."""
+    first = batch(100, EXEC, clock=[(10, PID, 0x400100)], leaving=[(20, PID, 0x400300)],
+                  switches=[(20, PID, Edge.OUT_PREEMPTED), (50, PID, Edge.IN)])
+    assert first.leaving is not None
+    first.leaving.mode[:] = reason
+    recording.pipeline.feed(first)
+    second = batch(200, clock=[(110, PID, 0x400200), (150, PID, 0x400400)],
+                   switches=[(120, PID, Edge.OUT_PREEMPTED), (140, PID, Edge.IN),
+                             (160, PID, Edge.OUT_PREEMPTED), (200, PID, Edge.IN)])
+    place = np.full(2, 0x400300, dtype=np.uint64)
+    second.sites = Sites(*who([(120, PID, 0), (160, PID, 0)]), ip=place, sp=0 * place, bp=0 * place)
+    recording.pipeline.feed(second)
+    recording.finish(200)
+    assert stacks_of(recording, Microstate.WAIT_CPU) == ticks
 
 
 def test_the_first_wait_whose_departure_is_unknown_is_where_the_thread_is_next(recording: Recording) -> None:

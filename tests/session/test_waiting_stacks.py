@@ -62,6 +62,8 @@ def test_ten_sleeping_places_show_their_own_times(build: str, workload: Any, rec
         assert tree[path][0] == pytest.approx(run.truth["sites"][f"site_{number}"], abs=slack_s)
 
 
+# Beside many others its threads are preempted so often that few departures have stacks of their own.
+@pytest.mark.kernel_times
 @pytest.mark.parametrize("fixture", ["recorded", "recorded_by_signals"])
 def test_who_is_preempted_waits_where_it_works(fixture: str, request: pytest.FixtureRequest, workload: Any,
                                                gprofng: Any) -> None:

@@ -219,3 +219,10 @@ def test_nappers_tell_the_kernels_accounts_of_themselves(workload: Workload) -> 
     ran_s = sum(ran_s for _, ran_s, _, _ in truth["threads"])
     assert 0 <= truth["user_s"] + truth["system_s"] - ran_s < 0.03  # of main, and of the threads' ends
     assert truth["n_voluntary"] > 31 * 0.3 / 5e-3
+
+
+def test_ways_divides_its_sleep_between_two_callers(workload: Workload) -> None:
+    truth = _truth(workload("ways"), 3, 211)
+    assert truth["shorter"] >= 3 * 211 * 100e-6
+    assert truth["longer"] >= 3 * 211 * 300e-6
+    assert truth["user_s"] + truth["system_s"] < 0.5 * (truth["shorter"] + truth["longer"])
