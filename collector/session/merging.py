@@ -68,3 +68,11 @@ def with_managed(places: Sequence[Managed], frames: Frames, *, is_last: bool = F
             to[row, place] = of[row, depth]
     pcs, sps, fps = wide if not is_last else (wide[0], *np.zeros((2, n, 0), np.uint64))
     return Frames(pcs, length, frames.stop, sps, fps)
+
+
+def within(pcs: Array, stretches: Array) -> Array:
+    """Which pcs, of any shape, lie in one of stretches (k, 2)."""
+    found = np.zeros(pcs.shape, np.bool_)
+    for begin, end in stretches:
+        found |= pcs - begin < end - begin
+    return found

@@ -29,7 +29,9 @@ from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.runtimes.places_cpython import NOT_PROVEN, CodePlaces, Sieve
 from collector.session.objects import Objects
 from collector.session.placing import Frames
-from collector.session.python import PythonFrames, _Place, _Process, _words, lost_words
+from collector.session.python import PythonFrames
+from collector.session.python_evaluations import Place, lost_words, words_of
+from collector.session.python_process import Process
 from collector.unwind.table import Tables
 
 PROGRAM = """
@@ -513,7 +515,7 @@ def test_looks_that_are_far_apart_tell_for_certain_where_nothing_moves_alone() -
 def test_looks_get_rare_while_they_tell_nothing_new(target: Target) -> None:
     interpreter = target.interpreter(target.read)
     assert isinstance(interpreter, Interpreter)
-    process = _Process(interpreter, CodePlaces(interpreter), (0, 0), np.zeros((0, 2), np.uint64))
+    process = Process(interpreter, CodePlaces(interpreter), (0, 0), np.zeros((0, 2), np.uint64))
     process.lately = list(target.tids)
 
     def gap_ms() -> float:
@@ -548,7 +550,7 @@ def test_samples_are_wanted_until_an_interpreter_has_begun(wanted: bool) -> None
 def test_a_new_thread_is_looked_at_until_a_batch_tells_who_runs(target: Target) -> None:
     interpreter = target.interpreter(target.read)
     assert isinstance(interpreter, Interpreter)
-    process = _Process(interpreter, CodePlaces(interpreter), (0, 0), np.zeros((0, 2), np.uint64))
+    process = Process(interpreter, CodePlaces(interpreter), (0, 0), np.zeros((0, 2), np.uint64))
     main, worker = target.tids
     process.lately = [main]
     n_looks = {main: 0, worker: 0}
@@ -577,18 +579,18 @@ def test_words_at_some_places_are_those_of_all() -> None:
         n_words=draws.integers(0, n_words + 1, n))
     frames = Frames(sps, draws.integers(1, width + 1, n), none.astype(np.int8), sps, sps)
     row, depth = np.nonzero(np.arange(width) < frames.length[:, None])
-    whole = _words(samples, row, depth, frames)
+    whole = words_of(samples, row, depth, frames)
     assert whole.is_whole.all()
     used = draws.random(161) < 0.3
     used[128] = False  # where stacks are cut this is all that is beyond, too
-    some = _words(samples, row, depth, frames, used)
+    some = words_of(samples, row, depth, frames, used)
     assert not some.is_whole.any()
     kept = used[whole.place]
     assert 0 < np.count_nonzero(kept) < len(kept)
     for all_of, few in ((whole.words, some.words), (whole.part, some.part), (whole.place, some.place)):
         assert few.tolist() == all_of[kept].tolist()
     wanted = draws.random(len(row)) < 0.3
-    others = _words(samples, row, depth, frames, None, wanted)
+    others = words_of(samples, row, depth, frames, None, wanted)
     assert others.is_whole.tolist() == wanted.tolist()
     both = some.with_all_of(others)
     kept |= wanted[whole.part]
@@ -601,7 +603,7 @@ def test_of_evaluations_with_the_same_words_one_is_searched() -> None:
     words, places = np.array([5, 6, 7, 5, 6, 7, 6, 5, 7, 9], np.uint64), np.array([1, 2, 3, 1, 2, 3, 1, 2, 3, 1])
     part = np.array([1, 1, 1, 0, 0, 0, 3, 3, 3, 4])  # nothing was read of the one between
     none = np.zeros(5, np.int64)
-    some = _Place(none, none, words, part, places, none == 0).different()
+    some = Place(none, none, words, part, places, none == 0).different()
     assert sorted(zip(some.part.tolist(), some.place.tolist(), some.words.tolist(), strict=True)) == [
         (0, 1, 5), (0, 2, 6), (0, 3, 7), (3, 1, 6), (3, 2, 5), (3, 3, 7), (4, 1, 9)]
 

@@ -1,0 +1,302 @@
+"""Which functions of CPython evaluations in stacks carried out: by their words and the looks at their threads."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from collector.arrays import distinct
+from collector.clock import NS_PER_S
+from collector.events import Array, ClockSamples
+from collector.runtimes.cpython import PyFrame
+from collector.runtimes.looks import Looks, Told
+from collector.runtimes.made_up import MadeUp
+from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
+from collector.runtimes.places_cpython import NOT_PROVEN
+from collector.session.merging import Managed, within
+from collector.session.placing import Frames
+from collector.session.python_evaluations import PLACES, Found, Place, lacks, lost_words, mixed, words_of
+from collector.session.python_process import Process, Run
+
+GIL = b"<global interpreter lock>"
+NOT_KNOWN = b"<Python functions, not known>"
+_GONE_KEPT_NS = 5 * NS_PER_S
+_SEARCHES = 8  # for code that no look has met, in a batch
+_RELIABLE = 0.85
+_RDI, _RIP = 5, 16
+
+
+def functions_of(process: Process, samples: ClockSamples, rows: Array, frames: Frames, made_up: MadeUp,
+                 counts: list[int]) -> Inserted | None:
+    """Those of the samples in ``rows`` (k,), all of the process; None: no evaluation is in their stacks. ``counts``:
+    how many of each mark there are in all."""
+    inside = np.arange(frames.pcs.shape[1]) < frames.length[rows, None]
+    is_eval = inside & within(frames.pcs[rows], process.evaluation)
+    which, depth = np.nonzero(is_eval)
+    if not len(which):
+        return None
+    place, codes, proven = _placed(process, samples, rows[which], depth, frames)
+    begin = np.append(0, np.flatnonzero(np.diff(place.row)) + 1)
+    mine = place.row[begin]
+    tids, times = samples.tid[mine], samples.time_ns[mine]
+    moment = process.moments(tids, times)
+    truth = _certain(process, tids, times, begin, len(place.row))
+    found = _found(process, place, codes, proven, truth)
+    process.forget(process.interpreter.forget_before(time.monotonic_ns() - _GONE_KEPT_NS))
+    waits = _waits_for_gil(process, samples, mine)
+    # Whatever is alike in all that tells functions has the same ones: once for all such samples.
+    size = np.diff(np.append(begin, len(place.row)))
+    number = np.arange(len(place.row)) - np.repeat(begin, size)
+    anchored = np.add.reduceat(mixed(found.signature + number.astype(np.uint64)), begin)
+    alike = anchored + mixed(moment.astype(np.uint64) * np.uint64(2) + waits
+                             + (tids.astype(np.uint64) << np.uint64(40)))
+    _, first, kind, n_alike = np.unique(alike, return_index=True, return_inverse=True, return_counts=True)
+    runs, first_runs = Runs(process, made_up), []
+    asked: dict[tuple[int, int], tuple[Looks, int]] = {}  # by thread and signature of the anchors
+    columns = (anchored, begin, size, tids, times, waits)
+    for signature, at, n, tid, time_ns, is_waiting, n_samples in zip(
+            *(column[first].tolist() for column in columns), n_alike.tolist(), strict=True):
+        if (tid, signature) not in asked:
+            looks = process.looks_of(tid)
+            asked[tid, signature] = looks, looks.asked(found.anchors(at, n))
+        looks, number_asked = asked[tid, signature]
+        first_runs.append(runs.add(tid, looks, looks.answer(number_asked, time_ns), is_waiting, n_samples))
+    for mark, n in enumerate(runs.counts):
+        counts[mark] += n
+    which_run = np.repeat(np.array(first_runs)[kind], size) + number
+    code, ahead = np.array(runs.own, np.uint64)[which_run].T
+    exact = np.where((code == found.code) & (code != 0), found.word + ahead, np.uint64(0))
+    return Inserted(place.row, depth, which_run, runs.addresses, exact, (number == 0) & np.repeat(waits, size))
+
+
+def _placed(process: Process, samples: ClockSamples, row: Array, depth: Array,
+            frames: Frames) -> tuple[Place, Array, Array]:
+    """The words of evaluations (k,), and what CodePlaces.at says of them."""
+    times = samples.time_ns[row].astype(np.int64)
+    place = words_of(samples, row, depth, frames, process.used())
+    told = process.telling(place)
+    codes, proven = _looked_after(process, told.words, times[told.part])
+    is_lost = lacks(told, codes != 0)
+    is_vague = is_lost | lacks(told, process.are_frames(told.words)) if process.has_frames else is_lost
+    if not is_lost.any() and (place.is_whole.all() or not is_vague.any()):
+        return told, codes, proven
+    if not place.is_whole.all():
+        place = place.with_all_of(words_of(samples, row, depth, frames, None, is_vague))
+    if is_lost.any():
+        lost = place.of_words(is_lost[place.part]).different()
+        _search(process, lost, times, np.bincount(told.place[codes != 0], minlength=PLACES))
+    told = process.telling(place)
+    return told, *_looked_after(process, told.words, times[told.part])
+
+
+def _search(process: Process, lost: Place, times: Array, n_hits: Array) -> None:
+    """Looks for code that evaluations at times (k,) lead to of which no look has met any. ``n_hits`` (PLACES,):
+    how many words at each place led to code in others."""
+    interpreter = process.interpreter
+    process.searches()
+    for _ in range(_SEARCHES):
+        codes, _ = process.places.at(lost.words, times[lost.part])
+        words = lost_words(interpreter, lost.part, lost.words, lost.place, codes, n_hits)
+        if not words:
+            break
+        if interpreter.layout.has_inlined_calls:
+            interpreter.search(words)
+        else:
+            interpreter.learn(words)
+    process.searched()
+
+
+def _found(process: Process, place: Place, codes: Array, proven: Array, truth: Array) -> Found:
+    """What the words of each evaluation lead to."""
+    hit = np.flatnonzero(codes)
+    if process.interpreter.shims:
+        hit = hit[~np.isin(codes[hit], list(process.interpreter.shims))]
+    codes = _doubted(process, place, codes, proven, hit)
+    frames = np.zeros(0, np.int64)
+    if process.interpreter.layout.has_inlined_calls:
+        frames = np.flatnonzero(process.are_frames(place.words))
+        frames = frames[np.argsort(place.part[frames], kind="stable")]
+    if place.is_whole.any():
+        some = np.concatenate([hit, frames])
+        process.scanned(int(np.count_nonzero(place.is_whole)), place.place[some[place.is_whole[place.part[some]]]])
+    hit = hit[_reliable(process, place.place[hit], place.part[hit], codes[hit], truth,
+                        process.places.are_starts(place.words[hit]))]
+    return Found(place, codes, proven, hit, frames)
+
+
+def _doubted(process: Process, place: Place, codes: Array, proven: Array, hit: Array) -> Array:
+    """The codes (w,), but NOT_PROVEN where one was seen only later and the word, one of ``hit``, does not lead
+    behind a call in it, though another evaluation was called from there: it was other code then."""
+    if process.interpreter.callers is None:
+        return codes
+    is_outer = np.append(False, place.row[1:] == place.row[:-1])
+    asked = hit[is_outer[place.part[hit]] & (codes[hit] > NOT_PROVEN)]
+    _, first, kind = np.unique(mixed(place.words[asked]) + codes[asked], return_index=True, return_inverse=True)
+    some = asked[first]
+    may = process.may_have_called(codes[some].tolist(), place.words[some].tolist())
+    codes = codes.copy()
+    codes[asked[~may[kind] & ~proven[asked]]] = NOT_PROVEN
+    return codes
+
+
+def _looked_after(process: Process, words: Array, times: Array) -> tuple[Array, Array]:
+    """What CodePlaces.at says of words, when the code that is there by now has been looked after."""
+    interpreter = process.interpreter
+    last_ns = int(times.max(initial=0))
+    while True:
+        codes, proven = process.places.at(words, times)
+        there = (interpreter.codes.keys() & distinct(codes[codes != 0]).tolist()) - interpreter.gone.keys()
+        process.hit = [interpreter.codes[number].address for number in there]
+        doubtful = [interpreter.codes[number].address for number in there
+                    if not interpreter.is_proven(number, last_ns)]
+        n_changes = interpreter.n_changes
+        interpreter.look_after(doubtful)
+        if interpreter.n_changes == n_changes:
+            return codes, proven
+
+
+def _reliable(process: Process, places: Array, part: Array, codes: Array, truth: Array, is_start: Array) -> Array:
+    """Of words (h,) that lead to code those that are to be believed (indices), the best first: of each evaluation
+    those that lead where the one at the place does that has been right most often; all where no place is reliable.
+
+    ``truth`` (k,): the code that evaluations certainly carried out, 0: unknown. ``is_start`` (h,): the word leads
+    to the beginning of the code, and so says little of the place in it.
+    """
+    is_known = (truth[part] != 0) & (codes != NOT_PROVEN)
+    process.learn(places[is_known], codes[is_known] == truth[part[is_known]])
+    reliability = process.reliability(places)
+    order = np.lexsort((-reliability, part))
+    is_best = np.append(True, part[order[1:]] != part[order[:-1]]) if len(order) else np.zeros(0, np.bool_)
+    best = order[is_best & (reliability[order] >= _RELIABLE)]
+    believed = np.zeros(len(truth), np.uint64)
+    believed[part[best]] = codes[best]
+    order = np.lexsort((-reliability, is_start, part))
+    kept: Array = order[(believed[part[order]] == 0) | (believed[part[order]] == codes[order])]
+    return kept
+
+
+def _certain(process: Process, tids: Array, times: Array, begin: Array, n: int) -> Array:
+    """The code that each of ``n`` evaluations carried out for certain; 0: unknown. Of samples (k,) their threads,
+    times, and the first evaluation of each."""
+    truth = np.zeros(n, np.uint64)
+    size = np.diff(np.append(begin, n))
+    for tid in distinct(tids).tolist():
+        which, chains = process.looks_of(tid).certain(times)
+        which[tids != tid] = -1
+        for number in distinct(which[which >= 0]).tolist():
+            chain = chains[number]
+            starts = begin[(which == number) & (size == len(chain))]
+            truth[starts[:, None] + np.arange(len(chain))] = [activation[0].code for activation in reversed(chain)]
+    return truth
+
+
+def _waits_for_gil(process: Process, samples: ClockSamples, rows: Array) -> Array:
+    """Which samples are of threads at a lock that lies in the interpreter's own state."""
+    start, size = process.runtime
+    there: Array = samples.regs[rows, _RDI] - np.uint64(start) < np.uint64(size)
+    # The functions that wait are those of another library; its own have such pointers for many reasons.
+    low, high = process.text
+    there &= samples.regs[rows, _RIP] - np.uint64(low) >= np.uint64(high - low)
+    if samples.known is not None:
+        there &= samples.known[rows] >> np.uint64(_RDI) & np.uint64(1) != 0
+    return there
+
+
+class Runs:
+    """The functions of evaluations, once for all samples that have the same."""
+
+    def __init__(self, process: Process, made_up: MadeUp) -> None:
+        self.addresses: list[list[int]] = []  # of each run, innermost first
+        self.own: list[tuple[int, int]] = []  # and see Run
+        self.counts = [0, 0, 0]  # frames by mark
+        self._process = process
+        self._made_up = made_up
+        self._not_known = made_up.start_of(NOT_KNOWN) + 1
+        # By thread, answer, and whether it waits: the run, and how many frames that and those behind it have, by mark.
+        self._known: dict[tuple[int, int, bool], tuple[int, tuple[int, int, int]]] = {}
+
+    def add(self, tid: int, looks: Looks, answer: int, is_waiting: bool, n: int) -> int:
+        """The number of the run of the innermost of some evaluations that ``n`` samples of a thread have, of which its
+        looks tell this answer; those of its callers are behind it."""
+        key = tid, answer, is_waiting
+        if key not in self._known:
+            self._known[key] = len(self.addresses), self._new(looks.answers[answer], is_waiting)
+        first, (n_verified, n_torn, n_unknown) = self._known[key]
+        counts = self.counts
+        counts[VERIFIED] += n * n_verified
+        counts[TORN] += n * n_torn
+        counts[UNKNOWN] += n * n_unknown
+        return first
+
+    def _new(self, told: list[Told], is_waiting: bool) -> tuple[int, int, int]:
+        """The runs of activations, the innermost first; returns their frames by mark: verified, torn, unknown."""
+        known = self._process.runs
+        first = len(self.addresses)
+        n_verified = n_torn = n_unknown = 0
+        for each in reversed(told):
+            run = known.get(each) or self._run(each)
+            self.addresses.append(run.addresses)
+            self.own.append(run.own)
+            n_verified, n_torn, n_unknown = n_verified + run.n_verified, n_torn + run.n_torn, n_unknown + run.n_unknown
+        if is_waiting:
+            self.addresses[first] = [self._made_up.start_of(GIL) + 1, *self.addresses[first]]
+        return n_verified, n_torn, n_unknown
+
+    def _run(self, told: Told) -> Run:
+        """The frames of an activation."""
+        known, counts = self._process.addresses, [0, 0, 0]
+        found = [known.get(frame, 0) or self._address(frame) for frame in told.frames]
+        for address, mark in zip(found, told.marks, strict=True):
+            counts[UNKNOWN if address == self._not_known else TORN if mark == TORN else VERIFIED] += 1
+        run = Run(found, self._ahead(told.frames[0].code), counts[VERIFIED], counts[TORN], counts[UNKNOWN])
+        self._process.runs[told] = run
+        return run
+
+    def _address(self, frame: PyFrame) -> int:
+        interpreter = self._process.interpreter
+        if frame.code not in interpreter.codes:
+            return self._not_known
+        found = self._process.addresses[frame] = self._start(frame.code) + interpreter.offset(frame) + 1
+        return found
+
+    def _ahead(self, code: int) -> tuple[int, int]:
+        """An entry of ``own``."""
+        known = self._process.ahead.get(code)
+        if known is None:
+            interpreter = self._process.interpreter
+            leads = code in interpreter.codes and interpreter.layout.has_inlined_calls
+            known = (code, self._start(code) + 1 - interpreter.codes[code].bytecode) if leads else (0, 0)
+            if leads:
+                self._process.ahead[code] = known
+        return known
+
+    def _start(self, code: int) -> int:
+        starts = self._process.starts
+        start = starts.get(code)
+        if start is None:
+            interpreter = self._process.interpreter
+            known = interpreter.codes[code]
+            name = known.name
+            if name == b"<module>":
+                name += b" (%s)" % known.file.rsplit(b"/", 1)[-1]
+            start = starts[code] = self._made_up.start_of(name, known.file, known.size, interpreter.lines(code))
+        return start
+
+
+class Inserted(Managed):
+    """Of the first function of some frames the place in it is known better than that of its chain."""
+
+    def __init__(self, row: Array, depth: Array, run: Array, runs: Sequence[Sequence[int]], exact: Array,
+                 second: Array) -> None:
+        """``exact`` (k,): what stands, unless 0, in the place of the first address of each run; where ``second`` (k,),
+        of the one after it."""
+        super().__init__(row, depth, run, runs)
+        self._exact, self._second = exact, second
+
+    def flat(self) -> tuple[Array, Array, Array]:
+        """See Managed."""
+        whose, address, back = super().flat()
+        is_exact = (self.count[whose] - back == self._second[whose]) & (self._exact[whose] != 0)
+        return whose, np.where(is_exact, self._exact[whose], address), back
