@@ -36,6 +36,7 @@ STATUS = 7  # of ``enduring``
 SEED = 20_260_213
 SHT_SYMTAB = 2
 CPU_STATES = [STATES.index(state) for state in ("user", "system", "trap")]
+ROOM_FOR_STACKS_BYTES = 32 << 20  # between two drains of the signal engine's rings
 MANY = 60  # ticks of one sample: longer than a thread runs between two looks, however late
 
 pytestmark = pytest.mark.usefixtures("perf_allowed", "attach_allowed")
@@ -81,6 +82,12 @@ def child_of(pid: int, is_collector: bool) -> int:
         if (Path(f"/proc/{child.pid}/cmdline").read_bytes() == own) == is_collector:
             return child.pid
     raise AssertionError(f"{pid} has no such child")
+
+
+def written_bytes(tracer: int) -> int:
+    """How much of the memory that a tracer shares with its collector has been written to."""
+    mappings = Path(f"/proc/{tracer}/smaps").read_text().split("/dev/zero (deleted)")[1:]
+    return 1024 * max(int(found[1]) for text in mappings if (found := re.search(r"Rss: +(\d+) kB", text)))
 
 
 def cpu_s(pid: int) -> float:
@@ -342,12 +349,15 @@ def test_a_collector_that_was_suspended_tells_what_it_lost(engine: str, outlives
 def test_stacks_that_find_no_room_are_told(workload: Run, tmp_path: Path) -> None:
     # The signal engine copies at most 16 KiB of each; those of threads other than the first are deep enough for that.
     path = tmp_path / "x.er"
-    command = [COLLECT, "--engine", "signal", "-p", "0.5m", "-A", "off", "-o", path, workload("split"), 3.7]
+    command = [COLLECT, "--engine", "signal", "-p", "0.5m", "-A", "off", "-o", path, workload("split"), 7.3]
     with subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         while not (path / "profile").exists():
             time.sleep(0.02)
         process.send_signal(signal.SIGSTOP)
-        share_alive(child_of(process.pid, False), 0.9)
+        tracer = child_of(process.pid, True)
+        while written_bytes(tracer) < ROOM_FOR_STACKS_BYTES:  # how soon that is depends on who else wants the CPUs
+            time.sleep(0.02)
+        share_alive(child_of(process.pid, False), 0.1)
         process.send_signal(signal.SIGCONT)
         out, said = process.communicate(timeout=30)
     assert process.returncode == 0
