@@ -52,7 +52,8 @@ class Timekeeping:
         self.woken = NO_WAKEUPS  # of our threads, in this batch
         self._came = NO_WAKEUPS  # when they got CPUs, where the very moment is known
         self.turns: tuple[Array, Array] = (self.ending, self.ending)  # slots, and how often each got a CPU, uncounted
-        self._known = Columns(delay_ns=("i8", -1), turns=("i8", 0))  # by the account before; -1: there is none
+        # By the account before; delay_ns -1: there is none; turns_per_s: between the last two, where they are counted.
+        self._known = Columns(delay_ns=("i8", -1), turns=("i8", 0), time_ns=("i8", 0), turns_per_s=("f8", 0))
         self._n_slots = 0
         self._free: list[int] = []
         self._begun: list[tuple[int, int, int, int, int]] = []  # slot, time, run, delay, when they were read
@@ -157,6 +158,7 @@ class Timekeeping:
         accounts = self._reached(batch)
         new = {slot for _, slot in self._went_on}  # until its last clock is read, the account of these says nothing
         read = self._read(accounts, new)
+        self._estimate_turns(edges)
         if accounts is not None:
             self._lose(edges, read)
         budgets = list(self._budgets(edges)) if seen.is_blind else []
@@ -318,7 +320,18 @@ class Timekeeping:
             self.turns = slot, grown
             length_ns = max(int(accounts.time_ns.max(initial=0)) - self._fed_ns, 1)
             self.turns_per_s = int(grown.sum()) * _NS_PER_S / length_ns if self._fed_ns > self._counted_ns else np.inf
-        self._known.turns[slot] = accounts.turns
+            elapsed_ns = np.maximum(accounts.time_ns - self._known.time_ns[slot], 1)
+            self._known.turns_per_s[slot] = grown * (_NS_PER_S / elapsed_ns)
+        self._known.turns[slot], self._known.time_ns[slot] = accounts.turns, accounts.time_ns
+
+    def _estimate_turns(self, edges: Edges) -> None:
+        """How often threads that end, while switches are counted, got a CPU behind their last accounts: as before."""
+        ends = np.flatnonzero(edges.edge == Edge.ENDED) if self.counts else edges.slot[:0]
+        if len(ends):
+            slot, grown = self.turns
+            its, behind_ns = edges.slot[ends], edges.time_ns[ends] - self._known.time_ns[edges.slot[ends]]
+            more = (self._known.turns_per_s[its] * np.maximum(behind_ns, 0) / _NS_PER_S).astype(np.int64)
+            self.turns = np.concatenate([slot, its]), np.concatenate([grown, more])
 
     @property
     def n_slots(self) -> int:

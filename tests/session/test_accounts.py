@@ -47,7 +47,7 @@ def test_threads_that_switch_too_often_are_counted(workload: Any, recorded: Any)
     assert run.unrooted_share() <= 0.01
     counted = sum(sample.counters[name] for sample in run.experiment.samples
                   for name in ("voluntary_switches", "involuntary_switches"))
-    assert counted == pytest.approx(run.truth["n_voluntary"] + run.truth["n_involuntary"], rel=0.05)
+    assert counted == pytest.approx(run.truth["n_voluntary"] + run.truth["n_involuntary"], rel=0.01)
 
 
 def test_the_overview_counts_the_switches_of_all_threads(workload: Any, recorded: Any) -> None:
