@@ -147,7 +147,7 @@ class States:
         state = self._states(periods, of_period(reason, of.reason), of_period(ip, of.ip), faults)
         stacks, cpus = of_period(uid, of.uid), of_period(cpu, of.cpu)
         self._remember(edges, uid, reason, ip, cpu)
-        wait_ns, is_share = self._waits_ns(periods, woken_ns, delays)
+        wait_ns, is_share = self._waits_ns(periods, woken_ns, delays, _to_the_end(periods, edges))
         return _split(periods, state, stacks, cpus, wait_ns, is_share)
 
     def so_far(self, periods: Periods) -> tuple[Spans, Array]:
@@ -288,9 +288,10 @@ class States:
                 tries.append((fault_state[inside], same))
         return tries[1:2] + tries[:1] + tries[2:]
 
-    def _waits_ns(self, periods: Periods, woken_ns: Array, delays: Delays) -> tuple[Array, Array]:
+    def _waits_ns(self, periods: Periods, woken_ns: Array, delays: Delays, last: Array) -> tuple[Array, Array]:
         """How long the end of each period (p,) was a wait for a CPU, where the thread had been blocked before; and
-        whether that is a share of what was waited in all, since no wake-up tells."""
+        whether that is a share of what was waited in all, since no wake-up tells. ``last`` (p,): it did not run
+        again."""
         unexplained_ns, n_slots = self._of.unexplained_ns, len(self._of.unexplained_ns)
         unexplained_ns[delays.slot] += delays.grown_ns
         length_ns = periods.end_ns - periods.start_ns
@@ -312,7 +313,7 @@ class States:
         if (woken_ns > 0).any() and len(explained) >= _MANY_WAITS:
             self._waiting = float((wait_ns + shared_ns)[explained].sum() / max(int(length_ns[explained].sum()), 1))
         self._of.has_account[delays.slot] = True
-        self._estimate(untold[~self._of.has_account[slots]], periods.slot, length_ns, shared_ns)
+        self._estimate(untold[~self._of.has_account[slots] & ~last[untold]], periods.slot, length_ns, shared_ns)
         unexplained_ns -= summed(periods.slot, shared_ns, n_slots)
         return wait_ns + shared_ns, shared_ns > 0
 
@@ -325,6 +326,14 @@ class States:
         before = np.count_nonzero(self._of.is_estimated)
         self._of.is_estimated[slot[rows]] = True
         self.n_estimated += int(np.count_nonzero(self._of.is_estimated) - before)
+
+
+def _to_the_end(periods: Periods, edges: Edges) -> Array:
+    """Which periods (p,) off CPU ended with their thread, or with the recording."""
+    at = edges.next_at(periods.slot, periods.end_ns)
+    found: Array = at >= 0
+    found[found] = (edges.edge[at[found]] == Edge.ENDED) & (edges.time_ns[at[found]] == periods.end_ns[found])
+    return found
 
 
 def _shares_ns(slot: Array, most_ns: Array, due_ns: Array) -> tuple[Array, Array]:

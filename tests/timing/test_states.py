@@ -250,6 +250,15 @@ def test_a_thread_of_which_no_witness_tells_waits_as_others_do(n_told: int) -> N
     assert watch.states.n_estimated == (n_told == 100)
 
 
+def test_who_sleeps_to_the_end_has_not_waited_for_a_cpu() -> None:
+    watch = Watch(2)
+    edges = [(at_ns + 1000 * turn, 0, edge) for turn in range(101) for at_ns, edge in ((0, IN), (200, BLOCKED))]
+    watch.feed([*edges[:-1], (10, 1, IN), (20, 1, BLOCKED)], wake_ups=[(800 + 1000 * turn, 0) for turn in range(100)])
+    spans = watch.feed([(200_000, 1, ENDED)])
+    assert [(state, length) for slot, state, length, _, _ in spans if slot == 1] == [(Microstate.SLEEP, 199_980)]
+    assert watch.states.n_estimated == 0
+
+
 def test_who_has_an_account_is_not_estimated() -> None:
     watch = Watch(2)
     edges = [(time_ns + 1000 * turn, 0, edge) for turn in range(101) for time_ns, edge in ((0, IN), (200, BLOCKED))]
