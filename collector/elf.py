@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
+    from collector.pclntab import FunctionTable
+
 EM_386, EM_X86_64, EM_AARCH64 = 3, 62, 183
 ET_EXEC, ET_DYN = 2, 3
 PF_X, PF_W, PF_R = 1, 2, 4
@@ -48,6 +50,9 @@ _MAX_NOTES = 1 << 16
 _MAX_UNPACKED, _MAX_UNPACKING = 1 << 28, 1 << 28
 _SHF_COMPRESSED = 0x800
 _STT_FUNC, _STT_GNU_IFUNC = 2, 10
+_GO_FUNCTIONS = ".gopclntab", ".data.rel.ro.gopclntab"
+_GO_TEXT_AT = 22 * 8  # in runtime.moduledata (runtime/symtab.go): the field text
+_GO_HEADER = b"[\xf0\xf1\xfa\xfb]\xff\xff\xff\x00\x00\x01\x08"  # a pattern
 # The headers behind the 16 bytes of identification, by word size, without their byte order. Fields of a program header
 # stand in another order in 32-bit files: type, flags, offset, vaddr, file size, memory size.
 _IDENTIFICATION_BYTES = 16
@@ -351,7 +356,8 @@ class LoadObject:
         return self.type == ET_DYN and self.interpreter is None and self._is_pie()
 
     def symbols(self) -> Symbols:
-        """Function symbols of ``.symtab``, else ``.dynsym``; empty arrays if there are none. Read once."""
+        """Function symbols of ``.symtab``, else ``.dynsym`` and Go's functions; empty arrays if there are none. Read
+        once."""
         return self._symbols
 
     def exported(self, names: tuple[bytes, ...]) -> dict[bytes, tuple[int, int]]:
@@ -375,6 +381,39 @@ class LoadObject:
         table = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
         found = table[np.isin(table["name"], list(places)) & (table["section"] != 0)]
         return {places[int(row["name"])]: (int(row["value"]), int(row["size"])) for row in found}
+
+    @cached_property
+    def go_functions(self) -> FunctionTable | None:
+        """The functions of a Go program, however stripped it is; None if it is none."""
+        at, end = self._go_table() if self.is_64 else (0, 0)
+        if at >= end:
+            return None
+        from collector.pclntab import FunctionTable
+
+        return FunctionTable(lambda offset, size: self._read(at + offset, size), end - at, self._go_text())
+
+    def _go_table(self) -> tuple[int, int]:
+        """Where in the file that table lies, and where it ends at the latest. Of position-independent programs with
+        C in them the link editor has made it a part of a larger section."""
+        for name in _GO_FUNCTIONS:
+            section = self.sections.get(name)
+            if section is not None and section.type != SHT_NOBITS:
+                return section.file_offset, section.file_offset + section.size
+        section = self.sections.get(".data.rel.ro")
+        if section is None or ".go.buildinfo" not in self.sections:
+            return 0, 0
+        found = re.search(_GO_HEADER, self._read(section.file_offset, section.size))
+        return (section.file_offset + found.start(), section.file_offset + section.size) if found else (0, 0)
+
+    def _go_text(self) -> int:
+        """Where Go's code begins, for tables that do not say so: since 1.26 the runtime's own description of the module
+        does. Before it there may be C."""
+        module, text = self.sections.get(".go.module"), self.sections.get(".text")
+        if module is not None and module.type != SHT_NOBITS and module.size >= _GO_TEXT_AT + 8:
+            found = int.from_bytes(self._read(module.file_offset + _GO_TEXT_AT, 8), self._byte_order)
+            if any(load.is_executable and load.vaddr <= found < load.vaddr + load.memory_size for load in self.loads):
+                return found
+        return text.vaddr if text is not None else 0
 
     @property
     def is_stripped(self) -> bool:
@@ -500,8 +539,20 @@ class LoadObject:
         for name in (".symtab", ".dynsym"):
             section = self.sections.get(name)
             if section is not None and section.type != SHT_NOBITS and section.size:
-                return self._symbols_of(section)
-        return Symbols.none()
+                found = self._symbols_of(section)
+                return found if name == ".symtab" else found.with_those_of(self._go_symbols())
+        return self._go_symbols()
+
+    def _go_symbols(self) -> Symbols:
+        """Those of Go's own table, each as long as until the next."""
+        import numpy as np
+
+        table = self.go_functions
+        if table is None:
+            return Symbols.none()
+        names, strings = table.names()
+        ends = np.append(table.entries[1:], np.uint64(table.end))
+        return Symbols(table.entries, ends - table.entries, names, strings, np.zeros(len(names), np.bool_))
 
     def _symbols_of(self, section: Section) -> Symbols:
         import numpy as np

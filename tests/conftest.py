@@ -31,6 +31,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
 
+import go
 import prefork
 import pytest
 from hypothesis import settings
@@ -281,6 +282,25 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
             fcntl.flock(lock, fcntl.LOCK_EX)
             path = builder.build(name, directory, *flags)
         assert isinstance(path, Path)
+        return path
+
+    return program
+
+
+@pytest.fixture(scope="session")
+def go_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+    """``go_program("split", "-s -w", "-buildmode=pie")``: the same in Go, with flags of its linker, and others."""
+    given = os.environ.get("COLLECT_TEST_PROGRAMS")
+    directory = Path(given) if given else tmp_path_factory.mktemp("workloads")
+
+    def program(name: str, linking: str = "", *flags: str) -> Path:
+        compiler, sources = _need("go", "golang-go"), Path(__file__).parent / "workloads"
+        path = directory / "".join((name, ".go", linking, *flags)).replace(" ", "")
+        with open(directory / "lock.go", "w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not path.exists():
+                subprocess.run([compiler, "build", *flags, "-ldflags", linking, "-o", path, sources / f"{name}.go"],
+                               check=True, env=os.environ | go.environment(directory))
         return path
 
     return program

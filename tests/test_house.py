@@ -32,7 +32,8 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "layout": frozenset({"errors"}),
     "arrays": frozenset(),
     "clock": frozenset({"errors"}),
-    "elf": frozenset({"errors"}),
+    "pclntab": frozenset({"errors"}),
+    "elf": frozenset({"errors", "pclntab"}),
     "dwarf": frozenset({"errors", "elf"}),
     "suggestions": frozenset(),
     "installed": frozenset(),
@@ -43,7 +44,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "aggregate": frozenset({"errors", "layout", "arrays", "suggestions"}),
     "processes": frozenset({"errors", "arrays", "events"}),
     "timing": frozenset({"errors", "arrays", "events"}),
-    "unwind": frozenset({"errors", "arrays", "elf"}),
+    "unwind": frozenset({"errors", "arrays", "elf", "pclntab"}),
     "runtimes": frozenset({"errors", "arrays", "layout", "elf", "unwind"}),
     "engines": frozenset({"errors", "arrays", "layout", "clock", "events", "linux"}),
     "experiment": frozenset({"errors", "arrays", "clock", "layout", "elf", "dwarf"}),
@@ -73,9 +74,10 @@ KEEPERS: dict[str, str] = {
     "prometheus_client": "service/metrics.py",
 }
 
-# Where the layout of bytes may be declared. elf.py is there for ELF's own symbol table, read as one array.
+# Where the layout of bytes may be declared. elf.py is there for ELF's own symbol table, read as one array; pclntab.py
+# for Go's table of functions.
 LAYOUTS = frozenset({"layout.py", "linux/abi.py", "experiment/records.py", "aggregate/dtrace.py", "elf.py",
-                     "runtimes/abi.py"})
+                     "pclntab.py", "runtimes/abi.py"})
 STRUCT_FORMAT = re.compile(r"[@=<>!](\s*\d*[xcbB?hHiIlLqQnNefdspP])+")
 ARRAY_FORMAT = re.compile(r"[<>=|]?[biufcSVU]\d+")
 

@@ -30,7 +30,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
 from functools import cached_property
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +41,10 @@ from collector.errors import ElfError
 from collector.unwind.cfi import CfiSection, Index, State, search_table
 from collector.unwind.i386 import I386
 from collector.unwind.rules import Architecture, CfaKind, How, Kind, LeafHint, Rule
-from collector.unwind.x86_64 import X86_64
+from collector.unwind.x86_64 import X86_64, go_rule
+
+if TYPE_CHECKING:
+    from collector.pclntab import FunctionTable
 
 T = TypeVar("T", bound=np.generic)
 U64 = npt.NDArray[np.uint64]
@@ -293,6 +296,14 @@ class _Object:
     teller: Teller | None = None
 
     @cached_property
+    def go_functions(self) -> FunctionTable | None:
+        """None where there are none, or they are damaged."""
+        try:
+            return self.load_object.go_functions if self.arch is X86_64 and self.teller is None else None
+        except ElfError:
+            return None
+
+    @cached_property
     def symbols(self) -> Symbols | None:
         """None where they are damaged."""
         try:
@@ -490,6 +501,11 @@ class Tables:
                 end = min(end, hole_high)
                 return [(max(start, hole_low) + origin, number) for start, number in rows if start < end], end + origin
             hole_low, hole_high = max(hole_low, begin), min(hole_high, end)
+        rows, begin, end = self._look_up_go(known, pc)
+        if rows:
+            end = min(end, hole_high)
+            return [(max(start, hole_low) + origin, number) for start, number in rows if start < end], end + origin
+        hole_low, hole_high = max(hole_low, begin), min(hole_high, end)
         self.counters.holes += 1
         rows, end = self._hole(known, pc, hole_low, hole_high)
         return [(start + origin, number) for start, number in rows], end + origin
@@ -514,6 +530,30 @@ class Tables:
         self.counters.fdes_decoded += 1
         numbers = self.rule_sets[arch.machine].numbers
         return [(start, numbers[state]) for start, state in rows], fde.begin, end
+
+    def _look_up_go(self, known: _Object, pc: int) -> tuple[list[tuple[int, int]], int, int]:
+        """The same by the table of functions that Go programs have."""
+        table = known.go_functions
+        if table is None:
+            return [], 0, _MASK
+        from collector.pclntab import Kind as FunctionKind
+
+        try:
+            at = int(table.entries.searchsorted(np.uint64(pc), "right")) - 1
+            if at < 0 or pc >= table.end:
+                return [], (table.end if at >= 0 else 0), (int(table.entries[0]) if at < 0 else _MASK)
+            begin, end = int(table.entries[at]), int(table.entries[at + 1]) if at + 1 < len(table) else table.end
+            kind = table.kind(at)
+            if kind == FunctionKind.SIGNAL_RETURN:
+                return [], begin, end
+            self.counters.fdes_decoded += 1
+            if kind == FunctionKind.TOP:
+                return [(begin, ROOT)], begin, end
+            number_of = self.rule_sets[X86_64.machine].number_of
+            return [(start, number_of(go_rule(depth))) for start, depth in table.frame_rows(at)], begin, end
+        except ElfError:
+            self.counters.fdes_damaged += 1
+            return [], pc, _MASK
 
     def parts_of(self, number: int, begin: int) -> list[tuple[int, int]]:
         """The stretches [begin, end) of the function of an object that begins at an address; none where that is not

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from collector.unwind.rules import Architecture, LeafHint, Trampoline, sigreturn_rule
+from collector.unwind.rules import Architecture, Cfa, CfaKind, How, Kind, LeafHint, Rule, Trampoline, sigreturn_rule
 
 NAMES = ("rax", "rdx", "rcx", "rbx", "rsi", "rdi", "rbp", "rsp", "r8", "r9", "r10", "r11", "r12", "r13", "r14",
          "r15", "rip")
@@ -34,6 +34,13 @@ def _indirect_size(modrm: int, sib: int) -> int:
     if mode == 0 and (base == 5 or (has_sib and sib & 7 == 5)):
         return 6 + has_sib
     return 2 + has_sib + (0, 1, 4)[mode]
+
+
+def go_rule(depth: int) -> Rule:
+    """The rule of a frame of Go's: ``depth`` is what lies between sp and the return address. Who makes a frame keeps
+    the caller's frame pointer below that."""
+    link = ((RBP, How(Kind.SAVED, -16)),) if depth else ()
+    return Rule(Cfa(CfaKind.REGISTER, RSP, depth + 8), (*link, (RIP, How(Kind.SAVED, -8))))
 
 
 def hint(before: bytes, after: bytes, return_word: int, fp_word: int = -1, may_begin: bool = False) -> LeafHint:

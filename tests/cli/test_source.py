@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import go
 import numpy as np
 import pytest
 
@@ -200,7 +201,7 @@ def program(tmp_path_factory: pytest.TempPathFactory, need: Callable[[str, str],
                 (folder / file).write_text(text)
             subprocess.run([*language.compiler[:2], *language.compiler[2:-1], *flags, "-o", "prog",
                             language.compiler[-1]], cwd=folder, check=True, capture_output=True,
-                           env=os.environ | {"GOCACHE": str(folder / "cache"), "GO111MODULE": "off"})
+                           env=os.environ | go.environment(folder))
             made[name, *flags] = folder / "prog"
         return made[name, *flags]
 
