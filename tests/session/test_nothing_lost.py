@@ -354,10 +354,13 @@ def test_stacks_that_find_no_room_are_told(workload: Run, tmp_path: Path) -> Non
         while not (path / "profile").exists():
             time.sleep(0.02)
         process.send_signal(signal.SIGSTOP)
-        tracer = child_of(process.pid, True)
+        tracer, target = child_of(process.pid, True), child_of(process.pid, False)
+        before, begun_s = written_bytes(tracer), cpu_s(target)
         while written_bytes(tracer) < ROOM_FOR_STACKS_BYTES:  # how soon that is depends on who else wants the CPUs
             time.sleep(0.02)
-        share_alive(child_of(process.pid, False), 0.1)
+        # What had been written before we came was given back: it takes another round to fill that, too.
+        round_s = (cpu_s(target) - begun_s) * ROOM_FOR_STACKS_BYTES / (ROOM_FOR_STACKS_BYTES - before)
+        share_alive(target, 0.1 + 2 * round_s * before / ROOM_FOR_STACKS_BYTES)
         process.send_signal(signal.SIGCONT)
         out, said = process.communicate(timeout=30)
     assert process.returncode == 0
