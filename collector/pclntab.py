@@ -43,7 +43,8 @@ class _Form(NamedTuple):
     """Where a version has what. Of the description of a function: behind its entry address."""
 
     entry_bytes: int  # of a function's entry address
-    words: tuple[int, int, int]  # of the header, which tell where names, pctab and functab are; 0: it has none
+    words: tuple[int, int, int]  # of the header, which tell where names, pctab and functab are; 0: it has none. What
+    # follows the names comes behind them in the header, too.
     flag: int  # 0: there is none
 
 
@@ -79,6 +80,7 @@ class FunctionTable:
         self._form, self._quantum = form, quantum
         self._names, self._pctab, self._functab = (words[at] if at else 0 for at in form.words)
         self._rows_at = self._functab if self._functab else 2 * _WORD
+        self._names_end = words[form.words[0] + 1] if form.words[0] else size
         self._n = words[0]
         self._text = (words[2] or text_vaddr) if form.entry_bytes == 4 else 0
         if not 0 < self._n < _MAX_FUNCTIONS or max(self._names, self._pctab, self._functab) > size or (
@@ -118,7 +120,7 @@ class FunctionTable:
         return text[:max(text.find(b"\0"), 0)]
 
     def names(self) -> tuple[npt.NDArray[np.int64], bytes]:
-        """Where the name of each function (n,) begins in the table, and all bytes of that; 0 behind each name."""
+        """Where the name of each function (n,) begins among all names, and these, each with a 0 behind it."""
         import numpy as np
 
         data = self._part(0, self._size)
@@ -126,7 +128,8 @@ class FunctionTable:
         if len(at) and not 0 <= int(at.min()) <= int(at.max()) <= len(data) - 4:
             raise ElfError("the table of Go's functions leads outside itself; the file is damaged")
         known = np.frombuffer(data, np.uint8)[at[:, None] + np.arange(4)].reshape(-1).view("<i4").astype(np.int64)
-        return np.clip(self._names + known, 0, len(data)), data
+        strings = data[self._names:max(self._names_end, self._names)]
+        return np.clip(known, 0, len(strings)), strings
 
     def kind(self, index: int) -> Kind:
         """What a function is to whoever walks a stack."""

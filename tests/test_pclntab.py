@@ -76,8 +76,8 @@ def table_of(magic: int) -> bytes:
         described += struct.pack("<i", 0) if magic == 0xFFFF_FFF1 else b""
         described += bytes([0, flag if magic != 0xFFFF_FFFB else 0, 0, 0])
     functab += struct.pack(form, entries[-1])
-    offsets = {1: [], 7: [0, at_names, 0, 0, at_pctab, at_functab],
-               8: [0, TEXT, at_names, 0, 0, at_pctab, at_functab]}[n_words]
+    offsets = {1: [], 7: [0, at_names, at_pctab, at_pctab, at_pctab, at_functab],
+               8: [0, TEXT, at_names, at_pctab, at_pctab, at_pctab, at_functab]}[n_words]
     header = struct.pack("<IHBB", magic, 0, 1, 8) + struct.pack(f"<{n_words}Q", len(FUNCTIONS), *offsets)
     return header + (names + pctab + functab + described if n_words > 1 else functab + names + pctab + described)
 

@@ -538,22 +538,23 @@ class Tables:
             return [], 0, _MASK
         from collector.pclntab import Kind as FunctionKind
 
+        begin, end = pc, _MASK
         try:
             at = int(table.entries.searchsorted(np.uint64(pc), "right")) - 1
-            if at < 0 or pc >= table.end:
-                return [], (table.end if at >= 0 else 0), (int(table.entries[0]) if at < 0 else _MASK)
-            begin, end = int(table.entries[at]), int(table.entries[at + 1]) if at + 1 < len(table) else table.end
+            begin = int(table.entries[at]) if at >= 0 else 0
+            end = int(table.entries[at + 1]) if at + 1 < len(table) else table.end
+            if at < 0 or pc >= end:
+                return [], (0 if at < 0 else end), (end if at < 0 else _MASK)
             kind = table.kind(at)
-            if kind == FunctionKind.SIGNAL_RETURN:
-                return [], begin, end
-            self.counters.fdes_decoded += 1
-            if kind == FunctionKind.TOP:
-                return [(begin, ROOT)], begin, end
-            number_of = self.rule_sets[X86_64.machine].number_of
-            return [(start, number_of(go_rule(depth))) for start, depth in table.frame_rows(at)], begin, end
+            rows = table.frame_rows(at) if kind == FunctionKind.PLAIN else []
         except ElfError:
             self.counters.fdes_damaged += 1
-            return [], pc, _MASK
+            return [], begin, end
+        self.counters.fdes_decoded += 1
+        if kind == FunctionKind.TOP:
+            return [(begin, ROOT)], begin, end
+        number_of = self.rule_sets[X86_64.machine].number_of
+        return [(start, number_of(go_rule(depth))) for start, depth in rows], begin, end
 
     def parts_of(self, number: int, begin: int) -> list[tuple[int, int]]:
         """The stretches [begin, end) of the function of an object that begins at an address; none where that is not
