@@ -266,21 +266,25 @@ def _load_builder() -> ModuleType:
 
 
 @pytest.fixture(scope="session")
-def workload(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
-    """``workload("split", "-O0", "-static")``: a program of ``tests/workloads``, compiled once a session; or once for
-    all that are given the same folder."""
-    builder = _load_builder()
+def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where compiled programs are kept: a folder of this session, or one for all that are given the same."""
     given = os.environ.get("COLLECT_TEST_PROGRAMS")
-    directory = Path(given) if given else tmp_path_factory.mktemp("workloads")
+    return Path(given) if given else tmp_path_factory.mktemp("workloads")
+
+
+@pytest.fixture(scope="session")
+def workload(programs: Path) -> Callable[..., Path]:
+    """``workload("split", "-O0", "-static")``: a program of ``tests/workloads``, compiled once for all."""
+    builder = _load_builder()
 
     def program(name: str, *flags: str) -> Path:
         _need("gcc", "gcc")
         _need("/usr/include/stdio.h", "libc6-dev")
         if "-m32" in flags:
             _need("/usr/lib32/libc.so.6", "gcc-multilib")
-        with open(directory / "lock", "w") as lock:
+        with open(programs / "lock", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            path = builder.build(name, directory, *flags)
+            path = builder.build(name, programs, *flags)
         assert isinstance(path, Path)
         return path
 
@@ -288,19 +292,17 @@ def workload(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="session")
-def go_program(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def go_program(programs: Path) -> Callable[..., Path]:
     """``go_program("split", "-s -w", "-buildmode=pie")``: the same in Go, with flags of its linker, and others."""
-    given = os.environ.get("COLLECT_TEST_PROGRAMS")
-    directory = Path(given) if given else tmp_path_factory.mktemp("workloads")
 
     def program(name: str, linking: str = "", *flags: str) -> Path:
         compiler, sources = _need("go", "golang-go"), Path(__file__).parent / "workloads"
-        path = directory / "".join((name, ".go", linking, *flags)).replace(" ", "")
-        with open(directory / "lock.go", "w") as lock:
+        path = programs / "".join((name, ".go", linking, *flags)).replace(" ", "")
+        with open(programs / "lock.go", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.exists():
                 subprocess.run([compiler, "build", *flags, "-ldflags", linking, "-o", path, sources / f"{name}.go"],
-                               check=True, env=os.environ | go.environment(directory))
+                               check=True, env=os.environ | go.environment(programs))
         return path
 
     return program

@@ -183,7 +183,8 @@ LANGUAGES = {
 
 
 @pytest.fixture(scope="session")
-def program(tmp_path_factory: pytest.TempPathFactory, need: Callable[[str, str], str]) -> Callable[..., Path]:
+def program(tmp_path_factory: pytest.TempPathFactory, programs: Path,
+            need: Callable[[str, str], str]) -> Callable[..., Path]:
     """``program("Go")``: compiled once."""
     made: dict[tuple[str, ...], Path] = {}
 
@@ -201,7 +202,7 @@ def program(tmp_path_factory: pytest.TempPathFactory, need: Callable[[str, str],
                 (folder / file).write_text(text)
             subprocess.run([*language.compiler[:2], *language.compiler[2:-1], *flags, "-o", "prog",
                             language.compiler[-1]], cwd=folder, check=True, capture_output=True,
-                           env=os.environ | go.environment(folder))
+                           env=os.environ | go.environment(programs))
             made[name, *flags] = folder / "prog"
         return made[name, *flags]
 

@@ -33,12 +33,6 @@ FRAME void second(void) {
     KEEP_FRAME();
 }
 
-FRAME int64_t timed(void (*function)(void)) {
-    int64_t begin = wall_ns();
-    function();
-    return wall_ns() - begin;
-}
-
 FRAME void *thread_main(void *argument) {
     Spent *mine = argument;
     mine->rests_ns = timed(rests);

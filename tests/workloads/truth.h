@@ -74,6 +74,13 @@ __attribute__((always_inline)) static inline int64_t burn_here(int64_t cpu_ns) {
     return now - start;
 }
 
+/* How long a function takes, by the clock. */
+FRAME __attribute__((unused)) static int64_t timed(void (*function)(void)) {
+    int64_t begin = wall_ns();
+    function();
+    return wall_ns() - begin;
+}
+
 static inline void sleep_ns(int64_t ns) {
     struct timespec left = {ns / NS_PER_S, ns % NS_PER_S};
     while (nanosleep(&left, &left) == -1 && errno == EINTR) continue;

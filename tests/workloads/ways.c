@@ -32,12 +32,6 @@ FRAME void longer(void) {
     KEEP_FRAME();
 }
 
-FRAME int64_t timed(void (*function)(void)) {
-    int64_t begin = wall_ns();
-    function();
-    return wall_ns() - begin;
-}
-
 FRAME void *thread_main(void *argument) {
     Spent *mine = argument;
     for (long i = 0; i < n_turns; i++) {
