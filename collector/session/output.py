@@ -38,7 +38,7 @@ class _Earned(NamedTuple):
 class Output:
     """Writes packets, unless it is ``muted``: recording pauses, time goes by and nothing is written.
 
-    Who waits for its first turn on a CPU, or has just begun it, has no stack yet to give its time to: that is told when
+    Who waits for its first turn on a CPU, or has not ended it, has no stack yet to give its time to: that is told when
     it has one, or with the batch behind its turn.
     """
 
@@ -75,7 +75,6 @@ class Output:
 
     def spans(self, spans: Spans, ticks_of: Callable[[Spans], tuple[Spans, Array]]) -> None:
         """Time spent waiting; ``ticks_of`` are the spans that earn ticks, and those (t,)."""
-        self._tell_stackless()
         if not len(spans.slot) or self.muted:
             return
         due, ticks = ticks_of(spans)
@@ -90,23 +89,29 @@ class Output:
             if len(rows):
                 self._tell(_Earned(recorded, due.take(rows), tid[rows], ticks[rows]), may_wait=True)
 
+    def late(self) -> None:
+        """Once in each batch, before its spans: the time of threads that had no stack yet, but for those that have not
+        been off the CPU since."""
+        clocks = self._clocks
+        self._tell_stackless(lambda earned: (clocks.kind[earned.spans.slot] == Edge.BORN) | (
+            (clocks.kind[earned.spans.slot] == Edge.IN) & (clocks.cpu_ns[earned.spans.slot] == 0)))
+
+    def forget(self, slots: Array) -> None:
+        """The threads at slots are over: what waits for a stack of theirs is told now."""
+        self._tell_stackless(lambda earned: ~np.isin(earned.spans.slot, slots))
+
     def close(self, ended: Collection[Recorded]) -> None:
         """Nothing more will be said of these images, once this has been."""
-        stackless, self._stackless = self._stackless, []
-        for earned in stackless:
-            if earned.recorded in ended:
-                self._tell(earned)
-            else:
-                self._stackless.append(earned)
+        self._tell_stackless(lambda earned: np.full(len(earned.tid), earned.recorded not in ended))
 
-    def _tell_stackless(self) -> None:
-        """The time of threads that had no stack yet, but for those that still wait for their first turn."""
+    def _tell_stackless(self, may_wait: Callable[[_Earned], Array]) -> None:
+        """What no stack was known for, but for those spans (s,) that may wait longer."""
         stackless, self._stackless = self._stackless, []
         for earned in stackless:
-            is_newborn = self._clocks.kind[earned.spans.slot] == Edge.BORN
-            if is_newborn.any():
-                self._stackless.append(earned.take(is_newborn))
-            self._tell(earned.take(~is_newborn))
+            waits = may_wait(earned)
+            if waits.any():
+                self._stackless.append(earned.take(waits))
+            self._tell(earned.take(~waits))
 
     def _tell(self, earned: _Earned, *, may_wait: bool = False) -> None:
         """Tells what has a stack; the rest, too, unless that ``may_wait`` for the next batch."""

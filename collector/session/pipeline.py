@@ -115,6 +115,7 @@ class Pipeline:
             self.output.clock(batch.clock, clock, self._settlement.earned(clock, batch.clock.time_ns))
         departures = self._stacks.departures(parts.leaving if parts else None, leaving, batch.sites)
         spans = self._waits.over(periods.off_cpu(), departures, batch)
+        self.output.late()
         self.output.spans(spans, self._settlement.waits.due)
         self._taps.saw(batch, clock, leaving)
         self._taps.fed(periods, spans, self.output.muted)
@@ -205,6 +206,7 @@ class Pipeline:
         """What belongs to threads that have ended is given to others."""
         slots = self.time.ending
         if len(slots):
+            self.output.forget(slots)
             self._waits.forget(slots)
             self._stacks.forget(slots)
             self.time.give_back(slots)

@@ -421,7 +421,8 @@ def test_who_has_no_stack_has_the_time_itself(recording: Recording) -> None:
     assert stacks.stack(int(stacks.index(row["FRINFO"].reshape(1))[0])).tolist() == [0x400300]
 
 
-@pytest.mark.parametrize("meanwhile", ["a batch", "a sample", "a batch that its turn has begun in"])
+@pytest.mark.parametrize("meanwhile", ["a batch", "a sample", "a batch that its turn has begun in",
+                                       "two batches that its turn has begun in"])
 def test_who_waits_for_its_first_run_has_the_stack_of_it(recording: Recording, meanwhile: str) -> None:
     pipeline = recording.pipeline
     pipeline.feed(batch(30, EXEC, Forked(START_NS + 10 * MS, PID, PID + 1, PID, PID), clock=[(20, PID, 0x400100)]))
@@ -430,9 +431,12 @@ def test_who_waits_for_its_first_run_has_the_stack_of_it(recording: Recording, m
     else:
         pipeline.flush_waiting(START_NS + 30 * MS)
     turn = [(70, PID + 1, Edge.IN)]
-    if meanwhile == "a batch that its turn has begun in":
+    if meanwhile.endswith("that its turn has begun in"):
         pipeline.feed(batch(75, switches=turn))
+        pipeline.flush_waiting(START_NS + 75 * MS)
         turn = []
+    if meanwhile.startswith("two batches"):
+        pipeline.feed(batch(78))
     pipeline.feed(batch(100, switches=turn, clock=[(80, PID + 1, 0x400200)]))
     recording.finish(100)
     experiment = open_experiment(recording.path)
