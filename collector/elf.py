@@ -52,6 +52,7 @@ _SHF_COMPRESSED = 0x800
 _STT_FUNC, _STT_GNU_IFUNC = 2, 10
 _GO_FUNCTIONS = ".gopclntab", ".data.rel.ro.gopclntab"
 _GO_TEXT_AT = 22 * 8  # in runtime.moduledata (runtime/symtab.go): the field text
+_GO_HEADER_BYTES = 8
 _GO_HEADER = b"[\xf0\xf1\xfa\xfb]\xff\xff\xff\x00\x00\x01\x08"  # a pattern
 # The headers behind the 16 bytes of identification, by word size, without their byte order. Fields of a program header
 # stand in another order in 32-bit files: type, flags, offset, vaddr, file size, memory size.
@@ -393,16 +394,16 @@ class LoadObject:
         return FunctionTable(lambda offset, size: self._read(at + offset, size), end - at, self._go_text())
 
     def _go_table(self) -> tuple[int, int]:
-        """Where in the file that table lies, and where it ends at the latest. Of position-independent programs with
-        C in them the link editor has made it a part of a larger section."""
-        for name in _GO_FUNCTIONS:
-            section = self.sections.get(name)
-            if section is not None and section.type != SHT_NOBITS:
-                return section.file_offset, section.file_offset + section.size
-        section = self.sections.get(".data.rel.ro")
-        if section is None or ".go.buildinfo" not in self.sections:
+        """Where in the file that table lies, and where it ends at the latest; (0, 0) where there is none of a known
+        version. Of position-independent programs with C in them the link editor has made it a part of a larger
+        section."""
+        section = next((self.sections[name] for name in _GO_FUNCTIONS if name in self.sections), None)
+        if section is None and ".go.buildinfo" in self.sections:
+            section = self.sections.get(".data.rel.ro")
+        if section is None or section.type == SHT_NOBITS:
             return 0, 0
-        found = re.search(_GO_HEADER, self._read(section.file_offset, section.size))
+        size = _GO_HEADER_BYTES if section.name in _GO_FUNCTIONS else section.size
+        found = re.search(_GO_HEADER, self._read(section.file_offset, min(size, section.size)))
         return (section.file_offset + found.start(), section.file_offset + section.size) if found else (0, 0)
 
     def _go_text(self) -> int:

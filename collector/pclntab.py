@@ -1,7 +1,7 @@
 """The table of functions that every Go program carries (``pclntab``): where each begins, its name, and its frames.
 
 The Go runtime walks stacks by it, so no linker option leaves it out: programs without symbols and without call frame
-information, as most that are given to others, have it, too. All its offsets are the file's own claims.
+information, as many that are given to others, have it, too. All its offsets are the file's own claims.
 
     header       magic, sizes, since 1.16 where the other parts are
     names        each ends with 0
@@ -43,8 +43,9 @@ class _Form(NamedTuple):
     """Where a version has what. Of the description of a function: behind its entry address."""
 
     entry_bytes: int  # of a function's entry address
-    words: tuple[int, int, int]  # of the header, which tell where names, pctab and functab are; 0: it has none. What
-    # follows the names comes behind them in the header, too.
+    # Of the header, which tell where names, pctab and functab are; 0: it has none. The word behind that of the names
+    # tells where they end.
+    words: tuple[int, int, int]
     flag: int  # 0: there is none
 
 

@@ -141,6 +141,14 @@ def test_frames_are_those_that_call_frame_information_tells(go_program: GoProgra
         assert n_rows > 5000
 
 
+def test_a_table_of_a_version_to_come_is_none(go_program: GoProgram) -> None:
+    data = bytearray(go_program("split", "-s -w").read_bytes())
+    data[object_of_bytes(bytes(data), "known").sections[".gopclntab"].file_offset] = 0xE7
+    unknown = object_of_bytes(bytes(data), "unknown")
+    assert unknown.go_functions is None
+    assert len(unknown.symbols()) == 0
+
+
 def test_a_rule_of_a_frame() -> None:
     assert go_rule(0).registers == ((RIP, go_rule(24).registers[1][1]),)
     assert [register for register, _ in go_rule(24).registers] == [RBP, RIP]
@@ -155,11 +163,11 @@ def looked_at(data: bytes) -> None:
         for i in range(0, len(symbols), 97):
             symbols.name(i)
     number = tables.add_object(bare)
-    pcs = np.arange(*tables_bounds(bare), 4801, dtype=np.uint64)
+    pcs = np.arange(*text_of(bare), 4801, dtype=np.uint64)
     tables.rules_at(pcs + tables.origin[number])
 
 
-def tables_bounds(bare: LoadObject) -> tuple[int, int]:
+def text_of(bare: LoadObject) -> tuple[int, int]:
     text = bare.sections[".text"]
     return text.vaddr, text.vaddr + text.size
 

@@ -25,7 +25,7 @@ odd.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from enum import IntEnum
@@ -495,20 +495,22 @@ class Tables:
         assert known.arch is not None
         origin = known.origin - (1 << 64) if known.origin >> 63 else known.origin
         pc, hole_low, hole_high = pc_line - origin, low - origin, high - origin
-        for source in self._sources(known):
-            rows, begin, end = self._look_up(source, known.arch, pc)
+        for rows, begin, end in self._looked_up(known, known.arch, pc):
             if rows:
                 end = min(end, hole_high)
                 return [(max(start, hole_low) + origin, number) for start, number in rows if start < end], end + origin
             hole_low, hole_high = max(hole_low, begin), min(hole_high, end)
-        rows, begin, end = self._look_up_go(known, pc)
-        if rows:
-            end = min(end, hole_high)
-            return [(max(start, hole_low) + origin, number) for start, number in rows if start < end], end + origin
-        hole_low, hole_high = max(hole_low, begin), min(hole_high, end)
         self.counters.holes += 1
         rows, end = self._hole(known, pc, hole_low, hole_high)
         return [(start + origin, number) for start, number in rows], end + origin
+
+    def _looked_up(self, known: _Object, arch: Architecture,
+                   pc: int) -> Iterator[tuple[list[tuple[int, int]], int, int]]:
+        """What each of those says who may know the function at an object's address, the best first; see below."""
+        for source in self._sources(known):
+            yield self._look_up(source, arch, pc)
+        if known.go_functions is not None:
+            yield self._look_up_go(known.go_functions, pc)
 
     def _look_up(self, source: Source, arch: Architecture, pc: int) -> tuple[list[tuple[int, int]], int, int]:
         """(rows, begin, end) of the function at an object's address, or ([], begin, end) of the hole around it."""
@@ -531,11 +533,8 @@ class Tables:
         numbers = self.rule_sets[arch.machine].numbers
         return [(start, numbers[state]) for start, state in rows], fde.begin, end
 
-    def _look_up_go(self, known: _Object, pc: int) -> tuple[list[tuple[int, int]], int, int]:
+    def _look_up_go(self, table: FunctionTable, pc: int) -> tuple[list[tuple[int, int]], int, int]:
         """The same by the table of functions that Go programs have."""
-        table = known.go_functions
-        if table is None:
-            return [], 0, _MASK
         from collector.pclntab import Kind as FunctionKind
 
         begin, end = pc, _MASK
