@@ -55,7 +55,8 @@ class SiteTable:
         self._reason = np.concatenate([self._reason, reason])[latest]
         self._image = np.concatenate([self._image, image])[latest]
         self._ip = np.concatenate([self._ip, ip])[latest]
-        self._keep(self._most_used())
+        if (self._key[_WAYS:] == self._key[:-_WAYS]).any():
+            self._keep(self._most_used())
         if len(self._key) > _MAX_SITES:  # programs do not have so many: forget all and learn anew
             self._keep(slice(0))
 

@@ -2,10 +2,11 @@
 
     departures with a stack          their own, completed where it was cut and the rest is known (``deep``); of many
                                      short waits for a CPU one lends its own to others (``lending``)
-    ... with registers alone         one seen at the same site (``sites``), else their leaf; of a thread that was
-                                     preempted somewhere in its own code as the next but one
+    ... with registers alone         one seen at the same site (``sites``), else their leaf
     blocked, switch-out lost         its stack is read now (``blocked_stacks``)
-    preempted, without a departure   that of the clock sample before it in its batch, else of the one behind it
+    preempted, without a departure,  that of the clock sample before it in its batch, else of the one behind it
+    or with registers alone in its
+    own code
     all others                       the last stack that the thread had before, else the next one, else none
 """
 
@@ -257,10 +258,10 @@ class Stacks:
         index, epochs = self._model.epochs(seen.pid, seen.time_ns)
         image = np.array([epoch.image.number for epoch in epochs], dtype=np.int64)[index]
         uid, reason = self._sites.find(sites.keys(slot, image, seen.ip, seen.sp, seen.bp))
-        self._tally.n_site_stacks += int(np.count_nonzero(uid))
         self._last.grow(self._time.n_slots)
         edge, _ = _left_at(self._time.timeline.edges, slot, seen.time_ns)
         anywhere = np.flatnonzero(_is_anywhere(edge, reason))
+        self._tally.n_site_stacks += int(np.count_nonzero(uid)) - int(np.count_nonzero(uid[anywhere]))
         for number in distinct(image[anywhere]).tolist():
             rows = anywhere[image[anywhere] == number]
             uid[rows] = self._where_it_worked(slot[rows], seen.time_ns[rows], number)

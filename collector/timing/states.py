@@ -147,7 +147,7 @@ class States:
         state = self._states(periods, of_period(reason, of.reason), of_period(ip, of.ip), faults)
         stacks, cpus = of_period(uid, of.uid), of_period(cpu, of.cpu)
         self._remember(edges, uid, reason, ip, cpu)
-        wait_ns, is_share = self._waits_ns(periods, woken_ns, delays, _to_the_end(periods, edges))
+        wait_ns, is_share = self._waits_ns(periods, woken_ns, delays, edges)
         return _split(periods, state, stacks, cpus, wait_ns, is_share)
 
     def so_far(self, periods: Periods) -> tuple[Spans, Array]:
@@ -288,10 +288,9 @@ class States:
                 tries.append((fault_state[inside], same))
         return tries[1:2] + tries[:1] + tries[2:]
 
-    def _waits_ns(self, periods: Periods, woken_ns: Array, delays: Delays, last: Array) -> tuple[Array, Array]:
+    def _waits_ns(self, periods: Periods, woken_ns: Array, delays: Delays, edges: Edges) -> tuple[Array, Array]:
         """How long the end of each period (p,) was a wait for a CPU, where the thread had been blocked before; and
-        whether that is a share of what was waited in all, since no wake-up tells. ``last`` (p,): it did not run
-        again."""
+        whether that is a share of what was waited in all, since no wake-up tells."""
         unexplained_ns, n_slots = self._of.unexplained_ns, len(self._of.unexplained_ns)
         unexplained_ns[delays.slot] += delays.grown_ns
         length_ns = periods.end_ns - periods.start_ns
@@ -313,18 +312,19 @@ class States:
         if (woken_ns > 0).any() and len(explained) >= _MANY_WAITS:
             self._waiting = float((wait_ns + shared_ns)[explained].sum() / max(int(length_ns[explained].sum()), 1))
         self._of.has_account[delays.slot] = True
-        self._estimate(untold[~self._of.has_account[slots] & ~last[untold]], periods.slot, length_ns, shared_ns)
+        self._estimate(untold[~self._of.has_account[slots]], periods, edges, shared_ns)
         unexplained_ns -= summed(periods.slot, shared_ns, n_slots)
         return wait_ns + shared_ns, shared_ns > 0
 
-    def _estimate(self, rows: Array, slot: Array, length_ns: Array, shared_ns: Array) -> None:
+    def _estimate(self, rows: Array, periods: Periods, edges: Edges, shared_ns: Array) -> None:
         """What threads waited for a CPU in periods at some rows (r,) of which no witness tells: as much of their time
         off CPU as others, where wake-ups come too often for a record of each. It is put into ``shared_ns`` (p,)."""
-        if not self._waiting:
+        if not self._waiting or not len(rows):
             return
-        shared_ns[rows] = (self._waiting * length_ns[rows]).astype(np.int64)
+        rows = rows[~_to_the_end(periods.take(rows), edges)]  # who did not run again has not waited to
+        shared_ns[rows] = (self._waiting * (periods.end_ns - periods.start_ns)[rows]).astype(np.int64)
         before = np.count_nonzero(self._of.is_estimated)
-        self._of.is_estimated[slot[rows]] = True
+        self._of.is_estimated[periods.slot[rows]] = True
         self.n_estimated += int(np.count_nonzero(self._of.is_estimated) - before)
 
 
