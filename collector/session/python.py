@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collector.clock import NEVER_NS
+from collector.clock import NEVER_NS, NS_PER_MS
 from collector.errors import ElfError
 from collector.events import Array, ClockSamples
 from collector.experiment.map import MADE_UP_FIRST
@@ -31,10 +31,11 @@ from collector.runtimes.marks import UNKNOWN
 from collector.session.merging import with_managed, within
 from collector.session.objects import Objects
 from collector.session.placing import Frames
-from collector.session.schedule import LOOK_MIN_NS
 
 if TYPE_CHECKING:
     from collector.session.python_process import Process
+
+LOOK_MIN_NS = 50 * NS_PER_MS  # between looks, while code comes and goes
 
 
 class PythonFrames:

@@ -15,8 +15,9 @@ from collector.events import Array
 from collector.runtimes.cpython import Interpreter, PyFrame
 from collector.runtimes.looks import Looks, Told
 from collector.runtimes.places_cpython import CodePlaces
+from collector.session.python import LOOK_MIN_NS
 from collector.session.python_evaluations import PLACES, Place
-from collector.session.schedule import DRAIN_PERIOD_NS, LOOK_MIN_NS
+from collector.session.schedule import DRAIN_PERIOD_NS
 
 # Between looks: so long that some samples come.
 _SAMPLES_BETWEEN, _LOOK_MAX_NS = 5, 400 * NS_PER_MS

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collector.clock import NEVER_NS, NS_PER_MS, NS_PER_S
 
 DRAIN_PERIOD_NS, BUSY_DRAIN_PERIOD_NS, POLLING_PERIOD_NS = 930 * NS_PER_MS, 500 * NS_PER_MS, 100 * NS_PER_MS
-LOOK_MIN_NS = 50 * NS_PER_MS  # between looks at programs of Python, while code comes and goes
 # Threads that sleep get a packet each time their ticks so far are written: with each drain where they are few, else
 # about once a second.
 FEW_THREADS = 200
