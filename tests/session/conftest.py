@@ -49,6 +49,12 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for text in texts for child in text.split()]
 
 
+def account_of(pid: int) -> tuple[float, float]:
+    """How long a process's first thread has had a CPU, and has waited for one. Raises OSError."""
+    cpu_ns, delay_ns, _ = map(int, Path(f"/proc/{pid}/schedstat").read_text().split())
+    return cpu_ns * 1e-9, delay_ns * 1e-9
+
+
 @dataclass
 class Seen:
     """A thread as the kernel accounts for it, in seconds; what it had before its exec is ``*_before``."""
@@ -115,8 +121,10 @@ class Observer(threading.Thread):
             now = time.monotonic()
             try:
                 pid = pid or children_of(self._collect)[0]
-                cpu_ns, delay_ns, _ = map(int, Path(f"/proc/{pid}/schedstat").read_text().split())
+                cpu_s, delay_s = account_of(pid)
                 runs_us = os.readlink(f"/proc/{pid}/exe") == os.path.realpath(sys.executable)
+                if not runs_us:
+                    cpu_s, delay_s = account_of(pid)  # whoever looks may wait for a CPU between two looks
             except IndexError:
                 past.looked = now
                 continue
@@ -124,10 +132,10 @@ class Observer(threading.Thread):
                 return 0
             if not runs_us:
                 self._open(pid, f"/proc/{pid}", Seen(
-                    (past.looked, time.monotonic()), alive=now, cpu_before=(past.cpu, cpu_ns * 1e-9),
-                    delay_before=(past.delay, delay_ns * 1e-9)))
+                    (past.looked, time.monotonic()), alive=now, cpu_before=(past.cpu, cpu_s),
+                    delay_before=(past.delay, delay_s)))
                 return pid
-            past = Seen((0.0, 0.0), cpu=cpu_ns * 1e-9, delay=delay_ns * 1e-9, looked=now)
+            past = Seen((0.0, 0.0), cpu=cpu_s, delay=delay_s, looked=now)
 
     def _look(self, pid: int, before: float) -> bool:
         """One look at every thread; False when the process has ended."""
@@ -141,10 +149,10 @@ class Observer(threading.Thread):
             with suppress(OSError):
                 self._open(tid, f"/proc/{pid}/task/{tid}", Seen((before, time.monotonic()), alive=self._looked))
         for tid, (schedstat, stat) in list(self._files.items()):
-            seen = self.threads[tid]
+            seen, now = self.threads[tid], time.monotonic()
             try:
                 cpu_ns, delay_ns, _ = map(int, os.pread(schedstat, 64, 0).split())
-                seen.cpu, seen.delay, seen.looked = cpu_ns * 1e-9, delay_ns * 1e-9, time.monotonic()
+                seen.cpu, seen.delay, seen.looked = cpu_ns * 1e-9, delay_ns * 1e-9, now
                 if not int(os.pread(stat, 1024, 0).rpartition(b")")[2].split()[6]) & PF_EXITING:
                     seen.alive = seen.looked
             except OSError:

@@ -18,7 +18,7 @@ Command = Callable[..., subprocess.CompletedProcess[str]]
 Times = Callable[..., dict[str, float]]
 INTERVAL_S = 0.010007
 IMPORTS = Path(__file__).resolve().parent.parent / "workloads" / "imports.py"
-# The one that runs the tests, the distribution's, and one whose library is a file of its own; more of them, by a pattern,
+# The one that runs the tests, the distribution's, and one whose library is a file of its own; more, by a pattern,
 # where somebody asks for it.
 PYTHONS = sorted({os.path.realpath(path) for path in (
     sys.executable, "/usr/bin/python3", *glob.glob(str(Path.home() / ".pyenv/versions/3.11.*/bin/python3.11")),
