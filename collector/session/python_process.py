@@ -12,7 +12,8 @@ import numpy as np
 from collector.arrays import distinct
 from collector.clock import NS_PER_MS
 from collector.events import Array
-from collector.runtimes.cpython import Interpreter, PyFrame
+from collector.runtimes.callers_cpython import UNIT
+from collector.runtimes.cpython import Chain, Interpreter, PyFrame
 from collector.runtimes.looks import Looks, Told
 from collector.runtimes.places_cpython import CodePlaces
 from collector.session.python import LOOK_MIN_NS
@@ -79,6 +80,7 @@ class Process:
         self._frames: Array = np.zeros(0, np.uint64)  # the same, sorted
         self._n_searched = -1  # changes of code, as of the last search
         self._before: dict[tuple[int, int], int] = {}  # instructions, by code object and the place behind them
+        self._called: set[tuple[int, int]] = set()  # such places that a look has found an evaluation at, amid a call
 
     def sampled(self, tids: Array, times: Array) -> None:
         """Samples (n,) of threads."""
@@ -108,6 +110,7 @@ class Process:
             if chain:
                 surprises.append(self.looks_of(tid).add(now_ns, chain))
                 self._met.update(frame.address for activation in chain for frame in activation)
+                self._note_calls(chain)
             elif chain is None:
                 self.states.pop(tid, None)
         is_changed, self._n_changes = self._n_changes != self.interpreter.n_changes, self.interpreter.n_changes
@@ -115,6 +118,14 @@ class Process:
         if surprises:
             self._surprise += _SURPRISE_WEIGHT * (sum(surprises) / len(surprises) - self._surprise)
         self.due_ns = time.monotonic_ns() + (LOOK_MIN_NS if is_changed else max(self._period_ns, self._calm_ns()))
+
+    def _note_calls(self, chain: Chain) -> None:
+        """Of all evaluations but the innermost one the place that they have called from."""
+        if self.interpreter.callers is None:
+            return
+        if len(self._called) > _FRAMES_MAX:
+            self._called.clear()
+        self._called.update((activation[0].code, activation[0].offset + UNIT) for activation in chain[:-1])
 
     def _calm_ns(self) -> int:
         """How long until the next look, as far as looks tell nothing new."""
@@ -153,8 +164,8 @@ class Process:
         return self._used.copy() if self._n_scanned >= _SCANNED and self._n_batches % _SCANNED_EVERY else None
 
     def may_have_called(self, codes: Sequence[int], words: Sequence[int]) -> Array:
-        """Whether code objects of some numbers may have called at words (n,); each counts once for what is learnt of
-        that. See ``Callers``."""
+        """Whether code objects of some numbers may have called at words (n,), as one was seen to or others do; each
+        counts once for what is learnt of that. See ``Callers``."""
         interpreter, callers = self.interpreter, self.interpreter.callers
         assert callers is not None
         asked = list(zip(codes, words, strict=True))
@@ -162,7 +173,7 @@ class Process:
         self._before.update((one, interpreter.instruction_before(*one)) for one in compress(asked, new))
         before = np.array([self._before[one] for one in asked], np.int64)
         callers.add_places(before[new])
-        return callers.may_call(before)
+        return callers.may_call(before) | np.array([one in self._called for one in asked], np.bool_)
 
     def searches(self) -> None:
         """Code is looked for: what led to none is asked again where code has come or gone since."""

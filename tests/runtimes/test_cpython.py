@@ -20,6 +20,7 @@ from collector.clock import NEVER_NS
 from collector.events import ClockSamples
 from collector.linux import proc, tasks
 from collector.runtimes import cpython
+from collector.runtimes.callers_cpython import UNIT
 from collector.runtimes.cpython import Interpreter, PyFrame
 from collector.runtimes.layout_cpython import LAYOUTS
 from collector.runtimes.lines_cpython import lines_of
@@ -532,6 +533,24 @@ def test_looks_get_rare_while_they_tell_nothing_new(target: Target) -> None:
     interpreter.n_changes += 1
     assert gap_ms() <= 50
     assert gap_ms() > 300
+
+
+@pytest.mark.skipif(sys.version_info[:2] != (3, 11), reason="words of other versions lead behind the caches")
+def test_a_place_that_a_look_has_met_amid_a_call_is_one(target: Target) -> None:
+    """However seldom its instruction calls: a loop calls a generator, where all that words lead to is behind calls."""
+    interpreter = target.interpreter(target.read)
+    assert isinstance(interpreter, Interpreter)
+    assert interpreter.callers is not None
+    process = Process(interpreter, CodePlaces(interpreter), (0, 0), np.zeros((0, 2), np.uint64))
+    worker, = interpreter.chains([interpreter.threads()[target.tids[1]]])
+    assert worker is not None
+    loop, = (frame for activation in worker for frame in activation if interpreter.codes[frame.code].name == b"work")
+    interpreter.callers.add_places(np.full(100, dis.opmap["CALL"]))
+    codes, words = [loop.code] * 2, [loop.offset + UNIT, loop.offset + 2 * UNIT]
+    assert process.may_have_called(codes, words).tolist() == [False, False]
+    process.sampled(np.array(target.tids), np.array([1, 2]))
+    process.look()
+    assert process.may_have_called(codes, words).tolist() == [True, False]
 
 
 @pytest.mark.parametrize("wanted", [False, True])
