@@ -58,7 +58,6 @@ def no_loss(run: Any) -> None:
     assert run.said.endswith("nothing lost\n"), run.said
 
 
-@pytest.mark.all_cpus
 @pytest.mark.parametrize("scenario", STATE_OF)
 def test_waiting_is_as_long_as_it_was(scenario: str, request: pytest.FixtureRequest, workload: Any, recorded: Any,
                                       gprofng: Any, printed: Any) -> None:

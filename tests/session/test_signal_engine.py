@@ -287,7 +287,6 @@ BY_USERFAULTFD = {"data", "text", "kernel"}
 
 
 @pytest.mark.kernel_times
-@pytest.mark.all_cpus
 @pytest.mark.parametrize("scenario", STATE_OF)
 def test_waiting_is_as_long_as_it_was(scenario: str, request: pytest.FixtureRequest, workload: Run,
                                       recorded_by_signals: Run, gprofng: Run) -> None:
