@@ -35,7 +35,7 @@ class Tally:
     n_packets: int = 0
     n_samples: int = 0  # clock samples
     n_stacks: int = 0  # stacks unwound
-    n_gone: int = 0  # stacks of threads in the middle of an exec or at their end
+    n_gone: int = 0  # stacks that the kernel could copy nothing of: in an exec, at the end, in a new page
     n_settled_ticks: int = 0  # ticks given for time that no clock sample stood for
     n_untold_ends: int = 0  # processes whose work behind their last event is not known
     n_guessed_ends: int = 0  # processes whose work there includes that of a stranger for a moment
@@ -130,7 +130,7 @@ class Tally:
         n_gone = self.n_gone - self.losses["stack"]  # that found no room
         if n_gone > 0:
             stacks = many(n_gone, "stack is cut, of a thread", "stacks are cut, of threads")
-            lines.append(f"{stacks} whose memory was gone: in an exec, or at the end")
+            lines.append(f"{stacks} whose memory was not there: in an exec, at the end, or where a stack grew")
         return lines
 
     def warnings(self) -> list[str]:
