@@ -92,9 +92,12 @@ class Output:
     def late(self) -> None:
         """Once in each batch, before its spans: the time of threads that had no stack yet, but for those that have not
         been off the CPU since."""
-        clocks = self._clocks
-        self._tell_stackless(lambda earned: (clocks.kind[earned.spans.slot] == Edge.BORN) | (
-            (clocks.kind[earned.spans.slot] == Edge.IN) & (clocks.cpu_ns[earned.spans.slot] == 0)))
+        def has_not_left(earned: _Earned) -> Array:
+            kind, cpu_ns = (column[earned.spans.slot] for column in (self._clocks.kind, self._clocks.cpu_ns))
+            found: Array = (kind == Edge.BORN) | ((kind == Edge.IN) & (cpu_ns == 0))
+            return found
+
+        self._tell_stackless(has_not_left)
 
     def forget(self, slots: Array) -> None:
         """The threads at slots are over: what waits for a stack of theirs is told now."""

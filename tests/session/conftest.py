@@ -49,10 +49,16 @@ def children_of(pid: int) -> list[int]:
     return [int(child) for text in texts for child in text.split()]
 
 
-def account_of(pid: int) -> tuple[float, float]:
-    """How long a process's first thread has had a CPU, and has waited for one. Raises OSError."""
-    cpu_ns, delay_ns, _ = map(int, Path(f"/proc/{pid}/schedstat").read_text().split())
+def account(schedstat: int) -> tuple[float, float]:
+    """How long a thread has had a CPU, and has waited for one, by a descriptor. Raises OSError."""
+    cpu_ns, delay_ns, _ = map(int, os.pread(schedstat, 64, 0).split())
     return cpu_ns * 1e-9, delay_ns * 1e-9
+
+
+def account_of(pid: int) -> tuple[float, float]:
+    """The same of a process's first thread. Raises OSError."""
+    with open(f"/proc/{pid}/schedstat", "rb", buffering=0) as file:
+        return account(file.fileno())
 
 
 @dataclass
@@ -151,8 +157,7 @@ class Observer(threading.Thread):
         for tid, (schedstat, stat) in list(self._files.items()):
             seen, now = self.threads[tid], time.monotonic()
             try:
-                cpu_ns, delay_ns, _ = map(int, os.pread(schedstat, 64, 0).split())
-                seen.cpu, seen.delay, seen.looked = cpu_ns * 1e-9, delay_ns * 1e-9, now
+                (seen.cpu, seen.delay), seen.looked = account(schedstat), now
                 if not int(os.pread(stat, 1024, 0).rpartition(b")")[2].split()[6]) & PF_EXITING:
                     seen.alive = seen.looked
             except OSError:
