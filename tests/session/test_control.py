@@ -119,7 +119,6 @@ def test_signals_are_told_in_order_and_once() -> None:
 
 
 @pytest.mark.kernel_times
-@pytest.mark.all_cpus
 def test_t_ends_the_recording_and_not_the_program(collect: Run, spin: Path, tmp_path: Path, gprofng: Run) -> None:
     path = tmp_path / "t.er"
     result = collect("-t", "0.5", "-p", "hi", "-o", path, spin, "1.1")
@@ -131,7 +130,6 @@ def test_t_ends_the_recording_and_not_the_program(collect: Run, spin: Path, tmp_
 
 
 @pytest.mark.kernel_times
-@pytest.mark.all_cpus
 def test_t_can_begin_late(collect: Run, spin: Path, tmp_path: Path, gprofng: Run) -> None:
     path = tmp_path / "late.er"
     result = collect("-t", "0.4-0.9", "-p", "hi", "-o", path, spin, "1.3")
@@ -157,7 +155,6 @@ def running(*arguments: object) -> Iterator[subprocess.Popen[str]]:
 
 
 @pytest.mark.kernel_times
-@pytest.mark.all_cpus
 def test_a_signal_pauses_and_resumes(spin: Path, tmp_path: Path) -> None:
     path = tmp_path / "y.er"
     started = time.monotonic()
@@ -177,7 +174,6 @@ def test_a_signal_pauses_and_resumes(spin: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.kernel_times
-@pytest.mark.all_cpus
 def test_y_with_r_records_from_the_start(collect: Run, spin: Path, tmp_path: Path) -> None:
     path = tmp_path / "yr.er"
     assert collect("-y", "USR2,r", "-p", "hi", "-o", path, spin, "0.3").returncode == 7

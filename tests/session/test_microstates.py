@@ -80,7 +80,6 @@ def test_waiting_is_as_long_as_it_was(scenario: str, request: pytest.FixtureRequ
         assert shown["<Total>"][state] == pytest.approx(run.states_s()[state], abs=0.0005)
 
 
-@pytest.mark.all_cpus
 def test_five_spinners_on_one_cpu_wait_four_fifths(workload: Any, recorded: Any, gprofng: Any, printed: Any) -> None:
     run = recorded(workload("states"), "spin", 5, 307)
     no_loss(run)
@@ -118,7 +117,6 @@ def test_stopped_time_is_from_sigstop_to_sigcont(workload: Any, recorded: Any, g
         assert shown["wait_in_stop"]["stop"] == pytest.approx(states["stop"], abs=0.0005)
 
 
-@pytest.mark.all_cpus
 def test_traps_without_system_calls_are_trap_time(workload: Any, recorded: Any, gprofng: Any, printed: Any) -> None:
     run = recorded(workload("states"), "trap", 3, 307)
     # A sample may come while the kernel prepares the handler's frame: sp is the handler's already, pc is not yet.
@@ -141,7 +139,6 @@ def test_traps_without_system_calls_are_trap_time(workload: Any, recorded: Any, 
         assert shown["wait_in_trap"]["trap"] == pytest.approx(states["trap"], abs=2 * INTERVAL_S)
 
 
-@pytest.mark.all_cpus
 @pytest.mark.parametrize("scenario", ["ud2", "int3"])
 def test_traps_with_handlers_that_return_are_trap_and_system_time(scenario: str, workload: Any, recorded: Any) -> None:
     run = recorded(workload("states"), scenario, 3, 701)  # of 210 samples of ud2 some 20 are in system calls
