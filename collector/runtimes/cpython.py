@@ -265,7 +265,7 @@ class Interpreter:
     def lines(self, code: int) -> Lines:
         """The line table of the code object of a number."""
         known = self.codes[code]
-        return lines_of(self.layout.version, known.table, known.first_line)
+        return lines_of(self.layout.version, known.table, known.first_line, known.size)
 
     # -- code objects
 
@@ -287,7 +287,7 @@ class Interpreter:
         """Code objects with what was read, between two times, at their addresses."""
         for address, head in zip(addresses, heads, strict=True) if any(heads) else ():  # else the process is gone
             number = self.numbers[address]
-            if self._identity(head) == self.codes[number].identity:
+            if _is_alive(head) and self._identity(head) == self.codes[number].identity:
                 self._seen[number] = before_ns
             else:
                 self.gone[number] = self._seen.pop(number), after_ns
@@ -384,7 +384,7 @@ class Interpreter:
         layout, type_at = self.layout, self.symbols[b"PyCode_Type"][0]
         heads = {address: head for address, head in zip(
             addresses, read(addresses, [layout.code_size] * len(addresses)), strict=True)
-            if len(head) == layout.code_size and _word(head, 8) == type_at}
+            if len(head) == layout.code_size and _is_alive(head) and _word(head, 8) == type_at}
         if not heads:
             return {}
         names = self._strings({_word(head, at) for head in heads.values()
@@ -413,7 +413,7 @@ class Interpreter:
         heads = zip(asked, read(asked, [40] * len(asked)), strict=True)
         places: dict[int, tuple[int, int, int]] = {}  # where the characters are, how many bytes, of which size
         for address, head in heads:
-            if len(head) < 40 or _word(head, 8) != self.symbols[b"PyUnicode_Type"][0]:
+            if len(head) < 40 or not _is_alive(head) or _word(head, 8) != self.symbols[b"PyUnicode_Type"][0]:
                 continue
             length, state = _word(head, 16), _word(head, 32) & 0xFF
             kind, is_compact, is_ascii = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
@@ -522,7 +522,7 @@ def _sizes(addresses: Iterable[int], read: Read) -> dict[int, int]:
     """The sizes of bytes objects."""
     asked = [address for address in addresses if _is_address(address)]
     heads = zip(asked, read(asked, [_HEAD_SIZE] * len(asked)), strict=True)
-    return {address: _word(head, 16) for address, head in heads if len(head) == _HEAD_SIZE}
+    return {address: _word(head, 16) for address, head in heads if len(head) == _HEAD_SIZE and _is_alive(head)}
 
 
 def _bytes(addresses: Iterable[int], most: int, read: Read) -> dict[int, bytes]:
@@ -535,6 +535,16 @@ def _bytes(addresses: Iterable[int], most: int, read: Read) -> dict[int, bytes]:
 
 def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[list[int], list[int]]:
     return [address for address, _ in pairs], [size for _, size in pairs]
+
+
+def _is_alive(head: bytes) -> bool:
+    """Whether an object is referred to, by its first bytes.
+
+    What has been freed has there the address of other free memory, or zero, and all else of it may be as it was. A
+    number of references has no more than 40 bits, but for marks from 48 on (of immortal objects, since 3.14).
+    """
+    n_references = _word(head, 0)
+    return n_references != 0 and not n_references >> 40 & 0xFF
 
 
 def _is_address(word: int) -> bool:

@@ -11,19 +11,22 @@ from collections.abc import Iterator
 
 Lines = tuple[tuple[int, int], ...]
 _NO_LINE, _LONG, _NO_COLUMNS = 15, 14, 13
+_LINE_END = 1 << 31  # a C int
 
 
-def lines_of(version: tuple[int, int], table: bytes, first_line: int) -> Lines:
-    """What a table of that version tells; as far as it is sound."""
+def lines_of(version: tuple[int, int], table: bytes, first_line: int, code_size: int) -> Lines:
+    """What a table of that version tells of a bytecode of so many bytes; as far as it is sound."""
     if version >= (3, 11):
-        return _merged(_locations(table, first_line))
-    return _merged(_linetable(table, first_line) if version == (3, 10) else _lnotab(table, first_line))
+        return _merged(_locations(table, first_line), code_size)
+    return _merged(_linetable(table, first_line) if version == (3, 10) else _lnotab(table, first_line), code_size)
 
 
-def _merged(found: Iterator[tuple[int, int]]) -> Lines:
+def _merged(found: Iterator[tuple[int, int]], code_size: int) -> Lines:
     lines: list[tuple[int, int]] = []
     for offset, line in found:
-        if line <= 0 or (lines and lines[-1][1] == line):
+        if offset >= code_size or not 0 <= line < _LINE_END:
+            break
+        if not line or (lines and lines[-1][1] == line):
             continue
         if lines and lines[-1][0] == offset:
             lines.pop()

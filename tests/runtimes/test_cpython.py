@@ -18,6 +18,7 @@ import pytest
 from collector import elf
 from collector.clock import NEVER_NS
 from collector.events import ClockSamples
+from collector.experiment import dyntext
 from collector.linux import proc, tasks
 from collector.runtimes import cpython
 from collector.runtimes.callers_cpython import UNIT
@@ -249,6 +250,38 @@ def test_code_in_the_place_of_other_code_is_told_apart(target: Target) -> None:
     assert _names(interpreter, last) == CHAIN
 
 
+@pytest.mark.parametrize("reference", [0, 0x7F12_3456_7890, 0x55AA_0123_4560])
+def test_what_has_been_freed_is_nothing_any_more(target: Target, reference: int) -> None:
+    """A code object, its name or its lines: all of it is as it was, but for the number of references."""
+    freed: set[int] = set()
+
+    def read(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        return [(reference.to_bytes(8, "little") + content[8:])[:len(content)] if address in freed else content
+                for address, content in zip(addresses, target.read(addresses, sizes), strict=True)]
+
+    interpreter = cpython.recognise(target.symbols, target.path, read)
+    assert isinstance(interpreter, Interpreter)
+    state = interpreter.threads()[target.tids[1]]
+    (chain,) = interpreter.chains([state])
+    assert chain is not None
+    waiting = chain[-1][0].code
+    freed.add(waiting)
+    assert interpreter.chains([state]) == [None]
+    assert list(interpreter.gone) == [waiting]
+    layout = interpreter.layout
+    (head,) = target.read([waiting], [layout.code_size])
+    for at in (layout.code_name, layout.code_file, layout.code_lines):
+        interpreter.not_codes.clear()
+        freed.clear()
+        freed.add(int.from_bytes(head[at:at + 8], "little"))
+        interpreter.learn([waiting])
+        assert waiting not in interpreter.numbers
+    interpreter.not_codes.clear()
+    freed.clear()
+    interpreter.learn([waiting])
+    assert waiting in interpreter.numbers
+
+
 def test_of_code_in_one_place_each_time_has_its_own_and_none_between(target: Target) -> None:
     """A batch of samples from times when other code was there, and other code before that."""
     replaced = Replaced(target)
@@ -345,6 +378,8 @@ def test_damaged_memory_gives_no_exception_and_no_name_that_is_none(target: Targ
         for chain in interpreter.chains(states):
             n_chains += chain is not None
             assert set(_names(interpreter, chain or ())) <= NAMES
+        for number, code in interpreter.codes.items():
+            dyntext.packed(0, 0, dyntext.Text(b"", code.file, interpreter.lines(number)))
         words = [random.Random(seed).getrandbits(47), *(code.bytecode for code in interpreter.codes.values())]
         interpreter.search(words)
     assert n_chains > N_DRAWS // 10
@@ -406,7 +441,7 @@ def test_lines_are_those_that_the_interpreter_tells() -> None:
             compiled = compile(file.read(), module.__file__, "exec")
         for code in _codes(compiled):
             told = {offset: line for offset, line in dis.findlinestarts(code) if line}
-            ours = lines_of((3, 11), code.co_linetable, code.co_firstlineno)
+            ours = lines_of((3, 11), code.co_linetable, code.co_firstlineno, len(code.co_code))
             assert {offset: line for offset, line in ours if offset in told} == {
                 offset: line for offset, line in told.items() if offset in dict(ours)}
             assert len(ours) >= len(told) - sum(a == b for a, b in zip(list(told.values()), list(told.values())[1:],
@@ -423,9 +458,22 @@ def test_lines_are_those_that_the_interpreter_tells() -> None:
 ])
 def test_line_tables_written_by_hand(version: tuple[int, int], table: bytes,
                                      lines: tuple[tuple[int, int], ...]) -> None:
-    assert lines_of(version, table, 10) == lines
+    assert lines_of(version, table, 10, 20) == lines
+    for size in (14, 6, 0):  # what leads out of the code is none of its
+        assert lines_of(version, table, 10, size) == tuple(pair for pair in lines if pair[0] < size)
     for cut in range(len(table)):
-        lines_of(version, table[:cut], 10)
+        lines_of(version, table[:cut], 10, 20)
+
+
+@pytest.mark.parametrize("version", [(3, 8), (3, 10), (3, 11)])
+def test_line_tables_that_are_none_tell_nothing_that_cannot_be(version: tuple[int, int]) -> None:
+    n_lines = 0
+    for seed in range(N_DRAWS):
+        found = lines_of(version, random.Random(seed).randbytes(120), random.Random(seed).getrandbits(31), 200)
+        assert all(0 <= offset < 200 and 0 < line < 1 << 31 for offset, line in found)
+        assert list(found) == sorted(found)
+        n_lines += len(found)
+    assert n_lines > N_DRAWS
 
 
 # --- samples and looks ----------------------------------------------------------------------------

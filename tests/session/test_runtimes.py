@@ -147,7 +147,7 @@ def test_code_in_the_place_of_other_code_has_its_own_name(python: str, tmp_path:
     program, experiment = tmp_path / "program.py", tmp_path / "replaced.er"
     program.write_text(REPLACED)
     run = collect("--python", "on", "-o", experiment, python, program)
-    assert run.returncode == 0, run.stderr
+    assert run.returncode == 0 and "recording ends here" not in run.stderr, run.stderr
     cpu = times(experiment, "i.totalcpu")
     # None has another one's time: what is not known to be either's, around changes, is nobody's. How much that is is a
     # matter of when the running thread was looked at.
