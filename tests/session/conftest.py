@@ -61,6 +61,14 @@ def account_of(pid: int) -> tuple[float, float]:
         return account(file.fileno())
 
 
+def has_begun(pid: int) -> bool:
+    """Whether a process that execs has carried that out, and is not held at its end by who traces it. An engine may
+    count it from either end. Raises OSError."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    state, start_code = fields[0], int(fields[23])
+    return state in "ZX" or (start_code != 0 and state not in "tT")  # 1 where we may not know
+
+
 @dataclass
 class Seen:
     """A thread as the kernel accounts for it, in seconds; what it had before its exec is ``*_before``."""
@@ -129,6 +137,8 @@ class Observer(threading.Thread):
                 pid = pid or children_of(self._collect)[0]
                 cpu_s, delay_s = account_of(pid)
                 runs_us = os.readlink(f"/proc/{pid}/exe") == os.path.realpath(sys.executable)
+                if not runs_us and not has_begun(pid):
+                    continue
                 if not runs_us:
                     cpu_s, delay_s = account_of(pid)  # whoever looks may wait for a CPU between two looks
             except IndexError:
