@@ -1,11 +1,13 @@
 """The overview: one record per sample point, each with everything up to then; and the samples between them.
 
-Readers refuse an experiment whose overview is not a multiple of the record's size. So the file first grows by
-one record, at once, and the record is written afterwards; a full disk is met before anything is changed.
+Readers refuse an experiment whose overview is not a multiple of the record's size. So the file first grows by one
+record, in one step, which only ftruncate(2) does: to write or to allocate across the end of a page takes two. The
+record is written afterwards; if the disk has no room for it, the file shrinks again.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 from itertools import chain, pairwise
 from operator import attrgetter
@@ -60,11 +62,12 @@ def append(directory_fd: int, content: bytes) -> None:
         try:
             size = os.fstat(fd).st_size
             try:
-                os.posix_fallocate(fd, size, len(content))
+                os.ftruncate(fd, size + len(content))
+                if os.pwrite(fd, content, size) != len(content):
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
             except OSError:
                 os.ftruncate(fd, size)
                 raise
-            os.pwrite(fd, content, size)
         finally:
             os.close(fd)
     except OSError as error:

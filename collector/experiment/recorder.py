@@ -306,11 +306,12 @@ class Recorder:
     def sample(self, usage: Usage, time_ns: int, label: str) -> None:
         """A sample ends; ``usage`` is cumulative.
 
-        Not before the one before: a sample may have ended before it was known that its process had.
+        Behind the one before: a sample may have ended before it was known that its process had. Where one has no
+        length, gprofng forgets the whole seconds of all.
         """
         if self._refuses(0):
             return
-        end_ns = self._latest(max(time_ns, self._sample_ns))
+        end_ns = self._latest(max(time_ns, self._sample_ns + 1))
         self._data(lambda: self._add_sample(usage, end_ns, label))
 
     def _add_sample(self, usage: Usage, time_ns: int, label: str) -> None:

@@ -145,6 +145,16 @@ def test_samples_and_statistics(record: Record, gprofng: Gprofng) -> None:
         assert [f"label {n}" in detail for n in range(1, 8)] == [True] * 7
 
 
+def test_samples_of_one_moment_last_as_long_as_both(record: Record, gprofng: Gprofng) -> None:
+    recorder = record()
+    for time_ns in (START_NS + NS + NS // 50, START_NS + NS):
+        recorder.sample(Usage((NS // 10,) * 10), time_ns, "at once")
+    recorder.close(START_NS + NS)
+    assert_clean(gprofng, recorder.path)
+    text = gprofng("-statistics", experiment=recorder.path).text
+    assert re.search(r"Duration \(sec\.\): +1\.020\n", text), text
+
+
 def test_threads_are_numbered_in_order_of_creation(record: Record, program: Any, gprofng: Gprofng) -> None:
     recorder = record()
     map_program(recorder, program)

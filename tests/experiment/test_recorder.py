@@ -270,7 +270,7 @@ def test_samples_never_go_back_in_time(record: Record) -> None:
     recorder.close(START_NS + 2 * NS)
     experiment = open_experiment(recorder.path)
     assert [(sample.label, sample.end_ns - START_NS) for sample in experiment.samples] == [
-        ("periodic", 3 * NS), ("exit", 3 * NS)]
+        ("periodic", 3 * NS), ("exit", 3 * NS + 1)]
     assert experiment.problems == []
 
 
