@@ -127,14 +127,14 @@ def test_traps_without_system_calls_are_trap_time(workload: Any, recorded: Any, 
         assert int(unrooted[1]) <= 0.01 * int(unrooted[2])
     (thread,) = run.truth["threads"]
     states = run.states_s(thread["tid"])
-    # The handler and its jump are user code: a few in a hundred instructions' time. The program's beginning and its end
-    # take some milliseconds, and are system calls: a sample of each stands for an interval.
+    # The handler and its jump are user code: a few in a hundred instructions' time.
     assert sum(states[name] for name in ("user", "system", "trap")) == pytest.approx(
         thread["cpu_s"], abs=tolerance(thread["cpu_s"]) * 1.5)
-    assert states["system"] <= 2 * INTERVAL_S * 1.001
     assert states["trap"] > 0.8 * thread["cpu_s"]
     for display in (gprofng, printed):
-        shown = displayed(display, run.path, "trap")
+        shown = displayed(display, run.path, "trap", "system")
+        # Looks at the clock. The program's beginning and its end, which take longer on a busy machine, are elsewhere.
+        assert shown["wait_in_trap"]["system"] <= 2 * INTERVAL_S + 0.0005
         assert shown["<Total>"]["trap"] == pytest.approx(states["trap"], abs=0.0005)
         assert shown["wait_in_trap"]["trap"] == pytest.approx(states["trap"], abs=2 * INTERVAL_S)
 
