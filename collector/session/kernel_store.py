@@ -15,6 +15,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -31,14 +32,11 @@ from collector.session.experiments import Experiments, Recorded
 from collector.session.follow import Follow
 from collector.session.headers import KERNEL_PID, Headers
 from collector.session.heir import Ids
-from collector.session.java import JavaFrames
-from collector.session.js import JsFrames
 from collector.session.kernel_objects import KernelObjects
 from collector.session.machine import KERNEL_IMAGE, Machine, Met
 from collector.session.objects import Objects
 from collector.session.options import Options
-from collector.session.placing import FAILED_MARK, Unwound, interned
-from collector.session.python import PythonFrames
+from collector.session.placing import FAILED_MARK, Unwound, interned, placed_frames_of
 from collector.session.tally import Tally
 from collector.session.world import ThisMachine
 from collector.timing.cpu_clock import CpuClock
@@ -74,9 +72,7 @@ class KernelStore:
         self._recorder.comment(f"engine perf, every CPU each {options.interval_ns / NS_PER_MS} ms, idle or not")
         self._experiments = Experiments(directory, Follow(options.follow), headers.descendant)
         self._objects = Objects(Tables())
-        python = PythonFrames(self._objects, False)
-        self._world = ThisMachine(self._objects, python, JavaFrames(self._objects, python.made_up, False, 0),
-                                  JsFrames(self._objects, python.made_up, False))
+        self._world = ThisMachine(self._objects, partial(placed_frames_of, tables=self._objects.tables))
         self._machine = Machine(directory, self._experiments, self._world, start_ns)
         self._founder = self._experiments.founder(self._machine.kernel, self._recorder)
         self._names = KernelObjects(names.archives_path(directory), self._experiments)

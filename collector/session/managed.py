@@ -15,6 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from collector.arrays import distinct
+from collector.errors import CollectorError
 from collector.events import Array
 from collector.experiment.dyntext import Text
 from collector.experiment.map import AGREED_NS, MADE_UP_END, MADE_UP_FIRST
@@ -79,9 +80,21 @@ class MadeCode:
         self._known: dict[int, _Known] = {}  # by image
         self._ranges: dict[int, tuple[int, tuple[Array, Array]]] = {}  # by space: of so many mappings
         self._ahead_ns = time.time_ns() - time.monotonic_ns()
+        self._has_failed = False
 
     def met(self, frames: Unwound, time_ns: Array) -> None:
         """Stacks (n,) of samples at times (n,), whose images have their experiments by now."""
+        if self._has_failed:
+            return
+        try:
+            self._note(frames, time_ns)
+        except (CollectorError, MemoryError, OSError):
+            raise
+        except Exception as err:  # a fault of ours in what maps and memory tell: all else goes on
+            self._has_failed = True
+            self._tally.failed("names of code made at run time", err)
+
+    def _note(self, frames: Unwound, time_ns: Array) -> None:
         self._met_functions(frames)
         for number, epoch in enumerate(frames.epochs):
             start, end = self._anonymous(epoch.space)
@@ -189,7 +202,8 @@ class MadeCode:
                 self._seen.pop(number, None)
                 known = self._known.pop(number, None)
                 if known is not None:
-                    self._ask_again(known)
+                    if not self._has_failed:
+                        self._ask_again(known)
                     self._tally.n_unnamed_frames += sum(n for _, n in known.pending.values())
                     known.places.close()
 

@@ -90,7 +90,7 @@ class Recording:
 
     def due_ns(self) -> int:
         """When a step is due (CLOCK_MONOTONIC) though no descriptor is ready."""
-        return min(self._work_due_ns(), self._store.python.due_ns, self._store.java.due_ns, self._store.js.due_ns)
+        return min(self._work_due_ns(), self._store.runtimes.due_ns)
 
     def _work_due_ns(self) -> int:
         drain_ns = self._drains.due_ns(busy=self._drainer.changes, polling=self._store.polls,
@@ -110,10 +110,7 @@ class Recording:
         that is not ours also where nothing more can be written.
         """
         due_ns = self._work_due_ns()
-        wants_samples = False
-        for runtime in (self._store.python, self._store.java, self._store.js):
-            if time.monotonic_ns() >= runtime.due_ns:
-                wants_samples |= runtime.look()
+        wants_samples = self._store.runtimes.look()
         ended = self._note_ends(ready)
         self._note_hang_ups(ready)
         if self._drainer.failure or (self.status is not None and not self._waits_for_descendants):

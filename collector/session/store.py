@@ -12,23 +12,19 @@ from collector.engines.base import Engine
 from collector.engines.perf.engine import PerfEngine
 from collector.experiment import names
 from collector.experiment.recorder import Recorder
-from collector.session import archiving, launch, summary
+from collector.session import archiving, summary
 from collector.session.attach import Taken
 from collector.session.experiments import Experiments
 from collector.session.follow import Follow
 from collector.session.headers import Headers
 from collector.session.heir import Ids
-from collector.session.java import JavaFrames
-from collector.session.js import JsFrames
 from collector.session.objects import Objects
 from collector.session.options import Options
 from collector.session.pipeline import Pipeline
-from collector.session.python import PythonFrames
+from collector.session.runtimes import Runtimes
 from collector.session.tally import Tally
 from collector.session.world import ThisMachine
 from collector.unwind.table import Tables
-
-MACHINE_START_NS = 2 * NS_PER_S  # within which the machine begins that a program is run by
 
 
 class Store:
@@ -46,17 +42,14 @@ class Store:
         self._experiments = Experiments(directory, Follow(options.follow), headers.descendant)
         self._objects = Objects(Tables())
         self._tally = Tally()
-        self.python = PythonFrames(self._objects, options.python, start_ns + MACHINE_START_NS)
-        runtimes = launch.runtimes_of(options.arguments[0]) if options.arguments else frozenset()
-        java_ns, js_ns = (start_ns + MACHINE_START_NS if one in runtimes else 0 for one in ("java", "node"))
-        self.java = JavaFrames(self._objects, self.python.made_up, options.java, java_ns)
-        self.js = JsFrames(self._objects, self.python.made_up, options.js, js_ns)
-        world = ThisMachine(self._objects, self.python, self.java, self.js)
-        self.pipeline = Pipeline(options.interval_ns or 1, self._experiments, world, self._tally,
+        self.runtimes = Runtimes(self._objects, self._tally, options, start_ns)
+        self.pipeline = Pipeline(options.interval_ns or 1, self._experiments,
+                                 ThisMachine(self._objects, self.runtimes.frames), self._tally,
                                  n_cpus=os.cpu_count() or 1,
                                  records_all=engine is None or engine.name != "signal",
                                  events_end=isinstance(engine, PerfEngine), aggregations=options.aggregations)
-        self.pipeline.name_made_code(lambda: self._objects.roots, self.python, (self.java, self.js))
+        self.pipeline.name_made_code(lambda: self._objects.roots, self.runtimes.python,
+                                     (self.runtimes.java, self.runtimes.js))
         self._kernel = self.pipeline.name_kernel(names.archives_path(directory)) if options.kernel else None
         process = self.pipeline.model.new_process(pid, start_ns)
         self._founder = self._experiments.founder(process.image, self._recorder)
@@ -126,7 +119,7 @@ class Store:
         warnings = self._warnings(failure)
         for line in warnings:
             self._recorder.warning(line)
-        for line in [*self._tally.remarks(), *filter(None, self._managed())]:
+        for line in [*self._tally.remarks(), *self.runtimes.remarks()]:
             self._recorder.comment(line)
         self._recorder.comment(f"the collector's main process used {time.process_time():.2f} s of CPU")
         self._recorder.close(self._founder.end_ns or end_ns)
@@ -143,11 +136,8 @@ class Store:
         failures = [line for line in (failure, self._experiments.failures()) if line]
         unreadable = [f"{os.fsdecode(path)}: {why}" for path, why in self._objects.unreadable.items()]
         kernel = self._kernel.warnings() if self._kernel is not None else []
-        untold = [f"{what} are not shown: {why}" for what, runtime in (
-            ("functions of Python", self.python), ("methods of Java", self.java),
-            ("functions of JavaScript", self.js)) for why in sorted(set(runtime.unread.values()))]
         return [*failures, *self.pipeline.unseen.warnings(self._start_ns), *self._tally.warnings(), *unreadable,
-                *kernel, *untold]
+                *kernel, *self.runtimes.unread()]
 
     def _summed_up(self, warnings: list[str], end_ns: int) -> str:
         name, recorder, pipeline = str(self._directory), self._recorder, self.pipeline
@@ -155,8 +145,4 @@ class Store:
             return summary.cut_short(name, str(recorder.stopped), recorder.n_dropped, warnings)
         return str(summary.Summary(
             name, (end_ns - self._start_ns) / NS_PER_S, pipeline.total_cpu_ns / NS_PER_S, pipeline.model.n_threads,
-            self._experiments.n_made, self._tally.n_samples, warnings, ", ".join(filter(None, self._managed()))))
-
-    def _managed(self) -> tuple[str, ...]:
-        """What is said of frames of runtimes; empty where there are none."""
-        return self.python.remark(), self.java.remark(), self.js.remark()
+            self._experiments.n_made, self._tally.n_samples, warnings, ", ".join(self.runtimes.remarks())))

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 from collections import Counter
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 
+from collector import errors
 from collector.events import Array, LetGo
 from collector.experiment.names import shown
 from collector.unwind.batch import Stop
@@ -59,11 +61,19 @@ class Tally:
     n_unaggregated: int = 0  # values of keys for which an aggregation had no room
     n_code_frames: int = 0  # frames of code that a runtime made, named by its maps
     n_unnamed_frames: int = 0  # and those that no map names
+    failures: list[str] = field(default_factory=list)  # of what could be done without
     n_repaired: int = 0  # switch records that are missing, by what came next
 
     def lost(self, source: str, count: int) -> None:
         """``count`` records of ``source`` did not reach us."""
         self.losses[source] += count
+
+    def failed(self, what: str, err: Exception) -> None:
+        """Something that could be done without has failed: it is told no longer, all else is."""
+        import traceback
+        place = traceback.extract_tb(err.__traceback__)[-1]
+        where = f"{Path(place.filename).name}:{place.lineno}"
+        self.failures.append(f"{what} are told no longer: {errors.reason(err)} ({where})")
 
     def let_go(self, change: LetGo) -> str:
         """A process could not be recorded; what that is called."""
@@ -138,6 +148,7 @@ class Tally:
         lines = [f"{many(count, f'{source} record')} lost: "
                  f"{_MEANING.get(source, 'the collector was too slow for them')}"
                  for source, count in sorted(self.losses.items()) if count]
+        lines += self.failures
         if self.not_traced:
             more = self.n_not_traced - len(self.not_traced)
             lines += self.not_traced

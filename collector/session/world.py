@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from collector.events import Array, ClockSamples, Edge, Mapped
@@ -17,11 +17,8 @@ from collector.linux import proc
 from collector.linux.proc import ProcessLife, ProcessUsage
 from collector.processes.process import Epoch
 from collector.session.attach import Found, departures, find, mappings
-from collector.session.java import JavaFrames
-from collector.session.js import JsFrames
 from collector.session.objects import Objects, named
-from collector.session.placing import placed_frames_of, replaced
-from collector.session.python import PythonFrames
+from collector.session.placing import Frames
 
 
 class Place(NamedTuple):
@@ -82,11 +79,10 @@ class World(Protocol):
 class ThisMachine:
     """The world as it is, for targets that run here."""
 
-    def __init__(self, objects: Objects, python: PythonFrames, java: JavaFrames, js: JsFrames) -> None:
+    def __init__(self, objects: Objects, frames: Callable[[ClockSamples, Array, list[Epoch]], Frames]) -> None:
+        """``frames`` unwinds stacks; of more than machine code, where that is wanted."""
         self._objects = objects
-        self._python = python
-        self._java = java
-        self._js = js
+        self._frames = frames
 
     def now_ns(self) -> int:
         """See World, here and below."""
@@ -150,13 +146,4 @@ class ThisMachine:
         return self._objects.function_at(number, vaddr)
 
     def frames(self, samples: ClockSamples, index: Array, epochs: list[Epoch]) -> tuple[Array, Array, Array]:
-        caches = self._java.caches(epochs)
-        self._js.meet(epochs)
-        found = placed_frames_of(samples, index, epochs, self._objects.tables, caches)
-        rows = self._java.out_of_date(index, epochs, found) if caches else index[:0]
-        if len(rows):
-            found = replaced(found, rows, placed_frames_of(samples[rows], index[rows], epochs, self._objects.tables,
-                                                           caches))
-        for runtime in (self._java, self._js, self._python):
-            found = runtime.merged(samples, index, epochs, found)
-        return found[:3]
+        return self._frames(samples, index, epochs)[:3]

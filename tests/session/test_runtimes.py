@@ -8,11 +8,15 @@ import os
 import re
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from collector.errors import ExperimentError
+from collector.experiment.reader import open_experiment
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 Times = Callable[..., dict[str, float]]
@@ -76,7 +80,10 @@ def test_python_by_function(python: str, tmp_path: Path, collect: Command, er_pr
     in_split = sum(cpu[name] for name in ("one", "three", "seven"))
     # How near to 1 : 3 : 7 is what scripts/pyspy-check tells.
     assert 0 < cpu["one"] < cpu["three"] < cpu["seven"], cpu
-    assert in_split == pytest.approx(2 * 3 * 11 * 0.03, rel=0.03)
+    # What a thread was in before the first look at it is known less often, the later that comes.
+    known_s = 2 * 3 * 11 * 0.03
+    assert 0.97 * known_s - cpu.get("<Python functions, not known>", 0) <= in_split <= 1.03 * known_s
+    assert in_split > 0.7 * known_s
     # From the thread's first function on, by all that call.
     first = "Thread._bootstrap" if "Thread._bootstrap" in cpu else "_bootstrap"
     for name in (first, f"{first}_inner", "worker", "split"):
@@ -287,3 +294,60 @@ def test_code_that_is_replaced_is_told_by_time(tmp_path: Path, collect: Command,
         assert "dec" in gprofng("-disasm", "second one", experiment=experiment).text
     finally:
         _remove_maps(_pid_of(experiment))
+
+
+BROKEN = """
+import sys
+import {module} as broken
+def fail(*arguments, **named):
+    raise ValueError("no such thing")
+broken.{function} = fail
+from collector.cli.main import collect
+sys.exit(collect())
+"""
+# Works until its input ends.
+WORKS = """
+import select, sys, time
+def works():
+    while not told.poll(0): sum(range(500))
+told = select.poll()
+told.register(sys.stdin)
+print(time.monotonic_ns(), flush=True)
+works()
+"""
+
+
+def _newest_ns(experiment: Path) -> int:
+    """The time of the newest packet; 0 if there is none yet."""
+    try:
+        return int(open_experiment(experiment).packets()["TSTAMP"].max(initial=0))
+    except ExperimentError:
+        return 0
+
+
+@pytest.mark.parametrize(("module", "function", "what"), [
+    ("collector.session.python_stacks", "functions_of", "functions of Python"),
+    ("collector.experiment.dyntext", "packed", "names of code made at run time")])
+def test_what_fails_in_a_runtime_costs_its_functions_alone(module: str, function: str, what: str, tmp_path: Path,
+                                                           gprofng: Callable[..., Any]) -> None:
+    path = tmp_path / "broken.er"
+    command = [sys.executable, "-c", BROKEN.format(module=module, function=function), "--python", "on", "-o", path,
+               "/usr/bin/python3", "-c", WORKS]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as process:
+        assert process.stdin is not None and process.stdout is not None
+        begun_ns = int(process.stdout.readline())
+        for _ in range(2):  # it fails; and the recording goes on
+            while _newest_ns(path) < begun_ns:
+                time.sleep(0.02)
+            begun_ns = time.monotonic_ns()
+        _, said = process.communicate()
+    told = f"{what} are told no longer: internal error, ValueError('no such thing') (<string>:5)"
+    assert process.returncode == 0
+    assert said.count(told) == said.count("\n") == 1, said
+    header = gprofng("-header", experiment=path).text
+    assert "No errors" in header
+    assert told in header
+    functions = gprofng("-functions", experiment=path).functions
+    assert functions["_start"][1] >= 0.9 * functions["<Total>"][1] > 0
+    assert what != "functions of Python" or "works" not in functions

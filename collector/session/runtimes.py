@@ -1,0 +1,111 @@
+"""The runtimes whose functions are put into stacks, as one; none of them ends a recording.
+
+They read the memory of programs that change it meanwhile, in versions that nobody here has seen. What goes wrong in one
+costs its functions from then on, which is told: the stacks of machine code go on, and so does everybody else.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+import numpy as np
+
+from collector.clock import NEVER_NS, NS_PER_S
+from collector.events import Array, ClockSamples
+from collector.processes.process import Epoch
+from collector.session import launch
+from collector.session.java import JavaFrames
+from collector.session.js import JsFrames
+from collector.session.objects import Objects
+from collector.session.options import Options
+from collector.session.placing import Cache, Frames, placed_frames_of, replaced
+from collector.session.python import PythonFrames
+from collector.session.tally import Tally
+
+MACHINE_START_NS = 2 * NS_PER_S  # within which the machine begins that a program is run by
+_NONE: Array = np.zeros(0, np.int64)
+_T = TypeVar("_T")
+
+
+class Runtime(Protocol):
+    """What is asked of each."""
+
+    unread: dict[int, str]  # by image: why it is not to be read
+
+    @property
+    def due_ns(self) -> int:
+        """When the next look is due."""
+
+    def look(self) -> bool:
+        """It is due; whether samples are to be taken, too."""
+
+    def merged(self, samples: ClockSamples, index: Array, epochs: list[Epoch], frames: Frames) -> Frames:
+        """Stacks with its functions in them."""
+
+    def remark(self) -> str:
+        """How sure these are; empty where there are none."""
+
+
+class Runtimes:
+    """Those of a recording that began at ``start_ns``, as far as they are wanted."""
+
+    def __init__(self, objects: Objects, tally: Tally, options: Options, start_ns: int) -> None:
+        until_ns = start_ns + MACHINE_START_NS
+        started = launch.runtimes_of(options.arguments[0]) if options.arguments else frozenset()
+        self.python = PythonFrames(objects, options.python, until_ns)
+        self.java = JavaFrames(objects, self.python.made_up, options.java, until_ns if "java" in started else 0)
+        self.js = JsFrames(objects, self.python.made_up, options.js, until_ns if "node" in started else 0)
+        self._what: dict[str, Runtime] = {"functions of Python": self.python, "methods of Java": self.java,
+                                          "functions of JavaScript": self.js}
+        self._living = [*self._what.values()]
+        self._objects = objects
+        self._tally = tally
+
+    @property
+    def due_ns(self) -> int:
+        """When a look is due."""
+        return min((runtime.due_ns for runtime in self._living), default=NEVER_NS)
+
+    def look(self) -> bool:
+        """At those that are due; whether samples are to be taken, too."""
+        wants_samples = False
+        for runtime in tuple(self._living):
+            if time.monotonic_ns() >= runtime.due_ns:
+                wants_samples |= self._asked(runtime, False, runtime.look)
+        return wants_samples
+
+    def frames(self, samples: ClockSamples, index: Array, epochs: list[Epoch]) -> Frames:
+        """Call stacks with their functions in them; see World."""
+        tables = self._objects.tables
+        caches: dict[int, Cache] = self._asked(self.java, {}, self.java.caches, epochs)
+        self._asked(self.js, None, self.js.meet, epochs)
+        found = placed_frames_of(samples, index, epochs, tables, caches)
+        rows = self._asked(self.java, _NONE, self.java.out_of_date, index, epochs, found) if caches else _NONE
+        if len(rows):
+            found = replaced(found, rows, placed_frames_of(samples[rows], index[rows], epochs, tables, caches))
+        for runtime in (self.java, self.js, self.python):
+            found = self._asked(runtime, found, runtime.merged, samples, index, epochs, found)
+        return found
+
+    def _asked(self, runtime: Runtime, otherwise: _T, what: Callable[..., _T], *arguments: object) -> _T:
+        """What it answers; ``otherwise`` where it fails, or did before."""
+        if runtime not in self._living:
+            return otherwise
+        try:
+            return what(*arguments)
+        except Exception as err:  # of whatever kind: see above
+            self._living.remove(runtime)
+            (name,) = (name for name, one in self._what.items() if one is runtime)
+            self._tally.failed(name, err)
+            return otherwise
+
+    def unread(self) -> list[str]:
+        """Those that were there and could not be read, a line for each reason."""
+        return [f"{what} are not shown: {why}" for what, runtime in self._what.items()
+                for why in sorted(set(runtime.unread.values()))]
+
+    def remarks(self) -> list[str]:
+        """What is said of their frames, a line of each that has any."""
+        return [line for runtime in self._what.values() if (line := runtime.remark())]
