@@ -95,7 +95,10 @@ class Samples:
         registers[~has_regs] = 0
         size_at = np.where(has_regs, at + 1 + N_REGS, at + 1)
         n_copied = self._word(found, size_at).astype(np.int64) >> 3
+        # What a torn record says of its size is no number to read memory by.
+        n_copied[(n_copied < 0) | (n_copied > (found.header >> np.uint64(51)).astype(np.int64))] = 0
         n_real = np.where(n_copied > 0, self._word(found, size_at + 1 + n_copied).astype(np.int64) >> 3, 0)
+        n_real = np.clip(n_real, 0, n_copied)
         return ClockSamples(
             time_ns=found.time_ns, pid=(ids & _LOW32).astype(np.int64),
             tid=(ids >> np.uint64(32)).astype(np.int64), cpu=(cpu & _LOW32).astype(np.int32),
@@ -104,7 +107,7 @@ class Samples:
             base=found.base, mask=found.mask, first=(size_at + 1) & found.mask, low=registers[:, 7], n_words=n_real)
 
     def are_torn(self, found: Located) -> Array:
-        """Which samples (n,) of departures hold more than they have room for, by their own words.
+        """Which samples (n,) of departures hold more than they have room for, or what none holds, by their own words.
 
         The kernel (seen on Linux 6.18) hands the same data to all software events of an occurrence, and does not count
         again in the size of the next one's record what was prepared for the one before. So where another collector's
@@ -112,10 +115,15 @@ class Samples:
         record behind it lies over its end, where the size of the stack was.
         """
         at = found.position + 5 + self._word(found, found.position + 4).astype(np.int64)
-        size_at = np.where(self._word(found, at) != abi.REGS_ABI_NONE, at + 1 + N_REGS, at + 1)
-        n_copied = self._word(found, size_at).astype(np.int64) >> 3
-        n_words: Array = size_at + 1 + np.where(n_copied > 0, n_copied + 1, 0) - found.position
-        return n_words > (found.header >> np.uint64(51)).astype(np.int64)
+        abi_word = self._word(found, at)
+        size_at = np.where(abi_word != abi.REGS_ABI_NONE, at + 1 + N_REGS, at + 1)
+        copied = self._word(found, size_at)
+        n_copied = copied.astype(np.int64) >> 3
+        n_words = size_at + 1 + np.where(n_copied > 0, n_copied + 1, 0) - found.position
+        has_more = (n_copied > 0) & (self._word(found, size_at + 1 + n_copied) > copied)  # than could be copied
+        torn: Array = (n_words > (found.header >> np.uint64(51)).astype(np.int64)) | (
+            abi_word > abi.REGS_ABI_64) | has_more
+        return torn
 
     def _word(self, found: Located, at: Array) -> Array:
         """The word (n,) at a position (n,) in the ring of each record."""
