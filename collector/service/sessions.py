@@ -48,7 +48,7 @@ _LATEST, _MARGIN = 5, 1.25  # a run is taken to become as large as the largest o
 _HEXADECIMAL = re.compile("[0-9a-f]{2,64}")
 _RETRY_S, _RETRY_MAX_S = 1.0, 60.0
 _SCAN_S, _SCAN_SHARE = 5.0, 50
-_N_SAMPLES = re.compile(r", ([0-9]{1,12}) samples")
+_N_SAMPLES = re.compile(r", ([0-9]{1,12}) samples?\b")
 _LOST = re.compile(r"([0-9]{1,12}) [a-z ]{1,40}?(?:lost|dropped)")
 FOR_GOOD = frozenset({"stopped", "failed", "finished"})
 
