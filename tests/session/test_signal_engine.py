@@ -101,6 +101,7 @@ def by_address(listing: Any, program: Path) -> dict[str, tuple[float, ...]]:
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 @pytest.mark.parametrize(("build", "interval", "seconds"), [
     ("-O2", "on", 5.3), ("-O0", "hi", 1.3), ("static", "hi", 1.3), ("stripped", "hi", 1.3), ("32-bit", "hi", 1.3)])
 def test_the_split_is_that_of_the_program(build: str, interval: str, seconds: float, workload: Run,
@@ -120,6 +121,7 @@ def test_the_split_is_that_of_the_program(build: str, interval: str, seconds: fl
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 @pytest.mark.parametrize("percent", [17, 61])
 def test_user_and_system_time_are_told_apart(percent: int, workload: Run, recorded_by_signals: Run,
                                              gprofng: Run) -> None:
@@ -183,6 +185,7 @@ def by_chance_s(run: Any, part: float) -> float:
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 @pytest.mark.parametrize(("engine", "period_us"), [("perf", 1000), *(("signal", us) for us in (500, 1000))])
 def test_a_timer_s_signals_do_not_put_the_clock_off(engine: str, period_us: int, request: pytest.FixtureRequest,
                                                     workload: Run, gprofng: Run) -> None:
@@ -195,6 +198,7 @@ def test_a_timer_s_signals_do_not_put_the_clock_off(engine: str, period_us: int,
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 def test_a_handler_has_its_time(workload: Run, recorded_by_signals: Run, gprofng: Run) -> None:
     run = recorded_by_signals(workload("alarms"), 4000, 50, 2)
     functions = gprofng("-functions", experiment=run.path).functions
@@ -205,6 +209,7 @@ def test_a_handler_has_its_time(workload: Run, recorded_by_signals: Run, gprofng
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 def test_a_program_with_a_profiler_of_its_own(workload: Run, recorded_by_signals: Run, gprofng: Run, tmp_path: Path,
                                               monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GMON_OUT_PREFIX", str(tmp_path / "gmon"))
@@ -229,6 +234,7 @@ print(json.dumps({"alarms": n_alarms, "user_s": used.ru_utime, "system_s": used.
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 def test_an_interpreter_with_a_timer(recorded_by_signals: Run) -> None:
     run = recorded_by_signals(sys.executable, "-c", PYTHON_ALARMS)
     packets = run.packets()
@@ -241,6 +247,7 @@ def test_an_interpreter_with_a_timer(recorded_by_signals: Run) -> None:
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 def test_an_ordinary_user_without_perf_needs_no_option(refused: Run, public_directory: Path, gprofng: Run) -> None:
     result = refused(errno.EPERM, "split", 5.3)
     assert result.returncode == 0
@@ -301,6 +308,7 @@ def test_waiting_is_as_long_as_it_was(scenario: str, request: pytest.FixtureRequ
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 def test_five_spinners_on_one_cpu_wait_four_fifths(workload: Run, recorded_by_signals: Run, gprofng: Run) -> None:
     run = recorded_by_signals(workload("states"), "spin", 5, 307)
     assert re.fullmatch(SUMMARY + "\n", run.said), run.said
@@ -327,6 +335,7 @@ def test_stopped_time_is_from_sigstop_to_sigcont(workload: Run, recorded_by_sign
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 def test_time_in_traps_is_trap_time(workload: Run, recorded_by_signals: Run) -> None:
     run = recorded_by_signals(workload("states"), "trap", 3, 101)
     (thread,) = run.truth["threads"]
@@ -354,6 +363,7 @@ def test_stacks_of_waiting_threads_reach_the_root(build: str, workload: Run, rec
 
 
 @pytest.mark.kernel_times
+@pytest.mark.all_cpus
 @pytest.mark.parametrize("build", ["-O2", "-O0", "static"])
 def test_ten_sleeping_places_show_their_own_times(build: str, workload: Run, recorded_by_signals: Run,
                                                   gprofng: Run) -> None:
