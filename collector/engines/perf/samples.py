@@ -89,14 +89,12 @@ class Samples:
         ids, cpu = self._word(found, position + 1), self._word(found, position + 3)
         n_chain = self._word(found, position + 4).astype(np.int64)
         at = position + 5 + n_chain + n_raw
-        abi_word = self._word(found, at)
-        has_regs = abi_word != abi.REGS_ABI_NONE
+        abi_word, size_at, copied = self._stack_sizes(found, at)
         registers = self._words[found.base[:, None] + ((at[:, None] + _REGISTERS_AT) & found.mask[:, None])]
-        registers[~has_regs] = 0
-        size_at = np.where(has_regs, at + 1 + N_REGS, at + 1)
-        n_copied = self._word(found, size_at).astype(np.int64) >> 3
+        registers[abi_word == abi.REGS_ABI_NONE] = 0
+        n_copied = copied.astype(np.int64) >> 3
         # What a torn record says of its size is no number to read memory by.
-        n_copied[(n_copied < 0) | (n_copied > (found.header >> np.uint64(51)).astype(np.int64))] = 0
+        n_copied[(n_copied < 0) | (n_copied > _record_words(found))] = 0
         n_real = np.where(n_copied > 0, self._word(found, size_at + 1 + n_copied).astype(np.int64) >> 3, 0)
         n_real = np.clip(n_real, 0, n_copied)
         return ClockSamples(
@@ -115,15 +113,19 @@ class Samples:
         record behind it lies over its end, where the size of the stack was.
         """
         at = found.position + 5 + self._word(found, found.position + 4).astype(np.int64)
-        abi_word = self._word(found, at)
-        size_at = np.where(abi_word != abi.REGS_ABI_NONE, at + 1 + N_REGS, at + 1)
-        copied = self._word(found, size_at)
+        abi_word, size_at, copied = self._stack_sizes(found, at)
         n_copied = copied.astype(np.int64) >> 3
         n_words = size_at + 1 + np.where(n_copied > 0, n_copied + 1, 0) - found.position
         has_more = (n_copied > 0) & (self._word(found, size_at + 1 + n_copied) > copied)  # than could be copied
-        torn: Array = (n_words > (found.header >> np.uint64(51)).astype(np.int64)) | (
-            abi_word > abi.REGS_ABI_64) | has_more
+        torn: Array = (n_words > _record_words(found)) | (abi_word > abi.REGS_ABI_64) | has_more
         return torn
+
+    def _stack_sizes(self, found: Located, at: Array) -> tuple[Array, Array, Array]:
+        """Of samples whose ABI stands at positions (n,): that (n,), where the size in bytes of what was copied of the
+        stack stands (n,), and that size (n,)."""
+        abi_word = self._word(found, at)
+        size_at = np.where(abi_word != abi.REGS_ABI_NONE, at + 1 + N_REGS, at + 1)
+        return abi_word, size_at, self._word(found, size_at)
 
     def _word(self, found: Located, at: Array) -> Array:
         """The word (n,) at a position (n,) in the ring of each record."""
@@ -178,6 +180,11 @@ class Samples:
         begins = np.cumsum(n_chain) - n_chain
         at = np.repeat(found.position + 5 - begins, n_chain) + np.arange(int(n_chain.sum()))
         return self._words[np.repeat(found.base, n_chain) + (at & np.repeat(found.mask, n_chain))], begins
+
+
+def _record_words(found: Located) -> Array:
+    """How many words (n,) records have, by their headers."""
+    return (found.header >> np.uint64(51)).astype(np.int64)
 
 
 def walk(view: memoryview, base: int, mask: int, position: int, end: int) -> list[int]:
