@@ -1,8 +1,8 @@
 """Stacks that go on above what was copied of them: read as a whole from threads that still wait there.
 
-A departure is recorded with the top of its stack alone. Who is still blocked there when we look has the same
-stack, which can be read as deep as it goes; and when that thread leaves its CPU there again, with the same frames in
-what is copied, the rest is the same as well.
+A departure is recorded with the top of its stack alone; with the registers alone, where a thread leaves its CPU too
+often. Who is still blocked there when we look has the same stack, which can be read as deep as it goes; and when that
+thread leaves its CPU there again, with the same frames in what is copied, the rest is the same as well.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from collector.arrays import Columns
 from collector.events import Array
 from collector.session.placing import Placed
 from collector.session.sites import SiteTable, keys
@@ -20,12 +21,11 @@ _AT_ONCE = 32
 
 
 class DeepStacks:
-    """Per slot: the last departure, if its stack was cut short and nothing is known of the rest (key 0: it was not)."""
+    """Per slot: the last departure, if its stack was cut short and nothing is known of the rest (key 0: it was not);
+    and its site, where the leaf is all there is (else 0)."""
 
     def __init__(self) -> None:
-        self._key: Array = np.zeros(64, dtype=np.uint64)
-        self._ip: Array = np.zeros(64, dtype=np.uint64)
-        self._sp: Array = np.zeros(64, dtype=np.uint64)
+        self._of = Columns(key=("u8", 0), ip=("u8", 0), sp=("u8", 0), site=("u8", 0))
         self._whole = SiteTable()
         self._kernel: Array = np.zeros((64, 0), dtype=np.uint64)  # the kernel's part of such a stack
 
@@ -45,13 +45,23 @@ class DeepStacks:
             uid[cut[known]], key[cut[known]] = whole[known], 0
             if kernel is not None:
                 self._keep(slot, kernel[cut])
-        self._key[placed.slot], self._ip[placed.slot], self._sp[placed.slot] = key, ip, sp
+        self._note(placed.slot, key, ip, sp, np.zeros_like(sp))
         return uid
+
+    def leaves(self, slot: Array, image: Array, uid: Array, ip: Array, sp: Array, site: Array) -> None:
+        """Departures (n,) in time order with stacks ``uid`` that are the leaf alone, at sites with these keys."""
+        self._grow(int(slot.max(initial=-1)) + 1)
+        self._kernel[slot] = 0
+        self._note(slot, keys(slot, image, uid, sp, np.zeros_like(sp)), ip, sp, site)
+
+    def _note(self, slot: Array, key: Array, ip: Array, sp: Array, site: Array) -> None:
+        of = self._of
+        of.key[slot], of.ip[slot], of.sp[slot], of.site[slot] = key, ip, sp, site
 
     def open(self, slot: Array) -> Array:
         """Those of the slots whose last departure was cut short; not too many at once."""
         self._grow(int(slot.max(initial=-1)) + 1)
-        found: Array = slot[self._key[slot] != 0][:_AT_ONCE]
+        found: Array = slot[self._of.key[slot] != 0][:_AT_ONCE]
         return found
 
     def kernel(self, slot: Array) -> Array | None:
@@ -67,23 +77,21 @@ class DeepStacks:
         self._kernel[slot] = 0
         self._kernel[slot, :kernel.shape[1]] = kernel
 
-    def learn(self, placed: Placed, ip: Array, sp: Array, reason: Array) -> Array:
-        """Stacks of threads as they are now; returns which of them (n,) are the rest of what was cut short. Each is
-        looked at once."""
-        slot = placed.slot
-        same: Array = placed.whole & (self._ip[slot] == ip) & (self._sp[slot] == sp) & (self._key[slot] != 0)
-        self._whole.learn(self._key[slot[same]], placed.uid[same], reason[same], placed.image[same],
+    def learn(self, placed: Placed, ip: Array, sp: Array, reason: Array) -> tuple[Array, Array]:
+        """Stacks of threads as they are now; returns which of them (n,) are the rest of what was cut short, and the
+        sites (n,) of those of which there was the leaf alone, else 0. Each is looked at once."""
+        slot, of = placed.slot, self._of
+        same: Array = placed.whole & (of.ip[slot] == ip) & (of.sp[slot] == sp) & (of.key[slot] != 0)
+        self._whole.learn(of.key[slot[same]], placed.uid[same], reason[same], placed.image[same],
                           ip[same], np.zeros(np.count_nonzero(same)))
-        self._key[slot] = 0
-        return same
+        of.key[slot] = 0
+        return same, np.where(same, of.site[slot], np.uint64(0))
 
     def forget(self, images: Iterable[int]) -> None:
         """Images are over, and nobody will ask for their stacks."""
         self._whole.forget(images)
 
     def _grow(self, n: int) -> None:
-        more = max(n, 2 * len(self._key)) - len(self._key)
-        if n > len(self._key):
-            self._kernel = np.pad(self._kernel, ((0, more), (0, 0)))
-            for name in ("_key", "_ip", "_sp"):
-                setattr(self, name, np.concatenate([getattr(self, name), np.zeros(more, dtype=np.uint64)]))
+        self._of.grow(n)
+        if n > len(self._kernel):
+            self._kernel = np.pad(self._kernel, ((0, max(n, 2 * len(self._kernel)) - len(self._kernel)), (0, 0)))

@@ -21,12 +21,12 @@ from collector.experiment.recorder import Header, Recorder, Usage
 from collector.processes.lineage import EXEC, FOUNDER, UNTOLD, Making
 from collector.processes.process import Image
 from collector.session.follow import Follow
+from collector.session.recent import Recent
 from collector.timing.ticks import N_STATES
 from collector.wording import many
 
 FOUNDERS = Lineage()
 Said = ParamSpec("Said")
-_N_RECENT = 500
 LABEL_EXEC = "suspend_for_exec"
 LABEL_CLOSE = "collector_close_experiment"
 
@@ -59,9 +59,7 @@ class Recorded:
     # Time of ended threads that no tick stands for yet, by state; running time as USER.
     pool_ns: Array = field(default_factory=lambda: np.zeros(N_STATES, dtype=np.int64))
     last: tuple[int, int, int, int] | None = None  # tid, cpu, uid, state of the last sample
-    # Times, CPUs, uids and states (k,) of the latest clock samples.
-    recent: tuple[Array, Array, Array, Array] | None = None
-    n_borrowed: int = 0  # how often one of them stood for a thread that had none
+    recent: Recent = field(default_factory=Recent)
     n_threads: int = 0
     earlier: list[int] = field(default_factory=list)  # numbers of images that it has gone on from
 
@@ -72,12 +70,6 @@ class Recorded:
             what(self.recorder, *arguments, **named)
         elif self.followed:
             self.journal.append((what, arguments, named))
-
-    def note_recent(self, *columns: Array) -> None:
-        """Further clock samples, in time order: time, CPU, uid, state (n,); some hundreds are kept."""
-        before = self.recent or tuple(column[:0] for column in columns)
-        time_ns, cpu, uid, state = (np.concatenate(pair)[-_N_RECENT:] for pair in zip(before, columns, strict=True))
-        self.recent = time_ns, cpu, uid, state
 
     def thread_started(self, tid: int, time_ns: int, name: bytes) -> None:
         """Threads are numbered in the order of these calls."""

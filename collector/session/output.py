@@ -68,7 +68,8 @@ class Output:
                 self._count(recorded, state[rows], ticks[rows])
             rows = np.flatnonzero(told)
             if recorded is not None and len(rows):
-                recorded.note_recent(clock.time_ns[rows], clock.cpu[rows], placed.uid[rows], state[rows])
+                recorded.recent.note(clock.tid[rows] == clock.pid[rows], clock.time_ns[rows], clock.cpu[rows],
+                                     placed.uid[rows], state[rows])
                 end = rows[-1]
                 recorded.last = (int(clock.tid[end]), int(clock.cpu[end]), int(placed.uid[end]), int(state[end]))
         self._stacks.sampled(placed, clock.time_ns, clock.cpu, state)

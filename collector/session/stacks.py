@@ -2,7 +2,7 @@
 
     departures with a stack          their own, completed where it was cut and the rest is known (``deep``); of many
                                      short waits for a CPU one lends its own to others (``lending``)
-    ... with registers alone         one seen at the same site (``sites``), else their leaf
+    ... with registers alone         one seen at the same site (``sites``), else their leaf, completed while it waits
     blocked, switch-out lost         its stack is read now (``blocked_stacks``)
     preempted, without a departure,  that of the clock sample before it in its batch, else of the one behind it
     or with registers alone in its
@@ -257,9 +257,10 @@ class Stacks:
         slot = self._model.slots(seen.tid, seen.pid, seen.time_ns)
         index, epochs = self._model.epochs(seen.pid, seen.time_ns)
         image = np.array([epoch.image.number for epoch in epochs], dtype=np.int64)[index]
-        uid, reason = self._sites.find(sites.keys(slot, image, seen.ip, seen.sp, seen.bp))
+        site = sites.keys(slot, image, seen.ip, seen.sp, seen.bp)
+        uid, reason = self._sites.find(site)
         self._last.grow(self._time.n_slots)
-        edge, _ = _left_at(self._time.timeline.edges, slot, seen.time_ns)
+        edge, off_ns = _left_at(self._time.timeline.edges, slot, seen.time_ns)
         anywhere = np.flatnonzero(_is_anywhere(edge, reason))
         self._tally.n_site_stacks += int(np.count_nonzero(uid)) - int(np.count_nonzero(uid[anywhere]))
         for number in distinct(image[anywhere]).tolist():
@@ -275,6 +276,8 @@ class Stacks:
                 leaf = np.stack([seen.ip[rows], np.full(len(rows), TRUNCATED_MARK)], axis=1)
                 uid[rows] = recorder.frames.intern(leaf, np.full(len(rows), 2))
                 self._tally.n_unknown_sites += len(rows)
+                last = rows[(edge[rows] == Edge.OUT_BLOCKED) & (off_ns[rows] == 0)]
+                self._deep.leaves(slot[last], image[last], uid[last], seen.ip[last], seen.sp[last], site[last])
         return Departures(slot, seen.time_ns, uid, reason, seen.ip, self._last.cpu[slot])
 
     # -- threads that are blocked
@@ -290,9 +293,13 @@ class Stacks:
         """The whole stacks of those at slots ``blocked`` of which too little was copied; the kernel's part of them is
         that of their departures."""
         for samples, placed in self._seen_at(self._deep.open(blocked), now_ns, deep.STACK_WORDS, self._deep.kernel):
-            regs = samples.regs
-            rows = np.flatnonzero(self._deep.learn(placed, regs[:, _IP], regs[:, _SP], samples.mode))
-            self._tally.completed(len(rows))
+            ip, sp = samples.regs[:, _IP], samples.regs[:, _SP]
+            completed, site = self._deep.learn(placed, ip, sp, samples.mode)
+            rows, leaves = np.flatnonzero(completed), np.flatnonzero(site)
+            self._tally.completed(len(rows) - len(leaves))
+            self._tally.n_unknown_sites -= len(leaves)
+            self._sites.learn(site[leaves], placed.uid[leaves], samples.mode[leaves], placed.image[leaves], ip[leaves],
+                              np.zeros(len(leaves)))
             yield _departures(samples, placed, rows)
 
     def _seen_at(self, slots: Array, now_ns: int, stack_words: int,
@@ -372,18 +379,24 @@ class Stacks:
         return int(self._last.uid[slot] if own else 0) or int(no_stack(recorder)[0])
 
     def of_cpu_time(self, recorded: Recorded, slot: int) -> tuple[int, int, int, int] | None:
-        """Tid, CPU, uid and state that stand for time on CPU of a thread that has ended; None where nothing does."""
+        """Tid, CPU, uid and state that stand for time on CPU of a thread that has ended; None where nothing does.
+
+        That is its last clock sample; else one of others of its kind; else its last departure; else what others did.
+        """
         self._last.grow(self._time.n_slots)
-        last, tid = self._last, self._model.threads[slot].tid
+        last, thread = self._last, self._model.threads[slot]
         is_own = last.image[slot] == recorded.image.number
         if is_own and last.clock_uid[slot]:
-            return tid, int(last.cpu[slot]), int(last.clock_uid[slot]), int(last.state[slot])
-        if recorded.recent is not None:
-            life_ns = self._model.threads[slot].start_ns, int(self._time.timeline.clocks.since_ns[slot])
-            return tid, *_borrowed(recorded, recorded.recent, life_ns)
-        if is_own and last.uid[slot]:
-            return tid, int(last.cpu[slot]), int(last.uid[slot]), int(Microstate.USER)
-        return (tid, *recorded.last[1:]) if recorded.last is not None else None
+            return thread.tid, int(last.cpu[slot]), int(last.clock_uid[slot]), int(last.state[slot])
+        life_ns = thread.start_ns, int(self._time.timeline.clocks.since_ns[slot])
+        is_first = thread.tid == thread.process.pid
+        found = recorded.recent.borrowed(life_ns, of_first=is_first)
+        if found is None and is_own and last.uid[slot]:
+            found = int(last.cpu[slot]), int(last.uid[slot]), int(Microstate.USER)
+        found = found or recorded.recent.borrowed(life_ns, of_first=not is_first)
+        if found is None and recorded.last is not None:
+            found = recorded.last[1:]
+        return (thread.tid, *found) if found is not None else None
 
     def last_cpu(self, slot: int) -> int:
         """The CPU that a thread was last seen on."""
@@ -422,14 +435,3 @@ def no_stack(recorder: Recorder) -> Array:
 def _departures(samples: ClockSamples, placed: Placed, rows: Array) -> Departures:
     return Departures(placed.slot[rows], samples.time_ns[rows], placed.uid[rows], samples.mode[rows],
                       samples.regs[rows, _IP], samples.cpu[rows])
-
-
-def _borrowed(recorded: Recorded, recent: tuple[Array, Array, Array, Array],
-              life_ns: tuple[int, int]) -> tuple[int, int, int]:
-    """CPU, uid and state of a clock sample that another thread of the same process had while one lived that had none of
-    its own: each of them in turn."""
-    times_ns, cpus, uids, states = recent
-    first, end = np.searchsorted(times_ns, life_ns).tolist()
-    recorded.n_borrowed += 1
-    row = first + recorded.n_borrowed % (end - first) if end > first else max(end - 1, 0)
-    return int(cpus[row]), int(uids[row]), int(states[row])

@@ -167,7 +167,7 @@ class Coder:
         decoded = self.decoded(value)
         return tuple(decoded) if name == "Batch.changes" else decoded
 
-    # Samples: without the memory that they were unwound with.
+    # Samples: without the memory that they were unwound with, but for how much there was of it (old ones lack that).
 
     _COLUMNS = ("time_ns", "pid", "tid", "cpu", "mode", "abi")
 
@@ -176,17 +176,19 @@ class Coder:
         put = self.streams.put
         return [*(put(f"samples.{name}", getattr(samples, name)) for name in self._COLUMNS),
                 *(put(f"samples.register_{register}", samples.regs[:, register]) for register in _REGISTERS),
-                put("samples.number", np.diff(numbers, prepend=0))]
+                put("samples.number", np.diff(numbers, prepend=0)), put("samples.n_words", samples.n_words)]
 
     def _decoded_samples(self, content: list[Any]) -> ClockSamples:
         take, n = self.streams.take, content[0][0]
         columns = {name: take(f"samples.{name}", *told) for name, told in zip(self._COLUMNS, content, strict=False)}
         regs, none = np.zeros((n, 17), dtype=np.uint64), np.zeros(n, dtype=np.int64)
+        number, *n_words = content[len(columns) + len(_REGISTERS):]
         for register, told in zip(_REGISTERS, content[len(columns):], strict=False):
             regs[:, register] = take(f"samples.register_{register}", *told)
-        number = np.cumsum(take("samples.number", *content[-1]))
-        return ClockSamples(**columns, regs=regs, words=np.zeros(1, dtype=np.uint64), base=none, mask=none,
-                            first=number, low=none.astype(np.uint64), n_words=none)
+        first = np.cumsum(take("samples.number", *number))
+        return ClockSamples(**columns, regs=regs, words=np.zeros(1, dtype=np.uint64), base=none, mask=none, first=first,
+                            low=none.astype(np.uint64),
+                            n_words=take("samples.n_words", *n_words[0]) if n_words else none)
 
 
 def keys(samples: ClockSamples) -> Iterator[tuple[int, ...]]:

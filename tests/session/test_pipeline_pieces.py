@@ -103,16 +103,34 @@ class Alone:
         return samples.regs[:, 16:], np.ones(n, dtype=np.int64), np.full(n, Stop.ROOT, dtype=np.int8)
 
 
+class Read(Alone):
+    """A world that shows where blocked threads are: at a leaf, with one caller."""
+
+    def __init__(self, leaf: int) -> None:
+        self.leaf = leaf
+        self.n_read = 0
+
+    def blocked(self, threads: Sequence[tuple[int, int]], now_ns: int, stack_words: int) -> list[ClockSamples]:
+        self.n_read += len(threads)
+        found = samples([((now_ns - START_NS) / MS, tid, self.leaf) for _, tid in threads], Reason.SLEEP)
+        return [found] if found is not None else []
+
+    def frames(self, samples: ClockSamples, index: Array, epochs: Any) -> tuple[Array, Array, Array]:
+        n = len(samples.tid)
+        pcs = np.column_stack([samples.regs[:, 16], np.full(n, 0x400001, dtype=np.uint64)])
+        return pcs, np.full(n, 2), np.full(n, Stop.ROOT, dtype=np.int8)
+
+
 class Recording:
     """A pipeline for process PID, and what becomes of it."""
 
-    def __init__(self, path: Path, aggregations: Sequence[str] = ()) -> None:
+    def __init__(self, path: Path, aggregations: Sequence[str] = (), world: Alone | None = None) -> None:
         self.path = path
         self.taken: list[Stretches] = []
         path.mkdir()
         self.experiments = Experiments(path, Follow("on"), lambda recorded: header(recorded))
         self.tally = Tally()
-        self.pipeline = Pipeline(INTERVAL_NS, self.experiments, Alone(), self.tally, tap=self.taken.append,
+        self.pipeline = Pipeline(INTERVAL_NS, self.experiments, world or Alone(), self.tally, tap=self.taken.append,
                                  aggregations=aggregations)
         image = self.pipeline.model.new_process(PID, START_NS).image
         self.founder = self.experiments.founder(image, Recorder.create(path, header(None)))
@@ -485,6 +503,48 @@ def test_who_is_preempted_in_its_own_code_is_where_its_clock_last_found_it(recor
     recording.pipeline.feed(second)
     recording.finish(200)
     assert stacks_of(recording, Microstate.WAIT_CPU) == ticks
+
+
+@pytest.mark.parametrize(("found", "stack", "n_unknown"), [(0x400300, (0x400300, 0x400001), 0),
+                                                           (0x400400, (0x400300,), 2)],
+                         ids=["still there", "gone on"])
+def test_who_waits_with_its_leaf_alone_is_read_once_and_known_from_then_on(
+        tmp_path: Path, found: int, stack: tuple[int, ...], n_unknown: int) -> None:
+    """Unless it has gone on by then. It waits twice at the same place, which is known the second time."""
+    world = Read(found)
+    recording = Recording(tmp_path / "test.1.er", world=world)
+    feed, place = recording.pipeline.feed, np.full(1, 0x400300, dtype=np.uint64)
+    for begin_ms, change in ((20, (EXEC,)), (220, ())):
+        made = batch(begin_ms + 80, *change, switches=[(begin_ms, PID, Edge.OUT_BLOCKED)])
+        made.sites = Sites(*who([(begin_ms, PID, 0)]), ip=place, sp=0 * place, bp=0 * place)
+        feed(made)
+        recording.pipeline.flush_waiting(START_NS + (begin_ms + 80) * MS)
+        feed(batch(begin_ms + 180, switches=[(begin_ms + 100, PID, Edge.IN)]))
+    assert recording.tally.n_unknown_sites == n_unknown
+    assert world.n_read == (1 if n_unknown == 0 else 2)
+    recording.finish(400)
+    experiment = open_experiment(recording.path)
+    waits = [packet for packet in experiment.packets() if packet["MSTATE"] > Microstate.TRAP]
+    assert sum(int(packet["NTICK"]) for packet in waits) == 20
+    stacks = experiment.stacks.index(np.array([packet["FRINFO"] for packet in waits]))
+    assert {tuple(experiment.stacks.stack(int(row)).tolist()) for row in stacks} == {stack}
+
+
+def test_a_thread_without_samples_has_those_of_its_kind(recording: Recording) -> None:
+    """The others that the process has started, not its first thread; while it lived, else before that."""
+    short, births = PID + 2, [Forked(START_NS + ms * MS, PID, PID + tid, PID, PID) for ms, tid in ((1, 1), (60, 2))]
+    recording.pipeline.feed(batch(
+        100, EXEC, *births, Exited(START_NS + 90 * MS, PID, short),
+        clock=[(10, PID + 1, 0x400200), (70, PID, 0x400100)],
+        switches=[(2, PID + 1, Edge.IN), (30, PID + 1, Edge.OUT_BLOCKED), (62, short, Edge.IN),
+                  (88, short, Edge.OUT_BLOCKED)]))
+    recording.pipeline.feed(batch(200))
+    recording.finish(200)
+    experiment = open_experiment(recording.path)
+    told = [packet for packet in experiment.packets() if packet["THRID"] == short and packet["MSTATE"] <= 2]
+    assert sum(int(packet["NTICK"]) for packet in told) >= 2  # it ran for 26 ms
+    rows = experiment.stacks.index(np.array([packet["FRINFO"] for packet in told]))
+    assert {int(experiment.stacks.stack(int(row))[0]) for row in rows} == {0x400200}
 
 
 def test_the_first_wait_whose_departure_is_unknown_is_where_the_thread_is_next(recording: Recording) -> None:
