@@ -90,10 +90,11 @@ class Control:
             return 0
         return self._begin_ns if self._begin_ns is not None else self._end_ns
 
-    def actions(self, now_ns: int) -> list[Action]:
-        """What is to be done at ``now_ns``, in order, each told once; none of them is TOGGLE."""
+    def actions(self, now_ns: int, told_ns: int) -> list[Action]:
+        """What is to be done at ``now_ns``, in order, each told once; none of them is TOGGLE. Recording begins once all
+        that happened before its begin has been told: that is, up to ``told_ns``."""
         actions, self._asked = [self._noted(action) for action in self._asked], []
-        if self._begin_ns is not None and now_ns >= self._begin_ns:
+        if self._begin_ns is not None and told_ns >= self._begin_ns:
             self._begin_ns = None
             actions.append(self._noted(Action.RESUME))
         if self._end_ns is not None and now_ns >= self._end_ns:

@@ -166,7 +166,7 @@ class NoDrainer:
         pass
 
     def drain(self) -> None:
-        pass
+        self.drained_ns = time.monotonic_ns()
 
     def read_accounts(self) -> None:
         pass

@@ -105,7 +105,7 @@ class KernelRecording:
     def _work(self, now_ns: int) -> None:
         """Drains, and does what is due with that."""
         self._take(now_ns, _SLACK_NS)
-        for action in self._control.actions(time.monotonic_ns()):
+        for action in self._control.actions(time.monotonic_ns(), self._drained_ns):
             self._act(action)
         if self._samples.take(time.monotonic_ns()):
             self._store.sample(self._drained_ns, "periodic")

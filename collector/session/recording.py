@@ -156,7 +156,7 @@ class Recording:
         drained_ns = self._drainer.drained_ns
         if self._flushes.take(self._store.n_threads, drained_ns):
             self._pipeline.flush_waiting(drained_ns)
-        for action in self._control.actions(time.monotonic_ns()):
+        for action in self._control.actions(time.monotonic_ns(), drained_ns):
             self._act(action, drained_ns)
         if self._samples.take(time.monotonic_ns()) and self._store.has_processes:  # the last one comes with the end
             self._sample(_LABEL_PERIODIC)
