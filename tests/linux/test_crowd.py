@@ -58,26 +58,18 @@ def crowd(workload: Callable[..., Path]) -> list[str]:
     return ["taskset", "-c", str(cpu), str(workload("crowd")), str(n_threads), "1", "0"]
 
 
-@pytest.mark.kernel_times
-@pytest.mark.all_cpus
 def test_beside_many_it_takes_the_highest_priority_and_gives_it_back(crowd: list[str], may_hurry: None) -> None:
     assert beside(crowd, 0, "root") == ("True -20", "False 0")
 
 
-@pytest.mark.kernel_times
-@pytest.mark.all_cpus
 def test_who_was_given_a_low_priority_keeps_it(crowd: list[str], may_hurry: None) -> None:
     assert beside(crowd, 7, "root") == ("True 7", "False 7")
 
 
-@pytest.mark.kernel_times
-@pytest.mark.all_cpus
 def test_a_priority_that_was_changed_from_outside_stays(crowd: list[str], may_hurry: None) -> None:
     assert beside(crowd, 0, "root", 5) == ("True 5", "False 5")
 
 
-@pytest.mark.kernel_times
-@pytest.mark.all_cpus
 def test_who_may_not_have_another_priority_keeps_his_own(crowd: list[str]) -> None:
     given = os.getpriority(os.PRIO_PROCESS, 0)
     assert beside(crowd, given, "nobody") == (f"True {given}", f"False {given}")

@@ -140,20 +140,29 @@ def test_what_follows_the_landmarks_is_left_unread_unless_they_are_shuffled() ->
     assert proc.kernel_functions(pattern, order[1::-1]) == every
 
 
-@pytest.mark.kernel_times
 def test_hidden_kernel_functions_cost_no_time() -> None:
-    """An ordinary user sees zeros; looking for what is behind them must not take seconds."""
+    """An ordinary user sees zeros; looking for what is behind them must not take a hundred times as long as it takes
+    the kernel to print them."""
     if os.geteuid() != 0:
         pytest.skip("needs root, to become an ordinary user")
-    code = "import time; from collector.linux import proc; t = time.process_time(); " \
-           "print(proc.kernel_functions(rb'\\w*fault\\w*'), time.process_time() - t)"
+    code = """
+import time
+from collector.linux import proc
+times = [time.process_time()]
+with open("/proc/kallsyms", "rb") as file:
+    file.read()
+times.append(time.process_time())
+found = proc.kernel_functions(rb"\\w*fault\\w*")
+times.append(time.process_time())
+print(found, (times[2] - times[1]) / (times[1] - times[0]))
+"""
     command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", code]
     result = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     if "Permission denied" in result.stderr:
         pytest.skip("this Python is private to root")
-    found, seconds = result.stdout.rsplit(" ", 1)
+    found, times_as_long = result.stdout.rsplit(" ", 1)
     assert found == "[]"
-    assert float(seconds) < 0.4
+    assert float(times_as_long) < 10
 
 
 def test_the_vdso_is_elf_in_memory() -> None:

@@ -8,6 +8,7 @@ thread was born between the last look that did not find it and the first one tha
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -78,6 +79,7 @@ class Seen:
     cpu: float = 0.0
     delay: float = 0.0
     looked: float = 0.0
+    queued: float = 0.0  # since when it may wait for a CPU: a wait is in its account when it is over
     alive: float = 0.0  # when it was last seen that had not begun to exit: then its records end
     cpu_before: Bounds = (0.0, 0.0)
     delay_before: Bounds = (0.0, 0.0)
@@ -95,7 +97,7 @@ class Seen:
     @property
     def delay_s(self) -> Bounds:
         """Time runnable and not running."""
-        return self.delay - self.delay_before[1], self.delay - self.delay_before[0] + self.died[1] - self.looked
+        return self.delay - self.delay_before[1], self.delay - self.delay_before[0] + self.died[1] - self.queued
 
 
 class Observer(threading.Thread):
@@ -148,7 +150,7 @@ class Observer(threading.Thread):
                 return 0
             if not runs_us:
                 self._open(pid, f"/proc/{pid}", Seen(
-                    (past.looked, time.monotonic()), alive=now, cpu_before=(past.cpu, cpu_s),
+                    (past.looked, time.monotonic()), queued=past.looked, alive=now, cpu_before=(past.cpu, cpu_s),
                     delay_before=(past.delay, delay_s)))
                 return pid
             past = Seen((0.0, 0.0), cpu=cpu_s, delay=delay_s, looked=now)
@@ -163,12 +165,16 @@ class Observer(threading.Thread):
             tids, ended = set(), True
         for tid in tids - self._files.keys() - self.threads.keys():
             with suppress(OSError):
-                self._open(tid, f"/proc/{pid}/task/{tid}", Seen((before, time.monotonic()), alive=self._looked))
+                self._open(tid, f"/proc/{pid}/task/{tid}", Seen(
+                    (before, time.monotonic()), queued=before, alive=self._looked))
         for tid, (schedstat, stat) in list(self._files.items()):
             seen, now = self.threads[tid], time.monotonic()
             try:
-                (seen.cpu, seen.delay), seen.looked = account(schedstat), now
-                if not int(os.pread(stat, 1024, 0).rpartition(b")")[2].split()[6]) & PF_EXITING:
+                known, (seen.cpu, seen.delay), seen.looked = (seen.cpu, seen.delay), account(schedstat), now
+                fields = os.pread(stat, 1024, 0).rpartition(b")")[2].split()
+                if fields[0] != b"R" or known != (seen.cpu, seen.delay):
+                    seen.queued = now
+                if not int(fields[6]) & PF_EXITING:
                     seen.alive = seen.looked
             except OSError:
                 self._close(tid)
@@ -221,13 +227,28 @@ class Recorded:
         bad &= ~(is_leaf_alone & np.isin(waiting["FRINFO"], before_main))
         return float(waiting["NTICK"][bad].sum() / max(waiting["NTICK"].sum(), 1))
 
+    def begun_s(self, tid: int) -> float:
+        """When a thread began, as the log has it."""
+        log = (self.path / "log.xml").read_text(errors="replace")
+        found = re.search(rf'<event kind="jthread_start" tstamp="([\d.]+)"[^>]* tid="{tid}"', log)
+        assert found, f"the log knows of no {tid}"
+        return float(found[1])
+
     def check_accounts(self) -> None:
-        """Every thread's states add up to its life, and its CPU states to the kernel's account of it."""
-        for tid, seen in self.observed.items():
-            states = self.states_s(tid)
-            slack = self.interval_s + self.precision * seen.life_s[1] + self.stolen_s
+        """Every thread's states add up to its life, and its CPU states to the kernel's account of it.
+
+        Who is traced lives from the stop at the end of its exec on, for which it may have to wait: the first thread
+        begins when we say, but no later than its main.
+        """
+        for number, (tid, seen) in enumerate(self.observed.items()):
+            states, (least_s, most_s) = self.states_s(tid), seen.life_s
+            if number == 0:
+                begun_s = self.begun_s(tid)
+                assert begun_s * 1e9 <= self.truth.get("begun_ns", math.inf)
+                least_s = min(least_s, seen.died[0] - begun_s)
+            slack = self.interval_s + self.precision * most_s + self.stolen_s
             cpu = [states[name] for name in CPU_STATES]
-            assert within(sum(states.values()), seen.life_s, slack), f"{tid}: {states}, lived {seen.life_s}"
+            assert within(sum(states.values()), (least_s, most_s), slack), f"{tid}: {states}, lived {seen.life_s}"
             # Each state's ticks are rounded for themselves.
             slack += max(sum(map(bool, cpu)) - 1, 0) * self.interval_s
             assert within(sum(cpu), seen.cpu_s, slack), f"{tid}: {states}, ran {seen.cpu_s}"

@@ -18,10 +18,14 @@ import pytest
 
 from collector.errors import UsageError
 from collector.experiment.reader import Experiment, open_experiment
+from collector.experiment.records import STATES
 from collector.session.control import Action, Control, Signals, Window, parse_signal, parse_window
 
 Run = Callable[..., Any]
 COLLECT = str(Path(sys.executable).with_name("collect"))
+INTERVAL_S = 0.997e-3  # of -p hi
+N_CPU_STATES = 3
+ROUNDING_S = len(STATES) * INTERVAL_S  # each state's ticks are off by less than one of them
 
 pytestmark = pytest.mark.usefixtures("perf_allowed")
 
@@ -39,7 +43,7 @@ def spin(tmp_path: Path, need: Run) -> Path:
             return t.tv_sec + t.tv_nsec * 1e-9;
         }
         int main(int argc, char **argv) {
-            double end = atof(argv[1]);
+            double end = cpu_s() + atof(argv[1]);
             volatile long n = 0;
             while (cpu_s() < end) for (int i = 0; i < 100003; i++) n++;
             return 7;
@@ -49,8 +53,21 @@ def spin(tmp_path: Path, need: Run) -> Path:
 
 
 def ticks(experiment: Experiment) -> list[int]:
-    """Times of the packets, in ns since the start."""
-    return sorted((experiment.packets()["TSTAMP"] - experiment.log.start_ns).tolist())
+    """Times of the packets of a running thread, in ns since the start: each is that of a sample of the clock."""
+    packets = experiment.packets()
+    return sorted((packets["TSTAMP"][packets["MSTATE"] < N_CPU_STATES] - experiment.log.start_ns).tolist())
+
+
+def told_s(experiment: Experiment) -> float:
+    """Seconds that all packets come to. A thread that never sleeps has of each moment one state."""
+    return float(experiment.packets()["NTICK"].sum()) * INTERVAL_S
+
+
+def events_ns(experiment: Experiment, *kinds: str) -> list[int]:
+    """When there was the first event of each kind behind the start, in ns since then."""
+    start_ns = experiment.log.start_ns
+    return [next(event.time_ns for event in experiment.log.events if event.kind == kind and event.time_ns > start_ns)
+            - start_ns for kind in kinds]
 
 
 @pytest.mark.parametrize(("text", "window"), [
@@ -81,12 +98,12 @@ def test_a_window_begins_and_ends_once() -> None:
     control = Control(1_000, Window(2, 5))
     assert not control.recording
     assert control.due_ns() == 2_000_001_000
-    assert control.actions(2_000_000_999) == []
-    assert control.actions(2_000_001_000) == [Action.RESUME]
+    assert control.actions(2_000_001_000, 2_000_000_999) == []  # what happened before it is to be told
+    assert control.actions(2_000_001_000, 2_000_001_000) == [Action.RESUME]
     assert control.due_ns() == 5_000_001_000
-    assert control.actions(9_000_000_000) == [Action.STOP]
+    assert control.actions(9_000_000_000, 4_000_000_000) == [Action.STOP]
     assert control.due_ns() is None
-    assert control.actions(10_000_000_000) == []
+    assert control.actions(10_000_000_000, 10_000_000_000) == []
 
 
 @pytest.mark.parametrize(("paused", "expected"), [
@@ -97,7 +114,7 @@ def test_a_toggle_is_the_other_one(paused: bool, expected: list[Action]) -> None
     for action in (Action.TOGGLE, Action.SAMPLE, Action.TOGGLE):
         control.ask(action)
     assert control.due_ns() == 0
-    assert control.actions(1) == expected
+    assert control.actions(1, 1) == expected
     assert control.due_ns() is None
 
 
@@ -121,22 +138,37 @@ def test_signals_are_told_in_order_and_once() -> None:
 @pytest.mark.kernel_times
 def test_t_ends_the_recording_and_not_the_program(collect: Run, spin: Path, tmp_path: Path, gprofng: Run) -> None:
     path = tmp_path / "t.er"
-    result = collect("-t", "0.5", "-p", "hi", "-o", path, spin, "1.1")
+    result = collect("-t", "0.5", "-p", "hi", "-o", path, spin, "1.9")
     assert result.returncode == 7
     experiment = open_experiment(path)
     assert experiment.log.complete
-    assert 0.4e9 < ticks(experiment)[-1] < 0.75e9
+    ended_ns = experiment.end_ns - experiment.log.start_ns
+    assert 0.5e9 <= ended_ns < 1.9e9  # not before it is due, nor at the end of the program
+    assert 0 < ticks(experiment)[-1] <= ended_ns
+    check_told(experiment, 0)
     assert "not closed" not in gprofng("-header", experiment=path).text
+
+
+def check_told(experiment: Experiment, began_ns: int) -> None:
+    """Of a program that always works or waits for a CPU all is told from then on until the end, and no more; where it
+    was not there yet, from its first packet on."""
+    recorded_s = (experiment.end_ns - experiment.log.start_ns - began_ns) * 1e-9
+    born_s = 0.0 if began_ns else (experiment.packets()["TSTAMP"].min() - experiment.log.start_ns) * 1e-9
+    assert recorded_s - born_s - ROUNDING_S < told_s(experiment) < recorded_s + ROUNDING_S
 
 
 @pytest.mark.kernel_times
 def test_t_can_begin_late(collect: Run, spin: Path, tmp_path: Path, gprofng: Run) -> None:
     path = tmp_path / "late.er"
-    result = collect("-t", "0.4-0.9", "-p", "hi", "-o", path, spin, "1.3")
+    result = collect("-t", "0.4-0.9", "-p", "hi", "-o", path, spin, "2.3")
     assert result.returncode == 7
-    times = ticks(open_experiment(path))
-    assert 0.35e9 < times[0] < 0.6e9
-    assert 0.8e9 < times[-1] < 1.15e9
+    experiment = open_experiment(path)
+    (resumed_ns,), times = events_ns(experiment, "resume"), ticks(experiment)
+    ended_ns = experiment.end_ns - experiment.log.start_ns
+    assert 0.4e9 <= resumed_ns < times[0]
+    assert 0.9e9 <= ended_ns < 2.3e9
+    assert times[-1] <= ended_ns
+    check_told(experiment, resumed_ns)
     header = gprofng("-header", experiment=path).text
     assert "Pause" in header
     assert "Resume" in header
@@ -154,37 +186,52 @@ def running(*arguments: object) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
+def wait_for_target(process: subprocess.Popen[str]) -> None:
+    """Until the program runs: before that collect knows its signals."""
+    while not any(child.name() == "spin" for child in psutil.Process(process.pid).children()):
+        time.sleep(0.01)
+
+
 @pytest.mark.kernel_times
 def test_a_signal_pauses_and_resumes(spin: Path, tmp_path: Path) -> None:
-    path = tmp_path / "y.er"
-    started = time.monotonic()
+    """Each is asked for when the one before is in the log, however late that is; the program goes on meanwhile."""
+    path, sent_ns = tmp_path / "y.er", []
     with running("-y", "USR1", "-p", "hi", "-o", path, spin, "2.3") as process:
-        for wait_s in (0.7, 0.6):  # on, off
-            time.sleep(wait_s)
+        wait_for_target(process)
+        for n_before in (1, 2):  # it begins with a pause
+            while not path.is_dir() or n_before > sum(
+                    event.kind in ("pause", "resume") for event in open_experiment(path).log.events):
+                assert process.poll() is None
+                time.sleep(0.02)
+            time.sleep(0.4)
+            sent_ns.append(time.monotonic_ns())
             process.send_signal(signal.SIGUSR1)
-    assert time.monotonic() - started >= 2.3
     experiment = open_experiment(path)
-    resumed, paused = [next(event.time_ns for event in experiment.log.events if event.kind == kind
-                            and event.time_ns > experiment.log.start_ns) for kind in ("resume", "pause")]
-    times = [experiment.log.start_ns + time_ns for time_ns in ticks(experiment)]
-    assert len(times) > 100
-    assert resumed - 30e6 < times[0]
-    assert times[-1] < paused + 30e6
-    assert 0.4e9 < paused - resumed < 0.9e9
+    resumed_ns, paused_ns = events_ns(experiment, "resume", "pause")
+    times = ticks(experiment)
+    assert sent_ns[0] <= experiment.log.start_ns + resumed_ns
+    assert sent_ns[1] <= experiment.log.start_ns + paused_ns
+    assert resumed_ns < times[0]
+    assert times[-1] <= paused_ns
+    recorded_s = (paused_ns - resumed_ns) * 1e-9
+    assert recorded_s >= 0.4
+    assert told_s(experiment) == pytest.approx(recorded_s, abs=ROUNDING_S)
 
 
 @pytest.mark.kernel_times
 def test_y_with_r_records_from_the_start(collect: Run, spin: Path, tmp_path: Path) -> None:
     path = tmp_path / "yr.er"
     assert collect("-y", "USR2,r", "-p", "hi", "-o", path, spin, "0.3").returncode == 7
-    assert ticks(open_experiment(path))[0] < 0.1e9
+    assert len(ticks(open_experiment(path))) > 0
+    packets = open_experiment(path).packets()
+    ran_s = packets["NTICK"][packets["MSTATE"] < N_CPU_STATES].sum() * INTERVAL_S
+    assert ran_s > 0.3 - INTERVAL_S  # all that it worked
 
 
 def test_a_signal_takes_a_sample(spin: Path, tmp_path: Path, gprofng: Run) -> None:
     path = tmp_path / "l.er"
     with running("-S", "off", "-l", "USR1", "-o", path, spin, "1.1") as process:
-        while not any(child.name() == "spin" for child in psutil.Process(process.pid).children()):
-            time.sleep(0.01)  # collect knows the signal before the program runs
+        wait_for_target(process)
         process.send_signal(signal.SIGUSR1)
     assert [sample.label for sample in open_experiment(path).samples] == ["signal", "collector_close_experiment"]
     gprofng("-sample_list", experiment=path)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bisect
 import json
+import math
 import os
 import re
 import shutil
@@ -22,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sampling_error import n_draws, of_share
 
 from collector.experiment.reader import Experiment, open_experiment
 
@@ -30,10 +32,13 @@ pytestmark = [pytest.mark.kernel_times, pytest.mark.usefixtures("perf_allowed")]
 INTERVAL_S = {"on": 10.007e-3, "hi": 0.997e-3}
 SYSTEM, TRAP = 1, 2
 END_S = 0.005  # at most, of a program's end, behind its own look at getrusage
+MOST_CLOCKS = 3  # CPUs that a thread goes to and fro between
 NOBODY = 65534
+ENDURING_STATUS = 7
 PREEMPTED = re.compile(r"\d+ (leave records? lost: stacks of threads that left their CPU too often, told by their last "
                        r"known stacks|waits? with only (its|their) leaf known)$")
-UNREAD = re.compile(r"(\d+) stacks? (?:is|are) cut, of (?:a thread|threads) whose memory was not there: ")
+UNREAD = re.compile(r"(\d+) stacks? (?:is|are) cut, of (?:a thread|threads) whose memory was not there: "
+                    r"|(\d+) waits? with only (?:its|their) leaf known$")
 COLLECT = str(Path(sys.executable).parent / "collect")
 
 VARIANTS = {
@@ -45,8 +50,9 @@ VARIANTS = {
     "32-bit": ("-O2", "-m32"),
 }
 # At -p on a run must be long: each thread's first 10 to 20 ms are sampled late, by one timer per CPU.
-SECONDS = {"on": 5.3, "hi": 1.7}
+SECONDS = {"on": 3.1, "hi": 1.3}
 BOTH = pytest.mark.parametrize("interval", ["on", "hi"])
+N_TURNS = 7  # of each thread of ``split`` through its functions
 EACH = pytest.mark.parametrize(("variant", "interval"), [
     ("-O2", "on"), *((variant, "hi") for variant in VARIANTS)])
 
@@ -93,6 +99,19 @@ class Run:
         whole = ~(stacks.truncated | stacks.failed)[row]
         return float(packets["NTICK"][whole].sum() / packets["NTICK"].sum())
 
+    def check_rooted(self) -> None:
+        """All stacks of a running thread reach the root, but those that the log counts as unread."""
+        packets, stacks = self.experiment.packets(), self.experiment.stacks
+        row = stacks.index(packets["FRINFO"])
+        assert (row >= 0).all()
+        assert self.rooted() > 0.9
+        self.check_unread((packets["MSTATE"] <= TRAP) & (stacks.truncated | stacks.failed)[row])
+
+    def n_unread(self) -> int:
+        """How many stacks could not be read, by the log."""
+        return sum(int(found[1] or found[2]) for message in self.experiment.log.messages
+                   if (found := UNREAD.match(message.text)))
+
     def frames_found(self) -> tuple[Any, Any]:
         """Whether the experiment knows the code (n,) of packets' leaves, and whether their stacks are cut (n,)."""
         stacks = self.experiment.stacks
@@ -102,16 +121,16 @@ class Run:
         return (above < size).any(axis=1), stacks.truncated[row]
 
     def check_unread(self, unread: Any) -> None:
-        """The packets of stacks that could not be read are those that the log counts.
+        """The stacks of ``unread`` packets, which could not be read, are those that the log counts.
 
-        Amid its exec a thread has the pc of the program before, which no code of this one has. The page of a stack
-        that grows is brought in at its first use: until then there is nothing to copy.
+        Of a wait that its ring had no room for, no stack may have been seen at the same place. Amid its exec a thread
+        has the pc of the program before, which no code of this one has. The page of a stack that grows is brought in at
+        its first use: until then there is nothing to copy.
         """
         stacks, packets = self.experiment.stacks, self.experiment.packets()[unread]
         assert (np.diff(stacks.offsets)[stacks.index(packets["FRINFO"])] == 1).all()
-        counts = [int(found[1]) for message in self.experiment.log.messages if (found := UNREAD.match(message.text))]
-        # Each is that of a wait, which has two states: what it waited for, and then a CPU.
-        assert len(packets) <= 2 * sum(counts)
+        # One may have several packets: a wait is told bit by bit, and followed by one for a CPU.
+        assert len(np.unique(packets["FRINFO"])) <= self.n_unread()
 
 
 def record(path: Path, interval: str, *command: object, user: int | None = None, **options: Any) -> Run:
@@ -143,6 +162,16 @@ def split(splits: dict[tuple[str, str], Run], workload: Callable[..., Path], is_
     return run
 
 
+def stray_s(n_stretches: int, interval: str) -> float:
+    """How far the time of a function may be from the truth that a thread is in for so many stretches of its CPU time.
+
+    The clock strikes evenly in that time, on each CPU for itself. So in each stretch on each CPU a function has less
+    than a tick too much or too little, by chance: the variance is at most a quarter. Allowed are five deviations.
+    """
+    n_clocks = min(len(os.sched_getaffinity(0)), MOST_CLOCKS)
+    return 5 * math.sqrt(n_stretches * n_clocks / 4) * INTERVAL_S[interval]
+
+
 def shares(truth: dict[str, Any]) -> dict[str, float]:
     """The leaves' shares of the time of all threads, as the program measured them."""
     total = sum(thread["cpu_s"] for thread in truth["threads"])
@@ -161,8 +190,9 @@ def test_the_split_is_that_of_the_program(
     total = functions["<Total>"][1]
     if variant == "stripped":  # its addresses have names in the same program as it was before
         functions = by_address(gprofng("-pcs", experiment=run.path), workload("split", "-O2"))
+    slack = END_S / total + max(stray_s(len(run.truth["threads"]) * N_TURNS, interval) / total, 0.02)
     for leaf, share in shares(run.truth).items():
-        assert functions[leaf][1] / total == pytest.approx(share, abs=0.03), leaf
+        assert functions[leaf][1] / total == pytest.approx(share, abs=slack), leaf
 
 
 def by_address(listing: Any, program: Path) -> dict[str, tuple[float, ...]]:
@@ -207,13 +237,15 @@ def test_the_call_tree_has_every_function_on_the_path(
     tree = gprofng("-calltree", experiment=run.path).tree
     total = tree[("<Total>",)][0]
     attributed = {tuple(map(without_places, path[1:])): seconds[0] for path, seconds in tree.items()}
-    for stage, leaf, share in (("stage_one", "leaf_one", 1 / 11), ("stage_three", "leaf_three", 3 / 11),
-                               ("stage_seven", "leaf_seven", 7 / 11)):
-        for above, n_threads in PATHS[variant]:
-            path = (*above, "run", stage, leaf)
+    for number in ("one", "three", "seven"):
+        for above, threads in PATHS[variant]:
+            path, mine = (*above, "run", f"stage_{number}", f"leaf_{number}"), run.truth["threads"][threads]
+            worked_s = sum(thread[f"leaf_{number}"] for thread in mine)
             if variant == "stripped":
-                path, share = tuple(name if name in KEPT else "?split" for name in path), 1.0
-            assert attributed[path] / total == pytest.approx(share * n_threads / 3, abs=0.03), path
+                path = tuple(name if name in KEPT else "?split" for name in path)
+                worked_s = sum(thread["cpu_s"] for thread in mine)
+            slack_s = END_S + max(stray_s(len(mine) * N_TURNS, interval), 0.02 * total)
+            assert attributed[path] == pytest.approx(worked_s, abs=slack_s), path
     elsewhere = sum(seconds for path, seconds in attributed.items()
                     if len(path) == 1 and path not in {above[:1] for above, _ in PATHS[variant]}
                     and path not in {("?split",)})
@@ -222,12 +254,13 @@ def test_the_call_tree_has_every_function_on_the_path(
 
 LIBC = "?libc.so.6"
 KEPT = {LIBC, "__libc_start_main"}  # what a stripped program's tree still has names for
-_DYNAMIC = ((("_start", "__libc_start_main", LIBC, "main"), 1), ((LIBC, LIBC, "thread_main"), 2))
-# From the root to what all threads share, and how many threads come that way. Debian's libc has the names of exported
+MAIN, OTHERS = slice(0, 1), slice(1, 3)  # of the threads of ``split``
+_DYNAMIC = ((("_start", "__libc_start_main", LIBC, "main"), MAIN), ((LIBC, LIBC, "thread_main"), OTHERS))
+# From the root to what all threads share, and which threads come that way. Debian's libc has the names of exported
 # functions only: __libc_start_call_main, start_thread and clone3 are not among them.
-PATHS: dict[str, tuple[tuple[tuple[str, ...], int], ...]] = dict.fromkeys(VARIANTS, _DYNAMIC) | {
-    "static": ((("_start", "__libc_start_main", "__libc_start_call_main", "main"), 1),
-               (("clone3", "start_thread", "thread_main"), 2))}
+PATHS: dict[str, tuple[tuple[tuple[str, ...], slice], ...]] = dict.fromkeys(VARIANTS, _DYNAMIC) | {
+    "static": ((("_start", "__libc_start_main", "__libc_start_call_main", "main"), MAIN),
+               (("clone3", "start_thread", "thread_main"), OTHERS))}
 
 
 def without_places(name: str) -> str:
@@ -262,6 +295,9 @@ def test_nothing_is_wrong_with_the_experiment(split: Any, gprofng: Any, variant:
 # --- user, system and trap ------------------------------------------------------------------------
 
 
+N_USERSYS_TURNS = 47
+
+
 @pytest.mark.parametrize("percent", [17, 97])
 def test_user_and_system_time_are_told_apart(workload: Any, tmp_path: Path, gprofng: Any, percent: int) -> None:
     run = record(tmp_path / "us.er", "hi", workload("usersys"), 1.3, percent)
@@ -272,12 +308,15 @@ def test_user_and_system_time_are_told_apart(workload: Any, tmp_path: Path, gpro
     if os.geteuid() == 0:
         assert 1 - truth - trap - 0.03 <= system <= 1 - truth + 0.03
     listing = gprofng("-metrics", "e.user:e.system:e.trap:name", "-functions", experiment=run.path)
-    by_function = listing.functions
-    assert by_function["in_user"][0] + by_function["in_user"][2] == pytest.approx(
-        run.truth["in_user"], rel=0.04, abs=0.01)
+    by_function, slack_s = listing.functions, 0.01 * run.cpu_s + stray_s(N_USERSYS_TURNS, "hi")
+    with_callees = gprofng("-functions", experiment=run.path).functions
+    for name in ("in_user", "in_system"):
+        assert with_callees[name][1] == pytest.approx(run.truth[name], abs=slack_s)
     assert by_function["in_user"][1] <= 0.02 * run.cpu_s
-    assert by_function["read"][1] + by_function["read"][2] == pytest.approx(
-        run.truth["in_system"], rel=0.04, abs=0.01)
+    # The rest are looks at the clock, and the way into the kernel and back.
+    for name, state, caller in (("in_user", 0, "in_user"), ("read", 1, "in_system")):
+        spent_s = by_function[name][state] + by_function[name][TRAP]
+        assert 0.92 * run.truth[caller] - slack_s <= spent_s <= run.truth[caller] + slack_s
 
 
 # --- odd stacks -----------------------------------------------------------------------------------
@@ -285,25 +324,29 @@ def test_user_and_system_time_are_told_apart(workload: Any, tmp_path: Path, gpro
 
 @pytest.mark.parametrize("variant", ["-O2", "-O0", "32-bit"])
 def test_a_deep_recursion_is_a_deep_tree(workload: Any, tmp_path: Path, gprofng: Any, variant: str) -> None:
-    # So long that the end of the program is little of it: up to 15 ms are told as its last stack's, or as waiting.
     run = record(tmp_path / "deep.er", "hi", workload("recurse", *VARIANTS[variant]), 307, 1.1)
-    assert run.rooted() == 1
+    run.check_rooted()
     stacks, packets = run.experiment.stacks, run.experiment.packets()
     row = stacks.index(packets["FRINFO"][packets["MSTATE"] <= TRAP])
     depths = np.diff(stacks.offsets)[row]
     # _start, __libc_start_main, its helper, main, run, bottom; clock_gettime(2) and its like above bottom
     assert np.median(depths) == 307 + 6
     functions = gprofng("-functions", experiment=run.path).functions
-    assert functions["bottom"][1] == pytest.approx(run.truth["bottom"], rel=0.02)
-    assert functions["recurse"][1] == functions["run"][1] == pytest.approx(functions["bottom"][1], abs=2e-3)
+    # Nothing else has more than what the program used outside of it, and than the clock is off at its two ends.
+    bottom_s, others_s = functions["bottom"][1], run.cpu_s - run.truth["bottom"] + END_S + stray_s(1, "hi")
+    assert bottom_s == pytest.approx(run.truth["bottom"], abs=others_s)
+    unread_s = run.n_unread() * INTERVAL_S["hi"]  # where the stack grew
+    assert bottom_s <= functions["recurse"][1] + unread_s <= functions["run"][1] + 2 * unread_s
+    assert functions["run"][1] <= bottom_s + others_s
 
 
 def test_a_stack_deeper_than_its_copy_is_cut_and_says_so(workload: Any, tmp_path: Path, gprofng: Any) -> None:
     run = record(tmp_path / "deep.er", "hi", workload("recurse"), 10_007, 0.2)
     assert run.truth["stack_bytes"] > 65_536
-    assert run.rooted() < 0.1
     functions = gprofng("-functions", experiment=run.path).functions
-    assert functions["<Truncated-stack>"][1] >= 0.9 * functions["bottom"][1] > 0
+    assert functions["<Truncated-stack>"][1] >= functions["bottom"][1] > 0
+    # What it did on its way down, and before.
+    assert run.rooted() * functions["<Total>"][1] <= run.cpu_s - run.truth["bottom"] + END_S + stray_s(1, "hi")
     assert "stacks do not reach the root" in run.said
     assert "stacks do not reach the root" in gprofng("-header", experiment=run.path).text
 
@@ -311,14 +354,14 @@ def test_a_stack_deeper_than_its_copy_is_cut_and_says_so(workload: Any, tmp_path
 def test_a_deep_but_copied_stack_reaches_the_root(workload: Any, tmp_path: Path) -> None:
     run = record(tmp_path / "deep.er", "on", workload("recurse"), 1009, 0.4)
     assert 8192 < run.truth["stack_bytes"] < 32_000
-    assert run.rooted() == 1
+    run.check_rooted()
 
 
 @pytest.mark.parametrize("variant", ["-O2", "-O0", "static"])
 def test_a_signal_handler_stands_above_what_it_interrupted(
         workload: Any, tmp_path: Path, gprofng: Any, variant: str) -> None:
     run = record(tmp_path / "signal.er", "hi", workload("sigframe", *VARIANTS[variant]), 0.4)
-    assert run.rooted() >= 0.99
+    run.check_rooted()
     (path, seconds), = paths_to("handler_work", gprofng("-calltree", experiment=run.path))
     assert path[-6:-3] == ("main", "outer", "inner")  # then the frame that the kernel made, then the handler
     assert path[-2] == "on_signal"
@@ -352,12 +395,21 @@ def paths_to(function: str, listing: Any) -> list[tuple[tuple[str, ...], float]]
 
 @pytest.mark.parametrize(("interval", "n_threads"), [("on", 503), ("hi", 211)])
 def test_threads_shorter_than_the_interval_have_their_time(
-        workload: Any, tmp_path: Path, gprofng: Any, interval: str, n_threads: int) -> None:
+        workload: Any, tmp_path: Path, gprofng: Any, stolen: Callable[[], float], interval: str,
+        n_threads: int) -> None:
     run = record(tmp_path / "pool.er", interval, workload("pool"), n_threads, 3)
     functions = gprofng("-functions", experiment=run.path).functions
-    # What is pooled at the end is less than an interval in each state.
-    assert functions["<Total>"][0] == pytest.approx(run.cpu_s, rel=0.02, abs=2 * INTERVAL_S[interval])
-    assert functions["burst"][1] >= 0.95 * run.truth["burst"]
+    # What is pooled at the end is less than an interval in each state. Of a thread that is gone before anybody could
+    # ask, nothing tells how long a hypervisor had its CPU.
+    slack_s = max(0.02 * run.cpu_s, 2 * INTERVAL_S[interval]) + stolen()
+    assert functions["<Total>"][0] == pytest.approx(run.cpu_s, abs=slack_s)
+    # The short ones do little else. Where they do is told by few samples, but all of them are their own.
+    packets = run.experiment.packets()
+    packets = packets[packets["MSTATE"] <= TRAP]
+    theirs = packets["NTICK"][packets["THRID"] != run.truth["pid"]]
+    their_s, all_s = theirs.sum() * INTERVAL_S[interval], packets["NTICK"].sum() * INTERVAL_S[interval]
+    share, n = run.truth["burst"] / (run.cpu_s + END_S - (all_s - their_s)), n_draws(theirs)
+    assert functions["burst"][1] / their_s >= share - of_share(min(share, 1 - 1 / n), n)
     assert f"{n_threads + 1} threads" in run.said
 
 
@@ -368,16 +420,16 @@ def test_libraries_at_the_same_address_are_told_apart_by_time(
     for name, library in libraries.items():
         subprocess.run(["gcc", "-O2", "-g", "-shared", "-fPIC", "-pthread", f"-DWORK={name}", source, "-o", library],
                        check=True)
-    run = record(tmp_path / "plugins.er", "hi", workload("plugins"), 0.88, 7, libraries["first"], "first", 1,
+    run = record(tmp_path / "plugins.er", "hi", workload("plugins"), 0.88, N_TURNS, libraries["first"], "first", 1,
                  libraries["second"], "second", 3)
     assert run.truth["addresses"] == 1
     functions = gprofng("-functions", experiment=run.path).functions
     for name in libraries:
         # The map's times are exact; a sample at the moment of the change may fall on either side.
-        assert functions[f"leaf_{name}"][1] == pytest.approx(run.truth[name], rel=0.03, abs=5e-3)
+        assert functions[f"leaf_{name}"][1] == pytest.approx(run.truth[name], rel=0.01, abs=stray_s(N_TURNS, "hi"))
     paths = paths_to("leaf_second", gprofng("-calltree", experiment=run.path))
     assert {path[-2] for path, _ in paths} == {"second"}
-    assert run.rooted() >= 0.99
+    run.check_rooted()
 
 
 def test_code_made_executable_later_is_a_function_without_a_file(
@@ -390,7 +442,7 @@ def test_code_made_executable_later_is_a_function_without_a_file(
     ((path, _),) = paths_to("[anonymous code]", gprofng("-calltree", experiment=run.path))
     assert (path[1], path[-3:]) == ("_start", ("main", "run", "[anonymous code]"))
     run.check_unread(~run.frames_found()[0])
-    assert run.rooted() >= 0.99
+    run.check_rooted()
 
 
 def test_a_program_that_execs_itself_is_whole(workload: Any, tmp_path: Path, gprofng: Any) -> None:
@@ -455,37 +507,42 @@ def test_real_programs_have_stacks_that_reach_the_root(
     need("sqlite3", "sqlite3")
     need("/usr/bin/python3", "python3-minimal")
     run = record(tmp_path / "real.er", "hi", *program(tmp_path), stdin=subprocess.DEVNULL)
-    assert run.ticks_by_state().sum() > 150
-    assert run.rooted() >= 0.98
+    n_ticks, n_unread = run.ticks_by_state().sum(), run.n_unread()
+    assert n_ticks > 150
+    assert run.rooted() >= 0.98 - n_unread / n_ticks
     functions = gprofng("-functions", experiment=run.path).functions
-    assert functions.get("<Unknown>", (0.0,))[0] <= 0.02 * functions["<Total>"][0]
+    assert functions.get("<Unknown>", (0.0,))[0] <= 0.02 * functions["<Total>"][0] + n_unread * INTERVAL_S["hi"]
 
 
 # --- while it runs --------------------------------------------------------------------------------
 
 
 def test_gprofng_reads_it_while_it_grows(workload: Any, need: Any, tmp_path: Path) -> None:
+    """The program works until three different totals have been seen."""
     reader, path = need("gprofng", "binutils"), tmp_path / "live.er"
-    command = [COLLECT, "-p", "hi", "-o", str(path), str(workload("split")), "4.1"]
-    totals, complaints = [], []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as target:
+    command = [COLLECT, "-p", "hi", "-o", str(path), str(workload("enduring"))]
+    totals: list[float] = []
+    complaints, deadline = [], time.monotonic() + 60
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                          text=True) as target:
         while not (path / "log.xml").exists() or not (path / "profile").exists():
             assert target.poll() is None
             time.sleep(0.01)
-        while target.poll() is None:
+        while len({total for total in totals if total}) < 3:
+            assert target.poll() is None
+            assert time.monotonic() < deadline, totals
             seen = subprocess.run([reader, "display", "text", "-functions", str(path)], capture_output=True,
                                   text=True, check=False, timeout=30)
             complaints += [seen.stderr] if seen.stderr or seen.returncode else []
             total = re.search(r"([\d.]+)\s+100\.00\s.*<Total>", seen.stdout)
             totals.append(float(total[1]) if total else 0.0)
-            time.sleep(0.25)
+            time.sleep(0.1)
         out, _ = target.communicate(timeout=30)
-    assert target.returncode == 0
+    assert target.returncode == ENDURING_STATUS
     assert complaints == []
     assert totals == sorted(totals)
-    assert len({total for total in totals if total}) >= 3, totals  # it grew while it was watched
-    truth = json.loads(out)
-    assert totals[-1] <= 1.01 * (truth["user_s"] + truth["system_s"])
+    truth = json.loads(out.splitlines()[-1])
+    assert totals[-1] <= truth["user_s"] + truth["system_s"] + INTERVAL_S["hi"]
 
 
 # --- as an ordinary user --------------------------------------------------------------------------
@@ -508,20 +565,26 @@ def _may_run_python(user: int) -> bool:
 
 @pytest.mark.usefixtures("root")
 @BOTH
-def test_an_ordinary_user_records_too(workload: Any, open_directory: Path, gprofng: Any, interval: str) -> None:
+def test_an_ordinary_user_records_too(workload: Any, open_directory: Path, gprofng: Any, interval: str,
+                                      stolen: Callable[[], float]) -> None:
     paranoid = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
     if paranoid > 2 or not _may_run_python(NOBODY):
         pytest.skip(f"an ordinary user may not: perf_event_paranoid {paranoid}, or this Python is private")
     program = open_directory / "split"
     shutil.copy(workload("split"), program)
     run = record(open_directory / "user.er", interval, program, 3.3, user=NOBODY, cwd=open_directory)
-    # Its rings are small: of 1,000 stacks a second they hold some 30 ms, and this machine's CPUs are both taken.
+    # Its rings are small: of 1,000 stacks a second they hold some 30 ms. The clock struck every interval of CPU time:
+    # what is not there is told, and the next sample stands for it.
     lost = re.search(r"(\d+) clock records? lost", run.said)
-    assert "nothing lost" in run.said or (lost and int(lost[1]) < 0.3 * run.cpu_s / INTERVAL_S[interval])
+    n_samples, n_lost = int(re.findall(r"(\d+) samples?", run.said)[0]), int(lost[1]) if lost else 0
+    assert n_samples + n_lost > 0.9 * (run.cpu_s - stolen()) / INTERVAL_S[interval]
     functions = gprofng("-functions", experiment=run.path).functions
     total = functions["<Total>"][0]
     assert total == pytest.approx(run.cpu_s, rel=0.01)
+    packets = run.experiment.packets()
+    n = n_draws(packets["NTICK"][packets["MSTATE"] <= TRAP])
     for leaf, share in shares(run.truth).items():
-        assert functions[leaf][1] / total == pytest.approx(share, abs=0.03), leaf
-    assert run.rooted() == 1
+        slack = of_share(share, n) if lost else END_S / total + max(stray_s(3 * N_TURNS, interval) / total, 0.02)
+        assert functions[leaf][1] / total == pytest.approx(share, abs=slack), leaf
+    run.check_rooted()
     assert {file.stat().st_uid for file in run.path.rglob("*")} == {NOBODY}

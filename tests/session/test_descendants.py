@@ -13,13 +13,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from sampling_error import n_draws, of_share
 
 from collector.experiment.reader import Experiment, open_experiment
 
 Run = Callable[..., Any]
 MILLISECONDS = 61
-INTERVAL_ON_S = 10.007e-3
+INTERVAL_ON_S, INTERVAL_HIGH_S = 10.007e-3, 0.997e-3
+N_CPU_STATES = 3
+SHOWN_S = 1e-3  # by gprofng, at least
+START_AND_END_S = 0.007  # at most, that a process uses without saying so: to start, to make others and to end
 RANKS = 4
 
 # What ``forks`` does, as lineage: role whose work is found there (None: a shell, or the moment before an exec).
@@ -118,11 +123,18 @@ def test_pids_are_those_of_the_processes(family: tuple[Path, list[dict[str, Any]
             assert experiments[lineage].log.pid == pid_of[role, number], lineage
 
 
+def cpu_ticks(*experiments: Experiment) -> Any:
+    """Ticks (n,) of the packets of running threads."""
+    packets = np.concatenate([experiment.packets() for experiment in experiments])
+    return packets["NTICK"][packets["MSTATE"] < N_CPU_STATES]
+
+
 @pytest.mark.kernel_times
 def test_each_experiment_opens_and_holds_its_own_process_s_work(family: tuple[Path, list[dict[str, Any]]],
                                                                 gprofng: Run) -> None:
     path, said = family
-    cpu_s = {(entry["role"], entry["number"]): entry["cpu_s"] for entry in said}
+    work_s = {(entry["role"], entry["number"]): entry["work_s"] for entry in said}
+    experiments = all_of(path)
     for lineage, role in FAMILY.items():
         directory = path / f"{lineage}.er" if lineage else path
         # Opened by itself, the founder brings all its descendants along.
@@ -136,15 +148,27 @@ def test_each_experiment_opens_and_holds_its_own_process_s_work(family: tuple[Pa
             assert worked == {f"work_{role}"}, lineage
             spent = functions[f"work_{role}"][0]
             number = int(lineage[2:]) if role == "fork" else 0
-            assert spent == pytest.approx(min(cpu_s[role, number], MILLISECONDS / 1000), abs=0.01), lineage
+            # All at a stretch: only what the samples at its two ends stand for may be its neighbours'. A tracer that
+            # has no CPU takes one that stands for more.
+            late_s = (int(cpu_ticks(experiments[lineage]).max()) - 1) * INTERVAL_HIGH_S
+            assert spent == pytest.approx(work_s[role, number], abs=0.01 + late_s), lineage
 
 
 @pytest.mark.kernel_times
 def test_the_founder_s_total_is_that_of_all_processes(family: tuple[Path, list[dict[str, Any]]], gprofng: Run) -> None:
     path, said = family
     total = gprofng("-functions", experiment=path).functions["<Total>"][0]
-    # A process's CPU clock runs on through an exec, so what it worked is what counts.
-    assert total == pytest.approx(sum(entry["work_s"] for entry in said), rel=0.03)
+    experiments = all_of(path)
+    assert total == pytest.approx(cpu_ticks(*experiments.values()).sum() * INTERVAL_HIGH_S, abs=SHOWN_S)
+    # A process's CPU clock runs on through an exec: what it says last is of all its images, but for its end. Of shells
+    # nobody says anything.
+    used_s: dict[int, float] = {}
+    for entry in said:
+        used_s[entry["pid"]] = max(entry["cpu_s"], used_s.get(entry["pid"], 0.0))
+    n_processes = len({experiment.log.pid for experiment in experiments.values()})
+    rounding_s = N_CPU_STATES * INTERVAL_HIGH_S
+    assert total > sum(entry["work_s"] for entry in said) - rounding_s
+    assert total < sum(used_s.values()) + n_processes * START_AND_END_S + rounding_s
 
 
 @pytest.mark.kernel_times
@@ -304,13 +328,22 @@ def test_short_processes_have_what_they_used_and_not_more(engine: str, workload:
                                                           tmp_path: Path, stolen: Callable[[], float]) -> None:
     """Each uses 1.6 intervals: rounded for itself, each would be told two, and met at one point, all in one place."""
     path = tmp_path / "brief.er"
-    result = collect("-o", path, "--engine", engine, "-F", "on", workload("brief"), 211)
+    result = collect("-o", path, "--engine", engine, "-F", "on", workload("brief"), 131)
     assert result.returncode == 0, result.stderr
     truth = json.loads(result.stdout)
     functions = gprofng("-functions", experiment=path).functions
-    seen_s = {name: functions.get(name, (0.0, 0.0))[1] for name in ("first", "second", "third")}
-    total_s = sum(truth[name] for name in seen_s)
-    assert sum(seen_s.values()) == pytest.approx(total_s, abs=0.04 * total_s + stolen())
-    # Some hundred ticks; with signals, a second sample may come too late.
-    off_s = {"perf": 0.1, "signal": 0.15}[engine] * total_s
-    assert seen_s == pytest.approx({name: truth[name] for name in seen_s}, abs=off_s)
+    total_s = functions["<Total>"][1]
+    worked_s = sum(truth[name] for name in ("first", "second", "third"))
+    used_s = sum(truth[name] for name in ("children_user_s", "children_system_s", "user_s", "system_s"))
+    rounding_s = N_CPU_STATES * INTERVAL_ON_S
+    assert worked_s - rounding_s < total_s + stolen()
+    assert total_s < 1.01 * used_s + rounding_s + stolen()
+    # Some hundred samples. A tracer that has no CPU in time meets more of what comes last; how much more it has then is
+    # for scripts/truth to tell, but each has some.
+    n = n_draws(cpu_ticks(*all_of(path).values()))
+    for name in ("first", "second", "third"):
+        share, seen = truth[name] / total_s, functions[name][1] / total_s
+        if engine == "perf":
+            assert seen == pytest.approx(share, abs=of_share(share, n)), name
+        else:
+            assert seen > share / 3, name

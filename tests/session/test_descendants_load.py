@@ -82,7 +82,6 @@ def _children_cpu_s(truth: dict[str, Any]) -> float:
 
 
 @pytest.mark.kernel_times
-@pytest.mark.all_cpus
 def test_a_fork_bomb_is_told_whole_with_few_descriptors_and_little_memory(
         workload: Workload, tmp_path: Path) -> None:
     few, _, small = _recorded(tmp_path / "few.er", workload("swarm"), 7, 7, 100)

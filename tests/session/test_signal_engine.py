@@ -1,8 +1,9 @@
 """Ground truth for the signal engine: whose time it is, in which state, and on which stack.
 
-Bounds are wider than perf's: an interval and a look, which come once per interval, where a time is short. A program's
-CPU time is right to 1.5 % (measured: 0.4 % at most), its split by functions and states to 3 % (measured: 1.7 %, and
-3 % beside others), since some hundred or thousand samples tell no better.
+How much is known from the kernel's accounts: a program's CPU time is right to 1.5 %, the waits of a thread to an
+interval and a look, which come once per interval. Which function had it is known from samples, which fall as the
+scheduler lets them: each is told where the program was just then, and what they come to is as far off as chance makes
+it (``sampling_error``).
 """
 
 from __future__ import annotations
@@ -10,7 +11,6 @@ from __future__ import annotations
 import bisect
 import errno
 import json
-import math
 import os
 import re
 import subprocess
@@ -21,7 +21,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sampling_error import n_draws, of_share
 
+from collector.engines.ptrace.targets import PATIENCE
 from collector.experiment.reader import Experiment, open_experiment
 
 INTERVAL_S = 10.007e-3
@@ -61,30 +63,51 @@ def cpu_shares(run: Any) -> Any:
 # --- CPU time --------------------------------------------------------------------------------------
 
 
-def leaf_shares(truth: dict[str, Any]) -> dict[str, float]:
-    """The leaves' shares of the time of split's threads, as these measured them."""
-    total = sum(thread["cpu_s"] for thread in truth["threads"])
-    return {leaf: sum(thread[leaf] for thread in truth["threads"]) / total
-            for leaf in ("leaf_one", "leaf_three", "leaf_seven")}
+LEAVES = "leaf_one", "leaf_three", "leaf_seven"
+
+
+def on_cpu(experiment: Experiment) -> Any:
+    """The packets of threads that ran."""
+    packets = experiment.packets()
+    return packets[packets["MSTATE"] <= LAST_CPU_STATE]
 
 
 def latest_s(experiment: Experiment, interval_s: float) -> float:
     """The longest time that a sample of a running thread stands for beyond its own interval, since the tracer had no
     CPU sooner: whatever ran at its end has all of it."""
-    packets = experiment.packets()
-    return interval_s * max(int(packets["NTICK"][packets["MSTATE"] <= LAST_CPU_STATE].max()) - 1, 0)
+    return interval_s * max(int(on_cpu(experiment)["NTICK"].max()) - 1, 0)
 
 
-def is_split(functions: dict[str, tuple[float, ...]], truth: dict[str, Any], total: float, late_s: float) -> None:
-    """Whether the leaves have their shares: alone, of what they have together, and with the calls by which they ask
-    their clocks. A thread is stopped some us behind the look that is due, which its next call may come before: what
-    these calls have alone is as the machine's interrupts are late.
-    """
-    slack, shares = 0.015 + late_s / total, leaf_shares(truth)
-    alone_s = sum(functions[leaf][0] for leaf in shares)
-    for leaf, share in shares.items():
-        assert functions[leaf][0] / alone_s == pytest.approx(share / sum(shares.values()), abs=slack), leaf
-        assert functions[leaf][1] / total == pytest.approx(share, abs=slack), leaf
+def met_in(packets: Any, truth: dict[str, Any], leaf: str) -> Any:
+    """Which packets are of threads that say that they were in a leaf just then."""
+    met = np.zeros(len(packets), dtype=bool)
+    for thread in truth["threads"]:
+        for begin_ns, end_ns in thread[leaf]["turns_ns"]:
+            inside = (packets["TSTAMP"] >= begin_ns) & (packets["TSTAMP"] <= end_ns)
+            met |= inside & (packets["THRID"] == thread["tid"])
+    return met
+
+
+def check_turns(functions: dict[str, tuple[float, ...]], truth: dict[str, Any], experiment: Experiment,
+                interval_s: float, rounded_s: float = 0.0005) -> None:
+    """Whether each sample of ``turns`` is told in the leaf that the program says its thread was in, and whether the
+    leaves have their shares as far as so many samples can tell: alone, and with the calls by which they ask their
+    clocks. Only ticks for time behind the last sample of a thread belong to no moment. A listing is off by
+    ``rounded_s``."""
+    packets = on_cpu(experiment)
+    in_leaf = {leaf: int(packets["NTICK"][met_in(packets, truth, leaf)].sum()) for leaf in LEAVES}
+    n_ticks, n_in_leaves = int(packets["NTICK"].sum()), sum(in_leaf.values())
+    assert n_in_leaves > n_ticks / 2
+    cpu_s = sum(thread[leaf]["cpu_s"] for thread in truth["threads"] for leaf in LEAVES)
+    alone_s = sum(functions[leaf][0] for leaf in LEAVES)
+    assert alone_s > functions["<Total>"][0] / 2
+    for leaf, n in in_leaf.items():
+        least_s, most_s = n * interval_s - rounded_s, (n + n_ticks - n_in_leaves) * interval_s + rounded_s
+        assert least_s <= functions[leaf][1] <= most_s, leaf
+        share = sum(thread[leaf]["cpu_s"] for thread in truth["threads"]) / cpu_s
+        slack = of_share(share, n_draws(packets["NTICK"]) * alone_s / functions["<Total>"][0])
+        assert functions[leaf][0] / alone_s == pytest.approx(share, abs=slack), leaf
+        assert n / n_in_leaves == pytest.approx(share, abs=slack), leaf
 
 
 def by_address(listing: Any, program: Path) -> dict[str, tuple[float, ...]]:
@@ -93,7 +116,7 @@ def by_address(listing: Any, program: Path) -> dict[str, tuple[float, ...]]:
     symbols = sorted((int(at, 16), name) for at, name in re.findall(r"^(\w+) [tT] (\w+)$", names, re.MULTILINE))
     spent: dict[str, tuple[float, ...]] = {}
     for row, values in listing.rows:
-        place = re.fullmatch(r"<static>@0x(\w+) \(<split.*>\) --  no functions found \+ 0x(\w+)", row)
+        place = re.fullmatch(r"<static>@0x(\w+) \(<turns.*>\) --  no functions found \+ 0x(\w+)", row)
         if place:
             name = symbols[bisect.bisect_right(symbols, (int(place[1], 16) + int(place[2], 16), "~")) - 1][1]
             spent[name] = tuple(a + b for a, b in zip(spent.get(name, (0.0, 0.0)), values, strict=True))
@@ -101,36 +124,44 @@ def by_address(listing: Any, program: Path) -> dict[str, tuple[float, ...]]:
 
 
 @pytest.mark.kernel_times
-@pytest.mark.all_cpus
 @pytest.mark.parametrize(("build", "interval", "seconds"), [
-    ("-O2", "on", 5.3), ("-O0", "hi", 1.3), ("static", "hi", 1.3), ("stripped", "hi", 1.3), ("32-bit", "hi", 1.3)])
+    ("-O2", "on", 3.1), ("-O0", "hi", 1.3), ("static", "hi", 1.3), ("stripped", "hi", 1.3), ("32-bit", "hi", 1.3)])
 def test_the_split_is_that_of_the_program(build: str, interval: str, seconds: float, workload: Run,
                                           recorded_by_signals: Run, gprofng: Run) -> None:
-    run = recorded_by_signals(workload("split", *BUILDS[build]), seconds, interval=interval)
+    run = recorded_by_signals(workload("turns", *BUILDS[build]), seconds, interval=interval)
     assert re.fullmatch(SUMMARY + "\n", run.said), run.said
     functions = gprofng("-functions", experiment=run.path).functions
-    total = functions["<Total>"][0]
-    assert total == pytest.approx(used_s(run.truth), rel=0.015)
+    total = functions["<Total>"]
+    assert total[0] == pytest.approx(used_s(run.truth), rel=0.015)
+    rounded_s = 0.0005
     if build == "stripped":
-        functions = by_address(gprofng("-pcs", experiment=run.path), workload("split", "-O2"))
-    is_split(functions, run.truth, total, latest_s(run.experiment, run.interval_s))
+        listing = gprofng("-pcs", experiment=run.path)
+        functions = by_address(listing, workload("turns", "-O2")) | {"<Total>": total}
+        rounded_s *= len(listing.rows)
+    check_turns(functions, run.truth, run.experiment, run.interval_s, rounded_s)
     for thread in run.truth["threads"]:
-        states = run.states_s(thread["tid"])
+        states, slack_s = run.states_s(thread["tid"]), tolerance(thread["cpu_s"], run.interval_s)
         cpu_s = states["user"] + states["system"] + states["trap"]
-        assert cpu_s == pytest.approx(thread["cpu_s"], abs=tolerance(thread["cpu_s"], run.interval_s))
+        before_s = run.observed[thread["tid"]].cpu_before[1] if thread["tid"] == run.truth["pid"] else 0.0
+        assert thread["cpu_s"] - before_s - slack_s <= cpu_s <= thread["cpu_s"] + slack_s
 
 
 @pytest.mark.kernel_times
-@pytest.mark.all_cpus
 @pytest.mark.parametrize("percent", [17, 61])
 def test_user_and_system_time_are_told_apart(percent: int, workload: Run, recorded_by_signals: Run,
                                              gprofng: Run) -> None:
     run = recorded_by_signals(workload("usersys"), 1.3, percent, interval="hi")
-    truth = run.truth["in_user"] / (run.truth["in_user"] + run.truth["in_system"])
-    assert list(cpu_shares(run)) == pytest.approx([truth, 1 - truth, 0], abs=0.03)
+    cpu_s, in_user_s, in_system_s = used_s(run.truth), run.truth["in_user"], run.truth["in_system"]
+    share = in_system_s / (in_user_s + in_system_s)
+    slack = of_share(share, n_draws(on_cpu(run.experiment)["NTICK"])) + 1 - (in_user_s + in_system_s) / cpu_s
+    # Where samples fall behind the kernel's sum of system time, which is by chance of its tick, they are told as that.
+    more = max(run.truth["system_s"] / cpu_s - share, 0.0)
+    _, system, trap = cpu_shares(run)
+    assert share - slack <= system <= share + more + slack
+    assert trap == 0
     functions = gprofng("-metrics", "e.user:e.system:name", "-functions", experiment=run.path).functions
-    for name, column, known_s in (("in_user", 0, run.truth["in_user"]), ("read", 1, run.truth["in_system"])):
-        assert functions[name][column] == pytest.approx(known_s, abs=0.03 * used_s(run.truth)), name
+    assert in_user_s - (more + slack) * cpu_s <= functions["in_user"][0] <= in_user_s + slack * cpu_s
+    assert functions["read"][1] == pytest.approx(in_system_s, abs=slack * cpu_s)
 
 
 def test_calls_that_are_short_and_frequent_have_their_own_time(workload: Run, recorded_by_signals: Run,
@@ -146,7 +177,6 @@ def test_calls_that_are_short_and_frequent_have_their_own_time(workload: Run, re
 
 
 @pytest.mark.kernel_times
-@pytest.mark.all_cpus
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="with one CPU the tracer has to take that")
 def test_who_computes_keeps_its_cpu(workload: Run, recorded_by_signals: Run) -> None:
     cpu = max(os.sched_getaffinity(0))
@@ -162,54 +192,46 @@ def test_who_computes_keeps_its_cpu(workload: Run, recorded_by_signals: Run) -> 
 ENGINES = {"perf": "recorded", "signal": "recorded_by_signals"}
 
 
+def has_samples(run: Any) -> None:
+    """Whether the clock goes on: one that signals put off has a sample in ``PATIENCE`` intervals at best."""
+    assert len(on_cpu(run.experiment)) > 2 * used_s(run.truth) / run.interval_s / PATIENCE
+
+
 def check_phases(run: Any, functions: dict[str, tuple[float, ...]]) -> None:
-    """Whether the phases of ``alarms`` have their shares, from samples of an interval or little more each."""
-    total = functions["<Total>"][0]
-    assert total == pytest.approx(used_s(run.truth), rel=0.015)
-    # Each begins and ends once, amid what a sample stands for: of both together one is missing, or too many, at most.
-    slack = 0.015 + latest_s(run.experiment, run.interval_s) / total
+    """Whether the phases of ``alarms`` have their times, from samples of little more than an interval each."""
+    assert functions["<Total>"][0] == pytest.approx(used_s(run.truth), rel=0.015)
+    # Each begins and ends once, amid what a sample stands for, which is rounded to ticks.
+    slack_s = latest_s(run.experiment, run.interval_s) + 2 * run.interval_s
     for phase, known_s in run.truth["phases"].items():
-        assert functions[phase][1] / total == pytest.approx(known_s / used_s(run.truth), abs=slack), phase
-    packets = run.packets()
-    n_samples = int((packets["MSTATE"] <= LAST_CPU_STATE).sum())
-    assert n_samples > 0.75 * used_s(run.truth) / run.interval_s
+        assert functions[phase][1] == pytest.approx(known_s, abs=slack_s), phase
+    has_samples(run)
     assert re.fullmatch(SUMMARY + "\n", run.said), run.said
 
 
-def by_chance_s(run: Any, part: float) -> float:
-    """What chance makes of a part of the CPU time that comes and goes within an interval: each sample is inside, with
-    all that it stands for, or not. Five standard deviations."""
-    packets = run.packets()
-    squares = float((packets["NTICK"][packets["MSTATE"] <= LAST_CPU_STATE] ** 2).sum())
-    return 5 * float(run.interval_s) * math.sqrt(part * (1 - part) * squares)
-
-
 @pytest.mark.kernel_times
-@pytest.mark.all_cpus
 @pytest.mark.parametrize(("engine", "period_us"), [("perf", 1000), *(("signal", us) for us in (500, 1000))])
 def test_a_timer_s_signals_do_not_put_the_clock_off(engine: str, period_us: int, request: pytest.FixtureRequest,
                                                     workload: Run, gprofng: Run) -> None:
     run = request.getfixturevalue(ENGINES[engine])(workload("alarms"), period_us, 0, 2)
     functions = gprofng("-functions", experiment=run.path).functions
     check_phases(run, functions)
-    if period_us >= 1000:  # stops meet deliveries: at 500 us, which are 4,000 of 2 s, the handler is told up to a fifth
-        most_s = 0.06 * used_s(run.truth) + by_chance_s(run, 0.06)  # it does nothing but count
-        assert functions.get("on_alarm", (0, 0))[1] < most_s
+    # It does nothing but count. How often stops meet deliveries all the same, is a figure of scripts/truth; a clock
+    # that keeps step with them finds it always.
+    assert functions.get("on_alarm", (0, 0))[1] < functions["<Total>"][0] / 2
 
 
 @pytest.mark.kernel_times
-@pytest.mark.all_cpus
 def test_a_handler_has_its_time(workload: Run, recorded_by_signals: Run, gprofng: Run) -> None:
     run = recorded_by_signals(workload("alarms"), 4000, 50, 2)
     functions = gprofng("-functions", experiment=run.path).functions
     check_phases(run, functions)
-    part = run.truth["handled_s"] / used_s(run.truth)
-    assert part > 0.45
-    assert functions["on_alarm"][1] == pytest.approx(run.truth["handled_s"], abs=by_chance_s(run, part))
+    total, share = functions["<Total>"][0], run.truth["handled_s"] / used_s(run.truth)
+    assert share > 0.4
+    slack = of_share(share, n_draws(on_cpu(run.experiment)["NTICK"]))
+    assert functions["on_alarm"][1] / total == pytest.approx(share, abs=slack)
 
 
 @pytest.mark.kernel_times
-@pytest.mark.all_cpus
 def test_a_program_with_a_profiler_of_its_own(workload: Run, recorded_by_signals: Run, gprofng: Run, tmp_path: Path,
                                               monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GMON_OUT_PREFIX", str(tmp_path / "gmon"))
@@ -234,22 +256,18 @@ print(json.dumps({"alarms": n_alarms, "user_s": used.ru_utime, "system_s": used.
 
 
 @pytest.mark.kernel_times
-@pytest.mark.all_cpus
 def test_an_interpreter_with_a_timer(recorded_by_signals: Run) -> None:
     run = recorded_by_signals(sys.executable, "-c", PYTHON_ALARMS)
-    packets = run.packets()
-    n_samples = int((packets["MSTATE"] <= LAST_CPU_STATE).sum())
-    assert n_samples > 0.75 * used_s(run.truth) / run.interval_s
-    assert run.truth["alarms"] > 400
+    has_samples(run)
+    assert run.truth["alarms"] > 2 * used_s(run.truth) / run.interval_s  # more often than the clock strikes
 
 
 # --- as an ordinary user, where perf is refused -----------------------------------------------------
 
 
 @pytest.mark.kernel_times
-@pytest.mark.all_cpus
 def test_an_ordinary_user_without_perf_needs_no_option(refused: Run, public_directory: Path, gprofng: Run) -> None:
-    result = refused(errno.EPERM, "split", 5.3)
+    result = refused(errno.EPERM, "turns", 3.1)
     assert result.returncode == 0
     engine, summary = result.stderr.splitlines()
     assert engine.startswith("collect: engine signal")
@@ -257,9 +275,8 @@ def test_an_ordinary_user_without_perf_needs_no_option(refused: Run, public_dire
     path = public_directory / "test.1.er"
     functions = gprofng("-functions", experiment=path).functions
     truth = json.loads(result.stdout)
-    total = functions["<Total>"][0]
-    assert total == pytest.approx(used_s(truth), rel=0.015)
-    is_split(functions, truth, total, latest_s(open_experiment(path), INTERVAL_S))
+    assert functions["<Total>"][0] == pytest.approx(used_s(truth), rel=0.015)
+    check_turns(functions, truth, open_experiment(path), INTERVAL_S)
     why = re.search(r"engine signal \((.+)\)$", gprofng("-header", experiment=path).text, re.MULTILINE)
     assert why is not None
     assert why[1] in engine
@@ -286,6 +303,11 @@ STATE_OF = {
 BY_USERFAULTFD = {"data", "text", "kernel"}
 
 
+def untimed(run: Any, thread: dict[str, Any]) -> float:
+    """For how long a thread of ``states`` lived at most outside its turns, which it times."""
+    return float(run.observed[thread["tid"]].life_s[1] - thread["wall_s"])
+
+
 @pytest.mark.kernel_times
 @pytest.mark.parametrize("scenario", STATE_OF)
 def test_waiting_is_as_long_as_it_was(scenario: str, request: pytest.FixtureRequest, workload: Run,
@@ -295,29 +317,31 @@ def test_waiting_is_as_long_as_it_was(scenario: str, request: pytest.FixtureRequ
     run, state = recorded_by_signals(workload("states"), scenario, TURNS, TURN_MS), STATE_OF[scenario]
     assert re.fullmatch(SUMMARY + "\n", run.said), run.said
     (thread,) = run.truth["threads"]
-    off_cpu_s = thread["wall_s"] - thread["cpu_s"]
-    states, delay_s = run.states_s(thread["tid"]), run.observed[thread["tid"]].delay_s
-    # Off CPU it waits for what it waits for, and then for a CPU: the kernel says how long in its whole life.
+    off_cpu_s, untimed_s = thread["wall_s"] - thread["cpu_s"], untimed(run, thread)
+    states = run.states_s(thread["tid"])
+    # Off CPU it waits for what it waits for, and then for a CPU, or for a tracer that has stopped it and has none.
+    # Before, between and behind its turns it waits for its partner, too.
     slack_s = tolerance(off_cpu_s, run.interval_s)
-    assert off_cpu_s - delay_s[1] - slack_s <= states[state] <= off_cpu_s + slack_s, states
+    assert states[state] >= max(off_cpu_s - states["wait"] - slack_s, off_cpu_s / 2), states
+    assert states[state] <= off_cpu_s + untimed_s + slack_s, states
     others = {name: states[name] for name in RARE if name != state}
-    assert max(others.values()) <= 2 * run.interval_s * 1.001, others
+    assert max(others.values()) <= untimed_s + 2 * run.interval_s * 1.001, others
     shown = gprofng("-metrics", f"i.{state}:name", "-functions", experiment=run.path).functions
-    caller = f"wait_in_{scenario}"
-    assert shown[caller][0] == pytest.approx(states[state], abs=2 * run.interval_s + 0.0005)
+    assert states[state] - untimed_s - 2 * run.interval_s <= shown[f"wait_in_{scenario}"][0] <= states[state] + 0.001
 
 
 @pytest.mark.kernel_times
-@pytest.mark.all_cpus
 def test_five_spinners_on_one_cpu_wait_four_fifths(workload: Run, recorded_by_signals: Run, gprofng: Run) -> None:
     run = recorded_by_signals(workload("states"), "spin", 5, 307)
     assert re.fullmatch(SUMMARY + "\n", run.said), run.said
     known_s = 0.0
     for thread in run.truth["threads"]:
+        # In its turns it waits whenever it does not run; before and behind them, no longer than it lives.
         states, waited_s = run.states_s(thread["tid"]), thread["wall_s"] - thread["cpu_s"]
-        assert states["wait"] == pytest.approx(waited_s, abs=tolerance(waited_s, run.interval_s)), states
+        slack_s = tolerance(waited_s, run.interval_s)
+        assert waited_s - slack_s <= states["wait"] <= waited_s + untimed(run, thread) + slack_s, states
         known_s += waited_s
-    assert known_s / sum(thread["wall_s"] for thread in run.truth["threads"]) > 0.78
+    assert known_s / sum(thread["wall_s"] for thread in run.truth["threads"]) > 0.7
     shown = gprofng("-metrics", "i.wait:name", "-functions", experiment=run.path).functions
     assert shown["wait_in_spin"][0] > 0.9 * known_s
 
@@ -327,22 +351,29 @@ def test_stopped_time_is_from_sigstop_to_sigcont(workload: Run, recorded_by_sign
     run = recorded_by_signals(workload("states"), "stop", 7, 61)
     (thread,) = run.truth["threads"]
     states, known_s = run.states_s(thread["tid"]), run.truth["stopped_s"]
-    slack_s = tolerance(known_s, run.interval_s)
-    assert known_s - states["wait"] - slack_s <= states["stop"] <= known_s + slack_s, states
-    assert states["sleep"] <= 2 * run.interval_s * 1.001
+    slack_s, untimed_s = tolerance(known_s, run.interval_s), untimed(run, thread)
+    # It is stopped when it has a CPU, and until it has one again, as far as it has heard of either.
+    assert max(known_s - states["wait"] - slack_s, known_s / 2) <= states["stop"], states
+    assert states["stop"] <= thread["wall_s"] - thread["cpu_s"] + untimed_s + run.interval_s, states
+    assert states["sleep"] <= untimed_s + 2 * run.interval_s * 1.001  # until the other process has ended
     shown = gprofng("-metrics", "i.stop:name", "-functions", experiment=run.path).functions
-    assert shown["wait_in_stop"][0] == pytest.approx(states["stop"], abs=0.0005)
+    # The first stop may meet it on its way there.
+    assert states["stop"] - known_s / 7 - slack_s <= shown["wait_in_stop"][0] <= states["stop"] + 0.001
 
 
 @pytest.mark.kernel_times
-@pytest.mark.all_cpus
 def test_time_in_traps_is_trap_time(workload: Run, recorded_by_signals: Run) -> None:
     run = recorded_by_signals(workload("states"), "trap", 3, 101)
     (thread,) = run.truth["threads"]
     states = run.states_s(thread["tid"])
     cpu_s = states["user"] + states["system"] + states["trap"]
     assert cpu_s == pytest.approx(thread["cpu_s"], abs=tolerance(thread["cpu_s"], run.interval_s))
-    assert states["trap"] > 0.6 * cpu_s  # the kernel's own split is by its tick
+    # Samples follow the kernel's own sum of its time in the kernel, which is by its tick: by two of these, or one part
+    # in 20 of the CPU time, and what a sample stands for.
+    before_s = run.observed[thread["tid"]].cpu_before[1]
+    behind_s = max(2 / os.sysconf("SC_CLK_TCK"), cpu_s / 20) + latest_s(run.experiment, run.interval_s)
+    assert states["trap"] + states["system"] > run.truth["system_s"] - before_s - behind_s - 2 * run.interval_s
+    assert states["trap"] > states["system"]
 
 
 # --- stacks of waiting threads ----------------------------------------------------------------------
@@ -363,18 +394,25 @@ def test_stacks_of_waiting_threads_reach_the_root(build: str, workload: Run, rec
 
 
 @pytest.mark.kernel_times
-@pytest.mark.all_cpus
 @pytest.mark.parametrize("build", ["-O2", "-O0", "static"])
 def test_ten_sleeping_places_show_their_own_times(build: str, workload: Run, recorded_by_signals: Run,
                                                   gprofng: Run) -> None:
     run = recorded_by_signals(workload("sites", *BUILDS[build]), 7, interval="hi")
     assert run.unrooted_share() <= 0.01
     tree = gprofng("-metrics", "i.total:name", "-calltree", experiment=run.path).tree
+    known_s = [run.truth["sites"][f"site_{number}"] for number in range(10)]
+    told_s = []
     for number in range(10):
-        known_s = run.truth["sites"][f"site_{number}"]
         # Each through a chain of its own: site N calls down N levels.
         (path,) = (path for path in tree if path[-1] == "nap" and f"site_{number}" in path)
         assert path[path.index("main"):] == ("main", "run", f"site_{number}", *("down",) * (number + 1), "nap")
-        # It sleeps 7 times, and when each sleep began and ended is known to half of a look.
-        looks_s = 7 * run.interval_s / 2 + run.stolen_s
-        assert tree[path][0] == pytest.approx(known_s, abs=tolerance(known_s, run.interval_s) + looks_s)
+        told_s.append(tree[path][0])
+    # Of a time between two looks each of two places is told a half, and one between these none: all together have
+    # theirs, and each has it as looks come. That is nearer to the truth than to what nobody could tell apart. (How near
+    # it is, is a figure of scripts/truth.) Waits for a CPU may be told where it went on.
+    slack_s = tolerance(sum(known_s), run.interval_s) + run.stolen_s
+    least_s, most_s = sum(known_s) - run.states_s()["wait"], run.observed[run.truth["pid"]].life_s[1]
+    assert least_s - slack_s <= sum(told_s) <= most_s + slack_s
+    even_s = sum(known_s) / 10
+    assert sum(abs(told - known) for told, known in zip(told_s, known_s, strict=True)) < sum(
+        abs(even_s - known) for known in known_s) / 2

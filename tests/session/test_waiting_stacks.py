@@ -62,7 +62,6 @@ def test_ten_sleeping_places_show_their_own_times(build: str, workload: Any, rec
         assert tree[path][0] == pytest.approx(run.truth["sites"][f"site_{number}"], abs=slack_s)
 
 
-# Beside many others its threads are preempted so often that few departures have stacks of their own.
 @pytest.mark.kernel_times
 @pytest.mark.parametrize("fixture", ["recorded", "recorded_by_signals"])
 def test_who_is_preempted_waits_where_it_works(fixture: str, request: pytest.FixtureRequest, workload: Any,
@@ -71,9 +70,11 @@ def test_who_is_preempted_waits_where_it_works(fixture: str, request: pytest.Fix
     n_threads = 3
     run = request.getfixturevalue(fixture)(workload("rested"), n_threads, 307, observed=False)
     functions = gprofng("-metrics", "i.total:i.wait:name", "-functions", experiment=run.path).functions
-    assert functions["<Total>"][1] > 2 * 3 * 0.307
-    # Of each thread: where one function ends and the next one begins, and the rounding of running and waiting.
-    slack_s = n_threads * 3 * INTERVAL_S + run.stolen_s
+    rounding_s = n_threads * 3 * INTERVAL_S + run.stolen_s
+    assert functions["<Total>"][1] >= run.truth["first"] + run.truth["second"] - run.truth["cpu_s"] - rounding_s
+    # Of each thread: the rounding of running and waiting, and where one function ends and the next one begins. Not all
+    # that leave their CPUs have stacks of their own: a wait there may be told of the function before.
+    slack_s = rounding_s + n_threads * run.truth["longest_wait_s"]
     for name in ("rests", "first", "second"):
         assert functions[name][0] == pytest.approx(run.truth[name], abs=slack_s), name
 
@@ -98,17 +99,19 @@ def test_the_same_times_in_the_reader(workload: Any, recorded: Any, tmp_path: Pa
 @pytest.mark.parametrize("engine", ["perf", "signal"])
 def test_stacks_deeper_than_what_is_copied_of_them_are_whole(engine: str, workload: Any, recorded: Any,
                                                              recorded_by_signals: Any) -> None:
-    """Two threads below 201 frames of a KiB each: once for long, which shows the rest of the stack, and then often."""
+    """Two threads below 201 frames of a KiB each: once for long, which shows the rest of the stack, and then often. The
+    signal engine finds those asleep that it looks at meanwhile, which it does when it has a CPU."""
+    n_seen = 2 * 17 if engine == "perf" else 2
     run = (recorded if engine == "perf" else recorded_by_signals)(workload("deep"), 201, 1.3, 17, 29)
     assert run.unrooted_share() <= 0.01
     asleep = run.packets()[run.packets()["MSTATE"] == STATES.index("sleep")]
-    assert len(asleep) > 2 * 17
+    assert len(asleep) > n_seen
     # Off their CPUs as long as they say: asleep, and then waiting for a CPU.
     states, slept_s, slack = run.states_s(), run.truth["slept_s"], 0.03 * run.truth["slept_s"] + run.stolen_s
     assert slept_s - states["wait"] - slack <= states["sleep"] <= slept_s + slack
     every = run.experiment.stacks
     stacks = [every.stack(int(index)) for index in every.index(asleep["FRINFO"])]
     (leaf, n_most), = Counter(int(stack[0]) for stack in stacks).most_common(1)
-    assert n_most > 2 * 17
+    assert n_most > n_seen
     # A loader may sleep, too, until its file has been read.
     assert min(len(stack) for stack in stacks if stack[0] == leaf) > 201

@@ -57,15 +57,15 @@ def test_each_wait_is_ended_by_who_ended_it(collect: Run, er_print: Run, workloa
     truth = json.loads(done.stdout)
     waker, wakee = truth["waker"], truth["wakee"]
     of_wakee = {key: n for key, n in counts(er_print, path).items() if key[2] == wakee}
-    # A page of the program's may have been waited for, which an interrupt brought.
-    assert {key: n for key, n in of_wakee.items() if not key[3].endswith("fault")} == {
-        ("waker", waker, wakee, KINDS[kind]): truth[kind]}
-    assert truth[kind] == N
+    # As often as the kernel counts. A page of the program's may have been waited for, which an interrupt brought.
+    assert sum(of_wakee.values()) == truth[kind] >= N
+    (key, n), = [one for one in of_wakee.items() if not one[0][3].endswith("fault")]
+    assert key == ("waker", waker, wakee, KINDS[kind])
     done = er_print("-wakers", path)
     assert (done.returncode, done.stderr) == (0, "")
     rows = [line.split(maxsplit=4) for line in done.stdout.splitlines()[4:] if line]
     (mine,) = [row for row in rows if row[4].split()[-2:] == ["wakee", f"({wakee})"] and row[3] == KINDS[kind]]
-    assert int(mine[0]) == N
+    assert int(mine[0]) == n
     assert mine[4].split() == ["waker", f"({waker})", "wakee", f"({wakee})"]
 
 
@@ -81,13 +81,14 @@ def busy_cpu() -> Iterator[int]:
 
 def test_timers_are_interrupts_and_children_wake_their_parents(
         collect: Run, er_print: Run, workload: Run, tmp_path: Path, busy_cpu: int, wakings_recorded: None) -> None:
-    """(Each nap lasts longer than the one who has the CPU keeps it: a timer may fire before the thread has left.)"""
+    """(Each nap lasts longer than the one who has the CPU keeps it: a timer may fire before the thread has left. Then
+    it has not slept, by the kernel's count.)"""
     path, program, n = tmp_path / "run.er", workload("states"), 17
     done = collect("-o", path, "--aggregate", f"w[execname, waker, state] = count() / {BLOCKED} /",
                    "taskset", "-c", busy_cpu, "sh", "-c", f"{program} nanosleep {n} 23; true")
     assert done.returncode == 0, done.stderr
     found = counts(er_print, path)
-    assert found[program.name, "<interrupt>", "sleep"] == n
+    assert found[program.name, "<interrupt>", "sleep"] == min(n, json.loads(done.stdout)["n_voluntary"])
     # The shell waits for its child, which wakes it as it ends; its name is cut by the kernel.
     assert found["sh", program.name[:15], "sleep"] == 1
 
@@ -118,7 +119,10 @@ def test_conditions_compare_wakers(collect: Run, er_print: Run, workload: Run, t
                    "--aggregate", "b = count() / wakertid == -1 && state == \"sleep\" && comm == \"wakee\" /",
                    workload("wakes"), N, "pipe")
     assert done.returncode == 0, done.stderr
-    assert counts(er_print, path, "a") == {("wakee",): N}
+    # Whoever has left his CPU for a page instead is woken before he waits.
+    ((key, n),) = counts(er_print, path, "a").items()
+    assert key == ("wakee",)
+    assert N - (json.loads(done.stdout)["pipe"] - N) <= n <= N
     assert counts(er_print, path, "b") == {}
 
 

@@ -1,5 +1,6 @@
 // Two threads that give one, three and seven parts of their CPU time to three methods, in so many rounds, and others that
-// wait in every way that Java has; at the end, as JSON, how long each really was.
+// wait in every way that Java has; at the end, as JSON, how long each really was. With a second argument it stays until
+// its input ends.
 
 import java.lang.management.ManagementFactory;
 import java.net.ServerSocket;
@@ -71,7 +72,7 @@ public class Split {
         };
     }
 
-    public static void main(String[] arguments) throws InterruptedException {
+    public static void main(String[] arguments) throws Exception {
         rounds = Integer.parseInt(arguments[0]);
         Runnable[] all = {
             Split::split, Split::split, timed("sleeps", Split::sleeps), timed("waits", Split::waits),
@@ -83,5 +84,6 @@ public class Split {
         StringBuilder text = new StringBuilder();
         seconds.forEach((name, value) -> text.append(text.length() > 0 ? ", \"" : "{\"").append(name).append("\": ").append(value));
         System.out.println(text.append("}"));
+        if (arguments.length > 1) System.in.read();
     }
 }

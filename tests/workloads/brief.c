@@ -32,8 +32,12 @@ int main(int argc, char **argv) {
         check(read(channel[0], spent_ns, sizeof spent_ns) != sizeof spent_ns, "read");
         for (int k = 0; k < 3; k++) total_ns[k] += spent_ns[k];
     }
+    struct rusage used;
+    getrusage(RUSAGE_CHILDREN, &used);
     printf("{\"first\": %.6f, \"second\": %.6f, \"third\": %.6f, ", (double)total_ns[0] * 1e-9,
            (double)total_ns[1] * 1e-9, (double)total_ns[2] * 1e-9);
+    printf("\"children_user_s\": %.6f, \"children_system_s\": %.6f, ", timeval_s(used.ru_utime),
+           timeval_s(used.ru_stime));
     print_rusage();
     printf("}\n");
     return 0;

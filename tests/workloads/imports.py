@@ -1,7 +1,7 @@
-"""imports.py CHAINS: makes chains of modules, each of which imports the next one, and imports them one after the other.
-Each module calls ``work``, through a C function, while it is imported, and has functions that nobody calls. The code of
-a module is gone when it has been imported, and that of later ones' functions comes to be in its place. At the end, as
-JSON, the CPU time of ``work``.
+"""imports.py CHAINS [stay]: makes chains of modules, each of which imports the next one, and imports them one after the
+other. Each module calls ``work``, through a C function, while it is imported, and has functions that nobody calls. The
+code of a module is gone when it has been imported, and that of later ones' functions comes to be in its place. At the
+end, as JSON, the CPU time of ``work``; who is to stay does so until its input ends.
 
 For every CPython from 3.8 on.
 """
@@ -40,7 +40,7 @@ def source(chain, link):
     return "\n".join(lines) + "\n"
 
 
-def main(n_chains):
+def main(n_chains, stays):
     with tempfile.TemporaryDirectory() as folder:
         sys.path.insert(0, folder)
         Path(folder, "imported_work.py").write_text(WORK)
@@ -51,7 +51,9 @@ def main(n_chains):
                 py_compile.compile(str(path))
         for chain in range(n_chains):
             __import__(f"imported_{chain}_0")
-    print(json.dumps({"work": sys.modules["imported_work"].told[0]}))
+    print(json.dumps({"work": sys.modules["imported_work"].told[0]}), flush=True)
+    if stays:
+        sys.stdin.read()
 
 
-main(int(sys.argv[1]))
+main(int(sys.argv[1]), len(sys.argv) > 2)

@@ -6,7 +6,7 @@
  * Together they may want far more than there are CPUs. At its end each thread reads the kernel's own account of it
  * (/proc/thread-self/schedstat); what it does afterwards is not in it. Its life is from just before it was made to just
  * behind its being waited for: it waits for its first CPU, and for one to end on. Printed, in order of creation: [tid,
- * seconds on CPU, seconds ready for a CPU, seconds lived at most].
+ * seconds on CPU, seconds ready for a CPU, seconds lived at most]; and how often they napped.
  */
 #include "truth.h"
 #include <fcntl.h>
@@ -17,6 +17,7 @@ typedef struct {
     pid_t tid;
     int64_t ran_ns, waited_ns, born_ns, lived_ns;
     uint64_t chance;
+    long n_naps;
 } Napper;
 
 static int64_t ends_ns;
@@ -28,6 +29,7 @@ FRAME static void work(void) {
 FRAME static void nap(Napper *mine) {
     mine->chance = mine->chance * 6364136223846793005 + 1442695040888963407;
     sleep_ns((int64_t)(mine->chance >> 32) % LONGEST_NAP_NS);
+    mine->n_naps++;
     KEEP_FRAME();
 }
 
@@ -72,12 +74,14 @@ int main(int argc, char **argv) {
         pthread_join(threads[i], NULL);
         nappers[i].lived_ns = wall_ns() - nappers[i].born_ns;
     }
+    long n_naps = 0;
     printf("{\"threads\": [");
     for (long i = 0; i < n_threads; i++) {
         printf("%s[%d, %.6f, %.6f, %.6f]", i ? ", " : "", (int)nappers[i].tid, (double)nappers[i].ran_ns * 1e-9,
                (double)nappers[i].waited_ns * 1e-9, (double)nappers[i].lived_ns * 1e-9);
+        n_naps += nappers[i].n_naps;
     }
-    printf("], ");
+    printf("], \"naps\": %ld, ", n_naps);
     print_rusage();
     printf("}\n");
     free(threads);

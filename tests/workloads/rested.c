@@ -3,7 +3,8 @@
  *   thread_main -> rests               100 ms asleep
  *               -> first, second       so much CPU time each, and the waits for the CPU among it
  *
- * Printed is how long the threads were in each function, by the clock.
+ * Printed is how long the threads were in each function, by the clock; the longest time that one had no CPU in a row;
+ * and the CPU time of the last two functions.
  */
 #include "truth.h"
 #include <sched.h>
@@ -11,7 +12,7 @@
 enum { MAX_THREADS = 7 };
 
 typedef struct {
-    int64_t rests_ns, first_ns, second_ns;
+    int64_t rests_ns, first_ns, second_ns, longest_ns, cpu_ns;
 } Spent;
 
 static Spent spent[MAX_THREADS];
@@ -23,18 +24,32 @@ FRAME void rests(void) {
     KEEP_FRAME();
 }
 
+static __thread Spent *own;
+
+/* So much CPU time. */
+__attribute__((always_inline)) static inline void burn_and_look(void) {
+    int64_t cpu = 0, seen_ns = wall_ns();
+    while (cpu < burn_ns) {
+        cpu += burn_here(NS_PER_MS / 10);
+        int64_t now_ns = wall_ns();
+        if (now_ns - seen_ns > own->longest_ns) own->longest_ns = now_ns - seen_ns;
+        seen_ns = now_ns;
+    }
+    own->cpu_ns += cpu;
+}
+
 FRAME void first(void) {
-    burn_here(burn_ns);
+    burn_and_look();
     KEEP_FRAME();
 }
 
 FRAME void second(void) {
-    burn_here(burn_ns);
+    burn_and_look();
     KEEP_FRAME();
 }
 
 FRAME void *thread_main(void *argument) {
-    Spent *mine = argument;
+    Spent *mine = own = argument;
     mine->rests_ns = timed(rests);
     mine->first_ns = timed(first);
     mine->second_ns = timed(second);
@@ -56,14 +71,17 @@ int main(int argc, char **argv) {
     for (int i = 1; i < n_threads; i++) check(pthread_create(&threads[i], NULL, thread_main, &spent[i]), "pthread_create");
     thread_main(&spent[0]);
     for (int i = 1; i < n_threads; i++) pthread_join(threads[i], NULL);
-    Spent all = {0, 0, 0};
+    Spent all = {0, 0, 0, 0, 0};
     for (int i = 0; i < n_threads; i++) {
         all.rests_ns += spent[i].rests_ns;
         all.first_ns += spent[i].first_ns;
         all.second_ns += spent[i].second_ns;
+        all.cpu_ns += spent[i].cpu_ns;
+        if (spent[i].longest_ns > all.longest_ns) all.longest_ns = spent[i].longest_ns;
     }
     printf("{\"rests\": %.6f, \"first\": %.6f, \"second\": %.6f, ", (double)all.rests_ns * 1e-9,
            (double)all.first_ns * 1e-9, (double)all.second_ns * 1e-9);
+    printf("\"longest_wait_s\": %.6f, \"cpu_s\": %.6f, ", (double)all.longest_ns * 1e-9, (double)all.cpu_ns * 1e-9);
     print_rusage();
     printf("}\n");
     return 0;

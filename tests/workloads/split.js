@@ -1,6 +1,6 @@
 // Work and waits of a known split over functions, in two threads: node split.js SECONDS
 // The main thread waits; then each works for so long: one() has 1, three() 3 and seven() 7 parts of it. Printed is how
-// long they were in each function, in seconds by the clock.
+// long they were in each function, in seconds by the clock. With a second argument both stay until the input ends.
 'use strict';
 const { Worker, isMainThread, parentPort, workerData } = require('worker_threads');
 const { execFileSync } = require('child_process');
@@ -56,12 +56,14 @@ if (isMainThread) {
   const told = { waits: timed(waits), executes: timed(executes) };
   if (process.env.SPLIT_FIFO) told.reads = timed(reads);
   const seconds = Number(process.argv[2]);
-  const worker = new Worker(__filename, { workerData: seconds });
+  const worker = new Worker(__filename, { workerData: { seconds, stays: Boolean(process.argv[3]) } });
   const mine = split(performance.now() + seconds * 1000);
   worker.on('message', its => {
     for (const name in mine) told[name] = mine[name] + its[name];
     console.log(JSON.stringify(told));
+    if (process.argv[3]) process.stdin.on('end', () => worker.terminate()).resume();
   });
 } else {
-  parentPort.postMessage(split(performance.now() + workerData * 1000));
+  parentPort.postMessage(split(performance.now() + workerData.seconds * 1000));
+  if (workerData.stays) parentPort.on('message', () => {});
 }

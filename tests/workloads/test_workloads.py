@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from itertools import chain
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
+from sampling_error import of_share
 
 pytestmark = pytest.mark.kernel_times
 
 Workload = Callable[..., Path]
+ROUNDING_S = 1e-5  # of times that are printed, and added
 
 
 def _lines(program: Path, *arguments: object) -> list[dict[str, Any]]:
@@ -31,20 +36,27 @@ def _truth(program: Path, *arguments: object) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("flags", [("-O0",), ("-O2",), ("-O2", "-static", "-s")], ids=" ".join)
-def test_split_divides_its_time_as_one_to_three_to_seven(workload: Workload, flags: tuple[str, ...]) -> None:
+def test_split_divides_its_time_as_one_to_three_to_seven(workload: Workload, flags: tuple[str, ...],
+                                                         stolen: Callable[[], float]) -> None:
     truth = _truth(workload("split", *flags), 0.63)
     assert len({thread["tid"] for thread in truth["threads"]}) == 3
     for thread in truth["threads"]:
         parts = [thread["leaf_one"], thread["leaf_three"], thread["leaf_seven"]]
-        assert sum(parts) == pytest.approx(thread["cpu_s"], rel=0.02)
-        assert [part / sum(parts) for part in parts] == pytest.approx([1 / 11, 3 / 11, 7 / 11], abs=0.02)
-    assert truth["user_s"] + truth["system_s"] == pytest.approx(0.63, rel=0.1)
+        assert sum(parts) <= thread["cpu_s"]
+        assert all(part >= share * 0.63 / 33 - ROUNDING_S for part, share in zip(parts, (1, 3, 7), strict=True))
+        assert [part / sum(parts) for part in parts] == pytest.approx([1 / 11, 3 / 11, 7 / 11],
+                                                                      abs=0.02 + stolen() / sum(parts))
+    used_s = truth["user_s"] + truth["system_s"]
+    assert sum(thread["cpu_s"] for thread in truth["threads"]) <= used_s + ROUNDING_S
+    assert used_s <= 1.1 * 0.63 + stolen()
 
 
 def test_usersys_divides_its_time_between_user_and_system(workload: Workload) -> None:
     truth = _truth(workload("usersys"), 0.7, 61)
     assert truth["in_user"] / (truth["in_user"] + truth["in_system"]) == pytest.approx(0.61, abs=0.02)
-    assert truth["user_s"] / (truth["user_s"] + truth["system_s"]) == pytest.approx(0.61, abs=0.1)
+    # Which of the two it is in the kernel asks at its ticks, a hundred a second at least.
+    used_s = truth["user_s"] + truth["system_s"]
+    assert truth["user_s"] / used_s == pytest.approx(0.61, abs=of_share(0.61, 100 * used_s))
 
 
 def _waits_without_using_cpu(workload: Workload, scenario: str) -> None:
@@ -67,25 +79,26 @@ def test_states_waits_for_pages(workload: Workload, scenario: str) -> None:
 
 
 def test_states_spins_with_a_fifth_of_one_cpu_each(workload: Workload) -> None:
+    began_s = time.monotonic()
     truth = _truth(workload("states"), "spin", 1, 701)
+    lasted_s = time.monotonic() - began_s
     assert len({thread["tid"] for thread in truth["threads"]}) == 5
-    longest_s = max(thread["wall_s"] for thread in truth["threads"])
-    assert longest_s >= 0.701
-    assert sum(thread["cpu_s"] for thread in truth["threads"]) <= 1.1 * longest_s  # they begin one after the other
+    assert min(thread["wall_s"] for thread in truth["threads"]) >= 0.701
+    assert sum(thread["cpu_s"] for thread in truth["threads"]) <= lasted_s
 
 
 def test_states_is_stopped_for_a_known_time(workload: Workload) -> None:
     truth = _truth(workload("states"), "stop", 3, 41)
     (thread,) = truth["threads"]
     assert 0.123 <= truth["stopped_s"] <= thread["wall_s"]
-    assert thread["wall_s"] - thread["cpu_s"] >= truth["stopped_s"] - 0.01
+    assert thread["wall_s"] - thread["cpu_s"] >= 0.123  # from when it has stopped
 
 
 @pytest.mark.parametrize("scenario", ["ud2", "int3", "trap"])
-def test_states_traps_and_goes_on(workload: Workload, scenario: str) -> None:
+def test_states_traps_and_goes_on(workload: Workload, scenario: str, stolen: Callable[[], float]) -> None:
     truth = _truth(workload("states"), scenario, 3, 31)
     (thread,) = truth["threads"]
-    assert thread["cpu_s"] == pytest.approx(0.093, abs=0.02)
+    assert 0.093 <= thread["cpu_s"] < 0.113 + stolen()
     assert truth["traps"] > 1000
 
 
@@ -119,10 +132,13 @@ def test_pingpong_switches_twice_a_round(workload: Workload) -> None:
     assert truth["n_voluntary"] + truth["n_involuntary"] >= 2 * 5003 * 0.98
 
 
-def test_brief_processes_spend_as_much_on_each_of_three_things(workload: Workload) -> None:
+def test_brief_processes_spend_as_much_on_each_of_three_things(workload: Workload,
+                                                               stolen: Callable[[], float]) -> None:
     truth = _truth(workload("brief"), 11)
     for name in ("first", "second", "third"):
-        assert truth[name] == pytest.approx(11 * 0.0053, rel=0.2)
+        assert 11 * 0.0053 <= truth[name] < 1.2 * 11 * 0.0053 + stolen()
+    worked_s = sum(truth[name] for name in ("first", "second", "third"))
+    assert worked_s <= truth["children_user_s"] + truth["children_system_s"]
 
 
 def test_sleepers_sleep(workload: Workload) -> None:
@@ -146,31 +162,31 @@ def test_sigframe_works_in_the_handler_and_below(workload: Workload, stack: tupl
     assert truth["inner"] == pytest.approx(0.055, abs=0.02)
 
 
-def test_alarms_divides_its_time_while_it_is_signalled(workload: Workload) -> None:
+def test_alarms_divides_its_time_while_it_is_signalled(workload: Workload, stolen: Callable[[], float]) -> None:
     truth = _truth(workload("alarms"), 4000, 50, 0.5)
     # Where others have the CPU for long, a phase has no time between two alarms to see that its own is over.
     spent_s = truth["phases"].values()
     assert all(spent >= asked for spent, asked in zip(spent_s, (0.25, 0.15, 0.075, 0.025), strict=True))
     assert sum(spent_s) + truth["between_s"] == pytest.approx(truth["user_s"] + truth["system_s"], abs=0.02)
-    assert truth["handled_s"] == pytest.approx(0.002 * truth["alarms"], rel=0.1)
+    assert 0.002 * truth["alarms"] <= truth["handled_s"] < 1.1 * 0.002 * truth["alarms"] + stolen()
     assert truth["alarms"] > 50
 
 
-def test_manymaps_makes_its_mappings_and_works(workload: Workload) -> None:
+def test_manymaps_makes_its_mappings_and_works(workload: Workload, stolen: Callable[[], float]) -> None:
     truth = _truth(workload("manymaps"), 1009, 0.05)
-    assert truth["busy_s"] == pytest.approx(0.05, rel=0.1)
+    assert 0.05 <= truth["busy_s"] < 0.055 + stolen()
 
 
 def test_eintr_counts_none_when_undisturbed(workload: Workload) -> None:
-    truth = _truth(workload("eintr"), 0.2)
-    assert min(truth["calls"].values()) >= 5
+    truth = _truth(workload("eintr"), 0.5)
+    assert min(truth["calls"].values()) >= 3
     assert set(truth["eintr"].values()) == {0}
 
 
 def test_busy_does_the_same_work_in_every_thread(workload: Workload) -> None:
     truth = _truth(workload("busy"), 3, 211)
     assert len(truth["threads_cpu_s"]) == 3
-    assert sum(truth["threads_cpu_s"]) == pytest.approx(truth["cpu_s"], rel=0.1)
+    assert 0.8 * truth["cpu_s"] < sum(truth["threads_cpu_s"]) <= truth["cpu_s"] + ROUNDING_S
 
 
 def test_steady_tells_when_its_threads_could_not_work(workload: Workload) -> None:
@@ -180,31 +196,39 @@ def test_steady_tells_when_its_threads_could_not_work(workload: Workload) -> Non
         times_ns = [thread["began_ns"], *chain(*thread["holes"]), thread["ended_ns"]]
         assert times_ns == sorted(times_ns)
         assert all(end_ns - begin_ns > 500_000 for begin_ns, end_ns in thread["holes"])
-    stopped = subprocess.run(["sh", "-c", '"$@" & sleep 0.1; kill -STOP $!; sleep 0.1; kill -CONT $!; wait', "sh",
-                              workload("steady"), "1", "0.6"], capture_output=True, text=True, timeout=60, check=True)
-    (thread,) = json.loads(stopped.stdout)["threads"]
+    with subprocess.Popen([workload("steady"), "1", "0.6"], stdout=subprocess.PIPE, text=True) as process:
+        while psutil.Process(process.pid).cpu_times().user < 0.2:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGSTOP)
+        while psutil.Process(process.pid).status() != psutil.STATUS_STOPPED:
+            time.sleep(0.01)
+        time.sleep(0.1)
+        process.send_signal(signal.SIGCONT)
+        out, _ = process.communicate(timeout=60)
+    (thread,) = json.loads(out)["threads"]
     assert max(end_ns - begin_ns for begin_ns, end_ns in thread["holes"]) >= 0.1e9
     assert thread["n_switches"] >= 1
 
 
-def test_timed_tells_what_a_program_and_its_children_used(workload: Workload) -> None:
+def test_timed_tells_what_a_program_and_its_children_used(workload: Workload, stolen: Callable[[], float]) -> None:
     burn = 'import os, time\nos.fork()\nwhile time.process_time() < 0.23: pass\nos.wait()'
     result = subprocess.run([workload("timed"), sys.executable, "-c", f"try:\n exec({burn!r})\nexcept OSError: pass"],
                             capture_output=True, text=True, timeout=60, check=True)
     truth = json.loads(result.stdout)
-    assert 0.46 <= truth["children_user_s"] + truth["children_system_s"] < 0.7
+    assert 0.46 <= truth["children_user_s"] + truth["children_system_s"] < 0.9 + stolen()
     assert truth["user_s"] + truth["system_s"] < 0.02
     failed = subprocess.run([workload("timed"), "sh", "-c", "echo said; exit 5"], capture_output=True, text=True)
     assert (failed.returncode, failed.stderr) == (5, "said\n")
     assert json.loads(failed.stdout)["wall_s"] > 0
 
 
-def test_swarm_makes_as_many_short_lives_as_it_says(workload: Workload) -> None:
+def test_swarm_makes_as_many_short_lives_as_it_says(workload: Workload, stolen: Callable[[], float]) -> None:
     truth = _truth(workload("swarm"), 101, 7, 1000)
     assert (truth["count"], truth["well"]) == (101, 101)
-    assert truth["founders_work_s"] == pytest.approx(0.046, rel=0.1)
-    assert truth["children_user_s"] + truth["children_system_s"] == pytest.approx(0.101, rel=0.3)
-    assert truth["user_s"] + truth["system_s"] >= 0.045
+    assert 0.046 <= truth["founders_work_s"] < 0.051 + stolen()
+    # A millisecond each; to begin and to end takes what it takes, but not ten.
+    assert 0.101 <= truth["children_user_s"] + truth["children_system_s"] < 1.01 + stolen()
+    assert truth["user_s"] + truth["system_s"] >= 0.046 - ROUNDING_S
 
 
 def test_deep_sleeps_as_long_as_asked(workload: Workload) -> None:
@@ -212,13 +236,15 @@ def test_deep_sleeps_as_long_as_asked(workload: Workload) -> None:
 
 
 def test_nappers_tell_the_kernels_accounts_of_themselves(workload: Workload) -> None:
+    began_s = time.monotonic()
     truth = _truth(workload("nappers"), 31, 0.3)
+    assert time.monotonic() - began_s >= 0.3
     assert len({tid for tid, _, _, _ in truth["threads"]}) == 31
     assert all(ran_s > 0 and ran_s + waited_s < lived_s + 1e-3 for _, ran_s, waited_s, lived_s in truth["threads"])
-    assert all(lived_s > 0.29 for _, _, _, lived_s in truth["threads"])
     ran_s = sum(ran_s for _, ran_s, _, _ in truth["threads"])
     assert 0 <= truth["user_s"] + truth["system_s"] - ran_s < 0.03  # of main, and of the threads' ends
-    assert truth["n_voluntary"] > 31 * 0.3 / 5e-3
+    # A nap may be over before its thread has left its CPU.
+    assert truth["n_voluntary"] >= 0.98 * truth["naps"] >= 31
 
 
 def test_ways_divides_its_sleep_between_two_callers(workload: Workload) -> None:

@@ -1,7 +1,9 @@
 /* troubles KIND [N]: programs that whoever stops and looks at threads may get in the way of.
  *
  *   kind           what the program does                                             printed
- *   stops          stops itself N times; a child lets it go on 31 ms later           how long it was stopped
+ *   stops          stops itself N times; a child lets it go on 31 ms later           how long it was stopped for the
+ *                                                                                    child; for itself: off its CPU, and
+ *                                                                                    then asleep until the child ends
  *   handlers       SIGPROF of its own timer, every 3 ms of CPU time; N breakpoints   how often each handler ran
  *   forks          forks N children, one after another, while two threads work       how many ended as they should;
  *                                                                                    what its own beginning took
@@ -58,6 +60,7 @@ typedef struct {
     volatile long turn;         /* the target's: how often it has gone on */
 } Shared;
 static Shared *shared;
+static int64_t off_cpu_ns;
 
 /* Traced, the target may look stopped for a moment: it is when it still does a little later. */
 static void let_go_on(pid_t target) {
@@ -79,7 +82,9 @@ static void let_go_on(pid_t target) {
 }
 
 FRAME void stop_self(void) {
+    int64_t start = wall_ns(), ran = thread_cpu_ns();
     raise(SIGSTOP);
+    off_cpu_ns += wall_ns() - start - (thread_cpu_ns() - ran);
     KEEP_FRAME();
 }
 
@@ -97,8 +102,10 @@ static int stops(void) {
         stop_self();
         shared->turn = turn + 1;
     }
+    int64_t ended_ns = wall_ns();
     check(waitpid(child, &status, 0) != child, "waitpid");
-    printf("{\"stops\": %ld, \"stopped_s\": %.6f, ", n_wanted, (double)shared->waited_ns * 1e-9);
+    printf("{\"stops\": %ld, \"stopped_s\": %.6f, \"off_cpu_s\": %.6f, \"asleep_s\": %.6f, ", n_wanted,
+           (double)shared->waited_ns * 1e-9, (double)off_cpu_ns * 1e-9, (double)(wall_ns() - ended_ns) * 1e-9);
     return 0;
 }
 
