@@ -96,21 +96,20 @@ def test_python_by_function(python: str, tmp_path: Path, er_print: Command, time
         said, told = run.end()
     assert re.search(r"\d+ Python frames", told)
     truth, cpu = json.loads(said), times(experiment, "i.totalcpu")
-    # By itself: who carries out something of which nothing is known. With callees: who or whose caller is not known.
-    nobodys_s, unknown_s = times(experiment, "e.totalcpu").get(UNKNOWN, 0), cpu.get(UNKNOWN, 0)
+    unknown_s = cpu.get(UNKNOWN, 0)  # who or whose caller is not known, with all that they call
     workers = truth["workers"]
     # Each has its own time and none another's, but for what is not known, and for what samples cannot tell.
     true_s = {name: sum(each[name] for each in workers) for name in ("one", "three", "seven")}
     known_s = sum(true_s.values())
     for name, own_s in true_s.items():
         error_s = of_share(own_s / known_s, known_s / INTERVAL_S) * known_s
-        assert own_s - nobodys_s - error_s <= cpu.get(name, 0) <= own_s + error_s, (name, true_s, cpu)
+        assert own_s - unknown_s - error_s <= cpu.get(name, 0) <= own_s + error_s, (name, true_s, cpu)
     # Together they have all that their threads had, to an interval for each state of each thread. What is not known is
     # so by name, and came before the looks.
     in_split = sum(cpu.get(name, 0) for name in true_s)
     all_s, rounding_s = sum(each["cpu"] for each in workers), 2 * 2 * INTERVAL_S
     early_s = sum(min(cpu_s for at, cpu_s in each["rounds"] if at * 1e9 >= looked_ns) for each in workers)
-    assert all_s - min(early_s, nobodys_s) - rounding_s <= in_split <= all_s + rounding_s
+    assert all_s - min(early_s, unknown_s) - rounding_s <= in_split <= all_s + rounding_s
     # From the thread's first function on, by all that call.
     first = "Thread._bootstrap" if "Thread._bootstrap" in cpu else "_bootstrap"
     for name in (first, f"{first}_inner", "worker", "split"):
@@ -146,9 +145,9 @@ def test_what_modules_call_while_they_are_imported(python: str, tmp_path: Path, 
         work_s = json.loads(run.says())["work"]
         run.wait_for_looks()
         run.end()
-    cpu, nobodys_s = times(experiment, "i.totalcpu"), times(experiment, "e.totalcpu").get(UNKNOWN, 0)
+    cpu = times(experiment, "i.totalcpu")
     error_s = of_share(work_s / cpu["<Total>"], cpu["<Total>"] / INTERVAL_S) * cpu["<Total>"]
-    assert work_s - nobodys_s - error_s <= cpu["work"] <= work_s + error_s
+    assert work_s - cpu.get(UNKNOWN, 0) - error_s <= cpu["work"] <= work_s + error_s
 
 
 # Functions one after another, the code of each where that of the one before was until it was thrown away; each until
