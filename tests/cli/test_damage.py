@@ -19,7 +19,7 @@ import pytest
 from collector.cli import er_print
 
 SEED = 20_261_123
-N_OURS, N_GPROFNG = 50, 31
+N_OURS, N_GPROFNG = 37, 19
 
 
 @pytest.fixture(scope="module")

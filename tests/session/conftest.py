@@ -103,8 +103,10 @@ class Seen:
 class Observer(threading.Thread):
     """Looks at all threads of ``collect``'s child until it has ended."""
 
-    def __init__(self, collect_pid: int) -> None:
+    def __init__(self, collect_pid: int, since: float) -> None:
+        """``since``: when nothing of it ran yet; the first look may be late."""
         super().__init__(daemon=True)
+        self._since = since
         self.threads: dict[int, Seen] = {}
         self._collect = collect_pid
         self._files: dict[int, tuple[int, int]] = {}  # schedstat and stat
@@ -132,7 +134,7 @@ class Observer(threading.Thread):
 
     def _child(self) -> int:
         """The child, as soon as it runs its own program; 0 if it never does."""
-        pid, past = 0, Seen((0.0, 0.0), looked=time.monotonic())  # what was known before the program runs
+        pid, past = 0, Seen((0.0, 0.0), looked=self._since)  # what was known before the program runs
         while True:
             now = time.monotonic()
             try:
@@ -303,9 +305,9 @@ def _recorder(directory: Path, precision: float, stolen: Callable[[], float],
             meanwhile: Callable[[int], object] | None = None, observed: bool = True) -> Recorded:
         path = directory / f"run.{next(count)}.er"
         command = [COLLECT, *options, "-p", interval, "-o", str(path), str(program), *map(str, arguments)]
-        stolen_before = stolen()
+        stolen_before, since = stolen(), time.monotonic()
         with prefork.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
-            observer = Observer(process.pid)
+            observer = Observer(process.pid, since)
             if observed:
                 observer.start()
             if meanwhile is not None:
