@@ -157,7 +157,7 @@ class Timekeeping:
         seen = self._seen(batch)
         accounts = self._reached(batch)
         new = {slot for _, slot in self._went_on}  # until its last clock is read, the account of these says nothing
-        read = self._read(accounts, new)
+        read = self._read(accounts, new, edges)
         self._estimate_turns(edges)
         if accounts is not None:
             self._lose(edges, read)
@@ -280,7 +280,7 @@ class Timekeeping:
             self._accounts = [_taken(accounts, ~reached)]
         return _taken(accounts, reached)
 
-    def _read(self, accounts: Accounts | None, without: Collection[int]) -> ReadAccounts:
+    def _read(self, accounts: Accounts | None, without: Collection[int], edges: Edges) -> ReadAccounts:
         """The last account of each thread, by slot. What they tell of waits, and of turns, is noted."""
         none = np.zeros(0, dtype=np.int64)
         self.delays, self.turns = Delays(none, none), (none, none)
@@ -289,7 +289,7 @@ class Timekeeping:
         slot, accounts = self._last_of_each(accounts)
         known, before = self._known, self._known.delay_ns[slot] >= 0
         self.delays = Delays(slot[before], (accounts.delay_ns - known.delay_ns[slot])[before])
-        self._note_turns(slot, accounts)
+        self._note_turns(slot, accounts, edges)
         known.delay_ns[slot] = accounts.delay_ns
         kept = ~among(slot, np.array(list(without), dtype=np.int64))
         return ReadAccounts(slot[kept], accounts.time_ns[kept], accounts.run_ns[kept], accounts.delay_ns[kept])
@@ -314,7 +314,9 @@ class Timekeeping:
         self.timeline.lose(np.array([slot for slot in open_.tolist() if slot not in there
                                      and self.model.threads[slot].tid not in waiting], dtype=np.int64))
 
-    def _note_turns(self, slot: Array, accounts: Accounts) -> None:
+    def _note_turns(self, slot: Array, accounts: Accounts, edges: Edges) -> None:
+        """``slot`` (n,) in order. Where counting begins, records tell up to the last of the accounts, which were read
+        one after the other: what came behind a thread's own has been told."""
         grown = accounts.turns - self._known.turns[slot]
         if self.counts and self._fed_ns >= self._counted_ns:  # before that, records tell of each
             self.turns = slot, grown
@@ -322,7 +324,8 @@ class Timekeeping:
             self.turns_per_s = int(grown.sum()) * _NS_PER_S / length_ns if self._fed_ns > self._counted_ns else np.inf
             elapsed_ns = np.maximum(accounts.time_ns - self._known.time_ns[slot], 1)
             self._known.turns_per_s[slot] = grown * (_NS_PER_S / elapsed_ns)
-        self._known.turns[slot], self._known.time_ns[slot] = accounts.turns, accounts.time_ns
+        told = _arrivals_behind(slot, accounts.time_ns, edges) if self.counts and self._fed_ns < self._counted_ns else 0
+        self._known.turns[slot], self._known.time_ns[slot] = accounts.turns + told, accounts.time_ns
 
     def _estimate_turns(self, edges: Edges) -> None:
         """How often threads that end, while switches are counted, got a CPU behind their last accounts: as before."""
@@ -443,6 +446,13 @@ def by_tid(accounts: Accounts) -> dict[int, Account]:
     columns = (accounts.time_ns, accounts.run_ns, accounts.delay_ns, accounts.turns)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return dict(zip(accounts.tid.tolist(), map(Account._make, rows), strict=True))
+
+
+def _arrivals_behind(slot: Array, time_ns: Array, edges: Edges) -> Array:
+    """How often each thread (n,), at slots in order, got a CPU behind a time (n,), by records."""
+    rows = np.flatnonzero((edges.edge == Edge.IN) & among(edges.slot, slot))
+    at = np.searchsorted(slot, edges.slot[rows])
+    return np.bincount(at[edges.time_ns[rows] > time_ns[at]], minlength=len(slot))
 
 
 def _joined(parts: Sequence[Accounts]) -> Accounts:

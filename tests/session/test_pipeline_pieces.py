@@ -267,6 +267,22 @@ def test_who_has_no_account_any_more_did_nothing_that_is_known() -> None:
         assert time.timeline.clocks.kind[slot] == kind
 
 
+def test_what_records_tell_behind_a_thread_s_account_is_not_counted_again() -> None:
+    """Two threads get a CPU twice each; of the first one the account is of before that, of the other behind it."""
+    time = Timekeeping(n_cpus=2)
+    slots = [time.model.forked(Forked(START_NS, PID, tid, PID, PID)).slot for tid in (PID, PID + 1)]
+    for slot in slots:
+        time.born(slot, START_NS)
+    time.count({PID: Account(START_NS + 10 * MS, 0, 0, 1), PID + 1: Account(START_NS + 60 * MS, 0, 0, 3)})
+    time.advance(batch(60, switches=[(at_ms + tid - PID, tid, edge) for tid in (PID, PID + 1)
+                                     for at_ms, edge in ((20, Edge.IN), (25, Edge.OUT_BLOCKED), (40, Edge.IN),
+                                                         (45, Edge.OUT_BLOCKED))]))
+    later = account((100, PID, 10, 0), (100, PID + 1, 10, 0))
+    later.turns[:] = 3 + 5, 3 + 5
+    time.advance(batch(110, accounts=later))
+    assert dict(zip(*(column.tolist() for column in time.turns), strict=True)) == dict.fromkeys(slots, 5)
+
+
 def test_slots_are_used_again() -> None:
     time = Timekeeping(n_cpus=1)
     for turn in range(3):

@@ -373,10 +373,10 @@ def test_time_in_traps_is_trap_time(workload: Run, recorded_by_signals: Run) -> 
     states = run.states_s(thread["tid"])
     cpu_s = states["user"] + states["system"] + states["trap"]
     assert cpu_s == pytest.approx(thread["cpu_s"], abs=tolerance(thread["cpu_s"], run.interval_s))
-    # Samples follow the kernel's own sum of its time in the kernel, which is by its tick: by two of these, or one part
-    # in 20 of the CPU time, and what a sample stands for.
-    before_s = run.observed[thread["tid"]].cpu_before[1]
-    behind_s = max(2 / os.sysconf("SC_CLK_TCK"), cpu_s / 20) + latest_s(run.experiment, run.interval_s)
+    # Samples follow the kernel's own sum of its time in the kernel, of which it tells whole ticks: by two of these, or
+    # one part in 20 of the CPU time, and what a sample stands for.
+    before_s, tick_s = run.observed[thread["tid"]].cpu_before[1], 1 / os.sysconf("SC_CLK_TCK")
+    behind_s = tick_s + max(2 * tick_s, cpu_s / 20) + latest_s(run.experiment, run.interval_s)
     assert states["trap"] + states["system"] > run.truth["system_s"] - before_s - behind_s - 2 * run.interval_s
     assert states["trap"] > states["system"]
 
