@@ -1,8 +1,8 @@
 """What all tests share: workloads, the commands under test, the judge gprofng; and that nothing stays behind.
 
-Tests marked ``kernel_times`` compare times of the real kernel, within bounds that hold beside other programs: one that
-fails is given another try only if a hypervisor took CPUs from it meanwhile, and any other failure is the code's. Those
-marked ``all_cpus`` run alone.
+Tests marked ``kernel_times`` compare times of the real kernel, within bounds that hold beside other programs; they run
+one on each CPU. One that fails is given another try only if a hypervisor took CPUs from it meanwhile; any other failure
+is the code's. Those marked ``all_cpus`` run alone.
 
 A test that lacks a tool is skipped with the name of its Debian package; where ``CI`` is set it fails instead.
 ``scripts/test`` finds what to install by looking for ``need("tool", "package")`` in the tests: write both as
@@ -121,8 +121,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """One more try for those who compare times, where CPUs were stolen meanwhile. Long ones begin first."""
     items.sort(key=lambda item: item.get_closest_marker("long") is None)
     for item in items:
-        if item.get_closest_marker("all_cpus") and "mark.all_cpus" not in _read(str(item.path)):
-            raise pytest.UsageError(f"{item.path} has tests that are all_cpus and does not say so: scripts/test looks")
+        for name in ("kernel_times", "all_cpus"):
+            if item.get_closest_marker(name) and f"mark.{name}" not in _read(str(item.path)):
+                raise pytest.UsageError(f"{item.path} has tests that are {name} and does not say so")
         if item.get_closest_marker("kernel_times"):
             item.add_marker(pytest.mark.flaky(reruns=1, condition=partial(was_disturbed, item)))
 

@@ -52,9 +52,11 @@ def test_threads_that_switch_too_often_are_counted(workload: Any, recorded: Any)
     rounded_s = [INTERVAL_S * sum(seconds > 0 for seconds in states.values()) for states in both]
     told_s = [sum(states[each] for each in ON_CPU) for states in both]
     assert abs(sum(told_s) - cpu_s) <= 0.01 * cpu_s + sum(rounded_s)
+    # Behind the last account, what both ran is known as a sum, and shared out: which is told.
+    is_estimated = "the last tenth of a second is estimated" in (run.path / "log.xml").read_text()
     for states, on_cpu_s, error_s in zip(both, told_s, rounded_s, strict=True):
         life_told_s = sum(states.values())
-        assert run.truth["wall_s"] - error_s <= life_told_s <= life_s + error_s
+        assert run.truth["wall_s"] - error_s <= life_told_s <= life_s + error_s + (on_cpu_s if is_estimated else 0)
         # Whoever of the two does not run sleeps, or waits for their CPU, as others may let it.
         assert states["sleep"] + states["wait"] == pytest.approx(life_told_s - on_cpu_s, abs=3 * INTERVAL_S)
     assert run.unrooted_share() <= 0.01
