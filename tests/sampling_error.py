@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-_DEVIATIONS = 5  # beyond them is one of 1.7 million comparisons
+DEVIATIONS = 5  # beyond them is one of 1.7 million comparisons
 
 
 def n_draws(ticks: Any) -> float:
@@ -25,4 +25,4 @@ def n_draws(ticks: Any) -> float:
 
 def of_share(share: float, draws: float) -> float:
     """The error of a share (0 to 1) of the time by so many samples."""
-    return _DEVIATIONS * math.sqrt(share * (1 - share) / draws)
+    return DEVIATIONS * math.sqrt(share * (1 - share) / draws)

@@ -317,15 +317,16 @@ class Timekeeping:
     def _note_turns(self, slot: Array, accounts: Accounts, edges: Edges) -> None:
         """``slot`` (n,) in order. Where counting begins, records tell up to the last of the accounts, which were read
         one after the other: what came behind a thread's own has been told."""
-        grown = accounts.turns - self._known.turns[slot]
-        if self.counts and self._fed_ns >= self._counted_ns:  # before that, records tell of each
+        grown, turns = accounts.turns - self._known.turns[slot], accounts.turns
+        if self.counts and self._fed_ns < self._counted_ns:  # records tell of each so far
+            turns = turns + _arrivals_behind(slot, accounts.time_ns, edges)
+        elif self.counts:
             self.turns = slot, grown
             length_ns = max(int(accounts.time_ns.max(initial=0)) - self._fed_ns, 1)
             self.turns_per_s = int(grown.sum()) * _NS_PER_S / length_ns if self._fed_ns > self._counted_ns else np.inf
             elapsed_ns = np.maximum(accounts.time_ns - self._known.time_ns[slot], 1)
             self._known.turns_per_s[slot] = grown * (_NS_PER_S / elapsed_ns)
-        told = _arrivals_behind(slot, accounts.time_ns, edges) if self.counts and self._fed_ns < self._counted_ns else 0
-        self._known.turns[slot], self._known.time_ns[slot] = accounts.turns + told, accounts.time_ns
+        self._known.turns[slot], self._known.time_ns[slot] = turns, accounts.time_ns
 
     def _estimate_turns(self, edges: Edges) -> None:
         """How often threads that end, while switches are counted, got a CPU behind their last accounts: as before."""

@@ -229,6 +229,11 @@ class Recorded:
         bad &= ~(is_leaf_alone & np.isin(waiting["FRINFO"], before_main))
         return float(waiting["NTICK"][bad].sum() / max(waiting["NTICK"].sum(), 1))
 
+    def outside_s(self, thread: dict[str, Any]) -> float:
+        """For how long, at most, one of ``truth``'s threads lived outside of its turns, which it times: it may wait for
+        others then, such as a partner that has to wait for a CPU."""
+        return self.observed[thread["tid"]].life_s[1] - float(thread["wall_s"])
+
     def begun_s(self, tid: int) -> float:
         """When a thread began, as the log has it."""
         log = (self.path / "log.xml").read_text(errors="replace")

@@ -138,7 +138,7 @@ class Watch(Thread):
         times_ns = (before_ns + after_ns) / 2
         inside = seen[(times_ns > start_ns) & (times_ns < end_ns)]
         mean = np.interp(np.linspace(start_ns, end_ns, 1001), times_ns, seen).mean()
-        return float(mean), N_SIGMAS * float(inside.std()) / math.sqrt(len(inside))
+        return float(mean), sampling_error.DEVIATIONS * float(inside.std()) / math.sqrt(len(inside))
 
 
 def cpu_watch(pid: int) -> Watch:
@@ -189,7 +189,6 @@ def attached(tmp_path: Path, stolen: Callable[[], float]) -> Run:
     return record
 
 
-N_SIGMAS = 5  # beyond which chance is no excuse: of two million
 ERROR = {"perf": 0.01, "signal": 0.03}  # of sums over threads
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sampling_error import n_draws, of_share
+from unread import n_unread
 
 from collector.clock import INTERVAL_HIGH_NS, NS_PER_S
 from collector.experiment.reader import Experiment, open_experiment
@@ -193,7 +194,6 @@ BECOME = {
 
 
 N_LOCKED, LOCKED_MS = 7, 31
-UNREAD = re.compile(r"(\d+) (?:stacks? (?:is|are) cut, of |waits? with only (?:its|their) leaf known)")
 
 
 @pytest.mark.kernel_times
@@ -250,8 +250,7 @@ def test_recordings_keep_what_the_table_promises(who: str, users: None, workload
         waiting = packets[np.isin(packets["MSTATE"], (Microstate.USER_LOCK, Microstate.SLEEP))]
         whole = ~(stacks.truncated | stacks.failed)[stacks.index(waiting["FRINFO"])]
         # But for those that the log counts as unread.
-        unread = [int(found[1]) for message in child.log.messages if (found := UNREAD.match(message.text))]
-        assert len(np.unique(waiting["FRINFO"][~whole])) <= sum(unread)
+        assert len(np.unique(waiting["FRINFO"][~whole])) <= n_unread(child)
         assert whole.any()
 
     letters = {letter for child in everyone for letter in re.findall(r"_([fxcC])\d", child.lineage)}

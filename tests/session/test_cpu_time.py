@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sampling_error import n_draws, of_share
+from sampling_error import DEVIATIONS, n_draws, of_share
+from unread import n_unread
 
 from collector.experiment.reader import Experiment, open_experiment
 
@@ -37,8 +38,6 @@ NOBODY = 65534
 ENDURING_STATUS = 7
 PREEMPTED = re.compile(r"\d+ (leave records? lost: stacks of threads that left their CPU too often, told by their last "
                        r"known stacks|waits? with only (its|their) leaf known)$")
-UNREAD = re.compile(r"(\d+) stacks? (?:is|are) cut, of (?:a thread|threads) whose memory was not there: "
-                    r"|(\d+) waits? with only (?:its|their) leaf known$")
 COLLECT = str(Path(sys.executable).parent / "collect")
 
 VARIANTS = {
@@ -107,11 +106,6 @@ class Run:
         assert self.rooted() > 0.9
         self.check_unread((packets["MSTATE"] <= TRAP) & (stacks.truncated | stacks.failed)[row])
 
-    def n_unread(self) -> int:
-        """How many stacks could not be read, by the log."""
-        return sum(int(found[1] or found[2]) for message in self.experiment.log.messages
-                   if (found := UNREAD.match(message.text)))
-
     def frames_found(self) -> tuple[Any, Any]:
         """Whether the experiment knows the code (n,) of packets' leaves, and whether their stacks are cut (n,)."""
         stacks = self.experiment.stacks
@@ -130,7 +124,7 @@ class Run:
         stacks, packets = self.experiment.stacks, self.experiment.packets()[unread]
         assert (np.diff(stacks.offsets)[stacks.index(packets["FRINFO"])] == 1).all()
         # One may have several packets: a wait is told bit by bit, and followed by one for a CPU.
-        assert len(np.unique(packets["FRINFO"])) <= self.n_unread()
+        assert len(np.unique(packets["FRINFO"])) <= n_unread(self.experiment)
 
 
 def record(path: Path, interval: str, *command: object, user: int | None = None, **options: Any) -> Run:
@@ -169,7 +163,7 @@ def stray_s(n_stretches: int, interval: str) -> float:
     than a tick too much or too little, by chance: the variance is at most a quarter. Allowed are five deviations.
     """
     n_clocks = min(len(os.sched_getaffinity(0)), MOST_CLOCKS)
-    return 5 * math.sqrt(n_stretches * n_clocks / 4) * INTERVAL_S[interval]
+    return DEVIATIONS * math.sqrt(n_stretches * n_clocks / 4) * INTERVAL_S[interval]
 
 
 def shares(truth: dict[str, Any]) -> dict[str, float]:
@@ -335,7 +329,7 @@ def test_a_deep_recursion_is_a_deep_tree(workload: Any, tmp_path: Path, gprofng:
     # Nothing else has more than what the program used outside of it, and than the clock is off at its two ends.
     bottom_s, others_s = functions["bottom"][1], run.cpu_s - run.truth["bottom"] + END_S + stray_s(1, "hi")
     assert bottom_s == pytest.approx(run.truth["bottom"], abs=others_s)
-    unread_s = run.n_unread() * INTERVAL_S["hi"]  # where the stack grew
+    unread_s = n_unread(run.experiment) * INTERVAL_S["hi"]  # where the stack grew
     assert bottom_s <= functions["recurse"][1] + unread_s <= functions["run"][1] + 2 * unread_s
     assert functions["run"][1] <= bottom_s + others_s
 
@@ -508,11 +502,11 @@ def test_real_programs_have_stacks_that_reach_the_root(
     need("sqlite3", "sqlite3")
     need("/usr/bin/python3", "python3-minimal")
     run = record(tmp_path / "real.er", "hi", *program(tmp_path), stdin=subprocess.DEVNULL)
-    n_ticks, n_unread = run.ticks_by_state().sum(), run.n_unread()
+    n_ticks, n_cut = run.ticks_by_state().sum(), n_unread(run.experiment)
     assert n_ticks > 150
-    assert run.rooted() >= 0.98 - n_unread / n_ticks
+    assert run.rooted() >= 0.98 - n_cut / n_ticks
     functions = gprofng("-functions", experiment=run.path).functions
-    assert functions.get("<Unknown>", (0.0,))[0] <= 0.02 * functions["<Total>"][0] + n_unread * INTERVAL_S["hi"]
+    assert functions.get("<Unknown>", (0.0,))[0] <= 0.02 * functions["<Total>"][0] + n_cut * INTERVAL_S["hi"]
 
 
 # --- while it runs --------------------------------------------------------------------------------

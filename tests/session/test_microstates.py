@@ -30,12 +30,6 @@ def tolerance(known_s: float) -> float:
     return max(INTERVAL_S, 0.01 * known_s)
 
 
-def outside_s(run: Any, thread: dict[str, Any]) -> float:
-    """For how long a thread may have waited for something else than it is there for: before and behind its turns, for
-    its partner who may have to wait for a CPU. At most all its life outside of them."""
-    return max(float(run.observed[thread["tid"]].life_s[1] - thread["wall_s"]), 0.0)
-
-
 def displayed(display: Callable[..., Any], path: Path, *states: str) -> dict[str, dict[str, float]]:
     """Inclusive seconds of functions in states, as a reader shows them."""
     shown: dict[str, dict[str, float]] = {}
@@ -82,15 +76,15 @@ def test_waiting_is_as_long_as_it_was(scenario: str, request: pytest.FixtureRequ
     states, delay_s = run.states_s(thread["tid"]), run.observed[thread["tid"]].delay_s
     # Off CPU it waits for what it waits for, and then for a CPU: the kernel says how long in its whole life, from when
     # the thread is in a queue. The wake-up was before that, which a CPU that a hypervisor has taken comes late to.
-    low_s, high_s = off_cpu_s - delay_s[1] - run.stolen_s, off_cpu_s + outside_s(run, thread)
+    low_s, high_s = off_cpu_s - delay_s[1] - run.stolen_s, off_cpu_s + run.outside_s(thread)
     assert low_s - tolerance(off_cpu_s) <= states[state] <= high_s + tolerance(off_cpu_s), states
     assert delay_s[0] - INTERVAL_S <= states["wait"] <= delay_s[1] + INTERVAL_S + run.stolen_s
     others = {name: states[name] for name in RARE if name != state}
-    assert max(others.values()) <= INTERVAL_S * 1.001 + outside_s(run, thread), others
+    assert max(others.values()) <= INTERVAL_S * 1.001 + run.outside_s(thread), others
     for display in (gprofng, printed):
         shown = displayed(display, run.path, state)
         there_s = shown[f"wait_in_{scenario}"][state]
-        assert states[state] - outside_s(run, thread) - INTERVAL_S <= there_s <= states[state] + INTERVAL_S
+        assert states[state] - run.outside_s(thread) - INTERVAL_S <= there_s <= states[state] + INTERVAL_S
         assert shown["<Total>"][state] == pytest.approx(run.states_s()[state], abs=0.0005)
 
 
@@ -128,7 +122,7 @@ def test_stopped_time_is_from_sigstop_to_sigcont(workload: Any, recorded: Any, g
     late_s = states["wait"]
     assert known_s - late_s - tolerance(known_s) <= states["stop"] <= known_s + tolerance(known_s), states
     # It waits for the end of who stopped it.
-    assert states["sleep"] <= INTERVAL_S * 1.001 + outside_s(run, thread)
+    assert states["sleep"] <= INTERVAL_S * 1.001 + run.outside_s(thread)
     for display in (gprofng, printed):
         shown = displayed(display, run.path, "stop")
         assert shown["main"]["stop"] == pytest.approx(states["stop"], abs=0.0005)

@@ -304,11 +304,6 @@ STATE_OF = {
 BY_USERFAULTFD = {"data", "text", "kernel"}
 
 
-def untimed(run: Any, thread: dict[str, Any]) -> float:
-    """For how long a thread of ``states`` lived at most outside its turns, which it times."""
-    return float(run.observed[thread["tid"]].life_s[1] - thread["wall_s"])
-
-
 @pytest.mark.kernel_times
 @pytest.mark.parametrize("scenario", STATE_OF)
 def test_waiting_is_as_long_as_it_was(scenario: str, request: pytest.FixtureRequest, workload: Run,
@@ -318,20 +313,20 @@ def test_waiting_is_as_long_as_it_was(scenario: str, request: pytest.FixtureRequ
     run, state = recorded_by_signals(workload("states"), scenario, TURNS, TURN_MS), STATE_OF[scenario]
     assert re.fullmatch(SUMMARY + "\n", run.said), run.said
     (thread,) = run.truth["threads"]
-    off_cpu_s, untimed_s = thread["wall_s"] - thread["cpu_s"], untimed(run, thread)
+    off_cpu_s, outside_s = thread["wall_s"] - thread["cpu_s"], run.outside_s(thread)
     states = run.states_s(thread["tid"])
     # Off CPU it waits for what it waits for, and then for a CPU, or for a tracer that has stopped it and has none.
     # Before, between and behind its turns it waits for its partner, too.
     slack_s = tolerance(off_cpu_s, run.interval_s)
     assert states[state] >= max(off_cpu_s - states["wait"] - slack_s, off_cpu_s / 2), states
-    assert states[state] <= off_cpu_s + untimed_s + slack_s, states
+    assert states[state] <= off_cpu_s + outside_s + slack_s, states
     others = {name: states[name] for name in RARE if name != state}
-    assert max(others.values()) <= untimed_s + 2 * run.interval_s * 1.001, others
+    assert max(others.values()) <= outside_s + 2 * run.interval_s * 1.001, others
     shown = gprofng("-metrics", f"i.{state}:name", "-functions", experiment=run.path).functions
     # What is met at a look has all the time since the look before.
     packets = run.packets(thread["tid"])
     late_s = run.interval_s * int(packets["NTICK"][packets["MSTATE"] == STATES.index(state)].max())
-    least_s = states[state] - untimed_s - late_s - 2 * run.interval_s
+    least_s = states[state] - outside_s - late_s - 2 * run.interval_s
     assert max(least_s, run.interval_s) <= shown[f"wait_in_{scenario}"][0] <= states[state] + 0.001
 
 
@@ -344,7 +339,7 @@ def test_five_spinners_on_one_cpu_wait_four_fifths(workload: Run, recorded_by_si
         # In its turns it waits whenever it does not run; before and behind them, no longer than it lives.
         states, waited_s = run.states_s(thread["tid"]), thread["wall_s"] - thread["cpu_s"]
         slack_s = tolerance(waited_s, run.interval_s)
-        assert waited_s - slack_s <= states["wait"] <= waited_s + untimed(run, thread) + slack_s, states
+        assert waited_s - slack_s <= states["wait"] <= waited_s + run.outside_s(thread) + slack_s, states
         known_s += waited_s
     assert known_s / sum(thread["wall_s"] for thread in run.truth["threads"]) > 0.7
     shown = gprofng("-metrics", "i.wait:name", "-functions", experiment=run.path).functions
@@ -356,11 +351,11 @@ def test_stopped_time_is_from_sigstop_to_sigcont(workload: Run, recorded_by_sign
     run = recorded_by_signals(workload("states"), "stop", 7, 61)
     (thread,) = run.truth["threads"]
     states, known_s = run.states_s(thread["tid"]), run.truth["stopped_s"]
-    slack_s, untimed_s = tolerance(known_s, run.interval_s), untimed(run, thread)
+    slack_s, outside_s = tolerance(known_s, run.interval_s), run.outside_s(thread)
     # It is stopped when it has a CPU, and until it has one again, as far as it has heard of either.
     assert max(known_s - states["wait"] - slack_s, known_s / 2) <= states["stop"], states
-    assert states["stop"] <= thread["wall_s"] - thread["cpu_s"] + untimed_s + run.interval_s, states
-    assert states["sleep"] <= untimed_s + 2 * run.interval_s * 1.001  # until the other process has ended
+    assert states["stop"] <= thread["wall_s"] - thread["cpu_s"] + outside_s + run.interval_s, states
+    assert states["sleep"] <= outside_s + 2 * run.interval_s * 1.001  # until the other process has ended
     shown = gprofng("-metrics", "i.stop:name", "-functions", experiment=run.path).functions
     # The first stop may meet it on its way there.
     assert states["stop"] - known_s / 7 - slack_s <= shown["wait_in_stop"][0] <= states["stop"] + 0.001
