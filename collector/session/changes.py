@@ -149,6 +149,9 @@ class Changes:
         slot = process.threads[change.pid]
         self._time.executed(old_slot, slot)
         before = self._experiments.by_image.get(old.number)
+        becomes_itself = before is not None and before.parent is None and before.n_threads == 0
+        if becomes_itself:
+            self._time.founder_begins(slot, change.time_ns)
         if before is not None and not self._experiments.follow.descendants:
             for mapping in process.epochs[-2].space.mappings if len(process.epochs) > 1 else ():
                 before.tell(Recorder.unmapped, change.time_ns, mapping.start, mapping.end - mapping.start)
@@ -158,10 +161,9 @@ class Changes:
             else:
                 before.thread_started(change.pid, change.time_ns, change.comm)
             return
-        if before is not None and before.parent is None and before.n_threads == 0:
-            recorded = before  # by this exec the founder becomes itself
+        if before is not None and becomes_itself:
+            recorded = before
             self._experiments.go_on(before, process.image)
-            self._time.founder_begins(slot, change.time_ns)
         else:
             recorded = self._experiments.executed(before, process.image, change.time_ns)
             recorded.arguments = self._world.arguments(change.pid)

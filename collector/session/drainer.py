@@ -86,10 +86,12 @@ class Drainer:
             self._take_what_was_recorded_before(time.monotonic_ns())
             self._mode.look()
 
-    def read_clocks(self, pid: int) -> None:
-        """Takes the CPU clocks of processes, ``pid`` among them, while those that have just ended are zombies."""
+    def read_last(self, pid: int) -> None:
+        """Takes the account of the first thread of process ``pid``, and the CPU clocks of processes, that one among
+        them, while those that have just ended are zombies."""
         if isinstance(self._engine, PerfEngine):
             time_ = self._pipeline.time
+            time_.take(self._engine.read_accounts([(pid, pid)]))
             time_.take_clocks(self._engine.read_clocks({pid, *time_.of_several_threads()}))
 
     def finish(self, *, target_ended: bool) -> None:
@@ -171,7 +173,7 @@ class NoDrainer:
     def read_accounts(self) -> None:
         pass
 
-    def read_clocks(self, pid: int) -> None:
+    def read_last(self, pid: int) -> None:
         pass
 
     def finish(self, *, target_ended: bool) -> None:

@@ -142,7 +142,7 @@ class Recording:
         for fd in ended:
             self._store.read_last_counters()
             self._drainer.read_accounts()
-            self._drainer.read_clocks(self._pid)
+            self._drainer.read_last(self._pid)
             self._lifetime.ended(fd)
         return bool(ended)
 

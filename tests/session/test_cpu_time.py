@@ -31,7 +31,7 @@ from collector.experiment.reader import Experiment, open_experiment
 pytestmark = [pytest.mark.kernel_times, pytest.mark.usefixtures("perf_allowed")]
 
 INTERVAL_S = {"on": 10.007e-3, "hi": 0.997e-3}
-SYSTEM, TRAP = 1, 2
+SYSTEM, TRAP, WAIT = 1, 2, 8
 END_S = 0.005  # at most, of a program's end, behind its own look at getrusage
 MOST_CLOCKS = 3  # CPUs that a thread goes to and fro between
 NOBODY = 65534
@@ -583,3 +583,33 @@ def test_an_ordinary_user_records_too(workload: Any, open_directory: Path, gprof
         assert functions[leaf][1] / total == pytest.approx(share, abs=slack), leaf
     run.check_rooted()
     assert {file.stat().st_uid for file in run.path.rglob("*")} == {NOBODY}
+
+
+# Naps on the first CPU, for which it waits behind each: who is of this policy takes it from nobody.
+NAPS = """
+import json, os, time
+os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
+os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
+for _ in range(41):
+    time.sleep(0.005)
+print(json.dumps({"delay_s": int(open("/proc/self/schedstat").read().split()[1]) * 1e-9}))
+"""
+SPINS = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\nwhile True: pass"
+
+
+@pytest.mark.usefixtures("root")
+@pytest.mark.parametrize("descendants", ["on", "off"])
+def test_waits_for_a_cpu_are_known_at_the_end_though_no_wake_up_tells(descendants: str, open_directory: Path) -> None:
+    """An ordinary user sees no wake-ups, and the program is over before its account is due."""
+    if not _may_run_python(NOBODY):
+        pytest.skip("this Python is private")
+    with subprocess.Popen([sys.executable, "-c", SPINS]) as spinner:
+        try:
+            run = record(open_directory / "naps.er", "on", "-F", descendants, sys.executable, "-c", NAPS, user=NOBODY,
+                         cwd=open_directory)
+        finally:
+            spinner.kill()
+    packets = run.experiment.packets()
+    waited_s = packets["NTICK"][packets["MSTATE"] == WAIT].sum() * INTERVAL_S["on"]
+    assert run.truth["delay_s"] > 5 * INTERVAL_S["on"]
+    assert waited_s == pytest.approx(run.truth["delay_s"], abs=2 * INTERVAL_S["on"])
