@@ -56,6 +56,7 @@ assert [int(r) for r in Reason] == list(range(len(_STATE_OF_REASON)))
 _PAGE_BITS = np.uint64(12)
 _MANY_WAITS = 100  # of which an average says something
 _SOME_WAITS = 10  # of which is seen whether they are alike
+_LIKE = 0.75  # of the longest one's length
 # A thread is woken so long before its departure is stamped, at most: another CPU may be sought work for meanwhile.
 LEAVING_NS = 20_000
 
@@ -341,14 +342,16 @@ def _shares_ns(slot: Array, most_ns: Array, due_ns: Array) -> tuple[Array, Array
     each slot's thread in all, and ``most_ns`` (u,) at most each time; and how long it was at least (u,).
 
     Waits are taken to be alike. But where the sleeps of a thread are alike, as those of a timer, whatever made one
-    longer was a wait: one of 5 ms among naps of 50 us is no hundred waits of as long as the naps are.
+    longer was a wait: one of 5 ms among naps of 50 us is no hundred waits of as long as the naps are. They are alike
+    where most of them are nearly as long as the longest can have been (_LIKE of it). Of lengths that are spread evenly
+    a quarter is.
     """
     order = np.lexsort((most_ns, slot))
     slot, most_ns = slot[order], most_ns[order]
     level_ns = _level_ns(slot, most_ns, due_ns)
     slept_ns = _level_ns(slot, most_ns, np.maximum(summed(slot, most_ns, len(due_ns)) - due_ns, 0))
     n_waits = np.bincount(slot, minlength=len(due_ns))
-    n_like = np.bincount(slot[2 * most_ns >= slept_ns], minlength=len(due_ns))
+    n_like = np.bincount(slot[most_ns >= _LIKE * slept_ns], minlength=len(due_ns))
     alike = ((2 * n_like > n_waits) & (n_waits >= _SOME_WAITS))[slot]
     shares_ns = np.where(alike, np.maximum(most_ns - slept_ns, 0), np.minimum(level_ns, most_ns))
     least_ns = due_ns.copy()

@@ -323,6 +323,9 @@ def test_a_long_nap_among_short_ones_was_a_wait(n: int) -> None:
 def test_waits_behind_sleeps_of_any_length_are_alike() -> None:
     """The longest sleep is no wait: what a thread waits for takes as long as it takes."""
     assert waited_behind([1_000 << at for at in range(13)], run_delay=1_300) == [100] * 13
+    of_ten_timers_ns = [2_000_000, 3_000_000, 5_000_000, 7_000_000, 11_000_000, 13_000_000, 17_000_000, 19_000_000,
+                        23_000_000, 29_000_000]
+    assert waited_behind(of_ten_timers_ns, run_delay=10_000_000) == [1_000_000] * 10
 
 
 def test_a_wake_up_is_its_own_threads() -> None:
