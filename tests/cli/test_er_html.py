@@ -363,6 +363,7 @@ def test_dragging_selects_what_the_bounds_say(page: Path, experiment: Path, look
                                               capsys: pytest.CaptureFixture[str]) -> None:
     """And the filter that is shown, given to er_print, gives the same table."""
     driver = look(page, "view=functions")
+    drawn(driver)  # a canvas has its size from then on
     strip = driver.find_element("css selector", ".strip canvas")
     mouse = ActionChains(driver).move_to_element_with_offset(strip, -200, 0).click_and_hold()
     mouse.move_by_offset(300, 3).release().perform()
