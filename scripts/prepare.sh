@@ -91,10 +91,24 @@ is_fresh() {
 
 # "compat" puts the project's folder on the path by a .pth line; the other way costs every start some milliseconds.
 install_project() {
-    local what=. pip=("$PYTHON" -m pip --disable-pip-version-check --quiet install)
+    local what=. editable=(--config-settings editable_mode=compat -e)
     [ "$1" = none ] || what=".[$1]"
-    (cd -- "$ROOT" && { "${pip[@]}" --config-settings editable_mode=compat -e "$what" 2>/dev/null ||
-        "${pip[@]}" -e "$what" >&2; }) || fail "pip could not install the project (see above)"
+    PIP=("$PYTHON" -m pip --disable-pip-version-check --quiet)
+    (cd -- "$ROOT" && { by_uv "${editable[@]}" "$what" 2>/dev/null ||
+        "${PIP[@]}" install "${editable[@]}" "$what" 2>/dev/null ||
+        "${PIP[@]}" install -e "$what" >&2; }) || fail "pip could not install the project (see above)"
+}
+
+# by_uv ARGUMENT... : what pip would do with its arguments, in a third of the time, where uv can be had. Of pip's settings
+# it has the index.
+by_uv() {
+    "${PIP[@]}" install uv || return 1
+    local cache=$ROOT/.venv/uv-cache index status=0
+    index=$("${PIP[@]}" config get global.index-url) || index=
+    env UV_CACHE_DIR="$cache" ${index:+UV_DEFAULT_INDEX="$index"} "$ROOT/.venv/bin/uv" pip install --quiet \
+        --python "$PYTHON" --compile-bytecode "$@" || status=1
+    rm -rf -- "$cache"
+    return $status
 }
 
 # Where Python is told to write no bytecode, every start would compile again what has changed since: as much CPU time as
