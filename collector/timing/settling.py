@@ -3,7 +3,9 @@
 Rounded are three sums for every thread: its time on CPU, its time off CPU, and its life, which is both. Each goes to
 one of the two whole numbers next to it; the third follows from the other two, so that not every choice of those is
 free. Whether up or down is decided by what earlier threads of the same process are short of (their *pool*), so that
-many short threads get their due together. Within a sum, the states that are owed most get the ticks.
+many short threads get their due together: first for the time on CPU, and then for the life, as far as that is free.
+(Were it the time off CPU instead, threads of nearly whole intervals that were told too much on CPU would have lives
+that are too long, which no other could make up for.) Within a sum, the states that are owed most get the ticks.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ def _but_short(owed_ns: Array, pool_ns: Array, interval_ns: int, order: list[int
     for i in order:
         on_ns, off_ns = sums[i]
         if (is_short[i] and (not on_ns or 2 * (pooled_on + on_ns) < interval_ns)
-                and (not off_ns or 2 * (pooled_off + off_ns) < interval_ns)):
+                and (not off_ns or 2 * (pooled_on + on_ns + pooled_off + off_ns) < interval_ns)):
             pooled_on, pooled_off = pooled_on + on_ns, pooled_off + off_ns
             short.append(i)
             continue
@@ -86,12 +88,13 @@ def settle(owed_ns: Array, pool_ns: Array, interval_ns: int) -> Array:
     left = [total % interval_ns for total in sums]
     # What the pools would be if both were rounded down; half an interval is as far as they should go.
     debt = [sum(pool[:_N_ON_CPU]) - sums[0] + left[0], sum(pool[_N_ON_CPU:]) - sums[1] + left[1]]
-    up = [left[0] > 0 and 2 * debt[0] >= interval_ns, left[1] > 0 and 2 * debt[1] >= interval_ns]
-    if is_ahead:
-        up = [True, up[1] and sum(left) > interval_ns]
-    elif (sum(left) <= interval_ns and all(up)) or (sum(left) >= interval_ns and not any(up)):
-        up = [debt[0] >= debt[1], debt[0] < debt[1]]
-    due = [max(sums[0] // interval_ns + up[0], 0), sums[1] // interval_ns + up[1]]
+    up_on = is_ahead or (left[0] > 0 and 2 * debt[0] >= interval_ns)
+    up_off = left[1] > 0 and 2 * (sum(debt) - up_on * interval_ns) >= interval_ns
+    if up_on and sum(left) <= interval_ns:
+        up_off = False
+    elif not up_on and sum(left) >= interval_ns:
+        up_off = True
+    due = [max(sums[0] // interval_ns + up_on, 0), sums[1] // interval_ns + up_off]
     ticks = (_shared(owed[:_N_ON_CPU], pool[:_N_ON_CPU], due[0], interval_ns)
              + _shared(owed[_N_ON_CPU:], pool[_N_ON_CPU:], due[1], interval_ns))
     pool_ns[:] = [ns - n * interval_ns for ns, n in zip(pool, ticks, strict=True)]

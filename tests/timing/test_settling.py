@@ -107,6 +107,26 @@ def test_those_told_too_much_and_the_others_level_each_other(n_ahead: int, life_
     assert told == pytest.approx(max(left_ns.sum() / interval_ns, 0), abs=1.5)
 
 
+@pytest.mark.parametrize("n_ahead", [0, 7, 13, 18])
+@pytest.mark.parametrize("life", [23.99, 24, 24.0017, 24.2, 24.5, 24.8])
+@pytest.mark.parametrize("seed", range(7))
+def test_threads_of_one_life_have_no_more_together_than_there_was(n_ahead: int, life: float, seed: int) -> None:
+    """Each had a part of an interval on a CPU; some, where a sample met them, have been told a whole one."""
+    n, chance = 101, np.random.default_rng(seed)
+    used_ns = np.minimum(chance.exponential(0.24 * INTERVAL, n), 0.95 * INTERVAL).astype(np.int64)
+    told = np.zeros(N_STATES, np.int64)
+    told[Microstate.USER] = n_ahead
+    owed_ns = np.zeros((n, N_STATES), np.int64)
+    owed_ns[:, Microstate.USER] = used_ns
+    owed_ns[chance.permutation(n)[:n_ahead], Microstate.USER] -= INTERVAL
+    owed_ns[:, Microstate.WAIT_CPU] = int(life * INTERVAL) - used_ns
+    pool_ns = np.zeros(N_STATES, np.int64)
+    for i in in_turn(owed_ns[:, Microstate.USER], pool_ns, INTERVAL):
+        told += settle(owed_ns[i], pool_ns, INTERVAL)
+    assert told[Microstate.USER] == pytest.approx(used_ns.sum() / INTERVAL, abs=0.51)
+    assert told.sum() == pytest.approx(n * life, abs=1)
+
+
 def settled(owed_ns: Array, pool_ns: Array, *, together: bool) -> tuple[list[tuple[int, list[int]]], list[int], int]:
     """Who gets which ticks, in this order; what is left in the pool; and how many were asked for one by one."""
     pool_ns, told, n = pool_ns.copy(), [], 0
