@@ -585,14 +585,17 @@ def test_an_ordinary_user_records_too(workload: Any, open_directory: Path, gprof
     assert {file.stat().st_uid for file in run.path.rglob("*")} == {NOBODY}
 
 
-# Naps on the first CPU, for which it waits behind each: who is of this policy takes it from nobody.
+# Naps on the first CPU, for which it waits behind each, until that has been enough: who is of this policy takes it from
+# nobody.
 NAPS = """
 import json, os, time
 os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])
 os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))
-for _ in range(41):
+delay_s = 0
+while delay_s < 0.1:
     time.sleep(0.005)
-print(json.dumps({"delay_s": int(open("/proc/self/schedstat").read().split()[1]) * 1e-9}))
+    delay_s = int(open("/proc/self/schedstat").read().split()[1]) * 1e-9
+print(json.dumps({"delay_s": delay_s}))
 """
 SPINS = "import os; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))])\nwhile True: pass"
 
@@ -611,5 +614,4 @@ def test_waits_for_a_cpu_are_known_at_the_end_though_no_wake_up_tells(descendant
             spinner.kill()
     packets = run.experiment.packets()
     waited_s = packets["NTICK"][packets["MSTATE"] == WAIT].sum() * INTERVAL_S["on"]
-    assert run.truth["delay_s"] > 5 * INTERVAL_S["on"]
     assert waited_s == pytest.approx(run.truth["delay_s"], abs=2 * INTERVAL_S["on"])
