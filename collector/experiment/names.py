@@ -49,6 +49,7 @@ _NUMBERED = r"(?P<stem>.+)\.(?P<number>[0-9]+)\.er\Z"  # compiled when needed: t
 # What a directory may hold to be taken for an experiment that was begun and never got its log.
 _EARLY_FILES = {"archives", "overview", "notes", "data.frameinfo", "map.xml", "log.xml.new"}
 _ATTEMPTS = 1000
+_IS_TAKEN = errno.EEXIST, errno.ENOTEMPTY, errno.ENOTDIR  # by a directory, or something else
 _NAME_MAX = 255 - len(SUFFIX)  # of Linux' file systems
 _HEAD_MAX = 200  # leaves room for two numbers of ten digits
 _LINEAGE_MAX = 4096
@@ -92,15 +93,25 @@ def create_directory(output: str | None = None, overwrite: bool = False, directo
         if overwrite and output is not None and os.path.lexists(path):
             _remove(path)
         try:
-            os.mkdir(path, 0o700)
-            _write_early_log(path)
-        except FileExistsError:
-            continue  # somebody else took the number between the look and the making
+            _make_at_once(path)
         except OSError as error:
-            remove_directory(path)
+            if error.errno in _IS_TAKEN:
+                continue  # somebody else took the number between the look and the making
             raise _refusal(path, error) from error
         return path
     raise ExperimentError(f"cannot create {shown(path)}: other programs keep taking its name")
+
+
+def _make_at_once(path: Path) -> None:
+    """A directory with its early log, or nothing: who is killed in between leaves none that does not open."""
+    draft = path.with_name(f".collect-{os.urandom(6).hex()}")
+    os.mkdir(draft, 0o700)
+    try:
+        _write_early_log(draft)
+        os.rename(draft, path)  # over nothing, or a directory in which there is nothing
+    except BaseException:
+        remove_directory(draft)
+        raise
 
 
 def begin_again(path: Path) -> None:

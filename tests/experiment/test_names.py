@@ -281,3 +281,25 @@ def test_a_directory_without_its_recorder_opens(tmp_path: Path, gprofng: Callabl
     path = names.create_directory(str(tmp_path / "early.er"))
     assert "No errors" in gprofng("-header", experiment=path).text
     gprofng("-functions", experiment=path)
+
+
+LOOKED_AT = """
+import os, sys
+from collector.experiment import names
+n_calls = 0
+def look(event, arguments):
+    global n_calls
+    n_calls += event.startswith("os.") or event == "open"
+    if os.access("early.er", os.F_OK) and not os.access("early.er/log.xml", os.F_OK):
+        os._exit(1)
+sys.addaudithook(look)
+names.create_directory("early.er")
+sys.exit(0 if n_calls > 2 else 2)
+"""
+
+
+def test_a_directory_and_its_log_come_at_once(here: Path) -> None:
+    """Looked at before each call of the system by which it is made."""
+    assert subprocess.run([sys.executable, "-c", LOOKED_AT], check=False).returncode == 0
+    assert os.listdir(here) == ["early.er"]
+    assert os.listdir("early.er") == ["log.xml"]
