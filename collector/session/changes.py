@@ -149,8 +149,8 @@ class Changes:
         slot = process.threads[change.pid]
         self._time.executed(old_slot, slot)
         before = self._experiments.by_image.get(old.number)
-        becomes_itself = before is not None and before.parent is None and before.n_threads == 0
-        if becomes_itself:
+        founder = before if before is not None and before.parent is None and before.n_threads == 0 else None
+        if founder is not None:  # by this exec it becomes itself
             self._time.founder_begins(slot, change.time_ns)
         if before is not None and not self._experiments.follow.descendants:
             for mapping in process.epochs[-2].space.mappings if len(process.epochs) > 1 else ():
@@ -161,9 +161,9 @@ class Changes:
             else:
                 before.thread_started(change.pid, change.time_ns, change.comm)
             return
-        if before is not None and becomes_itself:
-            recorded = before
-            self._experiments.go_on(before, process.image)
+        if founder is not None:
+            recorded = founder
+            self._experiments.go_on(founder, process.image)
         else:
             recorded = self._experiments.executed(before, process.image, change.time_ns)
             recorded.arguments = self._world.arguments(change.pid)

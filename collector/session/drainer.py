@@ -80,15 +80,12 @@ class Drainer:
         if self._mode is not None:
             self._mode.choose(self._n_switches, self.drained_ns)
 
-    def read_accounts(self) -> None:
-        """Takes the accounts of threads whose switches are counted, before somebody goes who has none later."""
+    def read_last(self, pid: int) -> None:
+        """Takes what there is while those that have just ended are zombies, process ``pid`` among them: the accounts of
+        threads whose switches are counted, and of its first one; and the CPU clocks of processes."""
         if self._mode is not None:
             self._take_what_was_recorded_before(time.monotonic_ns())
             self._mode.look()
-
-    def read_last(self, pid: int) -> None:
-        """Takes the account of the first thread of process ``pid``, and the CPU clocks of processes, that one among
-        them, while those that have just ended are zombies."""
         if isinstance(self._engine, PerfEngine):
             time_ = self._pipeline.time
             time_.take(self._engine.read_accounts([(pid, pid)]))
@@ -169,9 +166,6 @@ class NoDrainer:
 
     def drain(self) -> None:
         self.drained_ns = time.monotonic_ns()
-
-    def read_accounts(self) -> None:
-        pass
 
     def read_last(self, pid: int) -> None:
         pass

@@ -141,7 +141,6 @@ class Recording:
         ended = [fd for fd in ready if fd in self._lifetime.fds]
         for fd in ended:
             self._store.read_last_counters()
-            self._drainer.read_accounts()
             self._drainer.read_last(self._pid)
             self._lifetime.ended(fd)
         return bool(ended)
