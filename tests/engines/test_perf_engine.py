@@ -425,8 +425,10 @@ def _heads(rings: perf.Rings, name: str) -> int:
 
 @pytest.fixture
 def napping(workload: Callable[..., Path]) -> Iterator[tuple[perf_opening.Opened, PerfEngine]]:
-    """Events of a program that sleeps 2,000 times a second, and their engine."""
+    """Events of a program that sleeps 2,000 times a second on one CPU, and so writes into the rings of that CPU alone,
+    and their engine."""
     with subprocess.Popen([workload("naps"), "sleep", "100000", "500000"], stdout=subprocess.DEVNULL) as process:
+        os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(process.pid))})
         opened = perf_opening.open_running([process.pid], INTERVAL_NS, follow=False)
         engine = PerfEngine(opened, "a test")
         engine.start()
