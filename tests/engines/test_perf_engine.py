@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from pathlib import Path
@@ -423,21 +424,28 @@ def _heads(rings: perf.Rings, name: str) -> int:
     return sum(rings.head(ring) for ring in rings.rings if ring.name == name)
 
 
+@contextmanager
+def engine_of(process: subprocess.Popen[Any]) -> Iterator[tuple[perf_opening.Opened, PerfEngine]]:
+    """Events of a running program, and their engine. It stays on one CPU from now on, and so writes into the rings of
+    that one alone; in the end it is killed."""
+    os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(process.pid))})
+    opened = perf_opening.open_running([process.pid], INTERVAL_NS, follow=False)
+    engine = PerfEngine(opened, "a test")
+    engine.start()
+    try:
+        yield opened, engine
+    finally:
+        process.kill()
+        engine.stop()
+        engine.close()
+
+
 @pytest.fixture
 def napping(workload: Callable[..., Path]) -> Iterator[tuple[perf_opening.Opened, PerfEngine]]:
-    """Events of a program that sleeps 2,000 times a second on one CPU, and so writes into the rings of that CPU alone,
-    and their engine."""
-    with subprocess.Popen([workload("naps"), "sleep", "100000", "500000"], stdout=subprocess.DEVNULL) as process:
-        os.sched_setaffinity(process.pid, {min(os.sched_getaffinity(process.pid))})
-        opened = perf_opening.open_running([process.pid], INTERVAL_NS, follow=False)
-        engine = PerfEngine(opened, "a test")
-        engine.start()
-        try:
-            yield opened, engine
-        finally:
-            process.kill()
-            engine.stop()
-            engine.close()
+    """Events of a program that sleeps 2,000 times a second, and their engine."""
+    with (subprocess.Popen([workload("naps"), "sleep", "100000", "500000"], stdout=subprocess.DEVNULL) as process,
+          engine_of(process) as opened_and_engine):
+        yield opened_and_engine
 
 
 def test_a_ring_that_should_rest_and_is_written_into_is_let_rest_again(
@@ -475,6 +483,32 @@ def test_a_ring_that_is_hardly_filled_waits_until_its_pace_has_nearly_filled_the
     assert began_ns < engine.pressed_ns <= came_ns + half_ns
     maps = {ring.fd for ring in opened.rings.rings if ring.name == "map"}
     assert engine.wants_drain(maps, came_ns)  # a mapping that is lost is told by nobody
+
+
+def test_a_clock_is_drained_before_a_busy_cpu_may_have_filled_its_ring(workload: Callable[..., Path]) -> None:
+    """Even if its thread has slept most of the time so far."""
+    with (subprocess.Popen([workload("busy"), "1", "60000"], stdout=subprocess.DEVNULL) as process,
+          engine_of(process) as (opened, engine)):
+        ring = next(ring for ring in opened.rings.rings
+                    if ring.name == "clock" and ring.cpu in os.sched_getaffinity(process.pid))
+        busy_ns = ring.data_bytes / perf_opening._sample_bytes(opened.stack_bytes) * INTERVAL_NS
+
+        def filled() -> float:
+            return (opened.rings.head(ring) - opened.rings.tail(ring)) / ring.data_bytes
+
+        process.send_signal(signal.SIGSTOP)
+        engine.drain(time.monotonic_ns())
+        engine.release()
+        time.sleep(busy_ns / 2e9)
+        process.send_signal(signal.SIGCONT)
+        deadline_s = time.monotonic() + 10
+        while filled() < 0.3:
+            assert time.monotonic() < deadline_s
+            time.sleep(0.01)
+        process.send_signal(signal.SIGSTOP)
+        now_ns = time.monotonic_ns()
+        assert engine.wants_drain({ring.fd}, now_ns + int(busy_ns * (0.95 - filled())))
+        assert not engine.wants_drain({ring.fd}, now_ns + int(busy_ns * (0.7 - filled())))
 
 
 def test_events_are_given_back(workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:

@@ -40,7 +40,7 @@ from collector.engines.perf.decoding import (
 from collector.engines.perf.guard import RELIEVED, SWITCH_RINGS, Relief
 from collector.engines.perf.handovers import Handovers
 from collector.engines.perf.opening import Opened
-from collector.engines.perf.resting import Resting
+from collector.engines.perf.resting import PRESSED, Resting
 from collector.engines.perf.samples import Located, Samples, walk
 from collector.engines.perf.unheard import Unheard
 from collector.events import Accounts, Array, Batch, Change, Clocks, Exited, Forked, RecordsLost
@@ -56,7 +56,7 @@ _PATIENT = "leave", *RELIEVED  # what others tell as well, if less well, and wha
 _TID_BITS = 32
 _TID_MASK = (1 << _TID_BITS) - 1
 _TIME_NS = attrgetter("time_ns")
-_PRESSED, _FILLED = 0.85, 0.45  # of a ring
+_FILLED = 0.45  # of a ring
 # Of the rings that tell of lives, in one batch: some hundreds of processes, of which each takes us a millisecond.
 _BITES = {"task": 1 << 15, "birth": 1 << 18}
 
@@ -125,10 +125,12 @@ class PerfEngine:
         self.pressed_ns = min(self.pressed_ns, self._came_ns + int(_FILLED * full_ns))
 
     def _will_be_full(self, ring: Ring, n_bytes: int, due_ns: int) -> bool:
-        """Whether a ring, at its pace since the last drain, will be full or nearly so at a time."""
-        since_ns = self._came_ns
-        elapsed_ns = time.monotonic_ns() - since_ns
-        return n_bytes * (due_ns - since_ns) > ring.data_bytes * _PRESSED * elapsed_ns
+        """Whether a clock's ring may be full or nearly so at a time: at its pace since the last drain or, since threads
+        that slept may run from now on, at that of a busy CPU."""
+        now_ns = time.monotonic_ns()
+        busy = self.opened.clock_bytes_per_ns if ring.name == "clock" else 0
+        bytes_per_ns = max(n_bytes / (now_ns - self._came_ns), busy)
+        return n_bytes + bytes_per_ns * (due_ns - now_ns) > PRESSED * ring.data_bytes
 
     def drain(self, until_ns: int) -> Batch:
         """The records stamped up to ``until_ns``, or the oldest of a backlog; see the module's text."""

@@ -118,6 +118,11 @@ class Opened:
         self.guards: list[Guard] = []
         self._variety: Variety | None = None
 
+    @property
+    def clock_bytes_per_ns(self) -> float:
+        """What a busy CPU writes into its ring of clock samples."""
+        return _sample_bytes(self.stack_bytes) / self.interval_ns
+
     def guard(self, pid: int) -> None:
         """Watches over the rings until the engine does."""
         self.guards.append(Guard(self.rings, self.most_per_s, pid))

@@ -21,9 +21,12 @@ _LOOK_S = 0.002
 _MAPS_REST_NS = 5 * NS_PER_S  # which costs little: /proc tells the same
 _RECORD_BYTES = {"leave": 25_000, "touch": abi.FAULT.size, "waking": abi.WAKING.size, "map": 112,
                  "handover": abi.HANDOVER.size}  # about
-# The parts of its ring at which a clock gives way to the one with small copies, and of the other's at which it may come
-# back, but not so soon: each time up to an interval of every thread is not sampled.
-_GIVES_WAY, _COMES_BACK, _BRIEF_NS = 0.75, 0.3, 2 * NS_PER_S
+# Of a clock's ring: the part that the next drain may find in it. Who finds more comes late, and lets the clock give way
+# to the one with small copies.
+PRESSED, _GIVES_WAY = 0.85, 0.9
+# The part of the other's ring at which it may come back, but not so soon: each time up to an interval of every thread
+# is not sampled.
+_COMES_BACK, _BRIEF_NS = 0.3, 2 * NS_PER_S
 
 
 class Resting:
