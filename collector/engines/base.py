@@ -16,6 +16,7 @@ class Engine(Protocol):
     name: str
     reason: str  # why this engine, in one line
     pressed_ns: int  # when a drain is due, as it seems, though no descriptor is ready (CLOCK_MONOTONIC)
+    room_ns: int  # how long there will be room for what is recorded, at its pace before the last drain
 
     def poll_fds(self) -> list[int]:
         """Descriptors that become readable when a drain is due before its time."""

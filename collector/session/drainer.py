@@ -14,13 +14,16 @@ from collections.abc import Callable, Collection
 from collector.clock import NEVER_NS, NS_PER_MS, NS_PER_S
 from collector.engines.base import Engine
 from collector.engines.perf.engine import PerfEngine
-from collector.events import Accounts, Exited
+from collector.events import Accounts, Batch, Exited
 from collector.linux import proc
+from collector.linux.background import Background
 from collector.session.counted import SwitchMode
 from collector.session.pipeline import Pipeline
 from collector.session.schedule import nap_ns
 
 _SLACK_NS = 10 * NS_PER_MS
+_MOST_PATIENCE_NS = 250 * NS_PER_MS  # of what was taken, until it is written
+_CONTENTION = 2  # times its CPU time is what work takes beside others, when its patience is over
 HUNG_UP = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
@@ -35,6 +38,9 @@ class Drainer:
         self.nap_ns = 0  # see schedule
         self._n_switches = self._n_ends = 0  # records of them in it
         self.failure = ""  # why nothing more comes, though the target runs on
+        self.background = Background()  # in which batches are worked on, unless it is the last one
+        self.stood_back_ns = 0  # in the last drain
+        self._work_ns = 0  # CPU time that a batch takes, lately
         self._engine = engine
         self._pipeline = pipeline
         self._on_disk = on_disk
@@ -73,7 +79,7 @@ class Drainer:
         accounts = self._engine.look(self._pipeline.time.asks())
         until_ns = time.monotonic_ns()
         time.sleep(_SLACK_NS / NS_PER_S)
-        self._n_switches, self._n_ends, self.changes = 0, 0, False
+        self._n_switches, self._n_ends, self.changes, self.stood_back_ns = 0, 0, False, 0
         before_ns = self.drained_ns
         self._take(until_ns, accounts)
         self.nap_ns = nap_ns(self._n_ends, until_ns - before_ns)
@@ -134,11 +140,24 @@ class Drainer:
         self.changes |= bool(batch.changes)
         self._n_ends += list(map(type, batch.changes)).count(Exited)
         self._n_switches += len(batch.switches.tid) if batch.switches is not None else 0
-        self._pipeline.feed(batch)
-        self._pipeline.sync()  # whoever kills us in between takes nothing with him
+        self._work_on(batch, 0 if settled_ns else self._patience_ns())
         self._on_disk()
         self._engine.release()
         return has_more
+
+    def _work_on(self, batch: Batch, patience_ns: int) -> None:
+        began_ns, began_cpu_ns = time.monotonic_ns(), time.thread_time_ns()
+        with self.background.work(patience_ns):
+            self._pipeline.feed(batch)
+            self._pipeline.sync()  # whoever kills us in between takes nothing with him
+        cpu_ns = time.thread_time_ns() - began_cpu_ns
+        self._work_ns = max(cpu_ns, self._work_ns // 2)
+        self.stood_back_ns += min(time.monotonic_ns() - began_ns - cpu_ns, patience_ns)
+
+    def _patience_ns(self) -> int:
+        """For how long a batch may wait for CPUs, so that no ring is full before it is worked on."""
+        spare_ns = self._engine.room_ns // 2 - _CONTENTION * self._work_ns
+        return min(max(spare_ns, 0), _MOST_PATIENCE_NS)
 
     def _note_failure(self) -> None:
         if failure := self._engine.failure():
@@ -154,6 +173,8 @@ class NoDrainer:
     failure = ""
     accounts_ns: int | None = None
     pressed_ns = NEVER_NS
+    background: Background
+    stood_back_ns = 0
 
     def __init__(self, start_ns: int) -> None:
         self.drained_ns = start_ns

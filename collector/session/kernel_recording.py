@@ -12,6 +12,7 @@ from collector.clock import NEVER_NS, NS_PER_MS, NS_PER_S
 from collector.engines.perf.engine import PerfEngine
 from collector.engines.perf.opening import Opened
 from collector.linux import proc
+from collector.linux.background import Background
 from collector.session.control import Action
 from collector.session.heir import Ids
 from collector.session.kernel_store import KernelStore
@@ -73,6 +74,9 @@ class KernelRecording:
     def ask(self, action: Action) -> None:
         """``action`` is for the next step, which is due at once."""
         self._control.ask(action)
+
+    def stand_back_in(self, background: Background) -> None:
+        """See Stepper. Its batches are small work."""
 
     def step(self, ready: Mapping[int, int]) -> bool:
         """Does what is due; whether the recording is over: the child has ended, the time is over, or we are told."""

@@ -21,6 +21,7 @@ from collector.clock import NEVER_NS, NS_PER_S
 from collector.engines.base import Engine
 from collector.engines.perf import opening as perf_opening
 from collector.engines.perf.engine import PerfEngine
+from collector.linux.background import Background
 from collector.session.attach import Taken
 from collector.session.control import Action
 from collector.session.drainer import HUNG_UP, Drainer, NoDrainer
@@ -103,6 +104,10 @@ class Recording:
         """``action`` is for the next step, which is due at once."""
         self._control.ask(action)
 
+    def stand_back_in(self, background: Background) -> None:
+        """See Stepper."""
+        self._drainer.background = background
+
     def step(self, ready: Mapping[int, int]) -> bool:
         """Does what is due; whether the recording is over. ``ready``: what poll(2) told of our descriptors, by number.
 
@@ -159,7 +164,7 @@ class Recording:
             self._act(action, drained_ns)
         if self._samples.take(time.monotonic_ns()) and self._store.has_processes:  # the last one comes with the end
             self._sample(_LABEL_PERIODIC)
-        self._drains.drained(time.monotonic_ns())
+        self._drains.drained(time.monotonic_ns(), self._drainer.stood_back_ns)
 
     def _act(self, action: Action, now_ns: int) -> None:
         """Pause and resume leave the events on, since the address spaces have to be followed all the time."""

@@ -1,7 +1,8 @@
 """Runs recordings in this process: one poll loop for all of them.
 
-What belongs to the process and not to a recording is here: signals, the priority among many threads, the CPU that we
-run on. (Its limit of open files and its garbage collector are set before there is a recording, see ``session``.)
+What belongs to the process and not to a recording is here: signals, the priority among many threads and in the
+background, the CPU that we run on. (Its limit of open files and its garbage collector are set before there is a
+recording, see ``session``.)
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, Protocol
 
 from collector.clock import NS_PER_MS
+from collector.linux.background import Background
 from collector.linux.crowd import Crowd
 from collector.session.affinity import Affinity
 from collector.session.control import Action, Signals
@@ -32,6 +34,9 @@ class Stepper(Protocol):
 
     def ask(self, action: Action) -> None:
         """``action`` is for the next step."""
+
+    def stand_back_in(self, background: Background) -> None:
+        """The work of steps that is in no haste is done in the background."""
 
     def step(self, ready: Mapping[int, int]) -> bool:
         """Does what is due; whether the recording is over."""
@@ -60,15 +65,19 @@ class Runner:
         self._poller, self._napper = _Poller(), _Poller()
         self._crowd = Crowd()
         self._affinity = Affinity()
+        self._background = Background()
 
     def add(self, recording: Stepper, observer: Observer) -> None:
         """One more, at any time."""
+        recording.stand_back_in(self._background)
         self._recordings[recording] = observer
 
     def run(self) -> None:
         """Until nothing is left to do."""
+        self._background.prepare()
         while self._recordings:
             self._round()
+        self._background.close()
         if self._signals is not None:
             self._signals.close()
 

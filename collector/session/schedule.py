@@ -25,6 +25,7 @@ class DrainSchedule:
     def __init__(self, start_ns: int, *, at_once: bool) -> None:
         """``at_once``: the first drain is due already, for what came while we were starting."""
         self._idle_ns = start_ns
+        self._stood_back_ns = 0
         self._is_first = at_once
 
     def due_ns(self, *, busy: bool, polling: bool, accounts_ns: int | None = None) -> int:
@@ -37,11 +38,12 @@ class DrainSchedule:
             return accounts_ns
         if polling:
             return self._idle_ns + POLLING_PERIOD_NS
-        return self._idle_ns + (BUSY_DRAIN_PERIOD_NS if busy else DRAIN_PERIOD_NS)
+        return self._idle_ns - self._stood_back_ns + (BUSY_DRAIN_PERIOD_NS if busy else DRAIN_PERIOD_NS)
 
-    def drained(self, now_ns: int) -> None:
-        """A drain and what goes with it is done. Periods begin here: who is late does not drain the sooner again."""
-        self._idle_ns, self._is_first = now_ns, False
+    def drained(self, now_ns: int, stood_back_ns: int = 0) -> None:
+        """A drain and what goes with it is done. Periods begin here: who is late does not drain the sooner again. But
+        what we let others have of that time is not to be lost, too, if we are killed."""
+        self._idle_ns, self._stood_back_ns, self._is_first = now_ns, stood_back_ns, False
 
 
 def nap_ns(n_ends: int, elapsed_ns: int) -> int:

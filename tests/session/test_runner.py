@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 import pytest
 
+from collector.linux.background import Background
 from collector.session.control import Action
 from collector.session.runner import Observer, Runner
 from collector.session.schedule import nap_ns
@@ -36,6 +37,9 @@ class Waiter:
 
     def ask(self, action: Action) -> None:
         raise AssertionError(action)
+
+    def stand_back_in(self, background: Background) -> None:
+        pass
 
     def step(self, ready: Mapping[int, int]) -> bool:
         self.told = dict(ready)

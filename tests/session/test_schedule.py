@@ -26,6 +26,9 @@ def test_the_first_drain_is_due_at_once() -> None:
     assert schedule.due_ns(busy=False, polling=False, accounts_ns=START_NS + 1) == 0
     schedule.drained(START_NS + 3)
     assert schedule.due_ns(busy=False, polling=False) == START_NS + 3 + DRAIN_PERIOD_NS
+    schedule.drained(START_NS + 900, 800)  # of which others had so much
+    assert schedule.due_ns(busy=False, polling=False) == START_NS + 100 + DRAIN_PERIOD_NS
+    assert schedule.due_ns(busy=False, polling=True) == START_NS + 900 + POLLING_PERIOD_NS
 
 
 @pytest.mark.parametrize(("busy", "polling", "accounts_ns", "expected_ns"), [

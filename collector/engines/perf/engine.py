@@ -83,6 +83,7 @@ class PerfEngine:
         self._relieved: list[Ring] = []  # while a batch is worked on
         self._came_ns = 0  # to drain, for the last time
         self.pressed_ns = NEVER_NS  # when a drain is due, for a ring that is filling up or what is told by nobody
+        self.room_ns = 0  # see Engine
         self._spare = tuple(name for name in _SPARE if name != "waking" or not opened.asks_for_wakings)
         self._early: list[Change] = []  # of a later batch
         self.unheard = Unheard()
@@ -136,7 +137,8 @@ class PerfEngine:
         """The records stamped up to ``until_ns``, or the oldest of a backlog; see the module's text."""
         self._end_relief()  # where the last batch failed
         came_ns = time.monotonic_ns()
-        elapsed_ns, self._came_ns = max(came_ns - self._came_ns, NS_PER_MS), came_ns
+        elapsed_ns = max(came_ns - self._came_ns, NS_PER_MS)
+        self.room_ns, self._came_ns = self._room_ns(elapsed_ns) if self._came_ns else 0, came_ns
         parts: dict[str, list[Any]] = defaultdict(list)
         if self._closing is None:
             self._relieved = self._emptied()
@@ -182,6 +184,12 @@ class PerfEngine:
                      of_kinds(parts, "task", "touch"), self._samples.births(parts["birth"]), of_kinds(parts, "waking"),
                      of_kinds(parts, "dying", "dead"), maps_untold=self._rests.maps_untold(changes),
                      calls=self._samples.calls_of(parts["leave"]), has_more=until_ns < asked_ns)
+
+    def _room_ns(self, elapsed_ns: int) -> int:
+        """How long it will take until a ring is full, if they go on to fill as in the time since the last drain."""
+        parts = ((self._rings.head(ring) - self._rings.tail(ring)) / ring.data_bytes for ring in self._rings.rings)
+        part = max(parts, default=0.0)
+        return int(elapsed_ns * (1 - part) / part) if part else elapsed_ns
 
     def _bite_ns(self, until_ns: int) -> int:
         """Up to when there are no more lives in the rings than a batch should have: until that is done with, each takes

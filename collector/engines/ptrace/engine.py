@@ -6,6 +6,7 @@ The copies of stacks stay where the kernel put them, in memory shared with the t
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection
 from typing import Any
 
@@ -53,6 +54,8 @@ class SignalEngine:
         self._channel = opened.channel
         self._words: Array = np.frombuffer(opened.channel.stacks, dtype=np.uint64)
         self._stack_head = 0
+        self.room_ns = 0  # see Engine
+        self._came_ns = time.monotonic_ns()  # to drain
         self._is_stopped = self._has_more = False
         self._n_rounds = 0  # that were taken
         self._kept: list[tuple[Any, ...]] = []  # changes that came with the threads
@@ -86,7 +89,9 @@ class SignalEngine:
         goes_on = not self._has_more or self._opened.await_rows(self._n_rounds)
         self._has_more, self._n_rounds = (
             goes_on and self._is_stopped and self._channel.is_behind, self._channel.n_rounds)
+        before = self._stack_head
         heads, self._stack_head, horizon_ns = self._channel.snapshot()
+        self._note_room(self._stack_head - before)
         rows = {name: self._channel.take(name, head) for name, head in heads.items()}
         changes = [_CHANGES[kind](*values) for kind, *values in [*self._kept, *unframed(rows["change"])]]
         self._kept = []
@@ -113,6 +118,12 @@ class SignalEngine:
     def close(self) -> None:
         """Ends the tracer, whereupon the target runs on untraced."""
         self._opened.close()
+
+    def _note_room(self, n_words: int) -> None:
+        """How long the words of stacks find room, of which so many came since the last drain."""
+        came_ns = time.monotonic_ns()
+        self.room_ns = (came_ns - self._came_ns) * (self._channel.n_words - n_words) // max(n_words, 1)
+        self._came_ns = came_ns
 
     def _births(self, rows: Array) -> Births | None:
         makers = self._samples(rows, BIRTH)
