@@ -14,17 +14,19 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from _thread import get_native_id
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from fcntl import ioctl
 from termios import FIONREAD
-from threading import get_native_id
 
 from collector.linux import watchdog
+from collector.linux.accounts import account_of
 from collector.linux.crowd import n_runnable
 
 _UNIT_NS = watchdog.PATIENCE_MS * 1_000_000
 MOST_PATIENCE_NS = 255 * _UNIT_NS  # a byte
+_MUCH_DELAY_NS = 1_000_000
 _NORMAL = os.sched_param(0)
 
 
@@ -35,10 +37,10 @@ class Background:
         self._watchdog: _Watchdog | None = None
         self._cannot = False
         self._n_cpus = len(os.sched_getaffinity(0))
+        self._delay_ns = _delay_ns()
 
     def prepare(self) -> None:
-        """There may be work soon: where all CPUs are wanted, the watchdog is started now, and is ready a little later.
-        """
+        """There may be work soon: if all CPUs are wanted, the watchdog is started now, to be ready a little later."""
         self._may_stand_back()
 
     @contextmanager
@@ -66,12 +68,17 @@ class Background:
         if self._cannot or os.sched_getscheduler(0) != os.SCHED_OTHER or os.getpriority(os.PRIO_PROCESS, 0) < 0:
             return False
         try:
-            if self._watchdog is None and n_runnable() > self._n_cpus:
+            if self._watchdog is None and self._all_are_wanted():
                 self._watchdog = _Watchdog(get_native_id())
             return self._watchdog is not None and self._watchdog.is_ready()
-        except (OSError, NotImplementedError):
+        except OSError:
             self.close()
             return False
+
+    def _all_are_wanted(self) -> bool:
+        """Whether all CPUs are wanted, or were lately: then we had to wait for one."""
+        before_ns, self._delay_ns = self._delay_ns, _delay_ns()
+        return n_runnable() > self._n_cpus or self._delay_ns - before_ns > _MUCH_DELAY_NS
 
     def _tell(self, n_units: int) -> bool:
         """Whether the watchdog is there to be told."""
@@ -81,6 +88,13 @@ class Background:
         except OSError:  # somebody has ended or stopped it
             self.close()
         return self._watchdog is not None
+
+
+def _delay_ns() -> int:
+    """How long this thread has waited for CPUs; 0 where the kernel does not tell."""
+    with suppress(OSError, ValueError):
+        return account_of(os.getpid(), get_native_id()).delay_ns
+    return 0
 
 
 class _Watchdog:
@@ -96,7 +110,7 @@ class _Watchdog:
                    (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0)]
         try:
             self._pid = os.posix_spawn(sys.executable, [sys.executable, "-I", "-S", watchdog.__file__, str(tid)], {},
-                                       file_actions=streams, setsid=True, setsigmask=signal.valid_signals())
+                                       file_actions=streams, setsigmask=signal.valid_signals())
         except BaseException:
             os.close(self._words)
             os.close(self._answers)

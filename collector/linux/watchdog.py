@@ -19,6 +19,7 @@ READY = b"r"
 def watch(tid: int) -> None:
     """Until there is nobody to watch over. Raises OSError where the kernel does not let us, and when the thread is
     gone."""
+    os.setsid()  # no signal of a terminal is for it
     normal = os.sched_param(0)
     os.sched_setscheduler(0, os.SCHED_IDLE, normal)
     os.sched_setscheduler(0, os.SCHED_OTHER, normal)

@@ -129,7 +129,7 @@ def test_it_ends_with_a_collector_that_is_killed(printing: list[str | Path], wor
             pytest.fail("nothing was printed")
         children = [int(pid) for task in Path(f"/proc/{process.pid}/task").iterdir()
                     for pid in (task / "children").read_text().split()]
-        _, program = sorted(children, key=lambda pid: b"live" not in Path(f"/proc/{pid}/cmdline").read_bytes())
+        (program,) = (pid for pid in children if b"nanosleep" in Path(f"/proc/{pid}/cmdline").read_bytes())
         process.kill()
         os.kill(program, signal.SIGKILL)
         rest = process.stderr.read()  # until nobody has it any more, the printer neither

@@ -273,7 +273,8 @@ def test_a_lineage_too_long_for_a_name_is_recorded_to_its_end(chain: str, engine
 
 def test_descendants_that_outlive_the_founder_are_closed_and_say_so(collect: Run, tmp_path: Path) -> None:
     path = tmp_path / "early.er"
-    result = collect("-o", path, "/bin/sh", "-c", "sleep 61 >/dev/null 2>&1 & :")
+    until_it_sleeps = "until read name </proc/$!/comm && [ $name = sleep ]; do :; done"
+    result = collect("-o", path, "/bin/sh", "-c", f"sleep 61 >/dev/null 2>&1 & {until_it_sleeps}")
     assert result.returncode == 0, result.stderr
     experiments = all_of(path)
     child = experiments["_f1_x1"]

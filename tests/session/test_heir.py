@@ -16,6 +16,7 @@ import pytest
 
 from collector.clock import NS_PER_S
 from collector.experiment.reader import open_experiment
+from collector.linux import watchdog
 from collector.session.heir import KILLED
 from collector.session.standing_back import PATIENCE_NS
 
@@ -24,6 +25,7 @@ COLLECT = str(Path(sys.executable).with_name("collect"))
 N_CPUS = len(os.sched_getaffinity(0))
 STATUS = 7
 SECONDS = 1.9
+WATCHDOG = Path(watchdog.__file__).name
 LAW_NS = NS_PER_S  # of which who kills us may take the last one
 
 pytestmark = pytest.mark.usefixtures("waits_recorded")
@@ -80,7 +82,7 @@ class Recorded:
                 with suppress(OSError):  # it is gone
                     if os.readlink(f"/proc/{child}/exe") == str(program.resolve()):
                         self.program = child
-                    elif os.getsid(child) == child:
+                    elif os.getsid(child) == child and WATCHDOG not in Path(f"/proc/{child}/cmdline").read_text():
                         self.heir = child
             time.sleep(0.01)
 
