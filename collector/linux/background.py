@@ -37,7 +37,7 @@ class Background:
         self._watchdog: _Watchdog | None = None
         self._cannot = False
         self._n_cpus = len(os.sched_getaffinity(0))
-        self._delay_ns = _delay_ns()
+        self._delay_ns = 0  # that we know of, of our waits for CPUs
 
     def prepare(self) -> None:
         """There may be work soon: if all CPUs are wanted, the watchdog is started now, to be ready a little later."""

@@ -58,14 +58,14 @@ class Observer(NamedTuple):
 class Runner:
     """Runs recordings until all of them are over and closed. A recording that fails ends by itself."""
 
-    def __init__(self, signals: Signals | None = None, background: Background | None = None) -> None:
-        """``signals`` are for all recordings; they are closed with the last one, and so is the ``background``."""
+    def __init__(self, signals: Signals | None = None) -> None:
+        """``signals`` are for all recordings; they are closed with the last one."""
         self._signals = signals
         self._recordings: dict[Stepper, Observer] = {}
         self._poller, self._napper = _Poller(), _Poller()
         self._crowd = Crowd()
         self._affinity = Affinity()
-        self._background = background or Background()
+        self._background = Background()
 
     def add(self, recording: Stepper, observer: Observer) -> None:
         """One more, at any time."""

@@ -31,7 +31,6 @@ from collector.session.standing_back import standing_back
 # What only some recordings need is imported where they do: the target waits for every module here.
 if TYPE_CHECKING:
     from collector.engines.ptrace import opening
-    from collector.linux.background import Background
     from collector.session.recording import Recording
     from collector.session.runner import Stepper
 
@@ -192,12 +191,9 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: Ope
               signals: Signals, start_ns: int, new_founder: Path | None) -> int:
     """Everything from the target's first instruction on. Whatever fails, the target runs on; returns its wait status.
     """
-    from collector.linux.background import Background
-
     heir = Heir(opened if isinstance(opened, perf_opening.Opened) and _may_come_late(options, opened) else None, pid)
-    background = Background()
     try:
-        recording = _begun(options, directory, pid, opened, start_ns, heir, background)
+        recording = _begun(options, directory, pid, opened, start_ns, heir)
         if heir.is_us:
             recording.close()
             os._exit(0)
@@ -211,12 +207,11 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: Ope
         if heir.is_us:
             os._exit(1)
         heir.see_off()
-        background.close()
         names.remove_directory(directory)
         return _unrecorded(options, say, pid, opened, err)
     if options.verbose:
         say(f"experiment {directory}, process {pid}, engine {recording.engine_text}")
-    run(recording, signals, say, background)
+    run(recording, signals, say)
     heir.see_off()
     return os.waitpid(pid, 0)[1] if recording.status is None else recording.status
 
@@ -229,10 +224,8 @@ def _may_come_late(options: Options, opened: perf_opening.Opened) -> bool:
     return opened.kernel and not (is_asked_for or options.group or options.mpi)
 
 
-def _begun(options: Options, directory: Path, pid: int, opened: OpenedEvents, start_ns: int, heir: Heir,
-           background: Background) -> Recording:
+def _begun(options: Options, directory: Path, pid: int, opened: OpenedEvents, start_ns: int, heir: Heir) -> Recording:
     gc.disable()
-    background.prepare()
     is_read = {"python": options.python, "java": options.java, "node": options.js}
     is_looked_at = options.asks_for_moments or any(is_read[one] for one in launch.runtimes_of(options.arguments[0]))
     with nullcontext() if is_looked_at else standing_back(pid, opened, start_ns, heir):
@@ -247,7 +240,7 @@ def _begun(options: Options, directory: Path, pid: int, opened: OpenedEvents, st
     return Recording(options, directory, pid, engine_on(opened), start_ns, heir.pidfds, heir)
 
 
-def run(recording: Stepper, signals: Signals, say: Say, background: Background | None = None) -> bool:
+def run(recording: Stepper, signals: Signals, say: Say) -> bool:
     """Records until the end, and says what is to be said of it. A fault of ours is told, and not the target's; returns
     whether there was none."""
     from collector.session.runner import Observer, Runner
@@ -259,7 +252,7 @@ def run(recording: Stepper, signals: Signals, say: Say, background: Background |
         _trace(err)
         say(f"{reason(err)}; recording ends here")
 
-    runner = Runner(signals, background)
+    runner = Runner(signals)
     runner.add(recording, Observer(say, failed))
     try:
         runner.run()

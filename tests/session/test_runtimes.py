@@ -118,7 +118,7 @@ def test_python_by_function(python: str, tmp_path: Path, er_print: Command, time
     assert "_PyEval_EvalFrameDefault" not in cpu
     machine = times(experiment, "i.totalcpu", "-viewmode", "machine")
     assert "seven" not in machine
-    assert machine["_PyEval_EvalFrameDefault"] >= in_split
+    assert machine["_PyEval_EvalFrameDefault"] >= in_split - 0.001  # each is printed to a millisecond
     # Who sleeps does so for as long as it asked for, at least, and is back when it has a CPU and the lock.
     sleep = times(experiment, "i.sleep")
     for name, caller, asked_s in (("nap", "napper", 1.7), ("waited", "consumer", 1.9)):
