@@ -5,6 +5,8 @@ While it works it has the kernel's idle policy (SCHED_IDLE): whoever else wakes 
 and it goes on when that one sleeps. Among programs that want all CPUs it would not go on for seconds. So a watchdog, a
 process of its own, gives it the policy that it had as soon as its patience ends.
 
+Whoever is begun meanwhile, a thread or a process, would have that policy for good: ``come_forward`` ends it before.
+
 Who may not have it back (CAP_SYS_NICE, or RLIMIT_NICE, lets one) does not give it away: the watchdog tries on itself
 first. Nor does who has a policy or a high priority that somebody gave it.
 """
@@ -28,6 +30,14 @@ _UNIT_NS = watchdog.PATIENCE_MS * 1_000_000
 MOST_PATIENCE_NS = 255 * _UNIT_NS  # a byte
 _MUCH_DELAY_NS = 1_000_000
 _NORMAL = os.sched_param(0)
+_standing_back: set[int] = set()  # threads
+
+
+def come_forward() -> None:
+    """What the calling thread still does of its work stands back no more, nor does who is begun by it from now on."""
+    if get_native_id() in _standing_back:
+        os.sched_setscheduler(0, os.SCHED_OTHER, _NORMAL)
+        _standing_back.remove(get_native_id())
 
 
 class Background:
@@ -52,9 +62,10 @@ class Background:
             return
         try:
             os.sched_setscheduler(0, os.SCHED_IDLE, _NORMAL)
+            _standing_back.add(get_native_id())
             yield
         finally:
-            os.sched_setscheduler(0, os.SCHED_OTHER, _NORMAL)
+            come_forward()
             self._tell(0)
 
     def close(self) -> None:

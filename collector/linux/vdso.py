@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from collector.linux import proc
+from collector.linux.background import come_forward
 
 _END_OF_32_BITS = 1 << 32
 _WAIT_S = 1
@@ -50,6 +51,7 @@ def _program_of_32_bits() -> Iterator[int]:
     fd = os.memfd_create("vdso32", os.MFD_CLOEXEC)
     try:
         os.write(fd, _IDLE_PROGRAM)
+        come_forward()
         pid = os.posix_spawn(f"/proc/self/fd/{fd}", ["vdso32"], {}, setsigmask=[], setsigdef=[signal.SIGALRM])
     finally:
         os.close(fd)

@@ -29,6 +29,7 @@ from collector.experiment.archive import add_made
 from collector.experiment.identity import Identity
 from collector.experiment.recorder import Recorder
 from collector.linux import proc
+from collector.linux.background import come_forward
 from collector.linux.kernel_symbols import KernelObject, KernelSymbols, read_kernel_symbols
 from collector.session.experiments import Experiments, Recorded
 from collector.session.placing import Unwound
@@ -102,6 +103,7 @@ class KernelObjects:
         self._again_ns = time.monotonic_ns() + self._pause_ns
         self._pause_ns *= 2
         self._reading = Thread(target=read)
+        come_forward()
         self._reading.start()
 
     def _tell(self, recorded: Recorded, addresses: Array) -> Array:

@@ -17,7 +17,8 @@ NOBODY = 65534
 NORMAL, IDLE = os.SCHED_OTHER, os.SCHED_IDLE
 BEGIN = f"""
 import ctypes, os, resource, signal, sys, time
-from collector.linux.background import Background
+from subprocess import Popen
+from collector.linux.background import Background, come_forward
 
 def end_of(condition):
     deadline_s = time.monotonic() + 20
@@ -124,6 +125,18 @@ end_of(lambda: background._watchdog is None and not background._cannot and backg
 end_of(lambda: not background._cannot and policy_in(background, 500) == os.SCHED_OTHER)
 print(int(background._cannot), policy_in(background, 500))
 """, "nobody") == [1, NORMAL]
+
+
+@needs_root
+def test_who_is_begun_by_one_that_comes_forward_does_not_stand_back(wanted: None) -> None:
+    assert said("""
+def begin():
+    come_forward()
+    come_forward()
+    with Popen([sys.executable, "-c", "import os; print(os.sched_getscheduler(0))"]):
+        return os.sched_getscheduler(0)
+print(stand_back(500, begin))
+""") == [NORMAL, NORMAL]
 
 
 @needs_root
