@@ -18,13 +18,11 @@ from collector.events import Accounts, Batch, Exited, RecordsLost
 from collector.linux import proc
 from collector.linux.background import Background
 from collector.session.counted import SwitchMode
+from collector.session.patience import Patience
 from collector.session.pipeline import Pipeline
 from collector.session.schedule import nap_ns
 
 _SLACK_NS = 10 * NS_PER_MS
-_MOST_PATIENCE_NS = 250 * NS_PER_MS  # of what was taken, until it is written
-_MOST_SHARE, _RECOVERS = 0.5, 1.07  # of the time in which rings have room; and how that grows from batch to batch
-_CONTENTION = 2  # times its CPU time is what work takes beside others, when its patience is over
 HUNG_UP = select.POLLHUP | select.POLLERR | select.POLLNVAL
 
 
@@ -41,8 +39,7 @@ class Drainer:
         self.failure = ""  # why nothing more comes, though the target runs on
         self.background = Background()  # in which batches are worked on, unless it is the last one
         self.stood_back_ns = 0  # in the last drain
-        self._share = _MOST_SHARE  # of the time in which rings have room, for which we stand back
-        self._work_ns = 0  # CPU time that a batch takes, lately
+        self._patience = Patience()
         self._engine = engine
         self._pipeline = pipeline
         self._on_disk = on_disk
@@ -140,9 +137,10 @@ class Drainer:
             batch.until_ns = settled_ns or batch.until_ns
         self.drained_ns = batch.until_ns
         self.changes |= bool(batch.changes)
-        self._n_ends += list(map(type, batch.changes)).count(Exited)
+        kinds = [*map(type, batch.changes)]
+        self._n_ends += kinds.count(Exited)
         self._n_switches += len(batch.switches.tid) if batch.switches is not None else 0
-        patience_ns = self._patience_ns(any(type(change) is RecordsLost for change in batch.changes))
+        patience_ns = self._patience.for_next(self._engine.room_ns, lost=RecordsLost in kinds)
         self._work_on(batch, 0 if settled_ns else patience_ns)
         self._on_disk()
         self._engine.release()
@@ -154,15 +152,8 @@ class Drainer:
             self._pipeline.feed(batch)
             self._pipeline.sync()  # whoever kills us in between takes nothing with him
         cpu_ns = time.thread_time_ns() - began_cpu_ns
-        self._work_ns = max(cpu_ns, self._work_ns // 2)
+        self._patience.worked(cpu_ns)
         self.stood_back_ns += min(time.monotonic_ns() - began_ns - cpu_ns, patience_ns)
-
-    def _patience_ns(self, lost: bool) -> int:
-        """For how long a batch may wait for CPUs, so that no ring is full before it is worked on: less where some were,
-        and then it takes ten batches until it is twice as long again."""
-        self._share = self._share / 2 if lost else min(self._share * _RECOVERS, _MOST_SHARE)
-        spare_ns = int(self._engine.room_ns * self._share) - _CONTENTION * self._work_ns
-        return min(max(spare_ns, 0), _MOST_PATIENCE_NS)
 
     def _note_failure(self) -> None:
         if failure := self._engine.failure():
