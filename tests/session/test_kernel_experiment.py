@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,9 +53,14 @@ def seconds_of(experiment: Experiment) -> float:
 
 @pytest.fixture(scope="module")
 def copied(collect: Run, kernel_shown: None, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The whole machine while a program of many short system calls runs, which is followed, and what collect said."""
-    path = tmp_path_factory.mktemp("kernel") / "ktest.1.er"
-    done = collect("-k", "kernel", "-p", "hi", "-F", "=^dd$", "-o", path, "env", "LC_ALL=C", *COPY)
+    """The whole machine while a program of many short system calls runs, which is followed, and what collect said.
+
+    The program has a name that no other on the machine has: a ``dd`` of anybody's is followed, too."""
+    folder = tmp_path_factory.mktemp("kernel")
+    path, program = folder / "ktest.1.er", folder / f"dd{os.getpid()}"
+    program.symlink_to(shutil.which(COPY[0]) or COPY[0])
+    done = collect("-k", "kernel", "-p", "hi", "-F", f"=^{program.name}$", "-o", path, "env", "LC_ALL=C", program,
+                   *COPY[1:])
     assert done.returncode == 0, done.stderr
     return path, done.stderr
 
@@ -84,7 +90,7 @@ def test_idle_cpus_are_threads_of_their_own_and_use_no_cpu_time(copied: tuple[Pa
 
 def test_a_program_has_its_own_experiment_with_the_kernel_above_it(copied: tuple[Path, str], gprofng: Run,
                                                                     er_print: Run) -> None:
-    (program,) = copied[0].glob("_dd_PID_*.1.er")
+    (program,) = copied[0].glob("_dd*_PID_*.1.er")
     in_kernel = 0
     for _, state, pcs in leaves(open_experiment(program)):
         of_kernel = [pc >= KERNEL for pc in pcs[:-1]]  # the last one may be a mark
