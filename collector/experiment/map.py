@@ -32,6 +32,7 @@ AGREED_NS = 2  # how far apart codes that follow each other at one place have to
 
 DELETED = b" (deleted)"
 ANONYMOUS = b"[anonymous code]"  # executable memory of which nothing is known
+_COVERED_MAX = 64  # stretches of growing memory that are remembered: those that were told last
 _NO_CHECKSUM = {True: 0xFFFF_FFFF, False: 0}
 
 
@@ -45,12 +46,13 @@ class MapLines:
         self._ends: dict[int, int] = {}  # vaddr -> end
         self._code: dict[int, bytes] = {}  # vaddr -> name of code without a file that may be divided
         self._since_ns: dict[int, int] = {}  # and when it was mapped
+        self._covered: dict[int, int] = {}  # vaddr -> end of memory without a file that is in _code from end to end
 
     def segment(self, time_ns: int, vaddr: int, size: int, file_offset: int, name: bytes,
                 modes: int, identity: Identity = UNKNOWN) -> bytes:
         """A mapped file; ``name`` as the kernel gives it."""
         modes = MODES_TEXT if modes & MODE_EXECUTE else modes
-        lines = [self._make_room(time_ns, vaddr, vaddr + size)]
+        lines = [self._cleared(time_ns, vaddr, vaddr + size)]
         for done in range(0, size, PIECE_MAX):
             piece = min(PIECE_MAX, size - done)
             self._remember(vaddr + done, piece)
@@ -61,7 +63,7 @@ class MapLines:
     def function(self, time_ns: int, vaddr: int, size: int, name: bytes,
                  symbols: Sequence[tuple[int, int, bytes]] = ()) -> bytes:
         """Code without a file; ``symbols`` (vaddr, size, name) subdivide it."""
-        lines = [self._make_room(time_ns, vaddr, vaddr + size)]
+        lines = [self._cleared(time_ns, vaddr, vaddr + size)]
         if symbols:
             starts, lengths, names = zip(*symbols, strict=True)
             lines.append(_division(name, lengths, names) % starts)
@@ -70,15 +72,25 @@ class MapLines:
         return b"".join(lines)
 
     def anonymous(self, time_ns: int, vaddr: int, size: int, name: bytes = ANONYMOUS) -> bytes:
-        """Executable memory without a file. What is known of code inside of it stays."""
-        first, last = bisect_left(self._starts, vaddr), bisect_left(self._starts, vaddr + size)
-        known = [start for start in self._starts[first:last]
-                 if start in self._code and self._ends[start] <= vaddr + size]
-        lines, end = [], vaddr
-        for start in [*known, vaddr + size]:
+        """Executable memory without a file. What is known of code inside of it stays.
+
+        A runtime lets its memory grow by small steps, and is told with all of it each time: only what is new is looked
+        at, not thousands of functions again.
+        """
+        end, stop = self._covered.pop(vaddr, vaddr), vaddr + size
+        if end > stop:
+            end = vaddr
+        first = self._first_over(end) if end > vaddr else bisect_left(self._starts, vaddr)
+        last = bisect_left(self._starts, stop)
+        known = [start for start in self._starts[first:last] if start in self._code and self._ends[start] <= stop]
+        lines = []
+        for start in [*known, stop]:
             if end < start:
-                lines += [self._make_room(time_ns, end, start), self._loose(time_ns, end, start - end, name)]
+                lines += [self._cleared(time_ns, end, start), self._loose(time_ns, end, start - end, name)]
             end = max(end, self._ends[start]) if start in self._code else end
+        self._covered[vaddr] = stop
+        if len(self._covered) > _COVERED_MAX:
+            del self._covered[next(iter(self._covered))]
         return b"".join(lines)
 
     def code(self, time_ns: int, vaddr: int, size: int, name: bytes) -> tuple[bytes, int]:
@@ -91,14 +103,13 @@ class MapLines:
         end = vaddr + size
         if self._code.get(vaddr) == name and self._ends.get(vaddr) == end:
             return b"", time_ns
-        first = bisect_right(self._starts, vaddr)
-        if first and self._ends[self._starts[first - 1]] > vaddr:
-            first -= 1
+        first = self._first_over(vaddr)
         covered = [(start, self._ends[start]) for start in self._starts[first:bisect_left(self._starts, end)]]
         if any(start not in self._code for start, _ in covered):
             return b"", time_ns  # a file
         # gprofng takes events of one time in any order if they come late in the file: what ends here ended just before.
         time_ns = max([time_ns, *(self._since_ns[start] + AGREED_NS for start, _ in covered)])
+        self._uncover(vaddr, end, but_inside=True)
         lines = [self._make_room(time_ns - 1, vaddr, end), self._loose(time_ns, vaddr, size, name)]
         for start, stop in covered:
             lines += [self._loose(time_ns, low, high - low, ANONYMOUS)
@@ -118,7 +129,7 @@ class MapLines:
         """Nothing is left in ``size`` bytes from ``vaddr``; 0: what was mapped to start there, whatever its
         size.
         """
-        return self._make_room(time_ns, vaddr, max(vaddr + size, self._end_of(vaddr)))
+        return self._cleared(time_ns, vaddr, max(vaddr + size, self._end_of(vaddr)))
 
     def _end_of(self, vaddr: int) -> int:
         """The end of the segment at ``vaddr`` with its further pieces."""
@@ -130,11 +141,25 @@ class MapLines:
                 break
         return end
 
+    def _cleared(self, time_ns: int, vaddr: int, end: int) -> bytes:
+        """Makes room for what is no code that may be divided, or for nothing."""
+        self._uncover(vaddr, end)
+        return self._make_room(time_ns, vaddr, end)
+
+    def _uncover(self, vaddr: int, end: int, *, but_inside: bool = False) -> None:
+        """Forgets that memory which overlaps [vaddr, end) is covered, but perhaps not that which all of it lies in."""
+        for begin in [begin for begin, stop in self._covered.items() if begin < end and stop > vaddr
+                      and not (but_inside and begin <= vaddr and end <= stop)]:
+            del self._covered[begin]
+
+    def _first_over(self, vaddr: int) -> int:
+        """Which is the first of what is mapped that ends above an address."""
+        first = bisect_right(self._starts, vaddr)
+        return first - 1 if first and self._ends[self._starts[first - 1]] > vaddr else first
+
     def _make_room(self, time_ns: int, vaddr: int, end: int) -> bytes:
         """Unmap everything mapped that overlaps [vaddr, end)."""
-        first = bisect_right(self._starts, vaddr)
-        if first and self._ends[self._starts[first - 1]] > vaddr:
-            first -= 1
+        first = self._first_over(vaddr)
         last = bisect_left(self._starts, end)
         if first == last:
             return b""

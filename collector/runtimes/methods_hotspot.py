@@ -84,11 +84,12 @@ class Methods:
         if not asked:
             return
         self._check([address for address in asked if address in self.known])
-        new = asked - self.known.keys() - self._failed
+        # Not a difference of sets: that looks at all that are known, and often one is asked for.
+        new = {address for address in asked if address not in self.known and address not in self._failed}
         found = self._found([address for address in sorted(new) if _is_address(address)]) if new else {}
         self.known.update(found)
         self._failed |= new - found.keys()
-        self._certain |= asked & self.known.keys()
+        self._certain.update(address for address in asked if address in self.known)
 
     def _check(self, addresses: Sequence[int]) -> None:
         """Forgets methods that are there no more."""

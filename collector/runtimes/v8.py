@@ -87,7 +87,6 @@ class Machine:
 
     def __init__(self, layout: Layout, read: Read) -> None:
         self.layout = layout
-        self.n_learnt = 0  # functions, so far
         self._heap = Heap(layout, read)
         self._functions = Functions(layout, self._heap, read)
         self.codes = Codes(layout, self._heap, read)
@@ -127,9 +126,7 @@ class Machine:
         for code in codes:
             if code is not None:
                 shared.update((code.shared, *code.inlined))
-        before = len(self._functions.known)
         self._data = self._functions.learn(shared)
-        self.n_learnt += max(len(self._functions.known) - before, 0)
         self._own(arrays, of_functions)
         return [self._told(frame, code) for frame, code in zip(batch, codes, strict=True)]
 

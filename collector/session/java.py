@@ -30,6 +30,7 @@ from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.session.merging import Managed, alike, with_managed
 from collector.session.objects import Objects
+from collector.session.pace import Pace
 from collector.session.placing import Cache, Frames
 from collector.unwind.batch import Stop
 from collector.unwind.memory import Memory
@@ -41,8 +42,6 @@ if TYPE_CHECKING:
 
 NOT_KNOWN = b"<Java method, not known>"
 BEGIN_NS = 40 * NS_PER_MS  # between looks at a machine that has not begun yet
-LOOK_MIN_NS, LOOK_MAX_NS = 100 * NS_PER_MS, 1600 * NS_PER_MS
-YOUNG_NS = 3000 * NS_PER_MS  # of a program, in which most code is compiled
 _METHOD, _BYTECODE = np.uint64(24), np.uint64(64)  # below fp, of an interpreted frame
 _R13, _RBP = 13, 6
 _ROOT = int(Stop.ROOT)
@@ -58,9 +57,7 @@ class _Process:
         self.machine = machine
         self.number = number
         self.lately = True  # whether it had samples since the last look
-        self.old_ns = start_ns + YOUNG_NS
-        self.period_ns = LOOK_MIN_NS
-        self.due_ns = 0
+        self.pace = Pace(start_ns)
         self.n_forgotten = 0  # methods of which places may be among the following
         self.codes: dict[tuple[int, int], Code] = {}  # by start and since when
         self.places: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}  # addresses of methods, and a mark
@@ -88,7 +85,7 @@ class JavaFrames:
         """When the next look is due."""
         is_expected = self._begin_ns < self._expected_ns and not self._processes
         begin_ns = self._begin_ns if self._there or is_expected else NEVER_NS
-        return min([begin_ns, *(process.due_ns for process in self._processes.values() if process.lately)])
+        return min([begin_ns, *(process.pace.due_ns for process in self._processes.values() if process.lately)])
 
     def look(self) -> bool:
         """For machines that have begun, and code that those with samples have compiled: when they have ended nobody
@@ -102,16 +99,14 @@ class JavaFrames:
             is_wanted = True
         for process in self._processes.values():
             now_ns = time.monotonic_ns()
-            if not process.lately or now_ns < process.due_ns:
+            if not process.lately or now_ns < process.pace.due_ns:
                 continue
             found = process.machine.discover()
             process.machine.methods.learn(blob.method for blob in found)
             process.machine.read_scopes(blob for blob in found if blob.is_compiled)
-            is_young = now_ns < process.old_ns
-            process.period_ns = LOOK_MIN_NS if found and is_young else min(process.period_ns * 2, LOOK_MAX_NS)
-            process.due_ns = time.monotonic_ns() + process.period_ns
+            process.pace.looked(time.monotonic_ns(), is_new=bool(found))
             process.lately = False
-            is_wanted |= is_young
+            is_wanted |= process.pace.is_young(now_ns)
         return is_wanted
 
     def remark(self) -> str:
@@ -229,7 +224,7 @@ class JavaFrames:
             if process is None or not len(rows):
                 continue
             process.lately = True
-            process.due_ns = process.due_ns or time.monotonic_ns()
+            process.pace.due_ns = process.pace.due_ns or time.monotonic_ns()
             found = self._of_process(process, samples, rows, frames)
             if found is not None:
                 places.append(found)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from collector.clock import NEVER_NS, NS_PER_MS
+from collector.clock import NEVER_NS
 from collector.errors import ElfError
 from collector.events import Array, ClockSamples
 from collector.linux import proc
@@ -26,6 +26,7 @@ from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.session.merging import Managed, alike, with_managed
 from collector.session.objects import Objects, is_file, is_made
+from collector.session.pace import SHORTEST_NS, Pace
 from collector.session.placing import Frames
 from collector.unwind.memory import Memory
 
@@ -36,8 +37,6 @@ if TYPE_CHECKING:
     from collector.runtimes.v8 import Machine, Told
 
 NOT_KNOWN = b"<JavaScript function, not known>"
-LOOK_MIN_NS, LOOK_MAX_NS, LOOK_IDLE_NS = 100 * NS_PER_MS, 250 * NS_PER_MS, 1600 * NS_PER_MS
-YOUNG_NS = 3000 * NS_PER_MS  # of a program, in which most functions are met first
 _PROGRAMS = (b"node", b"electron", b"nsolid")  # in names of files that may have V8 in them
 _TRIES = 50
 _MASK = (1 << 64) - 1
@@ -63,9 +62,7 @@ class _Process:
         self._builtins, self._interpreter = places.builtins, places.interpreter
         self._resumed = np.array(sorted(places.resumed), np.uint64)
         self.lately = False  # whether it had samples since the last look
-        self.old_ns = start_ns + YOUNG_NS
-        self.period_ns = LOOK_MIN_NS
-        self.due_ns = 0
+        self.pace = Pace(start_ns)
         self.n_mappings = -1
         self._start, self._end, self._low, self._bias = np.zeros((4, 0), np.uint64)
         self.starts: dict[tuple[int, JsFunction], int] = {}
@@ -129,18 +126,16 @@ class JsFrames:
         """When the next look is due."""
         is_expected = self._begin_ns < self._expected_ns and not self._processes
         return min([self._begin_ns if is_expected else NEVER_NS,
-                    *(process.due_ns for process in self._processes.values())])
+                    *(process.pace.due_ns for process in self._processes.values())])
 
     def look(self) -> bool:
         """It is due: samples are to be taken now, since functions can be named as long as the process lives."""
         now_ns = time.monotonic_ns()
-        self._begin_ns = now_ns + LOOK_MIN_NS
+        self._begin_ns = now_ns + SHORTEST_NS
         for process in self._processes.values():
-            if now_ns >= process.due_ns:
-                if not process.lately:
-                    process.period_ns = min(process.period_ns * 2, LOOK_IDLE_NS)
+            if now_ns >= process.pace.due_ns:
+                process.pace.looked(now_ns, is_new=process.lately)
                 process.lately = False
-                process.due_ns = now_ns + process.period_ns
         return True
 
     def remark(self) -> str:
@@ -273,18 +268,10 @@ class JsFrames:
         keys = np.stack([pc - (np.uint64(1) - is_leaf) * (low > 0), low, is_leaf, interpreted, *words])
         first, kind = alike(keys)
         now_ns = time.monotonic_ns()
-        n_before = process.machine.n_learnt
         told = process.machine.frames([Frame(at, where, bool(leaf), bool(own), *rest)
                                        for at, where, leaf, own, *rest in keys.T[first].tolist()], now_ns)
-        self._plan(process, process.machine.n_learnt > n_before, now_ns)
+        process.pace.looked(now_ns, is_new=True)
         return self._managed(process, told, kind, (row, depth), samples.time_ns[row])
-
-    @staticmethod
-    def _plan(process: _Process, is_new: bool, now_ns: int) -> None:
-        is_young = now_ns < process.old_ns
-        longest_ns = LOOK_MAX_NS if is_young else LOOK_IDLE_NS
-        process.period_ns = LOOK_MIN_NS if is_new and is_young else min(process.period_ns * 2, longest_ns)
-        process.due_ns = now_ns + process.period_ns
 
     def _managed(self, process: _Process, told: Sequence[Told], kind: Array, at: tuple[Array, Array],
                  time_ns: Array) -> Managed | None:

@@ -1,0 +1,37 @@
+"""How often a runtime is looked at, whose functions can be named as long as its process lives. Times in, times out.
+
+A look costs as much for ten functions as for a thousand: all stacks since the last one are unwound with it. So a
+program is looked at when it is a quarter older than at the last look, and what its end leaves without names is a fifth
+of what was met for the first time at most, of a long life much less.
+"""
+
+from __future__ import annotations
+
+from collector.clock import NS_PER_MS
+
+SHORTEST_NS, LONGEST_YOUNG_NS, LONGEST_NS = 100 * NS_PER_MS, 400 * NS_PER_MS, 1600 * NS_PER_MS
+YOUNG_NS = 3000 * NS_PER_MS  # of a program, in which most functions are met, and most code is compiled
+_PART_OF_AGE = 4
+
+
+class Pace:
+    """Of looks at one process, which runs its program since ``start_ns``. The first one is due at once."""
+
+    def __init__(self, start_ns: int) -> None:
+        self.due_ns = 0
+        self._start_ns = start_ns
+        self._period_ns = SHORTEST_NS
+
+    def is_young(self, now_ns: int) -> bool:
+        """Whether the program is, and may end soon."""
+        return now_ns < self._start_ns + YOUNG_NS
+
+    def looked(self, now_ns: int, *, is_new: bool) -> None:
+        """There was a look. ``is_new``: whether more like this is to be expected soon; where it is not, or not in a
+        program of that age, the next one has twice as much time."""
+        if is_new and self.is_young(now_ns):
+            age_ns = now_ns - self._start_ns
+            self._period_ns = min(max(age_ns // _PART_OF_AGE, SHORTEST_NS), LONGEST_YOUNG_NS)
+        else:
+            self._period_ns = min(self._period_ns * 2, LONGEST_NS)
+        self.due_ns = now_ns + self._period_ns

@@ -1,0 +1,48 @@
+"""When runtimes are looked at: often while programs are young, and seldom where there is nothing new."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from collector.clock import NS_PER_MS
+from collector.session.pace import LONGEST_NS, LONGEST_YOUNG_NS, SHORTEST_NS, YOUNG_NS, Pace
+
+START_NS = 7_777 * NS_PER_MS
+
+
+def looks(until_ns: int, *, is_new: bool) -> list[int]:
+    """The ages at which a program is looked at whose first look is 30 ms behind its start."""
+    pace, at_ns = Pace(START_NS), 30 * NS_PER_MS
+    found = []
+    while at_ns < until_ns:
+        found.append(at_ns)
+        pace.looked(START_NS + at_ns, is_new=is_new)
+        at_ns = pace.due_ns - START_NS
+    return found
+
+
+def test_the_first_look_is_due_at_once() -> None:
+    assert Pace(START_NS).due_ns == 0
+
+
+def test_the_end_leaves_a_fifth_of_a_life_at_most_without_a_look() -> None:
+    ages = looks(YOUNG_NS, is_new=True)
+    for before, behind in pairwise(ages):
+        assert behind - before <= max(behind / 5 + 1, SHORTEST_NS)
+        assert SHORTEST_NS <= behind - before <= LONGEST_YOUNG_NS
+
+
+def test_a_program_of_three_seconds_is_looked_at_a_dozen_times() -> None:
+    assert 10 <= len(looks(YOUNG_NS, is_new=True)) <= 14
+
+
+def test_where_nothing_is_new_each_look_has_twice_the_time() -> None:
+    ages = looks(20_000 * NS_PER_MS, is_new=False)
+    periods = [behind - before for before, behind in pairwise(ages)]
+    assert periods[:4] == [2 * SHORTEST_NS, 4 * SHORTEST_NS, 8 * SHORTEST_NS, 16 * SHORTEST_NS]
+    assert set(periods[4:]) == {LONGEST_NS}
+
+
+def test_an_old_program_is_looked_at_seldom_whatever_is_new() -> None:
+    ages = looks(20_000 * NS_PER_MS, is_new=True)
+    assert ages[-1] - ages[-2] == LONGEST_NS
