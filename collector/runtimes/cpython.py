@@ -35,6 +35,7 @@ _CHUNK_SPARE = 2048
 _SHIM = b"<shim>"  # the file of code objects that are no function's
 _OWNED_BY_C = 3  # and more: by C, or by the interpreter itself
 _TAGS = 7  # since 3.14 a reference has them in its lowest bits
+_ANOTHER_PROGRAM = (0, 0)  # its version: other things lie where the interpreter's did
 _DEPTH_MAX = 1024
 _THREADS_MAX = 4096
 _STRING_MAX, _TABLE_MAX, _BYTECODE_MAX, _TEXT_MAX = 4096, 1 << 18, 1 << 24, 1 << 16
@@ -497,6 +498,8 @@ def recognise(symbols: dict[bytes, tuple[int, int]], path: bytes, read: Read,
     if any(name not in symbols for name in SYMBOLS[:4]):
         return "its symbols are not exported"
     version = _version(symbols, path, read)
+    if version == _ANOTHER_PROGRAM:
+        return ""
     if version is None:
         return "its version is not known"
     offsets = tuple(np.frombuffer(begin, "<u8", len(begin) // 8).tolist())
@@ -512,10 +515,15 @@ def _version(symbols: dict[bytes, tuple[int, int]], path: bytes, read: Read) -> 
     if b"Py_Version" in symbols:  # since 3.11
         (content,) = read([symbols[b"Py_Version"][0]], [8])
         number = _word(content, 0)
-        return (number >> 24, number >> 16 & 0xFF) if number else None
+        return (number >> 24, number >> 16 & 0xFF) if _is_version(number) else _ANOTHER_PROGRAM
     digits = path.rsplit(b"/", 1)[-1].partition(b"python3.")[2]
     minor = digits[:len(digits) - len(digits.lstrip(b"0123456789"))]
     return (3, int(minor)) if minor and len(minor) < 3 else None
+
+
+def _is_version(number: int) -> bool:
+    """Whether a word is one of PY_VERSION_HEX: 3, minor, micro, and alpha, beta, candidate or final."""
+    return number >> 24 == 3 and number >> 4 & 0xF in (0xA, 0xB, 0xC, 0xF)
 
 
 def _sizes(addresses: Iterable[int], read: Read) -> dict[int, int]:
