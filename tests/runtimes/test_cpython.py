@@ -396,15 +396,17 @@ def test_other_versions_of_it_give_no_name_that_is_none(target: Target) -> None:
 
 def test_a_version_that_is_not_known_is_told(target: Target) -> None:
     place = target.symbols[b"Py_Version"][0]
-    told = 0x03_63_00_F0
 
-    def read(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
-        return [told.to_bytes(8, "little") if address == place else content
-                for address, content in zip(addresses, target.read(addresses, sizes), strict=True)]
+    def interpreter(told: int) -> Interpreter | str:
+        def read(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+            return [told.to_bytes(8, "little") if address == place else content
+                    for address, content in zip(addresses, target.read(addresses, sizes), strict=True)]
 
-    assert target.interpreter(read) == "where Python 3.99 keeps its frames is not known"
-    for told in (0, 0x03_0B_02_00, 0x02_07_12_F0, 0x6172_6F_03_0B_02_F0):  # its process runs another program by now
-        assert target.interpreter(read) == ""
+        return target.interpreter(read)
+
+    assert interpreter(0x03_63_00_F0) == "where Python 3.99 keeps its frames is not known"
+    for word in (0, 0x03_0B_02_00, 0x02_07_12_F0, 0x6172_6F_03_0B_02_F0):  # its process runs another program by now
+        assert interpreter(word) == ""
     assert target.interpreter(lambda addresses, _: [b""] * len(addresses)) == ""
 
 
