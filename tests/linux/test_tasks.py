@@ -61,6 +61,30 @@ def test_voluntary_switches_are_counted_whatever_the_name() -> None:
             tasks.switches(status[:end])
 
 
+def test_a_thread_s_last_turn_and_how_often_it_left_by_itself() -> None:
+    code = ("import time; open('/proc/self/comm', 'wb').write(b'\\nse.exec_start'); print(1, flush=True); input()\n"
+            "for _ in range(17): time.sleep(0.001)\n"
+            "print(2, flush=True); input()")
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        files, seen = tasks.Files(process.pid, process.pid), []
+        for _ in range(2):
+            process.stdout.readline()
+            while tasks.state(status := files.read("status", 4096)) != b"S":
+                time.sleep(0.001)
+            sched = files.read_once("sched", tasks.TURN_BYTES)
+            seen.append(tasks.last_turn(sched))
+            assert seen[-1][1] == tasks.switches(status)[0]
+            assert seen[-1] == tasks.last_turn(files.read_once("sched", tasks.TURN_BYTES))  # it sleeps
+            process.stdin.write(b"\n")
+            process.stdin.flush()
+    assert seen[1][1] - seen[0][1] == 18
+    assert 17_000_000 < seen[1][0] - seen[0][0] < 60_000_000_000
+    for end in range(0, sched.index(b"nr_voluntary") + 22, 7):
+        with pytest.raises(ValueError, match=r"turn|invalid literal"):
+            tasks.last_turn(sched[:end])
+
+
 def test_executable_mappings_are_those_of_the_kernel() -> None:
     found = tasks.executables(os.getpid(), os.getpid())
     lines = [line.split() for line in Path("/proc/self/maps").read_text().splitlines() if "x" in line.split()[1]]

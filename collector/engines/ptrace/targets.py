@@ -52,6 +52,7 @@ class Tracee:
     was_stopped: bool = False  # when it was settled: it has waited for a CPU then until its accounts change
     turns: int = 0
     n_stops: int = 0
+    n_left: int = -1  # how often it had left its CPU by itself when that was asked last, beside others
     n_sleeps: int | None = None  # begun by when it was settled, or earlier; None: not known
     waited_before: bool = False  # for a CPU as recording began; it has not been settled since then
     waited_at_least_ns: int = 0  # if so: how long since then

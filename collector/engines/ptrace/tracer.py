@@ -157,7 +157,7 @@ class Tracer:
                 if not self._looks.asked:  # they stop here as soon as we sleep
                     self._walk.go_on()
                 quiet = signal.sigtimedwait(_WATCHED, max(due_ns - time.monotonic_ns(), 0) / NS_PER_S) is None
-                self._own.arrived()
+                self._own.arrived(with_turn=quiet and self._walk.is_shared)
                 continue
             quiet = False
             self._own.due_ns, self._departures.n_read = due_ns, 0
@@ -250,10 +250,12 @@ class Tracer:
         first = self._lives.threads.get(visit.tid)
         for thread in [*visit.threads, *self._lives.new, *([first] if first else [])]:
             if self._writer.behind or time.monotonic_ns() > until_ns:
+                self._looks.decide()
                 return
             if not thread.gone:
                 with suppress(OSError):
                     self._looks.glance(thread, time.monotonic_ns())
+        self._looks.decide()
         self._looks.look_at_idle()
 
     def publish(self) -> None:

@@ -71,6 +71,7 @@ class Walk:
         self._home = self._anywhere
         self._is_aside = False  # home is where none of our threads is
         self._ready: list[int] = []  # the CPU of each thread that was ready to run, in a round
+        self._n_shared = 0  # that waited for one of these in the round before
         # That were ready to run, and are neither our threads nor the collector's.
         self._n_others: deque[int] = deque(maxlen=_COUNTS)
         self._homes: dict[tuple[int, ...], tuple[frozenset[int], bool]] = {}  # found before, and whether it is aside
@@ -86,12 +87,18 @@ class Walk:
     def begin(self) -> None:
         """A round begins."""
         self._noted = {}
+        self._n_shared = len(self._ready) - len(set(self._ready))
         self._ready.clear()
         self._n_rounds += 1
 
     def is_here(self, cpu: int) -> bool:
         """Whether a thread of that CPU is at our own, or where we may not go."""
         return cpu == self._here() or cpu in self._forbidden
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether threads of ours waited for the CPU of another one, in the last round."""
+        return self._n_shared > 0
 
     @property
     def is_aside(self) -> bool:
