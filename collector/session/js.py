@@ -297,7 +297,8 @@ class JsFrames:
         start = process.starts.get(key)
         n_lines = function.last_line - function.line + 1 if function.line else 0
         if start is None:
-            lines = tuple((i * _LINE, function.line + i) for i in range(n_lines))
+            places, numbers = range(0, n_lines * _LINE, _LINE), range(function.line, function.line + n_lines)
+            lines = tuple(zip(places, numbers, strict=True))
             start = process.starts[key] = self._made_up.start_of(function.name, function.source,
                                                                  max(n_lines, 1) * _LINE, lines)
         line = process.machine.line_at(scope) if n_lines else 0

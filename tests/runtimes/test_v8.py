@@ -13,11 +13,14 @@ from functools import partial
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from collector import elf
 from collector.linux import proc, tasks
 from collector.runtimes import v8
 from collector.runtimes.code_v8 import positions_of
+from collector.runtimes.functions_v8 import _ends
 from collector.runtimes.heap_v8 import is_object, word
 from collector.runtimes.v8 import Frame, Machine
 from tests.runtimes.test_cpython import Damaged
@@ -145,6 +148,15 @@ def test_functions_have_their_names_and_lines(node: Target) -> None:
         assert found[name][0].endswith(b"/program.js")
         assert found[name][1] == line, name
     assert [name for name in found if re.fullmatch(rb"\(anonymous\) program.js:\d+", name)]
+
+
+@given(st.text(alphabet="a;\n\r\u00e9", max_size=40))
+def test_lines_end_at_the_same_places_whatever_the_characters_of_a_source(text: str) -> None:
+    """Of one byte each, or more where there is a single one that needs them."""
+    plain = _ends(text)
+    assert plain == (*(match.end() - 1 for match in re.finditer("\r\n|\n|\r", text)), *((len(text),) if text else ()))
+    assert _ends(f"{text}\u2713") == (*plain[:-1], len(text) + 1)
+    assert _ends(f"{text};\u2028") == (*plain[:-1], len(text) + 1, len(text) + 2)
 
 
 def test_builtins_are_found_without_their_symbols(node: Target) -> None:

@@ -199,13 +199,17 @@ def check_cpu(recorded_s: float, cpu_s: Bounds, engine: str, ahead_s: float = 0)
     assert cpu_s[0] * (1 - error) - rounded_s <= recorded_s <= cpu_s[1] * (1 + error) + rounded_s + ahead_s
 
 
+# Until who is met tells functions of different times apart: of threads that run for a moment, looks meet a third.
+CPU_S_MET = {"perf": 0.9, "signal": 1.8}
+
+
 @pytest.mark.kernel_times
 @pytest.mark.parametrize("engine", ENGINES)
 def test_five_hundred_threads_that_work_now_and_then(engine: str, workload: Run, attached: Run, gprofng: Run) -> None:
     """How near their functions are to 1 : 3 : 7 is what ``scripts/truth`` tells; here, that they are as near as chance
     lets them be, and farther from what would be seen if all threads were met at one point: from thirds."""
     with running(workload("crowd"), 500, 1, 1511) as pid:
-        path, cpu_s, n_samples = attached(engine, pid, cpu_s=0.9)
+        path, cpu_s, n_samples = attached(engine, pid, cpu_s=CPU_S_MET[engine])
     experiment = open_experiment(path)
     assert len(experiment.threads) == 500
     functions = gprofng("-functions", experiment=path).functions

@@ -433,11 +433,18 @@ def test_code_made_executable_later_is_a_function_without_a_file(
     functions = gprofng("-functions", experiment=run.path).functions
     # What the program's process did before its exec is counted by getrusage alone.
     assert run.truth["jit"] - INTERVAL_S["hi"] <= functions["<Total>"][0] <= run.cpu_s + INTERVAL_S["hi"] + END_S
-    assert functions["[anonymous code]"][0] == pytest.approx(run.truth["jit"], rel=0.05)
-    ((path, _),) = paths_to("[anonymous code]", gprofng("-calltree", experiment=run.path))
+    # After each 30 us it asks for the time, by a system call.
+    inside_s = functions["[anonymous code]"][1] + functions.get("clock_gettime", (0.0, 0.0))[1]
+    assert inside_s == pytest.approx(run.truth["jit"], rel=0.02)
+    assert functions["[anonymous code]"][0] > 0.9 * inside_s
+    (path, path_s), *others = sorted(paths_to("[anonymous code]", gprofng("-calltree", experiment=run.path)),
+                                     key=lambda found: -found[1])
     assert (path[1], path[-3:]) == ("_start", ("main", "run", "[anonymous code]"))
+    # Where it has no frame yet, or none any more, nothing tells who called it: an instant, but it may be met.
+    assert {path[1] for path, _ in others} <= {"<Stack-unwind-failed>"}
+    assert sum(other_s for _, other_s in others) < 0.01 * path_s
     run.check_unread(~run.frames_found()[0])
-    run.check_rooted()
+    assert run.rooted() >= 0.99
 
 
 def test_a_program_that_execs_itself_is_whole(workload: Any, tmp_path: Path, gprofng: Any) -> None:

@@ -221,7 +221,8 @@ class Looks:
             unseen_ns = raw_ns - thread.looked_ns
             if not thread.running and raw != thread.raw and unseen_ns > AWAKE_NS and self._crowd.is_there:
                 self._settlement.settle_awake(thread, raw, raw_ns)  # or it would be told to sleep until it stops
-            if is_here and not is_first and unsampled_ns <= PATIENCE * self._interval_ns and self._waits_here(thread):
+            is_served = thread.sampled_ns > 0 and not is_first and unsampled_ns <= PATIENCE * self._interval_ns
+            if is_here and is_served and self._waits_here(thread):
                 self._waiting.append((thread, raw, raw_ns))
             else:
                 self.ask(thread, raw, raw_ns, is_here)
