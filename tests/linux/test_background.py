@@ -92,6 +92,20 @@ print(1)
 
 
 @needs_root
+def test_who_gives_its_policy_away_when_patience_is_over_has_it_back_too(wanted: None) -> None:
+    """As one that had to wait for a CPU just before: it would have next to nothing of the CPUs for good."""
+    assert said("""
+libc = ctypes.PyDLL(None)
+def late():
+    end_of(lambda: libc.usleep(1000) or os.sched_getscheduler(0) == os.SCHED_IDLE)
+    os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+    end_of(lambda: libc.usleep(1000) or os.sched_getscheduler(0) == os.SCHED_IDLE)
+stand_back(20, late)
+print(1)
+""") == [1]
+
+
+@needs_root
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGSTOP"])
 def test_without_a_watchdog_nothing_stands_back(how: str, wanted: None) -> None:
     """But once, beside one that is stopped and does not hear of it."""
