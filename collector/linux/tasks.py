@@ -18,7 +18,7 @@ _WORD_BYTES = 8
 _SPARE_FDS = 64
 _NEWLINE = b"\\012"
 _NS_DIGITS = 6  # of a millisecond
-TURN_BYTES = 512  # of ``sched``, which are enough for ``last_turn``
+TURN_BYTES = 512  # of ``sched``, which are enough for ``parse_turn``
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,21 +219,32 @@ def switches(status: bytes) -> tuple[int, int]:
     return int(voluntary), int(involuntary)
 
 
-def last_turn(sched: bytes) -> tuple[int, int]:
-    """When the scheduler last brought a thread's account up to date, in nanoseconds of its CPU's clock, and how often
-    the thread has left its CPU to sleep or to stop, as the beginning of ``sched`` says. Raises ValueError where that
-    does not tell; a name with such words in it does not matter.
+class Turn(NamedTuple):
+    """What the scheduler says of a thread's last turn on a CPU.
 
-    The one is when it got its CPU, if it has not run for long, and when it was taken from it, if it waits. Of two that
-    follow each other on a CPU both are the same moment (Linux 6.18: __schedule reads the clock once)."""
+    ``moment_ns``: when it last brought the account up to date, by the CPU's clock: when the thread got its CPU, if it
+    has not run for long, and when it was taken from it, if it waits. Of two that follow each other on a CPU both are
+    the same moment (Linux 6.18: __schedule reads the clock once). ``n_over``: turns that are over, which are one less
+    than those that its account counts (schedstat) just while it has a CPU. ``n_left``: how often it has left its CPU
+    to sleep or to stop."""
+
+    moment_ns: int
+    n_over: int
+    n_left: int
+
+
+def parse_turn(sched: bytes) -> Turn:
+    """As the beginning of ``sched`` has it. Raises ValueError where that does not tell; a name with such words in it
+    does not matter."""
     _, _, lines = sched.rpartition(b"\nse.exec_start")
     moment, _, lines = lines.partition(b"\n")
     ms, _, rest = moment.rpartition(b":")[2].strip().partition(b".")
-    _, _, voluntary = lines.partition(b"\nnr_voluntary_switches")
-    count, is_whole, _ = voluntary.partition(b"\n")
-    if len(rest) != _NS_DIGITS or not is_whole:
+    _, _, lines = lines.partition(b"\nnr_switches")
+    over, _, lines = lines.partition(b"\n")
+    left, is_whole, _ = lines.partition(b"\n")
+    if len(rest) != _NS_DIGITS or not left.startswith(b"nr_voluntary_switches") or not is_whole:
         raise ValueError("the kernel does not tell of a thread's last turn")
-    return int(ms + rest), int(count.rpartition(b":")[2])
+    return Turn(int(ms + rest), int(over.rpartition(b":")[2]), int(left.rpartition(b":")[2]))
 
 
 def state(status: bytes) -> bytes:

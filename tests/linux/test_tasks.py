@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from collector.linux import libc, tasks
+from collector.linux.accounts import parse
 
 PLACES = {
     b"running\n": None,
@@ -73,16 +74,17 @@ def test_a_thread_s_last_turn_and_how_often_it_left_by_itself() -> None:
             while tasks.state(status := files.read("status", 4096)) != b"S":
                 time.sleep(0.001)
             sched = files.read_once("sched", tasks.TURN_BYTES)
-            seen.append(tasks.last_turn(sched))
-            assert seen[-1][1] == tasks.switches(status)[0]
-            assert seen[-1] == tasks.last_turn(files.read_once("sched", tasks.TURN_BYTES))  # it sleeps
+            seen.append(tasks.parse_turn(sched))
+            assert seen[-1].n_left == tasks.switches(status)[0]
+            assert seen[-1].n_over == sum(tasks.switches(status)) == parse(files.read("schedstat"))[2]
+            assert seen[-1] == tasks.parse_turn(files.read_once("sched", tasks.TURN_BYTES))  # it sleeps
             process.stdin.write(b"\n")
             process.stdin.flush()
-    assert seen[1][1] - seen[0][1] == 18
-    assert 17_000_000 < seen[1][0] - seen[0][0] < 60_000_000_000
+    assert seen[1].n_left - seen[0].n_left == 18
+    assert 17_000_000 < seen[1].moment_ns - seen[0].moment_ns < 60_000_000_000
     for end in range(0, sched.index(b"nr_voluntary") + 22, 7):
-        with pytest.raises(ValueError, match=r"turn|invalid literal"):
-            tasks.last_turn(sched[:end])
+        with pytest.raises(ValueError, match="turn"):
+            tasks.parse_turn(sched[:end])
 
 
 def test_executable_mappings_are_those_of_the_kernel() -> None:

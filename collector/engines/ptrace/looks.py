@@ -1,10 +1,10 @@
 """Who is looked at, in which order, and what is done with whom a look finds running. Standard library only.
 
 A thread whose account has not changed has not run: it is where it was. Of one that sleeps /proc says where; one that
-runs, or waits for a CPU, is asked to stop. Where several want our CPU, one ran when our clock struck: the scheduler
-took it from its CPU as it gave that to us, which both have in their accounts. The others would stop for no sample: what
-they have done is told without that, if they have not slept. Threads that have slept for long are looked at in a loop
-that does little else.
+runs, or waits for a CPU, is asked to stop. Where several share a CPU, one has it, or had it when our clock struck
+there: the scheduler took it from its CPU as it gave that to us, which both have in their accounts. The others would
+stop for no sample: what they have done is told without that, if they have not slept. Threads that have slept for long
+are looked at in a loop that does little else.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ class Looks:
         self._idle: deque[Tracee] = deque()
         self._checks_left = 0  # of threads that sleep, whether they still do
         self.asked: set[Tracee] = set()  # to stop, and have not yet
-        # Who waits for our CPU, with its account, and of when that is; and whether we took it from another of ours.
-        self._waiting: list[tuple[Tracee, bytes, int]] = []
+        # Who waits for a CPU that others share, with its account, of when that is, and whether we are on that CPU; and
+        # whether one of ours was met that had it.
+        self._waiting: list[tuple[Tracee, bytes, int, bool]] = []
         self._has_met = False
 
     def enter(self, thread: Tracee) -> None:
@@ -100,14 +101,14 @@ class Looks:
         self.decide()
 
     def decide(self) -> None:
-        """At the end of a round or a visit: those who wait for our CPU are asked to stop if nobody else ran on it."""
+        """At the end of a round or a visit: those who wait for their CPU are asked to stop if nobody was met on it."""
         waiting, self._waiting = self._waiting, []
         has_met, self._has_met = self._has_met, False
-        for thread, raw, raw_ns in waiting:
+        for thread, raw, raw_ns, is_here in waiting:
             if has_met:
                 self._settlement.settle_awake(thread, raw, raw_ns)
             else:
-                self.ask(thread, raw, raw_ns, True)
+                self.ask(thread, raw, raw_ns, is_here)
 
     def look_at_idle(self) -> None:
         """The same for threads that have slept for long. Nearly all still do: to see that must cost next to nothing,
@@ -222,26 +223,27 @@ class Looks:
             if not thread.running and raw != thread.raw and unseen_ns > AWAKE_NS and self._crowd.is_there:
                 self._settlement.settle_awake(thread, raw, raw_ns)  # or it would be told to sleep until it stops
             is_served = thread.sampled_ns > 0 and not is_first and unsampled_ns <= PATIENCE * self._interval_ns
-            if is_here and is_served and self._waits_here(thread):
-                self._waiting.append((thread, raw, raw_ns))
+            is_told = self._own.turn_ns > 0 if is_here else self._walk.is_aside and self._walk.is_shared
+            if is_told and is_served and self._waits(thread, raw, is_here):
+                self._waiting.append((thread, raw, raw_ns, is_here))
             else:
                 self.ask(thread, raw, raw_ns, is_here)
         elif thread.n_signals and unsampled_ns > self._interval_ns // 2:
             self._walk.seek(thread.tid, now_ns)
 
-    def _waits_here(self, thread: Tracee) -> bool:
-        """Whether a thread of our CPU has waited for it since before we came, and has not slept since it was asked for
-        that last: so it did not run when our clock struck."""
-        if not self._own.turn_ns or thread.n_signals or not thread.running:
+    def _waits(self, thread: Tracee, raw: bytes, is_here: bool) -> bool:
+        """Whether a thread waits for its CPU, or has since before we came there (``is_here``), and has not slept since
+        this was asked last."""
+        if thread.n_signals or not thread.running:
             return False
         try:
-            turn_ns, n_left = tasks.last_turn(thread.files.read_once("sched", tasks.TURN_BYTES))
+            turn = tasks.parse_turn(thread.files.read_once("sched", tasks.TURN_BYTES))
         except (OSError, ValueError):
             return False
-        if turn_ns == self._own.turn_ns:
+        if turn.moment_ns == self._own.turn_ns if is_here else turn.n_over < accounts.parse(raw)[2]:
             self._has_met = True
             return False
-        before, thread.n_left = thread.n_left, n_left - thread.n_stops
+        before, thread.n_left = thread.n_left, turn.n_left - thread.n_stops
         return thread.n_left == before
 
     def ask(self, thread: Tracee, raw: bytes, now_ns: int, is_here: bool) -> None:

@@ -35,7 +35,12 @@ class OwnTime:
         self._delay_ns, self.delayed_ns = delay_ns, delay_ns - self._delay_ns
         self.came_ns = self.awake_ns - (used_ns - self.used_ns)
 
+    @property
+    def tells_turns(self) -> bool:
+        """Whether the kernel shows who has a CPU."""
+        return self._turns >= 0
+
     def _turn_ns(self) -> int:
         with suppress(OSError, ValueError):
-            return tasks.last_turn(os.pread(self._turns, tasks.TURN_BYTES, 0))[0]
+            return tasks.parse_turn(os.pread(self._turns, tasks.TURN_BYTES, 0)).moment_ns
         return 0

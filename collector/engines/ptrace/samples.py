@@ -146,7 +146,7 @@ class Samples:
         if asked.amid_signal:
             return False
         if not asked.is_here:
-            if waited_ns > _SHARES_NS:
+            if waited_ns > _SHARES_NS and not self._walk.is_shared:
                 self._walk.was_kept_waiting()
             return not waited_ns and not self._may_have_come_late(thread, registers)
         call, known = registers.call, thread.known

@@ -73,7 +73,7 @@ class Tracer:
         self._crowd = Crowd()  # if there is one, who is woken waits for a CPU for long
         self._own = own = OwnTime()
         self._writer = writer = Writer(channel, stack_bytes)
-        self._walk = walk = Walk(interval_ns, self._cpu_of)
+        self._walk = walk = Walk(interval_ns, self._cpu_of, tells_turns=own.tells_turns)
         self._mappings = mappings = Mappings(writer, interval_ns)
         self._departures = Departures(writer, mappings)
         self._settlement = settled = Settlement(writer, self._departures, self._crowd, interval_ns)

@@ -22,9 +22,9 @@ A thread that is given a signal stops for us first, and we keep its CPU busy mea
 we went to wait for the clock, such a thread would have left. It is sought when the clock has struck.
 
 A thread that makes no calls may be stopped from afar, and had better be: on its own CPU it would wait for all that we
-do about a sample, and the kernel may well wake us there, whichever CPUs are idle. So where each of our threads has a
-CPU of its own and there is one left, we stand aside. Where it has to wait for its CPU, we go there, since only there we
-can tell whether it does.
+do about a sample, and the kernel may well wake us there, whichever CPUs are idle. So where there is a CPU that none of
+our threads wants, we stand aside. Who of several that share a CPU has it the scheduler's counts say. Where they wait
+for others, too, or nobody tells, we go there.
 """
 
 from __future__ import annotations
@@ -60,10 +60,12 @@ class Visit:
 class Walk:
     """The CPU that we stand on, and those to go to."""
 
-    def __init__(self, interval_ns: int, cpu_of: Callable[[int], int]) -> None:
-        """``cpu_of`` tells which CPU a thread runs on, -1 where it is gone."""
+    def __init__(self, interval_ns: int, cpu_of: Callable[[int], int], *, tells_turns: bool = False) -> None:
+        """``cpu_of`` tells which CPU a thread runs on, -1 where it is gone; ``tells_turns``: it can be seen from afar
+        who of those that share a CPU has it."""
         self._interval_ns = interval_ns
         self._cpu_of = cpu_of
+        self._tells_turns = tells_turns
         self._anywhere = frozenset(os.sched_getaffinity(0))
         self._n_cpus = os.cpu_count() or 1
         self._forbidden: set[int] = set()
@@ -155,11 +157,12 @@ class Walk:
         return order[:max(self._interval_ns // _MIN_STAY_NS - 1, 1)]
 
     def _find_home(self) -> tuple[frozenset[int], bool]:
-        """Where to stop threads from that make no calls: the CPUs that they leave free, and True; or, where they share
-        one, or others need what is left, that of all of them, if it is one."""
+        """Where to stop threads from that make no calls: the CPUs that they leave free, and True; or, where others need
+        what is left, or they share one and nobody tells who has it, that of all of them, if it is one."""
         ready, n_others = frozenset(self._ready), max(self._n_others, default=self._n_cpus)
         free = self._anywhere - ready - self._forbidden
-        is_aside = bool(free) and len(self._ready) == len(ready) > 0 and len(ready) + n_others < self._n_cpus
+        is_told = self._tells_turns or len(self._ready) == len(ready)
+        is_aside = bool(free) and bool(ready) and is_told and len(ready) + n_others < self._n_cpus
         there = ready - self._forbidden
         home = free if is_aside else there if len(there) == 1 else self._anywhere
         self._homes[tuple(self._ready)] = home, is_aside
