@@ -2,9 +2,10 @@
 
 Of its standard input it reads a byte when the thread begins to stand back, its patience, and 0 when that is over.
 Where the patience ends first, the thread gets its policy back, again and again until it has said 0: it may have lost
-its CPU between what it told and what it did, and have the idle policy but now. A process, since no thread of the collector's could do
-it: the one that stands back may hold the interpreter's lock while it waits for a CPU. Says ``READY`` first, once it has
-tried on itself that there is a way back. Ends with whoever writes. Needs nothing but built-in modules.
+its CPU between what it told and what it did, and have the idle policy but now. A process, since no thread of the
+collector's could do it: the one that stands back may hold the interpreter's lock while it waits for a CPU. Says
+``READY`` first, once it has tried on itself that there is a way back. Ends with whoever writes. Needs nothing but
+built-in modules.
 """
 
 from __future__ import annotations
