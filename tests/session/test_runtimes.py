@@ -207,8 +207,9 @@ def test_code_in_the_place_of_other_code_has_its_own_name(python: str, tmp_path:
         assert max(own - nobodys - error, 0) < cpu.get(name, 0) < own + error, (spent, cpu)
     in_all = sum(spent.values())
     error = of_share(in_all / total, total / INTERVAL_S) * total
-    told = [nobodys, *(cpu[name] for name in spent)]
-    assert in_all - error <= sum(told) <= total + len(told) * 0.0005  # each is printed to a millisecond
+    # What is not known may have called one that is, or have been called by it.
+    named = sum(cpu[name] for name in spent)
+    assert in_all - error - nobodys <= named <= total + len(spent) * 0.0005  # each is printed to a millisecond
 
 
 AT_ONCE = "-l", "USR2"  # who asks for moments has no start that is put off, though others have the CPUs

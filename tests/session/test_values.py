@@ -7,6 +7,7 @@ kind there are, the program knows.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("waits_recorded")
 @pytest.fixture
 def values(collect: Run, er_print: Run, tmp_path: Path) -> Run:
     """``values(program, "7")``: by aggregation and thread, sums of each kind of value and how many there are; and what
-    the program said."""
+    the program said, with ``n_unknown``: waits that are taken for sleep, since too many came for a stack of each."""
 
     def run(*command: str | Path) -> tuple[dict[str, dict[int, int]], dict[str, Any]]:
         path = tmp_path / "run.er"
@@ -42,7 +43,8 @@ def values(collect: Run, er_print: Run, tmp_path: Path) -> Run:
             for entry in one["recorded"] + one["synthetic"]:
                 tid = entry["key"][0]
                 of_it[tid] = of_it.get(tid, 0) + entry["value"]
-        return found, json.loads(done.stdout)
+        known = re.search(r"(\d+) waits? with only (its|their) leaf known", done.stderr)
+        return found, json.loads(done.stdout) | {"n_unknown": int(known[1]) if known else 0}
 
     return run
 
@@ -66,7 +68,7 @@ def test_each_wait_is_a_value_of_its_kind(scenario: str, request: pytest.Fixture
     (thread,) = said["threads"]
     tid, kind = thread["tid"], VALUE_OF[scenario]
     agree(found, tid)
-    assert found[f"long_{kind}"][tid] == TURNS
+    assert TURNS - said["n_unknown"] <= found[f"long_{kind}"][tid] <= TURNS
     off_ns = 1e9 * (thread["wall_s"] - thread["cpu_s"])  # and while a hypervisor had its CPU
     at_least_ns = 1e9 * said["stopped_s"] if scenario == "stop" else off_ns - 1e9 * stolen()
     waited_ns, rest_ns = found[kind][tid], found["offcpu"][tid] - found[kind][tid]
