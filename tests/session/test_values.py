@@ -7,12 +7,14 @@ kind there are, the program knows.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+import unread
+
+from collector.experiment.reader import open_experiment
 
 Run = Callable[..., Any]
 
@@ -27,7 +29,7 @@ pytestmark = pytest.mark.usefixtures("waits_recorded")
 @pytest.fixture
 def values(collect: Run, er_print: Run, tmp_path: Path) -> Run:
     """``values(program, "7")``: by aggregation and thread, sums of each kind of value and how many there are; and what
-    the program said, with ``n_unknown``: waits that are taken for sleep, since too many came for a stack of each."""
+    the program said, with ``n_unknown``: waits that are taken for sleep."""
 
     def run(*command: str | Path) -> tuple[dict[str, dict[int, int]], dict[str, Any]]:
         path = tmp_path / "run.er"
@@ -43,8 +45,7 @@ def values(collect: Run, er_print: Run, tmp_path: Path) -> Run:
             for entry in one["recorded"] + one["synthetic"]:
                 tid = entry["key"][0]
                 of_it[tid] = of_it.get(tid, 0) + entry["value"]
-        known = re.search(r"(\d+) waits? with only (its|their) leaf known", done.stderr)
-        return found, json.loads(done.stdout) | {"n_unknown": int(known[1]) if known else 0}
+        return found, json.loads(done.stdout) | {"n_unknown": unread.n_unread(open_experiment(path))}
 
     return run
 
