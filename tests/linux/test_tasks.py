@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -40,46 +40,47 @@ def test_a_name_with_parentheses_and_newlines_does_not_shift_the_fields() -> Non
         assert tasks.parse_stat(b"17 (" + name + b") " + fields + b"\n") == tasks.Stat(b"S", 14, 15, 39)
 
 
+def met(code: str, *states: bytes) -> Iterator[tuple[tasks.Files, bytes]]:
+    """The files of a Python program and its status, each time that it has said a line and come to the next of some
+    states; then it is given a line."""
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None
+        files = tasks.Files(process.pid, process.pid)
+        try:
+            for state in states:
+                process.stdout.readline()
+                while tasks.state(status := files.read("status", 4096)) != state:
+                    time.sleep(0.001)
+                yield files, status
+                process.stdin.write(b"\n")
+                process.stdin.flush()
+        finally:
+            process.kill()
+
+
 def test_voluntary_switches_are_counted_whatever_the_name() -> None:
     code = ("import time; open('/proc/self/comm', 'wb').write(b'State:\\tZ\\nvol'); print(1, flush=True); input()\n"
             "for _ in range(17): time.sleep(0.001)\n"
             "print(2, flush=True)\nwhile True: pass")
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None and process.stdout is not None
-        files, seen = tasks.Files(process.pid, process.pid), []
-        for state, wake in ((b"S", b"\n"), (b"R", b"")):
-            process.stdout.readline()
-            while tasks.state(status := files.read("status", 4096)) != state:
-                time.sleep(0.001)
-            seen.append((tasks.state(status), tasks.switches(status)[0]))
-            process.stdin.write(wake)
-            process.stdin.flush()
-        process.kill()
-    assert [state for state, _ in seen] == [b"S", b"R"]
-    assert seen[1][1] - seen[0][1] == 17
-    for end in range(0, status.index(b"\nvoluntary") + 26, 7):
+    before, behind = (status for _, status in met(code, b"S", b"R"))
+    assert [tasks.state(before), tasks.state(behind)] == [b"S", b"R"]
+    assert tasks.switches(behind)[0] - tasks.switches(before)[0] == 17
+    for end in range(0, behind.index(b"\nvoluntary") + 26, 7):
         with pytest.raises(ValueError, match="voluntary"):
-            tasks.switches(status[:end])
+            tasks.switches(behind[:end])
 
 
 def test_a_thread_s_last_turn_and_how_often_it_left_by_itself() -> None:
     code = ("import time; open('/proc/self/comm', 'wb').write(b'\\nse.exec_start'); print(1, flush=True); input()\n"
             "for _ in range(17): time.sleep(0.001)\n"
             "print(2, flush=True); input()")
-    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None and process.stdout is not None
-        files, seen = tasks.Files(process.pid, process.pid), []
-        for _ in range(2):
-            process.stdout.readline()
-            while tasks.state(status := files.read("status", 4096)) != b"S":
-                time.sleep(0.001)
-            sched = files.read_once("sched", tasks.TURN_BYTES)
-            seen.append(tasks.parse_turn(sched))
-            assert seen[-1].n_left == tasks.switches(status)[0]
-            assert seen[-1].n_over == sum(tasks.switches(status)) == parse(files.read("schedstat"))[2]
-            assert seen[-1] == tasks.parse_turn(files.read_once("sched", tasks.TURN_BYTES))  # it sleeps
-            process.stdin.write(b"\n")
-            process.stdin.flush()
+    seen = []
+    for files, status in met(code, b"S", b"S"):
+        sched = files.read_once("sched", tasks.TURN_BYTES)
+        seen.append(tasks.parse_turn(sched))
+        assert seen[-1].n_left == tasks.switches(status)[0]
+        assert seen[-1].n_over == sum(tasks.switches(status)) == parse(files.read("schedstat"))[2]
+        assert seen[-1] == tasks.parse_turn(files.read_once("sched", tasks.TURN_BYTES))  # it sleeps
     assert seen[1].n_left - seen[0].n_left == 18
     assert 17_000_000 < seen[1].moment_ns - seen[0].moment_ns < 60_000_000_000
     for end in range(0, sched.index(b"nr_voluntary") + 22, 7):

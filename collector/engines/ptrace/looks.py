@@ -101,7 +101,7 @@ class Looks:
         self.decide()
 
     def decide(self) -> None:
-        """At the end of a round or a visit: those who wait for their CPU are asked to stop if nobody was met on it."""
+        """At the end of a round or a visit: who waits for a CPU is asked to stop if nobody was met who had one."""
         waiting, self._waiting = self._waiting, []
         has_met, self._has_met = self._has_met, False
         for thread, raw, raw_ns, is_here in waiting:

@@ -28,7 +28,7 @@ class OwnTime:
     def arrived(self, *, with_turn: bool = False) -> None:
         """We have got a CPU: since when tells the kernel's account of ourselves, which it last brought up to date as it
         took the one before from us. ``with_turn``: by the CPU's clock, too, if it has not struck meanwhile."""
-        self.turn_ns = self._turn_ns() if with_turn and self._turns >= 0 else 0  # first: to ask for times moves it
+        self.turn_ns = self._turn_ns() if with_turn and self.tells_turns else 0  # first: to ask for times moves it
         raw = os.pread(self._account, 64, 0)
         used_ns, self.awake_ns = time.thread_time_ns(), time.monotonic_ns()
         self.used_ns, delay_ns, _ = accounts.parse(raw)
