@@ -224,7 +224,8 @@ class Turn(NamedTuple):
 
     ``moment_ns``: when it last brought the account up to date, by the CPU's clock: when the thread got its CPU, if it
     has not run for long, and when it was taken from it, if it waits. Of two that follow each other on a CPU both are
-    the same moment (Linux 6.18: __schedule reads the clock once). ``n_over``: turns that are over, which are one less
+    the same moment (Linux 6.18: __schedule reads the clock once). Moments on two CPUs cannot be compared: a CPU's clock
+    stands still while it serves interrupts (rq_clock_task). ``n_over``: turns that are over, which are one less
     than those that its account counts (schedstat) just while it has a CPU. ``n_left``: how often it has left its CPU
     to sleep or to stop."""
 
