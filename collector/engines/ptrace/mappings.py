@@ -51,11 +51,12 @@ class Mappings:
 
     def _read(self, thread: Tracee, now_ns: int, sample_ns: int) -> None:
         process = thread.process
+        began_ns = time.thread_time_ns()  # while others have our CPU nothing is read
         with suppress(OSError):
             for mapping in process.enter(tasks.executables(process.pid, thread.tid)):
                 self._writer.mapping(process, thread.tid, sample_ns, mapping)
         process.mapped_ns = time.monotonic_ns()
-        process.mapping_ns = process.mapped_ns - now_ns
+        process.mapping_ns = time.thread_time_ns() - began_ns
 
     def _check_name(self, thread: Tracee, now_ns: int) -> None:
         name = thread.files.read_once("comm")[:-1]

@@ -129,7 +129,7 @@ class Traced:
     starts: list[int] = field(default_factory=list)  # of ``mapped``, sorted
     ends: list[int] = field(default_factory=list)
     mapped_ns: int = 0  # when they were read last
-    mapping_ns: int = 0  # how long that took
+    mapping_ns: int = 0  # our CPU time for that
     young_until_ns: int = 0  # while a program begins, they change all the time
     checked_ns: int = 0  # when it was asked whether they changed
     size: bytes = b""  # when they were read last, or found to be the same
