@@ -1,8 +1,8 @@
 """The kernel's functions as /proc/kallsyms tells them: names and addresses of this boot, those of its modules included.
 
 What code lies between two symbols belongs to the first. Symbols of padding before functions (``__pfx_``, ``__cfi_``)
-end what comes before them, and have the name of what comes behind: a function that was interrupted on its first
-instruction is a caller in the kernel's call chain, and of a caller's address, which is behind its call elsewhere,
+end what comes before them, and a function begins with the padding before it: a function that was interrupted on its
+first instruction is a caller in the kernel's call chain, and of a caller's address, which is behind its call elsewhere,
 readers take a byte off.
 """
 
@@ -76,7 +76,7 @@ def parsed(text: bytes) -> KernelSymbols:
 def _functions(symbols: list[tuple[int, bytes, bytes]]) -> list[tuple[int, int, bytes]]:
     """Functions with their sizes, of symbols by address: of those of one address the best."""
     found: list[tuple[int, int, bytes]] = []
-    padding = None  # where it begins
+    padding = None  # where that of the next function begins
     at = 0
     while at < len(symbols):
         address, end = symbols[at][0], at + 1
@@ -87,11 +87,9 @@ def _functions(symbols: list[tuple[int, bytes, bytes]]) -> list[tuple[int, int, 
             padding = address if padding is None else padding
         else:
             name = names[0][2] if len(names) == 1 else min(names, key=_rank)[2]
-            if padding is not None:
-                found.append((padding, address - padding, name))
-            padding = None
+            start, padding = address if padding is None else padding, None
             size = symbols[end][0] - address if end < len(symbols) else _PAGE - address % _PAGE
-            found.append((address, min(size, _SIZE_MAX), name))
+            found.append((start, address - start + min(size, _SIZE_MAX), name))
         at = end
     return found
 

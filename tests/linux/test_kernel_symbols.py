@@ -39,8 +39,7 @@ def test_functions_lie_in_the_kernel_or_in_modules() -> None:
     kernel, xfs, tables = parsed(TEXT).objects
     assert kernel == KernelObject(b"kernel", 0xFFFFFFFF_AA000000, 0xFFFFFFFF_AB001000, [
         (0xFFFFFFFF_AA000000, 0x30, b"startup"),
-        (0xFFFFFFFF_AA000030, 0x10, b"vfs_read"), (0xFFFFFFFF_AA000040, 0x70, b"vfs_read"),
-        (0xFFFFFFFF_AA0000B0, 0x10, b"__x64_sys_sync"), (0xFFFFFFFF_AA0000C0, 0x31, b"__x64_sys_sync"),
+        (0xFFFFFFFF_AA000030, 0x80, b"vfs_read"), (0xFFFFFFFF_AA0000B0, 0x41, b"__x64_sys_sync"),
         (0xFFFFFFFF_AA0000F1, 6, b"inner.cold"),
         (0xFFFFFFFF_AA0000F7, 1 << 20, b"_etext"), (0xFFFFFFFF_AB000007, 0xFF9, b"init")])
     assert xfs == KernelObject(b"[xfs]", 0xFFFFFFFF_C0301000, 0xFFFFFFFF_C0302000,
