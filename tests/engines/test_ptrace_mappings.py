@@ -31,18 +31,41 @@ def spinner() -> Iterator[int]:
     os.sched_setaffinity(0, before)
 
 
+def tracee(pid: int, young_until_ns: int) -> tuple[Mappings, Tracee]:
+    """A thread of a process, and who reads what that has mapped."""
+    process = Traced(pid, young_until_ns=young_until_ns)
+    return Mappings(Writer(Channel(1 << 16), 1024), INTERVAL_NS), Tracee(pid, process, tasks.Files(pid, pid), 0)
+
+
+def is_read(mappings: Mappings, thread: Tracee) -> bool:
+    """Whether the mappings of a process are read for a pc that none of them has."""
+    before_ns, now_ns = thread.process.mapped_ns, time.monotonic_ns()
+    mappings.check(thread, 0, now_ns, now_ns)
+    return thread.process.mapped_ns > before_ns
+
+
+def test_a_program_is_young_until_it_has_run() -> None:
+    """However long others have kept it from doing so. Of an old one mappings are not read again and again."""
+    mappings, thread = tracee(os.getpid(), young_until_ns=1)
+    process = thread.process
+    for _ in range(3):
+        assert is_read(mappings, thread)
+        process.mapping_ns = 0  # there is no need to rest
+    child = process.copied(os.getpid())
+    process.cpu_ns = 1
+    process.mapped_ns = time.monotonic_ns() + 1_000_000_000  # has just been done
+    assert not is_read(mappings, thread)
+    assert child.is_young and not process.copied(os.getpid()).is_young
+
+
 def test_others_that_have_our_cpu_do_not_make_reading_rest(spinner: int) -> None:
     """Reading rests for as long as it took us, not for as long as it lasted: a program's first library would be in no
     map by the time that the program sleeps in it."""
-    channel = Channel(1 << 16)
-    mappings = Mappings(Writer(channel, 1024), INTERVAL_NS)
-    process = Traced(spinner, young_until_ns=1 << 62)
-    thread = Tracee(spinner, process, tasks.Files(spinner, spinner), 0)
-    was_kept_waiting = False
+    mappings, thread = tracee(spinner, young_until_ns=1)
+    process, was_kept_waiting = thread.process, False
     while not was_kept_waiting:
-        before_ns, used_ns, now_ns = process.mapped_ns, time.thread_time_ns(), time.monotonic_ns()
-        mappings.check(thread, 0, now_ns, now_ns)  # a pc of no mapping
-        used_ns = time.thread_time_ns() - used_ns
-        if process.mapped_ns > before_ns:
+        used_ns, now_ns = time.thread_time_ns(), time.monotonic_ns()
+        if is_read(mappings, thread):
+            used_ns = time.thread_time_ns() - used_ns
             was_kept_waiting = process.mapped_ns - now_ns > used_ns + KEPT_WAITING_NS
             assert 0 < process.mapping_ns <= used_ns

@@ -25,7 +25,6 @@ class Mappings:
         """Reads the mappings again where they have changed, or where the pc says so: what is new was there already at
         the time of the sample that they are needed for."""
         process = thread.process
-        is_young = now_ns < process.young_until_ns
         # A program with many mappings is stopped for long while they are read.
         if now_ns - process.mapped_ns < _MAPS_SHARE * process.mapping_ns:
             return
@@ -38,14 +37,14 @@ class Mappings:
                 self._read(thread, now_ns, sample_ns)
         rested_ns = now_ns - process.mapped_ns
         if rested_ns >= max(NS_PER_S, _SAME_MAPS_SHARE * process.mapping_ns) or (
-                not process.covers(pc) and (is_young or rested_ns >= self._interval_ns // 2)):
+                not process.covers(pc) and (process.is_young or rested_ns >= self._interval_ns // 2)):
             self._read(thread, now_ns, sample_ns)
             self._check_name(thread, now_ns)
 
     def measure(self, thread: Tracee, now_ns: int) -> None:
         """Whose size has changed may have other mappings."""
         process = thread.process
-        if now_ns < process.young_until_ns or now_ns - process.checked_ns >= _CHECK_MAPS_NS:
+        if process.is_young or now_ns - process.checked_ns >= _CHECK_MAPS_NS:
             process.checked_ns = now_ns
             process.size_now = thread.files.read("statm").partition(b" ")[0]
 
@@ -68,7 +67,7 @@ class Mappings:
         comm = tasks.Files(process.pid, tid).read_once("comm")[:-1]
         self._writer.change("Executed", now_ns, process.pid, process.pid, comm)
         process.mapped = set()
-        process.young_until_ns = now_ns + _YOUNG_NS
+        process.young_until_ns = process.cpu_ns + _YOUNG_NS
         for mapping in self.read_image(process, tid):
             self._writer.mapping(process, tid, now_ns, mapping)
 

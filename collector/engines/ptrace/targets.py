@@ -130,7 +130,7 @@ class Traced:
     ends: list[int] = field(default_factory=list)
     mapped_ns: int = 0  # when they were read last
     mapping_ns: int = 0  # our CPU time for that
-    young_until_ns: int = 0  # while a program begins, they change all the time
+    young_until_ns: int = 0  # of ``cpu_ns``: while a program begins, they change all the time
     checked_ns: int = 0  # when it was asked whether they changed
     size: bytes = b""  # when they were read last, or found to be the same
     size_now: bytes = b""
@@ -140,7 +140,12 @@ class Traced:
         """A process that this one has just made: it has the same memory."""
         return Traced(pid, bits=self.bits, mapped=set(self.mapped), starts=self.starts, ends=self.ends, size=self.size,
                       size_now=self.size, library=self.library, mapped_ns=self.mapped_ns,
-                      young_until_ns=self.young_until_ns)
+                      young_until_ns=self.young_until_ns - self.cpu_ns)
+
+    @property
+    def is_young(self) -> bool:
+        """Whether its program still begins: by the time that it had a CPU, so that others cannot make it old."""
+        return self.cpu_ns < self.young_until_ns
 
     def enter(self, mappings: list[Executable]) -> list[Executable]:
         """Takes the mappings as they are now; returns those that are new."""
