@@ -24,7 +24,7 @@ GIL = b"<global interpreter lock>"
 NOT_KNOWN = b"<Python functions, not known>"
 _GONE_KEPT_NS = 5 * NS_PER_S
 _SEARCHES = 8  # for code that no look has met, in a batch
-_RELIABLE = 0.85
+_RELIABLE, _FAR_MORE = 0.85, 2
 _RDI, _RIP = 5, 16
 
 
@@ -159,7 +159,9 @@ def _looked_after(process: Process, words: Array, times: Array) -> tuple[Array, 
 
 def _reliable(process: Process, places: Array, part: Array, codes: Array, truth: Array, is_start: Array) -> Array:
     """Of words (h,) that lead to code those that are to be believed (indices), the best first: of each evaluation
-    those that lead where the one at the place does that has been right most often; all where no place is reliable.
+    those that lead where the one at the place does that has been right most often, if that is nearly always, or far
+    more often than at the places that lead elsewhere; else all. How often that is, is known no better than what was
+    carried out: a program that does the same things in turns may have come back between two looks that are alike.
 
     ``truth`` (k,): the code that evaluations certainly carried out, 0: unknown. ``is_start`` (h,): the word leads
     to the beginning of the code, and so says little of the place in it.
@@ -169,9 +171,12 @@ def _reliable(process: Process, places: Array, part: Array, codes: Array, truth:
     reliability = process.reliability(places)
     order = np.lexsort((-reliability, part))
     is_best = np.append(True, part[order[1:]] != part[order[:-1]]) if len(order) else np.zeros(0, np.bool_)
-    best = order[is_best & (reliability[order] >= _RELIABLE)]
-    believed = np.zeros(len(truth), np.uint64)
+    best = order[is_best]
+    believed, elsewhere = np.zeros(len(truth), np.uint64), np.zeros(len(truth))
     believed[part[best]] = codes[best]
+    np.maximum.at(elsewhere, part, np.where(codes == believed[part], 0, reliability))
+    is_reliable = reliability[best] >= np.minimum(_RELIABLE, _FAR_MORE * elsewhere[part[best]])
+    believed[part[best[~is_reliable]]] = 0
     order = np.lexsort((-reliability, is_start, part))
     kept: Array = order[(believed[part[order]] == 0) | (believed[part[order]] == codes[order])]
     return kept
