@@ -37,9 +37,9 @@ def tracee(pid: int, young_until_ns: int) -> tuple[Mappings, Tracee]:
     return Mappings(Writer(Channel(1 << 16), 1024), INTERVAL_NS), Tracee(pid, process, tasks.Files(pid, pid), 0)
 
 
-def is_read(mappings: Mappings, thread: Tracee) -> bool:
-    """Whether the mappings of a process are read for a pc that none of them has."""
-    before_ns, now_ns = thread.process.mapped_ns, time.monotonic_ns()
+def is_read(mappings: Mappings, thread: Tracee, now_ns: int) -> bool:
+    """Whether the mappings of a process are read at a time for a pc that none of them has."""
+    before_ns = thread.process.mapped_ns
     mappings.check(thread, 0, now_ns, now_ns)
     return thread.process.mapped_ns > before_ns
 
@@ -48,13 +48,16 @@ def test_a_program_is_young_until_it_has_run() -> None:
     """However long others have kept it from doing so. Of an old one mappings are not read again and again."""
     mappings, thread = tracee(os.getpid(), young_until_ns=1)
     process = thread.process
-    for _ in range(3):
-        assert is_read(mappings, thread)
-        process.mapping_ns = 0  # there is no need to rest
+
+    def is_read_again() -> bool:
+        """Whether they are read though they have just been, where reading takes no time."""
+        process.mapping_ns = 0
+        return is_read(mappings, thread, process.mapped_ns + 1)
+
+    assert all(is_read_again() for _ in range(3))
     child = process.copied(os.getpid())
     process.cpu_ns = 1
-    process.mapped_ns = time.monotonic_ns() + 1_000_000_000  # has just been done
-    assert not is_read(mappings, thread)
+    assert not is_read_again()
     assert child.is_young and not process.copied(os.getpid()).is_young
 
 
@@ -65,7 +68,7 @@ def test_others_that_have_our_cpu_do_not_make_reading_rest(spinner: int) -> None
     process, was_kept_waiting = thread.process, False
     while not was_kept_waiting:
         used_ns, now_ns = time.thread_time_ns(), time.monotonic_ns()
-        if is_read(mappings, thread):
+        if is_read(mappings, thread, now_ns):
             used_ns = time.thread_time_ns() - used_ns
             was_kept_waiting = process.mapped_ns - now_ns > used_ns + KEPT_WAITING_NS
             assert 0 < process.mapping_ns <= used_ns

@@ -20,12 +20,14 @@ def test_a_stripped_program_is_recorded_with_names_and_whole_stacks(
     run = collect("--engine", engine, "-p", "hi", "-o", path, go_program("split", "-s -w", *flags), 200)
     assert run.returncode == 0, run.stderr
     # While the runtime goes from one stack to another, an instant, its frame lies outside of what was copied, or above:
-    # in rt_sigreturn the caller's stack is another one than the handler's.
+    # behind rt_sigreturn the goroutine's stack is another one than the handler's.
     some = re.search(r"(\d+) of (\d+) stacks do(?:es)? not reach the root \((.+?)\)", run.stderr)
     assert "not reach the root" not in run.stderr or some, run.stderr
     if some:
         assert set(re.sub(r"[\d,]+", "", some[3]).split()) <= {"outside", "truncated"}, run.stderr
         assert int(some[1]) <= 0.01 * int(some[2])
+        cut = er_print("-metrics", "i.total:name", "-csingle", "<Truncated-stack>", path).stdout.partition("Callees")[2]
+        assert set(re.findall(r"^ *[\d.]+ +(\S+)$", cut, re.MULTILINE)) <= {"runtime.asyncPreempt"}
     table = er_print("-metrics", "i.totalcpu:name", "-functions", path).stdout
     times = {name: float(seconds) for seconds, name in re.findall(r"^ *(\d+\.\d+) .* (\S+)$", table, re.MULTILINE)}
     in_split = sum(times[f"main.{name}"] for name in ("one", "three", "seven"))
