@@ -6,8 +6,8 @@
  *   wait    another thread, of policy idle, waits for the CPU that both may have alone: main wakes it, and works for so
  *           long before it sleeps. (The scheduler gives the other one a turn before, now and then.)
  *
- * Printed for each kind: [NS, the longest, how many may be in a later power of two than NS], by a clock that is read
- * before and behind. Of waits each one's length by such a clock. And how often main left its CPU by itself, and the other
+ * Printed for each kind: [NS, the longest, how many may be in a later power of two than NS, how much longer than NS they
+ * were in all], by a clock that is read before and behind. Of waits each one's length by such a clock. And how often main left its CPU by itself, and the other
  * one was preempted, by the kernel's counts.
  */
 #include "truth.h"
@@ -110,15 +110,16 @@ static int woken(long count) {
 }
 
 static void run_kind(int waits, long count, int64_t length_ns, const char *before) {
-    int64_t most_ns = 0, end_ns = 1;
+    int64_t most_ns = 0, beyond_ns = 0, end_ns = 1;
     long n_beyond = 0;
     while (end_ns <= length_ns) end_ns *= 2;
     for (long i = 0; i < count; i++) {
         int64_t took_ns = waits ? waited(length_ns) : slept(length_ns);
         most_ns = took_ns > most_ns ? took_ns : most_ns;
+        beyond_ns += took_ns - length_ns;
         n_beyond += took_ns >= end_ns;
     }
-    printf("%s[%ld, %ld, %ld]", before, length_ns, most_ns, n_beyond);
+    printf("%s[%ld, %ld, %ld, %ld]", before, length_ns, most_ns, n_beyond, beyond_ns);
 }
 
 int main(int argc, char **argv) {
