@@ -11,7 +11,8 @@ Of a sample and the looks around it:
                                          there before and after, else torn: the thread has gone on meanwhile
     no look agrees                       the outer activations of the one that agrees longest, the outermost functions
                                          of the next one that have been there before and after, the anchors of the
-                                         others; what lies between is unknown
+                                         others; what lies between is torn, the last way by which any thread was seen
+                                         to come there (``Ways``), or unknown
 
 Torn callers are those of the look next in time with the same function at the same depth: summed up over many samples
 they have the right shares, though a single one may be another's.
@@ -28,6 +29,7 @@ import numpy.typing as npt
 
 from collector.runtimes.cpython import Activation, Chain, PyFrame
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
+from collector.runtimes.ways_cpython import Ways
 
 
 class Anchor(NamedTuple):
@@ -74,9 +76,10 @@ NOBODY = PyFrame(0, 0, 0)  # what stands for functions that are not known
 class Looks:
     """The looks at one thread, in order of time."""
 
-    def __init__(self, has_inlined_calls: bool = True) -> None:
-        """``has_inlined_calls``: an activation may be more than one function."""
+    def __init__(self, has_inlined_calls: bool = True, ways: Ways | None = None) -> None:
+        """``has_inlined_calls``: an activation may be more than one function. ``ways`` of all threads."""
         self._inlined = has_inlined_calls
+        self._ways = Ways() if ways is None else ways
         self._times: list[int] = []
         self._chains: list[Chain] = []
         # Which functions the chains have, wherever in them they are: there are few, and what is asked depends on that.
@@ -204,10 +207,13 @@ class Looks:
             marks = [VERIFIED if n - i <= lasting or (i == own and each.codes and each.is_proven) else TORN
                      for i in range(own, len(activation))]
             found.append(Told(activation[own:], tuple(marks)))
-        rest = [self._anchored(each) for each in anchors[depth:]]
-        if rest and self._inlined and len(chain) > depth:
-            rest[0] = _with_outermost(rest[0], chain[depth], lasting - n)
-        return found + rest
+        if depth == len(anchors):
+            return found
+        next_one = chain[depth] if len(chain) > depth else ()
+        known = next_one[len(next_one) - (lasting - n):] if n < lasting <= n + len(next_one) else ()
+        if depth == 0:
+            return [self._guessed(anchors[0], known, next_one[-1:]), *(self._guessed(each) for each in anchors[1:])]
+        return [*found, self._guessed(anchors[depth], known), *(self._guessed(each) for each in anchors[depth + 1:])]
 
     def _nearest(self, asked: int, time_ns: int) -> tuple[int, int]:
         """The look that agrees longest with anchors of a number, of several the next in time (-1: there is none), and
@@ -259,6 +265,21 @@ class Looks:
         mark = VERIFIED if anchor.is_proven else TORN
         return Told((own, NOBODY), (mark, UNKNOWN)) if self._inlined else Told((own,), (mark,))
 
+    def _guessed(self, anchor: Anchor, known: Activation = (), root: Activation | None = None) -> Told:
+        """What anchors that no look agrees with tell of an activation, with the functions that they were seen amid.
+        ``known``: its outermost functions for certain; ``root``: what is taken for its outermost one else, of which
+        not knowing it (empty) forbids to guess."""
+        told = self._anchored(anchor)
+        if not self._inlined:
+            return told
+        found = None if root == () else self._ways.to(anchor.codes, known or root or ())
+        if found is None:
+            return Told((*told.frames, *known), (*told.marks, *[VERIFIED] * len(known)))
+        way, n_met = found
+        own = told.marks[0] if len(anchor.codes) == 1 else TORN
+        n_known = n_met if known else 0
+        return Told(way, (own, *[TORN] * (len(way) - 1 - n_known), *[VERIFIED] * n_known)[:len(way)])
+
     def _lasting(self, look: int, time_ns: int) -> int:
         """How many of a look's outermost frames have been there in the looks before and after a time."""
         after = bisect_left(self._times, time_ns)
@@ -278,12 +299,6 @@ class Looks:
         if found is None:
             found = self._common[key] = _in_common(*(self._shapes[kind] for kind in key))
         return found
-
-
-def _with_outermost(told: Told, activation: Activation, n: int) -> Told:
-    """What anchors tell of an activation, with the ``n`` outermost functions of it."""
-    known = activation[len(activation) - n:] if 0 < n <= len(activation) else ()
-    return Told((*told.frames, *known), (*told.marks, *[VERIFIED] * len(known)))
 
 
 def _in_common(one: Shape, other: Shape) -> int:

@@ -16,6 +16,7 @@ from collector.runtimes.callers_cpython import UNIT
 from collector.runtimes.cpython import Chain, Interpreter, PyFrame
 from collector.runtimes.looks import Looks, Told
 from collector.runtimes.places_cpython import CodePlaces
+from collector.runtimes.ways_cpython import Ways
 from collector.session.python import LOOK_MIN_NS
 from collector.session.python_evaluations import PLACES, Place
 from collector.session.schedule import DRAIN_PERIOD_NS
@@ -56,6 +57,7 @@ class Process:
         self.evaluation = evaluation
         self.runtime = interpreter.symbols[b"_PyRuntime"]
         self.looks: dict[int, Looks] = {}  # by tid
+        self._ways = Ways()
         self.states: dict[int, int] = {}
         self.lately: list[int] = []  # tids that had samples in the last batch, and of threads that came since then
         self.hit: list[int] = []  # addresses of code objects that the last samples led to
@@ -109,6 +111,8 @@ class Process:
         for tid, chain in zip(there, chains, strict=True):
             if chain:
                 surprises.append(self.looks_of(tid).add(now_ns, chain))
+                if surprises[-1]:
+                    self._ways.add(chain)
                 self._met.update(frame.address for activation in chain for frame in activation)
                 self._note_calls(chain)
             elif chain is None:
@@ -134,6 +138,7 @@ class Process:
 
     def forget(self, codes: Sequence[int]) -> None:
         """Nobody asks any more for code objects of these numbers."""
+        self._ways.forget(codes)
         for code in codes:
             self.starts.pop(code, None)
             self.ahead.pop(code, None)
@@ -147,7 +152,7 @@ class Process:
         """Those at one thread."""
         found = self.looks.get(tid)
         if found is None:
-            found = self.looks[tid] = Looks(self.interpreter.layout.has_inlined_calls)
+            found = self.looks[tid] = Looks(self.interpreter.layout.has_inlined_calls, self._ways)
         return found
 
     def moments(self, tids: Array, times: Array) -> Array:

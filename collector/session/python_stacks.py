@@ -25,6 +25,7 @@ NOT_KNOWN = b"<Python functions, not known>"
 _GONE_KEPT_NS = 5 * NS_PER_S
 _SEARCHES = 8  # for code that no look has met, in a batch
 _RELIABLE, _FAR_MORE = 0.85, 2
+_SELDOM = 0.05  # how often a place is right that says nothing
 _RDI, _RIP = 5, 16
 
 
@@ -78,7 +79,7 @@ def _placed(process: Process, samples: ClockSamples, row: Array, depth: Array,
     place = words_of(samples, row, depth, frames, process.used())
     told = process.telling(place)
     codes, proven = _looked_after(process, told.words, times[told.part])
-    is_lost = lacks(told, codes != 0)
+    is_lost = lacks(told, (codes != 0) & (process.reliability(told.place) >= _SELDOM))
     is_vague = is_lost | lacks(told, process.are_frames(told.words)) if process.has_frames else is_lost
     if not is_lost.any() and (place.is_whole.all() or not is_vague.any()):
         return told, codes, proven
@@ -160,8 +161,9 @@ def _looked_after(process: Process, words: Array, times: Array) -> tuple[Array, 
 def _reliable(process: Process, places: Array, part: Array, codes: Array, truth: Array, is_start: Array) -> Array:
     """Of words (h,) that lead to code those that are to be believed (indices), the best first: of each evaluation
     those that lead where the one at the place does that has been right most often, if that is nearly always, or far
-    more often than at the places that lead elsewhere; else all. How often that is, is known no better than what was
-    carried out: a program that does the same things in turns may have come back between two looks that are alike.
+    more often than at the places that lead elsewhere; else all but those at places that are hardly ever right. How
+    often that is, is known no better than what was carried out: a program that does the same things in turns may have
+    come back between two looks that are alike.
 
     ``truth`` (k,): the code that evaluations certainly carried out, 0: unknown. ``is_start`` (h,): the word leads
     to the beginning of the code, and so says little of the place in it.
@@ -176,9 +178,10 @@ def _reliable(process: Process, places: Array, part: Array, codes: Array, truth:
     believed[part[best]] = codes[best]
     np.maximum.at(elsewhere, part, np.where(codes == believed[part], 0, reliability))
     is_reliable = reliability[best] >= np.minimum(_RELIABLE, _FAR_MORE * elsewhere[part[best]])
-    believed[part[best[~is_reliable]]] = 0
+    believed[part[best[~is_reliable | (reliability[best] < _SELDOM)]]] = 0
     order = np.lexsort((-reliability, is_start, part))
-    kept: Array = order[(believed[part[order]] == 0) | (believed[part[order]] == codes[order])]
+    is_kept = (believed[part[order]] == 0) & (reliability[order] >= _SELDOM)
+    kept: Array = order[is_kept | (believed[part[order]] == codes[order])]
     return kept
 
 

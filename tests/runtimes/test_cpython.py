@@ -29,11 +29,13 @@ from collector.runtimes.looks import NOBODY, Anchor, Looks
 from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.runtimes.places_cpython import NOT_PROVEN, CodePlaces, Sieve
+from collector.runtimes.ways_cpython import Ways
 from collector.session.objects import Objects
 from collector.session.placing import Frames
 from collector.session.python import PythonFrames
 from collector.session.python_evaluations import Place, lost_words, words_of
 from collector.session.python_process import Process
+from collector.session.python_stacks import _reliable
 from collector.unwind.table import Tables
 
 PROGRAM = """
@@ -520,6 +522,43 @@ def test_where_no_look_agrees_only_anchors_name_functions() -> None:
     assert ambiguous == ((NOBODY,), (UNKNOWN,))
 
 
+def test_where_no_look_agrees_another_thread_s_callers_are_torn() -> None:
+    ways, e = Ways(), PyFrame(500, 5, 0)
+    looks, module = Looks(ways=ways), e._replace(address=7, code=6)
+    ways.add(((D, C, B, e),))
+    looks.add(10, ((A, e),))
+    looks.add(20, ((A, e),))
+    # A was there before and after, but nobody was seen to come from there to D.
+    assert looks.told((anchor(D),), 15) == [((D, C, B, e), (VERIFIED, TORN, TORN, VERIFIED))]
+    ways.add(((D, B, A, module),))
+    assert looks.told((anchor(D),), 15) == [((D, C, B, e), (VERIFIED, TORN, TORN, VERIFIED))]  # told before
+    looks.add(30, ((A, e),))
+    assert looks.told((anchor(D),), 15) == [((D, B, A, e), (VERIFIED, TORN, VERIFIED, VERIFIED))]
+    assert looks.told((anchor(C, B),), 15) == [((C, B, e), (TORN, TORN, VERIFIED))]
+    # Before the first look its outermost function is as good a guess as any.
+    assert looks.told((anchor(B),), 5) == [((B, e), (VERIFIED, TORN))]
+    # What evaluations within the first one began with was not looked at.
+    assert looks.told((anchor(A), anchor(D)), 15) == [
+        ((A, e), (VERIFIED, VERIFIED)), ((D, B, A, module), (VERIFIED, TORN, TORN, TORN))]
+    # Of a thread that was never looked at it is not known where it began.
+    assert Looks(ways=ways).told((anchor(D),), 15) == [((PyFrame(0, D.code, 0), NOBODY), (VERIFIED, UNKNOWN))]
+    ways.forget([C.code])
+    looks.add(40, ((A, e),))
+    assert looks.told((anchor(C),), 15) == [((PyFrame(0, C.code, 0), NOBODY, A, e),
+                                             (VERIFIED, UNKNOWN, VERIFIED, VERIFIED))]
+
+
+def test_of_a_function_that_calls_itself_few_ways_are_kept() -> None:
+    ways = Ways()
+    for root in range(1000):
+        ways.add(((C, B, B, B, PyFrame(0, 10_000 + root, 0)),))
+    way, n_met = ways.to([C.code], ()) or ((), 0)
+    assert ([frame.code for frame in way], n_met) == ([C.code, B.code, B.code, B.code, 10_999], 0)
+    assert ways.to([C.code], (PyFrame(0, 10_000, 0),)) is None
+    assert ways.to([C.code], (B, PyFrame(0, 10_999, 0))) == ((C, B, PyFrame(0, 10_999, 0)), 2)
+    assert ways.to([A.code], ()) is None
+
+
 def test_code_that_is_not_proven_verifies_nothing() -> None:
     looks = Looks()
     looks.add(10, ((C, A),))
@@ -669,6 +708,28 @@ def test_words_at_some_places_are_those_of_all() -> None:
     assert both.is_whole.tolist() == wanted.tolist()
     assert sorted(zip(both.part.tolist(), both.place.tolist(), both.words.tolist(), strict=True)) == sorted(
         zip(whole.part[kept].tolist(), whole.place[kept].tolist(), whole.words[kept].tolist(), strict=True))
+
+
+def test_words_at_places_that_are_hardly_ever_right_say_nothing(target: Target) -> None:
+    interpreter = target.interpreter(target.read)
+    assert isinstance(interpreter, Interpreter)
+    process = Process(interpreter, CodePlaces(interpreter), (0, 0), np.zeros((0, 2), np.uint64))
+    old, own, new = 36, 40, 50
+    process.learn(np.full(100, old), np.zeros(100, np.bool_))
+    process.learn(np.full(100, own), np.arange(100) < 60)
+    caller, callee = 7, 9
+
+    def believed(*words: tuple[int, int]) -> list[tuple[int, int]]:
+        """Of the words of one evaluation, places and the codes that they lead to, those that are."""
+        places, codes = np.array(words, np.int64).T
+        none = np.zeros(len(words), np.int64)
+        kept = _reliable(process, places, none, codes.astype(np.uint64), np.zeros(1, np.uint64), none > 0)
+        return [words[i] for i in kept.tolist()]
+
+    assert believed((old, caller)) == []
+    assert believed((old, caller), (own, callee)) == [(own, callee)]
+    assert believed((old, callee), (own, callee)) == [(own, callee), (old, callee)]
+    assert believed((old, caller), (new, callee), (own, caller)) == [(own, caller), (new, callee)]
 
 
 def test_of_evaluations_with_the_same_words_one_is_searched() -> None:
