@@ -16,7 +16,6 @@ import pytest
 
 from collector.clock import NS_PER_S
 from collector.experiment.reader import open_experiment
-from collector.linux import watchdog
 from collector.session.heir import KILLED
 from collector.session.standing_back import PATIENCE_NS
 
@@ -25,7 +24,6 @@ COLLECT = str(Path(sys.executable).with_name("collect"))
 N_CPUS = len(os.sched_getaffinity(0))
 STATUS = 7
 SECONDS = 1.9
-WATCHDOG = Path(watchdog.__file__).name
 LAW_NS = NS_PER_S  # of which who kills us may take the last one
 
 pytestmark = pytest.mark.usefixtures("waits_recorded")
@@ -82,7 +80,7 @@ class Recorded:
                 with suppress(OSError):  # it is gone
                     if os.readlink(f"/proc/{child}/exe") == str(program.resolve()):
                         self.program = child
-                    elif os.getsid(child) == child and WATCHDOG not in Path(f"/proc/{child}/cmdline").read_text():
+                    elif os.getsid(child) == child and is_copy(child, self.collector.pid):
                         self.heir = child
             time.sleep(0.01)
 
@@ -100,6 +98,13 @@ def children(pid: int) -> list[int]:
         return [int(child) for path in paths for child in path.read_text().split()]
     except OSError:
         return []
+
+
+def is_copy(pid: int, other: int) -> bool:
+    """Whether a process was forked from another one, and has not begun another program. The watchdog has; and who is
+    about to end has no command line any more."""
+    command, others = (Path(f"/proc/{each}/cmdline").read_bytes() for each in (pid, other))
+    return command == others != b""
 
 
 def ended(pid: int) -> int:
