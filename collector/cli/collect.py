@@ -6,6 +6,8 @@ Options end at the program's name, as getopt(3) under POSIX does it. Nothing hea
 from __future__ import annotations
 
 import getopt
+import os
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from collector import __version__
@@ -237,6 +239,8 @@ def _with(options: Options, option: str, value: str) -> Options:
         case "-l":
             return options._replace(sample_signal=parse_signal(option, value))
         case "-y":
+            if value.startswith("@"):  # of the service: by what it asks
+                return options._replace(orders=_orders(value))
             name, _, resumed = value.partition(",")
             if resumed not in ("", "r"):
                 raise UsageError(f"-y {value}: give SIGNAL or SIGNAL,r")
@@ -307,6 +311,15 @@ def _seconds(option: str, value: str, or_else: str = "") -> int:
     if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= 1_000_000:
         raise UsageError(f"{option} {value}: give {or_else}whole seconds from 1")
     return int(value)
+
+
+def _orders(value: str) -> int:
+    number = value[1:]
+    if number.isascii() and number.isdigit() and len(number) <= _PID_DIGITS:
+        with suppress(OSError, OverflowError):
+            os.fstat(int(number))
+            return int(number)
+    raise UsageError(f"-y {value}: give SIGNAL or SIGNAL,r, or with @ the number of a pipe that is open already")
 
 
 def _pidfd(value: str, number: str) -> int:

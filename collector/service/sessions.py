@@ -36,6 +36,7 @@ from collector.service.retention import MEGABYTE, Kept
 from collector.service.spool import Spool
 from collector.service.targets import Found, Held, Look, Wanted
 from collector.service.wishes import Wishes
+from collector.session.control import ORDERS, Action
 
 if TYPE_CHECKING:
     from collector.service.handoff import Handoff
@@ -116,6 +117,7 @@ class Session:
         self._last = ""  # what the run said last
         self._built: tuple[int, dict[str, str]] = (-1, {})
         self._scan_at_s = 0.0
+        self._orders = -1  # a pipe to the run
         self._ended = asyncio.Event()
         self._looked = (time.monotonic(), 0.0, 0.0)
         self._shares = (0.0, 0.0)
@@ -197,8 +199,17 @@ class Session:
         self._current_bytes = self._n_lines = 0
         self._last = ""
         self._store()
-        self._child = Child(self._argv(window), self._listen, fds=[each.pidfd for each in self.held])
-        self._note_end(await asyncio.shield(self._child.ended))
+        reads, self._orders = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+        try:
+            try:
+                fds = [reads, *(each.pidfd for each in self.held)]
+                self._child = Child(self._argv(window, reads), self._listen, fds=fds)
+            finally:
+                os.close(reads)
+            self._note_end(await asyncio.shield(self._child.ended))
+        finally:
+            os.close(self._orders)
+            self._orders = -1
         if self.state not in FOR_GOOD:
             self._become("waiting")
 
@@ -215,11 +226,10 @@ class Session:
         """With the rights of this recording."""
         return as_peer(self.order.owner, argv) if self._rights is Rights.PEER else as_daemon(argv)
 
-    def _argv(self, window: rotation.Window) -> list[str]:
+    def _argv(self, window: rotation.Window, orders: int) -> list[str]:
         order = self.order
         whole = self._rights is Rights.PEER or order.configured or peers.may_administer(order.owner, self._house.access)
-        argv = [*command("collect", is_isolated=True), "-v", "-o", str(self.folder / self._current), "-y", "USR1,r",
-                "-l", "USR2",
+        argv = [*command("collect", is_isolated=True), "-v", "-o", str(self.folder / self._current), "-y", f"@{orders}",
                 *order.wishes.argv(self._house.budget.stretched, order.plan.rotate_megabytes, copies=whole)]
         argv += ["-t", f"{window.length_s:.1f}"] if window.length_s else []
         argv += [word for pair in self.labels.items() for word in ("--label", "=".join(pair))]
@@ -342,13 +352,20 @@ class Session:
         if self._child is None or self.state not in ("recording", "paused"):
             raise CollectorError(f"session {self.order.id} does not record now, it is {self.state}")
         if action == "sample":
-            self.signal(signal.SIGUSR2)
+            self._ask(Action.SAMPLE)
             return "an overview sample was taken"
         if (action == "pause") != (self.state == "recording"):
             return f"it is {self.state} already"
-        self.signal(signal.SIGUSR1)
+        self._ask(Action(action))
         self._become("paused" if action == "pause" else "recording")
         return f"it is {self.state}"
+
+    def _ask(self, action: Action) -> None:
+        """Its run, in order: signals that come soon after each other are one."""
+        try:
+            os.write(self._orders, ORDERS[action])
+        except OSError as err:  # it has just ended, or has not listened for ages
+            raise CollectorError(f"session {self.order.id} does not listen: {reason(err)}") from None
 
     def stop(self) -> None:
         """Ends it; its run closes the experiment."""

@@ -53,7 +53,7 @@ def attach(options: Options, say: Say, beside: Beside = nothing) -> int:
         options = options._replace(arguments=targets.command_line())
         taken = targets.begin(engine)
         start_ns = taken[0].seen.until_ns
-        signals = Signals(options.signals(_STOPPING))
+        signals = Signals(options.signals(_STOPPING), options.orders)
         recording = Recording(options, directory, targets.pids[0], engine, start_ns, targets.pidfds())
         recording.take_over(taken)
     except BaseException:

@@ -1,6 +1,8 @@
 """When to record and when not: durations, signals that pause and resume, signals that ask for a sample.
 
-The signals go to the collector, not to the target, which never notices. Standard library only.
+The signals go to the collector, not to the target, which never notices. Two that come before the first is looked at are
+one to the kernel: who pauses and resumes at once would only pause. So the service asks by a pipe instead. Standard
+library only.
 """
 
 from __future__ import annotations
@@ -29,6 +31,10 @@ class Action(Enum):
     TOGGLE = "toggle"  # whichever of the two it is not
     SAMPLE = "sample"
     STOP = "stop"
+
+
+ORDERS = {Action.PAUSE: b"p", Action.RESUME: b"r", Action.SAMPLE: b"s"}  # in a pipe
+_ORDERED = {order[0]: action for action, order in ORDERS.items()}
 
 
 class Window(NamedTuple):
@@ -111,28 +117,50 @@ class Control:
 
 
 class Signals:
-    """Turns signals of the process into actions. ``fd`` becomes readable when one has come."""
+    """Turns signals of the process, and orders in a pipe, into actions. One of ``fds`` becomes readable when one has
+    come."""
 
-    def __init__(self, meaning: Mapping[int, Action]) -> None:
-        """``meaning`` of each signal number."""
+    def __init__(self, meaning: Mapping[int, Action], orders: int = -1) -> None:
+        """``meaning`` of each signal number; ``orders``: the end of a pipe, which is ours now."""
         self._meaning = meaning
         self._pending: list[Action] = []
-        self.fd, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._orders = orders
+        if orders >= 0:
+            os.set_blocking(orders, False)
+            os.set_inheritable(orders, False)
         for number in meaning:
             signal.signal(number, self._note)
 
+    @property
+    def fds(self) -> tuple[int, ...]:
+        """What to poll for POLLIN."""
+        return (self._woken,) if self._orders < 0 else (self._woken, self._orders)
+
     def actions(self) -> list[Action]:
-        """What was asked for, in order, each told once."""
+        """What was asked for, each told once; in order, but orders before signals that came behind them."""
         with suppress(BlockingIOError):
-            os.read(self.fd, 4096)
+            os.read(self._woken, 4096)
         actions, self._pending = self._pending, []
-        return actions
+        return [*self._ordered(), *actions]
+
+    def _ordered(self) -> list[Action]:
+        if self._orders < 0:
+            return []
+        try:
+            orders = os.read(self._orders, 4096)
+        except BlockingIOError:
+            return []
+        if not orders:  # nobody asks any more
+            os.close(self._orders)
+            self._orders = -1
+        return [_ORDERED[order] for order in orders if order in _ORDERED]
 
     def close(self) -> None:
         """No more actions."""
-        os.close(self.fd)
-        os.close(self._wake)
-        self._wake = -1
+        for fd in (*self.fds, self._wake):
+            os.close(fd)
+        self._wake = self._orders = -1
 
     def _note(self, number: int, _frame: object) -> None:
         self._pending.append(self._meaning[number])

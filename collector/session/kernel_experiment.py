@@ -90,8 +90,8 @@ def _opened(options: Options) -> perf_opening.Opened:
 def _signals(options: Options, load: launch.HeldChild | None) -> Signals:
     """What signals mean: without a load, those that ask us to stop end the recording; else they are the load's."""
     if load is None:
-        return Signals(options.signals(_STOPPING))
+        return Signals(options.signals(_STOPPING), options.orders)
     hand_on_signals(load)()
     for number in (signal.SIGINT, signal.SIGQUIT):  # they reach the load by the terminal, too
         signal.signal(number, signal.SIG_IGN)
-    return Signals(options.signals())
+    return Signals(options.signals(), options.orders)

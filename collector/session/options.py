@@ -34,6 +34,7 @@ class Options(NamedTuple):  # dataclasses take as long to import as all of this,
     window: Window = Window()
     sample_signal: int | None = None
     pause_signal: tuple[int, bool] | None = None  # and whether recording is on from the start
+    orders: int = -1  # a pipe by which the service asks (``control.ORDERS``)
     size_limit_mb: int = 0  # 0: none
     mpi: bool = False
     engine: str = "auto"
@@ -59,7 +60,8 @@ class Options(NamedTuple):  # dataclasses take as long to import as all of this,
     @property
     def asks_for_moments(self) -> bool:
         """Whether something is to be done at certain moments, which must not be missed."""
-        return self.window != Window() or self.sample_signal is not None or self.pause_signal is not None
+        by_signal = self.sample_signal is not None or self.pause_signal is not None
+        return self.window != Window() or by_signal or self.orders >= 0
 
     def control(self, start_ns: int) -> Control:
         """When to record and when not, of a recording that starts at ``start_ns``."""

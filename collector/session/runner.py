@@ -99,7 +99,7 @@ class Runner:
     def _wait(self) -> Mapping[Stepper, dict[int, int]]:
         """What poll(2) tells of the descriptors of each recording."""
         owner = {fd: recording for recording in self._recordings for fd in recording.fds()}
-        fds = {*owner, *([self._signals.fd] if self._signals is not None else ())}
+        fds = {*owner, *(self._signals.fds if self._signals is not None else ())}
         due_ns = min(recording.due_ns() for recording in self._recordings)
         naps = [(patient, nap_ns) for patient, nap_ns in (each.patience() for each in self._recordings) if patient]
         ready: dict[Stepper, dict[int, int]] = defaultdict(dict)

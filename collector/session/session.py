@@ -75,7 +75,7 @@ def record(options: Options, say: Say, beside: Beside = nothing) -> int:
             child.abandon()
             raise
         start_ns = time.monotonic_ns()
-        signals = Signals(options.signals())
+        signals = Signals(options.signals(), options.orders)
         if isinstance(opened, perf_opening.Opened):
             opened.ends_with_us = True
             opened.guard(child.pid)

@@ -162,9 +162,12 @@ def test_a_pause_is_no_loss(daemon: Callable[[str], Any], process: Callable[...,
     process(os.geteuid(), sys.executable, "-c", PROGRAM, "marked-one")
     assert running.ctl("attach", "--command", "marked-one", "-p", "hi", "--label", "tier=front").stdout == (
         "session 1: recording\n")
+    (run,) = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text().split()
+    os.kill(int(run), signal.SIGSTOP)  # it has all of them to read at once
     for action, state in (("pause", "paused"), ("resume", "recording"), ("sample", "recording")):
         assert running.ctl(action, "1").returncode == 0
         assert running.session("1").state == state
+    os.kill(int(run), signal.SIGCONT)
     assert [session.id for session in running.ask(protocol.List(version=1, labels={"tier": "front"})).sessions] == ["1"]
     assert running.ask(protocol.List(version=1, labels={"tier": "back"})).sessions == ()
     assert running.ctl("stop", "1").returncode == 0

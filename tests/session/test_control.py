@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import select
 import signal
 import subprocess
@@ -19,7 +20,7 @@ import pytest
 from collector.errors import UsageError
 from collector.experiment.reader import Experiment, open_experiment
 from collector.experiment.records import STATES
-from collector.session.control import Action, Control, Signals, Window, parse_signal, parse_window
+from collector.session.control import ORDERS, Action, Control, Signals, Window, parse_signal, parse_window
 
 Run = Callable[..., Any]
 COLLECT = str(Path(sys.executable).with_name("collect"))
@@ -125,14 +126,44 @@ def test_signals_are_told_in_order_and_once() -> None:
         assert signals.actions() == []
         for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGUSR1):
             signal.raise_signal(number)
-        assert select.select([signals.fd], [], [], 0)[0]
+        assert select.select(signals.fds, [], [], 0)[0]
         assert signals.actions() == [Action.SAMPLE, Action.STOP, Action.SAMPLE]
-        assert not select.select([signals.fd], [], [], 0)[0]
+        assert not select.select(signals.fds, [], [], 0)[0]
         signals.close()
         signal.raise_signal(signal.SIGUSR1)  # too late, and harmless
     finally:
         for number, handler in zip((signal.SIGUSR1, signal.SIGUSR2), before, strict=True):
             signal.signal(number, handler)
+
+
+def test_each_order_is_told_however_soon_after_another() -> None:
+    before = signal.getsignal(signal.SIGUSR1)
+    reads, writes = os.pipe()
+    signals = Signals({signal.SIGUSR1: Action.STOP}, reads)
+    try:
+        assert signals.actions() == []
+        asked = [Action.PAUSE, Action.RESUME, Action.SAMPLE, Action.PAUSE, Action.RESUME]
+        os.write(writes, b"".join(ORDERS[action] for action in asked) + b"?")
+        signal.raise_signal(signal.SIGUSR1)
+        signal.raise_signal(signal.SIGUSR1)
+        assert len(select.select(signals.fds, [], [], 0)[0]) == 2
+        assert signals.actions() == [*asked, Action.STOP, Action.STOP]
+        assert not select.select(signals.fds, [], [], 0)[0]
+        os.close(writes)
+        assert select.select(signals.fds, [], [], 0)[0] == [reads]
+        assert signals.actions() == []
+        assert not select.select(signals.fds, [], [], 0)[0]  # who is gone is not listened to
+        signals.close()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("value", ["@", "@x", "@-1", "@999", "@99999999999999"])
+def test_orders_come_by_a_pipe_that_is_open(value: str, collect: Run) -> None:
+    result = collect("-y", value, "/bin/true")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"collect: -y {value}: give SIGNAL")
+    assert result.stderr.count("\n") == 1
 
 
 @pytest.mark.kernel_times
