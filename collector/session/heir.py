@@ -92,11 +92,12 @@ class Heir:
         try:
             os.close(self.fd)
             self.fd = -1
+            # Until all rings are mapped here, what they hold goes with the collector. Who is a session is an heir.
+            opened.inherit()
             os.setsid()
             nothing = os.open(os.devnull, os.O_RDWR)
             for stream in (0, 1, 2):
                 os.dup2(nothing, stream)
-            opened.inherit()
             if os.read(waits, 1):
                 os._exit(0)
         except BaseException:
