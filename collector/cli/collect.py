@@ -315,7 +315,7 @@ def _seconds(option: str, value: str, or_else: str = "") -> int:
 
 def _orders(value: str) -> int:
     number = value[1:]
-    if number.isascii() and number.isdigit() and len(number) <= _PID_DIGITS:
+    if _is_number(number):
         with suppress(OSError, OverflowError):
             os.fstat(int(number))
             return int(number)
@@ -323,15 +323,19 @@ def _orders(value: str) -> int:
 
 
 def _pidfd(value: str, number: str) -> int:
-    if not number.isascii() or not number.isdigit() or len(number) > _PID_DIGITS:
+    if not _is_number(number):
         raise UsageError(f"-P {value}: give the number of a process, or with @ its pidfd that is open already")
     return int(number)
 
 
 def _pid(value: str) -> int:
-    if not value.isascii() or not value.isdigit() or len(value) > _PID_DIGITS or not int(value):
+    if not _is_number(value) or not int(value):
         raise UsageError(f"-P {value}: give the number of a process")
     return int(value)
+
+
+def _is_number(value: str) -> bool:
+    return value.isascii() and value.isdigit() and len(value) <= _PID_DIGITS
 
 
 def _size_limit(value: str) -> int:

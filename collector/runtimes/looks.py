@@ -211,9 +211,8 @@ class Looks:
             return found
         next_one = chain[depth] if len(chain) > depth else ()
         known = next_one[len(next_one) - (lasting - n):] if n < lasting <= n + len(next_one) else ()
-        if depth == 0:
-            return [self._guessed(anchors[0], known, next_one[-1:]), *(self._guessed(each) for each in anchors[1:])]
-        return [*found, self._guessed(anchors[depth], known), *(self._guessed(each) for each in anchors[depth + 1:])]
+        found.append(self._guessed(anchors[depth], known, None if depth else next_one[-1:]))
+        return found + [self._guessed(each) for each in anchors[depth + 1:]]
 
     def _nearest(self, asked: int, time_ns: int) -> tuple[int, int]:
         """The look that agrees longest with anchors of a number, of several the next in time (-1: there is none), and

@@ -184,6 +184,9 @@ class Session:
                 await self._run(window)
         finally:
             self._child, self._current = None, ""
+            if self._orders >= 0:
+                os.close(self._orders)
+                self._orders = -1
             found.release()
             self.held = []
         await self._back_off()
@@ -201,15 +204,11 @@ class Session:
         self._store()
         reads, self._orders = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            try:
-                fds = [reads, *(each.pidfd for each in self.held)]
-                self._child = Child(self._argv(window, reads), self._listen, fds=fds)
-            finally:
-                os.close(reads)
-            self._note_end(await asyncio.shield(self._child.ended))
+            fds = [reads, *(each.pidfd for each in self.held)]
+            self._child = Child(self._argv(window, reads), self._listen, fds=fds)
         finally:
-            os.close(self._orders)
-            self._orders = -1
+            os.close(reads)
+        self._note_end(await asyncio.shield(self._child.ended))
         if self.state not in FOR_GOOD:
             self._become("waiting")
 

@@ -111,7 +111,7 @@ class Process:
         for tid, chain in zip(there, chains, strict=True):
             if chain:
                 surprises.append(self.looks_of(tid).add(now_ns, chain))
-                if surprises[-1]:
+                if surprises[-1] and self.interpreter.layout.has_inlined_calls:
                     self._ways.add(chain)
                 self._met.update(frame.address for activation in chain for frame in activation)
                 self._note_calls(chain)

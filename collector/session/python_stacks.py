@@ -178,10 +178,10 @@ def _reliable(process: Process, places: Array, part: Array, codes: Array, truth:
     believed[part[best]] = codes[best]
     np.maximum.at(elsewhere, part, np.where(codes == believed[part], 0, reliability))
     is_reliable = reliability[best] >= np.minimum(_RELIABLE, _FAR_MORE * elsewhere[part[best]])
-    believed[part[best[~is_reliable | (reliability[best] < _SELDOM)]]] = 0
+    says = reliability >= _SELDOM
+    believed[part[best[~(is_reliable & says[best])]]] = 0
     order = np.lexsort((-reliability, is_start, part))
-    is_kept = (believed[part[order]] == 0) & (reliability[order] >= _SELDOM)
-    kept: Array = order[is_kept | (believed[part[order]] == codes[order])]
+    kept: Array = order[((believed[part] == 0) & says | (believed[part] == codes))[order]]
     return kept
 
 

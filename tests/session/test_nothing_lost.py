@@ -27,6 +27,7 @@ import pytest
 from collector.experiment import names
 from collector.experiment.reader import Experiment, open_experiment
 from collector.experiment.records import STATES
+from collector.linux import proc
 
 Run = Callable[..., Any]
 COLLECT = str(Path(sys.executable).with_name("collect"))
@@ -97,9 +98,10 @@ def cpu_s(pid: int) -> float:
 
 def born_ns(pid: int) -> int:
     """When a process was born, CLOCK_MONOTONIC, to a tick of the kernel's clock."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    born = proc.kin_of(pid)
+    assert born is not None
     asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
-    return int(fields[19]) * 1_000_000_000 // os.sysconf("SC_CLK_TCK") - asleep_ns
+    return born.start_ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK") - asleep_ns
 
 
 def untouched(pid: int) -> bool:

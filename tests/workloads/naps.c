@@ -6,9 +6,9 @@
  *   wait    another thread, of policy idle, waits for the CPU that both may have alone: main wakes it, and works for so
  *           long before it sleeps. (The scheduler gives the other one a turn before, now and then.)
  *
- * Printed for each kind: [NS, the longest, how many may be in a later power of two than NS, how much longer than NS they
- * were in all], by a clock that is read before and behind. Of waits each one's length by such a clock. And how often main left its CPU by itself, and the other
- * one was preempted, by the kernel's counts.
+ * Printed for each kind: [NS, the longest, how many may be in a later power of two than NS, how much longer they were
+ * than that in all], by a clock that is read before and behind. Of waits each one's length by such a clock. And how often
+ * main left its CPU by itself, and the other one was preempted, by the kernel's counts.
  */
 #include "truth.h"
 #include <fcntl.h>
