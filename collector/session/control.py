@@ -15,7 +15,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import NamedTuple
 
-from collector.clock import NS_PER_S
+from collector.clock import NEVER_NS, NS_PER_S
 from collector.errors import UsageError
 
 _DURATION = r"([0-9]+(?:\.[0-9]+)?)([sm]?)\Z"
@@ -90,11 +90,16 @@ class Control:
         """``action`` is due at once."""
         self._asked.append(action)
 
-    def due_ns(self) -> int | None:
+    @property
+    def edge_ns(self) -> int:
+        """Where the window begins, or if it has, where it ends; NEVER_NS: it does not."""
+        if self._begin_ns is not None:
+            return self._begin_ns
+        return self._end_ns if self._end_ns is not None else NEVER_NS
+
+    def due_ns(self) -> int:
         """When the next action falls due; 0: it is due already."""
-        if self._asked:
-            return 0
-        return self._begin_ns if self._begin_ns is not None else self._end_ns
+        return 0 if self._asked else self.edge_ns
 
     def actions(self, now_ns: int, told_ns: int) -> list[Action]:
         """What is to be done at ``now_ns``, in order, each told once; none of them is TOGGLE. Recording begins once all

@@ -72,6 +72,20 @@ class Drainer:
         self._fds.remove(fd)
         self._note_failure()
 
+    @property
+    def tells_moments(self) -> bool:
+        """Whether a drain can end where we want it to: records have times. The signal engine gives what it has, and
+        accounts, by which switches are counted, are of when they are read."""
+        return self._mode is not None and not self._mode.counting
+
+    def come_to(self, time_ns: int) -> None:
+        """Takes what happened up to a moment that is over, if drains ``tell_moments``. Who comes in time takes what
+        happens until accounts have been read, too; who comes late has to do with records."""
+        if time.monotonic_ns() - time_ns <= _SLACK_NS:
+            self.drain()
+        elif self.drained_ns < time_ns:
+            self._take(time_ns)
+
     def drain(self) -> None:
         """Takes all that happens until the accounts have been read."""
         self._take_what_was_recorded_before(time.monotonic_ns())
@@ -96,18 +110,26 @@ class Drainer:
             time_.take(self._engine.read_accounts([(pid, pid)]))
             time_.take_clocks(self._engine.read_clocks({pid, *time_.of_several_threads()}))
 
-    def finish(self, *, target_ended: bool) -> None:
-        """Stops the engine, takes what there still is, and closes it."""
+    def finish(self, end_ns: int = 0, *, target_ended: bool) -> None:
+        """Stops the engine, takes what there still is, and closes it. ``end_ns``: where the recording ends, if drains
+        have come so far: nothing behind it is taken."""
         try:
-            accounts, now_ns = self._engine.look(self._pipeline.time.asks()), time.monotonic_ns()
-            end_ns = max(self._engine.stop(), now_ns)
-            self._note_failure()
-            self._drain_last(0 if self.failure else end_ns, target_ended, accounts)
+            if end_ns:
+                self._engine.stop()
+                self._take(end_ns, settled_ns=end_ns)
+            else:
+                self._take_all(target_ended)
             self._note_failure()
         finally:
             self._engine.close()
         if self._mode is not None:
             self._mode.end()
+
+    def _take_all(self, target_ended: bool) -> None:
+        accounts, now_ns = self._engine.look(self._pipeline.time.asks()), time.monotonic_ns()
+        end_ns = max(self._engine.stop(), now_ns)
+        self._note_failure()
+        self._drain_last(0 if self.failure else end_ns, target_ended, accounts)
 
     def _drain_last(self, end_ns: int, target_ended: bool, accounts: Accounts | None) -> None:
         self._take_what_was_recorded_before(NEVER_NS)
@@ -167,6 +189,7 @@ class NoDrainer:
     changes = False
     nap_ns = 0
     failure = ""
+    tells_moments = True
     accounts_ns: int | None = None
     pressed_ns = NEVER_NS
     background: Background
@@ -181,11 +204,14 @@ class NoDrainer:
     def hung_up(self, fd: int) -> None:
         pass
 
+    def come_to(self, time_ns: int) -> None:
+        self.drained_ns = time_ns
+
     def drain(self) -> None:
         self.drained_ns = time.monotonic_ns()
 
     def read_last(self, pid: int) -> None:
         pass
 
-    def finish(self, *, target_ended: bool) -> None:
-        self.drained_ns = time.monotonic_ns()
+    def finish(self, end_ns: int = 0, *, target_ended: bool) -> None:
+        self.drained_ns = end_ns or time.monotonic_ns()

@@ -8,7 +8,7 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from collector.clock import NEVER_NS, NS_PER_MS, NS_PER_S
+from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.perf.engine import PerfEngine
 from collector.engines.perf.opening import Opened
 from collector.linux import proc
@@ -67,9 +67,8 @@ class KernelRecording:
 
     def due_ns(self) -> int:
         """When a step is due (CLOCK_MONOTONIC) though no descriptor is ready."""
-        action_ns = self._control.due_ns()
         return min(self._drains.due_ns(busy=False, polling=False), self._engine.pressed_ns, self._samples.due_ns,
-                   NEVER_NS if action_ns is None else action_ns)
+                   self._control.due_ns())
 
     def ask(self, action: Action) -> None:
         """``action`` is for the next step, which is due at once."""

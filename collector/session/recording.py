@@ -17,7 +17,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from collector.clock import NEVER_NS, NS_PER_S
+from collector.clock import NS_PER_S
 from collector.engines.base import Engine
 from collector.engines.perf import opening as perf_opening
 from collector.engines.perf.engine import PerfEngine
@@ -64,6 +64,7 @@ class Recording:
         self._samples = SampleSchedule(start_ns, options.sample_period_s * NS_PER_S)
         self._waits_for_descendants = options.wait_descendants
         self._stopped = self._ended = False
+        self._window_end_ns = 0  # where it ended: the last drain takes nothing behind it; 0: whatever there is
         self._pid = pid
         self._lifetime = Lifetime(pid, pidfds)
 
@@ -96,9 +97,7 @@ class Recording:
     def _work_due_ns(self) -> int:
         drain_ns = self._drains.due_ns(busy=self._drainer.changes, polling=self._store.polls,
                                        accounts_ns=self._drainer.accounts_ns)
-        action_ns = self._control.due_ns()
-        return min(drain_ns, self._drainer.pressed_ns, self._samples.due_ns,
-                   NEVER_NS if action_ns is None else action_ns)
+        return min(drain_ns, self._drainer.pressed_ns, self._samples.due_ns, self._control.due_ns())
 
     def ask(self, action: Action) -> None:
         """``action`` is for the next step, which is due at once."""
@@ -114,6 +113,8 @@ class Recording:
         It is over when the target has ended (and its descendants, if asked to wait), or the time is; with a target
         that is not ours also where nothing more can be written.
         """
+        if self._come_to_window():
+            return True
         due_ns = self._work_due_ns()
         wants_samples = self._store.runtimes.look()
         ended = self._note_ends(ready)
@@ -131,7 +132,7 @@ class Recording:
         self._ended = True
         self._lifetime.close()
         target_ended = self.status is not None
-        self._drainer.finish(target_ended=target_ended)
+        self._drainer.finish(self._window_end_ns, target_ended=target_ended)
         failure = KILLED if self._heir.is_us else self._drainer.failure
         self._store.end(self._drainer.drained_ns, failure, target_ended=target_ended)
 
@@ -140,6 +141,17 @@ class Recording:
         if not self._ended:
             self.end()
         return self._store.close()
+
+    def _come_to_window(self) -> bool:
+        """Begins or ends what is recorded where the window does, once it is time; whether it has ended.
+
+        However late we come, nothing behind its end is recorded: of whom has ended since then nothing is asked.
+        """
+        while self._drainer.tells_moments and self._control.edge_ns <= time.monotonic_ns() and not self._stopped:
+            self._drainer.come_to(self._control.edge_ns)
+            self._act_as_told()
+            self._window_end_ns = self._drainer.drained_ns if self._stopped else 0
+        return self._stopped
 
     def _note_ends(self, ready: Mapping[int, int]) -> bool:
         """Whether a process has ended that we last as long as."""
@@ -160,11 +172,17 @@ class Recording:
         drained_ns = self._drainer.drained_ns
         if self._flushes.take(self._store.n_threads, drained_ns):
             self._pipeline.flush_waiting(drained_ns)
-        for action in self._control.actions(time.monotonic_ns(), drained_ns):
-            self._act(action, drained_ns)
-        if self._samples.take(time.monotonic_ns()) and self._store.has_processes:  # the last one comes with the end
+        self._act_as_told()
+        now_ns = time.monotonic_ns()  # the last one comes with the end, also with that of a window which is over by now
+        if now_ns < self._control.edge_ns and self._samples.take(now_ns) and self._store.has_processes:
             self._sample(_LABEL_PERIODIC)
         self._drains.drained(time.monotonic_ns(), self._drainer.stood_back_ns)
+
+    def _act_as_told(self) -> None:
+        """Does what was to be done up to now: up to what has been told, where that can be any moment."""
+        told_ns = self._drainer.drained_ns
+        for action in self._control.actions(told_ns if self._drainer.tells_moments else time.monotonic_ns(), told_ns):
+            self._act(action, told_ns)
 
     def _act(self, action: Action, now_ns: int) -> None:
         """Pause and resume leave the events on, since the address spaces have to be followed all the time."""
@@ -179,7 +197,10 @@ class Recording:
 
     def _sample(self, label: str) -> None:
         """An overview sample of every experiment."""
-        self._pipeline.sample(time.monotonic_ns(), self._drainer.drained_ns, label)
+        now_ns = time.monotonic_ns()
+        if self._drainer.tells_moments:
+            now_ns = min(now_ns, self._control.edge_ns)  # whoever asked for it in a window that is over by now
+        self._pipeline.sample(now_ns, self._drainer.drained_ns, label)
 
 
 def engine_on(opened: OpenedEvents) -> Engine | None:

@@ -1,6 +1,7 @@
-"""Records several programs in this process, by one poll loop: ``several.py DIRECTORY [SECONDS:]PROGRAM ...``.
+"""Records several programs in this process, by one poll loop: ``several.py DIRECTORY DELAY [WINDOW:]PROGRAM ...``.
 
-A program is a command line in one word; one that has SECONDS before it is recorded for so long. A line for each that is
+The loop begins DELAY seconds after the last program. A program is a command line in one word; one that has a WINDOW
+before it (as behind ``-t``) is recorded in that. A line for each that is
 closed: its number, and the numbers of those that are still recorded then. A program that fails to be recorded gives
 ``failed`` and why.
 """
@@ -16,7 +17,7 @@ from collector.clock import INTERVAL_ON_NS
 from collector.engines.perf import opening as perf_opening
 from collector.linux.perf import Birth
 from collector.session import launch
-from collector.session.control import Window
+from collector.session.control import Window, parse_window
 from collector.session.options import Options
 from collector.session.recording import Recording, engine_on
 from collector.session.runner import Observer, Runner
@@ -24,10 +25,10 @@ from collector.session.runner import Observer, Runner
 
 def started(path: Path, command: str, inherited: launch.Inherited) -> tuple[Recording, int]:
     """A program and its recording."""
-    seconds, colon, rest = command.partition(":")
+    window, colon, rest = command.partition(":")
     arguments = tuple((rest if colon else command).split())
     options = Options(arguments=arguments, interval_ns=INTERVAL_ON_NS, archive="off",
-                      window=Window(0, float(seconds)) if colon else Window())
+                      window=parse_window(window) if colon else Window())
     child = launch.HeldChild(launch.find_program(arguments[0]), arguments, inherited)
     opened = perf_opening.open_events(Birth(child.maker_tid, child.make), INTERVAL_ON_NS, on_exec=True, follow=True)
     path.mkdir()
@@ -37,7 +38,7 @@ def started(path: Path, command: str, inherited: launch.Inherited) -> tuple[Reco
     return Recording(options, path, child.pid, engine_on(opened), start_ns), child.pid
 
 
-def main(directory: Path, *commands: str) -> None:
+def main(directory: Path, delay: str, *commands: str) -> None:
     """Records them all."""
     runner, going_on = Runner(), set(range(len(commands)))
 
@@ -53,6 +54,7 @@ def main(directory: Path, *commands: str) -> None:
     found = [started(directory / f"{number}.er", command, inherited) for number, command in enumerate(commands)]
     for number, (recording, _) in enumerate(found):
         add(number, recording)
+    time.sleep(float(delay))
     runner.run()
     for recording, pid in found:
         if recording.status is None:

@@ -17,6 +17,7 @@ import prefork
 import psutil
 import pytest
 
+from collector.clock import NEVER_NS
 from collector.errors import UsageError
 from collector.experiment.reader import Experiment, open_experiment
 from collector.experiment.records import STATES
@@ -103,7 +104,7 @@ def test_a_window_begins_and_ends_once() -> None:
     assert control.actions(2_000_001_000, 2_000_001_000) == [Action.RESUME]
     assert control.due_ns() == 5_000_001_000
     assert control.actions(9_000_000_000, 4_000_000_000) == [Action.STOP]
-    assert control.due_ns() is None
+    assert control.due_ns() == NEVER_NS
     assert control.actions(10_000_000_000, 10_000_000_000) == []
 
 
@@ -111,12 +112,12 @@ def test_a_window_begins_and_ends_once() -> None:
     (True, [Action.RESUME, Action.SAMPLE, Action.PAUSE]), (False, [Action.PAUSE, Action.SAMPLE, Action.RESUME])])
 def test_a_toggle_is_the_other_one(paused: bool, expected: list[Action]) -> None:
     control = Control(0, Window(), paused=paused)
-    assert control.due_ns() is None
+    assert control.due_ns() == NEVER_NS
     for action in (Action.TOGGLE, Action.SAMPLE, Action.TOGGLE):
         control.ask(action)
     assert control.due_ns() == 0
     assert control.actions(1, 1) == expected
-    assert control.due_ns() is None
+    assert control.due_ns() == NEVER_NS
 
 
 def test_signals_are_told_in_order_and_once() -> None:

@@ -122,9 +122,10 @@ def test_one_that_fails_ends_and_the_others_go_on(sleeper: subprocess.Popen[byte
 # --- several programs, with the perf engine ----------------------------------------------------------
 
 
-def record_several(directory: Path, *commands: str) -> list[str]:
+def record_several(directory: Path, *commands: str, delay: float = 0) -> list[str]:
     """What ``several.py`` and its programs print. It is started with few descriptors."""
-    limited = ["sh", "-c", f'ulimit -Sn {N_DESCRIPTORS}; exec "$@"', "sh", sys.executable, str(SEVERAL), str(directory)]
+    limited = ["sh", "-c", f'ulimit -Sn {N_DESCRIPTORS}; exec "$@"', "sh", sys.executable, str(SEVERAL), str(directory),
+               str(delay)]
     result = subprocess.run([*limited, *commands], capture_output=True, text=True, check=True, timeout=60)
     assert not result.stderr
     return result.stdout.splitlines()
@@ -155,9 +156,23 @@ def test_three_programs_in_one_process_by_one_loop(perf_allowed: None, workload:
             if thread["tid"] != truths[number]["pid"]:  # that one has used some before its exec
                 assert abs(cpu_s(path, thread["tid"]) - thread["cpu_s"]) < slack_s
     assert open_experiment(tmp_path / "2.er").log.complete
-    third = truths[2]["threads"]
-    assert sum(cpu_s(tmp_path / "2.er", thread["tid"]) for thread in third) < sum(
-        thread["cpu_s"] for thread in third) / 2
+
+
+def test_a_window_is_where_it_was_asked_for_however_late_we_come(perf_allowed: None, workload: Run, tmp_path: Path
+                                                                 ) -> None:
+    split = workload("split")
+    record_several(tmp_path, f"0.05:{split} 0.9", f"0.11-0.2:{split} 0.9", delay=0.4)
+    for number, begin_ns, end_ns in ((0, 0, 50_000_000), (1, 110_000_000, 200_000_000)):
+        experiment = open_experiment(tmp_path / f"{number}.er")
+        assert experiment.log.complete
+        packets = experiment.packets()
+        start_ns = experiment.log.start_ns
+        assert experiment.log.end_ns - start_ns == end_ns
+        assert len(packets)
+        assert np.all((packets["TSTAMP"] > start_ns + begin_ns) & (packets["TSTAMP"] <= start_ns + end_ns))
+        for tid in np.unique(packets["THRID"]):
+            mine = packets[packets["THRID"] == tid]
+            assert abs(float(np.sum(mine["NTICK"])) * INTERVAL_S - (end_ns - begin_ns) / 1e9) < 4 * INTERVAL_S
 
 
 def test_what_the_process_changes_for_itself_no_target_sees(perf_allowed: None, tmp_path: Path) -> None:
