@@ -28,6 +28,8 @@ _SAMPLES_BETWEEN, _LOOK_MAX_NS = 5, 400 * NS_PER_MS
 # turns; at most there is one between two drains, each of which has its own.
 _CALM, _SURPRISE_WEIGHT = 1 / 20, 1 / 8
 _CALM_MAX_NS, _GOLDEN = DRAIN_PERIOD_NS * 2 // 3, 0.618034
+# The first ones are closer, whatever they tell: a program that has run for long shows at once what else takes seconds.
+_EAGER_NS, _EAGER = 10 * NS_PER_MS, 32
 _THREADS_AT_ONCE = 32
 _FRAMES_MAX = 1 << 16
 # Words at all places are looked at until those of so many evaluations were, and in one of so many batches.
@@ -65,6 +67,7 @@ class Process:
         self._period_ns = LOOK_MIN_NS  # between looks, while no code comes and goes
         self._last_ns = 0  # the time of the last sample
         self._n_changes = -1  # of code, at the last look
+        self._n_eager = _EAGER  # looks yet to come
         self._part = 0.0
         self._surprise = 1.0  # what part of looks at threads tells what those before could not
         self.places = places
@@ -121,7 +124,9 @@ class Process:
         is_changed |= self.interpreter.has_new_threads
         if surprises:
             self._surprise += _SURPRISE_WEIGHT * (sum(surprises) / len(surprises) - self._surprise)
-        self.due_ns = time.monotonic_ns() + (LOOK_MIN_NS if is_changed else max(self._period_ns, self._calm_ns()))
+        self._n_eager -= 1
+        self.due_ns = time.monotonic_ns() + (
+            _EAGER_NS if self._n_eager > 0 else LOOK_MIN_NS if is_changed else max(self._period_ns, self._calm_ns()))
 
     def _note_calls(self, chain: Chain) -> None:
         """Of all evaluations but the innermost one the place that they have called from."""
