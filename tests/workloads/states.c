@@ -193,7 +193,10 @@ static pid_t start_stopper(void) {
     pid_t target = getpid(), child = fork();
     check(child < 0, "fork");
     if (child) return child;
+    close(about_to_wait[1]);  /* who has been killed tells nothing more */
     for (int turn = 0; turn < n_turns; turn++) {
+        char byte;
+        check(read(about_to_wait[0], &byte, 1) != 1, "read");  /* or it might stop before its turn begins */
         sleep_ns(23 * NS_PER_MS);
         int64_t start = wall_ns();
         kill(target, SIGSTOP);
@@ -209,6 +212,7 @@ static pid_t start_stopper(void) {
 FRAME void wait_in_stop(int turn) {
     int64_t gone_ns;
     (void)turn;
+    tell_partner();
     while (read(stopped_pipe[0], &gone_ns, sizeof gone_ns) != sizeof gone_ns) piece_of_work();
     stopped_ns += gone_ns;
 }
