@@ -129,9 +129,8 @@ class Drainer:
         accounts, now_ns = self._engine.look(self._pipeline.time.asks()), time.monotonic_ns()
         end_ns = max(self._engine.stop(), now_ns)
         self._note_failure()
-        self._drain_last(0 if self.failure else end_ns, target_ended, accounts)
-
-    def _drain_last(self, end_ns: int, target_ended: bool, accounts: Accounts | None) -> None:
+        if self.failure:
+            end_ns = 0
         self._take_what_was_recorded_before(NEVER_NS)
         # To stop hundreds of threads' events takes its time. What they tell of that is incomplete: if we end before the
         # target does, that is left out.

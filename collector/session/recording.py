@@ -150,7 +150,9 @@ class Recording:
         while self._drainer.tells_moments and self._control.edge_ns <= time.monotonic_ns() and not self._stopped:
             self._drainer.come_to(self._control.edge_ns)
             self._act_as_told()
-            self._window_end_ns = self._drainer.drained_ns if self._stopped else 0
+            # A drain may have begun to count switches: then accounts have to tell the end, as everywhere else.
+            if self._stopped and self._drainer.tells_moments:
+                self._window_end_ns = self._drainer.drained_ns
         return self._stopped
 
     def _note_ends(self, ready: Mapping[int, int]) -> bool:

@@ -1,9 +1,8 @@
 """Records several programs in this process, by one poll loop: ``several.py DIRECTORY DELAY [WINDOW:]PROGRAM ...``.
 
 The loop begins DELAY seconds after the last program. A program is a command line in one word; one that has a WINDOW
-before it (as behind ``-t``) is recorded in that. A line for each that is
-closed: its number, and the numbers of those that are still recorded then. A program that fails to be recorded gives
-``failed`` and why.
+before it (as behind ``-t``) is recorded in that. A line for each that is closed: its number, and the numbers of those
+that are still recorded then. A program that fails to be recorded gives ``failed`` and why.
 """
 
 from __future__ import annotations

@@ -156,6 +156,9 @@ def test_three_programs_in_one_process_by_one_loop(perf_allowed: None, workload:
             if thread["tid"] != truths[number]["pid"]:  # that one has used some before its exec
                 assert abs(cpu_s(path, thread["tid"]) - thread["cpu_s"]) < slack_s
     assert open_experiment(tmp_path / "2.er").log.complete
+    third = truths[2]["threads"]
+    assert sum(cpu_s(tmp_path / "2.er", thread["tid"]) for thread in third) < sum(
+        thread["cpu_s"] for thread in third) / 2
 
 
 def test_a_window_is_where_it_was_asked_for_however_late_we_come(perf_allowed: None, workload: Run, tmp_path: Path

@@ -28,16 +28,12 @@ FRAME void on_alarm(int number) {
     handled_ns += now - start;
 }
 
-#define PHASE(name)                                    \
-    FRAME int64_t name(int64_t ns) {                   \
-        int64_t begin = over_ns, now = begin;          \
-        while (now - begin < ns) {                     \
-            piece_of_work();                           \
-            now = thread_cpu_ns();                     \
-        }                                              \
-        over_ns = now;                                 \
-        KEEP_FRAME();                                  \
-        return now - begin;                            \
+#define PHASE(name)                              \
+    FRAME int64_t name(int64_t ns) {             \
+        int64_t spent = burn_from(over_ns, ns);  \
+        over_ns += spent;                        \
+        KEEP_FRAME();                            \
+        return spent;                            \
     }
 PHASE(phase_a) PHASE(phase_b) PHASE(phase_c) PHASE(phase_d)
 

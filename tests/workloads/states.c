@@ -50,9 +50,13 @@ static int about_to_wait[2];
 
 static void tell_partner(void) { check(write(about_to_wait[1], "x", 1) != 1, "write"); }
 
-static void as_partner(void) {
+static void await_waiter(void) {
     char byte;
     check(read(about_to_wait[0], &byte, 1) != 1, "read");
+}
+
+static void as_partner(void) {
+    await_waiter();
     sleep_ns(turn_ns);
 }
 
@@ -195,8 +199,7 @@ static pid_t start_stopper(void) {
     if (child) return child;
     close(about_to_wait[1]);  /* who has been killed tells nothing more */
     for (int turn = 0; turn < n_turns; turn++) {
-        char byte;
-        check(read(about_to_wait[0], &byte, 1) != 1, "read");  /* or it might stop before its turn begins */
+        await_waiter();  /* or it might stop before its turn begins */
         sleep_ns(23 * NS_PER_MS);
         int64_t start = wall_ns();
         kill(target, SIGSTOP);

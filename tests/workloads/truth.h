@@ -64,14 +64,19 @@ __attribute__((always_inline)) static inline void piece_of_work(void) {
     }
 }
 
-/* Work in the caller's own frame until its thread has used `cpu_ns` more; returns what was really used. */
-__attribute__((always_inline)) static inline int64_t burn_here(int64_t cpu_ns) {
-    int64_t start = thread_cpu_ns(), now = start;
+/* Work in the caller's own frame until its thread has used `cpu_ns` more than at `start`; returns what was used. */
+__attribute__((always_inline)) static inline int64_t burn_from(int64_t start, int64_t cpu_ns) {
+    int64_t now = start;
     while (now - start < cpu_ns) {
         piece_of_work();
         now = thread_cpu_ns();
     }
     return now - start;
+}
+
+/* The same from now on. */
+__attribute__((always_inline)) static inline int64_t burn_here(int64_t cpu_ns) {
+    return burn_from(thread_cpu_ns(), cpu_ns);
 }
 
 /* How long a function takes, by the clock. */
