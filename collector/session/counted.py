@@ -50,7 +50,7 @@ class SwitchMode:
         self._until_ns = until_ns
         if self.counting:
             self._looked_ns = time.monotonic_ns()
-            if self._pipeline.time.turns_per_s < _FEW_TURNS_PER_S:
+            if self._pipeline.time.turns.per_s < _FEW_TURNS_PER_S:
                 self._follow()
         elif n_records >= _LEAST and n_records * NS_PER_S > _MOST_PER_S * length_ns:
             self._count()

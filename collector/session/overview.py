@@ -30,7 +30,7 @@ class Overview:
         recorded = edges.source == Source.RECORDED
         for column, kind in enumerate((Edge.OUT_BLOCKED, Edge.OUT_PREEMPTED)):
             self._add(edges.slot[recorded & (edges.edge == kind)], column)
-        for slot, count in zip(*(column.tolist() for column in self._time.turns), strict=True):
+        for slot, count in zip(*(column.tolist() for column in self._time.turns.more), strict=True):
             image = self._experiments.by_image.get(int(self._time.model.of.image[slot]))
             if image is not None:
                 image.n_counted_switches += count

@@ -28,6 +28,7 @@ from collector.timing.remainders import Remainders
 from collector.timing.states import Delays
 from collector.timing.switching import sharpened
 from collector.timing.timeline import NO_WAKEUPS, Edges, Periods, Timeline, Wakeups, edges_of, joined, wakeups_of
+from collector.timing.turns import Turns
 
 _NS_PER_S = 1_000_000_000
 _COLUMNS = "time_ns", "pid", "tid", "run_ns", "delay_ns", "turns"  # of Accounts
@@ -46,14 +47,12 @@ class Timekeeping:
         self.remainders = Remainders(self.timeline, self.ledger)
         self.founder_before: Account | None = None  # the founder's, before it became itself
         self.counts = False  # switches come too often to be recorded: only accounts tell of them
-        self.turns_per_s = np.inf  # how often threads got a CPU, where switches are counted
         self.ending: Array = np.zeros(0, dtype=np.int64)  # the slots that end in this batch
         self.delays = Delays(self.ending, self.ending)  # what the accounts of this batch tell of waits for a CPU
         self.woken = NO_WAKEUPS  # of our threads, in this batch
         self._came = NO_WAKEUPS  # when they got CPUs, where the very moment is known
-        self.turns: tuple[Array, Array] = (self.ending, self.ending)  # slots, and how often each got a CPU, uncounted
-        # By the account before; delay_ns -1: there is none; turns_per_s: between the last two, where they are counted.
-        self._known = Columns(delay_ns=("i8", -1), turns=("i8", 0), time_ns=("i8", 0), turns_per_s=("f8", 0))
+        self.turns = Turns()
+        self._known = Columns(delay_ns=("i8", -1))  # by the account before; -1: there is none
         self._n_slots = 0
         self._free: list[int] = []
         self._begun: list[tuple[int, int, int, int, int]] = []  # slot, time, run, delay, when they were read
@@ -75,8 +74,10 @@ class Timekeeping:
             slot, self._n_slots = self._n_slots, self._n_slots + 1
             self.timeline.grow(self._n_slots)
             self._known.grow(self._n_slots)
+            self.turns.grow(self._n_slots)
         if found:
             self.timeline.found(slot)
+            self.turns.found(slot, None)
         return slot
 
     def born(self, slot: int, time_ns: int) -> None:
@@ -96,6 +97,7 @@ class Timekeeping:
         if thread.tid == thread.process.pid:
             self.remainders.found(thread.tid)
         if account is not None:
+            self.turns.found(slot, account.turns, account.run_ns)
             read_ns = account.time_ns if found.cut == Edge.IN else time_ns
             self._begun.append((slot, time_ns, account.run_ns, account.delay_ns, read_ns))
 
@@ -109,6 +111,7 @@ class Timekeeping:
         if self.founder_before is not None:
             before = self.founder_before
             self.remainders.begin(self.model.threads[slot].tid, slot)
+            self.turns.found(slot, before.turns, before.run_ns)
             self._nobodys.update(old for old, new in self._went_on if new == slot)
             self._went_on = [(old, new) for old, new in self._went_on if new != slot]
             self._begun.append((slot, time_ns, before.run_ns, before.delay_ns, min(before.time_ns, time_ns - 1)))
@@ -140,6 +143,7 @@ class Timekeeping:
         self.timeline.forget(slots)
         self.ledger.forget(slots)
         self.endings.forget(slots)
+        self.turns.forget(slots)
         self._known.reset(slots)
         self.model.forget(slots.tolist())
         self._free += slots.tolist()
@@ -157,15 +161,16 @@ class Timekeeping:
         seen = self._seen(batch)
         accounts = self._reached(batch)
         new = {slot for _, slot in self._went_on}  # until its last clock is read, the account of these says nothing
-        read = self._read(accounts, new, edges)
-        self._estimate_turns(edges)
+        read = self._read(accounts, new)
         if accounts is not None:
             self._lose(edges, read)
         budgets = list(self._budgets(edges)) if seen.is_blind else []
         periods = self.timeline.advance(self.ledger.reconciled(edges, read, self.timeline, seen, self.woken,
                                                                self._came, budgets))
+        self._note_turns(accounts, new)
         for old, slot in self._went_on:
             self.ledger.goes_on(old, slot, int(self.timeline.clocks.cpu_ns[old]))
+            self.turns.goes_on(old, slot)
             self._known.delay_ns[slot] = self._known.delay_ns[old]
         self._went_on = []
         self._fed_ns, self._n_lossy = batch.until_ns, max(self._n_lossy - 1, 0)
@@ -280,16 +285,15 @@ class Timekeeping:
             self._accounts = [_taken(accounts, ~reached)]
         return _taken(accounts, reached)
 
-    def _read(self, accounts: Accounts | None, without: Collection[int], edges: Edges) -> ReadAccounts:
-        """The last account of each thread, by slot. What they tell of waits, and of turns, is noted."""
+    def _read(self, accounts: Accounts | None, without: Collection[int]) -> ReadAccounts:
+        """The last account of each thread, by slot. What they tell of waits is noted."""
         none = np.zeros(0, dtype=np.int64)
-        self.delays, self.turns = Delays(none, none), (none, none)
+        self.delays = Delays(none, none)
         if accounts is None or not len(accounts.tid):
             return _NO_ACCOUNTS
         slot, accounts = self._last_of_each(accounts)
         known, before = self._known, self._known.delay_ns[slot] >= 0
         self.delays = Delays(slot[before], (accounts.delay_ns - known.delay_ns[slot])[before])
-        self._note_turns(slot, accounts, edges)
         known.delay_ns[slot] = accounts.delay_ns
         kept = ~among(slot, np.array(list(without), dtype=np.int64))
         return ReadAccounts(slot[kept], accounts.time_ns[kept], accounts.run_ns[kept], accounts.delay_ns[kept])
@@ -314,28 +318,21 @@ class Timekeeping:
         self.timeline.lose(np.array([slot for slot in open_.tolist() if slot not in there
                                      and self.model.threads[slot].tid not in waiting], dtype=np.int64))
 
-    def _note_turns(self, slot: Array, accounts: Accounts, edges: Edges) -> None:
-        """``slot`` (n,) in order. Where counting begins, records tell up to the last of the accounts, which were read
-        one after the other: what came behind a thread's own has been told."""
-        grown, turns = accounts.turns - self._known.turns[slot], accounts.turns
-        if self.counts and self._fed_ns < self._counted_ns:  # records tell of each so far
-            turns = turns + _arrivals_behind(slot, accounts.time_ns, edges)
-        elif self.counts:
-            self.turns = slot, grown
-            length_ns = max(int(accounts.time_ns.max(initial=0)) - self._fed_ns, 1)
-            self.turns_per_s = int(grown.sum()) * _NS_PER_S / length_ns if self._fed_ns > self._counted_ns else np.inf
-            elapsed_ns = np.maximum(accounts.time_ns - self._known.time_ns[slot], 1)
-            self._known.turns_per_s[slot] = grown * (_NS_PER_S / elapsed_ns)
-        self._known.turns[slot], self._known.time_ns[slot] = turns, accounts.time_ns
-
-    def _estimate_turns(self, edges: Edges) -> None:
-        """How often threads that end, while switches are counted, got a CPU behind their last accounts: as before."""
-        ends = np.flatnonzero(edges.edge == Edge.ENDED) if self.counts else edges.slot[:0]
-        if len(ends):
-            slot, grown = self.turns
-            its, behind_ns = edges.slot[ends], edges.time_ns[ends] - self._known.time_ns[edges.slot[ends]]
-            more = (self._known.turns_per_s[its] * np.maximum(behind_ns, 0) / _NS_PER_S).astype(np.int64)
-            self.turns = np.concatenate([slot, its]), np.concatenate([grown, more])
+    def _note_turns(self, accounts: Accounts | None, without: Collection[int]) -> None:
+        """Where switches are counted, and where they are recorded again: of what was between, first accounts tell."""
+        self.turns.recorded(self.timeline.edges)
+        if not self._counted_ns:
+            return
+        if accounts is not None and len(accounts.tid):
+            slot, accounts = self._last_of_each(accounts)
+            kept = ~among(slot, np.array(list(without), dtype=np.int64))
+            is_blind = self.counts and self._fed_ns > self._counted_ns
+            length_ns = int(accounts.time_ns.max(initial=0)) - self._fed_ns if is_blind else 0
+            self.turns.counted(slot[kept], _taken(accounts, kept), self.timeline.edges, max(length_ns, 0))
+        if not self.counts:
+            return
+        ended = self.ending[~among(self.ending, np.array([old for old, _ in self._went_on], dtype=np.int64))]
+        self.turns.ended(ended, self.ledger.account_ns(ended, self.timeline.clocks.cpu_ns[ended]))
 
     @property
     def n_slots(self) -> int:
@@ -418,7 +415,7 @@ class Timekeeping:
     def count(self, accounts: Mapping[int, Account]) -> None:
         """From the time of ``accounts`` (by tid) on, switches are counted. Batches that end there bring the records of
         before."""
-        self.counts, self.turns_per_s = True, np.inf
+        self.counts, self.turns.per_s = True, np.inf
         self.endings.interrupted()
         self._counted_ns = max((account.time_ns for account in accounts.values()), default=0)
         rows = np.array([(tid, *account) for tid, account in accounts.items()], dtype=np.int64).reshape(-1, 5)
@@ -447,13 +444,6 @@ def by_tid(accounts: Accounts) -> dict[int, Account]:
     columns = (accounts.time_ns, accounts.run_ns, accounts.delay_ns, accounts.turns)
     rows = zip(*(column.tolist() for column in columns), strict=True)
     return dict(zip(accounts.tid.tolist(), map(Account._make, rows), strict=True))
-
-
-def _arrivals_behind(slot: Array, time_ns: Array, edges: Edges) -> Array:
-    """How often each thread (n,), at slots in order, got a CPU behind a time (n,), by records."""
-    rows = np.flatnonzero((edges.edge == Edge.IN) & among(edges.slot, slot))
-    at = np.searchsorted(slot, edges.slot[rows])
-    return np.bincount(at[edges.time_ns[rows] > time_ns[at]], minlength=len(slot))
 
 
 def _joined(parts: Sequence[Accounts]) -> Accounts:

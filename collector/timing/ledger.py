@@ -138,6 +138,11 @@ class Ledger:
         ran_ns: Array = np.where(self._of.has_base[slots], run_ns - self._of.base_ns[slots], 0)
         return ran_ns
 
+    def account_ns(self, slots: Array, ran_ns: Array) -> Array:
+        """The accounts (n,) of threads that have run so long since their clocks began."""
+        account_ns: Array = self._of.base_ns[slots] + ran_ns
+        return account_ns
+
     def latest_base_ns(self, slot: int) -> int | None:
         """A thread's account when its clock began, at most; None where that is not known."""
         return int(self._of.base_ns[slot] + self._of.more_ns[slot]) if self._of.has_base[slot] else None

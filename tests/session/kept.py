@@ -269,6 +269,7 @@ class Keeping(Pipeline):
         self.kept = Kept()
         self._is_busy = False
         super().__init__(interval_ns, experiments, cast(World, KeepingWorld(world, self.kept)), tally, **options)
+        lend_none(self)
         self.kept.begin = {"interval_ns": interval_ns, "options": options, "follow": experiments.follow.text}
 
     def __getattribute__(self, name: str) -> Any:
@@ -294,6 +295,11 @@ class Keeping(Pipeline):
             return found
 
         return noted
+
+
+def lend_none(pipeline: Pipeline) -> None:
+    """Short waits have stacks of their own, as where a tap listens: so all that a replay can ask for is kept."""
+    pipeline._lending_ns = 0
 
 
 # --- replaying ------------------------------------------------------------------------------------
@@ -400,6 +406,7 @@ def replay(path: Path, directory: Path, tap: Take | None = None, *, muted: bool 
     directory.mkdir()
     experiments = Experiments(directory, Follow(begin["follow"]), header_of)
     pipeline = Pipeline(begin["interval_ns"], experiments, world, tally, **begin["options"], tap=tap)
+    lend_none(pipeline)
     if begin["founder_before"] is not None:
         pipeline.time.founder_before = Account(*begin["founder_before"])
     process = pipeline.model.new_process(begin["pid"], begin["start_ns"])

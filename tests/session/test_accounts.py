@@ -62,7 +62,7 @@ def test_threads_that_switch_too_often_are_counted(workload: Any, recorded: Any)
     assert run.unrooted_share() <= 0.01
     counted = sum(sample.counters[name] for sample in run.experiment.samples
                   for name in ("voluntary_switches", "involuntary_switches"))
-    # Main is asked at its end, and switches in each round. Its partner's switches behind the last look are not told.
+    # Main is asked at its end, and switches in each round. Its partner's switches behind the last look are estimated.
     assert 0.99 * run.truth["rounds"] <= counted <= 1.01 * n_switches
 
 

@@ -280,7 +280,7 @@ def test_what_records_tell_behind_a_thread_s_account_is_not_counted_again() -> N
     later = account((100, PID, 10, 0), (100, PID + 1, 10, 0))
     later.turns[:] = 3 + 5, 3 + 5
     time.advance(batch(110, accounts=later))
-    assert dict(zip(*(column.tolist() for column in time.turns), strict=True)) == dict.fromkeys(slots, 5)
+    assert dict(zip(*(column.tolist() for column in time.turns.more), strict=True)) == dict.fromkeys(slots, 5)
 
 
 def test_slots_are_used_again() -> None:
