@@ -171,18 +171,25 @@ def _reliable(process: Process, places: Array, part: Array, codes: Array, truth:
     is_known = (truth[part] != 0) & (codes != NOT_PROVEN)
     process.learn(places[is_known], codes[is_known] == truth[part[is_known]])
     reliability = process.reliability(places)
-    order = np.lexsort((-reliability, part))
-    is_best = np.append(True, part[order[1:]] != part[order[:-1]]) if len(order) else np.zeros(0, np.bool_)
-    best = order[is_best]
-    believed, elsewhere = np.zeros(len(truth), np.uint64), np.zeros(len(truth))
-    believed[part[best]] = codes[best]
-    np.maximum.at(elsewhere, part, np.where(codes == believed[part], 0, reliability))
-    is_reliable = reliability[best] >= np.minimum(_RELIABLE, _FAR_MORE * elsewhere[part[best]])
+    believed = _believed(part, codes, reliability, len(truth))
     says = reliability >= _SELDOM
-    believed[part[best[~(is_reliable & says[best])]]] = 0
     order = np.lexsort((-reliability, is_start, part))
     kept: Array = order[((believed[part] == 0) & says | (believed[part] == codes))[order]]
     return kept
+
+
+def _believed(part: Array, codes: Array, reliability: Array, n: int) -> Array:
+    """The code (n,) that the best place of each evaluation leads to, if that is so much better than the places that
+    lead elsewhere that it is believed alone; else 0."""
+    order = np.lexsort((-reliability, part))
+    is_best = np.append(True, part[order[1:]] != part[order[:-1]]) if len(order) else np.zeros(0, np.bool_)
+    best = order[is_best]
+    believed, elsewhere = np.zeros(n, np.uint64), np.zeros(n)
+    believed[part[best]] = codes[best]
+    np.maximum.at(elsewhere, part, np.where(codes == believed[part], 0, reliability))
+    is_reliable = reliability[best] >= np.minimum(_RELIABLE, _FAR_MORE * elsewhere[part[best]])
+    believed[part[best[~(is_reliable & (reliability[best] >= _SELDOM))]]] = 0
+    return believed
 
 
 def _certain(process: Process, tids: Array, times: Array, begin: Array, n: int) -> Array:
