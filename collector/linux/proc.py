@@ -5,6 +5,7 @@ Nothing heavy is imported before it is asked for.
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from bisect import bisect_right
@@ -308,6 +309,14 @@ def read_memory(pid: int, address: int, length: int) -> bytes:
     """Memory of a process. Raises OSError when it is gone or not ours to read."""
     fd = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        return os.pread(fd, length, address)
+        return memory_in(fd, address, length)
     finally:
         os.close(fd)
+
+
+def memory_in(fd: int, address: int, length: int) -> bytes:
+    """The same through an open file: of a process that has ended since then, the kernel says that nothing is there."""
+    found = os.pread(fd, length, address)
+    if length and not found:
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+    return found

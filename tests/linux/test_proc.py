@@ -171,3 +171,19 @@ def test_the_vdso_is_elf_in_memory() -> None:
     assert (len(image), image[:4]) == (end - start, b"\x7fELF")
     with pytest.raises(OSError, match="Input/output error"):
         proc.read_memory(os.getpid(), 8, 16)
+
+
+def test_a_process_that_ends_before_its_memory_is_read_is_gone() -> None:
+    with subprocess.Popen(["sleep", "1009"]) as process:
+        while not proc.vdso_ranges(process.pid):
+            time.sleep(0.001)
+        ((start, _),) = proc.vdso_ranges(process.pid)
+        fd = os.open(f"/proc/{process.pid}/mem", os.O_RDONLY)
+        try:
+            assert proc.memory_in(fd, start, 4) == b"\x7fELF"
+            process.kill()
+            process.wait()
+            with pytest.raises(ProcessLookupError):
+                proc.memory_in(fd, start, 4)
+        finally:
+            os.close(fd)
