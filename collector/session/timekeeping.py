@@ -56,6 +56,7 @@ class Timekeeping:
         self._n_slots = 0
         self._free: list[int] = []
         self._begun: list[tuple[int, int, int, int, int]] = []  # slot, time, run, delay, when they were read
+        self._found_off_cpu: list[tuple[int, int]] = []  # slots, and when their accounts were read
         self._went_on: list[tuple[int, int]] = []  # slots of threads in their old and their new image
         self._accounts: list[Accounts] = []  # that no batch has reached yet
         self._clocks: list[tuple[int, int, int]] = []  # the same: when it was read, pid, and what it said
@@ -77,7 +78,7 @@ class Timekeeping:
             self.turns.grow(self._n_slots)
         if found:
             self.timeline.found(slot)
-            self.turns.found(slot, None)
+            self.turns.found(slot)
         return slot
 
     def born(self, slot: int, time_ns: int) -> None:
@@ -97,9 +98,11 @@ class Timekeeping:
         if thread.tid == thread.process.pid:
             self.remainders.found(thread.tid)
         if account is not None:
-            self.turns.found(slot, account.turns, account.run_ns)
+            self.turns.begins(slot, account.turns, account.run_ns, account.time_ns)
             read_ns = account.time_ns if found.cut == Edge.IN else time_ns
             self._begun.append((slot, time_ns, account.run_ns, account.delay_ns, read_ns))
+            if found.cut != Edge.IN:
+                self._found_off_cpu.append((slot, account.time_ns))
 
     def executed(self, old: int | None, slot: int) -> None:
         """A thread goes on in another image, at another slot; ``old``: the one before, if that is known."""
@@ -111,7 +114,7 @@ class Timekeeping:
         if self.founder_before is not None:
             before = self.founder_before
             self.remainders.begin(self.model.threads[slot].tid, slot)
-            self.turns.found(slot, before.turns, before.run_ns)
+            self.turns.begins(slot, before.turns, before.run_ns, before.time_ns)
             self._nobodys.update(old for old, new in self._went_on if new == slot)
             self._went_on = [(old, new) for old, new in self._went_on if new != slot]
             self._begun.append((slot, time_ns, before.run_ns, before.delay_ns, min(before.time_ns, time_ns - 1)))
@@ -271,6 +274,9 @@ class Timekeeping:
             self.ledger.begin(ReadAccounts(slot, time_ns, run_ns, delay_ns), read_ns - time_ns)
             self._known.delay_ns[slot] = delay_ns
             self._begun = []
+        if self._found_off_cpu:
+            self.ledger.found_off_cpu(*np.array(self._found_off_cpu, dtype=np.int64).T)
+            self._found_off_cpu = []
 
     def _reached(self, batch: Batch) -> Accounts | None:
         """The accounts that the batch reaches; the others wait. None where nobody has looked by then."""

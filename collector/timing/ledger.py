@@ -94,12 +94,13 @@ class Ledger:
         self.steal_ns = 0
         # base_ns: the account when the clock stood at zero; at_ns, run_ns, delay_ns: as last read
         # late_ns: the account was read so long after that, of a thread of which it is not known yet whether it ran then
+        # read_ns: when the account was read, of one that was off its CPU when it was found; 0: records have come so far
         # less_ns, more_ns: by how much the base may be wrong, until an account of it off a CPU tells
         # lag_ns: of each of its runs, on average, between the last two accounts of it off a CPU
         # gained_ns, n_runs: by how much how many runs have begun earlier since then
         # owed_ns: by the last account, and in none of the edges so far
         # running, waiting: their shares of the stretch between the last two accounts.
-        self._of = Columns(has_base=("b1", 0), base_ns=("i8", 0), late_ns=("i8", 0),
+        self._of = Columns(has_base=("b1", 0), base_ns=("i8", 0), late_ns=("i8", 0), read_ns=("i8", 0),
                            less_ns=("i8", 0), more_ns=("i8", 0), at_ns=("i8", 0), run_ns=("i8", 0),
                            delay_ns=("i8", 0), lag_ns=("i8", 0), gained_ns=("i8", 0), n_runs=("i8", 0),
                            owed_ns=("i8", 0), running=("f8", 0), waiting=("f8", 0))
@@ -123,6 +124,11 @@ class Ledger:
             column = getattr(self._of, name)
             column[new] = column[old]
         self._of.base_ns[new] = self._of.base_ns[old] + ran_ns
+
+    def found_off_cpu(self, slot: Array, read_ns: Array) -> None:
+        """The accounts of threads (n,) that have just begun were read at these times, behind the beginnings of their
+        clocks: what they ran until then records tell."""
+        self._of.read_ns[slot] = read_ns
 
     def forget(self, slots: Array) -> None:
         """The threads at slots are over, and the slots are free."""
@@ -158,6 +164,7 @@ class Ledger:
         """
         self._of.grow(len(timeline.clocks.kind))
         edges, read = self._decided(timeline.in_order(edges), read, timeline)
+        self._begin_before_accounts(edges, timeline, seen.until_ns)
         edges = self._told_apart(edges, timeline, seen.rested_ns)
         edges = self._expected(self._balanced(edges, read, timeline, seen, woken, came), read, timeline, woken, came)
         if seen.is_blind:
@@ -272,6 +279,24 @@ class Ledger:
         of.less_ns[slot] = np.where(running, 0, since_ns)
         of.more_ns[slot] = np.where(running, np.where(since_ns > 0, since_ns, LONGEST_TICK_NS), 0)
         of.late_ns[slot] = 0
+
+    def _begin_before_accounts(self, edges: Edges, timeline: Timeline, until_ns: int) -> None:
+        """Takes from the bases of threads that were found off their CPUs what they ran before their accounts were read.
+        One that ran in that moment has an account as old as a tick."""
+        of = self._of
+        if not of.read_ns.any():
+            return
+        kind, start_ns, _ = timeline.behind(edges)
+        row = np.flatnonzero((kind == Edge.IN) & (of.read_ns[edges.slot] > start_ns))
+        _, open_slot, open_ns, _ = self._open_runs(edges, timeline)
+        last = (of.read_ns[open_slot] > open_ns) & (of.read_ns[open_slot] <= until_ns)
+        slot = np.concatenate([edges.slot[row], open_slot[last]])
+        start_ns = np.concatenate([start_ns[row], open_ns[last]])
+        end_ns = np.concatenate([edges.time_ns[row], np.full(int(last.sum()), _FAR_NS)])
+        ran_ns = np.minimum(end_ns, of.read_ns[slot]) - start_ns
+        of.base_ns[:] -= summed(slot, ran_ns, len(of.base_ns))
+        of.more_ns[slot[end_ns > of.read_ns[slot]]] = LONGEST_TICK_NS
+        of.read_ns[of.read_ns <= until_ns] = 0
 
     # -- edges that agree with the accounts
 

@@ -26,8 +26,9 @@ class Turns:
         none = np.zeros(0, dtype=np.int64)
         self.more: tuple[Array, Array] = (none, none)
         self.per_s = np.inf  # of all threads between their last two accounts, where they are counted
-        # turns, run_ns: by the last account; per_ns: on CPU, between the last two.
-        self._of = Columns(told=("i8", 0), turns=("i8", 0), run_ns=("i8", 0), per_ns=("f8", 0))
+        # turns, run_ns: by the last account; per_ns: on CPU, between the last two
+        # since_ns: when the first account was read of a thread that was found; records of before tell nothing new.
+        self._of = Columns(told=("i8", 0), turns=("i8", 0), run_ns=("i8", 0), per_ns=("f8", 0), since_ns=("i8", 0))
 
     def grow(self, n: int) -> None:
         """Makes room for the slots below ``n``."""
@@ -37,10 +38,15 @@ class Turns:
         """The threads at slots are over, and the slots are free."""
         self._of.reset(slots)
 
-    def found(self, slot: int, turns: int | None, run_ns: int = 0) -> None:
-        """A thread's account as we begin with it; None: not known, so that its first account is where we begin."""
-        self._of.told[slot], self._of.turns[slot] = (-1, 0) if turns is None else (turns, turns)
-        self._of.run_ns[slot] = run_ns
+    def found(self, slot: int) -> None:
+        """Of a thread that was there before us nothing is known, so that its first account is where we begin."""
+        self._of.told[slot] = -1
+
+    def begins(self, slot: int, turns: int, run_ns: int, time_ns: int) -> None:
+        """A thread's account as we begin with it, and when it was read."""
+        of = self._of
+        of.told[slot] = of.turns[slot] = turns
+        of.run_ns[slot], of.since_ns[slot] = run_ns, time_ns
 
     def goes_on(self, old: int, new: int) -> None:
         """The thread at one slot goes on at another one, with the same account."""
@@ -52,7 +58,7 @@ class Turns:
     def recorded(self, edges: Edges) -> None:
         """What the records of a batch tell; it begins with this."""
         self.more = (self.more[0][:0], self.more[1][:0])
-        slot = edges.slot[_arrives(edges)]
+        slot = edges.slot[_arrives(edges) & (edges.time_ns > self._of.since_ns[edges.slot])]
         if len(slot):
             told = np.bincount(slot, minlength=len(self._of.told))
             self._of.told[:] = np.where(self._of.told < 0, -1, self._of.told + told)

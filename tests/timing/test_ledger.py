@@ -170,17 +170,21 @@ IN, BLOCKED, PREEMPTED, BORN, ENDED = Edge.IN, Edge.OUT_BLOCKED, Edge.OUT_PREEMP
 
 
 class Machine:
-    """A ledger and a timeline of threads that were born at 0, or found runnable then, fed by hand in ms.
+    """A ledger and a timeline of threads that were born at 0, or found runnable then, or ``off_cpu``, fed by hand in
+    ms.
 
     ``run``: what their first accounts say, which were read so ``late``.
     """
 
-    def __init__(self, n: int, n_cpus: int = 2, found: bool = False, run: int = 0, late: int = 0) -> None:
+    def __init__(self, n: int, n_cpus: int = 2, found: bool = False, run: int = 0, late: int = 0,
+                 off_cpu: bool = False) -> None:
         self.timeline, self.ledger, self._at_ns = Timeline(), Ledger(n_cpus), 0
         self.timeline.grow(n)
         self.timeline.clocks.found[:n] = found
-        self.ledger.begin(reads(*((slot, 0, run, 0) for slot in range(n))), late * MS)
-        self.feed(0, [(slot, 0, IN if found else BORN, -1) for slot in range(n)])
+        self.ledger.begin(reads(*((slot, 0, run, 0) for slot in range(n))), 0 if off_cpu else late * MS)
+        self.feed(0, [(slot, 0, BLOCKED if off_cpu else IN if found else BORN, -1) for slot in range(n)])
+        if off_cpu:
+            self.ledger.found_off_cpu(np.arange(n), np.full(n, late * MS))
 
     def feed(self, until: int, records: list[tuple[int, int, int, int]], read: ReadAccounts | None = None,
              **seen: bool) -> list[tuple[int, int, int, int]]:
@@ -247,6 +251,22 @@ def test_the_account_of_who_was_found_is_as_old_as_records_say(late: int, run: i
     told = machine.feed(100, [(0, 100, IN, 0)], reads((0, 90, 1004, 0)))
     assert [kind for *_, kind in told] == [records[-1][2]]
     assert machine.ledger.steal_ns == 0
+
+
+@pytest.mark.parametrize(("run", "records"), [
+    (1004, [(4, IN), (8, BLOCKED)]),  # it had run by then
+    (1004, [(4, BLOCKED)]),  # it ran at 0
+    (1000, [(24, IN), (28, BLOCKED)]),  # it just ran: as of the tick before
+    (1000, [(26, IN), (30, BLOCKED)])])
+@pytest.mark.parametrize("until", [6, 22, 27, 40])
+def test_the_account_of_who_was_found_off_its_cpu_is_as_late_as_it_was_read(
+        run: int, records: list[tuple[int, int]], until: int) -> None:
+    """At 0 it had run for 1000 ms, it runs for 4 more, and its account was read at 25. The batches are cut anywhere."""
+    machine = Machine(1, found=True, run=run, late=25, off_cpu=True)
+    machine.feed(until, [(0, at, edge, 0) for at, edge in records if at <= until])
+    machine.feed(50, [(0, at, edge, 0) for at, edge in records if at > until], reads((0, 50, 1004, 0)))
+    assert machine.timeline.clocks.cpu_ns[0] == 4 * MS
+    assert (machine.ledger.steal_ns, machine.ledger.n_repaired) == (0, 0)
 
 
 def test_a_lost_end_is_an_end_and_no_steal_time_where_records_were_lost() -> None:

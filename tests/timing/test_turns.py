@@ -74,9 +74,10 @@ def test_arrivals_that_the_ledger_made_are_no_records(turns: Turns) -> None:
 
 
 def test_a_thread_that_was_found_begins_with_its_account(turns: Turns) -> None:
-    turns.found(SLOT, 1001)
-    turns.found(OTHER, None)  # so does this one, with its first account
-    turns.recorded(arrivals())
+    """What records tell of before it was read is in it."""
+    turns.begins(SLOT, 1001, 0, 5 * MS)
+    turns.found(OTHER)  # so does this one, with its first account
+    turns.recorded(arrivals((SLOT, 3), (SLOT, 5), (OTHER, 4)))
     turns.counted(array(SLOT, OTHER), accounts((9, 5, 1013), (9, 5, 2002)), arrivals(), 0)
     assert told(turns) == [(SLOT, 12), (OTHER, 0)]
     turns.recorded(arrivals())
