@@ -30,7 +30,6 @@ from collector.timing.switching import sharpened
 from collector.timing.timeline import NO_WAKEUPS, Edges, Periods, Timeline, Wakeups, edges_of, joined, wakeups_of
 from collector.timing.turns import Turns
 
-_NS_PER_S = 1_000_000_000
 _COLUMNS = "time_ns", "pid", "tid", "run_ns", "delay_ns", "turns"  # of Accounts
 _NO_ACCOUNTS = ReadAccounts(*[np.zeros(0, dtype=np.int64)] * 4)
 _LOSSY_BATCHES = 3  # for which a loss that was reported may show
@@ -164,13 +163,14 @@ class Timekeeping:
         seen = self._seen(batch)
         accounts = self._reached(batch)
         new = {slot for _, slot in self._went_on}  # until its last clock is read, the account of these says nothing
-        read = self._read(accounts, new)
+        last = self._last_of_each(accounts) if accounts is not None and len(accounts.tid) else None
+        read = self._read(last, new)
         if accounts is not None:
             self._lose(edges, read)
         budgets = list(self._budgets(edges)) if seen.is_blind else []
         periods = self.timeline.advance(self.ledger.reconciled(edges, read, self.timeline, seen, self.woken,
                                                                self._came, budgets))
-        self._note_turns(accounts, new)
+        self._note_turns(last, new)
         for old, slot in self._went_on:
             self.ledger.goes_on(old, slot, int(self.timeline.clocks.cpu_ns[old]))
             self.turns.goes_on(old, slot)
@@ -291,13 +291,13 @@ class Timekeeping:
             self._accounts = [_taken(accounts, ~reached)]
         return _taken(accounts, reached)
 
-    def _read(self, accounts: Accounts | None, without: Collection[int]) -> ReadAccounts:
+    def _read(self, last: tuple[Array, Accounts] | None, without: Collection[int]) -> ReadAccounts:
         """The last account of each thread, by slot. What they tell of waits is noted."""
         none = np.zeros(0, dtype=np.int64)
         self.delays = Delays(none, none)
-        if accounts is None or not len(accounts.tid):
+        if last is None:
             return _NO_ACCOUNTS
-        slot, accounts = self._last_of_each(accounts)
+        slot, accounts = last
         known, before = self._known, self._known.delay_ns[slot] >= 0
         self.delays = Delays(slot[before], (accounts.delay_ns - known.delay_ns[slot])[before])
         known.delay_ns[slot] = accounts.delay_ns
@@ -324,13 +324,13 @@ class Timekeeping:
         self.timeline.lose(np.array([slot for slot in open_.tolist() if slot not in there
                                      and self.model.threads[slot].tid not in waiting], dtype=np.int64))
 
-    def _note_turns(self, accounts: Accounts | None, without: Collection[int]) -> None:
+    def _note_turns(self, last: tuple[Array, Accounts] | None, without: Collection[int]) -> None:
         """Where switches are counted, and where they are recorded again: of what was between, first accounts tell."""
         self.turns.recorded(self.timeline.edges)
         if not self._counted_ns:
             return
-        if accounts is not None and len(accounts.tid):
-            slot, accounts = self._last_of_each(accounts)
+        if last is not None:
+            slot, accounts = last
             kept = ~among(slot, np.array(list(without), dtype=np.int64))
             is_blind = self.counts and self._fed_ns > self._counted_ns
             length_ns = int(accounts.time_ns.max(initial=0)) - self._fed_ns if is_blind else 0
