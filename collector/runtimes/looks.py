@@ -13,6 +13,8 @@ Of a sample and the looks around it:
                                          of the next one that have been there before and after, the anchors of the
                                          others; what lies between is torn, the last way by which any thread was seen
                                          to come there (``Ways``), or unknown
+    ... and it was the last one          the same, but its outermost functions are torn: those that all looks at the
+                                         thread have had, or the outer half where all looks are alike
 
 Torn callers are those of the look next in time with the same function at the same depth: summed up over many samples
 they have the right shares, though a single one may be another's.
@@ -45,6 +47,7 @@ Shape = tuple[tuple[tuple[int, ...], ...], ...]  # a chain, of each frame its ad
 Array = npt.NDArray[np.int64]
 _KEPT_NS, _KEPT, _KEPT_MAX = 3_000_000_000, 32, 96  # looks: so long, so many at least; at most, if they are older
 _NEAR_NS = 100_000_000
+_BEFORE_ALL = -1  # looks
 
 
 class Told(NamedTuple):
@@ -211,8 +214,17 @@ class Looks:
             return found
         next_one = chain[depth] if len(chain) > depth else ()
         known = next_one[len(next_one) - (lasting - n):] if n < lasting <= n + len(next_one) else ()
-        found.append(self._guessed(anchors[depth], known, None if depth else next_one[-1:]))
+        habit = self._habit(look, depth, n) if next_one and not known and lasting > _BEFORE_ALL else ()
+        found.append(self._guessed(anchors[depth], known, None if depth else next_one[-1:], habit))
         return found + [self._guessed(each) for each in anchors[depth + 1:]]
+
+    def _habit(self, look: int, depth: int, n_outside: int) -> Activation:
+        """The outermost functions of a look's activation, ``n_outside`` frames in, that all looks at the thread have
+        had; if they have had all of it, its outer half, since nothing tells how far it has been left."""
+        activation = self._chains[look][depth]
+        n = min(self._in_common(look, looks[0]) for looks in self._looks_of) - n_outside
+        n = n if n < len(activation) else len(activation) // 2
+        return activation[len(activation) - max(n, 0):]
 
     def _nearest(self, asked: int, time_ns: int) -> tuple[int, int]:
         """The look that agrees longest with anchors of a number, of several the next in time (-1: there is none), and
@@ -264,26 +276,30 @@ class Looks:
         mark = VERIFIED if anchor.is_proven else TORN
         return Told((own, NOBODY), (mark, UNKNOWN)) if self._inlined else Told((own,), (mark,))
 
-    def _guessed(self, anchor: Anchor, known: Activation = (), root: Activation | None = None) -> Told:
+    def _guessed(self, anchor: Anchor, known: Activation = (), root: Activation | None = None,
+                 habit: Activation = ()) -> Told:
         """What anchors that no look agrees with tell of an activation, with the functions that they were seen amid.
         ``known``: its outermost functions for certain; ``root``: what is taken for its outermost one else, of which
-        not knowing it (empty) forbids to guess."""
+        not knowing it (empty) forbids to guess; ``habit``: its outermost functions at other times."""
         told = self._anchored(anchor)
         if not self._inlined:
             return told
         found = None if root == () else self._ways.to(anchor.codes, known or root or ())
         if found is None:
-            return Told((*told.frames, *known), (*told.marks, *[VERIFIED] * len(known)))
+            mark = VERIFIED if known else TORN
+            outer = known or habit
+            return Told((*told.frames, *outer), (*told.marks, *[mark] * len(outer)))
         way, n_met = found
         own = told.marks[0] if len(anchor.codes) == 1 else TORN
         n_known = n_met if known else 0
         return Told(way, (own, *[TORN] * (len(way) - 1 - n_known), *[VERIFIED] * n_known)[:len(way)])
 
     def _lasting(self, look: int, time_ns: int) -> int:
-        """How many of a look's outermost frames have been there in the looks before and after a time."""
+        """How many of a look's outermost frames have been there in the looks before and after a time; _BEFORE_ALL:
+        there is none before."""
         after = bisect_left(self._times, time_ns)
         if not 0 < after < len(self._times):
-            return 0
+            return 0 if after else _BEFORE_ALL
         key = look, after
         found = self._lasting_near.get(key)
         if found is None:

@@ -548,6 +548,27 @@ def test_where_no_look_agrees_another_thread_s_callers_are_torn() -> None:
                                              (VERIFIED, UNKNOWN, VERIFIED, VERIFIED))]
 
 
+def test_behind_the_last_look_a_thread_is_taken_to_be_amid_what_it_always_was() -> None:
+    looks, e = Looks(), PyFrame(500, 5, 0)
+    own = PyFrame(0, e.code, 0)
+    looks.add(10, ((D, C, B, A),))
+    looks.add(20, ((D, C, B, A),))
+    assert looks.told((anchor(e),), 5) == [((own, NOBODY), (VERIFIED, UNKNOWN))]  # it may not have been there yet
+    # It was left somewhere: half way is the nearest guess.
+    assert looks.told((anchor(e),), 25) == [((own, NOBODY, B, A), (VERIFIED, UNKNOWN, TORN, TORN))]
+    looks.add(30, ((OTHER, D, B, A),))
+    looks.add(40, ((OTHER, C, B, A),))
+    assert looks.told((anchor(e),), 45) == [((own, NOBODY, B, A), (VERIFIED, UNKNOWN, TORN, TORN))]  # what they share
+    looks.add(50, ((OTHER, D, A),))
+    assert looks.told((anchor(e),), 55) == [((own, NOBODY, A), (VERIFIED, UNKNOWN, TORN))]
+    looks.add(60, ((D, C), (B,)))
+    assert looks.told((anchor(e),), 65) == [((own, NOBODY), (VERIFIED, UNKNOWN))]
+    inner = Looks()
+    inner.add(10, ((A,), (D, C, B)))
+    assert inner.told((anchor(A), anchor(e)), 15) == [
+        ((A,), (VERIFIED,)), ((own, NOBODY, B), (VERIFIED, UNKNOWN, TORN))]
+
+
 def test_of_a_function_that_calls_itself_few_ways_are_kept() -> None:
     ways = Ways()
     for root in range(1000):
