@@ -116,13 +116,13 @@ class States:
         self.n_estimated = 0  # threads of whose waits neither wake-ups nor an account tell, though those of others do
         self._waiting = 0.0  # which part of their time off CPU others waited for one, where wake-ups tell of some
         # told: the Reason of the last departure that was told; habit: and of the last one to sleep or for a lock;
-        # unexplained_ns: run_delay that no wait stands for yet; share_ns: what of it fell to a sleep at least, at the
-        # last account; over_ns: the end of the last period off CPU; has_account: one was read; is_estimated: none was
-        # when it was needed.
+        # unexplained_ns: run_delay that no wait stands for yet; slept_ns: how long sleeps were at the last account, 0
+        # where they were not alike; longest_ns: the longest wait behind one; over_ns: the end of the last period off
+        # CPU; has_account: one was read; is_estimated: none was when it was needed.
         self._of = Columns(uid=("u8", 0), reason=("i1", 0), told=("i1", 0), habit=("i1", 0), ip=("u8", 0),
                            cpu=("i4", 0), woken_ns=("i8", 0), over_ns=("i8", 0), fault_ip=("u8", 0),
-                           fault_state=("i1", 0), fault_ns=("i8", 0), unexplained_ns=("i8", 0), share_ns=("i8", 0),
-                           has_account=("b1", 0), is_estimated=("b1", 0))
+                           fault_state=("i1", 0), fault_ns=("i8", 0), unexplained_ns=("i8", 0), slept_ns=("i8", 0),
+                           longest_ns=("i8", 0), has_account=("b1", 0), is_estimated=("b1", 0))
 
     def grow(self, n: int) -> None:
         """Makes room for the slots below ``n``."""
@@ -304,25 +304,36 @@ class States:
         untold = np.flatnonzero(blocked & (woken_ns == 0))
         slots = periods.slot[untold]
         most_ns = np.maximum(length_ns[untold] - 1, 0)  # who was blocked slept, however short
-        shares_ns, least_ns = _shares_ns(slots, most_ns, np.maximum(unexplained_ns, 0))
-        # Who has no account now has ended, or will have one that tells what was too much.
-        self._of.share_ns[slots] = np.where(known[slots], least_ns, self._of.share_ns[slots])
+        of, has_account = self._of, known[slots]
+        shares_ns, slept_ns, longest_ns = _shares_ns(slots, most_ns, np.maximum(unexplained_ns, 0))
+        of.slept_ns[slots[has_account]] = slept_ns[has_account]
+        of.longest_ns[slots[has_account]] = longest_ns[has_account]
         shared_ns = np.zeros_like(length_ns)
-        shared_ns[untold] = np.where(known[slots], shares_ns, np.minimum(self._of.share_ns[slots], most_ns))
+        shared_ns[untold[has_account]] = shares_ns[has_account]
+        self._go_on(untold[~has_account], periods, edges, shared_ns)
         explained = np.flatnonzero(blocked & ((woken_ns > 0) | known[periods.slot]))
         if (woken_ns > 0).any() and len(explained) >= _MANY_WAITS:
             self._waiting = float((wait_ns + shared_ns)[explained].sum() / max(int(length_ns[explained].sum()), 1))
-        self._of.has_account[delays.slot] = True
-        self._estimate(untold[~self._of.has_account[slots]], periods, edges, shared_ns)
+        of.has_account[delays.slot] = True
+        self._estimate(untold[~of.has_account[slots]], periods, edges, shared_ns)
         unexplained_ns -= summed(periods.slot, shared_ns, n_slots)
         return wait_ns + shared_ns, shared_ns > 0
+
+    def _go_on(self, rows: Array, periods: Periods, edges: Edges, shared_ns: Array) -> None:
+        """What threads waited for a CPU in periods at some rows (r,) of which no account tells: as they did up to their
+        last one, if they had any. Who has none now has ended, or will have one that tells what was too much. It is put
+        into ``shared_ns`` (p,)."""
+        of, slots = self._of, periods.slot[rows]
+        most_ns = (periods.end_ns - periods.start_ns)[rows] - 1
+        shared_ns[rows] = np.clip(most_ns - of.slept_ns[slots], 0, of.longest_ns[slots])
+        shared_ns[rows[_to_the_end(periods.take(rows), edges)]] = 0
 
     def _estimate(self, rows: Array, periods: Periods, edges: Edges, shared_ns: Array) -> None:
         """What threads waited for a CPU in periods at some rows (r,) of which no witness tells: as much of their time
         off CPU as others, where wake-ups come too often for a record of each. It is put into ``shared_ns`` (p,)."""
         if not self._waiting or not len(rows):
             return
-        rows = rows[~_to_the_end(periods.take(rows), edges)]  # who did not run again has not waited to
+        rows = rows[~_to_the_end(periods.take(rows), edges)]
         shared_ns[rows] = (self._waiting * (periods.end_ns - periods.start_ns)[rows]).astype(np.int64)
         before = np.count_nonzero(self._of.is_estimated)
         self._of.is_estimated[periods.slot[rows]] = True
@@ -330,16 +341,17 @@ class States:
 
 
 def _to_the_end(periods: Periods, edges: Edges) -> Array:
-    """Which periods (p,) off CPU ended with their thread, or with the recording."""
+    """Which periods (p,) off CPU ended with their thread, or with the recording: it has not waited to run again."""
     at = edges.next_at(periods.slot, periods.end_ns)
     found: Array = at >= 0
     found[found] = (edges.edge[at[found]] == Edge.ENDED) & (edges.time_ns[at[found]] == periods.end_ns[found])
     return found
 
 
-def _shares_ns(slot: Array, most_ns: Array, due_ns: Array) -> tuple[Array, Array]:
+def _shares_ns(slot: Array, most_ns: Array, due_ns: Array) -> tuple[Array, Array, Array]:
     """How long each of the waits (u,) was behind sleeps whose ends are unknown, where ``due_ns`` (n,) was waited by
-    each slot's thread in all, and ``most_ns`` (u,) at most each time; and how long it was at least (u,).
+    each slot's thread in all, and ``most_ns`` (u,) at most each time. Also what tells of further ones (u,): how long
+    the thread sleeps each time, 0 if that is not alike, and how long it waits at most.
 
     Waits are taken to be alike. But where the sleeps of a thread are alike, as those of a timer, whatever made one
     longer was a wait: one of 5 ms among naps of 50 us is no hundred waits of as long as the naps are. They are alike
@@ -354,11 +366,11 @@ def _shares_ns(slot: Array, most_ns: Array, due_ns: Array) -> tuple[Array, Array
     n_like = np.bincount(slot[most_ns >= _LIKE * slept_ns], minlength=len(due_ns))
     alike = ((2 * n_like > n_waits) & (n_waits >= _SOME_WAITS))[slot]
     shares_ns = np.where(alike, np.maximum(most_ns - slept_ns, 0), np.minimum(level_ns, most_ns))
-    least_ns = due_ns.copy()
-    np.minimum.at(least_ns, slot, shares_ns)
-    found = np.empty((2, len(slot)), dtype=np.int64)
-    found[:, order] = shares_ns, np.where(alike, least_ns[slot], level_ns)
-    return found[0], found[1]
+    longest_ns = np.zeros_like(due_ns)
+    np.maximum.at(longest_ns, slot, shares_ns)
+    found = np.empty((3, len(slot)), dtype=np.int64)
+    found[:, order] = shares_ns, np.where(alike, slept_ns, 0), np.where(alike, longest_ns[slot], level_ns)
+    return found[0], found[1], found[2]
 
 
 def _level_ns(slot: Array, length_ns: Array, due_ns: Array) -> Array:

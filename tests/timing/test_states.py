@@ -328,6 +328,31 @@ def test_waits_behind_sleeps_of_any_length_are_alike() -> None:
     assert waited_behind(of_ten_timers_ns, run_delay=10_000_000) == [1_000_000] * 10
 
 
+NAPS_NS = [50_000 + (7_000 * at if at % 3 else 0) for at in range(12)]  # of 50 us each, and waits
+
+
+@pytest.mark.parametrize(("sleeps_ns", "run_delay", "further_ns"), [
+    (NAPS_NS, sum(NAPS_NS) - 12 * 50_000, {40_000: 0, 50_000: 0, 61_000: 11_000, 90_000: 40_000, 1_000_000: 77_000}),
+    ([1_000 << at for at in range(13)], 1_300, {70: 69, 150: 100, 1_000_000: 100})])
+def test_behind_its_last_account_a_thread_waits_as_before(sleeps_ns: list[int], run_delay: int,
+                                                          further_ns: dict[int, int]) -> None:
+    """What is longer than its sleeps, if they were alike, is a wait, but none is longer than those before; else waits
+    are as long as before."""
+    watch, edges, time_ns = Watch(1), [(5, 0, IN)], 1000
+    for slept_ns in sleeps_ns:
+        edges += [(time_ns, 0, BLOCKED), (time_ns + slept_ns, 0, IN)]
+        time_ns += slept_ns + 1000
+    watch.feed(edges, run_delay={0: run_delay})
+    edges = []
+    for slept_ns in further_ns:
+        edges += [(time_ns, 0, BLOCKED), (time_ns + slept_ns, 0, IN)]
+        time_ns += slept_ns + 1000
+    spans = watch.feed([*edges, (time_ns, 0, BLOCKED), (time_ns + 90_000, 0, ENDED)])
+    waits_ns = {end_ns: length for _, state, length, end_ns, _ in spans if state == Microstate.WAIT_CPU}
+    assert [waits_ns.get(end_ns, 0) for end_ns, _, _ in edges[1::2]] == pytest.approx(list(further_ns.values()), abs=2)
+    assert time_ns + 90_000 not in waits_ns  # who does not run again has waited for nothing
+
+
 def test_a_wake_up_is_its_own_threads() -> None:
     spans = Watch(2).feed(
         [(5, 0, IN), (6, 1, IN), (100, 0, BLOCKED), (101, 1, BLOCKED), (317, 0, IN), (331, 1, IN), (400, 0, PREEMPTED),
