@@ -321,11 +321,13 @@ class States:
 
     def _go_on(self, rows: Array, periods: Periods, edges: Edges, shared_ns: Array) -> None:
         """What threads waited for a CPU in periods at some rows (r,) of which no account tells: as they did up to their
-        last one, if they had any. Who has none now has ended, or will have one that tells what was too much. It is put
-        into ``shared_ns`` (p,)."""
-        of, slots = self._of, periods.slot[rows]
-        most_ns = (periods.end_ns - periods.start_ns)[rows] - 1
-        shared_ns[rows] = np.clip(most_ns - of.slept_ns[slots], 0, of.longest_ns[slots])
+        last one, if they had any; a sleep longer than all of those that were alike is another one, of which nothing is
+        known. Who has no account now has ended, or will have one that tells what was too much. It is put into
+        ``shared_ns`` (p,)."""
+        slots = periods.slot[rows]
+        slept_ns, longest_ns = self._of.slept_ns[slots], self._of.longest_ns[slots]
+        above_ns = np.maximum((periods.end_ns - periods.start_ns)[rows] - 1 - slept_ns, 0)
+        shared_ns[rows] = np.where((slept_ns > 0) & (above_ns > longest_ns), 0, np.minimum(above_ns, longest_ns))
         shared_ns[rows[_to_the_end(periods.take(rows), edges)]] = 0
 
     def _estimate(self, rows: Array, periods: Periods, edges: Edges, shared_ns: Array) -> None:
