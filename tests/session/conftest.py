@@ -196,6 +196,7 @@ class Recorded:
     observed: dict[int, Seen]
     interval_s: float
     precision: float  # of a thread's times, beside an interval
+    is_traced: bool
     stolen_s: float = 0.0  # for which a hypervisor let others have our CPUs meanwhile
 
     @cached_property
@@ -244,18 +245,18 @@ class Recorded:
     def check_accounts(self) -> None:
         """Every thread's states add up to its life, and its CPU states to the kernel's account of it.
 
-        Who is traced lives from the stop at the end of its exec on, for which it may have to wait: the first thread
-        begins when we say, but no later than its main.
+        Who is traced lives from the stop at the end of its exec on, or at its birth, until whose news the tracer has
+        had a CPU: it begins when we say, but the first thread no later than its main.
         """
         for number, (tid, seen) in enumerate(self.observed.items()):
             states, (least_s, most_s) = self.states_s(tid), seen.life_s
-            if number == 0:
-                begun_s = self.begun_s(tid)
-                assert begun_s * 1e9 <= self.truth.get("begun_ns", math.inf)
+            begun_s = self.begun_s(tid)
+            assert number or begun_s * 1e9 <= self.truth.get("begun_ns", math.inf)
+            if self.is_traced or number == 0:
                 least_s = min(least_s, seen.died[0] - begun_s)
             slack = self.interval_s + self.precision * most_s + self.stolen_s
             cpu = [states[name] for name in CPU_STATES]
-            assert within(sum(states.values()), (least_s, most_s), slack), f"{tid}: {states}, lived {seen.life_s}"
+            assert within(sum(states.values()), (least_s, most_s), slack), f"{tid}: {states}, {seen}, {begun_s}"
             # Each state's ticks are rounded for themselves.
             slack += max(sum(map(bool, cpu)) - 1, 0) * self.interval_s
             assert within(sum(cpu), seen.cpu_s, slack), f"{tid}: {states}, ran {seen.cpu_s}"
@@ -322,7 +323,7 @@ def _recorder(directory: Path, precision: float, stolen: Callable[[], float],
                 observer.join()
         assert process.returncode == 0, err
         truth = json.loads(out) if out.startswith("{") else {}
-        run = Recorded(path, truth, err, observer.threads, INTERVALS_S[interval], precision,
+        run = Recorded(path, truth, err, observer.threads, INTERVALS_S[interval], precision, "signal" in options,
                        stolen() - stolen_before)
         run.check_accounts()
         return run
