@@ -78,7 +78,8 @@ def test_waiting_is_as_long_as_it_was(scenario: str, request: pytest.FixtureRequ
     # the thread is in a queue. The wake-up was before that, which a CPU that a hypervisor has taken comes late to.
     low_s, high_s = off_cpu_s - delay_s[1] - run.stolen_s, off_cpu_s + run.outside_s(thread)
     assert low_s - tolerance(off_cpu_s) <= states[state] <= high_s + tolerance(off_cpu_s), f"{states} {delay_s}"
-    assert delay_s[0] - INTERVAL_S <= states["wait"] <= delay_s[1] + INTERVAL_S + run.stolen_s
+    seen, begun_s = run.observed[thread["tid"]], run.begun_s(thread["tid"])
+    assert delay_s[0] - INTERVAL_S <= states["wait"] <= delay_s[1] + INTERVAL_S + run.stolen_s, (states, seen, begun_s)
     others = {name: states[name] for name in RARE if name != state}
     assert max(others.values()) <= INTERVAL_S * 1.001 + run.outside_s(thread), others
     for display in (gprofng, printed):

@@ -69,7 +69,7 @@ def test_each_wait_is_a_value_of_its_kind(scenario: str, request: pytest.Fixture
     (thread,) = said["threads"]
     tid, kind = thread["tid"], VALUE_OF[scenario]
     agree(found, tid)
-    assert TURNS - said["n_unknown"] <= found[f"long_{kind}"][tid] <= TURNS
+    assert TURNS - said["n_unknown"] <= found[f"long_{kind}"][tid] <= TURNS, (found, said)
     off_ns = 1e9 * (thread["wall_s"] - thread["cpu_s"])  # and while a hypervisor had its CPU
     at_least_ns = 1e9 * said["stopped_s"] if scenario == "stop" else off_ns - 1e9 * stolen()
     waited_ns, rest_ns = found[kind][tid], found["offcpu"][tid] - found[kind][tid]
