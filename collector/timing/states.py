@@ -301,25 +301,24 @@ class States:
         unexplained_ns -= summed(periods.slot, np.where(blocked, wait_ns, np.where(is_steal, 0, length_ns)), n_slots)
         known = np.zeros(n_slots, dtype=bool)
         known[delays.slot] = True
-        untold = np.flatnonzero(blocked & (woken_ns == 0))
-        slots = periods.slot[untold]
-        most_ns = np.maximum(length_ns[untold] - 1, 0)  # who was blocked slept, however short
-        of, has_account = self._of, known[slots]
-        shares_ns, slept_ns, longest_ns = _shares_ns(slots, most_ns, np.maximum(unexplained_ns, 0))
-        of.slept_ns[slots[has_account]] = slept_ns[has_account]
-        of.longest_ns[slots[has_account]] = longest_ns[has_account]
-        shared_ns = np.zeros_like(length_ns)
-        shared_ns[untold[has_account]] = shares_ns[has_account]
-        self._go_on(untold[~has_account], periods, edges, shared_ns)
+        untold, of, shared_ns = np.flatnonzero(blocked & (woken_ns == 0)), self._of, np.zeros_like(length_ns)
+        has_account = known[periods.slot[untold]]
+        told, silent = untold[has_account], untold[~has_account]
+        slots = periods.slot[told]
+        most_ns = np.maximum(length_ns[told] - 1, 0)  # who was blocked slept, however short
+        shared_ns[told], of.slept_ns[slots], of.longest_ns[slots] = _shares_ns(
+            slots, most_ns, np.maximum(unexplained_ns, 0))
+        silent = silent[~_to_the_end(periods.take(silent), edges)]
+        self._go_on(silent, periods, shared_ns)
         explained = np.flatnonzero(blocked & ((woken_ns > 0) | known[periods.slot]))
         if (woken_ns > 0).any() and len(explained) >= _MANY_WAITS:
             self._waiting = float((wait_ns + shared_ns)[explained].sum() / max(int(length_ns[explained].sum()), 1))
         of.has_account[delays.slot] = True
-        self._estimate(untold[~of.has_account[slots]], periods, edges, shared_ns)
+        self._estimate(silent[~of.has_account[periods.slot[silent]]], periods, shared_ns)
         unexplained_ns -= summed(periods.slot, shared_ns, n_slots)
         return wait_ns + shared_ns, shared_ns > 0
 
-    def _go_on(self, rows: Array, periods: Periods, edges: Edges, shared_ns: Array) -> None:
+    def _go_on(self, rows: Array, periods: Periods, shared_ns: Array) -> None:
         """What threads waited for a CPU in periods at some rows (r,) of which no account tells: as they did up to their
         last one, if they had any; a sleep longer than all of those that were alike is another one, of which nothing is
         known. Who has no account now has ended, or will have one that tells what was too much. It is put into
@@ -328,14 +327,12 @@ class States:
         slept_ns, longest_ns = self._of.slept_ns[slots], self._of.longest_ns[slots]
         above_ns = np.maximum((periods.end_ns - periods.start_ns)[rows] - 1 - slept_ns, 0)
         shared_ns[rows] = np.where((slept_ns > 0) & (above_ns > longest_ns), 0, np.minimum(above_ns, longest_ns))
-        shared_ns[rows[_to_the_end(periods.take(rows), edges)]] = 0
 
-    def _estimate(self, rows: Array, periods: Periods, edges: Edges, shared_ns: Array) -> None:
+    def _estimate(self, rows: Array, periods: Periods, shared_ns: Array) -> None:
         """What threads waited for a CPU in periods at some rows (r,) of which no witness tells: as much of their time
         off CPU as others, where wake-ups come too often for a record of each. It is put into ``shared_ns`` (p,)."""
         if not self._waiting or not len(rows):
             return
-        rows = rows[~_to_the_end(periods.take(rows), edges)]
         shared_ns[rows] = (self._waiting * (periods.end_ns - periods.start_ns)[rows]).astype(np.int64)
         before = np.count_nonzero(self._of.is_estimated)
         self._of.is_estimated[periods.slot[rows]] = True

@@ -235,12 +235,16 @@ class Recorded:
         others then, such as a partner that has to wait for a CPU."""
         return self.observed[thread["tid"]].life_s[1] - float(thread["wall_s"])
 
+    @cached_property
+    def _begun_s(self) -> dict[int, float]:
+        log = (self.path / "log.xml").read_text(errors="replace")
+        found = re.findall(r'<event kind="jthread_start" tstamp="([\d.]+)"[^>]* tid="(\d+)"', log)
+        return {int(tid): float(time_s) for time_s, tid in reversed(found)}
+
     def begun_s(self, tid: int) -> float:
         """When a thread began, as the log has it."""
-        log = (self.path / "log.xml").read_text(errors="replace")
-        found = re.search(rf'<event kind="jthread_start" tstamp="([\d.]+)"[^>]* tid="{tid}"', log)
-        assert found, f"the log knows of no {tid}"
-        return float(found[1])
+        assert tid in self._begun_s, f"the log knows of no {tid}"
+        return self._begun_s[tid]
 
     def check_accounts(self) -> None:
         """Every thread's states add up to its life, and its CPU states to the kernel's account of it.
