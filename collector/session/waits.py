@@ -8,8 +8,8 @@ from collector.events import Array, Batch, Edge, Faults
 from collector.session.experiments import Experiments
 from collector.session.stacks import Stacks
 from collector.session.timekeeping import Timekeeping
-from collector.timing.states import Departures, PageFaults, Spans, States
-from collector.timing.timeline import Periods
+from collector.timing.states import NO_SPANS, Departures, PageFaults, Spans, States
+from collector.timing.timeline import Periods, is_out
 
 
 class Waits:
@@ -38,9 +38,11 @@ class Waits:
                           if process.image.number in self._experiments.recorders
                           for slot in process.threads.values()], dtype=np.int64)
         clocks = self._timeline.clocks
-        if not with_newborn:
-            slots = slots[clocks.kind[slots] != Edge.BORN]
-        blocked = slots[(clocks.kind[slots] == Edge.OUT_BLOCKED) & (clocks.since_ns[slots] < now_ns)]
+        kind = clocks.kind[slots]
+        slots = slots[(is_out(kind) | (with_newborn & (kind == Edge.BORN))) & (clocks.since_ns[slots] < now_ns)]
+        if not len(slots):
+            return NO_SPANS
+        blocked = slots[clocks.kind[slots] == Edge.OUT_BLOCKED]
         for departures in self._stacks.asked(self.states.untold(blocked), now_ns):
             self.states.tell(departures)
         for departures in self._stacks.deeper(blocked, now_ns):

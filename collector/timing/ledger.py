@@ -307,6 +307,8 @@ class Ledger:
         of = self._of
         ended = edges.slot[edges.edge == Edge.ENDED]
         ended = ended[~among(ended, read.slot)]
+        if not len(ended):
+            return edges
         row = np.flatnonzero((edges.edge == Edge.IN) & (edges.source == Source.RECORDED) & among(edges.slot, ended))
         kind, start_ns, _ = timeline.behind(edges)
         row = row[_is_off(kind[row])]
@@ -465,6 +467,8 @@ class _Stretch:
     def end_later(self, owed_ns: Array, woken: Wakeups, came: Moments) -> Array:
         """Lets runs of exact beginning end later by equal shares of what threads (a,) are owed; returns what they have
         got."""
+        if not len(came.slot):  # of no run
+            return np.zeros_like(owed_ns)
         edges = self._edges
         row = np.flatnonzero(is_out(edges.edge) & (edges.source == Source.RECORDED) & (self._kind == Edge.IN))
         row = row[came.has(edges.slot[row], self._start_ns[row])]
@@ -485,6 +489,8 @@ class _Stretch:
 
         Those of which nothing was recorded have also waited for a CPU for ``wait_ns`` behind that.
         """
+        if not (owed_ns > 0).any():
+            return
         edges = self._edges
         row = np.flatnonzero(_is_off(self._kind))
         number = self._number[row]
@@ -517,6 +523,8 @@ class _Stretch:
     def cut(self, excess_ns: Array, least_ns: Array) -> int:
         """Takes so much from the runs of threads (a,): where ends of runs are unknown all of it, else as steal time if
         it is at least ``least_ns``. Returns the steal time."""
+        if not excess_ns.any():
+            return 0
         edges = self._edges
         row = np.flatnonzero(self._kind == Edge.IN)
         length_ns, number = edges.time_ns[row] - self._start_ns[row], self._number[row]
@@ -534,7 +542,7 @@ class _Stretch:
 
     def edges(self) -> Edges:
         """All of them, the changed ones and those behind the accounts."""
-        if any(map(len, self._put_at)):
+        if self._put_at:
             at, more = np.concatenate(self._put_at), joined(*self._put_in)
             self._edges = Edges(*(np.insert(old, at, new) for old, new in zip(self._edges, more, strict=True)))
         both = joined(self._edges.take(self._edges.edge != _ACCOUNT), self._behind)
@@ -548,6 +556,8 @@ class _Stretch:
         self._put(row, time_ns + wait_ns, Edge.OUT_BLOCKED, Source.SYNTHETIC)
 
     def _put(self, row: Array, time_ns: Array, edge: int, source: int) -> None:
+        if not len(row):
+            return
         self._put_at.append(row)
         self._put_in.append(edges_of(self._edges.slot[row], time_ns, np.full(len(row), edge), source=source))
 

@@ -78,6 +78,9 @@ class Spans(NamedTuple):
         return Spans(*(column[rows] for column in self))
 
 
+NO_SPANS = Spans(*(np.zeros(0, kind) for kind in ("i8", "i8", "i8", "i8", "i8", "u8", "i4", "i1")))
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Departures:
     """What is known of switch-outs, one row each; ``uid`` 0 where the stack is unknown."""
