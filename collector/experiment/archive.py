@@ -164,7 +164,7 @@ def _is_file(name: bytes) -> bool:
 def _used(experiment: Experiment, segments: Iterable[Segment]) -> Iterator[Segment]:
     pcs = np.unique(experiment.stacks.pcs)
     for segment in segments:
-        first, last = np.searchsorted(pcs, np.array([segment.vaddr, segment.vaddr + segment.size], np.uint64))
+        first, last = pcs.searchsorted(np.array([segment.vaddr, segment.vaddr + segment.size], np.uint64))
         if first < last:
             yield segment
 

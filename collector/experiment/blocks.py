@@ -33,6 +33,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from collector.arrays import indices
 from collector.errors import ExperimentError
 from collector.experiment.records import BLOCK_SIZE, HEAD, KIND_CLOSED, KIND_EMPTY
 
@@ -321,5 +322,5 @@ class TextFile(GrowingFile):
         start = self.used - self._window_start
         window[start:start + len(text)] = text.replace(b"<", b" ")
         place = np.frombuffer(window, np.uint8, len(text), start)
-        place[np.flatnonzero(np.frombuffer(text, np.uint8) == ord("<"))] = ord("<")
+        place[indices(np.frombuffer(text, np.uint8) == ord("<"))] = ord("<")
         self.used += len(text)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from collector.arrays import indices
 from collector.experiment.records import (
     BLOCK_NATIVE,
     FRAME,
@@ -112,7 +113,7 @@ class StackTable:
             self._learn(stacks.at(np.array([first[stack_hash] for stack_hash in new])), new)
             index = [self._known[stack_hash] for stack_hash in hashes]
         rows = np.array(index, np.int64)
-        for row in np.flatnonzero(self._differs(rows, stacks.pcs, stacks.length)):
+        for row in indices(self._differs(rows, stacks.pcs, stacks.length)):
             rows[row] = self._collision(stacks.pcs[row, :stacks.length[row]])
         return self._uids[rows]
 

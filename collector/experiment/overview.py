@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from collector.arrays import indices
 from collector.clock import NS_PER_S
 from collector.experiment.blocks import failure
 from collector.experiment.damage import INT64_MAX, TIME_MAX_NS, Bytes, Damage
@@ -119,7 +120,7 @@ def _sound(records: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
     for name in COUNTERS:
         sound &= records[name] <= INT64_MAX
     latest_ns = 0
-    for number in np.flatnonzero(sound).tolist():
+    for number in indices(sound).tolist():
         time_ns = _ns(records[number], "tstamp")
         sound[number] = time_ns >= latest_ns
         latest_ns = max(latest_ns, time_ns)

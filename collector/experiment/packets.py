@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from collector.arrays import indices
 from collector.experiment.damage import TIME_MAX_NS, Bytes, Damage
 from collector.experiment.records import BLOCK_SIZE, CLOCK, HEAD, IO, IO_NAME
 from collector.layout import Described, Record
@@ -226,7 +227,7 @@ def _strings(data: Bytes, described: Mapping[int, Sequence[Described]]) -> tuple
         places, offset = np.zeros(run.count, np.int32), offsets.get(run.kind, run.size)
         if offset < run.size:
             texts = data[run.offset:run.offset + run.count * run.size].reshape(run.count, run.size)[:, offset:]
-            for row in np.flatnonzero(texts[:, 0]).tolist():
+            for row in indices(texts[:, 0]).tolist():
                 places[row] = known.setdefault(texts[row].tobytes().partition(b"\0")[0], len(known))
         pieces.append(places)
     return np.concatenate(pieces), tuple(known)

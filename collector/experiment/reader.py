@@ -186,7 +186,7 @@ class Experiment:
         for kind in self.kinds:
             for packets in self.packets_in_pieces(kind):
                 tids, first = np.unique(packets["THRID"], return_index=True)
-                known += tids[np.argsort(first)].tolist()
+                known += tids[first.argsort()].tolist()
         return list(dict.fromkeys(known))
 
     @cached_property

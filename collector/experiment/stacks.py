@@ -75,7 +75,7 @@ class Stacks:
             return np.full(len(wanted), -1, np.int64)
         if self.uids[-1] < _TABLE_MAX:
             return self._place_of[np.minimum(wanted, np.uint64(len(self._place_of) - 1)).view(np.int64)]
-        place = np.searchsorted(self.uids, wanted).clip(max=len(self.uids) - 1)
+        place = self.uids.searchsorted(wanted).clip(max=len(self.uids) - 1)
         return np.where(self.uids[place] == wanted, place, -1)
 
     @cached_property
@@ -129,7 +129,7 @@ def read_nodes(data: Bytes, found: Sequence[Run], wsize: int) -> tuple[U8, list[
     pc_size = wsize // 8
     frame_uid, blocks = _native_blocks(words, frames)
     nodes = _joined(_block_nodes(words, blocks, pc_size), _tail_nodes(words, uids, pc_size))
-    ends = np.cumsum(nodes.count)
+    ends = nodes.count.cumsum()
     pcs = np.split(_own_pcs(words, nodes, pc_size), ends[:-1]) if len(ends) else []
     return frame_uid, list(zip(nodes.uid.tolist(), pcs, nodes.link.tolist(), strict=True))
 
@@ -205,9 +205,9 @@ def _tail_nodes(words: npt.NDArray[np.uint32], offsets: I8, pc_size: int) -> _No
 
 def _next_nodes(nodes: _Nodes) -> I8:
     """For each node the number of the node it links to, -1 for none; links that lead in a circle are cut."""
-    order = np.argsort(nodes.uid, kind="stable")
+    order = nodes.uid.argsort(kind="stable")
     sorted_uids = nodes.uid[order]
-    place = np.searchsorted(sorted_uids, nodes.link).clip(max=max(len(order) - 1, 0))
+    place = sorted_uids.searchsorted(nodes.link).clip(max=max(len(order) - 1, 0))
     known = (nodes.link != 0) & (sorted_uids[place] == nodes.link)
     following = np.where(known, order[place], -1)
     jump = following
@@ -236,16 +236,16 @@ def _resolved(in_nodes: I4, nodes: _Nodes, first: I8) -> tuple[I8, I4, Flags]:
     steps, length, cut = _steps(first, _next_nodes(nodes), nodes.count)
     cut |= length > DEPTH_MAX
     length = np.minimum(length, DEPTH_MAX)
-    too_many = np.cumsum(length) > _FRAMES_MAX
+    too_many = length.cumsum() > _FRAMES_MAX
     cut |= too_many & (length > 0)
     length[too_many] = 0
     owner, visited = _visits(steps, len(first))
     count = nodes.count[visited]
-    ahead = np.cumsum(count) - count
-    chain_begins = np.searchsorted(owner, np.arange(len(first)))
+    ahead = count.cumsum() - count
+    chain_begins = owner.searchsorted(np.arange(len(first)))
     count = np.minimum(count, np.maximum(length[owner] - (ahead - ahead[chain_begins][owner]), 0))
-    begins = np.cumsum(nodes.count) - nodes.count
-    return np.concatenate([[0], np.cumsum(length)]), gathered(in_nodes, begins[visited], count), cut
+    begins = nodes.count.cumsum() - nodes.count
+    return np.concatenate([[0], length.cumsum()]), gathered(in_nodes, begins[visited], count), cut
 
 
 def _visits(steps: list[tuple[I8, I8]], n: int) -> tuple[I8, I8]:
@@ -253,7 +253,7 @@ def _visits(steps: list[tuple[I8, I8]], n: int) -> tuple[I8, I8]:
     n_steps = np.zeros(n, np.int64)
     for rows, _ in steps:
         n_steps[rows] += 1
-    begins = np.cumsum(n_steps) - n_steps
+    begins = n_steps.cumsum() - n_steps
     visited = np.zeros(int(n_steps.sum()), np.int64)
     for step, (rows, node) in enumerate(steps):
         visited[begins[rows] + step] = node

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collector.arrays import Columns, numbered
+from collector.arrays import Columns, indices, numbered
 from collector.events import Array, Change, Cuts, Edge, Executed, Exited, Forked
 from collector.processes.process import Epoch, Image, Process
 from collector.processes.space import AddressSpace
@@ -227,14 +227,14 @@ class Model:
         for i, number in enumerate(unique.tolist()):
             lives = self._lives.get(number)
             if lives is None:
-                first = int(np.flatnonzero(inverse == i)[0])
+                first = int(indices(inverse == i)[0])
                 lives = [(0, self._stray(number, int(pid[first]), int(time_ns[first])))]
             elif len(lives) > 1:
                 reborn.append((i, lives))
             slots[i] = lives[-1][1]
         result: Array = slots[inverse]
         for i, lives in reborn:
-            rows = np.flatnonzero(inverse == i)
+            rows = indices(inverse == i)
             at = np.searchsorted(np.array([start for start, _ in lives]), time_ns[rows], side="right") - 1
             result[rows] = np.array([slot for _, slot in lives])[np.maximum(at, 0)]
         return result
@@ -252,10 +252,10 @@ class Model:
         index = np.zeros(len(pid), dtype=np.int64)
         for i, number in enumerate(unique.tolist()):
             process = self.processes.get(number) or self.new_process(number, int(time_ns[inverse == i][0]))
-            rows = np.flatnonzero(inverse == i) if len(unique) > 1 else slice(None)
+            rows = indices(inverse == i) if len(unique) > 1 else slice(None)
             if len(process.epochs) > 1:
                 starts = np.array([epoch.time_ns for epoch in process.epochs])
-                at = np.maximum(np.searchsorted(starts, time_ns[rows], side="right") - 1, 0)
+                at = np.maximum(starts.searchsorted(time_ns[rows], side="right") - 1, 0)
                 index[rows] = len(chosen) + at
             else:
                 index[rows] = len(chosen)

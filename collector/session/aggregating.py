@@ -21,7 +21,7 @@ from collector.aggregate.language import Query, compiled
 from collector.aggregate.spans import ON_CPU as ON_CPU_STATES
 from collector.aggregate.spans import POINTERS, Source, Spans
 from collector.aggregate.syntax import NUMBERS, STACKS, STATES, parse
-from collector.arrays import distinct
+from collector.arrays import distinct, indices
 from collector.clock import NS_PER_S
 from collector.events import Array, Batch
 from collector.experiment.aggregations import Stored, pack
@@ -180,7 +180,7 @@ class Aggregating:
         for number in distinct(image).tolist():
             recorded = self._experiments.by_image.get(number)
             if recorded is not None and recorded.recorder is not None:
-                yield recorded, np.flatnonzero(image == number)
+                yield recorded, indices(image == number)
 
     def _aggregations(self, recorded: Recorded) -> list[Aggregation]:
         if recorded not in self._of:
@@ -206,7 +206,7 @@ class WholeStretches:
         goes_on &= told.start_ns[1:] == told.end_ns[:-1]
         first[1:], last[:-1] = ~goes_on, ~goes_on
         whole = replace(told[last], start_ns=told.start_ns[first],
-                        source=np.maximum.reduceat(told.source, np.flatnonzero(first)))
+                        source=np.maximum.reduceat(told.source, indices(first)))
         held = off_cpu[last] & np.append(whole.slot[1:] != whole.slot[:-1], True)
         self._held = whole[held]
         return whole[~held]

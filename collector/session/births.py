@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 
-import numpy as np
-
+from collector.arrays import indices
 from collector.events import Births
 from collector.processes.lineage import Making, making
 from collector.processes.space import AddressSpace
@@ -25,7 +24,7 @@ class Makings:
         self._births = births
         self._row: dict[int, int] = {}
         if births is not None:
-            rows = np.flatnonzero(births.flags & _CLONE_THREAD == 0)
+            rows = indices(births.flags & _CLONE_THREAD == 0)
             self._row = dict(zip(births.child[rows].tolist(), rows.tolist(), strict=True))
 
     def of(self, pid: int) -> Making | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import numpy as np
 
 from collector.aggregate.spans import ON_CPU, Source, Spans
-from collector.arrays import Columns, numbered, packed
+from collector.arrays import Columns, indices, numbered, packed
 from collector.events import IN_NO_CALL, Array, ClockSamples
 from collector.session.placing import Placed
 
@@ -54,7 +54,7 @@ class Calls:
         self._now.call[spans.slot[last]] = call[last]
         seen = ~on_cpu & (spans.source != Source.SYNTHETIC)
         call[~seen] = _UNKNOWN
-        untold = np.flatnonzero((call == _UNKNOWN) & seen & (spans.stack != 0))
+        untold = indices((call == _UNKNOWN) & seen & (spans.stack != 0))
         call[untold] = self._at_stacks(image[untold], spans.stack[untold])
         return call
 
@@ -68,12 +68,12 @@ class Calls:
         if not len(self._slot) or not len(slot):
             return np.full(len(slot), _UNKNOWN)
         keys, wanted = packed((self._slot, self._time_ns), (slot, end_ns))
-        at = np.maximum(np.searchsorted(keys, wanted, side="right") - 1, 0)
+        at = np.maximum(keys.searchsorted(wanted, side="right") - 1, 0)
         met = (self._slot[at] == slot) & (keys[at] <= wanted) & (self._time_ns[at] >= start_ns)
         return np.where(met, self._call[at], _UNKNOWN)
 
     def _learn(self, placed: Placed, call: Array) -> None:
-        known = np.flatnonzero((call > _NONE) & (placed.uid != 0))
+        known = indices((call > _NONE) & (placed.uid != 0))
         seen = np.unique(np.stack([placed.image[known], placed.uid[known].astype(np.int64), call[known]]), axis=1)
         if len(self._of_stack) > _MANY_STACKS:
             self._of_stack.clear()

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from collector.arrays import Columns
+from collector.arrays import Columns, indices
 from collector.events import Array
 from collector.session.placing import Placed
 from collector.session.sites import SiteTable, keys
@@ -35,7 +35,7 @@ class DeepStacks:
         self._grow(int(placed.slot.max(initial=-1)) + 1)
         key = np.zeros(len(placed.slot), dtype=np.uint64)
         uid = placed.uid
-        cut = np.flatnonzero(placed.cut)
+        cut = indices(placed.cut)
         if len(cut):
             slot, image = placed.slot[cut], placed.image[cut]
             key[cut] = keys(slot, image, uid[cut], sp[cut], np.zeros(len(cut), dtype=np.uint64))

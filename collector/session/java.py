@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collector.arrays import among, distinct
+from collector.arrays import among, distinct, indices
 from collector.clock import NEVER_NS, NS_PER_MS
 from collector.elf import object_of_bytes
 from collector.errors import ElfError
@@ -204,7 +204,7 @@ class JavaFrames:
         for image, of_it in numbers.items():
             process = self._processes[image]
             low, high = np.array([process.machine.low, process.machine.high], np.uint64)
-            rows = np.flatnonzero(among(index, np.array(of_it)))
+            rows = indices(among(index, np.array(of_it)))
             which, depth = np.nonzero(frames.pcs[rows] - low < high - low)
             pcs = frames.pcs[rows[which], depth]
             forgotten = sorted(process.machine.no_more(distinct(pcs)))
@@ -220,7 +220,7 @@ class JavaFrames:
         places = []
         for number, epoch in enumerate(epochs):
             process = self._processes.get(epoch.image.number)
-            rows = np.flatnonzero((index == number) & (samples.abi == 64)) if process is not None else index[:0]
+            rows = indices((index == number) & (samples.abi == 64)) if process is not None else index[:0]
             if process is None or not len(rows):
                 continue
             process.lately = True
@@ -239,7 +239,7 @@ class JavaFrames:
         distinct_pcs, at = np.unique(pc, return_inverse=True)
         blobs = machine.blobs_at(distinct_pcs)
         is_interpreted = np.array([blob is not None and blob.is_interpreter for blob in blobs], np.bool_)[at]
-        some = np.flatnonzero(is_interpreted | np.array([
+        some = indices(is_interpreted | np.array([
             blob is not None and blob.is_compiled for blob in blobs], np.bool_)[at])
         if not len(some):
             return None
@@ -311,7 +311,7 @@ def _interpreted(samples: ClockSamples, row: Array, depth: Array, frames: Frames
     """Method* and bytecode pointer of frames (k,), where they are interpreted; 0 elsewhere, and where their words were
     not copied."""
     method, bytecode = np.zeros((2, len(row)), np.uint64)
-    some = np.flatnonzero(is_interpreted)
+    some = indices(is_interpreted)
     if len(some):
         columns = (getattr(samples, name)[row[some]].view(np.uint64) for name in (
             "low", "n_words", "first", "mask", "base"))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from collector.arrays import indices
 from collector.clock import NEVER_NS
 from collector.errors import ElfError
 from collector.events import Array, ClockSamples
@@ -86,7 +87,7 @@ class _Process:
         whether it is the interpreter's."""
         if not len(self._start):
             return np.zeros(pcs.shape, np.uint64), np.zeros(pcs.shape, np.bool_), np.zeros(pcs.shape, np.bool_)
-        at = np.maximum(np.searchsorted(self._start, pcs, side="right") - 1, 0)
+        at = np.maximum(self._start.searchsorted(pcs, side="right") - 1, 0)
         is_its = (pcs >= self._start[at]) & (pcs < self._end[at])
         low, high = self._interpreter
         is_interpreted = is_its & (self._low[at] == 0)
@@ -234,7 +235,7 @@ class JsFrames:
         places = []
         for number, epoch in enumerate(epochs) if self._wanted else ():
             process = self._process(epoch)
-            rows = np.flatnonzero((index == number) & (samples.abi == 64)) if process is not None else index[:0]
+            rows = indices((index == number) & (samples.abi == 64)) if process is not None else index[:0]
             if process is None or not len(rows):
                 continue
             process.lately = True
@@ -275,7 +276,7 @@ class JsFrames:
 
     def _managed(self, process: _Process, told: Sequence[Told], kind: Array, at: tuple[Array, Array],
                  time_ns: Array) -> Managed | None:
-        some = np.flatnonzero(np.array([bool(one.scopes) for one in told], np.bool_)[kind])
+        some = indices(np.array([bool(one.scopes) for one in told], np.bool_)[kind])
         if not len(some):
             return None
         kind, row, depth, time_ns = kind[some], at[0][some], at[1][some], time_ns[some]

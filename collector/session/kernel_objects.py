@@ -173,6 +173,6 @@ class _Known:
         """In which of the ``objects`` each address (n,) lies, -1: none; and which (n,) lie in none."""
         if not len(self._start):
             return np.full(len(addresses), -1), np.ones(len(addresses), dtype=bool)
-        at = np.searchsorted(self._start, addresses, side="right") - 1
+        at = self._start.searchsorted(addresses, side="right") - 1
         inside = (at >= 0) & (addresses < self._end[at])
         return np.where(inside, self._number[at], -1), ~inside

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from collector.arrays import distinct
+from collector.arrays import distinct, indices
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.engines.perf.kernel_code import KernelCode
 from collector.events import Array, Batch, Change, ClockSamples, Mode, RecordsLost, Throttled
@@ -154,7 +154,7 @@ class KernelStore:
         self._names.met(frames)
         self._tally.n_samples += len(ticks)
         for number in distinct(met.image).tolist():
-            recorded, rows = self._experiments.by_image[number], np.flatnonzero(met.image == number)
+            recorded, rows = self._experiments.by_image[number], indices(met.image == number)
             self._write(recorded, met.tid[rows], samples.cpu[rows], samples.time_ns[rows], uid[rows], state[rows],
                         ticks[rows])
         _, last = np.unique(samples.cpu[::-1], return_index=True)
@@ -164,7 +164,7 @@ class KernelStore:
 
     def _idle_before(self, cpu: Array, time_ns: Array, ticks: Array) -> None:
         """Ticks (n,) of CPUs (n,) that were idle before times, as the kernel's account of them tells and no sample."""
-        rows = np.flatnonzero(ticks)
+        rows = indices(ticks)
         if not len(rows):
             return
         tid = self._machine.idle_threads(cpu[rows], time_ns[rows])
@@ -178,7 +178,7 @@ class KernelStore:
         n = len(samples.tid)
         pcs, length = np.zeros((n, 1), dtype=np.uint64), np.zeros(n, dtype=np.int64)
         stop = np.full(n, Stop.ROOT, dtype=np.int8)
-        theirs = np.flatnonzero(met.image != KERNEL_IMAGE)
+        theirs = indices(met.image != KERNEL_IMAGE)
         if len(theirs):
             found, length[theirs], stop[theirs] = self._world.frames(samples[theirs], met.epoch[theirs], met.epochs)
             pcs = np.zeros((n, max(found.shape[1], 1)), dtype=np.uint64)
@@ -194,7 +194,7 @@ class KernelStore:
 
     def _write(self, recorded: Recorded, tid: Array, cpu: Array, time_ns: Array, uid: Array, state: Array,
                ticks: Array) -> None:
-        rows = np.flatnonzero(ticks > 0)
+        rows = indices(ticks > 0)
         if recorded.recorder is None or not len(rows):
             return
         recorded.recorder.clock(tid[rows], cpu[rows], time_ns[rows], uid[rows], state[rows], ticks[rows])
@@ -289,11 +289,11 @@ class _Idle:
     def states(self, samples: ClockSamples) -> tuple[Array, Array]:
         """Of samples (n,): which found their CPU idle or its idle thread in an interrupt; and their states."""
         state = _STATE_OF_MODE[samples.mode]
-        mine = np.flatnonzero((samples.pid == KERNEL_PID) & (samples.mode != Mode.USER))
+        mine = indices((samples.pid == KERNEL_PID) & (samples.mode != Mode.USER))
         idle = np.zeros(len(state), dtype=bool)
         if len(mine) and samples.kernel is not None:
             frames = samples.kernel[mine]
-            at = np.maximum(np.searchsorted(self._start, frames, side="right") - 1, 0)
+            at = np.maximum(self._start.searchsorted(frames, side="right") - 1, 0)
             idle[mine] = ((frames >= self._start[at]) & (frames < self._end[at])).any(axis=1)
             busy = self._code.are_entries(frames + np.uint64(1)).any(axis=1)
             state[mine[idle[mine]]] = np.where(busy, Microstate.TRAP, Microstate.SLEEP)[idle[mine]]

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from collector.arrays import changes
+from collector.arrays import changes, indices
 from collector.events import Array, ClockSamples, Edge
 from collector.timing.timeline import Edges, Periods
 
@@ -28,7 +28,7 @@ _DEEP_WORDS = 1 << 10  # of a stack that were copied; of C programs most are sma
 def lenders(slot: Array, leaving: ClockSamples, edges: Edges, periods: Periods, step_ns: int) -> Array:
     """Whose stack each of the departures (n,) of threads at slots has, given in time order: an index, most often its
     own. ``edges`` and ``periods`` are those of the batch; steps are ``step_ns`` long."""
-    lender, deep = np.arange(len(slot)), np.flatnonzero(leaving.n_words >= _DEEP_WORDS)
+    lender, deep = np.arange(len(slot)), indices(leaving.n_words >= _DEEP_WORDS)
     if len(deep) < _MANY:
         return lender
     some, waited_ns = _short(slot[deep], leaving.time_ns[deep], edges, periods, step_ns)
@@ -38,22 +38,22 @@ def lenders(slot: Array, leaving: ClockSamples, edges: Edges, periods: Periods, 
     order = np.argsort(slot[rows], kind="stable")
     rows, waited_ns = rows[order], waited_ns[order]
     first = changes(slot[rows])
-    number, begins = np.cumsum(first) - 1, np.flatnonzero(first)
-    before_ns = np.cumsum(waited_ns) - waited_ns
+    number, begins = first.cumsum() - 1, indices(first)
+    before_ns = waited_ns.cumsum() - waited_ns
     step = (before_ns - before_ns[begins][number]) // step_ns
     ends_step = np.append(changes(number, step)[1:], True)
     ends_step |= np.bincount(number)[number] < _MANY
-    lender[rows] = rows[np.flatnonzero(ends_step)[np.cumsum(ends_step) - ends_step]]
+    lender[rows] = rows[indices(ends_step)[ends_step.cumsum() - ends_step]]
     return lender
 
 
 def _short(slot: Array, time_ns: Array, edges: Edges, periods: Periods, step_ns: int) -> tuple[Array, Array]:
     """Which of the departures (m,) began a wait for a CPU that is over, and was shorter than a step; and how long it
     was."""
-    began = np.flatnonzero((periods.began >= 0) & (periods.kind == Edge.OUT_PREEMPTED))
+    began = indices((periods.began >= 0) & (periods.kind == Edge.OUT_PREEMPTED))
     length_ns = np.full(len(edges.slot), step_ns)
     length_ns[periods.began[began]] = periods.end_ns[began] - periods.start_ns[began]
     at = edges.next_at(slot, time_ns)  # its switch record, which is stamped just behind it
-    rows = np.flatnonzero(at >= 0)
+    rows = indices(at >= 0)
     rows = rows[length_ns[at[rows]] < step_ns]
     return rows, length_ns[at[rows]]

@@ -14,7 +14,7 @@ from typing import Protocol
 
 import numpy as np
 
-from collector.arrays import distinct
+from collector.arrays import distinct, indices
 from collector.errors import CollectorError
 from collector.events import Array
 from collector.experiment.dyntext import Text
@@ -100,12 +100,12 @@ class MadeCode:
             start, end = self._anonymous(epoch.space)
             if not len(start):
                 continue
-            rows = np.flatnonzero(frames.epoch == number)
+            rows = indices(frames.epoch == number)
             inside = np.arange(frames.pcs.shape[1]) < frames.length[rows, None]
             which, column = np.nonzero(inside)
             pcs = frames.pcs[rows[which], column]
-            at = np.searchsorted(start, pcs, side="right") - 1
-            there = np.flatnonzero((at >= 0) & (pcs < end[at]))
+            at = start.searchsorted(pcs, side="right") - 1
+            there = indices((at >= 0) & (pcs < end[at]))
             if len(there):
                 self._met(epoch.image, epoch.space, pcs[there], time_ns[rows[which[there]]])
         for known in list(self._known.values()):
@@ -138,7 +138,7 @@ class MadeCode:
         known.space = space
         order = np.lexsort((times, pcs))
         pcs, times = pcs[order], times[order]
-        first = np.flatnonzero(np.append(True, pcs[1:] != pcs[:-1]))
+        first = indices(np.append(True, pcs[1:] != pcs[:-1]))
         count = np.diff(np.append(first, len(pcs)))
         last = first + count - 1
         known.maps.read(time.monotonic_ns(), (mapping.path for mapping in space.mappings))

@@ -28,8 +28,8 @@ class Managed:
     def flat(self) -> tuple[Array, Array, Array]:
         """All functions of all frames: whose each is, its address, and how far before the frame it comes to stand."""
         whose = np.repeat(np.arange(len(self.row)), self.count)
-        place = np.arange(len(whose)) - np.repeat(np.cumsum(self.count) - self.count, self.count)
-        begin = np.cumsum(self._size) - self._size
+        place = np.arange(len(whose)) - np.repeat(self.count.cumsum() - self.count, self.count)
+        begin = self._size.cumsum() - self._size
         return whose, self._addresses[begin[self._kind[whose]] + place], self.count[whose] - place
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collector.arrays import distinct
+from collector.arrays import distinct, indices
 from collector.events import Array, ClockSamples, Edge, Mode
 from collector.session.experiments import Experiments, Recorded
 from collector.session.placing import Placed
@@ -61,12 +61,12 @@ class Output:
         for number in distinct(placed.image).tolist():
             recorded = self._experiments.by_image.get(number)
             told = (placed.image == number) & (placed.uid != 0)
-            rows = np.flatnonzero(told & (ticks > 0))
+            rows = indices(told & (ticks > 0))
             if recorded is not None and recorded.recorder is not None and len(rows):
                 recorded.recorder.clock(clock.tid[rows], clock.cpu[rows], clock.time_ns[rows], placed.uid[rows],
                                         state[rows], ticks[rows])
                 self._count(recorded, state[rows], ticks[rows])
-            rows = np.flatnonzero(told)
+            rows = indices(told)
             if recorded is not None and len(rows):
                 recorded.recent.note(clock.tid[rows] == clock.pid[rows], clock.time_ns[rows], clock.cpu[rows],
                                      placed.uid[rows], state[rows])
@@ -86,7 +86,7 @@ class Output:
                 continue
             mine = image == number
             recorded.waited_ns += np.bincount(spans.state[mine], spans.length_ns[mine], N_STATES).astype(np.int64)
-            rows = np.flatnonzero(image_due == number)
+            rows = indices(image_due == number)
             if len(rows):
                 self._tell(_Earned(recorded, due.take(rows), tid[rows], ticks[rows]), may_wait=True)
 

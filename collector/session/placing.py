@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collector.arrays import distinct
+from collector.arrays import distinct, indices
 from collector.events import Array, ClockSamples
 from collector.experiment.frames import hashed
 from collector.experiment.recorder import Recorder
@@ -118,7 +118,7 @@ def placed_frames_of(samples: ClockSamples, index: Array, epochs: list[Epoch],
     """
     parts = []
     for bits in distinct(samples.abi).tolist():
-        rows = np.flatnonzero(samples.abi == bits)
+        rows = indices(samples.abi == bits)
         parts.append((rows, _unwound(samples, rows, bits, index, epochs, tables, caches)))
     n = len(samples.tid)
     pcs = np.zeros((n, max(part.pcs.shape[1] for _, part in parts)), dtype=np.uint64)
@@ -156,7 +156,7 @@ def interned(frames: Unwound, recorders: MappingOf[int, Recorder]) -> Placed:
     for number in distinct(frames.image).tolist():
         recorder = recorders.get(number)
         if recorder is not None:
-            mine = np.flatnonzero(frames.image == number)
+            mine = indices(frames.image == number)
             if frames.kernel is not None and recorder.header.wsize == 64:
                 length = frames.length[mine]
                 pcs = frames.pcs[mine, :max(int(length.max()), 1)]
@@ -264,7 +264,7 @@ def marked(frames: unwinding.Frames) -> tuple[Array, Array]:
         return frames.pcs, frames.length
     pcs = np.zeros((n, depth + 1), dtype=np.uint64)
     pcs[:, :depth] = frames.pcs
-    rows = np.flatnonzero(unfinished)
+    rows = indices(unfinished)
     stop = frames.stop[rows]
     cut_short = (stop == _TRUNCATED) | (stop == _DEPTH)
     pcs[rows, frames.length[rows]] = np.where(cut_short, TRUNCATED_MARK, FAILED_MARK)

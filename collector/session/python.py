@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from collector.arrays import indices
 from collector.clock import NEVER_NS, NS_PER_MS
 from collector.errors import ElfError
 from collector.events import Array, ClockSamples
@@ -93,7 +94,7 @@ class PythonFrames:
             if process is None:
                 self._count_unread(epoch, frames.pcs[index == number])
                 continue
-            rows = np.flatnonzero((index == number) & (samples.abi == 64))
+            rows = indices((index == number) & (samples.abi == 64))
             if not len(rows):
                 continue
             process.sampled(samples.tid[rows], samples.time_ns[rows])

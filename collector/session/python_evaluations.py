@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from collector.arrays import distinct
+from collector.arrays import distinct, indices
 from collector.events import Array, ClockSamples
 from collector.runtimes.looks import Anchor, Anchors
 from collector.session.placing import Frames
@@ -69,7 +69,7 @@ class Found:
         k = np.arange(len(place.row) + 1)
         self._hits = place.part[hit].searchsorted(k)
         self._frames = place.part[there].searchsorted(k)
-        some = np.flatnonzero(np.diff(self._hits))
+        some = indices(np.diff(self._hits))
         self.code, self.word = np.zeros((2, len(place.row)), np.uint64)  # (k,): the best, and to which place in it
         self.code[some], self.word[some] = self._codes[self._hits[some]], self._code_words[self._hits[some]]
         # (k,): the same where they lead to the same code and frames.
@@ -112,7 +112,7 @@ def lost_words(interpreter: Interpreter, part: Array, words: Array, place: Array
     asked = ~is_known[part] & (words > 0xFFFF) & (words < np.uint64(1 << 47))
     if interpreter.layout.has_inlined_calls:
         asked &= words & np.uint64(1) == 0
-    some = np.flatnonzero(asked)
+    some = indices(asked)
     order = some[np.argsort(-n_hits[place[some]], kind="stable")]
     found = (word for word in dict.fromkeys(words[order].tolist()) if not interpreter.is_no_code(word))
     return list(islice(found, _SEARCHED_AT_ONCE if interpreter.layout.has_inlined_calls else None))
@@ -136,10 +136,10 @@ def words_of(samples: ClockSamples, row: Array, depth: Array, frames: Frames, us
     first = np.clip(np.maximum(first, last - WORDS_MAX), 0, last)
     if wanted is not None:
         first, is_innermost = np.where(wanted, first, last), is_innermost & wanted
-    part, k = _all_of(first, last) if used is None else _used_of(first, last, end, np.flatnonzero(used))
+    part, k = _all_of(first, last) if used is None else _used_of(first, last, end, indices(used))
     of = row[part]
     words = samples.words[samples.base[of] + ((samples.first[of] + k) & samples.mask[of])]
-    inner = np.flatnonzero(is_innermost)
+    inner = indices(is_innermost)
     # Registers are one thing where the evaluation itself was met, another where something that it called was.
     number = WORDS_MAX + 1 + np.arange(N_REGISTERS) + N_REGISTERS * (depth[inner, None] > 0)
     of, register = np.nonzero(np.ones(number.shape, np.bool_) if used is None else used[number])
@@ -153,7 +153,7 @@ def _all_of(first: Array, last: Array) -> tuple[Array, Array]:
     """Of parts (k,) of stacks all words from ``first`` to ``last``: of which part, and which word."""
     n = last - first
     part = np.repeat(np.arange(len(n)), n)
-    return part, np.arange(len(part)) + np.repeat(first - np.cumsum(n) + n, n)
+    return part, np.arange(len(part)) + np.repeat(first - n.cumsum() + n, n)
 
 
 def _used_of(first: Array, last: Array, end: Array, places: Array) -> tuple[Array, Array]:

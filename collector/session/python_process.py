@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collector.arrays import distinct
+from collector.arrays import distinct, indices
 from collector.clock import NS_PER_MS
 from collector.events import Array
 from collector.runtimes.callers_cpython import UNIT
@@ -198,7 +198,7 @@ class Process:
         """The same evaluations without most of the words that tell nothing: those that are not frames, and neither
         lead nor have led to code."""
         self._note_frames()
-        return place.of_words(np.flatnonzero(self.places.may_lead(place.words, self._frames)))
+        return place.of_words(indices(self.places.may_lead(place.words, self._frames)))
 
     def scanned(self, n: int, places: Array) -> None:
         """Of the words of ``n`` evaluations those at ``places`` lead to something."""
@@ -227,7 +227,7 @@ class Process:
         if not len(self._frames):
             return np.zeros(len(words), np.bool_)
         found: Array = (words >= self._frames[0]) & (words <= self._frames[-1])
-        some = np.flatnonzero(found)
+        some = indices(found)
         found[some] = self._frames[self._frames.searchsorted(words[some])] == words[some]
         return found
 

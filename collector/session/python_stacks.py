@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from collector.arrays import distinct
+from collector.arrays import distinct, indices
 from collector.clock import NS_PER_S
 from collector.events import Array, ClockSamples
 from collector.runtimes.cpython import PyFrame
@@ -39,7 +39,7 @@ def functions_of(process: Process, samples: ClockSamples, rows: Array, frames: F
     if not len(which):
         return None
     place, codes, proven = _placed(process, samples, rows[which], depth, frames)
-    begin = np.append(0, np.flatnonzero(np.diff(place.row)) + 1)
+    begin = np.append(0, indices(np.diff(place.row)) + 1)
     mine = place.row[begin]
     tids, times = samples.tid[mine], samples.time_ns[mine]
     moment = process.moments(tids, times)
@@ -111,13 +111,13 @@ def _search(process: Process, lost: Place, times: Array, n_hits: Array) -> None:
 
 def _found(process: Process, place: Place, codes: Array, proven: Array, truth: Array) -> Found:
     """What the words of each evaluation lead to."""
-    hit = np.flatnonzero(codes)
+    hit = indices(codes)
     if process.interpreter.shims:
         hit = hit[~np.isin(codes[hit], list(process.interpreter.shims))]
     codes = _doubted(process, place, codes, proven, hit)
     frames = np.zeros(0, np.int64)
     if process.interpreter.layout.has_inlined_calls:
-        frames = np.flatnonzero(process.are_frames(place.words))
+        frames = indices(process.are_frames(place.words))
         frames = frames[np.argsort(place.part[frames], kind="stable")]
     if place.is_whole.any():
         some = np.concatenate([hit, frames])

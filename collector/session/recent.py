@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from collector.arrays import indices
 from collector.events import Array
 
 _N_KEPT = 500  # of each kind
@@ -23,7 +24,7 @@ class Recent:
     def note(self, is_first: Array, *columns: Array) -> None:
         """Further clock samples (n,) in time order: whether they are of the first thread; time, CPU, uid, state."""
         for kind in (True, False):
-            rows = np.flatnonzero(is_first == kind)[-_N_KEPT:]
+            rows = indices(is_first == kind)[-_N_KEPT:]
             if len(rows):
                 before = self._kept.get(kind, tuple(column[:0] for column in columns))
                 self._kept[kind] = tuple(np.concatenate([old, new[rows]])[-_N_KEPT:]
@@ -35,7 +36,7 @@ class Recent:
         if of_first not in self._kept:
             return None
         times_ns, cpus, uids, states = self._kept[of_first]
-        first, end = np.searchsorted(times_ns, life_ns).tolist()
+        first, end = times_ns.searchsorted(life_ns).tolist()
         self._n_borrowed += 1
         row = first + self._n_borrowed % (end - first) if end > first else max(end - 1, 0)
         return int(cpus[row]), int(uids[row]), int(states[row])

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import numpy as np
 
 from collector.aggregate.spans import ON_CPU, Spans
-from collector.arrays import changes, packed
+from collector.arrays import changes, indices, packed
 from collector.events import Array
 from collector.experiment.records import NOT_SAMPLED
 
@@ -53,7 +53,7 @@ class RunningStacks:
 
     def shared(self, spans: Spans) -> Spans:
         """The spans, by slot and in time order, with those on a CPU in parts that have stacks."""
-        runs = np.flatnonzero(np.isin(spans.state, ON_CPU))
+        runs = indices(np.isin(spans.state, ON_CPU))
         number, samples = self._met(spans.slot[runs], spans.end_ns[runs])
         stack = spans.stack.copy()
         stack[runs] = NOT_SAMPLED
@@ -77,7 +77,7 @@ class RunningStacks:
         if not len(waiting.slot) or not len(slot):
             return np.zeros(0, dtype=np.int64), _NONE
         keys, wanted = packed((slot, end_ns), (waiting.slot, waiting.time_ns))
-        number = np.minimum(np.searchsorted(keys, wanted), len(slot) - 1)
+        number = np.minimum(keys.searchsorted(wanted), len(slot) - 1)
         met = (slot[number] == waiting.slot) & (keys[number] >= wanted)
         self._waiting = _counted(waiting.slot[~met], waiting.take(~met))[1]
         return _counted(number[met], waiting.take(met))
@@ -89,7 +89,7 @@ def _counted(group: Array, samples: _Samples) -> tuple[Array, _Samples]:
         return group, samples
     order = np.lexsort((samples.time_ns, samples.uid, group))
     group, samples = group[order], samples.take(order)
-    first = np.flatnonzero(changes(group, samples.uid))
+    first = indices(changes(group, samples.uid))
     last = np.append(first[1:], len(group)) - 1
     return group[last], samples.take(last)._replace(times=np.add.reduceat(samples.times, first))
 
@@ -100,9 +100,9 @@ def _parts(spans: Spans, row: Array, count: Array) -> tuple[Array, Array, Array]
     if not len(row):
         return row, row, row
     first = changes(row)
-    begins, number = np.flatnonzero(first), np.cumsum(first) - 1
+    begins, number = indices(first), first.cumsum() - 1
     total = np.add.reduceat(count, begins)[number]
-    until = np.cumsum(count)
+    until = count.cumsum()
     until -= (until[begins] - count[begins])[number]
     start_ns, length_ns = spans.start_ns[row], spans.end_ns[row] - spans.start_ns[row]
 

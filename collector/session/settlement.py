@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collector.arrays import distinct
+from collector.arrays import distinct, indices
 from collector.events import Array
 from collector.session.experiments import Experiments, Recorded
 from collector.session.output import Output
@@ -88,7 +88,7 @@ class Settlement:
                 slots[recorded] += process.threads.values()  # none of these ends now
         threads = np.array([slot for its in slots.values() for slot in its], dtype=np.int64)
         number = np.array([i for i, its in enumerate(slots.values()) for _ in its], dtype=np.int64)
-        order = np.argsort(threads)
+        order = threads.argsort()
         pool_ns = np.array([_on_cpu_ns(recorded.pool_ns) for recorded in slots], dtype=np.int64)
         over = np.array([recorded.end_ns is not None for recorded in slots], dtype=bool)
         return Groups(threads[order], number[order], pool_ns, over, _on_cpu_ns(self._carry_ns))
@@ -196,7 +196,7 @@ class Settlement:
             if recorded.recorder is None or recorded.end_ns is None:
                 continue
             carry_ns = self._carried(recorded)
-            for state in np.flatnonzero(carry_ns >= self._interval_ns).tolist():
+            for state in indices(carry_ns >= self._interval_ns).tolist():
                 ticks = int(carry_ns[state] // self._interval_ns)
                 carry_ns[state] -= ticks * self._interval_ns
                 tid, cpu, uid, _ = recorded.last or (recorded.image.pid, 0, int(no_stack(recorded.recorder)[0]), state)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from collector.arrays import changes
+from collector.arrays import changes, indices
 from collector.events import Array
 
 _ODD = (np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F), np.uint64(0x165667B19E3779F9),
@@ -50,7 +50,7 @@ class SiteTable:
         first = changes(keys[order], uids[order])
         latest = order[np.append(first[1:], True)]
         spent_ns = np.concatenate([self._faded_ns(key), np.maximum(spent_ns, 1)])
-        spent_ns = np.add.reduceat(spent_ns[order], np.flatnonzero(first))
+        spent_ns = np.add.reduceat(spent_ns[order], indices(first))
         self._key, self._uid, self._spent_ns = keys[latest], uids[latest], spent_ns
         self._reason = np.concatenate([self._reason, reason])[latest]
         self._image = np.concatenate([self._image, image])[latest]
@@ -64,14 +64,14 @@ class SiteTable:
         """The time spent at each site with each stack (s,), where those with keys ``again`` (m,) are seen once more,
         some several times."""
         again = np.sort(again)
-        n_seen = np.searchsorted(again, self._key, "right") - np.searchsorted(again, self._key)
+        n_seen = again.searchsorted(self._key, "right") - again.searchsorted(self._key)
         faded_ns: Array = self._spent_ns * _FADES**n_seen
         return faded_ns
 
     def _most_used(self) -> Array:
         """Which stacks (s,) are among the few of their sites that are kept."""
         order = np.lexsort((-self._spent_ns, self._key))
-        begins = np.flatnonzero(changes(self._key))
+        begins = indices(changes(self._key))
         kept = np.empty(len(order), dtype=bool)
         kept[order] = np.arange(len(order)) - np.repeat(begins, np.diff(begins, append=len(order))) < _WAYS
         return kept
@@ -80,7 +80,7 @@ class SiteTable:
         """Images are over, and nobody will ask for their sites."""
         gone = np.sort(np.fromiter(images, dtype=np.int64))
         if len(gone) and len(self._key):
-            at = np.minimum(np.searchsorted(gone, self._image), len(gone) - 1)
+            at = np.minimum(gone.searchsorted(self._image), len(gone) - 1)
             self._keep(gone[at] != self._image)
 
     def _keep(self, rows: Array | slice) -> None:
@@ -89,12 +89,12 @@ class SiteTable:
 
     def find(self, key: Array) -> tuple[Array, Array]:
         """A stack (0: unknown) for each key and its reason; of several each in its turn."""
-        begin, end = (np.searchsorted(self._key, key, side) for side in ("left", "right"))
+        begin, end = (self._key.searchsorted(key, side) for side in ("left", "right"))
         hit = begin < end
         if not hit.any():
             return np.zeros(len(key), dtype=np.uint64), np.zeros(len(key), dtype=np.int8)
         at = np.where(hit, begin, 0)
-        several = np.flatnonzero(end - begin > 1)
+        several = indices(end - begin > 1)
         if len(several):
             turn = self._n_found + np.arange(len(several))
             self._n_found += len(several)
@@ -103,10 +103,10 @@ class SiteTable:
 
     def _in_turn(self, begin: Array, end: Array, part: Array) -> Array:
         """Rows (k,) between ``begin`` and ``end`` at which so large a part of the time spent there is full."""
-        until_ns = np.cumsum(self._spent_ns)
+        until_ns = self._spent_ns.cumsum()
         before_ns = until_ns[begin] - self._spent_ns[begin]
         asked_ns = before_ns + part * (until_ns[end - 1] - before_ns)
-        at: Array = np.clip(np.searchsorted(until_ns, asked_ns, "right"), begin, end - 1)
+        at: Array = np.clip(until_ns.searchsorted(asked_ns, "right"), begin, end - 1)
         return at
 
     def reasons(self, image: Array, ip: Array) -> Array:
@@ -114,8 +114,8 @@ class SiteTable:
         if not len(self._key):
             return np.zeros(len(ip), dtype=np.int8)
         known, wanted = (_instructions(*each) for each in ((self._image, self._ip), (image, ip)))
-        order = np.argsort(known)
-        at = order[np.minimum(np.searchsorted(known, wanted, sorter=order), len(order) - 1)]
+        order = known.argsort()
+        at = order[np.minimum(known.searchsorted(wanted, sorter=order), len(order) - 1)]
         found: Array = np.where(known[at] == wanted, self._reason[at], np.int8(0))
         return found
 

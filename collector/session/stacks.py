@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from collector.arrays import Columns, distinct, packed
+from collector.arrays import Columns, distinct, indices, packed
 from collector.events import Array, Batch, ClockSamples, Edge, Reason, Sites
 from collector.experiment.recorder import Recorder
 from collector.session import deep, sites
@@ -55,7 +55,7 @@ class LastSample(Columns):
         A stack that is cut does not replace one of the same image that is whole.
         """
         is_later = time_ns >= self.time_ns[placed.slot]
-        rows = np.flatnonzero(is_later & (placed.whole | (self.image[placed.slot] != placed.image)))
+        rows = indices(is_later & (placed.whole | (self.image[placed.slot] != placed.image)))
         slot = placed.slot[rows]
         self.time_ns[slot] = time_ns[rows]
         self.clock_uid[slot[self.image[slot] != placed.image[rows]]] = 0
@@ -78,7 +78,7 @@ class _Seen(NamedTuple):
         none = np.zeros(0, np.int64)
         columns: list[tuple[Array, ...]] = [(none, none, none, none.astype(np.uint64))]
         for placed, time_ns in parts:
-            rows = np.flatnonzero(placed.whole & (placed.uid != 0))
+            rows = indices(placed.whole & (placed.uid != 0))
             columns.append((placed.slot[rows], time_ns[rows], placed.image[rows], placed.uid[rows]))
         slot, time_ns, image, uid = (np.concatenate(column) for column in zip(*columns, strict=True))
         order = np.lexsort((time_ns, slot))
@@ -90,7 +90,7 @@ class _Seen(NamedTuple):
         if not len(self.slot):
             return np.zeros(len(slot), np.uint64), np.zeros(len(slot), np.uint64)
         keys, wanted = packed((self.slot, self.time_ns), (slot, time_ns))
-        after = np.searchsorted(keys, wanted, "right")
+        after = keys.searchsorted(wanted, "right")
         return (self._at(after - 1, slot, image, after > 0),
                 self._at(np.minimum(after, len(keys) - 1), slot, image, after < len(keys)))
 
@@ -139,8 +139,8 @@ class Leaving(NamedTuple):
     @classmethod
     def of(cls, every: ClockSamples, lender: Array) -> Leaving:
         """``lender`` (n,): for each departure one that lends to itself, as an index."""
-        own = np.flatnonzero(lender == np.arange(len(lender)))
-        return cls(every, every if len(own) == len(lender) else every[own], np.searchsorted(own, lender))
+        own = indices(lender == np.arange(len(lender)))
+        return cls(every, every if len(own) == len(lender) else every[own], own.searchsorted(lender))
 
 
 class Stacks:
@@ -237,7 +237,7 @@ class Stacks:
         """Where threads leave their CPUs, but for the instructions at which others take them from them."""
         edges = self._time.timeline.edges
         edge, off_ns = _left_at(edges, placed.slot, leaving.time_ns)
-        rows = np.flatnonzero((uid != 0) & ~_is_anywhere(edge, leaving.mode))
+        rows = indices((uid != 0) & ~_is_anywhere(edge, leaving.mode))
         ip, sp, bp = (leaving.regs[rows, column] for column in (_IP, _SP, _BP))
         slot, image = placed.slot[rows], placed.image[rows]
         spent_ns = off_ns[rows] if self._records_all else np.zeros_like(rows)
@@ -248,7 +248,7 @@ class Stacks:
         for number in distinct(placed.image).tolist():
             recorded = self._experiments.by_image.get(number)
             if recorded is not None and recorded.last is None:
-                row = int(np.flatnonzero(placed.image == number)[-1])
+                row = int(indices(placed.image == number)[-1])
                 if placed.uid[row]:
                     recorded.last = (int(leaving.tid[row]), int(leaving.cpu[row]), int(placed.uid[row]),
                                      int(Microstate.USER))
@@ -261,18 +261,18 @@ class Stacks:
         uid, reason = self._sites.find(site)
         self._last.grow(self._time.n_slots)
         edge, off_ns = _left_at(self._time.timeline.edges, slot, seen.time_ns)
-        anywhere = np.flatnonzero(_is_anywhere(edge, reason))
+        anywhere = indices(_is_anywhere(edge, reason))
         self._tally.n_site_stacks += int(np.count_nonzero(uid)) - int(np.count_nonzero(uid[anywhere]))
         for number in distinct(image[anywhere]).tolist():
             rows = anywhere[image[anywhere] == number]
             uid[rows] = self._where_it_worked(slot[rows], seen.time_ns[rows], number)
-        unknown = np.flatnonzero(uid == 0)
+        unknown = indices(uid == 0)
         if len(unknown):
             reason[unknown] = self._sites.reasons(image[unknown], seen.ip[unknown])
         for number in distinct(image[unknown]).tolist():
             recorder = self._experiments.recorders.get(number)
             if recorder is not None:
-                rows = np.flatnonzero((uid == 0) & (image == number))
+                rows = indices((uid == 0) & (image == number))
                 leaf = np.stack([seen.ip[rows], np.full(len(rows), TRUNCATED_MARK)], axis=1)
                 uid[rows] = recorder.frames.intern(leaf, np.full(len(rows), 2))
                 self._tally.n_unknown_sites += len(rows)
@@ -295,7 +295,7 @@ class Stacks:
         for samples, placed in self._seen_at(self._deep.open(blocked), now_ns, deep.STACK_WORDS, self._deep.kernel):
             ip, sp = samples.regs[:, _IP], samples.regs[:, _SP]
             completed, site = self._deep.learn(placed, ip, sp, samples.mode)
-            rows, leaves = np.flatnonzero(completed), np.flatnonzero(site)
+            rows, leaves = indices(completed), indices(site)
             self._tally.completed(len(rows) - len(leaves))
             self._tally.n_unknown_sites -= len(leaves)
             self._sites.learn(site[leaves], placed.uid[leaves], samples.mode[leaves], placed.image[leaves], ip[leaves],
@@ -341,8 +341,8 @@ class Stacks:
         uid = spans.uid.copy()
         image = recorded.image.number
         waits = spans.state == Microstate.WAIT_CPU
-        for rows, stacks_of in ((np.flatnonzero(unknown & waits), self._where_it_worked),
-                                (np.flatnonzero(unknown & ~waits), self._last_before)):
+        for rows, stacks_of in ((indices(unknown & waits), self._where_it_worked),
+                                (indices(unknown & ~waits), self._last_before)):
             if len(rows):
                 uid[rows] = stacks_of(spans.slot[rows], spans.begun_ns[rows], image)
         return uid
@@ -352,7 +352,7 @@ class Stacks:
         one behind; else as below."""
         uid, behind = self._shown.sampled.near(slot, time_ns, image)
         uid = np.where(uid == 0, behind, uid)
-        rows = np.flatnonzero(uid == 0)
+        rows = indices(uid == 0)
         if len(rows):
             uid[rows] = self._last_before(slot[rows], time_ns[rows], image)
         return uid

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
+from collector.arrays import indices
 from collector.events import Array, Batch, Edge
 from collector.session.experiments import Experiments, Recorded
 from collector.session.placing import Placed
@@ -118,7 +119,7 @@ class Taps:
     def _tell(self, slot: Array, start_ns: Array, end_ns: Array, state: Array, uid: Array, cpu: Array, source: Array,
               *, muted: bool) -> None:
         """Those that have a length."""
-        rows = np.flatnonzero(end_ns > start_ns)
+        rows = indices(end_ns > start_ns)
         if not len(rows) or not self._takes:
             return
         slot, of = slot[rows], self._model.of

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from collector.arrays import Columns, among, changes, distinct
+from collector.arrays import Columns, among, changes, distinct, indices
 from collector.events import Accounts, Array, Batch, Clocks, Edge, Wakings
 from collector.linux.accounts import Account
 from collector.processes.model import Model, Thread
@@ -316,7 +316,7 @@ class Timekeeping:
         """Of threads that were found runnable, have no edge, and no account any more, nothing is known: they were about
         to end as we came, when their events had ended already."""
         clocks = self.timeline.clocks
-        open_ = np.flatnonzero(clocks.found & (clocks.kind == Edge.IN))
+        open_ = indices(clocks.found & (clocks.kind == Edge.IN))
         if not len(open_):
             return
         waiting = {tid for part in self._accounts for tid in part.tid.tolist()}
@@ -406,7 +406,7 @@ class Timekeeping:
         them or not: those that run, as far as we know; where switches are counted, all."""
         if self.counts:
             return self.living()
-        threads = [self.model.threads[slot] for slot in np.flatnonzero(self.timeline.clocks.kind == Edge.IN).tolist()
+        threads = [self.model.threads[slot] for slot in indices(self.timeline.clocks.kind == Edge.IN).tolist()
                    if slot in self.model.threads]
         return [(thread.process.pid, thread.tid) for thread in threads]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from collector.arrays import indices
 from collector.events import Array, Batch, Edge, Faults
 from collector.session.experiments import Experiments
 from collector.session.stacks import Stacks
@@ -48,7 +49,7 @@ class Waits:
         for departures in self._stacks.deeper(blocked, now_ns):
             self.states.tell(departures)
         spans, woken = self.states.so_far(self._timeline.tell(slots, now_ns))
-        rows = np.flatnonzero(woken)
+        rows = indices(woken)
         self._timeline.waits(spans.slot[rows], spans.end_ns[rows])
         return spans
 

@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 
 from collector.aggregate.spans import ON_CPU, Spans
-from collector.arrays import Columns, changes, packed
+from collector.arrays import Columns, changes, indices, packed
 from collector.events import Array
 from collector.experiment.aggregations import stack_name
 from collector.session.placing import Placed
@@ -48,7 +48,7 @@ class WakerStacks:
         """The numbers (w,) of the stacks from which threads ``slot`` did wake-ups of a batch, UNKNOWN for slots below
         0. ``spans`` are all that the batch tells."""
         found = np.full(len(slot), UNKNOWN)
-        ours = np.flatnonzero(slot >= 0)
+        ours = indices(slot >= 0)
         slots = np.append(slot[ours], spans.slot)
         self._seen.grow(int(slots.max(initial=-1)) + 1)
         begin_ns, end_ns = self._runs(spans, slot[ours], time_ns[ours])
@@ -74,7 +74,7 @@ class WakerStacks:
             return begin_ns, end_ns
         told = spans[np.lexsort((spans.start_ns, spans.slot))]
         keys, wanted = packed((told.slot, told.start_ns), (slot, time_ns))
-        at = np.maximum(np.searchsorted(keys, wanted, side="right") - 1, 0)
+        at = np.maximum(keys.searchsorted(wanted, side="right") - 1, 0)
         met = (told.slot[at] == slot) & (keys[at] <= wanted)
         runs = np.isin(told.state[at], ON_CPU)
         begin_ns = np.where(met, np.where(runs, told.start_ns[at], told.end_ns[at]), begin_ns)
@@ -85,11 +85,11 @@ class WakerStacks:
         if not len(self._slot) or not len(slot):
             return np.full(len(slot), NOT_SAMPLED)
         keys, wanted = packed((self._slot, self._time_ns), (slot, time_ns))
-        behind = np.searchsorted(keys, wanted, side="right")
+        behind = keys.searchsorted(wanted, side="right")
         before, behind = np.maximum(behind - 1, 0), np.minimum(behind, len(keys) - 1)
         is_before = (self._slot[before] == slot) & (keys[before] <= wanted) & (self._time_ns[before] >= begin_ns)
         is_behind = (self._slot[behind] == slot) & (keys[behind] > wanted) & (self._time_ns[behind] <= end_ns)
-        met = np.flatnonzero(is_before | is_behind)
+        met = indices(is_before | is_behind)
         found = np.full(len(slot), NOT_SAMPLED)
         found[met] = self._numbered(np.where(is_before, before, behind)[met])
         return found
@@ -101,7 +101,7 @@ class WakerStacks:
         codes = np.array([self._number(int(self._image[row]), int(self._uid[row])) for row in rows[order[first]]],
                          dtype=np.int64)
         numbers = np.empty(len(rows), dtype=np.int64)
-        numbers[order] = codes[np.cumsum(first) - 1]
+        numbers[order] = codes[first.cumsum() - 1]
         return numbers
 
     def _number(self, image: int, uid: int) -> int:

@@ -23,7 +23,7 @@ import numpy as np
 
 from collector.aggregate.spans import ON_CPU, Source, Spans
 from collector.aggregate.syntax import STATES
-from collector.arrays import Columns, numbered, packed
+from collector.arrays import Columns, indices, numbered, packed
 from collector.events import Array, Context, Wakings
 from collector.processes.model import Model, Thread
 from collector.session.waker_stacks import NONE as NO_STACK
@@ -68,7 +68,7 @@ class Wakers:
         self._slot = self._time_ns = self._code = self._by = np.zeros(0, dtype=np.int64)
         if wakings is None or wakings.waker is None or wakings.context is None:
             return
-        ours = np.flatnonzero(self._model.known(wakings.tid))
+        ours = indices(self._model.known(wakings.tid))
         tid, time_ns = wakings.tid[ours], wakings.time_ns[ours]
         slot = self._model.slots(tid, tid, time_ns)
         order = np.lexsort((time_ns, slot))
@@ -103,7 +103,7 @@ class Wakers:
         found = np.where((last_ns >= since_ns) & (last_ns <= until_ns), found, _UNKNOWN)
         if len(self._slot):
             keys, wanted = packed((self._slot, self._time_ns), (slot, until_ns))
-            at = np.maximum(np.searchsorted(keys, wanted, side="right") - 1, 0)
+            at = np.maximum(keys.searchsorted(wanted, side="right") - 1, 0)
             met = (self._slot[at] == slot) & (keys[at] <= wanted) & (self._time_ns[at] >= since_ns)
             found = np.where(met, self._code[at], found)
         return found

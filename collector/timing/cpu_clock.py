@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collector.arrays import changes
+from collector.arrays import changes, indices
 from collector.events import Array
 
 _LATE = 1.5  # intervals: below, nothing is missing
@@ -61,9 +61,9 @@ class CpuClock:
     def ticks(self, cpu: Array, time_ns: Array, idle: Array, losses_ns: Iterable[int] = ()) -> CpuTicks:
         """The ticks of samples (n,) in time order, and after those of the calls before, of which some (n,) met an idle
         CPU; ``losses_ns``: when the kernel told of samples that were lost."""
-        order = np.argsort(cpu, kind="stable")
+        order = cpu.argsort(kind="stable")
         found = CpuTicks(np.zeros(len(cpu), dtype=np.int64), np.zeros(len(cpu), dtype=np.int64))
-        for rows in np.split(order, np.flatnonzero(changes(cpu[order]))[1:]) if len(order) else ():
+        for rows in np.split(order, indices(changes(cpu[order]))[1:]) if len(order) else ():
             number = int(cpu[rows[0]])
             edges = np.concatenate([[self._since_ns.get(number, int(time_ns[rows[0]]))], time_ns[rows]])
             elapsed_ns = self._without_losses(edges, losses_ns)
@@ -109,7 +109,7 @@ class CpuClock:
 
     def _whole(self, owed: dict[int, int], cpu: int, elapsed_ns: Array) -> Array:
         """Times (n,) in whole intervals; the rest is owed."""
-        told_ns = owed.get(cpu, 0) + np.cumsum(elapsed_ns)
+        told_ns = owed.get(cpu, 0) + elapsed_ns.cumsum()
         owed[cpu] = int(told_ns[-1] % self._interval_ns)
         ticks: Array = np.diff(told_ns // self._interval_ns, prepend=0)
         return ticks

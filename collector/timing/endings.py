@@ -18,6 +18,7 @@ from collections import defaultdict
 
 import numpy as np
 
+from collector.arrays import indices
 from collector.events import Array, Edge, Ends, Switches
 
 # From one thread straight to the next takes less than this; more, and somebody else may have been in between.
@@ -115,7 +116,7 @@ def away(switches: Switches | None, cpu: int, start_ns: int, end_ns: int, n_swit
         return 0
     if switches is None or switches.cpu is None:
         return None
-    rows = np.flatnonzero((switches.cpu == cpu) & (switches.time_ns > start_ns) & (switches.time_ns < end_ns))
+    rows = indices((switches.cpu == cpu) & (switches.time_ns > start_ns) & (switches.time_ns < end_ns))
     came, left = rows[::2], rows[1::2]
     if not _alternate(switches, rows):
         return None

@@ -39,7 +39,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collector.arrays import Columns, among, changes, packed, summed
+from collector.arrays import Columns, among, changes, indices, packed, summed
 from collector.events import Array, Edge, Source
 from collector.timing.timeline import NO_WAKEUPS, Edges, Moments, Timeline, Wakeups, edges_of, is_out, joined
 
@@ -186,7 +186,7 @@ class Ledger:
         """
         kind, start_ns, first = timeline.behind(edges)
         running = kind == Edge.IN
-        row = np.flatnonzero(running)
+        row = indices(running)
         cpu = np.where(first[row], timeline.clocks.cpu[edges.slot[row]], edges.cpu[row - 1])
         bound_ns = self._next_arrival(edges, cpu, start_ns[row])
         unended = (edges.edge[row] == Edge.ENDED) & (start_ns[row] < rested_ns)
@@ -196,7 +196,7 @@ class Ledger:
         row, bound_ns, cut = row[lost], np.minimum(bound_ns, edges.time_ns[row])[lost], cut[lost]
         at, slot, open_ns = self._overrun(edges, timeline)
         unbegun = np.concatenate([row[cut & is_out(edges.edge[row])],
-                                  np.flatnonzero(is_out(edges.edge) & _is_off(kind))])
+                                  indices(is_out(edges.edge) & _is_off(kind))])
         self.n_repaired += len(row) + len(at) + len(unbegun)
         return edges.insert(np.concatenate([row, at, unbegun]),
                             np.concatenate([edges.slot[row], slot, edges.slot[unbegun]]),
@@ -214,12 +214,12 @@ class Ledger:
     def _open_runs(self, edges: Edges, timeline: Timeline) -> tuple[Array, Array, Array, Array]:
         """Runs that have no end yet: where that would stand among the edges, slot, beginning, and CPU. Whether those
         run that were found runnable and have no edge is not known."""
-        last = np.flatnonzero(np.append(edges.slot[1:] != edges.slot[:-1], True)) if len(edges.slot) else edges.slot
+        last = indices(np.append(edges.slot[1:] != edges.slot[:-1], True)) if len(edges.slot) else edges.slot
         running = last[edges.edge[last] == Edge.IN]
-        others = np.flatnonzero((timeline.clocks.kind == Edge.IN) & ~timeline.clocks.found)
+        others = indices((timeline.clocks.kind == Edge.IN) & ~timeline.clocks.found)
         others = others[~among(others, edges.slot[last])]
         slot = np.concatenate([edges.slot[running], others])
-        return (np.searchsorted(edges.slot, slot, side="right"), slot,
+        return (edges.slot.searchsorted(slot, side="right"), slot,
                 np.concatenate([edges.time_ns[running], timeline.clocks.since_ns[others]]),
                 np.concatenate([edges.cpu[running], timeline.clocks.cpu[others]]))
 
@@ -230,9 +230,9 @@ class Ledger:
             return np.full(len(cpu), _FAR_NS)
         keys, wanted = packed((edges.cpu[arrives].astype(np.int64), edges.time_ns[arrives]),
                               (cpu.astype(np.int64), time_ns))
-        order = np.argsort(keys, kind="stable")
+        order = keys.argsort(kind="stable")
         keys, on, times = keys[order], edges.cpu[arrives][order], edges.time_ns[arrives][order]
-        at = np.minimum(np.searchsorted(keys, wanted, side="right"), len(keys) - 1)
+        at = np.minimum(keys.searchsorted(wanted, side="right"), len(keys) - 1)
         found: Array = np.where((keys[at] > wanted) & (on[at] == cpu), times[at], _FAR_NS)
         return found
 
@@ -244,11 +244,11 @@ class Ledger:
         Accounts of which cannot be told which are left out; so are those read before the first edge, which will tell.
         """
         clocks = timeline.clocks
-        begins = np.flatnonzero(changes(edges.slot)) if len(edges.slot) else edges.slot
+        begins = indices(changes(edges.slot)) if len(edges.slot) else edges.slot
         begins = begins[clocks.found[edges.slot[begins]] & (clocks.kind[edges.slot[begins]] != Edge.UNKNOWN)]
         self._begins_running(edges.slot[begins], edges.edge[begins] != Edge.IN,
                              edges.time_ns[begins] - clocks.since_ns[edges.slot[begins]])
-        first = np.minimum(np.searchsorted(edges.slot, read.slot), max(len(edges.slot) - 1, 0))
+        first = np.minimum(edges.slot.searchsorted(read.slot), max(len(edges.slot) - 1, 0))
         has_edge = edges.slot[first] == read.slot if len(edges.slot) else np.zeros(len(read.slot), dtype=bool)
         open_ = clocks.found[read.slot] & (clocks.kind[read.slot] == Edge.IN)
         length_ns = read.time_ns - clocks.since_ns[read.slot]
@@ -259,7 +259,7 @@ class Ledger:
         if len(edges.slot):
             has_edge[has_edge] = edges.time_ns[first[has_edge]] <= read.time_ns[has_edge]
         kept = ~open_ | told | has_edge
-        edges = edges.insert(np.searchsorted(edges.slot, slot), slot, clocks.since_ns[slot],
+        edges = edges.insert(edges.slot.searchsorted(slot), slot, clocks.since_ns[slot],
                              np.where(ran, Edge.IN, Edge.OUT_PREEMPTED), Source.SYNTHETIC)
         return edges, ReadAccounts(*(column[kept] for column in read))
 
@@ -287,7 +287,7 @@ class Ledger:
         if not of.read_ns.any():
             return
         kind, start_ns, _ = timeline.behind(edges)
-        row = np.flatnonzero((kind == Edge.IN) & (of.read_ns[edges.slot] > start_ns))
+        row = indices((kind == Edge.IN) & (of.read_ns[edges.slot] > start_ns))
         _, open_slot, open_ns, _ = self._open_runs(edges, timeline)
         last = (of.read_ns[open_slot] > open_ns) & (of.read_ns[open_slot] <= until_ns)
         slot = np.concatenate([edges.slot[row], open_slot[last]])
@@ -309,7 +309,7 @@ class Ledger:
         ended = ended[~among(ended, read.slot)]
         if not len(ended):
             return edges
-        row = np.flatnonzero((edges.edge == Edge.IN) & (edges.source == Source.RECORDED) & among(edges.slot, ended))
+        row = indices((edges.edge == Edge.IN) & (edges.source == Source.RECORDED) & among(edges.slot, ended))
         kind, start_ns, _ = timeline.behind(edges)
         row = row[_is_off(kind[row])]
         row = row[~came.has(edges.slot[row], edges.time_ns[row])]
@@ -373,7 +373,7 @@ class Ledger:
         """With what threads did that ended without any record: the same as in the stretch before, but in all no more
         than their budgets leave."""
         kind, start_ns, first = timeline.behind(edges)
-        row = np.flatnonzero((edges.edge == Edge.ENDED) & first & (_is_off(kind) | (kind == Edge.IN)))
+        row = indices((edges.edge == Edge.ENDED) & first & (_is_off(kind) | (kind == Edge.IN)))
         slot, end_ns = edges.slot[row], edges.time_ns[row]
         from_ns = np.clip(self._of.at_ns[slot], start_ns[row], end_ns)  # before that, its account has told all
         length_ns = end_ns - from_ns
@@ -403,7 +403,7 @@ class Ledger:
         """With no more time on CPU in all than the CPUs had: runs of which not both ends are recorded are cut."""
         kind, start_ns, _ = timeline.behind(edges)
         open_at, open_slot, open_ns, cpu = self._open_runs(edges, timeline)
-        row = np.flatnonzero(kind == Edge.IN)
+        row = indices(kind == Edge.IN)
         start_ns = np.maximum(np.concatenate([start_ns[row], open_ns]), seen.since_ns)
         end_ns = np.concatenate([edges.time_ns[row], np.full(len(open_slot), seen.until_ns)])
         length_ns = np.maximum(end_ns - start_ns, 0)
@@ -414,7 +414,7 @@ class Ledger:
         group = np.zeros(len(length_ns), dtype=np.int64)
         given_ns = _shared_out(np.array([excess_ns]), group, np.where(unsure, length_ns, 0), unsure)
         edges.time_ns[row] -= given_ns[:len(row)]
-        cut = np.flatnonzero(given_ns[len(row):])
+        cut = indices(given_ns[len(row):])
         return edges.insert(open_at[cut], open_slot[cut], seen.until_ns - given_ns[len(row) + cut],
                             np.full(len(cut), Edge.OUT_BLOCKED), Source.ADJUSTED)
 
@@ -425,14 +425,14 @@ class _Stretch:
     def __init__(self, edges: Edges, read: ReadAccounts, timeline: Timeline) -> None:
         n = len(read.slot)
         keys, wanted = packed((edges.slot, edges.time_ns), (read.slot, read.time_ns))
-        number = np.minimum(np.searchsorted(read.slot, edges.slot), n - 1)
+        number = np.minimum(read.slot.searchsorted(edges.slot), n - 1)
         before = (read.slot[number] == edges.slot) & (keys <= wanted[number]) if n else np.zeros(len(keys), dtype=bool)
         self._behind = edges.take(~before)  # the accounts, or without any
         edges = edges.take(before)
-        self._edges = edges.insert(np.searchsorted(edges.slot, read.slot, side="right"), read.slot, read.time_ns,
+        self._edges = edges.insert(edges.slot.searchsorted(read.slot, side="right"), read.slot, read.time_ns,
                                    np.full(n, _ACCOUNT), Source.RECORDED)
         self._n = n
-        self._number = np.searchsorted(read.slot, self._edges.slot)  # of the account that each edge belongs to
+        self._number = read.slot.searchsorted(self._edges.slot)  # of the account that each edge belongs to
         self._kind, self._start_ns, first = timeline.behind(self._edges)
         self._ran_before_ns = timeline.clocks.cpu_ns[read.slot]
         account = self._edges.edge == _ACCOUNT
@@ -453,7 +453,7 @@ class _Stretch:
         """Lets runs begin earlier by equal shares of what threads (a,) are owed, which may be more by ``stale_ns``:
         then as near to ``lag_ns`` as that allows. Returns what they have got, and how many runs each has."""
         edges = self._edges
-        row = np.flatnonzero((edges.edge == Edge.IN) & (edges.source == Source.RECORDED) & _is_off(self._kind))
+        row = indices((edges.edge == Edge.IN) & (edges.source == Source.RECORDED) & _is_off(self._kind))
         each = np.maximum(np.bincount(self._number[row], minlength=self._n), 1)
         row = row[~came.has(edges.slot[row], edges.time_ns[row])]
         n_runs = np.bincount(self._number[row], minlength=self._n)
@@ -470,7 +470,7 @@ class _Stretch:
         if not len(came.slot):  # of no run
             return np.zeros_like(owed_ns)
         edges = self._edges
-        row = np.flatnonzero(is_out(edges.edge) & (edges.source == Source.RECORDED) & (self._kind == Edge.IN))
+        row = indices(is_out(edges.edge) & (edges.source == Source.RECORDED) & (self._kind == Edge.IN))
         row = row[came.has(edges.slot[row], self._start_ns[row])]
         number, slot, end_ns = self._number[row], edges.slot[row], edges.time_ns[row]
         each = np.maximum(np.bincount(number, minlength=self._n), 1)
@@ -492,7 +492,7 @@ class _Stretch:
         if not (owed_ns > 0).any():
             return
         edges = self._edges
-        row = np.flatnonzero(_is_off(self._kind))
+        row = indices(_is_off(self._kind))
         number = self._number[row]
         start_ns = np.maximum(self._start_ns[row], since_ns[number])
         room_ns = np.maximum(edges.time_ns[row] - start_ns, 0)
@@ -514,8 +514,8 @@ class _Stretch:
         """Lets threads (a,) that were running, and of which nothing is recorded since, stop so long before their
         accounts; first they have waited for a CPU. Returns for how long they run less."""
         excess_ns = np.minimum(np.where(self.is_open, excess_ns, 0), self.open_ns)
-        stops = np.flatnonzero(excess_ns > 0)
-        row, less_ns = np.flatnonzero(self._edges.edge == _ACCOUNT)[stops], excess_ns[stops]
+        stops = indices(excess_ns > 0)
+        row, less_ns = indices(self._edges.edge == _ACCOUNT)[stops], excess_ns[stops]
         self._stops(row, self._edges.time_ns[row] - less_ns, np.minimum(wait_ns[stops], less_ns))
         self._kind[row] = Edge.OUT_BLOCKED  # nothing more is to be taken here
         return excess_ns
@@ -526,7 +526,7 @@ class _Stretch:
         if not excess_ns.any():
             return 0
         edges = self._edges
-        row = np.flatnonzero(self._kind == Edge.IN)
+        row = indices(self._kind == Edge.IN)
         length_ns, number = edges.time_ns[row] - self._start_ns[row], self._number[row]
         unended = is_out(edges.edge[row]) & (edges.source[row] != Source.RECORDED)
         taken_ns = _shared_out(excess_ns, number, np.where(unended, length_ns, 0), unended)
@@ -534,7 +534,7 @@ class _Stretch:
         excess_ns = excess_ns - summed(number, taken_ns, self._n)
         excess_ns = np.where(excess_ns >= least_ns, excess_ns, 0)
         stolen_ns = _shared_out(excess_ns, number, np.where(unended, 0, np.maximum(length_ns - 2, 0)), unended)
-        stolen = np.flatnonzero(stolen_ns)
+        stolen = indices(stolen_ns)
         row, stolen_ns = row[stolen], stolen_ns[stolen]
         self._put(row, edges.time_ns[row] - 1 - stolen_ns, Edge.OUT_PREEMPTED, Source.ADJUSTED)
         self._put(row, edges.time_ns[row] - 1, Edge.IN, Source.ADJUSTED)
@@ -543,10 +543,9 @@ class _Stretch:
     def edges(self) -> Edges:
         """All of them, the changed ones and those behind the accounts."""
         if self._put_at:
-            at, more = np.concatenate(self._put_at), joined(*self._put_in)
-            self._edges = Edges(*(np.insert(old, at, new) for old, new in zip(self._edges, more, strict=True)))
+            self._edges = self._edges.with_more(np.concatenate(self._put_at), joined(*self._put_in))
         both = joined(self._edges.take(self._edges.edge != _ACCOUNT), self._behind)
-        return both.take(np.argsort(both.slot, kind="stable"))
+        return both.take(both.slot.argsort(kind="stable"))
 
     def _stops(self, row: Array, time_ns: Array, wait_ns: Array) -> None:
         """Before some edges: the thread stops running at a time, has waited for a CPU for so long, and is blocked."""
@@ -574,8 +573,8 @@ def _shared_out(amount: Array, group: Array, room: Array, first: Array) -> Array
         return np.zeros(len(room), dtype=np.int64)
     order = np.lexsort((-room, ~first, group))
     room, group = room[order], group[order]
-    total = np.cumsum(room)
-    begins = np.flatnonzero(changes(group)) if len(group) else group
+    total = room.cumsum()
+    begins = indices(changes(group)) if len(group) else group
     before = total - room - np.repeat((total - room)[begins], np.diff(np.append(begins, len(group))))
     taken = np.empty(len(room), dtype=np.int64)
     taken[order] = np.clip(amount[group] - before, 0, room)

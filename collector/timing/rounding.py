@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from collector.arrays import changes
+from collector.arrays import changes, indices
 from collector.events import Array
 from collector.timing.sampling import Sampling
 
@@ -43,13 +43,13 @@ def untold(sampling: Sampling, slot: Array, time_ns: Array, groups: Groups) -> A
         return threads[:0]
     interval_ns, of, clocks = sampling.interval_ns, sampling.of, sampling.timeline.clocks
     of.grow(int(max(slot.max(), threads.max())) + 1)
-    order = np.argsort(slot, kind="stable")
+    order = slot.argsort(kind="stable")
     sorted_slot = slot[order]
-    first = np.flatnonzero(changes(sorted_slot))
+    first = indices(changes(sorted_slot))
     cpu_ns = sampling.timeline.ran_ns(sorted_slot, time_ns[order])
     sampled = sorted_slot[first]
     first_ns, last_ns = cpu_ns[first], cpu_ns[np.append(first[1:], len(cpu_ns)) - 1]
-    at = np.minimum(np.searchsorted(sampled, threads), len(sampled) - 1)
+    at = np.minimum(sampled.searchsorted(threads), len(sampled) - 1)
     met = sampled[at] == threads
     new = met & (of.phase_ns[threads] < 0)
     phase_ns = np.maximum(of.phase_ns[threads], 0)
@@ -61,12 +61,12 @@ def untold(sampling: Sampling, slot: Array, time_ns: Array, groups: Groups) -> A
     extra &= own_ns < interval_ns  # its first tick is one of its own
     own_ns = np.where(own_ns > 0, own_ns % interval_ns, own_ns)
     owed_ns = groups.pool_ns + np.bincount(image, own_ns, len(groups.pool_ns)).astype(np.int64)
-    rows = np.flatnonzero(extra)
+    rows = indices(extra)
     rows = rows[np.argsort(image[rows], kind="stable")]
     its = image[rows]
     earns = _evenly(its, -(-owed_ns // interval_ns))
     # Whole intervals of an image are told of itself, too.
-    ahead = np.flatnonzero(earns & groups.over[its])
+    ahead = indices(earns & groups.over[its])
     ahead = ahead[_rank(its[ahead], len(owed_ns)) >= np.maximum(owed_ns // interval_ns, 0)[its[ahead]]]
     rest_ns = np.where(owed_ns > 0, owed_ns % interval_ns, owed_ns)[groups.over]
     due = (groups.over_ns + int(rest_ns.sum())) // interval_ns
@@ -78,7 +78,7 @@ def untold(sampling: Sampling, slot: Array, time_ns: Array, groups: Groups) -> A
 def _rank(group: Array, n: int) -> Array:
     """Place (r,) of each of some among those of its group, of ``n`` that they are sorted by."""
     size = np.bincount(group, minlength=n)
-    rank: Array = np.arange(len(group)) - (np.cumsum(size) - size)[group]
+    rank: Array = np.arange(len(group)) - (size.cumsum() - size)[group]
     return rank
 
 

@@ -36,7 +36,7 @@ class Sampling:
         """
         of = self.of
         of.grow(int(slot.max(initial=-1)) + 1)
-        order = np.argsort(slot, kind="stable")
+        order = slot.argsort(kind="stable")
         in_order = slot[order]
         ran_ns = self.timeline.ran_ns(in_order, time_ns[order])
         first = changes(in_order) if len(order) else np.zeros(0, dtype=bool)

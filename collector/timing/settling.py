@@ -28,7 +28,7 @@ def in_turn(left_ns: Array, pool_ns: Array, interval_ns: int, owed_ns: Array | N
     them than the pool bears, or the others' lives, whose sums have to be whole, would be told too long. Where it is
     given what they are owed, ``owed_ns`` (n, 10), those that get no tick go to the pool together, and are left out.
     """
-    order, n_ahead = np.argsort(left_ns, kind="stable").tolist(), int(np.count_nonzero(left_ns < 0))
+    order, n_ahead = left_ns.argsort(kind="stable").tolist(), int(np.count_nonzero(left_ns < 0))
     ahead, behind = deque(order[:n_ahead]), deque(order[n_ahead:])
     while ahead:
         is_deep = 2 * int(pool_ns[:_N_ON_CPU].sum()) <= -interval_ns

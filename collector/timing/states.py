@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collector.arrays import Columns, packed, summed
+from collector.arrays import Columns, indices, packed, summed
 from collector.events import Array, Edge, Reason, Source
 from collector.timing.ticks import N_STATES, Accounts
 from collector.timing.timeline import Edges, Periods, Wakeups, is_out
@@ -78,7 +78,9 @@ class Spans(NamedTuple):
         return Spans(*(column[rows] for column in self))
 
 
-NO_SPANS = Spans(*(np.zeros(0, kind) for kind in ("i8", "i8", "i8", "i8", "i8", "u8", "i4", "i1")))
+_NONE = np.zeros(0, dtype=np.int64)
+NO_SPANS = Spans(_NONE, _NONE, _NONE, _NONE, _NONE, _NONE.view(np.uint64), _NONE.astype(np.int32),
+                 _NONE.astype(np.int8))
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -186,7 +188,7 @@ class States:
         that are still to end; but not those that have ended one."""
         slot, of = periods.slot, self._of
         over_ns = of.over_ns[slot]
-        follows = np.flatnonzero(slot[1:] == slot[:-1]) + 1
+        follows = indices(slot[1:] == slot[:-1]) + 1
         over_ns[follows] = periods.end_ns[follows - 1]
         found = _within(periods, of.woken_ns[slot], over_ns)
         if len(woken.slot) and len(slot):
@@ -216,7 +218,7 @@ class States:
             ip[at], cpu[at] = departures.ip[hit], departures.cpu[hit]
         # A thread that leaves its CPU too often to be asked every time is taken to wait for what it usually waits for.
         # It is not stopped by habit, nor waits for pages where none was missing.
-        blocked = np.flatnonzero(edges.edge == Edge.OUT_BLOCKED)
+        blocked = indices(edges.edge == Edge.OUT_BLOCKED)
         untold = blocked[ip[blocked] == 0]
         slot, why, is_told = edges.slot[blocked], reason[blocked], ip[blocked] != 0
         last = self._last_told(self._of.told, slot, why, is_told, is_told & (why != _UNKNOWN))
@@ -231,11 +233,11 @@ class States:
         """For those of departures to sleep (d,), in order, that were not told (u,): the reason of the thread's last one
         before that ``counts`` (d,); of a thread of which none had been told so far, that of its next one, if it may be
         a habit. ``known`` (n,): the last one's by slot, which is kept so."""
-        told, untold = np.flatnonzero(counts), np.flatnonzero(~is_told)
+        told, untold = indices(counts), indices(~is_told)
         its = slot[untold]
         found: Array = known[its]
         if len(told):
-            n_before = np.searchsorted(told, untold)
+            n_before = told.searchsorted(untold)
             before, behind = told[np.maximum(n_before - 1, 0)], told[np.minimum(n_before, len(told) - 1)]
             is_first = (found == _UNKNOWN) & (behind > untold) & (slot[behind] == its)
             found = np.where(is_first & _is_habit(reason[behind]), reason[behind], found)
@@ -257,7 +259,7 @@ class States:
         return found
 
     def _remember(self, edges: Edges, uid: Array, reason: Array, ip: Array, cpu: Array) -> None:
-        last = np.flatnonzero(np.append(edges.slot[1:] != edges.slot[:-1], True)) if len(edges.slot) else edges.slot
+        last = indices(np.append(edges.slot[1:] != edges.slot[:-1], True)) if len(edges.slot) else edges.slot
         slot = edges.slot[last]
         self._of.uid[slot], self._of.reason[slot] = uid[last], reason[last]
         self._of.ip[slot], self._of.cpu[slot] = ip[last], cpu[last]
@@ -304,7 +306,7 @@ class States:
         unexplained_ns -= summed(periods.slot, np.where(blocked, wait_ns, np.where(is_steal, 0, length_ns)), n_slots)
         known = np.zeros(n_slots, dtype=bool)
         known[delays.slot] = True
-        untold, of, shared_ns = np.flatnonzero(blocked & (woken_ns == 0)), self._of, np.zeros_like(length_ns)
+        untold, of, shared_ns = indices(blocked & (woken_ns == 0)), self._of, np.zeros_like(length_ns)
         has_account = known[periods.slot[untold]]
         told, silent = untold[has_account], untold[~has_account]
         slots = periods.slot[told]
@@ -313,7 +315,7 @@ class States:
             slots, most_ns, np.maximum(unexplained_ns, 0))
         silent = silent[~_to_the_end(periods.take(silent), edges)]
         self._go_on(silent, periods, shared_ns)
-        explained = np.flatnonzero(blocked & ((woken_ns > 0) | known[periods.slot]))
+        explained = indices(blocked & ((woken_ns > 0) | known[periods.slot]))
         if (woken_ns > 0).any() and len(explained) >= _MANY_WAITS:
             self._waiting = float((wait_ns + shared_ns)[explained].sum() / max(int(length_ns[explained].sum()), 1))
         of.has_account[delays.slot] = True
@@ -378,9 +380,9 @@ def _shares_ns(slot: Array, most_ns: Array, due_ns: Array) -> tuple[Array, Array
 def _level_ns(slot: Array, length_ns: Array, due_ns: Array) -> Array:
     """How much at most of each period (u,), by slot and length, is due, where ``due_ns`` (n,) is due to each slot in
     all: alike for all of a slot's, but what is more than a period is long falls to the longer ones."""
-    first = np.searchsorted(slot, slot)
-    n_left = np.searchsorted(slot, slot, side="right") - np.arange(len(slot))
-    before_ns = np.cumsum(length_ns) - length_ns
+    first = slot.searchsorted(slot)
+    n_left = slot.searchsorted(slot, side="right") - np.arange(len(slot))
+    before_ns = length_ns.cumsum() - length_ns
     level_ns = (due_ns[slot] - before_ns + before_ns[first]) // n_left  # if all shorter ones are filled
     # The first that it does not fill, else the longest.
     longest = first + np.bincount(slot[level_ns >= length_ns], minlength=len(due_ns))[slot]
@@ -405,7 +407,7 @@ def _split(periods: Periods, state: Array, uid: Array, cpu: Array, wait_ns: Arra
 
     A wait that ``is_share`` (p,) was not recorded, nor was the end of what came before it.
     """
-    length_ns, late = periods.end_ns - periods.start_ns, np.flatnonzero(wait_ns > 0)
+    length_ns, late = periods.end_ns - periods.start_ns, indices(wait_ns > 0)
     waits = periods.take(late)
     return Spans(np.concatenate([periods.slot, waits.slot]),
                  np.concatenate([state, np.full(len(late), _WAIT_CPU)]),
@@ -450,7 +452,7 @@ def _next_of(faults: PageFaults, slot: Array, time_ns: Array) -> Array:
 def _first_at(slots: Array, times_ns: Array, slot: Array, time_ns: Array) -> Array:
     """Index of the first of (slots, times), in order, at or after each (slot, time)."""
     keys, wanted = packed((slots, times_ns), (slot, time_ns))
-    found: Array = np.searchsorted(keys, wanted)
+    found: Array = keys.searchsorted(wanted)
     return found
 
 
@@ -467,7 +469,7 @@ class WaitTicks:
         self._cpu.grow(int(spans.slot.max(initial=-1)) + 1)
         self._cpu.cpu[spans.slot] = spans.cpu
         earned, group, uid, more = self._accounts.add(spans.slot * N_STATES + spans.state, spans.uid, spans.length_ns)
-        rows, slot = np.flatnonzero(earned), group // N_STATES
+        rows, slot = indices(earned), group // N_STATES
         zero, end_ns = np.zeros_like(group), np.full(len(group), spans.end_ns.max(initial=0))
         extra = Spans(slot, group % N_STATES, zero, zero, end_ns, uid, self._cpu.cpu[slot], zero.astype(np.int8))
         due = Spans(*(np.concatenate(pair) for pair in zip(spans.take(rows), extra, strict=True)))
@@ -477,9 +479,9 @@ class WaitTicks:
         """What threads that have ended, at ``slots`` (n,) in ascending order, are still owed by state (n, 10), and for
         which stack most of it (n, 10)."""
         group, uid, owed_ns = self._accounts.close((slots[:, None] * N_STATES + np.arange(N_STATES)).reshape(-1))
-        place = np.searchsorted(slots, group // N_STATES) * N_STATES + group % N_STATES
+        place = slots.searchsorted(group // N_STATES) * N_STATES + group % N_STATES
         stacks = np.zeros(len(slots) * N_STATES, dtype=np.uint64)
-        order = np.argsort(owed_ns, kind="stable")
+        order = owed_ns.argsort(kind="stable")
         stacks[place[order]] = uid[order]
         owed = summed(place, owed_ns, len(stacks))
         return owed.reshape(-1, N_STATES), stacks.reshape(-1, N_STATES)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from collector.arrays import indices
 from collector.events import Array, Edge, Switches
 
 # A departure with its stack is written in less than this, unless the (virtual) machine itself stood still.
@@ -24,7 +25,7 @@ _NEXT_NS = 3_000
 def sharpened(switches: Switches, departed_tid: Array, departed_ns: Array) -> Array:
     """Better times (m,) of switch records; departures (d,) in any order."""
     times = switches.time_ns.copy()
-    out = np.flatnonzero(switches.edge != Edge.IN)
+    out = indices(switches.edge != Edge.IN)
     if len(out) and len(departed_tid):
         before = _last_before(departed_tid, departed_ns, switches.tid[out], times[out])
         # It is this one's if the thread has not been away since: it lies behind the thread's record before.
@@ -54,6 +55,6 @@ def _last_before(tids: Array, times: Array, tid: Array, time_ns: Array) -> Array
     origin = min(int(times.min()), int(time_ns.min()))
     shift = (max(int(times.max()), int(time_ns.max())) - origin + 1).bit_length()
     keys = np.sort((tids << shift) + (times - origin))
-    at = np.searchsorted(keys, (tid << shift) + (time_ns - origin), side="right") - 1
+    at = keys.searchsorted((tid << shift) + (time_ns - origin), side="right") - 1
     hit = (at >= 0) & (keys[at] >> shift == tid)
     return np.where(hit, (keys[at] & ((1 << shift) - 1)) + origin, -(1 << 62))

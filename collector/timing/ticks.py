@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from collector.arrays import changes, distinct
+from collector.arrays import changes, distinct, indices
 from collector.events import Array
 
 N_STATES = 10
@@ -52,7 +52,7 @@ class Accounts:
         if not len(group):
             return length_ns, group, uid, length_ns
         asked = distinct(group)
-        touched = asked[np.minimum(np.searchsorted(asked, self.group), len(asked) - 1)] == self.group
+        touched = asked[np.minimum(asked.searchsorted(self.group), len(asked) - 1)] == self.group
         n_old = int(np.count_nonzero(touched))
         groups = np.concatenate([self.group[touched], group])
         uids = np.concatenate([self.uid[touched], uid])
@@ -62,21 +62,21 @@ class Accounts:
         order = np.lexsort((uids, groups))
         first = changes(groups[order], uids[order])
         key = np.empty(len(order), dtype=np.int64)
-        key[order] = np.cumsum(first) - 1
+        key[order] = first.cumsum() - 1
         key_group, key_uid = groups[order][first], uids[order][first]
         key_used = used[order][np.append(first[1:], True)]  # its last one
         owed = np.bincount(key, lengths, len(key_group)).astype(np.int64) if len(key) else lengths
         ticks = self._due(key_group, owed, key_used)
         earned, paid = _spread(key[n_old:], length_ns, ticks)
         self._keep(~touched, key_group, key_uid, owed - ticks * self.interval_ns, key_used)
-        rest = np.flatnonzero((ticks > 0) & ~paid)
+        rest = indices((ticks > 0) & ~paid)
         return earned, key_group[rest], key_uid[rest], ticks[rest]
 
     def close(self, groups: Array) -> tuple[Array, Array, Array]:
         """Ends ``groups`` (g,), which are in ascending order; returns (group, uid, owed_ns) of their accounts."""
         if not len(groups):
             return groups, self.uid[:0], self.owed_ns[:0]
-        mine = groups[np.minimum(np.searchsorted(groups, self.group), len(groups) - 1)] == self.group
+        mine = groups[np.minimum(groups.searchsorted(self.group), len(groups) - 1)] == self.group
         closed = self.group[mine], self.uid[mine], self.owed_ns[mine]
         self.group, self.uid, self.owed_ns, self.used = (
             column[~mine] for column in (self.group, self.uid, self.owed_ns, self.used))
@@ -88,13 +88,13 @@ class Accounts:
         if not len(group):
             return owed_ns
         first = changes(group)
-        number, begins = np.cumsum(first) - 1, np.flatnonzero(first)
+        number, begins = first.cumsum() - 1, indices(first)
         due = np.maximum(np.add.reduceat(owed_ns, begins) // self.interval_ns, 0)
         ticks: Array = np.maximum(owed_ns // self.interval_ns, 0)
         left = owed_ns - ticks * self.interval_ns
         missing = due - np.add.reduceat(ticks, begins)
         gets = _rank(number, -left, first) < missing[number]
-        many = np.flatnonzero((np.bincount(number) > _KEPT)[number])
+        many = indices((np.bincount(number) > _KEPT)[number])
         if len(many):
             gets[many] = (missing[number] > 0)[many] & self._fills(number[many], left[many], used[many])
         ticks[gets] += 1
@@ -112,7 +112,7 @@ class Accounts:
         order = np.lexsort((used, left_ns >= 0, number))
         first = changes(number[order])
         total_ns = np.cumsum(left_ns[order])
-        before_ns = (total_ns - left_ns[order])[first][np.cumsum(first) - 1]  # of other groups
+        before_ns = (total_ns - left_ns[order])[first][first.cumsum() - 1]  # of other groups
         full = np.maximum((total_ns - before_ns) // self.interval_ns, 0)
         found = np.empty(len(order), dtype=bool)
         found[order] = np.diff(full, prepend=0) > 0  # a group's first account does not fill one
@@ -122,7 +122,7 @@ class Accounts:
         """Takes new accounts in place of all but ``others``: of each group those that were used last."""
         if len(group):
             first = changes(group)
-            number = np.cumsum(first) - 1
+            number = first.cumsum() - 1
             rank = _rank(number, -used, first)
             kept = rank < _KEPT
             folded = np.bincount(number[~kept], owed_ns[~kept], int(number[-1]) + 1).astype(np.int64)
@@ -140,22 +140,22 @@ def _rank(number: Array, value: Array, first: Array) -> Array:
     """Place (n,) of each value among those of its group, smallest first; groups are numbered in order."""
     order = np.lexsort((value, number))
     rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order)) - np.flatnonzero(first)[number]
+    rank[order] = np.arange(len(order)) - indices(first)[number]
     return rank
 
 
 def _spread(key: Array, length_ns: Array, ticks: Array) -> tuple[Array, Array]:
     """The keys' ticks (k,) over their stretches (s,), along their lengths; and which keys (k,) have any stretch."""
-    order = np.argsort(key, kind="stable")
+    order = key.argsort(kind="stable")
     sorted_key, length = key[order], length_ns[order]
     earned = np.zeros(len(key), dtype=np.int64)
     paid = np.zeros(len(ticks), dtype=bool)
     if not len(key):
         return earned, paid
     first = changes(sorted_key)
-    begins = np.flatnonzero(first)
-    total = np.cumsum(length)
-    part = np.cumsum(first) - 1
+    begins = indices(first)
+    total = length.cumsum()
+    part = first.cumsum() - 1
     until = total - (total[begins] - length[begins])[part]
     whole = np.maximum(np.append(until[begins[1:] - 1], until[-1])[part], 1)
     upto = ticks[sorted_key] * until // whole

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collector.arrays import Columns, changes, packed
+from collector.arrays import Columns, changes, indices, inserting, packed
 from collector.events import Array, Edge, Source
 
 LONG_AGO_NS = -(1 << 62)
@@ -41,7 +41,7 @@ class Edges(NamedTuple):
         if not len(self.slot):
             return np.full(len(slot), -1)
         keys, wanted = packed((self.slot, self.time_ns), (slot, time_ns))
-        at = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        at = np.minimum(keys.searchsorted(wanted), len(keys) - 1)
         return np.where((self.slot[at] == slot) & (keys[at] >= wanted), at, -1)
 
     def insert(self, at: Array, slot: Array, time_ns: Array, edge: Array, source: int) -> Edges:
@@ -54,7 +54,11 @@ class Edges(NamedTuple):
             return self
         more = edges_of(slot, time_ns, edge, source=source)
         order = np.lexsort((slot, at))
-        return Edges(*(np.insert(old, at[order], new[order]) for old, new in zip(self, more, strict=True)))
+        return self.with_more(at[order], more.take(order))
+
+    def with_more(self, at: Array, more: Edges) -> Edges:
+        """With others (k,) before those at indices ``at``, in the order given where these are equal."""
+        return joined(self, more).take(inserting(len(self.slot), at))
 
 
 def edges_of(slot: Array, time_ns: Array, edge: Array, cpu: Array | None = None,
@@ -80,7 +84,7 @@ class Moments(NamedTuple):
         if not len(self.slot) or not len(slot):
             return np.full(len(slot), LONG_AGO_NS)
         keys, wanted = packed((self.slot, self.time_ns), (slot, time_ns))
-        at = np.maximum(np.searchsorted(keys, wanted, side="right") - 1, 0)
+        at = np.maximum(keys.searchsorted(wanted, side="right") - 1, 0)
         return np.where((self.slot[at] == slot) & (keys[at] <= wanted), self.time_ns[at], LONG_AGO_NS)
 
 
@@ -225,7 +229,7 @@ class Timeline:
             kind, since_ns, cpu_ns = (getattr(self.clocks, name)[slot] for name in ("kind", "since_ns", "cpu_ns"))
         else:
             keys, wanted = packed((edges.slot, edges.time_ns), (slot, time_ns))
-            at = np.searchsorted(keys, wanted, side="right") - 1
+            at = keys.searchsorted(wanted, side="right") - 1
             hit = (at >= 0) & (edges.slot[at] == slot)
             kind = np.where(hit, edges.edge[at], before.kind[slot])
             since_ns = np.where(hit, edges.time_ns[at], before.since_ns[slot])
@@ -257,8 +261,8 @@ def running_sums(values: Array, first: Array, start: Array) -> Array:
     """Sums of ``values`` (n,) up to each element within its group; groups begin where ``first``, at ``start``."""
     if not len(values):
         return values
-    total = np.cumsum(values)
-    begins = np.flatnonzero(first)
+    total = values.cumsum()
+    begins = indices(first)
     offset = total[begins] - values[begins] - start[begins]
-    sums: Array = total - offset[np.cumsum(first) - 1]
+    sums: Array = total - offset[first.cumsum() - 1]
     return sums

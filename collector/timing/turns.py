@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from collector.arrays import Columns, among
+from collector.arrays import Columns, among, indices
 from collector.events import Accounts, Array, Edge, Source
 from collector.timing.timeline import Edges
 
@@ -92,6 +92,6 @@ def _arrives(edges: Edges) -> Array:
 
 def _arrivals_behind(slot: Array, time_ns: Array, edges: Edges) -> Array:
     """How often each thread (n,), at slots in order, got a CPU behind a time (n,), by records."""
-    rows = np.flatnonzero(_arrives(edges) & among(edges.slot, slot))
-    at = np.searchsorted(slot, edges.slot[rows])
+    rows = indices(_arrives(edges) & among(edges.slot, slot))
+    at = slot.searchsorted(edges.slot[rows])
     return np.bincount(at[edges.time_ns[rows] > time_ns[at]], minlength=len(slot))

@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from collector.arrays import distinct, numbered
+from collector.arrays import distinct, indices, numbered
 from collector.unwind import frame_pointer
 from collector.unwind.expression import Unreadable, Unsupported, evaluate
 from collector.unwind.memory import Memory
@@ -178,7 +178,7 @@ def unwind(stacks: Stacks, maps: Maps, tables: Tables, max_depth: int = MAX_DEPT
     # The number of a space has to fit above the address.
     spaces, rank = numbered(stacks.space)
     for low in range(0, len(spaces), _MAX_SPACES):
-        which = np.flatnonzero((rank >= low) & (rank < low + _MAX_SPACES))
+        which = indices((rank >= low) & (rank < low + _MAX_SPACES))
         code = _Code(maps, tables, arch, spaces[low:low + _MAX_SPACES])
         _unwind_some(stacks, which, (rank[which] - low).astype(np.uint64), code, book, max_depth)
     return book.frames()
@@ -288,7 +288,7 @@ class _Code:
         line = word + self.shift.take(index)
         in_file = inside & (line > FIRST_ORIGIN)
         found[inside & ~in_file] = frame_pointer.CODE
-        where = np.flatnonzero(in_file)
+        where = indices(in_file)
         if len(where):
             found[where] = self.tables.follows_call(line[where]) * np.int8(frame_pointer.AFTER_CALL)
             # An interpreter lets return to where it goes on, which need not be behind a call.
@@ -400,7 +400,7 @@ class _Wave:
         new[_SP] = cfa
         step = _Step(number, new, address[_IP + 1], self.is_above(cfa, self.regs[_SP]))
         if odd.any():
-            self.restore_sp(step, np.flatnonzero(odd & ODD_SP))
+            self.restore_sp(step, indices(odd & ODD_SP))
             if (odd & (ODD_FALLBACK | ODD_GENERAL)).any():
                 self.odd_turn(step, odd, line)
         self.advance(step)
@@ -415,7 +415,7 @@ class _Wave:
             pc += exact
         if not good.all():
             self.explain(step, ~good)
-            keep = np.flatnonzero(good)
+            keep = indices(good)
             new, pc = new.take(keep, axis=1), pc.take(keep)
             exact = exact[keep] if exact is not None else None
         self.regs, self.pc = new, pc
@@ -423,7 +423,7 @@ class _Wave:
 
     def explain(self, step: _Step, bad: Bools) -> None:
         """Let the samples that have no caller leave, each with its reason. The state is still that of this frame."""
-        where = np.flatnonzero(bad)
+        where = indices(bad)
         number = step.number[where]
         if (number == ROOT).all():
             self.leave(bad, Stop.ROOT, self.depth)
@@ -447,12 +447,12 @@ class _Wave:
         who = self.who[gone]
         self.book.stop[who] = reason
         self.book.length[who] = length
-        self.keep(np.flatnonzero(~gone))
+        self.keep(indices(~gone))
 
     def defer(self, gone: Bools) -> I64:
         """Leave samples to the wave that tracks all registers; the indices of those that stay."""
         self.deferred.append(self.who[gone])
-        keep = np.flatnonzero(~gone)
+        keep = indices(~gone)
         self.keep(keep)
         return keep
 
@@ -479,10 +479,10 @@ class _Wave:
         """Work out anew the samples whose rule is none of the plain ones, one rule at a time."""
         step.exact = np.zeros(len(odd), bool)
         step.reason = np.full(len(odd), -1, np.int8)
-        without = np.flatnonzero(odd & ODD_FALLBACK)
+        without = indices(odd & ODD_FALLBACK)
         if len(without):
             self.fall_back(step, without, line)
-        general = np.flatnonzero(odd & ODD_GENERAL)
+        general = indices(odd & ODD_GENERAL)
         for number in distinct(step.number[general]).tolist():
             which = general[step.number[general] == number]
             rule = self.code.rules.rules[number]
@@ -504,7 +504,7 @@ class _Wave:
         return_address = step.new[_IP].take(which)
         found: Bools = (return_address != _UNKNOWN) & (self.regs[_FP].take(which) >= self.regs[_SP].take(which))
         found &= ~self.exact.take(which)
-        some = np.flatnonzero(found)
+        some = indices(found)
         found[some] = self.code.grade(return_address[some], self.space_key[which[some]]) != frame_pointer.NOT_CODE
         return found
 
@@ -524,7 +524,7 @@ class _Wave:
         step.new[_IP, which] = np.where(found.ok, found.return_address, _UNKNOWN)
         step.new[_FP, which] = found.fp
         step.rises[which] = found.cfa > sp
-        lost = np.flatnonzero(~found.ok)
+        lost = indices(~found.ok)
         if len(lost):
             memory, fp, is_root = memory.subset(lost), fp[lost], found.is_root[lost]
             beyond = memory.is_above(fp) & (fp != _UNKNOWN) & ((fp & np.uint64(memory.word_size - 1)) == 0)
@@ -558,7 +558,7 @@ class _Wave:
     def search_frame_pointers(self, number: I64) -> None:
         """Frames that are found by a frame pointer that nobody knows: search for it in the stack."""
         needed = (self.view.cfa_column[number] == self.view.column_of[self.code.arch.fp])
-        for i in np.flatnonzero(needed & (self.regs[_FP] == _UNKNOWN)).tolist():
+        for i in indices(needed & (self.regs[_FP] == _UNKNOWN)).tolist():
             self.tables.counters.frame_chain_searches += 1
             judge = _Judge(self.code, self.space_key[i])
             sp, pc = int(self.regs[_SP, i]), int(self.pc[i])

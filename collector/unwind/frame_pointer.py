@@ -25,6 +25,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 import numpy.typing as npt
 
+from collector.arrays import indices
 from collector.unwind.memory import Bools, Memory
 from collector.unwind.rules import LeafHint
 
@@ -122,7 +123,7 @@ def search(memory: Memory, sample: int, sp: int, pc: int, judge: Judge) -> Found
     if len(words) < 2:
         return None
     best, best_rank = -1, (False, False, -1)
-    for k in np.flatnonzero(judge.grade(words[1:]) != NOT_CODE).tolist():
+    for k in indices(judge.grade(words[1:]) != NOT_CODE).tolist():
         rank = _follow(words, sp, pc, k, memory.word_size, judge)
         if rank is not None and rank > best_rank:
             best, best_rank = k, rank

@@ -35,7 +35,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from collector.arrays import distinct
+from collector.arrays import distinct, indices
 from collector.elf import LoadObject, Symbols
 from collector.errors import ElfError
 from collector.unwind.cfi import CfiSection, Index, State, search_table
@@ -170,7 +170,7 @@ def _inserted(old: npt.NDArray[T], at: I64, values: npt.NDArray[T]) -> npt.NDArr
     """The same array with ``values`` (k,) before its elements ``at`` (k,), ascending."""
     if not len(at):
         return old
-    firsts = [0, *(np.flatnonzero(at[1:] != at[:-1]) + 1).tolist(), len(at)]
+    firsts = [0, *(indices(at[1:] != at[:-1]) + 1).tolist(), len(at)]
     places = [0, *at[firsts[:-1]].tolist()]
     parts = [old[:places[1]]]
     for k, place in enumerate(places[1:], 1):
@@ -479,7 +479,7 @@ class Tables:
             return
         start = np.array(terminators + starts, np.uint64)
         rule = np.array([UNDECODED] * len(terminators) + numbers, np.int64)
-        order = np.argsort(start, kind="stable")
+        order = start.argsort(kind="stable")
         start, rule = start[order], rule[order]
         last = np.append(start[1:] != start[:-1], True)
         start, rule = start[last], rule[last]

@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from collector.arrays import indices
 from collector.events import (
     Array,
     Change,
@@ -62,7 +63,7 @@ def are_lives(header: Array) -> Array:
 def lives(header: Array, words: Array, time_ns: Array) -> list[Change]:
     """What such records (n,) say; ``words`` (n, 2): theirs at LIFE_WORDS."""
     forked = header & _LOW32 == abi.RECORD_FORK
-    births, ends = np.flatnonzero(forked), np.flatnonzero(~forked)
+    births, ends = indices(forked), indices(~forked)
     who, parent = words & _LOW32, words >> np.uint64(32)  # pid and tid
     born = map(Forked._make, zip(time_ns[births].tolist(), *who[births].T.tolist(), *parent[births].T.tolist(),
                                  strict=True))
@@ -117,7 +118,7 @@ def _faults(rows: Array) -> Faults:
 
 def _touches(rows: Array) -> Faults:
     """Those from user mode: the kernel's own are told from others by its call chain."""
-    return _faults(rows.take(np.flatnonzero((rows["misc"] & abi.MISC_CPUMODE_MASK) != abi.MISC_CPUMODE_KERNEL)))
+    return _faults(rows.take(indices((rows["misc"] & abi.MISC_CPUMODE_MASK) != abi.MISC_CPUMODE_KERNEL)))
 
 
 def _dying(rows: Array) -> Ends:

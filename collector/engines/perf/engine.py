@@ -24,7 +24,7 @@ from typing import Any
 
 import numpy as np
 
-from collector.arrays import distinct
+from collector.arrays import distinct, indices
 from collector.clock import NEVER_NS, NS_PER_MS
 from collector.engines.base import Threads
 from collector.engines.perf.decoding import (
@@ -85,6 +85,8 @@ class PerfEngine:
         self.pressed_ns = NEVER_NS  # when a drain is due, for a ring that is filling up or what is told by nobody
         self.room_ns = 0  # see Engine
         self._spare = tuple(name for name in _SPARE if name != "waking" or not opened.asks_for_wakings)
+        self._drained = [*self._rings.rings, *(spare for _, spare in self._rings.spares)]
+        self._bitten = [ring for ring in self._drained if ring.name in _BITES]
         self._early: list[Change] = []  # of a later batch
         self.unheard = Unheard()
         self._n_lost = 0  # clock samples, as far as records tell
@@ -146,7 +148,7 @@ class PerfEngine:
         self._is_last = self._stopped and until_ns == asked_ns
         changes = [*self._early, *self.unheard.ended(came_ns)]
         self.pressed_ns = self.unheard.due_ns(came_ns)
-        for ring in [*self._rings.rings, *(spare for _, spare in self._rings.spares)]:
+        for ring in self._drained:
             if ring in self._relieved or (self._closing is not None and ring.name in FIXED):
                 continue  # its spare has it all; or it is being closed, and drained before
             tail, head, n_before = self._rings.tail(ring), self._rings.head(ring), len(changes)
@@ -194,9 +196,9 @@ class PerfEngine:
     def _bite_ns(self, until_ns: int) -> int:
         """Up to when there are no more lives in the rings than a batch should have: until that is done with, each takes
         several times the memory that it takes in a ring."""
-        for ring in [*self._rings.rings, *(spare for _, spare in self._rings.spares)]:
-            tail, head, most_bytes = self._rings.tail(ring), self._rings.head(ring), _BITES.get(ring.name, 0)
-            if 0 < 2 * most_bytes < head - tail:
+        for ring in self._bitten:
+            tail, head, most_bytes = self._rings.tail(ring), self._rings.head(ring), _BITES[ring.name]
+            if 2 * most_bytes < head - tail:
                 until_ns = min(until_ns, self._stamp_ns(ring, self._rings.record_behind(ring, tail, tail + most_bytes)))
         return until_ns
 
@@ -343,20 +345,20 @@ class PerfEngine:
         is_sample = (header & _LOW32) == abi.RECORD_SAMPLE
         time_at = np.where(is_sample, position + 2, position + (header >> 51).astype(np.int64) - 2)
         time = self._words[base + (time_at & mask)].astype(np.int64)
-        late = np.flatnonzero(time > until_ns)
+        late = indices(time > until_ns)
         n = int(late[0]) if len(late) else len(position)
         is_life = are_lives(header)
         if ring.name != "map":  # where the kernel tells lives, too; they are in the ring of tasks
-            rows = np.flatnonzero(is_life[:n])
+            rows = indices(is_life[:n])
             changes += lives(header[rows], self._words[base + ((position[rows, None] + LIFE_WORDS) & mask)], time[rows])
-        of_change = np.flatnonzero(~(is_sample | is_life)[:n])
+        of_change = indices(~(is_sample | is_life)[:n])
         columns = (column[of_change].tolist() for column in (position, header, time))
         for at, head_word, time_ns in zip(*columns, strict=True):
             self._decode_change(ring, at, head_word, time_ns, changes)
         if self._is_last:  # of the rest, which nobody will ask for, it counts what was lost
-            for i in n + np.flatnonzero(~is_sample[n:]):
+            for i in n + indices(~is_sample[n:]):
                 self._decode_change(ring, int(position[i]), int(header[i]), until_ns, changes, losses_only=True)
-        chosen = np.flatnonzero(is_sample[:n])
+        chosen = indices(is_sample[:n])
         if len(chosen):
             where = np.full((2, len(chosen)), [[base], [mask]], dtype=np.int64)
             found = Located(time[chosen], position[chosen], header[chosen], *where)
@@ -382,9 +384,9 @@ class PerfEngine:
         at = 0
         while at < len(data):
             rows = data[at:at + (len(data) - at) // record.size * record.size].view(record.dtype)
-            odd = np.flatnonzero((rows["type"] != record.kind) | (rows["size"] != record.size))
+            odd = indices((rows["type"] != record.kind) | (rows["size"] != record.size))
             n = int(odd[0]) if len(odd) else len(rows)
-            late = np.flatnonzero(rows["time"][:n] > until_ns)
+            late = indices(rows["time"][:n] > until_ns)
             n_kept = int(late[0]) if len(late) else n
             if n_kept:
                 parts.append(rows[:n_kept])

@@ -88,7 +88,7 @@ class _Times:
         if not len(self._number) or not len(number):
             return np.full(len(number), _LONG_AGO)
         keys, wanted = packed((self._number, self._time_ns), (number, time_ns))
-        at = np.maximum(np.searchsorted(keys, wanted, side="right") - 1, 0)
+        at = np.maximum(keys.searchsorted(wanted, side="right") - 1, 0)
         return np.where((self._number[at] == number) & (keys[at] <= wanted), self._time_ns[at], _LONG_AGO)
 
 

@@ -58,7 +58,7 @@ class KernelCalls:
     def _numbers(self, chain: Array) -> Array:
         """What function each word (m,), a return address, lies in: 0 for those without a name here."""
         inside = chain - np.uint64(1)
-        at = np.maximum(np.searchsorted(self._start, inside, side="right") - 1, 0)
+        at = np.maximum(self._start.searchsorted(inside, side="right") - 1, 0)
         hit = (inside >= self._start[at]) & (inside < self._end[at]) & (chain < abi.CONTEXT_MAX)
         return np.where(hit, self._number[at], 0)
 

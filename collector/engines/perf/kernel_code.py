@@ -55,7 +55,7 @@ class KernelCode:
         if not len(start):
             return np.zeros(len(address), dtype=np.uint8)
         inside = address - np.uint64(1)
-        at = np.searchsorted(start, inside, side="right") - 1
+        at = start.searchsorted(inside, side="right") - 1
         hit = (at >= 0) & (inside < end[at]) & (address < abi.CONTEXT_MAX)
         return np.where(hit, bits[at], np.uint8(0))
 

@@ -177,7 +177,7 @@ class Samples:
 
     def _chains(self, found: Located, n_chain: Array) -> tuple[Array, Array]:
         """The words of the samples' call chains, one behind the other, and where each begins."""
-        begins = np.cumsum(n_chain) - n_chain
+        begins = n_chain.cumsum() - n_chain
         at = np.repeat(found.position + 5 - begins, n_chain) + np.arange(int(n_chain.sum()))
         return self._words[np.repeat(found.base, n_chain) + (at & np.repeat(found.mask, n_chain))], begins
 

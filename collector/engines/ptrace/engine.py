@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from collector.arrays import indices
 from collector.clock import NEVER_NS
 from collector.engines.base import Threads
 from collector.engines.ptrace.channel import unframed
@@ -129,11 +130,11 @@ class SignalEngine:
         makers = self._samples(rows, BIRTH)
         if makers is None:
             return None
-        rows = rows.take(np.flatnonzero(rows["kind"] == BIRTH))
+        rows = rows.take(indices(rows["kind"] == BIRTH))
         return Births(makers, rows["child"].copy(), rows["flags"].copy())
 
     def _samples(self, rows: Array, kind: int) -> ClockSamples | None:
-        rows = rows.take(np.flatnonzero(rows["kind"] == kind))
+        rows = rows.take(indices(rows["kind"] == kind))
         n = len(rows)
         if not n:
             return None
