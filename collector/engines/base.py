@@ -21,6 +21,10 @@ class Engine(Protocol):
     def poll_fds(self) -> list[int]:
         """Descriptors that become readable when a drain is due before its time."""
 
+    def idle_fds(self, due_ns: int) -> Collection[int]:
+        """Those of them that need not be polled, since they cannot be a reason to drain before ``due_ns``
+        (CLOCK_MONOTONIC)."""
+
     def wants_drain(self, ready: Collection[int], due_ns: int) -> bool:
         """Whether the descriptors that woke us are a reason to drain now; if not, the next drain at ``due_ns``
         (CLOCK_MONOTONIC) is soon enough."""

@@ -53,6 +53,11 @@ class Drainer:
         """Those that become readable when a drain may be due."""
         return self._fds
 
+    def wakers(self, due_ns: int) -> Collection[int]:
+        """Those of ``fds`` that may be a reason to drain before ``due_ns``, when the next drain is due."""
+        idle = self._engine.idle_fds(due_ns)
+        return [fd for fd in self._fds if fd not in idle] if idle else self._fds
+
     @property
     def accounts_ns(self) -> int | None:
         """When accounts are to be read, while switches are counted; None while records tell of them."""
@@ -196,6 +201,9 @@ class NoDrainer:
 
     def __init__(self, start_ns: int) -> None:
         self.drained_ns = start_ns
+
+    def wakers(self, due_ns: int) -> Collection[int]:
+        return ()
 
     def wants_drain(self, ready: Collection[int], due_ns: int) -> bool:
         return False

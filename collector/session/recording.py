@@ -84,7 +84,7 @@ class Recording:
 
     def fds(self) -> list[int]:
         """What to poll for POLLIN."""
-        return [*self._lifetime.fds, *self._drainer.fds]
+        return [*self._lifetime.fds, *self._drainer.wakers(self._work_due_ns())]
 
     def patience(self) -> tuple[Collection[int], int]:
         """See Stepper."""

@@ -86,6 +86,7 @@ class PerfEngine:
         self.room_ns = 0  # see Engine
         self._spare = tuple(name for name in _SPARE if name != "waking" or not opened.asks_for_wakings)
         self._drained = [*self._rings.rings, *(spare for _, spare in self._rings.spares)]
+        self._clocks = [ring for ring in self._rings.rings if ring.name == "clock"]
         self._bitten = [ring for ring in self._drained if ring.name in _BITES]
         self._early: list[Change] = []  # of a later batch
         self.unheard = Unheard()
@@ -104,6 +105,14 @@ class PerfEngine:
     def poll_fds(self) -> list[int]:
         """The descriptors of the rings, but not of those that may have no memory yet, and have room for seconds."""
         return [ring.fd for ring in self._rings.rings if not ring.later]
+
+    def idle_fds(self, due_ns: int) -> Collection[int]:
+        """See Engine. Half a ring is what clock samples fill again and again between two drains; where no thread has a
+        shorter period than the interval, they cannot fill more than a busy CPU does."""
+        if self.opened.varies:
+            return ()
+        return [ring.fd for ring in self._clocks
+                if not self._will_be_full(ring, self._rings.head(ring) - self._rings.tail(ring), due_ns)]
 
     def wants_drain(self, ready: Collection[int], due_ns: int) -> bool:
         """The kernel wakes us whenever half a ring's bytes have been written, drained meanwhile or not. Clocks write at

@@ -156,6 +156,11 @@ class Opened:
             with suppress(OSError):
                 self.rings.set_periods("clock", repeat(self.interval_ns))
 
+    @property
+    def varies(self) -> bool:
+        """Whether threads are born with shorter periods than the interval."""
+        return self._variety is not None
+
     def _fills_ns(self) -> int:
         """The period at which a thread's samples alone fill a ring within ``_FULL_AFTER_S``."""
         ring_bytes = min(ring.data_bytes for ring in self.rings.rings if ring.name == "clock")

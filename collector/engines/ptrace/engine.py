@@ -76,6 +76,10 @@ class SignalEngine:
         """The pipe that the tracer wakes us through."""
         return [self._opened.pipe]
 
+    def idle_fds(self, due_ns: int) -> Collection[int]:
+        """None: see wants_drain."""
+        return ()
+
     def wants_drain(self, ready: Collection[int], due_ns: int) -> bool:
         """Always: the tracer wakes us for good reasons."""
         return True
