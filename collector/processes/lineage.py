@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 _VM, _VFORK, _SETTID, _CLEARTID = 0x100, 0x4000, 0x1000000, 0x200000
@@ -47,8 +48,11 @@ FOUNDER = Making("", "")
 
 def making(flags: int | None, functions: Sequence[bytes]) -> Making:
     """Tells it from clone's flags (None: not known) and the maker's functions, leaf first (empty: no name)."""
-    if flags is None:
-        return UNTOLD
+    return UNTOLD if flags is None else _making(flags, tuple(functions))
+
+
+@lru_cache(maxsize=256)  # a build makes thousands in the same few ways
+def _making(flags: int, functions: tuple[bytes, ...]) -> Making:
     near = functions[:_DEPTH]
     leaf = near[0] if near else b""
     if any(re.match(_SPAWN, name) for name in near):
@@ -69,6 +73,6 @@ def _spawn(functions: Sequence[bytes]) -> Making:
     if any(re.match(_POPEN, name) for name in callers):
         return Making("c", "popen")
     # system jumps into a function of its library that has no public name.
-    if any(re.match(_SYSTEM, name) for name in callers) or callers[:1] == [b""]:
+    if any(re.match(_SYSTEM, name) for name in callers) or callers[:1] == (b"",):
         return Making("c", "system")
     return Making("c", "posix_spawn")

@@ -69,10 +69,10 @@ class Overview:
         process = self._time.model.processes.get(recorded.image.pid)
         if process is not None and process.image is recorded.image:
             cpu_ns += self._time.cpu_ns(process.threads.values(), time_ns)
-        ticks = recorded.state_ticks[:Microstate.TRAP + 1]
-        total = int(ticks.sum())
+        ticks = recorded.state_ticks[:Microstate.TRAP + 1].tolist()
+        total = sum(ticks)
         for state in (Microstate.SYSTEM, Microstate.TRAP):
-            states[state] = cpu_ns * int(ticks[state]) // total if total else 0
+            states[state] = cpu_ns * ticks[state] // total if total else 0
         states[Microstate.USER] = cpu_ns - states[Microstate.SYSTEM] - states[Microstate.TRAP]
         return states
 
@@ -83,7 +83,7 @@ class Overview:
         if not self._records_all:
             voluntary, involuntary = recorded.n_live_switches.tolist()
         else:
-            of_live = int(recorded.n_live_switches[1]) / max(int(recorded.n_live_switches.sum()), 1)
-            involuntary = int(recorded.n_switches[1]) + round(recorded.n_counted_switches * of_live)
-            voluntary = int(recorded.n_switches.sum()) + recorded.n_counted_switches - involuntary
+            live, switches = recorded.n_live_switches.tolist(), recorded.n_switches.tolist()
+            involuntary = switches[1] + round(recorded.n_counted_switches * live[1] / max(sum(live), 1))
+            voluntary = sum(switches) + recorded.n_counted_switches - involuntary
         return voluntary, involuntary

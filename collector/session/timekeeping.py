@@ -440,6 +440,8 @@ class Timekeeping:
     def cpu_ns(self, slots: Iterable[int], time_ns: int) -> int:
         """Exact running time of threads altogether, up to now."""
         at = np.array(list(slots), dtype=np.int64)
+        if not len(at):
+            return 0
         clocks = self.timeline.clocks
         running = np.where(clocks.kind[at] == Edge.IN, time_ns - clocks.since_ns[at], 0)
         return int(clocks.cpu_ns[at].sum() + np.maximum(running, 0).sum())
