@@ -31,7 +31,7 @@ from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.session.merging import Managed, alike, with_managed
 from collector.session.objects import Objects
 from collector.session.pace import Pace
-from collector.session.placing import Cache, Frames
+from collector.session.placing import Cache, Frames, by_image
 from collector.unwind.batch import Stop
 from collector.unwind.memory import Memory
 
@@ -136,16 +136,13 @@ class JavaFrames:
 
     def caches(self, epochs: Sequence[Epoch]) -> dict[int, Cache]:
         """The code caches in the spaces of epochs, by number of the space; what is known of them is to be checked."""
-        found = {}
-        checked = set()
-        for epoch in epochs if self._wanted else ():
-            process = self._process(epoch)
-            if process is None:
-                continue
-            if epoch.image.number not in checked:
-                checked.add(epoch.image.number)
+        found: dict[int, Cache] = {}
+        for its, _ in by_image(epochs) if self._wanted else ():
+            process = self._process(its[-1])
+            if process is not None:
                 self._objects.tables.forget(process.number, process.machine.look(time.monotonic_ns()))
-            found[epoch.space.number] = Cache(process.machine.low, process.machine.high, process.number)
+                cache = Cache(process.machine.low, process.machine.high, process.number)
+                found.update((epoch.space.number, cache) for epoch in its)
         return found
 
     def _process(self, epoch: Epoch) -> _Process | None:
@@ -196,15 +193,13 @@ class JavaFrames:
     def out_of_date(self, index: Array, epochs: Sequence[Epoch], frames: Frames) -> Array:
         """Which of the stacks, ascending, lead through code that has changed since its rules were told; those are told
         anew by the next unwinding, and all others come to the same again."""
-        numbers: dict[int, list[int]] = {}  # of epochs, by image
-        for number, epoch in enumerate(epochs):
-            if epoch.image.number in self._processes:
-                numbers.setdefault(epoch.image.number, []).append(number)
         found = [index[:0]]
-        for image, of_it in numbers.items():
-            process = self._processes[image]
+        for (epoch, *_), numbers in by_image(epochs):
+            process = self._processes.get(epoch.image.number)
+            if process is None:
+                continue
             low, high = np.array([process.machine.low, process.machine.high], np.uint64)
-            rows = indices(among(index, np.array(of_it)))
+            rows = indices(among(index, numbers))
             which, depth = np.nonzero(frames.pcs[rows] - low < high - low)
             pcs = frames.pcs[rows[which], depth]
             forgotten = sorted(process.machine.no_more(distinct(pcs)))
@@ -218,9 +213,9 @@ class JavaFrames:
     def merged(self, samples: ClockSamples, index: Array, epochs: Sequence[Epoch], frames: Frames) -> Frames:
         """The stacks of samples with the methods of Java in them."""
         places = []
-        for number, epoch in enumerate(epochs):
+        for (epoch, *_), numbers in by_image(epochs):
             process = self._processes.get(epoch.image.number)
-            rows = indices((index == number) & (samples.abi == 64)) if process is not None else index[:0]
+            rows = indices(among(index, numbers) & (samples.abi == 64)) if process is not None else index[:0]
             if process is None or not len(rows):
                 continue
             process.lately = True

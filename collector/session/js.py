@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from collector.arrays import indices
+from collector.arrays import among, indices
 from collector.clock import NEVER_NS
 from collector.errors import ElfError
 from collector.events import Array, ClockSamples
@@ -28,7 +28,7 @@ from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.session.merging import Managed, alike, with_managed
 from collector.session.objects import Objects, is_file, is_made
 from collector.session.pace import SHORTEST_NS, Pace
-from collector.session.placing import Frames
+from collector.session.placing import Frames, by_image
 from collector.unwind.memory import Memory
 
 # What only programs of JavaScript need is imported when node is met: the target waits for every module here.
@@ -168,8 +168,8 @@ class JsFrames:
 
     def meet(self, epochs: Sequence[Epoch]) -> None:
         """Samples of these are about to be unwound, which needs to know where V8 returns to."""
-        for epoch in epochs if self._wanted else ():
-            self._process(epoch)
+        for its, _ in by_image(epochs) if self._wanted else ():
+            self._process(its[-1])
 
     def _process(self, epoch: Epoch) -> _Process | None:
         number, n_mappings = epoch.image.number, len(epoch.space.mappings)
@@ -233,13 +233,13 @@ class JsFrames:
     def merged(self, samples: ClockSamples, index: Array, epochs: Sequence[Epoch], frames: Frames) -> Frames:
         """The stacks of samples with the functions of JavaScript in them."""
         places = []
-        for number, epoch in enumerate(epochs) if self._wanted else ():
-            process = self._process(epoch)
-            rows = indices((index == number) & (samples.abi == 64)) if process is not None else index[:0]
+        for its, numbers in by_image(epochs) if self._wanted else ():
+            process = self._process(its[-1])
+            rows = indices(among(index, numbers) & (samples.abi == 64)) if process is not None else index[:0]
             if process is None or not len(rows):
                 continue
             process.lately = True
-            process.note_mappings(epoch.space)
+            process.note_mappings(its[-1].space)
             found = self._of_process(process, samples, rows, frames)
             if found is not None:
                 places.append(found)

@@ -29,7 +29,7 @@ from collector.runtimes.code import Code
 from collector.runtimes.maps import CodeMaps
 from collector.session.experiments import Experiments, Recorded
 from collector.session.objects import is_file, is_made
-from collector.session.placing import Unwound
+from collector.session.placing import Unwound, by_image
 from collector.session.python import PythonFrames
 from collector.session.tally import Tally
 
@@ -96,20 +96,26 @@ class MadeCode:
 
     def _note(self, frames: Unwound, time_ns: Array) -> None:
         self._met_functions(frames)
-        for number, epoch in enumerate(frames.epochs):
-            start, end = self._anonymous(epoch.space)
-            if not len(start):
-                continue
-            rows = indices(frames.epoch == number)
-            inside = np.arange(frames.pcs.shape[1]) < frames.length[rows, None]
-            which, column = np.nonzero(inside)
-            pcs = frames.pcs[rows[which], column]
-            at = start.searchsorted(pcs, side="right") - 1
-            there = indices((at >= 0) & (pcs < end[at]))
-            if len(there):
-                self._met(epoch.image, epoch.space, pcs[there], time_ns[rows[which[there]]])
+        for epochs, numbers in by_image(frames.epochs):
+            found = [self._made(frames, number, epoch.space)
+                     for number, epoch in zip(numbers.tolist(), epochs, strict=True)]
+            row, pcs = (np.concatenate(column) for column in zip(*found, strict=True))
+            if len(row):
+                self._met(epochs[-1].image, epochs[-1].space, pcs, time_ns[row])
         for known in list(self._known.values()):
             self._ask_again(known, frames)
+
+    def _made(self, frames: Unwound, number: int, space: AddressSpace) -> tuple[Array, Array]:
+        """The rows (k,) of frames in an epoch that lie in memory without a file, and their pcs."""
+        start, end = self._anonymous(space)
+        rows = indices(frames.epoch == number) if len(start) else frames.epoch[:0]
+        if not len(rows):
+            return rows, frames.pcs[:0, 0]
+        which, column = np.nonzero(np.arange(frames.pcs.shape[1]) < frames.length[rows, None])
+        pcs = frames.pcs[rows[which], column]
+        at = start.searchsorted(pcs, side="right") - 1
+        there = indices((at >= 0) & (pcs < end[at]))
+        return rows[which[there]], pcs[there]
 
     def _met_functions(self, frames: Unwound) -> None:
         """Those of interpreters, which are told of once."""

@@ -5,7 +5,7 @@ Which experiment a sample belongs to, and in which address space it is to be unw
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass, replace
 from types import MappingProxyType
@@ -87,6 +87,19 @@ class Cache(NamedTuple):
     low: int
     high: int
     object: int
+
+
+def by_image(epochs: Sequence[Epoch]) -> Iterator[tuple[list[Epoch], Array]]:
+    """The epochs of each image among some, in their order, and their numbers (k,) there.
+
+    Whenever a process maps something executable an epoch begins, and a process that starts has dozens in a batch; what
+    its runtime knows is of the process.
+    """
+    found: dict[int, list[int]] = {}
+    for number, epoch in enumerate(epochs):
+        found.setdefault(epoch.image.number, []).append(number)
+    for numbers in found.values():
+        yield [epochs[number] for number in numbers], np.array(numbers)
 
 
 FramesOf = Callable[[ClockSamples, Array, list[Epoch]], tuple[Array, Array, Array]]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from collector.arrays import indices
+from collector.arrays import among, indices
 from collector.clock import NEVER_NS, NS_PER_MS
 from collector.errors import ElfError
 from collector.events import Array, ClockSamples
@@ -31,7 +31,7 @@ from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import UNKNOWN
 from collector.session.merging import with_managed, within
 from collector.session.objects import Objects
-from collector.session.placing import Frames
+from collector.session.placing import Frames, by_image
 
 if TYPE_CHECKING:
     from collector.session.python_process import Process
@@ -89,12 +89,13 @@ class PythonFrames:
     def merged(self, samples: ClockSamples, index: Array, epochs: Sequence[Epoch], frames: Frames) -> Frames:
         """The stacks of samples with the functions of CPython in them, without the pointers in their frames."""
         found = []
-        for number, epoch in enumerate(epochs):
-            process = self._process(epoch)
+        for its, numbers in by_image(epochs):
+            process = self._process(its[-1])
+            rows = indices(among(index, numbers))
             if process is None:
-                self._count_unread(epoch, frames.pcs[index == number])
+                self._count_unread(its[-1], frames.pcs[rows])
                 continue
-            rows = indices((index == number) & (samples.abi == 64))
+            rows = rows[samples.abi[rows] == 64]
             if not len(rows):
                 continue
             process.sampled(samples.tid[rows], samples.time_ns[rows])
