@@ -512,8 +512,14 @@ def test_a_clock_is_drained_before_a_busy_cpu_may_have_filled_its_ring(workload:
             time.sleep(0.01)
         process.send_signal(signal.SIGSTOP)
         now_ns = time.monotonic_ns()
-        assert engine.wants_drain({ring.fd}, now_ns + int(busy_ns * (0.95 - filled())))
-        assert not engine.wants_drain({ring.fd}, now_ns + int(busy_ns * (0.7 - filled())))
+        late_ns, soon_ns = (now_ns + int(busy_ns * (part - filled())) for part in (0.95, 0.7))
+        assert engine.wants_drain({ring.fd}, late_ns)
+        assert not engine.wants_drain({ring.fd}, soon_ns)
+        # Nor does it have to be polled until then, unless a thread may be sampled more often than others.
+        assert ring.fd not in engine.idle_fds(late_ns)
+        assert ring.fd in engine.idle_fds(soon_ns)
+        opened.spread_periods()
+        assert not engine.idle_fds(soon_ns)
 
 
 def test_events_are_given_back(workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:

@@ -107,9 +107,9 @@ class PerfEngine:
         return [ring.fd for ring in self._rings.rings if not ring.later]
 
     def idle_fds(self, due_ns: int) -> Collection[int]:
-        """See Engine. Half a ring is what clock samples fill again and again between two drains; where no thread has a
-        shorter period than the interval, they cannot fill more than a busy CPU does."""
-        if self.opened.varies:
+        """See Engine. Clock samples fill half a ring again and again between two drains. Where no thread has a shorter
+        period than the interval, or had one that it may have kept, they come no faster than from a busy CPU."""
+        if not self.opened.are_alike:
             return ()
         return [ring.fd for ring in self._clocks
                 if not self._will_be_full(ring, self._rings.head(ring) - self._rings.tail(ring), due_ns)]

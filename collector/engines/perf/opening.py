@@ -116,6 +116,7 @@ class Opened:
         self.most_per_s = MOST_PER_S | ({"waking": _MOST_WAKINGS_PER_S} if self.asks_for_wakings else {})
         self.ends_with_us = False  # the recording is all that our process is for
         self.guards: list[Guard] = []
+        self.are_alike = True  # the periods of all threads, so far
         self._variety: Variety | None = None
 
     @property
@@ -134,6 +135,7 @@ class Opened:
         same point, an interval behind where they begin, and again an interval later. Samples count for the time that
         their threads have really used, and need not be evenly spaced.
         """
+        self.are_alike = False
         spread = evenly_spread()
         periods = (max(int(self.interval_ns * (1 + _STRAY * (2 * part - 1))), _SHORTEST_NS) for part in spread)
         with suppress(OSError):  # all alike, then
@@ -147,6 +149,7 @@ class Opened:
         we have started: the events of others, which theirs are copies of, move from thread to thread and end with one.
         """
         if come_and_go and self._variety is None and self.of_maker:
+            self.are_alike = False
             shortest_ns = min(max(int(self.interval_ns * _SHORT), _SHORT_NS, self._fills_ns()), self.interval_ns)
             self._variety = Variety(self.rings, (shortest_ns + int((self.interval_ns - shortest_ns) * part)
                                                  for part in evenly_spread()))
@@ -155,11 +158,6 @@ class Opened:
             self._variety = None
             with suppress(OSError):
                 self.rings.set_periods("clock", repeat(self.interval_ns))
-
-    @property
-    def varies(self) -> bool:
-        """Whether threads are born with shorter periods than the interval."""
-        return self._variety is not None
 
     def _fills_ns(self) -> int:
         """The period at which a thread's samples alone fill a ring within ``_FULL_AFTER_S``."""
