@@ -78,6 +78,7 @@ class Seen:
     died: Bounds = (0.0, 0.0)
     cpu: float = 0.0
     delay: float = 0.0
+    delay_alive: float = 0.0  # as of ``alive``
     looked: float = 0.0
     queued: float = 0.0  # since when it may wait for a CPU: a wait is in its account when it is over
     alive: float = 0.0  # when it was last seen that had not begun to exit: then its records end
@@ -96,8 +97,8 @@ class Seen:
 
     @property
     def delay_s(self) -> Bounds:
-        """Time runnable and not running."""
-        return self.delay - self.delay_before[1], self.delay - self.delay_before[0] + self.died[1] - self.queued
+        """Time runnable and not running; what it has waited while it exited, at least, is in no record."""
+        return self.delay_alive - self.delay_before[1], self.delay - self.delay_before[0] + self.died[1] - self.queued
 
 
 class Observer(threading.Thread):
@@ -152,8 +153,8 @@ class Observer(threading.Thread):
                 return 0
             if not runs_us:
                 self._open(pid, f"/proc/{pid}", Seen(
-                    (past.looked, time.monotonic()), queued=past.looked, alive=now, cpu_before=(past.cpu, cpu_s),
-                    delay_before=(past.delay, delay_s)))
+                    (past.looked, time.monotonic()), queued=past.looked, alive=now, delay_alive=delay_s,
+                    cpu_before=(past.cpu, cpu_s), delay_before=(past.delay, delay_s)))
                 return pid
             past = Seen((0.0, 0.0), cpu=cpu_s, delay=delay_s, looked=now)
 
@@ -177,7 +178,7 @@ class Observer(threading.Thread):
                 if fields[0] != b"R" or known != (seen.cpu, seen.delay):
                     seen.queued = now
                 if not int(fields[6]) & PF_EXITING:
-                    seen.alive = seen.looked
+                    seen.alive, seen.delay_alive = seen.looked, seen.delay
             except OSError:
                 self._close(tid)
                 seen.died = (seen.alive, time.monotonic())

@@ -79,7 +79,8 @@ def test_waiting_is_as_long_as_it_was(scenario: str, request: pytest.FixtureRequ
     low_s, high_s = off_cpu_s - delay_s[1] - run.stolen_s, off_cpu_s + run.outside_s(thread)
     assert low_s - tolerance(off_cpu_s) <= states[state] <= high_s + tolerance(off_cpu_s), f"{states} {delay_s}"
     seen, begun_s = run.observed[thread["tid"]], run.begun_s(thread["tid"])
-    assert delay_s[0] - INTERVAL_S <= states["wait"] <= delay_s[1] + INTERVAL_S + run.stolen_s, (states, seen, begun_s)
+    told = f"{states} {delay_s} {off_cpu_s} {begun_s} {seen}"
+    assert delay_s[0] - INTERVAL_S <= states["wait"] <= delay_s[1] + INTERVAL_S + run.stolen_s, told
     others = {name: states[name] for name in RARE if name != state}
     assert max(others.values()) <= INTERVAL_S * 1.001 + run.outside_s(thread), others
     for display in (gprofng, printed):
