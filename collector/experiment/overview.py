@@ -25,7 +25,7 @@ from collector.experiment.records import COUNTERS, N_STATES, OVERVIEW, STATES
 from collector.experiment.xml import parse_number
 
 NAME = "overview"
-_NEVER = (0, 0)
+_NO_TIME = (0, 0)
 _counters = attrgetter(*COUNTERS)
 
 
@@ -50,7 +50,7 @@ class Usage(NamedTuple):
 def record(usage: Usage, wsize: int, pid: int, count: int, start_ns: int, time_ns: int) -> bytes:
     """The bytes of one record; real time is the sum of the states, as over all threads of a process."""
     terminated_ns = 0
-    times = [divmod(value_ns, NS_PER_S) if value_ns > 0 else _NEVER
+    times = [divmod(value_ns, NS_PER_S) if value_ns > 0 else _NO_TIME
              for value_ns in (time_ns, start_ns, terminated_ns, sum(usage.states_ns), *usage.states_ns)]
     largest = (1 << wsize) - 1
     return OVERVIEW[wsize].packer.pack(pid, count, *chain.from_iterable(times),

@@ -110,7 +110,7 @@ class MadeCode:
         start, end = self._anonymous(space)
         rows = indices(frames.epoch == number) if len(start) else frames.epoch[:0]
         if not len(rows):
-            return rows, frames.pcs[:0, 0]
+            return rows, frames.pcs.reshape(-1)[:0]
         which, column = np.nonzero(np.arange(frames.pcs.shape[1]) < frames.length[rows, None])
         pcs = frames.pcs[rows[which], column]
         at = start.searchsorted(pcs, side="right") - 1

@@ -10,7 +10,7 @@ from collector.session.experiments import Experiments
 from collector.session.stacks import Stacks
 from collector.session.timekeeping import Timekeeping
 from collector.timing.states import NO_SPANS, Departures, PageFaults, Spans, States
-from collector.timing.timeline import Periods, is_out
+from collector.timing.timeline import Periods
 
 
 class Waits:
@@ -38,12 +38,12 @@ class Waits:
         slots = np.array([slot for process in self._model.processes.values()
                           if process.image.number in self._experiments.recorders
                           for slot in process.threads.values()], dtype=np.int64)
-        clocks = self._timeline.clocks
-        kind = clocks.kind[slots]
-        slots = slots[(is_out(kind) | (with_newborn & (kind == Edge.BORN))) & (clocks.since_ns[slots] < now_ns)]
+        slots, kinds = self._timeline.off_cpu(slots, now_ns), self._timeline.clocks.kind
+        if not with_newborn:
+            slots = slots[kinds[slots] != Edge.BORN]
         if not len(slots):
             return NO_SPANS
-        blocked = slots[clocks.kind[slots] == Edge.OUT_BLOCKED]
+        blocked = slots[kinds[slots] == Edge.OUT_BLOCKED]
         for departures in self._stacks.asked(self.states.untold(blocked), now_ns):
             self.states.tell(departures)
         for departures in self._stacks.deeper(blocked, now_ns):

@@ -208,11 +208,15 @@ class Timeline:
                           began)
         return periods.take(kind != Edge.UNKNOWN)
 
+    def off_cpu(self, slot: Array, now_ns: int) -> Array:
+        """Those (m,) of slots (n,) whose threads are off CPU, with time before ``now_ns`` that was not told yet."""
+        kind = self.clocks.kind[slot]
+        found: Array = slot[(is_out(kind) | (kind == Edge.BORN)) & (self.clocks.since_ns[slot] < now_ns)]
+        return found
+
     def tell(self, slot: Array, now_ns: int) -> Periods:
         """Periods off CPU of threads at slots (n,) as far as they have come; they go on."""
-        clocks = self.clocks
-        kind = clocks.kind[slot]
-        slot = slot[(is_out(kind) | (kind == Edge.BORN)) & (clocks.since_ns[slot] < now_ns)]
+        clocks, slot = self.clocks, self.off_cpu(slot, now_ns)
         start_ns = clocks.since_ns[slot]
         clocks.since_ns[slot] = now_ns
         return Periods(slot, clocks.begun_ns[slot], start_ns, np.full(len(slot), now_ns), clocks.kind[slot],

@@ -97,7 +97,7 @@ class Seen:
 
     @property
     def delay_s(self) -> Bounds:
-        """Time runnable and not running; what it has waited while it exited, at least, is in no record."""
+        """Time runnable and not running: at least until it began to exit, when its records end; at most to death."""
         return self.delay_alive - self.delay_before[1], self.delay - self.delay_before[0] + self.died[1] - self.queued
 
 

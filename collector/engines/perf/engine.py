@@ -111,8 +111,8 @@ class PerfEngine:
         period than the interval, or had one that it may have kept, they come no faster than from a busy CPU."""
         if not self.opened.are_alike:
             return ()
-        return [ring.fd for ring in self._clocks
-                if not self._will_be_full(ring, self._rings.head(ring) - self._rings.tail(ring), due_ns)]
+        return {ring.fd for ring in self._clocks
+                if not self._will_be_full(ring, self._rings.head(ring) - self._rings.tail(ring), due_ns)}
 
     def wants_drain(self, ready: Collection[int], due_ns: int) -> bool:
         """The kernel wakes us whenever half a ring's bytes have been written, drained meanwhile or not. Clocks write at
