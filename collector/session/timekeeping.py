@@ -248,7 +248,8 @@ class Timekeeping:
         if switches is not None:
             departed = [part for part in (batch.leaving, batch.sites) if part is not None]
             exact_ns = sharpened(switches, np.concatenate([none, *(part.tid for part in departed)]),
-                                 np.concatenate([none, *(part.time_ns for part in departed)]))
+                                 np.concatenate([none, *(part.time_ns for part in departed)]),
+                                 is_lossy=self._n_lossy > 0)
             slot = self.model.slots(switches.tid, switches.pid, switches.time_ns)
             if switches.exact is not None:
                 exact_ns = np.where(switches.exact, switches.time_ns, exact_ns)

@@ -16,21 +16,25 @@ import numpy as np
 from collector.arrays import indices
 from collector.events import Array, Edge, Switches
 
-# A departure with its stack is written in less than this, unless the (virtual) machine itself stood still.
+# A departure with its stack is mostly written in less than this; but a copy may take 50 us, and a virtual machine may
+# stand still meanwhile.
 _NEAR_NS = 20_000
 # From one thread straight to the next takes less than this; more, and somebody else may have been in between.
 _NEXT_NS = 3_000
 
 
-def sharpened(switches: Switches, departed_tid: Array, departed_ns: Array) -> Array:
-    """Better times (m,) of switch records; departures (d,) in any order."""
+def sharpened(switches: Switches, departed_tid: Array, departed_ns: Array, *, is_lossy: bool = False) -> Array:
+    """Better times (m,) of switch records; departures (d,) in any order. Where the records are lossy, a departure long
+    before a switch-out may be that of another one, of which no record tells."""
     times = switches.time_ns.copy()
     out = indices(switches.edge != Edge.IN)
     if len(out) and len(departed_tid):
         before = _last_before(departed_tid, departed_ns, switches.tid[out], times[out])
         # It is this one's if the thread has not been away since: it lies behind the thread's record before.
-        near = (times[out] - before < _NEAR_NS) & (before > _record_before(switches)[out])
-        times[out[near]] = before[near]
+        is_its = before > _record_before(switches)[out]
+        if is_lossy:
+            is_its &= times[out] - before < _NEAR_NS
+        times[out[is_its]] = before[is_its]
     if switches.cpu is not None and len(times) > 1:
         order = np.lexsort((switches.time_ns, switches.cpu))
         first, then = order[:-1], order[1:]

@@ -445,6 +445,18 @@ def engine_of(process: subprocess.Popen[Any]) -> Iterator[tuple[perf_opening.Ope
         engine.close()
 
 
+def written_ns(rings: perf.Rings, name: str) -> list[int]:
+    """When the samples in the rings of a name were written, oldest first."""
+    words = rings.memory.cast("Q")
+    found = []
+    for ring in rings.rings:
+        if ring.name == name:
+            base, mask = ring.data_offset >> 3, (ring.data_bytes >> 3) - 1
+            found += [words[base + (at + 2 & mask)]
+                      for at in walk(words, base, mask, rings.tail(ring) >> 3, rings.head(ring) >> 3)]
+    return sorted(found)
+
+
 @pytest.fixture
 def napping(workload: Callable[..., Path]) -> Iterator[tuple[perf_opening.Opened, PerfEngine]]:
     """Events of a program that sleeps 2,000 times a second, and their engine."""
@@ -468,6 +480,41 @@ def test_a_ring_that_should_rest_and_is_written_into_is_let_rest_again(
     while _heads(opened.rings, "leave") == left:
         assert time.monotonic() < deadline_s
     assert _heads(opened.rings, "site") == sites
+
+
+@pytest.mark.parametrize("name", ["leave", "site"])
+def test_a_departure_comes_with_its_switch_wherever_batches_end(
+        napping: tuple[perf_opening.Opened, PerfEngine], name: str) -> None:
+    """Also between the two, where a batch ends at a departure's own time and a moment behind it. It is younger than
+    that batch's end then, and as old as it was otherwise."""
+    opened, engine = napping
+    opened.most_per_s.pop("leave")  # nobody lets it rest but we
+    for ring in opened.rings.rings:
+        if ring.name in ("leave", "site"):
+            (opened.rings.wake if ring.name == name else opened.rings.rest)(ring)
+    engine.drain(time.monotonic_ns())
+    engine.release()
+    deadline_s = time.monotonic() + 60
+    while len(departures_ns := written_ns(opened.rings, name)) < 40:
+        assert time.monotonic() < deadline_s
+    before_ns, met = 0, []
+    for number, until_ns in enumerate([*departures_ns[:31], departures_ns[35] - 1]):
+        until_ns += number % 3
+        batch = engine.drain(until_ns)
+        part = batch.leaving if name == "leave" else batch.sites
+        if part is not None:
+            assert batch.switches is not None
+            out_ns = batch.switches.time_ns[batch.switches.edge != Edge.IN]
+            # Each one's switch, and no other's, is the next one that is told behind it.
+            assert out_ns.searchsorted(part.time_ns).tolist() == list(range(len(out_ns)))
+            assert (before_ns < part.time_ns).all()
+            met += part.time_ns.tolist()
+        engine.release()
+        before_ns = until_ns
+    moved_ns = np.array(met) - departures_ns[:len(met)]
+    assert len(met) == 35
+    assert set(moved_ns[:30]) <= {1, 2, 3}
+    assert set(moved_ns[31:]) == {0}
 
 
 def test_a_ring_that_is_hardly_filled_waits_until_its_pace_has_nearly_filled_the_half(

@@ -17,9 +17,9 @@ def switches(*rows: tuple[int, int, int, int]) -> Switches:
     return Switches(time_ns, tid, tid, edge.astype(np.int8), cpu.astype(np.int32))
 
 
-def times(given: Switches, *departures: tuple[int, int]) -> list[int]:
+def times(given: Switches, *departures: tuple[int, int], is_lossy: bool = False) -> list[int]:
     tid, time_ns = (np.array([row[i] for row in departures], dtype=np.int64) for i in (0, 1))
-    return sharpened(given, tid, time_ns).tolist()
+    return sharpened(given, tid, time_ns, is_lossy=is_lossy).tolist()
 
 
 def test_an_end_is_where_the_departure_was() -> None:
@@ -35,8 +35,10 @@ def test_what_is_not_its_departure(departure: tuple[int, int]) -> None:
     assert times(switches((1_000, 7, 0, IN), (9_000, 7, 0, OUT)), departure) == [1_000, 9_000]
 
 
-def test_a_departure_long_before_is_not_believed() -> None:
-    assert times(switches((1_000, 7, 0, IN), (90_000, 7, 0, OUT)), (7, 6_100)) == [1_000, 90_000]
+@pytest.mark.parametrize(("is_lossy", "end_ns"), [(False, 6_100), (True, 90_000)])
+def test_a_departure_long_before_is_believed_if_no_record_is_lost(is_lossy: bool, end_ns: int) -> None:
+    given = switches((1_000, 7, 0, IN), (90_000, 7, 0, OUT))
+    assert times(given, (7, 6_100), is_lossy=is_lossy) == [1_000, end_ns]
 
 
 def test_a_beginning_is_the_end_of_the_thread_before_on_that_cpu() -> None:

@@ -7,7 +7,8 @@ per record, the only loop over samples); everything behind that is done for all 
 all rings. Stacks are not copied: the batch points into the rings, which are given back in ``release``.
 
 Order: the rings of different CPUs are merged by time. A record is stamped a little before it is visible to us, so what
-is younger than ``until_ns``, which the session keeps some ms in the past, stays in the ring for the next batch.
+is younger than ``until_ns``, which the session keeps some ms in the past, stays in the ring for the next batch; and
+with it a departure whose switch is (``cuts``).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import numpy as np
 from collector.arrays import distinct, indices
 from collector.clock import NEVER_NS, NS_PER_MS
 from collector.engines.base import Threads
+from collector.engines.perf.cuts import Cuts
 from collector.engines.perf.decoding import (
     FIXED,
     LIFE_WORDS,
@@ -85,7 +87,9 @@ class PerfEngine:
         self.pressed_ns = NEVER_NS  # when a drain is due, for a ring that is filling up or what is told by nobody
         self.room_ns = 0  # see Engine
         self._spare = tuple(name for name in _SPARE if name != "waking" or not opened.asks_for_wakings)
-        self._drained = [*self._rings.rings, *(spare for _, spare in self._rings.spares)]
+        # Those of switches first, by which departures are cut.
+        self._drained = sorted([*self._rings.rings, *(spare for _, spare in self._rings.spares)],
+                               key=lambda ring: ring.name != "switch")
         self._clocks = [ring for ring in self._rings.rings if ring.name == "clock"]
         self._bitten = [ring for ring in self._drained if ring.name in _BITES]
         self._early: list[Change] = []  # of a later batch
@@ -99,6 +103,7 @@ class PerfEngine:
             self.accounts, self.before = guard.accounts, guard.before
             for ring in guard.rested:
                 self._rests.found(ring)
+        self._cuts = Cuts(tells_switches=not self.accounts)
         if any(ring.name in _CHAINS and self._rings.head(ring) for ring in self._rings.rings):
             self._samples.prepare()
 
@@ -166,6 +171,8 @@ class PerfEngine:
                 # Changes need no room in their ring: lives fill that of mappings, too, and it has no spare.
                 upto_ns = asked_ns if ring.name == "map" else until_ns
                 self._tails.append((ring, drain(ring, tail, head, upto_ns, changes, parts[ring.name])))
+                if ring.name == "switch" and parts["switch"]:
+                    self._cuts.switched(parts["switch"][-1])
             if ring.fd < 0:
                 continue  # a spare has no events of its own
             if ring.name == "clock" and not self._stopped:
@@ -299,11 +306,13 @@ class PerfEngine:
 
     def rest_switches(self) -> None:
         """No more records of switches, nor of ends, which a count of CPUs' switches tells: it costs, too."""
+        self._cuts.tells_switches = False
         for ring in self._of_switches():
             self._rings.rest(ring)
 
     def wake_switches(self) -> None:
         """Records of switches and ends again."""
+        self._cuts.tells_switches = True
         for ring in self._of_switches():
             self._rings.wake(ring)
 
@@ -356,6 +365,8 @@ class PerfEngine:
         time = self._words[base + (time_at & mask)].astype(np.int64)
         late = indices(time > until_ns)
         n = int(late[0]) if len(late) else len(position)
+        self._cuts.begin(ring, time)
+        n = n if self._is_last else self._cuts.n_whole(ring, time[:n], until_ns)
         is_life = are_lives(header)
         if ring.name != "map":  # where the kernel tells lives, too; they are in the ring of tasks
             rows = indices(is_life[:n])
@@ -397,9 +408,13 @@ class PerfEngine:
             n = int(odd[0]) if len(odd) else len(rows)
             late = indices(rows["time"][:n] > until_ns)
             n_kept = int(late[0]) if len(late) else n
+            if not at:
+                self._cuts.begin(ring, rows["time"])
+            if not self._is_last and (len(late) or at + n * record.size >= len(data)):
+                n_kept = self._cuts.n_whole(ring, rows["time"][:n_kept], until_ns)
             if n_kept:
                 parts.append(rows[:n_kept])
-            if len(late) and not self._is_last:
+            if n_kept < n and not self._is_last:
                 return tail + at + n_kept * record.size
             at += n * record.size
             if at >= len(data):
