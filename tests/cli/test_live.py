@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from fcntl import ioctl
 from pathlib import Path
 from termios import TIOCSWINSZ
@@ -61,7 +62,7 @@ def test_states_follow_each_other_and_the_last_one_is_what_is_read(
         printed = ""
         for line in process.stderr:
             printed += line
-            if counts_of([line]) == 20:
+            if counts_of([line]):
                 break
         process.stdin.write("\n")
         out, rest = process.communicate(timeout=60)
@@ -71,8 +72,9 @@ def test_states_follow_each_other_and_the_last_one_is_what_is_read(
     times, counts = [time_s for time_s, _ in blocks], [counts_of(lines) for _, lines in blocks]
     assert times == sorted(times)
     assert counts == sorted(counts)
-    assert 20 in counts
-    assert counts[-1] == 47
+    # A nap whose timer fires before its thread has left its CPU is none.
+    seen = [count for count in counts if count]
+    assert 0 < seen[0] <= 20 < seen[-1] <= 47
     assert "\n".join(blocks[-1][1]) + "\n" == er_print("-aggregations", tmp_path / "run.er").stdout
     assert "\x1b" not in printed + rest
 
@@ -114,7 +116,7 @@ def test_on_a_terminal_each_state_takes_the_place_of_the_one_before(printing: li
         assert len(lines) <= ROWS
         assert max(map(len, lines)) <= COLUMNS + len("\x1b[K")
     (_, last) = blocks_of(pages[-1].partition("\x1b[J")[2])[-1]
-    assert counts_of(last) == 47
+    assert 20 < counts_of(last) <= 47
     assert len(last) > ROWS
 
 
@@ -127,8 +129,10 @@ def test_it_ends_with_a_collector_that_is_killed(printing: list[str | Path], wor
                 break
         else:
             pytest.fail("nothing was printed")
-        children = [int(pid) for task in Path(f"/proc/{process.pid}/task").iterdir()
-                    for pid in (task / "children").read_text().split()]
+        children: list[int] = []
+        for task in Path(f"/proc/{process.pid}/task").iterdir():
+            with suppress(OSError):  # a thread that has ended
+                children += map(int, (task / "children").read_text().split())
         (program,) = (pid for pid in children if b"nanosleep" in Path(f"/proc/{pid}/cmdline").read_bytes())
         process.kill()
         os.kill(program, signal.SIGKILL)

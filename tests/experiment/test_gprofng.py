@@ -344,6 +344,8 @@ while True:
         recorder.warning("a warning with <text> & more")
         recorder.segment_mapped(time_ns, (number % 97 << 32) + 4096, 4096, 0, b"/bin/true")
         recorder.sync()
+    if number > 5000: # whoever reads it all comes to an end, however slow it is
+        time.sleep(0.001)
 """
 
 

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from pathlib import Path
 from types import CodeType
 
 import numpy as np
@@ -55,6 +56,7 @@ NAMES = {"work", "generated", "\u03b1\u03b2", "\u03b1\u03b2.<locals>.<lambda>", 
          "Thread._bootstrap_inner", "Thread._bootstrap", "Thread.join", "Thread._wait_for_tstate_lock", "<module>"}
 CHAIN = ["Thread._bootstrap", "Thread._bootstrap_inner", "Thread.run", "work", "generated",
          *["\u03b1\u03b2", "\u03b1\u03b2.<locals>.<lambda>"] * 2, "\u03b1\u03b2", "wait"]
+SYS_FUTEX, SYS_CLOCK_NANOSLEEP = "202", "230"
 N_DRAWS = int(os.environ.get("CPYTHON_DRAWS", "400"))
 
 Reader = Callable[[Sequence[int], Sequence[int]], list[bytes]]
@@ -80,12 +82,19 @@ class Target:
         return cpython.recognise(self.symbols, self.path, read)
 
 
+def call(pid: int, tid: int) -> str:
+    """The number of the system call that a thread is blocked in, or "running"."""
+    return Path(f"/proc/{pid}/task/{tid}/syscall").read_text().split()[0]
+
+
 @pytest.fixture(scope="module")
 def target() -> Iterator[Target]:
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        time.sleep(0.05)
+        main, worker = proc.threads(process.pid)
+        while (call(process.pid, worker), call(process.pid, main)) != (SYS_CLOCK_NANOSLEEP, SYS_FUTEX):
+            time.sleep(0.001)  # main has yet to come to where it waits for the other one's end
         yield Target(process.pid)
         process.kill()
 

@@ -86,9 +86,10 @@ def node(request: pytest.FixtureRequest, need: Callable[[str, str], str],
 
 
 def wait_until_blocked(pid: int) -> None:
-    """In the last call of the program, which is to a futex."""
-    while Path(f"/proc/{pid}/syscall").read_text().split()[0] != "202":
-        pass
+    """In the last call of the program, which is to a futex, with a time-out, which locks do not have."""
+    number, timeout = "", "0x0"
+    while number != "202" or timeout == "0x0":
+        number, _, _, _, timeout, *_ = [*Path(f"/proc/{pid}/syscall").read_text().split(), *["0x0"] * 4]
 
 
 def target(pid: int) -> Target:

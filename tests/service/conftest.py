@@ -188,8 +188,9 @@ def process() -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
     def start(uid: int, *argv: str) -> subprocess.Popen[bytes]:
         become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"] if uid != os.geteuid() else []
         running.append(subprocess.Popen([*become, *argv], stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd="/"))
-        comm = Path(f"/proc/{running[-1].pid}/comm")
-        until(lambda: comm.read_text().strip() == Path(argv[0]).name or running[-1].poll() is not None)
+        line = Path(f"/proc/{running[-1].pid}/cmdline")  # which it has later than its name
+        words = b"".join(os.fsencode(word) + b"\0" for word in argv)
+        until(lambda: line.read_bytes() == words or running[-1].poll() is not None)
         return running[-1]
 
     yield start

@@ -21,7 +21,8 @@ from collector.service.client import DaemonRefused
 
 PATIENCE_S = 60
 BUSY = "import time\nwhile True:\n    sum(range(20000)); time.sleep(0.01)"
-TARGET = '[[target]]\nname = "one"\ncommand = "marked-hardship"\n'
+MARK = f"marked-hardship-{os.getpid()}"  # nobody else's
+TARGET = f'[[target]]\nname = "one"\ncommand = "{MARK}"\n'
 FREE = "[daemon]\nbudget_percent = 0\nreserve_megabytes = 0\n[limits]\nrequests_per_second = 1000\n"
 
 
@@ -34,7 +35,7 @@ def until(what: Callable[[], object], message: Callable[[], str] = str) -> None:
 
 @pytest.fixture
 def busy(process: Callable[..., Any]) -> Any:
-    return process(os.geteuid(), sys.executable, "-c", BUSY, "marked-hardship")
+    return process(os.geteuid(), sys.executable, "-c", BUSY, MARK)
 
 
 def test_a_full_disk_ends_runs_and_not_what_is_to_go_on(root_only: None, daemon: Callable[..., Any], busy: Any,

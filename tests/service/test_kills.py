@@ -19,10 +19,11 @@ from collector.service import protocol
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = "import time\nwhile True:\n    sum(range(20000)); time.sleep(0.01)"
-TARGET = '[[target]]\nname = "one"\ncommand = "marked-one"\nrecord_s = 1.5\nevery_s = 2\nkeep = 2\n'
+MARK = f"marked-{os.getpid()}"  # nobody else's
+TARGET = f'[[target]]\nname = "one"\ncommand = "{MARK}-one"\nrecord_s = 1.5\nevery_s = 2\nkeep = 2\n'
 NAPPERS = ("import threading, time\ndef nap():\n    while True: time.sleep(0.0003)\n"
            "for _ in range(8): threading.Thread(target=nap).start()")
-PIECES = '[[target]]\nname = "{name}"\ncommand = "marked-{name}"\noptions = ["-p", "0.5"]\nrotate_megabytes = 1\n'
+PIECES = '[[target]]\nname = "{name}"\ncommand = "{mark}-{name}"\noptions = ["-p", "0.5"]\nrotate_megabytes = 1\n'
 PATIENCE_S = 60
 
 
@@ -41,7 +42,7 @@ def test_kills_at_random_instants_harm_nobody() -> None:
 
 
 def test_windows_are_recorded_and_the_newest_stay(daemon: Callable[[str], Any], process: Callable[..., Any]) -> None:
-    target = process(os.geteuid(), sys.executable, "-c", PROGRAM, "marked-one")
+    target = process(os.geteuid(), sys.executable, "-c", PROGRAM, f"{MARK}-one")
     metrics = f"/tmp/collectord-metrics-{os.getpid()}"
     running = daemon(f'[daemon]\nbudget_percent = 0\nmetrics = "{metrics}"\n{TARGET}')
     until(lambda: running.session("one").n_runs >= 3, running.log.read_text)
@@ -70,11 +71,11 @@ def test_windows_are_recorded_and_the_newest_stay(daemon: Callable[[str], Any], 
 def test_a_piece_that_is_full_is_followed_by_the_next(daemon: Callable[[str], Any],
                                                        process: Callable[..., Any]) -> None:
     """Of one process, which collect itself sees; and of two, one of which has next to nothing to tell."""
-    process(os.geteuid(), sys.executable, "-c", NAPPERS, "marked-alone")
-    process(os.geteuid(), sys.executable, "-c", NAPPERS, "marked-pair")
-    process(os.geteuid(), "sh", "-c", "read forever", "marked-pair")
+    process(os.geteuid(), sys.executable, "-c", NAPPERS, f"{MARK}-alone")
+    process(os.geteuid(), sys.executable, "-c", NAPPERS, f"{MARK}-pair")
+    process(os.geteuid(), "sh", "-c", "read forever", f"{MARK}-pair")
     running = daemon("[daemon]\nbudget_percent = 0\n" + "".join(
-        PIECES.format(name=name) for name in ("alone", "pair")))
+        PIECES.format(name=name, mark=MARK) for name in ("alone", "pair")))
     for name in ("alone", "pair"):
         until(lambda name=name: running.session(name).n_runs >= 2, running.log.read_text)  # type: ignore[misc]
         session = running.session(name)
@@ -93,7 +94,7 @@ def scraped(path: str) -> str:
 def test_what_is_there_counts_whatever_is_known_of_it(daemon: Callable[[str], Any],
                                                         process: Callable[..., Any]) -> None:
     """The facts are lost, and a removal was cut short."""
-    process(os.geteuid(), sys.executable, "-c", PROGRAM, "marked-one")
+    process(os.geteuid(), sys.executable, "-c", PROGRAM, f"{MARK}-one")
     config = "[daemon]\nbudget_percent = 0\n" + TARGET.replace("keep = 2", "keep = 3")
     running = daemon(config)
     until(lambda: running.session("one").n_runs >= 3, running.log.read_text)
@@ -115,8 +116,8 @@ def test_what_is_there_counts_whatever_is_known_of_it(daemon: Callable[[str], An
 
 
 def test_a_run_that_says_nothing_counts_nothing(daemon: Callable[[str], Any], process: Callable[..., Any]) -> None:
-    process(os.geteuid(), sys.executable, "-c", PROGRAM, "marked-one")
-    running = daemon('[[target]]\nname = "one"\ncommand = "marked-one"\noptions = ["-p", "hi"]\n')
+    process(os.geteuid(), sys.executable, "-c", PROGRAM, f"{MARK}-one")
+    running = daemon(f'[[target]]\nname = "one"\ncommand = "{MARK}-one"\noptions = ["-p", "hi"]\n')
     children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children")
     for n_runs, number in ((1, signal.SIGINT), (2, signal.SIGKILL), (3, 0)):
         until(lambda n_runs=n_runs: (session := running.session("one")).n_runs == n_runs  # type: ignore[misc]
@@ -159,8 +160,8 @@ def test_a_session_that_is_killed_fails_alone(daemon: Callable[[str], Any], proc
 
 def test_a_pause_is_no_loss(daemon: Callable[[str], Any], process: Callable[..., Any]) -> None:
     running = daemon("")
-    process(os.geteuid(), sys.executable, "-c", PROGRAM, "marked-one")
-    assert running.ctl("attach", "--command", "marked-one", "-p", "hi", "--label", "tier=front").stdout == (
+    process(os.geteuid(), sys.executable, "-c", PROGRAM, f"{MARK}-one")
+    assert running.ctl("attach", "--command", f"{MARK}-one", "-p", "hi", "--label", "tier=front").stdout == (
         "session 1: recording\n")
     (run,) = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text().split()
     os.kill(int(run), signal.SIGSTOP)  # it has all of them to read at once

@@ -45,9 +45,20 @@ Bounds = tuple[float, float]
 
 
 def children_of(pid: int) -> list[int]:
-    """The children of all threads of a process."""
-    texts = [path.read_text() for path in Path(f"/proc/{pid}/task").glob("*/children")]
-    return [int(child) for text in texts for child in text.split()]
+    """The children of all threads of a process, the oldest first. Raises OSError when it is over."""
+    if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
+        raise ProcessLookupError(pid)
+    found: dict[int, int] = {}
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with suppress(OSError):  # of a thread, or of a child, that has ended
+            for child in map(int, path.read_text().split()):
+                found[child] = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[19])
+    return sorted(found, key=lambda child: found[child])
+
+
+def runs_python(pid: int) -> bool:
+    """Whether a process runs our Python. Raises OSError."""
+    return os.readlink(f"/proc/{pid}/exe") == os.path.realpath(sys.executable)
 
 
 def account(schedstat: int) -> tuple[float, float]:
@@ -139,9 +150,9 @@ class Observer(threading.Thread):
         while True:
             now = time.monotonic()
             try:
-                pid = pid or children_of(self._collect)[0]
+                pid = pid or children_of(self._collect)[0]  # its watchdog and its heir come later
                 cpu_s, delay_s = account_of(pid)
-                runs_us = os.readlink(f"/proc/{pid}/exe") == os.path.realpath(sys.executable)
+                runs_us = runs_python(pid)
                 if not runs_us and not has_begun(pid):
                     continue
                 if not runs_us:
@@ -273,11 +284,12 @@ def within(value: float, bounds: Bounds, slack: float) -> bool:
 
 
 def running_child(parent: int) -> int:
-    """The only child of a process, once it runs a program of its own."""
+    """The child of a collector that is no Python, as its watchdog and its heir are, once there is one."""
     while True:
-        children = children_of(parent)
-        if children and os.readlink(f"/proc/{children[0]}/exe") != os.path.realpath(sys.executable):
-            return children[0]
+        for child in children_of(parent):
+            with suppress(OSError):
+                if not runs_python(child):
+                    return child
         time.sleep(0.002)
 
 

@@ -34,20 +34,24 @@ pytestmark = pytest.mark.usefixtures("perf_allowed")
 
 @pytest.fixture
 def spin(tmp_path: Path, need: Run) -> Path:
-    """A program that works for as many seconds of CPU time as it is told and then exits with 7."""
+    """A program that works for as many seconds of CPU time as it is told, or until SIGTERM, and then exits with 7."""
     source, program = tmp_path / "spin.c", tmp_path / "spin"
     source.write_text("""
+        #include <signal.h>
         #include <stdlib.h>
         #include <time.h>
+        static volatile sig_atomic_t over;
+        static void end(int number) { over = 1; }
         static double cpu_s(void) {
             struct timespec t;
             clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
             return t.tv_sec + t.tv_nsec * 1e-9;
         }
         int main(int argc, char **argv) {
-            double end = cpu_s() + atof(argv[1]);
+            double end_s = cpu_s() + atof(argv[1]);
             volatile long n = 0;
-            while (cpu_s() < end) for (int i = 0; i < 100003; i++) n++;
+            signal(SIGTERM, end);
+            while (!over && cpu_s() < end_s) for (int i = 0; i < 100003; i++) n++;
             return 7;
         }""")
     subprocess.run([need("gcc", "gcc"), "-O1", "-o", program, source], check=True)
@@ -226,18 +230,18 @@ def wait_for_target(process: subprocess.Popen[str]) -> None:
 
 @pytest.mark.kernel_times
 def test_a_signal_pauses_and_resumes(spin: Path, tmp_path: Path) -> None:
-    """Each is asked for when the one before is in the log, however late that is; the program goes on meanwhile."""
+    """Each is asked for when the one before is in the log, however late that is, and the program ends when all are."""
     path, sent_ns = tmp_path / "y.er", []
-    with running("-y", "USR1", "-p", "hi", "-o", path, spin, "2.3") as process:
+    with running("-y", "USR1", "-p", "hi", "-o", path, spin, "100") as process:
         wait_for_target(process)
-        for n_before in (1, 2):  # it begins with a pause
+        for n_before in (1, 2, 3):  # it begins with a pause
             while not path.is_dir() or n_before > sum(
                     event.kind in ("pause", "resume") for event in open_experiment(path).log.events):
                 assert process.poll() is None
                 time.sleep(0.02)
             time.sleep(0.4)
             sent_ns.append(time.monotonic_ns())
-            process.send_signal(signal.SIGUSR1)
+            process.send_signal(signal.SIGUSR1 if n_before < 3 else signal.SIGTERM)
     experiment = open_experiment(path)
     resumed_ns, paused_ns = events_ns(experiment, "resume", "pause")
     times = ticks(experiment)

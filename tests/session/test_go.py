@@ -24,10 +24,11 @@ def test_a_stripped_program_is_recorded_with_names_and_whole_stacks(
     some = re.search(r"(\d+) of (\d+) stacks do(?:es)? not reach the root \((.+?)\)", run.stderr)
     assert "not reach the root" not in run.stderr or some, run.stderr
     if some:
-        assert set(re.sub(r"[\d,]+", "", some[3]).split()) <= {"outside", "truncated"}, run.stderr
+        assert set(re.sub(r"[\d,]+", "", some[3]).split()) <= {"outside", "truncated", "no", "map"}, run.stderr
         assert int(some[1]) <= 0.01 * int(some[2])
         cut = er_print("-metrics", "i.total:name", "-csingle", "<Truncated-stack>", path).stdout.partition("Callees")[2]
-        assert set(re.findall(r"^ *[\d.]+ +(\S+)$", cut, re.MULTILINE)) <= {"runtime.asyncPreempt"}
+        outermost = re.findall(r"^ *[\d.]+ +(\S+)$", cut, re.MULTILINE)
+        assert all(name.startswith("runtime.") for name in outermost), outermost
     table = er_print("-metrics", "i.totalcpu:name", "-functions", path).stdout
     times = {name: float(seconds) for seconds, name in re.findall(r"^ *(\d+\.\d+) .* (\S+)$", table, re.MULTILINE)}
     in_split = sum(times[f"main.{name}"] for name in ("one", "three", "seven"))

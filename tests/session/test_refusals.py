@@ -175,17 +175,18 @@ def test_descriptors_that_select_cannot_look_at() -> None:
 @pytest.mark.parametrize("beside", [False, True], ids=["alone", "beside another"])
 def test_a_process_that_a_debugger_has(beside: bool, tmp_path: Path) -> None:
     # Only one can trace a process. (The kernel's events do not mind.)
-    command = [COLLECT, "--engine", "signal", "-o", "first.er", "-P"]
+    command = [COLLECT, "--engine", "signal", "-v", "-o", "first.er", "-P"]
     with subprocess.Popen(["sleep", "60"]) as process, subprocess.Popen(["sleep", "60"]) as other:
-        first = prefork.Popen([*command, str(process.pid)], cwd=tmp_path, stderr=subprocess.DEVNULL)
-        while "TracerPid:\t0\n" in Path(f"/proc/{process.pid}/status").read_text():
-            assert first.poll() is None
+        first = prefork.Popen([*command, str(process.pid)], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+        assert first.stderr is not None
+        assert "experiment" in first.stderr.readline()  # it records
         asked = [word for pid in [other.pid] * beside + [process.pid] for word in ("-P", str(pid))]
         second = prefork.run([COLLECT, "--engine", "signal", "-o", "second.er", *asked],
                              cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
         process.kill()
         other.kill()
-        assert first.wait(30) == 0
+        first.communicate(timeout=30)
+        assert first.returncode == 0
     assert re.fullmatch(r"collect: [^\n]*traced already[^\n]*\n", second.stderr), second.stderr
     assert second.returncode == 1
     assert os.listdir(tmp_path) == ["first.er"]

@@ -90,6 +90,11 @@ def used_s(pid: int) -> float:
     return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
+def is_paused(pid: int) -> bool:
+    """Whether it is in pause(2)."""
+    return Path(f"/proc/{pid}/syscall").read_text().startswith("34 ")
+
+
 @pytest.fixture
 def world() -> World:
     """An empty batch."""
@@ -123,8 +128,9 @@ def gdb_stops(need: Callable[[str, str], str], tmp_path: Path) -> Callable[..., 
             target = subprocess.Popen(command, stdin=zeros, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                       **options)
         try:
-            deadline = time.monotonic() + 0.4
-            while used_s(target.pid) < BEGUN_S and time.monotonic() < deadline:
+            deadline = time.monotonic() + 60
+            while used_s(target.pid) < BEGUN_S and not is_paused(target.pid):
+                assert time.monotonic() < deadline
                 time.sleep(0.01)
             setup = f"python OUT, PID, STOPS, STEPS = {str(out)!r}, {target.pid}, {n_stops}, {steps!r}"
             done = subprocess.run([gdb, "-nx", "-q", "-batch", "-ex", setup, "-x", HERE / "gdb_stops.py"], timeout=40,

@@ -7,8 +7,9 @@
  *           long before it sleeps. (The scheduler gives the other one a turn before, now and then.)
  *
  * Printed for each kind: [NS, the longest, how many may be in a later power of two than NS, how much longer they were
- * than that in all], by a clock that is read before and behind. Of waits each one's length by such a clock. And how often
- * main left its CPU by itself, and the other one was preempted, by the kernel's counts.
+ * than that in all, in how many of them it never left its CPU by itself (their timers fired before it could)], by a
+ * clock that is read before and behind. Of waits each one's length by such a clock. And how often main left its CPU by
+ * itself, and the other one was preempted, by the kernel's counts.
  */
 #include "truth.h"
 #include <fcntl.h>
@@ -111,15 +112,17 @@ static int woken(long count) {
 
 static void run_kind(int waits, long count, int64_t length_ns, const char *before) {
     int64_t most_ns = 0, beyond_ns = 0, end_ns = 1;
-    long n_beyond = 0;
+    long n_beyond = 0, n_awake = 0;
     while (end_ns <= length_ns) end_ns *= 2;
     for (long i = 0; i < count; i++) {
+        long n_left = used().ru_nvcsw;
         int64_t took_ns = waits ? waited(length_ns) : slept(length_ns);
         most_ns = took_ns > most_ns ? took_ns : most_ns;
         beyond_ns += took_ns - length_ns;
         n_beyond += took_ns >= end_ns;
+        n_awake += used().ru_nvcsw == n_left;
     }
-    printf("%s[%ld, %ld, %ld, %ld]", before, length_ns, most_ns, n_beyond, beyond_ns);
+    printf("%s[%ld, %ld, %ld, %ld, %ld]", before, length_ns, most_ns, n_beyond, beyond_ns, n_awake);
 }
 
 int main(int argc, char **argv) {

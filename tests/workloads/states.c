@@ -425,6 +425,8 @@ static void prepare(void) {
     if (is("trap")) check(sigaction(SIGILL, &jump, NULL), "sigaction");
 }
 
+static int64_t joined_ns; /* for how long main has waited for the partner's end, which is a lock, too */
+
 static void perform(void) {
     pthread_t partner;
     pid_t stopper = is("stop") ? start_stopper() : 0;
@@ -434,7 +436,9 @@ static void perform(void) {
     } else {
         run(&spent[0]);
     }
+    joined_ns = -wall_ns();
     if (scenario->partner) pthread_join(partner, NULL);
+    joined_ns += wall_ns();
     if (stopper) waitpid(stopper, NULL, 0);
 }
 
@@ -445,7 +449,8 @@ static void report(int64_t begun_ns) {
         printf("%s{\"tid\": %d, \"wall_s\": %.6f, \"cpu_s\": %.6f, \"life_s\": %.6f}", i ? ", " : "", (int)spent[i].tid,
                (double)spent[i].wall_ns * 1e-9, (double)spent[i].cpu_ns * 1e-9, (double)spent[i].life_ns * 1e-9);
     }
-    printf("], \"stopped_s\": %.6f, \"traps\": %ld, ", (double)stopped_ns * 1e-9, n_traps);
+    printf("], \"stopped_s\": %.6f, \"joined_s\": %.6f, \"traps\": %ld, ", (double)stopped_ns * 1e-9,
+           (double)joined_ns * 1e-9, n_traps);
     print_rusage();
     printf("}\n");
 }
