@@ -214,6 +214,7 @@ class Looks:
             return found
         next_one = chain[depth] if len(chain) > depth else ()
         known = next_one[len(next_one) - (lasting - n):] if n < lasting <= n + len(next_one) else ()
+        known = _without_replaced(known, anchors[depth])
         habit = self._habit(look, depth, n) if next_one and not known and lasting > _BEFORE_ALL else ()
         found.append(self._guessed(anchors[depth], known, None if depth else next_one[-1:], habit))
         return found + [self._guessed(each) for each in anchors[depth + 1:]]
@@ -314,6 +315,14 @@ class Looks:
         if found is None:
             found = self._common[key] = _in_common(*(self._shapes[kind] for kind in key))
         return found
+
+
+def _without_replaced(known: Activation, anchor: Anchor) -> Activation:
+    """Functions that were there before and after a sample, without the innermost one if the sample leads to its frame,
+    but not to its code: another function had that frame meanwhile, which the one before has come back to since."""
+    if known and anchor.codes and known[0].code not in anchor.codes and known[0].address in anchor.frames:
+        return known[1:]
+    return known
 
 
 def _in_common(one: Shape, other: Shape) -> int:

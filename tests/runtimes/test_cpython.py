@@ -557,6 +557,18 @@ def test_where_no_look_agrees_another_thread_s_callers_are_torn() -> None:
                                              (VERIFIED, UNKNOWN, VERIFIED, VERIFIED))]
 
 
+def test_a_function_whose_frame_another_one_had_was_not_its_caller() -> None:
+    """It was there at the looks before and after, and had been left and called again."""
+    looks = Looks()
+    looks.add(10, ((C, B, A),))
+    looks.add(20, ((C, B, A),))
+    own = PyFrame(0, OTHER.code, 0)
+    assert looks.told((anchor(OTHER),), 15) == [((own, NOBODY, B, A), (VERIFIED, UNKNOWN, VERIFIED, VERIFIED))]
+    assert looks.told((anchor(OTHER, C),), 15) == [((C, B, A), (VERIFIED, VERIFIED, VERIFIED))]
+    called = anchor(PyFrame(D.address, OTHER.code, 0))
+    assert looks.told((called,), 15) == [((own, NOBODY, C, B, A), (VERIFIED, UNKNOWN, *[VERIFIED] * 3))]
+
+
 def test_behind_the_last_look_a_thread_is_taken_to_be_amid_what_it_always_was() -> None:
     looks, e = Looks(), PyFrame(500, 5, 0)
     own = PyFrame(0, e.code, 0)
