@@ -227,13 +227,20 @@ class Recorded:
         ticks = np.bincount(mine["MSTATE"], mine["NTICK"], len(STATES))
         return {name: float(n) * self.interval_s for name, n in zip(STATES, ticks, strict=True)}
 
-    def unrooted_share(self) -> float:
-        """Of the ticks in waiting states, the part whose stack does not reach the root.
+    def met(self) -> Any:
+        """The packets that have a stack: whoever lives for less than a tracer waits for a CPU is never looked at."""
+        packets, stacks = self.packets(), self.experiment.stacks
+        index = stacks.index(packets["FRINFO"])
+        return packets[~((index >= 0) & stacks.failed[index] & (np.diff(stacks.offsets)[index] == 0))]
+
+    def unrooted_share(self, packets: Any = None) -> float:
+        """Of the ticks in waiting states, of all packets or some, the part whose stack does not reach the root.
 
         A static program has a frame of a page before its main, of which the kernel copies nothing as long as that page
         is not there: who waits then has its leaf alone.
         """
-        waiting = self.packets()[self.packets()["MSTATE"] >= FIRST_WAITING_STATE]
+        packets = self.packets() if packets is None else packets
+        waiting = packets[packets["MSTATE"] >= FIRST_WAITING_STATE]
         stacks = self.experiment.stacks
         index = stacks.index(waiting["FRINFO"])
         bad = (index < 0) | stacks.truncated[index] | stacks.failed[index]

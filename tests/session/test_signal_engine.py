@@ -392,14 +392,18 @@ def test_time_in_traps_is_trap_time(workload: Run, recorded_by_signals: Run) -> 
 @pytest.mark.parametrize("build", BUILDS)
 def test_stacks_of_waiting_threads_reach_the_root(build: str, workload: Run, recorded_by_signals: Run,
                                                   gprofng: Run) -> None:
+    """Who sleeps is looked at in the end; of those that spin on one CPU those that the tracer came to while they lived.
+    """
     program = workload("states", *BUILDS[build])
     for scenario in ("condvar", "nanosleep", "spin", "stop"):
-        run = recorded_by_signals(program, scenario, 3, 23, observed=False)
-        assert run.unrooted_share() <= 0.01, scenario
+        run = recorded_by_signals(program, scenario, 31 if scenario == "spin" else 3, 23, observed=False)
+        met = run.met() if scenario == "spin" else run.packets()
+        unmet_s = float(run.packets()["NTICK"].sum() - met["NTICK"].sum()) * run.interval_s
+        assert run.unrooted_share(met) <= 0.01, scenario
         functions = gprofng("-metrics", "i.total:name", "-functions", experiment=run.path).functions
         broken_s = sum(functions.get(mark, (0.0,))[0] for mark in ("<Truncated-stack>", "<Stack-unwind-failed>"))
-        assert broken_s <= 0.01 * functions["<Total>"][0], scenario
-        if build != "stripped":
+        assert broken_s <= unmet_s + 0.01 * functions["<Total>"][0], scenario
+        if build != "stripped" and len(met):
             assert functions[f"wait_in_{scenario}"][0] > 0, scenario
 
 
