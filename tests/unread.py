@@ -1,4 +1,4 @@
-"""Stacks that could not be read, as the log of an experiment counts them."""
+"""Stacks that could not be read or were not taken, as the log of an experiment counts them."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import re
 
 from collector.experiment.reader import Experiment
 
+# Messages of a program that others preempt all the time: not each wait has a stack.
+PREEMPTED = (r"(?:\d+ leave records? lost: stacks of threads that left their CPU too often, told by their last known "
+             r"stacks|\d+ waits? with only (?:its|their) leaf known)")
 _UNREAD = re.compile(r"(\d+) stacks? (?:is|are) cut, of (?:a thread|threads) whose memory was not there: "
                      r"|(\d+) waits? with only (?:its|their) leaf known$")
 

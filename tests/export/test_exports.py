@@ -24,6 +24,7 @@ from types import ModuleType
 from typing import Any
 
 import numpy as np
+import psutil
 import pytest
 
 from collector.cli import er_export, er_print
@@ -563,10 +564,8 @@ def test_when_a_recording_is_over(collect: Callable[..., Any], er_print: Callabl
 
 def exports(pid: int) -> bool:
     """Whether a process is waiting for an export."""
-    with suppress(OSError):  # one that has ended
-        for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
-            if b"er_export" in Path(f"/proc/{child}/cmdline").read_bytes():
-                return True
+    with suppress(psutil.Error):  # one that has ended
+        return any("er_export" in word for child in psutil.Process(pid).children() for word in child.cmdline())
     return False
 
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sampling_error import DEVIATIONS, n_draws, of_share
-from unread import n_unread
+from unread import PREEMPTED, n_unread
 
 from collector.experiment.reader import Experiment, open_experiment
 
@@ -40,8 +40,6 @@ PRINTED_S = {name: 2 * interval_s + ROUNDED_S for name, interval_s in INTERVAL_S
 MOST_CLOCKS = 3  # CPUs that a thread goes to and fro between
 NOBODY = 65534
 ENDURING_STATUS = 7
-PREEMPTED = re.compile(r"\d+ (leave records? lost: stacks of threads that left their CPU too often, told by their last "
-                       r"known stacks|waits? with only (its|their) leaf known)$")
 COLLECT = str(Path(sys.executable).parent / "collect")
 
 VARIANTS = {
@@ -273,7 +271,7 @@ def test_nothing_is_wrong_with_the_experiment(split: Any, gprofng: Any, variant:
     header = gprofng("-header", experiment=run.path).text
     # Who others take the CPU from all the time has not a stack for each wait, which is told.
     warnings = [message.text for message in run.experiment.log.messages if message.kind == "cwarn"]
-    assert all(map(PREEMPTED.match, warnings)), warnings
+    assert all(re.fullmatch(PREEMPTED, text) for text in warnings), warnings
     assert "\nNo errors\n" + ("*** " if warnings else "No warnings\nInitial execution directory") in header
     assert "was not closed" not in header
     assert f"Clock-profiling, interval = {round(INTERVAL_S[interval] * 1e6)} microsecs." in header

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+# Behind their change of the stack pointer they are the outermost; gogo's own name has no package.
+CHANGES_OF_STACKS = {"gogo", *(f"runtime.{name}" for name in ("asyncPreempt", "gogo", "mcall", "systemstack"))}
+
 
 @pytest.mark.usefixtures("perf_allowed")
 @pytest.mark.parametrize("flags", [(), ("-buildmode=pie",)], ids=["exe", "pie"])
@@ -28,7 +31,7 @@ def test_a_stripped_program_is_recorded_with_names_and_whole_stacks(
         assert int(some[1]) <= 0.01 * int(some[2])
         cut = er_print("-metrics", "i.total:name", "-csingle", "<Truncated-stack>", path).stdout.partition("Callees")[2]
         outermost = re.findall(r"^ *[\d.]+ +(\S+)$", cut, re.MULTILINE)
-        assert all(name.startswith("runtime.") for name in outermost), outermost
+        assert set(outermost) <= CHANGES_OF_STACKS, outermost
     table = er_print("-metrics", "i.totalcpu:name", "-functions", path).stdout
     times = {name: float(seconds) for seconds, name in re.findall(r"^ *(\d+\.\d+) .* (\S+)$", table, re.MULTILINE)}
     in_split = sum(times[f"main.{name}"] for name in ("one", "three", "seven"))

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 import pytest
+import unread
 
 from collector.engines.ptrace import channel, opening
 from collector.experiment import names
@@ -233,11 +234,6 @@ def test_a_killed_program_is_recorded_to_its_end(engine: str, workload: Run, tmp
 # --- too much of everything -----------------------------------------------------------------------
 
 
-# Of a program that others preempt, too.
-LEAVES = (r"(\d+ leave records? lost: stacks of threads that left their CPU too often, told by their last known stacks"
-          r"|\d+ waits? with only (its|their) leaf known)")
-
-
 def test_what_others_trace_floods_no_ring(workload: Run, tmp_path: Path) -> None:
     """The deaths of all processes come by SIGCHLD, by which a tracer is told of every stop: of so many that all their
     records would fill the ring of deaths five times.
@@ -255,7 +251,7 @@ def test_what_others_trace_floods_no_ring(workload: Run, tmp_path: Path) -> None
         out, said = process.communicate()
     assert json.loads(traced.stdout)["stops"] == 20_011
     assert (process.returncode, json.loads(out)["broken"]) == (STATUS, 0)
-    assert re.search(rf"samples?, (nothing lost|{LEAVES}(; {LEAVES})?)\n", said), said
+    assert re.search(rf"samples?, (nothing lost|{unread.PREEMPTED}(; {unread.PREEMPTED})?)\n", said), said
 
 
 @pytest.mark.kernel_times
