@@ -36,6 +36,7 @@ the heap yet are not there: the stack goes on with the continuation's entry.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
@@ -43,6 +44,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from collector.arrays import distinct
 from collector.runtimes import layout_hotspot
 from collector.runtimes.code_hotspot import (
     ENTERED,
@@ -60,6 +62,7 @@ from collector.unwind.rules import Rule
 from collector.unwind.table import HOLE, STOP
 
 Read = Callable[[Sequence[int], Sequence[int]], list[bytes]]
+I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 
 SYMBOLS = layout_hotspot.SYMBOLS
@@ -76,6 +79,7 @@ _NO_FRAME = -1  # the frame's size is not known
 _FREE = 0xFF
 _USER_END = 1 << 47
 _METHODS_NS = 1_000_000_000  # how often methods are looked at
+_FEW = 2  # blobs that are new from batch to batch in a program that has all that it works with
 _WORD = 8
 
 
@@ -142,8 +146,11 @@ class Machine:
         self._segmaps: dict[int, list[bytes]] = {}  # by where a heap begins: of the last two looks for all
         self._scopes: dict[tuple[int, int, int], Scopes] = {}  # by what a blob is
         self._looked_ns = now_ns
-        self._starts: list[int] = []  # of the code of all blobs, sorted
+        self._starts = array("Q")  # of the code of all blobs, sorted
+        self._ends = array("Q")  # of the code of each
         self._in_order: list[Blob] = []
+        self.is_moving = True  # whether more than a few blobs were new, or had changed, before the last look
+        self._n_new = 0  # since then
 
     # -- blobs
 
@@ -160,6 +167,7 @@ class Machine:
         lost = [(pc - self.low, pc - self.low + 1) for pc in self._unknown] + self._covered
         self._unknown.clear()
         self._covered = []
+        self.is_moving, self._n_new = self._n_new > _FEW, 0
         self._looked_ns, before_ns = now_ns, self._looked_ns
         if now_ns // _METHODS_NS != before_ns // _METHODS_NS:
             self.methods.look()
@@ -168,7 +176,7 @@ class Machine:
     def no_more(self, pcs: U64) -> list[tuple[int, int]]:
         """The stretches that ``pcs`` (n,) lie in, of which what was told does not hold any more, and those that others
         have been found in since the last look."""
-        hit = {blob.start for blob in map(self.blob_at, pcs.tolist()) if blob is not None} - self._certain
+        hit = {self._in_order[at].start for at in distinct(self._at(pcs)).tolist() if at >= 0} - self._certain
         gone = self._changed(list(hit))
         self._certain |= hit
         self._replaced(gone)
@@ -182,19 +190,36 @@ class Machine:
 
     def blobs_at(self, pcs: U64) -> list[Blob | None]:
         """The same for pcs (n,), all that are not known yet, or may have changed, in one go."""
-        asked = pcs.tolist()
-        found = [self.blob_at(pc) for pc in asked]
-        doubtful = {blob.start for blob in found if blob is not None} - self._certain
+        return [self._in_order[at] if at >= 0 else None for at in self._met(pcs).tolist()]
+
+    def in_code(self, pcs: U64) -> U64:
+        """Those (k,) of ``pcs`` (n,) that lie in blobs."""
+        return pcs[self._met(pcs) >= 0]
+
+    def _met(self, pcs: U64) -> I64:
+        """The places (n,) in the order of all blobs of those that pcs (n,) lie in, -1 where there is none; blobs that
+        are not known yet, or may have changed, are asked for in one go."""
+        at = self._at(pcs)
+        doubtful = {self._in_order[one].start for one in distinct(at).tolist() if one >= 0} - self._certain
         if doubtful:
             # Of what was told the unwinder has asked before; this has been found without it.
             self._drop([start for start in self._changed(list(doubtful)) if start not in self._stretches])
             self._certain |= doubtful
-            found = [self.blob_at(pc) for pc in asked]
-        missing = [pc for pc, blob in zip(asked, found, strict=True) if blob is None and pc not in self._unknown]
+            at = self._at(pcs)
+        missing = [pc for pc in pcs[at < 0].tolist() if pc not in self._unknown]
         if missing:
             self._find(missing)
-            found = [self.blob_at(pc) for pc in asked]
-        return found
+            at = self._at(pcs)
+        return at
+
+    def _at(self, pcs: U64) -> I64:
+        """The same among those that are known."""
+        starts, ends = np.array(self._starts), np.array(self._ends)
+        if not len(starts):
+            return np.full(len(pcs), -1)
+        at = starts.searchsorted(pcs, "right") - 1
+        at[(at >= 0) & (pcs >= ends.take(at))] = -1
+        return at
 
     def discover(self) -> list[Blob]:
         """All compiled code that is not known yet. What was allocated just before a look may not be whole in it, so a
@@ -220,8 +245,7 @@ class Machine:
         told = self._rows_of([blob for blob in dict.fromkeys(found) if blob is not None and not _continues(blob)])
         told += [(pc, pc + 1, ((pc, self._at_continuation(pc)),)) for pc, blob in zip(pcs, found, strict=True)
                  if blob is not None and _continues(blob)]
-        ends = {pc for begin, end, _ in told for pc in pcs if begin <= pc < end}
-        lost = [pc for pc in pcs if pc not in ends]
+        lost = [pc for pc, blob in zip(pcs, found, strict=True) if blob is None]
         self._unknown.update(pc + self.low for pc in lost)
         return told + [(pc, pc + 1, ((pc, STOP),)) for pc in lost]
 
@@ -235,6 +259,7 @@ class Machine:
         return self._read([self.low + at], [size])[0] if 0 <= at < self.high - self.low else b""
 
     def _rows_of(self, blobs: Sequence[Blob]) -> list[tuple[int, int, Rows]]:
+        self._n_new += len(blobs)
         framed = [blob for blob in blobs if self._plain_rule(blob) is None]
         sizes = [min(blob.code_end - blob.code, _TEXT_MAX) for blob in framed]
         read = self._read([blob.code for blob in framed], sizes)
@@ -287,7 +312,7 @@ class Machine:
         looked up, and whether it is a leaf's. All methods are learnt."""
         asked = list(places)
         self.read_scopes(dict.fromkeys(blob for blob, _, _ in asked))
-        found = [self.scopes(blob).at(pc, is_leaf) for blob, pc, is_leaf in asked]
+        found = [self._scopes[_what(blob)].at(pc, is_leaf) for blob, pc, is_leaf in asked]
         self.methods.learn(scope.method for scopes in found for scope in scopes)
         return found
 
@@ -303,13 +328,14 @@ class Machine:
             return []
         size = self.layout.size["block"] + self.layout.size["nmethod"]
         read = self._heads(starts)
-        if not any(read):
-            return []  # the process is gone: what was known to the last stays so
-        heads = [head if len(head) == size else bytes(size) for head in read]
-        before = [self._blobs[start].head.ljust(size, b"\0") for start in starts]
+        others = [(start, head) for start, head in zip(starts, read, strict=True) if head != self._blobs[start].head]
+        if not others or not any(read):
+            return []  # (the process is gone: what was known to the last stays so)
+        heads = [head if len(head) == size else bytes(size) for _, head in others]
+        before = [self._blobs[start].head.ljust(size, b"\0") for start, _ in others]
         now, then = (np.frombuffer(b"".join(some), np.uint8).reshape(-1, size)[:, self._telling]
                      for some in (heads, before))
-        return [starts[i] for i in np.flatnonzero((now != then).any(axis=1)).tolist()]
+        return [others[i][0] for i in np.flatnonzero((now != then).any(axis=1)).tolist()]
 
     def _drop(self, starts: Sequence[int]) -> None:
         for start in starts:
@@ -318,7 +344,7 @@ class Machine:
             at = bisect_left(self._starts, blob.code)
             while self._in_order[at].start != start:
                 at += 1
-            del self._starts[at], self._in_order[at]
+            del self._starts[at], self._ends[at], self._in_order[at]
 
     def _find(self, pcs: Sequence[int]) -> None:
         """Learns the blobs that pcs lie in."""
@@ -342,6 +368,7 @@ class Machine:
 
     def _replaced(self, starts: Sequence[int]) -> None:
         """The blobs at ``starts`` are others by now; nobody has asked yet whether what was told of them holds."""
+        self._n_new += len(starts)
         self._covered += [self._stretches.pop(start) for start in starts if start in self._stretches]
         self.changed |= set(starts)
         self._drop(starts)
@@ -356,6 +383,7 @@ class Machine:
             self._certain.add(blob.start)
             at = bisect_left(self._starts, blob.code)
             self._starts.insert(at, blob.code)
+            self._ends.insert(at, blob.code_end)
             self._in_order.insert(at, blob)
         return found
 

@@ -33,7 +33,7 @@ from collector.session.objects import Objects
 from collector.session.pace import Pace
 from collector.session.placing import Cache, Frames, by_image
 from collector.unwind.batch import Stop
-from collector.unwind.memory import Memory
+from collector.unwind.memory import Memory, words_within
 
 # What only programs of Java need is imported when libjvm.so is met: the target waits for every module here.
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 NOT_KNOWN = b"<Java method, not known>"
 BEGIN_NS = 40 * NS_PER_MS  # between looks at a machine that has not begun yet
 _METHOD, _BYTECODE = np.uint64(24), np.uint64(64)  # below fp, of an interpreted frame
-_R13, _RBP = 13, 6
+_R13, _RBP, _RIP = 13, 6, 16
 _ROOT = int(Stop.ROOT)
 _PLACES_MAX = 1 << 16
 _TRIES = 200  # looks at a machine that has not begun
@@ -134,16 +134,28 @@ class JavaFrames:
 
     # -- before samples are unwound
 
-    def caches(self, epochs: Sequence[Epoch]) -> dict[int, Cache]:
-        """The code caches in the spaces of epochs, by number of the space; what is known of them is to be checked."""
+    def caches(self, samples: ClockSamples, index: Array, epochs: Sequence[Epoch]) -> dict[int, Cache]:
+        """The code caches in the spaces of epochs, by number of the space; what is known of them is to be checked.
+        Samples (n,), each in the epoch that ``index`` (n,) tells of it, are about to be unwound."""
         found: dict[int, Cache] = {}
-        for its, _ in by_image(epochs) if self._wanted else ():
+        for its, numbers in by_image(epochs) if self._wanted else ():
             process = self._process(its[-1])
             if process is not None:
-                self._objects.tables.forget(process.number, process.machine.look(time.monotonic_ns()))
-                cache = Cache(process.machine.low, process.machine.high, process.number)
+                machine = process.machine
+                self._objects.tables.forget(process.number, machine.look(time.monotonic_ns()))
+                if machine.is_moving:
+                    rows = indices(among(index, numbers) & (samples.abi == 64))
+                    self._expect(process, _may_return_to(samples, rows, machine.low, machine.high))
+                cache = Cache(machine.low, machine.high, process.number)
                 found.update((epoch.space.number, cache) for epoch in its)
         return found
+
+    def _expect(self, process: _Process, pcs: Array) -> None:
+        """Asks about all code that stacks are going to lead through at once. Turn by turn it would be asked for as it
+        is met, and what has changed would be known when stacks have been unwound through it."""
+        tables, machine = self._objects.tables, process.machine
+        tables.forget(process.number, machine.no_more(pcs))
+        tables.expect(process.number, machine.in_code(pcs) - np.uint64(machine.low))
 
     def _process(self, epoch: Epoch) -> _Process | None:
         number, mappings = epoch.image.number, epoch.space.mappings
@@ -233,6 +245,7 @@ class JavaFrames:
         pc, row = pcs[which, depth], rows[which]
         distinct_pcs, at = np.unique(pc, return_inverse=True)
         blobs = machine.blobs_at(distinct_pcs)
+        machine.methods.learn(blob.method for blob in blobs if blob is not None and blob.is_compiled)
         is_interpreted = np.array([blob is not None and blob.is_interpreter for blob in blobs], np.bool_)[at]
         some = indices(is_interpreted | np.array([
             blob is not None and blob.is_compiled for blob in blobs], np.bool_)[at])
@@ -301,6 +314,15 @@ class JavaFrames:
         return start + (bci if 0 <= bci < method.size else 0) + 1
 
 
+def _may_return_to(samples: ClockSamples, rows: Array, low: int, high: int) -> Array:
+    """All pcs (k,) in [low, high) that samples may be found to have, as they are looked up."""
+    ring = samples.base[rows], samples.mask[rows], samples.first[rows]
+    leaf = samples.regs[rows, _RIP]
+    leaf = leaf[(leaf >= np.uint64(low)) & (leaf < np.uint64(high))]
+    after = words_within(samples.words, ring, samples.n_words[rows], low + 1, high)
+    return distinct(np.concatenate((leaf, after - np.uint64(1))))
+
+
 def _interpreted(samples: ClockSamples, row: Array, depth: Array, frames: Frames,
                  is_interpreted: Array) -> tuple[Array, Array]:
     """Method* and bytecode pointer of frames (k,), where they are interpreted; 0 elsewhere, and where their words were
@@ -322,6 +344,6 @@ def _interpreted(samples: ClockSamples, row: Array, depth: Array, frames: Frames
 def _code_name(machine: Machine, blob: Blob) -> bytes:
     if not blob.is_compiled:
         return b"[HotSpot] " + blob.name
-    machine.methods.learn([blob.method])
+    machine.methods.learn([blob.method])  # of those in stacks it is known by now
     method = machine.method(blob.method)
     return b"[%s] %s" % (blob.maker, method.name if method is not None else NOT_KNOWN)

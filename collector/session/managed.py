@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import Protocol
 
 import numpy as np
@@ -214,12 +213,16 @@ class MadeCode:
                     known.places.close()
 
     def _tell(self, known: _Known, told: Iterable[Code]) -> None:
-        for code in _apart(sorted(set(told), key=lambda code: code.since_ns)):
-            key = code[:3]
-            if key not in known.texts:
-                known.texts[key] = code.text or _in_memory(known.recorded.image.pid, code)
+        codes = _apart(sorted(set(told), key=lambda code: code.since_ns))
+        new = {code[:3]: code for code in codes if code[:3] not in known.texts}
+        known.texts.update({key: code.text for key, code in new.items() if code.text})
+        asked = [code for code in new.values() if not code.text and code.size <= _TEXT_MAX]
+        texts = proc.read_pieces(known.recorded.image.pid, [code.start for code in asked],
+                                 [code.size for code in asked])
+        known.texts.update({code[:3]: text for code, text in zip(asked, texts, strict=True)})
+        for code in codes:
             known.recorded.tell(Recorder.code_mapped, code.since_ns, code.start, code.size, code.name,
-                                Text(known.texts[key], code.source, code.lines))
+                                Text(known.texts.get(code[:3], b""), code.source, code.lines))
 
     def _anonymous(self, space: AddressSpace) -> tuple[Array, Array]:
         """Where executable memory without a file is: starts and ends, sorted."""
@@ -243,9 +246,3 @@ def _apart(codes: list[Code]) -> list[Code]:
         found.append(code._replace(since_ns=last_ns))
     return found[::-1]
 
-
-def _in_memory(pid: int, code: Code) -> bytes:
-    """The code as it is; nothing where the process is gone, or it is large."""
-    with suppress(OSError):
-        return proc.read_memory(pid, code.start, code.size) if code.size <= _TEXT_MAX else b""
-    return b""

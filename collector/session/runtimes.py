@@ -79,7 +79,7 @@ class Runtimes:
     def frames(self, samples: ClockSamples, index: Array, epochs: list[Epoch]) -> Frames:
         """Call stacks with their functions in them; see World."""
         tables = self._objects.tables
-        caches: dict[int, Cache] = self._asked(self.java, {}, self.java.caches, epochs)
+        caches: dict[int, Cache] = self._asked(self.java, {}, self.java.caches, samples, index, epochs)
         self._asked(self.js, None, self.js.meet, epochs)
         found = placed_frames_of(samples, index, epochs, tables, caches)
         rows = self._asked(self.java, _NONE, self.java.out_of_date, index, epochs, found) if caches else _NONE

@@ -15,8 +15,35 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from collector.arrays import distinct, indices
+
+I64 = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 Bools = npt.NDArray[np.bool_]
+
+
+_NEAR = 1 << 12  # words between two stacks that are read with them: a record's other parts, or another stack
+_AT_ONCE = 1 << 15  # words: what is made of them stays in the CPU's caches
+
+
+def words_within(words: npt.NDArray[Any], ring: tuple[I64, I64, I64], n_words: I64, low: int, high: int) -> U64:
+    """The different words (k,) in stacks (n,) that are in [low, high), ascending; maybe some of what lies between two
+    stacks. ``ring``: base, mask and first of each (n,)."""
+    base, mask, first = ring
+    start = base + (first & mask)
+    over = np.maximum(start + n_words - (base + mask + 1), 0)  # of those that go round their ring
+    starts, ends = np.concatenate((start, base)), np.concatenate((start + n_words - over, base + over))
+    order = indices(starts < ends)
+    order = order[starts[order].argsort()]
+    starts, ends = starts[order], np.maximum.accumulate(ends[order])
+    apart = indices(starts[1:] > ends[:-1] + _NEAR)
+    spans = zip(starts[[0, *(apart + 1)]].tolist(), ends[[*apart, -1]].tolist(), strict=True) if len(order) else ()
+    found = [words[:0]]
+    for begin, end in spans:
+        for at in range(begin, end, _AT_ONCE):
+            part = words[at:min(at + _AT_ONCE, end)]
+            found.append(part[part - words.dtype.type(low) < words.dtype.type(high - low)])
+    return distinct(np.concatenate(found))
 
 
 class Memory:

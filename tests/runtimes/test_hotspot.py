@@ -62,6 +62,30 @@ def test_compiled_code_has_its_methods(machine: Machine) -> None:
     assert machine.look(1) == []
 
 
+def test_pcs_in_code_are_told_from_other_words(machine: Machine, java: JavaTarget) -> None:
+    witness, _ = everything(machine)
+    other = java.machine(java.read)
+    assert isinstance(other, Machine)
+    inside = [pc for blob in witness for pc in (blob.code, blob.code_end - 1)]
+    words = np.array(sorted({*inside, machine.low, machine.high - 1, 0, 2**64 - 1}), np.uint64)
+    assert set(inside) <= set(other.in_code(words).tolist()) <= {*inside, machine.low, machine.high - 1}
+    assert [blob.start for blob in other.blobs if blob.is_compiled] == [blob.start for blob in witness]
+
+
+def test_a_machine_moves_as_long_as_more_than_a_few_blobs_are_new(machine: Machine, java: JavaTarget) -> None:
+    witness, _ = everything(machine)
+    other = java.machine(java.read)
+    assert isinstance(other, Machine)
+    assert other.is_moving, "nothing is known of it"
+    moved = []
+    for n in (3, 2, 0, 3):
+        other.rows([blob.code - other.low for blob in witness[:n]])
+        witness = witness[n:]
+        other.look(1)
+        moved.append(other.is_moving)
+    assert moved == [True, False, False, True]
+
+
 def test_an_inlined_call_is_told_with_its_callers(machine: Machine) -> None:
     blobs, _ = everything(machine)
     chains = set()

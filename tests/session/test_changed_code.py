@@ -15,7 +15,7 @@ from collector.processes.process import Epoch, Image
 from collector.processes.space import AddressSpace, Mapping
 from collector.runtimes.made_up import MadeUp
 from collector.session.java import JavaFrames, _Process
-from collector.session.placing import placed_frames_of, replaced
+from collector.session.placing import Frames, placed_frames_of, replaced
 from collector.unwind.rules import Cfa, CfaKind, How, Kind, Rule
 from collector.unwind.table import STOP, Tables
 from collector.unwind.trampoline import image
@@ -34,7 +34,8 @@ class Machine:
     def __init__(self, sizes: Sequence[int]) -> None:
         self.sizes, self.told = list(sizes), set[int]()
         self.soon: dict[int, int] = {}  # sizes that functions have as soon as somebody looks
-        self.asked: list[int] = []
+        self.asked: list[list[int]] = []
+        self.is_moving = False
 
     def look(self, _now_ns: int) -> list[tuple[int, int]]:
         """See hotspot.Machine, here and below."""
@@ -48,11 +49,14 @@ class Machine:
         return [(function * ROOM, function * ROOM + SIZE) for function in hit]
 
     def rows(self, pcs: Sequence[int]) -> list[tuple[int, int, Sequence[tuple[int, Rule | int]]]]:
-        self.asked += pcs
+        self.asked.append(list(pcs))
         functions = {pc // ROOM for pc in pcs if pc % ROOM < SIZE}
         self.told |= functions
         return [(at * ROOM, at * ROOM + SIZE, ((at * ROOM, frame(self.sizes[at])),)) for at in functions] + [
             (pc, pc + 1, ((pc, STOP),)) for pc in pcs if pc % ROOM >= SIZE]
+
+    def in_code(self, pcs: Array) -> Array:
+        return pcs[(pcs - np.uint64(LOW)) % np.uint64(ROOM) < np.uint64(SIZE)]
 
     def text(self, _at: int, _size: int) -> bytes:
         return b""
@@ -74,29 +78,68 @@ def samples(rng: np.random.Generator, n: int) -> ClockSamples:
                         np.full(n, STACK, np.uint64), none + N_WORDS)
 
 
-@given(st.integers(0, 2**32), st.lists(st.integers(1, 4), min_size=N_FUNCTIONS, max_size=N_FUNCTIONS),
-       st.dictionaries(st.integers(0, N_FUNCTIONS - 1), st.integers(1, 4), max_size=5))
+class Recording:
+    """Thirty samples of three epochs, two of them of a process with such a machine."""
+
+    def __init__(self, seed: int, sizes: Sequence[int]) -> None:
+        rng = np.random.default_rng(seed)
+        self.taken, self.index = samples(rng, 30), rng.integers(0, 3, 30)
+        images = (process := Image(1, PID, 0)), process, Image(2, PID + 1, 0)
+        self.epochs = [Epoch(0, of, AddressSpace([Mapping(LOW, HIGH, 0, b"", -1, 0)])) for of in images]
+        self.machine, self.tables = Machine(sizes), Tables()
+        objects = SimpleNamespace(tables=self.tables, by_number={})
+        self.java = JavaFrames(objects, MadeUp(1 << 60), wanted=True)  # type: ignore[arg-type]
+        number = self.tables.add_told(object_of_bytes(image(HIGH - LOW), "[code]"), self.machine)
+        self.java._processes[1] = _Process(self.machine, number, 0)  # type: ignore[arg-type]
+
+    def unwound(self, rows: Array | slice = slice(None)) -> Frames:
+        """The stacks of some samples, as runtimes have them unwound."""
+        taken, index = self.taken[rows], self.index[rows]
+        return placed_frames_of(taken, index, self.epochs, self.tables, self.java.caches(taken, index, self.epochs))
+
+
+SEEDS = st.integers(0, 2**32)
+SIZES = st.lists(st.integers(1, 4), min_size=N_FUNCTIONS, max_size=N_FUNCTIONS)
+SOON = st.dictionaries(st.integers(0, N_FUNCTIONS - 1), st.integers(1, 4), max_size=5)
+
+
+@given(SEEDS, SIZES, SOON, st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_stacks_are_as_if_all_were_unwound_again(seed: int, sizes: list[int], soon: dict[int, int]) -> None:
-    rng = np.random.default_rng(seed)
-    taken, index = samples(rng, 30), rng.integers(0, 3, 30)
-    images = (process := Image(1, PID, 0)), process, Image(2, PID + 1, 0)
-    epochs = [Epoch(0, of, AddressSpace([Mapping(LOW, HIGH, 0, b"", -1, 0)])) for of in images]
-    machine, tables = Machine(sizes), Tables()
-    java = JavaFrames(SimpleNamespace(tables=tables, by_number={}), MadeUp(1 << 60), wanted=True)  # type: ignore[arg-type]
-    number = tables.add_told(object_of_bytes(image(HIGH - LOW), "[code]"), machine)
-    java._processes[1] = _Process(machine, number, 0)  # type: ignore[arg-type]
-    found = placed_frames_of(taken, index, epochs, tables, java.caches(epochs))
+def test_stacks_are_as_if_all_were_unwound_again(seed: int, sizes: list[int], soon: dict[int, int],
+                                                 is_moving: bool) -> None:
+    recording = Recording(seed, sizes)
+    java, machine, index, epochs = recording.java, recording.machine, recording.index, recording.epochs
+    machine.is_moving = is_moving
+    found = recording.unwound()
     machine.soon = dict(soon)
     rows = java.out_of_date(index, epochs, found)
     changed = soon.keys() - machine.soon.keys()
     through = [{(pc - LOW) // ROOM for pc in pcs[:n] if LOW <= pc < HIGH and (pc - LOW) % ROOM < SIZE}
                for pcs, n in zip(found.pcs.tolist(), found.length.tolist(), strict=True)]
     assert rows.tolist() == [row for row, functions in enumerate(through) if functions & changed and index[row] < 2]
-    some = [placed_frames_of(taken[rows], index[rows], epochs, tables, java.caches(epochs)) for _ in rows[:1]]
-    for others in some:
+    for others in [recording.unwound(rows) for _ in rows[:1]]:
         found = replaced(found, rows, others)
-    again = placed_frames_of(taken, index, epochs, tables, java.caches(epochs))
+    assert_same(found, recording.unwound())
+
+
+@given(SEEDS, SIZES, SOON)
+@settings(max_examples=100, deadline=None)
+def test_code_that_moves_is_asked_for_once_before_stacks_are_unwound(seed: int, sizes: list[int],
+                                                                     soon: dict[int, int]) -> None:
+    """All of it at once, whether it is new or was another: nothing is left to be asked for in a turn, or to be unwound
+    again."""
+    recording, later = Recording(seed, sizes), Recording(seed, [soon.get(at, size) for at, size in enumerate(sizes)])
+    recording.machine.is_moving = True
+    for coming in ({}, soon):
+        recording.machine.soon = dict(coming)
+        recording.machine.asked.clear()
+        found = recording.unwound()
+        assert not len(recording.java.out_of_date(recording.index, recording.epochs, found))
+        assert sum(any(pc % ROOM < SIZE for pc in pcs) for pcs in recording.machine.asked) <= 1
+    assert_same(found, later.unwound())
+
+
+def assert_same(found: Frames, again: Frames) -> None:
     assert found.stop.tolist() == again.stop.tolist()
     assert found.length.tolist() == again.length.tolist()
     for row, n in enumerate(again.length.tolist()):

@@ -62,6 +62,23 @@ def test_rules_are_told_once_until_they_are_forgotten() -> None:
     assert at(behind, 0, 999) == [LARGE, LARGE]
 
 
+def test_what_is_expected_is_asked_for_once_and_not_when_it_is_looked_up() -> None:
+    tables, told = Tables(), Told()
+    tables.add_object_of_rule(object_of_bytes(image(1000), "[before]"), SMALL)
+    number = tables.add_told(object_of_bytes(image(4000), "[told]"), told)
+    pcs = np.array([250, 406, 407, 1203], np.uint64)
+    tables.rules_at(pcs[1:2] + tables.origin[number])
+    assert told.asked == [406]
+    tables.expect(number, pcs)
+    assert sorted(told.asked) == [250, 406, 1203]
+    tables.expect(number, pcs)
+    tables.rules_at(pcs + tables.origin[number])
+    assert len(told.asked) == 3
+    tables.forget(number, [(1200, 1300)])
+    tables.expect(number, pcs)
+    assert told.asked[3:] == [1203]
+
+
 BEGIN, STACK = 0x5000_0000, 0x7000_0000
 # A frame that keeps the caller's sp, told in two ways that say the same.
 KEPT_SP = tuple(
