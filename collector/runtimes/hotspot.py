@@ -149,6 +149,7 @@ class Machine:
         self._starts = array("Q")  # of the code of all blobs, sorted
         self._ends = array("Q")  # of the code of each
         self._in_order: list[Blob] = []
+        self.n_compiled = 0  # blobs of methods that were met so far
         self.is_moving = True  # whether more than a few blobs were new, or had changed, before the last look
         self._n_new = 0  # since then
 
@@ -381,6 +382,7 @@ class Machine:
         for blob in found:
             self._blobs[blob.start] = blob
             self._certain.add(blob.start)
+            self.n_compiled += blob.is_compiled
             at = bisect_left(self._starts, blob.code)
             self._starts.insert(at, blob.code)
             self._ends.insert(at, blob.code_end)

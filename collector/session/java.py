@@ -30,7 +30,7 @@ from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.session.merging import Managed, alike, with_managed
 from collector.session.objects import Objects
-from collector.session.pace import Pace
+from collector.session.pace import COMPILING_NS, Pace
 from collector.session.placing import Cache, Frames, by_image
 from collector.unwind.batch import Stop
 from collector.unwind.memory import Memory, words_within
@@ -57,7 +57,8 @@ class _Process:
         self.machine = machine
         self.number = number
         self.lately = True  # whether it had samples since the last look
-        self.pace = Pace(start_ns)
+        self.pace = Pace(start_ns, COMPILING_NS)
+        self.n_compiled = 0  # blobs of methods, up to the last look
         self.n_forgotten = 0  # methods of which places may be among the following
         self.codes: dict[tuple[int, int], Code] = {}  # by start and since when
         self.places: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}  # addresses of methods, and a mark
@@ -83,20 +84,23 @@ class JavaFrames:
     @property
     def due_ns(self) -> int:
         """When the next look is due."""
-        is_expected = self._begin_ns < self._expected_ns and not self._processes
-        begin_ns = self._begin_ns if self._there or is_expected else NEVER_NS
+        begin_ns = self._begin_ns if self._waits_for_one else NEVER_NS
         return min([begin_ns, *(process.pace.due_ns for process in self._processes.values() if process.lately)])
+
+    @property
+    def _waits_for_one(self) -> bool:
+        """Whether a machine has not begun yet, or is expected to."""
+        return bool(self._there) or (self._begin_ns < self._expected_ns and not self._processes)
 
     def look(self) -> bool:
         """For machines that have begun, and code that those with samples have compiled: when they have ended nobody
         can ask. Whether samples are wanted, too: interpreted methods can be named as long as their process lives, and
         a young one may live shortly."""
-        is_wanted = False
-        if time.monotonic_ns() >= self._begin_ns:
+        is_wanted = self._waits_for_one and time.monotonic_ns() >= self._begin_ns
+        if is_wanted:
             for number in list(self._there):
                 self._begin(number)
             self._begin_ns = time.monotonic_ns() + BEGIN_NS
-            is_wanted = True
         for process in self._processes.values():
             now_ns = time.monotonic_ns()
             if not process.lately or now_ns < process.pace.due_ns:
@@ -104,7 +108,9 @@ class JavaFrames:
             found = process.machine.discover()
             process.machine.methods.learn(blob.method for blob in found)
             process.machine.read_scopes(blob for blob in found if blob.is_compiled)
-            process.pace.looked(time.monotonic_ns(), is_new=bool(found))
+            # What stacks have led to meanwhile was new, too, and is known by now.
+            n_before, process.n_compiled = process.n_compiled, process.machine.n_compiled
+            process.pace.looked(time.monotonic_ns(), is_new=process.n_compiled > n_before)
             process.lately = False
             is_wanted |= process.pace.is_young(now_ns)
         return is_wanted

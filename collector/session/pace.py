@@ -2,7 +2,8 @@
 
 A look costs as much for ten functions as for a thousand: all stacks since the last one are unwound with it. So a
 program is looked at when it is a quarter older than at the last look, and what its end leaves without names is a fifth
-of what was met for the first time at most, of a long life much less.
+of what was met for the first time at most, of a long life much less. What goes on to be compiled, with all that was
+known of it, is looked at when it is an eighth older, until that is seldom enough.
 """
 
 from __future__ import annotations
@@ -11,27 +12,31 @@ from collector.clock import NS_PER_MS
 
 SHORTEST_NS, LONGEST_YOUNG_NS, LONGEST_NS = 100 * NS_PER_MS, 400 * NS_PER_MS, 1600 * NS_PER_MS
 YOUNG_NS = 3000 * NS_PER_MS  # of a program, in which most functions are met, and most code is compiled
-_PART_OF_AGE = 4
+COMPILING_NS = 7400 * NS_PER_MS  # the same of one that goes on to be compiled: from then on it is drained as often
+_PART_OF_AGE, _LATER_PART = 4, 8
 
 
 class Pace:
     """Of looks at one process, which runs its program since ``start_ns``. The first one is due at once."""
 
-    def __init__(self, start_ns: int) -> None:
+    def __init__(self, start_ns: int, young_ns: int = YOUNG_NS) -> None:
+        """``young_ns``: for how long it is young."""
         self.due_ns = 0
+        self._young_until_ns = start_ns + young_ns
         self._start_ns = start_ns
         self._period_ns = SHORTEST_NS
 
     def is_young(self, now_ns: int) -> bool:
         """Whether the program is, and may end soon."""
-        return now_ns < self._start_ns + YOUNG_NS
+        return now_ns < self._young_until_ns
 
     def looked(self, now_ns: int, *, is_new: bool) -> None:
         """There was a look. ``is_new``: whether more like this is to be expected soon; where it is not, or not in a
         program of that age, the next one has twice as much time."""
         if is_new and self.is_young(now_ns):
             age_ns = now_ns - self._start_ns
-            self._period_ns = min(max(age_ns // _PART_OF_AGE, SHORTEST_NS), LONGEST_YOUNG_NS)
+            often_ns = min(max(age_ns // _PART_OF_AGE, SHORTEST_NS), LONGEST_YOUNG_NS)
+            self._period_ns = max(often_ns, age_ns // _LATER_PART)
         else:
             self._period_ns = min(self._period_ns * 2, LONGEST_NS)
         self.due_ns = now_ns + self._period_ns

@@ -83,6 +83,8 @@ def test_a_machine_moves_as_long_as_more_than_a_few_blobs_are_new(machine: Machi
         witness = witness[n:]
         other.look(1)
         moved.append(other.is_moving)
+        assert other.n_compiled == sum(blob.is_compiled for blob in other.blobs)
+    assert other.n_compiled == 8
     assert moved == [True, False, False, True]
 
 

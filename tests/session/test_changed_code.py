@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Sequence
 from types import SimpleNamespace
 
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from collector.clock import NEVER_NS, NS_PER_S
 from collector.elf import object_of_bytes
 from collector.events import Array, ClockSamples
 from collector.processes.process import Epoch, Image
 from collector.processes.space import AddressSpace, Mapping
 from collector.runtimes.made_up import MadeUp
 from collector.session.java import JavaFrames, _Process
+from collector.session.pace import YOUNG_NS, Pace
 from collector.session.placing import Frames, placed_frames_of, replaced
 from collector.unwind.rules import Cfa, CfaKind, How, Kind, Rule
 from collector.unwind.table import STOP, Tables
@@ -36,6 +39,7 @@ class Machine:
         self.soon: dict[int, int] = {}  # sizes that functions have as soon as somebody looks
         self.asked: list[list[int]] = []
         self.is_moving = False
+        self.n_compiled = 0
 
     def look(self, _now_ns: int) -> list[tuple[int, int]]:
         """See hotspot.Machine, here and below."""
@@ -60,6 +64,16 @@ class Machine:
 
     def text(self, _at: int, _size: int) -> bytes:
         return b""
+
+    def discover(self) -> list[object]:
+        return []
+
+    def read_scopes(self, _blobs: Iterable[object]) -> None:
+        pass
+
+    @property
+    def methods(self) -> SimpleNamespace:
+        return SimpleNamespace(learn=list)
 
 
 def frame(n_words: int) -> Rule:
@@ -137,6 +151,22 @@ def test_code_that_moves_is_asked_for_once_before_stacks_are_unwound(seed: int, 
         assert not len(recording.java.out_of_date(recording.index, recording.epochs, found))
         assert sum(any(pc % ROOM < SIZE for pc in pcs) for pcs in recording.machine.asked) <= 1
     assert_same(found, later.unwound())
+
+
+def test_samples_are_asked_for_while_a_machine_is_young_or_has_not_begun() -> None:
+    """Not whenever one is looked at: a drain of its own costs as much as the one that is due anyway."""
+    now_ns = time.monotonic_ns()
+    for is_young, expected in ((True, True), (False, False)):
+        java = Recording(0, [1] * N_FUNCTIONS).java
+        java._processes[1].pace = Pace(now_ns + (NS_PER_S * 3600 if is_young else -2 * YOUNG_NS))
+        assert java.due_ns <= now_ns
+        assert java.look() == expected
+        assert java.due_ns == NEVER_NS, "it had no samples since"
+    objects = SimpleNamespace(tables=Tables(), by_number={})
+    expecting = JavaFrames(objects, MadeUp(1 << 60), True, now_ns + 60 * NS_PER_S)  # type: ignore[arg-type]
+    assert expecting.due_ns <= now_ns
+    assert expecting.look()
+    assert now_ns < expecting.due_ns < NEVER_NS
 
 
 def assert_same(found: Frames, again: Frames) -> None:

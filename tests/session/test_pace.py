@@ -5,14 +5,15 @@ from __future__ import annotations
 from itertools import pairwise
 
 from collector.clock import NS_PER_MS
-from collector.session.pace import LONGEST_NS, LONGEST_YOUNG_NS, SHORTEST_NS, YOUNG_NS, Pace
+from collector.session.pace import COMPILING_NS, LONGEST_NS, LONGEST_YOUNG_NS, SHORTEST_NS, YOUNG_NS, Pace
+from collector.session.schedule import DRAIN_PERIOD_NS
 
 START_NS = 7_777 * NS_PER_MS
 
 
-def looks(until_ns: int, *, is_new: bool) -> list[int]:
+def looks(until_ns: int, *, is_new: bool, young_ns: int = YOUNG_NS) -> list[int]:
     """The ages at which a program is looked at whose first look is 30 ms behind its start."""
-    pace, at_ns = Pace(START_NS), 30 * NS_PER_MS
+    pace, at_ns = Pace(START_NS, young_ns), 30 * NS_PER_MS
     found = []
     while at_ns < until_ns:
         found.append(at_ns)
@@ -46,3 +47,12 @@ def test_where_nothing_is_new_each_look_has_twice_the_time() -> None:
 def test_an_old_program_is_looked_at_seldom_whatever_is_new() -> None:
     ages = looks(20_000 * NS_PER_MS, is_new=True)
     assert ages[-1] - ages[-2] == LONGEST_NS
+
+
+def test_what_goes_on_to_be_compiled_is_looked_at_until_drains_come_as_often() -> None:
+    ages = looks(COMPILING_NS, is_new=True, young_ns=COMPILING_NS)
+    periods = [behind - before for before, behind in pairwise(ages)]
+    assert periods == sorted(periods)
+    for before, period in zip(ages, periods, strict=False):
+        assert period <= max(before / 8, LONGEST_YOUNG_NS)
+    assert 0.8 * DRAIN_PERIOD_NS < periods[-1] <= DRAIN_PERIOD_NS
