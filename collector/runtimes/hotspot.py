@@ -149,7 +149,7 @@ class Machine:
         self._starts = array("Q")  # of the code of all blobs, sorted
         self._ends = array("Q")  # of the code of each
         self._in_order: list[Blob] = []
-        self.n_compiled = 0  # blobs of methods that were met so far
+        self._undiscovered: list[Blob] = []  # those that were met since code was discovered last
         self.is_moving = True  # whether more than a few blobs were new, or had changed, before the last look
         self._n_new = 0  # since then
 
@@ -223,9 +223,9 @@ class Machine:
         return at
 
     def discover(self) -> list[Blob]:
-        """All compiled code that is not known yet. What was allocated just before a look may not be whole in it, so a
-        heap is left out only if nothing has come for two looks."""
-        found = []
+        """All code that has come to be known since the last time, also what stacks have led to, and is there. What was
+        allocated just before a look may not be whole in it, so a heap is left out only if nothing has come for two
+        looks."""
         for heap in self._heaps():
             (segmap,) = self._read([heap.segmap], [(heap.high - heap.low) >> heap.log2_segment])
             seen = self._segmaps.get(heap.low, [])
@@ -234,8 +234,9 @@ class Machine:
                 continue
             begins = np.flatnonzero(np.frombuffer(segmap, np.uint8) == 0)
             starts = heap.low + (begins << heap.log2_segment) + self.layout.size["block"]
-            found += self._learn([start for start in starts.tolist() if start not in self._blobs])
-        return found
+            self._learn([start for start in starts.tolist() if start not in self._blobs])
+        met, self._undiscovered = self._undiscovered, []
+        return [blob for blob in met if self._blobs.get(blob.start) is blob]
 
     # -- rules, as the unwinder's Teller
 
@@ -382,7 +383,7 @@ class Machine:
         for blob in found:
             self._blobs[blob.start] = blob
             self._certain.add(blob.start)
-            self.n_compiled += blob.is_compiled
+            self._undiscovered.append(blob)
             at = bisect_left(self._starts, blob.code)
             self._starts.insert(at, blob.code)
             self._ends.insert(at, blob.code_end)

@@ -58,7 +58,6 @@ class _Process:
         self.number = number
         self.lately = True  # whether it had samples since the last look
         self.pace = Pace(start_ns, COMPILING_NS)
-        self.n_compiled = 0  # blobs of methods, up to the last look
         self.n_forgotten = 0  # methods of which places may be among the following
         self.codes: dict[tuple[int, int], Code] = {}  # by start and since when
         self.places: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}  # addresses of methods, and a mark
@@ -108,9 +107,7 @@ class JavaFrames:
             found = process.machine.discover()
             process.machine.methods.learn(blob.method for blob in found)
             process.machine.read_scopes(blob for blob in found if blob.is_compiled)
-            # What stacks have led to meanwhile was new, too, and is known by now.
-            n_before, process.n_compiled = process.n_compiled, process.machine.n_compiled
-            process.pace.looked(time.monotonic_ns(), is_new=process.n_compiled > n_before)
+            process.pace.looked(time.monotonic_ns(), is_new=bool(found))
             process.lately = False
             is_wanted |= process.pace.is_young(now_ns)
         return is_wanted

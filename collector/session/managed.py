@@ -245,4 +245,3 @@ def _apart(codes: list[Code]) -> list[Code]:
         last_ns = min(code.since_ns, last_ns - AGREED_NS)
         found.append(code._replace(since_ns=last_ns))
     return found[::-1]
-

@@ -77,15 +77,17 @@ def test_a_machine_moves_as_long_as_more_than_a_few_blobs_are_new(machine: Machi
     other = java.machine(java.read)
     assert isinstance(other, Machine)
     assert other.is_moving, "nothing is known of it"
-    moved = []
+    moved, asked = [], witness[:8]
     for n in (3, 2, 0, 3):
         other.rows([blob.code - other.low for blob in witness[:n]])
         witness = witness[n:]
         other.look(1)
         moved.append(other.is_moving)
-        assert other.n_compiled == sum(blob.is_compiled for blob in other.blobs)
-    assert other.n_compiled == 8
     assert moved == [True, False, False, True]
+    found = other.discover()
+    assert {blob.start for blob in found} >= {blob.start for blob in asked}, "also what was asked for"
+    assert sorted(found) == sorted(other.blobs)
+    assert other.discover() == []
 
 
 def test_an_inlined_call_is_told_with_its_callers(machine: Machine) -> None:

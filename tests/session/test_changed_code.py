@@ -39,7 +39,6 @@ class Machine:
         self.soon: dict[int, int] = {}  # sizes that functions have as soon as somebody looks
         self.asked: list[list[int]] = []
         self.is_moving = False
-        self.n_compiled = 0
 
     def look(self, _now_ns: int) -> list[tuple[int, int]]:
         """See hotspot.Machine, here and below."""
