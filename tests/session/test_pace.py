@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from collector.clock import NS_PER_MS
+from collector.clock import NEVER_NS, NS_PER_MS
 from collector.session.pace import COMPILING_NS, LONGEST_NS, LONGEST_YOUNG_NS, SHORTEST_NS, YOUNG_NS, Pace
 from collector.session.schedule import DRAIN_PERIOD_NS
 
@@ -56,3 +56,14 @@ def test_what_goes_on_to_be_compiled_is_looked_at_until_drains_come_as_often() -
     for before, period in zip(ages, periods, strict=False):
         assert period <= max(before / 8, LONGEST_YOUNG_NS)
     assert 0.8 * DRAIN_PERIOD_NS < periods[-1] <= DRAIN_PERIOD_NS
+
+
+def test_code_that_is_never_looked_at_is_a_64th_of_a_life() -> None:
+    age_ns, ages = 30 * NS_PER_MS, []
+    while (due_ns := Pace(START_NS, COMPILING_NS).code_due_ns(START_NS + age_ns)) != NEVER_NS:
+        ages.append(age_ns)
+        age_ns = due_ns - START_NS
+    periods = [behind - before for before, behind in pairwise(ages)]
+    for before, period in zip(ages, periods, strict=False):
+        assert max(before // 64, SHORTEST_NS) == period
+    assert 0.95 * DRAIN_PERIOD_NS < periods[-1] < DRAIN_PERIOD_NS
