@@ -56,7 +56,7 @@ class _Process:
         """``number``: of the code cache among the load objects; ``start_ns``: when the program began."""
         self.machine = machine
         self.number = number
-        self.lately = True  # whether it had samples since the last look that was due to them
+        self.lately = True  # whether it had samples since the last look that they have asked for
         self.has_new = False  # code, since then
         self.pace = Pace(start_ns, COMPILING_NS)
         self.code_due_ns = 0  # when code that has come is to be looked at
@@ -67,10 +67,15 @@ class _Process:
     @property
     def due_ns(self) -> int:
         """When the next look is due."""
-        return min(self.code_due_ns, self.pace.due_ns if self.lately else NEVER_NS)
+        return min(self.code_due_ns, self._samples_due_ns)
+
+    @property
+    def _samples_due_ns(self) -> int:
+        """When one is due that samples have asked for."""
+        return self.pace.due_ns if self.lately else NEVER_NS
 
     def look(self) -> bool:
-        """Which is due, at code that has come; whether it was due to samples, and more are wanted."""
+        """At code that has come; whether samples are wanted, too."""
         now_ns = time.monotonic_ns()
         found = self.machine.discover()
         self.machine.methods.learn(blob.method for blob in found)
@@ -78,7 +83,7 @@ class _Process:
         self.has_new |= bool(found)
         looked_ns = time.monotonic_ns()
         self.code_due_ns = self.pace.code_due_ns(looked_ns)
-        if not self.lately or now_ns < self.pace.due_ns:
+        if now_ns < self._samples_due_ns:
             return False
         self.pace.looked(looked_ns, is_new=self.has_new)
         self.lately = self.has_new = False
