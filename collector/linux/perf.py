@@ -8,7 +8,8 @@ any ring is an index. Each ring is a header page (head: the kernel's, tail: ours
 
 Behind them all lie *spares* of the same layout, into which what a ring holds can be moved: one for each ring whose
 event asks for it; and where the budget for locked memory made rings small, one for each, of the size that it should
-have had.
+have had. What waits there for long may wait packed, behind what lies in the spare itself: records of processes that are
+made by the thousand are alike, and take a tenth of their room.
 
 Why one event per CPU: an inherited event with cpu=-1 opens, but cannot be mapped.
 """
@@ -18,13 +19,16 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fcntl import ioctl
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from collector.linux import abi, libc
 from collector.linux.descriptors import leave_behind
+
+if TYPE_CHECKING:
+    from collector.linux.packed import Packed
 
 PAGE = mmap.PAGESIZE
 BUDGET_USED_UP = "the budget for locked memory is used up"
@@ -90,6 +94,7 @@ class Rings:
         self._words = self.memory.cast("Q")
         self._once: list[int] = []
         self._unmapped = {ring for ring in rings if ring.later}
+        self._packed: dict[Ring, Packed] = {}  # behind what is in the spares that have such
 
     def head(self, ring: Ring) -> int:
         """Bytes that the kernel has written into the ring since it was opened."""
@@ -116,20 +121,51 @@ class Rings:
     def move(self, ring: Ring, spare: Ring, part: float = 1) -> bool:
         """Moves what a ring holds, or so many whole records of it as fill a part of the ring, behind what its spare
         holds; False where that is full."""
-        tail, head, at = self.tail(ring), self.head(ring), self.head(spare)
+        tail, head = self.tail(ring), self.head(ring)
         if part < 1:
             head = self.record_behind(ring, tail, min(tail + int(part * ring.data_bytes), head))
-        if at - self.tail(spare) + head - tail > spare.data_bytes - PAGE:  # see give_back
+        packed, n_held = self._packed.get(spare), self.head(spare) - self.tail(spare)
+        n_packed = packed.n_bytes if packed is not None else 0
+        if n_held + n_packed + head - tail > spare.data_bytes - PAGE:  # see give_back
             return False
-        while tail < head:
-            source, target = tail % ring.data_bytes, at % spare.data_bytes
-            n = min(head - tail, ring.data_bytes - source, spare.data_bytes - target)
-            self.memory[spare.data_offset + target:spare.data_offset + target + n] = self.memory[
-                ring.data_offset + source:ring.data_offset + source + n]
-            tail, at = tail + n, at + n
-        self._words[(spare.header_offset + abi.RING_HEAD_OFFSET) >> 3] = at
-        self.give_back(ring, tail)
+        pieces = self._pieces(ring, tail, head)
+        if packed is not None and (n_packed or n_held > packed.least_bytes):
+            packed.put(pieces)
+        else:
+            for piece in pieces:
+                self._append(spare, piece)
+        self.give_back(ring, head)
         return True
+
+    def pack(self, least_bytes: Mapping[str, int]) -> None:
+        """From now on spares of these names, that hold more than so much, keep packed what is moved to them. No other
+        process sees that."""
+        from collector.linux.packed import Packed  # which most recordings do without
+
+        for _, spare in self.spares:
+            if spare.name in least_bytes and spare not in self._packed:
+                self._packed[spare] = Packed(least_bytes[spare.name])
+
+    def unpack(self) -> None:
+        """Puts back into the spares what was packed, until they hold more than their least, or all of it."""
+        for spare, packed in self._packed.items():
+            while packed.n_bytes and self.head(spare) - self.tail(spare) <= packed.least_bytes:
+                self._append(spare, packed.take())
+
+    def _append(self, spare: Ring, data: bytes | memoryview) -> None:
+        head, done = self.head(spare), 0
+        for place in self._pieces(spare, head, head + len(data)):
+            place[:] = data[done:done + len(place)]
+            done += len(place)
+        self._words[(spare.header_offset + abi.RING_HEAD_OFFSET) >> 3] = head + len(data)
+
+    def _pieces(self, ring: Ring, start: int, end: int) -> Iterator[memoryview]:
+        """What lies between two positions of a ring, in two pieces where it goes round."""
+        while start < end:
+            at = start % ring.data_bytes
+            n = min(end - start, ring.data_bytes - at)
+            yield self.memory[ring.data_offset + at:ring.data_offset + at + n]
+            start += n
 
     def record_behind(self, ring: Ring, position: int, end: int) -> int:
         """Where the first record begins, from one at ``position`` on, that is not below ``end``."""

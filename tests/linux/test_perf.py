@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Iterator
 
 import pytest
@@ -66,3 +67,55 @@ def test_a_spare_goes_round_and_keeps_what_is_not_given_back(rings: Rings) -> No
     assert read > 6 * 2048
     given_back = words[(spare.data_offset >> 3) + (read - 1024) % 2048]
     assert given_back == 0  # its page is the kernel's again
+
+
+def _fill(rings: Rings, words: list[int]) -> None:
+    """Puts words behind what the ring holds, which has room for them."""
+    ring, memory = rings.rings[0], rings.memory.cast("Q")
+    head_at = (ring.header_offset + abi.RING_HEAD_OFFSET) >> 3
+    for word in words:
+        memory[(ring.data_offset + memory[head_at] % ring.data_bytes) >> 3] = word
+        memory[head_at] += 8
+
+
+def test_a_spare_packs_what_waits_behind_its_least_and_gives_it_back_as_it_was(rings: Rings) -> None:
+    ((ring, spare),) = rings.spares
+    rings.pack({"task": PAGE, "birth": 8})
+    written, n_each, n_moves = 0, 401, 16  # blocks end all over the ring
+    for _ in range(n_moves):
+        _fill(rings, [word % 7 for word in range(written, written + n_each)])
+        written += n_each
+        assert rings.move(ring, spare)
+    assert 8 * written > 3 * spare.data_bytes  # which would not have room for it
+    memory, read = rings.memory.cast("Q"), 0
+    while read < written:
+        rings.unpack()
+        held = (rings.head(spare) - rings.tail(spare)) // 8
+        assert held > PAGE // 8 or read + held == written
+        part = min(held, 411)
+        places = [(spare.data_offset + 8 * (read + i) % spare.data_bytes) >> 3 for i in range(part)]
+        assert [memory[place] for place in places] == [word % 7 for word in range(read, read + part)]
+        read += part
+        rings.give_back(spare, 8 * read)
+    assert rings.head(ring) == rings.tail(ring) == 8 * written
+
+
+def test_a_spare_is_full_of_what_cannot_be_packed(rings: Rings) -> None:
+    ((ring, spare),) = rings.spares
+    rings.pack({"task": PAGE})
+    noise, kept = random.Random(7), []
+    for _ in range(19):
+        words = [noise.getrandbits(64) for _ in range(401)]
+        _fill(rings, words)
+        if not rings.move(ring, spare):
+            break
+        kept += words
+    assert 401 < len(kept) <= spare.data_bytes // 8
+    assert rings.head(ring) - rings.tail(ring) == 8 * 401  # and the ring keeps the rest
+    memory, read = rings.memory.cast("Q"), []
+    while len(read) < len(kept):
+        rings.unpack()
+        place = (spare.data_offset + 8 * len(read) % spare.data_bytes) >> 3
+        read.append(memory[place])
+        rings.give_back(spare, 8 * len(read))
+    assert read == kept

@@ -61,6 +61,7 @@ _TIME_NS = attrgetter("time_ns")
 _FILLED = 0.45  # of a ring
 # Of the rings that tell of lives, in one batch: some hundreds of processes, of which each takes us a millisecond.
 _BITES = {"task": 1 << 15, "birth": 1 << 18}
+_LEAST_BYTES = {name: 2 * n_bytes for name, n_bytes in _BITES.items()}  # from which a bite is taken of them
 
 
 class PerfEngine:
@@ -156,6 +157,7 @@ class PerfEngine:
         elapsed_ns = max(came_ns - self._came_ns, NS_PER_MS)
         self.room_ns, self._came_ns = self._room_ns(elapsed_ns) if self._came_ns else 0, came_ns
         parts: dict[str, list[Any]] = defaultdict(list)
+        self._rings.unpack()
         if self._closing is None:
             self._relieved = self._emptied()
         asked_ns, until_ns = until_ns, self._bite_ns(until_ns)
@@ -213,9 +215,10 @@ class PerfEngine:
         """Up to when there are no more lives in the rings than a batch should have: until that is done with, each takes
         several times the memory that it takes in a ring."""
         for ring in self._bitten:
-            tail, head, most_bytes = self._rings.tail(ring), self._rings.head(ring), _BITES[ring.name]
-            if 2 * most_bytes < head - tail:
-                until_ns = min(until_ns, self._stamp_ns(ring, self._rings.record_behind(ring, tail, tail + most_bytes)))
+            tail, head = self._rings.tail(ring), self._rings.head(ring)
+            if head - tail > _LEAST_BYTES[ring.name]:
+                behind = self._rings.record_behind(ring, tail, tail + _BITES[ring.name])
+                until_ns = min(until_ns, self._stamp_ns(ring, behind))
         return until_ns
 
     def _stamp_ns(self, ring: Ring, position: int) -> int:
@@ -294,6 +297,7 @@ class PerfEngine:
         for ring, tail in self._tails:
             self._rings.give_back(ring, tail)
         self._tails = []
+        self._rings.pack(_LEAST_BYTES)  # what an heir would not see; there is none any more
 
     def _end_relief(self) -> None:
         if self._relief is not None:
