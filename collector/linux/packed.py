@@ -10,11 +10,9 @@ _LEVEL = 1  # the fastest one: records that are alike take a tenth of their room
 
 
 class Packed:
-    """The blocks of one spare. Of what it has unpacked it wants to hold more than ``least_bytes`` while there are any.
-    """
+    """The blocks of one spare; ``n_bytes`` in all."""
 
-    def __init__(self, least_bytes: int) -> None:
-        self.least_bytes = least_bytes
+    def __init__(self) -> None:
         self.n_bytes = 0
         self._blocks: deque[bytes] = deque()
 

@@ -94,6 +94,7 @@ class Rings:
         self._words = self.memory.cast("Q")
         self._once: list[int] = []
         self._unmapped = {ring for ring in rings if ring.later}
+        self._least_bytes: Mapping[str, int] = {}  # of spares that may pack, by name
         self._packed: dict[Ring, Packed] = {}  # behind what is in the spares that have such
 
     def head(self, ring: Ring) -> int:
@@ -124,32 +125,38 @@ class Rings:
         tail, head = self.tail(ring), self.head(ring)
         if part < 1:
             head = self.record_behind(ring, tail, min(tail + int(part * ring.data_bytes), head))
-        packed, n_held = self._packed.get(spare), self.head(spare) - self.tail(spare)
-        n_packed = packed.n_bytes if packed is not None else 0
+        n_held = self.head(spare) - self.tail(spare)
+        n_packed = self._packed[spare].n_bytes if spare in self._packed else 0
         if n_held + n_packed + head - tail > spare.data_bytes - PAGE:  # see give_back
             return False
         pieces = self._pieces(ring, tail, head)
-        if packed is not None and (n_packed or n_held > packed.least_bytes):
-            packed.put(pieces)
+        if n_packed or n_held > self._least_bytes.get(spare.name, n_held):
+            if not self._pack(spare, pieces):
+                return False
         else:
             for piece in pieces:
                 self._append(spare, piece)
         self.give_back(ring, head)
         return True
 
-    def pack(self, least_bytes: Mapping[str, int]) -> None:
+    def may_pack(self, least_bytes: Mapping[str, int]) -> None:
         """From now on spares of these names, that hold more than so much, keep packed what is moved to them. No other
         process sees that."""
+        self._least_bytes = least_bytes
+
+    def _pack(self, spare: Ring, pieces: Iterator[memoryview]) -> bool:
         from collector.linux.packed import Packed  # which most recordings do without
 
-        for _, spare in self.spares:
-            if spare.name in least_bytes and spare not in self._packed:
-                self._packed[spare] = Packed(least_bytes[spare.name])
+        try:
+            self._packed.setdefault(spare, Packed()).put(pieces)
+        except MemoryError:
+            return False
+        return True
 
     def unpack(self) -> None:
         """Puts back into the spares what was packed, until they hold more than their least, or all of it."""
         for spare, packed in self._packed.items():
-            while packed.n_bytes and self.head(spare) - self.tail(spare) <= packed.least_bytes:
+            while packed.n_bytes and self.head(spare) - self.tail(spare) <= self._least_bytes[spare.name]:
                 self._append(spare, packed.take())
 
     def _append(self, spare: Ring, data: bytes | memoryview) -> None:

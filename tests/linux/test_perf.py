@@ -80,7 +80,7 @@ def _fill(rings: Rings, words: list[int]) -> None:
 
 def test_a_spare_packs_what_waits_behind_its_least_and_gives_it_back_as_it_was(rings: Rings) -> None:
     ((ring, spare),) = rings.spares
-    rings.pack({"task": PAGE, "birth": 8})
+    rings.may_pack({"task": PAGE, "birth": 8})
     written, n_each, n_moves = 0, 401, 16  # blocks end all over the ring
     for _ in range(n_moves):
         _fill(rings, [word % 7 for word in range(written, written + n_each)])
@@ -102,7 +102,7 @@ def test_a_spare_packs_what_waits_behind_its_least_and_gives_it_back_as_it_was(r
 
 def test_a_spare_is_full_of_what_cannot_be_packed(rings: Rings) -> None:
     ((ring, spare),) = rings.spares
-    rings.pack({"task": PAGE})
+    rings.may_pack({"task": PAGE})
     noise, kept = random.Random(7), []
     for _ in range(19):
         words = [noise.getrandbits(64) for _ in range(401)]

@@ -297,7 +297,7 @@ class PerfEngine:
         for ring, tail in self._tails:
             self._rings.give_back(ring, tail)
         self._tails = []
-        self._rings.pack(_LEAST_BYTES)  # what an heir would not see; there is none any more
+        self._rings.may_pack(_LEAST_BYTES)  # what an heir would not see; there is none any more
 
     def _end_relief(self) -> None:
         if self._relief is not None:

@@ -60,10 +60,12 @@ class _Watch:
         self._ended.acquire()
 
     def _run(self) -> None:
-        while not self._ending.acquire(timeout=self.period_s):
-            keep_step()
-            self._look()
-        self._ended.release()
+        try:
+            while not self._ending.acquire(timeout=self.period_s):
+                keep_step()
+                self._look()
+        finally:
+            self._ended.release()
 
     def _look(self) -> None:
         raise NotImplementedError
