@@ -114,6 +114,7 @@ class Drainer:
             time_ = self._pipeline.time
             time_.take(self._engine.read_accounts([(pid, pid)]))
             time_.take_clocks(self._engine.read_clocks({pid, *time_.of_several_threads()}))
+            time_.zombies.add(pid)
 
     def finish(self, end_ns: int = 0, *, target_ended: bool) -> None:
         """Stops the engine, takes what there still is, and closes it. ``end_ns``: where the recording ends, if drains

@@ -48,13 +48,15 @@ _ANY_NUMBER = 1 << 16  # of CPUs
 class Pipeline:
     """Feeds on batches.
 
-    ``world`` answers what batches do not tell; ``records_all``: they tell of every switch, or count it; ``events_end``:
-    they come from events that may end before their process does. ``tap`` is called with all time of all threads, which
-    ``aggregations``, expressions, are made of.
+    ``world`` answers what batches do not tell; ``records_all``: they tell of every switch, or count it;
+    ``strikes_all``: and of every strike of a clock, in the kernel, too; ``events_end``: they come from events that may
+    end before their process does. ``tap`` is called with all time of all threads, which ``aggregations``, expressions,
+    are made of.
     """
 
     def __init__(self, interval_ns: int, experiments: Experiments, world: World, tally: Tally, *,
-                 n_cpus: int = _ANY_NUMBER, records_all: bool = True, events_end: bool = False,
+                 n_cpus: int = _ANY_NUMBER, records_all: bool = True, strikes_all: bool = True,
+                 events_end: bool = False,
                  tap: Take | None = None, aggregations: Sequence[str] = ()) -> None:
         self._experiments = experiments
         self._world = world
@@ -63,7 +65,7 @@ class Pipeline:
         self._fed_ns = 0  # its end
         self._lending_ns = interval_ns // 2  # shorter waits for a CPU, of which a thread has many, lend their stacks
         # Where edges are made of accounts their lengths are exact, but not their places: runs may overlap.
-        self.time = Timekeeping(n_cpus if records_all else _ANY_NUMBER)
+        self.time = Timekeeping(n_cpus if records_all else _ANY_NUMBER, interval_ns if strikes_all else 0)
         self.model = self.time.model
         self.overview = Overview(self.time, experiments, world, records_all)
         self._changes = Changes(self.time, experiments, world, tally, events_end)

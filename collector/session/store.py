@@ -47,6 +47,7 @@ class Store:
                                  ThisMachine(self._objects, self.runtimes.frames), self._tally,
                                  n_cpus=os.cpu_count() or 1,
                                  records_all=engine is None or engine.name != "signal",
+                                 strikes_all=isinstance(engine, PerfEngine) and engine.opened.kernel,
                                  events_end=isinstance(engine, PerfEngine), aggregations=options.aggregations)
         self.pipeline.name_made_code(lambda: self._objects.roots, self.runtimes.python,
                                      (self.runtimes.java, self.runtimes.js))

@@ -12,33 +12,38 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
 
 from collector.arrays import Columns, among, changes, distinct, indices
-from collector.events import Accounts, Array, Batch, Clocks, Edge, Wakings
+from collector.events import Accounts, Array, Batch, Change, Clocks, Edge, RecordsLost, Throttled, Wakings
 from collector.linux.accounts import Account
 from collector.processes.model import Model, Thread
 from collector.session.attach import Found
 from collector.session.tally import Tally
 from collector.timing.endings import Endings
-from collector.timing.ledger import Budget, Ledger, ReadAccounts, Seen
+from collector.timing.ledger import LONGEST_TICK_NS, Budget, Ledger, ReadAccounts, Seen
 from collector.timing.remainders import Remainders
+from collector.timing.silences import NO_STRIKES, Strikes
 from collector.timing.states import Delays
 from collector.timing.switching import sharpened
-from collector.timing.timeline import NO_WAKEUPS, Edges, Periods, Timeline, Wakeups, edges_of, joined, wakeups_of
+from collector.timing.timeline import NO_MOMENTS, Edges, Periods, Timeline, Wakeups, edges_of, joined, moments_of
 from collector.timing.turns import Turns
 
 _COLUMNS = "time_ns", "pid", "tid", "run_ns", "delay_ns", "turns"  # of Accounts
 _NO_ACCOUNTS = ReadAccounts(*[np.zeros(0, dtype=np.int64)] * 4)
+_CLOCKS = "clock", "brief"  # sources of records
 _LOSSY_BATCHES = 3  # for which a loss that was reported may show
 
 
 class Timekeeping:
     """The clocks of all threads of a model, by slot, and what keeps them right."""
 
-    def __init__(self, n_cpus: int) -> None:
+    def __init__(self, n_cpus: int, interval_ns: int) -> None:
+        """``interval_ns``: of the clocks, if these strike whatever their threads do; else 0."""
+        self._interval_ns = interval_ns
         self.timeline = Timeline()
         self.ledger = Ledger(n_cpus)
         self.model = Model(self._new_slot)
@@ -48,8 +53,8 @@ class Timekeeping:
         self.counts = False  # switches come too often to be recorded: only accounts tell of them
         self.ending: Array = np.zeros(0, dtype=np.int64)  # the slots that end in this batch
         self.delays = Delays(self.ending, self.ending)  # what the accounts of this batch tell of waits for a CPU
-        self.woken = NO_WAKEUPS  # of our threads, in this batch
-        self._came = NO_WAKEUPS  # when they got CPUs, where the very moment is known
+        self.woken = NO_MOMENTS  # of our threads, in this batch
+        self._came = NO_MOMENTS  # when they got CPUs, where the very moment is known
         self.turns = Turns()
         self._known = Columns(delay_ns=("i8", -1))  # by the account before; -1: there is none
         self._n_slots = 0
@@ -59,6 +64,7 @@ class Timekeeping:
         self._went_on: list[tuple[int, int]] = []  # slots of threads in their old and their new image
         self._accounts: list[Accounts] = []  # that no batch has reached yet
         self._clocks: list[tuple[int, int, int]] = []  # the same: when it was read, pid, and what it said
+        self.zombies: set[int] = set()  # processes that were over when their last clocks were read
         self._over: set[int] = set()  # processes that ended in the last batch, or whose clocks no batch has reached yet
         self._nobodys: set[int] = set()  # slots of the founder before it became itself
         self._fed_ns = 0  # the end of the last batch
@@ -167,9 +173,11 @@ class Timekeeping:
         read = self._read(last, new)
         if accounts is not None:
             self._lose(edges, read)
-        budgets = list(self._budgets(edges)) if seen.is_blind else []
+        budgets = list(self._budgets(edges, only_over=not seen.is_blind))
+        if last is not None and self._went_on and not seen.is_blind:
+            budgets += self._across_execs(*last)
         periods = self.timeline.advance(self.ledger.reconciled(edges, read, self.timeline, seen, self.woken,
-                                                               self._came, budgets))
+                                                               self._came, budgets, cache(lambda: self._struck(batch))))
         self._note_turns(last, new)
         for old, slot in self._went_on:
             self.ledger.goes_on(old, slot, int(self.timeline.clocks.cpu_ns[old]))
@@ -191,13 +199,14 @@ class Timekeeping:
         records_ns = batch.switches.time_ns if batch.switches is not None else np.zeros(0, dtype=np.int64)
         return seen._replace(is_lossy=True, rested_ns=int(records_ns.max(initial=seen.since_ns)))
 
-    def _budgets(self, edges: Edges) -> Iterator[Budget]:
-        """What clocks of processes leave for their threads that end, and for those that are gone when a clock is read.
+    def _budgets(self, edges: Edges, *, only_over: bool) -> Iterator[Budget]:
+        """What clocks of processes leave for their threads that end, and for those that are gone when a clock is read;
+        or ``only`` those of processes that are ``over``.
 
         A clock tells of all that is before it: of threads that live on, as far as their accounts wait; and where there
         is none behind the last of the ends, no more than the CPUs can have run meanwhile.
         """
-        by_process = self._ending_by_process()
+        by_process = self._ending_by_process() if self._clocks else {}
         if not by_process:
             return
         ends = edges.edge == Edge.ENDED
@@ -205,17 +214,29 @@ class Timekeeping:
         waiting = self._waiting()
         for pid, ending in by_process.items():
             last_ns = max(ended_ns[slot] for slot in ending)
-            clock = self._clock_behind(pid, last_ns)
+            clock = self._last_clock(pid, last_ns) if only_over else self._clock_behind(pid, last_ns)
             if clock is None:
                 continue
             time_ns, clock_ns = clock
             slots = np.array(self._living_slots(pid) + ending, dtype=np.int64)
-            left_ns = self.remainders.left_ns(pid, clock_ns, slots)
+            left = self.remainders.most_left_ns if only_over else self.remainders.left_ns
+            left_ns = left(pid, clock_ns, slots)
             if left_ns is not None:
                 their = among(waiting.slot, slots)
                 left_ns -= int(self.ledger.ran_ns(waiting.slot[their], waiting.run_ns[their]).sum())
                 left_ns += self.ledger.n_cpus * max(last_ns - time_ns, 0)
                 yield Budget(slots[~among(slots, waiting.slot)], left_ns)
+
+    def _across_execs(self, slot: Array, accounts: Accounts) -> Iterator[Budget]:
+        """What the accounts of threads that have gone on in other images say of them in all images of this batch."""
+        run_ns = dict(zip(slot.tolist(), accounts.run_ns.tolist(), strict=True))
+        lives: dict[int, list[int]] = {}  # by the last slot of each, all of its slots
+        for old, new in self._went_on:
+            lives[new] = [*lives.pop(old, [old]), new]
+        for new, slots in lives.items():
+            ran_ns = self.ledger.most_ran_ns(slots[0], run_ns[new]) if new in run_ns else None
+            if ran_ns is not None:
+                yield Budget(np.array(slots, dtype=np.int64), ran_ns)
 
     def _waiting(self) -> ReadAccounts:
         """The last account of each thread among those that no batch has reached yet."""
@@ -228,6 +249,15 @@ class Timekeeping:
         """The first clock of a process that was read behind a time, or the last one before: when, and what it said."""
         clocks = sorted((read_ns, clock_ns) for read_ns, its, clock_ns in self._clocks if its == pid)
         return next((clock for clock in clocks if clock[0] >= time_ns), clocks[-1] if clocks else None)
+
+    def _last_clock(self, pid: int, ended_ns: int) -> tuple[int, int] | None:
+        """The last clock of a process whose last threads have ended, if it stood still by then."""
+        if self._lives(pid):
+            return None
+        clocks = [(read_ns, clock_ns) for read_ns, its, clock_ns in self._clocks if its == pid]
+        last = max(clocks, default=None)
+        stood_still = last is not None and (pid in self.zombies or last[0] >= ended_ns + LONGEST_TICK_NS)
+        return last if stood_still else None
 
     def _ending_by_process(self) -> dict[int, list[int]]:
         """The slots that end in this batch, by pid."""
@@ -244,7 +274,7 @@ class Timekeeping:
     def _edges(self, batch: Batch) -> Edges:
         """The batch's edges, in no order: what records tell, and the model."""
         switches, none = batch.switches, np.zeros(0, dtype=np.int64)
-        edges, self._came = edges_of(none, none, none), NO_WAKEUPS
+        edges, self._came = edges_of(none, none, none), NO_MOMENTS
         if switches is not None:
             departed = [part for part in (batch.leaving, batch.sites) if part is not None]
             exact_ns = sharpened(switches, np.concatenate([none, *(part.tid for part in departed)]),
@@ -254,7 +284,7 @@ class Timekeeping:
             if switches.exact is not None:
                 exact_ns = np.where(switches.exact, switches.time_ns, exact_ns)
                 came = switches.exact & (switches.edge == Edge.IN)
-                self._came = wakeups_of(slot[came], exact_ns[came])
+                self._came = moments_of(slot[came], exact_ns[came])
             edges = edges_of(slot, exact_ns, switches.edge, switches.cpu)
         cuts = self.model.take_cuts()  # after slots(), which may have met threads not heard of before
         slot, time_ns, edge = (np.array(column, dtype=np.int64) for column in (cuts.slot, cuts.time_ns, cuts.edge))
@@ -262,10 +292,18 @@ class Timekeeping:
 
     def _wakeups(self, wakings: Wakings | None) -> Wakeups:
         if wakings is None:
-            return NO_WAKEUPS
+            return NO_MOMENTS
         ours = self.model.known(wakings.tid)
         tid, time_ns = wakings.tid[ours], wakings.time_ns[ours]
-        return wakeups_of(self.model.slots(tid, tid, time_ns), time_ns)
+        return moments_of(self.model.slots(tid, tid, time_ns), time_ns)
+
+    def _struck(self, batch: Batch) -> Strikes:
+        """When clocks struck in a batch, if all of that is told."""
+        clock = batch.clock
+        if clock is None or not self._interval_ns or any(map(_leaves_out_strikes, batch.changes)):
+            return NO_STRIKES
+        slot = self.model.slots(clock.tid, clock.pid, clock.time_ns)
+        return Strikes(moments_of(slot, clock.time_ns), self._interval_ns)
 
     def _begin(self) -> None:
         if self._begun:
@@ -386,6 +424,7 @@ class Timekeeping:
         for pid in self._over - waiting:
             if not self._lives(pid):
                 self.remainders.forget(pid)
+                self.zombies.discard(pid)
         self._over = self._over & waiting | {pid for pid in ending if not self._lives(pid)}
 
     def _lives(self, pid: int) -> bool:
@@ -446,6 +485,10 @@ class Timekeeping:
         clocks = self.timeline.clocks
         running = np.where(clocks.kind[at] == Edge.IN, time_ns - clocks.since_ns[at], 0)
         return int(clocks.cpu_ns[at].sum() + np.maximum(running, 0).sum())
+
+
+def _leaves_out_strikes(change: Change) -> bool:
+    return type(change) is Throttled or (type(change) is RecordsLost and change.source in _CLOCKS)
 
 
 def by_tid(accounts: Accounts) -> dict[int, Account]:

@@ -18,8 +18,9 @@ For the stretch from a thread's account before to this one, the account says of 
                                         Beginnings that are exact stay: there, the account takes a thread to have come
                                         when the kernel's scheduler last looked at the clock, which may be at its
                                         wake-up; each such run ends later instead, but not behind the next wake-up
-    less, beyond a stale tick           first runs of unknown end are cut, then the longest ones: steal time of a
-                                        hypervisor, which is waiting for a CPU
+    less, beyond a stale tick           first runs of unknown end are cut; what is left is steal time of a hypervisor,
+                                        which is waiting for a CPU: in silences of the thread's clock (``silences``),
+                                        then anywhere between its strikes
     something, where nothing is recorded  one stretch of running, waiting, sleeping, of the account's lengths
     nothing (it is gone)                the records, with the lag of the stretches before; where there are none, the
                                         same as in the stretch before, but no more than its process's clock leaves
@@ -34,14 +35,26 @@ length.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from collector.arrays import Columns, among, changes, indices, packed, summed
 from collector.events import Array, Edge, Source
-from collector.timing.timeline import NO_WAKEUPS, Edges, Moments, Timeline, Wakeups, edges_of, is_out, joined
+from collector.timing.shares import shared_out
+from collector.timing.silences import NO_STRIKES, Runs, Stolen, Strikes, at_ends, stolen
+from collector.timing.timeline import (
+    LONG_AGO_NS,
+    NO_MOMENTS,
+    Edges,
+    Moments,
+    Timeline,
+    Wakeups,
+    edges_of,
+    is_out,
+    joined,
+)
 
 # The longest lag of switch-in records, on average: they are stamped when the thread's events have been set up. On a
 # virtual machine each timer set is an exit to the hypervisor: 9 us, and 35 where that is busy.
@@ -76,9 +89,15 @@ class Seen(NamedTuple):
     is_lossy: bool = False  # some records were lost
     rested_ns: int = _FAR_NS  # from then on no records of switches were made, though there are some of before
 
+    @property
+    def told_ns(self) -> int:
+        """Up to when all has been told; the first stretch has no beginning."""
+        return self.since_ns if self.since_ns < self.until_ns else LONG_AGO_NS
+
 
 class Budget(NamedTuple):
-    """What threads of a process have run altogether since their beginnings, by the CPU clock of that process."""
+    """What threads of a process have run altogether since their beginnings, by the CPU clock of that process; or one
+    thread in several images, by its account."""
 
     slot: Array  # i8 (n,) those that end in the stretch, and others that were not over before
     ran_ns: int  # at most, up to the end of each that ends in the stretch
@@ -144,20 +163,32 @@ class Ledger:
         ran_ns: Array = np.where(self._of.has_base[slots], run_ns - self._of.base_ns[slots], 0)
         return ran_ns
 
+    def most_ran_ns(self, slot: int, run_ns: int) -> int | None:
+        """How long a thread can have run at most since its clock began, by an account that may be a tick old; None
+        where that is not known."""
+        bases_ns = self.bases_ns(slot)
+        return run_ns - bases_ns[0] + TICK_NS if bases_ns is not None else None
+
     def account_ns(self, slots: Array, ran_ns: Array) -> Array:
         """The accounts (n,) of threads that have run so long since their clocks began."""
         account_ns: Array = self._of.base_ns[slots] + ran_ns
         return account_ns
 
-    def latest_base_ns(self, slot: int) -> int | None:
-        """A thread's account when its clock began, at most; None where that is not known."""
-        return int(self._of.base_ns[slot] + self._of.more_ns[slot]) if self._of.has_base[slot] else None
+    def bases_ns(self, slot: int) -> tuple[int, int] | None:
+        """A thread's account when its clock began, at least and at most; None where that is not known."""
+        of = self._of
+        base_ns = int(of.base_ns[slot])
+        return (base_ns - int(of.less_ns[slot]), base_ns + int(of.more_ns[slot])) if of.has_base[slot] else None
 
     def reconciled(self, edges: Edges, read: ReadAccounts, timeline: Timeline, seen: Seen,
-                   woken: Wakeups = NO_WAKEUPS, came: Moments = NO_WAKEUPS, budgets: Sequence[Budget] = ()) -> Edges:
-        """The edges of a stretch as the accounts say, for ``timeline`` to take; ``woken``: those wake-ups in it that
-        are known; ``came``: when threads got CPUs, where records tell the very moments; ``budgets``: of processes whose
-        threads end in a stretch that ``is_blind``.
+                   woken: Wakeups = NO_MOMENTS, came: Moments = NO_MOMENTS, budgets: Sequence[Budget] = (),
+                   struck: Callable[[], Strikes] = lambda: NO_STRIKES) -> Edges:
+        """The edges of a stretch as the accounts say, for ``timeline`` to take.
+
+        ``woken``: those wake-ups in it that are known; ``came``: when threads got CPUs, where records tell the very
+        moments; ``budgets``: of processes that are over, and of threads that go on in other images; of a stretch that
+        ``is_blind``, of processes whose threads end in it; ``struck``: the strikes of clocks in it, asked for where
+        CPUs were stolen.
 
         ``edges`` in any order. ``read``: accounts as of times in that stretch, of all threads that have edges in it or
         ran when it began (of all there are, where the stretch ``is_blind``).
@@ -166,9 +197,12 @@ class Ledger:
         edges, read = self._decided(timeline.in_order(edges), read, timeline)
         self._begin_before_accounts(edges, timeline, seen.until_ns)
         edges = self._told_apart(edges, timeline, seen.rested_ns)
-        edges = self._expected(self._balanced(edges, read, timeline, seen, woken, came), read, timeline, woken, came)
+        edges = self._balanced(edges, read, timeline, seen, woken, came, struck)
+        edges = self._expected(edges, read, timeline, woken, came)
         if seen.is_blind:
             edges = self._estimated(edges, timeline, seen, budgets)
+        else:
+            edges = self._within_budgets(edges, read, timeline, seen, budgets, struck)
         self._note(read)
         return self._within_cpus(edges, timeline, seen)
 
@@ -187,7 +221,7 @@ class Ledger:
         kind, start_ns, first = timeline.behind(edges)
         running = kind == Edge.IN
         row = indices(running)
-        cpu = np.where(first[row], timeline.clocks.cpu[edges.slot[row]], edges.cpu[row - 1])
+        cpu = timeline.cpus_behind(edges, row, first)
         bound_ns = self._next_arrival(edges, cpu, start_ns[row])
         unended = (edges.edge[row] == Edge.ENDED) & (start_ns[row] < rested_ns)
         bound_ns = np.where(unended, np.minimum(bound_ns, rested_ns), bound_ns)
@@ -320,7 +354,7 @@ class Ledger:
         return edges
 
     def _balanced(self, edges: Edges, read: ReadAccounts, timeline: Timeline, seen: Seen, woken: Wakeups,
-                  came: Moments) -> Edges:
+                  came: Moments, struck: Callable[[], Strikes]) -> Edges:
         """The edges with as much time on CPU as the accounts say."""
         of, slot = self._of, read.slot
         stretch = _Stretch(edges, read, timeline)
@@ -349,7 +383,8 @@ class Ledger:
         excess_ns = np.maximum(-owed_ns - stale_ns, 0)
         if seen.is_blind or seen.is_lossy:  # the end of a run may be missing
             excess_ns -= stretch.stop(np.where(excess_ns >= least_ns, excess_ns, 0), wait_ns)
-        self.steal_ns += stretch.cut(excess_ns, least_ns)
+        excess_ns -= stretch.end_earlier(excess_ns)
+        self.steal_ns += stretch.steal(np.where(excess_ns >= least_ns, excess_ns, 0), seen, struck)
         return stretch.edges()
 
     def _note_lags(self, slot: Array, gained_ns: Array, n_runs: Array, is_open: Array) -> None:
@@ -391,6 +426,28 @@ class Ledger:
                                np.repeat([Edge.OUT_PREEMPTED, Edge.IN, Edge.OUT_BLOCKED], len(row))])
         return edges.insert(at, edges.slot[at], times_ns, edge, Source.SYNTHETIC)
 
+    def _within_budgets(self, edges: Edges, read: ReadAccounts, timeline: Timeline, seen: Seen,
+                        budgets: Sequence[Budget], struck: Callable[[], Strikes]) -> Edges:
+        """With steal time of threads that end, and have no account any more, as far as there is more time on CPU than
+        their budgets have."""
+        for budget in budgets:
+            excess_ns = self._ran_ns(edges, timeline, budget.slot, seen.until_ns) - budget.ran_ns
+            if excess_ns < LEAST_NS:
+                continue
+            kind, start_ns, first = timeline.behind(edges)
+            row = indices((kind == Edge.IN) & among(edges.slot, budget.slot) & ~among(edges.slot, read.slot))
+            excess, group, unended = np.array([excess_ns]), np.zeros_like(row), _is_unended(edges, row)
+            taken_ns = shared_out(excess, group, np.where(unended, edges.time_ns[row] - start_ns[row], 0))
+            edges.time_ns[row] -= taken_ns
+            row, group = row[~unended], group[~unended]
+            runs = Runs(edges.slot[row], start_ns[row], edges.time_ns[row], group)
+            found = stolen(runs, excess - taken_ns.sum(), struck(), seen.told_ns)
+            self.steal_ns += int((found.end_ns - found.start_ns).sum())
+            at = row[found.run].repeat(2)
+            edges = edges.insert(at, edges.slot[at], *_as_edges(found), Source.ADJUSTED,
+                                 timeline.cpus_behind(edges, at, first))
+        return edges
+
     def _ran_ns(self, edges: Edges, timeline: Timeline, slots: Array, until_ns: int) -> int:
         """How long threads at slots (n,) have run altogether up to the end of a stretch, by its edges."""
         kind, start_ns, _ = timeline.behind(edges)
@@ -412,7 +469,7 @@ class Ledger:
             return edges
         unsure = np.concatenate([edges.source[row] != Source.RECORDED, cpu < 0])
         group = np.zeros(len(length_ns), dtype=np.int64)
-        given_ns = _shared_out(np.array([excess_ns]), group, np.where(unsure, length_ns, 0), unsure)
+        given_ns = shared_out(np.array([excess_ns]), group, np.where(unsure, length_ns, 0))
         edges.time_ns[row] -= given_ns[:len(row)]
         cut = indices(given_ns[len(row):])
         return edges.insert(open_at[cut], open_slot[cut], seen.until_ns - given_ns[len(row) + cut],
@@ -433,10 +490,11 @@ class _Stretch:
                                    np.full(n, _ACCOUNT), Source.RECORDED)
         self._n = n
         self._number = read.slot.searchsorted(self._edges.slot)  # of the account that each edge belongs to
-        self._kind, self._start_ns, first = timeline.behind(self._edges)
+        self._timeline = timeline
+        self._kind, self._start_ns, self._first = timeline.behind(self._edges)
         self._ran_before_ns = timeline.clocks.cpu_ns[read.slot]
         account = self._edges.edge == _ACCOUNT
-        self.is_unrecorded = first[account]
+        self.is_unrecorded = self._first[account]
         self.is_open = self._kind[account] == Edge.IN
         self.open_ns = read.time_ns - self._start_ns[account]
         self._put_in: list[Edges] = []
@@ -499,9 +557,9 @@ class _Stretch:
         unbegun = (edges.edge[row] == Edge.IN) & (edges.source[row] != Source.RECORDED)
         away_ns = np.where((edges.edge[row] == Edge.IN) & ~unbegun, LEAST_AWAY_NS, 0)
         room_ns = np.maximum(room_ns - away_ns, 0)
-        ran_ns = _shared_out(np.maximum(owed_ns, 0), number, np.where(unbegun, room_ns, 0), unbegun)
+        ran_ns = shared_out(np.maximum(owed_ns, 0), number, np.where(unbegun, room_ns, 0))
         left_ns = owed_ns - summed(number, ran_ns, self._n)
-        ran_ns += _shared_out(np.where(left_ns > least_ns, left_ns, 0), number, np.where(unbegun, 0, room_ns), unbegun)
+        ran_ns += shared_out(np.where(left_ns > least_ns, left_ns, 0), number, np.where(unbegun, 0, room_ns))
         begins = (edges.edge[row] == Edge.IN) & (ran_ns > 0)
         edges.time_ns[row[begins]] -= ran_ns[begins]
         edges.source[row[begins]] = Source.ADJUSTED
@@ -520,25 +578,29 @@ class _Stretch:
         self._kind[row] = Edge.OUT_BLOCKED  # nothing more is to be taken here
         return excess_ns
 
-    def cut(self, excess_ns: Array, least_ns: Array) -> int:
-        """Takes so much from the runs of threads (a,): where ends of runs are unknown all of it, else as steal time if
-        it is at least ``least_ns``. Returns the steal time."""
-        if not excess_ns.any():
+    def end_earlier(self, excess_ns: Array) -> Array:
+        """Lets runs of unknown ends end earlier, by what threads (a,) run too much; returns what that has taken."""
+        edges = self._edges
+        row = indices(self._kind == Edge.IN)
+        row = row[_is_unended(edges, row)]
+        length_ns, number = edges.time_ns[row] - self._start_ns[row], self._number[row]
+        taken_ns = shared_out(excess_ns, number, length_ns)
+        edges.time_ns[row] -= taken_ns
+        return summed(number, taken_ns, self._n)
+
+    def steal(self, excess_ns: Array, seen: Seen, struck: Callable[[], Strikes]) -> int:
+        """Lets CPUs of threads (a,) that run be stolen, for so long; returns for how long in all."""
+        if not (excess_ns > 0).any():
             return 0
         edges = self._edges
         row = indices(self._kind == Edge.IN)
-        length_ns, number = edges.time_ns[row] - self._start_ns[row], self._number[row]
-        unended = is_out(edges.edge[row]) & (edges.source[row] != Source.RECORDED)
-        taken_ns = _shared_out(excess_ns, number, np.where(unended, length_ns, 0), unended)
-        edges.time_ns[row] -= taken_ns
-        excess_ns = excess_ns - summed(number, taken_ns, self._n)
-        excess_ns = np.where(excess_ns >= least_ns, excess_ns, 0)
-        stolen_ns = _shared_out(excess_ns, number, np.where(unended, 0, np.maximum(length_ns - 2, 0)), unended)
-        stolen = indices(stolen_ns)
-        row, stolen_ns = row[stolen], stolen_ns[stolen]
-        self._put(row, edges.time_ns[row] - 1 - stolen_ns, Edge.OUT_PREEMPTED, Source.ADJUSTED)
-        self._put(row, edges.time_ns[row] - 1, Edge.IN, Source.ADJUSTED)
-        return int(stolen_ns.sum())
+        row = row[~_is_unended(edges, row) & (excess_ns[self._number[row]] > 0)]
+        runs = Runs(edges.slot[row], self._start_ns[row], edges.time_ns[row], self._number[row])
+        # Without records, runs have absences of all kinds in them: these are no steal time.
+        found = stolen(runs, excess_ns, struck(), seen.told_ns) if not seen.is_blind else at_ends(runs, excess_ns)
+        at = row[found.run].repeat(2)
+        self._put(at, *_as_edges(found), Source.ADJUSTED, self._timeline.cpus_behind(edges, at, self._first))
+        return int((found.end_ns - found.start_ns).sum())
 
     def edges(self) -> Edges:
         """All of them, the changed ones and those behind the accounts."""
@@ -554,31 +616,29 @@ class _Stretch:
         self._put(row[waits], (time_ns + wait_ns)[waits], Edge.IN, Source.SYNTHETIC)
         self._put(row, time_ns + wait_ns, Edge.OUT_BLOCKED, Source.SYNTHETIC)
 
-    def _put(self, row: Array, time_ns: Array, edge: int, source: int) -> None:
+    def _put(self, row: Array, time_ns: Array, edge: Array | int, source: int, cpu: Array | None = None) -> None:
         if not len(row):
             return
         self._put_at.append(row)
-        self._put_in.append(edges_of(self._edges.slot[row], time_ns, np.full(len(row), edge), source=source))
+        self._put_in.append(edges_of(self._edges.slot[row], time_ns, np.full(len(row), edge), cpu, source))
+
+
+def _is_unended(edges: Edges, row: Array) -> Array:
+    """Of which (n,) of the runs up to the edges at ``row`` the end is not known."""
+    unended: Array = is_out(edges.edge[row]) & (edges.source[row] != Source.RECORDED)
+    return unended
+
+
+def _as_edges(found: Stolen) -> tuple[Array, Array]:
+    """Times and kinds of the edges (2 k,) at which threads lose stolen CPUs (k,) and have them back."""
+    times_ns = np.stack((found.start_ns, found.end_ns), axis=1).ravel()
+    return times_ns, np.tile([Edge.OUT_PREEMPTED, Edge.IN], len(found.run))
 
 
 def _room_ns(slot: Array, start_ns: Array, time_ns: Array, woken: Wakeups) -> Array:
     """How much earlier (n,) than recorded threads that have been off their CPUs since some time can have got them."""
     room_ns: Array = np.maximum(time_ns - np.maximum(start_ns, woken.last_ns(slot, time_ns)) - LEAST_AWAY_NS, 0)
     return room_ns
-
-
-def _shared_out(amount: Array, group: Array, room: Array, first: Array) -> Array:
-    """What each of some rooms (n,) takes of its group's amount (g,): those that come ``first``, then the largest."""
-    if not (amount > 0).any():
-        return np.zeros(len(room), dtype=np.int64)
-    order = np.lexsort((-room, ~first, group))
-    room, group = room[order], group[order]
-    total = room.cumsum()
-    begins = indices(changes(group)) if len(group) else group
-    before = total - room - np.repeat((total - room)[begins], np.diff(np.append(begins, len(group))))
-    taken = np.empty(len(room), dtype=np.int64)
-    taken[order] = np.clip(amount[group] - before, 0, room)
-    return taken
 
 
 def _is_off(kind: Array) -> Array:

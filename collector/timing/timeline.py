@@ -44,15 +44,16 @@ class Edges(NamedTuple):
         at = np.minimum(keys.searchsorted(wanted), len(keys) - 1)
         return np.where((self.slot[at] == slot) & (keys[at] >= wanted), at, -1)
 
-    def insert(self, at: Array, slot: Array, time_ns: Array, edge: Array, source: int) -> Edges:
-        """With further ones (k,), of no known CPU, before those at indices ``at``.
+    def insert(self, at: Array, slot: Array, time_ns: Array, edge: Array, source: int,
+               cpu: Array | None = None) -> Edges:
+        """With further ones (k,), of no known CPU unless it is given, before those at indices ``at``.
 
         Those for one index are put in by slot, since one slot's end where another's begin, and then in the order given.
         Without any, these are the same arrays.
         """
         if not len(slot):
             return self
-        more = edges_of(slot, time_ns, edge, source=source)
+        more = edges_of(slot, time_ns, edge, cpu, source)
         order = np.lexsort((slot, at))
         return self.with_more(at[order], more.take(order))
 
@@ -97,13 +98,13 @@ class Moments(NamedTuple):
 Wakeups = Moments  # of blocked threads
 
 
-def wakeups_of(slot: Array, time_ns: Array) -> Moments:
-    """Moments, given in any order."""
+def moments_of(slot: Array, time_ns: Array) -> Moments:
+    """Those of threads (w,), given in any order."""
     order = np.lexsort((time_ns, slot))
     return Moments(slot[order], time_ns[order])
 
 
-NO_WAKEUPS = Wakeups(*(np.zeros(0, dtype=np.int64),) * 2)
+NO_MOMENTS = Moments(*(np.zeros(0, dtype=np.int64),) * 2)
 
 
 class Periods(NamedTuple):
@@ -171,6 +172,11 @@ class Timeline:
         kind[found & (kind == Edge.IN) & (edges.edge == Edge.IN)] = Edge.OUT_PREEMPTED
         kind[found & (kind == Edge.OUT_BLOCKED) & is_out(edges.edge)] = Edge.IN
         return kind, since_ns, first
+
+    def cpus_behind(self, edges: Edges, row: Array, first: Array) -> Array:
+        """On which CPU (k,) threads were that ran up to the edges at ``row``; ``first`` (m,): see ``behind``."""
+        cpu: Array = np.where(first[row], self.clocks.cpu[edges.slot[row]], edges.cpu[row - 1])
+        return cpu
 
     def in_order(self, edges: Edges) -> Edges:
         """Edges, given in any order, as ``Edges`` are to be.

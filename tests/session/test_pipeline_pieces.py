@@ -223,7 +223,7 @@ def test_a_thread_without_a_stack(leaf: int, frames: list[int]) -> None:
 
 def test_an_account_waits_for_the_batch_that_has_come_so_far() -> None:
     """The thread has run for 100 ms by its records; at 105 ms its account says 60, as the next batch can tell."""
-    time = Timekeeping(n_cpus=1)
+    time = Timekeeping(n_cpus=1, interval_ns=INTERVAL_NS)
     slot = time.model.forked(Forked(START_NS, PID, PID, PID, PID)).slot
     time.born(slot, START_NS)
     for made, steal_ms, ran_ms in (
@@ -236,7 +236,7 @@ def test_an_account_waits_for_the_batch_that_has_come_so_far() -> None:
 
 def found_runnable() -> tuple[Timekeeping, int]:
     """A thread that was found runnable, and its slot."""
-    time = Timekeeping(n_cpus=1)
+    time = Timekeeping(n_cpus=1, interval_ns=INTERVAL_NS)
     process = time.model.new_process(PID, START_NS)
     slot = time.model.new_thread(process, PID, START_NS, Edge.IN, found=True).slot
     time.found(slot, Found(PID, Edge.IN, Reason.UNKNOWN, None, Account(START_NS, 0, 0, 1)), START_NS)
@@ -269,7 +269,7 @@ def test_who_has_no_account_any_more_did_nothing_that_is_known() -> None:
 
 def test_what_records_tell_behind_a_thread_s_account_is_not_counted_again() -> None:
     """Two threads get a CPU twice each; of the first one the account is of before that, of the other behind it."""
-    time = Timekeeping(n_cpus=2)
+    time = Timekeeping(n_cpus=2, interval_ns=INTERVAL_NS)
     slots = [time.model.forked(Forked(START_NS, PID, tid, PID, PID)).slot for tid in (PID, PID + 1)]
     for slot in slots:
         time.born(slot, START_NS)
@@ -284,7 +284,7 @@ def test_what_records_tell_behind_a_thread_s_account_is_not_counted_again() -> N
 
 
 def test_slots_are_used_again() -> None:
-    time = Timekeeping(n_cpus=1)
+    time = Timekeeping(n_cpus=1, interval_ns=INTERVAL_NS)
     for turn in range(3):
         at_ns = START_NS + turn * 10 * MS
         slot = time.model.forked(Forked(at_ns, PID, PID + turn, PID, PID)).slot
@@ -301,7 +301,7 @@ def test_slots_are_used_again() -> None:
 
 def test_threads_that_are_gone_have_what_the_clock_of_their_process_tells() -> None:
     """Two threads of 3 ms each end, and their process's clock has 100 us more; what it tells early waits."""
-    time = Timekeeping(n_cpus=1)
+    time = Timekeeping(n_cpus=1, interval_ns=INTERVAL_NS)
     for tid in (PID, PID + 1, PID + 2):
         time.born(time.model.forked(Forked(START_NS, PID, tid, PID, PID)).slot, START_NS)
     for tid in (PID + 1, PID + 2):
@@ -320,7 +320,7 @@ def test_threads_that_are_gone_have_what_the_clock_of_their_process_tells() -> N
 
 def test_the_clock_of_a_process_that_is_over_is_told_with_its_last_thread() -> None:
     """It was read behind the batch in which the thread ends, as a zombie's: nothing is to come after that."""
-    time = Timekeeping(n_cpus=1)
+    time = Timekeeping(n_cpus=1, interval_ns=INTERVAL_NS)
     slot = time.model.forked(Forked(START_NS, PID, PID, PID, PID)).slot
     time.born(slot, START_NS)
     time.model.exited(Exited(START_NS + 15 * MS, PID, PID))
@@ -340,7 +340,7 @@ def test_who_ends_uncounted_has_no_more_than_the_clock_of_its_process_leaves(
         clock: tuple[int, int] | None, expected_ms: float) -> None:
     """Two threads that ran for 8 of 20 ms each end behind their last accounts, one in each of two batches; main has
     3 ms. What is known of later goes with the first batch."""
-    time = Timekeeping(n_cpus=2)
+    time = Timekeeping(n_cpus=2, interval_ns=INTERVAL_NS)
     tids = PID, PID + 1, PID + 2
     slots = [time.model.forked(Forked(START_NS, PID, tid, PID, PID)).slot for tid in tids]
     for slot in slots:

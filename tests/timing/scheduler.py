@@ -22,12 +22,14 @@ from hypothesis import strategies as st
 
 from collector.events import Edge, Reason
 from collector.timing.ledger import ReadAccounts
+from collector.timing.silences import Strikes
 from collector.timing.states import Departures
-from collector.timing.timeline import Edges, Wakeups, edges_of, wakeups_of
+from collector.timing.timeline import Edges, Wakeups, edges_of, moments_of
 
 MS = 1_000_000
 SLICE_NS, LEAST_RUN_NS = 3 * MS, 5_000
 FAR_NS = 1 << 62
+STRIKE_NS = 997_000  # once in which a thread's clock strikes
 BUGS = "accounts half too large", "accounts stand still", "threads exchanged", "births come late"
 STATE_BUGS = "wake-ups come late", "reasons exchanged", "delays stand still"
 RUN, WAIT, BLOCKED = "run", "wait", "blocked"
@@ -199,7 +201,21 @@ class Witness:
                 if stretch.what == BLOCKED and stretch.end_ns < self.plan.length_ns
                 and Random(f"{self.plan.seed} {number} {stretch.end_ns}").random() >= self.plan.unwoken]
         slot, time_ns = np.array(rows, np.int64).reshape(-1, 2).T
-        return wakeups_of(slot, time_ns)
+        return moments_of(slot, time_ns)
+
+    def strikes(self, batch: Told) -> Strikes:
+        """When threads' clocks strike in a batch: once in STRIKE_NS that they have a CPU by the records, or as soon as
+        they have it back from whom it was stolen by."""
+        rows = [(number, at_ns) for number, thread in enumerate(self.threads) for stretch in thread.told
+                if stretch.what == RUN for at_ns in self._struck(number, stretch)
+                if batch.since_ns < at_ns <= batch.until_ns]
+        slot, time_ns = np.array(rows, np.int64).reshape(-1, 2).T
+        return Strikes(moments_of(slot, time_ns), STRIKE_NS)
+
+    def _struck(self, number: int, run: Stretch) -> list[int]:
+        due = range(run.start_ns + STRIKE_NS, run.end_ns, STRIKE_NS)
+        return sorted({next((end for start, end in self.stolen[number] if start <= at_ns < end), at_ns)
+                       for at_ns in due})
 
     def _within(self, batch: Told) -> list[tuple[int, Stretch]]:
         """What ends in a batch, if that has records."""

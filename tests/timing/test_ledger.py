@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,8 @@ from collector.timing.ledger import (
     ReadAccounts,
     Seen,
 )
-from collector.timing.timeline import NO_WAKEUPS, Periods, Timeline, Wakeups, edges_of, wakeups_of
+from collector.timing.silences import NO_STRIKES, Strikes
+from collector.timing.timeline import NO_MOMENTS, Periods, Timeline, Wakeups, edges_of, moments_of
 from tests.timing.scheduler import BUGS, MS, RUN, Plan, Witness, Work, plans
 
 INTERVAL_NS = 10_007_000
@@ -60,7 +62,7 @@ def told(plan: Plan) -> Outcome:
     for batch in witness.batches():
         read = witness.read(batch, np.flatnonzero(timeline.clocks.kind == Edge.IN).tolist())
         seen = Seen(batch.since_ns, batch.until_ns, is_blind=batch.blind, is_lossy=witness.n_lost > 0)
-        edges = ledger.reconciled(batch.edges, read, timeline, seen)
+        edges = ledger.reconciled(batch.edges, read, timeline, seen, struck=partial(witness.strikes, batch))
         periods.append(timeline.advance(edges))
     return Outcome(witness, periods, timeline, ledger)
 
@@ -187,12 +189,13 @@ class Machine:
             self.ledger.found_off_cpu(np.arange(n), np.full(n, late * MS))
 
     def feed(self, until: int, records: list[tuple[int, int, int, int]], read: ReadAccounts | None = None,
-             **seen: bool) -> list[tuple[int, int, int, int]]:
+             strikes: Strikes = NO_STRIKES, **seen: bool) -> list[tuple[int, int, int, int]]:
         """Takes records (slot, time, edge, CPU) and returns the periods (slot, start, end, kind) that they close."""
         slot, time_ms, edge, cpu = np.array(records, dtype=np.int64).reshape(-1, 4).T
         edges = edges_of(slot, time_ms * MS, edge, cpu.astype(np.int32))
         stretch, self._at_ns = Seen(self._at_ns, until * MS, **seen), until * MS
-        told = self.timeline.advance(self.ledger.reconciled(edges, read or reads(), self.timeline, stretch))
+        told = self.timeline.advance(self.ledger.reconciled(edges, read or reads(), self.timeline, stretch,
+                                                            struck=lambda: strikes))
         return [(slot, start // MS, end // MS, kind) for slot, start, end, kind in zip(
             told.slot.tolist(), told.start_ns.tolist(), told.end_ns.tolist(), told.kind.tolist(), strict=True)]
 
@@ -278,6 +281,40 @@ def test_a_lost_end_is_an_end_and_no_steal_time_where_records_were_lost() -> Non
     assert lost.ledger.steal_ns == 0 < steal.ledger.steal_ns
 
 
+def test_stolen_time_is_where_the_clock_was_silent() -> None:
+    """Also of a run that goes on, whose account is a tick old."""
+    machine = Machine(2)
+    struck = Strikes(moments_of(np.zeros(8, np.int64), np.array([13, 23, 50, 53, 63, 73, 83, 93]) * MS), 10 * MS)
+    told = machine.feed(120, [(0, 3, IN, 0), (1, 3, IN, 1), (1, 110, BLOCKED, 1)],
+                        reads((0, 100, 76, 0), (1, 120, 90, 0)), struck)
+    assert [(start, end) for slot, start, end, kind in told if (slot, kind) == (0, PREEMPTED)] == [(32, 49)]
+    assert [(start, end) for slot, start, end, kind in told if (slot, kind) == (1, PREEMPTED)] == [(92, 109)]
+    assert machine.ledger.steal_ns == (17 + 17) * MS
+
+
+def test_who_has_the_cpu_back_is_where_it_was() -> None:
+    """And whoever arrives there ends that run."""
+    machine = Machine(2, n_cpus=2)
+    machine.feed(120, [(0, 3, IN, 1)], reads((0, 100, 76, 0)))
+    told = machine.timeline.edges
+    assert told.cpu[told.source == Source.ADJUSTED].tolist() == [1, 1]
+    assert (0, 99, 131, IN) in machine.feed(150, [(1, 131, IN, 1)])
+
+
+def test_a_run_whose_end_was_lost_ends_before_time_was_stolen() -> None:
+    """It left CPU 0 at 20, and another thread came there at 60; the process has used 20 ms."""
+    timeline, ledger, zero, slots = Timeline(), Ledger(2), np.zeros(2, np.int64), np.arange(2)
+    timeline.grow(2)
+    ledger.begin(ReadAccounts(slots, zero, zero, zero))
+    rows = [(0, 0, BORN, -1), (0, 0, IN, 0), (0, 100, ENDED, -1), (1, 0, BORN, -1), (1, 60, IN, 0)]
+    slot, time_ms, edge, cpu = np.array(rows, np.int64).T
+    read = reads((1, 120, 60, 0))
+    timeline.advance(ledger.reconciled(edges_of(slot, time_ms * MS, edge, cpu.astype(np.int32)), read, timeline,
+                                       Seen(0, 120 * MS, is_lossy=True), budgets=[Budget(slots[:1], 20 * MS)]))
+    assert timeline.clocks.cpu_ns[0] == 20 * MS
+    assert ledger.steal_ns == 0
+
+
 def test_cpus_cannot_run_more_than_their_number() -> None:
     machine = Machine(3, n_cpus=1)  # no CPU is known of these runs
     machine.feed(100, [(slot, 10, IN, -1) for slot in range(3)])
@@ -324,6 +361,26 @@ def test_estimates_are_no_more_than_what_the_clock_of_their_process_leaves(left_
     assert timeline.clocks.cpu_ns[1] == timeline.clocks.cpu_ns[2]
 
 
+@pytest.mark.parametrize(("left_ms", "stolen"), [(100, []), (99.5, []), (83, [(30, 47)]), (77, [(30, 47), (80, 86)])])
+def test_of_threads_that_are_gone_the_clock_of_their_process_tells_what_was_stolen(
+        left_ms: float, stolen: list[tuple[int, int]]) -> None:
+    """One that has run for 100 ms by its records, of which its clock was silent from 30 to 47 and from 80 to 86."""
+    timeline, ledger, zero = Timeline(), Ledger(1), np.zeros(1, np.int64)
+    timeline.grow(1)
+    ledger.begin(ReadAccounts(zero, zero, zero, zero))
+    times_ms = np.array([10, 20, 47, 50, 60, 70, 86, 90])
+    struck = Strikes(moments_of(np.zeros(8, np.int64), times_ms * MS), 10 * MS)
+    lived = edges_of(np.zeros(3, np.int64), np.array([0, 0, 100]) * MS, np.array([Edge.BORN, Edge.IN, Edge.ENDED]))
+    none = ReadAccounts(*(zero[:0],) * 4)
+    told = timeline.advance(ledger.reconciled(lived, none, timeline, Seen(0, 200 * MS), struck=lambda: struck,
+                                              budgets=[Budget(zero, int(left_ms * MS))]))
+    waits = told.take((told.kind == Edge.OUT_PREEMPTED) & (told.source == Source.ADJUSTED))
+    assert [(round(start / MS), round(end / MS)) for start, end in zip(
+        waits.start_ns.tolist(), waits.end_ns.tolist(), strict=True)] == stolen
+    assert timeline.clocks.cpu_ns[0] == (min(left_ms, 100) if stolen else 100) * MS
+    assert ledger.steal_ns == 100 * MS - timeline.clocks.cpu_ns[0]
+
+
 def test_a_run_whose_end_no_record_could_tell_is_over_when_records_rest() -> None:
     """Not at the end of the thread, of which there was no account in between."""
     timeline, ledger, zero = Timeline(), Ledger(1), np.zeros(1, np.int64)
@@ -347,7 +404,7 @@ class Napper:
         self.ended: list[int] = []
 
     def feed(self, edges: list[tuple[int, Edge]], until_ns: int, run_ns: int,
-             woken: Wakeups = NO_WAKEUPS, came: Wakeups = NO_WAKEUPS) -> list[int]:
+             woken: Wakeups = NO_MOMENTS, came: Wakeups = NO_MOMENTS) -> list[int]:
         time_ns, edge = (np.array(column, np.int64) for column in zip(*edges, strict=True))
         read = ReadAccounts(self._none, self._none + until_ns, self._none + run_ns, self._none)
         seen, self._since_ns = Seen(self._since_ns, until_ns), until_ns
@@ -362,7 +419,7 @@ def test_no_run_begins_before_its_wake_up() -> None:
     """And none as early as the end of the run before it: what was recorded off a CPU has a length."""
     edges = [(0, Edge.BORN), (90_000, IN), (100_000, BLOCKED), (105_000, IN), (120_000, BLOCKED), (170_000, IN),
              (180_000, BLOCKED)]
-    woken = wakeups_of(np.zeros(2, np.int64), np.array([168_500, 101_000]))
+    woken = moments_of(np.zeros(2, np.int64), np.array([168_500, 101_000]))
     began = Napper().feed(edges, 200_000, 35_000 + 3 * 7_000, woken)
     assert began == [90_000 - 7_000, 101_000 + LEAST_AWAY_NS, 168_500 + LEAST_AWAY_NS]
     assert Napper().feed(edges, 200_000, 35_000 + 3 * 7_000) == [90_000 - 7_000, 100_000 + LEAST_AWAY_NS, 163_000]
@@ -372,8 +429,8 @@ def test_a_run_of_exact_beginning_ends_later_instead() -> None:
     """But not behind the next wake-up. Each run has its share, whichever of its ends that moves."""
     edges = [(0, Edge.BORN), (90_000, IN), (100_000, BLOCKED), (150_000, IN), (160_000, BLOCKED), (190_000, IN),
              (200_000, BLOCKED)]
-    came = wakeups_of(np.zeros(2, np.int64), np.array([90_000, 190_000]))
-    woken = wakeups_of(np.zeros(1, np.int64), np.array([104_000]))
+    came = moments_of(np.zeros(2, np.int64), np.array([90_000, 190_000]))
+    woken = moments_of(np.zeros(1, np.int64), np.array([104_000]))
     napper = Napper()
     assert napper.feed(edges, 300_000, 30_000 + 3 * 7_000, woken, came) == [90_000, 143_000, 190_000]
     assert napper.ended == [104_000 - LEAST_AWAY_NS, 160_000, 207_000]

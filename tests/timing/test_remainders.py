@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from collector.events import Edge
-from collector.timing.ledger import Ledger, ReadAccounts
+from collector.timing.ledger import TICK_NS, Ledger, ReadAccounts
 from collector.timing.remainders import Remainders
 from collector.timing.timeline import Timeline, edges_of
 
@@ -70,6 +70,33 @@ def test_what_a_clock_has_for_threads_is_without_those_that_are_gone(timeline: T
     assert remainders.left_ns(PID, 1053 * US, slots(MAIN, SECOND)) is None
 
 
+def test_what_a_clock_has_for_threads_at_most(timeline: Timeline, ledger: Ledger) -> None:
+    """The account was 700 us when the clock began, or up to 40 more; and of each thread a tick may be missing."""
+    begin(ledger, slots(MAIN), 700, -40)
+    remainders = Remainders(timeline, ledger)
+    remainders.begin(PID, MAIN)
+    assert remainders.left_ns(PID, 1753 * US, slots(MAIN, SECOND)) == (1753 - 740) * US
+    assert remainders.most_left_ns(PID, 1753 * US, slots(MAIN, SECOND)) == (1753 - 700) * US + 2 * TICK_NS
+    remainders.gone(PID, slots(MAIN, FIRST), 0)
+    begin(ledger, slots(MAIN), 0, 0)  # another thread has the slot
+    assert remainders.most_left_ns(PID, 1753 * US, slots(SECOND)) == (1753 - 700 - 400) * US + TICK_NS
+    assert remainders.most_left_ns(PID + 1, 1753 * US, slots(SECOND)) is None
+
+
+def test_clocks_that_lack_what_sleeping_threads_are_still_owed_give_nothing_away(ledger: Ledger) -> None:
+    """0.8 ms less than was told of each of three threads that sleep: that is too little for an edge of its own."""
+    timeline = Timeline()
+    timeline.grow(3)
+    rows = [(slot, at, edge) for slot in (MAIN, FIRST, SECOND) for at, edge in (
+        (0, Edge.BORN), (0, Edge.IN), (100, Edge.OUT_BLOCKED))]
+    slot, time_ms, edge = np.array(rows, dtype=np.int64).T
+    timeline.advance(timeline.in_order(edges_of(slot, time_ms * 1000 * US, edge)))
+    remainders = Remainders(timeline, ledger)
+    remainders.begin(PID)
+    assert remainders.take(PID, 297_600 * US, 500_000 * US, slots(MAIN, FIRST, SECOND), 0) == 0
+    assert remainders.take(PID, 300_000 * US, 900_000 * US, slots(MAIN, FIRST, SECOND), 0) == 0
+
+
 def test_an_old_clock_takes_nothing_back_and_nothing_away(timeline: Timeline, ledger: Ledger) -> None:
     """The thread that runs was brought up to date 400 us before."""
     remainders = Remainders(timeline, ledger)
@@ -79,6 +106,25 @@ def test_an_old_clock_takes_nothing_back_and_nothing_away(timeline: Timeline, le
     assert remainders.has_lost(PID)
     assert remainders.take(PID, 1153 * US, 1100 * US, slots(MAIN, SECOND), 0) == 53 * US
     assert not remainders.has_lost(PID)
+
+
+def test_what_was_stolen_from_those_that_are_gone_hides_nothing_that_others_used(ledger: Ledger) -> None:
+    """Of the first thread's 300 ms a hypervisor had 60; the second one runs all the time, and the clock may be 12 ms
+    behind: the age of its account, and what is left for its next one. Then another thread has used 7 ms behind its
+    end, of which these hide two."""
+    timeline = Timeline()
+    timeline.grow(3)
+    rows = [(FIRST, 0, Edge.BORN), (FIRST, 0, Edge.IN), (FIRST, 300, Edge.ENDED), (SECOND, 0, Edge.BORN),
+            (SECOND, 300, Edge.IN)]
+    slot, time_ms, edge = np.array(rows, dtype=np.int64).T
+    timeline.advance(timeline.in_order(edges_of(slot, time_ms * 1000 * US, edge)))
+    remainders = Remainders(timeline, ledger)
+    remainders.begin(PID)
+    assert remainders.take(PID, 340_000 * US, 400_000 * US, slots(FIRST, SECOND), 0) == 0
+    remainders.gone(PID, slots(FIRST), 0)
+    assert remainders.left_ns(PID, 340_000 * US, slots(SECOND)) == 88_000 * US  # and not 40 ms
+    assert remainders.take(PID, 447_000 * US, 500_000 * US, slots(SECOND), 0) == 0
+    assert remainders.take(PID, 557_000 * US, 600_000 * US, slots(SECOND), 0) == 5_000 * US
 
 
 def test_a_process_that_was_found_begins_with_its_first_look(timeline: Timeline, ledger: Ledger) -> None:

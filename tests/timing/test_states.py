@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from collector.events import Edge, Reason, Source
 from collector.timing.states import Delays, Departures, Microstate, PageFaults, Spans, States
-from collector.timing.timeline import NO_WAKEUPS, Timeline, edges_of, wakeups_of
+from collector.timing.timeline import NO_MOMENTS, Timeline, edges_of, moments_of
 
 BORN, IN, BLOCKED, PREEMPTED, ENDED = Edge.BORN, Edge.IN, Edge.OUT_BLOCKED, Edge.OUT_PREEMPTED, Edge.ENDED
 IP = 0x7F00_0000_1234
@@ -52,7 +52,7 @@ class Watch:
         periods = self.timeline.advance(self.timeline.in_order(given)).off_cpu()
         grown = run_delay or {}
         delays = Delays(np.array(list(grown), np.int64), np.array(list(grown.values()), np.int64))
-        woken = wakeups_of(column(wake_ups, 1, np.int64), column(wake_ups, 0, np.int64))
+        woken = moments_of(column(wake_ups, 1, np.int64), column(wake_ups, 0, np.int64))
         return listed(self.states.spans(periods, self.timeline.edges, departures_of(departures), faults_of(faults),
                                         woken, delays))
 
@@ -275,7 +275,7 @@ def test_a_share_of_run_delay_is_no_record() -> None:
     periods = watch.timeline.advance(edges_of(column(edges, 1, np.int64), column(edges, 0, np.int64),
                                               column(edges, 2, np.int8))).off_cpu()
     spans = watch.states.spans(periods, watch.timeline.edges, departures_of([]), faults_of([]),
-                               wakeups_of(np.array([0]), np.array([170])), Delays(np.array([0]), np.array([47])))
+                               moments_of(np.array([0]), np.array([170])), Delays(np.array([0]), np.array([47])))
     assert list(zip(spans.state.tolist(), spans.end_ns.tolist(), spans.length_ns.tolist(), spans.source.tolist(),
                     strict=True)) == [
         (Microstate.SLEEP, 170, 70, Source.RECORDED), (Microstate.SLEEP, 383, 83, Source.ADJUSTED),
@@ -413,7 +413,7 @@ def test_steal_time_is_no_part_of_run_delay() -> None:
     cut = edges_of(np.zeros(2, np.int64), np.array([50, 80]), np.array([PREEMPTED, IN]), source=Source.ADJUSTED)
     periods = watch.timeline.advance(cut).off_cpu()
     none = departures_of([])
-    watch.states.spans(periods, cut, none, faults_of([]), NO_WAKEUPS,
+    watch.states.spans(periods, cut, none, faults_of([]), NO_MOMENTS,
                        Delays(*(np.zeros(0, np.int64),) * 2))
     spans = watch.feed([(100, 0, BLOCKED), (317, 0, IN)], [(99, 0, 48, Reason.SLEEP, IP)], run_delay={0: 17})
     assert spans == [(0, Microstate.SLEEP, 200, 300, 48), (0, Microstate.WAIT_CPU, 17, 317, 48)]
