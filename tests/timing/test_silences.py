@@ -14,7 +14,6 @@ from collector.timing.timeline import moments_of
 
 MS = 1_000_000
 INTERVAL_NS = 10 * MS
-FAR_NS = 10_000 * MS
 
 
 def runs(*rows: tuple[float, float, float, float]) -> Runs:
