@@ -6,9 +6,9 @@ From the moment the program runs, a module is imported only when that takes noth
                          all CPUs are wanted, by it as well ---> wait, look again, until something is due
 
 Due is everything as soon as the program has ended; becomes another one or has a child, which must be looked at while
-they live; has threads that come and go, which get clocks of other periods; a ring fills; the tracer calls; or
-``PATIENCE_NS`` are over, less at high rates. Who asks for certain moments (-t, -y, -l) wants them in time: nothing is
-put off then.
+they live; has threads that come and go, which get clocks of other periods; has many, among which each of our looks
+waits for its turns, and costs what it puts off; a ring fills; the tracer calls; or ``PATIENCE_NS`` are over, less at
+high rates. Who asks for certain moments (-t, -y, -l) wants them in time: nothing is put off then.
 
 Where the kernel's rings hold all that matters, there is patience for ``LONG_PATIENCE_NS``: an heir is appointed then,
 who saves what they hold if we are killed. Whoever maps more code meanwhile may remove its file, too: that ends it.
@@ -65,6 +65,7 @@ class StandBack:
         self._tids: set[str] = set()
         self._crowd = Crowd()
         self._n_cpus = len(os.sched_getaffinity(0))
+        self._many = max(_MOST_LOOKS, self._n_cpus)  # threads
         is_frequent = opened is not None and opened.interval_ns < _FREQUENT_NS
         self._due_ns = start_ns + (_LITTLE_PATIENCE_NS if is_frequent else PATIENCE_NS)
         self._heir = None if is_frequent else heir
@@ -110,7 +111,10 @@ class StandBack:
         return True
 
     def _something_is_due(self) -> bool:
-        if self._poller.poll(_SELDOM_MS if self._lives else _LOOK_EVERY_MS) or self._is_full() or self._comes_or_goes():
+        if self._poller.poll(_SELDOM_MS if self._lives else _LOOK_EVERY_MS) or self._is_full():
+            return True
+        threads = _threads(self._pid)
+        if len(threads) > self._many or self._comes_or_goes(threads):
             return True
         return time.monotonic_ns() >= self._due_ns and not self._is_patient_again()
 
@@ -126,23 +130,19 @@ class StandBack:
         return True
 
     def _is_calm(self) -> bool:
-        """Whether there is little to work on later. Of many threads, and of those that switch often, accounts are to be
-        read now and then: they tell what records leave open."""
-        if self._rings is None or len(_threads(self._pid)) > _MOST_LOOKS:
+        """Whether there is little to work on later. Of those that switch often, accounts are to be read now and then:
+        they tell what records leave open."""
+        if self._rings is None:
             return False
         n_bytes = sum(self._rings.head(ring) for ring in self._rings.rings if ring.name == "switch")
         return n_bytes * NS_PER_S <= _CALM_BYTES_PER_S * (time.monotonic_ns() - self._start_ns)
 
-    def _comes_or_goes(self) -> bool:
+    def _comes_or_goes(self, threads: Sequence[str]) -> bool:
         """Whether anybody does. Once there is an heir, no record may tell of threads, processes, code either."""
         if self._rings is not None and self._lives:
             return any(self._rings.head(ring) != head for ring, head in self._lives)
-        return self._threads_go() or _program(self._pid) != self._program or _has_children(self._pid)
-
-    def _threads_go(self) -> bool:
-        """Whether one is gone that was there at the last look."""
-        before, self._tids = self._tids, set(_threads(self._pid))
-        return not before <= self._tids
+        before, self._tids = self._tids, set(threads)
+        return not before <= self._tids or _program(self._pid) != self._program or _has_children(self._pid, threads)
 
     def _is_full(self) -> bool:
         rings = self._rings
@@ -184,10 +184,10 @@ def _threads(pid: int) -> list[str]:
     return []
 
 
-def _has_children(pid: int) -> bool:
-    """Whether a process has children now; where the kernel does not tell, it may have."""
+def _has_children(pid: int, threads: Sequence[str]) -> bool:
+    """Whether threads of a process have children now; where the kernel does not tell, they may have."""
     try:
-        for tid in _threads(pid):
+        for tid in threads:
             with suppress(ProcessLookupError), open(f"/proc/{pid}/task/{tid}/children", "rb", buffering=0) as file:
                 if file.read(1):
                     return True

@@ -157,6 +157,25 @@ def test_nothing_is_waited_for_once_something_is_due(what: str, target: subproce
     opened.close()
 
 
+def test_nobody_stands_back_among_many_threads(program: Path) -> None:
+    """More than are looked at. Patience would last for an hour here."""
+    busy = [program, str(2 * HOPELESS_S), str(max(16, N_CPUS) + 1)]
+    with subprocess.Popen(busy, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        assert process.stderr.readline() == "all are busy\n"
+        opened = perf_opening.open_events([process.pid], INTERVAL_ON_NS, on_exec=False, follow=True)
+        finder = StandBack(process.pid, opened, time.monotonic_ns() + 3600 * NS_PER_S)
+        in_vain = threading.Timer(HOPELESS_S, process.kill)
+        in_vain.start()
+        finder.find_spec("something", None)
+        assert process.poll() is None
+        in_vain.cancel()
+        in_vain.join()
+        finder.close()
+        opened.close()
+        process.kill()
+
+
 @pytest.mark.usefixtures("no_cpu_is_free")
 @pytest.mark.parametrize("late_s", [PATIENCE_S - WAITS_S, PATIENCE_S])
 def test_patience_has_an_end(late_s: float, target: subprocess.Popen[str]) -> None:

@@ -95,6 +95,7 @@ class Guard(_Watch):
     def _look(self) -> None:
         if time.monotonic() >= self._crowd_due_s:
             self._crowd.look(os.getpid())
+            keep_step()  # who has the interpreter's lock and no CPU keeps both from the main thread
             self._crowd_due_s = time.monotonic() + _CROWD_PERIOD_S
         self.period_s = min(max(self.period_s * _CALM / self._filled(), _PERIOD_S), _CALM_PERIOD_S)
         _move(self._rings, self._rings.spares)
