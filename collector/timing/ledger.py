@@ -54,6 +54,7 @@ from collector.timing.timeline import (
     edges_of,
     is_out,
     joined,
+    lasts,
 )
 
 # The longest lag of switch-in records, on average: they are stamped when the thread's events have been set up. On a
@@ -219,55 +220,50 @@ class Ledger:
         the thread's end. A run of which only the end is known begins there: the account will make it longer.
         """
         kind, start_ns, first = timeline.behind(edges)
-        running = kind == Edge.IN
-        row = indices(running)
-        cpu = timeline.cpus_behind(edges, row, first)
-        bound_ns = self._next_arrival(edges, cpu, start_ns[row])
+        row = indices(kind == Edge.IN)
+        open_at, open_slot, open_since_ns, open_cpu = self._open_runs(edges, timeline)
+        next_ns = self._next_arrival(edges, np.concatenate([timeline.cpus_behind(edges, row, first), open_cpu]),
+                                     np.concatenate([start_ns[row], open_since_ns]))
+        bound_ns, open_ns = next_ns[:len(row)], next_ns[len(row):]
         unended = (edges.edge[row] == Edge.ENDED) & (start_ns[row] < rested_ns)
-        bound_ns = np.where(unended, np.minimum(bound_ns, rested_ns), bound_ns)
-        cut = bound_ns < edges.time_ns[row]
+        bound_ns[unended] = np.minimum(bound_ns[unended], rested_ns)
+        cut, over = bound_ns < edges.time_ns[row], open_ns < _FAR_NS  # since somebody else arrived
         lost = cut | (edges.edge[row] == Edge.IN)
         row, bound_ns, cut = row[lost], np.minimum(bound_ns, edges.time_ns[row])[lost], cut[lost]
-        at, slot, open_ns = self._overrun(edges, timeline)
         unbegun = np.concatenate([row[cut & is_out(edges.edge[row])],
                                   indices(is_out(edges.edge) & _is_off(kind))])
-        self.n_repaired += len(row) + len(at) + len(unbegun)
-        return edges.insert(np.concatenate([row, at, unbegun]),
-                            np.concatenate([edges.slot[row], slot, edges.slot[unbegun]]),
-                            np.concatenate([bound_ns, open_ns, edges.time_ns[unbegun]]),
-                            np.repeat([Edge.OUT_BLOCKED, Edge.IN], [len(row) + len(at), len(unbegun)]), Source.ADJUSTED)
-
-    def _overrun(self, edges: Edges, timeline: Timeline) -> tuple[Array, Array, Array]:
-        """Runs without an end that end all the same, since somebody else arrived: where their ends are to be put in,
-        their slots, and when that was."""
-        at, slot, start_ns, cpu = self._open_runs(edges, timeline)
-        bound_ns = self._next_arrival(edges, cpu, start_ns)
-        over = bound_ns < _FAR_NS
-        return at[over], slot[over], bound_ns[over]
+        at = np.concatenate([row, open_at[over], unbegun])
+        if not len(at):
+            return edges
+        self.n_repaired += len(at)
+        slot = np.concatenate([edges.slot[row], open_slot[over], edges.slot[unbegun]])
+        time_ns = np.concatenate([bound_ns, open_ns[over], edges.time_ns[unbegun]])
+        edge = np.repeat([Edge.OUT_BLOCKED, Edge.IN], [len(at) - len(unbegun), len(unbegun)])
+        return edges.insert(at, edges_of(slot, time_ns, edge, source=Source.ADJUSTED))
 
     def _open_runs(self, edges: Edges, timeline: Timeline) -> tuple[Array, Array, Array, Array]:
         """Runs that have no end yet: where that would stand among the edges, slot, beginning, and CPU. Whether those
         run that were found runnable and have no edge is not known."""
-        last = indices(np.append(edges.slot[1:] != edges.slot[:-1], True)) if len(edges.slot) else edges.slot
-        running = last[edges.edge[last] == Edge.IN]
-        others = indices((timeline.clocks.kind == Edge.IN) & ~timeline.clocks.found)
-        others = others[~among(others, edges.slot[last])]
-        slot = np.concatenate([edges.slot[running], others])
+        clocks = timeline.clocks
+        last = indices(lasts(edges.slot) & (edges.edge == Edge.IN))
+        runs_on = (clocks.kind == Edge.IN) & ~clocks.found
+        runs_on[edges.slot] = False
+        others = indices(runs_on)
+        slot = np.concatenate([edges.slot[last], others])
         return (edges.slot.searchsorted(slot, side="right"), slot,
-                np.concatenate([edges.time_ns[running], timeline.clocks.since_ns[others]]),
-                np.concatenate([edges.cpu[running], timeline.clocks.cpu[others]]))
+                np.concatenate([edges.time_ns[last], clocks.since_ns[others]]),
+                np.concatenate([edges.cpu[last], clocks.cpu[others]]))
 
     def _next_arrival(self, edges: Edges, cpu: Array, time_ns: Array) -> Array:
         """When the next thread arrived on each CPU (r,) behind each time; far in the future where none did."""
-        arrives = (edges.edge == Edge.IN) & (edges.cpu >= 0)
-        if not arrives.any() or not len(cpu):
+        row = indices((edges.edge == Edge.IN) & (edges.cpu >= 0))
+        if not len(row) or not len(cpu):
             return np.full(len(cpu), _FAR_NS)
-        keys, wanted = packed((edges.cpu[arrives].astype(np.int64), edges.time_ns[arrives]),
-                              (cpu.astype(np.int64), time_ns))
-        order = keys.argsort(kind="stable")
-        keys, on, times = keys[order], edges.cpu[arrives][order], edges.time_ns[arrives][order]
-        at = np.minimum(keys.searchsorted(wanted, side="right"), len(keys) - 1)
-        found: Array = np.where((keys[at] > wanted) & (on[at] == cpu), times[at], _FAR_NS)
+        on, times_ns = edges.cpu[row].astype(np.int64), edges.time_ns[row]
+        keys, wanted = packed((on, times_ns), (cpu.astype(np.int64), time_ns))
+        order = keys.argsort()
+        at = order[np.minimum(keys.searchsorted(wanted, side="right", sorter=order), len(order) - 1)]
+        found: Array = np.where((keys[at] > wanted) & (on[at] == cpu), times_ns[at], _FAR_NS)
         return found
 
     # -- threads that were found runnable
@@ -278,7 +274,9 @@ class Ledger:
         Accounts of which cannot be told which are left out; so are those read before the first edge, which will tell.
         """
         clocks = timeline.clocks
-        begins = indices(changes(edges.slot)) if len(edges.slot) else edges.slot
+        if not clocks.found.any():
+            return edges, read
+        begins = indices(changes(edges.slot))
         begins = begins[clocks.found[edges.slot[begins]] & (clocks.kind[edges.slot[begins]] != Edge.UNKNOWN)]
         self._begins_running(edges.slot[begins], edges.edge[begins] != Edge.IN,
                              edges.time_ns[begins] - clocks.since_ns[edges.slot[begins]])
@@ -293,8 +291,8 @@ class Ledger:
         if len(edges.slot):
             has_edge[has_edge] = edges.time_ns[first[has_edge]] <= read.time_ns[has_edge]
         kept = ~open_ | told | has_edge
-        edges = edges.insert(edges.slot.searchsorted(slot), slot, clocks.since_ns[slot],
-                             np.where(ran, Edge.IN, Edge.OUT_PREEMPTED), Source.SYNTHETIC)
+        did = edges_of(slot, clocks.since_ns[slot], np.where(ran, Edge.IN, Edge.OUT_PREEMPTED), source=Source.SYNTHETIC)
+        edges = edges.insert(edges.slot.searchsorted(slot), did)
         return edges, ReadAccounts(*(column[kept] for column in read))
 
     def _begins_running(self, slot: Array, running: Array, first_ns: Array) -> None:
@@ -357,15 +355,12 @@ class Ledger:
                   came: Moments, struck: Callable[[], Strikes]) -> Edges:
         """The edges with as much time on CPU as the accounts say."""
         of, slot = self._of, read.slot
+        if not len(slot):
+            return edges
         stretch = _Stretch(edges, read, timeline)
-        ran_ns, known = stretch.ran_ns(), of.has_base[slot]
-        less_ns, most_ns = of.less_ns[slot], of.more_ns[slot]
-        settles = (~known | (less_ns > 0) | (most_ns > 0)) & ~stretch.is_open  # the account of who runs is old
-        more_ns = read.run_ns - ran_ns - of.base_ns[slot]
-        of.base_ns[slot] += np.where(settles, np.where(known, np.clip(more_ns, -less_ns, most_ns), more_ns), 0)
-        of.less_ns[slot], of.more_ns[slot] = np.where(settles, 0, less_ns), np.where(settles, 0, most_ns)
-        known |= settles
-        of.has_base[slot] = known
+        ran_ns = stretch.ran_ns()
+        self._settle(slot, read.run_ns - ran_ns, stretch.is_open)
+        known = of.has_base[slot]
         owed_ns = np.where(known, read.run_ns - of.base_ns[slot] - ran_ns, 0)
         stale_ns = np.where(stretch.is_open, np.minimum(stretch.open_ns + of.lag_ns[slot], TICK_NS), 0)
         gained_ns, n_runs = stretch.begin_earlier(owed_ns, np.where(known, stale_ns, 0), of.lag_ns[slot], woken, came)
@@ -383,9 +378,22 @@ class Ledger:
         excess_ns = np.maximum(-owed_ns - stale_ns, 0)
         if seen.is_blind or seen.is_lossy:  # the end of a run may be missing
             excess_ns -= stretch.stop(np.where(excess_ns >= least_ns, excess_ns, 0), wait_ns)
-        excess_ns -= stretch.end_earlier(excess_ns)
-        self.steal_ns += stretch.steal(np.where(excess_ns >= least_ns, excess_ns, 0), seen, struck)
+        if excess_ns.any():
+            excess_ns -= stretch.end_earlier(excess_ns)
+            self.steal_ns += stretch.steal(np.where(excess_ns >= least_ns, excess_ns, 0), seen, struck)
         return stretch.edges()
+
+    def _settle(self, slot: Array, base_ns: Array, is_open: Array) -> None:
+        """The bases of threads (a,) are these by their accounts and edges. Those that were not known for sure are now;
+        but not those of who runs, whose account is old."""
+        of = self._of
+        settles = (~of.has_base[slot] | (of.less_ns[slot] > 0) | (of.more_ns[slot] > 0)) & ~is_open
+        if not settles.any():
+            return
+        slot, base_ns = slot[settles], base_ns[settles]
+        near_ns = base_ns.clip(of.base_ns[slot] - of.less_ns[slot], of.base_ns[slot] + of.more_ns[slot])
+        of.base_ns[slot] = np.where(of.has_base[slot], near_ns, base_ns)
+        of.less_ns[slot], of.more_ns[slot], of.has_base[slot] = 0, 0, True
 
     def _note_lags(self, slot: Array, gained_ns: Array, n_runs: Array, is_open: Array) -> None:
         """How much earlier runs of threads (a,) began than was recorded: on average of those that an account covers
@@ -401,8 +409,8 @@ class Ledger:
         """Which part of the time since its account before each thread has run, and waited."""
         of, slot = self._of, read.slot
         length_ns = np.maximum(read.time_ns - of.at_ns[slot], 1)
-        of.running[slot] = np.clip((read.run_ns - of.run_ns[slot]) / length_ns, 0, 1)
-        of.waiting[slot] = np.clip((read.delay_ns - of.delay_ns[slot]) / length_ns, 0, 1 - of.running[slot])
+        of.running[slot] = ((read.run_ns - of.run_ns[slot]) / length_ns).clip(0, 1)
+        of.waiting[slot] = ((read.delay_ns - of.delay_ns[slot]) / length_ns).clip(0, 1 - of.running[slot])
 
     def _estimated(self, edges: Edges, timeline: Timeline, seen: Seen, budgets: Sequence[Budget]) -> Edges:
         """With what threads did that ended without any record: the same as in the stretch before, but in all no more
@@ -410,7 +418,7 @@ class Ledger:
         kind, start_ns, first = timeline.behind(edges)
         row = indices((edges.edge == Edge.ENDED) & first & (_is_off(kind) | (kind == Edge.IN)))
         slot, end_ns = edges.slot[row], edges.time_ns[row]
-        from_ns = np.clip(self._of.at_ns[slot], start_ns[row], end_ns)  # before that, its account has told all
+        from_ns = self._of.at_ns[slot].clip(start_ns[row], end_ns)  # before that, its account has told all
         length_ns = end_ns - from_ns
         run_ns = (self._of.running[slot] * length_ns).astype(np.int64)
         for budget in budgets:
@@ -424,7 +432,7 @@ class Ledger:
         times_ns = np.concatenate([from_ns[comes], from_ns + run_ns, *[from_ns + run_ns + wait_ns] * 2])
         edge = np.concatenate([np.full(int(comes.sum()), Edge.IN),
                                np.repeat([Edge.OUT_PREEMPTED, Edge.IN, Edge.OUT_BLOCKED], len(row))])
-        return edges.insert(at, edges.slot[at], times_ns, edge, Source.SYNTHETIC)
+        return edges.insert(at, edges_of(edges.slot[at], times_ns, edge, source=Source.SYNTHETIC))
 
     def _within_budgets(self, edges: Edges, read: ReadAccounts, timeline: Timeline, seen: Seen,
                         budgets: Sequence[Budget], struck: Callable[[], Strikes]) -> Edges:
@@ -444,8 +452,8 @@ class Ledger:
             found = stolen(runs, excess - taken_ns.sum(), struck(), seen.told_ns)
             self.steal_ns += int((found.end_ns - found.start_ns).sum())
             at = row[found.run].repeat(2)
-            edges = edges.insert(at, edges.slot[at], *_as_edges(found), Source.ADJUSTED,
-                                 timeline.cpus_behind(edges, at, first))
+            edges = edges.insert(at, edges_of(edges.slot[at], *_as_edges(found), timeline.cpus_behind(edges, at, first),
+                                              Source.ADJUSTED))
         return edges
 
     def _ran_ns(self, edges: Edges, timeline: Timeline, slots: Array, until_ns: int) -> int:
@@ -458,12 +466,15 @@ class Ledger:
 
     def _within_cpus(self, edges: Edges, timeline: Timeline, seen: Seen) -> Edges:
         """With no more time on CPU in all than the CPUs had: runs of which not both ends are recorded are cut."""
+        may_run = timeline.clocks.kind == Edge.IN
+        may_run[edges.slot] = True
+        if may_run.sum() <= self.n_cpus and edges.time_ns.max(initial=0) <= seen.until_ns:
+            return edges  # each has a CPU for itself
         kind, start_ns, _ = timeline.behind(edges)
         open_at, open_slot, open_ns, cpu = self._open_runs(edges, timeline)
         row = indices(kind == Edge.IN)
-        start_ns = np.maximum(np.concatenate([start_ns[row], open_ns]), seen.since_ns)
-        end_ns = np.concatenate([edges.time_ns[row], np.full(len(open_slot), seen.until_ns)])
-        length_ns = np.maximum(end_ns - start_ns, 0)
+        length_ns = np.maximum(np.concatenate([edges.time_ns[row] - np.maximum(start_ns[row], seen.since_ns),
+                                               seen.until_ns - np.maximum(open_ns, seen.since_ns)]), 0)
         excess_ns = int(length_ns.sum()) - self.n_cpus * (seen.until_ns - seen.since_ns)
         if excess_ns <= 0:
             return edges
@@ -472,28 +483,26 @@ class Ledger:
         given_ns = shared_out(np.array([excess_ns]), group, np.where(unsure, length_ns, 0))
         edges.time_ns[row] -= given_ns[:len(row)]
         cut = indices(given_ns[len(row):])
-        return edges.insert(open_at[cut], open_slot[cut], seen.until_ns - given_ns[len(row) + cut],
-                            np.full(len(cut), Edge.OUT_BLOCKED), Source.ADJUSTED)
+        return edges.insert(open_at[cut], edges_of(open_slot[cut], seen.until_ns - given_ns[len(row) + cut],
+                                                   np.full(len(cut), Edge.OUT_BLOCKED), source=Source.ADJUSTED))
 
 
 class _Stretch:
-    """The edges of threads up to their accounts, whose places stand among them, and what is done to fit these."""
+    """The edges of threads, with the places of their accounts among them, and what is done up to these to fit them."""
 
     def __init__(self, edges: Edges, read: ReadAccounts, timeline: Timeline) -> None:
         n = len(read.slot)
-        keys, wanted = packed((edges.slot, edges.time_ns), (read.slot, read.time_ns))
+        edges = joined(edges, edges_of(read.slot, read.time_ns, np.full(n, _ACCOUNT)))
+        edges = edges.take(np.lexsort((edges.time_ns, edges.slot)))
+        account = indices(edges.edge == _ACCOUNT)
         number = np.minimum(read.slot.searchsorted(edges.slot), n - 1)
-        before = (read.slot[number] == edges.slot) & (keys <= wanted[number]) if n else np.zeros(len(keys), dtype=bool)
-        self._behind = edges.take(~before)  # the accounts, or without any
-        edges = edges.take(before)
-        self._edges = edges.insert(edges.slot.searchsorted(read.slot, side="right"), read.slot, read.time_ns,
-                                   np.full(n, _ACCOUNT), Source.RECORDED)
-        self._n = n
-        self._number = read.slot.searchsorted(self._edges.slot)  # of the account that each edge belongs to
+        before = (read.slot[number] == edges.slot) & (np.arange(len(edges.slot)) <= account[number])
+        self._kind, self._start_ns, self._first = timeline.behind(edges)
+        self._kind[~before] = Edge.UNKNOWN  # behind the accounts, or without any: left as they are
+        self._edges, self._account = edges, account
+        self._n, self._number = n, number  # of accounts; of the one that each edge belongs to
         self._timeline = timeline
-        self._kind, self._start_ns, self._first = timeline.behind(self._edges)
         self._ran_before_ns = timeline.clocks.cpu_ns[read.slot]
-        account = self._edges.edge == _ACCOUNT
         self.is_unrecorded = self._first[account]
         self.is_open = self._kind[account] == Edge.IN
         self.open_ns = read.time_ns - self._start_ns[account]
@@ -514,25 +523,26 @@ class _Stretch:
         row = indices((edges.edge == Edge.IN) & (edges.source == Source.RECORDED) & _is_off(self._kind))
         each = np.maximum(np.bincount(self._number[row], minlength=self._n), 1)
         row = row[~came.has(edges.slot[row], edges.time_ns[row])]
-        n_runs = np.bincount(self._number[row], minlength=self._n)
-        share_ns = np.clip(np.clip(lag_ns, owed_ns // each, (owed_ns + stale_ns) // each), 0, LAG_NS)
+        number = self._number[row]
+        n_runs = np.bincount(number, minlength=self._n)
+        share_ns = lag_ns.clip(owed_ns // each, (owed_ns + stale_ns) // each).clip(0, LAG_NS)
         room_ns = _room_ns(edges.slot[row], self._start_ns[row], edges.time_ns[row], woken)
-        gained_ns = np.minimum(share_ns[self._number[row]], room_ns)
+        gained_ns = np.minimum(share_ns[number], room_ns)
         edges.time_ns[row] -= gained_ns
         self._start_ns[row + 1] -= gained_ns  # an account stands behind every edge, if nothing else
-        return summed(self._number[row], gained_ns, self._n), n_runs
+        return summed(number, gained_ns, self._n), n_runs
 
     def end_later(self, owed_ns: Array, woken: Wakeups, came: Moments) -> Array:
         """Lets runs of exact beginning end later by equal shares of what threads (a,) are owed; returns what they have
         got."""
         if not len(came.slot):  # of no run
-            return np.zeros_like(owed_ns)
+            return np.zeros(self._n, dtype=np.int64)
         edges = self._edges
         row = indices(is_out(edges.edge) & (edges.source == Source.RECORDED) & (self._kind == Edge.IN))
         row = row[came.has(edges.slot[row], self._start_ns[row])]
         number, slot, end_ns = self._number[row], edges.slot[row], edges.time_ns[row]
         each = np.maximum(np.bincount(number, minlength=self._n), 1)
-        share_ns = np.clip(np.maximum(owed_ns, 0) // each, 0, LAG_NS)
+        share_ns = (owed_ns // each).clip(0, LAG_NS)
         next_ns = edges.time_ns[row + 1]  # an account stands behind every edge, if nothing else
         woken_ns = woken.last_ns(slot, next_ns)
         room_ns = np.maximum(np.where(woken_ns > end_ns, woken_ns, next_ns) - end_ns - LEAST_AWAY_NS, 0)
@@ -547,14 +557,14 @@ class _Stretch:
 
         Those of which nothing was recorded have also waited for a CPU for ``wait_ns`` behind that.
         """
-        if not (owed_ns > 0).any():
+        edges, is_off = self._edges, _is_off(self._kind)
+        unbegun = is_off & (edges.edge == Edge.IN) & (edges.source != Source.RECORDED)
+        if not unbegun.any() and not (owed_ns > least_ns).any():
             return
-        edges = self._edges
-        row = indices(_is_off(self._kind))
-        number = self._number[row]
+        row = indices(is_off)
+        number, unbegun = self._number[row], unbegun[row]
         start_ns = np.maximum(self._start_ns[row], since_ns[number])
         room_ns = np.maximum(edges.time_ns[row] - start_ns, 0)
-        unbegun = (edges.edge[row] == Edge.IN) & (edges.source[row] != Source.RECORDED)
         away_ns = np.where((edges.edge[row] == Edge.IN) & ~unbegun, LEAST_AWAY_NS, 0)
         room_ns = np.maximum(room_ns - away_ns, 0)
         ran_ns = shared_out(np.maximum(owed_ns, 0), number, np.where(unbegun, room_ns, 0))
@@ -573,7 +583,7 @@ class _Stretch:
         accounts; first they have waited for a CPU. Returns for how long they run less."""
         excess_ns = np.minimum(np.where(self.is_open, excess_ns, 0), self.open_ns)
         stops = indices(excess_ns > 0)
-        row, less_ns = indices(self._edges.edge == _ACCOUNT)[stops], excess_ns[stops]
+        row, less_ns = self._account[stops], excess_ns[stops]
         self._stops(row, self._edges.time_ns[row] - less_ns, np.minimum(wait_ns[stops], less_ns))
         self._kind[row] = Edge.OUT_BLOCKED  # nothing more is to be taken here
         return excess_ns
@@ -583,6 +593,8 @@ class _Stretch:
         edges = self._edges
         row = indices(self._kind == Edge.IN)
         row = row[_is_unended(edges, row)]
+        if not len(row):
+            return np.zeros(self._n, dtype=np.int64)
         length_ns, number = edges.time_ns[row] - self._start_ns[row], self._number[row]
         taken_ns = shared_out(excess_ns, number, length_ns)
         edges.time_ns[row] -= taken_ns
@@ -603,11 +615,10 @@ class _Stretch:
         return int((found.end_ns - found.start_ns).sum())
 
     def edges(self) -> Edges:
-        """All of them, the changed ones and those behind the accounts."""
+        """All of them, as they are now."""
         if self._put_at:
-            self._edges = self._edges.with_more(np.concatenate(self._put_at), joined(*self._put_in))
-        both = joined(self._edges.take(self._edges.edge != _ACCOUNT), self._behind)
-        return both.take(both.slot.argsort(kind="stable"))
+            self._edges = self._edges.insert(np.concatenate(self._put_at), joined(*self._put_in))
+        return self._edges.take(self._edges.edge != _ACCOUNT)
 
     def _stops(self, row: Array, time_ns: Array, wait_ns: Array) -> None:
         """Before some edges: the thread stops running at a time, has waited for a CPU for so long, and is blocked."""
@@ -631,8 +642,8 @@ def _is_unended(edges: Edges, row: Array) -> Array:
 
 def _as_edges(found: Stolen) -> tuple[Array, Array]:
     """Times and kinds of the edges (2 k,) at which threads lose stolen CPUs (k,) and have them back."""
-    times_ns = np.stack((found.start_ns, found.end_ns), axis=1).ravel()
-    return times_ns, np.tile([Edge.OUT_PREEMPTED, Edge.IN], len(found.run))
+    times_ns = np.array((found.start_ns, found.end_ns)).ravel(order="F")
+    return times_ns, np.array([Edge.OUT_PREEMPTED, Edge.IN] * len(found.run), dtype=np.int8)
 
 
 def _room_ns(slot: Array, start_ns: Array, time_ns: Array, woken: Wakeups) -> Array:

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collector.arrays import Columns, changes, indices, inserting, packed
+from collector.arrays import Columns, changes, indices, packed
 from collector.events import Array, Edge, Source
 
 LONG_AGO_NS = -(1 << 62)
@@ -34,7 +34,7 @@ class Edges(NamedTuple):
 
     def take(self, rows: Array) -> Edges:
         """Those at some indices, or of a mask."""
-        return Edges(*(column[rows] for column in self))
+        return Edges(*[column[rows] for column in self])
 
     def next_at(self, slot: Array, time_ns: Array) -> Array:
         """Index of the first edge of each slot at or after each time (n,); -1 where there is none."""
@@ -44,22 +44,16 @@ class Edges(NamedTuple):
         at = np.minimum(keys.searchsorted(wanted), len(keys) - 1)
         return np.where((self.slot[at] == slot) & (keys[at] >= wanted), at, -1)
 
-    def insert(self, at: Array, slot: Array, time_ns: Array, edge: Array, source: int,
-               cpu: Array | None = None) -> Edges:
-        """With further ones (k,), of no known CPU unless it is given, before those at indices ``at``.
+    def insert(self, at: Array, more: Edges) -> Edges:
+        """With others (k,) before those at indices ``at``.
 
         Those for one index are put in by slot, since one slot's end where another's begin, and then in the order given.
         Without any, these are the same arrays.
         """
-        if not len(slot):
+        if not len(at):
             return self
-        more = edges_of(slot, time_ns, edge, cpu, source)
-        order = np.lexsort((slot, at))
-        return self.with_more(at[order], more.take(order))
-
-    def with_more(self, at: Array, more: Edges) -> Edges:
-        """With others (k,) before those at indices ``at``, in the order given where these are equal."""
-        return joined(self, more).take(inserting(len(self.slot), at))
+        both, place = joined(more, self), np.concatenate([at, np.arange(len(self.slot))])
+        return both.take(np.lexsort((both.slot, place)))
 
 
 def edges_of(slot: Array, time_ns: Array, edge: Array, cpu: Array | None = None,
@@ -71,7 +65,7 @@ def edges_of(slot: Array, time_ns: Array, edge: Array, cpu: Array | None = None,
 
 def joined(*parts: Edges) -> Edges:
     """All of them, still to be put in order."""
-    return Edges(*(np.concatenate(columns) for columns in zip(*parts, strict=True)))
+    return Edges(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 class Moments(NamedTuple):
@@ -88,9 +82,10 @@ class Moments(NamedTuple):
         at = np.maximum(keys.searchsorted(wanted, side="right") - 1, 0)
         return np.where((self.slot[at] == slot) & (keys[at] <= wanted), self.time_ns[at], LONG_AGO_NS)
 
-
     def has(self, slot: Array, time_ns: Array) -> Array:
         """Whether (n,) one was at each time."""
+        if not len(self.slot):
+            return np.zeros(len(slot), dtype=bool)
         found: Array = self.last_ns(slot, time_ns) == time_ns
         return found
 
@@ -121,7 +116,7 @@ class Periods(NamedTuple):
 
     def take(self, rows: Array) -> Periods:
         """Those at some indices, or of a mask."""
-        return Periods(*(column[rows] for column in self))
+        return Periods(*[column[rows] for column in self])
 
     def off_cpu(self) -> Periods:
         """Those in which the thread did not run."""
@@ -140,7 +135,7 @@ class Timeline:
         self.edges = edges_of(*(np.zeros(0, np.int64),) * 3)  # of the last batch
         self.total_ran_ns = 0  # of all threads, in the runs that are over
         self._ran_ns = self.edges.slot  # (m,) running time of its thread up to each of them
-        self._before = self.clocks
+        self._before = (self._ran_ns,) * 3  # each slot's kind, since_ns, and cpu_ns before that
 
     def grow(self, n: int) -> None:
         """Makes room for the slots below ``n``."""
@@ -162,15 +157,16 @@ class Timeline:
     def behind(self, edges: Edges) -> tuple[Array, Array, Array]:
         """Of edges in order that are still to come: the Edge (m,) that each follows, since when, and whether it is the
         first of its slot."""
-        first = changes(edges.slot) if len(edges.slot) else np.zeros(0, dtype=bool)
-        kind, since_ns = np.empty_like(edges.edge), np.empty_like(edges.time_ns)
+        first = changes(edges.slot)
+        kind, since_ns = edges.edge.copy(), edges.time_ns.copy()
         kind[1:], since_ns[1:] = edges.edge[:-1], edges.time_ns[:-1]
         begins = edges.slot[first]
         kind[first], since_ns[first] = self.clocks.kind[begins], self.clocks.since_ns[begins]
         # The first edge of a found thread tells whether it ran before: who leaves a CPU did, who gets one had waited.
         found = first & self.clocks.found[edges.slot]
-        kind[found & (kind == Edge.IN) & (edges.edge == Edge.IN)] = Edge.OUT_PREEMPTED
-        kind[found & (kind == Edge.OUT_BLOCKED) & is_out(edges.edge)] = Edge.IN
+        if found.any():
+            kind[found & (kind == Edge.IN) & (edges.edge == Edge.IN)] = Edge.OUT_PREEMPTED
+            kind[found & (kind == Edge.OUT_BLOCKED) & is_out(edges.edge)] = Edge.IN
         return kind, since_ns, first
 
     def cpus_behind(self, edges: Edges, row: Array, first: Array) -> Array:
@@ -186,24 +182,25 @@ class Timeline:
         """
         rank = np.where(edges.edge == Edge.BORN, 0, np.where(edges.edge == Edge.ENDED, 2, 1))
         edges = edges.take(np.lexsort((edges.time_ns, rank, edges.slot)))
-        edges = edges.take((self.behind(edges)[0] != Edge.ENDED) & (self.clocks.kind[edges.slot] != Edge.ENDED))
-        return edges._replace(time_ns=rising(edges.slot, np.maximum(edges.time_ns, self.clocks.since_ns[edges.slot])))
+        over = self.clocks.kind[edges.slot] == Edge.ENDED
+        over[1:] |= (edges.edge[:-1] == Edge.ENDED) & (edges.slot[1:] == edges.slot[:-1])
+        slot, time_ns, *others = edges.take(~over) if over.any() else edges
+        return Edges(slot, rising(slot, np.maximum(time_ns, self.clocks.since_ns[slot])), *others)
 
     def advance(self, edges: Edges) -> Periods:
         """Takes a batch's edges; returns the periods that they close. Afterwards ``ran_ns`` answers for any time since
         the batch before."""
         clocks = self.clocks
         kind, start_ns, first = self.behind(edges)
-        begun_ns, source, cpu = start_ns.copy(), np.empty_like(edges.source), np.empty_like(edges.cpu)
+        begun_ns, source, cpu = start_ns.copy(), edges.source.copy(), edges.cpu.copy()
         source[1:], cpu[1:] = edges.source[:-1], edges.cpu[:-1]
         begins = edges.slot[first]
-        begun_ns[first], source[first], cpu[first] = (
-            column[begins] for column in (clocks.begun_ns, clocks.source, clocks.cpu))
+        begun_ns[first], source[first], cpu[first] = clocks.begun_ns[begins], clocks.source[begins], clocks.cpu[begins]
         running_ns = np.where(kind == Edge.IN, edges.time_ns - start_ns, 0)
         self.total_ran_ns += int(running_ns.sum())
-        self._before = clocks.copy()
+        self._before = clocks.kind.copy(), clocks.since_ns.copy(), clocks.cpu_ns.copy()
         self.edges, self._ran_ns = edges, running_sums(running_ns, first, clocks.cpu_ns[edges.slot])
-        last = np.append(first[1:], True) if len(first) else first
+        last = lasts(edges.slot)
         slot = edges.slot[last]
         clocks.kind[slot], clocks.source[slot], clocks.cpu[slot] = edges.edge[last], edges.source[last], edges.cpu[last]
         clocks.begun_ns[slot] = clocks.since_ns[slot] = edges.time_ns[last]
@@ -234,16 +231,15 @@ class Timeline:
 
     def ran_ns(self, slot: Array, time_ns: Array) -> Array:
         """Exact running time (n,) of each thread up to each time, not before the last batch's start."""
-        edges, before = self.edges, self._before
+        edges = self.edges
         if not len(edges.slot):
-            kind, since_ns, cpu_ns = (getattr(self.clocks, name)[slot] for name in ("kind", "since_ns", "cpu_ns"))
+            kind, since_ns, cpu_ns = self.clocks.kind[slot], self.clocks.since_ns[slot], self.clocks.cpu_ns[slot]
         else:
             keys, wanted = packed((edges.slot, edges.time_ns), (slot, time_ns))
             at = keys.searchsorted(wanted, side="right") - 1
             hit = (at >= 0) & (edges.slot[at] == slot)
-            kind = np.where(hit, edges.edge[at], before.kind[slot])
-            since_ns = np.where(hit, edges.time_ns[at], before.since_ns[slot])
-            cpu_ns = np.where(hit, self._ran_ns[at], before.cpu_ns[slot])
+            kind, since_ns, cpu_ns = [np.where(hit, now[at], before[slot]) for now, before in zip(
+                (edges.edge, edges.time_ns, self._ran_ns), self._before, strict=True)]
         ran: Array = cpu_ns + np.where(kind == Edge.IN, np.maximum(time_ns - since_ns, 0), 0)
         return ran
 
@@ -258,9 +254,17 @@ def is_out(edge: Array) -> Array:
     return out
 
 
+def lasts(slot: Array) -> Array:
+    """Which (m,) rows are the last ones of their slot (m,), whose rows are all together."""
+    last = np.empty(len(slot), dtype=bool)
+    last[-1:] = True
+    np.not_equal(slot[1:], slot[:-1], out=last[:-1])
+    return last
+
+
 def rising(slot: Array, time_ns: Array) -> Array:
     """``time_ns`` (n,), where each slot's (all its rows together, slots ascending) never falls."""
-    if not len(slot):
+    if not ((time_ns[1:] < time_ns[:-1]) & (slot[1:] == slot[:-1])).any():
         return time_ns
     keys = packed((slot, time_ns))[0]
     found: Array = np.maximum.accumulate(keys) - keys + time_ns
