@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from collector.arrays import changes, indices
+from collector.arrays import changes
 from collector.events import Array
 
 
@@ -14,9 +14,10 @@ def shared_out(amount: Array, group: Array, room: Array) -> Array:
         return np.zeros(len(room), dtype=np.int64)
     order = np.lexsort((-room, group))
     room, group = room[order], group[order]
-    before = room.cumsum() - room - _of_groups_before(group, room)
+    before = room.cumsum() - room
+    before -= _of_groups(changes(group), before)
     taken = np.empty(len(room), dtype=np.int64)
-    taken[order] = np.clip(amount[group] - before, 0, room)
+    taken[order] = (amount[group] - before).clip(0, room)
     return taken
 
 
@@ -26,13 +27,13 @@ def spread_out(amount: Array, group: Array, room: Array, piece: int) -> Array:
     if not (amount > 0).any():
         return np.zeros(len(room), dtype=np.int64)
     part = np.minimum(amount / np.maximum(np.bincount(group, room, len(amount)), 1), 1)
-    n_due = ((room.cumsum() - _of_groups_before(group, room)) * part[group] // piece).astype(np.int64)
-    n_due -= np.where(changes(group), 0, np.roll(n_due, 1))
+    first, upto = changes(group), room.cumsum()
+    n_due = ((upto - _of_groups(first, upto - room)) * part[group] // piece).astype(np.int64)
+    n_due[1:] -= np.where(first[1:], 0, n_due[:-1])
     return np.minimum(n_due * piece, room)
 
 
-def _of_groups_before(group: Array, values: Array) -> Array:
-    """For each row the sum of ``values`` (n,) in the groups before its own; groups ascend."""
-    first = indices(changes(group))
-    before: Array = (values.cumsum() - values)[first].repeat(np.diff(np.append(first, len(group))))
-    return before
+def _of_groups(first: Array, values: Array) -> Array:
+    """For each row the value (n,) of the row that is the ``first`` (n,) of its group."""
+    found: Array = values[first][first.cumsum() - 1]
+    return found

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collector.arrays import gathered, indices, packed, summed
+from collector.arrays import changes, indices, packed, summed
 from collector.events import Array
 from collector.timing.shares import shared_out, spread_out
 from collector.timing.timeline import LONG_AGO_NS, NO_MOMENTS, Moments, moments_of
@@ -65,6 +65,8 @@ def stolen(runs: Runs, amount_ns: Array, strikes: Strikes, since_ns: int = LONG_
     taken_ns = shared_out(amount_ns, group, np.minimum(silent_ns, room_ns))
     for share_out, where in ((_spread_out, is_new), (shared_out, is_new), (shared_out, ~is_new)):
         left_ns = amount_ns - summed(group, taken_ns, len(amount_ns))
+        if not left_ns.any():
+            break
         taken_ns += share_out(left_ns, group, np.where(where, room_ns - taken_ns, 0))
     row = indices(taken_ns)
     return Stolen(run[row], end_ns[row] - 1 - taken_ns[row], end_ns[row] - 1)
@@ -92,14 +94,12 @@ def _gaps(runs: Runs, strikes: Moments) -> tuple[Array, Array, Array]:
     """Runs taken apart at the strikes in them: index of the run, end, and length of each part. A run without strikes is
     one."""
     keys, starts, ends = packed(strikes, (runs.slot, runs.start_ns), (runs.slot, runs.end_ns))
-    first = keys.searchsorted(starts, "right")
-    n_strikes = np.maximum(keys.searchsorted(ends, "left") - first, 0)
-    run = np.repeat(np.arange(len(runs.slot)), n_strikes + 1)
-    last = (n_strikes + 1).cumsum() - 1
-    at_strike = np.ones(len(run), bool)
-    at_strike[last] = False
-    to_ns = np.empty(len(run), np.int64)
-    to_ns[last], to_ns[at_strike] = runs.end_ns, gathered(strikes.time_ns, first, n_strikes)
-    from_ns = np.roll(to_ns, 1)
-    from_ns[last - n_strikes] = runs.start_ns
+    n_begun = starts.searchsorted(keys)
+    within = indices(n_begun > ends.searchsorted(keys, "right"))
+    run = np.concatenate((n_begun[within] - 1, np.arange(len(runs.slot))))
+    order = run.argsort(kind="stable")
+    run, to_ns = run[order], np.concatenate((strikes.time_ns[within], runs.end_ns))[order]
+    from_ns = to_ns.copy()
+    from_ns[1:] = to_ns[:-1]
+    from_ns[changes(run)] = runs.start_ns
     return run, to_ns, to_ns - from_ns
