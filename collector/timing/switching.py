@@ -15,6 +15,7 @@ import numpy as np
 
 from collector.arrays import indices
 from collector.events import Array, Edge, Switches
+from collector.timing.timeline import LONG_AGO_NS, moments_of
 
 # A departure with its stack is mostly written in less than this; but a copy may take 50 us, and a virtual machine may
 # stand still meanwhile.
@@ -29,7 +30,7 @@ def sharpened(switches: Switches, departed_tid: Array, departed_ns: Array, *, is
     times = switches.time_ns.copy()
     out = indices(switches.edge != Edge.IN)
     if len(out) and len(departed_tid):
-        before = _last_before(departed_tid, departed_ns, switches.tid[out], times[out])
+        before = moments_of(departed_tid, departed_ns).last_ns(switches.tid[out], times[out])
         # It is this one's if the thread has not been away since: it lies behind the thread's record before.
         is_its = before > _record_before(switches)[out]
         if is_lossy:
@@ -48,17 +49,7 @@ def sharpened(switches: Switches, departed_tid: Array, departed_ns: Array, *, is
 def _record_before(switches: Switches) -> Array:
     """Time (m,) of the same thread's record before each; far in the past where there is none."""
     order = np.lexsort((switches.time_ns, switches.tid))
-    before = np.full(len(order), -(1 << 62))
+    before = np.full(len(order), LONG_AGO_NS)
     same = switches.tid[order[1:]] == switches.tid[order[:-1]]
     before[order[1:][same]] = switches.time_ns[order[:-1][same]]
     return before
-
-
-def _last_before(tids: Array, times: Array, tid: Array, time_ns: Array) -> Array:
-    """The latest of ``times`` (d,) of the same tid at or before each time; far in the past where there is none."""
-    origin = min(int(times.min()), int(time_ns.min()))
-    shift = (max(int(times.max()), int(time_ns.max())) - origin + 1).bit_length()
-    keys = np.sort((tids << shift) + (times - origin))
-    at = keys.searchsorted((tid << shift) + (time_ns - origin), side="right") - 1
-    hit = (at >= 0) & (keys[at] >> shift == tid)
-    return np.where(hit, (keys[at] & ((1 << shift) - 1)) + origin, -(1 << 62))
