@@ -11,13 +11,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
-from functools import cache
 from typing import Any
 
 import numpy as np
 
-from collector.arrays import Columns, among, changes, distinct, indices
+from collector.arrays import Columns, among, distinct, indices
 from collector.events import Accounts, Array, Batch, Change, Clocks, Edge, RecordsLost, Throttled, Wakings
 from collector.linux.accounts import Account
 from collector.processes.model import Model, Thread
@@ -29,7 +27,7 @@ from collector.timing.remainders import Remainders
 from collector.timing.silences import NO_STRIKES, Strikes
 from collector.timing.states import Delays
 from collector.timing.switching import sharpened
-from collector.timing.timeline import NO_MOMENTS, Edges, Periods, Timeline, Wakeups, edges_of, joined, moments_of
+from collector.timing.timeline import NO_MOMENTS, Edges, Periods, Timeline, Wakeups, edges_of, joined, lasts, moments_of
 from collector.timing.turns import Turns
 
 _COLUMNS = "time_ns", "pid", "tid", "run_ns", "delay_ns", "turns"  # of Accounts
@@ -177,7 +175,7 @@ class Timekeeping:
         if last is not None and self._went_on and not seen.is_blind:
             budgets += self._across_execs(*last)
         periods = self.timeline.advance(self.ledger.reconciled(edges, read, self.timeline, seen, self.woken,
-                                                               self._came, budgets, cache(lambda: self._struck(batch))))
+                                                               self._came, budgets, lambda: self._struck(batch)))
         self._note_turns(last, new)
         for old, slot in self._went_on:
             self.ledger.goes_on(old, slot, int(self.timeline.clocks.cpu_ns[old]))
@@ -274,8 +272,10 @@ class Timekeeping:
     def _edges(self, batch: Batch) -> Edges:
         """The batch's edges, in no order: what records tell, and the model."""
         switches, none = batch.switches, np.zeros(0, dtype=np.int64)
-        edges, self._came = edges_of(none, none, none), NO_MOMENTS
-        if switches is not None:
+        self._came = NO_MOMENTS
+        if switches is None:
+            edges = edges_of(none, none, none)
+        else:
             departed = [part for part in (batch.leaving, batch.sites) if part is not None]
             exact_ns = sharpened(switches, np.concatenate([none, *(part.tid for part in departed)]),
                                  np.concatenate([none, *(part.time_ns for part in departed)]),
@@ -287,6 +287,8 @@ class Timekeeping:
                 self._came = moments_of(slot[came], exact_ns[came])
             edges = edges_of(slot, exact_ns, switches.edge, switches.cpu)
         cuts = self.model.take_cuts()  # after slots(), which may have met threads not heard of before
+        if not cuts.slot:
+            return edges
         slot, time_ns, edge = (np.array(column, dtype=np.int64) for column in (cuts.slot, cuts.time_ns, cuts.edge))
         return joined(edges, edges_of(slot, time_ns, edge))
 
@@ -308,8 +310,8 @@ class Timekeeping:
     def _begin(self) -> None:
         if self._begun:
             begun = np.array(self._begun, dtype=np.int64)
-            begun = begun[np.argsort(begun[:, 0], kind="stable")]
-            slot, time_ns, run_ns, delay_ns, read_ns = begun[np.append(changes(begun[:, 0])[1:], True)].T
+            begun = begun[begun[:, 0].argsort(kind="stable")]
+            slot, time_ns, run_ns, delay_ns, read_ns = begun[lasts(begun[:, 0])].T
             self.ledger.begin(ReadAccounts(slot, time_ns, run_ns, delay_ns), read_ns - time_ns)
             self._known.delay_ns[slot] = delay_ns
             self._begun = []
@@ -320,15 +322,13 @@ class Timekeeping:
     def _reached(self, batch: Batch) -> Accounts | None:
         """The accounts that the batch reaches; the others wait. None where nobody has looked by then."""
         waiting = [*self._accounts, *([batch.accounts] if batch.accounts is not None else [])]
-        self._accounts = []
         if not any(part.read_ns <= batch.until_ns or (part.time_ns <= batch.until_ns).any() for part in waiting):
             self._accounts = waiting
             return None
         accounts = _joined(waiting)
         reached = accounts.time_ns <= batch.until_ns
-        if not reached.all():
-            self._accounts = [_taken(accounts, ~reached)]
-        return _taken(accounts, reached)
+        self._accounts = [] if reached.all() else [_taken(accounts, ~reached)]
+        return _taken(accounts, reached) if self._accounts else accounts
 
     def _read(self, last: tuple[Array, Accounts] | None, without: Collection[int]) -> ReadAccounts:
         """The last account of each thread, by slot. What they tell of waits is noted."""
@@ -345,11 +345,12 @@ class Timekeeping:
 
     def _last_of_each(self, accounts: Accounts) -> tuple[Array, Accounts]:
         """The slots of our threads among some accounts, and the last one of each."""
-        accounts = _taken(accounts, self.model.known(accounts.tid))
-        slot = self.model.slots(accounts.tid, accounts.pid, accounts.time_ns)
-        order = np.lexsort((accounts.time_ns, slot))
-        order = order[np.append(changes(slot[order])[1:], True)] if len(order) else order
-        return slot[order], _taken(accounts, order)
+        ours = indices(self.model.known(accounts.tid))
+        time_ns = accounts.time_ns[ours]
+        slot = self.model.slots(accounts.tid[ours], accounts.pid[ours], time_ns)
+        order = np.lexsort((time_ns, slot))
+        order = order[lasts(slot[order])]
+        return slot[order], _taken(accounts, ours[order])
 
     def _lose(self, edges: Edges, read: ReadAccounts) -> None:
         """Of threads that were found runnable, have no edge, and no account any more, nothing is known: they were about
@@ -435,7 +436,7 @@ class Timekeeping:
 
     def take_clocks(self, clocks: Clocks) -> None:
         """CPU clocks of processes that have been read between batches."""
-        self._clocks += zip(*(column.tolist() for column in (clocks.time_ns, clocks.pid, clocks.run_ns)), strict=True)
+        self._clocks += zip(clocks.time_ns.tolist(), clocks.pid.tolist(), clocks.run_ns.tolist(), strict=True)
 
     def of_several_threads(self) -> list[int]:
         """The processes that have more than one thread."""
@@ -500,13 +501,16 @@ def by_tid(accounts: Accounts) -> dict[int, Account]:
 
 def _joined(parts: Sequence[Accounts]) -> Accounts:
     """Accounts (one part at least) one after the other."""
+    if len(parts) == 1:
+        return parts[0]
     columns: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _COLUMNS}
-    return replace(parts[-1], **columns)
+    return Accounts(**columns, read_ns=parts[-1].read_ns, clocks=parts[-1].clocks)
 
 
 def _taken(accounts: Accounts, rows: Array) -> Accounts:
     """Accounts at some indices, or of a mask."""
-    return replace(accounts, **{name: getattr(accounts, name)[rows] for name in _COLUMNS})
+    columns: dict[str, Any] = {name: getattr(accounts, name)[rows] for name in _COLUMNS}
+    return Accounts(**columns, read_ns=accounts.read_ns, clocks=accounts.clocks)
 
 
 def _share(tails_ns: dict[int, int], slots: Sequence[int], more_ns: int) -> None:
