@@ -23,16 +23,18 @@ def distinct(values: Array) -> Array:
     """The different values of ``values`` (n,), in ascending order: (m,) of the same type.
 
     ``np.unique`` does the same, but when it is asked for nothing more it imports ``numpy.ma``: a twentieth of what the
-    collector's start costs. Here and below, that all values are equal is as common as not.
+    collector's start costs.
     """
-    if len(values) and (values == values[0]).all():
-        return values[:1].copy()
-    in_order = np.sort(values)
+    in_order = values.copy()
+    in_order.sort()
     return in_order[changes(in_order)]
 
 
 def numbered(values: Array) -> tuple[Array, Array]:
-    """The different values (m,) of ``values`` in ascending order, and for each of ``values`` (n,) its number there."""
+    """The different values (m,) of ``values`` in ascending order, and for each of ``values`` (n,) its number there.
+
+    That all values are equal is as common as not.
+    """
     if len(values) and (values == values[0]).all():
         return values[:1].copy(), np.zeros(len(values), dtype=np.int64)
     order = values.argsort()
@@ -134,9 +136,11 @@ def packed(*pairs: tuple[Array, Array]) -> list[Array]:
 
     Numbers of one call compare with each other, whichever of the ``pairs`` they come from.
     """
-    bounds = [int(bound(time)) for _, time in pairs if len(time) for bound in (np.minimum.reduce, np.maximum.reduce)]
-    origin = min(bounds, default=0)
-    shift = (max(bounds, default=0) - origin + 1).bit_length()
+    times = np.concatenate([time for _, time in pairs])
+    if not len(times):
+        return [time for _, time in pairs]
+    origin = int(np.minimum.reduce(times))
+    shift = (int(np.maximum.reduce(times)) - origin + 1).bit_length()
     return [(number << shift) + (time - origin) for number, time in pairs]
 
 
@@ -176,10 +180,8 @@ class Columns:
 
     def copy(self) -> Columns:
         """The same, which later changes leave as it is."""
-        other = Columns(**self._fields)
-        other._n = self._n
-        for name in self._fields:
-            setattr(other, name, getattr(self, name).copy())
+        other, mine = Columns(), vars(self)
+        vars(other).update(mine, **{name: mine[name].copy() for name in self._fields})
         return other
 
     def reset(self, numbers: Array) -> None:
