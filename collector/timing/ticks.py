@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from collector.arrays import changes, distinct, indices
+from collector.arrays import among, changes, indices, summed
 from collector.events import Array
 
 N_STATES = 10
@@ -33,8 +33,8 @@ _FAR_NS = np.iinfo(np.int64).max
 
 
 class Accounts:
-    """What is owed, by group (any number) and stack, and when time was last added, as the number of that stretch: four
-    arrays of one length, sorted by group and stack."""
+    """What is owed, by group (any small number) and stack, and when time was last added, as the number of that stretch:
+    four arrays of one length, in any order."""
 
     def __init__(self, interval_ns: int) -> None:
         self.interval_ns = interval_ns
@@ -49,57 +49,59 @@ class Accounts:
 
         Returns the ticks that each earns (s,), and for ticks of stacks that are not among them (e,): group, uid, ticks.
         """
-        if not len(group):
+        n = len(group)
+        if not n:
             return length_ns, group, uid, length_ns
-        asked = distinct(group)
-        touched = asked[np.minimum(asked.searchsorted(self.group), len(asked) - 1)] == self.group
-        n_old = int(np.count_nonzero(touched))
+        touched = among(self.group, group)
         groups = np.concatenate([self.group[touched], group])
         uids = np.concatenate([self.uid[touched], uid])
         lengths = np.concatenate([self.owed_ns[touched], length_ns])
-        used = np.concatenate([self.used[touched], self._n_used + np.arange(len(group))])
-        self._n_used += len(group)
+        used = np.concatenate([self.used[touched], np.arange(self._n_used, self._n_used + n)])
+        self._n_used += n
         order = np.lexsort((uids, groups))
-        first = changes(groups[order], uids[order])
-        key = np.empty(len(order), dtype=np.int64)
-        key[order] = first.cumsum() - 1
-        key_group, key_uid = groups[order][first], uids[order][first]
-        key_used = used[order][np.append(first[1:], True)]  # its last one
-        owed = np.bincount(key, lengths, len(key_group)).astype(np.int64) if len(key) else lengths
-        ticks = self._due(key_group, owed, key_used)
-        earned, paid = _spread(key[n_old:], length_ns, ticks)
-        self._keep(~touched, key_group, key_uid, owed - ticks * self.interval_ns, key_used)
+        groups, uids, lengths = groups[order], uids[order], lengths[order]
+        is_first = changes(groups, uids)  # of an account's, with what it had before its stretches
+        begins = indices(is_first)
+        groups, uids = groups[begins], uids[begins]
+        owed, used = np.add.reduceat(lengths, begins), np.maximum.reduceat(used[order], begins)
+        first = changes(groups)
+        many = _of_many(first)
+        ticks = self._due(first, many, owed, used)
+        self._keep(~touched, first, many, groups, uids, owed - ticks * self.interval_ns, used)
+        if not ticks.any():
+            return np.zeros(n, dtype=np.int64), group[:0], uid[:0], ticks[:0]
+        lengths[order < len(order) - n] = 0  # what it had before earns nothing now
+        earned = np.empty(len(order), dtype=np.int64)
+        earned[order], paid = _spread(lengths, is_first, ticks)
         rest = indices((ticks > 0) & ~paid)
-        return earned, key_group[rest], key_uid[rest], ticks[rest]
+        return earned[-n:], groups[rest], uids[rest], ticks[rest]
 
     def close(self, groups: Array) -> tuple[Array, Array, Array]:
-        """Ends ``groups`` (g,), which are in ascending order; returns (group, uid, owed_ns) of their accounts."""
-        if not len(groups):
-            return groups, self.uid[:0], self.owed_ns[:0]
-        mine = groups[np.minimum(groups.searchsorted(self.group), len(groups) - 1)] == self.group
-        closed = self.group[mine], self.uid[mine], self.owed_ns[mine]
+        """Ends ``groups`` (g,); returns (group, uid, owed_ns) of their accounts, by group and stack."""
+        mine = among(self.group, groups)
+        order = indices(mine)[np.lexsort((self.uid[mine], self.group[mine]))]
+        closed = self.group[order], self.uid[order], self.owed_ns[order]
         self.group, self.uid, self.owed_ns, self.used = (
             column[~mine] for column in (self.group, self.uid, self.owed_ns, self.used))
         return closed
 
-    def _due(self, group: Array, owed_ns: Array, used: Array) -> Array:
-        """Ticks (k,) for accounts sorted by group: as many as the group's sum is worth. What is worth a tick by itself
-        has it; of the others the largest where all are kept, else whoever fills an interval."""
-        if not len(group):
-            return owed_ns
-        first = changes(group)
-        number, begins = first.cumsum() - 1, indices(first)
-        due = np.maximum(np.add.reduceat(owed_ns, begins) // self.interval_ns, 0)
+    def _due(self, first: Array, many: Array, owed_ns: Array, used: Array) -> Array:
+        """Ticks (k,) for accounts sorted by group, each of which begins with a ``first`` (k,) one: as many as the
+        group's sum is worth. What is worth a tick by itself has it; of the others the largest where all are kept, else,
+        at ``many``, whoever fills an interval."""
+        begins, number = indices(first), first.cumsum() - 1
         ticks: Array = np.maximum(owed_ns // self.interval_ns, 0)
-        left = owed_ns - ticks * self.interval_ns
+        due = np.maximum(np.add.reduceat(owed_ns, begins) // self.interval_ns, 0)
         missing = due - np.add.reduceat(ticks, begins)
-        gets = _rank(number, -left, first) < missing[number]
-        many = indices((np.bincount(number) > _KEPT)[number])
+        if not missing.any():
+            return ticks
+        left = owed_ns - ticks * self.interval_ns
+        gets = _rank(number, -left, begins) < missing[number]
         if len(many):
             gets[many] = (missing[number] > 0)[many] & self._fills(number[many], left[many], used[many])
         ticks[gets] += 1
         while (missing < 0).any():  # others were told too much; a stack that is owed several may pay several
-            rank = _rank(number, np.where(ticks > 0, left, _FAR_NS), first)
+            rank = _rank(number, np.where(ticks > 0, left, _FAR_NS), begins)
             payers = (ticks > 0) & (rank < -missing[number])
             ticks[payers] -= 1
             left[payers] += self.interval_ns
@@ -118,48 +120,42 @@ class Accounts:
         found[order] = np.diff(full, prepend=0) > 0  # a group's first account does not fill one
         return found
 
-    def _keep(self, others: Array, group: Array, uid: Array, owed_ns: Array, used: Array) -> None:
-        """Takes new accounts in place of all but ``others``: of each group those that were used last."""
-        if len(group):
-            first = changes(group)
+    def _keep(self, others: Array, first: Array, many: Array, group: Array, uid: Array, owed_ns: Array,
+              used: Array) -> None:
+        """Takes new accounts in place of all but ``others``: where a group has ``many``, those that were used last."""
+        if len(many):
             number = first.cumsum() - 1
-            rank = _rank(number, -used, first)
+            rank = _rank(number, -used, indices(first))
             kept = rank < _KEPT
-            folded = np.bincount(number[~kept], owed_ns[~kept], int(number[-1]) + 1).astype(np.int64)
+            folded = summed(number[~kept], owed_ns[~kept], int(number[-1]) + 1)
             owed_ns = owed_ns + np.where(rank == _KEPT - 1, folded[number], 0)
             group, uid, owed_ns, used = group[kept], uid[kept], owed_ns[kept], used[kept]
-        group = np.concatenate([self.group[others], group])
-        uid = np.concatenate([self.uid[others], uid])
-        order = np.lexsort((uid, group))
-        self.group, self.uid = group[order], uid[order]
-        self.owed_ns = np.concatenate([self.owed_ns[others], owed_ns])[order]
-        self.used = np.concatenate([self.used[others], used])[order]
+        self.group = np.concatenate([self.group[others], group])
+        self.uid = np.concatenate([self.uid[others], uid])
+        self.owed_ns = np.concatenate([self.owed_ns[others], owed_ns])
+        self.used = np.concatenate([self.used[others], used])
 
 
-def _rank(number: Array, value: Array, first: Array) -> Array:
+def _of_many(first: Array) -> Array:
+    """Rows of the accounts (k,) of groups, each of which begins with a ``first`` one, that have more than are kept."""
+    number = first.cumsum()
+    return indices((np.bincount(number) > _KEPT)[number])
+
+
+def _rank(number: Array, value: Array, begins: Array) -> Array:
     """Place (n,) of each value among those of its group, smallest first; groups are numbered in order."""
     order = np.lexsort((value, number))
     rank = np.empty(len(order), dtype=np.int64)
-    rank[order] = np.arange(len(order)) - indices(first)[number]
+    rank[order] = np.arange(len(order)) - begins[number]
     return rank
 
 
-def _spread(key: Array, length_ns: Array, ticks: Array) -> tuple[Array, Array]:
-    """The keys' ticks (k,) over their stretches (s,), along their lengths; and which keys (k,) have any stretch."""
-    order = key.argsort(kind="stable")
-    sorted_key, length = key[order], length_ns[order]
-    earned = np.zeros(len(key), dtype=np.int64)
-    paid = np.zeros(len(ticks), dtype=bool)
-    if not len(key):
-        return earned, paid
-    first = changes(sorted_key)
-    begins = indices(first)
-    total = length.cumsum()
-    part = first.cumsum() - 1
-    until = total - (total[begins] - length[begins])[part]
-    whole = np.maximum(np.append(until[begins[1:] - 1], until[-1])[part], 1)
-    upto = ticks[sorted_key] * until // whole
-    before = np.where(first, 0, np.concatenate([[0], upto[:-1]]))
-    earned[order] = upto - before
-    paid[sorted_key] = np.append(until[begins[1:] - 1], until[-1])[part] > 0
-    return earned, paid
+def _spread(length_ns: Array, first: Array, ticks: Array) -> tuple[Array, Array]:
+    """The ticks (k,) of accounts over their stretches (s,), along their lengths; each account begins with a ``first``
+    one. Also which accounts (k,) have any length."""
+    begins, number = indices(first), first.cumsum() - 1
+    whole = np.add.reduceat(length_ns, begins)
+    until = length_ns.cumsum() - (whole.cumsum() - whole)[number]
+    earned = ticks[number] * until // np.maximum(whole, 1)[number]
+    earned[1:] -= np.where(first[1:], 0, earned[:-1])
+    return earned, whole > 0
