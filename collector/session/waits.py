@@ -9,7 +9,7 @@ from collector.events import Array, Batch, Edge, Faults
 from collector.session.experiments import Experiments
 from collector.session.stacks import Stacks
 from collector.session.timekeeping import Timekeeping
-from collector.timing.states import NO_SPANS, Departures, PageFaults, Spans, States
+from collector.timing.states import NO_FAULTS, NO_SPANS, Departures, PageFaults, Spans, States
 from collector.timing.timeline import Periods
 
 
@@ -44,14 +44,19 @@ class Waits:
         if not len(slots):
             return NO_SPANS
         blocked = slots[kinds[slots] == Edge.OUT_BLOCKED]
-        for departures in self._stacks.asked(self.states.untold(blocked), now_ns):
-            self.states.tell(departures)
-        for departures in self._stacks.deeper(blocked, now_ns):
-            self.states.tell(departures)
+        if len(blocked):
+            self._ask(blocked, now_ns)
         spans, woken = self.states.so_far(self._timeline.tell(slots, now_ns))
         rows = indices(woken)
         self._timeline.waits(spans.slot[rows], spans.end_ns[rows])
         return spans
+
+    def _ask(self, blocked: Array, now_ns: int) -> None:
+        """Where the threads at slots wait, as far as their departures did not tell."""
+        for departures in self._stacks.asked(self.states.untold(blocked), now_ns):
+            self.states.tell(departures)
+        for departures in self._stacks.deeper(blocked, now_ns):
+            self.states.tell(departures)
 
     def forget(self, slots: Array) -> None:
         """The threads at slots are over, and the slots are free."""
@@ -60,7 +65,6 @@ class Waits:
 
     def _faults(self, faults: Faults | None) -> PageFaults:
         if faults is None:
-            none = np.zeros(0, dtype=np.int64)
-            return PageFaults(none, none, none.astype(np.uint64), none.astype(np.uint64), none.astype(bool))
+            return NO_FAULTS
         slot = self._model.slots(faults.tid, faults.pid, faults.time_ns)
         return PageFaults(slot, faults.time_ns, faults.address, faults.ip, faults.in_kernel)

@@ -53,6 +53,7 @@ _TEXT_FAULT, _DATA_FAULT, _KERNEL_FAULT = (
 _STATE_OF_REASON = np.array([Microstate.SLEEP, Microstate.SLEEP, Microstate.USER_LOCK, Microstate.DATA_FAULT,
                              Microstate.KERNEL_FAULT, Microstate.STOPPED], dtype=np.int64)
 assert [int(r) for r in Reason] == list(range(len(_STATE_OF_REASON)))
+_ADJUSTED, _SYNTHETIC = np.int8(Source.ADJUSTED), np.int8(Source.SYNTHETIC)
 _PAGE_BITS = np.uint64(12)
 _MANY_WAITS = 100  # of which an average says something
 _SOME_WAITS = 10  # of which is seen whether they are alike
@@ -75,7 +76,11 @@ class Spans(NamedTuple):
 
     def take(self, rows: Array) -> Spans:
         """Those at some indices, or of a mask."""
-        return Spans(*(column[rows] for column in self))
+        return Spans(*[column[rows] for column in self])
+
+    def and_more(self, more: Spans) -> Spans:
+        """These, and others behind them."""
+        return Spans(*map(np.concatenate, zip(self, more, strict=True)))
 
 
 _NONE = np.zeros(0, dtype=np.int64)
@@ -104,6 +109,9 @@ class PageFaults:
     address: Array  # u8 (f,)
     ip: Array  # u8 (f,)
     in_kernel: Array  # bool (f,)
+
+
+NO_FAULTS = PageFaults(_NONE, _NONE, _NONE.view(np.uint64), _NONE.view(np.uint64), _NONE.astype(bool))
 
 
 class Delays(NamedTuple):
@@ -140,15 +148,15 @@ class States:
     def spans(self, periods: Periods, edges: Edges, departures: Departures, faults: PageFaults, woken: Wakeups,
               delays: Delays) -> Spans:
         """The states of the periods off CPU that a batch's ``edges`` closed, with what was seen in that batch."""
-        faults = _by_slot(faults)
+        faults = _by_slot(faults) if len(faults.slot) else faults
         uid, reason, ip, cpu = self._departed(edges, departures, faults)
         woken_ns = self._woken_ns(periods, woken)
-        began, of = periods.began, self._of
+        began, is_older, of = periods.began, periods.began < 0, self._of
 
         def of_period(per_edge: Array, per_slot: Array) -> Array:
             if not len(per_edge):
                 return per_slot[periods.slot]
-            return np.where(began < 0, per_slot[periods.slot], per_edge[began])
+            return np.where(is_older, per_slot[periods.slot], per_edge[began])
 
         state = self._states(periods, of_period(reason, of.reason), of_period(ip, of.ip), faults)
         stacks, cpus = of_period(uid, of.uid), of_period(cpu, of.cpu)
@@ -219,6 +227,8 @@ class States:
         # A thread that leaves its CPU too often to be asked every time is taken to wait for what it usually waits for.
         # It is not stopped by habit, nor waits for pages where none was missing.
         blocked = indices(edges.edge == Edge.OUT_BLOCKED)
+        if not len(blocked):
+            return uid, reason, ip, cpu
         untold = blocked[ip[blocked] == 0]
         slot, why, is_told = edges.slot[blocked], reason[blocked], ip[blocked] != 0
         last = self._last_told(self._of.told, slot, why, is_told, is_told & (why != _UNKNOWN))
@@ -259,10 +269,8 @@ class States:
         return found
 
     def _remember(self, edges: Edges, uid: Array, reason: Array, ip: Array, cpu: Array) -> None:
-        last = indices(np.append(edges.slot[1:] != edges.slot[:-1], True)) if len(edges.slot) else edges.slot
-        slot = edges.slot[last]
-        self._of.uid[slot], self._of.reason[slot] = uid[last], reason[last]
-        self._of.ip[slot], self._of.cpu[slot] = ip[last], cpu[last]
+        of, slot = self._of, edges.slot  # the last one of each stays
+        of.uid[slot], of.reason[slot], of.ip[slot], of.cpu[slot] = uid, reason, ip, cpu
 
     def _states(self, periods: Periods, reason: Array, ip: Array, faults: PageFaults) -> Array:
         """State (p,) of the part of each period before the wake-up; ``faults`` by slot."""
@@ -309,18 +317,21 @@ class States:
         untold, of, shared_ns = indices(blocked & (woken_ns == 0)), self._of, np.zeros_like(length_ns)
         has_account = known[periods.slot[untold]]
         told, silent = untold[has_account], untold[~has_account]
-        slots = periods.slot[told]
-        most_ns = np.maximum(length_ns[told] - 1, 0)  # who was blocked slept, however short
-        shared_ns[told], of.slept_ns[slots], of.longest_ns[slots] = _shares_ns(
-            slots, most_ns, np.maximum(unexplained_ns, 0))
-        silent = silent[~_to_the_end(periods.take(silent), edges)]
-        self._go_on(silent, periods, shared_ns)
+        if len(told):
+            slots = periods.slot[told]
+            most_ns = np.maximum(length_ns[told] - 1, 0)  # who was blocked slept, however short
+            shared_ns[told], of.slept_ns[slots], of.longest_ns[slots] = _shares_ns(
+                slots, most_ns, np.maximum(unexplained_ns, 0))
+        if len(silent):
+            silent = silent[~_to_the_end(periods.take(silent), edges)]
+            self._go_on(silent, periods, shared_ns)
         explained = indices(blocked & ((woken_ns > 0) | known[periods.slot]))
-        if (woken_ns > 0).any() and len(explained) >= _MANY_WAITS:
+        if len(explained) >= _MANY_WAITS and (woken_ns > 0).any():
             self._waiting = float((wait_ns + shared_ns)[explained].sum() / max(int(length_ns[explained].sum()), 1))
         of.has_account[delays.slot] = True
         self._estimate(silent[~of.has_account[periods.slot[silent]]], periods, shared_ns)
-        unexplained_ns -= summed(periods.slot, shared_ns, n_slots)
+        if len(untold):
+            unexplained_ns -= summed(periods.slot, shared_ns, n_slots)
         return wait_ns + shared_ns, shared_ns > 0
 
     def _go_on(self, rows: Array, periods: Periods, shared_ns: Array) -> None:
@@ -407,17 +418,14 @@ def _split(periods: Periods, state: Array, uid: Array, cpu: Array, wait_ns: Arra
 
     A wait that ``is_share`` (p,) was not recorded, nor was the end of what came before it.
     """
-    length_ns, late = periods.end_ns - periods.start_ns, indices(wait_ns > 0)
-    waits = periods.take(late)
-    return Spans(np.concatenate([periods.slot, waits.slot]),
-                 np.concatenate([state, np.full(len(late), _WAIT_CPU)]),
-                 np.concatenate([periods.begun_ns, waits.end_ns - wait_ns[late]]),
-                 np.concatenate([length_ns - wait_ns, wait_ns[late]]),
-                 np.concatenate([periods.end_ns - wait_ns, waits.end_ns]),
-                 np.concatenate([uid, uid[late]]), np.concatenate([cpu, cpu[late]]),
-                 np.concatenate([np.where(is_share, np.maximum(periods.source, np.int8(Source.ADJUSTED)),
-                                          periods.source),
-                                 np.where(is_share[late], np.int8(Source.SYNTHETIC), waits.source)]))
+    woken_ns, late = periods.end_ns - wait_ns, indices(wait_ns > 0)
+    source = np.where(is_share, np.maximum(periods.source, _ADJUSTED), periods.source)
+    spans = Spans(periods.slot, state, periods.begun_ns, woken_ns - periods.start_ns, woken_ns, uid, cpu, source)
+    if not len(late):
+        return spans
+    return spans.and_more(
+        Spans(periods.slot[late], np.full(len(late), _WAIT_CPU), woken_ns[late], wait_ns[late], periods.end_ns[late],
+              uid[late], cpu[late], np.where(is_share, _SYNTHETIC, periods.source)[late]))
 
 
 def _by_slot(faults: PageFaults) -> PageFaults:
@@ -469,11 +477,13 @@ class WaitTicks:
         self._cpu.grow(int(spans.slot.max(initial=-1)) + 1)
         self._cpu.cpu[spans.slot] = spans.cpu
         earned, group, uid, more = self._accounts.add(spans.slot * N_STATES + spans.state, spans.uid, spans.length_ns)
-        rows, slot = indices(earned), group // N_STATES
-        zero, end_ns = np.zeros_like(group), np.full(len(group), spans.end_ns.max(initial=0))
+        rows = indices(earned)
+        due, ticks = spans.take(rows), earned[rows]
+        if not len(group):
+            return due, ticks
+        slot, zero, end_ns = group // N_STATES, np.zeros_like(group), np.full(len(group), spans.end_ns.max())
         extra = Spans(slot, group % N_STATES, zero, zero, end_ns, uid, self._cpu.cpu[slot], zero.astype(np.int8))
-        due = Spans(*(np.concatenate(pair) for pair in zip(spans.take(rows), extra, strict=True)))
-        return due, np.concatenate([earned[rows], more])
+        return due.and_more(extra), np.concatenate([ticks, more])
 
     def owed(self, slots: Array) -> tuple[Array, Array]:
         """What threads that have ended, at ``slots`` (n,) in ascending order, are still owed by state (n, 10), and for
