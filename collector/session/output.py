@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collector.arrays import distinct, indices
+from collector.arrays import distinct, indices, summed
 from collector.events import Array, ClockSamples, Edge, Mode
 from collector.session.experiments import Experiments, Recorded
 from collector.session.placing import Placed
@@ -60,18 +60,18 @@ class Output:
         self._tally.n_samples += len(ticks)
         for number in distinct(placed.image).tolist():
             recorded = self._experiments.by_image.get(number)
-            told = (placed.image == number) & (placed.uid != 0)
-            rows = indices(told & (ticks > 0))
-            if recorded is not None and recorded.recorder is not None and len(rows):
-                recorded.recorder.clock(clock.tid[rows], clock.cpu[rows], clock.time_ns[rows], placed.uid[rows],
-                                        state[rows], ticks[rows])
-                self._count(recorded, state[rows], ticks[rows])
-            rows = indices(told)
-            if recorded is not None and len(rows):
-                recorded.recent.note(clock.tid[rows] == clock.pid[rows], clock.time_ns[rows], clock.cpu[rows],
-                                     placed.uid[rows], state[rows])
-                end = rows[-1]
-                recorded.last = (int(clock.tid[end]), int(clock.cpu[end]), int(placed.uid[end]), int(state[end]))
+            rows = indices((placed.image == number) & (placed.uid != 0))
+            if recorded is None or not len(rows):
+                continue
+            columns = [column[rows] for column in (clock.tid, clock.cpu, clock.time_ns, placed.uid, state, ticks)]
+            tid, cpu, time_ns, uid, its, earned = columns
+            recorded.recent.note(tid == clock.pid[rows], time_ns, cpu, uid, its)
+            recorded.last = int(tid[-1]), int(cpu[-1]), int(uid[-1]), int(its[-1])
+            if recorded.recorder is not None:
+                earning = earned > 0
+                told = [column[earning] for column in columns]
+                recorded.recorder.clock(*told)
+                self._count(recorded, *told[-2:])
         self._stacks.sampled(placed, clock.time_ns, clock.cpu, state)
 
     def spans(self, spans: Spans, ticks_of: Callable[[Spans], tuple[Spans, Array]]) -> None:
@@ -79,16 +79,16 @@ class Output:
         if not len(spans.slot) or self.muted:
             return
         due, ticks = ticks_of(spans)
-        image, image_due, tid = self._of.image[spans.slot], self._of.image[due.slot], self._of.tid[due.slot]
+        image, image_due = self._of.image[spans.slot], self._of.image[due.slot]
         for number in distinct(image).tolist():
             recorded = self._experiments.by_image.get(number)
             if recorded is None or recorded.recorder is None:
                 continue
             mine = image == number
-            recorded.waited_ns += np.bincount(spans.state[mine], spans.length_ns[mine], N_STATES).astype(np.int64)
+            recorded.waited_ns += summed(spans.state[mine], spans.length_ns[mine], N_STATES)
             rows = indices(image_due == number)
             if len(rows):
-                self._tell(_Earned(recorded, due.take(rows), tid[rows], ticks[rows]), may_wait=True)
+                self._tell(_Earned(recorded, due.take(rows), self._of.tid[due.slot[rows]], ticks[rows]), may_wait=True)
 
     def late(self) -> None:
         """Once in each batch, before its spans: the time of threads that had no stack yet, but for those that have not
@@ -122,16 +122,15 @@ class Output:
         recorded, recorder = earned.recorded, earned.recorded.recorder
         if recorder is None or not len(earned.tid):
             return
-        uid = self._stacks.known_or_last(recorded, earned.spans)
+        spans, uid = earned.spans, self._stacks.known_or_last(recorded, earned.spans)
         stackless = uid == 0
-        if stackless.any() and may_wait:
-            self._stackless.append(earned.take(stackless))
-            self._tell(earned.take(~stackless))
-            return
-        spans = earned.spans
-        self._tally.n_borrowed_stacks += int(np.count_nonzero(spans.uid == 0))
         if stackless.any():
+            if may_wait:
+                self._stackless.append(earned.take(stackless))
+                self._tell(earned.take(~stackless))
+                return
             uid = np.where(stackless, no_stack(recorder), uid)
+        self._tally.n_borrowed_stacks += int(np.count_nonzero(spans.uid == 0))
         recorder.clock(earned.tid, spans.cpu, spans.end_ns, uid, spans.state.astype(np.int32), earned.ticks,
                        exact_ns=spans.length_ns)
         self._count(recorded, spans.state, earned.ticks)
@@ -158,5 +157,5 @@ class Output:
         self._unsampled.clear()
 
     def _count(self, recorded: Recorded, state: Array, ticks: Array) -> None:
-        recorded.state_ticks += np.bincount(state, ticks, N_STATES).astype(np.int64)
+        recorded.state_ticks += summed(state, ticks, N_STATES)
         self._tally.n_packets += len(ticks)

@@ -198,10 +198,13 @@ class Pipeline:
 
     def _close_ended(self) -> None:
         """Ends the experiments of images that are over."""
-        self._taps.close(self._experiments.ended())
-        self.output.close(self._experiments.ended())
-        self._stacks.close(self._experiments.ended())
-        self._settlement.close(self._experiments.ended())
+        ended = self._experiments.ended()
+        if not ended:
+            return
+        self._taps.close(ended)
+        self.output.close(ended)
+        self._stacks.close(ended)
+        self._settlement.close(ended)
         self._experiments.close_ended(self.overview.usage)
 
     def _give_back(self) -> None:

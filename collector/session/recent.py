@@ -18,7 +18,7 @@ class Recent:
     """Samples by kind of thread: of the process's first one, and of all others."""
 
     def __init__(self) -> None:
-        self._kept: dict[bool, tuple[Array, ...]] = {}
+        self._kept: dict[bool, list[Array]] = {}
         self._n_borrowed = 0
 
     def note(self, is_first: Array, *columns: Array) -> None:
@@ -26,9 +26,9 @@ class Recent:
         for kind in (True, False):
             rows = indices(is_first == kind)[-_N_KEPT:]
             if len(rows):
-                before = self._kept.get(kind, tuple(column[:0] for column in columns))
-                self._kept[kind] = tuple(np.concatenate([old, new[rows]])[-_N_KEPT:]
-                                         for old, new in zip(before, columns, strict=True))
+                before = self._kept.get(kind) or [column[:0] for column in columns]
+                self._kept[kind] = [np.concatenate([old, new[rows]])[-_N_KEPT:]
+                                    for old, new in zip(before, columns, strict=True)]
 
     def borrowed(self, life_ns: tuple[int, int], *, of_first: bool) -> tuple[int, int, int] | None:
         """CPU, uid and state for a thread without samples: each in turn of those that threads of a kind had while it

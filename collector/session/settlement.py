@@ -71,8 +71,8 @@ class Settlement:
     def earned(self, placed: Placed, time_ns: Array) -> Array:
         """Ticks (n,) that clock samples earn, given in time order."""
         self._sampling.of.grow(self._time.n_slots)
-        new = distinct(placed.slot[self._sampling.of.phase_ns[placed.slot] < 0])
-        few = untold(self._sampling, placed.slot, time_ns, self._groups(new)) if len(new) else None
+        new = placed.slot[self._sampling.of.phase_ns[placed.slot] < 0]
+        few = untold(self._sampling, placed.slot, time_ns, self._groups(distinct(new))) if len(new) else None
         return self._sampling.ticks_of(placed.slot, time_ns, few)
 
     def _groups(self, new: Array) -> Groups:
@@ -100,7 +100,15 @@ class Settlement:
 
         ``tails_ns``: by slot, what was used behind the end; of those that ended in an earlier batch it is carried on.
         """
-        ending = self._time.ending  # in ascending order
+        if len(self._time.ending):
+            self._settle_ending(self._time.ending, tails_ns)
+        late_ns = 0 if self._output.muted else sum(tails_ns.values())
+        self._carry_ns[Microstate.SYSTEM] += late_ns
+        self.total_cpu_ns += late_ns
+        self._output.flush()
+
+    def _settle_ending(self, ending: Array, tails_ns: dict[int, int]) -> None:
+        """Time of the threads at slots (n,), in ascending order; their tails are taken from ``tails_ns``."""
         owed_ns, stacks = self.waits.owed(ending)
         left_ns = owed_ns[:, Microstate.USER] = self._sampling.residue_ns(ending)
         owners = self._owners(ending)
@@ -109,11 +117,7 @@ class Settlement:
         self._count(owners, self._clocks.cpu_ns[ending] + tail_ns)
         if not self._output.muted:
             self._settle_images(owners, _Owed(ending, left_ns, owed_ns, stacks))
-        late_ns = 0 if self._output.muted else sum(tails_ns.values())
-        self._carry_ns[Microstate.SYSTEM] += late_ns
-        self.total_cpu_ns += late_ns
-        self._sampling.forget(self._time.ending)
-        self._output.flush()
+        self._sampling.forget(ending)
 
     def _owners(self, slots: Array) -> list[tuple[Recorded, Array]]:
         """The rows (n,) in ``slots``, in ascending order, of threads of each image that is recorded."""

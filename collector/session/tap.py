@@ -90,7 +90,8 @@ class Taps:
 
     def flushed(self, spans: Spans, muted: bool) -> None:
         """What threads off CPU have spent."""
-        self._tell(*_columns(spans), muted=muted)
+        if self._takes:
+            self._tell(*_columns(spans), muted=muted)
 
     def looks(self, now_ns: int, whether: bool) -> None:
         """Recording resumes; or pauses, or ends."""
@@ -120,7 +121,7 @@ class Taps:
               *, muted: bool) -> None:
         """Those that have a length."""
         rows = indices(end_ns > start_ns)
-        if not len(rows) or not self._takes:
+        if not len(rows):
             return
         slot, of = slot[rows], self._model.of
         stretches = Stretches(slot, of.tid[slot], of.pid[slot], of.image[slot], start_ns[rows], end_ns[rows],
