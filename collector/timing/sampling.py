@@ -39,15 +39,15 @@ class Sampling:
         order = slot.argsort(kind="stable")
         in_order = slot[order]
         ran_ns = self.timeline.ran_ns(in_order, time_ns[order])
-        first = changes(in_order) if len(order) else np.zeros(0, dtype=bool)
+        first = changes(in_order)
         begins = first & (of.phase_ns[in_order] < 0)
         of.phase_ns[in_order[begins]] = np.maximum(self.interval_ns - np.maximum(ran_ns[begins], 1), 0)
         if untold is not None:
             of.phase_ns[untold] = 0
         total = (of.phase_ns[in_order] + ran_ns) // self.interval_ns
-        before = np.where(first, of.ticks[in_order], np.roll(total, 1))
-        last = np.append(first[1:], True) if len(first) else first
-        of.ticks[in_order[last]] = np.maximum(total[last], of.ticks[in_order[last]])
+        before = of.ticks[in_order]
+        of.ticks[in_order] = np.maximum(total, before)  # the last one of each stays
+        before[1:] = np.where(first[1:], before[1:], total[:-1])
         ticks = np.empty(len(slot), dtype=np.int64)
         ticks[order] = np.maximum(total - before, 0)
         return ticks
