@@ -241,16 +241,14 @@ class PacketFile(GrowingFile):
     def append_array(self, packets: npt.NDArray[Any]) -> None:
         """Append fixed-size packets: a structured array whose first field is ``tsize``, contiguous."""
         size = packets.dtype.itemsize
-        raw: Bytes = packets.view(np.uint8)
-        done = 0
+        raw, done = np.frombuffer(packets, np.uint8), 0
         while done < len(raw):
             room = BLOCK_SIZE - self.used % BLOCK_SIZE
             if room < size:
                 self._close_block(room)
                 continue
-            chunk = raw[done:done + room // size * size]
-            self._commit(chunk)
-            done += len(chunk)
+            self._commit(raw[done:done + room // size * size])
+            done += room // size * size
 
     def append_packets(self, packets: Iterable[bytes]) -> None:
         """Append packets of any size up to PACKET_SIZE_MAX, multiples of four."""
@@ -273,18 +271,15 @@ class PacketFile(GrowingFile):
 
     def _commit(self, chunk: Bytes) -> None:
         """Write whole packets that lie in one block; they appear together."""
+        size = len(chunk)
         if self._draft is not None:
             self._draft += chunk.tobytes()
-            self.used += len(chunk)
-            return
-        if not len(chunk):
-            return
-        window = self._reach(self.used + len(chunk))
-        start = self.used - self._window_start
-        place = np.frombuffer(window, np.uint8, len(chunk), start)
-        place[4:] = chunk[4:]
-        place[:4].view(np.uint32)[0] = chunk[:4].view(np.uint32)[0]
-        self.used += len(chunk)
+        elif size:
+            window = self._reach(self.used + size)
+            place = np.frombuffer(window, np.uint8, size, self.used - self._window_start)
+            place[4:] = chunk[4:]
+            place[:4].view(np.uint32)[0] = chunk[:4].view(np.uint32)[0]
+        self.used += size
 
     def _commit_large(self, packet: bytes) -> None:
         if self._draft is not None:

@@ -54,7 +54,7 @@ def record(usage: Usage, wsize: int, pid: int, count: int, start_ns: int, time_n
              for value_ns in (time_ns, start_ns, terminated_ns, sum(usage.states_ns), *usage.states_ns)]
     largest = (1 << wsize) - 1
     return OVERVIEW[wsize].packer.pack(pid, count, *chain.from_iterable(times),
-                                       *(min(value, largest) for value in _counters(usage)))
+                                       *[min(value, largest) for value in _counters(usage)])
 
 
 def append(directory_fd: int, content: bytes) -> None:

@@ -30,14 +30,15 @@ class Overview:
         recorded = edges.source == Source.RECORDED
         for column, kind in enumerate((Edge.OUT_BLOCKED, Edge.OUT_PREEMPTED)):
             self._add(edges.slot[recorded & (edges.edge == kind)], column)
-        for slot, count in zip(*(column.tolist() for column in self._time.turns.more), strict=True):
-            image = self._experiments.by_image.get(int(self._time.model.of.image[slot]))
+        slots, counts = self._time.turns.more
+        for number, count in zip(self._time.model.of.image[slots].tolist(), counts.tolist(), strict=True):
+            image = self._experiments.by_image.get(number)
             if image is not None:
                 image.n_counted_switches += count
 
     def _add(self, slot: Array, column: int) -> None:
         images = self._time.model.of.image[slot]
-        for number in distinct(images).tolist():
+        for number in distinct(images).tolist() if len(slot) else ():
             recorded = self._experiments.by_image.get(number)
             if recorded is not None:
                 recorded.n_switches[column] += int(np.count_nonzero(images == number))
