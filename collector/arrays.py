@@ -31,11 +31,8 @@ def distinct(values: Array) -> Array:
 
 
 def numbered(values: Array) -> tuple[Array, Array]:
-    """The different values (m,) of ``values`` in ascending order, and for each of ``values`` (n,) its number there.
-
-    That all values are equal is as common as not.
-    """
-    if len(values) and (values == values[0]).all():
+    """The different values (m,) of ``values`` in ascending order, and for each of ``values`` (n,) its number there."""
+    if len(values) and (values == values[0]).all():  # as common as not
         return values[:1].copy(), np.zeros(len(values), dtype=np.int64)
     order = values.argsort()
     in_order = values[order]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 import numpy as np
 
 from collector.arrays import indices
@@ -45,18 +47,13 @@ class Waits:
             return NO_SPANS
         blocked = slots[kinds[slots] == Edge.OUT_BLOCKED]
         if len(blocked):
-            self._ask(blocked, now_ns)
+            for departures in chain(self._stacks.asked(self.states.untold(blocked), now_ns),
+                                    self._stacks.deeper(blocked, now_ns)):
+                self.states.tell(departures)
         spans, woken = self.states.so_far(self._timeline.tell(slots, now_ns))
         rows = indices(woken)
         self._timeline.waits(spans.slot[rows], spans.end_ns[rows])
         return spans
-
-    def _ask(self, blocked: Array, now_ns: int) -> None:
-        """Where the threads at slots wait, as far as their departures did not tell."""
-        for departures in self._stacks.asked(self.states.untold(blocked), now_ns):
-            self.states.tell(departures)
-        for departures in self._stacks.deeper(blocked, now_ns):
-            self.states.tell(departures)
 
     def forget(self, slots: Array) -> None:
         """The threads at slots are over, and the slots are free."""
