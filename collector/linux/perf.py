@@ -19,7 +19,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fcntl import ioctl
 from typing import TYPE_CHECKING, NamedTuple
@@ -105,12 +105,19 @@ class Rings:
         """Bytes that we have given back."""
         return self._words[(ring.header_offset + abi.RING_TAIL_OFFSET) >> 3]
 
+    def ends(self, rings: Iterable[Ring]) -> list[tuple[Ring, int, int]]:
+        """Rings, each with its tail and its head as of now, in order: the first one's are read first."""
+        words = self._words
+        return [(ring, words[(ring.header_offset + abi.RING_TAIL_OFFSET) >> 3],
+                 words[(ring.header_offset + abi.RING_HEAD_OFFSET) >> 3]) for ring in rings]
+
     def give_back(self, ring: Ring, tail: int) -> None:
         """Lets the kernel overwrite everything before ``tail``; a spare gives the memory back that this took. (The page
         that it begins in may have been given back by half before: nothing new is there, since a spare is never full.)
         """
-        before = self.tail(ring)
-        self._words[(ring.header_offset + abi.RING_TAIL_OFFSET) >> 3] = tail
+        at = (ring.header_offset + abi.RING_TAIL_OFFSET) >> 3
+        before = self._words[at]
+        self._words[at] = tail
         if ring.fd < 0:
             first, end = before // PAGE * PAGE, tail // PAGE * PAGE
             while first < end:
@@ -123,6 +130,8 @@ class Rings:
         """Moves what a ring holds, or so many whole records of it as fill a part of the ring, behind what its spare
         holds; False where that is full."""
         tail, head = self.tail(ring), self.head(ring)
+        if head == tail:
+            return True
         if part < 1:
             head = self.record_behind(ring, tail, min(tail + int(part * ring.data_bytes), head))
         n_held = self.head(spare) - self.tail(spare)

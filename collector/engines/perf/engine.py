@@ -83,7 +83,7 @@ class PerfEngine:
         self._stopped = self._is_last = False  # no more records; the last batch
         self._closing: Thread | None = None
         self._relief: Relief | None = None
-        self._relieved: list[Ring] = []  # while a batch is worked on
+        self._relieved: set[Ring] = set()  # while a batch is worked on
         self._came_ns = 0  # to drain, for the last time
         self.pressed_ns = NEVER_NS  # when a drain is due, for a ring that is filling up or what is told by nobody
         self.room_ns = 0  # see Engine
@@ -92,6 +92,7 @@ class PerfEngine:
         self._drained = sorted([*self._rings.rings, *(spare for _, spare in self._rings.spares)],
                                key=lambda ring: ring.name != "switch")
         self._clocks = [ring for ring in self._rings.rings if ring.name == "clock"]
+        self._switches = [ring for ring in self._rings.rings if ring.name == "switch"]
         self._bitten = [ring for ring in self._drained if ring.name in _BITES]
         self._early: list[Change] = []  # of a later batch
         self.unheard = Unheard()
@@ -117,8 +118,8 @@ class PerfEngine:
         period than the interval, or had one that it may have kept, they come no faster than from a busy CPU."""
         if not self.opened.are_alike:
             return ()
-        return {ring.fd for ring in self._clocks
-                if not self._will_be_full(ring, self._rings.head(ring) - self._rings.tail(ring), due_ns)}
+        return {ring.fd for ring, tail, head in self._rings.ends(self._clocks)
+                if not self._will_be_full(ring, head - tail, due_ns)}
 
     def wants_drain(self, ready: Collection[int], due_ns: int) -> bool:
         """The kernel wakes us whenever half a ring's bytes have been written, drained meanwhile or not. Clocks write at
@@ -126,16 +127,15 @@ class PerfEngine:
         ring of which others tell what is lost, or that has a spare, and that is hardly filled, has time until it will
         be nearly by half."""
         wants = False
-        for ring in self._rings.rings:
-            if ring.fd in ready:
-                n_bytes = self._rings.head(ring) - self._rings.tail(ring)
-                is_low = n_bytes <= ring.data_bytes // 4
-                if ring.name in _CLOCKS:
-                    wants |= not is_low and self._will_be_full(ring, n_bytes, due_ns)
-                elif is_low and (ring.name in self._spare or ring.name in _PATIENT):
-                    self._note_pace(ring, n_bytes)
-                else:
-                    wants = True
+        for ring, tail, head in self._rings.ends(ring for ring in self._rings.rings if ring.fd in ready):
+            n_bytes = head - tail
+            is_low = n_bytes <= ring.data_bytes // 4
+            if ring.name in _CLOCKS:
+                wants |= not is_low and self._will_be_full(ring, n_bytes, due_ns)
+            elif is_low and (ring.name in self._spare or ring.name in _PATIENT):
+                self._note_pace(ring, n_bytes)
+            else:
+                wants = True
         return wants
 
     def _note_pace(self, ring: Ring, n_bytes: int) -> None:
@@ -164,10 +164,11 @@ class PerfEngine:
         self._is_last = self._stopped and until_ns == asked_ns
         changes = [*self._early, *self.unheard.ended(came_ns)]
         self.pressed_ns = self.unheard.due_ns(came_ns)
-        for ring in self._drained:
-            if ring in self._relieved or (self._closing is not None and ring.name in FIXED):
-                continue  # its spare has it all; or it is being closed, and drained before
-            tail, head, n_before = self._rings.tail(ring), self._rings.head(ring), len(changes)
+        # Not those whose spare has it all; nor what is being closed, and was drained before.
+        drained = [ring for ring in self._drained
+                   if ring not in self._relieved and (self._closing is None or ring.name not in FIXED)]
+        for ring, tail, head in self._rings.ends(drained):
+            n_before = len(changes)
             if head != tail:
                 drain = self._drain_fixed if ring.name in FIXED else self._drain_stacks
                 # Changes need no room in their ring: lives fill that of mappings, too, and it has no spare.
@@ -175,17 +176,17 @@ class PerfEngine:
                 self._tails.append((ring, drain(ring, tail, head, upto_ns, changes, parts[ring.name])))
                 if ring.name == "switch" and parts["switch"]:
                     self._cuts.switched(parts["switch"][-1])
-            if ring.fd < 0:
-                continue  # a spare has no events of its own
-            if ring.name == "clock" and not self._stopped:
+            if ring.fd < 0 or self._stopped:
+                continue  # a spare has no events of its own; and in the end nobody has any
+            if ring.name == "clock":
                 self._rests.brief_or_whole(ring, head - tail, until_ns)
-            elif ring.name in self.opened.most_per_s and not self._stopped:
-                n_lost = sum(change.n_records for change in changes[n_before:] if type(change) is RecordsLost)
-                n_left = head - (self._tails[-1][1] if head != tail else head)
+            elif ring.name in self.opened.most_per_s:
+                n_lost = _n_lost(changes[n_before:]) if len(changes) > n_before else 0
+                n_left = head - self._tails[-1][1] if head != tail else 0
                 self._rests.rest_or_wake(ring, tail, head, n_left, n_lost, until_ns, elapsed_ns)
-        losses = [change for change in changes if type(change) is RecordsLost]
-        self._n_lost += sum(loss.n_records for loss in losses if loss.source == "clock")
         kinds = set(map(type, changes))
+        if RecordsLost in kinds:
+            self._n_lost += _n_lost(changes, "clock")
         if self._is_last and self._closing is None:
             changes += self._untold_losses(min(until_ns, came_ns))
             self._close_what_was_copied()
@@ -199,7 +200,8 @@ class PerfEngine:
         changes, self._early = changes[:n], changes[n:]
         clock, leaving = self._samples.samples(parts["clock"] + parts["brief"], parts["leave"])
         parts["task"] = [self._samples.rows(part) for part in parts["task"]]
-        self._open_accounts.forget_all(change[1:] for change in changes if type(change) is Exited)
+        if Exited in kinds:
+            self._open_accounts.forget_all(change[1:] for change in changes if type(change) is Exited)
         return Batch(until_ns, tuple(changes), clock, of_kinds(parts, "switch"), leaving, of_kinds(parts, "site"),
                      of_kinds(parts, "task", "touch"), self._samples.births(parts["birth"]), of_kinds(parts, "waking"),
                      of_kinds(parts, "dying", "dead"), maps_untold=self._rests.maps_untold(changes),
@@ -207,15 +209,14 @@ class PerfEngine:
 
     def _room_ns(self, elapsed_ns: int) -> int:
         """How long it will take until a ring is full, if they go on to fill as in the time since the last drain."""
-        parts = ((self._rings.head(ring) - self._rings.tail(ring)) / ring.data_bytes for ring in self._rings.rings)
+        parts = [(head - tail) / ring.data_bytes for ring, tail, head in self._rings.ends(self._rings.rings)]
         part = max(parts, default=0.0)
         return int(elapsed_ns * (1 - part) / part) if part else elapsed_ns
 
     def _bite_ns(self, until_ns: int) -> int:
         """Up to when there are no more lives in the rings than a batch should have: until that is done with, each takes
         several times the memory that it takes in a ring."""
-        for ring in self._bitten:
-            tail, head = self._rings.tail(ring), self._rings.head(ring)
+        for ring, tail, head in self._rings.ends(self._bitten):
             if head - tail > _LEAST_BYTES[ring.name]:
                 behind = self._rings.record_behind(ring, tail, tail + _BITES[ring.name])
                 until_ns = min(until_ns, self._stamp_ns(ring, behind))
@@ -267,9 +268,8 @@ class PerfEngine:
     def _switched(self) -> Threads:
         """The threads of which there are records of switches that have not been drained."""
         parts: list[Any] = []
-        for ring in self._rings.rings:
-            tail, head = self._rings.tail(ring), self._rings.head(ring)
-            if ring.name == "switch" and head != tail and self._closing is None:
+        for ring, tail, head in self._rings.ends(self._switches) if self._closing is None else ():
+            if head != tail:
                 self._drain_fixed(ring, tail, head, NEVER_NS, [], parts)
         if not parts:
             return []
@@ -283,13 +283,9 @@ class PerfEngine:
         n_lost = sum(self._rings.n_lost(ring) for ring in self._rings.rings if ring.name in _CLOCKS)
         return [RecordsLost(time_ns, n_lost - self._n_lost, "clock")] if n_lost > self._n_lost else []
 
-    def _emptied(self) -> list[Ring]:
+    def _emptied(self) -> set[Ring]:
         """Empties the rings of births and deaths into their spares, those that these have room for."""
-        emptied = []
-        for ring, spare in self._rings.spares:
-            if ring.name in RELIEVED and self._rings.move(ring, spare):
-                emptied.append(ring)
-        return emptied
+        return {ring for ring, spare in self._rings.spares if ring.name in RELIEVED and self._rings.move(ring, spare)}
 
     def release(self) -> None:
         """Lets the kernel write again where the last batch was."""
@@ -449,3 +445,9 @@ class PerfEngine:
         change = change_of(ring, header, record, time_ns)
         if change is not None:
             changes.append(change)
+
+
+def _n_lost(changes: Iterable[Change], *sources: str) -> int:
+    """How many records were lost, as changes tell; of some ``sources`` alone where they are named."""
+    return sum(change.n_records for change in changes
+               if type(change) is RecordsLost and (not sources or change.source in sources))

@@ -148,16 +148,17 @@ class Variety(_Watch):
             self._rings.set_periods("clock", repeat(next(self._periods_ns)))
 
 
-def stand_in(rings: Rings, ring: Ring) -> Ring | None:
-    """The ring that stands in for one at rest: that of switch-outs by registers alone for those with stacks, that of
-    clock samples with small copies for those with large ones."""
-    name = STAND_INS.get(ring.name)
-    return next((other for other in rings.rings if other.name == name and other.cpu == ring.cpu), None)
+def stand_ins(rings: Rings) -> dict[Ring, Ring]:
+    """The rings that stand in for others at rest, by these: that of switch-outs by registers alone for those with
+    stacks, that of clock samples with small copies for those with large ones."""
+    by_place = {(ring.name, ring.cpu): ring for ring in rings.rings}
+    places = {ring: (STAND_INS.get(ring.name, ""), ring.cpu) for ring in rings.rings}
+    return {ring: by_place[place] for ring, place in places.items() if place in by_place}
 
 
 def give_way(rings: Rings, ring: Ring) -> bool:
     """Lets a ring rest and its stand-in begin; False where there is none, or no room for it."""
-    other = stand_in(rings, ring)
+    other = stand_ins(rings).get(ring)
     if other is None:
         return False
     try:

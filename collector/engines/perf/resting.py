@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 
 from collector.clock import NS_PER_MS, NS_PER_S
-from collector.engines.perf.guard import give_way, stand_in
+from collector.engines.perf.guard import give_way, stand_ins
 from collector.events import Change, RecordsLost
 from collector.linux import abi
 from collector.linux.perf import Ring, Rings
@@ -39,6 +39,7 @@ class Resting:
         self._excess: dict[Ring, int] = {}  # how many times too many records a ring at rest had brought
         self._resting: dict[Ring, int] = {}  # and until when they rest
         self._maps_rested = False  # at the last drain
+        self._stand_ins = stand_ins(rings)
 
     def found(self, ring: Ring) -> None:
         """One that the guard has put to rest while we started."""
@@ -61,34 +62,36 @@ class Resting:
             self._rings.rest(ring)
             self.let_rest(ring, n_per_s // _TOO_MANY_PER_S, until_ns)
         elif wake_ns is not None and until_ns >= wake_ns and left_bytes < ring.data_bytes // 2:
-            other = stand_in(self._rings, ring)
+            other = self._stand_ins.get(ring)
             if other is not None:
                 self._rings.rest(other)
             self._rings.wake(ring)
             if not self._still_too_many(ring, until_ns):
                 del self._resting[ring]
         else:
-            self._see_to_it(ring if wake_ns is not None else stand_in(self._rings, ring))
+            at_rest = ring if wake_ns is not None else self._stand_ins.get(ring)
+            if at_rest is not None:
+                self._see_to_it(at_rest)
 
-    def _see_to_it(self, at_rest: Ring | None) -> None:
+    def _see_to_it(self, at_rest: Ring) -> None:
         """Lets a ring rest again that is still written into, by threads that were born meanwhile (see ``Rings.rest``).
         Where ``site`` and ``leave`` are both awake in a thread, the kernel makes the records of the one as long as
         those of the other, of 24 KiB, and a ring of sites is soon full of them."""
-        if at_rest is not None and self._rings.head(at_rest) != self._rings.tail(at_rest):
+        if self._rings.head(at_rest) != self._rings.tail(at_rest):
             self._rings.rest(at_rest)
 
     def let_rest(self, ring: Ring, excess: int, until_ns: int) -> None:
         self._excess[ring] = excess
         self._resting[ring] = until_ns + (_MAPS_REST_NS if ring.name == "map" else
                                           _REST_NS * min(1 + excess, _LONGEST_REST))
-        other = stand_in(self._rings, ring)
+        other = self._stand_ins.get(ring)
         if other is not None and not excess:
             with suppress(OSError):  # no room for its ring
                 self._rings.wake(other)
 
     def brief_or_whole(self, ring: Ring, n_bytes: int, until_ns: int) -> None:
         """Lets a clock give way while we do not come often enough to empty its ring, which had ``n_bytes``."""
-        brief = stand_in(self._rings, ring)
+        brief = self._stand_ins.get(ring)
         if brief is None:
             return
         wake_ns = self._resting.get(ring)
