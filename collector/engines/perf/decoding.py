@@ -73,7 +73,8 @@ def lives(header: Array, words: Array, time_ns: Array) -> list[Change]:
 
 def of_kinds(rows: dict[str, list[Array]], *names: str) -> Any:
     """The records of these names from all CPUs' rings as one, in time order; None if there are none."""
-    return _merged([_DECODE_FIXED[name](_by_time(rows[name])) for name in names if rows[name]])
+    parts = [_DECODE_FIXED[name](_by_time(rows[name])) for name in names if rows[name]]
+    return _merged(parts) if len(parts) > 1 else parts[0] if parts else None
 
 
 def _by_time(parts: list[Array]) -> Array:
@@ -83,16 +84,14 @@ def _by_time(parts: list[Array]) -> Array:
     if len(parts) > 1:
         kind = rows.dtype
         rows = np.concatenate([part.view(f"V{kind.itemsize}") for part in parts]).view(kind)
-    found: Array = rows.take(np.argsort(rows["time"], kind="stable"))
+    found: Array = rows.take(rows["time"].argsort(kind="stable"))
     return found
 
 
-def _merged(parts: list[Part]) -> Part | None:
+def _merged(parts: list[Part]) -> Part:
     """Parts of different kinds as one, in time order."""
-    if len(parts) < 2:
-        return parts[0] if parts else None
     columns = {name: np.concatenate([getattr(part, name) for part in parts]) for name in type(parts[0]).__slots__}
-    order = np.argsort(columns["time_ns"], kind="stable")
+    order = columns["time_ns"].argsort(kind="stable")
     return type(parts[0])(**{name: column[order] for name, column in columns.items()})
 
 

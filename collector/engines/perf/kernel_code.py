@@ -80,7 +80,9 @@ class KernelCode:
         bits = self.bits(chain)
         every = np.bitwise_or.reduceat(bits, first[some])
         outermost = bits[(first + n_chain - 1)[some]]
-        reason[some] = np.select(
-            [every & _STOP != 0, outermost & _FAULT_ENTRY != 0, every & _FAULT != 0, every & _FUTEX != 0],
-            [Reason.STOPPED, Reason.USER_FAULT, Reason.KERNEL_FAULT, Reason.LOCK], Reason.SLEEP)
+        told = np.where(every & _FUTEX, np.int8(Reason.LOCK), np.int8(Reason.SLEEP))
+        told[every & _FAULT != 0] = Reason.KERNEL_FAULT  # what comes later outweighs
+        told[outermost & _FAULT_ENTRY != 0] = Reason.USER_FAULT
+        told[every & _STOP != 0] = Reason.STOPPED
+        reason[some] = told
         return reason

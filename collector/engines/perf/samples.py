@@ -74,8 +74,8 @@ class Samples:
         """The clock samples from all CPUs' rings and the departures, decoded together."""
         if not clock and not leave:
             return None, None
-        n_clock = sum(len(part.time_ns) for part in clock)
-        found = in_order(clock, leave)
+        n_clock = sum([len(part.time_ns) for part in clock])
+        found = in_order(clock + leave, n_clock)
         samples = self._decoded(found, n_clock)
         if self._with_kernel:
             samples.kernel = self._kernel_frames(found, n_clock)
@@ -142,10 +142,9 @@ class Samples:
 
     def _reasons(self, found: Located, first: int, n_chain: Array) -> Array:
         """Reason (n - first,) of the samples from ``first`` on, by their chains."""
-        n_chain = n_chain[first:]
-        if not len(n_chain):
+        if first == len(n_chain):
             return np.zeros(0, dtype=np.int8)
-        return self._kernel.reasons(*self._chains(Located(*(column[first:] for column in found)), n_chain), n_chain)
+        return self._kernel.reasons(*self._chains(found, n_chain, first), n_chain[first:])
 
     def _kernel_frames(self, found: Located, n_clock: int) -> Array:
         """The kernel's frames (n, depth), leaf first, 0 behind them, of samples of which the first ``n_clock`` are
@@ -175,11 +174,13 @@ class Samples:
         n_chain = self._word(found, found.position + 4).astype(np.int64)
         return self._calls.calls(*self._chains(found, n_chain), n_chain)
 
-    def _chains(self, found: Located, n_chain: Array) -> tuple[Array, Array]:
-        """The words of the samples' call chains, one behind the other, and where each begins."""
-        begins = n_chain.cumsum() - n_chain
-        at = np.repeat(found.position + 5 - begins, n_chain) + np.arange(int(n_chain.sum()))
-        return self._words[np.repeat(found.base, n_chain) + (at & np.repeat(found.mask, n_chain))], begins
+    def _chains(self, found: Located, n_chain: Array, first: int = 0) -> tuple[Array, Array]:
+        """The words of the call chains of the samples from ``first`` on, one behind the other, and where each begins.
+        """
+        sample = np.arange(first, len(n_chain)).repeat(n_chain[first:])  # of each word
+        begins = n_chain[first:].cumsum() - n_chain[first:]
+        at = (found.position[first:] + 5 - begins).repeat(n_chain[first:]) + np.arange(len(sample))
+        return self._words[found.base[sample] + (at & found.mask[sample])], begins
 
 
 def _record_words(found: Located) -> Array:
@@ -199,9 +200,8 @@ def walk(view: memoryview, base: int, mask: int, position: int, end: int) -> lis
     return found
 
 
-def in_order(*kinds: list[Located]) -> Located:
-    """The samples of all rings as one: one kind after the other, each in time order."""
-    parts = [part for kind in kinds for part in kind]
-    rank = np.repeat(np.arange(len(kinds)), [sum(len(part.time_ns) for part in kind) for kind in kinds])
-    order = np.lexsort((np.concatenate([part.time_ns for part in parts]), rank))
-    return Located(*(np.concatenate(columns)[order] for columns in zip(*parts, strict=True)))
+def in_order(parts: list[Located], n_first: int = 0) -> Located:
+    """The samples of all rings as one, in time order: the first ``n_first`` before the others."""
+    time_ns, *others = map(np.concatenate, zip(*parts, strict=True))
+    order = np.lexsort((time_ns, np.arange(len(time_ns)) >= n_first))
+    return Located(time_ns[order], *[column[order] for column in others])
