@@ -10,7 +10,7 @@ from __future__ import annotations
 from collector.events import Array
 from collector.linux.perf import Ring
 
-_DEPARTURES = "leave", "site"
+DEPARTURES = "leave", "site"  # the rings of which are cut
 
 
 class Cuts:
@@ -27,17 +27,16 @@ class Cuts:
         self._switched_ns[int(switches["cpu"][-1])] = int(switches["time"][-1])
 
     def begin(self, ring: Ring, time_ns: Array) -> None:
-        """Gives the first record of a ring, whose records have times (n,), the batch's first time, if it was left to
-        it."""
+        """Gives the first departure of a ring, which have times (n,), the batch's first time, if it was left to it."""
         left_ns = self._left.pop(ring, 0)
         if left_ns and len(time_ns):
             time_ns[0] = max(int(time_ns[0]), left_ns + 1)
 
     def n_whole(self, ring: Ring, time_ns: Array, until_ns: int) -> int:
-        """How many of a ring's records with times (n,) up to ``until_ns``, the end of a batch that is not the last one,
-        are of that batch."""
+        """How many of a ring's departures with times (n,) up to ``until_ns``, the end of a batch that is not the last
+        one, are of that batch."""
         n = len(time_ns)
-        if not n or ring.name not in _DEPARTURES or not self.tells_switches:
+        if not n or not self.tells_switches:
             return n
         if time_ns[-1] <= self._switched_ns.get(ring.cpu, 0):
             return n

@@ -28,7 +28,7 @@ import numpy as np
 from collector.arrays import distinct, indices
 from collector.clock import NEVER_NS, NS_PER_MS
 from collector.engines.base import Threads
-from collector.engines.perf.cuts import Cuts
+from collector.engines.perf.cuts import DEPARTURES, Cuts
 from collector.engines.perf.decoding import (
     FIXED,
     LIFE_WORDS,
@@ -168,12 +168,13 @@ class PerfEngine:
         drained = [ring for ring in self._drained
                    if ring not in self._relieved and (self._closing is None or ring.name not in FIXED)]
         for ring, tail, head in self._rings.ends(drained):
-            n_before = len(changes)
+            told: list[Change] = []
             if head != tail:
                 drain = self._drain_fixed if ring.name in FIXED else self._drain_stacks
                 # Changes need no room in their ring: lives fill that of mappings, too, and it has no spare.
                 upto_ns = asked_ns if ring.name == "map" else until_ns
-                self._tails.append((ring, drain(ring, tail, head, upto_ns, changes, parts[ring.name])))
+                self._tails.append((ring, drain(ring, tail, head, upto_ns, told, parts[ring.name])))
+                changes += told
                 if ring.name == "switch" and parts["switch"]:
                     self._cuts.switched(parts["switch"][-1])
             if ring.fd < 0 or self._stopped:
@@ -181,7 +182,7 @@ class PerfEngine:
             if ring.name == "clock":
                 self._rests.brief_or_whole(ring, head - tail, until_ns)
             elif ring.name in self.opened.most_per_s:
-                n_lost = _n_lost(changes[n_before:]) if len(changes) > n_before else 0
+                n_lost = _n_lost(told) if told else 0
                 n_left = head - self._tails[-1][1] if head != tail else 0
                 self._rests.rest_or_wake(ring, tail, head, n_left, n_lost, until_ns, elapsed_ns)
         kinds = set(map(type, changes))
@@ -365,22 +366,19 @@ class PerfEngine:
         time = self._words[base + (time_at & mask)].astype(np.int64)
         late = indices(time > until_ns)
         n = int(late[0]) if len(late) else len(position)
-        self._cuts.begin(ring, time)
-        n = n if self._is_last else self._cuts.n_whole(ring, time[:n], until_ns)
-        is_life = are_lives(header)
-        if ring.name != "map":  # where the kernel tells lives, too; they are in the ring of tasks
-            rows = indices(is_life[:n])
-            changes += lives(header[rows], self._words[base + ((position[rows, None] + LIFE_WORDS) & mask)], time[rows])
-        of_change = indices(~(is_sample | is_life)[:n])
-        columns = (column[of_change].tolist() for column in (position, header, time))
-        for at, head_word, time_ns in zip(*columns, strict=True):
-            self._decode_change(ring, at, head_word, time_ns, changes)
-        if self._is_last:  # of the rest, which nobody will ask for, it counts what was lost
-            for i in n + indices(~is_sample[n:]):
-                self._decode_change(ring, int(position[i]), int(header[i]), until_ns, changes, losses_only=True)
+        if ring.name in DEPARTURES:
+            self._cuts.begin(ring, time)
+            n = n if self._is_last else self._cuts.n_whole(ring, time[:n], until_ns)
+        others = indices(~is_sample)
+        if len(others):
+            now, rest = others[others < n], others[others >= n]
+            self._decode_changes(ring, position[now], header[now], time[now], changes)
+            if self._is_last:  # of the rest, which nobody will ask for, it counts what was lost
+                for at, head_word in zip(position[rest].tolist(), header[rest].tolist(), strict=True):
+                    self._decode_change(ring, at, head_word, until_ns, changes, losses_only=True)
         chosen = indices(is_sample[:n])
         if len(chosen):
-            where = np.full((2, len(chosen)), [[base], [mask]], dtype=np.int64)
+            where = np.array([[base], [mask]]).repeat(len(chosen), axis=1)
             found = Located(time[chosen], position[chosen], header[chosen], *where)
             found = self._without_torn(found, changes) if ring.name == "leave" else found
             parts += [found] if len(found.position) else []
@@ -401,23 +399,24 @@ class PerfEngine:
         """Runs of equal records, and now and then a record of another kind between them."""
         record = FIXED[ring.name]
         data = self._bytes_between(ring, tail, head)
-        at = 0
-        while at < len(data):
-            rows = data[at:at + (len(data) - at) // record.size * record.size].view(record.dtype)
+        at, n_bytes = 0, head - tail
+        while at < n_bytes:
+            rows = data[at:at + (n_bytes - at) // record.size * record.size].view(record.dtype)
             odd = indices((rows["type"] != record.kind) | (rows["size"] != record.size))
             n = int(odd[0]) if len(odd) else len(rows)
             late = indices(rows["time"][:n] > until_ns)
             n_kept = int(late[0]) if len(late) else n
-            if not at:
-                self._cuts.begin(ring, rows["time"])
-            if not self._is_last and (len(late) or at + n * record.size >= len(data)):
-                n_kept = self._cuts.n_whole(ring, rows["time"][:n_kept], until_ns)
+            if ring.name in DEPARTURES:
+                if not at:
+                    self._cuts.begin(ring, rows["time"])
+                if not self._is_last and (n_kept < n or at + n * record.size >= n_bytes):
+                    n_kept = self._cuts.n_whole(ring, rows["time"][:n_kept], until_ns)
             if n_kept:
                 parts.append(rows[:n_kept])
             if n_kept < n and not self._is_last:
                 return tail + at + n_kept * record.size
             at += n * record.size
-            if at >= len(data):
+            if at >= n_bytes:
                 break
             header = int(data[at:at + 8].view(np.uint64)[0])
             self._decode_change(ring, (tail + at) >> 3, header, until_ns, changes, losses_only=len(late) > 0)
@@ -431,6 +430,17 @@ class PerfEngine:
         return data[start:end].copy() if start < end else np.concatenate([data[start:], data[:end]])
 
     # -- single records
+
+    def _decode_changes(self, ring: Ring, position: Array, header: Array, time: Array, changes: list[Change]) -> None:
+        """Records (n,) of other kinds than samples, among which lives are many."""
+        is_life = are_lives(header)
+        rows, others = indices(is_life), indices(~is_life)
+        if ring.name != "map":  # where the kernel tells lives, too; they are in the ring of tasks
+            at = ring.data_offset // 8 + ((position[rows, None] + LIFE_WORDS) & (ring.data_bytes // 8 - 1))
+            changes += lives(header[rows], self._words[at], time[rows])
+        columns = (column[others].tolist() for column in (position, header, time))
+        for at_word, header_word, time_ns in zip(*columns, strict=True):
+            self._decode_change(ring, at_word, header_word, time_ns, changes)
 
     def _decode_change(self, ring: Ring, position: int, header: int, time_ns: int, changes: list[Change], *,
                        losses_only: bool = False) -> None:
