@@ -74,7 +74,7 @@ def lives(header: Array, words: Array, time_ns: Array) -> list[Change]:
 def of_kinds(rows: dict[str, list[Array]], *names: str) -> Any:
     """The records of these names from all CPUs' rings as one, in time order; None if there are none."""
     parts = [_DECODE_FIXED[name](_by_time(rows[name])) for name in names if rows[name]]
-    return _merged(parts) if len(parts) > 1 else parts[0] if parts else None
+    return _merged(parts) if len(parts) > 1 else (parts[0] if parts else None)
 
 
 def _by_time(parts: list[Array]) -> Array:

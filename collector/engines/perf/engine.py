@@ -182,12 +182,12 @@ class PerfEngine:
             if ring.name == "clock":
                 self._rests.brief_or_whole(ring, head - tail, until_ns)
             elif ring.name in self.opened.most_per_s:
-                n_lost = _n_lost(told) if told else 0
+                n_lost = sum(change.n_records for change in told if type(change) is RecordsLost) if told else 0
                 n_left = head - self._tails[-1][1] if head != tail else 0
                 self._rests.rest_or_wake(ring, tail, head, n_left, n_lost, until_ns, elapsed_ns)
+        losses = [change for change in changes if type(change) is RecordsLost]
+        self._n_lost += sum(loss.n_records for loss in losses if loss.source == "clock")
         kinds = set(map(type, changes))
-        if RecordsLost in kinds:
-            self._n_lost += _n_lost(changes, "clock")
         if self._is_last and self._closing is None:
             changes += self._untold_losses(min(until_ns, came_ns))
             self._close_what_was_copied()
@@ -434,11 +434,10 @@ class PerfEngine:
     def _decode_changes(self, ring: Ring, position: Array, header: Array, time: Array, changes: list[Change]) -> None:
         """Records (n,) of other kinds than samples, among which lives are many."""
         is_life = are_lives(header)
-        rows, others = indices(is_life), indices(~is_life)
         if ring.name != "map":  # where the kernel tells lives, too; they are in the ring of tasks
-            at = ring.data_offset // 8 + ((position[rows, None] + LIFE_WORDS) & (ring.data_bytes // 8 - 1))
-            changes += lives(header[rows], self._words[at], time[rows])
-        columns = (column[others].tolist() for column in (position, header, time))
+            at = ring.data_offset // 8 + ((position[is_life, None] + LIFE_WORDS) & (ring.data_bytes // 8 - 1))
+            changes += lives(header[is_life], self._words[at], time[is_life])
+        columns = (column[~is_life].tolist() for column in (position, header, time))
         for at_word, header_word, time_ns in zip(*columns, strict=True):
             self._decode_change(ring, at_word, header_word, time_ns, changes)
 
@@ -455,9 +454,3 @@ class PerfEngine:
         change = change_of(ring, header, record, time_ns)
         if change is not None:
             changes.append(change)
-
-
-def _n_lost(changes: Iterable[Change], *sources: str) -> int:
-    """How many records were lost, as changes tell; of some ``sources`` alone where they are named."""
-    return sum(change.n_records for change in changes
-               if type(change) is RecordsLost and (not sources or change.source in sources))

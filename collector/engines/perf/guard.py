@@ -113,7 +113,6 @@ class Guard(_Watch):
                 self._rings.rest(ring)
             self.accounts = accounts_below(self._pid)
 
-
     def _filled(self) -> float:
         """The part of its room that a ring has taken in since the last look, of the one where that is most; not 0."""
         before, self._heads = self._heads, {ring: self._rings.head(ring) for ring in self._heads}

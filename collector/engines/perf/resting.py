@@ -35,7 +35,7 @@ class Resting:
     def __init__(self, rings: Rings, most_per_s: Mapping[str, int]) -> None:
         self._rings = rings
         self._most_per_s = most_per_s
-        self._heads: dict[Ring, int] = {}  # of the rings that may rest, at the last drain
+        self._heads = dict.fromkeys(rings.rings, 0)  # of the rings that may rest, at the last drain
         self._excess: dict[Ring, int] = {}  # how many times too many records a ring at rest had brought
         self._resting: dict[Ring, int] = {}  # and until when they rest
         self._maps_rested = False  # at the last drain
@@ -52,7 +52,7 @@ class Resting:
                      elapsed_ns: int) -> None:
         """Lets the events of a ring rest that brings more than is worth its cost, and wakes them later, if there is
         room again: of what was between ``tail`` and ``head``, so much is left for the next batch."""
-        n_records = (head - self._heads.get(ring, 0)) // _RECORD_BYTES[ring.name] + n_lost
+        n_records = (head - self._heads[ring]) // _RECORD_BYTES[ring.name] + n_lost
         self._heads[ring] = head
         wake_ns = self._resting.get(ring)
         n_per_s = n_records * NS_PER_S // elapsed_ns
@@ -69,16 +69,12 @@ class Resting:
             if not self._still_too_many(ring, until_ns):
                 del self._resting[ring]
         else:
+            # Threads that were born meanwhile may still write into the one at rest (see ``Rings.rest``). Where ``site``
+            # and ``leave`` are both awake in a thread, the kernel makes the records of the one as long as those of the
+            # other, of 24 KiB, and a ring of sites is soon full of them.
             at_rest = ring if wake_ns is not None else self._stand_ins.get(ring)
-            if at_rest is not None:
-                self._see_to_it(at_rest)
-
-    def _see_to_it(self, at_rest: Ring) -> None:
-        """Lets a ring rest again that is still written into, by threads that were born meanwhile (see ``Rings.rest``).
-        Where ``site`` and ``leave`` are both awake in a thread, the kernel makes the records of the one as long as
-        those of the other, of 24 KiB, and a ring of sites is soon full of them."""
-        if self._rings.head(at_rest) != self._rings.tail(at_rest):
-            self._rings.rest(at_rest)
+            if at_rest is not None and self._rings.head(at_rest) != self._rings.tail(at_rest):
+                self._rings.rest(at_rest)
 
     def let_rest(self, ring: Ring, excess: int, until_ns: int) -> None:
         self._excess[ring] = excess

@@ -95,8 +95,8 @@ class Samples:
         n_copied = copied.astype(np.int64) >> 3
         # What a torn record says of its size is no number to read memory by.
         n_copied[(n_copied < 0) | (n_copied > _record_words(found))] = 0
-        n_real = np.where(n_copied > 0, self._word(found, size_at + 1 + n_copied).astype(np.int64) >> 3, 0)
-        n_real = np.clip(n_real, 0, n_copied)
+        n_real = self._word(found, size_at + 1 + n_copied).astype(np.int64) >> 3
+        n_real = np.minimum(np.maximum(n_real, 0), n_copied)
         return ClockSamples(
             time_ns=found.time_ns, pid=(ids & _LOW32).astype(np.int64),
             tid=(ids >> np.uint64(32)).astype(np.int64), cpu=(cpu & _LOW32).astype(np.int32),
@@ -175,8 +175,7 @@ class Samples:
         return self._calls.calls(*self._chains(found, n_chain), n_chain)
 
     def _chains(self, found: Located, n_chain: Array, first: int = 0) -> tuple[Array, Array]:
-        """The words of the call chains of the samples from ``first`` on, one behind the other, and where each begins.
-        """
+        """The words of the chains of the samples from ``first`` on, one behind the other, and where each begins."""
         sample = np.arange(first, len(n_chain)).repeat(n_chain[first:])  # of each word
         begins = n_chain[first:].cumsum() - n_chain[first:]
         at = (found.position[first:] + 5 - begins).repeat(n_chain[first:]) + np.arange(len(sample))
