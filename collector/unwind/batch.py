@@ -6,7 +6,7 @@ A turn, for n live samples, whatever their processes:
     2  pc + shift of the mapping       a place on the line of all load objects (see ``table.py``)
     3  place -> rule                   one binary search; new functions are decoded on the way
     4  cfa = base + offset; the return address and the registers tracked are read from the stack
-    5  sp' = cfa, pc' = return address - 1; who has no caller leaves the wave with its reason
+    5  sp' = cfa, pc' = return address - 1; who has no caller in a mapping leaves the wave with its reason
 
 A return address is looked up minus one, because a call may be the last instruction of its function; a pc that a
 signal interrupted is looked up as it is. ``pcs`` has what was looked up.
@@ -172,25 +172,21 @@ class Frames:
 
 def unwind(stacks: Stacks, maps: Maps, tables: Tables, max_depth: int = MAX_DEPTH) -> Frames:
     """The call stacks of a batch. ValueError if the arrays do not fit each other; bad stacks only stop early."""
-    n, arch = len(stacks.space), _architecture(stacks)
-    _validate(stacks, arch, n)
-    book = _Book(n)
+    arch = _architecture(stacks)
+    memory = _memory(stacks, arch)
+    book = _Book(len(stacks.space))
     # The number of a space has to fit above the address.
     spaces, rank = numbered(stacks.space)
     for low in range(0, len(spaces), _MAX_SPACES):
         which = indices((rank >= low) & (rank < low + _MAX_SPACES))
         code = _Code(maps, tables, arch, spaces[low:low + _MAX_SPACES])
-        _unwind_some(stacks, which, (rank[which] - low).astype(np.uint64), code, book, max_depth)
+        space_key = (rank - low).astype(np.uint64) << np.uint64(_SPACE_SHIFT)
+        fast = _Wave(stacks, memory, which, space_key, code, code.rules.fast, book, max_depth)
+        fast.run()
+        if fast.deferred:
+            again = np.sort(np.concatenate(fast.deferred))
+            _Wave(stacks, memory, again, space_key, code, code.rules.full, book, max_depth).run()
     return book.frames()
-
-
-def _unwind_some(stacks: Stacks, which: I64, rank: U64, code: _Code, book: _Book, max_depth: int) -> None:
-    space_key = rank << np.uint64(_SPACE_SHIFT)
-    fast = _Wave(stacks, which, space_key, code, code.rules.fast, book, max_depth)
-    fast.run()
-    if fast.deferred:
-        again = np.sort(np.concatenate(fast.deferred))
-        _Wave(stacks, again, space_key[which.searchsorted(again)], code, code.rules.full, book, max_depth).run()
 
 
 def _architecture(stacks: Stacks) -> Architecture:
@@ -200,26 +196,26 @@ def _architecture(stacks: Stacks) -> Architecture:
     raise ValueError(f"no architecture has registers of shape {stacks.regs.shape}")
 
 
-def _validate(stacks: Stacks, arch: Architecture, n: int) -> None:
-    """What memory safety rests on: no index made of these numbers leaves ``words``."""
-    columns = (stacks.base, stacks.mask, stacks.first, stacks.low, stacks.n_words, stacks.regs)
-    if any(len(column) != n for column in columns):
+def _memory(stacks: Stacks, arch: Architecture) -> Memory:
+    """The stacks to read from. Memory safety rests on this: no index made of these numbers leaves ``words``."""
+    region = stacks.low, stacks.n_words, stacks.first, stacks.mask, stacks.base
+    if {*map(len, (*region, stacks.regs))} != {len(stacks.space)}:
         raise ValueError("columns of different lengths")
     if stacks.words.dtype.itemsize != arch.word_size or stacks.words.dtype.kind != "u":
         raise ValueError(f"{arch.name} has words of {arch.word_size} bytes, not {stacks.words.dtype}")
     size = stacks.mask + 1
-    if n and (stacks.base.min() < 0 or stacks.mask.min() < 0 or (size & stacks.mask).any() or stacks.n_words.min() < 0
-              or (stacks.base + size).max() > len(stacks.words) or (stacks.n_words > size).any()):
+    outside = (stacks.base < 0) | (stacks.mask < 0) | ((size & stacks.mask) != 0)
+    outside |= (stacks.base + size > len(stacks.words)) | (stacks.n_words < 0) | (stacks.n_words > size)
+    if outside.any():
         raise ValueError("a stack leads out of the words")
+    return Memory(stacks.words, np.array([column.view(np.uint64) for column in region]))
 
 
 class _Book:
     """What is written down while the waves run. Row d of ``pcs`` is depth d, so that a turn writes into one row."""
 
     def __init__(self, n: int) -> None:
-        self.pcs = np.zeros((32, n), np.uint64)
-        self.sps = np.zeros((32, n), np.uint64)
-        self.fps = np.zeros((32, n), np.uint64)
+        self.pcs, self.sps, self.fps = np.zeros((3, 32, n), np.uint64)
         self.length = np.zeros(n, np.int64)
         self.stop = np.zeros(n, np.int8)
         self.proof = np.zeros(n, np.int8)
@@ -238,8 +234,7 @@ class _Book:
         pcs = np.ascontiguousarray(self.pcs[:depth].T)
         # A sample that was started again may have been deeper before.
         pcs[np.arange(depth) >= self.length[:, None]] = 0
-        return Frames(pcs, self.length, self.stop, self.proof, self.sps[:depth].T,
-                      self.fps[:depth].T)
+        return Frames(pcs, self.length, self.stop, self.proof, self.sps[:depth].T, self.fps[:depth].T)
 
 
 class _Code:
@@ -252,14 +247,13 @@ class _Code:
     def __init__(self, maps: Maps, tables: Tables, arch: Architecture, spaces: I64) -> None:
         self.tables, self.arch = tables, arch
         self.rules: RuleSet = tables.rule_sets[arch.machine]
-        rank = np.minimum(spaces.searchsorted(maps.space), max(len(spaces) - 1, 0))
-        ours = (spaces[rank] == maps.space) & (maps.start <= _TOP) if len(spaces) else np.zeros(len(maps.space), bool)
+        rank = spaces.searchsorted(maps.space)
+        ours = (spaces.take(rank, mode="clip") == maps.space) & (maps.start <= _TOP)
         key = rank[ours].astype(np.uint64) << np.uint64(_SPACE_SHIFT)
         start, end = maps.start[ours], np.minimum(maps.end[ours], _TOP)
-        nothing = np.zeros(1, np.uint64)
-        self.key = np.concatenate((nothing, key + start))
-        self.end = np.concatenate((nothing, key + end))
-        self.shift = np.concatenate((nothing, self._shifts(start, end, maps.bias[ours], maps.object[ours])))
+        self.key, self.end, self.shift = np.zeros((3, len(key) + 1), np.uint64)
+        self.key[1:], self.end[1:] = key + start, key + end
+        self.shift[1:] = self._shifts(start, end, maps.bias[ours], maps.object[ours])
 
     def _shifts(self, start: U64, end: U64, bias: U64, number: I64) -> U64:
         """Zero where a mapping has no object, one of another architecture, or does not fit into its object."""
@@ -334,61 +328,65 @@ class _Wave:
     """The live samples of one run and their state.
 
     regs (T, n) u8 in the order of the view's columns; who (n,) index of the sample; space_key (n,); pc (n,) as looked
-    up; exact (n,) whether the pc is that of an interrupted instruction.
+    up, and line (n,) its place on the line; exact (n,) whether the pc is that of an interrupted instruction.
     """
 
-    def __init__(self, stacks: Stacks, which: I64, space_key: U64, code: _Code, view: View, book: _Book,
-                 max_depth: int) -> None:
+    def __init__(self, stacks: Stacks, memory: Memory, which: I64, space_key: U64, code: _Code, view: View,
+                 book: _Book, max_depth: int) -> None:
+        """``which`` (k,) of the stacks climb; ``space_key`` is that of all."""
         self.code, self.view, self.book, self.max_depth = code, view, book, max_depth
         self.tables = code.tables
-        self.who, self.space_key = which, space_key
-        region = np.stack([column[which].view(np.uint64) for column in (
-            stacks.low, stacks.n_words, stacks.first, stacks.mask, stacks.base)])
-        self.memory = Memory(stacks.words, region)
-        self.regs = np.ascontiguousarray(stacks.regs[which][:, list(view.columns)].T)
+        self.who, self.space_key = which, space_key[which]
+        self.memory = memory.subset(which)
+        columns = np.array(view.columns)[:, None]
+        self.regs = stacks.regs[which, columns]
         self.searches = stacks.known is not None
         if stacks.known is not None:
-            bits = np.array(view.columns, np.uint64)[:, None]
-            self.regs[(stacks.known[which] >> bits) & _ONE == 0] = _UNKNOWN
-        self.pc = self.regs[_IP].copy()
+            self.regs[(stacks.known[which] >> columns.astype(np.uint64)) & _ONE == 0] = _UNKNOWN
+        self.pc = self.regs[_IP]
         self.exact = np.ones(len(which), bool)
         self.deferred: list[I64] = []
         self.depth = 0
 
     def run(self) -> None:
         """Climb until nobody is left."""
-        self.book.record(0, self.who, self.pc, self.regs[_SP], self.regs[_FP])
+        self.record()
+        index, inside = self.code.find(self.pc, self.space_key)
+        self.line = self.pc + self.code.shift.take(index)
+        if not inside.all():
+            self.leave(~inside, Stop.NO_MAP)
+            self.keep(indices(inside))
         while len(self.who):
-            index, inside = self.code.find(self.pc, self.space_key)
-            if not inside.all():
-                self.leave(~inside, Stop.NO_MAP, max(self.depth, 1))
-                index = index[inside]
+            self.turn()
             if self.depth >= self.max_depth:
-                self.leave(np.ones(len(self.who), bool), Stop.DEPTH, self.depth)
-            if not len(self.who):
+                self.leave(np.ones(len(self.who), bool), Stop.DEPTH)
                 return
-            self.book.record(self.depth, self.who, self.pc, self.regs[_SP], self.regs[_FP])
-            self.depth += 1
-            self.turn(self.pc + self.code.shift.take(index))
+            self.record()
 
-    def turn(self, line: U64) -> None:
-        """Steps 3 to 5 for all live samples; ``line`` (n,) is where their pcs are on the line."""
+    def record(self) -> None:
+        """One more frame of all live samples."""
+        self.book.record(self.depth, self.who, self.pc, self.regs[_SP], self.regs[_FP])
+        self.depth += 1
+
+    def turn(self) -> None:
+        """Steps 3 to 5 for all live samples, and 1 and 2 for their callers."""
         view = self.view
-        number = self.tables.rules_at(line)
+        number = self.tables.rules_at(self.line)
         odd = view.odd.take(number)
         if self.searches:
             self.search_frame_pointers(number)
-        if not view.is_full and (odd & ODD_FULL).any():
+        is_plain = not odd.any()
+        if not is_plain and not view.is_full and (odd & ODD_FULL).any():
             keep = self.defer((odd & ODD_FULL) != 0)
-            number, odd, line = number[keep], odd[keep], line[keep]
+            number, odd = number[keep], odd[keep]
         n = len(number)
         base = view.cfa_column.take(number)
         base *= n
         base += np.arange(n)
         cfa = self.regs.take(base)
-        cfa += view.cfa_offset.take(number)
-        address = view.offset.take(number, axis=1)
-        address += cfa
+        offset = view.offset.take(number, axis=1)
+        cfa += offset[_SP]
+        address = offset[:-1] + cfa
         value, ok = self.memory.read(address)
         if not ok.all():
             # What was saved below the stack pointer has been taken back already: the function is about to return.
@@ -399,34 +397,33 @@ class _Wave:
         new[:-1] = np.where(view.saved.take(number, axis=1), value, self.regs[:-1])
         new[_SP] = cfa
         step = _Step(number, new, address[_IP + 1], self.is_above(cfa, self.regs[_SP]))
-        if odd.any():
+        if not is_plain:
             self.restore_sp(step, indices(odd & ODD_SP))
             if (odd & (ODD_FALLBACK | ODD_GENERAL)).any():
-                self.odd_turn(step, odd, line)
+                self.odd_turn(step, odd)
         self.advance(step)
 
     def advance(self, step: _Step) -> None:
-        """Step 5."""
-        new, exact = step.new, step.exact
-        pc = new[_IP] - _ONE
-        # A return address of zero has become the largest number.
-        good = step.rises & (pc < _LAST)
-        if exact is not None:
-            pc += exact
-        if not good.all():
+        """To the callers. Where there is none, pc is no address, and in no mapping."""
+        pc = step.new[_IP] - _ONE
+        if step.exact is not None:
+            pc += step.exact & (pc < _LAST)
+        index, inside = self.code.find(pc, self.space_key)
+        good = step.rises & inside
+        all_go_on = good.all()
+        if not all_go_on:
             self.explain(step, ~good)
-            keep = indices(good)
-            new, pc = new.take(keep, axis=1), pc.take(keep)
-            exact = exact[keep] if exact is not None else None
-        self.regs, self.pc = new, pc
-        self.exact = np.zeros(len(pc), bool) if exact is None else exact
+        self.regs, self.pc, self.line = step.new, pc, pc + self.code.shift.take(index)
+        self.exact = np.zeros(len(pc), bool) if step.exact is None else step.exact
+        if not all_go_on:
+            self.keep(indices(good))
 
     def explain(self, step: _Step, bad: Bools) -> None:
         """Let the samples that have no caller leave, each with its reason. The state is still that of this frame."""
         where = indices(bad)
         number = step.number[where]
         if (number == ROOT).all():
-            self.leave(bad, Stop.ROOT, self.depth)
+            self.leave(bad, Stop.ROOT)
             return
         base = self.regs.take(self.view.cfa_column[number] * len(bad) + where)
         return_address = step.new[_IP][where]
@@ -440,14 +437,14 @@ class _Wave:
             reason[has] = why
         if step.reason is not None:
             reason = np.where(step.reason[where] >= 0, step.reason[where], reason)
-        self.leave(bad, reason, self.depth)
+        reason[step.rises[where] & (return_address - _ONE < _LAST)] = Stop.NO_MAP
+        self.leave(bad, reason)
 
-    def leave(self, gone: Bools, reason: int | npt.NDArray[Any], length: int) -> None:
-        """Take samples out of the wave. ``reason``: one for all, or one each."""
+    def leave(self, gone: Bools, reason: int | npt.NDArray[Any]) -> None:
+        """The stacks of samples end here. ``reason``: one for all, or one each."""
         who = self.who[gone]
         self.book.stop[who] = reason
-        self.book.length[who] = length
-        self.keep(indices(~gone))
+        self.book.length[who] = self.depth
 
     def defer(self, gone: Bools) -> I64:
         """Leave samples to the wave that tracks all registers; the indices of those that stay."""
@@ -458,8 +455,8 @@ class _Wave:
 
     def keep(self, which: I64) -> None:
         """Go on with some samples only. Every turn costs by the number of those still climbing."""
-        self.who, self.space_key, self.pc = self.who.take(which), self.space_key.take(which), self.pc.take(which)
-        self.exact = self.exact.take(which)
+        self.who, self.space_key, self.exact = self.who.take(which), self.space_key.take(which), self.exact.take(which)
+        self.pc, self.line = self.pc.take(which), self.line.take(which)
         self.regs = self.regs.take(which, axis=1)
         self.memory = self.memory.subset(which)
 
@@ -475,13 +472,13 @@ class _Wave:
         step.new[_SP, which] = sp
         step.rises[which] = self.is_above(sp, self.regs[_SP].take(which))
 
-    def odd_turn(self, step: _Step, odd: npt.NDArray[np.uint8], line: U64) -> None:
+    def odd_turn(self, step: _Step, odd: npt.NDArray[np.uint8]) -> None:
         """Work out anew the samples whose rule is none of the plain ones, one rule at a time."""
         step.exact = np.zeros(len(odd), bool)
         step.reason = np.full(len(odd), -1, np.int8)
         without = indices(odd & ODD_FALLBACK)
         if len(without):
-            self.fall_back(step, without, line)
+            self.fall_back(step, without)
         general = indices(odd & ODD_GENERAL)
         for number in distinct(step.number[general]).tolist():
             which = general[step.number[general] == number]
@@ -489,14 +486,14 @@ class _Wave:
             assert rule is not None
             self.general(step, rule, which)
 
-    def fall_back(self, step: _Step, which: I64, line: U64) -> None:
+    def fall_back(self, step: _Step, which: I64) -> None:
         """Frames of code without call frame information."""
         if not self.code.arch.caller_hints:
             linked = self.has_link(step, which)
             self.tables.counters.fallback_frames += int(np.count_nonzero(linked))
             which = which[~linked]
         if len(which):
-            self.without_rules(step, which, line)
+            self.without_rules(step, which)
 
     def has_link(self, step: _Step, which: I64) -> Bools:
         """Which callers (n,) have a link at their frame pointer, from which their own caller has been read as a hole's
@@ -508,10 +505,10 @@ class _Wave:
         found[some] = self.code.grade(return_address[some], self.space_key[which[some]]) != frame_pointer.NOT_CODE
         return found
 
-    def without_rules(self, step: _Step, which: I64, line: U64) -> None:
+    def without_rules(self, step: _Step, which: I64) -> None:
         """Frames of which the instructions around the pc, a link or the word at the stack pointer may tell."""
         memory, key, leaf = self.memory.subset(which), self.space_key[which], self.exact[which]
-        line = line.take(which)
+        line = self.line.take(which)
         if self.code.arch.caller_hints:
             hints = self.tables.hints(line, leaf)
         else:

@@ -94,28 +94,27 @@ class Counters:
 class View:
     """The rules as columns over the tracked registers; arrays with room, filled up to the number of rules.
 
-    ``columns``: DWARF numbers, the last three fp, ip, sp. Per rule (R,): ``odd``, ``cfa_column``, ``cfa_offset``. Per
-    tracked register but sp and rule (T-1, R): ``saved`` (else the same) and ``offset`` from the CFA. ``sp_offset`` (R,)
-    is that of the caller's sp, of rules that are odd because it was saved, and for nothing else (ODD_SP).
+    ``columns``: DWARF numbers, the last three fp, ip, sp. Per rule (R,): ``odd`` and ``cfa_column``, the register that
+    the CFA is found by. Per tracked register and rule (T, R): ``offset`` from the CFA; in the row of sp, which becomes
+    the CFA, that of the CFA from its register. Per tracked register but sp (T-1, R): ``saved`` (else the same).
+    ``sp_offset`` (R,) is that of the caller's sp, of rules that are odd because it was saved, and for nothing else
+    (ODD_SP).
     """
 
     def __init__(self, arch: Architecture, columns: tuple[int, ...]) -> None:
         self.arch, self.columns = arch, columns
         self.column_of = {register: i for i, register in enumerate(columns)}
         self.is_full = len(columns) == arch.n_registers
-        tall = (len(columns) - 1, _ROOM)
         self.odd = np.zeros(_ROOM, np.uint8)
         self.cfa_column = np.zeros(_ROOM, np.int64)
-        self.cfa_offset = np.zeros(_ROOM, np.uint64)
         self.sp_offset = np.zeros(_ROOM, np.uint64)
-        self.saved = np.zeros(tall, bool)
-        self.offset = np.zeros(tall, np.uint64)
+        self.saved = np.zeros((len(columns) - 1, _ROOM), bool)
+        self.offset = np.zeros((len(columns), _ROOM), np.uint64)
 
     def _grow(self) -> None:
         self.odd, self.cfa_column = _doubled(self.odd), _doubled(self.cfa_column)
-        self.cfa_offset, self.offset = _doubled(self.cfa_offset), _doubled(self.offset)
         self.sp_offset = _doubled(self.sp_offset)
-        self.saved = _doubled(self.saved)
+        self.saved, self.offset = _doubled(self.saved), _doubled(self.offset)
 
     def put(self, number: int, rule: Rule | None) -> None:
         """Compile one rule; None for the special ones."""
@@ -127,7 +126,7 @@ class View:
         cfa = rule.cfa
         known = cfa.kind == CfaKind.EXPRESSION or cfa.register in self.column_of
         self.cfa_column[number] = self.column_of.get(cfa.register, -1) if cfa.kind != CfaKind.EXPRESSION else -1
-        self.cfa_offset[number] = cfa.offset & _MASK
+        self.offset[-1, number] = cfa.offset & _MASK
         plain = cfa.kind == CfaKind.REGISTER and not rule.is_signal
         sp = sp_of(rule, self.arch)
         odd = 0 if plain and (sp is None or sp.kind == Kind.SAVED) else ODD_GENERAL
@@ -145,10 +144,10 @@ class View:
         """Nothing leads on but, in a hole, the link that a frame pointer may point to."""
         self.cfa_column[number] = self.column_of[self.arch.fp if number == HOLE else self.arch.sp]
         self.saved[:, number] = True
-        self.offset[:, number] = _IMPOSSIBLE
+        self.offset[:-1, number] = _IMPOSSIBLE
         if number == HOLE:
             link = 2 * self.arch.word_size
-            self.odd[number], self.cfa_offset[number] = ODD_FALLBACK, link
+            self.odd[number], self.offset[-1, number] = ODD_FALLBACK, link
             self.offset[self.column_of[self.arch.fp], number] = -link & _MASK
             self.offset[self.column_of[self.arch.ip], number] = -self.arch.word_size & _MASK
 
