@@ -248,7 +248,7 @@ class JavaFrames:
     def merged(self, samples: ClockSamples, index: Array, epochs: Sequence[Epoch], frames: Frames) -> Frames:
         """The stacks of samples with the methods of Java in them."""
         places = []
-        for (epoch, *_), numbers in by_image(epochs):
+        for (epoch, *_), numbers in by_image(epochs) if self._processes else ():
             process = self._processes.get(epoch.image.number)
             rows = indices(among(index, numbers) & (samples.abi == 64)) if process is not None else index[:0]
             if process is None or not len(rows):

@@ -233,8 +233,8 @@ class JsFrames:
     def merged(self, samples: ClockSamples, index: Array, epochs: Sequence[Epoch], frames: Frames) -> Frames:
         """The stacks of samples with the functions of JavaScript in them."""
         places = []
-        for its, numbers in by_image(epochs) if self._wanted else ():
-            process = self._process(its[-1])
+        for its, numbers in by_image(epochs) if self._processes else ():
+            process = self._processes.get(its[-1].image.number)  # as they have been met
             rows = indices(among(index, numbers) & (samples.abi == 64)) if process is not None else index[:0]
             if process is None or not len(rows):
                 continue

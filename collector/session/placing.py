@@ -5,9 +5,10 @@ Which experiment a sample belongs to, and in which address space it is to be unw
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from collections.abc import Mapping as MappingOf
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from operator import attrgetter
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -36,6 +37,9 @@ _FRAME_AND_MARK = 2
 _ROOT, _TRUNCATED, _DEPTH = int(Stop.ROOT), int(Stop.TRUNCATED), int(Stop.DEPTH)
 _NO_CACHES: MappingOf[int, Cache] = MappingProxyType({})
 _ALL_KNOWN = np.uint64((1 << 17) - 1)
+_NO_MAPPINGS: Array = np.zeros((0, 4), dtype=np.uint64)
+_COLUMNS = [name for name in ClockSamples.__slots__ if name not in ("words", "known", "kernel")]
+_columns_of = attrgetter(*_COLUMNS)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -89,7 +93,7 @@ class Cache(NamedTuple):
     object: int
 
 
-def by_image(epochs: Sequence[Epoch]) -> Iterator[tuple[list[Epoch], Array]]:
+def by_image(epochs: Sequence[Epoch]) -> list[tuple[list[Epoch], Array]]:
     """The epochs of each image among some, in their order, and their numbers (k,) there.
 
     Whenever a process maps something executable an epoch begins, and a process that starts has dozens in a batch; what
@@ -98,8 +102,7 @@ def by_image(epochs: Sequence[Epoch]) -> Iterator[tuple[list[Epoch], Array]]:
     found: dict[int, list[int]] = {}
     for number, epoch in enumerate(epochs):
         found.setdefault(epoch.image.number, []).append(number)
-    for numbers in found.values():
-        yield [epochs[number] for number in numbers], np.array(numbers)
+    return [([epochs[number] for number in numbers], np.array(numbers)) for numbers in found.values()]
 
 
 FramesOf = Callable[[ClockSamples, Array, list[Epoch]], tuple[Array, Array, Array]]
@@ -129,22 +132,16 @@ def placed_frames_of(samples: ClockSamples, index: Array, epochs: list[Epoch],
     stack was in. In the first case its pc is still that of the program before, which the space does not have: this one
     frame, which nobody names, is all there is, and no mark of something lost.
     """
-    parts = []
-    for bits in distinct(samples.abi).tolist():
-        rows = indices(samples.abi == bits)
-        parts.append((rows, _unwound(samples, rows, bits, index, epochs, tables, caches)))
-    n = len(samples.tid)
-    pcs = np.zeros((n, max(part.pcs.shape[1] for _, part in parts)), dtype=np.uint64)
-    length = np.zeros(n, dtype=np.int64)
-    stop = np.zeros(n, dtype=np.int8)
-    sps, fps = np.zeros_like(pcs), np.zeros_like(pcs)
-    for rows, part in parts:
-        pcs[rows, :part.pcs.shape[1]], length[rows], stop[rows] = part[:3]
-        sps[rows, :part.sps.shape[1]], fps[rows, :part.fps.shape[1]] = part.sps, part.fps
-    gone = (stop != _ROOT) & (samples.n_words == 0)
-    replaced = gone & (stop == Stop.NO_MAP) & (length == _FRAME_AND_MARK)
-    pcs[replaced, 1:], length[replaced] = 0, 1
-    stop[gone] = GONE
+    all_bits = distinct(samples.abi).tolist()
+    if len(all_bits) == 1:
+        pcs, length, stop, sps, fps = _unwound(samples, all_bits[0], index, epochs, tables, caches)
+    else:
+        pcs, length, stop, sps, fps = _mixed(samples, all_bits, index, epochs, tables, caches)
+    gone = (samples.n_words == 0) & (stop != _ROOT)
+    if gone.any():
+        replaced = gone & (stop == Stop.NO_MAP) & (length == _FRAME_AND_MARK)
+        pcs[replaced, 1:], length[replaced] = 0, 1
+        stop[gone] = GONE
     return Frames(pcs, length, stop, sps, fps)
 
 
@@ -195,10 +192,10 @@ def joined(parts: list[ClockSamples]) -> ClockSamples:
     """All as one, in the order given."""
     if len(parts) == 1:
         return parts[0]
-    names = [name for name in ClockSamples.__slots__ if name not in ("words", "known", "kernel")]
     known = None if all(part.known is None for part in parts) else np.concatenate([_known(part) for part in parts])
-    return replace(parts[0], known=known, kernel=_kernel(parts),
-                   **{name: np.concatenate([getattr(part, name) for part in parts]) for name in names})
+    columns = map(np.concatenate, zip(*map(_columns_of, parts), strict=True))
+    return ClockSamples(words=parts[0].words, known=known, kernel=_kernel(parts),
+                        **dict(zip(_COLUMNS, columns, strict=True)))
 
 
 def _known(samples: ClockSamples) -> Array:
@@ -220,31 +217,39 @@ def _kernel(parts: list[ClockSamples]) -> Array | None:
     return frames
 
 
-def _unwound(samples: ClockSamples, rows: Array, bits: int, index: Array, epochs: list[Epoch],
+def _mixed(samples: ClockSamples, all_bits: list[int], index: Array, epochs: list[Epoch],
+           tables: Tables, caches: MappingOf[int, Cache]) -> Frames:
+    """Stacks of samples of several word sizes, unwound one size after the other."""
+    n = len(samples.tid)
+    of_bits = [(rows, _unwound(samples[rows], bits, index[rows], epochs, tables, caches))
+               for bits in all_bits for rows in [indices(samples.abi == bits)]]
+    pcs, sps, fps = np.zeros((3, n, max(part.pcs.shape[1] for _, part in of_bits)), dtype=np.uint64)
+    length, stop = np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int8)
+    for rows, part in of_bits:
+        for wide, narrow in ((pcs, part.pcs), (sps, part.sps), (fps, part.fps)):
+            wide[rows, :narrow.shape[1]] = narrow
+        length[rows], stop[rows] = part.length, part.stop
+    return Frames(pcs, length, stop, sps, fps)
+
+
+def _unwound(samples: ClockSamples, bits: int, index: Array, epochs: list[Epoch],
              tables: Tables, caches: MappingOf[int, Cache]) -> Frames:
     """Stacks of samples of one word size."""
     if bits == 0:  # no registers of user mode: a thread of the kernel's
-        n = len(rows)
+        n = len(samples.tid)
         nothing = np.zeros((n, 1), np.uint64)
         return Frames(np.full((n, 1), FAILED_MARK), np.ones(n, dtype=np.int64),
                       np.full(n, Stop.NO_REGISTER, dtype=np.int8), nothing, nothing)
-    space = np.array([epoch.space.number for epoch in epochs], dtype=np.int64)[index[rows]]
-    maps = merged_maps([epoch.space for epoch in epochs], caches)
-    columns = {name: getattr(samples, name)[rows] for name in ("base", "mask", "first", "low", "n_words")}
-    if bits == 64:
-        stacks = Stacks(space=space, regs=samples.regs[rows], words=samples.words, **columns)
-        stacks.known = None if samples.known is None else samples.known[rows]
-    else:
-        # The same copies as words of four bytes.
-        columns["mask"] = columns["mask"] * 2 + 1
-        for name in ("base", "first", "n_words"):
-            columns[name] = columns[name] * 2
-        columns["low"] = columns["low"] & _LOW32
-        stacks = Stacks(space=space, regs=samples.regs[rows][:, _I386_COLUMNS] & _LOW32,
-                        words=samples.words.view(np.uint32), **columns)
-        stacks.known = None if samples.known is None else _known_i386(samples.known[rows])
-    frames = unwinding.unwind(stacks, maps, tables)
-    return Frames(*marked(frames), frames.stop, frames.sps, frames.fps)
+    spaces = [epoch.space for epoch in epochs]
+    space = np.array([each.number for each in spaces], dtype=np.int64)[index]
+    regs, words, base, mask, first = samples.regs, samples.words, samples.base, samples.mask, samples.first
+    low, n_words, known = samples.low, samples.n_words, samples.known
+    if bits == 32:  # the same copies as words of four bytes
+        regs, words = regs[:, _I386_COLUMNS] & _LOW32, words.view(np.uint32)
+        base, mask, first, low, n_words = base * 2, mask * 2 + 1, first * 2, low & _LOW32, n_words * 2
+        known = None if known is None else _known_i386(known)
+    stacks = Stacks(space, regs, words, base, mask, first, low, n_words, known)
+    return marked(unwinding.unwind(stacks, merged_maps(spaces, caches), tables))
 
 
 def _known_i386(known: Array) -> Array:
@@ -259,9 +264,9 @@ def merged_maps(spaces: list[AddressSpace], caches: MappingOf[int, Cache] = _NO_
     by_number = {space.number: space for space in spaces if space.mappings}
     numbers = sorted(by_number)
     tables = [by_number[number].table() for number in numbers]
-    start, end, bias, number = np.concatenate([np.zeros((0, 4), dtype=np.uint64), *tables]).T.copy()
-    maps = Maps(space=np.repeat(np.array(numbers, dtype=np.int64), [len(table) for table in tables]), start=start,
-                end=end, bias=bias, object=number.astype(np.int64))
+    start, end, bias, number = np.concatenate([_NO_MAPPINGS, *tables]).T.copy()
+    maps = Maps(space=np.array(numbers, dtype=np.int64).repeat([len(table) for table in tables]), start=start,
+                end=end, bias=bias, object=number.view(np.int64))
     for space, cache in caches.items():
         low, high = np.array([cache.low, cache.high], np.uint64)
         there = (maps.space == space) & (maps.object < 0) & (start >= low) & (end <= high)
@@ -269,16 +274,16 @@ def merged_maps(spaces: list[AddressSpace], caches: MappingOf[int, Cache] = _NO_
     return maps
 
 
-def marked(frames: unwinding.Frames) -> tuple[Array, Array]:
+def marked(frames: unwinding.Frames) -> Frames:
     """The frames with a mark behind the last one where the stack does not reach the root."""
-    n, depth = frames.pcs.shape
-    unfinished = frames.stop != _ROOT
-    if not unfinished.any():
-        return frames.pcs, frames.length
-    pcs = np.zeros((n, depth + 1), dtype=np.uint64)
-    pcs[:, :depth] = frames.pcs
-    rows = indices(unfinished)
-    stop = frames.stop[rows]
-    cut_short = (stop == _TRUNCATED) | (stop == _DEPTH)
-    pcs[rows, frames.length[rows]] = np.where(cut_short, TRUNCATED_MARK, FAILED_MARK)
-    return pcs, frames.length + unfinished
+    pcs, length, stop, sps, fps = frames.pcs, frames.length, frames.stop, frames.sps, frames.fps
+    rows = indices(stop != _ROOT)
+    if len(rows):
+        n, depth = pcs.shape
+        wide = np.zeros((3, n, depth + 1), dtype=np.uint64)
+        wide[:, :, :depth] = pcs, sps, fps
+        pcs, sps, fps = wide
+        cut_short = (stop[rows] == _TRUNCATED) | (stop[rows] == _DEPTH)
+        pcs[rows, length[rows]] = np.where(cut_short, TRUNCATED_MARK, FAILED_MARK)
+        length[rows] += 1
+    return Frames(pcs, length, stop, sps, fps)

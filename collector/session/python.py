@@ -91,10 +91,10 @@ class PythonFrames:
         found = []
         for its, numbers in by_image(epochs):
             process = self._process(its[-1])
-            rows = indices(among(index, numbers))
             if process is None:
-                self._count_unread(its[-1], frames.pcs[rows])
+                self._count_unread(its[-1], frames.pcs, index, numbers)
                 continue
+            rows = indices(among(index, numbers))
             rows = rows[samples.abi[rows] == 64]
             if not len(rows):
                 continue
@@ -106,10 +106,10 @@ class PythonFrames:
                 found.append(inserted)
         return with_managed(found, frames, is_last=True) if found else frames
 
-    def _count_unread(self, epoch: Epoch, pcs: Array) -> None:
+    def _count_unread(self, epoch: Epoch, pcs: Array, index: Array, numbers: Array) -> None:
         evaluation = self._evaluations.get(epoch.image.number)
         if evaluation is not None:
-            self.counts[UNKNOWN] += int(np.count_nonzero(within(pcs, evaluation)))
+            self.counts[UNKNOWN] += int(np.count_nonzero(within(pcs[among(index, numbers)], evaluation)))
 
     # -- processes
 
