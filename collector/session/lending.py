@@ -25,35 +25,35 @@ _MANY = 32  # short waits of a thread in a batch
 _DEEP_WORDS = 1 << 10  # of a stack that were copied; of C programs most are smaller
 
 
-def lenders(slot: Array, leaving: ClockSamples, edges: Edges, periods: Periods, step_ns: int) -> Array:
+def lenders(slot: Array, leaving: ClockSamples, at: Array, edges: Edges, periods: Periods, step_ns: int) -> Array:
     """Whose stack each of the departures (n,) of threads at slots has, given in time order: an index, most often its
-    own. ``edges`` and ``periods`` are those of the batch; steps are ``step_ns`` long."""
+    own. ``at`` (n,) are the indices of theirs among the ``edges`` of the batch, -1 where it has none; ``periods`` are
+    those of the batch; steps are ``step_ns`` long."""
     lender, deep = np.arange(len(slot)), indices(leaving.n_words >= _DEEP_WORDS)
     if len(deep) < _MANY:
         return lender
-    some, waited_ns = _short(slot[deep], leaving.time_ns[deep], edges, periods, step_ns)
+    some, waited_ns = _short(at[deep], len(edges.slot), periods, step_ns)
     rows = deep[some]
     if len(rows) < _MANY:
         return lender
-    order = np.argsort(slot[rows], kind="stable")
+    order = slot[rows].argsort(kind="stable")
     rows, waited_ns = rows[order], waited_ns[order]
     first = changes(slot[rows])
     number, begins = first.cumsum() - 1, indices(first)
     before_ns = waited_ns.cumsum() - waited_ns
     step = (before_ns - before_ns[begins][number]) // step_ns
-    ends_step = np.append(changes(number, step)[1:], True)
+    ends_step = np.concatenate((changes(number, step)[1:], [True]))
     ends_step |= np.bincount(number)[number] < _MANY
     lender[rows] = rows[indices(ends_step)[ends_step.cumsum() - ends_step]]
     return lender
 
 
-def _short(slot: Array, time_ns: Array, edges: Edges, periods: Periods, step_ns: int) -> tuple[Array, Array]:
-    """Which of the departures (m,) began a wait for a CPU that is over, and was shorter than a step; and how long it
-    was."""
+def _short(at: Array, n_edges: int, periods: Periods, step_ns: int) -> tuple[Array, Array]:
+    """Which of the departures (m,), with edges ``at``, began a wait for a CPU that is over, and was shorter than a
+    step; and how long it was."""
     began = indices((periods.began >= 0) & (periods.kind == Edge.OUT_PREEMPTED))
-    length_ns = np.full(len(edges.slot), step_ns)
+    length_ns = np.full(n_edges, step_ns)
     length_ns[periods.began[began]] = periods.end_ns[began] - periods.start_ns[began]
-    at = edges.next_at(slot, time_ns)  # its switch record, which is stamped just behind it
     rows = indices(at >= 0)
     rows = rows[length_ns[at[rows]] < step_ns]
     return rows, length_ns[at[rows]]

@@ -39,15 +39,21 @@ if TYPE_CHECKING:
     from collector.session.kernel_objects import KernelObjects
 
 _IP, _SP, _BP = 16, 7, 6  # columns of a sample's registers
+_NO_DEPARTURES = Departures(*(np.zeros(0, kind) for kind in (
+    np.int64, np.int64, np.uint64, np.int8, np.uint64, np.int32)))
 
 
 class LastSample(Columns):
     """Per slot: time, image, stack and CPU of the thread's last clock sample or departure (uid 0: none yet), and stack
-    and state of its last clock sample in that image."""
+    and state of its last clock sample in that image; and the image and stack that were the last before this batch."""
 
     def __init__(self) -> None:
         super().__init__(time_ns=("i8", 0), image=("i8", -1), uid=("u8", 0), clock_uid=("u8", 0), state=("i8", 0),
-                         cpu=("i4", 0))
+                         cpu=("i4", 0), image_before=("i8", -1), uid_before=("u8", 0))
+
+    def begin_batch(self) -> None:
+        """What was the last is from here on what was before."""
+        self.image_before[:], self.uid_before[:] = self.image, self.uid
 
     def set(self, placed: Placed, time_ns: Array, cpu: Array, state: Array | None = None) -> None:
         """What samples in time order leave behind, unless others came later; without ``state`` that stays as it was.
@@ -130,17 +136,21 @@ class Parts(NamedTuple):
 
 
 class Leaving(NamedTuple):
-    """The departures (n,) of a batch, those (k,) that have stacks of their own, and which of these stands for each."""
+    """The departures (n,) of a batch, those (k,) that have stacks of their own with the indices of their edges (-1: it
+    is unknown), and which of these stands for each."""
 
     every: ClockSamples
     samples: ClockSamples
+    at: Array  # i8 (k,)
     lender: Array  # i8 (n,)
 
     @classmethod
-    def of(cls, every: ClockSamples, lender: Array) -> Leaving:
+    def of(cls, every: ClockSamples, at: Array, lender: Array) -> Leaving:
         """``lender`` (n,): for each departure one that lends to itself, as an index."""
         own = indices(lender == np.arange(len(lender)))
-        return cls(every, every if len(own) == len(lender) else every[own], own.searchsorted(lender))
+        if len(own) == len(lender):
+            return cls(every, every, at, lender)
+        return cls(every, every[own], at[own], own.searchsorted(lender))
 
 
 class Stacks:
@@ -157,7 +167,6 @@ class Stacks:
         self._records_all = records_all
         self._last = LastSample()
         self._shown = _Shown()  # by this batch
-        self._before: Columns = self._last  # what was seen last before that
         self._sites = sites.SiteTable()
         self._deep = DeepStacks()
         self._blocked = BlockedStacks(world)
@@ -173,7 +182,7 @@ class Stacks:
         parts = [batch.clock, leaving.samples if leaving else None, batch.births.makers if batch.births else None]
         some = [part for part in parts if part is not None]
         self._shown = _Shown()
-        self._before = self._last.copy()
+        self._last.begin_batch()
         if not some:
             return None
         samples = joined(some)
@@ -186,7 +195,9 @@ class Stacks:
         if leaving is None:
             return None
         slot = self._model.slots(leaving.tid, leaving.pid, leaving.time_ns)
-        found = Leaving.of(leaving, lenders(slot, leaving, self._time.timeline.edges, periods, step_ns))
+        edges = self._time.timeline.edges
+        at = edges.next_at(slot, leaving.time_ns)  # switch records are stamped just behind
+        found = Leaving.of(leaving, at, lenders(slot, leaving, at, edges, periods, step_ns))
         self._tally.n_lent_stacks += len(leaving.tid) - len(found.samples.tid)
         return found
 
@@ -208,13 +219,10 @@ class Stacks:
 
     def departures(self, leaving: Leaving | None, placed: Placed | None, seen: Sites | None) -> Departures:
         """What is known of the batch's switch-outs: from those with stacks, and for the others from their sites."""
-        none = np.zeros(0, dtype=np.int64)
-        known = Departures(none, none, none.astype(np.uint64), none.astype(np.int8), none.astype(np.uint64),
-                           none.astype(np.int32))
+        known = _NO_DEPARTURES
         if leaving is not None and placed is not None and len(placed.slot):
             known = self._with_stacks(leaving, placed)
-        n_out = int(np.count_nonzero(is_out(self._time.timeline.edges.edge)))
-        if seen is None or n_out <= len(known.slot):
+        if seen is None or np.count_nonzero(is_out(self._time.timeline.edges.edge)) <= len(known.slot):
             return known
         others = self._at_sites(seen)
         # Those with stacks last: they replace what their site would have told.
@@ -222,22 +230,23 @@ class Stacks:
                             for name in Departures.__slots__))
 
     def _with_stacks(self, all_leaving: Leaving, placed: Placed) -> Departures:
-        every, leaving, lender = all_leaving
+        every, leaving, at, lender = all_leaving
         regs = leaving.regs
         uid = self._deep.completed(placed, regs[:, _IP], regs[:, _SP], leaving.kernel)
         self._tally.completed(int(np.count_nonzero(uid != placed.uid)))
-        self._learn_sites(placed, uid, leaving)
+        self._learn_sites(placed, uid, leaving, at)
         self._last.grow(self._time.n_slots)
         self._last.set(placed, leaving.time_ns, leaving.cpu)
         self._shown.left = [(placed, leaving.time_ns)]
         self._note_last(leaving, placed)
         return Departures(placed.slot[lender], every.time_ns, uid[lender], every.mode, every.regs[:, _IP], every.cpu)
 
-    def _learn_sites(self, placed: Placed, uid: Array, leaving: ClockSamples) -> None:
+    def _learn_sites(self, placed: Placed, uid: Array, leaving: ClockSamples, at: Array) -> None:
         """Where threads leave their CPUs, but for the instructions at which others take them from them."""
-        edges = self._time.timeline.edges
-        edge, off_ns = _left_at(edges, placed.slot, leaving.time_ns)
+        edge, off_ns = _left_at(self._time.timeline.edges, at)
         rows = indices((uid != 0) & ~_is_anywhere(edge, leaving.mode))
+        if not len(rows):
+            return
         ip, sp, bp = (leaving.regs[rows, column] for column in (_IP, _SP, _BP))
         slot, image = placed.slot[rows], placed.image[rows]
         spent_ns = off_ns[rows] if self._records_all else np.zeros_like(rows)
@@ -260,7 +269,8 @@ class Stacks:
         site = sites.keys(slot, image, seen.ip, seen.sp, seen.bp)
         uid, reason = self._sites.find(site)
         self._last.grow(self._time.n_slots)
-        edge, off_ns = _left_at(self._time.timeline.edges, slot, seen.time_ns)
+        edges = self._time.timeline.edges
+        edge, off_ns = _left_at(edges, edges.next_at(slot, seen.time_ns))
         anywhere = indices(_is_anywhere(edge, reason))
         self._tally.n_site_stacks += int(np.count_nonzero(uid)) - int(np.count_nonzero(uid[anywhere]))
         for number in distinct(image[anywhere]).tolist():
@@ -322,6 +332,8 @@ class Stacks:
 
     def close(self, ended: Sequence[Recorded]) -> None:
         """Nothing more will be said of these images, once this has been."""
+        if not ended:
+            return
         gone = [number for each in ended for number in (each.image.number, *each.earlier)]
         self._sites.forget(gone)
         self._deep.forget(gone)
@@ -360,10 +372,10 @@ class Stacks:
     def _last_before(self, slot: Array, time_ns: Array, image: int) -> Array:
         """Stacks (u8, k) that threads at slots had last before times (k,), else the next one after them, else 0."""
         before, behind = self._shown.seen.near(slot, time_ns, image)
-        for seen in (self._before, self._last):
-            seen.grow(self._time.n_slots)
-        earlier, later = (np.where(seen.image[slot] == image, seen.uid[slot], 0).astype(np.uint64)
-                          for seen in (self._before, self._last))
+        last, none = self._last, np.uint64(0)
+        last.grow(self._time.n_slots)
+        earlier = np.where(last.image_before[slot] == image, last.uid_before[slot], none)
+        later = np.where(last.image[slot] == image, last.uid[slot], none)
         uid = before
         for other in (earlier, behind, later):
             uid = np.where(uid == 0, other, uid)
@@ -409,15 +421,14 @@ class Stacks:
         self._last.reset(slots)
 
 
-def _left_at(edges: Edges, slot: Array, time_ns: Array) -> tuple[Array, Array]:
-    """The Edge (n,) of departures of threads at times (n,), -1 where it is unknown; and for how long each was off its
-    CPU then, 0 where it still is."""
+def _left_at(edges: Edges, at: Array) -> tuple[Array, Array]:
+    """The Edge (n,) of departures with edges at indices ``at`` (n,), -1 where that is -1; and for how long each was off
+    its CPU then, 0 where it still is."""
     if not len(edges.slot):
-        return np.full(len(slot), -1), np.zeros(len(slot), np.int64)
-    at = edges.next_at(slot, time_ns)
+        return at, np.zeros_like(at)
     behind = np.minimum(at + 1, len(edges.slot) - 1)
-    off_ns = np.where((at >= 0) & (edges.slot[behind] == slot), edges.time_ns[behind] - edges.time_ns[at], 0)
-    return np.where(at >= 0, edges.edge[at], -1), off_ns
+    is_over = (at >= 0) & (edges.slot[behind] == edges.slot[at])
+    return np.where(at >= 0, edges.edge[at], -1), np.where(is_over, edges.time_ns[behind] - edges.time_ns[at], 0)
 
 
 def _is_anywhere(edge: Array, reason: Array) -> Array:

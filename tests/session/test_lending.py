@@ -37,10 +37,15 @@ def waits(slot: Array, length_ns: Array, kind: int = Edge.OUT_PREEMPTED) -> tupl
     return departures(slot, out_ns - 2 * US), edges, periods
 
 
+def lent(slot: Array, leaving: ClockSamples, edges: Edges, periods: Periods, step_ns: int) -> Array:
+    """Whose stack each departure has."""
+    return lenders(slot, leaving, edges.next_at(slot, leaving.time_ns), edges, periods, step_ns)
+
+
 def test_who_ends_a_step_lends_to_those_before_it() -> None:
     slot = np.zeros(60, np.int64)
     leaving, edges, periods = waits(slot, np.full(60, 1500 * US))
-    lender = lenders(slot, leaving, edges, periods, STEP_NS)
+    lender = lent(slot, leaving, edges, periods, STEP_NS)
     # Steps end within the waits 3, 6, 9, 13, ...: at 5, 10, 15, 20 ms of 1.5 ms each.
     expected = [next(i for i in range(first, 60) if i == 59 or (i + 1) * 1500 // 5000 > i * 1500 // 5000)
                 for first in range(60)]
@@ -53,7 +58,7 @@ def test_places_get_their_part_of_the_time() -> None:
     slot, place = np.zeros(3000, np.int64), np.arange(3000) % 3
     length_ns = np.array([200, 700, 1900])[place] * US + np.arange(3000) % 97 * US
     leaving, edges, periods = waits(slot, length_ns)
-    lender = lenders(slot, leaving, edges, periods, STEP_NS)
+    lender = lent(slot, leaving, edges, periods, STEP_NS)
     told_ns = np.bincount(place[lender], length_ns)
     had_ns = np.bincount(place, length_ns)
     assert np.abs(told_ns - had_ns).max() < 0.1 * had_ns.sum()
@@ -64,23 +69,23 @@ def test_all_others_have_their_own() -> None:
     slot, short_ns = np.zeros(60, np.int64), np.full(60, 1500 * US)
     leaving, edges, periods = waits(slot, short_ns)
     own = list(range(60))
-    assert lenders(slot, leaving, edges, periods, 0).tolist() == own
+    assert lent(slot, leaving, edges, periods, 0).tolist() == own
     shallow = replace(leaving, n_words=np.full(60, 100))
-    assert lenders(slot, shallow, edges, periods, STEP_NS).tolist() == own
+    assert lent(slot, shallow, edges, periods, STEP_NS).tolist() == own
     few = leaving[:20]
-    assert lenders(slot[:20], few, edges, periods, STEP_NS).tolist() == own[:20]
+    assert lent(slot[:20], few, edges, periods, STEP_NS).tolist() == own[:20]
     going_on = periods.take(np.zeros(0, np.int64))
-    assert lenders(slot, leaving, edges, going_on, STEP_NS).tolist() == own
+    assert lent(slot, leaving, edges, going_on, STEP_NS).tolist() == own
     others: list[tuple[Array, int]] = [(short_ns, Edge.OUT_BLOCKED), (np.full(60, STEP_NS), Edge.OUT_PREEMPTED)]
     for length_ns, kind in others:
         leaving, edges, periods = waits(slot, length_ns, kind)
-        assert lenders(slot, leaving, edges, periods, STEP_NS).tolist() == own
+        assert lent(slot, leaving, edges, periods, STEP_NS).tolist() == own
 
 
 def test_threads_do_not_lend_to_each_other() -> None:
     slot = np.array([0, 1] * 40 + [2] * 20)
     leaving, edges, periods = waits(slot, np.full(100, 900 * US))
-    lender = lenders(slot, leaving, edges, periods, STEP_NS)
+    lender = lent(slot, leaving, edges, periods, STEP_NS)
     assert (slot[lender] == slot).all()
     assert (lender >= np.arange(100)).all()
     assert lender[slot == 2].tolist() == list(range(80, 100))  # too few
