@@ -64,7 +64,7 @@ def hashed(pcs: U8, length: I8) -> Hashed:
     """The stacks (n, depth) of a batch as ``StackTable.intern`` takes them, with their hashes."""
     pcs, length = _prepared(pcs, length)
     terms = _terms(pcs)
-    return Hashed(pcs, length, terms, _finish(terms.sum(axis=1, dtype=np.uint64), length, length))
+    return Hashed(pcs, length, terms, _finish(terms.sum(axis=1, dtype=np.uint64), length, length, pcs.shape[1]))
 
 
 class StackTable:
@@ -140,7 +140,7 @@ class StackTable:
         pcs, length = stacks.pcs, stacks.length
         sums = np.cumsum(stacks.terms[:, ::-1], axis=1, dtype=np.uint64)[:, ::-1]
         remaining = length[:, None] - np.arange(pcs.shape[1])
-        tails = _finish(sums, length[:, None], remaining)
+        tails = _finish(sums, length[:, None], remaining, pcs.shape[1])
         packets: list[bytes] = []
         for row, (n, stack_hash) in enumerate(zip(length.tolist(), hashes, strict=True)):
             self._known[stack_hash] = self._write(pcs[row, :n], tails[row, :n].tolist(), packets)
@@ -235,9 +235,9 @@ def _terms(pcs: U8) -> U8:
     return mixed
 
 
-def _finish(sums: U8, length: I8, remaining: I8) -> U8:
-    """Sums of terms, made to count from the root of a stack of ``length``."""
-    inverse = _powers(_INVERSE_BASE, int(length.max(initial=1)))
+def _finish(sums: U8, length: I8, remaining: I8, depth: int) -> U8:
+    """Sums of terms, made to count from the root of a stack of ``length``, at most ``depth``."""
+    inverse = _powers(_INVERSE_BASE, depth)
     shifted: U8 = sums * inverse[length - 1] + remaining.astype(np.uint64) * _PER_LENGTH
     return shifted
 

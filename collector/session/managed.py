@@ -96,29 +96,31 @@ class MadeCode:
     def _note(self, frames: Unwound, time_ns: Array) -> None:
         self._met_functions(frames)
         for epochs, numbers in by_image(frames.epochs):
-            found = [self._made(frames, number, epoch.space)
-                     for number, epoch in zip(numbers.tolist(), epochs, strict=True)]
-            row, pcs = (np.concatenate(column) for column in zip(*found, strict=True))
-            if len(row):
+            found = [made for number, epoch in zip(numbers.tolist(), epochs, strict=True)
+                     if (made := self._made(frames, number, epoch.space)) is not None]
+            if found:
+                row, pcs = map(np.concatenate, zip(*found, strict=True))
                 self._met(epochs[-1].image, epochs[-1].space, pcs, time_ns[row])
         for known in list(self._known.values()):
             self._ask_again(known, frames)
 
-    def _made(self, frames: Unwound, number: int, space: AddressSpace) -> tuple[Array, Array]:
-        """The rows (k,) of frames in an epoch that lie in memory without a file, and their pcs."""
+    def _made(self, frames: Unwound, number: int, space: AddressSpace) -> tuple[Array, Array] | None:
+        """The rows (k,) of frames in an epoch that lie in memory without a file, and their pcs; None if none do."""
         start, end = self._anonymous(space)
-        rows = indices(frames.epoch == number) if len(start) else frames.epoch[:0]
-        if not len(rows):
-            return rows, frames.pcs.reshape(-1)[:0]
+        if not len(start):
+            return None
+        rows = indices(frames.epoch == number)
         which, column = np.nonzero(np.arange(frames.pcs.shape[1]) < frames.length[rows, None])
         pcs = frames.pcs[rows[which], column]
         at = start.searchsorted(pcs, side="right") - 1
         there = indices((at >= 0) & (pcs < end[at]))
-        return rows[which[there]], pcs[there]
+        return (rows[which[there]], pcs[there]) if len(there) else None
 
     def _met_functions(self, frames: Unwound) -> None:
         """Those of interpreters, which are told of once."""
-        row, column = np.nonzero((frames.pcs >= np.uint64(MADE_UP_FIRST)) & (frames.pcs < np.uint64(MADE_UP_END)))
+        row, column = ((frames.pcs >= np.uint64(MADE_UP_FIRST)) & (frames.pcs < np.uint64(MADE_UP_END))).nonzero()
+        if not len(row):
+            return
         for number in distinct(frames.image[row]).tolist():
             recorded, told = self._experiments.by_image.get(number), self._made_up.setdefault(number, set())
             if recorded is None:

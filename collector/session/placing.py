@@ -165,14 +165,15 @@ def interned(frames: Unwound, recorders: MappingOf[int, Recorder]) -> Placed:
     stacks = hashed(frames.pcs, frames.length)
     for number in distinct(frames.image).tolist():
         recorder = recorders.get(number)
-        if recorder is not None:
-            mine = indices(frames.image == number)
-            if frames.kernel is not None and recorder.header.wsize == 64:
-                length = frames.length[mine]
-                pcs = frames.pcs[mine, :max(int(length.max()), 1)]
-                uid[mine] = recorder.frames.intern(*on_top(frames.kernel[mine], pcs, length))
-            else:
-                uid[mine] = recorder.frames.intern_hashed(stacks.at(mine))
+        if recorder is None:
+            continue
+        mine = indices(frames.image == number)
+        if frames.kernel is not None and recorder.header.wsize == 64:
+            length = frames.length[mine]
+            pcs = frames.pcs[mine, :max(int(length.max()), 1)]
+            uid[mine] = recorder.frames.intern(*on_top(frames.kernel[mine], pcs, length))
+        else:
+            uid[mine] = recorder.frames.intern_hashed(stacks.at(mine) if len(mine) < len(uid) else stacks)
     return Placed(frames.slot, frames.image, uid, frames.stop == _ROOT, frames.stop == _TRUNCATED)
 
 

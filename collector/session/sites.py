@@ -48,7 +48,7 @@ class SiteTable:
         keys, uids = np.concatenate([self._key, key]), np.concatenate([self._uid, uid])
         order = np.lexsort((uids, keys))
         first = changes(keys[order], uids[order])
-        latest = order[np.append(first[1:], True)]
+        latest = order[np.concatenate((first[1:], [True]))]
         spent_ns = np.concatenate([self._faded_ns(key), np.maximum(spent_ns, 1)])
         spent_ns = np.add.reduceat(spent_ns[order], indices(first))
         self._key, self._uid, self._spent_ns = keys[latest], uids[latest], spent_ns

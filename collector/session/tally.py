@@ -86,11 +86,9 @@ class Tally:
     def stacks(self, stop: Array) -> None:
         """How the unwinding of a batch ended."""
         self.n_stacks += len(stop)
-        for reason, count in zip(*np.unique(stop, return_counts=True), strict=True):
-            if reason == GONE:
-                self.n_gone += int(count)
-            else:
-                self.stops[Stop(int(reason))] += int(count)
+        *counts, n_gone = np.bincount(stop, minlength=GONE + 1).tolist()
+        self.n_gone += n_gone
+        self.stops.update({Stop(reason): count for reason, count in enumerate(counts) if count})
 
     def completed(self, count: int) -> None:
         """The rest of ``count`` stacks that were cut short has been found."""
