@@ -16,6 +16,8 @@ from collector.events import Array, Change, Cuts, Edge, Executed, Exited, Forked
 from collector.processes.process import Epoch, Image, Process
 from collector.processes.space import AddressSpace
 
+_NO_TID = (1 << 63) - 1  # greater than all
+
 
 @dataclass(slots=True, eq=False)
 class Thread:
@@ -43,6 +45,7 @@ class Model:
         self.n_images = 0
         self.cuts = Cuts()
         self._lives: dict[int, list[tuple[int, int]]] = {}  # tid: [(from_ns, slot), ...]
+        self._by_tid: tuple[Array, Array] | None = None  # the same as arrays; None: they have changed since
         self._ended_tids: list[int] = []
         self._ended_pids: list[int] = []
         self._strangers_ends: dict[int, int] = {}  # in this batch, by tid
@@ -70,11 +73,8 @@ class Model:
         slot = self._new_slot(found)
         thread = self.threads[slot] = Thread(slot, tid, process, time_ns, process.epochs[-1].image)
         process.threads[tid] = slot
-        lives = self._lives.get(tid)
-        if lives is None:
-            self._lives[tid] = [(time_ns, slot)]
-        else:
-            lives.append((time_ns, slot))
+        self._lives.setdefault(tid, []).append((time_ns, slot))
+        self._by_tid = None
         self.cuts.add(slot, time_ns, cut)
         return thread
 
@@ -219,30 +219,41 @@ class Model:
                 return slot
         return lives[0][1]
 
+    def _tids(self) -> tuple[Array, Array]:
+        """All tids that lead to lives, ascending, then one that no thread has; and the slot of each, -1 where it has
+        had several lives or none."""
+        if self._by_tid is None:
+            tids = np.array([*self._lives, _NO_TID])
+            slots = np.array([*(lives[0][1] if len(lives) == 1 else -1 for lives in self._lives.values()), -1])
+            order = tids.argsort()
+            self._by_tid = tids[order], slots[order]
+        return self._by_tid
+
     def slots(self, tid: Array, pid: Array, time_ns: Array) -> Array:
         """The slots (n,) of threads at times; a thread not heard of before gets one (its birth was lost)."""
+        tids, slot_of = self._tids()
+        at = tids.searchsorted(tid)
+        slots: Array = np.where(tids[at] == tid, slot_of[at], -1)
+        others = indices(slots < 0)
+        if len(others):
+            slots[others] = self._slots_of_others(tid[others], pid[others], time_ns[others])
+        return slots
+
+    def _slots_of_others(self, tid: Array, pid: Array, time_ns: Array) -> Array:
+        """The same where tids have had several lives, or none that was heard of."""
         unique, inverse = numbered(tid)
-        slots = np.empty(len(unique), dtype=np.int64)
-        reborn = []
+        slots = np.empty(len(tid), dtype=np.int64)
         for i, number in enumerate(unique.tolist()):
-            lives = self._lives.get(number)
-            if lives is None:
-                first = int(indices(inverse == i)[0])
-                lives = [(0, self._stray(number, int(pid[first]), int(time_ns[first])))]
-            elif len(lives) > 1:
-                reborn.append((i, lives))
-            slots[i] = lives[-1][1]
-        result: Array = slots[inverse]
-        for i, lives in reborn:
             rows = indices(inverse == i)
+            lives = self._lives.get(number) or [(0, self._stray(number, int(pid[rows[0]]), int(time_ns[rows[0]])))]
             at = np.searchsorted(np.array([start for start, _ in lives]), time_ns[rows], side="right") - 1
-            result[rows] = np.array([slot for _, slot in lives])[np.maximum(at, 0)]
-        return result
+            slots[rows] = np.array([slot for _, slot in lives])[np.maximum(at, 0)]
+        return slots
 
     def known(self, tid: Array) -> Array:
         """Which (n,) tids are or were threads of ours."""
-        unique, inverse = numbered(tid)
-        found: Array = np.array([number in self._lives for number in unique.tolist()], dtype=bool)[inverse]
+        tids, _ = self._tids()
+        found: Array = tids[tids.searchsorted(tid)] == tid
         return found
 
     def epochs(self, pid: Array, time_ns: Array) -> tuple[Array, list[Epoch]]:
@@ -269,6 +280,8 @@ class Model:
 
     def forget_before(self, time_ns: int) -> None:
         """Samples from before ``time_ns`` will not come any more: lives and epochs that ended before it can go."""
+        if self._ended_tids:
+            self._by_tid = None
         for tid in self._ended_tids:
             lives = self._lives[tid]
             del lives[0]
