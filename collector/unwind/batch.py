@@ -208,7 +208,7 @@ def _memory(stacks: Stacks, arch: Architecture) -> Memory:
     outside |= (stacks.base + size > len(stacks.words)) | (stacks.n_words < 0) | (stacks.n_words > size)
     if outside.any():
         raise ValueError("a stack leads out of the words")
-    return Memory(stacks.words, np.array([column.view(np.uint64) for column in region]))
+    return Memory(stacks.words, np.concatenate(region, dtype=np.uint64, casting="unsafe").reshape(len(region), -1))
 
 
 class _Book:
@@ -328,7 +328,7 @@ class _Wave:
     """The live samples of one run and their state.
 
     regs (T, n) u8 in the order of the view's columns; who (n,) index of the sample; space_key (n,); pc (n,) as looked
-    up, and line (n,) its place on the line; exact (n,) whether the pc is that of an interrupted instruction.
+    up, and line (n,) its place on the line.
     """
 
     def __init__(self, stacks: Stacks, memory: Memory, which: I64, space_key: U64, code: _Code, view: View,
@@ -344,29 +344,30 @@ class _Wave:
         if stacks.known is not None:
             self.regs[(stacks.known[which] >> columns.astype(np.uint64)) & _ONE == 0] = _UNKNOWN
         self.pc = self.regs[_IP]
-        self.exact = np.ones(len(which), bool)
         self.deferred: list[I64] = []
         self.depth = 0
 
+    @property
+    def exact(self) -> Bools:
+        """(n,) whether the pc is that of an interrupted instruction, and not the one before a return address."""
+        exact: Bools = self.pc == self.regs[_IP]
+        return exact
+
     def run(self) -> None:
         """Climb until nobody is left."""
-        self.record()
+        self.book.record(0, self.who, self.pc, self.regs[_SP], self.regs[_FP])
         index, inside = self.code.find(self.pc, self.space_key)
         self.line = self.pc + self.code.shift.take(index)
         if not inside.all():
             self.leave(~inside, Stop.NO_MAP)
             self.keep(indices(inside))
         while len(self.who):
-            self.turn()
             if self.depth >= self.max_depth:
                 self.leave(np.ones(len(self.who), bool), Stop.DEPTH)
                 return
-            self.record()
-
-    def record(self) -> None:
-        """One more frame of all live samples."""
-        self.book.record(self.depth, self.who, self.pc, self.regs[_SP], self.regs[_FP])
-        self.depth += 1
+            self.book.record(self.depth, self.who, self.pc, self.regs[_SP], self.regs[_FP])
+            self.depth += 1
+            self.turn()
 
     def turn(self) -> None:
         """Steps 3 to 5 for all live samples, and 1 and 2 for their callers."""
@@ -378,6 +379,8 @@ class _Wave:
         is_plain = not odd.any()
         if not is_plain and not view.is_full and (odd & ODD_FULL).any():
             keep = self.defer((odd & ODD_FULL) != 0)
+            if not len(keep):
+                return
             number, odd = number[keep], odd[keep]
         n = len(number)
         base = view.cfa_column.take(number)
@@ -414,7 +417,6 @@ class _Wave:
         if not all_go_on:
             self.explain(step, ~good)
         self.regs, self.pc, self.line = step.new, pc, pc + self.code.shift.take(index)
-        self.exact = np.zeros(len(pc), bool) if step.exact is None else step.exact
         if not all_go_on:
             self.keep(indices(good))
 
@@ -444,7 +446,7 @@ class _Wave:
         """The stacks of samples end here. ``reason``: one for all, or one each."""
         who = self.who[gone]
         self.book.stop[who] = reason
-        self.book.length[who] = self.depth
+        self.book.length[who] = max(self.depth, 1)
 
     def defer(self, gone: Bools) -> I64:
         """Leave samples to the wave that tracks all registers; the indices of those that stay."""
@@ -455,8 +457,10 @@ class _Wave:
 
     def keep(self, which: I64) -> None:
         """Go on with some samples only. Every turn costs by the number of those still climbing."""
-        self.who, self.space_key, self.exact = self.who.take(which), self.space_key.take(which), self.exact.take(which)
-        self.pc, self.line = self.pc.take(which), self.line.take(which)
+        self.who = self.who.take(which)
+        if not len(which):
+            return  # nor does anybody ask for the rest
+        self.space_key, self.pc, self.line = self.space_key.take(which), self.pc.take(which), self.line.take(which)
         self.regs = self.regs.take(which, axis=1)
         self.memory = self.memory.subset(which)
 

@@ -52,7 +52,7 @@ class Memory:
     def __init__(self, words: npt.NDArray[Any], region: U64) -> None:
         self.words, self.region = words, region
         self.word_size = words.dtype.itemsize
-        self._shift = np.uint64(self.word_size.bit_length() - 1)
+        self._shift = np.uint64(3 if self.word_size == 8 else 2)
         self._back = np.uint64(64) - self._shift
         self.low, self.n_words, self._first, self._mask, self._base = region
 
