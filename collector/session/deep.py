@@ -45,7 +45,7 @@ class DeepStacks:
             uid[cut[known]], key[cut[known]] = whole[known], 0
             if kernel is not None:
                 self._keep(slot, kernel[cut])
-        self._note(placed.slot, key, ip, sp, np.zeros_like(sp))
+        self._note(placed.slot, key, ip, sp, 0)
         return uid
 
     def leaves(self, slot: Array, image: Array, uid: Array, ip: Array, sp: Array, site: Array) -> None:
@@ -54,7 +54,7 @@ class DeepStacks:
         self._kernel[slot] = 0
         self._note(slot, keys(slot, image, uid, sp, np.zeros_like(sp)), ip, sp, site)
 
-    def _note(self, slot: Array, key: Array, ip: Array, sp: Array, site: Array) -> None:
+    def _note(self, slot: Array, key: Array, ip: Array, sp: Array, site: Array | int) -> None:
         of = self._of
         of.key[slot], of.ip[slot], of.sp[slot], of.site[slot] = key, ip, sp, site
 

@@ -31,7 +31,7 @@ from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.session.merging import Managed, alike, with_managed
 from collector.session.objects import Objects
 from collector.session.pace import COMPILING_NS, Pace
-from collector.session.placing import Cache, Frames, by_image
+from collector.session.placing import ByImage, Cache, Frames
 from collector.unwind.batch import Stop
 from collector.unwind.memory import Memory, words_within
 
@@ -157,11 +157,11 @@ class JavaFrames:
 
     # -- before samples are unwound
 
-    def caches(self, samples: ClockSamples, index: Array, epochs: Sequence[Epoch]) -> dict[int, Cache]:
-        """The code caches in the spaces of epochs, by number of the space; what is known of them is to be checked.
+    def caches(self, samples: ClockSamples, index: Array, images: ByImage) -> dict[int, Cache]:
+        """The code caches in the spaces of images, by number of the space; what is known of them is to be checked.
         Samples (n,), each in the epoch that ``index`` (n,) tells of it, are about to be unwound."""
         found: dict[int, Cache] = {}
-        for its, numbers in by_image(epochs) if self._wanted else ():
+        for its, numbers in images if self._wanted else ():
             process = self._process(its[-1])
             if process is not None:
                 machine = process.machine
@@ -225,11 +225,11 @@ class JavaFrames:
 
     # -- when they have been
 
-    def out_of_date(self, index: Array, epochs: Sequence[Epoch], frames: Frames) -> Array:
+    def out_of_date(self, index: Array, images: ByImage, frames: Frames) -> Array:
         """Which of the stacks, ascending, lead through code that has changed since its rules were told; those are told
         anew by the next unwinding, and all others come to the same again."""
         found = [index[:0]]
-        for (epoch, *_), numbers in by_image(epochs):
+        for (epoch, *_), numbers in images:
             process = self._processes.get(epoch.image.number)
             if process is None:
                 continue
@@ -245,10 +245,10 @@ class JavaFrames:
                 found.append(rows[which[(at >= 0) & (pcs < np.maximum.accumulate(ends)[at])]])
         return distinct(np.concatenate(found))
 
-    def merged(self, samples: ClockSamples, index: Array, epochs: Sequence[Epoch], frames: Frames) -> Frames:
+    def merged(self, samples: ClockSamples, index: Array, images: ByImage, frames: Frames) -> Frames:
         """The stacks of samples with the methods of Java in them."""
         places = []
-        for (epoch, *_), numbers in by_image(epochs) if self._processes else ():
+        for (epoch, *_), numbers in images:
             process = self._processes.get(epoch.image.number)
             rows = indices(among(index, numbers) & (samples.abi == 64)) if process is not None else index[:0]
             if process is None or not len(rows):

@@ -28,7 +28,7 @@ from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.session.merging import Managed, alike, with_managed
 from collector.session.objects import Objects, is_file, is_made
 from collector.session.pace import SHORTEST_NS, Pace
-from collector.session.placing import Frames, by_image
+from collector.session.placing import ByImage, Frames
 from collector.unwind.memory import Memory
 
 # What only programs of JavaScript need is imported when node is met: the target waits for every module here.
@@ -166,9 +166,9 @@ class JsFrames:
 
     # -- processes
 
-    def meet(self, epochs: Sequence[Epoch]) -> None:
+    def meet(self, images: ByImage) -> None:
         """Samples of these are about to be unwound, which needs to know where V8 returns to."""
-        for its, _ in by_image(epochs) if self._wanted else ():
+        for its, _ in images if self._wanted else ():
             self._process(its[-1])
 
     def _process(self, epoch: Epoch) -> _Process | None:
@@ -230,10 +230,10 @@ class JsFrames:
 
     # -- samples
 
-    def merged(self, samples: ClockSamples, index: Array, epochs: Sequence[Epoch], frames: Frames) -> Frames:
+    def merged(self, samples: ClockSamples, index: Array, images: ByImage, frames: Frames) -> Frames:
         """The stacks of samples with the functions of JavaScript in them."""
         places = []
-        for its, numbers in by_image(epochs) if self._processes else ():
+        for its, numbers in images:
             process = self._processes.get(its[-1].image.number)  # as they have been met
             rows = indices(among(index, numbers) & (samples.abi == 64)) if process is not None else index[:0]
             if process is None or not len(rows):

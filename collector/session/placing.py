@@ -10,7 +10,7 @@ from collections.abc import Mapping as MappingOf
 from dataclasses import dataclass
 from operator import attrgetter
 from types import MappingProxyType
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -93,7 +93,10 @@ class Cache(NamedTuple):
     object: int
 
 
-def by_image(epochs: Sequence[Epoch]) -> list[tuple[list[Epoch], Array]]:
+ByImage: TypeAlias = Sequence[tuple[list[Epoch], Array]]
+
+
+def by_image(epochs: Sequence[Epoch]) -> ByImage:
     """The epochs of each image among some, in their order, and their numbers (k,) there.
 
     Whenever a process maps something executable an epoch begins, and a process that starts has dozens in a batch; what

@@ -31,7 +31,7 @@ from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import UNKNOWN
 from collector.session.merging import with_managed, within
 from collector.session.objects import Objects
-from collector.session.placing import Frames, by_image
+from collector.session.placing import ByImage, Frames
 
 if TYPE_CHECKING:
     from collector.session.python_process import Process
@@ -86,10 +86,10 @@ class PythonFrames:
             self._n_mappings.pop(number, None)
             self._evaluations.pop(number, None)
 
-    def merged(self, samples: ClockSamples, index: Array, epochs: Sequence[Epoch], frames: Frames) -> Frames:
+    def merged(self, samples: ClockSamples, index: Array, images: ByImage, frames: Frames) -> Frames:
         """The stacks of samples with the functions of CPython in them, without the pointers in their frames."""
         found = []
-        for its, numbers in by_image(epochs):
+        for its, numbers in images:
             process = self._process(its[-1])
             if process is None:
                 self._count_unread(its[-1], frames.pcs, index, numbers)

@@ -20,7 +20,7 @@ from collector.session.java import JavaFrames
 from collector.session.js import JsFrames
 from collector.session.objects import Objects
 from collector.session.options import Options
-from collector.session.placing import Cache, Frames, placed_frames_of, replaced
+from collector.session.placing import ByImage, Cache, Frames, by_image, placed_frames_of, replaced
 from collector.session.python import PythonFrames
 from collector.session.tally import Tally
 
@@ -41,7 +41,7 @@ class Runtime(Protocol):
     def look(self) -> bool:
         """It is due; whether samples are to be taken, too."""
 
-    def merged(self, samples: ClockSamples, index: Array, epochs: list[Epoch], frames: Frames) -> Frames:
+    def merged(self, samples: ClockSamples, index: Array, images: ByImage, frames: Frames) -> Frames:
         """Stacks with its functions in them."""
 
     def remark(self) -> str:
@@ -78,15 +78,15 @@ class Runtimes:
 
     def frames(self, samples: ClockSamples, index: Array, epochs: list[Epoch]) -> Frames:
         """Call stacks with their functions in them; see World."""
-        tables = self._objects.tables
-        caches: dict[int, Cache] = self._asked(self.java, {}, self.java.caches, samples, index, epochs)
-        self._asked(self.js, None, self.js.meet, epochs)
+        tables, images = self._objects.tables, by_image(epochs)
+        caches: dict[int, Cache] = self._asked(self.java, {}, self.java.caches, samples, index, images)
+        self._asked(self.js, None, self.js.meet, images)
         found = placed_frames_of(samples, index, epochs, tables, caches)
-        rows = self._asked(self.java, _NONE, self.java.out_of_date, index, epochs, found) if caches else _NONE
+        rows = self._asked(self.java, _NONE, self.java.out_of_date, index, images, found) if caches else _NONE
         if len(rows):
             found = replaced(found, rows, placed_frames_of(samples[rows], index[rows], epochs, tables, caches))
         for runtime in (self.java, self.js, self.python):
-            found = self._asked(runtime, found, runtime.merged, samples, index, epochs, found)
+            found = self._asked(runtime, found, runtime.merged, samples, index, images, found)
         return found
 
     def _asked(self, runtime: Runtime, otherwise: _T, what: Callable[..., _T], *arguments: object) -> _T:

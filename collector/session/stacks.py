@@ -187,8 +187,8 @@ class Stacks:
             return None
         samples = joined(some)
         frames = unwound(samples, self._model, self._world.frames)
-        n_clock, n_leaving, _ = (len(part.time_ns) if part is not None else 0 for part in parts)
-        n_samples = n_clock + n_leaving
+        n_clock = len(batch.clock.time_ns) if batch.clock is not None else 0
+        n_samples = n_clock + (len(leaving.samples.time_ns) if leaving is not None else 0)
         return Parts(frames[:n_samples], n_clock, frames[n_samples:], samples.time_ns[:n_samples], leaving)
 
     def _leaving(self, leaving: ClockSamples | None, periods: Periods, step_ns: int) -> Leaving | None:
@@ -247,7 +247,7 @@ class Stacks:
         rows = indices((uid != 0) & ~_is_anywhere(edge, leaving.mode))
         if not len(rows):
             return
-        ip, sp, bp = (leaving.regs[rows, column] for column in (_IP, _SP, _BP))
+        ip, sp, bp = leaving.regs[rows, _IP], leaving.regs[rows, _SP], leaving.regs[rows, _BP]
         slot, image = placed.slot[rows], placed.image[rows]
         spent_ns = off_ns[rows] if self._records_all else np.zeros_like(rows)
         self._sites.learn(sites.keys(slot, image, ip, sp, bp), uid[rows], leaving.mode[rows], image, ip, spent_ns)

@@ -88,7 +88,9 @@ class Tally:
         self.n_stacks += len(stop)
         *counts, n_gone = np.bincount(stop, minlength=GONE + 1).tolist()
         self.n_gone += n_gone
-        self.stops.update({Stop(reason): count for reason, count in enumerate(counts) if count})
+        for reason, count in enumerate(counts):
+            if count:
+                self.stops[Stop(reason)] += count
 
     def completed(self, count: int) -> None:
         """The rest of ``count`` stacks that were cut short has been found."""

@@ -18,7 +18,7 @@ from collector.processes.space import AddressSpace, Mapping
 from collector.runtimes.made_up import MadeUp
 from collector.session.java import JavaFrames, _Process
 from collector.session.pace import YOUNG_NS, Pace
-from collector.session.placing import Frames, placed_frames_of, replaced
+from collector.session.placing import Frames, by_image, placed_frames_of, replaced
 from collector.unwind.rules import Cfa, CfaKind, How, Kind, Rule
 from collector.unwind.table import STOP, Tables
 from collector.unwind.trampoline import image
@@ -108,7 +108,8 @@ class Recording:
     def unwound(self, rows: Array | slice = slice(None)) -> Frames:
         """The stacks of some samples, as runtimes have them unwound."""
         taken, index = self.taken[rows], self.index[rows]
-        return placed_frames_of(taken, index, self.epochs, self.tables, self.java.caches(taken, index, self.epochs))
+        caches = self.java.caches(taken, index, by_image(self.epochs))
+        return placed_frames_of(taken, index, self.epochs, self.tables, caches)
 
 
 SEEDS = st.integers(0, 2**32)
@@ -125,7 +126,7 @@ def test_stacks_are_as_if_all_were_unwound_again(seed: int, sizes: list[int], so
     machine.is_moving = is_moving
     found = recording.unwound()
     machine.soon = dict(soon)
-    rows = java.out_of_date(index, epochs, found)
+    rows = java.out_of_date(index, by_image(epochs), found)
     changed = soon.keys() - machine.soon.keys()
     through = [{(pc - LOW) // ROOM for pc in pcs[:n] if LOW <= pc < HIGH and (pc - LOW) % ROOM < SIZE}
                for pcs, n in zip(found.pcs.tolist(), found.length.tolist(), strict=True)]
@@ -147,7 +148,7 @@ def test_code_that_moves_is_asked_for_once_before_stacks_are_unwound(seed: int, 
         recording.machine.soon = dict(coming)
         recording.machine.asked.clear()
         found = recording.unwound()
-        assert not len(recording.java.out_of_date(recording.index, recording.epochs, found))
+        assert not len(recording.java.out_of_date(recording.index, by_image(recording.epochs), found))
         assert sum(any(pc % ROOM < SIZE for pc in pcs) for pcs in recording.machine.asked) <= 1
     assert_same(found, later.unwound())
 
