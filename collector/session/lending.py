@@ -21,6 +21,7 @@ from collector.arrays import changes, indices
 from collector.events import Array, ClockSamples, Edge
 from collector.timing.timeline import Edges, Periods
 
+_PREEMPTED = int(Edge.OUT_PREEMPTED)
 _MANY = 32  # short waits of a thread in a batch
 _DEEP_WORDS = 1 << 10  # of a stack that were copied; of C programs most are smaller
 
@@ -51,7 +52,7 @@ def lenders(slot: Array, leaving: ClockSamples, at: Array, edges: Edges, periods
 def _short(at: Array, n_edges: int, periods: Periods, step_ns: int) -> tuple[Array, Array]:
     """Which of the departures (m,), with edges ``at``, began a wait for a CPU that is over, and was shorter than a
     step; and how long it was."""
-    began = indices((periods.began >= 0) & (periods.kind == Edge.OUT_PREEMPTED))
+    began = indices((periods.began >= 0) & (periods.kind == _PREEMPTED))
     length_ns = np.full(n_edges, step_ns)
     length_ns[periods.began[began]] = periods.end_ns[began] - periods.start_ns[began]
     rows = indices(at >= 0)

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
     from collector.session.kernel_objects import KernelObjects
 
 _IP, _SP, _BP = 16, 7, 6  # columns of a sample's registers
+_PREEMPTED, _NO_REASON, _WAIT_CPU = int(Edge.OUT_PREEMPTED), int(Reason.UNKNOWN), int(Microstate.WAIT_CPU)
+_NOTHING_SEEN = tuple(np.zeros(0, kind) for kind in (np.int64, np.int64, np.int64, np.uint64))
 _NO_DEPARTURES = Departures(*(np.zeros(0, kind) for kind in (
     np.int64, np.int64, np.uint64, np.int8, np.uint64, np.int32)))
 
@@ -81,12 +83,11 @@ class _Seen(NamedTuple):
     @classmethod
     def of(cls, parts: Sequence[tuple[Placed, Array]]) -> _Seen:
         """Those of samples, each part with its times."""
-        none = np.zeros(0, np.int64)
-        columns: list[tuple[Array, ...]] = [(none, none, none, none.astype(np.uint64))]
+        columns: list[tuple[Array, ...]] = [_NOTHING_SEEN]
         for placed, time_ns in parts:
             rows = indices(placed.whole & (placed.uid != 0))
             columns.append((placed.slot[rows], time_ns[rows], placed.image[rows], placed.uid[rows]))
-        slot, time_ns, image, uid = (np.concatenate(column) for column in zip(*columns, strict=True))
+        slot, time_ns, image, uid = map(np.concatenate, zip(*columns, strict=True))
         order = np.lexsort((time_ns, slot))
         return cls(slot[order], time_ns[order], image[order], uid[order])
 
@@ -101,8 +102,8 @@ class _Seen(NamedTuple):
                 self._at(np.minimum(after, len(keys) - 1), slot, image, after < len(keys)))
 
     def _at(self, at: Array, slot: Array, image: int, is_there: Array) -> Array:
-        found: Array = np.where(is_there & (self.slot[at] == slot) & (self.image[at] == image), self.uid[at], 0)
-        return found.astype(np.uint64)
+        is_it = is_there & (self.slot[at] == slot) & (self.image[at] == image)
+        return np.where(is_it, self.uid[at], np.uint64(0))
 
 
 class _Shown:
@@ -148,9 +149,7 @@ class Leaving(NamedTuple):
     def of(cls, every: ClockSamples, at: Array, lender: Array) -> Leaving:
         """``lender`` (n,): for each departure one that lends to itself, as an index."""
         own = indices(lender == np.arange(len(lender)))
-        if len(own) == len(lender):
-            return cls(every, every, at, lender)
-        return cls(every, every[own], at[own], own.searchsorted(lender))
+        return cls(every, every if len(own) == len(lender) else every[own], at[own], own.searchsorted(lender))
 
 
 class Stacks:
@@ -187,8 +186,8 @@ class Stacks:
             return None
         samples = joined(some)
         frames = unwound(samples, self._model, self._world.frames)
-        n_clock = len(batch.clock.time_ns) if batch.clock is not None else 0
-        n_samples = n_clock + (len(leaving.samples.time_ns) if leaving is not None else 0)
+        n_clock = 0 if batch.clock is None else len(batch.clock.time_ns)
+        n_samples = n_clock + (0 if leaving is None else len(leaving.samples.time_ns))
         return Parts(frames[:n_samples], n_clock, frames[n_samples:], samples.time_ns[:n_samples], leaving)
 
     def _leaving(self, leaving: ClockSamples | None, periods: Periods, step_ns: int) -> Leaving | None:
@@ -352,7 +351,7 @@ class Stacks:
             return spans.uid
         uid = spans.uid.copy()
         image = recorded.image.number
-        waits = spans.state == Microstate.WAIT_CPU
+        waits = spans.state == _WAIT_CPU
         for rows, stacks_of in ((indices(unknown & waits), self._where_it_worked),
                                 (indices(unknown & ~waits), self._last_before)):
             if len(rows):
@@ -434,7 +433,7 @@ def _left_at(edges: Edges, at: Array) -> tuple[Array, Array]:
 def _is_anywhere(edge: Array, reason: Array) -> Array:
     """Which departures (n,) were at no place that has to do with them: another thread was given the CPU while this one
     was in its own code. The clock tells as well where that was, and one with the same registers may be of long ago."""
-    found: Array = (edge == Edge.OUT_PREEMPTED) & (reason == Reason.UNKNOWN)
+    found: Array = (edge == _PREEMPTED) & (reason == _NO_REASON)
     return found
 
 
