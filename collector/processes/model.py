@@ -259,19 +259,18 @@ class Model:
     def epochs(self, pid: Array, time_ns: Array) -> tuple[Array, list[Epoch]]:
         """For each (n,) pid and time its epoch, as an index into the list returned."""
         unique, inverse = numbered(pid)
-        chosen: list[Epoch] = []
-        index = np.zeros(len(pid), dtype=np.int64)
-        for i, number in enumerate(unique.tolist()):
-            process = self.processes.get(number) or self.new_process(number, int(time_ns[inverse == i][0]))
-            rows = indices(inverse == i) if len(unique) > 1 else slice(None)
-            if len(process.epochs) > 1:
-                starts = np.array([epoch.time_ns for epoch in process.epochs])
-                at = np.maximum(starts.searchsorted(time_ns[rows], side="right") - 1, 0)
-                index[rows] = len(chosen) + at
-            else:
-                index[rows] = len(chosen)
-            chosen.extend(process.epochs)
-        return index, chosen
+        processes = [self.processes.get(number) or self.new_process(number, int(time_ns[inverse == i][0]))
+                     for i, number in enumerate(unique.tolist())]
+        epochs = [epoch for process in processes for epoch in process.epochs]
+        if len(epochs) == len(processes):
+            return inverse, epochs
+        index, n_before = np.empty(len(pid), dtype=np.int64), 0
+        for i, process in enumerate(processes):
+            rows = indices(inverse == i) if len(processes) > 1 else slice(None)
+            starts = np.array([epoch.time_ns for epoch in process.epochs])
+            index[rows] = n_before + np.maximum(starts.searchsorted(time_ns[rows], side="right") - 1, 0)
+            n_before += len(starts)
+        return index, epochs
 
     def take_cuts(self) -> Cuts:
         """The edges gathered since the last call."""
