@@ -94,17 +94,6 @@ def gathered(values: Array, begins: Array, counts: Array) -> Array:
     return result
 
 
-def inserting(n: int, at: Array) -> Array:
-    """Which (n + k,) of n rows with k more behind them make up those rows with the others put in before the rows ``at``
-    (k,), in any order: as ``np.insert`` has it, but found once for all columns."""
-    order = at.argsort(kind="stable")
-    is_new = np.zeros(n + len(at), dtype=bool)
-    is_new[at[order] + np.arange(len(at))] = True
-    index = np.empty(n + len(at), dtype=np.int64)
-    index[is_new], index[~is_new] = n + order, np.arange(n)
-    return index
-
-
 def among(numbers: Array, some: Array) -> Array:
     """Which (n,) of small ``numbers``, not below 0, are among ``some`` (m,) of the kind, in any order.
 
@@ -125,6 +114,14 @@ def changes(*columns: Array) -> Array:
     np.not_equal(first[1:], first[:-1], out=differs[1:])
     for column in others:
         differs[1:] |= column[1:] != column[:-1]
+    return differs
+
+
+def lasts(*columns: Array) -> Array:
+    """Which (n,) rows of columns (n,) each differ from the one behind; the last one does."""
+    differs = np.empty(len(columns[0]), dtype=bool)
+    differs[-1:] = True
+    differs[:-1] = changes(*columns)[1:]
     return differs
 
 

@@ -1,11 +1,11 @@
-"""Numbering and gathering of large arrays against what numpy and Python say."""
+"""Arrays, some of them large, numbered, gathered and compared, against what numpy and Python say."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from collector.arrays import gathered, numbered_few
+from collector.arrays import changes, gathered, lasts, numbered_few, packed
 
 RANDOM_SEED = 20_261_124
 N = 600_011  # more than are worked on at once
@@ -40,3 +40,25 @@ def test_runs_are_gathered_one_behind_the_other(longest: int) -> None:
 
 def test_no_runs_give_nothing() -> None:
     assert not len(gathered(np.arange(5), np.zeros(0, np.int64), np.zeros(0, np.int64)))
+
+
+@pytest.mark.parametrize(("rows", "last"), [
+    ([], []),
+    ([(7, 1)], [True]),
+    ([(7, 1), (7, 1), (7, 2), (8, 2), (8, 2)], [False, True, True, False, True]),
+])
+def test_the_last_rows_of_runs_are_the_first_ones_from_behind(rows: list[tuple[int, int]], last: list[bool]) -> None:
+    columns = np.array(rows, dtype=np.int64).reshape(-1, 2).T
+    assert lasts(*columns).tolist() == last
+    assert changes(*columns[:, ::-1]).tolist() == last[::-1]
+
+
+def test_packed_pairs_sort_as_pairs_across_calls_of_one() -> None:
+    """Times far from zero and below it; one part has none."""
+    some = [(3, -5), (3, 1 << 40), (0, 9), (2, -5)]
+    others = [(3, 0), (1, 1 << 40)]
+    parts = [np.array(pairs, dtype=np.int64).reshape(-1, 2).T for pairs in (some, [], others)]
+    keys = np.concatenate(packed(*[(number, time) for number, time in parts])).tolist()
+    pairs = some + others
+    assert sorted(range(len(pairs)), key=keys.__getitem__) == sorted(range(len(pairs)), key=pairs.__getitem__)
+    assert [len(part) for part in packed((parts[1][0], parts[1][1]))] == [0]

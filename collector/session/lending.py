@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from collector.arrays import changes, indices
+from collector.arrays import changes, indices, lasts
 from collector.events import Array, ClockSamples, Edge
 from collector.timing.timeline import Edges, Periods
 
@@ -43,7 +43,7 @@ def lenders(slot: Array, leaving: ClockSamples, at: Array, edges: Edges, periods
     number, begins = first.cumsum() - 1, indices(first)
     before_ns = waited_ns.cumsum() - waited_ns
     step = (before_ns - before_ns[begins][number]) // step_ns
-    ends_step = np.concatenate((changes(number, step)[1:], [True]))
+    ends_step = lasts(number, step)
     ends_step |= np.bincount(number)[number] < _MANY
     lender[rows] = rows[indices(ends_step)[ends_step.cumsum() - ends_step]]
     return lender

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from collector.arrays import Columns, among, distinct, indices
+from collector.arrays import Columns, among, distinct, indices, lasts
 from collector.events import Accounts, Array, Batch, Change, Clocks, Edge, RecordsLost, Throttled, Wakings
 from collector.linux.accounts import Account
 from collector.processes.model import Model, Thread
@@ -27,7 +27,7 @@ from collector.timing.remainders import Remainders
 from collector.timing.silences import NO_STRIKES, Strikes
 from collector.timing.states import Delays
 from collector.timing.switching import sharpened
-from collector.timing.timeline import NO_MOMENTS, Edges, Periods, Timeline, Wakeups, edges_of, joined, lasts, moments_of
+from collector.timing.timeline import NO_MOMENTS, Edges, Periods, Timeline, Wakeups, edges_of, joined, moments_of
 from collector.timing.turns import Turns
 
 _COLUMNS = "time_ns", "pid", "tid", "run_ns", "delay_ns", "turns"  # of Accounts

@@ -40,7 +40,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collector.arrays import Columns, among, changes, indices, packed, summed
+from collector.arrays import Columns, among, changes, indices, lasts, packed, summed
 from collector.events import Array, Edge, Source
 from collector.timing.shares import shared_out
 from collector.timing.silences import NO_STRIKES, Runs, Stolen, Strikes, at_ends, stolen
@@ -54,7 +54,6 @@ from collector.timing.timeline import (
     edges_of,
     is_out,
     joined,
-    lasts,
 )
 
 # The longest lag of switch-in records, on average: they are stamped when the thread's events have been set up. On a

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collector.arrays import Columns, changes, indices, packed
+from collector.arrays import Columns, changes, indices, lasts, packed
 from collector.events import Array, Edge, Source
 
 LONG_AGO_NS = -(1 << 62)
@@ -252,14 +252,6 @@ def is_out(edge: Array) -> Array:
     """Which (n,) edges are those of threads that leave their CPU."""
     out: Array = (edge == Edge.OUT_BLOCKED) | (edge == Edge.OUT_PREEMPTED)
     return out
-
-
-def lasts(slot: Array) -> Array:
-    """Which (m,) rows are the last ones of their slot (m,), whose rows are all together."""
-    last = np.empty(len(slot), dtype=bool)
-    last[-1:] = True
-    np.not_equal(slot[1:], slot[:-1], out=last[:-1])
-    return last
 
 
 def rising(slot: Array, time_ns: Array) -> Array:
