@@ -34,6 +34,8 @@ def test_a_tool_is_a_command_or_a_path(need: Callable[..., str]) -> None:
 
 LEAVES = """
 import subprocess
+import conftest
+conftest.GRACE_S = 5  # for each of those that stay
 def test_leaves_a_process():
     left = subprocess.Popen(["sleep", "61"])
     left.returncode = 0  # or its destructor complains, too
