@@ -25,7 +25,7 @@ import java.util.*;
 public class Waits {
     static int n;
     static int deep(int k, Runnable end) { if (k == 0) { end.run(); return n; } return deep(k - 1, end) + 1; }
-    static void nap() { try { Thread.sleep(100_000); } catch (InterruptedException e) { n++; } }
+    static void nap() { try { Thread.sleep(900_000); } catch (InterruptedException e) { n++; } }
     static long leaf(long y) { return y * 31 + n; }
     static long inlined(long y) { return leaf(y) + 1; }
     static long warm(long[] a) { long x = 1; for (long y : a) x += inlined(y); return x; }
