@@ -63,7 +63,7 @@ class SiteTable:
     def _faded_ns(self, again: Array) -> Array:
         """The time spent at each site with each stack (s,), where those with keys ``again`` (m,) are seen once more,
         some several times."""
-        again = again[again.argsort()]
+        again = np.sort(again)
         n_seen = again.searchsorted(self._key, "right") - again.searchsorted(self._key)
         faded_ns: Array = self._spent_ns * _FADES**n_seen
         return faded_ns
