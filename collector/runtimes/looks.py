@@ -15,6 +15,8 @@ Of a sample and the looks around it:
                                          to come there (``Ways``), or unknown
     ... and it was the last one          the same, but its outermost functions are torn: those that all looks at the
                                          thread have had, or the outer half where all looks are alike
+    ... or the first one                 the same, where the thread had called the activation from the function that
+                                         that look has there, and its outermost frame lay where that look has it
 
 Torn callers are those of the look next in time with the same function at the same depth: summed up over many samples
 they have the right shares, though a single one may be another's.
@@ -215,7 +217,8 @@ class Looks:
         next_one = chain[depth] if len(chain) > depth else ()
         known = next_one[len(next_one) - (lasting - n):] if n < lasting <= n + len(next_one) else ()
         known = _without_replaced(known, anchors[depth])
-        habit = self._habit(look, depth, n) if next_one and not known and lasting > _BEFORE_ALL else ()
+        is_amid = lasting > _BEFORE_ALL or _is_called_alike(chain, anchors, found)
+        habit = self._habit(look, depth, n) if next_one and not known and is_amid else ()
         found.append(self._guessed(anchors[depth], known, None if depth else next_one[-1:], habit))
         return found + [self._guessed(each) for each in anchors[depth + 1:]]
 
@@ -315,6 +318,14 @@ class Looks:
         if found is None:
             found = self._common[key] = _in_common(*(self._shapes[kind] for kind in key))
         return found
+
+
+def _is_called_alike(chain: Chain, anchors: Anchors, agreeing: Sequence[Told]) -> bool:
+    """Whether the activation of a sample behind those that agree with a look was called from the function that the look
+    has there, and its outermost frame lay where the look has it."""
+    depth = len(agreeing)
+    return (0 < depth < len(chain) and len(agreeing[-1].frames) == len(chain[depth - 1])
+            and chain[depth][-1].address in anchors[depth].frames)
 
 
 def _without_replaced(known: Activation, anchor: Anchor) -> Activation:

@@ -590,6 +590,24 @@ def test_behind_the_last_look_a_thread_is_taken_to_be_amid_what_it_always_was() 
         ((A,), (VERIFIED,)), ((own, NOBODY, B), (VERIFIED, UNKNOWN, TORN))]
 
 
+def test_before_the_first_look_a_thread_is_taken_to_be_amid_that_if_it_was_called_alike() -> None:
+    looks, e = Looks(), PyFrame(500, 5, 0)
+    told = PyFrame(0, e.code, 0), NOBODY
+    alike = e.code, B.address  # and its outermost frame lay where that of the look does
+    looks.add(10, ((A,), (OTHER, D, C, B)))
+    assert looks.told((anchor(A), Anchor(frozenset(alike[:1]), frozenset(alike))), 5) == [
+        ((A,), (VERIFIED,)), ((*told, C, B), (VERIFIED, UNKNOWN, TORN, TORN))]
+    # It lay elsewhere, or may have; or what called it is not what called that.
+    assert looks.told((anchor(A), anchor(e)), 5)[1] == (told, (VERIFIED, UNKNOWN))
+    looks = Looks()
+    looks.add(10, ((D, A), (OTHER, C, B)))
+    assert looks.told((anchor(A), Anchor(frozenset(alike[:1]), frozenset(alike))), 5) == [
+        ((A,), (VERIFIED,)), (told, (VERIFIED, UNKNOWN))]
+    # A thread that had called nothing else yet: what it began with may have been other code.
+    assert looks.told((Anchor(frozenset(alike[:1]), frozenset((*alike, A.address))),), 5) == [
+        (told, (VERIFIED, UNKNOWN))]
+
+
 def test_of_a_function_that_calls_itself_few_ways_are_kept() -> None:
     ways = Ways()
     for root in range(1000):
