@@ -22,10 +22,10 @@ _AT_ONCE = 32
 
 class DeepStacks:
     """Per slot: the last departure, if its stack was cut short and nothing is known of the rest (key 0: it was not);
-    and its site, where the leaf is all there is (else 0)."""
+    and its site, where the leaf is all there is (else 0), and whether a look was too short for the rest, too."""
 
     def __init__(self) -> None:
-        self._of = Columns(key=("u8", 0), ip=("u8", 0), sp=("u8", 0), site=("u8", 0))
+        self._of = Columns(key=("u8", 0), ip=("u8", 0), sp=("u8", 0), site=("u8", 0), short=("?", False))
         self._whole = SiteTable()
         self._kernel: Array = np.zeros((64, 0), dtype=np.uint64)  # the kernel's part of such a stack
 
@@ -56,12 +56,20 @@ class DeepStacks:
 
     def _note(self, slot: Array, key: Array, ip: Array, sp: Array, site: Array | int) -> None:
         of = self._of
-        of.key[slot], of.ip[slot], of.sp[slot], of.site[slot] = key, ip, sp, site
+        of.key[slot], of.ip[slot], of.sp[slot], of.site[slot], of.short[slot] = key, ip, sp, site, False
+
+    def alone(self, slot: Array) -> Array:
+        """Those of the slots of whose last departure there is the leaf alone, and no look yet."""
+        self._grow(int(slot.max(initial=-1)) + 1)
+        of = self._of
+        found: Array = slot[(of.key[slot] != 0) & (of.site[slot] != 0) & ~of.short[slot]]
+        return found
 
     def open(self, slot: Array) -> Array:
-        """Those of the slots whose last departure was cut short; not too many at once."""
+        """Those of the slots whose last departure was cut short, and looks at its leaf alone; not too many at once."""
         self._grow(int(slot.max(initial=-1)) + 1)
-        found: Array = slot[self._of.key[slot] != 0][:_AT_ONCE]
+        of = self._of
+        found: Array = slot[(of.key[slot] != 0) & ((of.site[slot] == 0) | of.short[slot])][:_AT_ONCE]
         return found
 
     def kernel(self, slot: Array) -> Array | None:
@@ -79,12 +87,14 @@ class DeepStacks:
 
     def learn(self, placed: Placed, ip: Array, sp: Array, reason: Array) -> tuple[Array, Array]:
         """Stacks of threads as they are now; returns which of them (n,) are the rest of what was cut short, and the
-        sites (n,) of those of which there was the leaf alone, else 0. Each is looked at once."""
+        sites (n,) of those of which there was the leaf alone, else 0. Each is looked at once, and where that look is
+        too short for a leaf, once more."""
         slot, of = placed.slot, self._of
         same: Array = placed.whole & (of.ip[slot] == ip) & (of.sp[slot] == sp) & (of.key[slot] != 0)
         self._whole.learn(of.key[slot[same]], placed.uid[same], reason[same], placed.image[same],
                           ip[same], np.zeros(np.count_nonzero(same)))
-        of.key[slot] = 0
+        is_over = placed.whole | (of.site[slot] == 0) | of.short[slot]
+        of.key[slot[is_over]], of.short[slot[~is_over]] = 0, True
         return same, np.where(same, of.site[slot], np.uint64(0))
 
     def forget(self, images: Iterable[int]) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -301,7 +302,9 @@ class Stacks:
     def deeper(self, blocked: Array, now_ns: int) -> Iterator[Departures]:
         """The whole stacks of those at slots ``blocked`` of which too little was copied; the kernel's part of them is
         that of their departures."""
-        for samples, placed in self._seen_at(self._deep.open(blocked), now_ns, deep.STACK_WORDS, self._deep.kernel):
+        kernel = self._deep.kernel
+        for samples, placed in chain(self._seen_at(self._deep.alone(blocked), now_ns, STACK_WORDS, kernel),
+                                     self._seen_at(self._deep.open(blocked), now_ns, deep.STACK_WORDS, kernel)):
             ip, sp = samples.regs[:, _IP], samples.regs[:, _SP]
             completed, site = self._deep.learn(placed, ip, sp, samples.mode)
             rows, leaves = indices(completed), indices(site)

@@ -40,6 +40,7 @@ from collector.linux.accounts import Account
 from collector.linux.proc import ProcessLife, ProcessUsage
 from collector.processes.process import Epoch, Image
 from collector.processes.space import AddressSpace, Mapping
+from collector.session import deep
 from collector.session.attach import Found
 from collector.session.experiments import Experiments, Recorded
 from collector.session.follow import Follow
@@ -104,21 +105,25 @@ class Alone:
 
 
 class Read(Alone):
-    """A world that shows where blocked threads are: at a leaf, with one caller."""
+    """A world that shows where blocked threads are: at a leaf, with one caller; ``is_deep``: that is so far up that
+    only the longest copies of stacks have it."""
 
-    def __init__(self, leaf: int) -> None:
+    def __init__(self, leaf: int, is_deep: bool = False) -> None:
         self.leaf = leaf
         self.n_read = 0
+        self._is_deep = is_deep
+        self._stop = Stop.ROOT
 
     def blocked(self, threads: Sequence[tuple[int, int]], now_ns: int, stack_words: int) -> list[ClockSamples]:
         self.n_read += len(threads)
+        self._stop = Stop.TRUNCATED if self._is_deep and stack_words < deep.STACK_WORDS else Stop.ROOT
         found = samples([((now_ns - START_NS) / MS, tid, self.leaf) for _, tid in threads], Reason.SLEEP)
         return [found] if found is not None else []
 
     def frames(self, samples: ClockSamples, index: Array, epochs: Any) -> tuple[Array, Array, Array]:
         n = len(samples.tid)
         pcs = np.column_stack([samples.regs[:, 16], np.full(n, 0x400001, dtype=np.uint64)])
-        return pcs, np.full(n, 2), np.full(n, Stop.ROOT, dtype=np.int8)
+        return pcs, np.full(n, 2), np.full(n, self._stop, dtype=np.int8)
 
 
 class Recording:
@@ -544,6 +549,26 @@ def test_who_waits_with_its_leaf_alone_is_read_once_and_known_from_then_on(
     assert sum(int(packet["NTICK"]) for packet in waits) == 20
     stacks = experiment.stacks.index(np.array([packet["FRINFO"] for packet in waits]))
     assert {tuple(experiment.stacks.stack(int(row)).tolist()) for row in stacks} == {stack}
+
+
+@pytest.mark.parametrize("is_deep", [False, True])
+def test_all_that_wait_with_their_leaf_alone_are_read_at_once(tmp_path: Path, is_deep: bool) -> None:
+    """A hundred, in one look; where that is too short, once more, a few at a time."""
+    world, tids = Read(0x400300, is_deep), [PID, *range(PID + 1, PID + 101)]
+    recording, place = Recording(tmp_path / "test.1.er", world=world), np.full(101, 0x400300, dtype=np.uint64)
+    births = [Forked(START_NS + MS, PID, tid, PID, PID) for tid in tids[1:]]
+    made = batch(100, EXEC, *births,
+                 switches=[(ms, tid, edge) for ms, edge in ((10, Edge.IN), (20, Edge.OUT_BLOCKED)) for tid in tids])
+    made.sites = Sites(*who([(20, tid, 0) for tid in tids]), ip=place, sp=0 * place, bp=0 * place)
+    recording.pipeline.feed(made)
+    n_left = []
+    for ms in (100, 200, 300, 400, 500, 600):
+        recording.pipeline.flush_waiting(START_NS + ms * MS)
+        n_left.append(recording.tally.n_unknown_sites)
+        recording.pipeline.feed(batch(ms + 100))
+    assert n_left == ([101, 69, 37, 5, 0, 0] if is_deep else [0] * 6)
+    assert world.n_read == (202 if is_deep else 101)
+    recording.finish(700)
 
 
 def test_a_thread_without_samples_has_those_of_its_kind(recording: Recording) -> None:
