@@ -93,7 +93,7 @@ class DeepStacks:
         same: Array = placed.whole & (of.ip[slot] == ip) & (of.sp[slot] == sp) & (of.key[slot] != 0)
         self._whole.learn(of.key[slot[same]], placed.uid[same], reason[same], placed.image[same],
                           ip[same], np.zeros(np.count_nonzero(same)))
-        is_over = placed.whole | (of.site[slot] == 0) | of.short[slot]
+        is_over = ~placed.cut | (of.site[slot] == 0) | of.short[slot]
         of.key[slot[is_over]], of.short[slot[~is_over]] = 0, True
         return same, np.where(same, of.site[slot], np.uint64(0))
 
