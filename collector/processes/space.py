@@ -44,6 +44,12 @@ class AddressSpace:
         """The same mappings under a number of their own: what a forked child begins with."""
         return AddressSpace(list(self.mappings))
 
+    @property
+    def version(self) -> tuple[int, int]:
+        """Which state of a process's memory this is: another one whenever a mapping has come or was replaced. How many
+        mappings there are does not tell that: one that grows is replaced."""
+        return self.number, len(self.mappings)
+
     def table(self) -> Array:
         """The mappings as u8 (m, 4): start, end, bias, and the object's number, the latter two modulo 2**64."""
         if len(self._table) != len(self.mappings):

@@ -101,7 +101,7 @@ class JavaFrames:
         self._made_up = made_up
         self._objects = objects
         self._processes: dict[int, _Process] = {}  # by image
-        self._n_mappings: dict[int, int] = {}
+        self._tried: dict[int, tuple[int, int]] = {}  # by image: in which version of its space
         self._there: dict[int, tuple[Image, dict[bytes, tuple[int, int]]]] = {}  # by image: it, symbols; not begun
         self._expected_ns = expected_ns if wanted else 0
         self._begin_ns = 0  # when these are to be looked at again
@@ -139,7 +139,7 @@ class JavaFrames:
     def forget(self, images: Sequence[int]) -> None:
         """These images are over."""
         for number in images:
-            for known in (self._processes, self._n_mappings, self._there, self._n_tried):
+            for known in (self._processes, self._tried, self._there, self._n_tried):
                 known.pop(number, None)
 
     def code_at(self, image: int, pc: int) -> Code | None:
@@ -181,12 +181,12 @@ class JavaFrames:
         tables.expect(process.number, machine.in_code(pcs) - np.uint64(machine.low))
 
     def _process(self, epoch: Epoch) -> _Process | None:
-        number, mappings = epoch.image.number, epoch.space.mappings
+        number, version = epoch.image.number, epoch.space.version
         known = self._processes.get(number)
         if known is not None:
             return known
-        if self._n_mappings.get(number) != len(mappings):
-            self._n_mappings[number] = len(mappings)
+        if self._tried.get(number) != version:
+            self._tried[number] = version
             self._find(epoch)
         if number in self._there:
             self._begin(number)

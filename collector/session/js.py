@@ -64,15 +64,15 @@ class _Process:
         self._resumed = np.array(sorted(places.resumed), np.uint64)
         self.lately = False  # whether it had samples since the last look
         self.pace = Pace(start_ns)
-        self.n_mappings = -1
+        self._noted = -1, 0  # version of the space whose mappings are known
         self._start, self._end, self._low, self._bias = np.zeros((4, 0), np.uint64)
         self.starts: dict[tuple[int, JsFunction], int] = {}
         self.codes: dict[tuple[int, int], Code] = {}  # by start and since when
 
     def note_mappings(self, space: AddressSpace) -> None:
         """Where V8's code may be: in memory without a file, and its builtins, which may be mapped again near to it."""
-        if self.n_mappings != len(space.mappings):
-            self.n_mappings = len(space.mappings)
+        if self._noted != space.version:
+            self._noted = space.version
             made = [(m.start, m.end, m.start, 0) for m in space.mappings
                     if (m.object < 0 or not is_file(m.path)) and is_made(m.path)]
             low, high = self._builtins
@@ -120,7 +120,7 @@ class JsFrames:
         self._expected_ns = expected_ns if wanted else 0
         self._begin_ns = 0  # when that is to be looked at again
         self._places: dict[int, _Places] = {}  # by load object
-        self._tried: dict[int, tuple[int, int]] = {}  # by image: with so many mappings, so often
+        self._tried: dict[int, tuple[tuple[int, int], int]] = {}  # by image: in which version of its space, how often
 
     @property
     def due_ns(self) -> int:
@@ -172,11 +172,11 @@ class JsFrames:
             self._process(its[-1])
 
     def _process(self, epoch: Epoch) -> _Process | None:
-        number, n_mappings = epoch.image.number, len(epoch.space.mappings)
+        number, version = epoch.image.number, epoch.space.version
         known = self._processes.get(number)
-        before, n_tries = self._tried.get(number, (-1, 0))
-        if known is None and n_mappings != before and n_tries < _TRIES:
-            self._tried[number] = n_mappings, n_tries + 1
+        before, n_tries = self._tried.get(number, ((-1, 0), 0))
+        if known is None and version != before and n_tries < _TRIES:
+            self._tried[number] = version, n_tries + 1
             known = self._recognised(epoch)
             if known is not None:
                 self._processes[number] = known

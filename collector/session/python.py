@@ -52,7 +52,7 @@ class PythonFrames:
         self.unread: dict[int, str] = {}  # by image: why its CPython is not to be read
         self._objects = objects
         self._processes: dict[int, Process | None] = {}  # by image
-        self._n_mappings: dict[int, int] = {}
+        self._tried: dict[int, tuple[int, int]] = {}  # by image: in which version of its space
         self._evaluations: dict[int, Array] = {}  # by image, of those that are not to be read
 
     @property
@@ -83,7 +83,7 @@ class PythonFrames:
         """These images are over."""
         for number in images:
             self._processes.pop(number, None)
-            self._n_mappings.pop(number, None)
+            self._tried.pop(number, None)
             self._evaluations.pop(number, None)
 
     def merged(self, samples: ClockSamples, index: Array, images: ByImage, frames: Frames) -> Frames:
@@ -114,10 +114,10 @@ class PythonFrames:
     # -- processes
 
     def _process(self, epoch: Epoch) -> Process | None:
-        number, mappings = epoch.image.number, epoch.space.mappings
+        number, version = epoch.image.number, epoch.space.version
         known = self._processes.get(number)
-        if self._wanted and known is None and self._n_mappings.get(number) != len(mappings):
-            self._n_mappings[number] = len(mappings)
+        if self._wanted and known is None and self._tried.get(number) != version:
+            self._tried[number] = version
             known = self._processes[number] = self._recognised(epoch)
         return known
 

@@ -98,3 +98,14 @@ def test_every_page_is_what_was_mapped_there_last(mapped: list[tuple[int, int, b
             found[page] = (m.path, at, pages[page][2] if page in pages else -1)
             assert page * PAGE - m.bias == (at * PAGE + 0x7000 if m.path else page * PAGE - m.bias)
     assert found == pages
+
+
+@given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 12), st.sampled_from([A, B]), st.integers(0, 5)),
+                max_size=12))
+def test_the_version_is_another_one_whenever_mappings_are(mapped: list[tuple[int, int, bytes, int]]) -> None:
+    """One that grows takes the place of itself: there are as many as before."""
+    space = AddressSpace()
+    for start, length, path, offset in mapped:
+        before = space.version, list(space.mappings)
+        space, _ = space.map(mapping(start, start + length, path, offset))
+        assert (space.version == before[0]) == (space.mappings == before[1])
