@@ -3,7 +3,8 @@
 
 Code begins at a multiple of 64, and right before it lies the head of the object that holds it. So the head is found
 from any pc in it, by going back; it leads to the Code object, which says where the code begins and how long it is, and
-leads back. Both must agree.
+leads back. Both must agree, now and whenever the code is met again: of code that was given up the Code object stays in
+memory as it was, often for long, while other code comes to lie where it lay.
 
     baseline (Sparkplug)            -> BytecodeArray, by which the function is known that has it
     optimised (Maglev, TurboFan)    -> SharedFunctionInfo, those of the functions that were inlined, and a table of
@@ -32,6 +33,7 @@ _TABLE_MAX, _INLINED_MAX = 1 << 20, 1 << 12
 _CODES_MAX = 1 << 16
 _WORD = 8
 _INLINING_SIZE = 16
+_HOLDER_SIZE = 2 * _WORD  # of what lies before code: its map, and what leads to its Code object
 _EXTERNAL = 1
 _NUMBER_BYTES = 9  # of a table of positions, at most: of 63 bits
 _WEAK = 2  # tag of a reference that does not keep what it leads to
@@ -47,11 +49,14 @@ class Scope(NamedTuple):
 
 
 class Code:
-    """Machine code at [start, end). ``level``: 0 baseline, 1 and 2 optimised, below 0: other code."""
+    """Machine code at [start, end), how its Code object begins, and what lies right before it. ``level``: 0 baseline, 1
+    and 2 optimised, below 0: other code."""
 
-    def __init__(self, object_: int, start: int, end: int, level: int, head: bytes, since_ns: int) -> None:
+    def __init__(self, object_: int, start: int, end: int, level: int, head: bytes, holder: bytes,
+                 since_ns: int) -> None:
         self.object, self.start, self.end, self.level = object_, start, end, level
         self.head = head
+        self.holder = holder
         self.since_ns = since_ns
         self.shared = 0  # of optimised code
         self.bytecode = 0  # of baseline code
@@ -103,7 +108,7 @@ class Codes:
         self._known: dict[int, Code] = {}  # by start
         self._starts: list[int] = []
         self._maps: set[int] = set()  # of objects that hold code
-        self._head = layout.at["instructions_head" if layout.has_code_apart else "code_head"]
+        self.head_size = layout.at["instructions_head" if layout.has_code_apart else "code_head"]
 
     def at(self, pc: int) -> Code | None:
         """The code at a pc, of what is known."""
@@ -122,10 +127,13 @@ class Codes:
 
     def _check(self, starts: set[int]) -> None:
         known = [self._known[start] for start in starts]
+        # In this order: of a process that ends meanwhile there are no heads.
+        holders = self._heap.heads([code.start - self.head_size + 1 for code in known], _HOLDER_SIZE)
         heads = self._heap.heads([code.object for code in known], self._size)
         if not any(heads):
             return  # its process is gone, or nothing was asked
-        gone = [code.start for code, head in zip(known, heads, strict=True) if head != code.head]
+        gone = [code.start for code, head, holder in zip(known, heads, holders, strict=True)
+                if (head, holder) != (code.head, code.holder)]
         for start in gone:
             del self._known[start]
         if gone:
@@ -159,7 +167,7 @@ class Codes:
 
     def _holders(self, pc: int, begin: int, piece: bytes) -> list[int]:
         """The objects below a pc, in memory that was read, that look as if they held code; the nearest one last."""
-        first = -self._head % _ALIGNMENT
+        first = -self.head_size % _ALIGNMENT
         words = np.frombuffer(piece[:len(piece) // 8 * 8], "<u8")[first // 8::_ALIGNMENT // 8]
         for map_ in np.unique(words[(words & np.uint64(3)) == 1])[:4096].tolist() if not self._maps else ():
             self._note_map(map_)
@@ -167,7 +175,7 @@ class Codes:
         for map_ in self._maps:
             is_one |= words == np.uint64(map_)
         objects = begin + first + np.flatnonzero(is_one) * _ALIGNMENT
-        return [one + 1 for one in objects.tolist() if one + self._head <= pc]
+        return [one + 1 for one in objects.tolist() if one + self.head_size <= pc]
 
     def _note_map(self, map_: int) -> None:
         wanted = self._layout.at["type_instructions" if self._layout.has_code_apart else "type_code"]
@@ -176,29 +184,33 @@ class Codes:
 
     def _codes(self, holders: Sequence[int], now_ns: int) -> dict[int, Code]:
         """The code that objects hold, by those where it makes sense."""
-        objects = holders
-        if self._layout.has_code_apart:
-            objects = [word(piece, _WORD) for piece in self._heap.heads(holders, 2 * _WORD)]
+        befores = self._heap.heads(holders, _HOLDER_SIZE)
+        objects = [word(before, _WORD) for before in befores] if self._layout.has_code_apart else holders
         heads = self._heap.heads(objects, self._size)
         found = {}
-        for holder, object_, head, kind in zip(holders, objects, heads, self._heap.types(heads), strict=True):
-            code = self._code(holder, object_, head, now_ns) if kind == self._layout.at["type_code"] else None
-            if code is not None:
-                found[holder] = code
+        kinds = self._heap.types(heads)
+        for holder, before, object_, head, kind in zip(holders, befores, objects, heads, kinds, strict=True):
+            start = self._start_of(holder, head) if kind == self._layout.at["type_code"] else 0
+            if start:
+                end = start + half4(head, self._layout.at["code_size"])
+                found[holder] = Code(object_, start, end, self._level_of(head), head, before, now_ns)
         self._fill(list(found.values()))
         return found
 
-    def _code(self, holder: int, object_: int, head: bytes, now_ns: int) -> Code | None:
-        """The code that an object holds, by the head of its Code object; None where it makes no sense."""
+    def _start_of(self, holder: int, head: bytes) -> int:
+        """Where the code begins that an object holds, by the head of its Code object; 0 where it makes no sense."""
         at = self._layout.at
-        start, size = holder - 1 + self._head, half4(head, at["code_size"])
+        start, size = holder - 1 + self.head_size, half4(head, at["code_size"])
         if len(head) < self._size or not 0 < size <= _CODE_MAX:
-            return None
+            return 0
         if self._layout.has_code_apart and (word(head, at["code_start"]) != start
                                             or word(head, at["code_instructions"]) != holder):
-            return None
-        level = (half4(head, at["code_flags"]) & at["kind_mask"]) - at["kind_baseline"]
-        return Code(object_, start, start + size, level, head, now_ns)
+            return 0
+        return start
+
+    def _level_of(self, head: bytes) -> int:
+        at = self._layout.at
+        return (half4(head, at["code_flags"]) & at["kind_mask"]) - at["kind_baseline"]
 
     # -- whose it is
 

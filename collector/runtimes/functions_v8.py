@@ -24,7 +24,8 @@ ANONYMOUS = b"(anonymous)"
 _NAME_MAX, _SOURCE_MAX, _LINES_MAX = 1024, 1 << 25, 1 << 20
 _SCOPE_WORDS, _LOCALS_INLINE, _LOCALS_MAX = 12, 75, 1 << 16
 _SCOPE_OBJECTS = 6  # of the words, those among which names are looked for
-_SHARED_SIZE, _SCRIPT_SIZE = 64, 72
+_NO_WORD = 3  # no object and no small integer
+_SCRIPT_SIZE = 72  # at most
 _SHOWN_MAX = 1 << 16  # lines of a function
 _FUNCTIONS_MAX = 1 << 16
 _WORD = 8
@@ -76,6 +77,7 @@ class Functions:
         self._layout = layout
         self._heap = heap
         self._read = read
+        self._size = max(layout.at[name] for name in ("shared_data", "shared_name", "shared_script")) + _WORD
         self._keys: dict[int, bytes] = {}  # what tells each from others
         self._scripts: dict[int, tuple[bytes, Script]] = {}
 
@@ -83,12 +85,12 @@ class Functions:
         """Learns those that are not known, and those that have changed; of each that is one the word that leads to
         its code (0: its process is gone)."""
         asked = [one for one in dict.fromkeys(shared) if is_object(one)]
-        heads = self._heap.heads(asked, _SHARED_SIZE)
+        heads = self._heap.heads(asked, self._size)
         if asked and not any(heads):
             return dict.fromkeys((one for one in asked if one in self.known), 0)
         is_one = [kind == self._layout.at["type_shared"] for kind in self._heap.types(heads)]
         there = {one: head for one, head, sound in zip(asked, heads, is_one, strict=True)
-                 if sound and len(head) == _SHARED_SIZE}
+                 if sound and len(head) == self._size}
         if len(self.known) > _FUNCTIONS_MAX:
             self.known.clear()
         new = {one: head for one, head in there.items() if one not in self.known or self._keys[one] != self._key(head)}
@@ -111,7 +113,7 @@ class Functions:
             return
         found = self._found(heads)
         # Twice the same: what is being made, or overwritten, while it is read is not believed.
-        again = self._found({one: head for one, head in zip(heads, self._heap.heads(list(heads), _SHARED_SIZE),
+        again = self._found({one: head for one, head in zip(heads, self._heap.heads(list(heads), self._size),
                                                             strict=True) if one in found})
         for one, head in heads.items():
             self.known.pop(one, None)
@@ -142,9 +144,10 @@ class Functions:
                  if kind == self._layout.at["type_scope"]]
         by_scope = dict(zip(asked, heads, strict=True))
         skipped = [self._skipped(by_scope[one]) for one in there]
-        rests = self._read([one - 1 + skip for one, skip in zip(there, skipped, strict=True)],
-                           [_WORD * _SCOPE_WORDS] * len(there))
-        words = [[word(rest, _WORD * i) for i in range(_SCOPE_WORDS)] for rest in rests]
+        rests = self._heap.pieces([one - 1 + skip for one, skip in zip(there, skipped, strict=True)],
+                                  [_WORD * _SCOPE_WORDS] * len(there))
+        words = [[word(rest, i) if i < len(rest) else _NO_WORD for i in range(0, _WORD * _SCOPE_WORDS, _WORD)]
+                 for rest in rests]
         kinds = self._heap.type_of([one for its in words for one in its[:_SCOPE_OBJECTS]])
         found = {}
         for i, (one, rest) in enumerate(zip(there, rests, strict=True)):

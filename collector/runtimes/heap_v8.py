@@ -4,6 +4,9 @@ A word is a small integer (lowest bit 0, the value in the upper half) or an obje
 begins with its map, which says what it is; a map is believed if its own map is one of maps. What is asked for at once
 is read at once, level by level: a string may be two others (cons), a part of another (sliced), stand for another (thin)
 or have its characters elsewhere (external).
+
+How long an object is its own words say. So it is read as long as it may be, which for one at the end of the heap's
+memory is too much: of that one comes what there is.
 """
 
 from __future__ import annotations
@@ -14,7 +17,8 @@ from typing import NamedTuple
 from collector.runtimes.layout_v8 import Layout, Read
 
 _USER_END = 1 << 47
-_HEAD = 32  # bytes of a string that are read at first
+_HEAD = 32  # bytes of a string that are read at first; it may be shorter
+_PAGE = 1 << 12
 _MAPS_MAX = 1 << 14
 _DEPTH_MAX = 12
 _PARTS_MAX = 256
@@ -46,11 +50,22 @@ class Heap:
         self._types.clear()
 
     def heads(self, objects: Sequence[int], size: int | Sequence[int]) -> list[bytes]:
-        """The first bytes of objects, as many of all or so many of each; empty where there is none."""
+        """The first bytes of objects, as many of all or so many of each; fewer where memory ends, empty where there is
+        none."""
         sizes = [size] * len(objects) if isinstance(size, int) else size
         asked = [pair for pair in dict.fromkeys(zip(objects, sizes, strict=True)) if is_object(pair[0])]
-        found = dict(zip(asked, self._read([one - 1 for one, _ in asked], [n for _, n in asked]), strict=True))
+        found = dict(zip(asked, self.pieces([one - 1 for one, _ in asked], [n for _, n in asked]), strict=True))
         return [found.get(pair, b"") for pair in zip(objects, sizes, strict=True)]
+
+    def pieces(self, addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        """So many bytes at addresses; if these are not all there, those up to the end of the first one's page."""
+        found = self._read(addresses, sizes)
+        cut = [i for i, content in enumerate(found) if not content and addresses[i] % _PAGE + sizes[i] > _PAGE]
+        if cut:
+            there = self._read([addresses[i] for i in cut], [_PAGE - addresses[i] % _PAGE for i in cut])
+            for i, content in zip(cut, there, strict=True):
+                found[i] = content
+        return found
 
     def types(self, heads: Iterable[bytes]) -> list[int]:
         """What objects are, by their heads; -1: none that is known."""
@@ -108,7 +123,7 @@ class Heap:
         return known
 
     def _shape(self, address: int, head: bytes, kind: int) -> _String | None:
-        if not 0 <= kind < self._at["type_no_string"] or len(head) < _HEAD:
+        if not 0 <= kind < self._at["type_no_string"] or len(head) < _CONTENT:
             return None
         length, shape, width = half4(head, self._at["string_length"]), kind & 7, 1 if kind & _ONE_BYTE else 2
         first, second = word(head, _CONTENT), word(head, _SECOND)

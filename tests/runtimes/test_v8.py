@@ -21,7 +21,7 @@ from collector.linux import proc, tasks
 from collector.runtimes import v8
 from collector.runtimes.code_v8 import positions_of
 from collector.runtimes.functions_v8 import _ends
-from collector.runtimes.heap_v8 import is_object, word
+from collector.runtimes.heap_v8 import is_object, small, word
 from collector.runtimes.v8 import Frame, Machine
 from tests.runtimes.test_cpython import Damaged
 
@@ -206,6 +206,53 @@ def test_functions_that_were_moved_are_found_where_they_are_now(node: Target) ->
                 for at, size, content in zip(addresses, sizes, there, strict=True)]
 
     machine = node.machine(read)
+    assert isinstance(machine, Machine), machine
+    assert everything(machine, node.frames) == names
+
+
+def test_code_whose_place_another_one_has_is_not_told_any_more(node: Target) -> None:
+    """Of code that was given up the Code object stays in memory as it was."""
+    others: set[int] = set()  # where other objects begin by now
+
+    def read(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        return [bytes(size) if at in others else content
+                for at, size, content in zip(addresses, sizes, node.read(addresses, sizes), strict=True)]
+
+    machine = node.machine(read)
+    assert isinstance(machine, Machine), machine
+    machine.frames(node.frames, 1)
+    codes = [(frame.pc, code) for frame in node.frames if frame.low and (code := machine.codes.at(frame.pc))]
+    assert any(code.level > 0 for _, code in codes)
+    others.update(code.start - machine.codes.head_size for _, code in codes)
+    machine.frames(node.frames, 2)
+    assert not [pc for pc, _ in codes if machine.codes.at(pc)]
+
+
+def test_functions_are_told_whose_scope_ends_where_memory_ends(node: Target) -> None:
+    """Nothing can be read that goes beyond."""
+    whole = node.machine(node.read)
+    assert isinstance(whole, Machine), whole
+    names = everything(whole, node.frames)
+    name_at = whole.layout.at["shared_name"]
+    shared = next(one for one, function in whole._functions.known.items() if function.name == b"warm")
+    scope = word(node.read([shared - 1], [name_at + 8])[0], name_at)
+    content = whole._heap.pieces([scope - 1], [192])[0]
+    words = [word(content, at) for at in range(0, len(content), 8)]
+    texts = whole._heap.texts(words, 99)
+    named = next(i for i, one in enumerate(words) if texts.get(one) == "warm")
+    end = next(i for i, one in enumerate(words) if small(one) == PROGRAM.index("}", PROGRAM.index("return sum")) + 1)
+    content = content[:8 * (max(named, end) + 1)]
+    page_end = 1 << 46
+    begin = page_end - len(content)
+
+    def piece(at: int, size: int, there: bytes) -> bytes:
+        if page_end - 4096 <= at < page_end:
+            return content[at - begin:at - begin + size] if begin <= at and at + size <= page_end else b""
+        skipped = shared - 1 + name_at - at
+        moved = (begin + 1).to_bytes(8, "little")
+        return there[:skipped] + moved + there[skipped + 8:] if 0 <= skipped < size else there
+
+    machine = node.machine(lambda addresses, sizes: list(map(piece, addresses, sizes, node.read(addresses, sizes))))
     assert isinstance(machine, Machine), machine
     assert everything(machine, node.frames) == names
 
