@@ -272,6 +272,20 @@ class Accounts:
 
 
 @dataclass(slots=True, eq=False, repr=False)
+class Exits:
+    """The kernel's accounts of threads as they end, one row for each, in that order; strangers among them. Those of a
+    batch may be of threads that end behind it, but never the other way round."""
+
+    pid: Array  # i8 (x,) -1: not told
+    tid: Array  # i8 (x,)
+    elapsed_ns: Array  # i8 (x,) since the thread was born, to 1 us
+    run_ns: Array  # i8 (x,) on CPU since then; up to a tick old
+    delay_ns: Array  # i8 (x,) runnable and not running
+    turns: Array  # i8 (x,) how often it got a CPU
+    read_ns: int  # all that had ended by then are among these, or those before
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Births:
     """The making of threads and processes, seen in the maker: its stack, whom it made and with which clone(2) flags."""
 
@@ -304,6 +318,7 @@ class Batch:
     maps_untold: bool = False
     calls: Array | None = None  # S (n,)
     has_more: bool = False
+    exits: Exits | None = None
 
     def shift(self, by_ns: int) -> None:
         """Makes all times of records later, from the clock that the kernel stamps them with to ours, by which accounts

@@ -217,6 +217,13 @@ def perf_allowed() -> None:
 
 
 @pytest.fixture(scope="session")
+def last_accounts_told() -> None:
+    """For tests of the accounts that the kernel tells of threads as they end."""
+    if os.geteuid() != 0:
+        unavailable("accounts of threads that end are told to root")
+
+
+@pytest.fixture(scope="session")
 def waits_recorded(perf_allowed: None) -> None:
     """For tests that need the perf engine with records of waits."""
     if os.geteuid() != 0 and int(_read("/proc/sys/kernel/perf_event_paranoid")) > 1:

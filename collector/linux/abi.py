@@ -183,3 +183,20 @@ LENGTH_FORMAT = struct.Struct("<I")
 # sched_setattr(2): size, policy, flags, nice, priority; runtime (of SCHED_OTHER, since Linux 6.12, the slice in ns),
 # deadline, period.
 SCHED_ATTR = struct.Struct("<IIQiIQQQ")
+
+# --- generic netlink (linux/netlink.h, genetlink.h): length, kind, flags, number, port; command, version; length and
+# kind of an attribute
+NETLINK_HEADER, NETLINK_COMMAND = struct.Struct("=IHHII"), struct.Struct("=BBxx")
+NETLINK_ATTRIBUTE, NETLINK_ERRNO, NETLINK_FAMILY = struct.Struct("=HH"), struct.Struct("=i"), struct.Struct("=H")
+NETLINK_GENERIC, NETLINK_CONTROLLER, NLMSG_ERROR, NLM_F_REQUEST, NLM_F_ACK = 16, 16, 2, 1, 4
+CTRL_CMD_GETFAMILY, CTRL_ATTR_FAMILY_ID, CTRL_ATTR_FAMILY_NAME = 3, 1, 2
+
+# linux/taskstats.h: a message of a thread has an attribute with two in it, its id and at 36 struct taskstats, which has
+# the process's id since version 12. If the thread was its process's last one, those of that follow.
+TASKSTATS_CMD_GET, TASKSTATS_CMD_NEW, TASKSTATS_CMD_ATTR_REGISTER_CPUMASK = 1, 2, 3
+TASKSTATS_TYPE_PID, TASKSTATS_TYPE_STATS, TASKSTATS_TYPE_AGGR_PID = 1, 3, 4
+TASKSTATS_VERSION_WITH_TGID = 12
+TASKSTATS = {
+    "command": ("u1", 16), "of": ("u2", 22), "id": ("u2", 26), "statistics": ("u2", 34),
+    "version": ("u2", 36), "turns": ("u8", 52), "delay_ns": ("u8", 60), "run_ns": ("u8", 108), "tid": ("u4", 164),
+    "elapsed_us": ("u8", 180), "pid": ("u4", 404)}  # each field's type and place in the message

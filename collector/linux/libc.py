@@ -143,6 +143,57 @@ def address_of(view: memoryview) -> int:
     return ctypes.addressof(ctypes.c_ubyte.from_buffer(view))
 
 
+_AF_NETLINK, _SOCK_RAW, _SOL_SOCKET, _SO_RCVBUFFORCE, _MSG_DONTWAIT = 16, 3, 1, 33, 0x40
+
+
+def netlink_socket(protocol: int, n_bytes: int) -> int:
+    """A descriptor for messages to a part of the kernel and from it (netlink(7)), of which ``n_bytes`` may wait, with
+    what the kernel needs for each (privileged)."""
+    fd = int(_libc.socket(_AF_NETLINK, _SOCK_RAW | os.O_CLOEXEC | os.O_NONBLOCK, protocol))
+    if fd < 0:
+        raise _fail("socket")
+    if _libc.setsockopt(fd, _SOL_SOCKET, _SO_RCVBUFFORCE, ctypes.byref(ctypes.c_int(n_bytes)), 4) != 0:
+        error = _fail("setsockopt")
+        os.close(fd)
+        raise error
+    return fd
+
+
+class _Message(ctypes.Structure):
+    """struct msghdr."""
+
+    _fields_ = (("name", ctypes.c_void_p), ("name_length", ctypes.c_uint), ("vectors", ctypes.c_void_p),
+                ("n_vectors", ctypes.c_size_t), ("control", ctypes.c_void_p), ("control_length", ctypes.c_size_t),
+                ("flags", ctypes.c_int))
+
+
+class _Received(ctypes.Structure):
+    """struct mmsghdr."""
+
+    _fields_ = (("message", _Message), ("length", ctypes.c_uint))
+
+
+class Messages:
+    """Room for ``most`` messages of a socket of up to ``size`` bytes each, one behind the other in ``view``."""
+
+    def __init__(self, most: int, size: int) -> None:
+        self._buffer = (ctypes.c_ubyte * (most * size))()
+        self.view = memoryview(self._buffer).cast("B")
+        first = ctypes.addressof(self._buffer)
+        self._vectors = (_IoVec * most)(*(_IoVec(first + i * size, size) for i in range(most)))
+        vectors = ctypes.addressof(self._vectors)
+        self._headers = (_Received * most)(*(
+            _Received(_Message(None, 0, vectors + i * ctypes.sizeof(_IoVec), 1)) for i in range(most)))
+        self._most = most
+
+    def receive(self, fd: int) -> int:
+        """How many have come, at most as many as there is room for. Raises BlockingIOError where none has."""
+        n = int(_libc.recvmmsg(fd, self._headers, self._most, _MSG_DONTWAIT, None))
+        if n < 0:
+            raise _fail("recvmmsg")
+        return n
+
+
 class Exchange:
     """A buffer of ours, seen through ``view``, that the kernel reads and writes: at ``address``, or by an iovec."""
 

@@ -22,6 +22,7 @@ from collector.processes.model import Model, Thread
 from collector.session.attach import Found
 from collector.session.tally import Tally
 from collector.timing.endings import Endings
+from collector.timing.last_accounts import LastAccounts
 from collector.timing.ledger import LONGEST_TICK_NS, Budget, Ledger, ReadAccounts, Seen
 from collector.timing.remainders import Remainders
 from collector.timing.silences import NO_STRIKES, Strikes
@@ -54,6 +55,7 @@ class Timekeeping:
         self.woken = NO_MOMENTS  # of our threads, in this batch
         self._came = NO_MOMENTS  # when they got CPUs, where the very moment is known
         self.turns = Turns()
+        self._last_accounts = LastAccounts()
         self._known = Columns(delay_ns=("i8", -1))  # by the account before; -1: there is none
         self._n_slots = 0
         self._free: list[int] = []
@@ -79,6 +81,7 @@ class Timekeeping:
             self.timeline.grow(self._n_slots)
             self._known.grow(self._n_slots)
             self.turns.grow(self._n_slots)
+            self._last_accounts.grow(self._n_slots)
         if found:
             self.timeline.found(slot)
             self.turns.found(slot)
@@ -150,6 +153,7 @@ class Timekeeping:
         self.ledger.forget(slots)
         self.endings.forget(slots)
         self.turns.forget(slots)
+        self._last_accounts.forget(slots)
         self._known.reset(slots)
         self.model.forget(slots.tolist())
         self._free += slots.tolist()
@@ -165,18 +169,19 @@ class Timekeeping:
             self.take_clocks(batch.accounts.clocks)
         self.ending = distinct(edges.slot[edges.edge == Edge.ENDED])
         seen = self._seen(batch)
-        accounts = self._reached(batch)
+        looked = self._reached(batch)
+        accounts = self._with_last(looked, batch, edges)
         new = {slot for _, slot in self._went_on}  # until its last clock is read, the account of these says nothing
         last = self._last_of_each(accounts) if accounts is not None and len(accounts.tid) else None
         read = self._read(last, new)
-        if accounts is not None:
+        if looked is not None:
             self._lose(edges, read)
         budgets = list(self._budgets(edges, only_over=not seen.is_blind))
         if last is not None and self._went_on and not seen.is_blind:
             budgets += self._across_execs(*last)
         periods = self.timeline.advance(self.ledger.reconciled(edges, read, self.timeline, seen, self.woken,
                                                                self._came, budgets, lambda: self._struck(batch)))
-        self._note_turns(last, new)
+        self._note_turns(last, new, looked=looked is not None)
         for old, slot in self._went_on:
             self.ledger.goes_on(old, slot, int(self.timeline.clocks.cpu_ns[old]))
             self.turns.goes_on(old, slot)
@@ -312,6 +317,7 @@ class Timekeeping:
             begun = np.array(self._begun, dtype=np.int64)
             begun = begun[begun[:, 0].argsort(kind="stable")]
             slot, time_ns, run_ns, delay_ns, read_ns = begun[lasts(begun[:, 0])].T
+            self._last_accounts.born(slot, np.where((run_ns == 0) & (read_ns == time_ns), time_ns, 0))
             self.ledger.begin(ReadAccounts(slot, time_ns, run_ns, delay_ns), read_ns - time_ns)
             self._known.delay_ns[slot] = delay_ns
             self._begun = []
@@ -329,6 +335,22 @@ class Timekeeping:
         reached = accounts.time_ns <= batch.until_ns
         self._accounts = [] if reached.all() else [_taken(accounts, ~reached)]
         return _taken(accounts, reached) if self._accounts else accounts
+
+    def _with_last(self, accounts: Accounts | None, batch: Batch, edges: Edges) -> Accounts | None:
+        """The accounts with those of the threads that end."""
+        if batch.exits is not None:
+            self._last_accounts.take(batch.exits)
+        for old, new in self._went_on:
+            self._last_accounts.goes_on(old, new)
+        if not self._last_accounts.wait:
+            return accounts
+        ends = indices(edges.edge == Edge.ENDED)
+        ends = ends[~among(edges.slot[ends], np.array([old for old, _ in self._went_on], dtype=np.int64))]
+        slot, of = edges.slot[ends], self.model.of
+        last = self._last_accounts.of_ending(slot, of.pid[slot], of.tid[slot], edges.time_ns[ends])
+        self._last_accounts.keep(batch.until_ns, self.model.known)
+        parts = [part for part in (accounts, last) if part is not None]
+        return _joined(parts) if parts else None
 
     def _read(self, last: tuple[Array, Accounts] | None, without: Collection[int]) -> ReadAccounts:
         """The last account of each thread, by slot. What they tell of waits is noted."""
@@ -364,7 +386,7 @@ class Timekeeping:
         self.timeline.lose(np.array([slot for slot in open_.tolist() if slot not in there
                                      and self.model.threads[slot].tid not in waiting], dtype=np.int64))
 
-    def _note_turns(self, last: tuple[Array, Accounts] | None, without: Collection[int]) -> None:
+    def _note_turns(self, last: tuple[Array, Accounts] | None, without: Collection[int], *, looked: bool) -> None:
         """Where switches are counted, and where they are recorded again: of what was between, first accounts tell."""
         self.turns.recorded(self.timeline.edges)
         if not self._counted_ns:
@@ -372,7 +394,7 @@ class Timekeeping:
         if last is not None:
             slot, accounts = last
             kept = ~among(slot, np.array(list(without), dtype=np.int64))
-            is_blind = self.counts and self._fed_ns > self._counted_ns
+            is_blind = looked and self.counts and self._fed_ns > self._counted_ns
             length_ns = int(accounts.time_ns.max(initial=0)) - self._fed_ns if is_blind else 0
             self.turns.counted(slot[kept], _taken(accounts, kept), self.timeline.edges, max(length_ns, 0))
         if not self.counts:

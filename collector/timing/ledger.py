@@ -22,8 +22,8 @@ For the stretch from a thread's account before to this one, the account says of 
                                         which is waiting for a CPU: in silences of the thread's clock (``silences``),
                                         then anywhere between its strikes
     something, where nothing is recorded  one stretch of running, waiting, sleeping, of the account's lengths
-    nothing (it is gone)                the records, with the lag of the stretches before; where there are none, the
-                                        same as in the stretch before, but no more than its process's clock leaves
+    nothing (it is gone, and its last   the records, with the lag of the stretches before; where there are none, the
+    account was not told)               same as in the stretch before, but no more than its process's clock leaves
 
 Sums are compared from a thread's beginning, so that no error adds up: what cannot be told in one stretch is told in the
 next.

@@ -58,6 +58,7 @@ class Plan:
     unwoken: float = 0.0  # part of the wake-ups that nobody tells of
     stolen: float = 0.0  # part of the runs of over 6 ms in which a hypervisor takes the CPU for a third of it
     blind_ns: tuple[int, int] = (0, 0)  # no records of switches in between
+    last_accounts: bool = False  # of threads that end their accounts are told
     seed: int = 0
     bug: str = ""  # one of BUGS or STATE_BUGS: witnesses that lie, which checks must find out
 
@@ -246,11 +247,14 @@ class Witness:
 
     def read(self, batch: Told, running: Collection[int]) -> ReadAccounts:
         """Accounts at the end of a batch: of the threads in its records, and of those that were ``running`` before;
-        of all, where there are no records."""
+        of all, where there are no records. And those of threads that end in it, at their ends, if these are told."""
         at_ns = batch.until_ns
         asked = range(len(self.threads)) if batch.blind else {*batch.edges.slot.tolist(), *running}
         rows = [(number, at_ns, *self.account(number, at_ns)) for number in sorted(asked)
                 if self.threads[number].work.born_ns < at_ns and (self.threads[number].end_ns or FAR_NS) > at_ns]
+        ended = {number: thread.end_ns - 1 for number, thread in enumerate(self.threads)
+                 if self.plan.last_accounts and thread.end_ns and batch.since_ns < thread.end_ns <= at_ns}
+        rows = sorted(rows + [(number, end_ns, *self.account(number, end_ns)) for number, end_ns in ended.items()])
         return ReadAccounts(*np.array(rows, np.int64).reshape(-1, 4).T.copy())
 
     def _batch(self, since_ns: int, until_ns: int) -> Told:

@@ -89,10 +89,12 @@ def assert_stretches_follow_each_other(outcome: Told) -> None:
 
 
 def assert_states_are_true(outcome: Told, tolerance_ns: int, reasons: Sequence[Reason] = ()) -> None:
-    """Running, waiting and being blocked, for ``reasons`` each for itself, of all threads that live to the end."""
+    """Running, waiting and being blocked, for ``reasons`` each for itself, of all threads that live to the end; of the
+    others too, if their last accounts are told."""
     witness = outcome.witness
     for number, thread in enumerate(witness.threads):
-        if thread.end_ns is not None or thread.work.born_ns >= witness.plan.length_ns:
+        is_told = thread.end_ns is None or witness.plan.last_accounts
+        if not is_told or thread.work.born_ns >= witness.plan.length_ns:
             continue
         sums, truth = outcome.sums_ns(number), witness.sums_ns(number, witness.plan.length_ns)
         blocked = {Reason.SLEEP: sums[Microstate.SLEEP], Reason.LOCK: sums[Microstate.USER_LOCK]}
@@ -162,6 +164,33 @@ def test_without_records_the_accounts_tell_of_states(plan: Plan) -> None:
     outcome = told(plan)
     assert_stretches_follow_each_other(outcome)
     assert_states_are_true(outcome, TOLERANCE_NS + plan.lag_ns)  # a late switch-in is that of a longer wait
+
+
+@EXAMPLES
+@given(plans(stolen=st.floats(0, 1), last_accounts=True))
+def test_last_accounts_tell_what_was_stolen_from_threads_that_end(plan: Plan) -> None:
+    outcome = told(plan)
+    assert_stretches_follow_each_other(outcome)
+    assert_states_are_true(outcome, TOLERANCE_NS)
+
+
+@EXAMPLES
+@given(plans(blind_ns=st.tuples(st.integers(1, 400 * MS), st.integers(401 * MS, 990 * MS)), lag_ns=3_000,
+             last_accounts=True))
+def test_last_accounts_tell_of_threads_that_end_without_records(plan: Plan) -> None:
+    outcome = told(plan)
+    assert_stretches_follow_each_other(outcome)
+    assert_states_are_true(outcome, TOLERANCE_NS + plan.lag_ns)
+
+
+@pytest.mark.parametrize("last_accounts", [False, True])
+def test_what_is_stolen_from_a_thread_that_ends_only_its_last_account_tells(last_accounts: bool) -> None:
+    """Without it, what was stolen behind the account before is told as run."""
+    plan = Plan((Work(0, ((331 * MS, 7 * MS), (97 * MS, MS)), True),), batch_ns=500 * MS, stolen=1.0,
+                last_accounts=last_accounts)
+    outcome = told(plan)
+    more_ns = outcome.sums_ns(0)[ON_CPU] - outcome.witness.sums_ns(0, plan.length_ns)[RUN]
+    assert (abs(more_ns) <= LONGEST_TICK_NS) is last_accounts
 
 
 @pytest.mark.parametrize("bug", STATE_BUGS)

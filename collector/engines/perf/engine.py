@@ -39,6 +39,7 @@ from collector.engines.perf.decoding import (
     lives,
     of_kinds,
 )
+from collector.engines.perf.exits import ExitAccounts
 from collector.engines.perf.guard import RELIEVED, SWITCH_RINGS, Relief
 from collector.engines.perf.handovers import Handovers
 from collector.engines.perf.opening import Opened
@@ -69,8 +70,10 @@ class PerfEngine:
 
     name = "perf"
 
-    def __init__(self, opened: Opened, reason: str) -> None:
+    def __init__(self, opened: Opened, reason: str, exits: ExitAccounts | None = None) -> None:
+        """``exits``: who tells the accounts of threads that end."""
         self.reason = reason
+        self._exits = exits
         self.opened = opened
         self._rings = opened.rings
         self._bytes: Array = np.frombuffer(self._rings.memory, dtype=np.uint8)
@@ -203,10 +206,12 @@ class PerfEngine:
         parts["task"] = [self._samples.rows(part) for part in parts["task"]]
         if Exited in kinds:
             self._open_accounts.forget_all(change[1:] for change in changes if type(change) is Exited)
+        # Who ends is told before its record is written, so that those of the batch's ends are there.
+        exits = self._exits.read(time.monotonic_ns()) if self._exits is not None else None
         return Batch(until_ns, tuple(changes), clock, of_kinds(parts, "switch"), leaving, of_kinds(parts, "site"),
                      of_kinds(parts, "task", "touch"), self._samples.births(parts["birth"]), of_kinds(parts, "waking"),
                      of_kinds(parts, "dying", "dead"), maps_untold=self._rests.maps_untold(changes),
-                     calls=self._samples.calls_of(parts["leave"]), has_more=until_ns < asked_ns)
+                     calls=self._samples.calls_of(parts["leave"]), has_more=until_ns < asked_ns, exits=exits)
 
     def _room_ns(self, elapsed_ns: int) -> int:
         """How long it will take until a ring is full, if they go on to fill as in the time since the last drain."""
@@ -334,6 +339,8 @@ class PerfEngine:
     def close(self) -> None:
         """Closes the events. What the kernel takes its time for may go on for a while, in a thread."""
         self._open_accounts.close()
+        if self._exits is not None:
+            self._exits.close()
         before = self._closing
 
         def close() -> None:

@@ -1,0 +1,57 @@
+"""The accounts that the kernel tells of threads as they end, as columns; see ``linux.taskstats``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from collector.events import Array, Exits
+from collector.linux import abi
+from collector.linux.taskstats import SIZE, ExitMessages
+
+_MESSAGE = np.dtype({
+    "names": list(abi.TASKSTATS),
+    "formats": [kind for kind, _ in abi.TASKSTATS.values()],
+    "offsets": [at for _, at in abi.TASKSTATS.values()],
+    "itemsize": SIZE})
+
+
+class ExitAccounts:
+    """Those of all threads of the machine that end from now on, as long as there is room for them. Raises OSError where
+    the kernel does not tell us."""
+
+    def __init__(self) -> None:
+        self._messages = ExitMessages()
+        self._rows: Any = np.frombuffer(self._messages.view, dtype=_MESSAGE)
+
+    def read(self, read_ns: int) -> Exits | None:
+        """What has come by a time, which is now; None where nobody has ended."""
+        parts, n = [], len(self._rows)
+        while n == len(self._rows) and (n := self._messages.receive()):
+            parts.append(_columns(self._rows[:n]))
+        if not parts:
+            return None
+        pid, tid, elapsed_us, run_ns, delay_ns, turns = np.concatenate(parts, axis=1)
+        return Exits(pid, tid, 1000 * elapsed_us, run_ns, delay_ns, turns, read_ns)
+
+    def close(self) -> None:
+        """No more of them."""
+        self._messages.close()
+
+
+def _columns(rows: Any) -> Array:
+    """Those (6, n) of messages that tell of threads."""
+    told = ((rows["command"] == abi.TASKSTATS_CMD_NEW) & (rows["of"] == abi.TASKSTATS_TYPE_AGGR_PID)
+            & (rows["id"] == abi.TASKSTATS_TYPE_PID) & (rows["statistics"] == abi.TASKSTATS_TYPE_STATS))
+    columns = np.array([rows[name] for name in ("pid", "tid", "elapsed_us", "run_ns", "delay_ns", "turns")], np.int64)
+    columns[0, rows["version"] < abi.TASKSTATS_VERSION_WITH_TGID] = -1
+    return columns[:, told]
+
+
+def exit_accounts() -> ExitAccounts | None:
+    """Those of threads that end from now on, if the kernel tells us."""
+    try:
+        return ExitAccounts()
+    except OSError:
+        return None
