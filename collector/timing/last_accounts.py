@@ -8,15 +8,32 @@ their ends, but not that of a process's first thread, which gives the memory bac
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
 from collector.arrays import Columns, changes, indices, lasts
 from collector.events import Accounts, Array, Exits
 
-# By how much the record of a birth may be stamped behind the moment from which the kernel counts how long it lives.
-_LATE_NS = 1_000_000
-_COLUMNS = "pid", "tid", "elapsed_ns", "run_ns", "delay_ns", "turns"
+# By how much the record of a birth may be stamped behind the moment from which the kernel counts how long it lives: its
+# maker may have lost the CPU in between.
+_LATE_NS = 100_000_000
+
+
+class _Told(NamedTuple):
+    """Columns (x,) of accounts that have come: those of ``Exits``, each with when it was read."""
+
+    pid: Array
+    tid: Array
+    elapsed_ns: Array
+    run_ns: Array
+    delay_ns: Array
+    turns: Array
+    read_ns: Array
+
+    def at(self, rows: Array) -> _Told:
+        """Those of a mask, or at some indices."""
+        return _Told(*(column[rows] for column in self))
 
 
 class LastAccounts:
@@ -24,7 +41,7 @@ class LastAccounts:
 
     def __init__(self) -> None:
         self._born = Columns(time_ns=("i8", 0))
-        self._waiting: list[Exits] = []
+        self._told = _Told(*[np.zeros(0, dtype=np.int64)] * 7)
 
     def grow(self, n: int) -> None:
         """Makes room for the slots below ``n``."""
@@ -44,7 +61,9 @@ class LastAccounts:
 
     def take(self, exits: Exits) -> None:
         """Accounts that have come."""
-        self._waiting.append(exits)
+        more = (exits.pid, exits.tid, exits.elapsed_ns, exits.run_ns, exits.delay_ns, exits.turns,
+                np.full(len(exits.tid), exits.read_ns))
+        self._told = _Told(*map(np.concatenate, zip(self._told, more, strict=True)))
 
     def of_ending(self, slot: Array, pid: Array, tid: Array, end_ns: Array) -> Accounts | None:
         """Those of threads (n,) that end; None where there are none. Of an id that has ended twice nothing is told.
@@ -52,47 +71,36 @@ class LastAccounts:
         An id may have been given to another thread, which has ended as well, before the first one's end comes to us: of
         several accounts it is the one that leads nearest to the end.
         """
-        if not self._waiting or not len(slot):
+        told = self._told
+        if not len(told.tid) or not len(slot):
             return None
         order = tid.argsort(kind="stable")
         slot, pid, tid, end_ns = slot[order], pid[order], tid[order], end_ns[order]
         once = changes(tid) & lasts(tid)
-        told = self._all()
         at = np.minimum(tid.searchsorted(told.tid), len(tid) - 1)
         ends, begin_ns = tid[at] == told.tid, self._born.time_ns[slot[at]]
         time_ns = np.where(begin_ns > 0, begin_ns + told.elapsed_ns, end_ns[at])
         theirs = ends & once[at] & ((told.pid == pid[at]) | (told.pid < 0)) & (time_ns <= end_ns[at] + _LATE_NS)
         row = indices(theirs & ((begin_ns > 0) | (tid[at] != pid[at])))
-        row = row[np.lexsort((time_ns[row], at[row]))]
-        row = row[lasts(at[row])]
+        row = row[np.lexsort((abs(time_ns - end_ns[at])[row], at[row]))]
+        row = row[changes(at[row])]
         chosen = np.full(len(tid), -1)
         chosen[at[row]] = row
-        self._waiting = [_taken(told, ~ends | (once[at] & (np.arange(len(at)) > chosen[at])))]
+        self._told = told.at(~ends | (once[at] & (np.arange(len(at)) > chosen[at])))
         if not len(row):
             return None
-        found, at = _taken(told, row), at[row]
+        found, at = told.at(row), at[row]
         time_ns = np.minimum(time_ns[row], end_ns[at] - 1)
-        return Accounts(time_ns, pid[at], found.tid, found.run_ns, found.delay_ns, found.turns, told.read_ns)
+        return Accounts(time_ns, pid[at], found.tid, found.run_ns, found.delay_ns, found.turns,
+                        int(found.read_ns.max()))
 
     def keep(self, until_ns: int, known: Callable[[Array], Array]) -> None:
         """All births and ends up to a time are known, and accounts of strangers are left out: of tids (x,) it is
         ``known`` which are ours."""
-        if self._waiting and (told := self._all()).read_ns <= until_ns:
-            kept = known(told.tid)
-            self._waiting = [_taken(told, kept)] if kept.any() else []
+        if len(self._told.tid):
+            self._told = self._told.at((self._told.read_ns > until_ns) | known(self._told.tid))
 
     @property
     def wait(self) -> bool:
         """Whether there are accounts of which nobody has asked."""
-        return len(self._waiting) > 0
-
-    def _all(self) -> Exits:
-        if len(self._waiting) > 1:
-            columns = {name: np.concatenate([getattr(part, name) for part in self._waiting]) for name in _COLUMNS}
-            self._waiting = [Exits(**columns, read_ns=self._waiting[-1].read_ns)]
-        return self._waiting[0]
-
-
-def _taken(exits: Exits, rows: Array) -> Exits:
-    """Those of a mask, or at some indices."""
-    return Exits(**{name: getattr(exits, name)[rows] for name in _COLUMNS}, read_ns=exits.read_ns)
+        return len(self._told.tid) > 0

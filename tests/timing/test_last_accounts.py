@@ -71,6 +71,20 @@ def test_those_of_strangers_go_when_all_births_are_known(accounts: LastAccounts)
     assert not accounts.wait
 
 
+def test_strangers_go_though_others_of_them_come_with_each_batch(accounts: LastAccounts) -> None:
+    for batch in range(1, 11):
+        accounts.take(exits(*((101, 1000 * batch + n, 5, 1) for n in range(7)), read_ms=100 * batch + 10))
+        accounts.keep(100 * batch * MS, ours())
+    assert len(accounts._told.tid) == 7
+    accounts.keep(2000 * MS, ours())
+    assert not accounts.wait
+
+
+def test_a_birth_that_is_told_late_is_that_of_the_nearest_end(accounts: LastAccounts) -> None:
+    accounts.take(exits((11, 13, 71, 41), (11, 13, 33, 17)))
+    assert ending(accounts, (1, 11, 13, 131)) == [(13, pytest.approx(131, abs=1e-5), 17)]
+
+
 def test_an_id_that_was_given_to_another_thread_keeps_both_apart(accounts: LastAccounts) -> None:
     accounts.take(exits((11, 13, 31, 17), (11, 13, 57, 41)))
     assert ending(accounts, (1, 11, 13, 131.5)) == [(13, 131, 17)]
