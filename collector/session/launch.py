@@ -6,7 +6,7 @@ Standard library only, and as little as possible of it: the target waits for thi
     fork  ----------------------> restore signals, all blocked; wait for the go
     open the events on the child
     go    ----------------------> unblock signals, execve; close-on-exec closes the report pipe
-    report pipe: end of file = the program runs; otherwise errno of execve
+    report pipe: the child's account, just before execve; end of file = the program runs; otherwise errno of execve
 
 Events that are to outlive the child are opened on the thread that makes it, before it does, and inherited.
 """
@@ -19,9 +19,11 @@ import os
 import resource
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeAlias
 
 from collector.errors import NO_TASKS, CollectorError, ProgramNotExecutable, ProgramNotFound, reason
+from collector.linux.accounts import Account, own_account
 
 Signals: TypeAlias = Iterable[int]
 
@@ -159,6 +161,7 @@ class HeldChild:
             resource.setrlimit(resource.RLIMIT_NOFILE, self._inherited.descriptors)
             if os.read(self._go_read, 1):
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+                self._report_account()
                 os.execv(self._path, list(self._arguments))
         except OSError as err:
             code = err.errno or errno.EINVAL
@@ -170,15 +173,23 @@ class HeldChild:
         finally:
             os._exit(127)
 
-    def release(self) -> None:
-        """Lets the child exec. Raises ProgramNotFound or ProgramNotExecutable when the kernel will not run it."""
+    def _report_account(self) -> None:
+        """What the child has used so far, which is none of the program's."""
+        with suppress(OSError, ValueError):  # the kernel keeps no accounts
+            os.write(self._report_write, b"%d %d %d %d\n" % own_account())
+
+    def release(self) -> Account | None:
+        """Lets the child exec; its account just before that, if the kernel keeps any. Raises ProgramNotFound or
+        ProgramNotExecutable when the kernel will not run it."""
         os.write(self._go_write, b"g")
         os.close(self._go_write)
-        report = os.read(self._report_read, 16)
+        report = b"".join(iter(lambda: os.read(self._report_read, 256), b""))
         os.close(self._report_read)
-        if report:
+        account, _, code = report.rpartition(b"\n")
+        if code:
             os.waitpid(self.pid, 0)
-            raise exec_error(self._arguments[0], int(report))
+            raise exec_error(self._arguments[0], int(code))
+        return Account(*map(int, account.split())) if account else None
 
     def abandon(self) -> None:
         """Ends the child, if there is one, without an exec."""

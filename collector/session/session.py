@@ -79,7 +79,9 @@ def record(options: Options, say: Say, beside: Beside = nothing) -> int:
         if isinstance(opened, perf_opening.Opened):
             opened.ends_with_us = True
             opened.guard(child.pid)
-        child.release()
+        before = child.release()
+        if isinstance(opened, perf_opening.Opened):
+            opened.before = before
     except BaseException:
         names.remove_directory(directory)
         raise

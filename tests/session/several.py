@@ -33,7 +33,7 @@ def started(path: Path, command: str, inherited: launch.Inherited) -> tuple[Reco
     path.mkdir()
     start_ns = time.monotonic_ns()
     opened.guard(child.pid)
-    child.release()
+    opened.before = child.release()
     return Recording(options, path, child.pid, engine_on(opened), start_ns), child.pid
 
 

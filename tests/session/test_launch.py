@@ -22,7 +22,9 @@ import prefork
 import pytest
 
 from collector import __version__
+from collector.errors import ProgramNotFound
 from collector.experiment.reader import open_experiment
+from collector.linux.accounts import account_of
 from collector.session.launch import HeldChild, inherited
 
 COLLECT = str(Path(sys.executable).parent / "collect")
@@ -576,3 +578,32 @@ def test_a_signal_to_a_child_that_is_held_ends_it_when_it_is_let_go(is_made_by_a
     assert os.waitpid(pid, os.WNOHANG) == (0, 0)
     child.release()
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
+
+
+def test_what_a_child_used_before_it_executes_itself_is_told_of_that_moment(tmp_path: Path) -> None:
+    """It is none of the program's, and what a thread runs between an account and its first record is not known."""
+    program = tmp_path / "say"
+    program.write_text(f"#!/bin/sh\ncat /proc/$$/schedstat > {tmp_path}/said\n")
+    program.chmod(0o755)
+    child = HeldChild(str(program), [str(program)], inherited())
+    pid = child.make()
+    time.sleep(0.1)
+    held = account_of(pid, pid)
+    let_go_ns = time.monotonic_ns()
+    before = child.release()
+    assert os.waitpid(pid, 0) == (pid, 0)
+    assert before is not None
+    run_ns, delay_ns, turns = map(int, (tmp_path / "said").read_text().split())
+    assert let_go_ns <= before.time_ns <= time.monotonic_ns()
+    assert held.run_ns < before.run_ns < run_ns
+    assert held.delay_ns <= before.delay_ns <= delay_ns
+    assert held.turns < before.turns <= turns
+
+
+def test_a_child_that_cannot_execute_itself_says_why_though_it_has_an_account(tmp_path: Path) -> None:
+    child = HeldChild(str(tmp_path / "none"), ["none"], inherited())
+    pid = child.make()
+    with pytest.raises(ProgramNotFound, match="none"):
+        child.release()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(pid, 0)

@@ -102,10 +102,10 @@ class PerfEngine:
         self._n_lost = 0  # clock samples, as far as records tell
         self._open_accounts = OpenAccounts()
         self.accounts: dict[int, Account] = {}  # of all threads, when the records of switches came to rest
-        self.before: Account | None = None  # of a program that we start, before its first instruction
+        self.before = opened.before  # the account of a program that we start, before its first instruction
         for guard in opened.guards:
             guard.end()
-            self.accounts, self.before = guard.accounts, guard.before
+            self.accounts = guard.accounts
             for ring in guard.rested:
                 self._rests.found(ring)
         self._cuts = Cuts(tells_switches=not self.accounts)

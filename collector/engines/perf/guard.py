@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import repeat
 
-from collector.linux.accounts import Account, account_of, accounts_below
+from collector.linux.accounts import Account, accounts_below
 from collector.linux.crowd import Crowd, keep_step
 from collector.linux.perf import Ring, Rings
 
@@ -78,9 +78,6 @@ class Guard(_Watch):
     def __init__(self, rings: Rings, names: Collection[str], pid: int) -> None:
         self.rested: list[Ring] = []
         self.accounts: dict[int, Account] = {}  # by tid, if switches are counted from then on
-        self.before: Account | None = None  # of the target, which does not run yet
-        with suppress(OSError, ValueError):
-            self.before = account_of(pid, pid)
         self._rings = rings
         self._pid = pid
         self._awake = [ring for ring in rings.rings if ring.name in names]

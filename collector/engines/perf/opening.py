@@ -49,6 +49,7 @@ from collector.clock import NS_PER_MS, NS_PER_S, evenly_spread
 from collector.engines.perf.guard import STAND_INS, Guard, Variety
 from collector.errors import EngineRefused
 from collector.linux import abi, perf
+from collector.linux.accounts import Account
 
 # rax rbx rcx rdx rsi rdi rbp rsp rip r8..r15 in perf's numbering; they come in the order of their bits.
 REGS_USER_X86 = 0x1FF | 0xFF << 16
@@ -116,6 +117,7 @@ class Opened:
         self.most_per_s = MOST_PER_S | ({"waking": _MOST_WAKINGS_PER_S} if self.asks_for_wakings else {})
         self.ends_with_us = False  # the recording is all that our process is for
         self.guards: list[Guard] = []
+        self.before: Account | None = None  # of a program that we start, just before its exec
         self.are_alike = True  # the periods of all threads, so far
         self._variety: Variety | None = None
 
