@@ -29,7 +29,7 @@ class SwitchMode:
         self.accounts_ns = 0  # up to when records have told everything, if switches are counted
         self._began_ns = self._looked_ns = 0
         self._until_ns = start_ns  # the end of the last drain
-        pipeline.time.founder_before = engine.before
+        pipeline.time.founder_before, pipeline.time.founder_first = engine.before, engine.first
         if engine.accounts:
             self._begin(engine.accounts)
 

@@ -28,7 +28,17 @@ from collector.timing.remainders import Remainders
 from collector.timing.silences import NO_STRIKES, Strikes
 from collector.timing.states import Delays
 from collector.timing.switching import sharpened
-from collector.timing.timeline import NO_MOMENTS, Edges, Periods, Timeline, Wakeups, edges_of, joined, moments_of
+from collector.timing.timeline import (
+    NO_MOMENTS,
+    Edges,
+    Periods,
+    Timeline,
+    Wakeups,
+    edges_of,
+    is_out,
+    joined,
+    moments_of,
+)
 from collector.timing.turns import Turns
 
 _COLUMNS = "time_ns", "pid", "tid", "run_ns", "delay_ns", "turns"  # of Accounts
@@ -49,6 +59,8 @@ class Timekeeping:
         self.endings = Endings()
         self.remainders = Remainders(self.timeline, self.ledger)
         self.founder_before: Account | None = None  # the founder's, before it became itself
+        self.founder_first: Sequence[Account] = ()  # and soon after that
+        self._founder: int | None = None  # the slot at which it has begun in this batch
         self.counts = False  # switches come too often to be recorded: only accounts tell of them
         self.ending: Array = np.zeros(0, dtype=np.int64)  # the slots that end in this batch
         self.delays = Delays(self.ending, self.ending)  # what the accounts of this batch tell of waits for a CPU
@@ -119,6 +131,7 @@ class Timekeeping:
         """The founder has become itself: what was before, to a moment before its exec, is none of its time."""
         if self.founder_before is not None:
             before = self.founder_before
+            self._founder = slot
             self.remainders.begin(self.model.threads[slot].tid, slot)
             self.turns.begins(slot, before.turns, before.run_ns, before.time_ns)
             self._nobodys.update(old for old, new in self._went_on if new == slot)
@@ -165,6 +178,7 @@ class Timekeeping:
         edges = self._edges(batch)
         self.woken = self._wakeups(batch.wakings)
         self._begin()
+        self._begin_founder(edges, batch.until_ns)
         if batch.accounts is not None and batch.accounts.clocks is not None:
             self.take_clocks(batch.accounts.clocks)
         self.ending = distinct(edges.slot[edges.edge == Edge.ENDED])
@@ -324,6 +338,24 @@ class Timekeeping:
         if self._found_off_cpu:
             self.ledger.found_off_cpu(*np.array(self._found_off_cpu, dtype=np.int64).T)
             self._found_off_cpu = []
+
+    def _begin_founder(self, edges: Edges, until_ns: int) -> None:
+        """How much of the founder's account is not its own. Between the account before it became itself and that moment
+        it ran for some milliseconds, or waited, which nobody tells. One that is read soon afterwards, when records say
+        that it was off its CPU, tells it as well as they tell what it ran meanwhile: there are few lags by then."""
+        if self._founder is None:
+            return
+        slot, self._founder = self._founder, None
+        rows = indices(edges.slot == slot)
+        rows = rows[edges.time_ns[rows].argsort(kind="stable")]
+        times_ns, kinds = edges.time_ns[rows], edges.edge[rows]
+        for account in self.founder_first:
+            at = int(times_ns.searchsorted(account.time_ns)) - 1
+            if at >= 0 and is_out(kinds[at]) and account.time_ns <= until_ns:
+                one = np.array([[slot], [account.time_ns], [account.run_ns], [account.delay_ns]])
+                self.ledger.begin(ReadAccounts(*one))
+                self.ledger.found_off_cpu(one[0], one[1])
+                return
 
     def _reached(self, batch: Batch) -> Accounts | None:
         """The accounts that the batch reaches; the others wait. None where nobody has looked by then."""

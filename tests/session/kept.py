@@ -282,7 +282,8 @@ class Keeping(Pipeline):
                 self.kept.has_begun = True
                 (process,) = self.model.processes.values()
                 self.kept.begin |= {"pid": process.pid, "start_ns": process.image.start_ns, "bits": process.image.bits,
-                                    "founder_before": self.time.founder_before}
+                                    "founder_before": self.time.founder_before,
+                                    "founder_first": self.time.founder_first}
             muted, self._is_busy = self.output.muted, True
             try:
                 found = call(*arguments)
@@ -409,6 +410,7 @@ def replay(path: Path, directory: Path, tap: Take | None = None, *, muted: bool 
     lend_none(pipeline)
     if begin["founder_before"] is not None:
         pipeline.time.founder_before = Account(*begin["founder_before"])
+        pipeline.time.founder_first = [Account(*one) for one in begin.get("founder_first", ())]  # old ones have none
     process = pipeline.model.new_process(begin["pid"], begin["start_ns"])
     recorder = Recorder.create(directory, header(begin["pid"], 1, begin["start_ns"], begin["bits"], b"program"))
     founder = experiments.founder(process.image, recorder)

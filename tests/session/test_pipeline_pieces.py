@@ -226,6 +226,23 @@ def test_a_thread_without_a_stack(leaf: int, frames: list[int]) -> None:
 # --- timekeeping ----------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize(("first", "ran_ms"), [
+    ([], 196), ([(1, 3.1), (8, 7)], 200),  # at 1 ms it ran: that account is old
+    ([(1, 3.1), (6, 5.2), (700, 83)], 196)])  # it ran, and behind the batch
+def test_what_the_founder_used_before_is_told_by_an_account_of_soon_after(
+        first: list[tuple[float, float]], ran_ms: int, recording: Recording) -> None:
+    """It used 1 ms until 300 ms before its exec, and 2 more until then; its 100 turns of 2 ms have records that are
+    0.04 ms late. What it ran in all, 203 ms, does not tell these from what it used before."""
+    time = recording.pipeline.time
+    time.founder_before = Account(START_NS - 300 * MS, MS, 0, 1)
+    time.founder_first = [Account(START_NS + round(at * MS), round(run * MS), 0, 2) for at, run in first]
+    edges = [edge for turn in range(100) for edge in ((5 * turn + 0.04, PID, Edge.IN),
+                                                      (5 * turn + 2, PID, Edge.OUT_PREEMPTED))]
+    recording.pipeline.feed(batch(510, EXEC, switches=edges[1:], accounts=account((505, PID, 203, 297))))
+    ran_ns = time.cpu_ns(time.model.processes[PID].threads.values(), START_NS + 510 * MS)
+    assert ran_ns / MS == pytest.approx(ran_ms, abs=0.1)
+
+
 def test_an_account_waits_for_the_batch_that_has_come_so_far() -> None:
     """The thread has run for 100 ms by its records; at 105 ms its account says 60, as the next batch can tell."""
     time = Timekeeping(n_cpus=1, interval_ns=INTERVAL_NS)

@@ -103,9 +103,11 @@ class PerfEngine:
         self._open_accounts = OpenAccounts()
         self.accounts: dict[int, Account] = {}  # of all threads, when the records of switches came to rest
         self.before = opened.before  # the account of a program that we start, before its first instruction
+        self.first: list[Account] = []  # and some soon after that
         for guard in opened.guards:
             guard.end()
             self.accounts = guard.accounts
+            self.first += guard.first
             for ring in guard.rested:
                 self._rests.found(ring)
         self._cuts = Cuts(tells_switches=not self.accounts)

@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
 from itertools import repeat
 
-from collector.linux.accounts import Account, accounts_below
+from collector.linux.accounts import Account, account_of, accounts_below
 from collector.linux.crowd import Crowd, keep_step
 from collector.linux.perf import Ring, Rings
 
@@ -31,6 +31,7 @@ STAND_INS = {"leave": "site", "clock": "brief"}
 _PERIOD_S, _CALM_PERIOD_S = 0.01, 0.04
 _CALM = 1 / 32  # of a ring's room between two looks, at most
 _CROWD_PERIOD_S = 0.05
+_FIRST = 8  # accounts: beside others, a program that runs all the time is off its CPU in one of them
 _FULL, _MOVED_AT, _LARGE_MOVED_AT, _PRESSED = 15 / 16, 1 / 4, 7 / 8, 3 / 4
 _LARGE_BYTES = 1 << 23  # fills slowly enough to be looked at in time
 _MANY_BYTES = 1 << 21  # 45,000 records of switches, in less than half a second
@@ -78,6 +79,7 @@ class Guard(_Watch):
     def __init__(self, rings: Rings, names: Collection[str], pid: int) -> None:
         self.rested: list[Ring] = []
         self.accounts: dict[int, Account] = {}  # by tid, if switches are counted from then on
+        self.first: list[Account] = []  # of the target, soon after it has begun
         self._rings = rings
         self._pid = pid
         self._awake = [ring for ring in rings.rings if ring.name in names]
@@ -90,6 +92,9 @@ class Guard(_Watch):
         super().__init__()
 
     def _look(self) -> None:
+        if len(self.first) < _FIRST:
+            with suppress(OSError, ValueError):  # it is gone, or the kernel keeps none
+                self.first.append(account_of(self._pid, self._pid))
         if time.monotonic() >= self._crowd_due_s:
             self._crowd.look(os.getpid())
             keep_step()  # who has the interpreter's lock and no CPU keeps both from the main thread
