@@ -60,7 +60,7 @@ class Timekeeping:
         self.remainders = Remainders(self.timeline, self.ledger)
         self.founder_before: Account | None = None  # the founder's, before it became itself
         self.founder_first: Sequence[Account] = ()  # and soon after that
-        self._founder: int | None = None  # the slot at which it has begun in this batch
+        self._founder: tuple[int, int] | None = None  # its slot and delay, if it has begun in this batch
         self.counts = False  # switches come too often to be recorded: only accounts tell of them
         self.ending: Array = np.zeros(0, dtype=np.int64)  # the slots that end in this batch
         self.delays = Delays(self.ending, self.ending)  # what the accounts of this batch tell of waits for a CPU
@@ -131,7 +131,7 @@ class Timekeeping:
         """The founder has become itself: what was before, to a moment before its exec, is none of its time."""
         if self.founder_before is not None:
             before = self.founder_before
-            self._founder = slot
+            self._founder = slot, before.delay_ns
             self.remainders.begin(self.model.threads[slot].tid, slot)
             self.turns.begins(slot, before.turns, before.run_ns, before.time_ns)
             self._nobodys.update(old for old, new in self._went_on if new == slot)
@@ -343,18 +343,21 @@ class Timekeeping:
         """How much of the founder's account is not its own. Between the account before it became itself and that moment
         it ran for some milliseconds, or waited, which nobody tells. One that is read soon afterwards, when records say
         that it was off its CPU, tells it as well as they tell what it ran meanwhile: there are few lags by then."""
-        if self._founder is None:
+        founder, self._founder = self._founder, None
+        if founder is None or self._n_lossy:
             return
-        slot, self._founder = self._founder, None
+        slot, delay_ns = founder
         rows = indices(edges.slot == slot)
         rows = rows[edges.time_ns[rows].argsort(kind="stable")]
         times_ns, kinds = edges.time_ns[rows], edges.edge[rows]
+        ran_ns = np.diff(times_ns)[::2].cumsum()  # up to each time that it left its CPU, if it came and left in turn
         for account in self.founder_first:
-            at = int(times_ns.searchsorted(account.time_ns)) - 1
-            if at >= 0 and is_out(kinds[at]) and account.time_ns <= until_ns:
-                one = np.array([[slot], [account.time_ns], [account.run_ns], [account.delay_ns]])
-                self.ledger.begin(ReadAccounts(*one))
-                self.ledger.found_off_cpu(one[0], one[1])
+            n = int(times_ns.searchsorted(account.time_ns))
+            came, left = kinds[:n:2], kinds[1:n:2]
+            if n and len(came) == len(left) and (came == Edge.IN).all() and is_out(left).all() and (
+                    account.time_ns <= until_ns):
+                one = slot, times_ns[0], account.run_ns - ran_ns[n // 2 - 1], delay_ns
+                self.ledger.begin(ReadAccounts(*np.array(one)[:, None]))
                 return
 
     def _reached(self, batch: Batch) -> Accounts | None:
