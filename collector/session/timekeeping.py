@@ -2,7 +2,8 @@
 
     switches, sharpened by departures -+
     the model's births and ends        +-> ledger -> timeline -> periods
-    accounts of the batch             -+
+    accounts of the batch, and those  -+
+    of threads that end in it
 
 Accounts that lie behind a batch's end wait for the batch that reaches them.
 """
@@ -377,15 +378,19 @@ class Timekeeping:
             self._last_accounts.take(batch.exits)
         for old, new in self._went_on:
             self._last_accounts.goes_on(old, new)
-        if not self._last_accounts.wait:
+        if not self._last_accounts.has_any:
             return accounts
         ends = indices(edges.edge == Edge.ENDED)
-        ends = ends[~among(edges.slot[ends], np.array([old for old, _ in self._went_on], dtype=np.int64))]
+        ends = ends[self._is_over(edges.slot[ends])]
         slot, of = edges.slot[ends], self.model.of
         last = self._last_accounts.of_ending(slot, of.pid[slot], of.tid[slot], edges.time_ns[ends])
         self._last_accounts.keep(batch.until_ns, self.model.known)
         parts = [part for part in (accounts, last) if part is not None]
         return _joined(parts) if parts else None
+
+    def _is_over(self, ending: Array) -> Array:
+        """Of which slots (n,) that end the threads do not go on in another image."""
+        return ~among(ending, np.array([old for old, _ in self._went_on], dtype=np.int64))
 
     def _read(self, last: tuple[Array, Accounts] | None, without: Collection[int]) -> ReadAccounts:
         """The last account of each thread, by slot. What they tell of waits is noted."""
@@ -434,7 +439,7 @@ class Timekeeping:
             self.turns.counted(slot[kept], _taken(accounts, kept), self.timeline.edges, max(length_ns, 0))
         if not self.counts:
             return
-        ended = self.ending[~among(self.ending, np.array([old for old, _ in self._went_on], dtype=np.int64))]
+        ended = self.ending[self._is_over(self.ending)]
         self.turns.ended(ended, self.ledger.account_ns(ended, self.timeline.clocks.cpu_ns[ended]))
 
     @property

@@ -101,6 +101,6 @@ class LastAccounts:
             self._told = self._told.at((self._told.read_ns > until_ns) | known(self._told.tid))
 
     @property
-    def wait(self) -> bool:
+    def has_any(self) -> bool:
         """Whether there are accounts of which nobody has asked."""
         return len(self._told.tid) > 0

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -31,9 +32,11 @@ print(json.dumps(told))
 
 
 @pytest.fixture
-def exits(last_accounts_told: None) -> ExitAccounts:
+def exits(last_accounts_told: None) -> Iterator[ExitAccounts]:
     """Accounts from here on."""
-    return ExitAccounts()
+    found = ExitAccounts()
+    yield found
+    found.close()
 
 
 def test_threads_tell_what_they_ran_as_they_end(exits: ExitAccounts) -> None:
@@ -41,7 +44,6 @@ def test_threads_tell_what_they_ran_as_they_end(exits: ExitAccounts) -> None:
     said = json.loads(process.communicate()[0])
     now_ns = time.monotonic_ns()
     found = exits.read(now_ns)
-    exits.close()
     assert found is not None
     assert found.read_ns == now_ns
     assert len(said) == 3
@@ -67,7 +69,6 @@ def test_more_than_come_at_a_time_are_all_told(exits: ExitAccounts) -> None:
     assert process.pid in found.tid
     again = exits.read(time.monotonic_ns())
     assert again is None or not (again.pid == process.pid).any()
-    exits.close()
 
 
 def test_nothing_is_left_open(exits: ExitAccounts) -> None:

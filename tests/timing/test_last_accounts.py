@@ -60,15 +60,15 @@ def test_it_waits_for_the_batch_with_the_end(accounts: LastAccounts) -> None:
     assert ending(accounts, (1, 11, 13, 132), (3, 11, 19, 141)) == [(13, 131, 17), (19, 140, 23)]
     assert ending(accounts, (1, 11, 13, 132)) == []  # once
     accounts.keep(2000 * MS, ours())
-    assert not accounts.wait
+    assert not accounts.has_any
 
 
 def test_those_of_strangers_go_when_all_births_are_known(accounts: LastAccounts) -> None:
     accounts.take(exits((101, 103, 5, 1)))
     accounts.keep(999 * MS, ours())
-    assert accounts.wait
+    assert accounts.has_any
     accounts.keep(1000 * MS, ours())
-    assert not accounts.wait
+    assert not accounts.has_any
 
 
 def test_strangers_go_though_others_of_them_come_with_each_batch(accounts: LastAccounts) -> None:
@@ -77,7 +77,7 @@ def test_strangers_go_though_others_of_them_come_with_each_batch(accounts: LastA
         accounts.keep(100 * batch * MS, ours())
     assert len(accounts._told.tid) == 7
     accounts.keep(2000 * MS, ours())
-    assert not accounts.wait
+    assert not accounts.has_any
 
 
 def test_a_birth_that_is_told_late_is_that_of_the_nearest_end(accounts: LastAccounts) -> None:
