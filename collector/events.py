@@ -151,6 +151,7 @@ class Reason(IntEnum):
     USER_FAULT = 3  # on a page that user code touched
     KERNEL_FAULT = 4  # on a page that a system call touched
     STOPPED = 5
+    HOST_FAULT = 6  # on a page that a hypervisor had taken: the kernel counts no page fault
 
 
 @dataclass(slots=True, eq=False, repr=False)

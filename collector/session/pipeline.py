@@ -191,8 +191,9 @@ class Pipeline:
         self.look_at_unseen(time_ns)
         self.feed(Batch(time_ns))
         self.time.tell(self._tally)
-        self._tally.n_guessed_faults, self._tally.n_estimated_waits = (
-            self._waits.states.n_guessed, self._waits.states.n_estimated)
+        states = self._waits.states
+        self._tally.n_guessed_faults, self._tally.n_host_faults, self._tally.n_estimated_waits = (
+            states.n_guessed, states.n_from_host, states.n_estimated)
         self._tally.unsampled_ns = self._settlement.unsampled_ns
         self._tally.n_unaggregated = self._taps.n_dropped
 

@@ -40,7 +40,8 @@ if TYPE_CHECKING:
     from collector.session.kernel_objects import KernelObjects
 
 _IP, _SP, _BP = 16, 7, 6  # columns of a sample's registers
-_PREEMPTED, _NO_REASON, _WAIT_CPU = int(Edge.OUT_PREEMPTED), int(Reason.UNKNOWN), int(Microstate.WAIT_CPU)
+_PREEMPTED, _WAIT_CPU = int(Edge.OUT_PREEMPTED), int(Microstate.WAIT_CPU)
+_NO_REASON, _HOST_FAULT = int(Reason.UNKNOWN), int(Reason.HOST_FAULT)
 _NOTHING_SEEN = tuple(np.zeros(0, kind) for kind in (np.int64, np.int64, np.int64, np.uint64))
 _NO_DEPARTURES = Departures(*(np.zeros(0, kind) for kind in (
     np.int64, np.int64, np.uint64, np.int8, np.uint64, np.int32)))
@@ -435,8 +436,9 @@ def _left_at(edges: Edges, at: Array) -> tuple[Array, Array]:
 
 def _is_anywhere(edge: Array, reason: Array) -> Array:
     """Which departures (n,) were at no place that has to do with them: another thread was given the CPU while this one
-    was in its own code. The clock tells as well where that was, and one with the same registers may be of long ago."""
-    found: Array = (edge == _PREEMPTED) & (reason == _NO_REASON)
+    was in its own code, or a hypervisor had taken a page. The clock tells as well where that was, and one with the same
+    registers may be of long ago."""
+    found: Array = (edge == _PREEMPTED) & (reason == _NO_REASON) | (reason == _HOST_FAULT)
     return found
 
 

@@ -51,6 +51,7 @@ class Tally:
     stops: Counter[Stop] = field(default_factory=Counter)
     unsampled_ns: int = 0  # running time of images that no sample fell into
     n_guessed_faults: int = 0  # waits for pages of which nothing told whether text or data was missing
+    n_host_faults: int = 0  # waits for pages that a hypervisor had taken
     n_unknown_sites: int = 0  # switch-outs of which only the leaf is known
     n_borrowed_stacks: int = 0  # packets with the thread's last stack, since their own is unknown
     n_site_stacks: int = 0  # switch-outs with a stack that was seen at the same place
@@ -174,4 +175,7 @@ class Tally:
         if self.n_guessed_faults:
             waits = many(self.n_guessed_faults, "wait for a page", "waits for pages")
             lines.append(f"{waits} counted as data, though nothing told text from data")
+        if self.n_host_faults:
+            waits = many(self.n_host_faults, "wait for a page", "waits for pages")
+            lines.append(f"{waits} that a hypervisor had taken, counted as data")
         return lines

@@ -46,12 +46,12 @@ class Microstate(IntEnum):
 
 # Plain numbers, which arrays are compared with in a sixth of the time.
 _WAIT_CPU, _UNKNOWN, _USER_FAULT = int(Microstate.WAIT_CPU), int(Reason.UNKNOWN), int(Reason.USER_FAULT)
-_IN_KERNEL = int(Reason.KERNEL_FAULT)
+_IN_KERNEL, _HOST_FAULT = int(Reason.KERNEL_FAULT), int(Reason.HOST_FAULT)
 _SLEEP, _LOCK = int(Reason.SLEEP), int(Reason.LOCK)
 _TEXT_FAULT, _DATA_FAULT, _KERNEL_FAULT = (
     np.int8(state) for state in (Microstate.TEXT_FAULT, Microstate.DATA_FAULT, Microstate.KERNEL_FAULT))
 _STATE_OF_REASON = np.array([Microstate.SLEEP, Microstate.SLEEP, Microstate.USER_LOCK, Microstate.DATA_FAULT,
-                             Microstate.KERNEL_FAULT, Microstate.STOPPED], dtype=np.int64)
+                             Microstate.KERNEL_FAULT, Microstate.STOPPED, Microstate.DATA_FAULT], dtype=np.int64)
 assert [int(r) for r in Reason] == list(range(len(_STATE_OF_REASON)))
 _ADJUSTED, _SYNTHETIC = np.int8(Source.ADJUSTED), np.int8(Source.SYNTHETIC)
 _PAGE_BITS = np.uint64(12)
@@ -126,6 +126,7 @@ class States:
 
     def __init__(self) -> None:
         self.n_guessed = 0  # page faults of which nothing tells whether text or data was missing
+        self.n_from_host = 0  # waits for pages that a hypervisor had taken, of which nobody tells it either
         self.n_estimated = 0  # threads of whose waits neither wake-ups nor an account tell, though those of others do
         self._waiting = 0.0  # which part of their time off CPU others waited for one, where wake-ups tell of some
         # told: the Reason of the last departure that was told; habit: and of the last one to sleep or for a lock;
@@ -288,6 +289,7 @@ class States:
         of.fault_ip[faults.slot], of.fault_state[faults.slot] = faults.ip, fault_state
         of.fault_ns[faults.slot] = faults.time_ns
         self.n_guessed += int(np.count_nonzero(untold))
+        self.n_from_host += int(np.count_nonzero(blocked & (reason == _HOST_FAULT)))
         return state
 
     def _last_faults(self, faults: PageFaults, fault_state: Array, periods: Periods,

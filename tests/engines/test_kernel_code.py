@@ -58,6 +58,8 @@ CHAINS = {
     "fault of user code": (["schedule", "handle_mm_fault", "exc_page_fault", "asm_exc_page_fault"], Reason.USER_FAULT),
     "fault in a system call": (["schedule", "handle_mm_fault", "asm_exc_page_fault", "vfs_read", SYSCALL],
                                Reason.KERNEL_FAULT),
+    "page that a hypervisor had taken": (["schedule", "kvm_async_pf_task_wait_schedule", "asm_exc_page_fault"],
+                                         Reason.HOST_FAULT),
     "stopped": (["schedule", "do_signal_stop", SYSCALL], Reason.STOPPED),
     "stopped by a debugger": (["schedule", "ptrace_stop", SYSCALL], Reason.STOPPED),
     "nothing": ([], Reason.UNKNOWN),

@@ -31,9 +31,9 @@ def test_one_of_a_kind_is_in_the_singular() -> None:
     assert str(summary) == "x.er: 1.00 s, 0.00 s CPU, 1 thread, 1 descendant, 1 sample, nothing lost"
     assert cut_short("x.er", "full", 1, []) == "x.er: full; 1 packet was dropped"
     tally = Tally(n_guessed_ends=1, n_estimated_ends=1, n_estimated_waits=1, n_gone=1, n_stacks=1, n_throttled=1,
-                  n_unknown_sites=1, n_unaggregated=1, n_repaired=1, n_guessed_faults=1,
+                  n_unknown_sites=1, n_unaggregated=1, n_repaired=1, n_guessed_faults=1, n_host_faults=1,
                   losses=Counter(clock=1), stops=Counter({Stop.NO_RULE: 1}))
     lines = (*tally.remarks(), *tally.warnings())
-    assert len(lines) == 11
+    assert len(lines) == 12
     for line in lines:
         assert not re.search(r"\b1 (\w+ )?(processes|threads|stacks|records|waits|values|times)\b", line)

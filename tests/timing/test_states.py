@@ -74,12 +74,13 @@ def listed(spans: Spans) -> list[Span]:
 @pytest.mark.parametrize(("reason", "state"), [
     (Reason.UNKNOWN, Microstate.SLEEP), (Reason.SLEEP, Microstate.SLEEP), (Reason.LOCK, Microstate.USER_LOCK),
     (Reason.USER_FAULT, Microstate.DATA_FAULT), (Reason.KERNEL_FAULT, Microstate.KERNEL_FAULT),
-    (Reason.STOPPED, Microstate.STOPPED)])
+    (Reason.STOPPED, Microstate.STOPPED), (Reason.HOST_FAULT, Microstate.DATA_FAULT)])
 def test_a_blocked_thread_waits_for_its_reason(reason: Reason, state: Microstate) -> None:
     watch = Watch(1)
     spans = watch.feed([(5, 0, IN), (100, 0, BLOCKED), (317, 0, IN)], [(99, 0, 48, reason, IP)])
     assert spans == [(0, state, 217, 317, 48)]
     assert watch.states.n_guessed == (reason == Reason.USER_FAULT)
+    assert watch.states.n_from_host == (reason == Reason.HOST_FAULT)
 
 
 @pytest.mark.parametrize("reason", Reason)
@@ -170,7 +171,8 @@ def test_a_period_over_two_batches_keeps_its_reason() -> None:
     (ON_OTHER_PAGE, True, Reason.UNKNOWN, Microstate.KERNEL_FAULT),
     (ON_OTHER_PAGE, True, Reason.KERNEL_FAULT, Microstate.KERNEL_FAULT),
     (ON_OTHER_PAGE, False, Reason.SLEEP, Microstate.SLEEP),
-    (ON_OTHER_PAGE, False, Reason.LOCK, Microstate.USER_LOCK)])
+    (ON_OTHER_PAGE, False, Reason.LOCK, Microstate.USER_LOCK),
+    (IP, False, Reason.HOST_FAULT, Microstate.DATA_FAULT)])
 @pytest.mark.parametrize("fault_ns", [98, 318], ids=["begun", "completed"])
 def test_a_fault_of_the_same_instruction_tells_whose_page_it_was(
         address: int, in_kernel: bool, reason: Reason, state: Microstate, fault_ns: int) -> None:

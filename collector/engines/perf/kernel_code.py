@@ -2,8 +2,8 @@
 
 Only the outermost frame tells the door: a system call or a page fault is system time, any other exception or interrupt
 is trap time, as on Solaris. What a thread waits for shows in the functions between: futex(2) is the lock of user mode,
-a page fault handler waits for memory, the signal code's stop functions stop. All by address, from /proc/kallsyms, whose
-addresses are shown only to the privileged; without them nothing is told.
+a page fault handler waits for memory, a guest of KVM for that of its hypervisor, the signal code's stop functions stop.
+All by address, from /proc/kallsyms, whose addresses are shown only to the privileged; without them nothing is told.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ from collector.events import Array, Mode, Reason
 from collector.linux import abi, proc
 
 # Bits of what an address lies in.
-_TRAP_ENTRY, _FAULT_ENTRY, _FAULT, _FUTEX, _STOP = 1, 2, 4, 8, 16
+_TRAP_ENTRY, _FAULT_ENTRY, _FAULT, _FUTEX, _STOP, _HOST_FAULT = 1, 2, 4, 8, 16, 32
 
 _KINDS: tuple[tuple[int, bytes], ...] = (
     (_FAULT_ENTRY | _FAULT, rb"asm_exc_page_fault"),
     (_TRAP_ENTRY, rb"asm_(?:exc_(?!page_fault)\w+|sysvec_\w+|common_interrupt|spurious_interrupt)"),
     (_FAULT, rb"handle_mm_fault|faultin_page"),
     (_FUTEX, rb"do_futex|__futex_wait|futex_wait|futex_wait_multiple|futex_wait_requeue_pi|futex_lock_pi"),
+    (_HOST_FAULT, rb"kvm_async_pf_task_wait_schedule"),
     (_STOP, rb"do_signal_stop|ptrace_stop|do_jobctl_trap|ptrace_do_notify|do_freezer_trap"),
 )
 # Found in every kernel that has not been shuffled, in this order; all of the above are near one of them. To print what
@@ -83,6 +84,7 @@ class KernelCode:
         told = np.where(every & _FUTEX, np.int8(Reason.LOCK), np.int8(Reason.SLEEP))
         told[every & _FAULT != 0] = Reason.KERNEL_FAULT  # what comes later outweighs
         told[outermost & _FAULT_ENTRY != 0] = Reason.USER_FAULT
+        told[every & _HOST_FAULT != 0] = Reason.HOST_FAULT
         told[every & _STOP != 0] = Reason.STOPPED
         reason[some] = told
         return reason
