@@ -10,7 +10,7 @@ from collector.linux import abi
 from collector.linux.libc import Messages, netlink_socket
 
 SIZE = 2048  # of one message at most: a thread's, and in the end that of its process
-_MOST = 128  # messages at a time
+MOST = 128  # messages at a time
 _MOST_ERRORS = 3  # in one go
 _WAITING_BYTES = 1 << 23  # the kernel takes the double
 _HEADERS = abi.NETLINK_HEADER.size + abi.NETLINK_COMMAND.size
@@ -30,17 +30,15 @@ class ExitMessages:
         except BaseException:
             self.close()
             raise
-        self._messages = Messages(_MOST, SIZE)
-        self.view = self._messages.view  # messages of SIZE bytes, of which ``receive`` says how many
 
-    def receive(self) -> int:
-        """How many messages have come since the last call, at most as many as ``view`` has room for.
+    def receive(self, messages: Messages) -> int:
+        """How many messages of up to SIZE bytes have come since the last call, at most as many as there is room for.
 
         The socket may tell that a message did not come to it (ENOBUFS): the others are there all the same.
         """
         for _ in range(_MOST_ERRORS):
             try:
-                return self._messages.receive(self._fd)
+                return messages.receive(self._fd)
             except BlockingIOError:
                 break
             except OSError:

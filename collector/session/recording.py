@@ -21,7 +21,6 @@ from collector.clock import NS_PER_S
 from collector.engines.base import Engine
 from collector.engines.perf import opening as perf_opening
 from collector.engines.perf.engine import PerfEngine
-from collector.engines.perf.exits import exit_accounts
 from collector.linux.background import Background
 from collector.session.attach import Taken
 from collector.session.control import Action
@@ -211,7 +210,8 @@ def engine_on(opened: OpenedEvents) -> Engine | None:
     if opened is None:
         return None
     if isinstance(opened, perf_opening.Opened):
-        return PerfEngine(opened, opened.limits or "the kernel allows it", exit_accounts())
+        opened.listen()
+        return PerfEngine(opened, opened.limits or "the kernel allows it")
     from collector.engines.ptrace.engine import SignalEngine
 
     return SignalEngine(opened)

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from collector.engines.perf.exits import ExitAccounts
+from collector.linux.taskstats import ExitMessages
 
 TICK_NS = 10_000_000
 SCRIPT = """
@@ -32,11 +33,17 @@ print(json.dumps(told))
 
 
 @pytest.fixture
-def exits(last_accounts_told: None) -> Iterator[ExitAccounts]:
-    """Accounts from here on."""
-    found = ExitAccounts()
+def messages(last_accounts_told: None) -> Iterator[ExitMessages]:
+    """From here on."""
+    found = ExitMessages()
     yield found
     found.close()
+
+
+@pytest.fixture
+def exits(messages: ExitMessages) -> ExitAccounts:
+    """Accounts from here on."""
+    return ExitAccounts(messages)
 
 
 def test_threads_tell_what_they_ran_as_they_end(exits: ExitAccounts) -> None:
@@ -71,8 +78,8 @@ def test_more_than_come_at_a_time_are_all_told(exits: ExitAccounts) -> None:
     assert again is None or not (again.pid == process.pid).any()
 
 
-def test_nothing_is_left_open(exits: ExitAccounts) -> None:
+def test_nothing_is_left_open(messages: ExitMessages) -> None:
     n_before = len(os.listdir("/proc/self/fd"))
-    exits.close()
-    exits.close()
+    messages.close()
+    messages.close()
     assert len(os.listdir("/proc/self/fd")) == n_before - 1

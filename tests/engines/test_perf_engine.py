@@ -70,11 +70,12 @@ class Drained:
         times = [change.time_ns for change in batch.changes]
         for name, fields in (("clock", ("time_ns", "pid", "tid", "mode", "abi", "n_words", "low", "regs")),
                              ("switches", ("time_ns", "pid", "tid", "edge", "cpu")),
-                             ("leaving", ("time_ns", "tid", "regs"))):
+                             ("leaving", ("time_ns", "tid", "regs")), ("exits", ("tid", "run_ns"))):
             part = getattr(batch, name)
             if part is not None:
-                times += part.time_ns.tolist()
-                assert (np.diff(part.time_ns) >= 0).all()
+                if name != "exits":
+                    times += part.time_ns.tolist()
+                    assert (np.diff(part.time_ns) >= 0).all()
                 for column in fields:
                     self.columns.setdefault(f"{name}.{column}", []).append(getattr(part, column).copy())
         if times:
@@ -408,6 +409,14 @@ def test_a_clock_whose_ring_fills_up_gives_way_to_small_copies(
     assert n_given_way
     assert {change.source for change in found.of(RecordsLost)} <= MAY_LOSE
     none_is_missing(stints_of(found), n_given_way)
+
+
+def test_threads_that_end_while_the_collector_starts_have_their_accounts(
+        last_accounts_told: None, workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
+    found = drained(workload("split"), 0.33, every_s=60, guarded=True)
+    run_ns = dict(zip(found.all("exits.tid").tolist(), found.all("exits.run_ns").tolist(), strict=True))
+    for thread in found.truth["threads"][1:]:
+        assert run_ns[thread["tid"]] == pytest.approx(thread["cpu_s"] * 1e9, abs=2_000_000)
 
 
 @pytest.mark.parametrize("n_cpus", [1, 2, 8, 32])

@@ -70,10 +70,9 @@ class PerfEngine:
 
     name = "perf"
 
-    def __init__(self, opened: Opened, reason: str, exits: ExitAccounts | None = None) -> None:
-        """``exits``: who tells the accounts of threads that end."""
+    def __init__(self, opened: Opened, reason: str) -> None:
         self.reason = reason
-        self._exits = exits
+        self._exits = ExitAccounts(opened.exits) if opened.exits is not None else None
         self.opened = opened
         self._rings = opened.rings
         self._bytes: Array = np.frombuffer(self._rings.memory, dtype=np.uint8)
@@ -341,8 +340,7 @@ class PerfEngine:
     def close(self) -> None:
         """Closes the events. What the kernel takes its time for may go on for a while, in a thread."""
         self._open_accounts.close()
-        if self._exits is not None:
-            self._exits.close()
+        self.opened.deafen()
         before = self._closing
 
         def close() -> None:

@@ -8,7 +8,8 @@ import numpy as np
 
 from collector.events import Array, Exits
 from collector.linux import abi
-from collector.linux.taskstats import SIZE, ExitMessages
+from collector.linux.libc import Messages
+from collector.linux.taskstats import MOST, SIZE, ExitMessages
 
 _MESSAGE = np.dtype({
     "names": list(abi.TASKSTATS),
@@ -18,26 +19,22 @@ _MESSAGE = np.dtype({
 
 
 class ExitAccounts:
-    """Those of all threads of the machine that end from now on, as long as there is room for them. Raises OSError where
-    the kernel does not tell us."""
+    """Those of all threads of the machine of whose ends there are messages."""
 
-    def __init__(self) -> None:
-        self._messages = ExitMessages()
+    def __init__(self, told: ExitMessages) -> None:
+        self._told = told
+        self._messages = Messages(MOST, SIZE)
         self._rows: Any = np.frombuffer(self._messages.view, dtype=_MESSAGE)
 
     def read(self, read_ns: int) -> Exits | None:
         """What has come by a time, which is now; None where nobody has ended."""
         parts, n = [], len(self._rows)
-        while n == len(self._rows) and (n := self._messages.receive()):
+        while n == len(self._rows) and (n := self._told.receive(self._messages)):
             parts.append(_columns(self._rows[:n]))
         if not parts:
             return None
         pid, tid, elapsed_us, run_ns, delay_ns, turns = np.concatenate(parts, axis=1)
         return Exits(pid, tid, 1000 * elapsed_us, run_ns, delay_ns, turns, read_ns)
-
-    def close(self) -> None:
-        """No more of them."""
-        self._messages.close()
 
 
 def _columns(rows: Any) -> Array:
@@ -47,11 +44,3 @@ def _columns(rows: Any) -> Array:
     columns = np.array([rows[name] for name in ("pid", "tid", "elapsed_us", "run_ns", "delay_ns", "turns")], np.int64)
     columns[0, rows["version"] < abi.TASKSTATS_VERSION_WITH_TGID] = -1
     return columns[:, told]
-
-
-def exit_accounts() -> ExitAccounts | None:
-    """Those of threads that end from now on, if the kernel tells us."""
-    try:
-        return ExitAccounts()
-    except OSError:
-        return None

@@ -50,6 +50,7 @@ from collector.engines.perf.guard import STAND_INS, Guard, Variety
 from collector.errors import EngineRefused
 from collector.linux import abi, perf
 from collector.linux.accounts import Account
+from collector.linux.taskstats import ExitMessages
 
 # rax rbx rcx rdx rsi rdi rbp rsp rip r8..r15 in perf's numbering; they come in the order of their bits.
 REGS_USER_X86 = 0x1FF | 0xFF << 16
@@ -117,6 +118,7 @@ class Opened:
         self.most_per_s = MOST_PER_S | ({"waking": _MOST_WAKINGS_PER_S} if self.asks_for_wakings else {})
         self.ends_with_us = False  # the recording is all that our process is for
         self.guards: list[Guard] = []
+        self.exits: ExitMessages | None = None  # of threads that end, once we listen, if the kernel tells us
         self.before: Account | None = None  # of a program that we start, just before its exec
         self.are_alike = True  # the periods of all threads, so far
         self._variety: Variety | None = None
@@ -127,8 +129,20 @@ class Opened:
         return _sample_bytes(self.stack_bytes) / self.interval_ns
 
     def guard(self, pid: int) -> None:
-        """Watches over the rings until the engine does."""
+        """Watches over the rings until the engine does, and listens."""
+        self.listen()
         self.guards.append(Guard(self.rings, self.most_per_s, pid))
+
+    def listen(self) -> None:
+        """From now on the kernel tells the accounts of threads as they end, where it does that for us."""
+        if self.exits is None:
+            with suppress(OSError):
+                self.exits = ExitMessages()
+
+    def deafen(self) -> None:
+        """No more of these accounts."""
+        if self.exits is not None:
+            self.exits.close()
 
     def spread_periods(self) -> None:
         """A period of its own, near the interval, for each thread that was there first.
@@ -204,6 +218,7 @@ class Opened:
     def close(self) -> None:
         """Closes the events."""
         self.vary_periods(False)
+        self.deafen()
         self.rings.close()
 
 
