@@ -6,11 +6,9 @@ import re
 
 from collector.experiment.reader import Experiment
 
-# Messages of a program that others preempt all the time, so that not each wait has a stack, or that a hypervisor took
-# pages from.
-DISTURBED = (r"(?:\d+ leave records? lost: stacks of threads that left their CPU too often, told by their last known "
-             r"stacks|\d+ waits? with only (?:its|their) leaf known|"
-             r"\d+ (?:wait for a page|waits for pages) that a hypervisor had taken, counted as data)")
+# Messages of a program that others preempt all the time: not each wait has a stack.
+PREEMPTED = (r"(?:\d+ leave records? lost: stacks of threads that left their CPU too often, told by their last known "
+             r"stacks|\d+ waits? with only (?:its|their) leaf known)")
 _UNREAD = re.compile(r"(\d+) stacks? (?:is|are) cut, of (?:a thread|threads) whose memory was not there: "
                      r"|(\d+) waits? with only (?:its|their) leaf known$")
 

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pytest
 from sampling_error import DEVIATIONS, n_draws, of_share
-from unread import DISTURBED, n_unread
+from unread import PREEMPTED, n_unread
 
 from collector.experiment.reader import Experiment, open_experiment
 
@@ -269,9 +269,9 @@ def without_places(name: str) -> str:
 def test_nothing_is_wrong_with_the_experiment(split: Any, gprofng: Any, variant: str, interval: str) -> None:
     run = split(variant, interval)
     header = gprofng("-header", experiment=run.path).text
-    # Who others take the CPU from all the time has not a stack for each wait; a hypervisor may take pages. It is told.
+    # Who others take the CPU from all the time has not a stack for each wait, which is told.
     warnings = [message.text for message in run.experiment.log.messages if message.kind == "cwarn"]
-    assert all(re.fullmatch(DISTURBED, text) for text in warnings), warnings
+    assert all(re.fullmatch(PREEMPTED, text) for text in warnings), warnings
     assert "\nNo errors\n" + ("*** " if warnings else "No warnings\nInitial execution directory") in header
     assert "was not closed" not in header
     assert f"Clock-profiling, interval = {round(INTERVAL_S[interval] * 1e6)} microsecs." in header

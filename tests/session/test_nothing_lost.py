@@ -251,7 +251,7 @@ def test_what_others_trace_floods_no_ring(workload: Run, tmp_path: Path) -> None
         out, said = process.communicate()
     assert json.loads(traced.stdout)["stops"] == 20_011
     assert (process.returncode, json.loads(out)["broken"]) == (STATUS, 0)
-    assert re.search(rf"samples?, (nothing lost|{unread.DISTURBED}(; {unread.DISTURBED}){{0,2}})\n", said), said
+    assert re.search(rf"samples?, (nothing lost|{unread.PREEMPTED}(; {unread.PREEMPTED})?)\n", said), said
 
 
 @pytest.mark.kernel_times
