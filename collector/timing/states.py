@@ -50,9 +50,14 @@ _IN_KERNEL, _HOST_FAULT = int(Reason.KERNEL_FAULT), int(Reason.HOST_FAULT)
 _SLEEP, _LOCK = int(Reason.SLEEP), int(Reason.LOCK)
 _TEXT_FAULT, _DATA_FAULT, _KERNEL_FAULT = (
     np.int8(state) for state in (Microstate.TEXT_FAULT, Microstate.DATA_FAULT, Microstate.KERNEL_FAULT))
-_STATE_OF_REASON = np.array([Microstate.SLEEP, Microstate.SLEEP, Microstate.USER_LOCK, Microstate.DATA_FAULT,
-                             Microstate.KERNEL_FAULT, Microstate.STOPPED, Microstate.DATA_FAULT], dtype=np.int64)
-assert [int(r) for r in Reason] == list(range(len(_STATE_OF_REASON)))
+_STATES = [Microstate.SLEEP, Microstate.SLEEP, Microstate.USER_LOCK, Microstate.DATA_FAULT, Microstate.KERNEL_FAULT,
+           Microstate.STOPPED, Microstate.DATA_FAULT]
+assert [int(r) for r in Reason] == list(range(len(_STATES)))
+# A departure that was not told, but a page fault in the run before it: two reasons more, by what was missing.
+_TOLD_TEXT, _TOLD_DATA = len(_STATES), len(_STATES) + 1
+_STATE_OF_REASON = np.array([*_STATES, Microstate.TEXT_FAULT, Microstate.DATA_FAULT], dtype=np.int64)
+_REASON_OF_FAULT = np.zeros(len(Microstate), dtype=np.int8)
+_REASON_OF_FAULT[[_TEXT_FAULT, _DATA_FAULT, _KERNEL_FAULT]] = _TOLD_TEXT, _TOLD_DATA, _IN_KERNEL
 _ADJUSTED, _SYNTHETIC = np.int8(Source.ADJUSTED), np.int8(Source.SYNTHETIC)
 _PAGE_BITS = np.uint64(12)
 _MANY_WAITS = 100  # of which an average says something
@@ -236,7 +241,8 @@ class States:
         usual = self._last_told(self._of.habit, slot, why, is_told, is_told & _is_habit(why))
         if len(untold):
             is_fault = (last == _USER_FAULT) | (last == _IN_KERNEL)
-            reason[untold] = np.where(is_fault & self._faulted(edges, untold, faults), last, usual)
+            fault = self._faults_before(edges, untold, faults)
+            reason[untold] = np.where(is_fault & (fault > 0), _REASON_OF_FAULT[fault], usual)
         return uid, reason, ip, cpu
 
     @staticmethod
@@ -256,17 +262,19 @@ class States:
             known[slot[told]] = reason[told]
         return found
 
-    def _faulted(self, edges: Edges, out: Array, faults: PageFaults) -> Array:
-        """Whether the thread had a page fault in the run that each of the switch-outs (o,), rows of ``edges``, ends."""
+    def _faults_before(self, edges: Edges, out: Array, faults: PageFaults) -> Array:
+        """The state (o,) that the thread's last page fault tells, in the run that each of the switch-outs (o,), rows of
+        ``edges``, ends; 0 if there was none."""
         slot, before = edges.slot[out], np.maximum(out - 1, 0)
         is_its = (edges.slot[before] == slot) & (before < out)
         begun_ns = np.where(is_its, edges.time_ns[before], self._of.over_ns[slot])
-        last_ns = self._of.fault_ns[slot]
+        last_ns, state = self._of.fault_ns[slot], self._of.fault_state[slot]
         if len(faults.slot):
             at = np.maximum(_next_of(faults, slot, edges.time_ns[out]) - 1, 0)
             is_its = (faults.slot[at] == slot) & (faults.time_ns[at] <= edges.time_ns[out])
             last_ns = np.where(is_its, faults.time_ns[at], last_ns)
-        found: Array = last_ns >= begun_ns
+            state = np.where(is_its, _fault_states(faults)[at], state)
+        found: Array = np.where(last_ns >= begun_ns, state, 0)
         return found
 
     def _remember(self, edges: Edges, uid: Array, reason: Array, ip: Array, cpu: Array) -> None:

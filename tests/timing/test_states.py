@@ -97,23 +97,28 @@ def test_what_is_not_known_has_no_stack() -> None:
     assert Watch(1).feed([(5, 0, IN), (100, 0, BLOCKED), (317, 0, IN)]) == [(0, Microstate.SLEEP, 217, 317, 0)]
 
 
-@pytest.mark.parametrize(("told", "expected"), [
-    (Reason.SLEEP, [Microstate.SLEEP] * 3), (Reason.LOCK, [Microstate.USER_LOCK] * 3),
-    (Reason.STOPPED, [Microstate.SLEEP] * 3),
-    (Reason.USER_FAULT, [Microstate.SLEEP, Microstate.DATA_FAULT, Microstate.SLEEP]),
-    (Reason.KERNEL_FAULT, [Microstate.SLEEP, Microstate.KERNEL_FAULT, Microstate.SLEEP])])
+@pytest.mark.parametrize(("told", "missing", "expected"), [
+    (Reason.SLEEP, (IP, False), [Microstate.SLEEP] * 3), (Reason.LOCK, (IP, False), [Microstate.USER_LOCK] * 3),
+    (Reason.STOPPED, (IP, False), [Microstate.SLEEP] * 3),
+    (Reason.USER_FAULT, (IP, False), [Microstate.SLEEP, Microstate.TEXT_FAULT, Microstate.SLEEP]),
+    (Reason.USER_FAULT, (ON_OTHER_PAGE, False), [Microstate.SLEEP, Microstate.DATA_FAULT, Microstate.SLEEP]),
+    (Reason.KERNEL_FAULT, (ON_OTHER_PAGE, True), [Microstate.SLEEP, Microstate.KERNEL_FAULT, Microstate.SLEEP])])
 @pytest.mark.parametrize("batches", [1, 2, 4])
-def test_an_untold_departure_is_the_usual_one(told: Reason, expected: list[Microstate], batches: int) -> None:
-    """One is told of four; a page was missing in the run before the third."""
+def test_an_untold_departure_is_the_usual_one(told: Reason, missing: tuple[int, bool], expected: list[Microstate],
+                                              batches: int) -> None:
+    """One is told of four; a page was missing in the run before the third, and its record tells which one."""
     watch = Watch(1)
+    address, in_kernel = missing
     edges = [(5, 0, IN)] + [row for at_ns in (100, 300, 500, 700)
                             for row in ((at_ns, 0, BLOCKED), (at_ns + 100, 0, IN))]
-    departures, faults = [(99, 0, 48, told, IP)], [(97, 0, IP, IP, False), (455, 0, IP, IP, False)]
+    departures = [(99, 0, 48, told, IP)]
+    faults = [(at_ns, 0, address, IP, in_kernel) for at_ns in (97, 455)]
     spans = []
     for begin_ns in range(0, 900, 900 // batches):
         now = range(begin_ns, begin_ns + 900 // batches)
         spans += watch.feed(*([row for row in rows if row[0] in now] for rows in (edges, departures, faults)))
     assert [span[1] for span in spans[1:]] == expected
+    assert watch.states.n_guessed == 0
 
 
 def test_a_departure_belongs_to_its_own_thread_and_switch() -> None:
