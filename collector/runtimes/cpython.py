@@ -29,6 +29,7 @@ Read = Callable[[Sequence[int], Sequence[int]], list[bytes]]
 SYMBOLS = (b"_PyRuntime", b"_PyEval_EvalFrameDefault", b"PyCode_Type", b"PyUnicode_Type", b"Py_Version")
 _THREAD_SIZE = 320
 _SEARCHED = 4096
+_PAGE = 4096
 _CHUNK_HEAD = 24
 _CHUNK_MAX = 1 << 18
 _CHUNK_SPARE = 2048
@@ -359,15 +360,14 @@ class Interpreter:
     def search(self, words: Iterable[int]) -> None:
         """Looks for the code objects whose bytecode words lead into; their heads lie before it."""
         asked = [word for word in words if 0xFFFF + _SEARCHED < word < _USER_END and not self.is_no_code(word)]
-        begins = [(word & ~7) - _SEARCHED for word in asked]
         kind = self.symbols[b"PyCode_Type"][0].to_bytes(8, "little")
         found: dict[int, int] = {}  # by word
-        for word, begin, content in zip(asked, begins, self._read(begins, [_SEARCHED] * len(asked)), strict=True):
+        for word, content in zip(asked, self._before([word & ~7 for word in asked]), strict=True):
             at = content.rfind(kind)
             while at > 0 and at & 7:
                 at = content.rfind(kind, 0, at)
             if at >= 8:
-                found[word] = begin + at - 8
+                found[word] = (word & ~7) - len(content) + at - 8
             else:
                 self.not_codes.add(word >> 8)
         self.look_after(self.numbers.keys() & set(found.values()))
@@ -375,6 +375,17 @@ class Interpreter:
         if len(self._vain) > _VAIN_MAX:
             self._vain.clear()
         self._vain.update(word for word, address in found.items() if not self._leads_to(word, address))
+
+    def _before(self, ends: Sequence[int]) -> list[bytes]:
+        """What lies before each of some addresses: as much as is searched, or where memory begins in between, what the
+        page has that the address lies in; empty where there is nothing."""
+        found = self._read([end - _SEARCHED for end in ends], [_SEARCHED] * len(ends))
+        cut = [i for i, content in enumerate(found) if not content and ends[i] % _PAGE]
+        if cut:
+            there = self._read([ends[i] - ends[i] % _PAGE for i in cut], [ends[i] % _PAGE for i in cut])
+            for i, content in zip(cut, there, strict=True):
+                found[i] = content
+        return found
 
     def _leads_to(self, word: int, address: int) -> bool:
         """Whether a word lies in the bytecode of the code object at an address."""

@@ -175,6 +175,25 @@ def test_code_that_no_look_has_met_is_searched_where_words_lead_to_code(target: 
     assert lost_words(fresh, part, words, place, codes, n_hits) == [other]
 
 
+def test_code_at_the_beginning_of_memory_is_found(target: Target) -> None:
+    """Its object lies in the first page that there is: nothing can be read that begins before."""
+    interpreter = target.interpreter(target.read)
+    assert isinstance(interpreter, Interpreter)
+    interpreter.chains(list(interpreter.threads().values()))
+    code = next(code for code in interpreter.codes.values() if code.address // 4096 == code.bytecode // 4096)
+    begins = code.address & ~4095
+
+    def read(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        return [b"" if begins - 4096 <= address < begins else content
+                for address, content in zip(addresses, target.read(addresses, sizes), strict=True)]
+
+    fresh = target.interpreter(read)
+    assert isinstance(fresh, Interpreter)
+    fresh.search([code.bytecode, begins, begins - 8])
+    assert [one.address for one in fresh.codes.values()] == [code.address]
+    assert not fresh.is_no_code(code.bytecode)
+
+
 def test_words_behind_code_are_not_searched_again_until_code_has_come(target: Target) -> None:
     interpreter = target.interpreter(target.read)
     assert isinstance(interpreter, Interpreter)
