@@ -28,12 +28,6 @@ static int to_waiter[2], to_main[2];
 static int64_t waits_ns[MOST_WAITS];
 static int n_waits;
 
-static struct rusage used(void) {
-    struct rusage usage;
-    check(getrusage(RUSAGE_THREAD, &usage), "getrusage");
-    return usage;
-}
-
 static void *wait_and_tell(void *mine) {
     struct sched_param none = {0};
     Waiter *waiter = mine;

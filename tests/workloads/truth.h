@@ -91,6 +91,13 @@ static inline void sleep_ns(int64_t ns) {
     while (nanosleep(&left, &left) == -1 && errno == EINTR) continue;
 }
 
+/* What the calling thread has used: among others how often it has left its CPU by itself, and how often not. */
+static inline struct rusage used(void) {
+    struct rusage usage;
+    check(getrusage(RUSAGE_THREAD, &usage), "getrusage");
+    return usage;
+}
+
 static inline double timeval_s(struct timeval t) { return (double)t.tv_sec + (double)t.tv_usec * 1e-6; }
 
 /* The tail of every report: what getrusage says of the whole process. */
