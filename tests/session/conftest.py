@@ -2,7 +2,8 @@
 
 The observer reads the kernel's own account of every thread, ``/proc/PID/task/TID/schedstat`` (time on CPU, time waiting
 for a CPU), every few milliseconds until the thread has gone. Between two looks it does not know, so it tells bounds: a
-thread was born between the last look that did not find it and the first one that did.
+thread was born between the last look that did not find it and the first one that did. Now and then Linux counts nearly
+all of a sleep as a wait for a CPU (see README, run_delay): who was seen to sleep has waited since then, at most.
 """
 
 from __future__ import annotations
@@ -91,10 +92,24 @@ class Seen:
     delay: float = 0.0
     delay_alive: float = 0.0  # as of ``alive``
     looked: float = 0.0
+    account: Bounds = (0.0, 0.0)  # the kernel's, when it was looked at
+    rested: float = 0.0  # then, if it was seen to sleep just behind that; else 0
+    slept: float = 0.0  # the last time of these before which nothing had happened since it was looked at
     queued: float = 0.0  # since when it may wait for a CPU: a wait is in its account when it is over
     alive: float = 0.0  # when it was last seen that had not begun to exit: then its records end
     cpu_before: Bounds = (0.0, 0.0)
     delay_before: Bounds = (0.0, 0.0)
+
+    def note(self, account: Bounds, now: float) -> bool:
+        """Takes its account, which was read before ``now``; whether it is as it was. It has not waited for longer than
+        since it slept."""
+        is_same = account == self.account
+        if is_same and self.rested:
+            self.slept = self.rested
+        grown = account[1] - self.account[1]
+        self.delay += min(grown, now - self.slept) if self.slept else grown
+        self.cpu, self.account = account[0], account
+        return is_same
 
     @property
     def life_s(self) -> Bounds:
@@ -184,9 +199,11 @@ class Observer(threading.Thread):
         for tid, (schedstat, stat) in list(self._files.items()):
             seen, now = self.threads[tid], time.monotonic()
             try:
-                known, (seen.cpu, seen.delay), seen.looked = (seen.cpu, seen.delay), account(schedstat), now
+                known, read = account(schedstat), time.monotonic()
+                is_same, seen.looked = seen.note(known, read), now
                 fields = os.pread(stat, 1024, 0).rpartition(b")")[2].split()
-                if fields[0] != b"R" or known != (seen.cpu, seen.delay):
+                seen.rested = 0.0 if fields[0] == b"R" else read
+                if fields[0] != b"R" or not is_same:
                     seen.queued = now
                 if not int(fields[6]) & PF_EXITING:
                     seen.alive, seen.delay_alive = seen.looked, seen.delay

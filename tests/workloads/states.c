@@ -7,9 +7,7 @@
  * and timed from outside by the wall clock, turn by turn. Where somebody else must end the wait (an unlock, a wake-up,
  * a byte in a pipe, the answer to a page fault, SIGCONT), a second thread or process does so MILLISECONDS later.
  * Printed: the thread, its turns, the wall time and the CPU time inside the turns ("wall_s" - "cpu_s" is the time off
- * CPU), the wall time of its whole life, in how many turns it never left its CPU by itself ("n_awake"), and how often
- * its CPU was taken from it in its turns ("n_preempted"): never, and it was off CPU for what it waited for, and then
- * for a CPU, no more.
+ * CPU), the wall time of its whole life, and in how many turns it never left its CPU by itself ("n_awake").
  *
  *   scenario   what the thread does                                   state expected
  *   mutex      pthread_mutex_lock of a mutex that is held             user lock
@@ -42,7 +40,7 @@ static int64_t turn_ns;
 typedef struct {
     pid_t tid;
     int64_t wall_ns, cpu_ns, life_ns;
-    int n_awake, n_preempted;
+    int n_awake;
 } Spent;
 
 static Spent spent[N_SPINNERS];
@@ -381,14 +379,12 @@ FRAME void run(Spent *mine) {
     mine->tid = thread_id();
     for (int turn = 0; turn < n_turns; turn++) {
         if (is("mutex")) pthread_barrier_wait(&both);
-        struct rusage before = used();
+        long n_before = used().ru_nvcsw;
         int64_t wall_start = wall_ns(), cpu_start = thread_cpu_ns();
         scenario->wait(turn);
         mine->cpu_ns += thread_cpu_ns() - cpu_start;
         mine->wall_ns += wall_ns() - wall_start;
-        struct rusage after = used();
-        mine->n_awake += after.ru_nvcsw == before.ru_nvcsw;
-        mine->n_preempted += (int)(after.ru_nivcsw - before.ru_nivcsw);
+        mine->n_awake += used().ru_nvcsw == n_before;
         if (is("mutex")) pthread_barrier_wait(&both);
     }
     mine->life_ns = wall_ns() - born_ns;
@@ -453,10 +449,9 @@ static void report(int64_t begun_ns) {
     printf("{\"scenario\": \"%s\", \"turns\": %d, \"begun_ns\": %lld, \"threads\": [", scenario->name, n_turns,
            (long long)begun_ns);
     for (int i = 0; i < n_spent; i++) {
-        printf("%s{\"tid\": %d, \"wall_s\": %.6f, \"cpu_s\": %.6f, \"life_s\": %.6f, \"n_awake\": %d, "
-               "\"n_preempted\": %d}", i ? ", " : "",
+        printf("%s{\"tid\": %d, \"wall_s\": %.6f, \"cpu_s\": %.6f, \"life_s\": %.6f, \"n_awake\": %d}", i ? ", " : "",
                (int)spent[i].tid, (double)spent[i].wall_ns * 1e-9, (double)spent[i].cpu_ns * 1e-9,
-               (double)spent[i].life_ns * 1e-9, spent[i].n_awake, spent[i].n_preempted);
+               (double)spent[i].life_ns * 1e-9, spent[i].n_awake);
     }
     printf("], \"stopped_s\": %.6f, \"joined_s\": %.6f, \"traps\": %ld, ", (double)stopped_ns * 1e-9,
            (double)joined_ns * 1e-9, n_traps);
