@@ -5,9 +5,8 @@
  *
  * Behind that, below "child", the same program as a process of its own with no storm before its code.
  */
-#include <sys/mman.h>
-
 #include "truth.h"
+#include <sys/mman.h>
 
 /* push %rbp; mov %rsp,%rbp; 1: dec %rdi; jnz 1b; pop %rbp; ret */
 static const unsigned char counts_down[] = {0x55, 0x48, 0x89, 0xe5, 0x48, 0xff, 0xcf, 0x75, 0xfb, 0x5d, 0xc3};
