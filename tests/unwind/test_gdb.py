@@ -65,6 +65,12 @@ def gdb_pcs(stop: dict[str, Any]) -> list[int]:
     return found
 
 
+def gdbs_end(stop: dict[str, Any]) -> Stop:
+    """Whether gdb came to the root of a stack, or call frame information led it out of all code: that of libcrypto's
+    bn_gather5 does not know of what the function puts on the stack."""
+    return Stop.ROOT if len(gdb_pcs(stop)) == len(stop["frames"]) else Stop.NO_MAP
+
+
 def our_pcs(frames: Frames, index: int) -> list[int]:
     found: list[int] = frames.pcs[index][:frames.length[index]].tolist()
     return found
@@ -76,7 +82,7 @@ def test_every_frame_is_gdbs(name: str, world: Any, gdb_stops: Callable[..., Any
     frames = world.unwind()
     for index, stop in enumerate(world.stops):
         assert our_pcs(frames, index) == gdb_pcs(stop), f"stop {index}, {Stop(int(frames.stop[index])).name}"
-    assert (frames.stop == Stop.ROOT).all()
+    assert frames.stop.tolist() == [gdbs_end(stop) for stop in world.stops]
     assert world.tables.counters.expressions_unsupported == 0
 
 
