@@ -25,6 +25,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -167,7 +168,18 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             f"during this test the hypervisor had our CPUs for {lost_s:.2f} s, and processes that are not the tests' "
             f"about {max(used_s, 0):.2f} s; now {_read('/proc/loadavg').split()[3]} threads are runnable\n"
             f"{machine()}")))
+        _keep(item)
     return report
+
+
+def _keep(item: pytest.Item) -> None:
+    """Copies what a failed test has written to the folder COLLECT_TEST_KEEP, if there is one: another try that passes
+    takes the test's own away."""
+    folder, written = os.environ.get("COLLECT_TEST_KEEP"), getattr(item, "funcargs", {}).get("tmp_path")
+    if folder and written is not None:
+        name = re.sub(r"[^\w.-]+", "-", item.name)
+        with suppress(OSError, shutil.Error):  # a socket, or nothing is there any more
+            shutil.copytree(written, Path(folder) / f"{name}-{time.time_ns()}", symlinks=True)
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
