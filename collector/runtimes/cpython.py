@@ -43,6 +43,9 @@ _STRING_MAX, _TABLE_MAX, _BYTECODE_MAX, _TEXT_MAX = 4096, 1 << 18, 1 << 24, 1 <<
 _USER_END = 1 << 47
 _NUMBERS_FROM = 47  # the bit
 _VAIN_MAX = 1 << 18
+# Of a word that no code object is before this many lowest bits do not matter: 128 bytes on there is none, either, since
+# a code object's head is longer (184 and more).
+_VAIN_BITS = 7
 _FIXED = 28  # bytes of a code object from its first line on that never change
 _HEAD_SIZE = 24
 _TID_IN_PTHREAD = 0x2D0  # glibc's struct pthread, x86-64; checked against the process's threads
@@ -351,7 +354,7 @@ class Interpreter:
 
     def is_no_code(self, word: int) -> bool:
         """Whether a word has turned out not to lead to code: since 3.11 where no code object is before it."""
-        return (word >> 8 if self.layout.has_inlined_calls else word) in self.not_codes or word in self._vain
+        return (word >> _VAIN_BITS if self.layout.has_inlined_calls else word) in self.not_codes or word in self._vain
 
     def forget_vain(self) -> None:
         """Words that lead to none may do so by now."""
@@ -369,7 +372,7 @@ class Interpreter:
             if at >= 8:
                 found[word] = (word & ~7) - len(content) + at - 8
             else:
-                self.not_codes.add(word >> 8)
+                self.not_codes.add(word >> _VAIN_BITS)
         self.look_after(self.numbers.keys() & set(found.values()))
         self.learn(dict.fromkeys(found.values()))
         if len(self._vain) > _VAIN_MAX:

@@ -194,6 +194,28 @@ def test_code_at_the_beginning_of_memory_is_found(target: Target) -> None:
     assert not fresh.is_no_code(code.bytecode)
 
 
+def test_code_is_found_though_a_word_right_before_it_led_to_none(target: Target) -> None:
+    interpreter = target.interpreter(target.read)
+    assert isinstance(interpreter, Interpreter)
+    interpreter.chains(list(interpreter.threads().values()))
+    head = interpreter.layout.bytecode
+    code = next(iter(interpreter.codes.values()))
+    for shift in range(0, 256, 8):  # the same code, where it might lie as well
+        at = (code.address & ~0xFFF) + shift
+
+        def read(addresses: Sequence[int], sizes: Sequence[int], at: int = at) -> list[bytes]:
+            moved = target.read([address - at + code.address for address in addresses], sizes)
+            return [bytes(at - address) + content[at - address:] if address < at < address + size else
+                    b"" if address < at else content
+                    for address, size, content in zip(addresses, sizes, moved, strict=True)]
+
+        for before in range(at - 8, at + 16, 8):
+            fresh = Interpreter(interpreter.layout, interpreter.symbols, read)
+            fresh.search([before])
+            assert fresh.is_no_code(before)
+            assert not fresh.is_no_code(at + head)
+
+
 def test_words_behind_code_are_not_searched_again_until_code_has_come(target: Target) -> None:
     interpreter = target.interpreter(target.read)
     assert isinstance(interpreter, Interpreter)
