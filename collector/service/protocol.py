@@ -10,6 +10,7 @@ archive, and ``done`` or ``failed`` ends them; and for ``top``: a ``sessions`` f
 
 from __future__ import annotations
 
+import inspect
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -195,7 +196,7 @@ def reply(line: bytes) -> AnyReply:
 
 def _decoded(decoder: Any, line: bytes) -> Any:
     try:
-        return decoder.decode(line)
+        return decoder.decode(line.decode())
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as err:
         raise ProtocolError(f"not a message of version {VERSION}: {shown(str(err))[:500]}") from None
 
@@ -208,10 +209,18 @@ def encoded(message: Request | Reply) -> bytes:
 def schema() -> dict[str, Any]:
     """The JSON schema of all messages."""
     schemas, components = msgspec.json.schema_components((AnyRequest, AnyReply), ref_template="#/$defs/{name}")
+    _clean(components)
     request_schema, reply_schema = schemas
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "collectord, protocol version 1",
             "$defs": {"request": request_schema, "reply": reply_schema, **components}, "oneOf": [
                 {"$ref": "#/$defs/request"}, {"$ref": "#/$defs/reply"}]}
+
+
+def _clean(components: dict[str, dict[str, Any]]) -> None:
+    """Docstrings without their indent, which some versions of msgspec leave in."""
+    for component in components.values():
+        if "description" in component:
+            component["description"] = inspect.cleandoc(component["description"])
 
 
 def schema_text() -> str:
