@@ -168,18 +168,24 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
             f"during this test the hypervisor had our CPUs for {lost_s:.2f} s, and processes that are not the tests' "
             f"about {max(used_s, 0):.2f} s; now {_read('/proc/loadavg').split()[3]} threads are runnable\n"
             f"{machine()}")))
-        _keep(item)
+        _keep(item, report)
     return report
 
 
-def _keep(item: pytest.Item) -> None:
-    """Copies what a failed test has written to the folder COLLECT_TEST_KEEP, if there is one: another try that passes
-    takes the test's own away."""
+def _keep(item: pytest.Item, report: pytest.TestReport) -> None:
+    """Copies what a failed test has written to the folder COLLECT_TEST_KEEP, if there is one, with the failure: another
+    try that passes takes both away."""
     folder, written = os.environ.get("COLLECT_TEST_KEEP"), getattr(item, "funcargs", {}).get("tmp_path")
-    if folder and written is not None:
-        name = re.sub(r"[^\w.-]+", "-", item.name)
-        with suppress(OSError, shutil.Error):  # a socket, or nothing is there any more
-            shutil.copytree(written, Path(folder) / f"{name}-{time.time_ns()}", symlinks=True)
+    if not folder:
+        return
+    name = re.sub(r"[^\w.-]+", "-", item.name)
+    kept = Path(folder) / f"{name}-{time.time_ns()}"
+    with suppress(OSError, shutil.Error):  # a socket, or nothing is there any more
+        if written is not None:
+            shutil.copytree(written, kept, symlinks=True)
+    kept.mkdir(parents=True, exist_ok=True)
+    told = [report.longreprtext, *(f"-- {name}\n{content}" for name, content in report.sections)]
+    (kept / "failure.txt").write_text("\n".join(told), errors="replace")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

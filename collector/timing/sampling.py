@@ -5,11 +5,12 @@ Ticks are the clock's answer to *where*, the timeline is the answer to *how much
     ticks = floor((phase + ran(t)) / interval) - floor((phase + ran(t of the thread's last sample)) / interval)
 
 with ran(t) the exact running time up to t. Normally that is 1; it is more after lost samples and may be 0 when the
-clocks of two CPUs, which run separately for a thread, fire close together. A first sample within the first interval
-sets the phase so that it earns a tick: if time told were always rounded down, none would ever be told where threads
-begin, and short ones would seem to do nothing but end (of those that end, as many are told as are due: ``rounding``).
-Whatever the clock does, sum(ticks) * interval never differs by more than an interval from the exact time up to the last
-sample.
+clocks of two CPUs, which run separately for a thread, fire close together. A thread may turn out not to have run where
+it was taken to: then its samples earn nothing until it has run for what was told too much. A first sample within the
+first interval sets the phase so that it earns a tick: if time told were always rounded down, none would ever be told
+where threads begin, and short ones would seem to do nothing but end (of those that end, as many are told as are due:
+``rounding``). Whatever the clock does, sum(ticks) * interval never differs by more than an interval from the exact time
+up to the last sample, or the most that was told before.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 
 from collector.arrays import Columns, changes
 from collector.events import Array
-from collector.timing.timeline import Timeline
+from collector.timing.timeline import Timeline, rising
 
 
 class Sampling:
@@ -44,12 +45,12 @@ class Sampling:
         of.phase_ns[in_order[begins]] = np.maximum(self.interval_ns - np.maximum(ran_ns[begins], 1), 0)
         if untold is not None:
             of.phase_ns[untold] = 0
-        total = (of.phase_ns[in_order] + ran_ns) // self.interval_ns
         before = of.ticks[in_order]
-        of.ticks[in_order] = np.maximum(total, before)  # the last one of each stays
+        total = rising(in_order, np.maximum((of.phase_ns[in_order] + ran_ns) // self.interval_ns, before))
+        of.ticks[in_order] = total  # the last one of each stays
         before[1:] = np.where(first[1:], before[1:], total[:-1])
         ticks = np.empty(len(slot), dtype=np.int64)
-        ticks[order] = np.maximum(total - before, 0)
+        ticks[order] = total - before
         return ticks
 
     def residue_ns(self, slot: Array) -> Array:

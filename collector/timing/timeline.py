@@ -199,6 +199,7 @@ class Timeline:
         running_ns = np.where(kind == Edge.IN, edges.time_ns - start_ns, 0)
         self.total_ran_ns += int(running_ns.sum())
         self._before = clocks.kind.copy(), clocks.since_ns.copy(), clocks.cpu_ns.copy()
+        self._before[0][begins] = kind[first]
         self.edges, self._ran_ns = edges, running_sums(running_ns, first, clocks.cpu_ns[edges.slot])
         last = lasts(edges.slot)
         slot = edges.slot[last]
