@@ -61,6 +61,16 @@ def test_a_program_is_young_until_it_has_run() -> None:
     assert child.is_young and not process.copied(os.getpid()).is_young
 
 
+def test_the_size_of_one_that_is_gone_is_what_it_was() -> None:
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        mappings, thread = tracee(process.pid, young_until_ns=1)
+        mappings.measure(thread, 1)
+        thread.files.close()
+        size = thread.process.size_now
+    mappings.measure(thread, 2)
+    assert thread.process.size_now == size != b""
+
+
 def test_others_that_have_our_cpu_do_not_make_reading_rest(spinner: int) -> None:
     """Reading rests for as long as it took us, not for as long as it lasted: a program's first library would be in no
     map by the time that the program sleeps in it."""

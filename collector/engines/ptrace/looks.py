@@ -105,6 +105,8 @@ class Looks:
         waiting, self._waiting = self._waiting, []
         has_met, self._has_met = self._has_met, False
         for thread, raw, raw_ns, is_here in waiting:
+            if thread.gone:  # who heard of that, while we stood aside, has told it
+                continue
             if has_met:
                 self._settlement.settle_awake(thread, raw, raw_ns)
             else:

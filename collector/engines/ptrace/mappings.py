@@ -46,7 +46,8 @@ class Mappings:
         process = thread.process
         if process.is_young or now_ns - process.checked_ns >= _CHECK_MAPS_NS:
             process.checked_ns = now_ns
-            process.size_now = thread.files.read("statm").partition(b" ")[0]
+            with suppress(OSError):  # it is gone: its end will be reported
+                process.size_now = thread.files.read("statm").partition(b" ")[0]
 
     def _read(self, thread: Tracee, now_ns: int, sample_ns: int) -> None:
         process = thread.process
