@@ -66,8 +66,8 @@ def stat(pid: int) -> bytes:
     return _read(f"/proc/{pid}/stat")
 
 
-def status(pid: int) -> dict[bytes, bytes]:
-    """The fields of /proc/PID/status by name, without the blanks around them."""
+def status(pid: int | str) -> dict[bytes, bytes]:
+    """The fields of /proc/PID/status by name, without the blanks around them; of a thread: PID/task/TID."""
     lines = (line.partition(b":") for line in _read(f"/proc/{pid}/status").splitlines())
     return {name: value.strip() for name, _, value in lines}
 

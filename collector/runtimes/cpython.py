@@ -87,8 +87,9 @@ class Interpreter:
     """
 
     def __init__(self, layout: Layout, symbols: dict[bytes, tuple[int, int]], read: Read,
-                 clock: Callable[[], int] = time.monotonic_ns) -> None:
-        """``clock`` tells the time around what is read, in ns."""
+                 clock: Callable[[], int] = time.monotonic_ns, tid_of: Callable[[int], int] | None = None) -> None:
+        """``clock`` tells the time around what is read, in ns; ``tid_of`` our number of a thread by its own, where
+        these are not the same."""
         self.layout = layout
         self.symbols = symbols
         self.codes: dict[int, CodeObject] = {}  # by number
@@ -103,6 +104,7 @@ class Interpreter:
         self.not_codes: set[int] = set()
         self._vain: set[int] = set()  # words that lead to none, though there is code before them
         self._clock = clock
+        self._tid_of = tid_of
         self._seen: dict[int, int] = {}  # until when a code object was there for certain, by number
         self._n_gone = 0
         self._read = read
@@ -143,6 +145,10 @@ class Interpreter:
         return found | {tid: state for tid, state in known.items() if tid not in found and state not in taken}
 
     def _tid(self, state: bytes) -> int:
+        own = self._own_tid(state)
+        return self._tid_of(own) if self._tid_of and own else own
+
+    def _own_tid(self, state: bytes) -> int:
         if self.layout.native_thread_id >= 0:
             return _word(state, self.layout.native_thread_id)
         pthread = _word(state, self.layout.thread_id)
@@ -503,9 +509,10 @@ class _Memory:
 
 
 def recognise(symbols: dict[bytes, tuple[int, int]], path: bytes, read: Read,
-              clock: Callable[[], int] = time.monotonic_ns) -> Interpreter | str:
+              clock: Callable[[], int] = time.monotonic_ns,
+              tid_of: Callable[[int], int] | None = None) -> Interpreter | str:
     """The interpreter whose symbols these are, at their run-time addresses, from a file of this path; or why it is not
-    to be read (empty: its process is gone, or not ours to read)."""
+    to be read (empty: its process is gone, or not ours to read). ``tid_of``: see Interpreter."""
     (begin,) = read([symbols[b"_PyRuntime"][0]], [8 * N_OFFSETS])
     if not begin:
         return ""
@@ -522,7 +529,7 @@ def recognise(symbols: dict[bytes, tuple[int, int]], path: bytes, read: Read,
     layout = layout_of(version, offsets)
     if layout is None:
         return f"where Python {version[0]}.{version[1]} keeps its frames is not known"
-    return Interpreter(layout, symbols, read, clock)
+    return Interpreter(layout, symbols, read, clock, tid_of)
 
 
 def _version(symbols: dict[bytes, tuple[int, int]], path: bytes, read: Read) -> tuple[int, int] | None:

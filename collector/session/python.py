@@ -24,7 +24,7 @@ from collector.clock import NEVER_NS, NS_PER_MS
 from collector.errors import ElfError
 from collector.events import Array, ClockSamples
 from collector.experiment.map import MADE_UP_FIRST
-from collector.linux import proc
+from collector.linux import own_tids, proc
 from collector.processes.process import Epoch
 from collector.runtimes import marks
 from collector.runtimes.made_up import MadeUp
@@ -140,7 +140,11 @@ class PythonFrames:
             value, size = symbols[b"_PyEval_EvalFrameDefault"]
             parts = self._objects.tables.parts_of(mapping.object, value) or [(value, value + size)]
             evaluation = np.array(parts, np.uint64) + np.uint64(mapping.bias)
-            found = cpython.recognise(there, mapping.path, partial(proc.read_pieces, pid))
+            try:
+                found = cpython.recognise(there, mapping.path, partial(proc.read_pieces, pid),
+                                          tid_of=own_tids.tid_of(pid))
+            except OSError:  # it is gone
+                return None
             if isinstance(found, cpython.Interpreter):
                 return Process(found, CodePlaces(found), (mapping.start, mapping.end), evaluation)
             self._evaluations[epoch.image.number] = evaluation

@@ -20,6 +20,7 @@ from sampling_error import of_share
 Command = Callable[..., subprocess.CompletedProcess[str]]
 Times = Callable[..., dict[str, float]]
 INTERVAL_S = 0.010007
+COLLECT = str(Path(sys.executable).with_name("collect"))
 IMPORTS = Path(__file__).resolve().parent.parent / "workloads" / "imports.py"
 # The one that runs the tests, the distribution's, and one whose library is a file of its own; more, by a pattern,
 # where somebody asks for it.
@@ -138,6 +139,40 @@ def test_python_by_function(python: str, tmp_path: Path, er_print: Command, time
     source = er_print("-source", "seven", experiment).stdout
     assert re.search(r"\d+\.\d+ +\d+\.\d+ +1[34]\. +(while|    for)", source), source
     assert "def seven" in gprofng("-source", "seven", experiment=experiment).text
+
+
+BESIDE = """
+import sys, threading
+def work():
+    while not is_over:
+        for _ in range(1000): pass
+def called(): work()
+def first(): called()
+is_over = []
+threading.Thread(target=first).start()
+print("ready", flush=True)
+sys.stdin.read()
+is_over.append(True)
+"""
+
+
+@pytest.mark.parametrize("python", PYTHONS)
+def test_threads_of_a_container_have_their_callers(python: str, tmp_path: Path, times: Times,
+                                                   need: Callable[[str, str], str], perf_allowed: None) -> None:
+    """They have other numbers there than here. Without looks at a thread the innermost function alone is known."""
+    if os.geteuid():
+        pytest.skip("only root makes a PID namespace")
+    experiment = tmp_path / "container.er"
+    unshare = [need("unshare", "util-linux"), "--pid", "--fork", "--kill-child"]
+    with subprocess.Popen([*unshare, python, "-c", BESIDE], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as outside:
+        assert outside.stdout is not None
+        assert outside.stdout.readline() == b"ready\n"
+        (pid,) = Path(f"/proc/{outside.pid}/task/{outside.pid}/children").read_text().split()
+        subprocess.run([COLLECT, "-p", "on", "--python", "on", "-A", "off", "-o", experiment, "-P", pid, "-t", "2"],
+                       check=True, capture_output=True)
+        outside.communicate()
+    cpu = times(experiment, "i.totalcpu")
+    assert cpu["first"] == cpu["called"] == cpu["work"] >= 0.9 * cpu["<Total>"] > 0
 
 
 @pytest.mark.kernel_times

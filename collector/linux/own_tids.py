@@ -1,0 +1,48 @@
+"""Threads of a process by the numbers that it knows them by itself: others than ours where it lives in a PID namespace
+below ours, as in a container."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+
+from collector.linux import proc
+
+
+def tid_of(pid: int) -> Callable[[int], int] | None:
+    """What tells our number of a thread by its own (below 0 where there is no such thread); None where they are the
+    same. Raises OSError when the process is gone."""
+    return OwnTids(pid) if len(_numbers(f"{pid}")) > 1 else None
+
+
+class OwnTids:
+    """Those of one process."""
+
+    def __init__(self, pid: int) -> None:
+        self._pid = pid
+        self._own: dict[int, int] = {}  # by our number
+        self._ours: dict[int, int] = {}
+
+    def __call__(self, own: int) -> int:
+        tid = self._ours.get(own, 0)
+        if not os.path.exists(f"/proc/{self._pid}/task/{tid}"):  # none yet, or one that is over
+            self._list()
+        return self._ours.get(own, -own)
+
+    def _list(self) -> None:
+        there = []
+        with suppress(OSError):
+            there = proc.threads(self._pid)
+        self._own = {tid: self._own.get(tid) or self._of(tid) for tid in there}
+        self._ours = {own: tid for tid, own in self._own.items() if own}
+
+    def _of(self, tid: int) -> int:
+        with suppress(OSError):  # it is gone
+            return _numbers(f"{self._pid}/task/{tid}")[-1]
+        return 0
+
+
+def _numbers(path: str) -> list[int]:
+    """A thread's number in each PID namespace from ours down to its own."""
+    return [int(number) for number in proc.status(path).get(b"NSpid", b"").split()]
