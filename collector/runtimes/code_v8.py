@@ -28,6 +28,8 @@ from collector.runtimes.layout_v8 import NONE, Layout, Read
 
 _ALIGNMENT = 64
 _NEAR, _FAR = 1 << 15, 1 << 20  # how far back a beginning is looked for
+_PIECE, _PAGE = _NEAR, 4096  # what is read as a whole, or not at all
+_AT_ONCE = 128  # pieces
 _CODE_MAX = 1 << 24
 _TABLE_MAX, _INLINED_MAX = 1 << 20, 1 << 12
 _CODES_MAX = 1 << 16
@@ -147,12 +149,12 @@ class Codes:
     def _find(self, asked: dict[int, int], reach: int, now_ns: int) -> None:
         pcs = sorted(asked)
         begins = [max(asked[pc] & -_ALIGNMENT, (pc & -_ALIGNMENT) - reach) for pc in pcs]
-        pieces = self._read(begins,
-                            [(pc & -_ALIGNMENT) + _ALIGNMENT - begin for pc, begin in zip(pcs, begins, strict=True)])
-        before = {pc: self._holders(pc, begin, piece) for pc, begin, piece in zip(pcs, begins, pieces, strict=True)}
+        holders = self._holders(_pieces(begins, [(pc & -_ALIGNMENT) + _ALIGNMENT for pc in pcs]))
+        before = {pc: holders[bisect_right(holders, begin):bisect_right(holders, pc - self.head_size + 1)]
+                  for pc, begin in zip(pcs, begins, strict=True)}
         found: dict[int, Code] = {}
-        while before := {pc: holders for pc, holders in before.items() if holders}:
-            nearest = {pc: holders.pop() for pc, holders in before.items()}
+        while before := {pc: its for pc, its in before.items() if its}:
+            nearest = {pc: its.pop() for pc, its in before.items()}
             codes = self._codes(sorted(set(nearest.values())), now_ns)
             for pc, holder in nearest.items():
                 code = codes.get(holder)
@@ -165,17 +167,30 @@ class Codes:
             self._known.update(found)
             self._starts = sorted(self._known)
 
-    def _holders(self, pc: int, begin: int, piece: bytes) -> list[int]:
-        """The objects below a pc, in memory that was read, that look as if they held code; the nearest one last."""
-        first = -self.head_size % _ALIGNMENT
+    def _holders(self, pieces: Sequence[tuple[int, int]]) -> list[int]:
+        """The objects in pieces of memory [begin, end) that look as if they held code, in ascending order. Where a
+        piece is not there as a whole, those pages count that are."""
+        found: list[int] = []
+        for at in range(0, len(pieces), _AT_ONCE):
+            begins, ends = zip(*pieces[at:at + _AT_ONCE], strict=True)
+            contents = self._read(begins, [end - begin for begin, end in pieces[at:at + _AT_ONCE]])
+            cut = [page for begin, end, content in zip(begins, ends, contents, strict=True) if not content
+                   for page in _cut(begin, end, _PAGE)]
+            pages = self._read([begin for begin, _ in cut], [end - begin for begin, end in cut]) if cut else []
+            for begin, content in [*zip(begins, contents, strict=True),
+                                   *zip([begin for begin, _ in cut], pages, strict=True)]:
+                found += self._holders_in(begin, content)
+        return sorted(found)
+
+    def _holders_in(self, begin: int, piece: bytes) -> list[int]:
+        first = (-self.head_size - begin) % _ALIGNMENT
         words = np.frombuffer(piece[:len(piece) // 8 * 8], "<u8")[first // 8::_ALIGNMENT // 8]
         for map_ in np.unique(words[(words & np.uint64(3)) == 1])[:4096].tolist() if not self._maps else ():
             self._note_map(map_)
         is_one = np.zeros(len(words), np.bool_)
         for map_ in self._maps:
             is_one |= words == np.uint64(map_)
-        objects = begin + first + np.flatnonzero(is_one) * _ALIGNMENT
-        return [one + 1 for one in objects.tolist() if one + self.head_size <= pc]
+        return (begin + first + np.flatnonzero(is_one) * _ALIGNMENT + 1).tolist()
 
     def _note_map(self, map_: int) -> None:
         wanted = self._layout.at["type_instructions" if self._layout.has_code_apart else "type_code"]
@@ -322,3 +337,19 @@ def _numbers(table: bytes) -> npt.NDArray[np.int64]:
 def place_of(position: int) -> int:
     """Where in a script's source a position is; -1: not in that."""
     return -1 if position & _EXTERNAL else (position >> 1 & (1 << 30) - 1) - 1
+
+
+def _pieces(begins: Sequence[int], ends: Sequence[int]) -> list[tuple[int, int]]:
+    """What lies in stretches of memory, in pieces [begin, end) of at most _PIECE bytes, each part once."""
+    found: dict[int, tuple[int, int]] = {}
+    for stretch in zip(begins, ends, strict=True):
+        for begin, end in _cut(*stretch, _PIECE):
+            known = found.get(begin // _PIECE, (begin, end))
+            found[begin // _PIECE] = min(begin, known[0]), max(end, known[1])
+    return sorted(found.values())
+
+
+def _cut(begin: int, end: int, size: int) -> list[tuple[int, int]]:
+    """The parts of a stretch of memory between multiples of a size."""
+    inner = range(begin // size * size + size, end, size)
+    return list(zip([begin, *inner], [*inner, end], strict=True))

@@ -228,6 +228,46 @@ def test_code_whose_place_another_one_has_is_not_told_any_more(node: Target) -> 
     assert not [pc for pc, _ in codes if machine.codes.at(pc)]
 
 
+def test_code_is_found_beside_a_hole_in_memory(node: Target) -> None:
+    """A page that was given up lies before it, in what is searched for where it begins."""
+    whole = node.machine(node.read)
+    assert isinstance(whole, Machine), whole
+    whole.frames(node.frames, 1)
+    known = {frame.pc: code for frame in node.frames if frame.low and (code := whole.codes.at(frame.pc))}
+    held = {pc: code.start - whole.codes.head_size & -4096 for pc, code in known.items()}
+    for pc, page in held.items():
+        def read(addresses: Sequence[int], sizes: Sequence[int], hole: int = page - 4096) -> list[bytes]:
+            return [b"" if at < hole + 4096 and at + size > hole else content
+                    for at, size, content in zip(addresses, sizes, node.read(addresses, sizes), strict=True)]
+
+        machine = node.machine(read)
+        assert isinstance(machine, Machine), machine
+        machine.codes.learn([(pc, page - 4096)], 1)
+        found = machine.codes.at(pc)
+        assert found is not None
+        assert (found.start, found.end) == (known[pc].start, known[pc].end)
+
+
+def test_memory_without_code_of_ours_is_read_once(node: Target) -> None:
+    """Such as that of WebAssembly, which may be large."""
+    begin, size = 1 << 46, 2 << 20
+    asked: list[int] = []  # bytes, at once
+
+    def read(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        inside = [begin <= at < begin + size for at in addresses]
+        asked.append(sum(size for size, is_inside in zip(sizes, inside, strict=True) if is_inside))
+        return [bytes(size) if is_inside else content for size, is_inside, content in zip(
+            sizes, inside, node.read(addresses, sizes), strict=True)]
+
+    machine = node.machine(read)
+    assert isinstance(machine, Machine), machine
+    pcs = range(begin + 99, begin + size, size // 499)
+    machine.codes.learn([(pc, begin) for pc in pcs], 1)
+    assert not any(map(machine.codes.at, pcs))
+    assert size <= sum(asked) <= 2 * size + 500 * 64
+    assert max(asked) <= 4 << 20
+
+
 def test_functions_are_told_whose_scope_ends_where_memory_ends(node: Target) -> None:
     """Nothing can be read that goes beyond."""
     whole = node.machine(node.read)
