@@ -16,22 +16,29 @@ from collector.linux import proc
 
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
 _AT_ONCE = 64 << 20
+_COMPARED = 256  # bytes: some lines of a map
 _OLDER_NS = 2_000_000_000  # clocks of file systems are coarse, and images begin a little after their process
 
 
 class CodeFile:
-    """One such file, read piece by piece as it grows."""
+    """One such file, read piece by piece as it grows, and from its beginning once more where it was written anew, as by
+    ``jcmd PID Compiler.perfmap``. ``n_anew``: how often that was seen."""
 
     def __init__(self, fd: int) -> None:
+        self.n_anew = 0
         self._fd = fd
         self._at = 0
+        self._last = b""  # of what was read, as much as stands before that
 
     def more(self) -> bytes:
         """What has been written since the last call; not too much at once."""
         with suppress(OSError):
+            if os.pread(self._fd, len(self._last), self._at - len(self._last)) != self._last:
+                self.n_anew, self._at, self._last = self.n_anew + 1, 0, b""
             if os.fstat(self._fd).st_size > self._at:
                 found = os.pread(self._fd, _AT_ONCE, self._at)
                 self._at += len(found)
+                self._last = (self._last + found[-_COMPARED:])[-_COMPARED:]
                 return found
         return b""
 

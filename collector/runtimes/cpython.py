@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import takewhile
 from operator import itemgetter
 from types import MappingProxyType
 from typing import NamedTuple
@@ -28,7 +29,6 @@ Read = Callable[[Sequence[int], Sequence[int]], list[bytes]]
 
 SYMBOLS = (b"_PyRuntime", b"_PyEval_EvalFrameDefault", b"PyCode_Type", b"PyUnicode_Type", b"Py_Version")
 _THREAD_SIZE = 320
-_SEARCHED = 4096
 _PAGE = 4096
 _CHUNK_HEAD = 24
 _CHUNK_MAX = 1 << 18
@@ -46,6 +46,8 @@ _VAIN_MAX = 1 << 18
 # Of a word that no code object is before this many lowest bits do not matter: 128 bytes on there is none, either, since
 # a code object's head is longer (184 and more).
 _VAIN_BITS = 7
+_SEARCHED = (1 << 14) + (1 << _VAIN_BITS)  # before a word; the second part, since others in its block rely on it
+_VAIN_NS = 5_000_000_000  # for which it is believed: code that no look meets comes unheard
 _FIXED = 28  # bytes of a code object from its first line on that never change
 _HEAD_SIZE = 24
 _TID_IN_PTHREAD = 0x2D0  # glibc's struct pthread, x86-64; checked against the process's threads
@@ -104,6 +106,7 @@ class Interpreter:
         self.not_codes: set[int] = set()
         self._vain: set[int] = set()  # words that lead to none, though there is code before them
         self._clock = clock
+        self._vain_since_ns = clock()
         self._tid_of = tid_of
         self._seen: dict[int, int] = {}  # until when a code object was there for certain, by number
         self._n_gone = 0
@@ -366,6 +369,14 @@ class Interpreter:
         """Words that lead to none may do so by now."""
         self._vain.clear()
 
+    def forget_old(self) -> None:
+        """The same, of what was found long ago."""
+        now_ns = self._clock()
+        if now_ns - self._vain_since_ns > _VAIN_NS:
+            self._vain_since_ns = now_ns
+            self.not_codes.clear()
+            self._vain.clear()
+
     def search(self, words: Iterable[int]) -> None:
         """Looks for the code objects whose bytecode words lead into; their heads lie before it."""
         asked = [word for word in words if 0xFFFF + _SEARCHED < word < _USER_END and not self.is_no_code(word)]
@@ -386,15 +397,16 @@ class Interpreter:
         self._vain.update(word for word, address in found.items() if not self._leads_to(word, address))
 
     def _before(self, ends: Sequence[int]) -> list[bytes]:
-        """What lies before each of some addresses: as much as is searched, or where memory begins in between, what the
-        page has that the address lies in; empty where there is nothing."""
+        """What lies before each of some addresses: as much as is searched, or as has no hole in it."""
         found = self._read([end - _SEARCHED for end in ends], [_SEARCHED] * len(ends))
-        cut = [i for i, content in enumerate(found) if not content and ends[i] % _PAGE]
-        if cut:
-            there = self._read([ends[i] - ends[i] % _PAGE for i in cut], [ends[i] % _PAGE for i in cut])
-            for i, content in zip(cut, there, strict=True):
-                found[i] = content
-        return found
+        return [content or self._last_before(end) for content, end in zip(found, ends, strict=True)]
+
+    def _last_before(self, end: int) -> bytes:
+        """What lies before an address, up to the first page that is not there."""
+        begin = end - _SEARCHED
+        cuts = [begin, *range(begin // _PAGE * _PAGE + _PAGE, end, _PAGE), end]
+        pages = self._read(cuts[:-1], np.diff(cuts).tolist())
+        return b"".join([*takewhile(bool, reversed(pages))][::-1])
 
     def _leads_to(self, word: int, address: int) -> bool:
         """Whether a word lies in the bytecode of the code object at an address."""

@@ -204,7 +204,9 @@ class Machine:
         doubtful = {self._in_order[one].start for one in distinct(at).tolist() if one >= 0} - self._certain
         if doubtful:
             # Of what was told the unwinder has asked before; this has been found without it.
-            self._drop([start for start in self._changed(list(doubtful)) if start not in self._stretches])
+            gone = [start for start in self._changed(list(doubtful)) if start not in self._stretches]
+            self.changed |= set(gone)
+            self._drop(gone)
             self._certain |= doubtful
             at = self._at(pcs)
         missing = [pc for pc in pcs[at < 0].tolist() if pc not in self._unknown]
@@ -379,7 +381,9 @@ class Machine:
         heads = self._heads(starts)
         self._learn_names(heads)
         found = [blob for blob in map(self._blob, starts, heads) if blob is not None]
-        self._replaced(list({other.start for blob in found for other in self._below(blob)}))
+        below = {blob.start: {other.start for other in self._below(blob)} for blob in found}
+        self._replaced(list(set().union(*below.values())))
+        self.changed |= {start for start, others in below.items() if others}
         for blob in found:
             self._blobs[blob.start] = blob
             self._certain.add(blob.start)

@@ -14,7 +14,9 @@ JITDUMP_PATH = re.compile(rb"/jit-\d+\.dump(?: \(deleted\))?$")
 
 
 class GrowingFile(Protocol):
-    """A file that is read piece by piece."""
+    """A file that is read piece by piece; ``n_anew``: how often it was seen to have been written anew."""
+
+    n_anew: int
 
     def more(self) -> bytes:
         """What has been written since the last call."""
@@ -35,6 +37,7 @@ class CodeMaps:
         self._map_paths = [b"/tmp/perf-%d.map" % pid for pid in dict.fromkeys(pids)]
         self._map: GrowingFile | None = None
         self._rest = b""  # of its last line
+        self._n_anew = 0
         self._dumps: dict[bytes, tuple[GrowingFile, Jitdump]] = {}
         self._table = CodeTable()
         self._read_ns = since_ns
@@ -63,7 +66,8 @@ class CodeMaps:
             return []
         found: list[Code] = []
         while data := self._map.more():
-            data = self._rest + data
+            data = self._rest + data if self._map.n_anew == self._n_anew else data
+            self._n_anew = self._map.n_anew
             whole = perf_map.whole_lines(data)
             self._rest = data[whole:][-LINE_MAX:]
             told, n_bad = perf_map.parse(data[:whole], self._read_ns)

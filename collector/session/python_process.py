@@ -186,7 +186,8 @@ class Process:
         return callers.may_call(before) | np.array([one in self._called for one in asked], np.bool_)
 
     def searches(self) -> None:
-        """Code is looked for: what led to none is asked again where code has come or gone since."""
+        """Code is looked for: what led to none is asked again where code has come or gone since, and after a while."""
+        self.interpreter.forget_old()
         if self._n_searched != self.interpreter.n_changes:
             self.interpreter.forget_vain()
 

@@ -17,13 +17,13 @@ import numpy as np
 import pytest
 
 from collector import elf
-from collector.clock import NEVER_NS
+from collector.clock import NEVER_NS, NS_PER_S
 from collector.events import ClockSamples
 from collector.experiment import dyntext
 from collector.linux import proc, tasks
 from collector.runtimes import cpython
 from collector.runtimes.callers_cpython import UNIT
-from collector.runtimes.cpython import Interpreter, PyFrame
+from collector.runtimes.cpython import CodeObject, Interpreter, PyFrame
 from collector.runtimes.layout_cpython import LAYOUTS
 from collector.runtimes.lines_cpython import lines_of
 from collector.runtimes.looks import NOBODY, Anchor, Looks
@@ -184,7 +184,7 @@ def test_code_at_the_beginning_of_memory_is_found(target: Target) -> None:
     begins = code.address & ~4095
 
     def read(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
-        return [b"" if begins - 4096 <= address < begins else content
+        return [b"" if code.address - (1 << 16) < address < begins else content
                 for address, content in zip(addresses, target.read(addresses, sizes), strict=True)]
 
     fresh = target.interpreter(read)
@@ -194,26 +194,66 @@ def test_code_at_the_beginning_of_memory_is_found(target: Target) -> None:
     assert not fresh.is_no_code(code.bytecode)
 
 
-def test_code_is_found_though_a_word_right_before_it_led_to_none(target: Target) -> None:
+class Alone:
+    """Code of a process as the only one in memory, at another address."""
+
+    def __init__(self, target: Target, code: CodeObject, at: int, size: int = 0) -> None:
+        """``size``: of its bytecode, if it is to be longer than it is."""
+        self._target, self._code, self._at = target, code, at
+        self._n_units = (size // 2).to_bytes(8, "little") if size else b""
+
+    def read(self, addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        """Zeros before it, its own content, and zeros behind it."""
+        return [self._piece(*piece, content) for *piece, content in zip(
+            addresses, sizes, self._target.read(addresses, sizes), strict=True)]
+
+    def _piece(self, address: int, size: int, content: bytes) -> bytes:
+        if not self._at - (1 << 16) < address < self._at + (1 << 16):
+            return content
+        at, code = self._at, self._code
+        (own,) = self._target.read([code.address], [code.bytecode - code.address + code.size])
+        own = own[:16] + (self._n_units or own[16:24]) + own[24:]
+        memory = bytes(1 << 16) + own + bytes(1 << 17)
+        begin = (1 << 16) + address - at
+        return memory[begin:begin + size]
+
+
+def test_code_is_found_though_a_word_near_it_led_to_none(target: Target) -> None:
     interpreter = target.interpreter(target.read)
     assert isinstance(interpreter, Interpreter)
     interpreter.chains(list(interpreter.threads().values()))
-    head = interpreter.layout.bytecode
+    code, size = next(iter(interpreter.codes.values())), 1 << 14
+    head = code.bytecode - code.address
+    for at in range(1 << 46, (1 << 46) + 256, 16):
+        # Words right before it, and those from which its head is too far away; with those nearest that lead into it.
+        far = at + 8 + (1 << 14)
+        for near, word in [*((at + before, at + head) for before in (-8, 0, 8)),
+                           *((far + behind, far) for behind in range(8, 192, 24))]:
+            fresh = Interpreter(interpreter.layout, interpreter.symbols, Alone(target, code, at, size).read)
+            fresh.search([near])
+            assert not fresh.is_no_code(word)
+            fresh.search([word])
+            assert [one.address for one in fresh.codes.values()] == [at]
+
+
+def test_code_is_found_that_has_come_unheard(target: Target) -> None:
+    """Where a word led to none before. No look has met it, and none that is known has gone."""
+    now = {"ns": 0, "there": 0}
+
+    def read(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        return [content if now["there"] or not at <= code.address + 8 < at + size else bytes(size)
+                for at, size, content in zip(addresses, sizes, target.read(addresses, sizes), strict=True)]
+
+    interpreter = target.interpreter(target.read)
+    assert isinstance(interpreter, Interpreter)
+    interpreter.chains(list(interpreter.threads().values()))
     code = next(iter(interpreter.codes.values()))
-    for shift in range(0, 256, 8):  # the same code, where it might lie as well
-        at = (code.address & ~0xFFF) + shift
-
-        def read(addresses: Sequence[int], sizes: Sequence[int], at: int = at) -> list[bytes]:
-            moved = target.read([address - at + code.address for address in addresses], sizes)
-            return [bytes(at - address) + content[at - address:] if address < at < address + size else
-                    b"" if address < at else content
-                    for address, size, content in zip(addresses, sizes, moved, strict=True)]
-
-        for before in range(at - 8, at + 16, 8):
-            fresh = Interpreter(interpreter.layout, interpreter.symbols, read)
-            fresh.search([before])
-            assert fresh.is_no_code(before)
-            assert not fresh.is_no_code(at + head)
+    fresh = Interpreter(interpreter.layout, interpreter.symbols, read, lambda: now["ns"])
+    for second, there, is_found in ((0, 0, False), (4, 1, False), (6, 1, True)):
+        now |= {"ns": second * NS_PER_S, "there": there}
+        fresh.forget_old()
+        fresh.search([code.bytecode])
+        assert (code.address in fresh.numbers) == is_found
 
 
 def test_words_behind_code_are_not_searched_again_until_code_has_come(target: Target) -> None:

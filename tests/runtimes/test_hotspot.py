@@ -322,4 +322,5 @@ def test_code_that_takes_the_place_of_others_is_found(java: JavaTarget, machine:
     other.look(2)
     for pcs in ([last], [first, old.code, last]):
         assert {blob and blob.start for blob in other.blobs_at(np.array(pcs, np.uint64))} == {large.start}
+    assert large.start in other.changed
     assert old.start not in {blob.start for blob in other.blobs}

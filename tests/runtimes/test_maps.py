@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import struct
+from pathlib import Path
 
 import pytest
 
+from collector.linux.code_files import CodeFile
 from collector.runtimes import perf_map
 from collector.runtimes.code import Code, CodeTable
 from collector.runtimes.jitdump import Jitdump
@@ -102,12 +105,30 @@ def test_the_newest_code_at_a_time_counts_and_stands_for_earlier_times() -> None
 class File:
     """A file that is written while it is read."""
 
+    n_anew = 0
+
     def __init__(self) -> None:
         self.content, self.at = b"", 0
 
     def more(self) -> bytes:
         found, self.at = self.content[self.at:self.at + 7], min(self.at + 7, len(self.content))
         return found
+
+
+@pytest.mark.parametrize("more", [b"", b"3000 10 three\n"])
+def test_a_map_that_is_written_anew_is_read_anew(more: bytes, tmp_path: Path) -> None:
+    """As shorter or longer than it was, and while it has a line that is not whole."""
+    path = tmp_path / "perf-5.map"
+    path.write_bytes(b"1000 10 one\n2000 10 two\n4000 10 fo")
+    maps = CodeMaps([5], lambda name: CodeFile(os.open(path, os.O_RDONLY)), 1)
+    maps.read(10, [])
+    path.write_bytes(b"9000 10 nine\n1000 10 other\n" + more)
+    maps.read(20, [])
+    names = [[code.name if code else None for code in (maps.at(pc, time) for time in (5, 15))]
+             for pc in (0x1000, 0x2000, 0x9000, 0x3000)]
+    assert names == [[b"one", b"other"], [b"two"] * 2, [b"nine"] * 2, [b"three" if more else None] * 2]
+    assert maps.n_bad == 0
+    assert not maps.read(30, [])
 
 
 def test_maps_are_read_as_they_grow_and_inherited() -> None:
