@@ -343,7 +343,8 @@ class Timekeeping:
     def _begin_founder(self, edges: Edges, until_ns: int) -> None:
         """How much of the founder's account is not its own. Between the account before it became itself and that moment
         it ran for some milliseconds, or waited, which nobody tells. One that is read soon afterwards, when records say
-        that it was off its CPU, tells it as well as they tell what it ran meanwhile: there are few lags by then."""
+        that it was off its CPU, tells it as well as they tell what it ran meanwhile: there are few lags by then. Where
+        a hypervisor stole time meanwhile that is too little: it is no less than the account before."""
         founder, self._founder = self._founder, None
         if founder is None or self._n_lossy:
             return
@@ -357,7 +358,9 @@ class Timekeeping:
             came, left = kinds[:n:2], kinds[1:n:2]
             if n and len(came) == len(left) and (came == Edge.IN).all() and is_out(left).all() and (
                     account.time_ns <= until_ns):
-                one = slot, times_ns[0], account.run_ns - ran_ns[n // 2 - 1], delay_ns
+                base_ns = int(account.run_ns - ran_ns[n // 2 - 1])
+                bases_ns = self.ledger.bases_ns(slot) or (base_ns, base_ns)
+                one = slot, times_ns[0], min(max(base_ns, bases_ns[0]), bases_ns[1]), delay_ns
                 self.ledger.begin(ReadAccounts(*np.array(one)[:, None]))
                 return
 

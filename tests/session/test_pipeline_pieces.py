@@ -228,7 +228,8 @@ def test_a_thread_without_a_stack(leaf: int, frames: list[int]) -> None:
 
 @pytest.mark.parametrize(("first", "ran_ms"), [
     ([], 196), ([(1, 3.1), (8, 7)], 200),  # at 1 ms it ran: that account is old
-    ([(1, 3.1), (6, 5.2), (700, 83)], 196)])  # it ran, and behind the batch
+    ([(1, 3.1), (6, 5.2), (700, 83)], 196),  # it ran, and behind the batch
+    ([(8, 2.5)], 202)])  # most of its 4 ms until then were stolen: it would have used nothing, and less, before
 def test_what_the_founder_used_before_is_told_by_an_account_of_soon_after(
         first: list[tuple[float, float]], ran_ms: int, recording: Recording) -> None:
     """It used 1 ms until 300 ms before its exec, and 2 more until then; its 100 turns of 2 ms have records that are
