@@ -285,7 +285,7 @@ class Ledger:
         length_ns = read.time_ns - clocks.since_ns[read.slot]
         told = open_ & ~has_edge & (length_ns >= _ENOUGH_TICKS * LONGEST_TICK_NS)
         slot = read.slot[told]
-        ran = 2 * (read.run_ns[told] - self._of.base_ns[slot]) >= length_ns[told]
+        ran = 2 * (read.run_ns[told] - self._of.base_ns[slot] - clocks.cpu_ns[slot]) >= length_ns[told]
         self._begins_running(slot, ran, np.full(len(slot), _FAR_NS))
         if len(edges.slot):
             has_edge[has_edge] = edges.time_ns[first[has_edge]] <= read.time_ns[has_edge]

@@ -235,6 +235,19 @@ def test_what_was_found_runnable_is_told_by_its_account() -> None:
     assert waited.feed(150, [(0, 121, IN, 0)]) == [(0, 0, 121, PREEMPTED)]
 
 
+@pytest.mark.parametrize(("run", "first", "told"), [(297, BLOCKED, (0, 220, 340, IN)),
+                                                    (200, IN, (0, 220, 340, PREEMPTED))])
+def test_what_was_found_runnable_once_more_is_told_by_what_its_account_has_gained(
+        run: int, first: int, told: tuple[int, int, int, int]) -> None:
+    """It ran for 200 ms before nobody knew what it did."""
+    machine = Machine(1)
+    machine.feed(220, [(0, 0, IN, 0), (0, 200, BLOCKED, 0), (0, 220, PREEMPTED, 0)], reads((0, 220, 200, 0)))
+    machine.timeline.find_again(np.array([0]), np.array([True]))
+    machine.feed(320, [], reads((0, 320, run, 0)))
+    assert machine.feed(350, [(0, 340, first, 0)]) == [told]
+    assert machine.ledger.steal_ns == 0
+
+
 @pytest.mark.parametrize(("edge", "told"), [(IN, PREEMPTED), (BLOCKED, IN), (PREEMPTED, IN)])
 def test_the_first_record_of_a_found_thread_tells_what_it_did(edge: int, told: int) -> None:
     ran_ms = 17 if edge == IN else 83
