@@ -183,9 +183,10 @@ def _keep(item: pytest.Item, report: pytest.TestReport) -> None:
     with suppress(OSError, shutil.Error):  # a socket, or nothing is there any more
         if written is not None:
             shutil.copytree(written, kept, symlinks=True)
-    kept.mkdir(parents=True, exist_ok=True)
     told = [report.longreprtext, *(f"-- {name}\n{content}" for name, content in report.sections)]
-    (kept / "failure.txt").write_text("\n".join(told), errors="replace")
+    with suppress(OSError):
+        kept.mkdir(parents=True, exist_ok=True)
+        (kept / "failure.txt").write_text("\n".join(told), errors="replace")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -3,7 +3,6 @@ below ours, as in a container."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
 
@@ -25,8 +24,7 @@ class OwnTids:
         self._ours: dict[int, int] = {}
 
     def __call__(self, own: int) -> int:
-        tid = self._ours.get(own, 0)
-        if not os.path.exists(f"/proc/{self._pid}/task/{tid}"):  # none yet, or one that is over
+        if self._of(self._ours.get(own, 0)) != own:  # none yet, or one that is over
             self._list()
         return self._ours.get(own, -own)
 

@@ -297,7 +297,7 @@ def read_pieces(pid: int, addresses: Sequence[int], sizes: Sequence[int]) -> lis
             return found + [b""] * (len(addresses) - len(found))
         except OSError:  # the first piece cannot be read
             left = 0
-        content = bytes(buffer)  # of which a piece is taken in a quarter of the time
+        content = bytes(memoryview(buffer)[:left])  # of which a piece is taken in a quarter of the time
         ends = list(accumulate(size for _, size in ranges))
         n_read = bisect_right(ends, left)
         found += [content[at:stop] for at, stop in zip([0, *ends], ends[:n_read], strict=False)]

@@ -65,6 +65,11 @@ class CodeTable:
         self._starts = [start for start, _, _ in self._all]
         self._ends = list(accumulate((code.end for _, _, code in self._all), max))
 
+    def has(self, code: Code) -> bool:
+        """Whether this was told last of where code begins and ends, under this name."""
+        ends = self.at(code.start, code.since_ns), self.at(code.end - 1, code.since_ns)
+        return all(known is not None and known[:3] == code[:3] for known in ends)
+
     def at(self, pc: int, time_ns: int) -> Code | None:
         """The code at an address at a time; None where none was ever told."""
         covering = []

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import takewhile
 from operator import itemgetter
 from types import MappingProxyType
 from typing import NamedTuple
@@ -399,14 +398,15 @@ class Interpreter:
     def _before(self, ends: Sequence[int]) -> list[bytes]:
         """What lies before each of some addresses: as much as is searched, or as has no hole in it."""
         found = self._read([end - _SEARCHED for end in ends], [_SEARCHED] * len(ends))
-        return [content or self._last_before(end) for content, end in zip(found, ends, strict=True)]
-
-    def _last_before(self, end: int) -> bytes:
-        """What lies before an address, up to the first page that is not there."""
-        begin = end - _SEARCHED
-        cuts = [begin, *range(begin // _PAGE * _PAGE + _PAGE, end, _PAGE), end]
-        pages = self._read(cuts[:-1], np.diff(cuts).tolist())
-        return b"".join([*takewhile(bool, reversed(pages))][::-1])
+        cut = [i for i, content in enumerate(found) if not content]
+        while cut:  # page by page, the last one first
+            until = [ends[i] - len(found[i]) for i in cut]
+            begins = [max((end - 1) // _PAGE * _PAGE, ends[i] - _SEARCHED) for i, end in zip(cut, until, strict=True)]
+            pages = self._read(begins, [end - begin for begin, end in zip(begins, until, strict=True)])
+            for i, page in zip(cut, pages, strict=True):
+                found[i] = page + found[i]
+            cut = [i for i, page in zip(cut, pages, strict=True) if page and len(found[i]) < _SEARCHED]
+        return found
 
     def _leads_to(self, word: int, address: int) -> bool:
         """Whether a word lies in the bytecode of the code object at an address."""

@@ -65,7 +65,8 @@ class CodeMaps:
         if self._map is None:
             return []
         found: list[Code] = []
-        while data := self._map.more():
+        anew = self._n_anew + 1  # more often at once is more than anybody needs: the rest is for the next time
+        while self._n_anew <= anew and (data := self._map.more()):
             data = self._rest + data if self._map.n_anew == self._n_anew else data
             self._n_anew = self._map.n_anew
             whole = perf_map.whole_lines(data)
@@ -73,7 +74,7 @@ class CodeMaps:
             told, n_bad = perf_map.parse(data[:whole], self._read_ns)
             self.n_bad += n_bad
             found += told
-        return found
+        return [code for code in found if not self._table.has(code)] if self._n_anew else found
 
     def _jitdumps(self, mapped: Iterable[bytes]) -> list[Code]:
         for path in mapped:
@@ -82,7 +83,11 @@ class CodeMaps:
                 if file is not None:
                     self._dumps[path] = file, Jitdump()
         found: list[Code] = []
-        for file, dump in self._dumps.values():
-            while data := file.more():
+        for path, (file, dump) in self._dumps.items():
+            n_anew = file.n_anew
+            while file.n_anew == n_anew and (data := file.more()):
+                if file.n_anew != n_anew:
+                    dump = Jitdump()
+                    self._dumps[path] = file, dump
                 found += dump.feed(data, self._read_ns)
         return found

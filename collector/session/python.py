@@ -144,7 +144,7 @@ class PythonFrames:
                 found = cpython.recognise(there, mapping.path, partial(proc.read_pieces, pid),
                                           tid_of=own_tids.tid_of(pid))
             except OSError:  # it is gone
-                return None
+                found = ""
             if isinstance(found, cpython.Interpreter):
                 return Process(found, CodePlaces(found), (mapping.start, mapping.end), evaluation)
             self._evaluations[epoch.image.number] = evaluation

@@ -344,7 +344,8 @@ class Timekeeping:
         """How much of the founder's account is not its own. Between the account before it became itself and that moment
         it ran for some milliseconds, or waited, which nobody tells. One that is read soon afterwards, when records say
         that it was off its CPU, tells it as well as they tell what it ran meanwhile: there are few lags by then. Where
-        a hypervisor stole time meanwhile that is too little: it is no less than the account before."""
+        a hypervisor stole time meanwhile that is too little: it is no less than the account before
+        (and no more than that and all of the time since then)."""
         founder, self._founder = self._founder, None
         if founder is None or self._n_lossy:
             return

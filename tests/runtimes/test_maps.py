@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -115,20 +116,58 @@ class File:
         return found
 
 
+def open_file(folder: Path) -> Callable[[bytes], CodeFile | None]:
+    """What opens files of a folder by their names."""
+    def opened(path: bytes) -> CodeFile | None:
+        there = folder / Path(os.fsdecode(path)).name
+        return CodeFile(os.open(there, os.O_RDONLY)) if there.exists() else None
+
+    return opened
+
+
 @pytest.mark.parametrize("more", [b"", b"3000 10 three\n"])
 def test_a_map_that_is_written_anew_is_read_anew(more: bytes, tmp_path: Path) -> None:
     """As shorter or longer than it was, and while it has a line that is not whole."""
     path = tmp_path / "perf-5.map"
     path.write_bytes(b"1000 10 one\n2000 10 two\n4000 10 fo")
-    maps = CodeMaps([5], lambda name: CodeFile(os.open(path, os.O_RDONLY)), 1)
+    maps = CodeMaps([5], open_file(tmp_path), 1)
     maps.read(10, [])
-    path.write_bytes(b"9000 10 nine\n1000 10 other\n" + more)
+    path.write_bytes(b"9000 10 nine\n1000 10 other\n2000 10 two\n" + more)
     maps.read(20, [])
     names = [[code.name if code else None for code in (maps.at(pc, time) for time in (5, 15))]
              for pc in (0x1000, 0x2000, 0x9000, 0x3000)]
     assert names == [[b"one", b"other"], [b"two"] * 2, [b"nine"] * 2, [b"three" if more else None] * 2]
     assert maps.n_bad == 0
     assert not maps.read(30, [])
+    path.write_bytes(b"1000 10 other\n9000 10 nine\n" + more)
+    assert not maps.read(40, [])  # nothing of that is new
+
+
+def test_a_map_that_is_written_anew_again_and_again_lets_us_go(tmp_path: Path) -> None:
+    path = tmp_path / "perf-5.map"
+    path.write_bytes(b"1000 10 one\n")
+
+    class Restless(CodeFile):
+        def more(self) -> bytes:
+            number[0] += 1
+            path.write_bytes(b"%x000 10 one\n" % number[0])
+            return super().more()
+
+    number = [1]
+    maps = CodeMaps([5], lambda name: Restless(os.open(path, os.O_RDONLY)), 1)
+    for n_reads in (4, 6, 8):
+        assert maps.read(n_reads, [])
+        assert number[0] == n_reads
+
+
+def test_a_jitdump_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
+    path, name = tmp_path / "jit-5.dump", b"/tmp/jit-5.dump"
+    path.write_bytes(head() + load(5, 0x1000, b"old", b"\x90" * 9, 1) + load(6, 0x2000, b"gone", b"\x90", 2))
+    maps = CodeMaps([5], open_file(tmp_path), 1)
+    assert maps.read(10, [name])
+    path.write_bytes(head() + load(15, 0x1000, b"new", b"\xc3" * 9, 1))
+    assert maps.read(20, [name])
+    assert [code and code.name for code in (maps.at(0x1000, 8), maps.at(0x1000, 18))] == [b"old", b"new"]
 
 
 def test_maps_are_read_as_they_grow_and_inherited() -> None:

@@ -235,6 +235,7 @@ def test_code_is_found_beside_a_hole_in_memory(node: Target) -> None:
     whole.frames(node.frames, 1)
     known = {frame.pc: code for frame in node.frames if frame.low and (code := whole.codes.at(frame.pc))}
     held = {pc: code.start - whole.codes.head_size & -4096 for pc, code in known.items()}
+    assert held
     for pc, page in held.items():
         def read(addresses: Sequence[int], sizes: Sequence[int], hole: int = page - 4096) -> list[bytes]:
             return [b"" if at < hole + 4096 and at + size > hole else content
