@@ -63,6 +63,11 @@ class Recorded:
     n_threads: int = 0
     earlier: list[int] = field(default_factory=list)  # numbers of images that it has gone on from
 
+    @property
+    def numbers(self) -> list[int]:
+        """Those of all its images."""
+        return [self.image.number, *self.earlier]
+
     def tell(self, what: Callable[Concatenate[Recorder, Said], None], *arguments: Said.args,
              **named: Said.kwargs) -> None:
         """Calls ``what``, a method of Recorder's, now or when there is a recorder."""
@@ -115,8 +120,7 @@ class Experiments:
         return recorded
 
     def go_on(self, recorded: Recorded, image: Image) -> None:
-        """The same experiment goes on with another image."""
-        self.recorders.pop(recorded.image.number, None)
+        """The same experiment goes on with another image; what is still to be said of the one before is told, too."""
         recorded.earlier.append(recorded.image.number)
         recorded.image = image
         self.by_image[image.number] = recorded
@@ -187,7 +191,8 @@ class Experiments:
             self._note_failure(recorder)
             recorded.recorder = None
             recorded.followed = False
-        self.recorders.pop(recorded.image.number, None)
+        for number in recorded.numbers:
+            self.recorders.pop(number, None)
 
     def failures(self) -> str:
         """A line about the descendants whose experiments are not whole; empty if all of them are."""
@@ -211,7 +216,7 @@ class Experiments:
     def forget(self, recorded: Recorded) -> None:
         """Nothing will be said of an ended image any more."""
         if recorded.parent is not None:
-            for number in (recorded.image.number, *recorded.earlier):
+            for number in recorded.numbers:
                 self.by_image.pop(number, None)
 
     def _begin(self, recorded: Recorded) -> Recorded:
@@ -256,6 +261,8 @@ class Experiments:
         """A spawned process goes on under its lineage in its new image."""
         old.adopted = new.adopted = True
         self.go_on(old, new.image)
+        old.n_switches += new.n_switches  # of this batch
+        old.n_counted_switches += new.n_counted_switches
         old.end_ns = None
         self._ended.pop(old, None)
         if new in self._ended:
@@ -276,7 +283,7 @@ class Experiments:
         path = names.descendant_path(self._founder_path, recorded.lineage)
         founder = self.by_image[0].recorder if 0 in self.by_image else None
         recorded.recorder = Recorder.draft(path, self._header_for(recorded), founder=founder)
-        self.recorders[recorded.image.number] = recorded.recorder
+        self.recorders.update(dict.fromkeys(recorded.numbers, recorded.recorder))
         self.n_made += 1
         if recorded.lineage.is_cut:
             recorded.tell(Recorder.comment, f"lineage {recorded.lineage.text}", recorded.start_ns)

@@ -201,10 +201,10 @@ class MadeCode:
     def close(self, ended: Iterable[Recorded]) -> None:
         """The images are over; what has no name now stays without."""
         for recorded in ended:
-            self._python.forget([recorded.image.number, *recorded.earlier])
+            self._python.forget(recorded.numbers)
             for compiler in self._compilers:
-                compiler.forget([recorded.image.number, *recorded.earlier])
-            for number in (recorded.image.number, *recorded.earlier):
+                compiler.forget(recorded.numbers)
+            for number in recorded.numbers:
                 self._made_up.pop(number, None)
                 self._seen.pop(number, None)
                 known = self._known.pop(number, None)

@@ -122,7 +122,7 @@ class Output:
         recorded, recorder = earned.recorded, earned.recorded.recorder
         if recorder is None or not len(earned.tid):
             return
-        spans, uid = earned.spans, self._stacks.known_or_last(recorded, earned.spans)
+        spans, uid = earned.spans, self._stacks.known_or_last(earned.spans)
         stackless = uid == 0
         if stackless.any():
             if may_wait:

@@ -175,7 +175,7 @@ class Settlement:
             if state == Microstate.USER:
                 stack = self._stacks.of_cpu_time(recorded, slot)
             else:
-                uid = self._stacks.known_or_last_of(recorded, recorded.recorder, slot, int(owed.stacks[row, state]))
+                uid = self._stacks.known_or_last_of(recorded.recorder, slot, int(owed.stacks[row, state]))
                 stack = self._model.threads[slot].tid, self._stacks.last_cpu(slot), uid, state
             if stack is None:
                 recorded.pool_ns[state] += n * self._interval_ns

@@ -337,7 +337,7 @@ class Stacks:
         """Nothing more will be said of these images, once this has been."""
         if not ended:
             return
-        gone = [number for each in ended for number in (each.image.number, *each.earlier)]
+        gone = [number for each in ended for number in each.numbers]
         self._sites.forget(gone)
         self._deep.forget(gone)
         if self.made_code is not None:
@@ -347,14 +347,14 @@ class Stacks:
 
     # -- time that no sample stands for
 
-    def known_or_last(self, recorded: Recorded, spans: Spans) -> Array:
-        """The stacks (u8, s) of spans: of a wait for a CPU, where its own is unknown, that of the clock sample next to
+    def known_or_last(self, spans: Spans) -> Array:
+        """The stacks (u8, s) of spans in one image: of a wait for a CPU, where its own is unknown, that of the clock sample next to
         its begin; else the last one that the thread had before, else the next one, else 0."""
         unknown = spans.uid == 0
         if not unknown.any():
             return spans.uid
         uid = spans.uid.copy()
-        image = recorded.image.number
+        image = int(self._model.of.image[spans.slot[0]])
         waits = spans.state == _WAIT_CPU
         for rows, stacks_of in ((indices(unknown & waits), self._where_it_worked),
                                 (indices(unknown & ~waits), self._last_before)):
@@ -384,13 +384,13 @@ class Stacks:
             uid = np.where(uid == 0, other, uid)
         return uid
 
-    def known_or_last_of(self, recorded: Recorded, recorder: Recorder, slot: int, uid: int) -> int:
+    def known_or_last_of(self, recorder: Recorder, slot: int, uid: int) -> int:
         """The same of a single thread."""
         if uid:
             return uid
         self._tally.n_borrowed_stacks += 1
         self._last.grow(self._time.n_slots)
-        own = self._last.image[slot] == recorded.image.number
+        own = self._last.image[slot] == self._model.of.image[slot]
         return int(self._last.uid[slot] if own else 0) or int(no_stack(recorder)[0])
 
     def of_cpu_time(self, recorded: Recorded, slot: int) -> tuple[int, int, int, int] | None:
@@ -400,7 +400,7 @@ class Stacks:
         """
         self._last.grow(self._time.n_slots)
         last, thread = self._last, self._model.threads[slot]
-        is_own = last.image[slot] == recorded.image.number
+        is_own = last.image[slot] == self._model.of.image[slot]
         if is_own and last.clock_uid[slot]:
             return thread.tid, int(last.cpu[slot]), int(last.clock_uid[slot]), int(last.state[slot])
         life_ns = thread.start_ns, int(self._time.timeline.clocks.since_ns[slot])

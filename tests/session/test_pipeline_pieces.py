@@ -16,6 +16,7 @@ from collector.events import (
     Accounts,
     Array,
     Batch,
+    Births,
     Change,
     Clocks,
     ClockSamples,
@@ -36,6 +37,7 @@ from collector.experiment.log import Header
 from collector.experiment.reader import open_experiment
 from collector.experiment.recorder import Recorder
 from collector.experiment.records import NOT_SAMPLED
+from collector.linux.abi import CLONE_VFORK, CLONE_VM
 from collector.linux.accounts import Account
 from collector.linux.proc import ProcessLife, ProcessUsage
 from collector.processes.process import Epoch, Image
@@ -129,11 +131,12 @@ class Read(Alone):
 class Recording:
     """A pipeline for process PID, and what becomes of it."""
 
-    def __init__(self, path: Path, aggregations: Sequence[str] = (), world: Alone | None = None) -> None:
+    def __init__(self, path: Path, aggregations: Sequence[str] = (), world: Alone | None = None,
+                 follow: str = "on") -> None:
         self.path = path
         self.taken: list[Stretches] = []
         path.mkdir()
-        self.experiments = Experiments(path, Follow("on"), lambda recorded: header(recorded))
+        self.experiments = Experiments(path, Follow(follow), lambda recorded: header(recorded))
         self.tally = Tally()
         self.pipeline = Pipeline(INTERVAL_NS, self.experiments, world or Alone(), self.tally, tap=self.taken.append,
                                  aggregations=aggregations)
@@ -449,6 +452,38 @@ def test_time_becomes_ticks_where_it_was_spent(recording: Recording) -> None:
     stack = int(experiment.stacks.index(lock["FRINFO"].reshape(1))[0])
     assert experiment.stacks.stack(stack).tolist() == [0x400300]
     assert recording.tally.n_settled_ticks == 1  # the 5 ms before 25, and those behind 65
+
+
+def test_what_was_before_an_exec_is_told_where_the_experiment_goes_on(tmp_path: Path) -> None:
+    """Its samples come with the batch that tells of the exec."""
+    recording = Recording(tmp_path / "test.1.er", follow="off")
+    recording.pipeline.feed(batch(5, EXEC))
+    recording.pipeline.feed(batch(150, Executed(START_NS + 149 * MS, PID, PID, b"other"), switches=[
+        (103, PID, Edge.OUT_BLOCKED), (133, PID, Edge.IN)], leaving=[(103, PID, 0x400300)],
+        clock=[(at, PID, 0x400100) for at in (*range(10, 103, 10), 140)]))
+    recording.finish(150)
+    assert recording.ticks() == {(PID, Microstate.USER): 12, (PID, Microstate.USER_LOCK): 3}
+    experiment = open_experiment(recording.path)
+    stacks = experiment.stacks.index(experiment.packets()["FRINFO"])
+    assert {tuple(experiment.stacks.stack(int(one)).tolist()) for one in stacks} == {(0x400100,), (0x400300,)}
+
+
+def test_what_a_spawned_program_did_before_its_exec_is_told(recording: Recording) -> None:
+    child = 5003
+    births = samples([(20, PID, 0x400100)], 0)
+    assert births is not None
+    made = batch(100, EXEC, Forked(START_NS + 20 * MS, child, child, PID, PID),
+                 Executed(START_NS + 60 * MS, child, child, b"other"), switches=[
+                     (20, child, Edge.IN), *[(at, child, edge) for at in (70, 80) for edge in (
+                         Edge.OUT_BLOCKED, Edge.IN)], (90, child, Edge.OUT_BLOCKED)],
+                 clock=[(at, child, 0x400100) for at in (30, 40, 50, 65)])
+    made.births = Births(births, np.array([child]), np.array([CLONE_VM | CLONE_VFORK]))
+    recording.pipeline.feed(made)
+    (recorded,) = [one for one in recording.experiments.open_ones() if one.image.pid == child]
+    assert recorded.n_switches.tolist() == [3, 0]
+    recording.pipeline.sync()
+    recording.finish(100)
+    assert recording.ticks("_c1.er") == {(child, Microstate.USER): 7, (child, Microstate.SLEEP): 1}
 
 
 def test_who_never_has_a_stack_has_its_time_told_before_its_end(recording: Recording) -> None:
