@@ -348,8 +348,8 @@ class Stacks:
     # -- time that no sample stands for
 
     def known_or_last(self, spans: Spans) -> Array:
-        """The stacks (u8, s) of spans in one image: of a wait for a CPU, where its own is unknown, that of the clock sample next to
-        its begin; else the last one that the thread had before, else the next one, else 0."""
+        """The stacks (u8, s) of spans in one image: of a wait for a CPU, where its own is unknown, that of the clock
+        sample next to its begin; else the last one that the thread had before, else the next one, else 0."""
         unknown = spans.uid == 0
         if not unknown.any():
             return spans.uid

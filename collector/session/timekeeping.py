@@ -74,7 +74,8 @@ class Timekeeping:
         self._free: list[int] = []
         self._begun: list[tuple[int, int, int, int, int]] = []  # slot, time, run, delay, when they were read
         self._found_off_cpu: list[tuple[int, int]] = []  # slots, and when their accounts were read
-        self._went_on: list[tuple[int, int]] = []  # slots of threads in their old and their new image
+        self.went_on: list[tuple[int, int]] = []  # slots of threads in their old and their new image, in the last batch
+        self._went_on: list[tuple[int, int]] = []  # and in the next one
         self._accounts: list[Accounts] = []  # that no batch has reached yet
         self._clocks: list[tuple[int, int, int]] = []  # the same: when it was read, pid, and what it said
         self.zombies: set[int] = set()  # processes that were over when their last clocks were read
@@ -201,7 +202,7 @@ class Timekeeping:
             self.ledger.goes_on(old, slot, int(self.timeline.clocks.cpu_ns[old]))
             self.turns.goes_on(old, slot)
             self._known.delay_ns[slot] = self._known.delay_ns[old]
-        self._went_on = []
+        self.went_on, self._went_on = self._went_on, []
         self._fed_ns, self._n_lossy = batch.until_ns, max(self._n_lossy - 1, 0)
         return periods
 

@@ -30,8 +30,11 @@ class Waits:
         """What the periods off CPU that a batch closed were spent with."""
         faults = self._faults(batch.faults)
         self.states.grow(self._time.n_slots)
-        return self.states.spans(periods, self._timeline.edges, departures, faults, self._time.woken,
+        spans = self.states.spans(periods, self._timeline.edges, departures, faults, self._time.woken,
                                   self._time.delays)
+        for old, new in self._time.went_on:
+            self.states.goes_on(old, new)
+        return spans
 
     def so_far(self, now_ns: int, with_newborn: bool) -> Spans:
         """What threads that are off CPU have spent so far, up to ``now_ns``, also those that have yet to run or without

@@ -147,6 +147,10 @@ class States:
         """Makes room for the slots below ``n``."""
         self._of.grow(n)
 
+    def goes_on(self, old: int, new: int) -> None:
+        """The thread at one slot goes on at another: its next account has the waits of both."""
+        self._of.unexplained_ns[new] += self._of.unexplained_ns[old]
+
     def forget(self, slots: Array) -> None:
         """The threads at slots are over, and the slots are free."""
         self._of.reset(slots)

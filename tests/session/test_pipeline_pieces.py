@@ -148,6 +148,15 @@ class Recording:
         self.pipeline.finish(START_NS + at_ms * MS, "it goes on")
         self.founder.recorder.close(START_NS + at_ms * MS)
 
+    def lengths(self, tid: int) -> Counter[int]:
+        """How long a thread was in each state, in ns, as a tap is told."""
+        found = Counter[int]()
+        for part in self.taken:
+            mine = part.tid == tid
+            for state, ns in zip(part.state[mine].tolist(), (part.end_ns - part.start_ns)[mine].tolist(), strict=True):
+                found[state] += ns
+        return found
+
     def ticks(self, lineage: str = "") -> dict[tuple[int, int], int]:
         """Ticks by tid and state."""
         found = Counter[tuple[int, int]]()
@@ -201,7 +210,8 @@ def samples(rows: Sequence[tuple[float, int, int]], mode: int) -> ClockSamples |
 
 def account(*rows: tuple[float, int, float, float]) -> Accounts:
     """As of when (ms), tid, ms on CPU, ms of waiting."""
-    columns = np.array([(START_NS + at * MS, PID, tid, run * MS, delay * MS, 1) for at, tid, run, delay in rows])
+    columns = np.array([(START_NS + at * MS, tid if tid > 5000 else PID, tid, run * MS, delay * MS, 1)
+                        for at, tid, run, delay in rows])
     return Accounts(*columns.astype(np.int64).reshape(-1, 6).T, read_ns=START_NS + int(max(
         (at for at, *_ in rows), default=1) * MS))
 
@@ -398,6 +408,18 @@ def test_whoever_calls_exec_goes_on_with_an_account_of_its_own(recording: Record
     assert recording.pipeline.total_cpu_ns == 200 * MS
 
 
+def test_waits_before_an_exec_are_told_once(recording: Recording) -> None:
+    """The first account behind it has those of before, too. No wake-up is told."""
+    child, feed = 5003, recording.pipeline.feed
+    feed(batch(100, EXEC, Forked(START_NS + MS, child, child, PID, PID),
+               Executed(START_NS + 30 * MS, child, child, b"other"), accounts=account((90, child, 19, 20)),
+               switches=[(21, child, Edge.IN), (40, child, Edge.OUT_BLOCKED)]))
+    feed(batch(200, switches=[(140, child, Edge.IN), (150, child, Edge.OUT_BLOCKED)],
+               accounts=account((190, child, 29, 20))))
+    recording.finish(200)
+    assert recording.lengths(child) == {ON_CPU: 29 * MS, Microstate.WAIT_CPU: 20 * MS, Microstate.SLEEP: 150 * MS}
+
+
 def test_switches_are_counted_from_the_accounts_of_batches(recording: Recording) -> None:
     feed = recording.pipeline.feed
     feed(batch(50, EXEC, switches=[(10, PID, Edge.OUT_BLOCKED)]))
@@ -408,11 +430,7 @@ def test_switches_are_counted_from_the_accounts_of_batches(recording: Recording)
     feed(batch(260, accounts=account((260, PID, 140, 20))))
     recording.pipeline.stop_counting(200 * MS)
     recording.finish(260)
-    lengths = Counter[int]()
-    for part in recording.taken:
-        for state, ns in zip(part.state.tolist(), (part.end_ns - part.start_ns).tolist(), strict=True):
-            lengths[state] += ns
-    assert lengths == {ON_CPU: 140 * MS, Microstate.WAIT_CPU: 20 * MS, Microstate.SLEEP: 100 * MS}
+    assert recording.lengths(PID) == {ON_CPU: 140 * MS, Microstate.WAIT_CPU: 20 * MS, Microstate.SLEEP: 100 * MS}
     assert recording.tally.counted_ns == 200 * MS
 
 
