@@ -144,13 +144,17 @@ class Pipeline:
 
     def _flush(self, now_ns: int, *, with_newborn: bool = True) -> None:
         if not self.time.counts:
-            spans = self._waits.so_far(now_ns, with_newborn)
-            self.output.spans(spans, self._settlement.waits.due)
-            self._taps.flushed(spans, self.output.muted)
+            self._tell_waiting(now_ns, with_newborn=with_newborn)
+
+    def _tell_waiting(self, now_ns: int, *, with_newborn: bool = True) -> None:
+        spans = self._waits.so_far(now_ns, with_newborn)
+        self.output.spans(spans, self._settlement.waits.due)
+        self._taps.flushed(spans, self.output.muted)
 
     def mute(self, now_ns: int, *, muted: bool) -> None:
-        """From here on nothing is written, or it is again; what threads have spent off CPU so far is told before."""
-        self._flush(now_ns)
+        """From here on nothing is written, or it is again; what threads have spent off CPU so far is told before, also
+        where switches are counted: who sleeps on has no edge from which it would be told later."""
+        self._tell_waiting(now_ns)
         self.output.muted = muted
         self._taps.looks(now_ns if self._fed_ns else 0, not muted)  # who begins with a pause has seen nothing yet
 
@@ -235,5 +239,6 @@ class Pipeline:
 
     def record_again(self, running: Sequence[int]) -> None:
         """Records tell of switches again, and until each thread's first one, whether it is one of the ``running`` (by
-        tid)."""
+        tid). That says nothing of what it did up to the last account."""
+        self._tell_waiting(self._fed_ns, with_newborn=False)
         self.time.record_again(running)

@@ -53,7 +53,7 @@ def untold(sampling: Sampling, slot: Array, time_ns: Array, groups: Groups) -> A
     met = sampled[at] == threads
     new = met & (of.phase_ns[threads] < 0)
     phase_ns = np.maximum(of.phase_ns[threads], 0)
-    ticks = np.where(met, (phase_ns + last_ns[at]) // interval_ns, of.ticks[threads])
+    ticks = np.maximum(np.where(met, (phase_ns + last_ns[at]) // interval_ns, 0), of.ticks[threads])
     early_ns = interval_ns - np.maximum(first_ns[at], 1)
     extra = new & (early_ns > 0) & ((early_ns + last_ns[at]) // interval_ns > ticks)
     used_ns = np.maximum(clocks.cpu_ns[threads], np.where(met, last_ns[at], 0))  # since then it may wait for a CPU

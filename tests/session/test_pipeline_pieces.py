@@ -434,6 +434,36 @@ def test_switches_are_counted_from_the_accounts_of_batches(recording: Recording)
     assert recording.tally.counted_ns == 200 * MS
 
 
+def test_a_sleep_through_a_pause_is_told_up_to_it_and_from_its_end_on(recording: Recording) -> None:
+    """While switches are counted, which no edge of a thread tells of that sleeps."""
+    feed = recording.pipeline.feed
+    feed(batch(50, EXEC, switches=[(10, PID, Edge.OUT_BLOCKED)], leaving=[(10, PID, 0x400300)]))
+    recording.pipeline.count({PID: Account(START_NS + 60 * MS, 10 * MS, 0, 1)})
+    feed(batch(60))
+    for at_ms, muted in ((160, True), (260, False), (360, None)):
+        feed(batch(at_ms, accounts=account((at_ms, PID, 10, 0))))
+        if muted is not None:
+            recording.pipeline.mute(START_NS + at_ms * MS, muted=muted)
+    recording.pipeline.stop_counting(300 * MS)
+    recording.finish(360)
+    assert recording.ticks()[PID, Microstate.USER_LOCK] == 15 + 10
+
+
+def test_who_slept_and_is_found_running_where_records_begin_again_has_slept_before(recording: Recording) -> None:
+    """It was woken after its last account; by the next one it has run for 50 ms."""
+    feed = recording.pipeline.feed
+    feed(batch(50, EXEC, switches=[(10, PID, Edge.OUT_BLOCKED)]))
+    recording.pipeline.count({PID: Account(START_NS + 60 * MS, 10 * MS, 0, 1)})
+    feed(batch(60))
+    feed(batch(1060, accounts=account((1060, PID, 10, 0))))
+    recording.pipeline.stop_counting(1000 * MS)
+    recording.pipeline.record_again([PID])
+    feed(batch(1200, switches=[(1110, PID, Edge.OUT_BLOCKED)], accounts=account((1190, PID, 60, 0))))
+    recording.finish(1200)
+    assert recording.lengths(PID) == {ON_CPU: 60 * MS, Microstate.SLEEP: 1140 * MS}
+    assert recording.pipeline.time.ledger.steal_ns == 0
+
+
 # --- changes --------------------------------------------------------------------------------------
 
 

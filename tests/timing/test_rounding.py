@@ -19,11 +19,13 @@ Life = tuple[int, list[int]]  # time on CPU altogether, and before each sample
 
 
 def lived(lives: Sequence[Life], images: Sequence[int], pools: Sequence[int], goes_on: bool = False,
-          before: int = 0) -> tuple[Sampling, list[int], int]:
+          before: int = 0, told: Sequence[int] = ()) -> tuple[Sampling, list[int], int]:
     """Threads that ran within a batch, and ended or lost their CPU: their clocks, those untold, and the ticks of their
-    samples."""
+    samples. ``told``: ticks of the first threads so far."""
     sampling, slots = Sampling(INTERVAL, Timeline()), list(range(len(lives)))
     sampling.timeline.grow(len(lives))
+    sampling.of.grow(len(lives))
+    sampling.of.ticks[:len(told)], sampling.of.phase_ns[:len(told)] = told, 0
     last = Edge.OUT_PREEMPTED if goes_on else Edge.ENDED
     edges = sorted([(1_000, slot, Edge.IN) for slot in slots]
                    + [(1_000 + life, slot, last) for slot, (life, _) in zip(slots, lives, strict=True)])
@@ -51,6 +53,12 @@ def test_as_many_are_told_as_are_due(life: int, samples: list[int], n: int, pool
     whole = samples[-1] // INTERVAL
     assert len(found) == (n - n_told if samples[0] < INTERVAL else 0)
     assert ticks == n * whole + n_told
+
+
+@pytest.mark.parametrize(("told", "n_told"), [(2, 1), (3, 0)])
+def test_what_was_told_too_much_of_one_is_not_told_of_others(told: int, n_told: int) -> None:
+    _, found, ticks = lived([(30_000, [29_000]), (4_000, [3_000])], [0, 0], [0], told=[told])
+    assert (found, ticks) == ([1] * (1 - n_told), n_told)
 
 
 def test_each_image_for_itself_evenly() -> None:
