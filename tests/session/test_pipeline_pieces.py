@@ -31,6 +31,7 @@ from collector.events import (
     RecordsLost,
     Sites,
     Switches,
+    Wakings,
 )
 from collector.experiment.identity import UNKNOWN, Identity
 from collector.experiment.log import Header
@@ -432,6 +433,24 @@ def test_switches_are_counted_from_the_accounts_of_batches(recording: Recording)
     recording.finish(260)
     assert recording.lengths(PID) == {ON_CPU: 140 * MS, Microstate.WAIT_CPU: 20 * MS, Microstate.SLEEP: 100 * MS}
     assert recording.tally.counted_ns == 200 * MS
+
+
+@pytest.mark.parametrize("pauses", [False, True])
+def test_a_wake_up_amid_counted_switches_does_not_end_a_sleep(pauses: bool, recording: Recording) -> None:
+    """It slept several times, and ran in between, which the account tells as a sum."""
+    feed = recording.pipeline.feed
+    feed(batch(50, EXEC, switches=[(10, PID, Edge.OUT_BLOCKED)]))
+    recording.pipeline.count({PID: Account(START_NS + 60 * MS, 10 * MS, 0, 1)})
+    feed(batch(60))
+    for at_ms, run_ms in ((160, 30), (260, 50)):
+        made = batch(at_ms, accounts=account((at_ms, PID, run_ms, 0)))
+        made.wakings = Wakings(np.full(2, PID), START_NS + at_ms * MS - np.array([50, 30]) * MS)
+        feed(made)
+        if pauses:
+            recording.pipeline.mute(START_NS + at_ms * MS, muted=False)
+    recording.pipeline.stop_counting(200 * MS)
+    recording.finish(260)
+    assert recording.lengths(PID) == {ON_CPU: 50 * MS, Microstate.SLEEP: 210 * MS}
 
 
 def test_a_sleep_through_a_pause_is_told_up_to_it_and_from_its_end_on(recording: Recording) -> None:
