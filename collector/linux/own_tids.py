@@ -20,8 +20,7 @@ class OwnTids:
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
-        self._own: dict[int, int] = {}  # by our number
-        self._ours: dict[int, int] = {}
+        self._ours: dict[int, int] = {}  # by its own number
 
     def __call__(self, own: int) -> int:
         if self._of(self._ours.get(own, 0)) != own:  # none yet, or one that is over
@@ -32,8 +31,7 @@ class OwnTids:
         there = []
         with suppress(OSError):
             there = proc.threads(self._pid)
-        self._own = {tid: self._own.get(tid) or self._of(tid) for tid in there}
-        self._ours = {own: tid for tid, own in self._own.items() if own}
+        self._ours = {own: tid for tid in there if (own := self._of(tid))}
 
     def _of(self, tid: int) -> int:
         with suppress(OSError):  # it is gone

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import pairwise
 from typing import Protocol
 
 from collector.runtimes import perf_map
@@ -38,7 +39,7 @@ class CodeMaps:
         self._map: GrowingFile | None = None
         self._rest = b""  # of its last line
         self._n_anew = 0
-        self._dumps: dict[bytes, tuple[GrowingFile, Jitdump]] = {}
+        self._dumps: dict[bytes, tuple[GrowingFile, Jitdump, int]] = {}
         self._table = CodeTable()
         self._read_ns = since_ns
         self._began_ns = since_ns
@@ -65,29 +66,40 @@ class CodeMaps:
         if self._map is None:
             return []
         found: list[Code] = []
-        anew = self._n_anew + 1  # more often at once is more than anybody needs: the rest is for the next time
-        while self._n_anew <= anew and (data := self._map.more()):
-            data = self._rest + data if self._map.n_anew == self._n_anew else data
-            self._n_anew = self._map.n_anew
+        for data, is_anew in _pieces(self._map, self._n_anew):
+            data = data if is_anew else self._rest + data
             whole = perf_map.whole_lines(data)
             self._rest = data[whole:][-LINE_MAX:]
             told, n_bad = perf_map.parse(data[:whole], self._read_ns)
+            self._n_anew = self._map.n_anew
             self.n_bad += n_bad
             found += told
-        return [code for code in found if not self._table.has(code)] if self._n_anew else found
+        return found if not self._n_anew or _overlap(found) else [code for code in found if not self._table.has(code)]
 
     def _jitdumps(self, mapped: Iterable[bytes]) -> list[Code]:
         for path in mapped:
             if path not in self._dumps and JITDUMP_PATH.search(path):
                 file = self._open(path.removesuffix(b" (deleted)"))
                 if file is not None:
-                    self._dumps[path] = file, Jitdump()
+                    self._dumps[path] = file, Jitdump(), 0
         found: list[Code] = []
-        for path, (file, dump) in self._dumps.items():
-            n_anew = file.n_anew
-            while file.n_anew == n_anew and (data := file.more()):
-                if file.n_anew != n_anew:
-                    dump = Jitdump()
-                    self._dumps[path] = file, dump
+        for path, (file, dump, n_anew) in self._dumps.items():
+            for data, is_anew in _pieces(file, n_anew):
+                dump = Jitdump() if is_anew else dump
+                self._dumps[path] = file, dump, file.n_anew
                 found += dump.feed(data, self._read_ns)
         return found
+
+
+def _pieces(file: GrowingFile, n_anew: int) -> Iterator[tuple[bytes, bool]]:
+    """What has come in a file, piece by piece, and whether it begins anew with that, as ``n_anew`` at the last piece
+    tells. What is written anew again and again is read twice: the rest is for the next time."""
+    most = n_anew + 1
+    while n_anew <= most and (data := file.more()):
+        is_anew, n_anew = file.n_anew != n_anew, file.n_anew
+        yield data, is_anew
+
+
+def _overlap(codes: Iterable[Code]) -> bool:
+    in_order = sorted((code.start, code.end) for code in codes)
+    return any(start < end for (_, end), (start, _) in pairwise(in_order))

@@ -240,5 +240,5 @@ class Pipeline:
     def record_again(self, running: Sequence[int]) -> None:
         """Records tell of switches again, and until each thread's first one, whether it is one of the ``running`` (by
         tid). That says nothing of what it did up to the last account."""
-        self._tell_waiting(self._fed_ns, with_newborn=False)
+        self._tell_waiting(self._fed_ns)
         self.time.record_again(running)

@@ -141,6 +141,11 @@ def test_a_map_that_is_written_anew_is_read_anew(more: bytes, tmp_path: Path) ->
     assert not maps.read(30, [])
     path.write_bytes(b"1000 10 other\n9000 10 nine\n" + more)
     assert not maps.read(40, [])  # nothing of that is new
+    path.write_bytes(b"1008 10 late\n1000 10 other\n")
+    assert maps.read(50, [])
+    other = maps.at(0x100F, 60)
+    assert other is not None
+    assert other.name == b"other"
 
 
 def test_a_map_that_is_written_anew_again_and_again_lets_us_go(tmp_path: Path) -> None:
@@ -168,6 +173,13 @@ def test_a_jitdump_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
     path.write_bytes(head() + load(15, 0x1000, b"new", b"\xc3" * 9, 1))
     assert maps.read(20, [name])
     assert [code and code.name for code in (maps.at(0x1000, 8), maps.at(0x1000, 18))] == [b"old", b"new"]
+    path.write_bytes(b"")
+    assert not maps.read(30, [name])
+    path.write_bytes(head() + load(25, 0x1000, b"newest", b"\xc3" * 9, 1))
+    assert maps.read(40, [name])
+    newest = maps.at(0x1000, 35)
+    assert newest is not None
+    assert newest.name == b"newest"
 
 
 def test_maps_are_read_as_they_grow_and_inherited() -> None:
