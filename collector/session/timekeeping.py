@@ -65,7 +65,7 @@ class Timekeeping:
         self.counts = False  # switches come too often to be recorded: only accounts tell of them
         self.ending: Array = np.zeros(0, dtype=np.int64)  # the slots that end in this batch
         self.delays = Delays(self.ending, self.ending)  # what the accounts of this batch tell of waits for a CPU
-        self.woken = NO_MOMENTS  # of our threads, in this batch
+        self.woken = NO_MOMENTS  # of our threads, in this batch, as far as they end sleeps
         self._came = NO_MOMENTS  # when they got CPUs, where the very moment is known
         self.turns = Turns()
         self._last_accounts = LastAccounts()
@@ -197,6 +197,8 @@ class Timekeeping:
             budgets += self._across_execs(*last)
         periods = self.timeline.advance(self.ledger.reconciled(edges, read, self.timeline, seen, self.woken,
                                                                self._came, budgets, lambda: self._struck(batch)))
+        if seen.is_blind:  # a sleep is several that were put together: no wake-up of these ends it
+            self.woken = NO_MOMENTS
         self._note_turns(last, new, looked=looked is not None)
         for old, slot in self._went_on:
             self.ledger.goes_on(old, slot, int(self.timeline.clocks.cpu_ns[old]))

@@ -182,7 +182,7 @@ class States:
         told = blocked & _of_fault(reason, of.fault_state[slot], of.fault_ip[slot] == ip)
         state = np.where(told, of.fault_state[slot], state)
         woken_ns = _within(periods, of.woken_ns[slot], of.over_ns[slot])
-        woken = blocked & (woken_ns > 0) & (periods.source != _SYNTHETIC)
+        woken = blocked & (woken_ns > 0)
         wait_ns = np.where(woken, periods.end_ns - woken_ns, 0)
         of.unexplained_ns[slot] -= np.where(blocked, wait_ns, periods.end_ns - periods.start_ns)
         return _split(periods, state, of.uid[slot], of.cpu[slot], wait_ns, np.zeros(len(slot), dtype=bool)), woken
@@ -203,8 +203,7 @@ class States:
 
     def _woken_ns(self, periods: Periods, woken: Wakeups) -> Array:
         """When the thread was woken in each period (p,), 0 where unknown. The last wake-ups are remembered, for periods
-        that are still to end; but not those that have ended one. Of several sleeps that were put together, as where
-        switches are counted, a wake-up tells nothing."""
+        that are still to end; but not those that have ended one."""
         slot, of = periods.slot, self._of
         over_ns = of.over_ns[slot]
         follows = indices(slot[1:] == slot[:-1]) + 1
@@ -216,7 +215,7 @@ class States:
             before = _within(periods, woken.last_ns(slot, periods.start_ns), over_ns)
             found = np.where(inside > 0, inside, np.where(before > 0, before, found))
         of.woken_ns[woken.slot], of.over_ns[slot] = woken.time_ns, periods.end_ns
-        found[(periods.kind != Edge.OUT_BLOCKED) | (periods.source == _SYNTHETIC)] = 0
+        found[periods.kind != Edge.OUT_BLOCKED] = 0
         return found
 
     def _departed(self, edges: Edges, departures: Departures,
