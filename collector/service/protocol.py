@@ -10,7 +10,6 @@ archive, and ``done`` or ``failed`` ends them; and for ``top``: a ``sessions`` f
 
 from __future__ import annotations
 
-import inspect
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
@@ -218,6 +217,8 @@ def schema() -> dict[str, Any]:
 
 def _clean(components: dict[str, dict[str, Any]]) -> None:
     """Docstrings without their indent, which some versions of msgspec leave in."""
+    import inspect
+
     for component in components.values():
         if "description" in component:
             component["description"] = inspect.cleandoc(component["description"])

@@ -56,12 +56,17 @@ static void await_waiter(void) {
     check(read(about_to_wait[0], &byte, 1) != 1, "read");
 }
 
+/* As much of a file as there is room for in TEXT, which is all zeros. */
+static void read_text(const char *path, char *text, size_t size) {
+    int fd = open(path, O_RDONLY);
+    check(fd < 0 || read(fd, text, size - 1) < 0, path);
+    close(fd);
+}
+
 static int is_asleep(pid_t tid) {
     char path[64], text[4096] = "";
     snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)tid);
-    int fd = open(path, O_RDONLY);
-    check(fd < 0 || read(fd, text, sizeof text - 1) < 0, path);
-    close(fd);
+    read_text(path, text, sizeof text);
     return strncmp(strrchr(text, ')'), ") S", 3) == 0;
 }
 
@@ -197,9 +202,7 @@ static int64_t stopped_ns;
 static int is_stopped(pid_t pid) {
     char path[64], text[4096] = "";
     snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    int fd = open(path, O_RDONLY);
-    check(fd < 0 || read(fd, text, sizeof text - 1) < 0, path);
-    close(fd);
+    read_text(path, text, sizeof text);
     char *state = strstr(text, "\nState:\t"), *pending = strstr(text, "\nShdPnd:\t");
     if (state == NULL || pending == NULL || strchr("tT", state[8]) == NULL) return 0;
     return !(strtoull(pending + 9, NULL, 16) >> (SIGSTOP - 1) & 1);  /* else it is its tracer that has stopped it */
