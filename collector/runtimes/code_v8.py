@@ -24,11 +24,12 @@ import numpy as np
 import numpy.typing as npt
 
 from collector.runtimes.heap_v8 import Heap, half4, small, word
-from collector.runtimes.layout_v8 import NONE, Layout, Read
+from collector.runtimes.holes import Read, cut, parts_of
+from collector.runtimes.layout_v8 import NONE, Layout
 
 _ALIGNMENT = 64
 _NEAR, _FAR = 1 << 15, 1 << 20  # how far back a beginning is looked for
-_PIECE, _PAGE = _NEAR, 4096  # what is read as a whole, or not at all
+_PIECE = _NEAR  # what is read as a whole, if it is there
 _AT_ONCE = 128  # pieces
 _CODE_MAX = 1 << 24
 _TABLE_MAX, _INLINED_MAX = 1 << 20, 1 << 12
@@ -172,14 +173,9 @@ class Codes:
         piece is not there as a whole, those pages count that are."""
         found: list[int] = []
         for at in range(0, len(pieces), _AT_ONCE):
-            begins, ends = zip(*pieces[at:at + _AT_ONCE], strict=True)
-            contents = self._read(begins, [end - begin for begin, end in pieces[at:at + _AT_ONCE]])
-            cut = [page for begin, end, content in zip(begins, ends, contents, strict=True) if not content
-                   for page in _cut(begin, end, _PAGE)]
-            pages = self._read([begin for begin, _ in cut], [end - begin for begin, end in cut]) if cut else []
-            for begin, content in [*zip(begins, contents, strict=True),
-                                   *zip([begin for begin, _ in cut], pages, strict=True)]:
-                found += self._holders_in(begin, content)
+            for parts in parts_of(self._read, pieces[at:at + _AT_ONCE]):
+                for begin, content in parts:
+                    found += self._holders_in(begin, content)
         return sorted(found)
 
     def _holders_in(self, begin: int, piece: bytes) -> list[int]:
@@ -343,13 +339,7 @@ def _pieces(begins: Sequence[int], ends: Sequence[int]) -> list[tuple[int, int]]
     """What lies in stretches of memory, in pieces [begin, end) of at most _PIECE bytes, each part once."""
     found: dict[int, tuple[int, int]] = {}
     for stretch in zip(begins, ends, strict=True):
-        for begin, end in _cut(*stretch, _PIECE):
+        for begin, end in cut(*stretch, _PIECE):
             known = found.get(begin // _PIECE, (begin, end))
             found[begin // _PIECE] = min(begin, known[0]), max(end, known[1])
     return sorted(found.values())
-
-
-def _cut(begin: int, end: int, size: int) -> list[tuple[int, int]]:
-    """The parts of a stretch of memory between multiples of a size."""
-    inner = range(begin // size * size + size, end, size)
-    return list(zip([begin, *inner], [*inner, end], strict=True))

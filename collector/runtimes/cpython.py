@@ -21,14 +21,12 @@ from typing import NamedTuple
 import numpy as np
 
 from collector.runtimes.callers_cpython import NO_INSTRUCTION, UNIT, Callers
+from collector.runtimes.holes import Read, last_of
 from collector.runtimes.layout_cpython import N_OFFSETS, Layout, is_free_threaded, layout_of
 from collector.runtimes.lines_cpython import Lines, lines_of
 
-Read = Callable[[Sequence[int], Sequence[int]], list[bytes]]
-
 SYMBOLS = (b"_PyRuntime", b"_PyEval_EvalFrameDefault", b"PyCode_Type", b"PyUnicode_Type", b"Py_Version")
 _THREAD_SIZE = 320
-_PAGE = 4096
 _CHUNK_HEAD = 24
 _CHUNK_MAX = 1 << 18
 _CHUNK_SPARE = 2048
@@ -381,7 +379,8 @@ class Interpreter:
         asked = [word for word in words if 0xFFFF + _SEARCHED < word < _USER_END and not self.is_no_code(word)]
         kind = self.symbols[b"PyCode_Type"][0].to_bytes(8, "little")
         found: dict[int, int] = {}  # by word
-        for word, content in zip(asked, self._before([word & ~7 for word in asked]), strict=True):
+        before = last_of(self._read, [((word & ~7) - _SEARCHED, word & ~7) for word in asked])
+        for word, content in zip(asked, before, strict=True):
             at = content.rfind(kind)
             while at > 0 and at & 7:
                 at = content.rfind(kind, 0, at)
@@ -394,19 +393,6 @@ class Interpreter:
         if len(self._vain) > _VAIN_MAX:
             self._vain.clear()
         self._vain.update(word for word, address in found.items() if not self._leads_to(word, address))
-
-    def _before(self, ends: Sequence[int]) -> list[bytes]:
-        """What lies before each of some addresses: as much as is searched, or as has no hole in it."""
-        found = self._read([end - _SEARCHED for end in ends], [_SEARCHED] * len(ends))
-        cut = [i for i, content in enumerate(found) if not content]
-        while cut:  # page by page, the last one first
-            until = [ends[i] - len(found[i]) for i in cut]
-            begins = [max((end - 1) // _PAGE * _PAGE, ends[i] - _SEARCHED) for i, end in zip(cut, until, strict=True)]
-            pages = self._read(begins, [end - begin for begin, end in zip(begins, until, strict=True)])
-            for i, page in zip(cut, pages, strict=True):
-                found[i] = page + found[i]
-            cut = [i for i, page in zip(cut, pages, strict=True) if page and len(found[i]) < _SEARCHED]
-        return found
 
     def _leads_to(self, word: int, address: int) -> bool:
         """Whether a word lies in the bytecode of the code object at an address."""

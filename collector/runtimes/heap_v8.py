@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from collector.runtimes.layout_v8 import Layout, Read
+from collector.runtimes.holes import Read, first_of
+from collector.runtimes.layout_v8 import Layout
 
 _USER_END = 1 << 47
 _HEAD = 32  # bytes of a string that are read at first; it may be shorter
-_PAGE = 1 << 12
 _MAPS_MAX = 1 << 14
 _DEPTH_MAX = 12
 _PARTS_MAX = 256
@@ -58,14 +58,8 @@ class Heap:
         return [found.get(pair, b"") for pair in zip(objects, sizes, strict=True)]
 
     def pieces(self, addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
-        """So many bytes at addresses; if these are not all there, those up to the end of the first one's page."""
-        found = self._read(addresses, sizes)
-        cut = [i for i, content in enumerate(found) if not content and addresses[i] % _PAGE + sizes[i] > _PAGE]
-        if cut:
-            there = self._read([addresses[i] for i in cut], [_PAGE - addresses[i] % _PAGE for i in cut])
-            for i, content in zip(cut, there, strict=True):
-                found[i] = content
-        return found
+        """So many bytes at addresses; if these are not all there, those up to where memory ends."""
+        return first_of(self._read, [(at, at + size) for at, size in zip(addresses, sizes, strict=True)])
 
     def types(self, heads: Iterable[bytes]) -> list[int]:
         """What objects are, by their heads; -1: none that is known."""
