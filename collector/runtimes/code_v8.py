@@ -15,7 +15,7 @@ The table has an entry wherever instructions of another place begin; node has it
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 from typing import NamedTuple
@@ -165,8 +165,17 @@ class Codes:
         if found:
             if len(self._known) > _CODES_MAX:
                 self._known.clear()
+            for code in found.values():
+                self._forget_below(code)
             self._known.update(found)
             self._starts = sorted(self._known)
+
+    def _forget_below(self, code: Code) -> None:
+        """What was met where code is now, that is there no more, and would hide it."""
+        first = max(bisect_right(self._starts, code.start) - 1, 0)
+        for start in self._starts[first:bisect_left(self._starts, code.end)]:
+            if start in self._known and self._known[start].end > code.start:
+                del self._known[start]
 
     def _holders(self, pieces: Sequence[tuple[int, int]]) -> list[int]:
         """The objects in pieces of memory [begin, end) that look as if they held code, in ascending order. Where a

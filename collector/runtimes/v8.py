@@ -12,7 +12,8 @@ JSFunctions meanwhile: at the old address stands where to, and later anything, p
 is verified only if something proves it that is not moved so easily:
 
     the frame's BytecodeArray is that of the function
-    the frame's pc lies in code that was compiled for the function (``code_v8``), or for one that it was inlined into
+    the frame's pc lies in code that was compiled for the function (``code_v8``), or for one that it was inlined into,
+    and so says the frame, or the code was met before the sample: what lies there now may have come since
     it is a builtin, and so is the frame's code
     the JSFunction has led to it before and after the sample
 
@@ -202,11 +203,13 @@ class Machine:
     def _told(self, frame: Frame, code: Code | None) -> Told:
         own = self._of_words(frame) if self._is_function(frame) else NOBODY
         compiled = self._of_code(frame.pc, code) if code is not None else ()
-        if not compiled or not self._is_known(compiled):
+        if code is None or not compiled or not self._is_known(compiled):
             return own
-        if frame.is_leaf and own.scopes and own is not NOT_KNOWN and not self._is_same(own, compiled[-1].shared):
-            return Told((*compiled, *own.scopes), own.since_ns)  # it stands on its caller's frame
-        return Told(compiled, 0)
+        if self._is_same(own, compiled[-1].shared):  # two of the sample's words lead to one function
+            return Told(compiled, 0)
+        if frame.is_leaf and own.scopes and own is not NOT_KNOWN:
+            return Told((*compiled, *own.scopes), max(own.since_ns, code.since_ns))  # it stands on its caller's frame
+        return Told(compiled, code.since_ns)
 
     @staticmethod
     def _is_same(own: Told, shared: int) -> bool:
