@@ -86,6 +86,14 @@ class CodePlaces:
                                                                len(self._starts) - 1)] == words
         return found
 
+    def overlapping(self) -> list[int]:
+        """The numbers of code objects that lie in one another: some are gone, and would hide what has come."""
+        self._sort()
+        inside = self._starts[1:] < np.maximum.accumulate(self._ends)[:-1]
+        around = self._ends[:-1] > self._starts[1:]
+        found: list[int] = np.union1d(self._codes[1:][inside], self._codes[:-1][around]).tolist()
+        return found
+
     def _sort(self) -> None:
         interpreter = self._interpreter
         if self._n_changes == interpreter.n_changes:
