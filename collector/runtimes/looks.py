@@ -299,15 +299,16 @@ class Looks:
         return Told(way, (own, *[TORN] * (len(way) - 1 - n_known), *[VERIFIED] * n_known)[:len(way)])
 
     def _lasting(self, look: int, time_ns: int) -> int:
-        """How many of a look's outermost frames have been there in the looks before and after a time; _BEFORE_ALL:
-        there is none before."""
+        """How many of a look's outermost frames have been there in the looks before and after a time, called from the
+        same instructions in both; _BEFORE_ALL: there is none before."""
         after = bisect_left(self._times, time_ns)
         if not 0 < after < len(self._times):
             return 0 if after else _BEFORE_ALL
         key = look, after
         found = self._lasting_near.get(key)
         if found is None:
-            found = min(self._in_common(look, after - 1), self._in_common(look, after))
+            found = min(self._in_common(look, after - 1), self._in_common(look, after),
+                        _in_common(self._chains[after - 1], self._chains[after]))
             self._lasting_near[key] = found
         return found
 
@@ -337,19 +338,16 @@ def _without_replaced(known: Activation, anchor: Anchor) -> Activation:
 
 
 def _in_common(one: Shape, other: Shape) -> int:
+    """How many of the outermost functions are the same. Those of chains, which have instructions, too, are the same as
+    long as their callers are at the same ones: who has gone on since has called anew."""
     n = 0
     for a, b in zip(one, other, strict=False):
-        same = _same_outermost(a, b)
-        n += same
-        if same < max(len(a), len(b)):
+        for mine, its in zip(reversed(a), reversed(b), strict=False):
+            if mine[:2] != its[:2]:
+                return n
+            n += 1
+            if mine != its:
+                return n
+        if len(a) != len(b):
             break
-    return n
-
-
-def _same_outermost(one: Sequence[tuple[int, ...]], other: Sequence[tuple[int, ...]]) -> int:
-    n = 0
-    for a, b in zip(reversed(one), reversed(other), strict=False):
-        if a != b:
-            break
-        n += 1
     return n
