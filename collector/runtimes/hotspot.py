@@ -77,6 +77,7 @@ _BLOB_MAX, _TEXT_MAX, _FRAME_MAX = 1 << 26, 1 << 22, 1 << 20
 _NAME_MAX = 128
 _NO_FRAME = -1  # the frame's size is not known
 _FREE = 0xFF
+_NOT_INSTALLED = 0xFF
 _USER_END = 1 << 47
 _METHODS_NS = 1_000_000_000  # how often methods are looked at
 _FEW = 2  # blobs that are new from batch to batch in a program that has all that it works with
@@ -145,11 +146,13 @@ class Machine:
         self._names: dict[int, bytes] = {}  # by address
         self._segmaps: dict[int, list[bytes]] = {}  # by where a heap begins: of the last two looks for all
         self._scopes: dict[tuple[int, int, int], Scopes] = {}  # by what a blob is
-        self._looked_ns = now_ns
+        self._looked_ns = self._before_ns = now_ns  # the last look, and the one before
+        self.seen_ns = now_ns  # until when blobs that are known were there for certain
         self._starts = array("Q")  # of the code of all blobs, sorted
         self._ends = array("Q")  # of the code of each
         self._in_order: list[Blob] = []
         self._undiscovered: list[Blob] = []  # those that were met since code was discovered last
+        self._discovered: set[int] = set()  # starts of blobs found so in the place of others, since the last look
         self.is_moving = True  # whether more than a few blobs were new, or had changed, before the last look
         self._n_new = 0  # since then
 
@@ -164,13 +167,13 @@ class Machine:
         """Whether what was told still holds will be seen as it is needed, from now on; the stretches [begin, end),
         behind ``low``, of which nothing could be told."""
         self._certain.clear()
-        self.changed = set()
+        self.changed, self._discovered = self._discovered, set()
         lost = [(pc - self.low, pc - self.low + 1) for pc in self._unknown] + self._covered
         self._unknown.clear()
         self._covered = []
         self.is_moving, self._n_new = self._n_new > _FEW, 0
-        self._looked_ns, before_ns = now_ns, self._looked_ns
-        if now_ns // _METHODS_NS != before_ns // _METHODS_NS:
+        self._looked_ns, self._before_ns = now_ns, self._looked_ns
+        if now_ns // _METHODS_NS != self._before_ns // _METHODS_NS:
             self.methods.look()
         return lost
 
@@ -228,6 +231,7 @@ class Machine:
         """All code that has come to be known since the last time, also what stacks have led to, and is there. What was
         allocated just before a look may not be whole in it, so a heap is left out only if nothing has come for two
         looks."""
+        before, self.changed = self.changed, set()
         for heap in self._heaps():
             (segmap,) = self._read([heap.segmap], [(heap.high - heap.low) >> heap.log2_segment])
             seen = self._segmaps.get(heap.low, [])
@@ -237,6 +241,8 @@ class Machine:
             begins = np.flatnonzero(np.frombuffer(segmap, np.uint8) == 0)
             starts = heap.low + (begins << heap.log2_segment) + self.layout.size["block"]
             self._learn([start for start in starts.tolist() if start not in self._blobs])
+        self._discovered |= self.changed
+        self.changed |= before
         met, self._undiscovered = self._undiscovered, []
         return [blob for blob in met if self._blobs.get(blob.start) is blob]
 
@@ -408,7 +414,12 @@ class Machine:
     def _heads(self, starts: Sequence[int]) -> list[bytes]:
         """What stands at the beginning of blobs, with the heads of their blocks before."""
         before = self.layout.size["block"]
-        return self._read([start - before for start in starts], [before + self.layout.size["nmethod"]] * len(starts))
+        heads = self._read([start - before for start in starts], [before + self.layout.size["nmethod"]] * len(starts))
+        if any(heads):
+            self.seen_ns = self._looked_ns
+        elif starts:  # the process is gone
+            self.seen_ns = min(self.seen_ns, self._before_ns)
+        return heads
 
     def _is_used(self, head: bytes) -> int:
         at = self.layout.at["block_used"]
@@ -440,6 +451,8 @@ class Machine:
         is_compiled = name in (_COMPILED, _NATIVE)
         if is_compiled and (frame_size < 2 * _WORD or len(head) < block + self.layout.size["nmethod"]):
             return None
+        if name == _COMPILED and at["state"] != NONE and self._word(head, at["state"], 1) == _NOT_INSTALLED:
+            return None  # nobody carries it out yet, and what tells its methods may not be there
         return Blob(start, code, code_end, name, frame_size, *(
             (self._word(head, at["method"]), self._half(head, at["compile_id"]), self._word(head, at["comp_level"], 1))
             if is_compiled else (0, 0, 0)), self._looked_ns, head)

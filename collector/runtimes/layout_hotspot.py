@@ -7,7 +7,9 @@ changed with versions are asked for in turn, the newest first. What the tables d
     interpreter frames on x86-64    sender's sp at fp-8, Method* at fp-24, bytecode pointer at fp-64 (frame_x86.hpp,
                                     11 to 25)
     compressed numbers              since 20 no byte of one is zero (compressedStream.hpp)
-    metadata of compiled code       since 25 in its mutable data, behind the relocations (nmethod.hpp)
+    metadata of compiled code       in 23 and 24 in its data, as far behind as two bytes say; since 25 in its mutable
+                                    data, behind the relocations (nmethod.hpp)
+    compiled code in the making     its state is -1; a native method's wrapper may keep that (nmethod.hpp)
 """
 
 from __future__ import annotations
@@ -75,6 +77,7 @@ _SOME: dict[str, tuple[str, ...]] = {
     "immutable_data": ("nmethod._immutable_data",),
     "immutable_size": ("nmethod._immutable_data_size",),
     "metadata": ("nmethod._metadata_offset",),
+    "state": ("nmethod._state",),
     "mutable_data": ("CodeBlob._mutable_data",),
     "mutable_size": ("CodeBlob._mutable_data_size",),
     "relocation_size": ("CodeBlob._relocation_size",),

@@ -6,7 +6,8 @@ caller's scope is (0: it has none), the method by its number (from 1 on) in the 
 bytecode plus one. A caller's scope lies before those of what is inlined into it. The outermost method is the nmethod's
 own; who leads to another one is not believed.
 
-A return address has a PcDesc of its own. A leaf's pc has those around it. It is on its way to the next one, whose
+A return address has a PcDesc of its own, unless the VM does not look into what was called (a copy, a barrier, a sine).
+Such a one, and a leaf's pc, has those around it. It is on its way to the next one, whose
 methods it carries out, unless it goes round in a loop in which there is none: then nothing says whose loop it is, and
 only the methods that both of them have in common are told. Such a loop is known by a jump back from behind the pc.
 """
@@ -63,10 +64,11 @@ class Scopes:
         return address. At least the nmethod's own one."""
         offset, offsets = pc - self._code + (not is_leaf), self._table[0]
         at = bisect_left(offsets, offset)
-        if at >= len(offsets) or (not is_leaf and offsets[at] != offset):
+        if at >= len(offsets):
             return (Scope(self._method, 0),)
         next_ones = self._of_record(at)
-        if is_leaf and at and len(next_ones) > 1 and _jumps_back(self._text, offset, offsets[at]):
+        is_between = is_leaf or offsets[at] != offset
+        if is_between and at and len(next_ones) > 1 and _jumps_back(self._text, offset, offsets[at]):
             return _in_common(self._of_record(at - 1), next_ones)
         return next_ones
 
@@ -142,5 +144,10 @@ def _tables(layout: Layout, start: int, head: bytes) -> list[tuple[int, int]]:
     if at["mutable_data"] != NONE and at["relocation_size"] != NONE:
         mutable = field("mutable_data", 8)
         return [*tables, (mutable + field("relocation_size"), mutable + field("mutable_size"))]
+    if at["metadata"] == NONE:
+        return [*tables, (0, 0)]
+    if at["immutable_data"] != NONE and at["data_offset"] != NONE:  # 23 and 24: in its data, which it ends with
+        begin = start + field("data_offset") + field("metadata", 2)
+        return [*tables, (begin, max(start + field("blob_size"), begin))]
     begin = start + field("metadata")
-    return [*tables, (begin, max(tables[1][0], begin))] if at["metadata"] != NONE else [*tables, (0, 0)]
+    return [*tables, (begin, max(tables[1][0], begin))]

@@ -285,7 +285,8 @@ class JavaFrames:
         managed = Managed(row, depth, kind, [addresses for addresses, _ in found])
         since = np.array([blob.since_ns if blob is not None else 0 for blob in blobs], np.int64)[at]
         changed = np.array([blob is not None and blob.start in machine.changed for blob in blobs], np.bool_)[at]
-        sure = is_interpreted | (since <= samples.time_ns[row]) | (frames.stop[row] == _ROOT)
+        times = samples.time_ns[row]
+        sure = is_interpreted | ((since <= times) & (times <= machine.seen_ns)) | (frames.stop[row] == _ROOT)
         marked = np.array([mark for _, mark in found])[kind]
         marked = np.where((marked == VERIFIED) & (~sure | changed), TORN, marked)
         for mark in (VERIFIED, TORN, UNKNOWN):

@@ -16,8 +16,8 @@ from capstone import x86
 from collector.runtimes.code_hotspot import rows_of_compiled
 from collector.runtimes.compressed_hotspot import lines_of, number_at
 from collector.runtimes.hotspot import Blob, Machine
-from collector.runtimes.layout_hotspot import NONE
-from collector.runtimes.scopes_hotspot import Scope, Scopes
+from collector.runtimes.layout_hotspot import _FIELDS, _SOME, NONE, Layout
+from collector.runtimes.scopes_hotspot import Scope, Scopes, ranges_of
 from collector.unwind.rules import CfaKind, Rule
 from collector.unwind.table import STOP
 from collector.unwind.x86_64 import RSP
@@ -273,17 +273,20 @@ def test_a_leaf_in_a_loop_without_a_record_has_what_both_neighbours_have() -> No
     scopes = Scopes(own, SEP, 0, bytes(text), pcs, data, metadata)
     assert scopes.at(SEP + 12, is_leaf=True) == (Scope(callee, 8), Scope(own, 5))
     assert scopes.at(SEP + 19, is_leaf=False) == (Scope(callee, 8), Scope(own, 5))
-    assert scopes.at(SEP + 18, is_leaf=False) == (Scope(own, 0),)
+    # A call that the VM does not look into has no record: what runs between records counts for the next one.
+    assert scopes.at(SEP + 18, is_leaf=False) == (Scope(callee, 8), Scope(own, 5))
+    assert scopes.at(SEP + 25, is_leaf=False) == (Scope(own, 0),)
     text[14:16] = b"\x75\xfa"
     scopes = Scopes(own, SEP, 0, bytes(text), pcs, data, metadata)
     assert scopes.at(SEP + 12, is_leaf=True) == (Scope(own, 5),)
     assert scopes.at(SEP + 16, is_leaf=True) == (Scope(callee, 8), Scope(own, 5))
+    assert scopes.at(SEP + 11, is_leaf=False) == (Scope(own, 5),)
     # Who leads to another method than the nmethod's own is not believed.
     assert Scopes(callee, SEP, 0, b"", pcs, data, metadata).at(SEP + 19, is_leaf=False) == (Scope(callee, 0),)
 
 
-def test_code_that_takes_the_place_of_others_is_found(java: JavaTarget, machine: Machine) -> None:
-    """A small blob that has been met lies in a large one that has come since."""
+def in_the_place_of_others(java: JavaTarget, machine: Machine) -> tuple[Machine, Blob, Blob]:
+    """A machine that has met a small blob, the blob, and a large one that has come in its place since."""
     machine.discover()
     compiled = [blob for blob in machine.blobs if blob.is_compiled and blob.level]
     large = max(compiled, key=lambda blob: blob.code_end - blob.code)
@@ -313,14 +316,83 @@ def test_code_that_takes_the_place_of_others_is_found(java: JavaTarget, machine:
     how = [before]
     other = java.machine(lambda addresses, sizes: how[-1](addresses, sizes))
     assert isinstance(other, Machine)
-    first, last = large.code, large.code_end - 1
     (old,) = other.blobs_at(np.array([start + small.code - small.start], np.uint64))
     assert old is not None
     assert (old.start, old.compile_id) == (start, small.compile_id)
-    assert old.code_end < last
+    assert old.code_end < large.code_end - 1
     how.append(java.read)
+    return other, old, large
+
+
+def test_code_that_takes_the_place_of_others_is_found(java: JavaTarget, machine: Machine) -> None:
+    """A small blob that has been met lies in a large one that has come since."""
+    other, old, large = in_the_place_of_others(java, machine)
+    first, last = large.code, large.code_end - 1
     other.look(2)
     for pcs in ([last], [first, old.code, last]):
         assert {blob and blob.start for blob in other.blobs_at(np.array(pcs, np.uint64))} == {large.start}
     assert large.start in other.changed
     assert old.start not in {blob.start for blob in other.blobs}
+
+
+def test_code_found_between_looks_in_the_place_of_others_has_changed_at_the_next_one(
+        java: JavaTarget, machine: Machine) -> None:
+    other, _, large = in_the_place_of_others(java, machine)
+    other.discover()
+    other.look(3)
+    assert large.start in other.changed
+    other.look(4)
+    assert large.start not in other.changed
+
+
+def test_code_that_is_being_made_is_not_known_yet(machine: Machine, java: JavaTarget) -> None:
+    """Its compiler has yet to write the tables of its methods."""
+    machine.discover()
+    blob = max((one for one in machine.blobs if one.level == 4), key=lambda one: one.code_end - one.code)
+    at, block = machine.layout.at["state"], machine.layout.size["block"]
+    tables = {begin for begin, _ in ranges_of(machine.layout, blob.start, (blob.code, blob.code_end), blob.head)[1:]}
+    is_made = [False]
+
+    def read(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        pieces = java.read(addresses, sizes)
+        for i, address in enumerate(addresses if not is_made[0] else ()):
+            if address == blob.start - block and sizes[i] > block + at:
+                pieces[i] = pieces[i][:block + at] + b"\xff" + pieces[i][block + at + 1:]
+            elif address in tables:
+                pieces[i] = bytes(sizes[i])
+        return pieces
+
+    other = java.machine(read)
+    assert isinstance(other, Machine)
+    assert blob.start not in {one.start for one in other.discover()}
+    is_made[0] = True
+    (found,) = (one for one in other.discover() if one.start == blob.start)
+    places = range(blob.code, blob.code_end)
+    assert other.scopes_at([(found, pc, False) for pc in places]) == machine.scopes_at(
+        [(blob, pc, False) for pc in places])
+
+
+def test_metadata_whose_place_is_told_by_two_bytes() -> None:
+    """In 23 and 24; the other two bytes say where another compiler's data is."""
+    names = "immutable_data", "scopes_pcs", "scopes_data", "immutable_size", "blob_size", "data_offset", "metadata"
+    at = dict.fromkeys((*_FIELDS, *_SOME), NONE) | {name: 8 * i for i, name in enumerate(names)}
+    words = 0x7F00_0000, 0x40, 0x90, 0x200, 0x900, 0x800, 0x18 | 0x58 << 16
+    head = bytes(16) + b"".join(word.to_bytes(8, "little") for word in words)
+    assert ranges_of(Layout(at, {}, {"block": 16}, 23), 0x1000, (0x1100, 0x1800), head) == [
+        (0x1100, 0x700), (0x7F00_0040, 0x50), (0x7F00_0090, 0x170), (0x1818, 0xE8)]
+
+
+def test_code_of_a_machine_that_has_ended_is_proven_up_to_the_last_look(machine: Machine, java: JavaTarget) -> None:
+    """What came to be in its place behind that nobody knows."""
+    there = [True]
+    other = java.machine(lambda addresses, sizes: java.read(addresses, sizes) if there[0] else [b""] * len(sizes))
+    assert isinstance(other, Machine)
+    other.discover()
+    pcs = np.array([blob.code for blob in other.blobs], np.uint64)
+    proven = []
+    for now_ns, is_there in ((1000, True), (2000, True), (3000, False)):
+        there[0] = is_there
+        other.look(now_ns)
+        assert all(other.blobs_at(pcs))
+        proven.append(other.seen_ns)
+    assert proven == [1000, 2000, 2000]
