@@ -292,7 +292,11 @@ class Interpreter:
 
     def is_proven(self, number: int, time_ns: int) -> bool:
         """Whether a code object has been seen at a time or later."""
-        return self._seen.get(number, 0) >= time_ns
+        return self.seen_ns(number) >= time_ns
+
+    def seen_ns(self, number: int) -> int:
+        """Until when a code object that is there was there for certain."""
+        return self._seen.get(number, 0)
 
     def _compare(self, addresses: Sequence[int], heads: Sequence[bytes], before_ns: int, after_ns: int) -> None:
         """Code objects with what was read, between two times, at their addresses."""

@@ -144,12 +144,15 @@ class Machine:
         heads = self._heads_of_functions(asked)
         if asked and not any(heads):  # the process is gone: what was known to the last stays so
             self._shared = {one: self._led[one][0] for one in asked if one in self._led}
+            self._led.update((one, (shared, now_ns)) for one, shared in self._shared.items())
             return
         first, last = at["type_function_first"], at["type_function_last"]
         self._shared = {one: word(head, at["function_shared"]) for one, head, kind in zip(
             asked, heads, self._heap.types(heads), strict=True) if first <= kind <= last}
         if len(self._led) > _KEPT_MAX:
             self._led.clear()
+        for one in set(asked) - self._shared.keys():
+            self._led.pop(one, None)
         for one, shared in self._shared.items():
             if self._led.get(one, (0, 0))[0] != shared:
                 self._led[one] = shared, now_ns

@@ -155,6 +155,11 @@ def _looked_after(process: Process, words: Array, times: Array) -> tuple[Array, 
         n_changes = interpreter.n_changes
         interpreter.look_after(doubtful)
         if interpreter.n_changes == n_changes:
+            # Their process has ended: what has come there since they were seen nobody knows.
+            lost = np.array(sorted(n for n in there if not interpreter.is_proven(n, last_ns)), np.uint64)
+            late = indices(np.isin(codes, lost))
+            seen = np.array([interpreter.seen_ns(number) for number in lost.tolist()], np.int64)
+            proven[late] &= times[late] <= seen[lost.searchsorted(codes[late])]
             return codes, proven
 
 

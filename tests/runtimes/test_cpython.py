@@ -36,7 +36,7 @@ from collector.session.placing import Frames
 from collector.session.python import PythonFrames
 from collector.session.python_evaluations import Place, lost_words, words_of
 from collector.session.python_process import Process
-from collector.session.python_stacks import _reliable
+from collector.session.python_stacks import _looked_after, _reliable
 from collector.unwind.table import Tables
 
 PROGRAM = """
@@ -573,6 +573,36 @@ def test_line_tables_that_are_none_tell_nothing_that_cannot_be(version: tuple[in
     assert n_lines > N_DRAWS
 
 
+def test_code_of_a_process_that_has_ended_is_proven_up_to_the_last_look(target: Target) -> None:
+    replaced = Replaced(target)
+    first = replaced.look(1000)
+    assert first is not None
+    interpreter, own = replaced.interpreter, first[-1][0].code
+    process = Process(interpreter, CodePlaces(interpreter), (0, 0), np.zeros((0, 2), np.uint64))
+    words = np.full(3, interpreter.codes[own].bytecode + 2, np.uint64)
+    replaced.time_ns = 2000
+    assert _looked_after(process, words, np.array([1100, 1500, 1900]))[1].all()
+    interpreter._read = lambda addresses, _: [b""] * len(addresses)
+    codes, proven = _looked_after(process, words, np.array([1100, 1500, 2500]))
+    assert (codes.tolist(), proven.tolist()) == ([own] * 3, [True, True, False])
+
+
+def test_code_that_is_gone_hides_none_that_has_come_in_its_place(target: Target) -> None:
+    """It began within what has come, and ended before the word that is asked for."""
+    replaced = Replaced(target)
+    chain = replaced.look(1000)
+    assert chain is not None
+    interpreter = replaced.interpreter
+    big = max((interpreter.codes[frame.code] for activation in chain for frame in activation),
+              key=lambda one: one.size)
+    gone = big._replace(address=big.address + 16, bytecode=big.bytecode + 8, size=8, identity=())
+    interpreter._note(gone.address, gone, 1)
+    process = Process(interpreter, CodePlaces(interpreter), (0, 0), np.zeros((0, 2), np.uint64))
+    replaced.time_ns = 2000
+    codes, _ = _looked_after(process, np.array([big.bytecode + 20], np.uint64), np.array([1900]))
+    assert codes.tolist() == [interpreter.numbers[big.address]]
+
+
 # --- samples and looks ----------------------------------------------------------------------------
 
 A, B, C, D = (PyFrame(100 * i, i, 0) for i in range(1, 5))
@@ -597,6 +627,15 @@ def test_functions_that_stay_are_verified_and_others_torn() -> None:
     assert (frames, marks) == ((OTHER, A), (VERIFIED, VERIFIED))
     ((frames, marks),) = looks.told((anchor(B),), 15)  # what it called has returned
     assert (frames, marks) == ((B, A), (VERIFIED, VERIFIED))
+
+
+def test_a_function_whose_caller_has_gone_on_was_called_anew() -> None:
+    """Its frame lies where the one before lay."""
+    looks = Looks()
+    for time_ns, offset in ((10, 2), (20, 8)):
+        looks.add(time_ns, ((C, B, A._replace(offset=offset)),))
+    ((frames, marks),) = looks.told((anchor(C),), 15)
+    assert (frames, marks) == ((C, B, A._replace(offset=2)), (VERIFIED, TORN, VERIFIED))
 
 
 def test_where_no_look_agrees_only_anchors_name_functions() -> None:

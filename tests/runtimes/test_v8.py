@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from collector import elf
 from collector.linux import proc, tasks
 from collector.runtimes import v8
-from collector.runtimes.code_v8 import positions_of
+from collector.runtimes.code_v8 import Code, positions_of
 from collector.runtimes.functions_v8 import _ends
 from collector.runtimes.heap_v8 import is_object, small, word
 from collector.runtimes.v8 import Frame, Machine
@@ -226,6 +226,50 @@ def test_code_whose_place_another_one_has_is_not_told_any_more(node: Target) -> 
     others.update(code.start - machine.codes.head_size for _, code in codes)
     machine.frames(node.frames, 2)
     assert not [pc for pc, _ in codes if machine.codes.at(pc)]
+
+
+def test_code_alone_proves_nothing_of_times_before_it_was_met(node: Target) -> None:
+    """Other code may have been in its place. Where the frame's function says the same, two words of a sample agree."""
+    machine = node.machine(node.read)
+    assert isinstance(machine, Machine), machine
+    machine.frames(node.frames, 1)
+    frame = next(one for one in node.frames if one.low and (code := machine.codes.at(one.pc)) and code.level > 0)
+    other = node.machine(node.read)
+    assert isinstance(other, Machine), other
+    both, alone = other.frames([frame, frame._replace(function=0)], 7)
+    assert (both.scopes, both.since_ns, alone.since_ns) == (alone.scopes, 0, 7)
+    assert other.frames([frame._replace(function=0)], 9)[0].since_ns == 7
+
+
+def test_code_that_is_gone_hides_none_that_has_come_in_its_place(node: Target) -> None:
+    """It begins within what has come, and ends before the place that is asked for."""
+    machine = node.machine(node.read)
+    assert isinstance(machine, Machine), machine
+    machine.frames(node.frames, 1)
+    pc, low, code = next((one.pc, one.low, code) for one in node.frames
+                         if one.low and (code := machine.codes.at(one.pc)) and code.level > 0)
+    gone = Code(code.object, code.start + 64, min(code.start + 128, pc), 2, b"", b"", 1)
+    other = node.machine(node.read)
+    assert isinstance(other, Machine), other
+    other.codes._known, other.codes._starts = {gone.start: gone}, [gone.start]
+    other.codes.learn([(pc, low)], 2)
+    found = other.codes.at(pc)
+    assert found is not None
+    assert (found.start, found.end) == (code.start, code.end)
+
+
+def test_functions_of_a_process_that_has_ended_are_proven_up_to_the_last_look(node: Target) -> None:
+    there = [True]
+    machine = node.machine(lambda addresses, sizes: node.read(addresses, sizes) if there[0] else [b""] * len(sizes))
+    assert isinstance(machine, Machine), machine
+    frames = [frame._replace(bytecode=0) for frame in node.frames
+              if frame.is_interpreted and is_object(frame.function)]
+    assert 5 in {told.since_ns for told in machine.frames(frames, 5)}
+    assert 7 not in {told.since_ns for told in machine.frames(frames, 7)}
+    there[0] = False
+    found = {told.since_ns for told in machine.frames(frames, 9)}
+    assert 9 in found  # function objects may lead elsewhere by now
+    assert 5 not in found
 
 
 def test_code_is_found_beside_a_hole_in_memory(node: Target) -> None:
