@@ -7,9 +7,9 @@ bytecode plus one. A caller's scope lies before those of what is inlined into it
 own; who leads to another one is not believed.
 
 A return address has a PcDesc of its own, unless the VM does not look into what was called (a copy, a barrier, a sine).
-Such a one, and a leaf's pc, has those around it. It is on its way to the next one, whose
-methods it carries out, unless it goes round in a loop in which there is none: then nothing says whose loop it is, and
-only the methods that both of them have in common are told. Such a loop is known by a jump back from behind the pc.
+Such a one, and a leaf's pc, has those around it. It is on its way to the next one, whose methods it carries out, unless
+it goes round in a loop in which there is none: then nothing says whose loop it is, and only the methods that both of
+them have in common are told. Such a loop is known by a jump back from behind the pc.
 """
 
 from __future__ import annotations
