@@ -25,9 +25,13 @@ class BlockedStacks:
         self._world = world
         self._left = _BUDGET
 
+    @property
+    def room(self) -> int:
+        """For how many threads the budget has room with the next look."""
+        return min(self._left + _MORE_EACH_TIME, _BUDGET, _AT_ONCE)
+
     def read(self, threads: Sequence[Thread], now_ns: int, stack_words: int = STACK_WORDS) -> list[ClockSamples]:
         """Where threads are blocked, by process, as samples of their leaving just before ``now_ns``."""
-        self._left = min(self._left + _MORE_EACH_TIME, _BUDGET)
-        asked = [(thread.process.pid, thread.tid) for thread in threads[:min(self._left, _AT_ONCE)]]
-        self._left -= len(asked)
+        asked = [(thread.process.pid, thread.tid) for thread in threads[:self.room]]
+        self._left = min(self._left + _MORE_EACH_TIME, _BUDGET) - len(asked)
         return self._world.blocked(asked, now_ns, stack_words)

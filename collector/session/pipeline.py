@@ -142,12 +142,12 @@ class Pipeline:
         """
         self._flush(now_ns, with_newborn=False)
 
-    def _flush(self, now_ns: int, *, with_newborn: bool = True) -> None:
+    def _flush(self, now_ns: int, *, with_newborn: bool = True, may_wait: bool = True) -> None:
         if not self.time.counts:
-            self._tell_waiting(now_ns, with_newborn=with_newborn)
+            self._tell_waiting(now_ns, with_newborn=with_newborn, may_wait=may_wait)
 
-    def _tell_waiting(self, now_ns: int, *, with_newborn: bool = True) -> None:
-        spans = self._waits.so_far(now_ns, with_newborn)
+    def _tell_waiting(self, now_ns: int, *, with_newborn: bool = True, may_wait: bool = False) -> None:
+        spans = self._waits.so_far(now_ns, with_newborn, may_wait)
         self.output.spans(spans, self._settlement.waits.due)
         self._taps.flushed(spans, self.output.muted)
 
@@ -189,7 +189,7 @@ class Pipeline:
             if recorded.parent is not None:
                 recorded.tell(Recorder.comment, remark)
             self._experiments.end(recorded, time_ns)
-        self._flush(time_ns)
+        self._flush(time_ns, may_wait=False)
         self._taps.looks(time_ns, False)
         self.time.end_all(time_ns)
         self.look_at_unseen(time_ns)

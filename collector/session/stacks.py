@@ -293,6 +293,11 @@ class Stacks:
 
     # -- threads that are blocked
 
+    @property
+    def n_to_ask(self) -> int:
+        """How many threads ``asked`` has room for; those behind them are not asked."""
+        return self._blocked.room
+
     def asked(self, untold: Array, now_ns: int) -> Iterator[Departures]:
         """Where those at slots ``untold`` wait, whose departures were not told."""
         for samples, placed in self._seen_at(untold, now_ns, STACK_WORDS):

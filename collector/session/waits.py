@@ -6,7 +6,7 @@ from itertools import chain
 
 import numpy as np
 
-from collector.arrays import indices
+from collector.arrays import among, indices
 from collector.events import Array, Batch, Edge, Faults
 from collector.session.experiments import Experiments
 from collector.session.stacks import Stacks
@@ -36,9 +36,10 @@ class Waits:
             self.states.goes_on(old, new)
         return spans
 
-    def so_far(self, now_ns: int, with_newborn: bool) -> Spans:
+    def so_far(self, now_ns: int, with_newborn: bool, may_wait: bool) -> Spans:
         """What threads that are off CPU have spent so far, up to ``now_ns``, also those that have yet to run or without
-        them; it is not told again when they go on."""
+        them; it is not told again when they go on. ``may_wait``: of those of which nothing tells what they wait for,
+        and whom there was no room to ask, it is told when they have been asked, or go on."""
         self.states.grow(self._time.n_slots)
         slots = np.array([slot for process in self._model.processes.values()
                           if process.image.number in self._experiments.recorders
@@ -50,9 +51,12 @@ class Waits:
             return NO_SPANS
         blocked = slots[kinds[slots] == Edge.OUT_BLOCKED]
         if len(blocked):
-            for departures in chain(self._stacks.asked(self.states.untold(blocked), now_ns),
-                                    self._stacks.deeper(blocked, now_ns)):
+            untold = self.states.untold(blocked)
+            unasked = untold[self._stacks.n_to_ask:]
+            for departures in chain(self._stacks.asked(untold, now_ns), self._stacks.deeper(blocked, now_ns)):
                 self.states.tell(departures)
+            if may_wait and len(unasked):
+                slots = slots[~among(slots, self.states.unknown(unasked))]
         spans, woken = self.states.so_far(self._timeline.tell(slots, now_ns))
         rows = indices(woken)
         self._timeline.waits(spans.slot[rows], spans.end_ns[rows])

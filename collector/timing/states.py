@@ -23,7 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from collector.arrays import Columns, indices, packed, summed
+from collector.arrays import Columns, changes, indices, packed, summed
 from collector.events import Array, Edge, Reason, Source
 from collector.timing.ticks import N_STATES, Accounts
 from collector.timing.timeline import Edges, Periods, Wakeups, is_out
@@ -188,9 +188,15 @@ class States:
         return _split(periods, state, of.uid[slot], of.cpu[slot], wait_ns, np.zeros(len(slot), dtype=bool)), woken
 
     def untold(self, slot: Array) -> Array:
-        """Those (m,) of the slots (n,) of blocked threads whose departures were not told at all."""
+        """Those (m,) of the slots (n,) of blocked threads whose departures were not told at all; first those of which
+        no habit tells either what they wait for."""
         self.grow(int(slot.max(initial=-1)) + 1)
         found: Array = slot[(self._of.ip[slot] == 0) & (self._of.uid[slot] == 0)]
+        return found[(self._of.reason[found] != _UNKNOWN).argsort(kind="stable")]
+
+    def unknown(self, slot: Array) -> Array:
+        """Those (m,) of the slots (n,) of blocked threads of which nothing tells what they wait for."""
+        found: Array = slot[self._of.reason[slot] == _UNKNOWN]
         return found
 
     def tell(self, departures: Departures) -> None:
@@ -243,6 +249,7 @@ class States:
         slot, why, is_told = edges.slot[blocked], reason[blocked], ip[blocked] != 0
         last = self._last_told(self._of.told, slot, why, is_told, is_told & (why != _UNKNOWN))
         usual = self._last_told(self._of.habit, slot, why, is_told, is_told & _is_habit(why))
+        self._tell_before(slot, why, is_told & _is_habit(why))
         if len(untold):
             is_fault = (last == _USER_FAULT) | (last == _IN_KERNEL)
             fault = self._faults_before(edges, untold, faults)
@@ -265,6 +272,15 @@ class States:
             found = np.where((before < untold) & (slot[before] == its), reason[before], found)
             known[slot[told]] = reason[told]
         return found
+
+    def _tell_before(self, slot: Array, reason: Array, is_habit: Array) -> None:
+        """Departures (d,) to sleep, in order, tell those before this batch as they tell those in it: who left untold,
+        and of whom none had been told so far, waited for what its first one from here on ``is_habit`` (d,) to."""
+        rows, of = indices(is_habit), self._of
+        rows = rows[changes(slot[rows])]
+        its = slot[rows]
+        rows = rows[(of.reason[its] == _UNKNOWN) & (of.ip[its] == 0) & (of.uid[its] == 0)]
+        of.reason[slot[rows]] = reason[rows]
 
     def _faults_before(self, edges: Edges, out: Array, faults: PageFaults) -> Array:
         """The state (o,) that the thread's last page fault tells, in the run that each of the switch-outs (o,), rows of

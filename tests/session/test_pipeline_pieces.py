@@ -43,7 +43,7 @@ from collector.linux.accounts import Account
 from collector.linux.proc import ProcessLife, ProcessUsage
 from collector.processes.process import Epoch, Image
 from collector.processes.space import AddressSpace, Mapping
-from collector.session import deep
+from collector.session import blocked_stacks, deep
 from collector.session.attach import Found
 from collector.session.experiments import Experiments, Recorded
 from collector.session.follow import Follow
@@ -111,8 +111,9 @@ class Read(Alone):
     """A world that shows where blocked threads are: at a leaf, with one caller; ``is_deep``: that is so far up that
     only the longest copies of stacks have it."""
 
-    def __init__(self, leaf: int, is_deep: bool = False) -> None:
+    def __init__(self, leaf: int, is_deep: bool = False, reason: Reason = Reason.SLEEP) -> None:
         self.leaf = leaf
+        self._reason = reason
         self.n_read = 0
         self._is_deep = is_deep
         self._stop = Stop.ROOT
@@ -120,7 +121,7 @@ class Read(Alone):
     def blocked(self, threads: Sequence[tuple[int, int]], now_ns: int, stack_words: int) -> list[ClockSamples]:
         self.n_read += len(threads)
         self._stop = Stop.TRUNCATED if self._is_deep and stack_words < deep.STACK_WORDS else Stop.ROOT
-        found = samples([((now_ns - START_NS) / MS, tid, self.leaf) for _, tid in threads], Reason.SLEEP)
+        found = samples([((now_ns - START_NS) / MS, tid, self.leaf) for _, tid in threads], self._reason)
         return [found] if found is not None else []
 
     def frames(self, samples: ClockSamples, index: Array, epochs: Any) -> tuple[Array, Array, Array]:
@@ -689,6 +690,33 @@ def test_all_that_wait_with_their_leaf_alone_are_read_at_once(tmp_path: Path, is
     assert n_left == ([101, 69, 37, 5, 0, 0] if is_deep else [0] * 6)
     assert world.n_read == (202 if is_deep else 101)
     recording.finish(700)
+
+
+def test_who_was_not_asked_for_want_of_room_is_told_when_it_has_been(
+        tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twenty are asked once, and their next departures are lost, too; of fifteen that are new nothing is known, and
+    there is room for ten. All wait for a lock, and nothing else is told of them."""
+    for name, n in (("_BUDGET", 25), ("_AT_ONCE", 25), ("_MORE_EACH_TIME", 5)):
+        monkeypatch.setattr(blocked_stacks, name, n)
+    world = Read(0x400300, reason=Reason.LOCK)
+    recording = Recording(tmp_path / "test.1.er", world=world)
+    old, new = range(PID + 1, PID + 21), range(PID + 21, PID + 36)
+    for begin_ms, born, tids in ((0, old, [*old]), (100, new, [*old, *new])):
+        births = [Forked(START_NS + (begin_ms + 1) * MS, PID, tid, PID, PID) for tid in born]
+        recording.pipeline.feed(batch(
+            begin_ms + 100, *([EXEC] if not begin_ms else []), *births,
+            switches=[(begin_ms + ms, tid, edge) for ms, edge in ((10, Edge.IN), (20, Edge.OUT_BLOCKED))
+                      for tid in tids]))
+        recording.pipeline.flush_waiting(START_NS + (begin_ms + 100) * MS)
+    n_read = [world.n_read]
+    for ms in (300, 400, 500):
+        recording.pipeline.feed(batch(ms))
+        recording.pipeline.flush_waiting(START_NS + ms * MS)
+        n_read.append(world.n_read)
+    assert n_read == [30, 35, 40, 45]  # ten of the new ones, the other five, then for the stacks of the old ones
+    recording.finish(600)
+    assert {recording.lengths(tid)[Microstate.SLEEP] for tid in (*old, *new)} == {0}
+    assert {recording.lengths(tid)[Microstate.USER_LOCK] for tid in new} == {480 * MS}
 
 
 def test_a_thread_without_samples_has_those_of_its_kind(recording: Recording) -> None:

@@ -143,6 +143,17 @@ def test_an_untold_departure_is_for_the_reason_of_the_one_before() -> None:
     assert watch.feed([(505, 0, IN), (510, 0, BLOCKED), (515, 0, IN)])[1:] == [(0, Microstate.USER_LOCK, 5, 515, 0)]
 
 
+@pytest.mark.parametrize("n_before", [0, 1, 2, 4, 5])
+def test_an_untold_departure_of_the_batch_before_is_for_the_reason_of_the_next_one(n_before: int) -> None:
+    """Wherever batches are cut before the sleep is over, and told."""
+    watch = Watch(1)
+    edges = [(5, 0, IN), (10, 0, BLOCKED), (15, 0, IN), (20, 0, BLOCKED), (25, 0, IN)]
+    told = [(19, 0, 16, Reason.LOCK, IP)]
+    spans = watch.feed(edges[:n_before], told if n_before > 3 else ())
+    spans += watch.feed(edges[n_before:], told if n_before <= 3 else ())
+    assert spans == [(0, Microstate.USER_LOCK, 5, 15, 0), (0, Microstate.USER_LOCK, 5, 25, 16)]
+
+
 @pytest.mark.parametrize("reason", [Reason.USER_FAULT, Reason.KERNEL_FAULT])
 def test_a_fault_tells_nothing_of_an_untold_departure_before_it(reason: Reason) -> None:
     watch = Watch(1)
