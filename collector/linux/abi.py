@@ -140,7 +140,7 @@ WORD = struct.Struct("<Q")
 
 # System calls by number, 64-bit and 32-bit programs: the lock of user mode; those that a stop makes begin anew, so that
 # they might never end; and those that only wait, for nothing in memory.
-LOCK_CALLS = {64: frozenset({202, 449}), 32: frozenset({240, 422, 449})}
+LOCK_CALLS = {64: frozenset({202, 449, 455}), 32: frozenset({240, 422, 449, 455})}
 BEGUN_ANEW_CALLS = {64: frozenset({56, 57, 58, 59, 321, 322, 435}), 32: frozenset({2, 11, 120, 190, 357, 358, 435})}
 CLONE_CALL, CLONE3_CALL = {64: 56, 32: 120}, 435
 # Calls that ask for CPU time: at their end leaves who has had his CPU for long, since the scheduler looks at the clock.

@@ -42,10 +42,10 @@ from collector.events import (
     RecordsLost,
     Throttled,
 )
-from collector.linux import accounts, libc, proc, tasks
+from collector.linux import abi, accounts, libc, proc, tasks
 
 STACK_WORDS = 1 << 11  # 16 KiB of each blocked thread
-_FUTEX_CALLS = {202, 449, 455}  # futex, futex_waitv, futex_wait of x86-64
+_LOCK_CALLS = abi.LOCK_CALLS[64] | abi.LOCK_CALLS[32]  # none is another one's number that waits
 _PF_KTHREAD = 0x200000
 _CAP_SYS_PTRACE = 19
 _SP, _IP = 7, 16
@@ -300,6 +300,7 @@ class Found(NamedTuple):
     reason: Reason
     place: tasks.Place | None
     account: accounts.Account | None = None
+    cpu: int = 0  # that it was last on
 
 
 class Taken(NamedTuple):
@@ -382,19 +383,22 @@ def mappings(pid: int, time_ns: int) -> list[Mapped]:
 
 
 def find(pid: int, tid: int) -> Found | None:
-    """How a thread is at this moment; None when it is gone."""
+    """How a thread is at this moment; None when it is gone, or a process's first one that has ended before the others.
+    """
     files = tasks.Files(pid, tid)
     try:
-        state = tasks.parse_stat(files.read_once("stat")).state
+        state, _, _, cpu = tasks.parse_stat(files.read_once("stat"))
         place = tasks.parse_place(files.read_once("syscall"))
     except (OSError, ValueError, IndexError):
         return Found(tid, Edge.IN, Reason.UNKNOWN, None) if os.path.exists(f"/proc/{pid}/task/{tid}") else None
+    if state in (b"Z", b"X"):
+        return None
     if state == b"R" or place is None:
         return Found(tid, Edge.IN, Reason.UNKNOWN, None)
     if state in (b"T", b"t"):
-        return Found(tid, Edge.OUT_BLOCKED, Reason.STOPPED, place)
-    reason = Reason.USER_FAULT if place.call == -1 else Reason.LOCK if place.call in _FUTEX_CALLS else Reason.SLEEP
-    return Found(tid, Edge.OUT_BLOCKED, reason, place)
+        return Found(tid, Edge.OUT_BLOCKED, Reason.STOPPED, place, cpu=cpu)
+    reason = Reason.USER_FAULT if place.call == -1 else Reason.LOCK if place.call in _LOCK_CALLS else Reason.SLEEP
+    return Found(tid, Edge.OUT_BLOCKED, reason, place, cpu=cpu)
 
 
 def departures(pid: int, found: Sequence[Found], time_ns: int, stack_words: int = STACK_WORDS) -> Batch:
@@ -402,14 +406,15 @@ def departures(pid: int, found: Sequence[Found], time_ns: int, stack_words: int 
     words, a power of two."""
     blocked = [(thread, thread.place) for thread in found if thread.place is not None]
     words = np.zeros((len(blocked), stack_words), dtype=np.uint64)
-    n_words = [_read_stack(pid, place.sp, words[i]) for i, (_, place) in enumerate(blocked)]
+    n_words = [_read_stack(thread.tid, place.sp, words[i]) for i, (thread, place) in enumerate(blocked)]
     n = len(blocked)
     regs = np.zeros((n, 17), dtype=np.uint64)
     regs[:, _SP] = [place.sp for _, place in blocked]
     regs[:, _IP] = [place.pc for _, place in blocked]
     samples = ClockSamples(
         time_ns=np.full(n, time_ns - 1), pid=np.full(n, pid), tid=np.array([t.tid for t, _ in blocked], dtype=np.int64),
-        cpu=np.zeros(n, dtype=np.int32), mode=np.array([t.reason for t, _ in blocked], dtype=np.int8),
+        cpu=np.array([t.cpu for t, _ in blocked], dtype=np.int32),
+        mode=np.array([t.reason for t, _ in blocked], dtype=np.int8),
         abi=np.full(n, tasks.word_bits(pid), dtype=np.int8), regs=regs, words=words.reshape(-1),
         base=np.arange(n, dtype=np.int64) * stack_words, mask=np.full(n, stack_words - 1, dtype=np.int64),
         first=np.zeros(n, dtype=np.int64), low=regs[:, _SP].copy(), n_words=np.array(n_words, dtype=np.int64),
@@ -417,10 +422,11 @@ def departures(pid: int, found: Sequence[Found], time_ns: int, stack_words: int 
     return Batch(time_ns, leaving=samples if n else None)
 
 
-def _read_stack(pid: int, sp: int, into: Array) -> int:
-    """Words of the stack from ``sp`` up; as many as can be read."""
+def _read_stack(tid: int, sp: int, into: Array) -> int:
+    """Words of a thread's stack from ``sp`` up; as many as can be read. (Of a process whose first thread has ended
+    nothing is read by its number.)"""
     view = into.view(np.uint8).data
     try:
-        return libc.process_vm_readv(pid, [(sp, len(view))], view) >> 3
+        return libc.process_vm_readv(tid, [(sp, len(view))], view) >> 3
     except OSError:
         return 0

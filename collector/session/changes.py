@@ -81,6 +81,9 @@ class Changes:
         if recorded is None:
             recorded = self._experiments.attached(process.image, lineage, self._world.arguments(pid), 0)
             self._mappings.tell_all(recorded, process, time_ns)
+        self._time.remainders.found(pid)
+        if all(thread.tid != pid for thread in found):  # the first one has ended before the others
+            process.image.comm = process.image.comm or self._world.comm(pid, pid)
         for thread in found:
             new = self._model.new_thread(process, thread.tid, time_ns, thread.cut, found=True)
             new.name = self._world.comm(pid, thread.tid)

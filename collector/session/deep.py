@@ -85,17 +85,20 @@ class DeepStacks:
         self._kernel[slot] = 0
         self._kernel[slot, :kernel.shape[1]] = kernel
 
-    def learn(self, placed: Placed, ip: Array, sp: Array, reason: Array) -> tuple[Array, Array]:
-        """Stacks of threads as they are now; returns which of them (n,) are the rest of what was cut short, and the
-        sites (n,) of those of which there was the leaf alone, else 0. Each is looked at once, and where that look is
-        too short for a leaf, once more."""
+    def learn(self, placed: Placed, ip: Array, sp: Array, reason: Array) -> tuple[Array, Array, Array]:
+        """Stacks of threads as they are now; returns which of them (n,) are the rest of what was cut short, the sites
+        (n,) of those of which there was the leaf alone, else 0, and which of these (n,) are still there, though what
+        was read is not whole: that tells what they wait for. Each is looked at once, and where that look is too short
+        for a leaf, once more."""
         slot, of = placed.slot, self._of
-        same: Array = placed.whole & (of.ip[slot] == ip) & (of.sp[slot] == sp) & (of.key[slot] != 0)
+        there: Array = (of.ip[slot] == ip) & (of.sp[slot] == sp) & (of.key[slot] != 0)
+        same: Array = placed.whole & there
         self._whole.learn(of.key[slot[same]], placed.uid[same], reason[same], placed.image[same],
                           ip[same], np.zeros(np.count_nonzero(same)))
         is_over = ~placed.cut | (of.site[slot] == 0) | of.short[slot]
         of.key[slot[is_over]], of.short[slot[~is_over]] = 0, True
-        return same, np.where(same, of.site[slot], np.uint64(0))
+        site = of.site[slot]
+        return same, np.where(same, site, np.uint64(0)), there & ~same & (site != 0)
 
     def forget(self, images: Iterable[int]) -> None:
         """Images are over, and nobody will ask for their stacks."""

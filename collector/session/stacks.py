@@ -312,13 +312,13 @@ class Stacks:
         for samples, placed in chain(self._seen_at(self._deep.alone(blocked), now_ns, STACK_WORDS, kernel),
                                      self._seen_at(self._deep.open(blocked), now_ns, deep.STACK_WORDS, kernel)):
             ip, sp = samples.regs[:, _IP], samples.regs[:, _SP]
-            completed, site = self._deep.learn(placed, ip, sp, samples.mode)
+            completed, site, there = self._deep.learn(placed, ip, sp, samples.mode)
             rows, leaves = indices(completed), indices(site)
             self._tally.completed(len(rows) - len(leaves))
             self._tally.n_unknown_sites -= len(leaves)
             self._sites.learn(site[leaves], placed.uid[leaves], samples.mode[leaves], placed.image[leaves], ip[leaves],
                               np.zeros(len(leaves)))
-            yield _departures(samples, placed, rows)
+            yield _departures(samples, placed, indices(completed | there))
 
     def _seen_at(self, slots: Array, now_ns: int, stack_words: int,
                  kernel_of: Callable[[Array], Array | None] | None = None) -> Iterator[tuple[ClockSamples, Placed]]:

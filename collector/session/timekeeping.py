@@ -114,9 +114,7 @@ class Timekeeping:
 
     def found(self, slot: int, found: Found, time_ns: int) -> None:
         """A thread that was there before us, as of a time just before its account was read."""
-        account, thread = found.account, self.model.threads[slot]
-        if thread.tid == thread.process.pid:
-            self.remainders.found(thread.tid)
+        account = found.account
         if account is not None:
             self.turns.begins(slot, account.turns, account.run_ns, account.time_ns)
             read_ns = account.time_ns if found.cut == Edge.IN else time_ns

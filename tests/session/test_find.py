@@ -1,0 +1,103 @@
+"""How threads of real programs are found: what they wait for, where, and on which CPU they were last."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from collector.events import Edge, Reason
+from collector.session.attach import departures, find
+
+PROGRAM = """
+#include <pthread.h>
+#include <stdio.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER;
+static pthread_cond_t condition = PTHREAD_COND_INITIALIZER;
+
+static void *waits(void *unused) {
+    pthread_mutex_lock(&mutex);
+    for (;;) pthread_cond_wait(&condition, &mutex);
+    return unused;
+}
+
+int main(int n_arguments, char **arguments) {
+    pthread_t thread;
+    (void)arguments;
+    pthread_create(&thread, NULL, waits, NULL);
+    puts("ready");
+    fflush(stdout);
+    if (n_arguments > 1) syscall(SYS_exit, 0); /* the first thread alone */
+    for (;;) pause();
+}
+"""
+
+
+@contextmanager
+def running(*command: str | Path, cpu: int | None = None) -> Iterator[tuple[int, int]]:
+    """The process and its other thread, when both are off their CPUs; killed in the end."""
+    pinned = ("taskset", "-c", str(cpu)) if cpu is not None else ()
+    with subprocess.Popen([*pinned, *command], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            tasks = Path(f"/proc/{process.pid}/task")
+            while any((one / "stat").read_text().rpartition(")")[2].split()[0] not in "SZ" for one in tasks.iterdir()):
+                time.sleep(0.001)
+            (other,) = (int(one.name) for one in tasks.iterdir() if int(one.name) != process.pid)
+            yield process.pid, other
+        finally:
+            process.send_signal(signal.SIGKILL)
+
+
+@pytest.fixture
+def built(need: Callable[[str, str], str], tmp_path: Path) -> Callable[..., Path]:
+    def build(*flags: str) -> Path:
+        source, program = tmp_path / "waits.c", tmp_path / "waits"
+        source.write_text(PROGRAM)
+        subprocess.run([need("gcc", "gcc"), "-O2", "-Wall", *flags, "-pthread", "-o", program, source], check=True)
+        return program
+    return build
+
+
+@pytest.mark.parametrize("flags", [(), ("-m32",)], ids=" ".join)
+def test_a_lock_is_one_in_programs_of_both_sizes(built: Callable[..., Path], flags: tuple[str, ...]) -> None:
+    with running(built(*flags)) as (pid, other):
+        waits, sleeps = find(pid, other), find(pid, pid)
+        assert waits is not None
+        assert sleeps is not None
+        assert (waits.cut, waits.reason) == (Edge.OUT_BLOCKED, Reason.LOCK)
+        assert (sleeps.cut, sleeps.reason) == (Edge.OUT_BLOCKED, Reason.SLEEP)
+
+
+def test_a_first_thread_that_has_ended_waits_for_nothing_and_others_have_their_stacks(
+        built: Callable[..., Path]) -> None:
+    """The kernel shows it until the others end, and nothing of the process's memory by its number."""
+    with running(built(), "alone") as (pid, other):
+        assert find(pid, pid) is None
+        found = find(pid, other)
+        assert found is not None
+        assert found.reason == Reason.LOCK
+        leaving = departures(pid, [found], time.monotonic_ns()).leaving
+        assert leaving is not None
+        assert leaving.n_words.min() > 0
+
+
+def test_a_thread_is_found_on_the_cpu_that_it_was_last_on(built: Callable[..., Path]) -> None:
+    cpu = max(os.sched_getaffinity(0))
+    assert cpu > 0, "needs more than one CPU"
+    with running(built(), cpu=cpu) as (pid, other):
+        found = find(pid, other)
+        assert found is not None
+        leaving = departures(pid, [found], time.monotonic_ns()).leaving
+        assert leaving is not None
+        assert leaving.cpu.tolist() == [cpu]
