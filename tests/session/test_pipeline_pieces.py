@@ -692,6 +692,29 @@ def test_all_that_wait_with_their_leaf_alone_are_read_at_once(tmp_path: Path, is
     recording.finish(700)
 
 
+class Torn(Read):
+    """One whose stacks end short, as in code without rules."""
+
+    def blocked(self, threads: Sequence[tuple[int, int]], now_ns: int, stack_words: int) -> list[ClockSamples]:
+        found = super().blocked(threads, now_ns, stack_words)
+        self._stop = Stop.NO_RULE
+        return found
+
+
+def test_who_is_seen_to_wait_waits_for_that_though_his_stack_is_not_whole(tmp_path: Path) -> None:
+    """He left at a place where nobody had been seen."""
+    world, place = Torn(0x400300, reason=Reason.LOCK), np.full(1, 0x400300, dtype=np.uint64)
+    recording = Recording(tmp_path / "test.1.er", world=world)
+    made = batch(100, EXEC, switches=[(20, PID, Edge.OUT_BLOCKED)])
+    made.sites = Sites(*who([(20, PID, 0)]), ip=place, sp=0 * place, bp=0 * place)
+    recording.pipeline.feed(made)
+    for ms in (100, 200, 300):
+        recording.pipeline.flush_waiting(START_NS + ms * MS)
+        recording.pipeline.feed(batch(ms + 100))
+    recording.finish(400)
+    assert recording.lengths(PID)[Microstate.USER_LOCK] == 380 * MS
+
+
 def test_who_was_not_asked_for_want_of_room_is_told_when_it_has_been(
         tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Twenty are asked once, and their next departures are lost, too; of fifteen that are new nothing is known, and
