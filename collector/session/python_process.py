@@ -90,6 +90,8 @@ class Process:
     def sampled(self, tids: Array, times: Array) -> None:
         """Samples (n,) of threads."""
         self.lately = list(dict.fromkeys(tids[::-1].tolist()))
+        for tid in self.looks.keys() - self.states.keys() - set(self.lately):  # it is over
+            del self.looks[tid]
         last_ns = int(times.max())
         needed_ns = _SAMPLES_BETWEEN * (last_ns - self._last_ns) // len(times)
         needed_ns = min(max(needed_ns, LOOK_MIN_NS), 2 * self._period_ns, _LOOK_MAX_NS)

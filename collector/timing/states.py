@@ -191,8 +191,9 @@ class States:
         """Those (m,) of the slots (n,) of blocked threads whose departures were not told at all; first those of which
         no habit tells either what they wait for."""
         self.grow(int(slot.max(initial=-1)) + 1)
-        found: Array = slot[(self._of.ip[slot] == 0) & (self._of.uid[slot] == 0)]
-        return found[(self._of.reason[found] != _UNKNOWN).argsort(kind="stable")]
+        untold = slot[(self._of.ip[slot] == 0) & (self._of.uid[slot] == 0)]
+        found: Array = untold[(self._of.reason[untold] != _UNKNOWN).argsort(kind="stable")]
+        return found
 
     def unknown(self, slot: Array) -> Array:
         """Those (m,) of the slots (n,) of blocked threads of which nothing tells what they wait for."""

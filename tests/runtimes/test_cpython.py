@@ -587,6 +587,17 @@ def test_code_of_a_process_that_has_ended_is_proven_up_to_the_last_look(target: 
     assert (codes.tolist(), proven.tolist()) == ([own] * 3, [True, True, False])
 
 
+def test_looks_at_threads_that_are_over_are_not_kept(target: Target) -> None:
+    """A server may begin one for each request; and the next one may have the same number."""
+    interpreter = Replaced(target).interpreter
+    process = Process(interpreter, CodePlaces(interpreter), (0, 0), np.zeros((0, 2), np.uint64))
+    process.states = {1: 0x10}
+    for tid in (1, 2, 3):
+        process.looks_of(tid)
+    process.sampled(np.array([3]), np.array([NS_PER_S]))
+    assert sorted(process.looks) == [1, 3]
+
+
 def test_code_that_is_gone_hides_none_that_has_come_in_its_place(target: Target) -> None:
     """It began within what has come, and ended before the word that is asked for."""
     replaced = Replaced(target)
