@@ -8,7 +8,7 @@ from collector.arrays import distinct
 from collector.events import Array, Edge, Source
 from collector.experiment.recorder import Usage
 from collector.linux.proc import ProcessUsage
-from collector.session.experiments import Experiments, Recorded
+from collector.session.experiments import LABEL_EXEC, Experiments, Recorded
 from collector.session.timekeeping import Timekeeping
 from collector.session.world import World
 from collector.timing.states import Microstate
@@ -22,7 +22,8 @@ class Overview:
         self._experiments = experiments
         self._world = world
         self._records_all = records_all
-        self._usages: dict[int, ProcessUsage] = {}  # as last read, by image
+        self._usages: dict[int, tuple[int, ProcessUsage]] = {}  # by process: when they were read last, and as what
+        self._before: dict[int, ProcessUsage] = {}  # and what was before its image, or before its recording
 
     def count_switches(self) -> None:
         """Counts the switches of the batch that the clocks have just taken."""
@@ -43,20 +44,37 @@ class Overview:
             if recorded is not None:
                 recorded.n_switches[column] += int(np.count_nonzero(images == number))
 
-    def read(self, recorded: Recorded) -> ProcessUsage:
-        """The counters of an image's process as of now, or as they were last seen."""
-        number = recorded.image.number
+    def found(self, pid: int) -> None:
+        """A process that ran before us."""
+        self._before[pid] = self._world.usage(pid) or ProcessUsage()
+
+    def read(self, pid: int, time_ns: int) -> None:
+        """The counters of a process as of now, a time."""
+        usage = self._world.usage(pid)
+        if usage is not None:
+            self._usages[pid] = time_ns, usage
+
+    def _counters(self, recorded: Recorded, time_ns: int) -> ProcessUsage:
+        """Those of an image, as of now, or as they were last seen. The kernel counts from the process's birth on: what
+        was told of it before is told once."""
+        pid = recorded.image.pid
         if recorded.end_ns is None:
-            usage = self._world.usage(recorded.image.pid)
-            if usage is not None:
-                self._usages[number] = usage
-            return self._usages.get(number) or ProcessUsage()
-        is_asked_again = recorded.parent is None  # the founder's experiment stays open
-        return (self._usages.get(number) if is_asked_again else self._usages.pop(number, None)) or ProcessUsage()
+            self.read(pid, time_ns)
+        before = self._before.get(pid, ProcessUsage())
+        read_ns, usage = self._usages.get(pid, (0, before))
+        goes_on = recorded.end_ns is not None and recorded.end_label == LABEL_EXEC
+        if goes_on and read_ns > time_ns:  # that is of the next image, too
+            usage = before
+        if goes_on:
+            self._before[pid] = usage
+        elif recorded.end_ns is not None:
+            self._usages.pop(pid, None)
+            self._before.pop(pid, None)
+        return ProcessUsage(*(max(now - then, 0) for now, then in zip(usage, before, strict=True)))
 
     def usage(self, recorded: Recorded, time_ns: int) -> Usage:
         """What an image has used up to a time."""
-        usage = self.read(recorded)
+        usage = self._counters(recorded, time_ns)
         voluntary, involuntary = self._switches_of(recorded)
         return Usage(states_ns=tuple(self._states_ns(recorded, time_ns)), minor_faults=usage.minor_faults,
                      major_faults=usage.major_faults, input_blocks=usage.input_blocks,

@@ -101,6 +101,7 @@ class Pipeline:
         The founder has its experiment already; others get theirs under ``lineage``.
         """
         self._changes.take_over(pid, lineage, found, mappings, seen.until_ns)
+        self.overview.found(pid)
         self.feed(seen)
 
     def feed(self, batch: Batch) -> None:

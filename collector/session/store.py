@@ -96,7 +96,7 @@ class Store:
 
     def read_last_counters(self) -> None:
         """Those of processes that have just ended, while they are zombies."""
-        self.pipeline.overview.read(self._founder)
+        self.pipeline.overview.read(self._founder.image.pid, time.monotonic_ns())
         self.pipeline.look_at_unseen()
 
     def pause(self, now_ns: int) -> None:
