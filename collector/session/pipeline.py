@@ -147,8 +147,9 @@ class Pipeline:
         if not self.time.counts:
             self._tell_waiting(now_ns, with_newborn=with_newborn, may_wait=may_wait)
 
-    def _tell_waiting(self, now_ns: int, *, with_newborn: bool = True, may_wait: bool = False) -> None:
-        spans = self._waits.so_far(now_ns, with_newborn, may_wait)
+    def _tell_waiting(self, now_ns: int, *, with_newborn: bool = True, may_wait: bool = False,
+                      by_accounts: bool = False) -> None:
+        spans = self._waits.so_far(now_ns, with_newborn=with_newborn, may_wait=may_wait, by_accounts=by_accounts)
         self.output.spans(spans, self._settlement.waits.due)
         self._taps.flushed(spans, self.output.muted)
 
@@ -241,5 +242,5 @@ class Pipeline:
     def record_again(self, running: Sequence[int]) -> None:
         """Records tell of switches again, and until each thread's first one, whether it is one of the ``running`` (by
         tid). That says nothing of what it did up to the last account."""
-        self._tell_waiting(self._fed_ns)
+        self._tell_waiting(self._fed_ns, by_accounts=True)
         self.time.record_again(running)

@@ -36,28 +36,35 @@ class Waits:
             self.states.goes_on(old, new)
         return spans
 
-    def so_far(self, now_ns: int, with_newborn: bool, may_wait: bool) -> Spans:
+    def so_far(self, now_ns: int, *, with_newborn: bool, may_wait: bool, by_accounts: bool) -> Spans:
         """What threads that are off CPU have spent so far, up to ``now_ns``, also those that have yet to run or without
         them; it is not told again when they go on. ``may_wait``: of those of which nothing tells what they wait for,
-        and whom there was no room to ask, it is told when they have been asked, or go on."""
+        and whom there was no room to ask, it is told when they have been asked, or go on. ``by_accounts``: of those
+        that have run, as far as their accounts tell."""
         self.states.grow(self._time.n_slots)
         slots = np.array([slot for process in self._model.processes.values()
                           if process.image.number in self._experiments.recorders
                           for slot in process.threads.values()], dtype=np.int64)
-        slots, kinds = self._timeline.off_cpu(slots, now_ns), self._timeline.clocks.kind
+        is_born = self._timeline.clocks.kind[slots] == Edge.BORN
+        upto_ns = np.full(len(slots), now_ns)
+        if by_accounts:
+            upto_ns = np.where(is_born, upto_ns, np.minimum(upto_ns, self._time.ledger.at_ns(slots)))
+        mine = self._timeline.off_cpu(slots, upto_ns)
         if not with_newborn:
-            slots = slots[kinds[slots] != Edge.BORN]
+            mine &= ~is_born
+        slots, upto_ns = slots[mine], upto_ns[mine]
         if not len(slots):
             return NO_SPANS
-        blocked = slots[kinds[slots] == Edge.OUT_BLOCKED]
+        blocked = slots[self._timeline.clocks.kind[slots] == Edge.OUT_BLOCKED]
         if len(blocked):
             untold = self.states.untold(blocked)
             unasked = untold[self._stacks.n_to_ask:]
             for departures in chain(self._stacks.asked(untold, now_ns), self._stacks.deeper(blocked, now_ns)):
                 self.states.tell(departures)
             if may_wait and len(unasked):
-                slots = slots[~among(slots, self.states.unknown(unasked))]
-        spans, woken = self.states.so_far(self._timeline.tell(slots, now_ns))
+                told = ~among(slots, self.states.unknown(unasked))
+                slots, upto_ns = slots[told], upto_ns[told]
+        spans, woken = self.states.so_far(self._timeline.tell(slots, upto_ns))
         rows = indices(woken)
         self._timeline.waits(spans.slot[rows], spans.end_ns[rows])
         return spans

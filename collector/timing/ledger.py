@@ -174,6 +174,12 @@ class Ledger:
         account_ns: Array = self._of.base_ns[slots] + ran_ns
         return account_ns
 
+    def at_ns(self, slots: Array) -> Array:
+        """When the last accounts of threads (n,) were read, or their clocks began; far in the future where neither is
+        known."""
+        at_ns: Array = np.where(self._of.has_base[slots], self._of.at_ns[slots], _FAR_NS)
+        return at_ns
+
     def bases_ns(self, slot: int) -> tuple[int, int] | None:
         """A thread's account when its clock began, at least and at most; None where that is not known."""
         of = self._of
@@ -376,7 +382,7 @@ class Ledger:
             stale_ns = least_ns = np.zeros_like(owed_ns)
         excess_ns = np.maximum(-owed_ns - stale_ns, 0)
         if seen.is_blind or seen.is_lossy:  # the end of a run may be missing
-            excess_ns -= stretch.stop(np.where(excess_ns >= least_ns, excess_ns, 0), wait_ns)
+            excess_ns -= stretch.stop(np.where(excess_ns >= least_ns, excess_ns, 0), wait_ns, with_all=seen.is_blind)
         if excess_ns.any():
             excess_ns -= stretch.end_earlier(excess_ns)
             self.steal_ns += stretch.steal(np.where(excess_ns >= least_ns, excess_ns, 0), seen, struck)
@@ -577,11 +583,12 @@ class _Stretch:
         self._put(row[alone], start_ns[alone], Edge.IN, Source.SYNTHETIC)
         self._stops(row[alone], (start_ns + ran_ns)[alone], waits_ns[alone])
 
-    def stop(self, excess_ns: Array, wait_ns: Array) -> Array:
+    def stop(self, excess_ns: Array, wait_ns: Array, *, with_all: bool) -> Array:
         """Lets threads (a,) that were running, and of which nothing is recorded since, stop so long before their
-        accounts; first they have waited for a CPU. Returns for how long they run less."""
+        accounts; first they have waited for a CPU. ``with_all``: those that ran until then, too, since nobody tells
+        whether they go on. Returns for how long they run less."""
         excess_ns = np.minimum(np.where(self.is_open, excess_ns, 0), self.open_ns)
-        stops = indices(excess_ns > 0)
+        stops = indices(self.is_open if with_all else excess_ns > 0)
         row, less_ns = self._account[stops], excess_ns[stops]
         self._stops(row, self._edges.time_ns[row] - less_ns, np.minimum(wait_ns[stops], less_ns))
         self._kind[row] = Edge.OUT_BLOCKED  # nothing more is to be taken here

@@ -212,19 +212,20 @@ class Timeline:
                           began)
         return periods.take(kind != Edge.UNKNOWN)
 
-    def off_cpu(self, slot: Array, now_ns: int) -> Array:
-        """Those (m,) of slots (n,) whose threads are off CPU, with time before ``now_ns`` that was not told yet."""
+    def off_cpu(self, slot: Array, now_ns: Array | int) -> Array:
+        """Which (n,) of the threads at slots are off CPU, with time before ``now_ns``, or (n,), that was not told."""
         kind = self.clocks.kind[slot]
-        found: Array = slot[(is_out(kind) | (kind == Edge.BORN)) & (self.clocks.since_ns[slot] < now_ns)]
+        found: Array = (is_out(kind) | (kind == Edge.BORN)) & (self.clocks.since_ns[slot] < now_ns)
         return found
 
-    def tell(self, slot: Array, now_ns: int) -> Periods:
-        """Periods off CPU of threads at slots (n,) as far as they have come; they go on."""
-        clocks, slot = self.clocks, self.off_cpu(slot, now_ns)
+    def tell(self, slot: Array, now_ns: Array | int) -> Periods:
+        """Periods off CPU of threads at slots (n,) as far as they have come by ``now_ns``, or (n,); they go on."""
+        clocks, mine = self.clocks, self.off_cpu(slot, now_ns)
+        slot, now_ns = slot[mine], np.broadcast_to(now_ns, len(slot))[mine]
         start_ns = clocks.since_ns[slot]
         clocks.since_ns[slot] = now_ns
-        return Periods(slot, clocks.begun_ns[slot], start_ns, np.full(len(slot), now_ns), clocks.kind[slot],
-                       clocks.source[slot], clocks.cpu[slot], np.full(len(slot), -1))
+        return Periods(slot, clocks.begun_ns[slot], start_ns, now_ns, clocks.kind[slot], clocks.source[slot],
+                       clocks.cpu[slot], np.full(len(slot), -1))
 
     def waits(self, slot: Array, time_ns: Array) -> None:
         """Threads at slots (n,) that were blocked, and told up to now, wait for a CPU: they were woken at a time."""
