@@ -111,6 +111,7 @@ class Experiments:
         self._header_for = header_for
         self._pending: list[Recorded] = []
         self._ended: dict[Recorded, None] = {}  # in this order, and not closed yet
+        self._went_on: dict[Recorded, None] = {}  # of which images are over
 
     def founder(self, image: Image, recorder: Recorder) -> Recorded:
         """Begins with the founder, whose experiment is there already."""
@@ -124,12 +125,15 @@ class Experiments:
         recorded.earlier.append(recorded.image.number)
         recorded.image = image
         self.by_image[image.number] = recorded
+        self._went_on[recorded] = None
         if recorded.recorder is not None:
             self.recorders[image.number] = recorded.recorder
 
     def forked(self, parent: Recorded | None, image: Image) -> Recorded:
-        """A new process; how it was made is told later."""
-        return self._begin(Recorded(image, image.start_ns, parent, parent_pid=parent.image.pid if parent else 0))
+        """A new process; how it was made is told later. Of an unknown ``parent``, whose birth was lost, it is a
+        descendant of the founder's all the same."""
+        parent_pid = parent.image.pid if parent else 0
+        return self._begin(Recorded(image, image.start_ns, parent or self.by_image.get(0), parent_pid=parent_pid))
 
     def attached(self, image: Image, lineage: str, arguments: bytes, parent_pid: int) -> Recorded:
         """A process that was found running, beside the founder."""
@@ -140,10 +144,12 @@ class Experiments:
         return recorded
 
     def executed(self, old: Recorded | None, image: Image, time_ns: int) -> Recorded:
-        """A new image in a process that was ``old``, which ends here unless it was only born for this."""
-        if old is not None:
-            self.end(old, time_ns, LABEL_EXEC)
-        return self._begin(Recorded(image, time_ns, old, EXEC, parent_pid=old.parent_pid if old else 0))
+        """A new image in a process that was ``old``, which ends here unless it was only born for this; if that is not
+        known, it is a new process."""
+        if old is None:
+            return self.forked(None, image)
+        self.end(old, time_ns, LABEL_EXEC)
+        return self._begin(Recorded(image, time_ns, old, EXEC, parent_pid=old.parent_pid))
 
     def end(self, recorded: Recorded, time_ns: int, label: str = LABEL_CLOSE) -> None:
         """The image is over; its experiment is closed by ``close_ended``."""
@@ -219,6 +225,18 @@ class Experiments:
             for number in recorded.numbers:
                 self.by_image.pop(number, None)
 
+    def forget_earlier(self) -> list[int]:
+        """Nothing will be said any more of images that experiments have gone on from; their numbers."""
+        gone = [number for recorded in self._went_on for number in recorded.earlier]
+        for recorded in self._went_on:
+            recorded.earlier.clear()
+        self._went_on.clear()
+        for number in gone:
+            self.recorders.pop(number, None)
+            if number:  # the founder is found by its first one
+                self.by_image.pop(number, None)
+        return gone
+
     def _begin(self, recorded: Recorded) -> Recorded:
         self.by_image[recorded.image.number] = recorded
         self._pending.append(recorded)
@@ -247,7 +265,7 @@ class Experiments:
         old = recorded.parent
         if recorded.adopted:
             return
-        if old is not None and old.making is not None and old.making.spawned and not old.adopted:
+        if old is not None and old.followed and old.making is not None and old.making.spawned and not old.adopted:
             old.tell(Recorder.comment, b"spawned: " + (recorded.arguments or recorded.image.program), recorded.start_ns)
             self._adopt(old, recorded, below)
             return

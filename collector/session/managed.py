@@ -201,18 +201,22 @@ class MadeCode:
     def close(self, ended: Iterable[Recorded]) -> None:
         """The images are over; what has no name now stays without."""
         for recorded in ended:
-            self._python.forget(recorded.numbers)
-            for compiler in self._compilers:
-                compiler.forget(recorded.numbers)
-            for number in recorded.numbers:
-                self._made_up.pop(number, None)
-                self._seen.pop(number, None)
-                known = self._known.pop(number, None)
-                if known is not None:
-                    if not self._has_failed:
-                        self._ask_again(known)
-                    self._tally.n_unnamed_frames += sum(n for _, n in known.pending.values())
-                    known.places.close()
+            self.forget(recorded.numbers)
+
+    def forget(self, numbers: Sequence[int]) -> None:
+        """The same of images of these numbers."""
+        self._python.forget(numbers)
+        for compiler in self._compilers:
+            compiler.forget(numbers)
+        for number in numbers:
+            self._made_up.pop(number, None)
+            self._seen.pop(number, None)
+            known = self._known.pop(number, None)
+            if known is not None:
+                if not self._has_failed:
+                    self._ask_again(known)
+                self._tally.n_unnamed_frames += sum(n for _, n in known.pending.values())
+                known.places.close()
 
     def _tell(self, known: _Known, told: Iterable[Code]) -> None:
         codes = _apart(sorted(set(told), key=lambda code: code.since_ns))

@@ -222,6 +222,9 @@ class Pipeline:
             self._waits.forget(slots)
             self._stacks.forget(slots)
             self.time.give_back(slots)
+        gone = self._experiments.forget_earlier()
+        if gone:
+            self._stacks.forget_images(gone)
 
     # -- switches that are counted, not recorded
 

@@ -350,6 +350,13 @@ class Stacks:
         if self.kernel_objects is not None:
             self.kernel_objects.close(ended)
 
+    def forget_images(self, numbers: Sequence[int]) -> None:
+        """Experiments have gone on from these images, of which nothing more will be said."""
+        self._sites.forget(numbers)
+        self._deep.forget(numbers)
+        if self.made_code is not None:
+            self.made_code.forget(numbers)
+
     # -- time that no sample stands for
 
     def known_or_last(self, spans: Spans) -> Array:
