@@ -100,6 +100,12 @@ class DeepStacks:
         site = of.site[slot]
         return same, np.where(same, site, np.uint64(0)), there & ~same & (site != 0)
 
+    def give_back(self, slots: Array) -> None:
+        """The threads at slots are over, and the slots are free."""
+        self._grow(int(slots.max(initial=-1)) + 1)
+        self._of.reset(slots)
+        self._kernel[slots] = 0
+
     def forget(self, images: Iterable[int]) -> None:
         """Images are over, and nobody will ask for their stacks."""
         self._whole.forget(images)

@@ -434,6 +434,7 @@ class Stacks:
         """The threads at slots are over, and the slots are free."""
         self._last.grow(self._time.n_slots)
         self._last.reset(slots)
+        self._deep.give_back(slots)
 
 
 def _left_at(edges: Edges, at: Array) -> tuple[Array, Array]:
