@@ -26,8 +26,9 @@ class Changes:
     """Applies changes in time order."""
 
     def __init__(self, time: Timekeeping, experiments: Experiments, world: World, tally: Tally,
-                 events_end: bool) -> None:
-        """``events_end``: changes come from the kernel's events, which may end before their process does."""
+                 events_end: bool, records_all: bool) -> None:
+        """``events_end``: changes come from the kernel's events, which may end before their process does; unless they
+        ``records_all``, an end comes with all that was used."""
         self._time = time
         self._model = time.model
         self._experiments = experiments
@@ -35,6 +36,7 @@ class Changes:
         self._tally = tally
         self.unseen = UnseenOnes(experiments, world)
         self._events_end = events_end
+        self._records_all = records_all
         self._found: set[int] = set()  # tids of those found that may have been born a moment before
         self._found_ns = 0  # and until when they were looked for
         self._maps_untold = False
@@ -128,11 +130,12 @@ class Changes:
         recorded = self._experiments.by_image.get(thread.image.number) if is_over else None
         if recorded is not None and may_lose_events and not thread.process.space.mappings and thread.image.comm:
             self._time.exited(thread, change.time_ns, is_last=False)
-            self._time.remainders.forget(thread.process.pid)
+            self._time.unseen(thread.process.pid)
             recorded.tell(Recorder.warning, _EVENTS_TAKEN, change.time_ns)
             self.unseen.add(thread.image, change.time_ns)
             return
-        self._time.exited(thread, change.time_ns, is_last=recorded is not None)
+        is_last = recorded is not None and recorded.followed and self._records_all
+        self._time.exited(thread, change.time_ns, is_last=is_last)
         if recorded is not None:
             self._experiments.end(recorded, change.time_ns)
 

@@ -68,7 +68,7 @@ class Pipeline:
         self.time = Timekeeping(n_cpus if records_all else _ANY_NUMBER, interval_ns if strikes_all else 0)
         self.model = self.time.model
         self.overview = Overview(self.time, experiments, world, records_all)
-        self._changes = Changes(self.time, experiments, world, tally, events_end)
+        self._changes = Changes(self.time, experiments, world, tally, events_end, records_all)
         self._stacks = Stacks(self.time, experiments, world, tally, records_all)
         self.output = Output(self.time, experiments, self._stacks, tally)
         self._waits = Waits(self.time, experiments, self._stacks)
@@ -123,6 +123,7 @@ class Pipeline:
         self._taps.saw(batch, clock, leaving)
         self._taps.fed(periods, spans, self.output.muted)
         self._settlement.settle(self.time.tails(batch))
+        self._changes.unseen.used_before(self.time.used_ns)
         self.look_at_unseen()
         self._close_ended()
         self.model.forget_before(batch.until_ns)
@@ -196,6 +197,9 @@ class Pipeline:
         self.time.end_all(time_ns)
         self.look_at_unseen(time_ns)
         self.feed(Batch(time_ns))
+        founder = self._experiments.by_image.get(0)
+        if founder is not None:  # whose experiment is open: what others used behind its end is told there
+            self._settlement.close([founder])
         self.time.tell(self._tally)
         states = self._waits.states
         self._tally.n_guessed_faults, self._tally.n_host_faults, self._tally.n_estimated_waits = (

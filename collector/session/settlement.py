@@ -102,9 +102,10 @@ class Settlement:
         """
         if len(self._time.ending):
             self._settle_ending(self._time.ending, tails_ns)
-        late_ns = 0 if self._output.muted else sum(tails_ns.values())
-        self._carry_ns[Microstate.SYSTEM] += late_ns
+        late_ns = sum(tails_ns.values())
         self.total_cpu_ns += late_ns
+        if not self._output.muted:
+            self._carry_ns[Microstate.SYSTEM] += late_ns
         self._output.flush()
 
     def _settle_ending(self, ending: Array, tails_ns: dict[int, int]) -> None:
@@ -186,12 +187,14 @@ class Settlement:
         """The CPU time of a process without events, which has no stacks."""
         if one.life is None or recorded.recorder is None:
             return
-        recorded.ended_cpu_ns += one.life.user_ns + one.life.system_ns
-        self.total_cpu_ns += one.life.user_ns + one.life.system_ns
+        recorded.ended_cpu_ns += sum(one.used_ns)
+        self.total_cpu_ns += sum(one.used_ns)
         if not self._output.muted:
             uid = int(no_stack(recorded.recorder)[0])
-            for state, used_ns in ((Microstate.USER, one.life.user_ns), (Microstate.SYSTEM, one.life.system_ns)):
-                self._output.unsampled(recorded, (one.image.pid, 0, uid, state), time_ns, used_ns // self._interval_ns)
+            for state, used_ns in zip((Microstate.USER, Microstate.SYSTEM), one.used_ns, strict=True):
+                ticks, rest_ns = divmod(used_ns, self._interval_ns)
+                self._output.unsampled(recorded, (one.image.pid, 0, uid, state), time_ns, ticks)
+                recorded.pool_ns[state] += rest_ns
             self._output.flush()
 
     def close(self, ended: Sequence[Recorded]) -> None:

@@ -79,6 +79,8 @@ class Timekeeping:
         self._accounts: list[Accounts] = []  # that no batch has reached yet
         self._clocks: list[tuple[int, int, int]] = []  # the same: when it was read, pid, and what it said
         self.zombies: set[int] = set()  # processes that were over when their last clocks were read
+        self.used_ns: dict[int, int] = {}  # by processes that lost their events in the last batch: until then
+        self._lost: list[int] = []  # these, while the batch is worked on
         self._over: set[int] = set()  # processes that ended in the last batch, or whose clocks no batch has reached yet
         self._nobodys: set[int] = set()  # slots of the founder before it became itself
         self._fed_ns = 0  # the end of the last batch
@@ -141,7 +143,11 @@ class Timekeeping:
     def exited(self, thread: Thread, time_ns: int, *, is_last: bool) -> None:
         """A thread's events have ended; ``is_last``: its process is over, and recorded."""
         if is_last and not self.counts:
-            self.endings.exited(thread.tid, thread.slot, time_ns, thread.image.path)
+            self.endings.exited(thread.tid, thread.slot, time_ns, thread.image.path, thread.process.pid)
+
+    def unseen(self, pid: int) -> None:
+        """The kernel has taken the events of a process, which goes on."""
+        self._lost.append(pid)
 
     def lost(self) -> None:
         """Records of switches were lost."""
@@ -157,7 +163,8 @@ class Timekeeping:
         """What has been mended, guessed, and could not be told."""
         tally.steal_ns, tally.n_repaired = self.ledger.steal_ns, self.ledger.n_repaired
         tally.n_estimated_ends = self.ledger.n_estimated
-        tally.n_untold_ends, tally.n_guessed_ends = self.endings.n_untold, self.endings.n_guessed
+        tally.n_untold_ends = self.endings.n_untold + self.endings.n_open
+        tally.n_guessed_ends = self.endings.n_guessed
         tally.n_likely_ends = self.endings.n_estimated
 
     def give_back(self, slots: Array) -> None:
@@ -456,13 +463,29 @@ class Timekeeping:
         """By slot (-1: given back): what was used of a CPU behind the end of those whose death the batch tells, and of
         threads of which the clock of their process does."""
         tails = self.endings.tails(batch.ends, batch.switches)
+        self._part_with_unseen()
         self._add_remainders(tails, batch.until_ns)
         return tails
+
+    def _part_with_unseen(self) -> None:
+        """What their clocks say from here on is nobody's that is recorded. Where it is not known where a clock began,
+        the account of the thread that went on has what is known of it."""
+        lost, self._lost, self.used_ns = self._lost, [], {}
+        ending = self._ending_by_process() if lost else {}
+        for pid in lost:
+            slots = np.array(ending.get(pid, []), dtype=np.int64)
+            used_ns = self.remainders.used_ns(pid, slots)
+            if used_ns is None:
+                used_ns = int(self.ledger.account_ns(slots, self.timeline.clocks.cpu_ns[slots]).max(initial=0))
+            self.used_ns[pid] = used_ns
+            self.remainders.forget(pid)
 
     def _add_remainders(self, tails: dict[int, int], until_ns: int) -> None:
         """Adds what clocks of processes tell, up to a time, of their threads that end."""
         ending = self._ending_by_process()
         told_ns = {pid: sum(tails[slot] for slot in tails.keys() & slots) for pid, slots in ending.items()}
+        for pid, late_ns in self.endings.late_ns.items():
+            self.remainders.gone(pid, self.ending[:0], late_ns)
         reached = self._clocks_up_to(until_ns, ending)
         for time_ns, pid, clock_ns in reached:
             living, ends = self._living_slots(pid), ending.get(pid, [])
@@ -470,7 +493,10 @@ class Timekeeping:
             threads = [slot for slot in ends if not living or self.model.threads[slot].tid != pid]
             if threads or self.remainders.has_lost(pid):
                 slots = np.array(living + ends, dtype=np.int64)
+                is_known = self.remainders.left_ns(pid, clock_ns, slots) is not None
                 remainder_ns = self.remainders.take(pid, clock_ns, time_ns, slots, told_ns.get(pid, 0))
+                if is_known and not living:
+                    self.endings.told(pid, time_ns, remainder_ns, is_all=pid in self.zombies)
                 _share(tails, threads or [-1], remainder_ns)
         for pid, ends in ending.items():
             self.remainders.gone(pid, np.array(ends, dtype=np.int64), told_ns[pid])

@@ -11,7 +11,7 @@ What is left is /proc: how long it lives, and how much CPU time it uses, to a cl
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from collector.clock import NS_PER_S
@@ -27,19 +27,34 @@ _WHY = ("the kernel does not let programs be watched that get other rights than 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Unseen:
-    """One of them. ``life`` is as /proc had it last; None if it was gone before we looked."""
+    """One of them. ``life`` is as /proc had it last; None if it was gone before we looked. What it has of the time
+    before the exec (``before_ns``) was told by then."""
 
     image: Image
     since_ns: int
     arguments: bytes
     life: ProcessLife | None
     lineage: str = ""
+    before_ns: int = 0
+    first: ProcessLife | None = None  # as /proc had it first
+
+    @property
+    def used_ns(self) -> tuple[int, int]:
+        """The user and the system time since the exec; what was before is told apart as /proc first had both."""
+        life, first = self.life, self.first or self.life
+        if life is None or first is None:
+            return 0, 0
+        before_ns = min(self.before_ns, life.user_ns + life.system_ns)
+        user_ns = before_ns * first.user_ns // max(first.user_ns + first.system_ns, 1)
+        used_ns = life.user_ns + life.system_ns - before_ns
+        user_ns = min(max(life.user_ns - user_ns, 0), used_ns)
+        return user_ns, used_ns - user_ns
 
     def __str__(self) -> str:
         program = os.fsdecode(self.arguments or self.image.program)
         used = "was gone before its CPU time could be read"
         if self.life is not None:
-            used = f"used {(self.life.user_ns + self.life.system_ns) / NS_PER_S:.2f} s of CPU by /proc"
+            used = f"used {sum(self.used_ns) / NS_PER_S:.2f} s of CPU by /proc"
         return f"process {self.image.pid} ({program}{f', {self.lineage}' if self.lineage else ''}) {used}"
 
 
@@ -55,8 +70,14 @@ class UnseenOnes:
     def add(self, image: Image, time_ns: int) -> None:
         """One more, from a time on."""
         one = Unseen(image, time_ns, self._world.arguments(image.pid), self._world.life(image.pid))
+        one.first = one.life
         self.living.append(one)
         self._all.append(one)
+
+    def used_before(self, used_ns: Mapping[int, int]) -> None:
+        """What processes (by pid) that are new had used until the kernel took their events."""
+        for one in self.living if used_ns else ():
+            one.before_ns = used_ns.get(one.image.pid, one.before_ns)
 
     def ended(self, last_ns: int = 0) -> Iterator[tuple[Unseen, Recorded, int]]:
         """Those that have ended since the last look, with their experiments and ends; all, if it is the last one, at

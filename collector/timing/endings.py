@@ -15,6 +15,7 @@ known, and counts as estimated; where there are none it is untold, and nothing i
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import NamedTuple
 
 import numpy as np
 
@@ -31,6 +32,16 @@ _LONGEST_NS, _MOST_OPEN = 60_000_000_000, 4096
 _MOST_PROGRAMS = 1024  # of which it is known what ends take: those told last
 
 
+class _Exit(NamedTuple):
+    """The EXIT record of a process's last thread; ``slot`` -1: given back. So much behind it a clock has told."""
+
+    slot: int
+    time_ns: int
+    program: bytes
+    pid: int
+    told_ns: int = 0
+
+
 class Endings:
     """Fed with the exits of processes and what was seen of ends; strangers' among them are ignored."""
 
@@ -38,26 +49,44 @@ class Endings:
         self.n_untold = 0
         self.n_guessed = 0
         self.n_estimated = 0
-        self._exits: dict[int, tuple[int, int, bytes]] = {}  # tid: slot, time of the EXIT record, program
+        self.late_ns: dict[int, int] = {}  # by process, of those that were over before: the last tails
+        self._exits: dict[int, _Exit] = {}  # by tid
         self._known: dict[bytes, tuple[int, int]] = {}  # by program: how many ends were told, and their sum in ns
         self._dying: dict[int, tuple[int, int]] = {}  # tid: CPU, and how often that had switched
+        self._are_told = False  # whether anybody tells of ends at all
 
-    def exited(self, tid: int, slot: int, time_ns: int, program: bytes = b"") -> None:
+    @property
+    def n_open(self) -> int:
+        """Of how many it is not told yet, where ends are told."""
+        return len(self._exits) * self._are_told
+
+    def exited(self, tid: int, slot: int, time_ns: int, program: bytes = b"", pid: int = -1) -> None:
         """The last thread of a process has no events any more."""
-        self._exits.pop(tid, None)  # in the order of time
-        self._exits[tid] = slot, time_ns, program
-        while len(self._exits) > _MOST_OPEN or next(iter(self._exits.values()))[1] < time_ns - _LONGEST_NS:
+        if self._exits.pop(tid, None) is not None:  # of whoever had this number before
+            self._dying.pop(tid, None)
+            self.n_untold += self._are_told
+        self._exits[tid] = _Exit(slot, time_ns, program, pid)  # in the order of time
+        while len(self._exits) > _MOST_OPEN or next(iter(self._exits.values())).time_ns < time_ns - _LONGEST_NS:
             oldest = next(iter(self._exits))
             del self._exits[oldest]
             self._dying.pop(oldest, None)
-            self.n_untold += 1
+            self.n_untold += self._are_told
 
     def forget(self, slots: Array) -> None:
         """The slots are free: what is still told of who was there belongs to none."""
         if self._exits:
             gone = set(slots.tolist())
-            self._exits = {tid: (-1 if slot in gone else slot, time_ns, program)
-                           for tid, (slot, time_ns, program) in self._exits.items()}
+            self._exits = {tid: one._replace(slot=-1) if one.slot in gone else one for tid, one in self._exits.items()}
+
+    def told(self, pid: int, time_ns: int, used_ns: int, *, is_all: bool) -> None:
+        """The clock of a process, at a time, has told so much of what it used behind its exit, if that was before;
+        ``is_all``: it stands still."""
+        for tid in [tid for tid, one in self._exits.items() if one.pid == pid and one.time_ns <= time_ns]:
+            one = self._exits.pop(tid) if is_all else self._exits[tid]
+            if is_all:
+                self._dying.pop(tid, None)
+            else:
+                self._exits[tid] = one._replace(told_ns=one.told_ns + used_ns)
 
     def interrupted(self) -> None:
         """For a while, nothing is seen of ends: of those that have begun, the rest is not known."""
@@ -69,7 +98,9 @@ class Endings:
         """By slot (-1: forgotten): the CPU time in ns behind the exits whose deaths these ends tell; ``switches`` are
         the batch's."""
         found: dict[int, int] = defaultdict(int)
-        untold: list[tuple[int, int, bytes]] = []  # slot, ns at most, program
+        untold: list[tuple[_Exit, int]] = []  # with ns at most
+        self.late_ns = {}
+        self._are_told |= ends is not None
         columns = (ends.tid, ends.time_ns, ends.cpu, ends.n_switches, ends.dead) if ends is not None else ()
         for tid, time_ns, cpu, n_switches, dead in zip(*(column.tolist() for column in columns), strict=True):
             if tid not in self._exits:
@@ -77,27 +108,33 @@ class Endings:
             if not dead:
                 self._dying[tid] = cpu, n_switches
                 continue
-            slot, exit_ns, program = self._exits.pop(tid)
+            one = self._exits.pop(tid)
             before_cpu, n_before = self._dying.pop(tid, (-1, 0))
             away_ns = None
             if before_cpu == cpu:
-                away_ns = away(switches, cpu, exit_ns, time_ns, n_switches - n_before)
-                if away_ns is None and n_switches - n_before == 2 and time_ns - exit_ns < _SHORT_NS:
+                away_ns = away(switches, cpu, one.time_ns, time_ns, n_switches - n_before)
+                if away_ns is None and n_switches - n_before == 2 and time_ns - one.time_ns < _SHORT_NS:
                     away_ns = 0
                     self.n_guessed += 1
             if away_ns is None:
-                untold.append((slot, max(time_ns - exit_ns, 0), program))
+                untold.append((one, max(time_ns - one.time_ns, 0)))
                 continue
-            used_ns = max(time_ns - exit_ns - away_ns, 0)
-            if program:
-                self._learn(program, used_ns)
-            found[slot] += used_ns
-        for slot, most_ns, program in untold:
-            n, sum_ns = self._known.get(program, (0, 0))
+            used_ns = max(time_ns - one.time_ns - away_ns, 0)
+            if one.program:
+                self._learn(one.program, used_ns)
+            self._add(found, one, used_ns)
+        for one, most_ns in untold:
+            n, sum_ns = self._known.get(one.program, (0, 0))
             self.n_estimated, self.n_untold = self.n_estimated + (n > 0), self.n_untold + (n == 0)
             if n:
-                found[slot] += min(sum_ns // n, most_ns)
+                self._add(found, one, min(sum_ns // n, most_ns))
         return dict(found)
+
+    def _add(self, tails_ns: dict[int, int], one: _Exit, used_ns: int) -> None:
+        more_ns = max(used_ns - one.told_ns, 0)
+        tails_ns[one.slot] += more_ns
+        if one.slot < 0:
+            self.late_ns[one.pid] = self.late_ns.get(one.pid, 0) + more_ns
 
     def _learn(self, program: bytes, used_ns: int) -> None:
         """One more end that was told; of too many programs the one that was told longest ago is forgotten."""

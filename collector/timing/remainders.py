@@ -54,6 +54,15 @@ class Remainders:
         """Nothing more is to be told of a process."""
         self._of.pop(pid, None)
 
+    def used_ns(self, pid: int, slots: Array) -> int | None:
+        """What a process's clock had when its last threads, at ``slots`` (n,), ended; None where it is not known where
+        it began."""
+        process = self._of.get(pid)
+        base_ns = self._base_ns(process, slots) if process is not None else None
+        if process is None or base_ns is None:
+            return None
+        return base_ns + process.told_ns + int(self._timeline.clocks.cpu_ns[slots].sum())
+
     def gone(self, pid: int, slots: Array, tails_ns: int) -> None:
         """Threads of a process are gone that were at ``slots`` (n,), of which so much was told in all, and so much more
         behind their ends."""

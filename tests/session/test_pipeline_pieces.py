@@ -1055,3 +1055,218 @@ def test_nothing_is_kept_of_processes_that_are_over(recording: Recording, follow
             kept.append(reachable(recording.pipeline))
     recording.finish(1800)
     assert kept[1] - kept[0] < 8 * 40 / 4  # not one object for every fourth of the processes
+
+
+def told_ends(*rows: tuple[float, int, int, bool]) -> Ends:
+    """Ms, tid, how often the CPU had switched, whether it is dead; all on one CPU."""
+    at_ms, tid, n_switches, dead = zip(*rows, strict=True)
+    return Ends(START_NS + np.array([round(at * MS) for at in at_ms]), np.array(tid), np.zeros(len(rows), np.int32),
+                np.array(n_switches), np.array(dead))
+
+
+def clocks(at_ms: float, run_ms: float) -> Clocks:
+    return Clocks(*(np.array([value]) for value in (START_NS + round(at_ms * MS), PID, round(run_ms * MS))))
+
+
+@pytest.mark.parametrize("told", ["at once", "clock behind", "clock before", "clock amid", "no clock"])
+def test_an_end_over_two_batches_is_told_once_whatever_tells_it(recording: Recording, told: str) -> None:
+    """It has run for 90 ms, and gives its memory back for 300 more, all in the kernel."""
+    pipeline = recording.pipeline
+    time = pipeline.time
+    time.founder_before = Account(START_NS, 0, 0, 1)
+    dying, dead = (89.9, PID, 7, False), (390, PID, 7, True)
+    first, second = batch(100, EXEC, Exited(START_NS + 90 * MS, PID, PID)), batch(400)
+    first.ends, second.ends = told_ends(dying), told_ends(dead)
+    if told == "at once":
+        first.until_ns, first.ends = second.until_ns, told_ends(dying, dead)
+    elif told == "clock amid":
+        time.take_clocks(clocks(95, 95))
+    elif told == "clock before":
+        time.take_clocks(clocks(395, 390))
+        time.zombies.add(PID)
+    pipeline.feed(first)
+    if told in ("clock behind", "at once"):
+        time.take_clocks(clocks(395, 390))
+        time.zombies.add(PID)
+    if told != "at once":
+        pipeline.feed(second)
+    recording.finish(400)
+    assert pipeline.total_cpu_ns == pytest.approx(390 * MS, abs=2)
+    assert recording.ticks() == {(PID, Microstate.USER): 9, (PID, Microstate.SYSTEM): 30}
+    assert recording.tally.n_untold_ends == 0
+
+
+@pytest.mark.parametrize("are_told", [True, False])
+def test_ends_that_nobody_has_told_by_the_end_are_counted_where_ends_are_told(
+        recording: Recording, are_told: bool) -> None:
+    """Three children end whose parents do not want to know: two with the same number. A stranger's end is told."""
+    feed = recording.pipeline.feed
+    for turn, tid in enumerate((5001, 5002, 5001)):
+        at_ns = START_NS + (10 + 20 * turn) * MS
+        made = batch(20 + 20 * turn, *[EXEC][turn:], Forked(at_ns, tid, tid, PID, PID), Exited(at_ns + MS, tid, tid))
+        made.ends = told_ends((5, 6001, 7, True)) if are_told else None
+        feed(made)
+    recording.finish(100)
+    assert recording.tally.n_untold_ends == (3 if are_told else 0)
+
+
+class Proc(Alone):
+    """A world with counters."""
+
+    counters: ProcessUsage | None = None
+    told: ProcessLife | None = None
+
+    def usage(self, pid: int) -> ProcessUsage | None:
+        return self.counters
+
+    def life(self, pid: int) -> ProcessLife | None:
+        return self.told
+
+    def now_ns(self) -> int:
+        return START_NS + 400 * MS
+
+
+def test_what_was_used_before_events_were_taken_is_told_once(tmp_path: Path) -> None:
+    """It runs for 200 ms, executes a program that may not be watched, and uses 30 ms then."""
+    world = Proc()
+    recording = Recording(tmp_path / "test.1.er", world=world)
+    pipeline = recording.pipeline
+    pipeline._changes._events_end = True
+    pipeline.time.founder_before = Account(START_NS, 0, 0, 1)
+    pipeline.feed(batch(50, EXEC, Mapped(START_NS, PID, PID, 0x1000, 0x1000, 0, 1, 1, b"/bin/program")))
+    world.told = ProcessLife(5, False, 200 * MS, 0)
+    pipeline.feed(batch(250, Executed(START_NS + 200 * MS, PID, PID, b"sudo"),
+                        Exited(START_NS + 200 * MS + 20_000, PID, PID)))
+    world.told = ProcessLife(5, True, 230 * MS, 0)
+    pipeline.feed(batch(400))
+    recording.finish(400)
+    assert pipeline.total_cpu_ns == pytest.approx(230 * MS, abs=2)
+    assert sum(recording.ticks("_x1.er").values()) in (2, 3)
+    assert "used 0.03 s of CPU" in pipeline.unseen.warnings(START_NS)[0]
+
+
+def faults(path: Path) -> list[int]:
+    return [sample.counters["minor_faults"] for sample in open_experiment(path).samples]
+
+
+def test_counters_of_a_process_are_told_once_in_all_of_its_images(tmp_path: Path) -> None:
+    world = Proc()
+    recording = Recording(tmp_path / "test.1.er", world=world)
+    pipeline = recording.pipeline
+    pipeline.feed(batch(50, EXEC))
+    world.counters = ProcessUsage(1000)
+    pipeline.sample(START_NS + 50 * MS, START_NS + 50 * MS, "periodic")
+    pipeline.feed(batch(100, Executed(START_NS + 90 * MS, PID, PID, b"other")))
+    world.counters = ProcessUsage(1007)
+    pipeline.sample(START_NS + 100 * MS, START_NS + 100 * MS, "periodic")
+    recording.finish(150)
+    assert (sum(faults(recording.path)), sum(faults(recording.path / "_x1.er"))) == (1000, 7)
+
+
+@pytest.mark.parametrize("execs", [False, True])
+def test_counters_that_were_read_before_the_first_batch_are_those_of_the_last_image(tmp_path: Path,
+                                                                                   execs: bool) -> None:
+    """As of a program that is over before we are ready."""
+    world = Proc()
+    recording = Recording(tmp_path / "test.1.er", world=world)
+    world.counters = ProcessUsage(1000)
+    recording.pipeline.overview.read(PID, START_NS + 45 * MS)
+    world.counters = None
+    changes = [Executed(START_NS + 20 * MS, PID, PID, b"other")] * execs
+    recording.pipeline.feed(batch(50, EXEC, *changes, Exited(START_NS + 40 * MS, PID, PID)))
+    recording.finish(50)
+    assert sum(faults(recording.path / "_x1.er" if execs else recording.path)) == 1000
+
+
+def test_counters_of_a_process_that_was_found_begin_then(tmp_path: Path) -> None:
+    world = Proc()
+    recording = Recording(tmp_path / "test.1.er", world=world)
+    world.counters = ProcessUsage(5000)
+    found = [Found(PID, Edge.OUT_BLOCKED, Reason.SLEEP, None)]
+    recording.pipeline.take_over(PID, "", found, [], batch(0))
+    world.counters = ProcessUsage(5007)
+    recording.pipeline.sample(START_NS + 50 * MS, START_NS, "periodic")
+    recording.finish(60)
+    assert sum(faults(recording.path)) == 7
+
+
+def test_a_place_is_not_read_for_who_had_the_slot_before(tmp_path: Path) -> None:
+    """One waits with its leaf alone and ends; another one, at its slot, waits there, and no record says so."""
+    world, one, other = Read(0x400300), PID + 1, PID + 2
+    recording, place = Recording(tmp_path / "test.1.er", world=world), np.full(1, 0x400300, dtype=np.uint64)
+    made = batch(100, EXEC, Forked(START_NS + 10 * MS, PID, one, PID, PID),
+                 switches=[(20, one, Edge.IN), (30, one, Edge.OUT_BLOCKED)])
+    made.sites = Sites(*who([(30, one, 0)]), ip=place, sp=0 * place, bp=0 * place)
+    recording.pipeline.feed(made)
+    recording.pipeline.feed(batch(150, Exited(START_NS + 140 * MS, PID, one)))
+    recording.pipeline.feed(batch(250, Forked(START_NS + 160 * MS, PID, other, PID, PID),
+                                  switches=[(170, other, Edge.IN), (180, other, Edge.OUT_BLOCKED)]))
+    recording.pipeline.flush_waiting(START_NS + 250 * MS)
+    assert (world.n_read, recording.tally.n_unknown_sites) == (1, 1)
+    recording.finish(300)
+
+
+def test_nothing_is_kept_of_images_that_an_experiment_has_gone_on_from(tmp_path: Path) -> None:
+    recording = Recording(tmp_path / "test.1.er", follow="off")
+    recording.pipeline.feed(batch(5, EXEC))
+    for turn in range(50):
+        recording.pipeline.feed(batch(10 + turn, Executed(START_NS + (9 + turn) * MS, PID, PID, b"other")))
+    experiments = recording.experiments
+    assert len(experiments.by_image) <= 2  # the founder's first one among them
+    assert (len(experiments.recorders), len(recording.founder.numbers)) == (1, 1)
+    recording.finish(100)
+
+
+def counted(recording: Recording, run_ms: float) -> None:
+    """Switches are counted from 60 to 1060 ms; the last account is of 1040 ms. It has not left its CPU."""
+    pipeline = recording.pipeline
+    pipeline.time.founder_before = Account(START_NS - 1, 0, 0, 1)
+    pipeline.feed(batch(50, EXEC))
+    pipeline.count({PID: Account(START_NS + 60 * MS, 58 * MS, 0, 1)})
+    pipeline.feed(batch(60))
+    pipeline.feed(batch(1060, accounts=account((1040, PID, run_ms, 0))))
+    pipeline.stop_counting(1000 * MS)
+    pipeline.record_again([PID])
+
+
+def test_who_runs_where_records_begin_again_has_run_since_its_last_account(recording: Recording) -> None:
+    """And not since the end of the batch that this came with. It is 2 ms old."""
+    counted(recording, 1038)
+    recording.pipeline.feed(batch(2000, Exited(START_NS + 2000 * MS, PID, PID)))
+    recording.finish(2000)
+    assert recording.lengths(PID)[ON_CPU] == pytest.approx((2000 - 2) * MS, abs=MS / 10)
+
+
+def test_who_waits_where_records_begin_again_has_run_up_to_its_last_account(recording: Recording) -> None:
+    """It was taken from its CPU just behind that; its first record is of when it has it back."""
+    counted(recording, 1040)
+    recording.pipeline.feed(batch(2000, switches=[(1500, PID, Edge.IN)], accounts=account((1990, PID, 1530, 460))))
+    recording.finish(2000)
+    assert recording.lengths(PID)[ON_CPU] == pytest.approx((1040 + 500) * MS, abs=MS / 10)
+
+
+def test_who_was_made_by_nobody_that_is_known_is_a_descendant_all_the_same(recording: Recording) -> None:
+    """The records of its maker's birth were lost; and of one that executes a program."""
+    lost, ms = 6000, START_NS
+    recording.pipeline.feed(batch(50, EXEC, Forked(ms + MS, 5001, 5001, PID, PID)))
+    recording.pipeline.sync()
+    recording.pipeline.feed(batch(100, Forked(ms + 60 * MS, 5002, 5002, lost, lost), Exited(ms + 80 * MS, 5002, 5002),
+                                  Executed(ms + 90 * MS, 6001, 6001, b"other")))
+    recording.pipeline.sync()
+    assert len(recording.experiments.by_image) == 4  # the founder's two, and those of who live
+    recording.finish(200)
+    found = {path.name: open_experiment(path).log for path in recording.path.glob("*.er")}
+    assert {name: log.pid for name, log in found.items()} == {"_f1.er": 5001, "_f2.er": 5002, "_f3.er": 6001}
+    assert all(log.complete for log in found.values())
+
+
+def test_a_spawned_program_that_is_followed_by_its_name_may_begin_a_batch_later(tmp_path: Path) -> None:
+    recording = Recording(tmp_path / "test.1.er", follow="=^other$")
+    made = batch(50, EXEC, Forked(START_NS + 20 * MS, 5003, 5003, PID, PID))
+    births = samples([(20, PID, 0x400100)], 0)
+    assert births is not None
+    made.births = Births(births, np.array([5003]), np.array([CLONE_VM | CLONE_VFORK]))
+    recording.pipeline.feed(made)
+    recording.pipeline.feed(batch(100, Executed(START_NS + 60 * MS, 5003, 5003, b"other")))
+    recording.finish(150)
+    assert [path.name for path in recording.path.glob("*.er")] == ["_c1_x1.er"]
