@@ -34,6 +34,8 @@ class CodePlaces:
         self._gone_times = np.zeros((0, 3), np.int64)  # there first, and last, and not there since
         self._gone_to = np.zeros(1, np.uint64)  # the largest of the first so many ends, by start
         self._gone_starts = np.zeros(0, np.uint64)
+        # The numbers of code objects that lie in one another: some are gone, and would hide what has come.
+        self.overlapping: set[int] = set()
         self._n_changes = -1
         self._sieve: Sieve | None = None
         self._sieved = np.zeros(0, np.uint64)  # the frames in it
@@ -86,14 +88,6 @@ class CodePlaces:
                                                                len(self._starts) - 1)] == words
         return found
 
-    def overlapping(self) -> list[int]:
-        """The numbers of code objects that lie in one another: some are gone, and would hide what has come."""
-        self._sort()
-        inside = self._starts[1:] < np.maximum.accumulate(self._ends)[:-1]
-        around = self._ends[:-1] > self._starts[1:]
-        found: list[int] = np.union1d(self._codes[1:][inside], self._codes[:-1][around]).tolist()
-        return found
-
     def _sort(self) -> None:
         interpreter = self._interpreter
         if self._n_changes == interpreter.n_changes:
@@ -105,6 +99,9 @@ class CodePlaces:
         known = sorted((*places[number], number) for number in interpreter.numbers.values())
         self._starts, size, self._codes = np.array(known, np.uint64).reshape(-1, 3).T.copy()
         self._ends = self._starts + size
+        inside = self._starts[1:] < np.maximum.accumulate(self._ends)[:-1]
+        around = self._ends[:-1] > self._starts[1:]
+        self.overlapping = {*self._codes[1:][inside].tolist(), *self._codes[:-1][around].tolist()}
         self._firsts = np.array([interpreter.first_ns[number] for *_, number in known], np.int64)
         gone = sorted(interpreter.gone.items(), key=lambda one: one[1][1], reverse=True)
         self._gone = np.array([(places[number][0], sum(places[number]), number) for number, _ in gone],

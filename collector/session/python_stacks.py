@@ -150,7 +150,7 @@ def _looked_after(process: Process, words: Array, times: Array) -> tuple[Array, 
         codes, proven = process.places.at(words, times)
         there = (interpreter.codes.keys() & distinct(codes[codes != 0]).tolist()) - interpreter.gone.keys()
         process.hit = [interpreter.codes[number].address for number in there]
-        doubtful = [interpreter.codes[number].address for number in there.union(process.places.overlapping())
+        doubtful = [interpreter.codes[number].address for number in there | process.places.overlapping
                     if not interpreter.is_proven(number, last_ns)]
         n_changes = interpreter.n_changes
         interpreter.look_after(doubtful)
