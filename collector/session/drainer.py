@@ -85,11 +85,12 @@ class Drainer:
 
     def come_to(self, time_ns: int) -> None:
         """Takes what happened up to a moment that is over, if drains ``tell_moments``. Who comes in time takes what
-        happens until accounts have been read, too; who comes late has to do with records."""
+        happens until accounts have been read, too; who comes late has to do with records, and with accounts from behind
+        that moment for those of whom there are none."""
         if time.monotonic_ns() - time_ns <= _SLACK_NS:
             self.drain()
         elif self.drained_ns < time_ns:
-            self._take(time_ns)
+            self._take(time_ns, self._engine.look(self._pipeline.time.asks()))
 
     def drain(self) -> None:
         """Takes all that happens until the accounts have been read."""

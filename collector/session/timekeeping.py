@@ -200,8 +200,9 @@ class Timekeeping:
         budgets = list(self._budgets(edges, only_over=not seen.is_blind))
         if last is not None and self._went_on and not seen.is_blind:
             budgets += self._across_execs(*last)
-        periods = self.timeline.advance(self.ledger.reconciled(edges, read, self.timeline, seen, self.woken,
-                                                               self._came, budgets, lambda: self._struck(batch)))
+        behind = self._waiting() if len(self.ending) and self.timeline.clocks.found.any() else None
+        periods = self.timeline.advance(self.ledger.reconciled(edges, read, self.timeline, seen, self.woken, self._came,
+                                                               budgets, lambda: self._struck(batch), behind))
         if seen.is_blind:  # a sleep is several that were put together: no wake-up of these ends it
             self.woken = NO_MOMENTS
         self._note_turns(last, new, looked=looked is not None)

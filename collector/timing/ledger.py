@@ -188,19 +188,19 @@ class Ledger:
 
     def reconciled(self, edges: Edges, read: ReadAccounts, timeline: Timeline, seen: Seen,
                    woken: Wakeups = NO_MOMENTS, came: Moments = NO_MOMENTS, budgets: Sequence[Budget] = (),
-                   struck: Callable[[], Strikes] = lambda: NO_STRIKES) -> Edges:
+                   struck: Callable[[], Strikes] = lambda: NO_STRIKES, behind: ReadAccounts | None = None) -> Edges:
         """The edges of a stretch as the accounts say, for ``timeline`` to take.
 
         ``woken``: those wake-ups in it that are known; ``came``: when threads got CPUs, where records tell the very
         moments; ``budgets``: of processes that are over, and of threads that go on in other images; of a stretch that
         ``is_blind``, of processes whose threads end in it; ``struck``: the strikes of clocks in it, asked for where
-        CPUs were stolen.
+        CPUs were stolen; ``behind``: accounts that were read behind it, of threads that end in it for us alone.
 
         ``edges`` in any order. ``read``: accounts as of times in that stretch, of all threads that have edges in it or
         ran when it began (of all there are, where the stretch ``is_blind``).
         """
         self._of.grow(len(timeline.clocks.kind))
-        edges, read = self._decided(timeline.in_order(edges), read, timeline)
+        edges, read = self._decided(timeline.in_order(edges), read, timeline, behind)
         self._begin_before_accounts(edges, timeline, seen.until_ns)
         edges = self._told_apart(edges, timeline, seen.rested_ns)
         edges = self._balanced(edges, read, timeline, seen, woken, came, struck)
@@ -273,17 +273,20 @@ class Ledger:
 
     # -- threads that were found runnable
 
-    def _decided(self, edges: Edges, read: ReadAccounts, timeline: Timeline) -> tuple[Edges, ReadAccounts]:
+    def _decided(self, edges: Edges, read: ReadAccounts, timeline: Timeline,
+                 behind: ReadAccounts | None) -> tuple[Edges, ReadAccounts]:
         """The edges, with what threads did that were found runnable and have none so far: they all ran, or all waited.
 
         Accounts of which cannot be told which are left out; so are those read before the first edge, which will tell.
+        An end that is ours, and not the thread's own, tells nothing: an account from ``behind`` it does.
         """
         clocks = timeline.clocks
         if not clocks.found.any():
             return edges, read
         begins = indices(changes(edges.slot))
         begins = begins[clocks.found[edges.slot[begins]] & (clocks.kind[edges.slot[begins]] != Edge.UNKNOWN)]
-        self._begins_running(edges.slot[begins], edges.edge[begins] != Edge.IN,
+        waited = self._have_waited(edges.take(begins), behind, timeline)
+        self._begins_running(edges.slot[begins], (edges.edge[begins] != Edge.IN) & ~waited,
                              edges.time_ns[begins] - clocks.since_ns[edges.slot[begins]])
         first = np.minimum(edges.slot.searchsorted(read.slot), max(len(edges.slot) - 1, 0))
         has_edge = edges.slot[first] == read.slot if len(edges.slot) else np.zeros(len(read.slot), dtype=bool)
@@ -296,9 +299,22 @@ class Ledger:
         if len(edges.slot):
             has_edge[has_edge] = edges.time_ns[first[has_edge]] <= read.time_ns[has_edge]
         kept = ~open_ | told | has_edge
+        slot, ran = np.append(slot, edges.slot[begins[waited]]), np.append(ran, ~waited[waited])
         did = edges_of(slot, clocks.since_ns[slot], np.where(ran, Edge.IN, Edge.OUT_PREEMPTED), source=Source.SYNTHETIC)
         edges = edges.insert(edges.slot.searchsorted(slot), did)
         return edges, ReadAccounts(*(column[kept] for column in read))
+
+    def _have_waited(self, first: Edges, behind: ReadAccounts | None, timeline: Timeline) -> Array:
+        """Which of the threads (n,) that were found runnable, and end with their ``first`` edges (n,), have waited for
+        a CPU until then: by an account from ``behind``, they had run for less than half of that even later."""
+        if behind is None or not len(behind.slot):
+            return np.zeros(len(first.slot), dtype=bool)
+        clocks, slot = timeline.clocks, first.slot
+        at = np.minimum(behind.slot.searchsorted(slot), len(behind.slot) - 1)
+        ran_ns = behind.run_ns[at] - self._of.base_ns[slot] - clocks.cpu_ns[slot]
+        waited: Array = (behind.slot[at] == slot) & (first.edge == Edge.ENDED) & (clocks.kind[slot] == Edge.IN) & (
+            2 * ran_ns < first.time_ns - clocks.since_ns[slot])
+        return waited
 
     def _begins_running(self, slot: Array, running: Array, first_ns: Array) -> None:
         """It is known what threads (n,) did that were found, and for how long they went on with it.

@@ -189,13 +189,14 @@ class Machine:
             self.ledger.found_off_cpu(np.arange(n), np.full(n, late * MS))
 
     def feed(self, until: int, records: list[tuple[int, int, int, int]], read: ReadAccounts | None = None,
-             strikes: Strikes = NO_STRIKES, **seen: bool) -> list[tuple[int, int, int, int]]:
+             strikes: Strikes = NO_STRIKES, behind: ReadAccounts | None = None,
+             **seen: bool) -> list[tuple[int, int, int, int]]:
         """Takes records (slot, time, edge, CPU) and returns the periods (slot, start, end, kind) that they close."""
         slot, time_ms, edge, cpu = np.array(records, dtype=np.int64).reshape(-1, 4).T
         edges = edges_of(slot, time_ms * MS, edge, cpu.astype(np.int32))
         stretch, self._at_ns = Seen(self._at_ns, until * MS, **seen), until * MS
         told = self.timeline.advance(self.ledger.reconciled(edges, read or reads(), self.timeline, stretch,
-                                                            struck=lambda: strikes))
+                                                            struck=lambda: strikes, behind=behind))
         return [(slot, start // MS, end // MS, kind) for slot, start, end, kind in zip(
             told.slot.tolist(), told.start_ns.tolist(), told.end_ns.tolist(), told.kind.tolist(), strict=True)]
 
@@ -233,6 +234,15 @@ def test_what_was_found_runnable_is_told_by_its_account() -> None:
     waited.feed(100, [], reads((0, 100, 0, 0)))
     assert ran.feed(150, [(0, 121, BLOCKED, 0)]) == [(0, 0, 121, IN)]
     assert waited.feed(150, [(0, 121, IN, 0)]) == [(0, 0, 121, PREEMPTED)]
+
+
+def test_where_we_end_what_was_found_runnable_is_told_by_its_account_from_behind_that() -> None:
+    """Nobody had looked before; one ran, and goes on, one had a CPU behind the end alone, one had ended itself."""
+    machine = Machine(3, found=True)
+    assert machine.feed(200, [], reads()) == []
+    told = machine.feed(200, [(slot, 200, ENDED, 0) for slot in range(3)],
+                        behind=reads((0, 290, 287, 0), (1, 290, 9, 270)))
+    assert sorted(one for one in told if one[1] < one[2]) == [(0, 0, 200, IN), (1, 0, 200, PREEMPTED), (2, 0, 200, IN)]
 
 
 @pytest.mark.parametrize(("run", "first", "told"), [(297, BLOCKED, (0, 220, 340, IN)),
