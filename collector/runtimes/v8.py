@@ -209,7 +209,7 @@ class Machine:
         if code is None or not compiled or not self._is_known(compiled):
             return own
         if self._is_same(own, compiled[-1].shared):  # two of the sample's words lead to one function
-            return Told(compiled, 0)
+            return Told(compiled, 0 if len(compiled) == 1 else code.since_ns)  # but not to what is inlined there
         if frame.is_leaf and own.scopes and own is not NOT_KNOWN:
             return Told((*compiled, *own.scopes), max(own.since_ns, code.since_ns))  # it stands on its caller's frame
         return Told(compiled, code.since_ns)

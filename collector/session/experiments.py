@@ -182,8 +182,9 @@ class Experiments:
         ended, self._ended = self._ended, {}
         for recorded in ended:
             assert recorded.end_ns is not None
+            usage = usage_of(recorded, recorded.end_ns)  # also of who is not recorded: nothing of him is kept
             if recorded.recorder is not None:
-                self._close(recorded, recorded.recorder, usage_of(recorded, recorded.end_ns))
+                self._close(recorded, recorded.recorder, usage)
             self.forget(recorded)
 
     def _close(self, recorded: Recorded, recorder: Recorder, usage: Usage) -> None:

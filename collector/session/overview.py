@@ -24,6 +24,7 @@ class Overview:
         self._records_all = records_all
         self._usages: dict[int, tuple[int, ProcessUsage]] = {}  # by process: when they were read last, and as what
         self._before: dict[int, ProcessUsage] = {}  # and what was before its image, or before its recording
+        self._told: dict[int, ProcessUsage] = {}  # and as what they were told of its image last
 
     def count_switches(self) -> None:
         """Counts the switches of the batch that the clocks have just taken."""
@@ -64,7 +65,11 @@ class Overview:
         read_ns, usage = self._usages.get(pid, (0, before))
         goes_on = recorded.end_ns is not None and recorded.end_label == LABEL_EXEC
         if goes_on and read_ns > time_ns:  # that is of the next image, too
-            usage = before
+            usage = self._told.get(pid, before)
+        if recorded.end_ns is None:
+            self._told[pid] = usage
+        else:
+            self._told.pop(pid, None)
         if goes_on:
             self._before[pid] = usage
         elif recorded.end_ns is not None:

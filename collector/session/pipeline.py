@@ -156,8 +156,9 @@ class Pipeline:
 
     def mute(self, now_ns: int, *, muted: bool) -> None:
         """From here on nothing is written, or it is again; what threads have spent off CPU so far is told before, also
-        where switches are counted: who sleeps on has no edge from which it would be told later."""
-        self._tell_waiting(now_ns)
+        where switches are counted: who sleeps on has no edge from which it would be told later. What who runs on does
+        behind his account is told with the next one."""
+        self._tell_waiting(now_ns, by_accounts=self.time.counts)
         self.output.muted = muted
         self._taps.looks(now_ns if self._fed_ns else 0, not muted)  # who begins with a pause has seen nothing yet
 

@@ -486,7 +486,8 @@ class Timekeeping:
         ending = self._ending_by_process()
         told_ns = {pid: sum(tails[slot] for slot in tails.keys() & slots) for pid, slots in ending.items()}
         for pid, late_ns in self.endings.late_ns.items():
-            self.remainders.gone(pid, self.ending[:0], late_ns)
+            if not self._lives(pid):  # nobody else by that number
+                self.remainders.gone(pid, self.ending[:0], late_ns)
         reached = self._clocks_up_to(until_ns, ending)
         for time_ns, pid, clock_ns in reached:
             living, ends = self._living_slots(pid), ending.get(pid, [])

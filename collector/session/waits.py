@@ -57,10 +57,11 @@ class Waits:
             return NO_SPANS
         blocked = slots[self._timeline.clocks.kind[slots] == Edge.OUT_BLOCKED]
         if len(blocked):
-            untold = self.states.untold(blocked)
-            unasked = untold[self._stacks.n_to_ask:]
+            untold, n = self.states.untold(blocked), self._stacks.n_to_ask
             for departures in chain(self._stacks.asked(untold, now_ns), self._stacks.deeper(blocked, now_ns)):
                 self.states.tell(departures)
+            self.states.asked(untold[:n])
+            unasked = untold[n:]
             if may_wait and len(unasked):
                 told = ~among(slots, self.states.unknown(unasked))
                 slots, upto_ns = slots[told], upto_ns[told]

@@ -86,11 +86,12 @@ class Endings:
             if is_all:
                 self._dying.pop(tid, None)
             else:
-                self._exits[tid] = one._replace(told_ns=one.told_ns + used_ns)
+                told_ns = min(one.told_ns + used_ns, time_ns - one.time_ns)  # the rest is other threads'
+                self._exits[tid] = one._replace(told_ns=told_ns)
 
     def interrupted(self) -> None:
         """For a while, nothing is seen of ends: of those that have begun, the rest is not known."""
-        self.n_untold += len(self._exits)
+        self.n_untold += self.n_open
         self._exits.clear()
         self._dying.clear()
 

@@ -141,7 +141,8 @@ class States:
         self._of = Columns(uid=("u8", 0), reason=("i1", 0), told=("i1", 0), habit=("i1", 0), ip=("u8", 0),
                            cpu=("i4", 0), woken_ns=("i8", 0), over_ns=("i8", 0), fault_ip=("u8", 0),
                            fault_state=("i1", 0), fault_ns=("i8", 0), unexplained_ns=("i8", 0), slept_ns=("i8", 0),
-                           longest_ns=("i8", 0), has_account=("b1", 0), is_estimated=("b1", 0))
+                           longest_ns=("i8", 0), has_account=("b1", 0), is_estimated=("b1", 0),
+                           is_asked=("b1", 0))
 
     def grow(self, n: int) -> None:
         """Makes room for the slots below ``n``."""
@@ -189,15 +190,20 @@ class States:
 
     def untold(self, slot: Array) -> Array:
         """Those (m,) of the slots (n,) of blocked threads whose departures were not told at all; first those of which
-        no habit tells either what they wait for."""
+        no habit tells either what they wait for, last those that have been asked in vain."""
         self.grow(int(slot.max(initial=-1)) + 1)
         untold = slot[(self._of.ip[slot] == 0) & (self._of.uid[slot] == 0)]
-        found: Array = untold[(self._of.reason[untold] != _UNKNOWN).argsort(kind="stable")]
+        found: Array = untold[np.lexsort((self._of.reason[untold] != _UNKNOWN, self._of.is_asked[untold]))]
         return found
 
+    def asked(self, slot: Array) -> None:
+        """Threads at slots (n,) have been asked where they wait."""
+        self._of.is_asked[slot] = True
+
     def unknown(self, slot: Array) -> Array:
-        """Those (m,) of the slots (n,) of blocked threads of which nothing tells what they wait for."""
-        found: Array = slot[self._of.reason[slot] == _UNKNOWN]
+        """Those (m,) of the slots (n,) of blocked threads of which nothing tells what they wait for, and that have not
+        been asked."""
+        found: Array = slot[(self._of.reason[slot] == _UNKNOWN) & ~self._of.is_asked[slot]]
         return found
 
     def tell(self, departures: Departures) -> None:
@@ -300,7 +306,7 @@ class States:
 
     def _remember(self, edges: Edges, uid: Array, reason: Array, ip: Array, cpu: Array) -> None:
         of, slot = self._of, edges.slot  # the last one of each stays
-        of.uid[slot], of.reason[slot], of.ip[slot], of.cpu[slot] = uid, reason, ip, cpu
+        of.uid[slot], of.reason[slot], of.ip[slot], of.cpu[slot], of.is_asked[slot] = uid, reason, ip, cpu, False
 
     def _states(self, periods: Periods, reason: Array, ip: Array, faults: PageFaults) -> Array:
         """State (p,) of the part of each period before the wake-up; ``faults`` by slot."""

@@ -1270,3 +1270,81 @@ def test_a_spawned_program_that_is_followed_by_its_name_may_begin_a_batch_later(
     recording.pipeline.feed(batch(100, Executed(START_NS + 60 * MS, 5003, 5003, b"other")))
     recording.finish(150)
     assert [path.name for path in recording.path.glob("*.er")] == ["_c1_x1.er"]
+
+
+def test_a_window_to_whose_end_we_come_late_has_one_thread_at_a_time_on_its_cpu(recording: Recording) -> None:
+    """Of three that were found runnable there is no record; accounts were read when the window was over."""
+    found = [Found(PID + n, Edge.IN, Reason.UNKNOWN, None, Account(START_NS, 1000 * MS, 0, 1)) for n in range(3)]
+    recording.pipeline.take_over(PID, "", found, [], batch(0))
+    late = batch(200, accounts=account((290, PID, 1287, 3), (290, PID + 1, 1002, 290), (290, PID + 2, 1000, 290)))
+    recording.pipeline.feed(late)
+    recording.finish(200)
+    ran = [recording.lengths(PID + n)[ON_CPU] / MS for n in range(3)]
+    assert ran == pytest.approx([200, 0, 0])
+    assert [recording.lengths(PID + n)[Microstate.WAIT_CPU] / MS for n in range(3)] == pytest.approx([0, 200, 200])
+
+
+class Partly(Read):
+    """One that does not show where some threads are."""
+
+    def __init__(self, hidden: frozenset[int]) -> None:
+        super().__init__(0x400300, reason=Reason.LOCK)
+        self._hidden = hidden
+
+    def blocked(self, threads: Sequence[tuple[int, int]], now_ns: int, stack_words: int) -> list[ClockSamples]:
+        return super().blocked([one for one in threads if one[1] not in self._hidden], now_ns, stack_words)
+
+
+def test_who_is_asked_in_vain_keeps_nobody_from_being_asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Three that are not to be seen come first, two others behind them; there is room for two."""
+    for name, n in (("_BUDGET", 2), ("_AT_ONCE", 2), ("_MORE_EACH_TIME", 2)):
+        monkeypatch.setattr(blocked_stacks, name, n)
+    tids = range(PID + 1, PID + 6)
+    recording = Recording(tmp_path / "test.1.er", world=Partly(frozenset(tids[:3])))
+    births = [Forked(START_NS + MS, PID, tid, PID, PID) for tid in tids]
+    recording.pipeline.feed(batch(100, EXEC, *births, switches=[
+        (ms, tid, edge) for ms, edge in ((10, Edge.IN), (20, Edge.OUT_BLOCKED)) for tid in tids]))
+    told = []
+    for ms in (100, 200, 300):
+        recording.pipeline.flush_waiting(START_NS + ms * MS)
+        lengths = [recording.lengths(tid) for tid in tids]
+        told.append([round((its[Microstate.SLEEP] + its[Microstate.USER_LOCK]) / MS) for its in lengths])
+        recording.pipeline.feed(batch(ms + 100))
+    assert told == [[80, 80, 0, 0, 0], [180, 180, 180, 180, 0], [280] * 5]
+    recording.finish(400)
+    assert {recording.lengths(tid)[Microstate.USER_LOCK] for tid in tids[3:]} == {380 * MS}
+
+
+def test_who_runs_where_a_pause_comes_while_switches_are_counted_does_not_sleep(recording: Recording) -> None:
+    """His account is 20 ms older than the pause, in which he runs on."""
+    pipeline = recording.pipeline
+    pipeline.time.founder_before = Account(START_NS - 1, 0, 0, 1)
+    pipeline.feed(batch(50, EXEC))
+    pipeline.count({PID: Account(START_NS + 60 * MS, 60 * MS, 0, 1)})
+    pipeline.feed(batch(60))
+    pipeline.feed(batch(1060, accounts=account((1040, PID, 1040, 0))))
+    for muted in (True, False):
+        pipeline.mute(START_NS + 1060 * MS, muted=muted)
+    pipeline.feed(batch(2060, accounts=account((2060, PID, 2060, 0))))
+    pipeline.stop_counting(2000 * MS)
+    recording.finish(2060)
+    assert recording.lengths(PID)[Microstate.SLEEP] <= 1  # ns
+    assert recording.lengths(PID)[ON_CPU] == pytest.approx(2060 * MS, abs=MS / 10)
+
+
+def test_counters_do_not_go_back_where_a_sample_is_taken_behind_an_exec(tmp_path: Path) -> None:
+    """That is known only later; and of images that nobody follows nothing is kept."""
+    world = Proc()
+    recording = Recording(tmp_path / "test.1.er", world=world)
+    pipeline = recording.pipeline
+    pipeline.feed(batch(50, EXEC))
+    for used, ms in ((500, 60), (520, 110)):
+        world.counters = ProcessUsage(used)
+        pipeline.sample(START_NS + ms * MS, START_NS + 50 * MS, "periodic")
+    pipeline.feed(batch(120, Executed(START_NS + 105 * MS, PID, PID, b"other")))
+    world.counters = ProcessUsage(560)
+    pipeline.sample(START_NS + 130 * MS, START_NS + 120 * MS, "periodic")
+    pipeline.feed(batch(150, Exited(START_NS + 140 * MS, PID, PID)))
+    recording.finish(150)
+    assert (sum(faults(recording.path)), sum(faults(recording.path / "_x1.er"))) == (520, 40)
+    assert not (pipeline.overview._usages or pipeline.overview._before or pipeline.overview._told)

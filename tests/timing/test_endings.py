@@ -140,3 +140,20 @@ def test_an_end_that_others_interrupted_is_told_less_their_time() -> None:
     seen = ends((9_000, 101, 0, 17, DYING), (100_000, 101, 0, 19, DEAD))
     assert endings.tails(seen, switches((20_000, 7, IN), (31_000, 7, BLOCKED))) == {3: 79_000}
     assert endings.n_untold == 0
+
+
+def test_where_nobody_tells_ends_none_is_missed() -> None:
+    endings = Endings()
+    endings.exited(101, 3, 1000)
+    assert endings.tails(None) == {}
+    endings.interrupted()
+    assert (endings.n_untold, endings.n_open) == (0, 0)
+
+
+def test_what_a_clock_tells_of_other_threads_is_not_taken_from_the_last_one() -> None:
+    """It was read 10 us behind the last one's end, and had 300 us more, most of it other threads'."""
+    endings = Endings()
+    endings.exited(101, 3, 1000, pid=101)
+    assert endings.tails(ends((900, 101, 0, 17, DYING))) == {}
+    endings.told(101, 11_000, 300_000, is_all=False)
+    assert endings.tails(ends((401_000, 101, 0, 17, DEAD))) == {3: 390_000}
