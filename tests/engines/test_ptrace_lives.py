@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -18,10 +20,11 @@ import pytest
 from collector.engines.ptrace.channel import Channel, unframed
 from collector.engines.ptrace.tracer import Tracer
 from collector.events import Edge
-from collector.linux import abi, programs, ptrace
+from collector.linux import abi, accounts, programs, ptrace, tasks
 
 INTERVAL_NS = 10_007_000
 LATE_S = 0.3
+MEMORY_BYTES = 64 << 20
 
 # A thread that waits for a line, made behind a line, and a program that ends with another.
 PROGRAM = """
@@ -32,6 +35,16 @@ thread = threading.Thread(target=sys.stdin.readline)
 thread.start()
 thread.join()
 sys.stdin.readline()
+"""
+
+# Two threads that wait until a signal ends them, and memory that it takes a while to give back.
+ENDS = """
+import sys, threading
+memory = b"x" * int(sys.argv[1])
+thread = threading.Thread(target=threading.Event().wait)
+thread.start()
+print(flush=True)
+thread.join()
 """
 
 # A program that starts another behind a line, which is forgotten as soon as it is over: nobody need wait for it.
@@ -129,6 +142,24 @@ def of(changes: list[tuple[Any, ...]], kind: str, tid: int) -> list[tuple[Any, .
     return [change for change in changes if change[0] == kind and change[3] == tid]
 
 
+def running_ns(switches: Any, tid: int, from_ns: int, to_ns: int) -> int:
+    """For how long a thread is told to run that runs at a time, from then on to the other."""
+    mine = np.sort(switches[(switches["tid"] == tid) & (switches["time"] >= from_ns)], order="time")
+    lengths_ns = np.diff(np.array([from_ns, *mine["time"], to_ns], dtype=np.int64))
+    return int(lengths_ns[np.array([Edge.IN, *mine["edge"]]) == Edge.IN].sum())
+
+
+def cpu_ns(pid: int) -> int:
+    """The CPU time of a process's leader."""
+    return accounts.parse(Path(f"/proc/{pid}/task/{pid}/schedstat").read_bytes())[0]
+
+
+def await_end(pid: int, tid: int) -> None:
+    """Until a thread has ended, which the tracer has yet to take note of."""
+    while tasks.parse_stat(Path(f"/proc/{pid}/task/{tid}/stat").read_bytes()).state != b"Z":
+        time.sleep(0.001)
+
+
 def test_a_thread_whose_maker_tells_of_it_late_is_one_thread(traced: Traced) -> None:
     """As beside others that keep the maker from its CPU: its child, which has it, has stopped long before."""
     traced.go_on()
@@ -165,6 +196,37 @@ def test_an_end_that_is_reported_late_is_told_as_early_as_it_was(traced: Traced)
     mine = switches[switches["tid"] == tid]
     assert mine["time"].max() <= end_ns
     assert mine["edge"][np.argmax(mine["time"])] != Edge.OUT_BLOCKED
+
+
+def test_a_leader_ends_behind_the_others_and_with_what_it_did_at_the_end() -> None:
+    """A signal ends all threads at once; where the others are gone first, it is the leader that gives back the memory.
+    """
+    with running(ENDS, MEMORY_BYTES) as traced:
+        os.kill(traced.pid, signal.SIGTERM)
+        ends: dict[int, ptrace.Report] = {}
+        for report in traced.reports():
+            if report.event == abi.EVENT_EXIT:
+                ends[report.tid] = report
+            else:
+                traced.tracer.reports.hear(report)
+            if len(ends) == 2:
+                break
+        leader = ends.pop(traced.pid)
+        (other,) = ends.values()
+        traced.tracer.reports.hear(other)
+        await_end(traced.pid, other.tid)
+        before_ns, let_go_ns = cpu_ns(traced.pid), time.monotonic_ns()
+        traced.tracer.reports.hear(leader)
+        await_end(traced.pid, traced.pid)
+        ran_ns = cpu_ns(traced.pid) - before_ns
+        early, switches = traced.told()
+        traced.hear_all()
+        changes, more = traced.told()
+    assert not of(early, "Exited", traced.pid)
+    ((_, end_ns, *_),) = of(changes, "Exited", traced.pid)
+    assert len(of(changes, "Exited", other.tid)) == 1
+    told_ns = running_ns(np.concatenate([switches, more]), traced.pid, let_go_ns, end_ns)
+    assert told_ns > 0.9 * ran_ns > 1e6
 
 
 def test_who_is_let_go_and_is_over_at_once_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

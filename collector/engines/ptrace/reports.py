@@ -156,8 +156,14 @@ class Reports:
                 self._lives.executed(thread, self._inspector.message(thread.tid), now_ns)
             case abi.EVENT_EXIT:
                 self._settlement.settle_now(thread)
-                if thread.tid == thread.process.pid and len(thread.process.threads) > 1:
+                if self._outlives(thread):
                     self._lives.end(thread)
+
+    def _outlives(self, thread: Tracee) -> bool:
+        """Whether a process goes on without its leader, whose own end is reported behind those of all others: that is
+        soon where these are ending, too, and it may have the memory to give back that they had in common."""
+        others = thread.process.threads.values()
+        return thread.tid == thread.process.pid and any(not other.let_go_ns for other in others if other is not thread)
 
     def _stop_begins(self, thread: Tracee, now_ns: int) -> None:
         """A job-control stop: the thread is off its CPU from now on."""
