@@ -47,6 +47,19 @@ print(flush=True)
 thread.join()
 """
 
+# A thread, not the leader, that runs for a while behind a line, and executes another program.
+EXECUTES = """
+import os, sys, threading, time
+def execute():
+    sys.stdin.readline()
+    while time.thread_time() < float(sys.argv[1]): pass
+    os.execv(sys.argv[2], sys.argv[2:])
+thread = threading.Thread(target=execute)
+thread.start()
+print(flush=True)
+thread.join()
+"""
+
 # A program that starts another behind a line, which is forgotten as soon as it is over: nobody need wait for it.
 STARTS = """
 import os, signal, sys
@@ -149,6 +162,13 @@ def running_ns(switches: Any, tid: int, from_ns: int, to_ns: int) -> int:
     return int(lengths_ns[np.array([Edge.IN, *mine["edge"]]) == Edge.IN].sum())
 
 
+def open_files() -> Iterator[str]:
+    """The names of our own."""
+    for fd in os.listdir("/proc/self/fd"):
+        with suppress(FileNotFoundError):  # what listed them
+            yield os.readlink(f"/proc/self/fd/{fd}")
+
+
 def cpu_ns(pid: int) -> int:
     """The CPU time of a process's leader."""
     return accounts.parse(Path(f"/proc/{pid}/task/{pid}/schedstat").read_bytes())[0]
@@ -229,6 +249,22 @@ def test_a_leader_ends_behind_the_others_and_with_what_it_did_at_the_end() -> No
     assert told_ns > 0.9 * ran_ns > 1e6
 
 
+def test_what_a_thread_ran_before_an_exec_is_none_of_the_next_image_s() -> None:
+    """The leader has ended for that, and the one that called exec goes on by its name."""
+    with running(EXECUTES, LATE_S, shutil.which("sleep"), 2 * LATE_S) as traced:
+        (caller,) = {int(tid) for tid in os.listdir(f"/proc/{traced.pid}/task")} - {traced.pid}
+        begun_ns = time.monotonic_ns()
+        traced.go_on()
+        traced.hear_until(abi.EVENT_EXEC)
+        traced.hear_all()
+        changes, switches = traced.told()
+    ((_, exec_ns, *_),) = of(changes, "Executed", traced.pid)
+    ((_, end_ns, *_),) = (change for change in of(changes, "Exited", traced.pid) if change[1] > exec_ns)
+    assert running_ns(switches, traced.pid, exec_ns, end_ns) < LATE_S * 1e9 / 2
+    assert running_ns(switches[switches["time"] < exec_ns], caller, begun_ns, exec_ns) > LATE_S * 1e9 * 0.9
+    assert not [name for name in open_files() if name.startswith(f"/proc/{traced.pid}/")]
+
+
 def test_who_is_let_go_and_is_over_at_once_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As beside others that keep the tracer from its CPU: what it let go has ended before it goes on."""
     program, gone, detach = shutil.copy("/bin/true", tmp_path / "strace"), [], ptrace.detach
@@ -271,3 +307,20 @@ def test_what_we_keep_a_program_from_beginning_is_no_sleep(monkeypatch: pytest.M
     mine = np.sort(switches[(switches["tid"] == tid) & (switches["time"] >= exec_ns)], order="time")
     lengths_ns = np.diff(mine["time"].astype(np.int64))
     assert lengths_ns[mine["edge"][:-1] == Edge.OUT_PREEMPTED].sum() >= LATE_S * 1e9
+
+
+def test_who_sleeps_behind_an_exec_has_waited_for_no_cpu_when_a_signal_comes() -> None:
+    """SIGCONT stops it for us, as new threads do: those were not free to sleep until then."""
+    with running(STARTS, shutil.which("sleep"), 2 * LATE_S) as traced:
+        traced.tracer.reports.take()  # it comes for what follows at once
+        traced.go_on()
+        changes, before = traced.take_until("Executed")
+        ((_, exec_ns, tid, *_),) = (change for change in changes if change[0] == "Executed")
+        time.sleep(LATE_S)
+        traced.tracer.reports.take()
+        os.kill(tid, signal.SIGCONT)
+        traced.hear_all()
+        switches = np.concatenate([before, traced.told()[1]])
+    mine = np.sort(switches[(switches["tid"] == tid) & (switches["time"] >= exec_ns)], order="time")
+    lengths_ns = np.diff(mine["time"].astype(np.int64))
+    assert lengths_ns[mine["edge"][:-1] == Edge.OUT_PREEMPTED].sum() < LATE_S * 1e9 / 2

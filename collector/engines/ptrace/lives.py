@@ -132,17 +132,21 @@ class Lives:
         """A new image. The leader's name is ``thread``'s even if another thread, ``old_tid``, called exec."""
         process = thread.process
         caller = process.threads.get(old_tid, thread)
+        if caller is not thread:  # it is the leader by now, and found in /proc by that name alone
+            caller.files.close()
+            caller.files, caller.kept_ns = thread.files, caller.kept_ns + thread.kept_ns
         if not process.held:
-            self._settlement.settle_now(thread, now_ns)
+            self._settlement.settle_now(caller, now_ns)
         for other in list(process.threads.values()):
             self._forget(other)
         self.processes[process.pid] = process
         self._mappings.begin_image(process, thread.tid, now_ns)
         again = self.enter(process, process.pid, now_ns, is_new=not process.held)
         if not process.held:
-            if not thread.running:
+            if not caller.running:
                 self._writer.switch(again, Edge.IN, now_ns)
             again.first_ns = thread.first_ns
+            again.raw = caller.raw  # it is not new
             again.cpu_ns, again.delay_ns, again.turns = caller.cpu_ns, caller.delay_ns, caller.turns
             again.owed_ns, again.sampled_ns, again.system_ns = caller.owed_ns, caller.sampled_ns, caller.system_ns
         process.held = False
