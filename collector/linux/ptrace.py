@@ -79,10 +79,10 @@ def cont(tid: int, signal: int = 0) -> None:
         return
 
 
-def cont_to_call(tid: int) -> None:
-    """Lets a stopped thread run to the entry of its next system call, or out of the one it is in."""
+def cont_to_call(tid: int, signal: int = 0) -> None:
+    """The same, to the entry of its next system call, or out of the one it is in."""
     with suppress(ProcessLookupError):
-        libc.ptrace(abi.PTRACE_SYSCALL, tid)
+        libc.ptrace(abi.PTRACE_SYSCALL, tid, 0, signal)
 
 
 def listen(tid: int) -> None:

@@ -5,24 +5,19 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import prefork
 import pytest
+from traced import Traced, of, running
 
-from collector.engines.ptrace.channel import Channel, unframed
-from collector.engines.ptrace.tracer import Tracer
 from collector.events import Edge
 from collector.linux import abi, accounts, programs, ptrace, tasks
 
-INTERVAL_NS = 10_007_000
 LATE_S = 0.3
 MEMORY_BYTES = 64 << 20
 
@@ -73,86 +68,11 @@ sys.stdin.readline()
 pytestmark = pytest.mark.usefixtures("attach_allowed")
 
 
-class Traced:
-    """The program, and a tracer that hears what it is let hear."""
-
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-        self.pid = process.pid
-        self._channel = Channel(1 << 16)
-        self.tracer = Tracer(self._channel, INTERVAL_NS, 1024, follow=True, wake=lambda: None)
-        self.tracer.attach(self.pid)
-
-    def go_on(self) -> None:
-        """A line for it."""
-        assert self._process.stdin is not None
-        self._process.stdin.write(b"\n")
-
-    def reports(self) -> Iterator[ptrace.Report]:
-        """As the kernel makes them."""
-        while True:
-            if report := ptrace.next_report():
-                yield report
-            time.sleep(0.001)
-
-    def hear_until(self, event: int) -> ptrace.Report:
-        """Lets the tracer hear everything up to a report of an event, which it does hear."""
-        for report in self.reports():
-            self.tracer.reports.hear(report)
-            if report.event == event:
-                return report
-        raise AssertionError
-
-    def take_until(self, kind: str) -> tuple[list[tuple[Any, ...]], Any]:
-        """Lets the tracer take all that there is until it has told of a change; what it has told since the last time.
-        """
-        changes, switches = self.told()
-        while not any(change[0] == kind for change in changes):
-            time.sleep(0.001)
-            assert self.tracer.reports.take()
-            more, more_switches = self.told()
-            changes, switches = changes + more, np.concatenate([switches, more_switches])
-        return changes, switches
-
-    def told(self) -> tuple[list[tuple[Any, ...]], Any]:
-        """The changes and switches that the tracer has told since the last time."""
-        self.tracer.publish()
-        heads, _, _ = self._channel.snapshot()
-        changes = unframed(self._channel.take("change", heads["change"]))
-        return changes, np.frombuffer(self._channel.take("switch", heads["switch"]), dtype=abi.TRACED_SWITCH.dtype)
-
-    def hear_all(self) -> None:
-        """Lets it end, and the tracer hear that; then we have no children any more."""
-        prefork.end()
-        while self.tracer.reports.take():
-            with suppress(BrokenPipeError):
-                self.go_on()
-            time.sleep(0.001)
-
-
-@contextmanager
-def running(program: str, *arguments: object) -> Iterator[Traced]:
-    """A program of Python that has said its first line."""
-    with subprocess.Popen([sys.executable, "-c", program, *map(str, arguments)], stdin=subprocess.PIPE,
-                          stdout=subprocess.PIPE, bufsize=0) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
-        try:
-            yield Traced(process)
-        finally:
-            process.kill()
-
-
 @pytest.fixture
 def traced() -> Iterator[Traced]:
     """The program, waiting to make its thread."""
     with running(PROGRAM) as traced:
         yield traced
-
-
-def of(changes: list[tuple[Any, ...]], kind: str, tid: int) -> list[tuple[Any, ...]]:
-    """Changes of a kind about a thread."""
-    return [change for change in changes if change[0] == kind and change[3] == tid]
 
 
 def running_ns(switches: Any, tid: int, from_ns: int, to_ns: int) -> int:

@@ -69,7 +69,8 @@ def go_on(inspector: ptrace.Inspector, tid: int, completion: Completion) -> bool
     """At the entry to or the return from a system call: whether the thread is still about to make its call again."""
     registers = inspector.registers(tid)
     buffer, size = completion.columns
-    ours = registers.dwarf[buffer] == completion.buffer + completion.done
+    # Who returns from a handler is in no call then, and has its registers as they were before that.
+    ours = registers.call >= 0 and registers.dwarf[buffer] == completion.buffer + completion.done
     if not ours:
         completion.n_others += 1
         return completion.n_others < _PATIENCE

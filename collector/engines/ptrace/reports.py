@@ -135,7 +135,7 @@ class Reports:
         try:
             look = self._samples.signalled(thread, number, now_ns)
         finally:
-            ptrace.cont(thread.tid, number)
+            let_run(thread, number)
         if look:
             self._samples.struck(thread, look, now_ns, None)
 

@@ -40,12 +40,10 @@ _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _TRAPS = {signal.SIGILL, signal.SIGTRAP, signal.SIGFPE, signal.SIGSEGV, signal.SIGBUS}
 
 
-def let_run(thread: Tracee) -> None:
-    """A thread that has stopped goes on, to its next stop at a call if one of its calls is being mended."""
-    if thread.completion:
-        ptrace.cont_to_call(thread.tid)
-    else:
-        ptrace.cont(thread.tid)
+def let_run(thread: Tracee, number: int = 0) -> None:
+    """A thread that has stopped goes on, with a signal if it was to be given one, and to its next stop at a call if one
+    of its calls is being mended."""
+    (ptrace.cont_to_call if thread.completion else ptrace.cont)(thread.tid, number)
 
 
 class Samples:
