@@ -148,6 +148,13 @@ CPU_TIME_CALLS = {64: frozenset({98, 100, 228}), 32: frozenset({43, 77, 265, 403
 MAKING_CALLS = {64: frozenset({56, 57, 58, 435}), 32: frozenset({2, 120, 190, 435})}  # they return twice
 # Calls that read without end: the columns of their file (-1: none), buffer and size.
 READ_CALLS = {64: {0: (5, 4, 1), 17: (5, 4, 1), 318: (-1, 5, 4)}, 32: {3: (3, 2, 1), 180: (3, 2, 1), 355: (-1, 3, 2)}}
+# Calls that any signal ends, without effect: epoll_wait, epoll_pwait, epoll_pwait2, semop, semtimedop, rt_sigtimedwait,
+# io_getevents. They have no time limit, and leave signals blocked as they are, where a number is negative and pointers
+# are null: their columns (of the number -1: none).
+WAITING_CALLS: dict[int, dict[int, tuple[int, tuple[int, ...]]]] = {
+    64: {232: (10, ()), 281: (10, (8,)), 441: (-1, (10, 8)), 65: (-1, ()), 220: (-1, (10,)), 128: (-1, (1,)),
+         208: (-1, (8,))},
+    32: {256: (4, ()), 319: (4, (5,)), 177: (-1, (1,))}}
 FORK_CALLS = {64: {57: 0, 58: CLONE_VM | CLONE_VFORK}, 32: {2: 0, 190: CLONE_VM | CLONE_VFORK}}
 ARGUMENTS_64 = (5, 4, 1, 10, 8, 9)  # their columns
 FIRST_ARGUMENT = {64: 5, 32: 3}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import select
 import signal
@@ -25,7 +26,18 @@ with open("/dev/urandom", "rb", buffering=0) as file:
 sys.stdin.readline()
 """
 
-N_BYTES = 64 << 20
+# Tells what a wait for a line comes to, without a time limit or with one; and its errno.
+WAITS = """
+import ctypes, select, signal, sys
+signal.signal(signal.SIGUSR1, lambda *_: None)
+libc = ctypes.CDLL(None, use_errno=True)
+waiting = select.epoll()
+waiting.register(0, select.EPOLLIN)
+print(flush=True)
+print(libc.epoll_wait(waiting.fileno(), ctypes.create_string_buffer(12), 1, int(sys.argv[1])), ctypes.get_errno())
+"""
+
+N_BYTES, LIMIT_MS, EPOLL_WAIT = 64 << 20, 10_000, 232
 
 pytestmark = pytest.mark.usefixtures("attach_allowed")
 
@@ -52,3 +64,22 @@ def test_a_call_that_is_mended_goes_on_behind_a_handler() -> None:
         n_read = int(traced.output.readline())
         traced.hear_all()
     assert n_read == completion.done == N_BYTES  # and has read nothing twice
+
+
+@pytest.mark.parametrize(("number", "limit_ms", "got"), [
+    (signal.SIGWINCH, -1, (1, 0)), (signal.SIGUSR1, -1, (-1, errno.EINTR)),
+    (signal.SIGWINCH, LIMIT_MS, (-1, errno.EINTR)),
+], ids=["ignored", "with-a-handler", "ignored-with-a-time-limit"])
+def test_a_wait_ends_at_a_signal_that_has_a_handler(number: int, limit_ms: int, got: tuple[int, int]) -> None:
+    """One that is ignored would not even have woken it. (It does where there is a time limit, which must not grow.)"""
+    with running(WAITS, limit_ms) as traced:
+        call = Path(f"/proc/{traced.pid}/syscall")
+        while not call.read_text().startswith(f"{EPOLL_WAIT} "):
+            time.sleep(0.001)
+        os.kill(traced.pid, number)
+        for report in traced.reports():
+            traced.tracer.reports.hear(report)
+            if report.signal == number:
+                break
+        traced.hear_all()  # with a line for it
+        assert tuple(map(int, traced.output.read().split())) == got

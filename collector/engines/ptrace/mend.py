@@ -1,8 +1,10 @@
-"""What an interruption of ours did to the system call that a thread is in, undone. Standard library only.
+"""What our tracing did to the system call that a thread is in, undone. Standard library only.
 
     result                              what is done
     -EINTR                              becomes the kernel's own ERESTARTNOHAND: the call begins anew, unless there is
                                         a signal with a handler, which makes it EINTR as it would have without us
+    -EINTR at a signal                  likewise, where the call has no time limit: a signal that is ignored wakes
+                                        nobody, but for those who are traced
     begun anew by the kernel itself     nothing; but fork or execve might never end, so the thread is spared for a while
     -EAGAIN of bpf(2)                   begins anew, likewise
     part of what was asked for          reading /dev/zero or random bytes stops at any signal, and nobody expects it to:
@@ -63,6 +65,18 @@ def mend(inspector: ptrace.Inspector, tid: int, registers: ptrace.Registers) -> 
     if result == -abi.EINTR:
         inspector.change(tid, bits, {}, -abi.ERESTARTNOHAND)
     return Verdict.GO, None
+
+
+def wait_on(inspector: ptrace.Inspector, tid: int) -> None:
+    """At a signal's stop: a call that it has ended begins anew, unless it has a handler. (One with a time limit would
+    have all of that again, time after time: it ends.)"""
+    registers = inspector.registers(tid)
+    if registers.result != -abi.EINTR or registers.call not in abi.WAITING_CALLS[registers.bits]:
+        return
+    number, pointers = abi.WAITING_CALLS[registers.bits][registers.call]
+    is_endless = number < 0 or registers.dwarf[number] >> 31 & 1
+    if is_endless and not any(registers.dwarf[pointer] for pointer in pointers):
+        inspector.change(tid, registers.bits, {}, -abi.ERESTARTNOHAND)
 
 
 def go_on(inspector: ptrace.Inspector, tid: int, completion: Completion) -> bool:

@@ -8,7 +8,7 @@ from contextlib import suppress
 
 from collector.engines.ptrace.lives import Lives
 from collector.engines.ptrace.looks import Looks
-from collector.engines.ptrace.mend import go_on
+from collector.engines.ptrace.mend import go_on, wait_on
 from collector.engines.ptrace.own_time import OwnTime
 from collector.engines.ptrace.samples import Samples, let_run
 from collector.engines.ptrace.settlement import Settlement
@@ -133,6 +133,8 @@ class Reports:
     def _give_signal(self, thread: Tracee, number: int, now_ns: int) -> None:
         look = None
         try:
+            if number not in _STOP_SIGNALS and number != signal.SIGCONT:  # these end calls without us, too
+                wait_on(self._inspector, thread.tid)
             look = self._samples.signalled(thread, number, now_ns)
         finally:
             let_run(thread, number)
