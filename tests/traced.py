@@ -21,7 +21,7 @@ INTERVAL_NS = 10_007_000
 
 
 class Traced:
-    """The two."""
+    """The program, and its tracer."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process

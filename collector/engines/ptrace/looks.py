@@ -27,6 +27,8 @@ from collector.linux.crowd import Crowd
 
 # Checks of whether who sleeps still does, in a round: of 1.4 us each, one part in 200 of the default interval.
 _CHECKS_AT_ONCE = 32
+# Where nobody waits for long, it is checked again when that part of the sleep proven until then has passed since.
+_PROOF_SHARE = 4
 # After so many looks without news a thread is looked at more rarely: one that rests for less than 16 intervals is not.
 _CALM_LOOKS = 16
 # One part in so many of the interval is for looks at either kind, so that these take at most a sixth of a CPU. It is
@@ -166,14 +168,23 @@ class Looks:
 
     def _still_off(self, thread: Tracee, now_ns: int) -> None:
         """A thread sleeps on, or has been woken and has had no CPU yet: its accounts tell that when it has."""
-        if not self._crowd.is_there:
+        is_crowd = self._crowd.is_there
+        if not is_crowd:
             thread.seen_ns = now_ns
-        if thread.awake_ns or now_ns - thread.seen_ns < AWAKE_NS or not self._checks_left:
+        unproven_ns = now_ns - (thread.seen_ns if is_crowd else thread.asleep_ns)
+        if thread.awake_ns or unproven_ns < AWAKE_NS or not self._checks_left:
+            return
+        if not is_crowd and unproven_ns < (thread.asleep_ns - thread.settled_ns) // _PROOF_SHARE:
             return
         self._checks_left -= 1
         with suppress(OSError):  # it is gone: its end will be reported
-            if not thread.is_awake():
-                thread.seen_ns = now_ns
+            is_awake = thread.is_awake()
+            if thread.calm >= _CALM_LOOKS and not is_crowd:  # not again for long
+                thread.files.close_some()
+            if not is_awake:
+                thread.seen_ns = thread.asleep_ns = now_ns
+                return
+            if not is_crowd:  # its account will tell how long it waits
                 return
             thread.awake_ns = max((thread.seen_ns + now_ns) // 2, thread.told_ns + 3)
             self._writer.switch(thread, Edge.IN, thread.awake_ns - 2)
@@ -204,7 +215,8 @@ class Looks:
         else:
             thread.calm += 1
             self._departures.leave(thread, Edge.OUT_BLOCKED, thread.settled_ns, place, True)
-            thread.running, thread.place, thread.seen_ns = False, place, now_ns
+            thread.running, thread.place = False, place
+            thread.seen_ns = thread.asleep_ns = now_ns
 
     def _look_at_ready(self, thread: Tracee, raw: bytes, raw_ns: int, now_ns: int) -> None:
         """A thread that runs or waits for a CPU: it is asked to stop, if that is to be done from here, and now."""

@@ -1,5 +1,10 @@
 """What a thread did between two looks, told as edges from its account (see ``tracer`` for the order of them). Standard
-library only."""
+library only.
+
+An account may have waited for a CPU in its sleep: since Linux 6.12 one that goes to sleep may stay in its CPU's queue
+for a while, and if it is moved to another meanwhile it is counted as waiting from then on, until it gets a CPU
+(enqueue_task in kernel/sched/core.c). It has not waited before it was last proven to sleep.
+"""
 
 from __future__ import annotations
 
@@ -39,8 +44,13 @@ class Settlement:
             n_lost = run // self._interval_ns - (there is None)
             self._writer.lose("clock", max(n_lost, 0))
         if run <= 2:  # nothing to tell yet
+            if there is not None and not thread.running and wanted <= 2:  # it sleeps on, whatever it waited for
+                thread.raw, thread.delay_ns, thread.turns = raw, delay_ns, turns
+                thread.seen_ns = thread.asleep_ns = now_ns
             return
         wait = min(thread.waited_ns(delay_ns, turns), room - run)
+        if not thread.running:
+            wait = min(wait, max(now_ns - thread.asleep_ns - run, 0))
         rest = room - run - wait
         is_doubtful = rest - thread.kept_ns > room // _DOUBT_SHARE
         if there is None and thread.running and is_doubtful and not self._has_slept(thread):
@@ -87,7 +97,7 @@ class Settlement:
         thread.running = there is None
         if there is not None:
             self._departures.leave(thread, Edge.OUT_BLOCKED, until_ns, there, True)
-            thread.place, thread.seen_ns = there, now_ns
+            thread.place, thread.seen_ns, thread.asleep_ns = there, now_ns, now_ns
         thread.settled_ns = now_ns
 
     def _has_slept(self, thread: Tracee) -> bool:

@@ -57,6 +57,7 @@ class Tracee:
     waited_before: bool = False  # for a CPU as recording began; it has not been settled since then
     waited_at_least_ns: int = 0  # if so: how long since then
     seen_ns: int = 0  # when it was last seen to sleep where it is told to
+    asleep_ns: int = 0  # when it was last proven to sleep: until then it waited for no CPU
     awake_ns: int = 0  # when it was woken, about, if it has waited for a CPU ever since; 0: it sleeps, or has run
     looked_ns: int = 0
     calm: int = 0  # looks in a row that found nothing new
