@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from types import CodeType
+from types import CodeType, SimpleNamespace
 
 import numpy as np
 import pytest
@@ -31,6 +31,7 @@ from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.runtimes.places_cpython import NOT_PROVEN, CodePlaces, Sieve
 from collector.runtimes.ways_cpython import Ways
+from collector.session import python_process
 from collector.session.objects import Objects
 from collector.session.placing import Frames
 from collector.session.python import PythonFrames
@@ -45,7 +46,7 @@ def \u03b1\u03b2(n):
     return sorted([n], key=lambda one: \u03b1\u03b2(n - 1)) if n else wait()
 def wait():
     print("ready", flush=True)
-    time.sleep(60)
+    time.sleep(86_400)
 def generated():
     yield \u03b1\u03b2(2)
 def work():
@@ -90,13 +91,15 @@ def call(pid: int, tid: int) -> str:
 @pytest.fixture(scope="module")
 def target() -> Iterator[Target]:
     with subprocess.Popen([sys.executable, "-c", PROGRAM], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        main, worker = proc.threads(process.pid)
-        while (call(process.pid, worker), call(process.pid, main)) != (SYS_CLOCK_NANOSLEEP, SYS_FUTEX):
-            time.sleep(0.001)  # main has yet to come to where it waits for the other one's end
-        yield Target(process.pid)
-        process.kill()
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            main, worker = proc.threads(process.pid)
+            while (call(process.pid, worker), call(process.pid, main)) != (SYS_CLOCK_NANOSLEEP, SYS_FUTEX):
+                time.sleep(0.001)  # main has yet to come to where it waits for the other one's end
+            yield Target(process.pid)
+        finally:
+            process.kill()
 
 
 def _names(interpreter: Interpreter, chain: cpython.Chain) -> list[str]:
@@ -796,16 +799,23 @@ def test_looks_that_are_far_apart_tell_for_certain_where_nothing_moves_alone() -
     assert (which >= 0).tolist() == [True, False, True, False]
 
 
-def test_looks_get_rare_while_they_tell_nothing_new(target: Target) -> None:
+def test_looks_get_rare_while_they_tell_nothing_new(target: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     interpreter = target.interpreter(target.read)
     assert isinstance(interpreter, Interpreter)
     process = Process(interpreter, CodePlaces(interpreter), (0, 0), np.zeros((0, 2), np.uint64))
     process.lately = list(target.tids)
+    read_ns: list[int] = []
+
+    def monotonic_ns() -> int:
+        read_ns.append(time.monotonic_ns())
+        return read_ns[-1]
+
+    monkeypatch.setattr(python_process, "time", SimpleNamespace(monotonic_ns=monotonic_ns))
 
     def gap_ms() -> float:
-        """How long after a look the next one is due, at least."""
+        """How long after a look's end, as it has read its clock, the next one is due."""
         process.look()
-        return (process.due_ns - time.monotonic_ns()) / 1e6
+        return (process.due_ns - read_ns[-1]) / 1e6
 
     first = [gap_ms() for _ in range(5)]
     assert max(first) <= 50
