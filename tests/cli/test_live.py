@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
@@ -18,6 +17,7 @@ from typing import Any
 import prefork
 import psutil
 import pytest
+from naps import n_naps
 
 Run = Callable[..., Any]
 
@@ -46,13 +46,6 @@ def blocks_of(printed: str) -> list[tuple[float, list[str]]]:
 
 def counts_of(lines: list[str]) -> int:
     return sum(int(line.split()[-1]) for line in lines if "clock_nanosleep" in line)
-
-
-def n_naps(said: str) -> int:
-    """How often a program has napped: a nap whose timer fires before its thread has left its CPU is none."""
-    truth = json.loads(said)
-    (thread,) = truth["threads"]
-    return int(truth["turns"] - thread["n_awake"])
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import prefork
 import pytest
+from naps import n_naps
 
 from collector.aggregate.spans import Spans
 from collector.aggregate.syntax import FUNCTIONS, KEYS, STACKS, VALUES
@@ -75,32 +76,32 @@ def test_each_nap_is_one_value(aggregated: Run, er_print: Run, workload: Run, gp
     sums = ["slept[tid] = sum(sleep)", "queued[tid] = sum(waitcpu)"]
     path, out = aggregated(asked + sums, workload("states"), "nanosleep", TURNS, TURN_MS)
     (thread,) = json.loads(out)["threads"]
-    tid = (str(thread["tid"]),)
+    tid, n_napped = (str(thread["tid"]),), n_naps(out)
 
     def listed(name: str) -> str:
         done = er_print("-aggregations", name, path)
         assert (done.returncode, done.stderr) == (0, "")
         return str(done.stdout)
 
-    assert numbers(listed("naps"))[tid] == TURNS
-    assert in_buckets(listed("block"))[LIBC_SLEEP] == TURNS
+    assert numbers(listed("naps"))[tid] == n_napped
+    assert in_buckets(listed("block"))[LIBC_SLEEP] == n_napped
     assert in_buckets(listed("rq")).keys() <= {workload("states").name}  # an idle CPU's wake-ups may not be told
-    # Of each turn there is the nap and the run behind it, and a wait between them where it is recorded.
-    assert numbers(listed("top"))[tid] >= 2 * TURNS
+    # Of each there is the nap and the run behind it, and a wait between them where it is recorded.
+    assert numbers(listed("top"))[tid] >= 2 * n_napped
     (switches,) = numbers(listed("cswch")).values()
-    assert switches > TURNS
+    assert switches > n_napped
     names = ("rq", "block", "naps", "top", "cswch", "slept", "queued")
     assert er_print("-aggregations", path).stdout == "".join(map(listed, names))
     assert "No errors\nNo warnings\n" in gprofng("-header", experiment=path).text
     (block,) = json.loads(er_print("-json_aggregations", "block", path).stdout)["aggregations"]
     (buckets,) = [entry["buckets"] for entry in block["recorded"] if entry["key"] == [LIBC_SLEEP]]
-    assert sum(bucket["count"] for bucket in buckets) == TURNS
+    assert sum(bucket["count"] for bucket in buckets) == n_napped
     assert all(bucket["max"] == 2 * bucket["min"] - 1 for bucket in buckets)
     slept, queued = (numbers(listed(name))[tid] for name in ("slept", "queued"))
     assert sum(bucket["count"] * bucket["min"] for bucket in buckets) <= slept
     assert slept <= sum(bucket["count"] * bucket["max"] for bucket in buckets)
     # The kernel's timer begins before the thread has left its CPU.
-    assert slept >= TURNS * TURN_MS * 1_000_000 - queued - thread["cpu_s"] * 1e9
+    assert slept >= n_napped * TURN_MS * 1_000_000 - queued - thread["cpu_s"] * 1e9
 
 
 def by_bucket(done: Any, name: str) -> dict[tuple[Any, ...], dict[int, int]]:
@@ -160,11 +161,12 @@ def test_a_long_sleep_is_one_value_though_it_is_told_in_parts(aggregated: Run, e
 def test_a_family_is_merged_by_its_functions(aggregated: Run, er_print: Run, workload: Run) -> None:
     """Two programs, mapped at other addresses, one after the other below a shell."""
     program = workload("states")
-    path, _ = aggregated(["block[execname, ustack(1)] = quantize(sleep)"], "sh", "-c",
+    path, out = aggregated(["block[execname, ustack(1)] = quantize(sleep)"], "sh", "-c",
                          f"{program} nanosleep 5 1; {program} nanosleep 6 1; true")
     frames = in_buckets(er_print("-aggregations", path).stdout)
     (nap,) = [key for key in frames if key.startswith(LIBC_SLEEP)]
-    assert frames[nap] == 5 + 6
+    n_first, n_second = map(n_naps, out.splitlines())
+    assert frames[nap] == n_first + n_second
     assert {(child / "aggregations").is_file() for child in path.glob("_*.er")} == {True}
 
 
