@@ -10,7 +10,8 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,16 @@ def aggregated(collect: Run, tmp_path: Path, perf_allowed: None) -> Run:
         return path, done.stdout
 
     return run
+
+
+@contextmanager
+def going_on(*command: str | Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A program that is killed at the end, however late that comes."""
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def test_each_nap_is_one_value(aggregated: Run, er_print: Run, workload: Run, gprofng: Run) -> None:
@@ -199,10 +210,9 @@ def test_who_is_found_has_the_name_that_the_kernel_tells(tmp_path: Path, er_prin
     link, path = tmp_path / "other-name", tmp_path / "run.er"
     link.symlink_to(workload("states"))
     asked = [word for key in ("comm", "execname") for word in ("--aggregate", f"{key}[{key}] = sum(sleep)")]
-    with subprocess.Popen([link, "nanosleep", "1000", "2"], stdout=subprocess.DEVNULL) as one:
+    with going_on(link, "nanosleep", "endless", "2") as one:
         done = prefork.run([COMMANDS / "collect", "-A", "off", "-o", path, "-t", "0.3", *asked, "-P", str(one.pid)],
                            capture_output=True, text=True, check=False)
-        one.kill()
     assert done.returncode == 0, done.stderr
     for name in ("comm", "execname"):
         (found,) = json.loads(er_print("-json_aggregations", name, path).stdout)["aggregations"]
@@ -223,7 +233,7 @@ def has_keys(file: Path) -> bool:
 def test_a_collector_that_is_killed_leaves_the_last_state(tmp_path: Path, er_print: Run, workload: Run,
                                                           perf_allowed: None) -> None:
     path = tmp_path / "run.er"
-    command = [COMMANDS / "collect", "-o", path, "--aggregate", NAPS, workload("states"), "nanosleep", "1000", "5"]
+    command = [COMMANDS / "collect", "-o", path, "--aggregate", NAPS, workload("states"), "nanosleep", "endless", "5"]
     with prefork.Popen(command, stdout=subprocess.DEVNULL) as process:
         until = time.monotonic() + 30
         while not has_keys(path / "aggregations") and time.monotonic() < until:
@@ -356,11 +366,10 @@ def test_keys_of_every_type_together(aggregated: Run, er_print: Run, workload: R
 @pytest.mark.parametrize("key", ["waker", "wakertid", "wakerstack", "syscall"])
 def test_who_attaches_without_what_it_takes_is_told(collect: Run, tmp_path: Path, workload: Run, key: str) -> None:
     """The program goes on, and nothing is left behind."""
-    with subprocess.Popen([workload("states"), "nanosleep", "1000", "5"], stdout=subprocess.DEVNULL) as one:
+    with going_on(workload("states"), "nanosleep", "endless", "5") as one:
         done = collect("-o", tmp_path / "x.er", "--engine", "signal", "-t", "1", "--aggregate", f"a[{key}] = count()",
                        "-P", one.pid)
         assert one.poll() is None
-        one.kill()
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "--aggregate" in done.stderr
     assert list(tmp_path.iterdir()) == []
@@ -370,12 +379,9 @@ def test_an_attached_recording_aggregates_what_it_sees_from_beginning_to_end(
         collect: Run, er_print: Run, tmp_path: Path, workload: Run, perf_allowed: None) -> None:
     """Another process sleeps all the time: that is no sleep as long as the recording."""
     path = tmp_path / "run.er"
-    with (subprocess.Popen([workload("states"), "nanosleep", "1000", "5"], stdout=subprocess.DEVNULL) as one,
-          subprocess.Popen(["sleep", "1000"]) as other):
+    with going_on(workload("states"), "nanosleep", "endless", "5") as one, going_on("sleep", "1000") as other:
         done = collect("-A", "off", "-o", path, "-t", "1", "--aggregate", NAPS, "--aggregate",
                        "slept[tid] = sum(sleep / 1ms)", "-P", one.pid, "-P", other.pid)
-        one.kill()
-        other.kill()
     assert done.returncode == 0, done.stderr
     found = {each["name"]: {kind: {entry["key"][0]: entry["value"] for entry in each[kind]}
                             for kind in ("recorded", "synthetic")}

@@ -1,4 +1,4 @@
-/* states SCENARIO TURNS MILLISECONDS: puts threads into one microstate for a known time.
+/* states SCENARIO TURNS MILLISECONDS: puts threads into one microstate for a known time. TURNS may be endless.
  *
  * A scenario is one function `wait_in_SCENARIO`, called by main or by a thread through
  *
@@ -24,6 +24,7 @@
  */
 #include "truth.h"
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/futex.h>
 #include <linux/userfaultfd.h>
 #include <poll.h>
@@ -476,12 +477,12 @@ static void report(int64_t begun_ns) {
 int main(int argc, char **argv) {
     const char *name = argc > 1 ? argv[1] : "nanosleep";
     int64_t begun_ns = wall_ns();
-    n_turns = argc > 2 ? atoi(argv[2]) : 7;
+    n_turns = argc <= 2 ? 7 : strcmp(argv[2], "endless") ? atoi(argv[2]) : INT_MAX;
     turn_ns = (int64_t)(atof(argc > 3 ? argv[3] : "31") * 1e6);
     for (size_t i = 0; i < sizeof SCENARIOS / sizeof SCENARIOS[0]; i++) {
         if (strcmp(SCENARIOS[i].name, name) == 0) scenario = &SCENARIOS[i];
     }
-    if (scenario == NULL || n_turns < 1 || n_turns > MAX_TURNS) {
+    if (scenario == NULL || n_turns < 1 || (n_turns > MAX_TURNS && n_turns != INT_MAX)) {
         fprintf(stderr, "states: no scenario %s, or not 1 to %d turns\n", name, MAX_TURNS);
         return 2;
     }
