@@ -64,18 +64,26 @@ static void read_text(const char *path, char *text, size_t size) {
     close(fd);
 }
 
+/* Who is about to sleep has that state before it leaves its CPU: where it is the kernel tells once it has left it. */
 static int is_asleep(pid_t tid) {
-    char path[64], text[4096] = "";
+    char path[64], text[4096] = "", place[256] = "";
     snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)tid);
     read_text(path, text, sizeof text);
-    return strncmp(strrchr(text, ')'), ") S", 3) == 0;
+    if (strchr("SD", strrchr(text, ')')[2]) == NULL) return 0;
+    snprintf(path, sizeof path, "/proc/self/task/%d/syscall", (int)tid);
+    read_text(path, place, sizeof place);
+    return strcmp(place, "running\n") != 0;
 }
 
 /* Others may take the waiter's CPU before it waits: a turn is as long as it says only if it begins with the wait. */
-static void as_partner(void) {
-    await_waiter();
+static void let_wait(void) {
     while (!is_asleep(spent[0].tid)) sleep_ns(NS_PER_MS);
     sleep_ns(turn_ns);
+}
+
+static void as_partner(void) {
+    await_waiter();
+    let_wait();
 }
 
 /* --- user locks --------------------------------------------------------------------------------------------------- */
@@ -195,45 +203,72 @@ FRAME void wait_in_spin(int turn) {
     while (wall_ns() < until_ns) piece_of_work();
 }
 
-/* The stopped time is the partner's: from its SIGSTOP to its SIGCONT. The target works until it has been told. */
-static int stopped_pipe[2];
-static int64_t stopped_ns;
+/* The stopped time is the partner's: at least from when it has seen that the target is stopped to its SIGCONT, at most
+ * from its SIGSTOP on. The target works until it has been told. */
+typedef struct {
+    int64_t least_ns, most_ns;
+} Stopped;
 
-/* One that has no CPU is not stopped before it gets one, and never if SIGCONT comes first. */
-static int is_stopped(pid_t pid) {
-    char path[64], text[4096] = "";
+static int stopped_pipe[2];
+static Stopped stopped;
+
+static void read_status(pid_t pid, char *text, size_t size) {
+    char path[64];
+    memset(text, 0, size);
     snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    read_text(path, text, sizeof text);
-    char *state = strstr(text, "\nState:\t"), *pending = strstr(text, "\nShdPnd:\t");
+    read_text(path, text, size);
+}
+
+/* How often it has left its CPU by itself. */
+static long n_left(const char *status) {
+    static const char name[] = "\nvoluntary_ctxt_switches:";
+    const char *found = strstr(status, name);
+    check(found == NULL, "voluntary_ctxt_switches");
+    return atol(found + sizeof name - 1);
+}
+
+/* One that has no CPU is not stopped before it gets one, and never if SIGCONT comes first. Then it leaves its CPU. */
+static int is_stopped(const char *status, long n_left_before) {
+    const char *state = strstr(status, "\nState:\t"), *pending = strstr(status, "\nShdPnd:\t");
     if (state == NULL || pending == NULL || strchr("tT", state[8]) == NULL) return 0;
-    return !(strtoull(pending + 9, NULL, 16) >> (SIGSTOP - 1) & 1);  /* else it is its tracer that has stopped it */
+    if (strtoull(pending + 9, NULL, 16) >> (SIGSTOP - 1) & 1) return 0; /* it is its tracer that has stopped it */
+    return n_left(status) != n_left_before;
 }
 
 static pid_t start_stopper(void) {
     pid_t target = getpid(), child = fork();
+    char status[4096];
     check(child < 0, "fork");
     if (child) return child;
     close(about_to_wait[1]);  /* who has been killed tells nothing more */
     for (int turn = 0; turn < n_turns; turn++) {
         await_waiter();  /* or it might stop before its turn begins */
         sleep_ns(23 * NS_PER_MS);
-        int64_t start = wall_ns();
+        read_status(target, status, sizeof status);
+        long n_left_before = n_left(status);
+        int64_t begin_ns = wall_ns();
         kill(target, SIGSTOP);
-        while (!is_stopped(target)) sleep_ns(NS_PER_MS);
+        do {
+            sleep_ns(NS_PER_MS / 20);
+            read_status(target, status, sizeof status);
+        } while (!is_stopped(status, n_left_before));
+        int64_t seen_ns = wall_ns();
         sleep_ns(turn_ns);
-        int64_t gone_ns = wall_ns() - start;
+        Stopped gone = {.least_ns = wall_ns() - seen_ns};
         kill(target, SIGCONT);
-        check(write(stopped_pipe[1], &gone_ns, sizeof gone_ns) != sizeof gone_ns, "write");
+        gone.most_ns = wall_ns() - begin_ns;
+        check(write(stopped_pipe[1], &gone, sizeof gone) != sizeof gone, "write");
     }
     _exit(0);
 }
 
 FRAME void wait_in_stop(int turn) {
-    int64_t gone_ns;
+    Stopped gone;
     (void)turn;
     tell_partner();
-    while (read(stopped_pipe[0], &gone_ns, sizeof gone_ns) != sizeof gone_ns) piece_of_work();
-    stopped_ns += gone_ns;
+    while (read(stopped_pipe[0], &gone, sizeof gone) != sizeof gone) piece_of_work();
+    stopped.least_ns += gone.least_ns;
+    stopped.most_ns += gone.most_ns;
 }
 
 static volatile long n_traps;
@@ -346,7 +381,7 @@ FRAME void *answer_faults(void *unused) {
 #endif
     for (int turn = 0; turn < n_turns; turn++) {
         check(read(fault_fd, &message, sizeof message) != (ssize_t)sizeof message, "read userfaultfd");
-        sleep_ns(turn_ns);
+        let_wait();
         uint64_t page_address = message.arg.pagefault.address & ~(uint64_t)(PAGE - 1);
         struct uffdio_copy answer = {.dst = page_address, .src = (uintptr_t)page, .len = PAGE};
         check(ioctl(fault_fd, UFFDIO_COPY, &answer), "UFFDIO_COPY");
@@ -468,8 +503,8 @@ static void report(int64_t begun_ns) {
                (int)spent[i].tid, (double)spent[i].wall_ns * 1e-9, (double)spent[i].cpu_ns * 1e-9,
                (double)spent[i].life_ns * 1e-9, spent[i].n_awake);
     }
-    printf("], \"stopped_s\": %.6f, \"joined_s\": %.6f, \"traps\": %ld, ", (double)stopped_ns * 1e-9,
-           (double)joined_ns * 1e-9, n_traps);
+    printf("], \"stopped_s\": %.6f, \"most_stopped_s\": %.6f, \"joined_s\": %.6f, \"traps\": %ld, ",
+           (double)stopped.least_ns * 1e-9, (double)stopped.most_ns * 1e-9, (double)joined_ns * 1e-9, n_traps);
     print_rusage();
     printf("}\n");
 }
