@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -44,20 +45,34 @@ def test_accounts_are_the_kernels_and_their_files_are_few(child: subprocess.Pope
     assert len(os.listdir("/proc/self/fd")) == n_before
 
 
-def test_threads_that_end_meanwhile_leave_the_others_their_accounts() -> None:
-    script = ("import threading, time\n"
-              "for i in range(300): threading.Thread(target=time.sleep, args=(0.2 + i / 1000,)).start()\n"
-              "last = threading.Thread(target=time.sleep, args=(61,)); last.start()\n"
-              "print(last.native_id, flush=True); input()\n"
-              "import os; os._exit(0)\n")
+def test_threads_that_end_meanwhile_leave_the_others_their_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred at a time, of four hundred: when they have been listed, and before their accounts are read."""
+    script = ("import os, threading\n"
+              "gates = [threading.Event() for _ in range(4)]\n"
+              "for gate in gates:\n"
+              "    threads = [threading.Thread(target=gate.wait, daemon=True) for _ in range(100)]\n"
+              "    for thread in threads: thread.start()\n"
+              "    print(*(thread.native_id for thread in threads), flush=True)\n"
+              "for gate in gates[:3]: input(); gate.set()\n"
+              "input(); os._exit(0)\n")
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                           text=True) as process:
-        assert process.stdout is not None
-        last, seen = int(process.stdout.readline()), []
-        while process.poll() is None:
-            seen.append(accounts.accounts_below(process.pid))
-            if len(seen[-1]) == 2:
-                break
+        assert process.stdin is not None and process.stdout is not None
+        command, listdir = process.stdin, os.listdir
+        *groups, lasting = [set(map(int, process.stdout.readline().split())) for _ in range(4)]
+        left = {process.pid}.union(lasting, *groups)
+        assert set(accounts.accounts_below(process.pid)) == left
+        for group in groups:
+            def listed_before(folder: str, ending: set[int] = group) -> list[str]:
+                tids = listdir(folder)
+                command.write("\n")
+                command.flush()
+                while not ending.isdisjoint(map(int, listdir(folder))):
+                    time.sleep(0.001)
+                return tids
+
+            left -= group
+            with monkeypatch.context() as patched:
+                patched.setattr(os, "listdir", listed_before)
+                assert set(accounts.accounts_below(process.pid)) == left
         process.communicate("\n")
-    assert len({len(found) for found in seen}) > 2  # they were ending
-    assert all(last in found for found in seen)
