@@ -68,7 +68,7 @@ def program(need: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def running(*command: object) -> Iterator[subprocess.Popen[str]]:
     """A process that has said its first line; killed in the end."""
-    process = subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*map(str, command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
     try:
@@ -127,12 +127,25 @@ def test_interpreter_attached_in_the_middle_of_its_work(collect: Run, gprofng: R
     assert b"python3" in log.arguments
 
 
-def test_descendants_born_later_are_recorded(collect: Run, tmp_path: Path) -> None:
-    path = tmp_path / "shell.er"
-    with running("/bin/sh", "-c", "echo; while :; do /bin/true; sleep 0.05; done") as process:
-        result = collect("-P", process.pid, "-t", "1", "-o", path)
-        assert result.returncode == 0, result.stderr
-    assert len(open_experiment(path).children) > 10
+def test_descendants_born_later_are_recorded(tmp_path: Path) -> None:
+    """Two for each line of input, and the programs that they become."""
+    path, n_lines = tmp_path / "shell.er", 7
+    command = [str(Path(sys.executable).with_name("collect")), "-o", str(path)]
+    with running("/bin/sh", "-c", "echo; while read go; do /bin/true; sleep 0.05; echo done; done") as process:
+        assert process.stdin is not None and process.stdout is not None
+        collector = subprocess.Popen([*command, "-P", str(process.pid)], stderr=subprocess.PIPE, text=True)
+        while not (path / "profile").exists():
+            assert collector.poll() is None
+            time.sleep(0.02)
+        for _ in range(n_lines):
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            assert process.stdout.readline() == "done\n"
+        collector.send_signal(signal.SIGINT)
+        _, said = collector.communicate()
+    assert collector.returncode == 0, said
+    assert {child.name for child in open_experiment(path).children} == {
+        f"_f{number}{program}.er" for number in range(1, 2 * n_lines + 1) for program in ("", "_x1")}
 
 
 def test_several_processes_and_their_trees(collect: Run, gprofng: Run, program: Path, tmp_path: Path) -> None:
