@@ -404,8 +404,7 @@ def test_stacks_of_waiting_threads_reach_the_root(build: str, workload: Run, rec
         assert run.unrooted_share(met) <= 0.01, scenario
         functions = gprofng("-metrics", "i.total:name", "-functions", experiment=run.path).functions
         broken_s = sum(functions.get(mark, (0.0,))[0] for mark in ("<Truncated-stack>", "<Stack-unwind-failed>"))
-        n_broken = round((broken_s - unmet_s) / run.interval_s) - run.n_leaf_alone(met)
-        assert n_broken * run.interval_s <= 0.01 * functions["<Total>"][0], scenario
+        assert broken_s <= unmet_s + 0.01 * functions["<Total>"][0], scenario
         if build != "stripped" and len(met):
             assert functions[f"wait_in_{scenario}"][0] > 0, scenario
 
