@@ -203,72 +203,45 @@ FRAME void wait_in_spin(int turn) {
     while (wall_ns() < until_ns) piece_of_work();
 }
 
-/* The stopped time is the partner's: at least from when it has seen that the target is stopped to its SIGCONT, at most
- * from its SIGSTOP on. The target works until it has been told. */
-typedef struct {
-    int64_t least_ns, most_ns;
-} Stopped;
-
+/* The stopped time is the partner's: from its SIGSTOP to its SIGCONT. The target works until it has been told. */
 static int stopped_pipe[2];
-static Stopped stopped;
+static int64_t stopped_ns;
 
-static void read_status(pid_t pid, char *text, size_t size) {
-    char path[64];
-    memset(text, 0, size);
+/* One that has no CPU is not stopped before it gets one, and never if SIGCONT comes first. */
+static int is_stopped(pid_t pid) {
+    char path[64], text[4096] = "";
     snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-    read_text(path, text, size);
-}
-
-/* How often it has left its CPU by itself. */
-static long n_left(const char *status) {
-    static const char name[] = "\nvoluntary_ctxt_switches:";
-    const char *found = strstr(status, name);
-    check(found == NULL, "voluntary_ctxt_switches");
-    return atol(found + sizeof name - 1);
-}
-
-/* One that has no CPU is not stopped before it gets one, and never if SIGCONT comes first. Then it leaves its CPU. */
-static int is_stopped(const char *status, long n_left_before) {
-    const char *state = strstr(status, "\nState:\t"), *pending = strstr(status, "\nShdPnd:\t");
+    read_text(path, text, sizeof text);
+    char *state = strstr(text, "\nState:\t"), *pending = strstr(text, "\nShdPnd:\t");
     if (state == NULL || pending == NULL || strchr("tT", state[8]) == NULL) return 0;
-    if (strtoull(pending + 9, NULL, 16) >> (SIGSTOP - 1) & 1) return 0; /* it is its tracer that has stopped it */
-    return n_left(status) != n_left_before;
+    return !(strtoull(pending + 9, NULL, 16) >> (SIGSTOP - 1) & 1);  /* else it is its tracer that has stopped it */
 }
 
 static pid_t start_stopper(void) {
     pid_t target = getpid(), child = fork();
-    char status[4096];
     check(child < 0, "fork");
     if (child) return child;
     close(about_to_wait[1]);  /* who has been killed tells nothing more */
     for (int turn = 0; turn < n_turns; turn++) {
         await_waiter();  /* or it might stop before its turn begins */
         sleep_ns(23 * NS_PER_MS);
-        read_status(target, status, sizeof status);
-        long n_left_before = n_left(status);
-        int64_t begin_ns = wall_ns();
+        int64_t start = wall_ns();
         kill(target, SIGSTOP);
-        do {
-            sleep_ns(NS_PER_MS / 20);
-            read_status(target, status, sizeof status);
-        } while (!is_stopped(status, n_left_before));
-        int64_t seen_ns = wall_ns();
+        while (!is_stopped(target)) sleep_ns(NS_PER_MS);
         sleep_ns(turn_ns);
-        Stopped gone = {.least_ns = wall_ns() - seen_ns};
+        int64_t gone_ns = wall_ns() - start;
         kill(target, SIGCONT);
-        gone.most_ns = wall_ns() - begin_ns;
-        check(write(stopped_pipe[1], &gone, sizeof gone) != sizeof gone, "write");
+        check(write(stopped_pipe[1], &gone_ns, sizeof gone_ns) != sizeof gone_ns, "write");
     }
     _exit(0);
 }
 
 FRAME void wait_in_stop(int turn) {
-    Stopped gone;
+    int64_t gone_ns;
     (void)turn;
     tell_partner();
-    while (read(stopped_pipe[0], &gone, sizeof gone) != sizeof gone) piece_of_work();
-    stopped.least_ns += gone.least_ns;
-    stopped.most_ns += gone.most_ns;
+    while (read(stopped_pipe[0], &gone_ns, sizeof gone_ns) != sizeof gone_ns) piece_of_work();
+    stopped_ns += gone_ns;
 }
 
 static volatile long n_traps;
@@ -503,8 +476,8 @@ static void report(int64_t begun_ns) {
                (int)spent[i].tid, (double)spent[i].wall_ns * 1e-9, (double)spent[i].cpu_ns * 1e-9,
                (double)spent[i].life_ns * 1e-9, spent[i].n_awake);
     }
-    printf("], \"stopped_s\": %.6f, \"most_stopped_s\": %.6f, \"joined_s\": %.6f, \"traps\": %ld, ",
-           (double)stopped.least_ns * 1e-9, (double)stopped.most_ns * 1e-9, (double)joined_ns * 1e-9, n_traps);
+    printf("], \"stopped_s\": %.6f, \"joined_s\": %.6f, \"traps\": %ld, ", (double)stopped_ns * 1e-9,
+           (double)joined_ns * 1e-9, n_traps);
     print_rusage();
     printf("}\n");
 }
