@@ -294,7 +294,7 @@ class Ledger:
         length_ns = read.time_ns - clocks.since_ns[read.slot]
         told = open_ & ~has_edge & (length_ns >= _ENOUGH_TICKS * LONGEST_TICK_NS)
         slot = read.slot[told]
-        ran = 2 * (read.run_ns[told] - self._of.base_ns[slot] - clocks.cpu_ns[slot]) >= length_ns[told]
+        ran = self._have_run(slot, read.run_ns[told], length_ns[told], timeline)
         self._begins_running(slot, ran, np.full(len(slot), _FAR_NS))
         if len(edges.slot):
             has_edge[has_edge] = edges.time_ns[first[has_edge]] <= read.time_ns[has_edge]
@@ -311,10 +311,14 @@ class Ledger:
             return np.zeros(len(first.slot), dtype=bool)
         clocks, slot = timeline.clocks, first.slot
         at = np.minimum(behind.slot.searchsorted(slot), len(behind.slot) - 1)
-        ran_ns = behind.run_ns[at] - self._of.base_ns[slot] - clocks.cpu_ns[slot]
-        waited: Array = (behind.slot[at] == slot) & (first.edge == Edge.ENDED) & (clocks.kind[slot] == Edge.IN) & (
-            2 * ran_ns < first.time_ns - clocks.since_ns[slot])
-        return waited
+        waited: Array = (behind.slot[at] == slot) & (first.edge == Edge.ENDED) & (clocks.kind[slot] == Edge.IN)
+        return waited & ~self._have_run(slot, behind.run_ns[at], first.time_ns - clocks.since_ns[slot], timeline)
+
+    def _have_run(self, slot: Array, run_ns: Array, length_ns: Array, timeline: Timeline) -> Array:
+        """Which of the threads (n,) that did one of the two for so long have run, by what their accounts say: for half
+        of it at least."""
+        ran: Array = 2 * (run_ns - self._of.base_ns[slot] - timeline.clocks.cpu_ns[slot]) >= length_ns
+        return ran
 
     def _begins_running(self, slot: Array, running: Array, first_ns: Array) -> None:
         """It is known what threads (n,) did that were found, and for how long they went on with it.
