@@ -112,7 +112,7 @@ class KernelRecording:
             self._act(action)
         if self._samples.take(time.monotonic_ns()):
             self._store.sample(self._drained_ns, "periodic")
-        self._drains.drained(time.monotonic_ns())
+        self._drains.drained(now_ns, time.monotonic_ns(), self._drained_ns)
 
     def _take(self, until_ns: int, slack_ns: int = 0) -> None:
         """Works on what is stamped up to a time, now, in as many batches as the engine makes of it."""

@@ -170,6 +170,7 @@ class Recording:
 
     def _work(self) -> None:
         """Drains, and does what is due with that."""
+        began_ns = time.monotonic_ns()
         self._drainer.drain()
         drained_ns = self._drainer.drained_ns
         if self._flushes.take(self._store.n_threads, drained_ns):
@@ -178,7 +179,7 @@ class Recording:
         now_ns = time.monotonic_ns()  # the last one comes with the end, also with that of a window which is over by now
         if now_ns < self._control.edge_ns and self._samples.take(now_ns) and self._store.has_processes:
             self._sample(_LABEL_PERIODIC)
-        self._drains.drained(time.monotonic_ns(), self._drainer.stood_back_ns)
+        self._drains.drained(began_ns, time.monotonic_ns(), drained_ns, self._drainer.stood_back_ns)
 
     def _act_as_told(self) -> None:
         """Does what was to be done up to now: up to what has been told, where that can be any moment."""

@@ -2,7 +2,12 @@
 
 Draining costs a fixed part each time, so it is done seldom: when a ring is filling up, else a little more than once a
 second, or twice while processes come and go, whose arguments and files are to be had while they live. Whoever kills us
-takes what came since then with him, which must stay below a second.
+takes with him what came since the time up to which the last drain told all. That must stay below a second, until the
+next drain is done. A drain tells the less the longer it takes, and an engine may be behind::
+
+    told up to here   drained           due    drained
+    |<- behind ------>|<-- period ----->|<-work->|
+    |<---------------- less than a second ------>|
 """
 
 from __future__ import annotations
@@ -15,6 +20,8 @@ DRAIN_PERIOD_NS, BUSY_DRAIN_PERIOD_NS, POLLING_PERIOD_NS = 930 * NS_PER_MS, 500 
 FEW_THREADS = 200
 FLUSH_PERIOD_NS = 900 * NS_PER_MS
 EARLY_NS = 150 * NS_PER_MS  # by which an overview sample may come before its time, to share a drain
+_MARGIN_NS = 15 * NS_PER_MS  # the last tick is not whole, and timers come late
+_FIRST_WORK_NS = 100 * NS_PER_MS  # of a drain, where all is met for the first time; much of it may come with the second
 _MANY_ENDS_PER_S = 300
 _NAPS, _SHORTEST_NAP_NS, _LONGEST_NAP_NS = 8, 5 * NS_PER_MS, 30 * NS_PER_MS
 
@@ -24,8 +31,8 @@ class DrainSchedule:
 
     def __init__(self, start_ns: int, *, at_once: bool) -> None:
         """``at_once``: the first drain is due already, for what came while we were starting."""
-        self._idle_ns = start_ns
-        self._stood_back_ns = 0
+        self._idle_ns = self._told_ns = start_ns
+        self._stood_back_ns = self._work_ns = 0
         self._is_first = at_once
 
     def due_ns(self, *, busy: bool, polling: bool, accounts_ns: int | None = None) -> int:
@@ -38,12 +45,22 @@ class DrainSchedule:
             return accounts_ns
         if polling:
             return self._idle_ns + POLLING_PERIOD_NS
-        return self._idle_ns - self._stood_back_ns + (BUSY_DRAIN_PERIOD_NS if busy else DRAIN_PERIOD_NS)
+        period_ns = BUSY_DRAIN_PERIOD_NS if busy else DRAIN_PERIOD_NS
+        return min(self._idle_ns - self._stood_back_ns + period_ns, self._lawful_ns())
 
-    def drained(self, now_ns: int, stood_back_ns: int = 0) -> None:
-        """A drain and what goes with it is done. Periods begin here: who is late does not drain the sooner again. But
-        what we let others have of that time is not to be lost, too, if we are killed."""
-        self._idle_ns, self._stood_back_ns, self._is_first = now_ns, stood_back_ns, False
+    def _lawful_ns(self) -> int:
+        """When a drain that takes as long as those before is done before a second is to be lost. Who is far behind
+        anyway, by much work or by an engine that waits for a thread, rests for as long as that."""
+        behind_ns = self._idle_ns - self._told_ns
+        return max(self._told_ns + NS_PER_S - _MARGIN_NS - self._work_ns,
+                   self._idle_ns + min(behind_ns, DRAIN_PERIOD_NS))
+
+    def drained(self, began_ns: int, now_ns: int, told_ns: int, stood_back_ns: int = 0) -> None:
+        """A drain and what goes with it is done: all is told up to ``told_ns``. Periods begin now: who is late does not
+        drain the sooner again. But what we let others have of that time is not to be lost, too, if we are killed."""
+        expected_ns = _FIRST_WORK_NS if self._is_first else self._work_ns // 2
+        self._stood_back_ns, self._work_ns = stood_back_ns, max(now_ns - began_ns - stood_back_ns, expected_ns)
+        self._idle_ns, self._told_ns, self._is_first = now_ns, told_ns, False
 
 
 def nap_ns(n_ends: int, elapsed_ns: int) -> int:
