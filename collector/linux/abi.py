@@ -175,6 +175,8 @@ ELF_64_SEGMENT = struct.Struct("<I4xQQ8xQ16x")
 ELF_64_DYNAMIC = struct.Struct("<QQ")
 PT_LOAD, PT_DYNAMIC, DT_STRTAB, DT_STRSZ = 1, 2, 5, 10
 
+DIRECTORY_ENTRY = struct.Struct("<QqHB")  # struct linux_dirent64: inode, offset, length, type; then the name
+
 # --- what the signal engine's tracer hands over, through memory that it shares with us
 _TRACED = (Field("time", "<i8"), Field("pid", "<i4"), Field("tid", "<i4"))
 TRACED_SWITCH = Record(-1, "switch", *_TRACED, Field("edge", "<i4"), Field("res", "<i4"))

@@ -15,6 +15,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
+from collector.linux.thread_list import threads_of
+
 _LONG_NS, _MOST_READS = 50_000, 3  # a read takes 1.5 us
 _MANY = 4  # threads that are new to us; and living ones for each of these
 _CPUCLOCK_SCHED = 2  # in the number of a process's clock: see clock_getcpuclockid(3)
@@ -62,12 +64,12 @@ def accounts_below(pid: int) -> dict[int, Account]:
     found: dict[int, Account] = {}
     pids = [pid]
     for process in pids:
-        tids: list[str] = []
+        tids: set[int] = set()
         with suppress(OSError):
-            tids = os.listdir(f"/proc/{process}/task")
+            tids = threads_of(process)
         for tid in tids:
             with suppress(OSError, ValueError):  # it has ended meanwhile
-                found[int(tid)] = account_of(process, int(tid))
+                found[tid] = account_of(process, tid)
                 with open(f"/proc/{process}/task/{tid}/children", "rb", buffering=0) as file:
                     pids += map(int, file.read().split())
     return found
@@ -140,11 +142,10 @@ class OpenAccounts:
 
 def _living(pid: int, tids: set[int]) -> set[int]:
     """Those of a process's threads that live; all of them where it has too many others, or does not tell."""
-    path = f"/proc/{pid}/task"
     try:
-        if os.stat(path).st_nlink - 2 > _MANY * len(tids):  # its links are two more than its threads
+        if os.stat(f"/proc/{pid}/task").st_nlink - 2 > _MANY * len(tids):  # its links are two more than its threads
             return tids
-        return set(map(int, os.listdir(path)))
+        return threads_of(pid)
     except (FileNotFoundError, ProcessLookupError):
         return set()
     except OSError:  # it is there, and cannot be listed

@@ -25,6 +25,7 @@ _WORD = (1 << 64) - 1
 _MAP_FAILED = ctypes.c_void_p(-1).value
 _SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}[os.uname().machine]
 
+_SYS_GETDENTS64 = {"x86_64": 217, "aarch64": 61}[os.uname().machine]
 _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}[os.uname().machine]
 _SYS_FSOPEN, _SYS_FSCONFIG, _SYS_FSMOUNT = 430, 431, 432  # the same numbers on every architecture
 _FSCONFIG_CMD_CREATE, _FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC = 6, 1, 1
@@ -136,6 +137,14 @@ def sched_setattr(attr: bytes) -> None:
 def current_cpu() -> int:
     """The CPU that the calling thread runs on."""
     return int(_libc.sched_getcpu())
+
+
+def getdents(fd: int, into: Exchange) -> int:
+    """How many bytes of a directory's next entries are in ``into`` now (getdents64(2)); 0 behind the last one."""
+    n = int(_libc.syscall(_SYS_GETDENTS64, fd, ctypes.c_void_p(into.address), len(into.view)))
+    if n < 0:
+        raise _fail("getdents64")
+    return n
 
 
 def address_of(view: memoryview) -> int:

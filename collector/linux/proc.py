@@ -16,6 +16,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from collector.linux import tasks
+from collector.linux.thread_list import threads_of
 
 # Files of /proc come by the page. A buffer that malloc(3) would map and unmap costs more than most of them.
 _PART_BYTES = 1 << 15
@@ -57,8 +58,8 @@ def _frequencies() -> list[float]:
 
 
 def threads(pid: int) -> list[int]:
-    """The thread ids of a process in ascending order. Raises FileNotFoundError when it is gone."""
-    return sorted(int(name) for name in os.listdir(f"/proc/{pid}/task"))
+    """The thread ids of a process in ascending order, see ``threads_of``. Raises OSError when it is gone."""
+    return sorted(threads_of(pid))
 
 
 def stat(pid: int) -> bytes:
@@ -184,9 +185,12 @@ def process_life(pid: int) -> ProcessLife | None:
 def process_switches(pid: int) -> tuple[int, int]:
     """Voluntary and involuntary context switches of the threads that a process has now. About 30 us each."""
     totals = [0, 0]
+    tids: set[int] = set()
     with suppress(OSError):
-        for name in os.listdir(f"/proc/{pid}/task"):
-            found = tasks.switches(_read(f"/proc/{pid}/task/{name}/status"))
+        tids = threads_of(pid)
+    for tid in tids:
+        with suppress(OSError):  # it is gone
+            found = tasks.switches(_read(f"/proc/{pid}/task/{tid}/status"))
             totals = [total + n for total, n in zip(totals, found, strict=True)]
     return totals[0], totals[1]
 

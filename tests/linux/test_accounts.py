@@ -58,21 +58,21 @@ def test_threads_that_end_meanwhile_leave_the_others_their_accounts(monkeypatch:
     with subprocess.Popen([sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                           text=True) as process:
         assert process.stdin is not None and process.stdout is not None
-        command, listdir = process.stdin, os.listdir
+        command, exists = process.stdin, os.path.exists
         *groups, lasting = [set(map(int, process.stdout.readline().split())) for _ in range(4)]
         left = {process.pid}.union(lasting, *groups)
         assert set(accounts.accounts_below(process.pid)) == left
         for group in groups:
-            def listed_before(folder: str, ending: set[int] = group) -> list[str]:
-                tids = listdir(folder)
+            def listed_before(last: str, ending: set[int] = group) -> bool:
+                is_whole = exists(last)  # the list, see thread_list
                 command.write("\n")
                 command.flush()
-                while not ending.isdisjoint(map(int, listdir(folder))):
+                while not ending.isdisjoint(map(int, os.listdir(f"/proc/{process.pid}/task"))):
                     time.sleep(0.001)
-                return tids
+                return is_whole
 
             left -= group
             with monkeypatch.context() as patched:
-                patched.setattr(os, "listdir", listed_before)
+                patched.setattr(os.path, "exists", listed_before)
                 assert set(accounts.accounts_below(process.pid)) == left
         process.communicate("\n")

@@ -51,6 +51,7 @@ from collector.errors import EngineRefused
 from collector.linux import abi, perf
 from collector.linux.accounts import Account
 from collector.linux.taskstats import ExitMessages
+from collector.linux.thread_list import threads_of
 
 # rax rbx rcx rdx rsi rdi rbp rsp rip r8..r15 in perf's numbering; they come in the order of their bits.
 REGS_USER_X86 = 0x1FF | 0xFF << 16
@@ -301,7 +302,7 @@ def _threads_of(pids: Sequence[int]) -> list[int]:
     the others, which cannot have events."""
     found = []
     for pid in pids:
-        others = sorted(int(name) for name in os.listdir(f"/proc/{pid}/task") if name != str(pid))
+        others = sorted(threads_of(pid) - {pid})
         found += others if _has_ended(pid) else [pid, *others]
     return found
 

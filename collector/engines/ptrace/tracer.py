@@ -49,6 +49,7 @@ from collector.engines.ptrace.writer import Writer
 from collector.events import Edge
 from collector.linux import ptrace, tasks
 from collector.linux.crowd import Crowd
+from collector.linux.thread_list import threads_of
 
 _RETRY_S = 0.01  # until a full channel is tried again: an interval of the default clock
 _WATCHED = {signal.SIGCHLD, signal.SIGUSR1}
@@ -97,8 +98,8 @@ class Tracer:
         process = self._lives.processes[pid] = Traced(pid)
         ptrace.seize(pid, self._options)
         self._lives.enter(process, pid, time.monotonic_ns())
-        while new := [tid for tid in map(int, os.listdir(f"/proc/{pid}/task")) if tid not in process.threads]:
-            for tid in new:
+        while new := threads_of(pid) - process.threads.keys():
+            for tid in sorted(new):
                 try:
                     ptrace.seize(tid, self._options)
                 except ProcessLookupError:
