@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -38,40 +39,64 @@ int main(void) {
 """
 
 
+# So many threads stay, and no other ones come.
+MANY = r"""
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+static void *stays(void *x) {
+    pause();
+    return x;
+}
+int main(int argc, char **argv) {
+    pthread_t thread;
+    for (int i = atoi(argv[1]); i > 0; i--)
+        if (pthread_create(&thread, NULL, stays, NULL)) return 1;
+    puts("begun");
+    fflush(stdout);
+    pause();
+}
+"""
+
+
 @pytest.fixture
-def pid(need: Callable[..., Any], tmp_path: Path) -> Iterator[int]:
-    """Of the program above."""
-    (tmp_path / "coming.c").write_text(PROGRAM)
-    subprocess.run([need("gcc", "gcc"), "-pthread", "-o", tmp_path / "coming", tmp_path / "coming.c"], check=True)
-    with subprocess.Popen([tmp_path / "coming"], stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"begun\n"
-        yield process.pid
-        process.kill()
+def begun(need: Callable[..., Any], tmp_path: Path) -> Iterator[Callable[..., int]]:
+    """``begun(source, arguments ...)``: the process of a program that has said so."""
+    with ExitStack() as stack:
+        def begin(source: str, *arguments: object) -> int:
+            path = tmp_path / "program"
+            path.with_suffix(".c").write_text(source)
+            subprocess.run([need("gcc", "gcc"), "-pthread", "-o", path, path.with_suffix(".c")], check=True)
+            process = stack.enter_context(subprocess.Popen([path, *map(str, arguments)], stdout=subprocess.PIPE))
+            stack.callback(process.kill)
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"begun\n"
+            return process.pid
+
+        yield begin
 
 
-def test_who_lives_before_and_after_is_in_the_list(pid: int) -> None:
+def test_who_lives_before_and_after_is_in_the_list(begun: Callable[..., int]) -> None:
     """Of the lists of ``os.listdir`` some five in 3,000 are without one."""
+    pid, n_stayed = begun(PROGRAM), 0
     lists = [threads_of(pid) for _ in range(3000)]
     for before, list_, after in zip(lists, lists[1:], lists[2:], strict=False):
         assert before & after <= list_
-    assert len(set.union(*lists)) > len(lists[0])
-    assert len(set.intersection(*lists[:5])) > 1
+        n_stayed += len(before & after) - 1
+    assert n_stayed > len(lists)
+    assert len(set.union(*lists)) > max(map(len, lists))  # they came and went
 
 
-def test_a_process_of_one_thread_and_one_that_is_gone() -> None:
-    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as process:
-        assert threads_of(process.pid) == {process.pid}
+@pytest.mark.parametrize("n_others", [0, 1, 70, 2000])
+def test_all_are_in_the_list(n_others: int, begun: Callable[..., int]) -> None:
+    pid = begun(MANY, n_others)
+    assert sorted(threads_of(pid)) == sorted(map(int, os.listdir(f"/proc/{pid}/task")))
+    assert len(threads_of(pid)) == 1 + n_others
+
+
+def test_a_process_that_is_gone_has_no_list() -> None:
+    with subprocess.Popen(["/bin/true"]) as process:
+        process.wait()
     with pytest.raises(FileNotFoundError):
         threads_of(process.pid)
-
-
-def test_more_threads_than_fit_into_a_page_are_all_there(need: Callable[..., Any], tmp_path: Path) -> None:
-    (tmp_path / "many.c").write_text(PROGRAM.replace("usleep(60000)", "pause()").replace("rand() % 20000", "0")
-                                     .replace("200", "2000"))
-    subprocess.run([need("gcc", "gcc"), "-pthread", "-o", tmp_path / "many", tmp_path / "many.c"], check=True)
-    with subprocess.Popen([tmp_path / "many"], stdout=subprocess.DEVNULL) as process:
-        while len(os.listdir(f"/proc/{process.pid}/task")) < 1001:
-            assert process.poll() is None
-        assert len(threads_of(process.pid)) >= 1001
-        process.kill()
