@@ -104,9 +104,7 @@ class Model:
         if not thread.alive:
             return None
         self._end(thread, change.time_ns)
-        if not thread.process.threads:
-            thread.process.image.end_ns = change.time_ns
-            self._ended_pids.append(thread.process.pid)
+        self._end_of_last(thread, change.time_ns)
         return thread
 
     def come_and_go(self, changes: Iterable[Change], born: Callable[[list[Thread]], None],
@@ -301,6 +299,7 @@ class Model:
         thread = self.new_thread(process, tid, time_ns, Edge.UNKNOWN)
         if tid in self._strangers_ends:
             self._end(thread, self._strangers_ends[tid])
+            self._end_of_last(thread, self._strangers_ends[tid])
         return thread.slot
 
     def _end(self, thread: Thread, time_ns: int) -> None:
@@ -308,6 +307,13 @@ class Model:
         thread.alive = False
         thread.process.threads.pop(thread.tid, None)
         self._ended_tids.append(thread.tid)
+
+    def _end_of_last(self, thread: Thread, time_ns: int) -> None:
+        """A thread has ended: if it was the last one, its process is over, too."""
+        process = thread.process
+        if not process.threads:
+            process.image.end_ns = time_ns
+            self._ended_pids.append(process.pid)
 
     def _new_image(self, pid: int, time_ns: int, bits: int) -> Image:
         image = Image(self.n_images, pid, time_ns, bits=bits)

@@ -197,6 +197,15 @@ def test_the_end_of_somebody_unknown_is_that_of_one_whose_records_come_late() ->
     assert cuts(model) == [(90, 2, Edge.UNKNOWN)]
 
 
+def test_a_process_of_whose_only_thread_the_end_alone_was_told_is_over() -> None:
+    model = model_of()
+    model.exited(Exited(70, 107, 107))
+    assert slots(model, (107, 107, 60)) == [1]
+    assert model.processes[107].image.end_ns == 70
+    model.forget_before(80)
+    assert list(model.processes) == [100]
+
+
 def test_ours_are_known_from_others() -> None:
     model = model_of()
     model.forked(Forked(20, 100, 101, 100, 100))
