@@ -95,6 +95,7 @@ class Timekeeping:
         else:
             slot, self._n_slots = self._n_slots, self._n_slots + 1
             self.timeline.grow(self._n_slots)
+            self.ledger.grow(self._n_slots)
             self._known.grow(self._n_slots)
             self.turns.grow(self._n_slots)
             self._last_accounts.grow(self._n_slots)

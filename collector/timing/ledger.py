@@ -124,6 +124,10 @@ class Ledger:
                            delay_ns=("i8", 0), lag_ns=("i8", 0), gained_ns=("i8", 0), n_runs=("i8", 0),
                            owed_ns=("i8", 0), running=("f8", 0), waiting=("f8", 0))
 
+    def grow(self, n: int) -> None:
+        """Makes room for the slots below ``n``."""
+        self._of.grow(n)
+
     def begin(self, read: ReadAccounts, late_ns: Array | int = 0) -> None:
         """Threads whose clocks begin when their accounts are these: zero for one that is born.
 

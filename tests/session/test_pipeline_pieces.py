@@ -321,6 +321,18 @@ def test_what_records_tell_behind_a_thread_s_account_is_not_counted_again() -> N
     assert dict(zip(*(column.tolist() for column in time.turns.more), strict=True)) == dict.fromkeys(slots, 5)
 
 
+def test_who_executes_twice_before_anything_is_known_of_its_account() -> None:
+    time = Timekeeping(n_cpus=1, interval_ns=INTERVAL_NS)
+    time.model.new_process(PID, START_NS)
+    old: int | None = None
+    for at_ms in (1, 5):
+        slot = time.model.executed(Executed(START_NS + at_ms * MS, PID, PID, b"program"))[0].threads[PID]
+        time.executed(old, slot)
+        old = slot
+    time.advance(batch(20, accounts=account((20, PID, 19, 0))))
+    assert time.cpu_ns([slot], START_NS + 20 * MS) == 15 * MS
+
+
 def test_slots_are_used_again() -> None:
     time = Timekeeping(n_cpus=1, interval_ns=INTERVAL_NS)
     for turn in range(3):
