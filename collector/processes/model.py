@@ -116,7 +116,7 @@ class Model:
         """
         new: list[Thread] = []
         n_told = 0
-        for change in changes:
+        for change in self.with_lost_ends(changes, since_ns):
             if type(change) is Exited and self._ended_before_others(change):
                 continue
             thread = self._further_thread(change) if type(change) is Forked and change.time_ns >= since_ns else None
@@ -130,6 +130,19 @@ class Model:
         if n_told < len(new):
             born(new[n_told:])
         self._describe(new)
+
+    def with_lost_ends(self, changes: Iterable[Change], since_ns: int = 0) -> Iterator[Change]:
+        """Changes, one at a time as each is taken, with ends that were lost: who is born, not before ``since_ns``, has
+        the number of nobody who lives."""
+        for change in changes:
+            if type(change) is Forked and change.time_ns >= since_ns:
+                lives = self._lives.get(change.tid)
+                if lives is not None and self.threads[lives[-1][1]].alive:
+                    yield Exited(change.time_ns, self.threads[lives[-1][1]].process.pid, change.tid)
+                if change.tid == change.pid != change.parent_pid and change.pid in self.processes:
+                    for tid in list(self.processes[change.pid].threads):
+                        yield Exited(change.time_ns, change.pid, tid)
+            yield change
 
     def _further_thread(self, change: Forked) -> Thread | None:
         """A thread that is born in a process that is known; its slot is yet to be described. None for any other."""

@@ -213,6 +213,25 @@ def test_ours_are_known_from_others() -> None:
     assert model.known(np.zeros(0, np.int64)).tolist() == []
 
 
+def test_who_is_born_ends_whoever_had_its_number() -> None:
+    """The ends of 105 with its thread 107 were lost, and that of thread 103."""
+    model = model_of()
+    for change in (Forked(20, 100, 103, 100, 100), Forked(21, 105, 105, 100, 100), Forked(22, 105, 107, 105, 105)):
+        model.forked(change)
+    cuts(model)
+    told = []
+    for change in model.come_and_go([Forked(50, 100, 103, 100, 100), Forked(60, 105, 105, 100, 100)], lambda _: None):
+        told.append(change)
+        one_by_one(model, change)
+    assert told == [Exited(60, 105, 107), Forked(60, 105, 105, 100, 100)]  # the others had others beside them
+    assert cuts(model) == [(50, 1, Edge.ENDED), (50, 4, Edge.BORN), (60, 2, Edge.ENDED), (60, 3, Edge.ENDED),
+                           (60, 5, Edge.BORN)]
+    model.forget_before(70)
+    assert slots(model, (103, 100, 80), (105, 105, 80)) == [4, 5]
+    assert [list(model.processes[pid].threads.values()) for pid in (100, 105)] == [[0, 4], [5]]
+    assert [each.slot for each in model.threads.values() if each.alive] == [0, 4, 5]
+
+
 def test_slots_of_nobody() -> None:
     assert slots(model_of()) == []
     index, epochs = model_of().epochs(np.zeros(0, np.int64), np.zeros(0, np.int64))
@@ -249,7 +268,7 @@ def test_many_that_come_and_go_are_as_if_each_were_taken_by_itself(seed: int) ->
             Forked(time, pid, tid, pid, pid), Exited(time, pid, tid), Forked(time, tid, tid, pid, pid),
             Executed(time, pid, pid, b"new"), Renamed(time, pid, tid, b"name")), (40, 40, 3, 1, 5))[0])
     some, all_at_once = model_of(), model_of()
-    for change in changes:
+    for change in some.with_lost_ends(changes):
         one_by_one(some, change)
     told: list[int] = []
     born = [change.tid for change in changes if isinstance(change, Forked) and change.pid == change.parent_pid]
