@@ -118,7 +118,14 @@ class Settlement:
         self._count(owners, self._clocks.cpu_ns[ending] + tail_ns)
         if not self._output.muted:
             self._settle_images(owners, _Owed(ending, left_ns, owed_ns, stacks))
+        else:
+            self._pool_waits(owners, owed_ns)
         self._sampling.forget(ending)
+
+    def _pool_waits(self, owners: list[tuple[Recorded, Array]], owed_ns: Array) -> None:
+        """Threads end in a pause: of their waits they are owed what was before it, (n, 10), which is told behind it."""
+        for recorded, rows in owners:
+            recorded.pool_ns[Microstate.TRAP + 1:] += owed_ns[rows, Microstate.TRAP + 1:].sum(axis=0)
 
     def _owners(self, slots: Array) -> list[tuple[Recorded, Array]]:
         """The rows (n,) in ``slots``, in ascending order, of threads of each image that is recorded."""

@@ -802,6 +802,21 @@ def test_a_pause_writes_nothing_and_loses_no_time(recording: Recording) -> None:
     assert [part.muted for part in recording.taken] == [True, True, False]
 
 
+def test_what_threads_waited_before_a_pause_in_which_they_end_is_told_behind_it(recording: Recording) -> None:
+    """Forty sleep for 9 ms until the pause, less than a tick each."""
+    tids = range(PID + 1, PID + 41)
+    recording.pipeline.feed(batch(
+        19, EXEC, *(Forked(START_NS + 9 * MS, PID, tid, PID, PID) for tid in tids),
+        switches=[*((9 + edge, tid, edge) for edge in (Edge.IN, Edge.OUT_BLOCKED) for tid in tids),
+                  (18, PID, Edge.OUT_BLOCKED)]))
+    recording.pipeline.mute(START_NS + 19 * MS, muted=True)
+    recording.pipeline.feed(batch(100, *(Exited(START_NS + 90 * MS, PID, tid) for tid in tids)))
+    assert not recording.ticks()
+    recording.pipeline.mute(START_NS + 100 * MS, muted=False)
+    recording.finish(101)
+    assert sum(n for (_, state), n in recording.ticks().items() if state == Microstate.SLEEP) == 36
+
+
 SEEN = "n[tid, state] = count()", "ms[tid, state] = sum(offcpu / 1ms)", "ran[tid] = sum(oncpu / 1ms)"
 
 
