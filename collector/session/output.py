@@ -75,10 +75,11 @@ class Output:
         self._stacks.sampled(placed, clock.time_ns, clock.cpu, state)
 
     def spans(self, spans: Spans, ticks_of: Callable[[Spans], tuple[Spans, Array]]) -> None:
-        """Time spent waiting; ``ticks_of`` are the spans that earn ticks, and those (t,)."""
-        if not len(spans.slot) or self.muted:
+        """Time spent waiting; ``ticks_of`` are the spans that earn ticks, and those (t,). Overview samples have that of
+        pauses, too, as they have time on CPUs."""
+        if not len(spans.slot):
             return
-        due, ticks = ticks_of(spans)
+        due, ticks = (spans.take(slice(0)), spans.slot[:0]) if self.muted else ticks_of(spans)
         image, image_due = self._of.image[spans.slot], self._of.image[due.slot]
         for number in distinct(image).tolist():
             recorded = self._experiments.by_image.get(number)

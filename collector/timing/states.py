@@ -79,7 +79,7 @@ class Spans(NamedTuple):
     cpu: Array  # i4 (s,)
     source: Array  # i1 (s,) Source
 
-    def take(self, rows: Array) -> Spans:
+    def take(self, rows: Array | slice) -> Spans:
         """Those at some indices, or of a mask."""
         return Spans(*[column[rows] for column in self])
 

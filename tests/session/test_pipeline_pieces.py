@@ -791,6 +791,20 @@ def test_a_tick_for_an_unknown_wait_that_comes_late_is_where_the_thread_was_then
     assert stacks_of(recording, Microstate.USER_LOCK) == {0x400100: 1}
 
 
+def test_an_overview_sample_has_the_waits_of_pauses_as_it_has_time_on_cpus(recording: Recording) -> None:
+    """One thread runs, the other one sleeps, for a second each."""
+    pipeline, other = recording.pipeline, PID + 1
+    pipeline.feed(batch(100, EXEC, Forked(START_NS, PID, other, PID, PID), switches=[
+        (0, other, Edge.IN), (0, other, Edge.OUT_BLOCKED)]))
+    pipeline.mute(START_NS + 100 * MS, muted=True)
+    pipeline.feed(batch(900))
+    pipeline.mute(START_NS + 900 * MS, muted=False)
+    pipeline.feed(batch(1000))
+    pipeline.flush_waiting(START_NS + 1000 * MS)
+    states_ns = pipeline.overview.usage(recording.founder, START_NS + 1000 * MS).states_ns
+    assert (states_ns[Microstate.USER], states_ns[Microstate.SLEEP]) == (1000 * MS, 1000 * MS)
+
+
 def test_a_pause_writes_nothing_and_loses_no_time(recording: Recording) -> None:
     recording.pipeline.output.muted = True
     recording.pipeline.feed(batch(100, EXEC, switches=[(50, PID, Edge.OUT_BLOCKED)], clock=[(20, PID, 0x400100)]))
