@@ -220,6 +220,10 @@ class Experiments:
         """The experiments that go on, each once."""
         return list(dict.fromkeys(r for r in self.by_image.values() if r.recorder is not None and r.end_ns is None))
 
+    def left_out(self) -> list[Recorded]:
+        """The images that go on and are not followed; what they execute may be."""
+        return list(dict.fromkeys(r for r in self.by_image.values() if r.recorder is None and r.end_ns is None))
+
     def forget(self, recorded: Recorded) -> None:
         """Nothing will be said of an ended image any more."""
         if recorded.parent is not None:

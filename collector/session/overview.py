@@ -55,6 +55,10 @@ class Overview:
         if usage is not None:
             self._usages[pid] = time_ns, usage
 
+    def leave_out(self, recorded: Recorded, time_ns: int) -> None:
+        """What an image that is not followed has used up to now, a time, is none of what it executes."""
+        self._counters(recorded, time_ns)
+
     def _counters(self, recorded: Recorded, time_ns: int) -> ProcessUsage:
         """Those of an image, as of now, or as they were last seen. The kernel counts from the process's birth on: what
         was told of it before is told once."""

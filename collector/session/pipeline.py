@@ -184,6 +184,8 @@ class Pipeline:
         self._flush(fed_ns)
         for recorded in self._experiments.open_ones():
             recorded.tell(Recorder.sample, self.overview.usage(recorded, now_ns), now_ns, label)
+        for recorded in self._experiments.left_out():
+            self.overview.leave_out(recorded, now_ns)
         self.sync()
 
     def finish(self, time_ns: int, remark: str) -> None:

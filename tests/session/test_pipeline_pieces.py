@@ -1373,6 +1373,22 @@ def test_who_runs_where_a_pause_comes_while_switches_are_counted_does_not_sleep(
     assert recording.lengths(PID)[ON_CPU] == pytest.approx(2060 * MS, abs=MS / 10)
 
 
+def test_counters_of_who_is_not_followed_are_none_of_the_program_that_he_executes(tmp_path: Path) -> None:
+    world = Proc()
+    recording = Recording(tmp_path / "test.1.er", world=world, follow="=x1")
+    pipeline = recording.pipeline
+    pipeline.feed(batch(50, EXEC, Forked(START_NS + 10 * MS, 5001, 5001, PID, PID)))
+    world.counters = ProcessUsage(500)
+    pipeline.sample(START_NS + 50 * MS, START_NS + 50 * MS, "periodic")
+    world.counters = ProcessUsage(560)
+    pipeline.feed(batch(120, Executed(START_NS + 105 * MS, 5001, 5001, b"other")))
+    pipeline.sample(START_NS + 120 * MS, START_NS + 120 * MS, "periodic")
+    pipeline.feed(batch(150, Exited(START_NS + 140 * MS, 5001, 5001)))
+    recording.finish(150)
+    assert sum(faults(recording.path / "_f1_x1.er")) == 60
+    assert pipeline.overview._usages.keys() | pipeline.overview._before.keys() <= {PID}
+
+
 def test_counters_do_not_go_back_where_a_sample_is_taken_behind_an_exec(tmp_path: Path) -> None:
     """That is known only later; and of images that nobody follows nothing is kept."""
     world = Proc()
