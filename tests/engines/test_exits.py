@@ -17,17 +17,20 @@ from collector.linux.taskstats import ExitMessages
 
 TICK_NS = 10_000_000
 SCRIPT = """
-import json, threading, time
+import json, os, threading, time
 told = {}
 def work(n):
     while time.thread_time_ns() < n * 1_000_000: pass
     time.sleep(0.003)
-    told[threading.get_native_id()] = time.thread_time_ns(), time.monotonic_ns() - began
+    ran.append(time.thread_time_ns())
+ran = []
 for n in 7, 31, 53:
     began = time.monotonic_ns()
     thread = threading.Thread(target=work, args=(n,))
     thread.start()
     thread.join()
+    while os.path.exists(f"/proc/self/task/{thread.native_id}"): pass  # it may wait for a CPU to end
+    told[thread.native_id] = ran.pop(), time.monotonic_ns() - began
 print(json.dumps(told))
 """
 
