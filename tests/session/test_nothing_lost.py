@@ -30,7 +30,7 @@ from collector.engines.ptrace import channel, opening
 from collector.experiment import names
 from collector.experiment.reader import Experiment, open_experiment
 from collector.experiment.records import STATES
-from collector.linux import abi, proc
+from collector.linux import abi
 
 Run = Callable[..., Any]
 COLLECT = str(Path(sys.executable).with_name("collect"))
@@ -58,13 +58,21 @@ def killruns() -> Any:
     return module
 
 
+class Enduring(subprocess.Popen[str]):
+    """The program; ``start_ns``: when its main began."""
+
+    start_ns = 0
+
+
 @contextmanager
-def enduring(program: Path, *prefix: object, **options: Any) -> Iterator[subprocess.Popen[str]]:
+def enduring(program: Path, *prefix: object, **options: Any) -> Iterator[Enduring]:
     """The program, alone or behind ``prefix``, as soon as it is at work; it ends with its standard input."""
     command = [*map(str, prefix), str(program)]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options) as process:
+    with Enduring(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, **options) as process:
         assert process.stdout is not None
-        assert json.loads(process.stdout.readline())["pid"]
+        said = json.loads(process.stdout.readline())
+        assert said["pid"]
+        process.start_ns = said["start_ns"]
         try:
             yield process
         finally:
@@ -105,14 +113,6 @@ def told_by(tracer: int) -> tuple[int, int]:
 def cpu_s(pid: int) -> float:
     """CPU time of a process's main thread, by the kernel's account."""
     return int(Path(f"/proc/{pid}/task/{pid}/schedstat").read_text().split()[0]) * 1e-9
-
-
-def born_ns(pid: int) -> int:
-    """When a process was born, CLOCK_MONOTONIC, to a tick of the kernel's clock."""
-    born = proc.kin_of(pid)
-    assert born is not None
-    asleep_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - time.monotonic_ns()
-    return born.start_ticks * 1_000_000_000 // os.sysconf("SC_CLK_TCK") - asleep_ns
 
 
 def untouched(pid: int) -> bool:
@@ -210,7 +210,6 @@ def test_a_killed_program_is_recorded_to_its_end(engine: str, workload: Run, tmp
     command = [COLLECT, "--engine", engine, "-o", path]
     with enduring(workload("enduring"), *command, stderr=subprocess.PIPE) as process:
         target = child_of(process.pid, False)
-        begin_ns = born_ns(target)
         time.sleep(0.8)
         alive_ns = time.monotonic_ns()
         os.kill(target, signal.SIGKILL)
@@ -221,9 +220,9 @@ def test_a_killed_program_is_recorded_to_its_end(engine: str, workload: Run, tmp
     assert experiment.log.complete
     assert alive_ns < experiment.end_ns < over_ns
     # Its own CPU time can no longer be asked for: the worker was always running or waiting for a CPU. Where others want
-    # the CPUs the experiment may have begun long before it was born.
+    # the CPUs the experiment may have begun long before its main did.
     states = recorded_s(experiment, target)
-    alive_s = (alive_ns - max(begin_ns, experiment.log.start_ns)) * 1e-9
+    alive_s = (alive_ns - max(process.start_ns, experiment.log.start_ns)) * 1e-9
     over_s = (experiment.end_ns - experiment.log.start_ns) * 1e-9
     slack_s = 0.01 * over_s + len(states) * experiment.log.interval_us * 1e-6
     assert alive_s - slack_s < sum(states.values()) < over_s + slack_s
