@@ -1,4 +1,7 @@
-"""The collector is killed while it stands back: its heir writes what the program did until then, and ends."""
+"""The collector is killed while it stands back: its heir writes what the program did until then, and ends.
+
+The program goes on until it is told to end: however late a test comes to that, it finds what it looks for.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -16,6 +19,7 @@ import pytest
 
 from collector.clock import NS_PER_S
 from collector.experiment.reader import open_experiment
+from collector.linux import tasks
 from collector.session.heir import KILLED
 from collector.session.standing_back import PATIENCE_NS
 
@@ -23,33 +27,32 @@ Run = Callable[..., Any]
 COLLECT = str(Path(sys.executable).with_name("collect"))
 N_CPUS = len(os.sched_getaffinity(0))
 STATUS = 7
-SECONDS = 1.9
+N_SLEEPS = 20  # of half a second
 LAW_NS = NS_PER_S  # of which who kills us may take the last one
 
 pytestmark = pytest.mark.usefixtures("waits_recorded")
 
-# Keeps as many threads busy as there are CPUs.
+# Keeps as many threads busy as there are CPUs, until its input ends.
 PROGRAM = r"""
+#include <poll.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
-static double until;
-static double now(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec + t.tv_nsec * 1e-9;
-}
+static int is_over;
 static void *spin(void *x) {
-    while (now() < until) {}
+    while (!__atomic_load_n(&is_over, __ATOMIC_SEQ_CST)) {}
     return x;
 }
+__attribute__((noinline)) static void spin_until_told(void) {
+    struct pollfd input = {0, POLLIN, 0};
+    while (poll(&input, 1, 0) == 0) for (volatile int i = 0; i < 1000003; i++) {}
+    is_over = 1;
+}
 int main(int argc, char **argv) {
-    int n = atoi(argv[2]);
+    int n = atoi(argv[1]);
     pthread_t threads[n];
-    until = now() + atof(argv[1]);
     for (int i = 1; i < n; i++) pthread_create(threads + i, NULL, spin, NULL);
-    spin(NULL);
+    spin_until_told();
     for (int i = 1; i < n; i++) pthread_join(threads[i], NULL);
     puts("done");
     return 7;
@@ -66,16 +69,41 @@ def program(need: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return directory / "busy"
 
 
-class Recorded:
-    """A collector that stands back, its program and its heir, by their numbers."""
+# In a session of its own, which has next to nothing where anybody else wants a CPU.
+IDLES = """
+import os
+from contextlib import suppress
+os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+with suppress(OSError), open("/proc/self/autogroup", "w") as file: file.write("19")
+print(1, flush=True)
+while True: pass
+"""
 
-    def __init__(self, program: Path, path: Path, *options: str, seconds: float = SECONDS) -> None:
+
+@pytest.fixture(autouse=True)
+def no_cpu_is_free() -> Iterator[None]:
+    """As many that are ready to run as there are CPUs, also while the program has yet to make its threads."""
+    idling = [subprocess.Popen([sys.executable, "-c", IDLES], stdout=subprocess.PIPE, start_new_session=True)
+              for _ in range(N_CPUS)]
+    for process in idling:
+        assert process.stdout is not None
+        process.stdout.readline()
+    yield
+    for process in idling:
+        process.kill()
+        process.communicate()
+
+
+class Recorded:
+    """A collector, its program and its heir, by their numbers; without an heir, once something has been drained."""
+
+    def __init__(self, program: Path, path: Path, *options: str, **more: Any) -> None:
         self.path = path
-        command = [COLLECT, "-A", "off", "-o", str(path), *options, str(program), str(seconds), str(N_CPUS)]
-        self.collector = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-                                          start_new_session=True)
+        command = [COLLECT, "-A", "off", "-o", str(path), *options, str(program), str(N_CPUS)]
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        self.collector = subprocess.Popen(command, text=True, start_new_session=True, **(pipes | more))
         self.heir = self.program = 0
-        while self.collector.poll() is None and not (self.heir and self.program):
+        while self.collector.poll() is None and not (self.program and (self.heir or self.is_drained())):
             for child in children(self.collector.pid):
                 with suppress(OSError):  # it is gone
                     if os.readlink(f"/proc/{child}/exe") == str(program.resolve()):
@@ -84,9 +112,14 @@ class Recorded:
                         self.heir = child
             time.sleep(0.01)
 
+    def is_drained(self) -> bool:
+        """Whether anything has been written."""
+        return (self.path / "profile").exists()
+
     def said(self) -> str:
-        """What the program printed, until nobody has its standard output any more."""
-        assert self.collector.stdout is not None
+        """Tells the program to end: what it printed, until nobody has its standard output any more."""
+        assert self.collector.stdin is not None and self.collector.stdout is not None
+        self.collector.stdin.close()
         with self.collector.stdout:
             return self.collector.stdout.read()
 
@@ -105,6 +138,11 @@ def is_copy(pid: int, other: int) -> bool:
     about to end has no command line any more."""
     command, others = (Path(f"/proc/{each}/cmdline").read_bytes() for each in (pid, other))
     return command == others != b""
+
+
+def n_sleeps(pid: int) -> int:
+    """How often the first thread of a process has left its CPU by itself."""
+    return tasks.switches(Path(f"/proc/{pid}/status").read_bytes())[0]
 
 
 def ended(pid: int) -> int:
@@ -174,13 +212,23 @@ def test_no_signal_but_one_ends_the_heir_and_the_end_of_the_recording_does(progr
 
 
 def test_without_its_heir_the_collector_stands_back_no_longer(program: Path, tmp_path: Path) -> None:
-    # So long that a collector which has but a small part of a CPU beside others imports what it needs meanwhile.
-    recorded = Recorded(program, tmp_path / "x.er", seconds=4)
+    """It imports at once: who stands back sleeps forty times a second, and imports nothing. Python tells of each."""
+    said = tmp_path / "said"
+    with said.open("wb") as file:
+        recorded = Recorded(program, tmp_path / "x.er", stderr=file,
+                            env=os.environ | {"PYTHONPROFILEIMPORTTIME": "1"})
+    assert recorded.heir
+    n_before, told = n_sleeps(recorded.collector.pid), said.read_bytes()
     os.kill(recorded.heir, signal.SIGKILL)
-    while not (recorded.path / "profile").exists():
+    while (n_imports := said.read_bytes().count(b"\n") - told.count(b"\n")) == 0:
+        assert recorded.collector.poll() is None, "nothing was imported before the end"
+        time.sleep(0.001)
+    # Where we come late, it has imported more, and sleeps as all do.
+    assert n_sleeps(recorded.collector.pid) - n_before < max(N_SLEEPS, n_imports)
+    while not recorded.is_drained():
         assert recorded.collector.poll() is None, "nothing was written before the end"
         time.sleep(0.01)
-    assert recorded.program in children(recorded.collector.pid), "nothing was written before the program ended"
+    assert recorded.program in children(recorded.collector.pid)
     assert recorded.said() == "done\n"
     assert recorded.collector.wait() == STATUS
 
@@ -189,7 +237,7 @@ def test_without_its_heir_the_collector_stands_back_no_longer(program: Path, tmp
 def test_who_cannot_wait_has_no_heir(option: list[str], program: Path, tmp_path: Path,
                                      monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    recorded = Recorded(program, tmp_path / "x.er", *option, seconds=0.9)
+    recorded = Recorded(program, tmp_path / "x.er", *option)
     recorded.said()
     assert recorded.collector.wait() == STATUS
     assert not recorded.heir
