@@ -80,6 +80,8 @@ HANDOVER = Record(RECORD_SAMPLE, "handover", *_SAMPLE_HEAD, Field("raw_size", "<
                   Field("comes_comm", "<u8"), Field("comes_comm_8", "<u8"), Field("comes", "<u4"),
                   Field("comes_prio", "<u4"), Field("padding", "<u4"))
 
+FIRST_PID_NAMESPACE = 0xEFFF_FFFC  # PROC_PID_INIT_INO: the inode of the one in which the kernel's numbers are told
+
 # Bits of common_flags (linux/trace_events.h): in which kind of interrupt.
 TRACE_FLAG_HARDIRQ, TRACE_FLAG_SOFTIRQ, TRACE_FLAG_NMI = 0x08, 0x10, 0x40
 

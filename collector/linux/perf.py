@@ -410,6 +410,15 @@ def tracepoint_number(system: str, name: str) -> int | None:
         os.close(root_fd)
 
 
+def thread_tracepoint_number(system: str, name: str) -> int | None:
+    """The same of a tracepoint whose own data name threads: by the kernel's numbers, which in a PID namespace are not
+    those that we and the heads of records have, but other threads'. None there, too."""
+    with suppress(OSError):
+        if os.stat("/proc/self/ns/pid").st_ino == abi.FIRST_PID_NAMESPACE:
+            return tracepoint_number(system, name)
+    return None
+
+
 _Mapped = tuple[list[Ring], list[tuple[Ring, Ring]], int, int]
 
 

@@ -111,7 +111,8 @@ def probe() -> Probe:
         ptrace_scope=proc.parameter("kernel/yama/ptrace_scope"),
         capabilities=frozenset(bit for bit in _NAMES if effective >> bit & 1), filtered=status.get(b"Seccomp") == b"2",
         perf=refusal, kernel=opened is not None and opened.kernel, symbols=KernelCode().known,
-        tracepoints=perf.tracepoint_number("task", "task_newtask") is not None, ring_s=ring_s, seize=_try_to_seize())
+        tracepoints=perf.thread_tracepoint_number("task", "task_newtask") is not None, ring_s=ring_s,
+        seize=_try_to_seize())
 
 
 def _user_name() -> str:

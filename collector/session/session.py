@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 Say = Callable[[str], None]
 WAKERS_UNTOLD = ("--aggregate: who wakes whom is told by the tracepoint sched:sched_waking, which root may read: run "
-                 "as root, with the perf engine")
+                 "as root, with the perf engine, and not in a container with thread numbers of its own")
 CALLS_UNTOLD = ("--aggregate: in which system call a thread waits is told by call chains of the kernel, whose "
                 "addresses root sees: run as root, with the perf engine (and sysctl kernel.kptr_restrict below 2)")
 KERNEL_UNTOLD = ("-k on: the kernel does not show this user its part of stacks, or where its functions lie: sudo "

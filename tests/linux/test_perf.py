@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -29,6 +31,29 @@ def test_a_tracepoint_that_is_not_there_has_no_number() -> None:
     assert perf.tracepoint_number("no_such_system", "no_such_event") is None
     number = perf.tracepoint_number("task", "task_newtask")
     assert number is None if os.geteuid() else number is not None and number > 0
+
+
+IN_A_CONTAINER = """
+import os
+from collector.engines.perf import opening
+opened = opening.open_events([os.getpid()], 10**7, on_exec=False, follow=True, asked=frozenset({"waits"}))
+print(*{ring.name for ring in opened.rings.rings})
+opened.close()
+"""
+
+
+@pytest.mark.usefixtures("perf_allowed")
+@pytest.mark.parametrize("ours", [True, False])
+def test_tracepoints_that_name_threads_are_left_out_where_these_have_other_numbers(
+        ours: bool, need: Callable[[str, str], str]) -> None:
+    """Thread 15 of a container is not the one that the kernel tells to be woken by this number."""
+    if os.geteuid():
+        pytest.skip("only root makes a PID namespace, and sees tracepoints")
+    apart = [] if ours else [need("unshare", "util-linux"), "--pid", "--fork", "--kill-child", "--mount-proc"]
+    said = subprocess.run([*apart, sys.executable, "-c", IN_A_CONTAINER], check=True, capture_output=True, text=True)
+    assert {"clock", "switch", "dying"} <= set(said.stdout.split())
+    assert {"waking", "handover", "birth"} & set(said.stdout.split()) == ({"waking", "handover", "birth"} if ours else
+                                                                         set())
 
 
 @pytest.fixture

@@ -233,8 +233,8 @@ def open_events(whose: Sequence[int] | perf.Birth, interval_ns: int, *, on_exec:
     starts. Raises EngineRefused with what to set.
     """
     of_maker = isinstance(whose, perf.Birth)
-    newtask = perf.tracepoint_number("task", "task_newtask") if follow else None
-    waking = perf.tracepoint_number("sched", "sched_waking")
+    newtask = perf.thread_tracepoint_number("task", "task_newtask") if follow else None
+    waking = perf.thread_tracepoint_number("sched", "sched_waking")
     for kernel, frugal in ((True, False), (True, True), (False, False), (False, True)):
         flags = _COMMON | (abi.ENABLE_ON_EXEC if on_exec else 0) | (0 if follow else abi.INHERIT_THREAD)
         flags |= 0 if kernel else abi.EXCLUDE_KERNEL
@@ -355,7 +355,7 @@ def _with_all_wakings(specs: list[perf.EventSpec]) -> list[perf.EventSpec]:
 
 def _handover_specs() -> list[perf.EventSpec]:
     """Switches of everyone, at their moments; none where the user may not see those."""
-    number = perf.tracepoint_number("sched", "sched_switch")
+    number = perf.thread_tracepoint_number("sched", "sched_switch")
     if number is None:
         return []
     return [_spec("handover", _HANDOVER_RING_BYTES, kind=abi.TYPE_TRACEPOINT, config=number, period=1,
