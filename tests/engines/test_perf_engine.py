@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections import Counter
@@ -620,3 +621,41 @@ def test_walking_goes_from_header_to_header_around_the_ring(start: int) -> None:
     view = memoryview(np.concatenate([np.zeros(3, np.uint64), ring]).tobytes()).cast("Q")
     assert walk(view, 3, 7, start, at) == positions
     assert walk(view, 3, 7, start, start) == []
+
+
+AHEAD = """
+import os, time
+from collector.engines.perf import opening
+from collector.engines.perf.engine import PerfEngine
+from collector.linux import proc
+opened = opening.open_events([os.getpid()], 10**7, on_exec=False, follow=False)
+opened.rings.enable()
+opened.guard(os.getpid())
+(guard,) = opened.guards
+while not any(ring.name == "leave" for ring in guard.rested):
+    time.sleep(1e-6)
+engine = PerfEngine(opened, "a test")
+rested = [ring for ring in guard.rested if ring.name == "leave"]
+for _ in range(10):
+    time.sleep(0.1)
+    engine.drain(time.monotonic_ns() - proc.clock_offset_ns())
+    engine.release()
+heads = [opened.rings.head(ring) for ring in rested]
+for cpu in [ring.cpu for ring in rested]:
+    os.sched_setaffinity(0, [cpu])
+    time.sleep(0.01)
+print(*(opened.rings.head(ring) > head for ring, head in zip(rested, heads)))
+engine.stop()
+engine.close()
+"""
+
+
+@pytest.mark.parametrize("ahead_s", [0, 86_400])
+def test_departures_that_rested_as_the_engine_began_are_told_again(ahead_s: int, need: Callable[[str, str], str]
+                                                                   ) -> None:
+    """Also where our clock is a day ahead of the kernel's, as in a container that has been moved."""
+    if os.geteuid():
+        pytest.skip("only root makes a time namespace")
+    apart = [need("unshare", "util-linux"), "-T", "--monotonic", str(ahead_s), "--fork", "--kill-child"]
+    said = subprocess.run([*apart, sys.executable, "-c", AHEAD], check=True, capture_output=True, text=True).stdout
+    assert set(said.split()) == {"True"}

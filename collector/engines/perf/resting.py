@@ -41,12 +41,12 @@ class Resting:
         self._maps_rested = False  # at the last drain
         self._stand_ins = stand_ins(rings)
 
-    def found(self, ring: Ring) -> None:
-        """One that the guard has put to rest while we started."""
+    def found(self, ring: Ring, now_ns: int) -> None:
+        """One that the guard has put to rest while we started. Times are of the clock that records are stamped with."""
         if ring.name == "clock":
-            self._resting[ring] = time.monotonic_ns() + _BRIEF_NS
+            self._resting[ring] = now_ns + _BRIEF_NS
         else:
-            self.let_rest(ring, 1, time.monotonic_ns())
+            self.let_rest(ring, 1, now_ns)
 
     def rest_or_wake(self, ring: Ring, tail: int, head: int, left_bytes: int, n_lost: int, until_ns: int,
                      elapsed_ns: int) -> None:
