@@ -199,7 +199,7 @@ def test_a_backlog_comes_in_bites(workload: Callable[..., Path], drained: Callab
 
 
 def test_batches_follow_each_other_in_time(workload: Callable[..., Path], drained: Callable[..., Drained]) -> None:
-    found = drained(workload("split"), 0.44, every_s=0.01)
+    found = drained(workload("split"), 2.2, every_s=0.01)  # so long that we come while it runs
     assert len(found.bounds) >= 2
     for first, last, until in found.bounds:
         assert first <= last <= until
@@ -334,7 +334,7 @@ def test_a_look_has_the_accounts_of_those_who_ran_and_live(
     """And of the one that is asked for each time: the test itself, which none of the events is of."""
     me = os.getpid(), threading.get_native_id()
     before_ns = time.monotonic_ns()
-    found = drained(workload("steady"), 3, 0.66, every_s=0.05, asked=[me, (2**22 + 1, 2**22 + 1)])
+    found = drained(workload("steady"), 3, 2.2, every_s=0.05, asked=[me, (2**22 + 1, 2**22 + 1)])  # so long as above
     tids = {thread["tid"] for thread in found.truth["threads"]}
     seen: dict[int, list[tuple[int, int, int, int]]] = {}
     for accounts in found.accounts:

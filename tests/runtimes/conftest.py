@@ -32,7 +32,9 @@ public class Waits {
     public static void main(String[] arguments) throws Exception {
         long[] numbers = new long[10];
         for (int i = 0; i < 30_000; i++) n += warm(numbers) == 3 ? 1 : 0;
-        new Thread(() -> deep(5, Waits::nap), "napper").start();
+        Thread napper = new Thread(() -> deep(5, Waits::nap), "napper");
+        napper.start();
+        while (napper.getState() != Thread.State.TIMED_WAITING) Thread.sleep(1);
         Thread.sleep(200);
         System.out.println("ready");
     }

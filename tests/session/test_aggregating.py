@@ -30,6 +30,7 @@ from collector.session.asked import asked_of
 Run = Callable[..., Any]
 
 COMMANDS = Path(sys.executable).parent
+INTERVAL_S = 10.007e-3
 TURNS, TURN_MS = 23, 1
 NAPS = 'naps[tid] = count() / state == "sleep" /'
 LIBC_SLEEP = "libc.so.6`clock_nanosleep"
@@ -78,6 +79,18 @@ def going_on(*command: str | Path) -> Iterator[subprocess.Popen[bytes]]:
             yield process
         finally:
             process.kill()
+
+
+def attached(options: list[str], path: Path, is_enough: Callable[[], bool]) -> None:
+    """Records programs that go on until that is enough, however long it takes to attach to them."""
+    command = [COMMANDS / "collect", "-A", "off", "-o", path, *options]
+    with prefork.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        while not is_enough():
+            assert process.poll() is None, process.communicate()[1]
+            time.sleep(0.02)
+        process.send_signal(signal.SIGINT)
+        said = process.communicate(timeout=60)[1]
+    assert process.returncode == 0, said
 
 
 def test_each_nap_is_one_value(aggregated: Run, er_print: Run, workload: Run, gprofng: Run) -> None:
@@ -211,9 +224,7 @@ def test_who_is_found_has_the_name_that_the_kernel_tells(tmp_path: Path, er_prin
     link.symlink_to(workload("states"))
     asked = [word for key in ("comm", "execname") for word in ("--aggregate", f"{key}[{key}] = sum(sleep)")]
     with going_on(link, "nanosleep", "endless", "2") as one:
-        done = prefork.run([COMMANDS / "collect", "-A", "off", "-o", path, "-t", "0.3", *asked, "-P", str(one.pid)],
-                           capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+        attached([*asked, "-P", str(one.pid)], path, lambda: has_keys(path / "aggregations"))
     for name in ("comm", "execname"):
         (found,) = json.loads(er_print("-json_aggregations", name, path).stdout)["aggregations"]
         assert {tuple(entry["key"]) for entry in found["recorded"]} == {("other-name",)}
@@ -376,13 +387,21 @@ def test_who_attaches_without_what_it_takes_is_told(collect: Run, tmp_path: Path
 
 
 def test_an_attached_recording_aggregates_what_it_sees_from_beginning_to_end(
-        collect: Run, er_print: Run, tmp_path: Path, workload: Run, perf_allowed: None) -> None:
+        er_print: Run, tmp_path: Path, workload: Run, perf_allowed: None) -> None:
     """Another process sleeps all the time: that is no sleep as long as the recording."""
     path = tmp_path / "run.er"
     with going_on(workload("states"), "nanosleep", "endless", "5") as one, going_on("sleep", "1000") as other:
-        done = collect("-A", "off", "-o", path, "-t", "1", "--aggregate", NAPS, "--aggregate",
-                       "slept[tid] = sum(sleep / 1ms)", "-P", one.pid, "-P", other.pid)
-    assert done.returncode == 0, done.stderr
+        def is_enough() -> bool:
+            """Naps of the one, and of the other's sleep."""
+            if not has_keys(path / "aggregations"):
+                return False
+            naps, _ = unpack((path / "aggregations").read_bytes())
+            (beside,) = open_experiment(path).children
+            slept_s = beside.packets()["NTICK"].sum() * INTERVAL_S
+            return bool(naps.states[naps.keys[:, 0] == one.pid, 0].sum() > 20 and slept_s > 0.6)
+
+        attached(["--aggregate", NAPS, "--aggregate", "slept[tid] = sum(sleep / 1ms)", "-P", str(one.pid), "-P",
+                  str(other.pid)], path, is_enough)
     found = {each["name"]: {kind: {entry["key"][0]: entry["value"] for entry in each[kind]}
                             for kind in ("recorded", "synthetic")}
              for each in json.loads(er_print("-json_aggregations", path).stdout)["aggregations"]}

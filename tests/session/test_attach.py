@@ -95,6 +95,8 @@ def test_all_threads_are_there_with_their_states_and_stacks(n_dozers: int, progr
                                                             tmp_path: Path) -> None:
     path = tmp_path / "attached.er"
     with running(program, n_dozers) as process:
+        while sorted(states(process.pid)) != ["R", *["S"] * (n_dozers + 2)]:  # each is where it stays
+            time.sleep(0.01)
         result = collect("-P", process.pid, "-t", "1.5", "-p", "hi", "-o", path)
         assert result.returncode == 0, result.stderr
         assert_untouched(process.pid)

@@ -265,10 +265,15 @@ def test_y_with_r_records_from_the_start(collect: Run, spin: Path, tmp_path: Pat
 
 
 def test_a_signal_takes_a_sample(spin: Path, tmp_path: Path, gprofng: Run) -> None:
+    """The program ends when that is in the log, however late it comes."""
     path = tmp_path / "l.er"
-    with running("-S", "off", "-l", "USR1", "-o", path, spin, "1.1") as process:
+    with running("-S", "off", "-l", "USR1", "-o", path, spin, "100") as process:
         wait_for_target(process)
         process.send_signal(signal.SIGUSR1)
+        while b'label="signal"' not in (path / "log.xml").read_bytes():
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.terminate()
     assert [sample.label for sample in open_experiment(path).samples] == ["signal", "collector_close_experiment"]
     gprofng("-sample_list", experiment=path)
 

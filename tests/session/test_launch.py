@@ -22,10 +22,12 @@ import prefork
 import pytest
 
 from collector import __version__
+from collector.clock import NS_PER_S
 from collector.errors import ProgramNotFound
 from collector.experiment.reader import open_experiment
 from collector.linux.accounts import account_of
 from collector.session.launch import HeldChild, inherited
+from collector.session.schedule import EARLY_NS
 
 COLLECT = str(Path(sys.executable).parent / "collect")
 SH = "/bin/sh"
@@ -537,10 +539,22 @@ def test_the_interval_is_the_one_asked_for(
 @perf
 @pytest.mark.parametrize(("value", "n_periodic"), [("off", 0), ("on", 2), ("2", 1)])
 def test_overview_samples_come_at_their_period(tmp_path: Path, value: str, n_periodic: int) -> None:
-    assert run("-S", value, "-o", "x.er", "sleep", "2.3", cwd=tmp_path).returncode == 0
-    events = [event for event in open_experiment(tmp_path / "x.er").log.events if event.kind == "sample"]
+    """The program ends when they have come; where none is to come, when two periods are over."""
+    command, text = [COLLECT, "-S", value, "-o", "x.er", SH, "-c", "read line; exit 0"], tmp_path / "x.er" / "log.xml"
+    until_s = time.monotonic() + (0 if n_periodic else 2.3)
+    with prefork.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        while not text.exists() or text.read_bytes().count(b"periodic") < n_periodic or time.monotonic() < until_s:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.communicate()
+    assert process.returncode == 0
+    log = open_experiment(tmp_path / "x.er").log
+    events = [event for event in log.events if event.kind == "sample"]
     labels = [event.attributes["label"] for event in events]
     assert labels == ["collector_open_experiment", *["periodic"] * n_periodic, "collector_close_experiment"]
+    period_ns = NS_PER_S * (2 if value == "2" else 1)
+    for number, event in enumerate(events[1:-1], 1):
+        assert number * period_ns - EARLY_NS <= event.time_ns - log.start_ns < (number + 1) * period_ns - EARLY_NS
 
 
 @perf
