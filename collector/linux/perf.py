@@ -191,12 +191,16 @@ class Rings:
 
     def add_once(self, name: str, tids: Sequence[int], attrs: Iterator[bytes]) -> None:
         """Opens events that write a single record each, once ``enable`` has been called: one for every thread and CPU,
-        into the CPU's ring of a name, with ``attrs`` one after another. Raises OSError."""
-        for ring in [ring for ring in self.rings if ring.name == name]:
-            for tid in tids:
-                with suppress(ProcessLookupError):  # gone meanwhile
-                    self._once.append(libc.perf_event_open(next(attrs), tid, ring.cpu, -1, abi.FLAG_FD_CLOEXEC))
-                    ioctl(self._once[-1], abi.IOC_SET_OUTPUT, ring.fd)
+        into the CPU's ring of a name, with ``attrs`` one after another. Raises OSError; none stays open then."""
+        try:
+            for ring in [ring for ring in self.rings if ring.name == name]:
+                for tid in tids:
+                    with suppress(ProcessLookupError):  # gone meanwhile
+                        self._once.append(libc.perf_event_open(next(attrs), tid, ring.cpu, -1, abi.FLAG_FD_CLOEXEC))
+                        ioctl(self._once[-1], abi.IOC_SET_OUTPUT, ring.fd)
+        except OSError:
+            self._close_once()
+            raise
 
     def set_periods(self, name: str, periods: Iterator[int]) -> None:
         """Gives every thread that has events of its own of a name the next of ``periods``; those that inherit these
@@ -267,14 +271,17 @@ class Rings:
 
     def close(self) -> None:
         """Closes the events. Arrays may still look into the rings: zeros take their place."""
-        for fd in self._once:
-            os.close(fd)
-        self._once = []
+        self._close_once()
         for ring in self.rings:
             self.close_ring(ring)
         for fd in self._fds():  # of events without a ring
             os.close(fd)
         self._writers = {}
+
+    def _close_once(self) -> None:
+        for fd in self._once:
+            os.close(fd)
+        self._once = []
 
     def leave_behind(self, names: Collection[str]) -> None:
         """Whoever waits for us to end need not wait until events of these names are closed, too. Raises OSError."""

@@ -659,3 +659,28 @@ def test_departures_that_rested_as_the_engine_began_are_told_again(ahead_s: int,
     apart = [need("unshare", "util-linux"), "-T", "--monotonic", str(ahead_s), "--fork", "--kill-child"]
     said = subprocess.run([*apart, sys.executable, "-c", AHEAD], check=True, capture_output=True, text=True).stdout
     assert set(said.split()) == {"True"}
+
+
+TOO_FEW = """
+import os, resource, threading
+from collector.engines.perf import opening
+def n_open(): return len(os.listdir("/proc/self/fd"))
+gate = threading.Event()
+for _ in range(10): threading.Thread(target=gate.wait, daemon=True).start()
+before = n_open()
+opened = opening.open_running([os.getpid()], 10**7, follow=True)
+most = n_open()
+opened.close()
+assert n_open() == before
+resource.setrlimit(resource.RLIMIT_NOFILE, (most - 3, most - 3))
+opened = opening.open_running([os.getpid()], 10**7, follow=True)
+print(most - n_open(), 11 * len({ring.cpu for ring in opened.rings.rings}))
+opened.close()
+"""
+
+
+def test_first_samples_that_there_are_too_few_descriptors_for_take_none() -> None:
+    """Else there would be none left for the experiment's files."""
+    said = subprocess.run([sys.executable, "-c", TOO_FEW], check=True, capture_output=True, text=True).stdout
+    n_left, n_first = map(int, said.split())
+    assert n_left == n_first

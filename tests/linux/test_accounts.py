@@ -45,6 +45,27 @@ def test_accounts_are_the_kernels_and_their_files_are_few(child: subprocess.Pope
     assert len(os.listdir("/proc/self/fd")) == n_before
 
 
+FEW_LEFT = """
+import os, resource, threading
+from collector.linux.accounts import OpenAccounts
+gate = threading.Event()
+threads = [threading.Thread(target=gate.wait, daemon=True) for _ in range(100)]
+for thread in threads: thread.start()
+resource.setrlimit(resource.RLIMIT_NOFILE, (500, 500))
+taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(440)]  # as events of many threads are
+opened = OpenAccounts()
+read = [opened.read(os.getpid(), thread.native_id) is not None for _ in range(2) for thread in threads]
+n_left = len([os.open(os.devnull, os.O_RDONLY) for _ in range(24)])
+print(sum(read), n_left)
+"""
+
+
+def test_accounts_are_read_though_events_have_taken_most_descriptors() -> None:
+    """And others still get some."""
+    said = subprocess.run([sys.executable, "-c", FEW_LEFT], check=True, capture_output=True, text=True).stdout
+    assert said.split() == ["200", "24"]
+
+
 def test_threads_that_end_meanwhile_leave_the_others_their_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred at a time, of four hundred: when they have been listed, and before their accounts are read."""
     script = ("import os, threading\n"
