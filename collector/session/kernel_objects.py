@@ -16,7 +16,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from threading import Thread
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from collector.experiment.identity import Identity
 from collector.experiment.recorder import Recorder
 from collector.linux import proc
 from collector.linux.background import come_forward
+from collector.linux.beside import Beside
 from collector.linux.kernel_symbols import KernelObject, KernelSymbols, read_kernel_symbols
 from collector.session.experiments import Experiments, Recorded
 from collector.session.placing import Unwound
@@ -46,7 +46,7 @@ class KernelObjects:
         self._archives = archives
         self._experiments = experiments
         self._symbols = _Known(KernelSymbols([], []))
-        self._reading: Thread | None = None
+        self._reading: Beside | None = None
         self._again_ns = 0  # when they may be read anew
         self._pause_ns = _AGAIN_NS
         self._waiting: dict[Recorded, Array] = {}  # addresses (k,) that have no name yet, sorted
@@ -83,9 +83,8 @@ class KernelObjects:
         if not self._again_ns:
             self._read()
         if self._reading is not None:
-            if self._reading.is_alive():
+            if not self._reading.is_done():
                 return
-            self._reading.join()
             self._reading = None
         for recorded, addresses in list(self._waiting.items()):
             left = self._tell(recorded, addresses)
@@ -102,9 +101,8 @@ class KernelObjects:
 
         self._again_ns = time.monotonic_ns() + self._pause_ns
         self._pause_ns *= 2
-        self._reading = Thread(target=read)
         come_forward()
-        self._reading.start()
+        self._reading = Beside(read)
 
     def _tell(self, recorded: Recorded, addresses: Array) -> Array:
         """Tells an experiment where addresses lie; those that nobody knows are returned."""
@@ -149,7 +147,7 @@ class KernelObjects:
         """These experiments are over: what has no name now stays without."""
         mine = [recorded for recorded in ended if recorded in self._waiting]
         while mine and self._reading is not None:
-            self._reading.join()
+            self._reading.wait()
             self._name()
         for recorded in mine:
             self._n_unknown += len(self._waiting.pop(recorded, ()))

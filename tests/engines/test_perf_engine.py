@@ -684,3 +684,33 @@ def test_first_samples_that_there_are_too_few_descriptors_for_take_none() -> Non
     said = subprocess.run([sys.executable, "-c", TOO_FEW], check=True, capture_output=True, text=True).stdout
     n_left, n_first = map(int, said.split())
     assert n_left == n_first
+
+
+NO_MORE_THREADS = """
+import os, resource, time
+from collector.engines.perf import opening
+from collector.engines.perf.engine import PerfEngine
+opened = opening.open_events([os.getpid()], 10**6, on_exec=False, follow=False)
+engine = PerfEngine(opened, "a test")
+engine.start()
+end_s = time.thread_time() + 0.05
+while time.thread_time() < end_s: pass
+if not os.getuid():
+    os.setuid(65534)
+resource.setrlimit(resource.RLIMIT_NPROC, (0, 0))
+engine.stop()
+batch = engine.drain(2**62)
+print(len(batch.clock.tid), batch.switches is not None)
+engine.release()
+engine.close()
+print(sum("perf_event" in os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd")[:-1]))
+"""
+
+
+def test_the_last_batch_comes_though_there_is_no_room_for_a_thread() -> None:
+    """Whom we record may have used up the limit of threads, and run on."""
+    said = subprocess.run([sys.executable, "-c", NO_MORE_THREADS], check=True, capture_output=True, text=True).stdout
+    n_samples, has_switches, n_open = said.split()
+    assert int(n_samples) >= 20
+    assert has_switches == "True"
+    assert n_open == "0"

@@ -20,7 +20,6 @@ from collections.abc import Collection, Iterable
 from contextlib import suppress
 from itertools import chain
 from operator import attrgetter
-from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -49,6 +48,7 @@ from collector.engines.perf.unheard import Unheard
 from collector.events import Accounts, Array, Batch, Change, Clocks, Exited, Forked, RecordsLost
 from collector.linux import abi, proc
 from collector.linux.accounts import Account, OpenAccounts, process_clock_ns
+from collector.linux.beside import Beside
 from collector.linux.perf import Ring
 
 _LOW32 = np.uint64(0xFFFF_FFFF)
@@ -83,7 +83,7 @@ class PerfEngine:
         self._rests = Resting(self._rings, opened.most_per_s)
         self._tails: list[tuple[Ring, int]] = []
         self._stopped = self._is_last = False  # no more records; the last batch
-        self._closing: Thread | None = None
+        self._closing: Beside | None = None
         self._relief: Relief | None = None
         self._relieved: set[Ring] = set()  # while a batch is worked on
         self._came_ns = 0  # to drain, for the last time
@@ -346,11 +346,10 @@ class PerfEngine:
 
         def close() -> None:
             if before is not None:
-                before.join()
+                before.wait()
             self._rings.close()
 
-        self._closing = Thread(target=close)
-        self._closing.start()
+        self._closing = Beside(close)
 
     def _close_what_was_copied(self) -> None:
         """Closes what the last batch does not point into, while it is worked on."""
@@ -359,8 +358,7 @@ class PerfEngine:
                 if ring.name in FIXED or ring in self._relieved:
                     self._rings.close_ring(ring)
 
-        self._closing = Thread(target=close)
-        self._closing.start()
+        self._closing = Beside(close)
 
     # -- rings of samples with stacks
 
