@@ -42,7 +42,7 @@ class EventSpec(NamedTuple):  # and no dataclass: those take a millisecond to ma
     ``at_rest``: only ``Rings.wake`` starts it; ``later``: and gives it its ring. ``ring_bytes`` 0: it only counts.
     ``group``: the name of an earlier one that it is read together with. ``filter``: a tracepoint's, in the kernel's
     language. ``spare_bytes``: of its ring's spare, a power of two; 0 for none. ``of_maker``: opened on the thread that
-    makes the one it is for.
+    makes the one it is for. ``may_lack``: of certain threads, and left out as well where the user may not have it.
     """
 
     name: str
@@ -55,6 +55,7 @@ class EventSpec(NamedTuple):  # and no dataclass: those take a millisecond to ma
     filter: bytes = b""
     spare_bytes: int = 0
     of_maker: bool = False
+    may_lack: bool = False
 
 
 class Birth(NamedTuple):
@@ -333,7 +334,7 @@ def open_rings(whose: Sequence[int] | Birth, specs: Sequence[EventSpec], may_hal
                 try:
                     fd = _open(spec, tid, cpu, on_cpu)
                 except (PermissionError, LookupError):
-                    if spec.everyone:
+                    if spec.everyone or spec.may_lack:
                         continue
                     raise
                 writers[fd] = [fd]

@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -54,6 +55,34 @@ def test_tracepoints_that_name_threads_are_left_out_where_these_have_other_numbe
     assert {"clock", "switch", "dying"} <= set(said.stdout.split())
     assert {"waking", "handover", "birth"} & set(said.stdout.split()) == ({"waking", "handover", "birth"} if ours else
                                                                          set())
+
+
+REFUSED = """
+import os
+from collector.engines.perf import opening
+from collector.linux import abi, perf
+number = perf.tracepoint_number("task", "task_newtask")
+flags = opening._COMMON | abi.EXCLUDE_KERNEL
+attr = abi.pack_attr(kind=abi.TYPE_TRACEPOINT, config=number, period=1, sample_type=opening._WHO | abi.SAMPLE_RAW,
+                     flags=flags, watermark=0)
+(birth,) = (spec._replace(attr=attr) for spec in opening._specs(10**7, opening._COMMON, number, None, 1 << 14, 1 << 14)
+            if spec.name == "birth")
+os.setuid(65534)
+specs = opening._smaller([*opening._specs(10**7, flags, None, None, 1 << 14, 1 << 14), birth])
+print(*{ring.name for ring in perf.open_rings([os.getpid()], specs).rings})
+"""
+
+
+@pytest.mark.usefixtures("perf_allowed")
+def test_how_processes_are_made_is_left_out_where_the_user_may_not_have_it() -> None:
+    """Though he may read the tracepoint's number: kernel mode is not to be lost for that."""
+    if os.geteuid():
+        pytest.skip("only root can tell somebody else the number")
+    level = int(Path("/proc/sys/kernel/perf_event_paranoid").read_text())
+    if not -1 < level < 3:
+        pytest.skip(f"at level {level} users have everything, or nothing")
+    said = subprocess.run([sys.executable, "-c", REFUSED], check=True, capture_output=True, text=True).stdout
+    assert set(said.split()) == {"clock", "task", "map", "switch"}
 
 
 @pytest.fixture

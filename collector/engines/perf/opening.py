@@ -344,7 +344,8 @@ def _specs(interval_ns: int, flags: int, newtask: int | None, waking: int | None
         births = _spec("birth", _BIRTH_RING_BYTES, kind=abi.TYPE_TRACEPOINT, config=newtask, period=1,
                        sample_type=_STACK | abi.SAMPLE_RAW, regs_user=REGS_USER_X86,
                        stack_user=_BIRTH_STACK_BYTES, flags=flags | abi.EXCLUDE_CALLCHAIN_USER)
-        specs.append(births._replace(spare_bytes=_BIRTH_SPARE_BYTES, filter=_PROCESSES_ONLY))
+        # Its number may be readable (tracefs with mode=755) for who may not have a tracepoint's data.
+        specs.append(births._replace(spare_bytes=_BIRTH_SPARE_BYTES, filter=_PROCESSES_ONLY, may_lack=True))
     return specs
 
 
