@@ -320,9 +320,9 @@ def parse_cpu_list(text: str) -> list[int]:
 def open_rings(whose: Sequence[int] | Birth, specs: Sequence[EventSpec], may_halve: bool = True) -> Rings:
     """Opens every event of ``specs`` on every online CPU for every thread; a mapped ring per event and CPU.
 
-    The events of further threads write into the ring of the first one's. Rings are halved as long as the kernel's
-    budget for locked memory refuses them, if they ``may_halve``. Raises OSError as perf_event_open(2) and mmap(2) do;
-    nothing stays open then.
+    The events of further threads write into the ring of those of the first one that is there. Rings are halved as long
+    as the kernel's budget for locked memory refuses them, if they ``may_halve``. Raises OSError as perf_event_open(2)
+    and mmap(2) do; nothing stays open then.
     """
     leaders: list[tuple[EventSpec, int, int]] = []
     writers: dict[int, list[int]] = {}
@@ -347,7 +347,18 @@ def open_rings(whose: Sequence[int] | Birth, specs: Sequence[EventSpec], may_hal
             lead(whose.maker, [spec for spec in specs if spec.of_maker])
             specs = [spec for spec in specs if not spec.of_maker]
             whose = [whose.make()]
-        lead(whose[0], specs)
+        while True:
+            try:
+                lead(whose[0], specs)
+                break
+            except ProcessLookupError:  # gone meanwhile: another one leads
+                if len(whose) == 1:
+                    raise
+                for fd in writers:
+                    os.close(fd)
+                writers.clear()
+                leaders.clear()
+                whose = whose[1:]
         rings, spares, address, length = _map_what_the_budget_allows(leaders, may_halve)
         for tid in whose[1:]:
             for spec, cpu, leader in leaders:

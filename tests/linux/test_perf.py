@@ -85,6 +85,23 @@ def test_how_processes_are_made_is_left_out_where_the_user_may_not_have_it() -> 
     assert set(said.split()) == {"clock", "task", "map", "switch"}
 
 
+@pytest.mark.usefixtures("perf_allowed")
+def test_who_has_ended_before_its_events_are_opened_leaves_the_others_theirs() -> None:
+    """Also the first one: of a process whose main thread has ended, that is any other thread."""
+    attr = abi.pack_attr(config=abi.SW_DUMMY, period=0, sample_type=abi.SAMPLE_TIME, watermark=0,
+                         flags=abi.DISABLED | abi.EXCLUDE_KERNEL)
+    specs = [perf.EventSpec("task", attr, PAGE)]
+    n_before = len(os.listdir("/proc/self/fd"))
+    nobody = 2**22 + 1
+    rings = perf.open_rings([nobody, nobody, os.getpid(), nobody], specs)
+    assert {ring.name for ring in rings.rings} == {"task"}
+    assert len(os.listdir("/proc/self/fd")) == n_before + len(perf.online_cpus())
+    rings.close()
+    with pytest.raises(ProcessLookupError):
+        perf.open_rings([nobody, nobody], specs)
+    assert len(os.listdir("/proc/self/fd")) == n_before
+
+
 @pytest.fixture
 def rings() -> Iterator[Rings]:
     """A ring of two pages with a spare of four, which no event writes into."""
