@@ -211,3 +211,7 @@ TASKSTATS = {
     "command": ("u1", 16), "of": ("u2", 22), "id": ("u2", 26), "statistics": ("u2", 34),
     "version": ("u2", 36), "turns": ("u8", 52), "delay_ns": ("u8", 60), "run_ns": ("u8", 108), "tid": ("u4", 164),
     "elapsed_us": ("u8", 180), "pid": ("u4", 404)}  # each field's type and place in the message
+# Version 15 (Linux 6.14, up to 6.14.8) had fields in between, which 16 put behind all others (commit 0bf2d838de1f,
+# "taskstats: fix struct taskstats breaks backward compatibility since version 15").
+TASKSTATS_VERSION_MOVED = 15
+TASKSTATS_MOVED = TASKSTATS | {"run_ns": ("u8", 156), "tid": ("u4", 212), "elapsed_us": ("u8", 228), "pid": ("u4", 500)}

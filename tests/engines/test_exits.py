@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import subprocess
 import sys
 import time
@@ -12,8 +13,10 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
+from collector.engines.perf import exits as exits_of
 from collector.engines.perf.exits import ExitAccounts
-from collector.linux.taskstats import ExitMessages
+from collector.linux import abi
+from collector.linux.taskstats import SIZE, ExitMessages
 
 TICK_NS = 10_000_000
 SCRIPT = """
@@ -79,6 +82,29 @@ def test_more_than_come_at_a_time_are_all_told(exits: ExitAccounts) -> None:
     assert process.pid in found.tid
     again = exits.read(time.monotonic_ns())
     assert again is None or not (again.pid == process.pid).any()
+
+
+def test_messages_of_version_15_have_fields_in_between() -> None:
+    """Linux 6.14.0: peaks and lows of delays (7) stand before run_ns, and more of them before the process's id."""
+    def message(version: int, *parts: bytes) -> bytes:
+        head = struct.pack("<16xB3x2xH2xHI2xH", abi.TASKSTATS_CMD_NEW, abi.TASKSTATS_TYPE_AGGR_PID,
+                           abi.TASKSTATS_TYPE_PID, 7002, abi.TASKSTATS_TYPE_STATS)
+        return (head + struct.pack("<H6x", version) + b"".join(parts)).ljust(SIZE, b"\0")
+
+    def words(*values: int) -> bytes:
+        return struct.pack(f"<{len(values)}Q", *values)
+
+    def who(comm: bytes) -> bytes:
+        return comm.ljust(32, b"\0") + bytes(8) + struct.pack("<IIIIII", 0, 0, 7002, 1, 99, 0) + words(1234)
+
+    since_elapsed = words(*range(100, 120))  # ac_utime to cpu_scaled_run_real_total
+    old = message(14, bytes(8), words(3, 400, 0, 0, 0, 0, 500, 600), who(b"sh"), since_elapsed,
+                  words(0, 0, 0, 0, 99, 0, 0), struct.pack("<I", 7001))
+    new = message(15, bytes(8), words(3, 400, 7, 7, 0, 0, 7, 7, 0, 0, 7, 7, 500, 600), who(b"sh"), since_elapsed,
+                  words(0, 0, 7, 7, 0, 0, 7, 7, 99, 0, 0, 7, 7), struct.pack("<I", 7001))
+    for text in (old, new):
+        rows = np.frombuffer(text, dtype=exits_of._MESSAGE)
+        assert exits_of._columns(rows).T.tolist() == [[7001, 7002, 1234, 600, 400, 3]]
 
 
 def test_nothing_is_left_open(messages: ExitMessages) -> None:

@@ -11,11 +11,11 @@ from collector.linux import abi
 from collector.linux.libc import Messages
 from collector.linux.taskstats import MOST, SIZE, ExitMessages
 
-_MESSAGE = np.dtype({
-    "names": list(abi.TASKSTATS),
-    "formats": [kind for kind, _ in abi.TASKSTATS.values()],
-    "offsets": [at for _, at in abi.TASKSTATS.values()],
-    "itemsize": SIZE})
+_MESSAGE, _MOVED = (np.dtype({
+    "names": list(fields),
+    "formats": [kind for kind, _ in fields.values()],
+    "offsets": [at for _, at in fields.values()],
+    "itemsize": SIZE}) for fields in (abi.TASKSTATS, abi.TASKSTATS_MOVED))
 
 
 class ExitAccounts:
@@ -41,6 +41,8 @@ def _columns(rows: Any) -> Array:
     """Those (6, n) of messages that tell of threads."""
     told = ((rows["command"] == abi.TASKSTATS_CMD_NEW) & (rows["of"] == abi.TASKSTATS_TYPE_AGGR_PID)
             & (rows["id"] == abi.TASKSTATS_TYPE_PID) & (rows["statistics"] == abi.TASKSTATS_TYPE_STATS))
-    columns = np.array([rows[name] for name in ("pid", "tid", "elapsed_us", "run_ns", "delay_ns", "turns")], np.int64)
+    columns, moved = (np.array([part[name] for name in ("pid", "tid", "elapsed_us", "run_ns", "delay_ns", "turns")],
+                               np.int64) for part in (rows, rows.view(_MOVED)))
+    columns = np.where(rows["version"] == abi.TASKSTATS_VERSION_MOVED, moved, columns)
     columns[0, rows["version"] < abi.TASKSTATS_VERSION_WITH_TGID] = -1
     return columns[:, told]
