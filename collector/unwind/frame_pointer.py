@@ -7,7 +7,8 @@ Code built with frame pointers keeps a chain in the stack, each link two words::
                 +-> [fp of its caller] [return address]
 
 A link is believed only if it lies at or above the stack pointer (so the chain rises), is aligned, lies in the copied
-stack, and its return address follows a call instruction, or lies in executable memory that has no file to look into.
+stack, and its return address follows a call instruction, is the trampoline that a signal handler returns to, or lies
+in executable memory that has no file to look into.
 A frame pointer of zero ends the chain.
 
 A leaf may not have its link yet or any more: then the instructions around the pc tell where the return address is

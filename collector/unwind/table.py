@@ -621,14 +621,17 @@ class Tables:
         first instruction, and return addresses are looked up minus one. And they end a byte late: in the system call
         that they end with a thread is behind it."""
         assert known.arch is not None
-        text = self._text(known, low, high - low + 16)
         found = []
-        for code, rule in known.arch.trampolines:
-            at = text.find(code)
-            while at >= 0:
-                number = self.rule_sets[known.arch.machine].number_of(rule)
-                found.append((low + at - 1, low + at + len(code) + 1, number))
-                at = text.find(code, at + 1)
+        for load in known.load_object.loads:  # of what lies before one, or between two, nothing can be read
+            begin, end = max(low, load.vaddr), min(high + 16, load.vaddr + load.file_size)
+            text = self._text(known, begin, end - begin) if load.is_executable and begin < end else b""
+            low = max(low, end) if text else low
+            for code, rule in known.arch.trampolines:
+                at = text.find(code)
+                while at >= 0:
+                    number = self.rule_sets[known.arch.machine].number_of(rule)
+                    found.append((begin + at - 1, begin + at + len(code) + 1, number))
+                    at = text.find(code, at + 1)
         return found
 
     def _text(self, known: _Object, vaddr: int, size: int) -> bytes:
@@ -640,7 +643,8 @@ class Tables:
             return b""
 
     def follows_call(self, return_line: U64) -> npt.NDArray[np.bool_]:
-        """Whether a call instruction ends at places of the line (n,); False where there is no file to look into."""
+        """Whether a call instruction ends at places of the line (n,), or a handler returns there; False where there is
+        no file to look into."""
         sites = self._call_sites
         return np.array([sites[place] if place in sites else self._inspect_call(place)
                          for place in return_line.tolist()], bool)
@@ -665,6 +669,8 @@ class Tables:
             vaddr = (return_line - known.origin) & _MASK
             # A call may be the first thing in its segment: look at fewer bytes then.
             found = any(known.arch.is_call_before(self._text(known, vaddr - n, n)) for n in (size, 5, 2) if vaddr >= n)
+            # The kernel has a handler return to a trampoline.
+            found = found or any(self._text(known, vaddr, len(code)) == code for code, _ in known.arch.trampolines)
         self._call_sites[return_line] = found
         return found
 

@@ -127,6 +127,42 @@ def test_a_trampoline_known_by_its_bytes(flags: tuple[str, ...], world: Any, gdb
     assert sum(any(kind == "signal" for _, kind in stop["frames"]) for stop in world.stops) >= 10
 
 
+# A program without a library. What comes before its code in the same 64 KiB is no code.
+ALONE = r"""
+__asm__("nop; __restore_rt: mov $15, %rax; syscall;"
+        ".globl _start; _start: xor %ebp, %ebp; call begin; hlt; .skip 200, 0x90");
+extern char __restore_rt[];
+struct { void (*handler)(int); unsigned long flags; void *restorer; unsigned long mask; } action;
+volatile long sink;
+static long ask(long number, long a, long b, long c) {
+    long answer;
+    register long d __asm__("r10") = 8;
+    __asm__ volatile("syscall" : "=a"(answer) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(d) : "rcx", "r11", "memory");
+    return answer;
+}
+__attribute__((noinline)) void spin(long n) { for (long i = 0; i < 1000; i++) sink += n; }
+void handler(int number) { for (;;) { spin(number); sink++; } }
+__attribute__((noinline)) void interrupted(void) { ask(62, ask(39, 0, 0, 0), 14, 0); for (;;) sink++; }
+void begin(void) {
+    action.handler = handler, action.flags = 0x04000000, action.restorer = __restore_rt;
+    ask(13, 14, (long)&action, 0);
+    interrupted();
+}
+"""
+
+
+@pytest.mark.parametrize("cfi", [(), NO_CFI], ids=["with CFI", "without CFI"])
+def test_a_trampoline_in_a_program_without_a_library(cfi: tuple[str, ...], world: Any, gdb_stops: Callable[..., Any],
+                                                     compile_c: Callable[..., Path]) -> None:
+    program = compile_c("alone", ALONE, "-O1", "-nostdlib", "-static", "-Wl,-z,separate-code", "-fno-stack-protector",
+                        "-fno-omit-frame-pointer", *cfi)
+    world.stops = gdb_stops([program], 9, ["stepi 7", "stepi 101"])
+    frames = world.unwind()
+    assert [pcs_of(frames, i) for i in range(len(world.stops))] == [gdb_pcs(stop) for stop in world.stops]
+    assert all(any(kind == "signal" for _, kind in stop["frames"]) for stop in world.stops)
+    assert (frames.stop == Stop.ROOT).all()
+
+
 @pytest.mark.parametrize("flags", [("-O0",), ("-O0", *NO_CFI)], ids=["with CFI", "without CFI"])
 def test_only_sp_and_pc_are_known(flags: tuple[str, ...], world: Any, gdb_stops: Callable[..., Any],
                                   compile_c: Callable[..., Path]) -> None:
