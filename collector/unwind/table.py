@@ -64,7 +64,7 @@ _MAX_SPAN = 1 << 40
 _MARGIN = 1 << 16
 _IMPOSSIBLE = 1 << 63
 _MASK = (1 << 64) - 1
-# A program's entry code has no caller; this many bytes of it, where no call frame information says so.
+# A program's entry code has no caller; this many bytes of it at most, where no call frame information says so.
 _ENTRY_BYTES = 128
 # Holes are looked at in windows of this size.
 _WINDOW = 1 << 16
@@ -609,12 +609,21 @@ class Tables:
         special = self._trampolines(known, low, high)
         entry = known.load_object.entry
         if entry and low <= entry < high:
-            special.append((entry, min(entry + _ENTRY_BYTES, high), ROOT))
+            special.append((entry, min(self._entry_end(known), high), ROOT))
         rows = [(low, HOLE)]
         for begin, end, number in sorted(special):
             begin = max(begin, rows[-1][0])
             rows += [(begin, number), (max(end, begin + 1), HOLE)]
         return [row for row in rows if row[0] < high], high
+
+    def _entry_end(self, known: _Object) -> int:
+        """Where a program's entry code ends at the latest; a function behind it that it calls has a caller."""
+        entry = known.load_object.entry
+        text = self._text(known, entry, _ENTRY_BYTES)
+        # To call what comes next is how code of 32 bits learns where it is.
+        called = [behind + distance for behind in range(5, len(text) + 1) if text[behind - 5] == 0xE8
+                  and (distance := int.from_bytes(text[behind - 4:behind], "little", signed=True)) > 0]
+        return entry + min([_ENTRY_BYTES, *called])
 
     def _trampolines(self, known: _Object, low: int, high: int) -> list[tuple[int, int, int]]:
         """(begin, end, rule) of trampolines in ``[low, high)``. They begin a byte early: a handler returns to the

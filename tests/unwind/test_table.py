@@ -118,6 +118,19 @@ def test_entry_code_without_a_rule_is_the_root(compile_c: Callable[..., Path]) -
     assert (rules[128:] == HOLE).all()
 
 
+def test_what_entry_code_calls_has_a_caller(compile_c: Callable[..., Path]) -> None:
+    """As in a program of assembly, where a function comes next."""
+    source = '__asm__(".globl _start; _start: call 1f; 1: call work; hlt; nop; work: jmp work; .skip 300");'
+    path = compile_c("start", source, "-nostdlib", "-static")
+    with open_object(str(path)) as load_object:
+        tables = Tables()
+        number = tables.add_object(load_object)
+        entry = np.arange(load_object.entry, load_object.entry + 128, dtype=np.uint64) + tables.origin[number]
+        rules = tables.rules_at(entry)
+    assert (rules[:12] == ROOT).all()
+    assert (rules[12:] == HOLE).all()
+
+
 def test_a_rule_for_the_stack_pointer_itself() -> None:
     """longjmp's frame: the frame address is the buffer, the caller's sp another register."""
     section, tables = section_of(LIBC, X86_64), Tables()
