@@ -35,11 +35,14 @@ from collector.unwind.rules import Architecture, Cfa, CfaKind, How, Kind, Rule
 # Most entries fit; one read of the file is enough then.
 _WINDOW = 512
 _MAX_ENTRY = 1 << 20
+_MAX_ENTRIES = 1 << 20  # of a section that is walked, which takes seconds then
 _MAX_ROWS = 1 << 16
 _MAX_REMEMBERED = 256
+_MAX_STATES = 1 << 10  # that a function is the first to be in; compilers' functions have some twenty at most
 _ABSENT = 0xFF
-# One instruction, but for those with a block or an encoded address; trailing padding is one.
-_ULEB = rb"[\x80-\xff]*[\x00-\x7f]"
+# One instruction, but for those with a block or an encoded address; trailing padding is one. Numbers are no longer than
+# ``uleb128`` reads them: else each of the bytes of one without an end would be looked at from all those before it.
+_ULEB = rb"[\x80-\xff]{0,15}[\x00-\x7f]"
 _INSTRUCTION = re.compile(
     rb"(?s:[\x40-\x7f\xc0-\xff\x0a\x0b]|\x00+|[\x80-\xbf\x06-\x08\x0d\x0e\x13\x2e]%s"
     rb"|[\x05\x09\x0c\x11\x12\x14\x15\x2f]%s%s|\x02.|\x03..|\x04.{4}|\x1d.{8})" % (_ULEB, _ULEB, _ULEB))
@@ -143,7 +146,9 @@ class CfiSection:
     def walk(self) -> Iterator[tuple[int, int, int]]:
         """All FDEs as (begin, end, offset), in the section's order. Damaged entries are passed over."""
         offset = 0
-        while offset + 4 <= self.extent.size:
+        for _ in range(_MAX_ENTRIES):
+            if offset + 4 > self.extent.size:
+                return
             try:
                 _, _, identity, size, is_64 = self._entry(offset)
             except ElfError:
@@ -321,10 +326,12 @@ class _States:
         self._states: dict[tuple[Cfa, tuple[tuple[int, How], ...]], State] = {}
         self._rules: dict[Rule, Rule] = {}
         self._advances: dict[bytes, int] = {}
+        self._room = _MAX_STATES
         self._initial = self._state(cie.cfa, cie.registers)
 
     def of(self, fde: Fde) -> list[tuple[int, State]]:
         """See CfiSection.states_of."""
+        self._room = len(self._states) + _MAX_STATES
         body = fde.data[fde.at:]
         instructions = _INSTRUCTION.findall(body)
         if sum(map(len, instructions)) == len(body):
@@ -395,6 +402,8 @@ class _States:
         key = cfa, tuple(sorted(registers.items()))
         state = self._states.get(key)
         if state is None:
+            if len(self._states) >= self._room:
+                raise ElfError("call frame information: too many states in one function")
             rule = Rule(cfa, self._mentioned(registers), self.cie.is_signal)
             state = self._states[key] = State(cfa, registers, self._rules.setdefault(rule, rule))
         return state
@@ -481,6 +490,8 @@ class _Machine:
         self.pc = self.row_pc = pc
 
     def put(self, register: int, how: How) -> None:
+        if register >= self.arch.n_registers and register != self.cie.return_register:
+            return  # nobody asks for it
         self.registers = {**self.registers, register: how}
 
     def offset(self, register: int, factored: int) -> None:
@@ -554,16 +565,19 @@ def _register_plus(code: bytes) -> tuple[int, int] | None:
 
 def _deref_cfa(code: bytes) -> Cfa | None:
     """``breg off; deref``, by itself or followed by ``plus_uconst n``: the caller's sp was saved in the stack."""
-    for size in range(3, len(code) + 1):
-        base = _register_plus(code[:size - 1])
-        if code[size - 1] == 0x06 and base:
-            if size == len(code):
-                return Cfa(CfaKind.DEREF, *base)
-            if code[size] == 0x23 and size + 1 < len(code):
-                addend, end = uleb128(code + b"\0", size + 1)
-                return Cfa(CfaKind.DEREF, *base, addend=addend) if end == len(code) else None
+    if len(code) < 3 or not 0x70 <= code[0] <= 0x8F:
+        return None
+    try:
+        offset, at = sleb128(code, 1)
+        if code[at] != 0x06:
             return None
-    return None
+        if at + 1 == len(code):
+            return Cfa(CfaKind.DEREF, code[0] - 0x70, offset)
+        addend, end = uleb128(code, at + 2)
+    except IndexError:
+        return None
+    is_whole = code[at + 1] == 0x23 and end == len(code)
+    return Cfa(CfaKind.DEREF, code[0] - 0x70, offset, addend=addend) if is_whole else None
 
 
 def _plt_cfa(code: bytes, arch: Architecture) -> Cfa | None:

@@ -196,6 +196,18 @@ def test_a_number_without_end_is_damage() -> None:
         rows(b"\x0e" + b"\x80" * 400 + b"\x01")
 
 
+def test_damage_costs_little() -> None:
+    """Numbers without an end, registers that no machine has, more states than functions have; a section of padding.
+    The time that each would take is the square of its size, or hours."""
+    with pytest.raises(ElfError):
+        rows(b"\x80" * (1 << 18))
+    assert rows(b"".join(b"\x05%c%c\x01" % (0x80 + n % 128, 1 + n // 128) for n in range(1 << 11))) == rows(b"")
+    with pytest.raises(ElfError, match="too many states"):
+        rows(b"".join(b"\x13%c%c\x00" % (0x80 + n % 128, 0x80 + n // 128) for n in range(1 << 11)))
+    nothing = CfiSection(Extent(0, 1 << 33, lambda offset, size: bytes(size)), X86_64, is_debug=True)
+    assert not list(nothing.walk())
+
+
 def test_restore_without_remember_is_damage() -> None:
     with pytest.raises(ElfError, match="end early"):
         rows(b"\x0b")
