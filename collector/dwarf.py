@@ -20,6 +20,7 @@ from collector.elf import LoadObject, Read
 from collector.errors import ElfError
 
 T = TypeVar("T")
+_MAX_PIECE = 1 << 26  # bytes that are read at once
 
 
 class Row(NamedTuple):
@@ -219,7 +220,7 @@ class _Stream(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        count = max(0, min(len(buffer), self._size - self._position))
+        count = max(0, min(len(buffer), self._size - self._position, _MAX_PIECE))
         buffer[:count] = self._bytes_at(self._position, count) if count else b""
         self._position += count
         return count

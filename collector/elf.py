@@ -20,11 +20,11 @@ import re
 import stat
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, compress
+from itertools import compress
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 from collector.errors import ElfError
@@ -48,6 +48,10 @@ _MAX_PROGRAM_HEADERS = 65536 // 32
 _MAX_SECTIONS = 16384
 _MAX_NOTES = 1 << 16
 _MAX_UNPACKED, _MAX_UNPACKING = 1 << 28, 1 << 28
+# Bytes of a section, unpacked. A file may be of any size and have none of it on the disk; what is read is in memory.
+_MAX_READ = 1 << 30
+_MAX_NAME_BYTES = 256  # of a section
+_MAX_PLACES = 16  # of a name among strings, whose ends may be those of others
 _SHF_COMPRESSED = 0x800
 _STT_FUNC, _STT_GNU_IFUNC = 2, 10
 _GO_FUNCTIONS = ".gopclntab", ".data.rel.ro.gopclntab"
@@ -374,9 +378,8 @@ class LoadObject:
         if section is None or section.type == SHT_NOBITS or section.link >= len(self._section_order):
             return {}
         strings = self._section_order[section.link]
-        texts = self._read(strings.file_offset, strings.size).split(b"\0")
-        begins = accumulate((len(text) + 1 for text in texts), initial=0)
-        places = {begin: text for begin, text in zip(begins, texts, strict=False) if text in names}
+        texts = self._read(strings.file_offset, strings.size)
+        places = {at: name for name in names for at in _places_of(name + b"\0", texts)}
         dtype = np.dtype(_SYMBOL_64 if self.is_64 else _SYMBOL_32).newbyteorder(self._byte_order)
         data = self.section_bytes(".dynsym")
         table = np.frombuffer(data, dtype, len(data) // dtype.itemsize)
@@ -472,7 +475,8 @@ class LoadObject:
         names = self._read(rows[index][4], rows[index][5]) if index else b""
         found: dict[str, Section] = {}
         for start, kind, flags, vaddr, file_offset, size, link, _, _, entry_size in rows:
-            name = names[start:names.find(b"\0", start)].decode("utf-8", "backslashreplace")
+            end = names.find(b"\0", start, start + _MAX_NAME_BYTES)
+            name = names[start:max(end, start)].decode("utf-8", "backslashreplace")
             self._section_order.append(Section(name, kind, flags, vaddr, file_offset, size, link, entry_size))
             found.setdefault(name, self._section_order[-1])
         return found
@@ -524,7 +528,7 @@ class LoadObject:
         if kind != 1:
             raise ElfError(f"{self.name}: {name} is compressed in a way that is not known here (type {kind})")
         # zlib cannot shrink anything to less than about a thousandth.
-        if size > 1100 * (len(data) + 1):
+        if size > min(1100 * (len(data) + 1), _MAX_READ):
             raise ElfError(f"{self.name}: {name} claims {size} bytes; the file is damaged")
         try:
             plain = zlib.decompressobj().decompress(data[header_size:], size or 1)
@@ -696,6 +700,15 @@ def packed_symbols(start: npt.NDArray[np.uint64], size: npt.NDArray[np.uint64], 
     return header + programs + body + b"".join(headers)
 
 
+def _places_of(text: bytes, texts: bytes) -> Iterator[int]:
+    at = texts.find(text)
+    for _ in range(_MAX_PLACES):
+        if at < 0:
+            return
+        yield at
+        at = texts.find(text, at + 1)
+
+
 def _extent_of_bytes(vaddr: int, data: bytes) -> Extent:
     return Extent(vaddr, len(data), lambda offset, size: data[offset:offset + size])
 
@@ -713,6 +726,8 @@ class _File:
 
     def read(self, offset: int, size: int) -> bytes:
         # Checked against the size first: a damaged header must not make us allocate what no file can fill.
+        if size > _MAX_READ:
+            raise ElfError(f"{self._name}: wants {size} bytes at once; the file is damaged")
         if size < 0 or offset < 0 or offset + size > self.size:
             raise ElfError(f"{self._name}: wants {size} bytes at {offset:#x}, behind its end; the file is damaged")
         try:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import struct
 import subprocess
 import sys
 import time
+import tracemalloc
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -270,6 +273,55 @@ def test_absurd_tables_are_refused_at_once(at: int, value: int, small_program: b
     with pytest.raises(ElfError):
         assert object_of_bytes(bytes(content), "absurd").sections
     assert time.thread_time() - start < 0.5
+
+
+def test_names_without_an_end_are_none() -> None:
+    """Each section would have all the rest as its name."""
+    n_sections, names = 1000, b"x" * (1 << 18)
+    header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\2\1\1", 3, 62, 1, 0, 0, 64, 0, 64, 56, 0, 64, n_sections, 1)
+    section = struct.pack("<IIQQQQIIQQ", 0, 3, 0, 0, 64 + 64 * n_sections, len(names), 0, 0, 1, 0)
+    found = object_of_bytes(header + section * n_sections + names, "names")
+    assert list(found.sections) == [""]
+
+
+@pytest.mark.parametrize(("section", "size"), [(".dynstr", 1 << 27), (".debug_frame", 1 << 38)])
+def test_a_file_that_claims_much_and_has_nothing(section: str, size: int, need: Need, build: Callable[..., Path],
+                                                 tmp_path: Path) -> None:
+    """Its end is a hole, of zeros, which takes no room on the disk."""
+    (tmp_path / "empty").write_bytes(b"1234")
+    path = build("program", "-Wl,-z,lazy")
+    subprocess.run([need("objcopy", "binutils"), f"--add-section=.debug_frame={tmp_path / 'empty'}", path], check=True,
+                   timeout=60)
+    with open_object(str(path)) as found:
+        number = list(found.sections).index(section)
+    content = bytearray(path.read_bytes())
+    headers_at = int.from_bytes(content[40:48], "little")
+    struct.pack_into("<QQ", content, headers_at + 64 * number + 24, 1 << 20, size)
+    path.write_bytes(content)
+    os.truncate(path, (1 << 20) + size)
+    tracemalloc.start()
+    try:
+        with open_object(str(path)) as found:
+            assert not found.exported((b"main",))
+            if section == ".debug_frame":
+                with pytest.raises(ElfError, match="at once"):
+                    found.debug_frame()
+        assert tracemalloc.get_traced_memory()[1] < 1.5 * (1 << 27)
+    finally:
+        tracemalloc.stop()
+
+
+def test_a_section_that_unpacks_to_too_much(need: Need, build: Callable[..., Path], tmp_path: Path) -> None:
+    size = 3 << 30
+    packer = zlib.compressobj(1)
+    piece = bytes(1 << 20)
+    packed = b"".join(packer.compress(piece) for _ in range(1 << 4)) + packer.flush()
+    (tmp_path / "packed").write_bytes(b"ZLIB" + size.to_bytes(8, "big") + packed + bytes(3 << 20))
+    path = build("program")
+    subprocess.run([need("objcopy", "binutils"), f"--add-section=.zdebug_frame={tmp_path / 'packed'}", path],
+                   check=True, timeout=60)
+    with open_object(str(path)) as found, pytest.raises(ElfError, match="claims"):
+        found.debug_frame()
 
 
 # --- hostile paths --------------------------------------------------------------------------------
