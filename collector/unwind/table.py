@@ -699,7 +699,7 @@ class Tables:
         call = self._text(caller, vaddr - 5, 5) if vaddr >= 5 else b""
         if call[:1] != b"\xe8":
             return Call.POSSIBLE
-        target = vaddr + int.from_bytes(call[1:], "little", signed=True)
+        target = vaddr + int.from_bytes(call[1:], "little", signed=True) & _MASK  # of what only looks like a call: any
         if caller.arch.plt_jump.match(self._text(caller, target, 16)):
             return Call.POSSIBLE
         if callee is not caller:

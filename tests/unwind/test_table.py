@@ -174,6 +174,17 @@ def test_where_calls_lead(compile_c: Callable[..., Path]) -> None:
         assert tables.follows_call(begin)
 
 
+def test_what_looks_like_a_call_may_lead_anywhere(compile_c: Callable[..., Path]) -> None:
+    """In a library, whose addresses begin at zero: to below it."""
+    source = '__asm__("f: .cfi_startproc; .byte 0xe8; .long -0x10000000; ret; .cfi_endproc"); int g(void) { return 1; }'
+    with open_object(str(compile_c("anywhere", source, "-O1", "-shared", "-fPIC", "-nostdlib"))) as load_object:
+        tables = Tables()
+        number = tables.add_object(load_object)
+        text = next(load for load in load_object.loads if load.is_executable)
+        place = int(tables.origin[number]) + text.vaddr + 5
+        assert tables.call_between(place, place + 2) == Call.IMPOSSIBLE
+
+
 def test_calls_that_lead_on_by_jumps(compile_c: Callable[..., Path]) -> None:
     """A call may have led to where the function jumps to that it calls, directly or through one that is told where."""
     source = """
