@@ -355,7 +355,8 @@ class Tables:
     def add_object_of_rule(self, load_object: LoadObject, rule: Rule) -> int:
         """The same for an object whose code has one rule everywhere, of x86-64."""
         number = self.add_object(load_object)
-        self.rule[-1] = self.rule_sets[X86_64.machine].number_of(rule)
+        if self.low[number] < self.high[number]:  # else the last row is another's
+            self.rule[-1] = self.rule_sets[X86_64.machine].number_of(rule)
         return number
 
     def add_told(self, load_object: LoadObject, teller: Teller) -> int:

@@ -17,7 +17,7 @@ from collector.unwind.cfi import CfiSection, search_table
 from collector.unwind.i386 import I386
 from collector.unwind.rules import Architecture, Cfa, CfaKind, Rule
 from collector.unwind.table import HOLE, ROOT, UNDECODED, Call, Tables, sp_of
-from collector.unwind.trampoline import image
+from collector.unwind.trampoline import add_trampolines, image
 from collector.unwind.x86_64 import R8, RDI, RDX, RIP, RSP, X86_64
 
 LIBC = "/usr/lib/x86_64-linux-gnu/libc.so.6"
@@ -104,6 +104,17 @@ def test_a_thread_in_sigreturn_is_behind_its_trampoline() -> None:
     known = tables.rule_sets[X86_64.machine].rules[behind]
     assert known is not None
     assert known.is_signal
+
+
+def test_an_object_too_large_leaves_others_their_rules() -> None:
+    """Memory of two TiB that begins with trampolines."""
+    tables = Tables()
+    with open_object(LIBC) as load_object:
+        number = tables.add_object(load_object)
+        add_trampolines(tables, 1 << 41)
+        text = next(s for s in load_object.loads if s.is_executable)
+        pcs = np.arange(text.vaddr, text.vaddr + text.memory_size, 5001, dtype=np.uint64)
+        assert len(set(tables.rules_at(pcs + tables.origin[number]).tolist())) > 5
 
 
 def test_entry_code_without_a_rule_is_the_root(compile_c: Callable[..., Path]) -> None:
