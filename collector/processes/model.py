@@ -94,6 +94,18 @@ class Model:
             thread.name = self.threads[maker].name
         return thread
 
+    def born_since(self, change: Forked) -> Thread | None:
+        """A thread that was found was born behind the moment as of which it was: it has had no time before. None for
+        one that was there."""
+        slot = self.slot_of(change.tid, change.time_ns)
+        found = self.threads.get(slot) if slot is not None else None
+        if found is None or change.time_ns <= found.start_ns:
+            return None
+        self._end(found, found.start_ns)
+        thread = self.new_thread(found.process, change.tid, change.time_ns, Edge.BORN)
+        thread.name = found.name
+        return thread
+
     def exited(self, change: Exited) -> Thread | None:
         """The end of a thread, and of its process if it was the last one."""
         slot = self.slot_of(change.tid, change.time_ns)

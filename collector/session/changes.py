@@ -104,9 +104,11 @@ class Changes:
                 recorded.threads_started([(thread.tid, thread.start_ns) for thread in its], name)
 
     def _forked(self, change: Forked) -> None:
-        if change.time_ns < self._found_ns and change.tid in self._found:
-            return
         is_process = change.pid != change.parent_pid
+        if change.time_ns < self._found_ns and change.tid in self._found:
+            if not is_process and (since := self._model.born_since(change)) is not None:
+                self._time.born(since.slot, change.time_ns)
+            return
         if is_process and not self._experiments.follow.descendants:
             return
         parent = self._model.processes.get(change.parent_pid)

@@ -1313,6 +1313,25 @@ def test_a_spawned_program_that_is_followed_by_its_name_may_begin_a_batch_later(
     assert [path.name for path in recording.path.glob("*.er")] == ["_c1_x1.er"]
 
 
+@pytest.mark.parametrize("first", [Edge.IN, Edge.OUT_BLOCKED])
+def test_who_is_born_while_threads_are_looked_for_has_no_time_before(first: int, tmp_path: Path) -> None:
+    """The recording had begun, 30 ms before; of the birth there is a record, perhaps not of its first run's begin."""
+    world = Proc()
+    recording, other = Recording(tmp_path / "test.1.er", world=world), PID + 1
+    found = [Found(PID, Edge.OUT_BLOCKED, Reason.SLEEP, None, Account(START_NS + 33 * MS, 1000 * MS, 0, 1)),
+             Found(other, Edge.IN, Reason.UNKNOWN, None, Account(START_NS + 35 * MS, 0, 0, 1))]
+    recording.pipeline.take_over(PID, "", found, [], batch(0))
+    begins = [(30, other, Edge.IN)] if first == Edge.IN else []
+    recording.pipeline.feed(batch(100, Forked(START_NS + 30 * MS, PID, other, PID, PID), switches=[
+        *begins, (41, other, Edge.OUT_BLOCKED)], accounts=account((99, other, 11, 0))))
+    recording.finish(100)
+    lengths = recording.lengths(other)
+    assert lengths[ON_CPU] / MS == pytest.approx(11, abs=0.1)
+    assert sum(lengths.values()) / MS == pytest.approx(70, abs=0.1)
+    assert recording.lengths(PID)[Microstate.SLEEP] == 100 * MS
+    assert list(open_experiment(recording.path).threads) == [PID, other]
+
+
 def test_a_window_to_whose_end_we_come_late_has_one_thread_at_a_time_on_its_cpu(recording: Recording) -> None:
     """Of three that were found runnable there is no record; accounts were read when the window was over."""
     found = [Found(PID + n, Edge.IN, Reason.UNKNOWN, None, Account(START_NS, 1000 * MS, 0, 1)) for n in range(3)]
