@@ -270,15 +270,25 @@ class Experiments:
         old = recorded.parent
         if recorded.adopted:
             return
-        if old is not None and old.followed and old.making is not None and old.making.spawned and not old.adopted:
-            old.tell(Recorder.comment, b"spawned: " + (recorded.arguments or recorded.image.program), recorded.start_ns)
-            self._adopt(old, recorded, below)
+        if old is not None and old.making is not None and old.making.spawned and not old.adopted:
+            self._adopt_later(old, recorded, below)
             return
         recorded.lineage = (old.lineage if old else FOUNDERS).child("x", 1)
         self._create(recorded)
         if old is not None:
             old.tell(Recorder.exec_start, recorded.start_ns, EXEC.call, recorded.lineage.name, recorded.followed,
                      recorded.arguments or recorded.image.program)
+
+    def _adopt_later(self, old: Recorded, new: Recorded, below: dict[Recorded | None, list[Recorded]]) -> None:
+        """The same where the exec comes in a later batch; by its new name it may be one that is followed from then on.
+        """
+        if old.followed:
+            old.tell(Recorder.comment, b"spawned: " + (new.arguments or new.image.program), new.start_ns)
+            self._adopt(old, new, below)
+            return
+        old.followed, old.start_ns, old.arguments, old.n_threads = True, new.start_ns, new.arguments, 0
+        self._adopt(old, new, below)
+        self._create(old)
 
     def _adopt(self, old: Recorded, new: Recorded, below: dict[Recorded | None, list[Recorded]]) -> None:
         """A spawned process goes on under its lineage in its new image."""
@@ -295,7 +305,7 @@ class Experiments:
             child.parent = old
             below.setdefault(old, []).append(child)
         for what, arguments, named in new.journal:
-            is_known = what is Recorder.thread_started and arguments[0] == new.image.pid
+            is_known = what is Recorder.thread_started and arguments[0] == new.image.pid and old.n_threads > 0
             old.tell(Recorder.thread_named if is_known else what, *arguments, **named)
 
     def _create(self, recorded: Recorded) -> None:

@@ -1310,7 +1310,26 @@ def test_a_spawned_program_that_is_followed_by_its_name_may_begin_a_batch_later(
     recording.pipeline.feed(made)
     recording.pipeline.feed(batch(100, Executed(START_NS + 60 * MS, 5003, 5003, b"other")))
     recording.finish(150)
-    assert [path.name for path in recording.path.glob("*.er")] == ["_c1_x1.er"]
+    (path,) = recording.path.glob("*.er")
+    experiment = open_experiment(path)
+    assert (path.name, list(experiment.threads)) == ("_c1.er", [5003])  # as if it had come with its birth
+    assert experiment.log.start_ns == START_NS + 60 * MS
+
+
+def test_a_spawned_program_that_is_not_followed_has_no_name_of_its_own_a_batch_later_either(tmp_path: Path) -> None:
+    """Nor have its descendants another one for that; what it executes once more has."""
+    recording = Recording(tmp_path / "test.1.er", follow="=^(child|third)$")
+    made = batch(50, EXEC, Forked(START_NS + 20 * MS, 5003, 5003, PID, PID))
+    births = samples([(20, PID, 0x400100)], 0)
+    assert births is not None
+    made.births = Births(births, np.array([5003]), np.array([CLONE_VM | CLONE_VFORK]))
+    recording.pipeline.feed(made)
+    recording.pipeline.feed(batch(100, Executed(START_NS + 60 * MS, 5003, 5003, b"other"),
+                                  Forked(START_NS + 70 * MS, 6001, 6001, 5003, 5003),
+                                  Executed(START_NS + 80 * MS, 6001, 6001, b"child")))
+    recording.pipeline.feed(batch(150, Executed(START_NS + 110 * MS, 5003, 5003, b"third")))
+    recording.finish(200)
+    assert sorted(path.name for path in recording.path.glob("*.er")) == ["_c1_f1_x1.er", "_c1_x1.er"]
 
 
 @pytest.mark.parametrize("first", [Edge.IN, Edge.OUT_BLOCKED])
