@@ -85,10 +85,12 @@ def attached(options: list[str], path: Path, is_enough: Callable[[], bool]) -> N
     """Records programs that go on until that is enough, however long it takes to attach to them."""
     command = [COMMANDS / "collect", "-A", "off", "-o", path, *options]
     with prefork.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        while not is_enough():
-            assert process.poll() is None, process.communicate()[1]
-            time.sleep(0.02)
-        process.send_signal(signal.SIGINT)
+        try:
+            while not is_enough():
+                assert process.poll() is None, process.communicate()[1]
+                time.sleep(0.02)
+        finally:  # or it would go on with them
+            process.send_signal(signal.SIGINT)
         said = process.communicate(timeout=60)[1]
     assert process.returncode == 0, said
 
@@ -393,11 +395,11 @@ def test_an_attached_recording_aggregates_what_it_sees_from_beginning_to_end(
     with going_on(workload("states"), "nanosleep", "endless", "5") as one, going_on("sleep", "1000") as other:
         def is_enough() -> bool:
             """Naps of the one, and of the other's sleep."""
-            if not has_keys(path / "aggregations"):
+            children = open_experiment(path).children if has_keys(path / "aggregations") else []
+            if not children:
                 return False
             naps, _ = unpack((path / "aggregations").read_bytes())
-            (beside,) = open_experiment(path).children
-            slept_s = beside.packets()["NTICK"].sum() * INTERVAL_S
+            slept_s = children[0].packets()["NTICK"].sum() * INTERVAL_S
             return bool(naps.states[naps.keys[:, 0] == one.pid, 0].sum() > 20 and slept_s > 0.6)
 
         attached(["--aggregate", NAPS, "--aggregate", "slept[tid] = sum(sleep / 1ms)", "-P", str(one.pid), "-P",
