@@ -163,10 +163,9 @@ def test_three_programs_in_one_process_by_one_loop(perf_allowed: None, workload:
 
 def test_a_window_is_where_it_was_asked_for_however_late_we_come(perf_allowed: None, workload: Run, tmp_path: Path
                                                                  ) -> None:
-    """Programs have begun by the ends of their windows, though they may have to wait for a CPU, and live on behind."""
-    spin = f"{workload('states')} spin 1 1900"
-    record_several(tmp_path, f"0.7:{spin}", f"0.8-1.4:{spin}", delay=1.7)
-    for number, begin_ns, end_ns in ((0, 0, 700_000_000), (1, 800_000_000, 1_400_000_000)):
+    split = workload("split")
+    record_several(tmp_path, f"0.05:{split} 0.9", f"0.11-0.2:{split} 0.9", delay=0.4)
+    for number, begin_ns, end_ns in ((0, 0, 50_000_000), (1, 110_000_000, 200_000_000)):
         experiment = open_experiment(tmp_path / f"{number}.er")
         assert experiment.log.complete
         packets = experiment.packets()
