@@ -159,6 +159,8 @@ class Pipeline:
         where switches are counted: who sleeps on has no edge from which it would be told later. What who runs on does
         behind his account is told with the next one."""
         self._tell_waiting(now_ns, by_accounts=self.time.counts)
+        if self.output.muted and not muted:
+            self._settlement.skip(now_ns)
         self.output.muted = muted
         self._taps.looks(now_ns if self._fed_ns else 0, not muted)  # who begins with a pause has seen nothing yet
 

@@ -75,6 +75,11 @@ class Settlement:
         few = untold(self._sampling, placed.slot, time_ns, self._groups(distinct(new))) if len(new) else None
         return self._sampling.ticks_of(placed.slot, time_ns, few)
 
+    def skip(self, time_ns: int) -> None:
+        """A pause ends: what threads have run in it is not told by their next samples, where these come late."""
+        slots = np.array([thread.slot for thread in self._model.living()], dtype=np.int64)
+        self._sampling.skip(slots, time_ns)
+
     def _groups(self, new: Array) -> Groups:
         """The threads whose ticks are counted together with those of some ``new`` ones, and with all that end now."""
         slots: dict[Recorded, list[int]] = defaultdict(list)

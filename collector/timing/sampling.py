@@ -53,6 +53,15 @@ class Sampling:
         ticks[order] = total - before
         return ticks
 
+    def skip(self, slot: Array, time_ns: int) -> None:
+        """No tick is to stand for the whole intervals that threads (n,) have run up to a time, up to which all is known
+        and no sample comes any more."""
+        of = self.of
+        of.grow(int(slot.max(initial=-1)) + 1)
+        ran_ns = self.timeline.ran_ns(slot, np.full(len(slot), time_ns))
+        whole = (np.maximum(of.phase_ns[slot], 0) + ran_ns) // self.interval_ns
+        of.ticks[slot] = np.maximum(of.ticks[slot], whole)
+
     def residue_ns(self, slot: Array) -> Array:
         """Running time (n,) of threads that no tick stands for; below 0 where ticks stand for more."""
         self.of.grow(int(slot.max(initial=-1)) + 1)

@@ -816,6 +816,18 @@ def test_a_pause_writes_nothing_and_loses_no_time(recording: Recording) -> None:
     assert [part.muted for part in recording.taken] == [True, True, False]
 
 
+def test_what_a_thread_runs_in_a_pause_is_not_told_by_a_sample_behind_it(recording: Recording) -> None:
+    """It runs all the time, and its first sample comes late."""
+    recording.pipeline.mute(START_NS, muted=True)
+    recording.pipeline.feed(batch(95, EXEC))
+    recording.pipeline.mute(START_NS + 95 * MS, muted=False)
+    recording.pipeline.feed(batch(154, clock=[(137, PID, 0x400100)]))
+    recording.finish(154)
+    packets = open_experiment(recording.path).packets()
+    assert packets["NTICK"][0] == 4
+    assert recording.ticks() == {(PID, Microstate.USER): 6}
+
+
 def test_what_threads_waited_before_a_pause_in_which_they_end_is_told_behind_it(recording: Recording) -> None:
     """Forty sleep for 9 ms until the pause, less than a tick each."""
     tids = range(PID + 1, PID + 41)
