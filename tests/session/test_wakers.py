@@ -152,7 +152,8 @@ def test_where_it_is_not_told_is_one_line(collect: Run, tmp_path: Path) -> None:
                    tmp_path / "started")
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == ("collect: --aggregate: who wakes whom is told by the tracepoint sched:sched_waking, which "
-                           "root may read: run as root, with the perf engine\n")
+                           "root may read: run as root, with the perf engine, and not in a container with thread "
+                           "numbers of its own\n")
     assert list(tmp_path.iterdir()) == []
 
 
