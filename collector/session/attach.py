@@ -224,7 +224,7 @@ class Targets:
         """What was recorded while the events were started one after another is incomplete, and dropped. Kept are those
         changes that /proc does not tell: of processes that were born meanwhile, and ends of threads that it still
         shows."""
-        batch, pids = engine.drain(begin_ns - proc.clock_offset_ns()), set(self.pids)
+        batch, pids = engine.drain(begin_ns - engine.ahead_ns), set(self.pids)
         engine.release()
         born: set[int] = set()
         kept: list[Change] = []

@@ -15,7 +15,6 @@ from collector.clock import NEVER_NS, NS_PER_MS, NS_PER_S
 from collector.engines.base import Engine
 from collector.engines.perf.engine import PerfEngine
 from collector.events import Accounts, Batch, Exited, RecordsLost
-from collector.linux import proc
 from collector.linux.background import Background
 from collector.session.counted import SwitchMode
 from collector.session.patience import Patience
@@ -44,7 +43,7 @@ class Drainer:
         self._pipeline = pipeline
         self._on_disk = on_disk
         # The kernel stamps its records with its own clock, which in a time namespace is not ours.
-        self._ahead_ns = proc.clock_offset_ns() if isinstance(engine, PerfEngine) else 0
+        self._ahead_ns = engine.ahead_ns if isinstance(engine, PerfEngine) else 0
         self._mode = SwitchMode(engine, pipeline, start_ns) if isinstance(engine, PerfEngine) else None
         self._fds = engine.poll_fds()
 

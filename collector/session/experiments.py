@@ -7,7 +7,7 @@ that lived and died between two drains gets its experiment in one stroke, and no
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec
@@ -218,11 +218,14 @@ class Experiments:
 
     def open_ones(self) -> list[Recorded]:
         """The experiments that go on, each once."""
-        return list(dict.fromkeys(r for r in self.by_image.values() if r.recorder is not None and r.end_ns is None))
+        return [recorded for recorded in self._going_on() if recorded.recorder is not None]
 
     def left_out(self) -> list[Recorded]:
         """The images that go on and are not followed; what they execute may be."""
-        return list(dict.fromkeys(r for r in self.by_image.values() if r.recorder is None and r.end_ns is None))
+        return [recorded for recorded in self._going_on() if recorded.recorder is None]
+
+    def _going_on(self) -> Iterable[Recorded]:
+        return dict.fromkeys(recorded for recorded in self.by_image.values() if recorded.end_ns is None)
 
     def forget(self, recorded: Recorded) -> None:
         """Nothing will be said of an ended image any more."""
@@ -280,14 +283,15 @@ class Experiments:
                      recorded.arguments or recorded.image.program)
 
     def _adopt_later(self, old: Recorded, new: Recorded, below: dict[Recorded | None, list[Recorded]]) -> None:
-        """The same where the exec comes in a later batch; by its new name it may be one that is followed from then on.
-        """
+        """A spawned process goes on in its new image, in a batch behind that of its birth: by its new name it may be
+        one that is followed, from then on."""
         if old.followed:
             old.tell(Recorder.comment, b"spawned: " + (new.arguments or new.image.program), new.start_ns)
             self._adopt(old, new, below)
             return
         old.followed, old.start_ns, old.arguments, old.n_threads = True, new.start_ns, new.arguments, 0
         self._adopt(old, new, below)
+        old.n_threads = new.n_threads
         self._create(old)
 
     def _adopt(self, old: Recorded, new: Recorded, below: dict[Recorded | None, list[Recorded]]) -> None:

@@ -87,7 +87,7 @@ class PerfEngine:
         self._relief: Relief | None = None
         self._relieved: set[Ring] = set()  # while a batch is worked on
         self._came_ns = 0  # to drain, for the last time
-        self._ahead_ns = proc.clock_offset_ns()  # our clock, of that which the kernel stamps its records with
+        self.ahead_ns = proc.clock_offset_ns()  # our clock, of that which the kernel stamps its records with
         self.pressed_ns = NEVER_NS  # when a drain is due, for a ring that is filling up or what is told by nobody
         self.room_ns = 0  # see Engine
         self._spare = tuple(name for name in _SPARE if name != "waking" or not opened.asks_for_wakings)
@@ -109,7 +109,7 @@ class PerfEngine:
             self.accounts = guard.accounts
             self.first += guard.first
             for ring in guard.rested:
-                self._rests.found(ring, time.monotonic_ns() - self._ahead_ns)
+                self._rests.found(ring, time.monotonic_ns() - self.ahead_ns)
         self._cuts = Cuts(tells_switches=not self.accounts)
         if any(ring.name in _CHAINS and self._rings.head(ring) for ring in self._rings.rings):
             self._samples.prepare()
@@ -167,7 +167,7 @@ class PerfEngine:
             self._relieved = self._emptied()
         asked_ns, until_ns = until_ns, self._bite_ns(until_ns)
         self._is_last = self._stopped and until_ns == asked_ns
-        changes = [*self._early, *self.unheard.ended(came_ns - self._ahead_ns)]
+        changes = [*self._early, *self.unheard.ended(came_ns - self.ahead_ns)]
         self.pressed_ns = self.unheard.due_ns(came_ns)
         # Not those whose spare has it all; nor what is being closed, and was drained before.
         drained = [ring for ring in self._drained
@@ -194,7 +194,7 @@ class PerfEngine:
         self._n_lost += sum(loss.n_records for loss in losses if loss.source == "clock")
         kinds = set(map(type, changes))
         if self._is_last and self._closing is None:
-            changes += self._untold_losses(min(until_ns, came_ns - self._ahead_ns))
+            changes += self._untold_losses(min(until_ns, came_ns - self.ahead_ns))
             self._close_what_was_copied()
         elif Forked in kinds:
             self._relief = Relief(self._rings, self._relieved)

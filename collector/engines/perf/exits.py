@@ -41,8 +41,8 @@ def _columns(rows: Any) -> Array:
     """Those (6, n) of messages that tell of threads."""
     told = ((rows["command"] == abi.TASKSTATS_CMD_NEW) & (rows["of"] == abi.TASKSTATS_TYPE_AGGR_PID)
             & (rows["id"] == abi.TASKSTATS_TYPE_PID) & (rows["statistics"] == abi.TASKSTATS_TYPE_STATS))
-    columns, moved = (np.array([part[name] for name in ("pid", "tid", "elapsed_us", "run_ns", "delay_ns", "turns")],
-                               np.int64) for part in (rows, rows.view(_MOVED)))
-    columns = np.where(rows["version"] == abi.TASKSTATS_VERSION_MOVED, moved, columns)
+    if (rows["version"] == abi.TASKSTATS_VERSION_MOVED).any():  # all are of one kernel
+        rows = rows.view(_MOVED)
+    columns = np.array([rows[name] for name in ("pid", "tid", "elapsed_us", "run_ns", "delay_ns", "turns")], np.int64)
     columns[0, rows["version"] < abi.TASKSTATS_VERSION_WITH_TGID] = -1
     return columns[:, told]
