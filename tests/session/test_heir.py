@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neighbours import one_for_each_cpu
 
 from collector.clock import NS_PER_S
 from collector.experiment.reader import open_experiment
@@ -83,15 +84,8 @@ while True: pass
 @pytest.fixture(autouse=True)
 def no_cpu_is_free() -> Iterator[None]:
     """As many that are ready to run as there are CPUs, also while the program has yet to make its threads."""
-    idling = [subprocess.Popen([sys.executable, "-c", IDLES], stdout=subprocess.PIPE, start_new_session=True)
-              for _ in range(N_CPUS)]
-    for process in idling:
-        assert process.stdout is not None
-        process.stdout.readline()
-    yield
-    for process in idling:
-        process.kill()
-        process.communicate()
+    with one_for_each_cpu(IDLES, start_new_session=True):
+        yield
 
 
 class Recorded:

@@ -548,17 +548,22 @@ def test_what_was_before_an_exec_is_told_where_the_experiment_goes_on(tmp_path: 
     assert {tuple(experiment.stacks.stack(int(one)).tolist()) for one in stacks} == {(0x400100,), (0x400300,)}
 
 
-def test_what_a_spawned_program_did_before_its_exec_is_told(recording: Recording) -> None:
-    child = 5003
+def with_spawn(made: Batch, child: int) -> Batch:
+    """``made``, in which a process is spawned at 20 ms."""
     births = samples([(20, PID, 0x400100)], 0)
     assert births is not None
+    made.births = Births(births, np.array([child]), np.array([CLONE_VM | CLONE_VFORK]))
+    return made
+
+
+def test_what_a_spawned_program_did_before_its_exec_is_told(recording: Recording) -> None:
+    child = 5003
     made = batch(100, EXEC, Forked(START_NS + 20 * MS, child, child, PID, PID),
                  Executed(START_NS + 60 * MS, child, child, b"other"), switches=[
                      (20, child, Edge.IN), *[(at, child, edge) for at in (70, 80) for edge in (
                          Edge.OUT_BLOCKED, Edge.IN)], (90, child, Edge.OUT_BLOCKED)],
                  clock=[(at, child, 0x400100) for at in (30, 40, 50, 65)])
-    made.births = Births(births, np.array([child]), np.array([CLONE_VM | CLONE_VFORK]))
-    recording.pipeline.feed(made)
+    recording.pipeline.feed(with_spawn(made, child))
     (recorded,) = [one for one in recording.experiments.open_ones() if one.image.pid == child]
     assert recorded.n_switches.tolist() == [3, 0]
     recording.pipeline.sync()
@@ -1315,11 +1320,7 @@ def test_who_was_made_by_nobody_that_is_known_is_a_descendant_all_the_same(recor
 
 def test_a_spawned_program_that_is_followed_by_its_name_may_begin_a_batch_later(tmp_path: Path) -> None:
     recording = Recording(tmp_path / "test.1.er", follow="=^other$")
-    made = batch(50, EXEC, Forked(START_NS + 20 * MS, 5003, 5003, PID, PID))
-    births = samples([(20, PID, 0x400100)], 0)
-    assert births is not None
-    made.births = Births(births, np.array([5003]), np.array([CLONE_VM | CLONE_VFORK]))
-    recording.pipeline.feed(made)
+    recording.pipeline.feed(with_spawn(batch(50, EXEC, Forked(START_NS + 20 * MS, 5003, 5003, PID, PID)), 5003))
     recording.pipeline.feed(batch(100, Executed(START_NS + 60 * MS, 5003, 5003, b"other")))
     recording.finish(150)
     (path,) = recording.path.glob("*.er")
@@ -1331,11 +1332,7 @@ def test_a_spawned_program_that_is_followed_by_its_name_may_begin_a_batch_later(
 def test_a_spawned_program_that_is_not_followed_has_no_name_of_its_own_a_batch_later_either(tmp_path: Path) -> None:
     """Nor have its descendants another one for that; what it executes once more has."""
     recording = Recording(tmp_path / "test.1.er", follow="=^(child|third)$")
-    made = batch(50, EXEC, Forked(START_NS + 20 * MS, 5003, 5003, PID, PID))
-    births = samples([(20, PID, 0x400100)], 0)
-    assert births is not None
-    made.births = Births(births, np.array([5003]), np.array([CLONE_VM | CLONE_VFORK]))
-    recording.pipeline.feed(made)
+    recording.pipeline.feed(with_spawn(batch(50, EXEC, Forked(START_NS + 20 * MS, 5003, 5003, PID, PID)), 5003))
     recording.pipeline.feed(batch(100, Executed(START_NS + 60 * MS, 5003, 5003, b"other"),
                                   Forked(START_NS + 70 * MS, 6001, 6001, 5003, 5003),
                                   Executed(START_NS + 80 * MS, 6001, 6001, b"child")))

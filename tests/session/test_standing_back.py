@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from neighbours import one_for_each_cpu
 
 from collector.clock import INTERVAL_ON_NS, NS_PER_S
 from collector.engines.perf import opening as perf_opening
@@ -98,15 +99,8 @@ def test_a_program_that_wants_all_cpus_has_them(engine: str, program: Path, tmp_
 @pytest.fixture
 def no_cpu_is_free() -> Iterator[None]:
     """As many that run all the time as there are CPUs."""
-    script = "print(1, flush=True)\nwhile True: pass"
-    running = [subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE) for _ in range(N_CPUS)]
-    for process in running:
-        assert process.stdout is not None
-        process.stdout.readline()
-    yield
-    for process in running:
-        process.kill()
-        process.communicate()
+    with one_for_each_cpu("print(1, flush=True)\nwhile True: pass"):
+        yield
 
 
 @pytest.fixture

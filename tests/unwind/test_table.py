@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -117,14 +118,18 @@ def test_an_object_too_large_leaves_others_their_rules() -> None:
         assert len(set(tables.rules_at(pcs + tables.origin[number]).tolist())) > 5
 
 
-def test_entry_code_without_a_rule_is_the_root(compile_c: Callable[..., Path]) -> None:
-    source = ('__asm__(".globl _start\\n_start: nop\\ncall inner\\nhlt\\n.skip 300\\n"); int inner(void) { return 1; }')
-    path = compile_c("start", source, "-nostdlib", "-static")
+def rules_from_the_entry(path: Path, n_bytes: int) -> Any:
+    """The numbers (n_bytes,) of the rules of a program's first instructions."""
     with open_object(str(path)) as load_object:
         tables = Tables()
         number = tables.add_object(load_object)
-        entry = np.arange(load_object.entry, load_object.entry + 300, dtype=np.uint64) + tables.origin[number]
-        rules = tables.rules_at(entry)
+        entry = np.arange(load_object.entry, load_object.entry + n_bytes, dtype=np.uint64)
+        return tables.rules_at(entry + tables.origin[number])
+
+
+def test_entry_code_without_a_rule_is_the_root(compile_c: Callable[..., Path]) -> None:
+    source = ('__asm__(".globl _start\\n_start: nop\\ncall inner\\nhlt\\n.skip 300\\n"); int inner(void) { return 1; }')
+    rules = rules_from_the_entry(compile_c("start", source, "-nostdlib", "-static"), 300)
     assert (rules[:128] == ROOT).all()
     assert (rules[128:] == HOLE).all()
 
@@ -132,12 +137,7 @@ def test_entry_code_without_a_rule_is_the_root(compile_c: Callable[..., Path]) -
 def test_what_entry_code_calls_has_a_caller(compile_c: Callable[..., Path]) -> None:
     """As in a program of assembly, where a function comes next."""
     source = '__asm__(".globl _start; _start: call 1f; 1: call work; hlt; nop; work: jmp work; .skip 300");'
-    path = compile_c("start", source, "-nostdlib", "-static")
-    with open_object(str(path)) as load_object:
-        tables = Tables()
-        number = tables.add_object(load_object)
-        entry = np.arange(load_object.entry, load_object.entry + 128, dtype=np.uint64) + tables.origin[number]
-        rules = tables.rules_at(entry)
+    rules = rules_from_the_entry(compile_c("start", source, "-nostdlib", "-static"), 128)
     assert (rules[:12] == ROOT).all()
     assert (rules[12:] == HOLE).all()
 
