@@ -10,14 +10,16 @@ What is written when::
     close       profile and data.frameinfo cut to size; map; last sample, exit
 
 A descendant's directory appears in its place only when all its files are there. Nothing here raises once
-recording has begun: when the disk is full or the experiment has been deleted, ``stopped`` says so, what comes
-later is counted in ``n_dropped``, and what was written stays valid.
+recording has begun: when the disk is full, the experiment has been deleted or has the size that was asked for,
+``stopped`` says so, what comes later is counted in ``n_dropped``, and what was written stays valid. The log alone
+goes on.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+import sys
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -101,12 +103,14 @@ class Recorder:
         self._frame_file = PacketFile(NO_DIRECTORY, "data.frameinfo", draft=_EMPTY_PACKET)
         self._profile = PacketFile(NO_DIRECTORY, "profile", draft=b"")
         self._overview = overview.record(usage, header.wsize, header.pid, 0, header.start_ns, header.start_ns)
+        self._overview_size = len(self._overview)
         self._aggregations = b""
         self._texts = b""  # what dyntext is to have, and has not yet
         self._texts_size = 0
         self._written: dict[str, int] = {}  # bytes used at the last sync
         self._log_pending: list[bytes] = []
-        self._names: dict[int, tuple[int, bytes]] = {}  # by tid: since when, and what is to be said of it
+        self._names: dict[int, bytes] = {}  # by tid: what is to be said of it
+        self._pending_size = 0  # bytes of both
         self._map_pending: list[bytes] = []
         self._last_sample = 0
         self._sample_ns = header.start_ns
@@ -257,8 +261,12 @@ class Recorder:
         packets["EXACT_NS"] = extra.pop("exact_ns", EXACT_UNKNOWN)
         if extra:
             raise TypeError(f"no such field of a clock packet: {', '.join(extra)}")
-        if not self._data(lambda: self._profile_file().append_array(packets)):
-            self.n_dropped += len(tid)
+        n_fitting = min(len(tid), self._room() // CLOCK.size)
+        if not self._data(lambda: self._profile_file().append_array(packets[:n_fitting])):
+            n_fitting = 0
+        self.n_dropped += len(tid) - n_fitting
+        if n_fitting < len(tid):
+            self._stop_at_limit()
 
     def thread_started(self, tid: int, time_ns: int, name: bytes) -> None:
         """Threads get their numbers in the order of these calls."""
@@ -266,11 +274,26 @@ class Recorder:
 
     def threads_started(self, threads: Sequence[tuple[int, int]], name: bytes) -> None:
         """The same of several threads with one name: their tids and times."""
-        self._say(self._log_lines.threads_started(threads, name))
+        if self.stopped:
+            return
+        lines, room = self._log_lines.threads_started(threads, name), self._room()
+        if len(lines) <= room:
+            self._say(lines)
+        else:
+            self._say(lines[:lines.rfind(b"\n", 0, room) + 1])
+            self._stop_at_limit()
 
     def thread_named(self, tid: int, time_ns: int, name: bytes) -> None:
         """A thread has another name. Of several between two calls of ``sync`` the last one is written."""
-        self._names[tid] = time_ns, name
+        if self.stopped:
+            return
+        line = self._log_lines.thread_named(time_ns, tid, name)
+        n_more = len(line) - len(self._names.get(tid, b""))
+        if n_more > self._room():
+            self._stop_at_limit()
+            return
+        self._pending_size += n_more
+        self._names[tid] = line
 
     def segment_mapped(self, time_ns: int, vaddr: int, size: int, file_offset: int, name: bytes,
                        modes: int = MODES_TEXT, identity: Identity = UNKNOWN) -> None:
@@ -321,6 +344,7 @@ class Recorder:
             self._overview += content
         else:
             overview.append(self._directory_fd, content)
+        self._overview_size += len(content)
         self._last_sample, self._sample_ns, self._usage = number, time_ns, usage
         self._say(self._log_lines.sample(time_ns, number, label))
 
@@ -463,22 +487,23 @@ class Recorder:
         return self._profile
 
     def _append_frames(self, packets: list[bytes]) -> None:
-        if not self._refuses(0):
-            self._data(lambda: self._frame_file.append_packets(packets))
+        if self._refuses(0):
+            return
+        n_fitting = int(np.searchsorted(np.cumsum([len(packet) for packet in packets]), self._room(), "right"))
+        self._data(lambda: self._frame_file.append_packets(packets[:n_fitting]))
+        if n_fitting < len(packets):
+            self._stop_at_limit()
 
     def _say(self, line: bytes) -> None:
         self._log_pending.append(line)
+        self._pending_size += len(line)
 
     def _data(self, write: Callable[[], None]) -> bool:
         """Run ``write``; a failure stops recording and is logged. False then."""
         try:
             write()
-            limit = self.header.size_limit_mb * _MB
-            if not limit or self._size() <= limit:
-                return True
-            self.error(f"{self.header.size_limit_mb} MB", number=ERROR_SIZE_LIMIT)
-            self.stopped = LimitReached(f"the experiment has reached its size limit of "
-                                        f"{self.header.size_limit_mb} MB; recording has stopped")
+            if self._room() < 0:
+                self._stop_at_limit()
             return True
         except ExperimentError as error:
             self.stopped = error
@@ -486,9 +511,20 @@ class Recorder:
                        errno=error.errno if isinstance(error, DiskFull) else 0)
             return False
 
-    def _size(self) -> int:
+    def _room(self) -> int:
+        """Bytes up to the limit that was asked for; below zero behind it."""
+        if not self.header.size_limit_mb:
+            return sys.maxsize
         files = self._profile, self._frame_file, self._log, self._map
-        return sum(file.used for file in files) + len(self._aggregations) + self._texts_size
+        others = self._overview_size, len(self._aggregations), self._texts_size, self._pending_size
+        return self.header.size_limit_mb * _MB - sum(file.used for file in files) - sum(others)
+
+    def _stop_at_limit(self) -> None:
+        """What comes later is not recorded; the log goes on with what is no data."""
+        if not self.stopped:
+            self.error(f"{self.header.size_limit_mb} MB", number=ERROR_SIZE_LIMIT)
+            self.stopped = LimitReached(f"the experiment has reached its size limit of "
+                                        f"{self.header.size_limit_mb} MB; recording has stopped")
 
     def _check_exists(self) -> None:
         if os.fstat(self._directory_fd).st_nlink == 0:
@@ -497,16 +533,15 @@ class Recorder:
     def _flush(self, last: bool = False) -> None:
         """Write what is pending. After a failure the map stays as it is; the log uses its reserve while it lasts."""
         self._flush_map()
-        for tid, (time_ns, name) in self._names.items():
-            self._say(self._log_lines.thread_named(time_ns, tid, name))
+        self._log_pending += self._names.values()
         self._names.clear()
-        lines, self._log_pending = self._log_pending, []
+        lines, self._log_pending, self._pending_size = self._log_pending, [], 0
         if lines and not self.stopped and self._data(lambda: self._log.append(b"".join(lines))):
             return
         for line in [*lines, *self._log_pending] if self.stopped else ():
             with suppress(ExperimentError):
                 self._log.append(line, 0 if last else TEXT_RESERVE_END)
-        self._log_pending = []
+        self._log_pending, self._pending_size = [], 0
 
     def _flush_map(self) -> None:
         if self._map_pending and not self.stopped:

@@ -43,7 +43,7 @@ FRAME static void work(void) {
 
 int main(void) {
     pthread_t napper, waiter;
-    int64_t start = wall_ns();
+    int64_t start = wall_ns(), before_ns = process_cpu_ns();
     pthread_mutex_lock(&held);
     check(pthread_create(&napper, NULL, nap, NULL), "pthread_create");
     check(pthread_create(&waiter, NULL, want, NULL), "pthread_create");
@@ -55,7 +55,8 @@ int main(void) {
     pthread_mutex_unlock(&held);
     pthread_join(napper, NULL);
     pthread_join(waiter, NULL);
-    printf("{\"end_ns\": %lld, \"naps\": %ld, \"broken\": %ld, ", (long long)wall_ns(), n_naps, n_broken);
+    printf("{\"end_ns\": %lld, \"naps\": %ld, \"broken\": %ld, \"before_main_s\": %.6f, ", (long long)wall_ns(), n_naps,
+           n_broken, (double)before_ns / NS_PER_S);
     print_rusage();
     printf("}\n");
     return 7;
