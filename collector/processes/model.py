@@ -319,13 +319,25 @@ class Model:
             if len(process.epochs) > 1:
                 process.forget_before(time_ns)
 
+    def unlisted(self, process: Process, tid: int, time_ns: int, first: int) -> Thread:
+        """A thread that lived at ``time_ns``; its ``first`` record tells whether it was on its CPU. It may have ended
+        in this batch."""
+        cut = Edge.OUT_BLOCKED if first == Edge.IN else Edge.IN
+        thread = self.new_thread(process, tid, time_ns, cut, found=True)
+        self._end_stranger(thread)
+        return thread
+
     def _stray(self, tid: int, pid: int, time_ns: int) -> int:
         process = self.processes.get(pid) or self.new_process(pid, time_ns)
         thread = self.new_thread(process, tid, time_ns, Edge.UNKNOWN)
-        if tid in self._strangers_ends:
-            self._end(thread, self._strangers_ends[tid])
-            self._end_of_last(thread, self._strangers_ends[tid])
+        self._end_stranger(thread)
         return thread.slot
+
+    def _end_stranger(self, thread: Thread) -> None:
+        """The end of one that was not known yet as that was told."""
+        if thread.tid in self._strangers_ends:
+            self._end(thread, self._strangers_ends[thread.tid])
+            self._end_of_last(thread, self._strangers_ends[thread.tid])
 
     def _end(self, thread: Thread, time_ns: int) -> None:
         self.cuts.add(thread.slot, time_ns, Edge.ENDED)

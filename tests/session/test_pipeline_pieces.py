@@ -1360,6 +1360,26 @@ def test_who_is_born_while_threads_are_looked_for_has_no_time_before(first: int,
     assert list(open_experiment(recording.path).threads) == [PID, other]
 
 
+@pytest.mark.parametrize(("records", "states"), [
+    ([(30, Edge.IN), (33, Edge.OUT_BLOCKED), (40, Edge.IN)], {ON_CPU: 5, Microstate.SLEEP: 37}),
+    ([(3, Edge.OUT_PREEMPTED), (40, Edge.IN)], {ON_CPU: 5, Microstate.WAIT_CPU: 37})])
+def test_who_ends_before_threads_are_listed_has_lived_since_the_begin(
+        records: list[tuple[float, int]], states: dict[int, int], tmp_path: Path) -> None:
+    """It was there as the recording began. Of its birth there is no record, and it is on no list."""
+    recording, gone = Recording(tmp_path / "test.1.er", world=Proc()), PID + 1
+    found = [Found(PID, Edge.OUT_BLOCKED, Reason.SLEEP, None, Account(START_NS + 60 * MS, 1000 * MS, 0, 1))]
+    recording.pipeline.take_over(PID, "", found, [], batch(0))
+    recording.pipeline.feed(batch(100, Exited(START_NS + 42 * MS, PID, gone),
+                                  switches=[(ms, gone, edge) for ms, edge in records]))
+    recording.pipeline.feed(batch(500, switches=[(450, PID + 2, Edge.IN), (460, PID + 2, Edge.OUT_BLOCKED)]))
+    recording.finish(500)
+    assert {state: ns / MS for state, ns in recording.lengths(gone).items()} == pytest.approx(states, abs=0.1)
+    assert recording.lengths(PID)[Microstate.SLEEP] == 500 * MS
+    # Who is met later has lost the record of its birth: nothing is known of what it did before.
+    assert sum(recording.lengths(PID + 2).values()) <= 50 * MS
+    assert list(open_experiment(recording.path).threads)[:2] == [PID, gone]
+
+
 def test_a_window_to_whose_end_we_come_late_has_one_thread_at_a_time_on_its_cpu(recording: Recording) -> None:
     """Of three that were found runnable there is no record; accounts were read when the window was over."""
     found = [Found(PID + n, Edge.IN, Reason.UNKNOWN, None, Account(START_NS, 1000 * MS, 0, 1)) for n in range(3)]
