@@ -26,7 +26,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -268,6 +268,16 @@ class PacketFile(GrowingFile):
                     self._commit(np.frombuffer(bytes(chunk), np.uint8))
                     chunk.clear()
         self._commit(np.frombuffer(bytes(chunk), np.uint8))
+
+    def n_fitting(self, packets: Sequence[bytes], room: int) -> int:
+        """How many of them take at most ``room`` bytes, with what blocks are closed with."""
+        used = self.used
+        for number, packet in enumerate(packets):
+            rest = BLOCK_SIZE - used % BLOCK_SIZE
+            used += len(packet) + (rest if len(packet) > rest and rest < BLOCK_SIZE else 0)
+            if used - self.used > room:
+                return number
+        return len(packets)
 
     def _commit(self, chunk: Bytes) -> None:
         """Write whole packets that lie in one block; they appear together."""

@@ -69,6 +69,7 @@ LABEL_OPEN = "collector_open_experiment"
 LABEL_CLOSE = "collector_close_experiment"
 NO_DIRECTORY = -1
 _MB = 1 << 20
+_NAME_SIZE = 256  # of what is said of a thread's name, which has 15 bytes, at most
 _EMPTY_PACKET = np.array([(8, KIND_EMPTY)], HEAD.dtype).tobytes().ljust(8, b"\0")
 # What a founder may hold before its own files: the ranks of an MPI job do not wait for each other.
 _BEFORE_US = {"archives", JOB_FILE, LOG_FILE}
@@ -109,7 +110,7 @@ class Recorder:
         self._texts_size = 0
         self._written: dict[str, int] = {}  # bytes used at the last sync
         self._log_pending: list[bytes] = []
-        self._names: dict[int, bytes] = {}  # by tid: what is to be said of it
+        self._names: dict[int, tuple[int, bytes]] = {}  # by tid: since when, and what is to be said of it
         self._pending_size = 0  # bytes of both
         self._map_pending: list[bytes] = []
         self._last_sample = 0
@@ -220,7 +221,7 @@ class Recorder:
             self._frame_file.make(directory_fd, write)
         if self._aggregations:
             write(directory_fd, AGGREGATIONS_FILE, self._aggregations, 0)
-        if self._texts:
+        if self._texts and not self.stopped:
             write(directory_fd, dyntext.NAME, self._texts, 0)
             self._texts = b""
         self._map.make(directory_fd, write)
@@ -248,6 +249,8 @@ class Recorder:
             return
         self._latest(int(time_ns.max()))
         self._flush_map()  # what packets refer to is there before them
+        if self._refuses(len(tid)):
+            return
         packets = np.zeros(len(tid), CLOCK.dtype)
         packets["tsize"] = CLOCK.size
         packets["kind"] = CLOCK.kind
@@ -262,7 +265,7 @@ class Recorder:
         if extra:
             raise TypeError(f"no such field of a clock packet: {', '.join(extra)}")
         n_fitting = min(len(tid), self._room() // CLOCK.size)
-        if not self._data(lambda: self._profile_file().append_array(packets[:n_fitting])):
+        if n_fitting and not self._data(lambda: self._profile_file().append_array(packets[:n_fitting])):
             n_fitting = 0
         self.n_dropped += len(tid) - n_fitting
         if n_fitting < len(tid):
@@ -287,13 +290,12 @@ class Recorder:
         """A thread has another name. Of several between two calls of ``sync`` the last one is written."""
         if self.stopped:
             return
-        line = self._log_lines.thread_named(time_ns, tid, name)
-        n_more = len(line) - len(self._names.get(tid, b""))
+        n_more = 0 if tid in self._names else _NAME_SIZE
         if n_more > self._room():
             self._stop_at_limit()
             return
         self._pending_size += n_more
-        self._names[tid] = line
+        self._names[tid] = time_ns, name
 
     def segment_mapped(self, time_ns: int, vaddr: int, size: int, file_offset: int, name: bytes,
                        modes: int = MODES_TEXT, identity: Identity = UNKNOWN) -> None:
@@ -411,7 +413,7 @@ class Recorder:
             self._make()
             return
         if not self.stopped:
-            self._data(self._check_exists)
+            self._data(self._check_exists, grows=False)
         self._flush()
         for file in (self._log, self._map, self._frame_file, self._profile):
             if self._written.get(file.name) == file.used:
@@ -466,7 +468,7 @@ class Recorder:
 
     def _make(self) -> None:
         """Bring a draft to disk. If that fails, its packets are dropped, and nothing more is tried."""
-        if not self.stopped and not self._data(self._begin):
+        if not self.failed and not self._data(self._begin, grows=False):
             self.n_dropped += self._profile.used // CLOCK.size
 
     def _latest(self, time_ns: int | None) -> int:
@@ -489,7 +491,7 @@ class Recorder:
     def _append_frames(self, packets: list[bytes]) -> None:
         if self._refuses(0):
             return
-        n_fitting = int(np.searchsorted(np.cumsum([len(packet) for packet in packets]), self._room(), "right"))
+        n_fitting = self._frame_file.n_fitting(packets, self._room()) if self.header.size_limit_mb else len(packets)
         self._data(lambda: self._frame_file.append_packets(packets[:n_fitting]))
         if n_fitting < len(packets):
             self._stop_at_limit()
@@ -498,11 +500,12 @@ class Recorder:
         self._log_pending.append(line)
         self._pending_size += len(line)
 
-    def _data(self, write: Callable[[], None]) -> bool:
-        """Run ``write``; a failure stops recording and is logged. False then."""
+    def _data(self, write: Callable[[], None], *, grows: bool = True) -> bool:
+        """Run ``write``; a failure stops recording and is logged. False then. So does the limit, where something
+        ``grows``."""
         try:
             write()
-            if self._room() < 0:
+            if grows and not self._room():
                 self._stop_at_limit()
             return True
         except ExperimentError as error:
@@ -512,12 +515,12 @@ class Recorder:
             return False
 
     def _room(self) -> int:
-        """Bytes up to the limit that was asked for; below zero behind it."""
+        """Bytes up to the limit that was asked for."""
         if not self.header.size_limit_mb:
             return sys.maxsize
         files = self._profile, self._frame_file, self._log, self._map
         others = self._overview_size, len(self._aggregations), self._texts_size, self._pending_size
-        return self.header.size_limit_mb * _MB - sum(file.used for file in files) - sum(others)
+        return max(self.header.size_limit_mb * _MB - sum(file.used for file in files) - sum(others), 0)
 
     def _stop_at_limit(self) -> None:
         """What comes later is not recorded; the log goes on with what is no data."""
@@ -533,11 +536,12 @@ class Recorder:
     def _flush(self, last: bool = False) -> None:
         """Write what is pending. After a failure the map stays as it is; the log uses its reserve while it lasts."""
         self._flush_map()
-        self._log_pending += self._names.values()
+        self._log_pending += [self._log_lines.thread_named(time_ns, tid, name)
+                              for tid, (time_ns, name) in self._names.items()]
         self._names.clear()
         lines, self._log_pending, self._pending_size = self._log_pending, [], 0
         if lines and not self.stopped and self._data(lambda: self._log.append(b"".join(lines))):
-            return
+            lines = []  # what this has said, if it has reached the limit, is still to be written
         for line in [*lines, *self._log_pending] if self.stopped else ():
             with suppress(ExperimentError):
                 self._log.append(line, 0 if last else TEXT_RESERVE_END)

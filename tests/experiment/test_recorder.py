@@ -20,8 +20,10 @@ import pytest
 
 from collector.errors import ExperimentError
 from collector.experiment.blocks import DiskFull
+from collector.experiment.dyntext import Text
 from collector.experiment.reader import open_experiment
 from collector.experiment.recorder import Header, Recorder, Usage
+from collector.experiment.records import CLOCK
 
 START_NS = 7_001_000_000_013
 NS = 1_000_000_000
@@ -127,6 +129,100 @@ def test_the_size_limit_stops_the_recording(record: Record, gprofng: Gprofng) ->
     size = sum(file.stat().st_size for file in recorder.path.iterdir())
     assert 1_000_000 < size < 1_150_000
     assert "1 MB" in gprofng("-header", experiment=recorder.path).text
+
+
+def offer(recorder: Recorder, n_packets: int) -> int:
+    """Offers so many, with one stack, at once; all that there were."""
+    uids = recorder.frames.intern(np.full((1, 3), 0x1000, dtype=np.uint64), np.full(1, 3))
+    recorder.clock(np.full(n_packets, 4711), np.zeros(n_packets, int), np.full(n_packets, START_NS + 1),
+                   np.repeat(uids, n_packets), np.zeros(n_packets, int), np.ones(n_packets, int))
+    return n_packets
+
+
+def say_threads(recorder: Recorder) -> None:
+    recorder.threads_started([(tid, START_NS) for tid in range(9000)], b"a thread's name")
+
+
+def say_names(recorder: Recorder) -> None:
+    for tid in range(9000):
+        recorder.thread_named(tid, START_NS, b"a thread's name")
+
+
+def say_stacks(recorder: Recorder) -> None:
+    pcs = np.random.default_rng(7).integers(1, 1 << 40, (200, 1100)).astype(np.uint64)
+    recorder.frames.intern(pcs, np.full(200, 1100))
+
+
+@pytest.mark.parametrize(("many", "part"), [
+    (lambda recorder: offer(recorder, 40_000), 0.98), (say_threads, 0.98), (say_stacks, 0.95),
+    (say_names, 0.35)])  # the room for a name is that of the longest
+def test_the_size_limit_holds_where_much_is_told_at_once(many: Callable[[Recorder], int | None], part: float,
+                                                         record: Record) -> None:
+    recorder = record(size_limit_mb=1)
+    recorder.segment_mapped(START_NS, 0x1000, 4096, 0, b"/lib/one")
+    offered = offer(recorder, 1001)
+    offered += many(recorder) or 0
+    recorder.sync()
+    assert recorder.stopped
+    offered += offer(recorder, 1003)
+    recorder.close(START_NS + NS)
+    experiment = open_experiment(recorder.path)
+    assert [m.id for m in experiment.log.messages if m.kind == "cerror"] == [14]
+    assert len(experiment.packets()) + recorder.n_dropped == offered
+    assert len(experiment.packets()) >= 1001
+    assert (experiment.stacks.index(experiment.packets()["FRINFO"]) >= 0).all()
+    assert part * (1 << 20) < sum(file.stat().st_size for file in recorder.path.iterdir()) < (1 << 20) + 4096
+
+
+@pytest.mark.parametrize("n_packets", [100, 40_000])
+def test_what_passes_the_size_limit_as_a_whole_is_the_last_that_is_written(n_packets: int, record: Record) -> None:
+    """Code that a runtime has made: no packet comes behind it, and each that was offered is counted once."""
+    recorder = record(size_limit_mb=1)
+    offered = offer(recorder, 1001)
+    recorder.code_mapped(START_NS, 0x1000, 64, b"made", Text(bytes(2 << 20)))
+    offered += offer(recorder, n_packets)
+    recorder.close(START_NS + NS)
+    experiment = open_experiment(recorder.path)
+    assert [m.id for m in experiment.log.messages if m.kind == "cerror"] == [14]
+    assert (len(experiment.packets()), recorder.n_dropped) == (1001, n_packets)
+    assert [function.name for function in experiment.functions] == [b"made"]
+
+
+def test_a_draft_that_reaches_the_size_limit_keeps_what_it_held(record: Record, header: Header) -> None:
+    founder = record("a.er")
+    for number, is_synced in enumerate((True, False)):
+        draft = Recorder.draft(founder.path / f"_f{number}.er", replace(header, size_limit_mb=1))
+        offered = offer(draft, 40_000)
+        if is_synced:
+            draft.sync()
+        draft.close(START_NS + NS)
+        experiment = open_experiment(draft.path)
+        assert [m.id for m in experiment.log.messages if m.kind == "cerror"] == [14]
+        assert len(experiment.packets()) > 10_000
+        assert len(experiment.packets()) + draft.n_dropped == offered
+
+
+def test_who_reaches_the_size_limit_with_the_last_lines_says_so(record: Record) -> None:
+    """For what is told at the end there is no room."""
+    recorder = record(size_limit_mb=1)
+    offer(recorder, 1)
+    offer(recorder, recorder._room() // CLOCK.size - 1)
+    assert not recorder.stopped
+    recorder.close(START_NS + NS)
+    log = open_experiment(recorder.path).log
+    assert [m.id for m in log.messages if m.kind == "cerror"] == [14]
+    assert log.complete
+
+
+def test_a_thread_that_is_renamed_all_the_time_has_the_room_of_one_name(record: Record) -> None:
+    recorder = record(size_limit_mb=1)
+    recorder.thread_started(4711, START_NS, b"program")
+    for number in range(20_000):
+        recorder.thread_named(4711, START_NS + number, b"%d" % number)
+    recorder.close(START_NS + NS)
+    assert not recorder.stopped
+    log = (recorder.path / "log.xml").read_bytes()
+    assert (log.count(b"thread_name"), log.count(b'"19999"')) == (1, 1)
 
 
 def test_an_experiment_deleted_underneath_is_an_error_and_no_crash(record: Record) -> None:
