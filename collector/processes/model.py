@@ -319,13 +319,22 @@ class Model:
             if len(process.epochs) > 1:
                 process.forget_before(time_ns)
 
-    def unlisted(self, process: Process, tid: int, time_ns: int, first: int) -> Thread:
-        """A thread that lived at ``time_ns``; its ``first`` record tells whether it was on its CPU. It may have ended
-        in this batch."""
-        cut = Edge.OUT_BLOCKED if first == Edge.IN else Edge.IN
+    def unlisted(self, process: Process, tid: int, time_ns: int, cut: int) -> Thread:
+        """A thread that lived at ``time_ns``, and is met behind the changes of a batch: it may have ended since then,
+        by an exec of its process at the latest."""
+        epoch = next((epoch for epoch in reversed(process.epochs) if epoch.time_ns <= time_ns), process.epochs[0])
         thread = self.new_thread(process, tid, time_ns, cut, found=True)
+        thread.image = epoch.image
+        self.of.image[thread.slot] = thread.image.number
         self._end_stranger(thread)
+        if thread.alive and thread.image is not process.image:  # who called that has the process's own number since
+            self._end(thread, thread.image.end_ns or time_ns)
         return thread
+
+    def end_untold(self, thread: Thread, time_ns: int) -> None:
+        """The end of a thread of which there will be no record."""
+        self._end(thread, time_ns)
+        self._end_of_last(thread, time_ns)
 
     def _stray(self, tid: int, pid: int, time_ns: int) -> int:
         process = self.processes.get(pid) or self.new_process(pid, time_ns)
@@ -349,7 +358,7 @@ class Model:
         """A thread has ended: if it was the last one, its process is over, too."""
         process = thread.process
         if not process.threads:
-            process.image.end_ns = time_ns
+            process.image.end_ns = max(process.image.end_ns or 0, time_ns)  # of others that ended in this batch, too
             self._ended_pids.append(process.pid)
 
     def _new_image(self, pid: int, time_ns: int, bits: int) -> Image:

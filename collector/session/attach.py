@@ -19,7 +19,7 @@ import re
 import select
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -36,6 +36,7 @@ from collector.events import (
     ClockSamples,
     Edge,
     Exited,
+    Exits,
     Forked,
     Mapped,
     Reason,
@@ -43,6 +44,7 @@ from collector.events import (
     Throttled,
 )
 from collector.linux import abi, accounts, libc, proc, tasks
+from collector.linux.thread_list import threads_of
 
 STACK_WORDS = 1 << 11  # 16 KiB of each blocked thread
 _LOCK_CALLS = abi.LOCK_CALLS[64] | abi.LOCK_CALLS[32]  # none is another one's number that waits
@@ -207,35 +209,60 @@ class Targets:
 
     def begin(self, engine: Engine | None) -> list[Taken]:
         """Starts the events and looks at the processes as they are then. Raises TargetGone, EngineRefused."""
-        begin_ns, told = _start(engine)
+        begin_ns, look = self._start(engine)
         # In all of them first what changes fastest: where threads are, then their stacks, then mappings.
-        threads = {target: _tried(target, lambda pid: _found(pid, told)) for target in self.all}
-        seen = {target: departures(target.pid, found or (), begin_ns) for target, found in threads.items()}
+        threads = {target: _tried(target, look) or [] for target in self.all}
+        seen = {target: departures(target.pid, found, begin_ns) for target, found in threads.items()}
         mapped = {target: _tried(target, lambda pid: mappings(pid, begin_ns)) for target in self.all}
         self._drop_those_gone()
         if isinstance(engine, PerfEngine):
-            seen[self.all[-1]].changes = self._before(engine, begin_ns)
+            last = seen[self.all[-1]]
+            last.changes, last.exits = self._before(engine, begin_ns)
+            over = {change.tid for change in last.changes if type(change) is Exited}
             for target, found in threads.items():
-                engine.unheard.watch(target.pid, {thread.tid for thread in found or ()} - engine.opened.threads)
-        return [Taken(target.pid, lineage_of(target.pid), threads[target] or [], mapped[target] or [], seen[target])
+                threads[target] = [thread for thread in found if not (thread.gone_ns and thread.tid in over)]
+                there = {thread.tid for thread in found if not thread.gone_ns}
+                engine.unheard.watch(target.pid, there - engine.opened.threads)
+        return [Taken(target.pid, lineage_of(target.pid), threads[target], mapped[target] or [], seen[target])
                 for target in self.all]
 
-    def _before(self, engine: PerfEngine, begin_ns: int) -> tuple[Change, ...]:
+    def _start(self, engine: Engine | None) -> tuple[int, Callable[[int], list[Found]]]:
+        """Starts the events: since when all of them tell, and what finds the threads of a process as they are then.
+
+        They are listed before that moment, and again behind it: that may be a while later, where others want the CPUs.
+        """
+        if isinstance(engine, PerfEngine) or engine is None:
+            if engine is not None:
+                engine.start()
+            listed = {target.pid: _tried(target, threads_of) or set() for target in self.all}
+            return time.monotonic_ns(), lambda pid: _found(pid, listed[pid])
+        from collector.engines.ptrace.engine import SignalEngine
+
+        assert isinstance(engine, SignalEngine)
+        begin_ns, told = engine.begin()  # it knows which threads there are, and tells where each is
+        return begin_ns, lambda pid: [Found(tid, Edge.IN, Reason.UNKNOWN, None) for tid in told.get(pid, ())]
+
+    def _before(self, engine: PerfEngine, begin_ns: int) -> tuple[tuple[Change, ...], Exits | None]:
         """What was recorded while the events were started one after another is incomplete, and dropped. Kept are those
         changes that /proc does not tell: of processes that were born meanwhile, and ends of threads that it still
-        shows."""
-        batch, pids = engine.drain(begin_ns - engine.ahead_ns), set(self.pids)
-        engine.release()
+        shows; and accounts of threads that have ended, which may have come before the records of their ends."""
+        changes, exits, has_more, pids = list[Change](), list[Exits](), True, set(self.pids)
+        while has_more:
+            batch = engine.drain(begin_ns - engine.ahead_ns)
+            engine.release()
+            changes += batch.changes
+            exits += [batch.exits] if batch.exits is not None else []
+            has_more = batch.has_more
         born: set[int] = set()
         kept: list[Change] = []
-        for change in batch.changes:
+        for change in changes:
             if isinstance(change, RecordsLost | Throttled):
                 continue
             if isinstance(change, Forked) and change.pid not in pids and change.parent_pid in pids | born:
                 born.add(change.pid)
             if change.pid in born or (isinstance(change, Exited) and change.pid in pids):
                 kept.append(change._replace(time_ns=begin_ns))
-        return tuple(kept)
+        return tuple(kept), _joined(exits)
 
     def _drop_those_gone(self) -> bool:
         """Whether somebody was gone. Raises TargetGone if it was one that was asked for."""
@@ -270,6 +297,15 @@ class Targets:
         return found
 
 
+def _joined(parts: Sequence[Exits]) -> Exits | None:
+    """All of several, in order; None of none."""
+    if not parts:
+        return None
+    columns = [(part.pid, part.tid, part.elapsed_ns, part.run_ns, part.delay_ns, part.turns) for part in parts]
+    pid, tid, elapsed_ns, run_ns, delay_ns, turns = map(np.concatenate, zip(*columns, strict=True))
+    return Exits(pid, tid, elapsed_ns, run_ns, delay_ns, turns, parts[-1].read_ns)
+
+
 def _now_ticks() -> int:
     """The time as the kernel stamps the birth of processes."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK") // NS_PER_S
@@ -301,6 +337,7 @@ class Found(NamedTuple):
     place: tasks.Place | None
     account: accounts.Account | None = None
     cpu: int = 0  # that it was last on
+    gone_ns: int = 0  # when it was looked for in vain: it was listed, and has ended since then
 
 
 class Taken(NamedTuple):
@@ -314,19 +351,6 @@ class Taken(NamedTuple):
     seen: Batch
 
 
-def _start(engine: Engine | None) -> tuple[int, dict[int, list[int]] | None]:
-    """Starts the events: since when all of them tell, and the threads of each process where the engine tells them
-    itself."""
-    if engine is None or isinstance(engine, PerfEngine):
-        if engine is not None:
-            engine.start()
-        return time.monotonic_ns(), None
-    from collector.engines.ptrace.engine import SignalEngine
-
-    assert isinstance(engine, SignalEngine)
-    return engine.begin()
-
-
 def _tried(target: Target, read: Callable[[int], Read]) -> Read | None:
     """What ``read`` finds in a process; None if that is gone. Raises TargetGone if it lives and cannot be read."""
     try:
@@ -337,13 +361,16 @@ def _tried(target: Target, read: Callable[[int], Read]) -> Read | None:
         return None
 
 
-def _found(pid: int, told: dict[int, list[int]] | None) -> list[Found]:
-    """The threads of a process; an engine that tells which there are also tells where each is."""
-    if told is not None:
-        return [Found(tid, Edge.IN, Reason.UNKNOWN, None) for tid in told.get(pid, ())]
-    looks = {tid: account_of(pid, tid) for tid in proc.threads(pid)}
-    found = [(find(pid, tid), account) for tid, account in looks.items()]
-    return [thread._replace(account=account) for thread, account in found if thread is not None]
+def _found(pid: int, listed: Set[int]) -> list[Found]:
+    """The threads of a process: those that were ``listed`` a moment ago, and those that it has now."""
+    looks, found = {tid: account_of(pid, tid) for tid in sorted(listed | threads_of(pid))}, []
+    for tid, account in looks.items():
+        thread = find(pid, tid)
+        if thread is not None:
+            found.append(thread._replace(account=account))
+        elif tid != pid:  # a first thread that has ended may have done so long ago
+            found.append(Found(tid, Edge.OUT_BLOCKED, Reason.UNKNOWN, None, gone_ns=time.monotonic_ns()))
+    return found
 
 
 def account_of(pid: int, tid: int) -> accounts.Account | None:

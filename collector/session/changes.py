@@ -6,21 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import groupby
 from typing import TypeAlias
 
-import numpy as np
-
-from collector.arrays import indices
-from collector.events import (
-    Change,
-    Executed,
-    Exited,
-    Forked,
-    LetGo,
-    Mapped,
-    RecordsLost,
-    Renamed,
-    Switches,
-    Throttled,
-)
+from collector.events import Change, Executed, Exited, Forked, LetGo, Mapped, RecordsLost, Renamed, Throttled
 from collector.experiment.recorder import Recorder
 from collector.processes.model import Thread
 from collector.session.attach import Found
@@ -28,6 +14,7 @@ from collector.session.experiments import Experiments
 from collector.session.mappings import Mappings
 from collector.session.tally import Tally
 from collector.session.timekeeping import Timekeeping
+from collector.session.unlisted import Unlisted
 from collector.session.unseen import UnseenOnes
 from collector.session.world import World
 
@@ -49,11 +36,11 @@ class Changes:
         self._world = world
         self._tally = tally
         self.unseen = UnseenOnes(experiments, world)
+        self.unlisted = Unlisted(self._model, experiments, world)
         self._events_end = events_end
         self._records_all = records_all
         self._found: set[int] = set()  # tids of those found that may have been born a moment before
         self._found_ns = 0  # and until when they were looked for
-        self._since_ns: dict[int, int] = {}  # as of when, by pid
         self._maps_untold = False
         self._mappings = Mappings(self._model, experiments, world)
 
@@ -90,8 +77,11 @@ class Changes:
                   time_ns: int) -> None:
         """Begins with a process as it was found. The founder has its experiment already; others get theirs under
         ``lineage``."""
-        self._found.update(thread.tid for thread in found)
-        self._found_ns, self._since_ns[pid] = self._world.now_ns(), time_ns
+        self._found.update(thread.tid for thread in found if not thread.gone_ns)
+        self._found_ns = self._world.now_ns()
+        gone_ns = {thread.tid: thread.gone_ns for thread in found if thread.gone_ns}
+        self.unlisted.found(pid, time_ns, self._found_ns, gone_ns)
+        found = [thread for thread in found if not thread.gone_ns]
         process = self._model.processes.get(pid) or self._model.new_process(pid, time_ns)
         self.apply(mappings)
         recorded = self._experiments.by_image.get(process.image.number)
@@ -108,21 +98,6 @@ class Changes:
                 process.image.comm = new.name
             self._time.found(new.slot, thread, time_ns)
             recorded.thread_started(thread.tid, time_ns, new.name)
-
-    def take_unlisted(self, switches: Switches | None) -> None:
-        """Threads that lived as the recording of their process began, and not as its threads were listed: there are
-        records of theirs, but none of a birth. Comes behind the batch's changes."""
-        if switches is None or not len(switches.time_ns) or switches.time_ns[0] >= self._found_ns:
-            return
-        strange = indices((switches.time_ns < self._found_ns) & ~self._model.known(switches.tid))
-        for row in strange[np.unique(switches.tid[strange], return_index=True)[1]].tolist():
-            pid, tid = int(switches.pid[row]), int(switches.tid[row])
-            if pid in self._since_ns and pid in self._model.processes:
-                process, since_ns = self._model.processes[pid], self._since_ns[pid]
-                thread = self._model.unlisted(process, tid, since_ns, int(switches.edge[row]))
-                recorded = self._experiments.by_image.get(thread.image.number)
-                if recorded is not None:
-                    recorded.thread_started(tid, since_ns, process.image.comm)
 
     def _born(self, threads: list[Thread]) -> None:
         """Further threads of a process that is known."""

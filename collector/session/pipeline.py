@@ -107,7 +107,7 @@ class Pipeline:
     def feed(self, batch: Batch) -> None:
         """Takes one batch; afterwards its arrays are not needed any more."""
         self._changes.apply(batch.changes, batch.maps_untold)
-        self._changes.take_unlisted(batch.switches)
+        self._changes.unlisted.take(batch)
         self._read_mappings(batch)
         periods = self.time.advance(batch)
         self.overview.count_switches()

@@ -289,7 +289,7 @@ class Ledger:
             return edges, read
         begins = indices(changes(edges.slot))
         begins = begins[clocks.found[edges.slot[begins]] & (clocks.kind[edges.slot[begins]] != Edge.UNKNOWN)]
-        waited = self._have_waited(edges.take(begins), behind, timeline)
+        waited = self._have_waited(edges.take(begins), read, behind, timeline)
         self._begins_running(edges.slot[begins], (edges.edge[begins] != Edge.IN) & ~waited,
                              edges.time_ns[begins] - clocks.since_ns[edges.slot[begins]])
         first = np.minimum(edges.slot.searchsorted(read.slot), max(len(edges.slot) - 1, 0))
@@ -308,15 +308,22 @@ class Ledger:
         edges = edges.insert(edges.slot.searchsorted(slot), did)
         return edges, ReadAccounts(*(column[kept] for column in read))
 
-    def _have_waited(self, first: Edges, behind: ReadAccounts | None, timeline: Timeline) -> Array:
+    def _have_waited(self, first: Edges, read: ReadAccounts, behind: ReadAccounts | None, timeline: Timeline) -> Array:
         """Which of the threads (n,) that were found runnable, and end with their ``first`` edges (n,), have waited for
-        a CPU until then: by an account from ``behind``, they had run for less than half of that even later."""
-        if behind is None or not len(behind.slot):
-            return np.zeros(len(first.slot), dtype=bool)
+        a CPU until then: by an account from ``behind``, they had run for less than half of that even later; or by one
+        that was ``read`` before, for less than half of the time from the one that they were found with."""
         clocks, slot = timeline.clocks, first.slot
-        at = np.minimum(behind.slot.searchsorted(slot), len(behind.slot) - 1)
-        waited: Array = (behind.slot[at] == slot) & (first.edge == Edge.ENDED) & (clocks.kind[slot] == Edge.IN)
-        return waited & ~self._have_run(slot, behind.run_ns[at], first.time_ns - clocks.since_ns[slot], timeline)
+        waited, ends = np.zeros(len(slot), dtype=bool), (first.edge == Edge.ENDED) & (clocks.kind[slot] == Edge.IN)
+        for told, is_behind in ((behind, True), (read, False)):
+            if told is None or not len(told.slot) or not ends.any():
+                continue
+            at = np.minimum(told.slot.searchsorted(slot), len(told.slot) - 1)
+            until_ns = first.time_ns if is_behind else told.time_ns[at] - self._of.late_ns[slot]
+            length_ns = until_ns - clocks.since_ns[slot]
+            is_long = is_behind | (length_ns >= _ENOUGH_TICKS * LONGEST_TICK_NS)
+            waited |= ends & (told.slot[at] == slot) & is_long & ~self._have_run(slot, told.run_ns[at], length_ns,
+                                                                                timeline)
+        return waited
 
     def _have_run(self, slot: Array, run_ns: Array, length_ns: Array, timeline: Timeline) -> Array:
         """Which of the threads (n,) that did one of the two for so long have run, by what their accounts say: for half

@@ -24,6 +24,7 @@ from collector.events import (
     Ends,
     Executed,
     Exited,
+    Exits,
     Forked,
     Mapped,
     Mode,
@@ -1360,24 +1361,129 @@ def test_who_is_born_while_threads_are_looked_for_has_no_time_before(first: int,
     assert list(open_experiment(recording.path).threads) == [PID, other]
 
 
-@pytest.mark.parametrize(("records", "states"), [
-    ([(30, Edge.IN), (33, Edge.OUT_BLOCKED), (40, Edge.IN)], {ON_CPU: 5, Microstate.SLEEP: 37}),
-    ([(3, Edge.OUT_PREEMPTED), (40, Edge.IN)], {ON_CPU: 5, Microstate.WAIT_CPU: 37})])
-def test_who_ends_before_threads_are_listed_has_lived_since_the_begin(
-        records: list[tuple[float, int]], states: dict[int, int], tmp_path: Path) -> None:
-    """It was there as the recording began. Of its birth there is no record, and it is on no list."""
-    recording, gone = Recording(tmp_path / "test.1.er", world=Proc()), PID + 1
+GONE_ONE = PID + 1
+
+
+@pytest.fixture
+def attached(tmp_path: Path) -> Recording:
+    """To a process whose first thread sleeps on; 400 ms later its threads had been listed."""
+    recording = Recording(tmp_path / "test.1.er", world=Proc())
     found = [Found(PID, Edge.OUT_BLOCKED, Reason.SLEEP, None, Account(START_NS + 60 * MS, 1000 * MS, 0, 1))]
     recording.pipeline.take_over(PID, "", found, [], batch(0))
-    recording.pipeline.feed(batch(100, Exited(START_NS + 42 * MS, PID, gone),
-                                  switches=[(ms, gone, edge) for ms, edge in records]))
-    recording.pipeline.feed(batch(500, switches=[(450, PID + 2, Edge.IN), (460, PID + 2, Edge.OUT_BLOCKED)]))
-    recording.finish(500)
-    assert {state: ns / MS for state, ns in recording.lengths(gone).items()} == pytest.approx(states, abs=0.1)
-    assert recording.lengths(PID)[Microstate.SLEEP] == 500 * MS
+    return recording
+
+
+def ended(ms: float, tid: int = GONE_ONE) -> Exited:
+    return Exited(START_NS + round(ms * MS), PID, tid)
+
+
+def with_wakings(made: Batch, *wakings: tuple[float, int]) -> Batch:
+    """``wakings``: ms and tid."""
+    made.wakings = Wakings(np.array([tid for _, tid in wakings]),
+                           np.array([START_NS + round(ms * MS) for ms, _ in wakings]))
+    return made
+
+
+def in_ms(recording: Recording, tid: int) -> dict[int, float]:
+    """How long a thread was in each state."""
+    return {state: ns / MS for state, ns in recording.lengths(tid).items()}
+
+
+@pytest.mark.parametrize(("records", "woken_ms", "states"), [
+    ([(30, Edge.IN), (33, Edge.OUT_BLOCKED), (40, Edge.IN)], [20, 40],
+     {ON_CPU: 5, Microstate.SLEEP: 27, Microstate.WAIT_CPU: 10}),
+    ([(30, Edge.IN), (33, Edge.OUT_BLOCKED), (40, Edge.IN)], [40],
+     {ON_CPU: 5, Microstate.SLEEP: 7, Microstate.WAIT_CPU: 30}),
+    ([(3, Edge.OUT_PREEMPTED), (40, Edge.IN)], [], {ON_CPU: 5, Microstate.WAIT_CPU: 37})])
+def test_who_ends_before_threads_are_listed_has_lived_since_the_begin(
+        records: list[tuple[float, int]], woken_ms: list[float], states: dict[int, int], attached: Recording) -> None:
+    """It was there as the recording began. Of its birth there is no record, and it is on no list."""
+    made = batch(100, ended(42), switches=[(ms, GONE_ONE, edge) for ms, edge in records])
+    attached.pipeline.feed(with_wakings(made, *((ms, GONE_ONE) for ms in woken_ms), (1, 7777)))
+    attached.pipeline.feed(batch(500, switches=[(450, PID + 2, Edge.IN), (460, PID + 2, Edge.OUT_BLOCKED)]))
+    attached.finish(500)
+    assert in_ms(attached, GONE_ONE) == pytest.approx(states, abs=0.1)
+    assert in_ms(attached, PID) == {Microstate.SLEEP: 500}
     # Who is met later has lost the record of its birth: nothing is known of what it did before.
-    assert sum(recording.lengths(PID + 2).values()) <= 50 * MS
-    assert list(open_experiment(recording.path).threads)[:2] == [PID, gone]
+    assert sum(in_ms(attached, PID + 2).values()) <= 50
+    assert list(open_experiment(attached.path).threads)[:2] == [PID, GONE_ONE]
+
+
+def test_who_may_have_been_born_behind_the_begin_is_told_from_its_first_record(attached: Recording) -> None:
+    lost = RecordsLost(START_NS + 20 * MS, 3, "task")
+    attached.pipeline.feed(batch(100, lost, ended(42), switches=[
+        (30, GONE_ONE, Edge.IN), (33, GONE_ONE, Edge.OUT_BLOCKED), (40, GONE_ONE, Edge.IN)]))
+    attached.finish(500)
+    assert 9 - 0.1 < sum(in_ms(attached, GONE_ONE).values()) < 12 + 0.1
+
+
+def test_who_ends_before_threads_are_listed_ends_with_its_last_record_if_none_tells_that(attached: Recording) -> None:
+    """It was born while events were opened, of which it has those of some CPUs. Another one's end comes with what a
+    first batch had no room for."""
+    first = batch(100, switches=[
+        (30, GONE_ONE, Edge.IN), (33, GONE_ONE, Edge.OUT_BLOCKED), (50, PID + 2, Edge.OUT_BLOCKED)])
+    first.has_more = True
+    attached.pipeline.feed(first)
+    attached.pipeline.feed(batch(200, ended(120, PID + 2), switches=[(110, PID + 2, Edge.IN)]))
+    attached.pipeline.feed(batch(500, ended(450, PID)))
+    assert not attached.pipeline.model.processes
+    attached.finish(500)
+    assert sum(in_ms(attached, GONE_ONE).values()) == pytest.approx(33, abs=0.1)
+    assert in_ms(attached, PID + 2) == pytest.approx({ON_CPU: 60, Microstate.SLEEP: 60}, abs=0.1)
+
+
+def test_who_ends_before_threads_are_listed_may_do_so_by_an_exec(attached: Recording) -> None:
+    """One ends before; the other one calls it, and has its process's number from then on."""
+    caller = PID + 2
+    attached.pipeline.feed(batch(
+        100, ended(41, PID), ended(41), Executed(START_NS + 42 * MS, PID, PID, b"other"),
+        switches=[(20, caller, Edge.OUT_BLOCKED), (30, GONE_ONE, Edge.IN), (33, GONE_ONE, Edge.OUT_BLOCKED),
+                  (40, caller, Edge.IN)]))
+    attached.pipeline.feed(batch(200, ended(150, PID)))
+    assert not attached.pipeline.model.processes
+    attached.finish(500)
+    assert sum(in_ms(attached, caller).values()) == pytest.approx(42, abs=0.1)
+    assert list(open_experiment(attached.path).threads) == [PID, GONE_ONE, caller]
+    assert list(open_experiment(attached.path / "_x1.er").threads) == [PID]
+
+
+def test_who_was_listed_and_is_gone_without_a_record_lived_until_it_was_looked_for(tmp_path: Path) -> None:
+    """Another one that was listed has records."""
+    recording = Recording(tmp_path / "test.1.er", world=Proc())
+    found = [Found(PID, Edge.OUT_BLOCKED, Reason.SLEEP, None, Account(START_NS + 60 * MS, 1000 * MS, 0, 1)),
+             *(Found(tid, Edge.OUT_BLOCKED, Reason.UNKNOWN, None, gone_ns=START_NS + 70 * MS) for tid in (
+                 GONE_ONE, PID + 2))]
+    recording.pipeline.take_over(PID, "", found, [], batch(0))
+    recording.pipeline.feed(batch(450, ended(22, PID + 2), switches=[(20, PID + 2, Edge.IN)]))
+    recording.finish(500)
+    assert in_ms(recording, GONE_ONE) == {Microstate.SLEEP: 70}
+    assert recording.ticks()[GONE_ONE, Microstate.SLEEP] == 7
+    assert in_ms(recording, PID + 2) == pytest.approx({ON_CPU: 2, Microstate.SLEEP: 20}, abs=0.1)
+    assert list(open_experiment(recording.path).threads) == [PID, PID + 2, GONE_ONE]
+
+
+@pytest.mark.parametrize(("run_ms", "state"), [(0.5, Microstate.WAIT_CPU), (76, ON_CPU)])
+def test_who_was_found_runnable_and_ends_without_a_record_did_what_its_last_account_says(
+        run_ms: float, state: int, tmp_path: Path) -> None:
+    """It was born while events were opened, and has none; 34 ms behind the begin it was looked at."""
+    recording = Recording(tmp_path / "test.1.er", world=Proc())
+    found = [Found(PID, Edge.OUT_BLOCKED, Reason.SLEEP, None, Account(START_NS + 60 * MS, 1000 * MS, 0, 1)),
+             Found(GONE_ONE, Edge.IN, Reason.UNKNOWN, None, Account(START_NS + 34 * MS, MS // 2, 7 * MS, 3))]
+    recording.pipeline.take_over(PID, "", found, [], batch(0))
+    recording.pipeline.feed(batch(60, accounts=account((34.7, GONE_ONE, 0.5, 7))))
+    made = batch(200, ended(110))
+    made.exits = Exits(*(np.array([value]) for value in (PID, GONE_ONE, 180 * MS, round(run_ms * MS), 168 * MS, 5)),
+                       START_NS + 200 * MS)
+    recording.pipeline.feed(made)
+    recording.finish(500)
+    assert in_ms(recording, GONE_ONE) == {state: 110}
+
+
+def test_a_process_whose_threads_end_in_one_batch_ends_with_the_last_of_them(attached: Recording) -> None:
+    image = attached.pipeline.model.processes[PID].image
+    attached.pipeline.feed(batch(100, ended(42), ended(90, PID), switches=[(30, GONE_ONE, Edge.IN)]))
+    assert image.end_ns == START_NS + 90 * MS
+    attached.finish(500)
 
 
 def test_a_window_to_whose_end_we_come_late_has_one_thread_at_a_time_on_its_cpu(recording: Recording) -> None:
