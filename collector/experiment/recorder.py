@@ -221,7 +221,7 @@ class Recorder:
             self._frame_file.make(directory_fd, write)
         if self._aggregations:
             write(directory_fd, AGGREGATIONS_FILE, self._aggregations, 0)
-        if self._texts and not self.stopped:
+        if self._texts:
             write(directory_fd, dyntext.NAME, self._texts, 0)
             self._texts = b""
         self._map.make(directory_fd, write)
@@ -318,7 +318,7 @@ class Recorder:
         lines, since_ns = self._map_lines.code(max(time_ns, self.header.start_ns), vaddr, size, name)
         if lines:
             self._map_pending.append(lines)
-            if text.code or text.lines:
+            if (text.code or text.lines) and not self.stopped:
                 content = dyntext.packed(since_ns - self.header.start_ns, vaddr, text)
                 self._texts, self._texts_size = self._texts + content, self._texts_size + len(content)
 
@@ -516,15 +516,21 @@ class Recorder:
 
     def _room(self) -> int:
         """Bytes up to the limit that was asked for."""
+        return max(self._left(), 0)
+
+    def _left(self) -> int:
+        """The same; below zero where something was too large."""
         if not self.header.size_limit_mb:
             return sys.maxsize
         files = self._profile, self._frame_file, self._log, self._map
         others = self._overview_size, len(self._aggregations), self._texts_size, self._pending_size
-        return max(self.header.size_limit_mb * _MB - sum(file.used for file in files) - sum(others), 0)
+        return self.header.size_limit_mb * _MB - sum(file.used for file in files) - sum(others)
 
     def _stop_at_limit(self) -> None:
         """What comes later is not recorded; the log goes on with what is no data."""
         if not self.stopped:
+            if self._left() < 0:
+                self._texts = b""
             self.error(f"{self.header.size_limit_mb} MB", number=ERROR_SIZE_LIMIT)
             self.stopped = LimitReached(f"the experiment has reached its size limit of "
                                         f"{self.header.size_limit_mb} MB; recording has stopped")

@@ -319,16 +319,16 @@ class Model:
             if len(process.epochs) > 1:
                 process.forget_before(time_ns)
 
-    def unlisted(self, process: Process, tid: int, time_ns: int, cut: int) -> Thread:
-        """A thread that lived at ``time_ns``, and is met behind the changes of a batch: it may have ended since then,
-        by an exec of its process at the latest."""
+    def unlisted(self, process: Process, tid: int, time_ns: int, cut: int, gone_ns: int) -> Thread:
+        """A thread that lived at ``time_ns``, not at ``gone_ns``, and is met behind the changes of a batch: it may have
+        ended since then, by an exec of its process at the latest."""
         epoch = next((epoch for epoch in reversed(process.epochs) if epoch.time_ns <= time_ns), process.epochs[0])
         thread = self.new_thread(process, tid, time_ns, cut, found=True)
         thread.image = epoch.image
         self.of.image[thread.slot] = thread.image.number
         self._end_stranger(thread)
         if thread.alive and thread.image is not process.image:  # who called that has the process's own number since
-            self._end(thread, thread.image.end_ns or time_ns)
+            self._end(thread, min(thread.image.end_ns or time_ns, gone_ns))
         return thread
 
     def end_untold(self, thread: Thread, time_ns: int) -> None:

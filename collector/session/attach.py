@@ -235,7 +235,8 @@ class Targets:
             if engine is not None:
                 engine.start()
             listed = {target.pid: _tried(target, threads_of) or set() for target in self.all}
-            return time.monotonic_ns(), lambda pid: _found(pid, listed[pid])
+            whole = engine.opened.threads if engine is not None else frozenset()
+            return time.monotonic_ns(), lambda pid: _found(pid, listed[pid], whole)
         from collector.engines.ptrace.engine import SignalEngine
 
         assert isinstance(engine, SignalEngine)
@@ -337,7 +338,7 @@ class Found(NamedTuple):
     place: tasks.Place | None
     account: accounts.Account | None = None
     cpu: int = 0  # that it was last on
-    gone_ns: int = 0  # when it was looked for in vain: it was listed, and has ended since then
+    gone_ns: int = 0  # when it was looked for in vain: it has ended since it was listed; cut is IN if records tell all
 
 
 class Taken(NamedTuple):
@@ -361,15 +362,17 @@ def _tried(target: Target, read: Callable[[int], Read]) -> Read | None:
         return None
 
 
-def _found(pid: int, listed: Set[int]) -> list[Found]:
-    """The threads of a process: those that were ``listed`` a moment ago, and those that it has now."""
+def _found(pid: int, listed: Set[int], whole: Set[int]) -> list[Found]:
+    """The threads of a process: those that were ``listed`` a moment ago, and those that it has now. Records tell all of
+    those that are ``whole``."""
     looks, found = {tid: account_of(pid, tid) for tid in sorted(listed | threads_of(pid))}, []
     for tid, account in looks.items():
         thread = find(pid, tid)
         if thread is not None:
             found.append(thread._replace(account=account))
-        elif tid != pid:  # a first thread that has ended may have done so long ago
-            found.append(Found(tid, Edge.OUT_BLOCKED, Reason.UNKNOWN, None, gone_ns=time.monotonic_ns()))
+        elif tid in listed and tid != pid:  # others may have been born since; a first one may have ended long ago
+            cut = Edge.IN if tid in whole else Edge.OUT_BLOCKED
+            found.append(Found(tid, cut, Reason.UNKNOWN, None, gone_ns=time.monotonic_ns()))
     return found
 
 

@@ -79,8 +79,7 @@ class Changes:
         ``lineage``."""
         self._found.update(thread.tid for thread in found if not thread.gone_ns)
         self._found_ns = self._world.now_ns()
-        gone_ns = {thread.tid: thread.gone_ns for thread in found if thread.gone_ns}
-        self.unlisted.found(pid, time_ns, self._found_ns, gone_ns)
+        self.unlisted.found(pid, time_ns, self._found_ns, (thread for thread in found if thread.gone_ns))
         found = [thread for thread in found if not thread.gone_ns]
         process = self._model.processes.get(pid) or self._model.new_process(pid, time_ns)
         self.apply(mappings)

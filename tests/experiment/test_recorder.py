@@ -192,6 +192,7 @@ def test_a_draft_that_reaches_the_size_limit_keeps_what_it_held(record: Record, 
     founder = record("a.er")
     for number, is_synced in enumerate((True, False)):
         draft = Recorder.draft(founder.path / f"_f{number}.er", replace(header, size_limit_mb=1))
+        draft.code_mapped(START_NS, 0x1000, 64, b"made", Text(bytes(10_000)))
         offered = offer(draft, 40_000)
         if is_synced:
             draft.sync()
@@ -200,6 +201,7 @@ def test_a_draft_that_reaches_the_size_limit_keeps_what_it_held(record: Record, 
         assert [m.id for m in experiment.log.messages if m.kind == "cerror"] == [14]
         assert len(experiment.packets()) > 10_000
         assert len(experiment.packets()) + draft.n_dropped == offered
+        assert (draft.path / "dyntext").stat().st_size > 10_000
 
 
 def test_who_reaches_the_size_limit_with_the_last_lines_says_so(record: Record) -> None:

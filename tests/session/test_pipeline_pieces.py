@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,7 +45,7 @@ from collector.linux.accounts import Account
 from collector.linux.proc import ProcessLife, ProcessUsage
 from collector.processes.process import Epoch, Image
 from collector.processes.space import AddressSpace, Mapping
-from collector.session import blocked_stacks, deep
+from collector.session import attach, blocked_stacks, deep
 from collector.session.attach import Found
 from collector.session.experiments import Experiments, Recorded
 from collector.session.follow import Follow
@@ -1361,7 +1362,7 @@ def test_who_is_born_while_threads_are_looked_for_has_no_time_before(first: int,
     assert list(open_experiment(recording.path).threads) == [PID, other]
 
 
-GONE_ONE = PID + 1
+GONE_ONE, STRANGER = PID + 1, 7777
 
 
 @pytest.fixture
@@ -1389,24 +1390,27 @@ def in_ms(recording: Recording, tid: int) -> dict[int, float]:
     return {state: ns / MS for state, ns in recording.lengths(tid).items()}
 
 
-@pytest.mark.parametrize(("records", "woken_ms", "states"), [
-    ([(30, Edge.IN), (33, Edge.OUT_BLOCKED), (40, Edge.IN)], [20, 40],
+@pytest.mark.parametrize(("records", "wakings", "states"), [
+    ([(30, Edge.IN), (33, Edge.OUT_BLOCKED), (40, Edge.IN)], [(20, GONE_ONE), (40, GONE_ONE)],
      {ON_CPU: 5, Microstate.SLEEP: 27, Microstate.WAIT_CPU: 10}),
-    ([(30, Edge.IN), (33, Edge.OUT_BLOCKED), (40, Edge.IN)], [40],
+    ([(30, Edge.IN), (33, Edge.OUT_BLOCKED), (40, Edge.IN)], [(1, STRANGER), (40, GONE_ONE)],
      {ON_CPU: 5, Microstate.SLEEP: 7, Microstate.WAIT_CPU: 30}),
-    ([(3, Edge.OUT_PREEMPTED), (40, Edge.IN)], [], {ON_CPU: 5, Microstate.WAIT_CPU: 37})])
+    ([(30, Edge.IN)], [(90, STRANGER)], {ON_CPU: 12, Microstate.SLEEP: 30}),  # those of before are lost
+    ([(3, Edge.OUT_PREEMPTED), (40, Edge.IN)], [], {ON_CPU: 5, Microstate.WAIT_CPU: 37}),
+    ([], [], {ON_CPU: 42})])
 def test_who_ends_before_threads_are_listed_has_lived_since_the_begin(
-        records: list[tuple[float, int]], woken_ms: list[float], states: dict[int, int], attached: Recording) -> None:
+        records: list[tuple[float, int]], wakings: list[tuple[float, int]], states: dict[int, int],
+        attached: Recording) -> None:
     """It was there as the recording began. Of its birth there is no record, and it is on no list."""
     made = batch(100, ended(42), switches=[(ms, GONE_ONE, edge) for ms, edge in records])
-    attached.pipeline.feed(with_wakings(made, *((ms, GONE_ONE) for ms in woken_ms), (1, 7777)))
+    attached.pipeline.feed(with_wakings(made, *wakings) if wakings else made)
     attached.pipeline.feed(batch(500, switches=[(450, PID + 2, Edge.IN), (460, PID + 2, Edge.OUT_BLOCKED)]))
     attached.finish(500)
     assert in_ms(attached, GONE_ONE) == pytest.approx(states, abs=0.1)
     assert in_ms(attached, PID) == {Microstate.SLEEP: 500}
     # Who is met later has lost the record of its birth: nothing is known of what it did before.
-    assert sum(in_ms(attached, PID + 2).values()) <= 50
-    assert list(open_experiment(attached.path).threads)[:2] == [PID, GONE_ONE]
+    assert 40 <= sum(in_ms(attached, PID + 2).values()) <= 50
+    assert list(open_experiment(attached.path).threads) == [PID, GONE_ONE, PID + 2]
 
 
 def test_who_may_have_been_born_behind_the_begin_is_told_from_its_first_record(attached: Recording) -> None:
@@ -1424,12 +1428,38 @@ def test_who_ends_before_threads_are_listed_ends_with_its_last_record_if_none_te
         (30, GONE_ONE, Edge.IN), (33, GONE_ONE, Edge.OUT_BLOCKED), (50, PID + 2, Edge.OUT_BLOCKED)])
     first.has_more = True
     attached.pipeline.feed(first)
-    attached.pipeline.feed(batch(200, ended(120, PID + 2), switches=[(110, PID + 2, Edge.IN)]))
-    attached.pipeline.feed(batch(500, ended(450, PID)))
+    attached.pipeline.feed(batch(300, ended(120, PID + 2), ended(250, PID), switches=[(110, PID + 2, Edge.IN)]))
+    attached.pipeline.feed(batch(450))
     assert not attached.pipeline.model.processes
+    assert attached.founder.end_ns is not None
     attached.finish(500)
     assert sum(in_ms(attached, GONE_ONE).values()) == pytest.approx(33, abs=0.1)
     assert in_ms(attached, PID + 2) == pytest.approx({ON_CPU: 60, Microstate.SLEEP: 60}, abs=0.1)
+
+
+class Named(Proc):
+    """One in which all threads live."""
+
+    def comm(self, pid: int, tid: int) -> bytes:
+        return b"thread"
+
+
+def test_who_was_not_listed_and_is_there_lives_on(tmp_path: Path) -> None:
+    """It was born behind the list, by who has events on some CPUs only."""
+    recording = Recording(tmp_path / "test.1.er", world=Named())
+    found = [Found(PID, Edge.OUT_BLOCKED, Reason.SLEEP, None, Account(START_NS + 60 * MS, 1000 * MS, 0, 1))]
+    recording.pipeline.take_over(PID, "", found, [], batch(0))
+    recording.pipeline.feed(batch(450, switches=[(30, GONE_ONE, Edge.IN), (33, GONE_ONE, Edge.OUT_BLOCKED)]))
+    recording.finish(500)
+    assert sum(in_ms(recording, GONE_ONE).values()) == 500
+
+
+def test_who_was_not_listed_ends_at_the_look_at_the_latest(attached: Recording) -> None:
+    """And its process executes a program behind that."""
+    attached.pipeline.feed(batch(450, Executed(START_NS + 440 * MS, PID, PID, b"other"),
+                                 switches=[(30, GONE_ONE, Edge.IN), (33, GONE_ONE, Edge.OUT_BLOCKED)]))
+    attached.finish(500)
+    assert sum(in_ms(attached, GONE_ONE).values()) == 400
 
 
 def test_who_ends_before_threads_are_listed_may_do_so_by_an_exec(attached: Recording) -> None:
@@ -1448,18 +1478,43 @@ def test_who_ends_before_threads_are_listed_may_do_so_by_an_exec(attached: Recor
 
 
 def test_who_was_listed_and_is_gone_without_a_record_lived_until_it_was_looked_for(tmp_path: Path) -> None:
-    """Another one that was listed has records."""
-    recording = Recording(tmp_path / "test.1.er", world=Proc())
+    """Of two others that were listed there is their end alone: of one all CPUs would tell, of the other one some do."""
+    recording, running, in_part = Recording(tmp_path / "test.1.er", world=Proc()), PID + 3, PID + 4
     found = [Found(PID, Edge.OUT_BLOCKED, Reason.SLEEP, None, Account(START_NS + 60 * MS, 1000 * MS, 0, 1)),
-             *(Found(tid, Edge.OUT_BLOCKED, Reason.UNKNOWN, None, gone_ns=START_NS + 70 * MS) for tid in (
-                 GONE_ONE, PID + 2))]
+             *(Found(tid, cut, Reason.UNKNOWN, None, gone_ns=START_NS + 70 * MS) for tid, cut in (
+                 (GONE_ONE, Edge.OUT_BLOCKED), (PID + 2, Edge.OUT_BLOCKED), (running, Edge.IN),
+                 (in_part, Edge.OUT_BLOCKED)))]
     recording.pipeline.take_over(PID, "", found, [], batch(0))
-    recording.pipeline.feed(batch(450, ended(22, PID + 2), switches=[(20, PID + 2, Edge.IN)]))
+    recording.pipeline.feed(batch(450, ended(22, PID + 2), ended(25, running), ended(28, in_part),
+                                  switches=[(20, PID + 2, Edge.IN)]))
     recording.finish(500)
+    assert (in_ms(recording, running), in_ms(recording, in_part)) == ({ON_CPU: 25}, {Microstate.SLEEP: 28})
     assert in_ms(recording, GONE_ONE) == {Microstate.SLEEP: 70}
     assert recording.ticks()[GONE_ONE, Microstate.SLEEP] == 7
     assert in_ms(recording, PID + 2) == pytest.approx({ON_CPU: 2, Microstate.SLEEP: 20}, abs=0.1)
-    assert list(open_experiment(recording.path).threads) == [PID, PID + 2, GONE_ONE]
+    assert list(open_experiment(recording.path).threads) == [PID, PID + 2, running, GONE_ONE, in_part]
+
+
+def test_who_was_found_in_vain_and_was_born_behind_the_begin_is_told_once(tmp_path: Path) -> None:
+    """Its records come with a first batch that has no room for all."""
+    recording = Recording(tmp_path / "test.1.er", world=Proc())
+    recording.pipeline.take_over(PID, "", [Found(PID, Edge.OUT_BLOCKED, Reason.SLEEP, None)], [], batch(0))
+    first = batch(100, Forked(START_NS + 20 * MS, PID, GONE_ONE, PID, PID), ended(30),
+                  switches=[(21, GONE_ONE, Edge.IN)])
+    first.has_more = True
+    recording.pipeline.feed(first)
+    recording.pipeline.feed(batch(450))
+    recording.finish(500)
+    assert sum(in_ms(recording, GONE_ONE).values()) == pytest.approx(10, abs=0.1)
+
+
+def test_threads_that_are_gone_when_they_are_looked_for() -> None:
+    """Of one of two that were listed the records are whole."""
+    pid, whole, in_part = os.getpid(), (1 << 22) + 1, (1 << 22) + 2
+    found = {thread.tid: thread for thread in attach._found(pid, {pid, whole, in_part}, {pid, whole})}
+    assert [(found[tid].cut, found[tid].gone_ns > 0) for tid in (whole, in_part)] == [
+        (Edge.IN, True), (Edge.OUT_BLOCKED, True)]
+    assert found[pid].gone_ns == 0
 
 
 @pytest.mark.parametrize(("run_ms", "state"), [(0.5, Microstate.WAIT_CPU), (76, ON_CPU)])
