@@ -615,8 +615,12 @@ class _SameRule:
         if how.kind in (Kind.EXPRESSION, Kind.VALUE_EXPRESSION):
             value, _ = self.evaluate(how.expression, cfa)
             return (value, cfa) if how.kind == Kind.VALUE_EXPRESSION else (self.load(value), value)
-        of_cfa = how.kind in (Kind.SAVED, Kind.VALUE)
-        at = (cfa if of_cfa else self.regs[self.view.column_of[how.register]]) + np.uint64(how.offset & _MASK)
+        of_cfa, base = how.kind in (Kind.SAVED, Kind.VALUE), self.view.column_of.get(how.register, -1)
+        at = (cfa if of_cfa else self.regs[base]) + np.uint64(how.offset & _MASK)
+        if how.kind == Kind.SAVED_AT and base == row != self.view.column_of[self.code.arch.sp]:
+            # Saved where it points to itself: what lies outside of the frame is not that, since it is back already.
+            # (gcc does not say where that is in the epilogues of functions that align their stacks.)
+            return np.where(at >= cfa, self.regs[row], self.load(at)), at
         return (self.load(at), at) if how.kind in (Kind.SAVED, Kind.SAVED_AT) else (at, at)
 
     def load(self, address: U64) -> U64:
