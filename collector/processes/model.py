@@ -115,8 +115,7 @@ class Model:
         thread = self.threads[slot]
         if not thread.alive:
             return None
-        self._end(thread, change.time_ns)
-        self._end_of_last(thread, change.time_ns)
+        self.end_thread(thread, change.time_ns)
         return thread
 
     def come_and_go(self, changes: Iterable[Change], born: Callable[[list[Thread]], None],
@@ -331,11 +330,6 @@ class Model:
             self._end(thread, min(thread.image.end_ns or time_ns, gone_ns))
         return thread
 
-    def end_untold(self, thread: Thread, time_ns: int) -> None:
-        """The end of a thread of which there will be no record."""
-        self._end(thread, time_ns)
-        self._end_of_last(thread, time_ns)
-
     def _stray(self, tid: int, pid: int, time_ns: int) -> int:
         process = self.processes.get(pid) or self.new_process(pid, time_ns)
         thread = self.new_thread(process, tid, time_ns, Edge.UNKNOWN)
@@ -345,8 +339,12 @@ class Model:
     def _end_stranger(self, thread: Thread) -> None:
         """The end of one that was not known yet as that was told."""
         if thread.tid in self._strangers_ends:
-            self._end(thread, self._strangers_ends[thread.tid])
-            self._end_of_last(thread, self._strangers_ends[thread.tid])
+            self.end_thread(thread, self._strangers_ends[thread.tid])
+
+    def end_thread(self, thread: Thread, time_ns: int) -> None:
+        """The end of a thread, and of its process if it was the last one."""
+        self._end(thread, time_ns)
+        self._end_of_last(thread, time_ns)
 
     def _end(self, thread: Thread, time_ns: int) -> None:
         self.cuts.add(thread.slot, time_ns, Edge.ENDED)

@@ -77,10 +77,10 @@ class Changes:
                   time_ns: int) -> None:
         """Begins with a process as it was found. The founder has its experiment already; others get theirs under
         ``lineage``."""
-        self._found.update(thread.tid for thread in found if not thread.gone_ns)
+        gone, found = [thread for thread in found if thread.gone_ns], [one for one in found if not one.gone_ns]
+        self._found.update(thread.tid for thread in found)
         self._found_ns = self._world.now_ns()
-        self.unlisted.found(pid, time_ns, self._found_ns, (thread for thread in found if thread.gone_ns))
-        found = [thread for thread in found if not thread.gone_ns]
+        self.unlisted.found(pid, time_ns, self._found_ns, gone)
         process = self._model.processes.get(pid) or self._model.new_process(pid, time_ns)
         self.apply(mappings)
         recorded = self._experiments.by_image.get(process.image.number)

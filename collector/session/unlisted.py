@@ -118,7 +118,7 @@ class Unlisted:
 
     def _end(self, thread: Thread, time_ns: int, now_ns: int) -> None:
         """The end of a thread that no record tells; its process's, too, if that has no others."""
-        self._model.end_untold(thread, time_ns)
+        self._model.end_thread(thread, time_ns)
         recorded = self._experiments.by_image.get(thread.image.number)
         if recorded is not None and not thread.process.threads:
             self._experiments.end(recorded, now_ns)

@@ -118,8 +118,8 @@ def test_odd_frames_and_signal_handlers(flags: tuple[str, ...], world: Any, need
     at_leave = [at for at, code in end if code.startswith("leave")]
     astray = {at for at, _ in end if at_leave and at_leave[-1] < at < end[-1][0]}  # see the next test
     for index, stop in enumerate(world.stops):
-        expected = gdb_pcs(stop)
-        if any(pc - bias(stop, program) in astray for pc in expected):
+        expected, moved = gdb_pcs(stop), bias(stop, program)
+        if any(pc - moved in astray for pc in expected):
             continue
         assert our_pcs(frames, index) == expected, f"stop {index}, {Stop(int(frames.stop[index])).name}"
         if len(expected) == len(stop["frames"]):
@@ -139,7 +139,8 @@ def test_the_end_of_a_function_that_aligns_its_stack(flags: tuple[str, ...], wor
     world.stops = gdb_stops([program], 10, [f"tbreak *((char *)realigned + {place});continue" for place in last])
     frames = world.unwind()
     for index, stop in enumerate(world.stops[1:], 1):
-        at = [pc - bias(stop, program) for pc in our_pcs(frames, index)]
+        moved = bias(stop, program)
+        at = [pc - moved for pc in our_pcs(frames, index)]
         assert at[0] - places["realigned"][0][0] in last
         assert sum(places["recurse"][0][0] < place <= places["recurse"][-1][0] for place in at) == 18
         assert frames.stop[index] == Stop.ROOT
