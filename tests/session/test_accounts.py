@@ -11,10 +11,12 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+from scheduler_events import WAIT, SchedulerEvents, times_of
 
 from collector.experiment.reader import open_experiment
 
@@ -180,9 +182,13 @@ def test_threads_held_by_a_debugger_are_stopped(workload: Any, recorded: Any, ne
 def test_a_servers_waits_for_a_cpu_are_those_of_the_kernels_account(
         recorded: Any, need: Callable[[str, str], str], tmp_path: Path) -> None:
     """Of each of its threads, however often it is woken: no less, and no more than wake-ups come before their queues.
-    (``scripts/truth`` compares them with the scheduler's own events.)"""
+
+    Where the kernel moves a thread that sleeps to another CPU, its account takes the rest of the sleep for a wait: less
+    than that is right if the scheduler's own events, of which perf has lost none, tell less.
+    """
     server, benchmark = need("redis-server", "redis-server"), need("redis-benchmark", "redis-tools")
     client, socket, n_requests = need("redis-cli", "redis-tools"), tmp_path / "redis.sock", 701
+    events = SchedulerEvents(need("perf", "linux-perf"), need("unshare", "util-linux"), tmp_path)
 
     def load(_pid: int) -> None:
         while not socket.exists():
@@ -193,8 +199,10 @@ def test_a_servers_waits_for_a_cpu_are_those_of_the_kernels_account(
             time.sleep(0.2)
         subprocess.run([client, "-s", socket, "shutdown", "nosave"], timeout=60, check=True)
 
-    run = recorded(server, "--port", 0, "--unixsocket", socket, "--save", "", "--dir", tmp_path, meanwhile=load)
+    with events if os.geteuid() == 0 else nullcontext():
+        run = recorded(server, "--port", 0, "--unixsocket", socket, "--save", "", "--dir", tmp_path, meanwhile=load)
     tids = set(run.packets()["THRID"].tolist())
+    by_events, n_missing = times_of(events.lines(), tids) if os.geteuid() == 0 else ({}, 0)
     assert len(tids) >= 4  # redis has threads of its own for closing files and the like
     assert tids == run.observed.keys()
     n_switches = sum(sample.counters["voluntary_switches"] for sample in run.experiment.samples)
@@ -202,4 +210,7 @@ def test_a_servers_waits_for_a_cpu_are_those_of_the_kernels_account(
     for tid, seen in run.observed.items():
         wait_s, slack_s = run.states_s(tid)["wait"], 1.1 * INTERVAL_S + 0.01 * seen.delay_s[1]
         above_s = QUEUED_S * n_switches + run.stolen_s
-        assert seen.delay_s[0] - slack_s <= wait_s <= seen.delay_s[1] + above_s + slack_s, (tid, seen)
+        least_s = seen.delay_s[0]
+        if tid in by_events and not n_missing:
+            least_s = min(least_s, by_events[tid][WAIT])
+        assert least_s - slack_s <= wait_s <= seen.delay_s[1] + above_s + slack_s, (tid, seen)
