@@ -183,8 +183,8 @@ def test_a_servers_waits_for_a_cpu_are_those_of_the_kernels_account(
         recorded: Any, need: Callable[[str, str], str], tmp_path: Path) -> None:
     """Of each of its threads, however often it is woken: no less, and no more than wake-ups come before their queues.
 
-    Where the kernel moves a thread that sleeps to another CPU, its account takes the rest of the sleep for a wait: less
-    than that is right if the scheduler's own events, of which perf has lost none, tell less.
+    Where the kernel moves a thread that sleeps to another CPU, its account takes the rest of the sleep for a wait (see
+    README, run_delay): less than that is right if the scheduler's own events, of which perf has lost none, tell less.
     """
     server, benchmark = need("redis-server", "redis-server"), need("redis-benchmark", "redis-tools")
     client, socket, n_requests = need("redis-cli", "redis-tools"), tmp_path / "redis.sock", 701
