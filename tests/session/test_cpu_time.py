@@ -92,6 +92,7 @@ class Run:
         packets = self.experiment.packets()
         return np.bincount(packets["MSTATE"], packets["NTICK"], 10)[:3]
 
+    @cached_property
     def cpu_draws(self) -> float:
         """As how many samples of equal weight those of running threads count."""
         packets = self.experiment.packets()
@@ -185,7 +186,7 @@ def split_slack_s(run: Run, interval: str, spent_s: float, n_threads: int) -> fl
     share = min(spent_s / run.cpu_s, 1)
     n_switches = run.truth["n_voluntary"] + run.truth["n_involuntary"]
     by_clocks_s = stray_s(n_threads * N_TURNS, interval, share * n_switches)
-    by_chance_s = of_share(share, run.cpu_draws()) * run.cpu_s
+    by_chance_s = of_share(share, run.cpu_draws) * run.cpu_s
     return END_S + max(min(by_clocks_s, by_chance_s), 0.02 * run.cpu_s)
 
 
@@ -608,7 +609,7 @@ def test_an_ordinary_user_records_too(workload: Any, open_directory: Path, gprof
     total = functions["<Total>"][0]
     assert total == pytest.approx(run.cpu_s, rel=0.01)
     for leaf, share in shares(run.truth).items():
-        slack = (of_share(share, run.cpu_draws()) if lost else
+        slack = (of_share(share, run.cpu_draws) if lost else
                  split_slack_s(run, interval, share * total, len(run.truth["threads"])) / total)
         assert functions[leaf][1] / total == pytest.approx(share, abs=slack), leaf
     run.check_rooted()
