@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import prefork
 import pytest
+from children import children_of
 
 from collector.cli import er_print
 from collector.experiment.reader import Experiment, open_experiment
@@ -43,18 +44,6 @@ NOBODY = 65534
 PF_EXITING = 0x4  # of the kernel's flags of a thread
 
 Bounds = tuple[float, float]
-
-
-def children_of(pid: int) -> list[int]:
-    """The children of all threads of a process, the oldest first. Raises OSError when it is over."""
-    if Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX":
-        raise ProcessLookupError(pid)
-    found: dict[int, int] = {}
-    for path in Path(f"/proc/{pid}/task").glob("*/children"):
-        with suppress(OSError):  # of a thread, or of a child, that has ended
-            for child in map(int, path.read_text().split()):
-                found[child] = int(Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[19])
-    return sorted(found, key=lambda child: found[child])
 
 
 def runs_python(pid: int) -> bool:

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import prefork
 import pytest
+from children import children_of
 from naps import n_naps
 
 from collector.aggregate.spans import Spans
@@ -251,8 +252,7 @@ def test_a_collector_that_is_killed_leaves_the_last_state(tmp_path: Path, er_pri
         until = time.monotonic() + 30
         while not has_keys(path / "aggregations") and time.monotonic() < until:
             time.sleep(0.01)
-        children = [int(pid) for task in Path(f"/proc/{process.pid}/task").iterdir()
-                    for pid in (task / "children").read_text().split()]
+        children = children_of(process.pid)
         process.kill()
         for pid in children:
             os.kill(pid, signal.SIGKILL)

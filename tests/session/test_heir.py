@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from children import children_of
 from neighbours import one_for_each_cpu
 
 from collector.clock import NS_PER_S
@@ -98,13 +99,19 @@ class Recorded:
         self.collector = subprocess.Popen(command, text=True, start_new_session=True, **(pipes | more))
         self.heir = self.program = 0
         while self.collector.poll() is None and not (self.program and (self.heir or self.is_drained())):
-            for child in children(self.collector.pid):
+            for child in self.children():
                 with suppress(OSError):  # it is gone
                     if os.readlink(f"/proc/{child}/exe") == str(program.resolve()):
                         self.program = child
                     elif os.getsid(child) == child and is_copy(child, self.collector.pid):
                         self.heir = child
             time.sleep(0.01)
+
+    def children(self) -> list[int]:
+        """Of the collector; none when it is over."""
+        with suppress(OSError):
+            return children_of(self.collector.pid)
+        return []
 
     def is_drained(self) -> bool:
         """Whether anything has been written."""
@@ -116,15 +123,6 @@ class Recorded:
         self.collector.stdin.close()
         with self.collector.stdout:
             return self.collector.stdout.read()
-
-
-def children(pid: int) -> list[int]:
-    """Of all its threads."""
-    try:
-        paths = Path(f"/proc/{pid}/task").glob("*/children")
-        return [int(child) for path in paths for child in path.read_text().split()]
-    except OSError:
-        return []
 
 
 def is_copy(pid: int, other: int) -> bool:
@@ -196,7 +194,7 @@ def test_no_signal_but_one_ends_the_heir_and_the_end_of_the_recording_does(progr
     for number in (signal.SIGINT, signal.SIGTSTP, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         os.kill(recorded.heir, number)
     time.sleep(0.05)
-    assert recorded.heir in children(recorded.collector.pid)
+    assert recorded.heir in recorded.children()
     assert recorded.said() == "done\n"
     assert recorded.collector.wait() == STATUS
     with pytest.raises(ProcessLookupError):
@@ -222,7 +220,7 @@ def test_without_its_heir_the_collector_stands_back_no_longer(program: Path, tmp
     while not recorded.is_drained():
         assert recorded.collector.poll() is None, "nothing was written before the end"
         time.sleep(0.01)
-    assert recorded.program in children(recorded.collector.pid)
+    assert recorded.program in recorded.children()
     assert recorded.said() == "done\n"
     assert recorded.collector.wait() == STATUS
 
