@@ -109,7 +109,7 @@ def write_file(directory_fd: int, name: str, content: bytes | bytearray = b"", a
         raise failure(name.removesuffix(_NEW), error) from error
 
 
-def append_file(directory_fd: int, name: str, content: bytes) -> None:
+def append_file(directory_fd: int, name: str, content: bytes | bytearray) -> None:
     """Append to a file without blocks, made if need be. Raises DiskFull, ExperimentError; then it is as it was."""
     try:
         fd = os.open(name, _OPEN | os.O_CREAT, 0o600, dir_fd=directory_fd)

@@ -13,6 +13,7 @@ The file has no blocks and no padding: whole groups are appended.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -29,7 +30,7 @@ class Text(NamedTuple):
 
     code: bytes = b""
     source: bytes = b""
-    lines: tuple[tuple[int, int], ...] = ()
+    lines: Sequence[tuple[int, int]] = ()
 
 
 def packed(time_ns: int, vaddr: int, text: Text) -> bytes:

@@ -106,7 +106,7 @@ class Recorder:
         self._overview = overview.record(usage, header.wsize, header.pid, 0, header.start_ns, header.start_ns)
         self._overview_size = len(self._overview)
         self._aggregations = b""
-        self._texts = b""  # what dyntext is to have, and has not yet
+        self._texts = bytearray()  # what dyntext is to have, and has not yet
         self._texts_size = 0
         self._written: dict[str, int] = {}  # bytes used at the last sync
         self._log_pending: list[bytes] = []
@@ -223,7 +223,7 @@ class Recorder:
             write(directory_fd, AGGREGATIONS_FILE, self._aggregations, 0)
         if self._texts:
             write(directory_fd, dyntext.NAME, self._texts, 0)
-            self._texts = b""
+            self._texts.clear()
         self._map.make(directory_fd, write)
         if self._profile.used:
             self._profile.make(directory_fd, write)
@@ -320,7 +320,8 @@ class Recorder:
             self._map_pending.append(lines)
             if (text.code or text.lines) and not self.stopped:
                 content = dyntext.packed(since_ns - self.header.start_ns, vaddr, text)
-                self._texts, self._texts_size = self._texts + content, self._texts_size + len(content)
+                self._texts += content
+                self._texts_size += len(content)
 
     def unmapped(self, time_ns: int, vaddr: int, size: int = 0) -> None:
         """Nothing is mapped from ``vaddr`` to ``vaddr + size`` any more; size 0: what was mapped to start at
@@ -530,7 +531,7 @@ class Recorder:
         """What comes later is not recorded; the log goes on with what is no data."""
         if not self.stopped:
             if self._left() < 0:
-                self._texts = b""
+                self._texts.clear()
             self.error(f"{self.header.size_limit_mb} MB", number=ERROR_SIZE_LIMIT)
             self.stopped = LimitReached(f"the experiment has reached its size limit of "
                                         f"{self.header.size_limit_mb} MB; recording has stopped")
@@ -558,7 +559,7 @@ class Recorder:
             lines, self._map_pending = self._map_pending, []
             self._data(lambda: self._map.append(b"".join(lines)))
         if self._texts and not self._drafted and not self.stopped:
-            content, self._texts = self._texts, b""
+            content, self._texts = self._texts, bytearray()
             self._data(lambda: append_file(self._directory_fd, dyntext.NAME, content))
 
     def _close_file(self, file: GrowingFile) -> None:

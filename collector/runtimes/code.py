@@ -9,13 +9,49 @@ times as well: some agents write their maps at the very end.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, overload
+
+import numpy as np
+import numpy.typing as npt
 
 NAME_MAX = 4096  # bytes of a name that are kept
 ADDRESS_END = 1 << 64
 SIZE_MAX = (1 << 31) - (1 << 20)  # readers of map.xml overflow at 2 GiB
+
+
+@dataclass(frozen=True)
+class EachLine(Sequence[tuple[int, int]]):
+    """(offset in the code, line) of ``n`` lines from ``first`` on, each ``step`` bytes long.
+
+    A function may have a hundred thousand: they are hashed and compared by three numbers, and made when they are used.
+    """
+
+    first: int
+    n: int
+    step: int
+
+    def __len__(self) -> int:
+        return max(self.n, 0)
+
+    @overload
+    def __getitem__(self, at: int) -> tuple[int, int]: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[tuple[int, int]]: ...
+
+    def __getitem__(self, at: int | slice) -> tuple[int, int] | Sequence[tuple[int, int]]:
+        if isinstance(at, slice):
+            return [self[i] for i in range(len(self))[at]]
+        i = range(len(self))[at]
+        return i * self.step, self.first + i
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> npt.NDArray[np.int64]:
+        """All of them (n, 2)."""
+        each = np.arange(len(self))
+        return np.stack([each * self.step, self.first + each], axis=1).astype(dtype or np.int64)
 
 
 class Code(NamedTuple):
@@ -30,7 +66,7 @@ class Code(NamedTuple):
     since_ns: int
     text: bytes = b""
     source: bytes = b""
-    lines: tuple[tuple[int, int], ...] = ()
+    lines: Sequence[tuple[int, int]] = ()
 
     @property
     def end(self) -> int:

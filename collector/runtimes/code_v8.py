@@ -31,6 +31,7 @@ _ALIGNMENT = 64
 _NEAR, _FAR = 1 << 15, 1 << 20  # how far back a beginning is looked for
 _PIECE = _NEAR  # what is read as a whole, if it is there
 _AT_ONCE = 128  # pieces
+_MAPS_MAX = 4096  # that are asked for what they are of
 _CODE_MAX = 1 << 24
 _TABLE_MAX, _INLINED_MAX = 1 << 20, 1 << 12
 _CODES_MAX = 1 << 16
@@ -190,17 +191,17 @@ class Codes:
     def _holders_in(self, begin: int, piece: bytes) -> list[int]:
         first = (-self.head_size - begin) % _ALIGNMENT
         words = np.frombuffer(piece[:len(piece) // 8 * 8], "<u8")[first // 8::_ALIGNMENT // 8]
-        for map_ in np.unique(words[(words & np.uint64(3)) == 1])[:4096].tolist() if not self._maps else ():
-            self._note_map(map_)
+        if not self._maps:
+            self._note_maps(sorted(set(words[(words & np.uint64(3)) == 1].tolist()))[:_MAPS_MAX])
         is_one = np.zeros(len(words), np.bool_)
         for map_ in self._maps:
             is_one |= words == np.uint64(map_)
         return (begin + first + np.flatnonzero(is_one) * _ALIGNMENT + 1).tolist()
 
-    def _note_map(self, map_: int) -> None:
+    def _note_maps(self, maps: Sequence[int]) -> None:
         wanted = self._layout.at["type_instructions" if self._layout.has_code_apart else "type_code"]
-        if self._heap.types([map_.to_bytes(8, "little")]) == [wanted]:
-            self._maps.add(map_)
+        kinds = self._heap.types([one.to_bytes(8, "little") for one in maps])
+        self._maps.update(one for one, kind in zip(maps, kinds, strict=True) if kind == wanted)
 
     def _codes(self, holders: Sequence[int], now_ns: int) -> dict[int, Code]:
         """The code that objects hold, by those where it makes sense."""
@@ -251,13 +252,13 @@ class Codes:
         at = self._layout.at
         is_wrapped = at["deopt_wrapped"] != NONE
         shared = [words[at["deopt_wrapped" if is_wrapped else "deopt_shared"]] for _, words in codes]
-        tables = self.all_bytes_of([word(code.head, at["code_positions"]) for code, _ in codes])
+        tables = self.bytes_of([word(code.head, at["code_positions"]) for code, _ in codes])
         for (code, _), one, table in zip(codes, self._unwrapped(shared) if is_wrapped else shared, tables, strict=True):
             code.shared, code.table = one, table
         counts = [(code, words, small(words[at["deopt_count"]])) for code, words in codes]
         inlining = [one for one in counts if 0 < one[2] <= _INLINED_MAX]
         literals = self._words([words[at["deopt_literals"]] for _, words, _ in inlining], [n for _, _, n in inlining])
-        places = self.all_bytes_of([words[at["deopt_positions"]] for _, words, _ in inlining])
+        places = self.bytes_of([words[at["deopt_positions"]] for _, words, _ in inlining])
         for (code, _, _), inlined, inlinings in zip(inlining, literals, places, strict=True):
             code.inlined, code.inlinings = tuple(one & ~_WEAK for one in inlined), inlinings
 
@@ -294,7 +295,7 @@ class Codes:
                 if kind in kinds and small(word(head, at["array_length"])) >= n else []
                 for head, kind, n in zip(heads, self._heap.types(heads), counts, strict=True)]
 
-    def all_bytes_of(self, arrays: Sequence[int]) -> list[bytes]:
+    def bytes_of(self, arrays: Sequence[int]) -> list[bytes]:
         """The bytes of arrays; empty where it is none."""
         at = self._layout.at
         heads = self._heap.heads(arrays, at["array_data"])
@@ -307,10 +308,6 @@ class Codes:
                                                 [sizes[i] for i in there]), strict=True):
             found[i] = content
         return found
-
-    def bytes_of(self, array: int) -> bytes:
-        """The bytes of one."""
-        return self.all_bytes_of([array])[0]
 
 
 def positions_of(table: bytes) -> tuple[list[int], list[int]]:

@@ -4,21 +4,23 @@
                        -> Script -> name, line ends or source
 
 Each arrow is one read for all functions that are asked for at once. A function is believed if all are of their types,
-its place lies in the script's source and the SharedFunctionInfo is the same when read twice. What it consists of may
-be moved by the collector of garbage: then its words are others, and it is read anew.
+its place lies in the script's source and all of it is the same when read twice. What it consists of may be moved by the
+collector of garbage: then its words are others, and it is read anew.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import NamedTuple
 from urllib.parse import unquote_to_bytes
 
 import numpy as np
+import numpy.typing as npt
 
 from collector.runtimes.heap_v8 import Heap, half4, is_object, small, word
-from collector.runtimes.layout_v8 import Layout, Read
+from collector.runtimes.layout_v8 import Layout
 
 ANONYMOUS = b"(anonymous)"
 _NAME_MAX, _SOURCE_MAX, _LINES_MAX = 1024, 1 << 25, 1 << 20
@@ -26,7 +28,7 @@ _SCOPE_WORDS, _LOCALS_INLINE, _LOCALS_MAX = 12, 75, 1 << 16
 _SCOPE_OBJECTS = 6  # of the words, those among which names are looked for
 _NO_WORD = 3  # no object and no small integer
 _SCRIPT_SIZE = 72  # at most
-_SHOWN_MAX = 1 << 16  # lines of a function
+_SHOWN_MAX = 1 << 17  # lines of a function
 _FUNCTIONS_MAX = 1 << 16
 _WORD = 8
 
@@ -55,28 +57,17 @@ class _Scope(NamedTuple):
     end: int
 
 
-class _Content(NamedTuple):
-    """What a script was found to be: its name, whether that is no string, how long its source is, and where lines end
-    in that, as V8 has worked it out when somebody asked; else the source itself."""
-
-    name: str | None
-    is_nameless: bool
-    size: int
-    ends: tuple[int, ...]
-    source: str
-
-
 _NOWHERE = Script(b"", (), 0)
+_NOTHING = None, b""
 
 
 class Functions:
     """Those of one process, by their SharedFunctionInfo."""
 
-    def __init__(self, layout: Layout, heap: Heap, read: Read) -> None:
+    def __init__(self, layout: Layout, heap: Heap) -> None:
         self.known: dict[int, JsFunction] = {}
         self._layout = layout
         self._heap = heap
-        self._read = read
         self._size = max(layout.at[name] for name in ("shared_data", "shared_name", "shared_script")) + _WORD
         self._keys: dict[int, bytes] = {}  # what tells each from others
         self._scripts: dict[int, tuple[bytes, Script]] = {}
@@ -88,13 +79,11 @@ class Functions:
         heads = self._heap.heads(asked, self._size)
         if asked and not any(heads):
             return dict.fromkeys((one for one in asked if one in self.known), 0)
-        is_one = [kind == self._layout.at["type_shared"] for kind in self._heap.types(heads)]
-        there = {one: head for one, head, sound in zip(asked, heads, is_one, strict=True)
-                 if sound and len(head) == self._size}
+        there = self._sound(asked, heads)
         if len(self.known) > _FUNCTIONS_MAX:
             self.known.clear()
-        new = {one: head for one, head in there.items() if one not in self.known or self._keys[one] != self._key(head)}
-        self._learn(new)
+        self._learn({one: head for one, head in there.items()
+                     if one not in self.known or self._keys[one] != self._key(head)})
         at = self._layout.at["shared_data"]
         return {one: word(head, at) for one, head in there.items() if one in self.known}
 
@@ -108,31 +97,38 @@ class Functions:
         at = self._layout.at
         return b"".join(head[at[name]:at[name] + _WORD] for name in ("shared_name", "shared_script"))
 
+    def _sound(self, shared: Sequence[int], heads: Sequence[bytes]) -> dict[int, bytes]:
+        """The heads of those that are whole SharedFunctionInfos."""
+        kinds = self._heap.types(heads)
+        return {one: head for one, head, kind in zip(shared, heads, kinds, strict=True)
+                if kind == self._layout.at["type_shared"] and len(head) == self._size}
+
     def _learn(self, heads: dict[int, bytes]) -> None:
         if not heads:
             return
-        found = self._found(heads)
-        # Twice the same: what is being made, or overwritten, while it is read is not believed.
-        again = self._found({one: head for one, head in zip(heads, self._heap.heads(list(heads), self._size),
-                                                            strict=True) if one in found})
+        self._learn_scripts({word(head, self._layout.at["shared_script"]) for head in heads.values()})
+        # What is being made, or overwritten, while it is read is not the same when it is read again.
+        found, again = self._heap.twice(partial(self._found, list(heads)))
         for one, head in heads.items():
             self.known.pop(one, None)
-            if one in found and again.get(one) == found[one]:
-                self.known[one], self._keys[one] = found[one], self._key(head)
+            function, key = found.get(one, _NOTHING)
+            if function is not None and again.get(one) == (function, key) and key == self._key(head):
+                self.known[one], self._keys[one] = function, key
 
-    def _found(self, heads: dict[int, bytes]) -> dict[int, JsFunction]:
+    def _found(self, shared: Sequence[int]) -> dict[int, tuple[JsFunction | None, bytes]]:
+        """Functions, as far as they make sense, and what tells each from others."""
         at = self._layout.at
+        heads = self._sound(shared, self._heap.heads(shared, self._size))
         names = {one: word(head, at["shared_name"]) for one, head in heads.items()}
         scopes = self._scopes(set(names.values()))
         scripts = self._scripts_at({word(head, at["shared_script"]) for head in heads.values()})
         texts = self._heap.texts({*names.values(), *(scope.name for scope in scopes.values())}, _NAME_MAX)
         found = {}
         for one, head in heads.items():
-            scope, script = scopes.get(names[one]), word(head, at["shared_script"])
+            scope, address = scopes.get(names[one]), word(head, at["shared_script"])
             text = texts.get(scope.name if scope is not None else names[one])
-            function = _function(text, scope, scripts.get(script, _NOWHERE), script)
-            if function is not None:
-                found[one] = function
+            if address in scripts:
+                found[one] = _function(text, scope, scripts[address], address), self._key(head)
         return found
 
     # -- scopes
@@ -189,23 +185,32 @@ class Functions:
 
     # -- scripts
 
-    def _scripts_at(self, objects: Iterable[int]) -> dict[int, Script]:
+    def _learn_scripts(self, objects: Iterable[int]) -> None:
+        """Apart from functions: sources are long, and there is one at a time."""
+        for one, head in self._script_heads(objects).items():
+            if not self._is_known(one, head):
+                script, again = self._heap.twice(partial(self._script, head))
+                self._scripts.pop(one, None)
+                if again == script:
+                    self._scripts[one] = self._script_key(head), script
+
+    def _scripts_at(self, objects: set[int]) -> dict[int, Script]:
+        """What is known of scripts; ``_NOWHERE`` for those of which nothing can be, and for what is none."""
+        heads = self._script_heads(objects)
+        known = {one: self._scripts[one][1] for one, head in heads.items() if self._is_known(one, head)}
+        return dict.fromkeys(objects - heads.keys(), _NOWHERE) | known
+
+    def _script_heads(self, objects: Iterable[int]) -> dict[int, bytes]:
         asked = [one for one in objects if is_object(one)]
         heads = self._heap.heads(asked, _SCRIPT_SIZE)
-        there = {one: head for one, head, kind in zip(asked, heads, self._heap.types(heads), strict=True)
-                 if kind == self._layout.at["type_script"]}
-        new = {one: head for one, head in there.items()
-               if one not in self._scripts or self._scripts[one][0] != self._script_key(head)}
-        for one, head in new.items():
-            content = self._content(head)
-            script = _script(content) if content == self._content(head) else None
-            if script is not None:
-                self._scripts[one] = self._script_key(head), script
-            else:
-                self._scripts.pop(one, None)
-        return {one: self._scripts[one][1] for one in there if one in self._scripts}
+        return {one: head for one, head, kind in zip(asked, heads, self._heap.types(heads), strict=True)
+                if kind == self._layout.at["type_script"]}
 
-    def _content(self, head: bytes) -> _Content:
+    def _is_known(self, script: int, head: bytes) -> bool:
+        return script in self._scripts and self._scripts[script][0] == self._script_key(head)
+
+    def _script(self, head: bytes) -> Script:
+        """What a script is by its head. Where lines end V8 has worked out, if somebody asked; else the source tells."""
         at = self._layout.at
         name, source = word(head, at["script_name"]), word(head, at["script_source"])
         text = self._heap.texts([name], 4 * _NAME_MAX).get(name)
@@ -215,8 +220,8 @@ class Functions:
         kind = self._heap.types([string])[0]
         size = half4(string, at["string_length"]) if 0 <= kind < at["type_no_string"] else 0
         is_told = bool(told) and all(0 <= one <= size for one in told)
-        return _Content(text, is_nameless, size, tuple(told) if is_told else (),
-                        "" if is_told else self._heap.texts([source], _SOURCE_MAX).get(source, ""))
+        ends = tuple(told) if is_told else _ends(self._heap.units(source, _SOURCE_MAX))
+        return Script(_file(text or ""), ends, size) if text or (ends and is_nameless) else _NOWHERE
 
     def _script_key(self, head: bytes) -> bytes:
         at = self._layout.at
@@ -229,15 +234,8 @@ class Functions:
         n = small(word(head, at["array_length"]))
         if self._heap.types([head]) != [at["type_fixed"]] or not 0 < n <= _LINES_MAX:
             return []
-        (data,) = self._read([one - 1 + at["array_data"]], [n * _WORD])
+        (data,) = self._heap.pieces([one - 1 + at["array_data"]], [n * _WORD])
         return (np.frombuffer(data, "<u8") >> np.uint64(32)).tolist() if len(data) == n * _WORD else []
-
-
-def _script(content: _Content) -> Script | None:
-    ends = content.ends or _ends(content.source)
-    if content.name or (ends and content.is_nameless):
-        return Script(_file(content.name or ""), ends, content.size)
-    return None
 
 
 def _function(text: str | None, scope: _Scope | None, script: Script, address: int) -> JsFunction | None:
@@ -268,17 +266,15 @@ def _line(script: Script, position: int) -> int:
     return bisect_left(script.ends, position) + 1 if script.ends and 0 <= position <= script.size else 0
 
 
-def _ends(text: str) -> tuple[int, ...]:
-    """Where lines end, as V8 has it: at each end of a line, and at the end of the text."""
-    if not text:
-        return ()
-    try:
-        units = np.frombuffer(text.encode("latin-1"), np.uint8)  # most sources; a quarter of the time
-        is_end = (units == 10) | (units == 13)
-    except UnicodeEncodeError:
-        units = np.frombuffer(text.encode("utf-16-le", "surrogatepass"), "<u2")
-        is_end = (units == 10) | (units == 13) | (units == 0x2028) | (units == 0x2029)
+def _ends(units: npt.NDArray[np.unsignedinteger]) -> tuple[int, ...]:
+    """Where lines of a text end, as V8 has it: at each end of a line, and at the end of the text."""
+    is_end = units == 10
+    is_end |= units == 13
+    if units.itemsize > 1:
+        is_end |= (units | 1) == 0x2029  # or 0x2028
     ends = np.flatnonzero(is_end)
+    if not len(units):
+        return ()
     is_pair = (units[ends] == 13) & (units[np.minimum(ends + 1, len(units) - 1)] == 10)
     return (*ends[~is_pair].tolist(), len(units))
 

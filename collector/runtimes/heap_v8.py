@@ -11,8 +11,11 @@ memory is too much: of that one comes what there is.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
 
 from collector.runtimes.holes import Read, first_of
 from collector.runtimes.layout_v8 import Layout
@@ -26,6 +29,8 @@ _SEQUENTIAL, _CONS, _EXTERNAL, _SLICED, _THIN = 0, 1, 2, 3, 5  # by the lowest b
 _ONE_BYTE, _UNCACHED = 8, 16
 _CONTENT, _SECOND = 16, 24  # the first and the second word behind a string's head
 
+_Found = TypeVar("_Found")
+
 
 class _String(NamedTuple):
     """A string as it is kept: what it consists of, or where its characters are."""
@@ -37,6 +42,28 @@ class _String(NamedTuple):
     second: int
 
 
+class _Noted:
+    """A read that notes what it gave."""
+
+    def __init__(self, read: Read) -> None:
+        self._read = read
+        self._given: dict[tuple[int, int], bytes] = {}  # by address and size
+        self._has_changed = False
+
+    def __call__(self, addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        contents = self._read(addresses, sizes)
+        for stretch, content in zip(zip(addresses, sizes, strict=True), contents, strict=True):
+            self._has_changed |= self._given.setdefault(stretch, content) != content
+        return contents
+
+    def is_same(self) -> bool:
+        """Whether all of it is so still."""
+        if self._has_changed or not self._given:
+            return not self._has_changed
+        addresses, sizes = zip(*self._given, strict=True)
+        return self._read(addresses, sizes) == list(self._given.values())
+
+
 class Heap:
     """The objects of one process."""
 
@@ -44,6 +71,17 @@ class Heap:
         self._at = layout.at
         self._read = read
         self._types: dict[int, int] = {}  # by map
+
+    def twice(self, find: Callable[[], _Found]) -> tuple[_Found, _Found]:
+        """What is found, and what is found in the same way later: where no byte of what was read has changed, the
+        same, and it is not looked for again."""
+        noted = _Noted(self._read)
+        read, self._read = self._read, noted
+        try:
+            found = find()
+        finally:
+            self._read = read
+        return found, found if noted.is_same() else find()
 
     def look(self) -> None:
         """Maps may be others since."""
@@ -99,6 +137,15 @@ class Heap:
                   if len(content) == shape.length * shape.width and (content or not shape.length)}
         found = {one: _assembled(one, known, pieces) for one in asked if one in known}
         return {one: text for one, text in found.items() if text is not None and len(text) == known[one].length}
+
+    def units(self, string: int, most: int) -> npt.NDArray[np.unsignedinteger]:
+        """The characters (n,) of one that is not longer than ``most``, in units of one byte (Latin-1) or two (UTF-16);
+        (0,) where it is none."""
+        shape = self._shapes([string], most).get(string)
+        if shape is None or shape.shape not in (_SEQUENTIAL, _EXTERNAL):
+            return np.frombuffer(self.texts([string], most).get(string, "").encode("utf-16-le", "surrogatepass"), "<u2")
+        (content,) = self._read([shape.first], [shape.length * shape.width])
+        return np.frombuffer(content if len(content) == shape.length * shape.width else b"", f"<u{shape.width}")
 
     def _shapes(self, strings: Sequence[int], most: int) -> dict[int, _String]:
         """Strings and all that they consist of."""

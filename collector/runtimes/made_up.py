@@ -7,6 +7,7 @@ than its place, since readers take one off. Functions that are the same (name, f
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Sequence
 
 from collector.runtimes.code import Code
 
@@ -20,11 +21,11 @@ class MadeUp:
         """``first``: where such addresses begin."""
         self._starts: list[int] = []
         self._codes: list[Code] = []
-        self._known: dict[tuple[bytes, bytes, int, tuple[tuple[int, int], ...]], int] = {}
+        self._known: dict[tuple[bytes, bytes, int, Sequence[tuple[int, int]]], int] = {}
         self._next = first
 
-    def start_of(self, name: bytes, source: bytes = b"", size: int = 2, lines: tuple[tuple[int, int], ...] = ()) -> int:
-        """Where a function begins; it gets its stretch when it is first asked for."""
+    def start_of(self, name: bytes, source: bytes = b"", size: int = 2, lines: Sequence[tuple[int, int]] = ()) -> int:
+        """Where a function begins; it gets its stretch when it is first asked for. ``lines`` are hashable."""
         key = name, source, size, lines
         start = self._known.get(key)
         if start is None:

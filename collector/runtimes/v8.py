@@ -89,7 +89,7 @@ class Machine:
     def __init__(self, layout: Layout, read: Read) -> None:
         self.layout = layout
         self._heap = Heap(layout, read)
-        self._functions = Functions(layout, self._heap, read)
+        self._functions = Functions(layout, self._heap)
         self.codes = Codes(layout, self._heap, read)
         self._led: dict[int, tuple[int, int]] = {}  # by JSFunction: its SharedFunctionInfo, since when
         self._owner: dict[int, _Owner] = {}  # by BytecodeArray
@@ -129,6 +129,7 @@ class Machine:
                 shared.update((code.shared, *code.inlined))
         self._data = self._functions.learn(shared)
         self._own(arrays, of_functions)
+        self._read_positions([frame for frame in of_functions if self._place(frame) >= 0])
         return [self._told(frame, code) for frame, code in zip(batch, codes, strict=True)]
 
     @staticmethod
@@ -197,6 +198,18 @@ class Machine:
         asked = sorted(set(data) - {0})
         return dict(zip(asked, self.codes.bytecodes_of(asked), strict=True))
 
+    def _read_positions(self, frames: Sequence[Frame]) -> None:
+        """Where in the source the places of frames' BytecodeArrays are, of those that are new."""
+        if len(self._positions) > _KEPT_MAX:
+            self._positions.clear()
+        owners = {frame.bytecode: self._owner[frame.bytecode] for frame in frames if frame.bytecode in self._owner}
+        new = {array: owner.head for array, owner in owners.items()
+               if array not in self._positions or self._positions[array][0] != owner.head}
+        at = self.layout.at["bytecode_positions"]
+        tables = self.codes.bytes_of([word(head, at) for head in new.values()])
+        self._positions.update((array, (head, positions_of(table)))
+                               for (array, head), table in zip(new.items(), tables, strict=True))
+
     @property
     def _bytecode_size(self) -> int:
         return max(self.layout.at["bytecode_positions"], 24) + 8
@@ -247,21 +260,16 @@ class Machine:
 
     def _position(self, frame: Frame, owner: _Owner) -> int:
         """The place in the source of an interpreted frame; -1: not known."""
-        place = small(frame.offset) - self.layout.at["bytecode_data"] + 1
+        place = self._place(frame)
         if place < 0 or place >= small(word(owner.head, self.layout.at["array_length"])):
             return -1
-        offsets, positions = self._table(frame.bytecode, owner)
+        _, (offsets, positions) = self._positions[frame.bytecode]
         at = bisect_right(offsets, place) - 1
         return place_of(positions[at]) if at >= 0 else -1
 
-    def _table(self, array: int, owner: _Owner) -> tuple[list[int], list[int]]:
-        known = self._positions.get(array)
-        if known is None or known[0] != owner.head:
-            if len(self._positions) > _KEPT_MAX:
-                self._positions.clear()
-            data = self.codes.bytes_of(word(owner.head, self.layout.at["bytecode_positions"]))
-            known = self._positions[array] = owner.head, positions_of(data)
-        return known[1]
+    def _place(self, frame: Frame) -> int:
+        """The place in its BytecodeArray; below zero: none."""
+        return small(frame.offset) - self.layout.at["bytecode_data"] + 1
 
 
 def recognise(symbols: dict[bytes, tuple[int, int]], read: Read) -> Machine | str:

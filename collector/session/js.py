@@ -22,7 +22,7 @@ from collector.linux import proc
 from collector.processes.process import Epoch
 from collector.processes.space import AddressSpace
 from collector.runtimes import marks
-from collector.runtimes.code import Code
+from collector.runtimes.code import Code, EachLine
 from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
 from collector.session.merging import Managed, alike, with_managed
@@ -298,10 +298,8 @@ class JsFrames:
         start = process.starts.get(key)
         n_lines = function.last_line - function.line + 1 if function.line else 0
         if start is None:
-            places, numbers = range(0, n_lines * _LINE, _LINE), range(function.line, function.line + n_lines)
-            lines = tuple(zip(places, numbers, strict=True))
-            start = process.starts[key] = self._made_up.start_of(function.name, function.source,
-                                                                 max(n_lines, 1) * _LINE, lines)
+            start = process.starts[key] = self._made_up.start_of(
+                function.name, function.source, max(n_lines, 1) * _LINE, EachLine(function.line, n_lines, _LINE))
         line = process.machine.line_at(scope) if n_lines else 0
         return start + max(line - function.line, 0) * _LINE + 1
 

@@ -7,11 +7,13 @@ import os
 import random
 import re
 import subprocess
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -151,13 +153,19 @@ def test_functions_have_their_names_and_lines(node: Target) -> None:
     assert [name for name in found if re.fullmatch(rb"\(anonymous\) program.js:\d+", name)]
 
 
+def ends(text: str) -> tuple[int, ...]:
+    """Of its units as V8 keeps them: of two bytes where a single character needs that."""
+    is_wide = any(ord(one) > 0xFF for one in text)
+    return _ends(np.frombuffer(text.encode("utf-16-le" if is_wide else "latin-1"), "<u2" if is_wide else "<u1"))
+
+
 @given(st.text(alphabet="a;\n\r\u00e9", max_size=40))
 def test_lines_end_at_the_same_places_whatever_the_characters_of_a_source(text: str) -> None:
     """Of one byte each, or more where there is a single one that needs them."""
-    plain = _ends(text)
+    plain = ends(text)
     assert plain == (*(match.end() - 1 for match in re.finditer("\r\n|\n|\r", text)), *((len(text),) if text else ()))
-    assert _ends(f"{text}\u2713") == (*plain[:-1], len(text) + 1)
-    assert _ends(f"{text};\u2028") == (*plain[:-1], len(text) + 1, len(text) + 2)
+    assert ends(f"{text}\u2713") == (*plain[:-1], len(text) + 1)
+    assert ends(f"{text};\u2028") == (*plain[:-1], len(text) + 1, len(text) + 2)
 
 
 def test_builtins_are_found_without_their_symbols(node: Target) -> None:
@@ -181,6 +189,52 @@ def test_inlined_calls_are_told_with_their_caller(node: Target) -> None:
         functions = [machine.function(scope.shared) for scope in told.scopes]
         chains.add(tuple(function.name for function in functions if function is not None))
     assert (b"leaf", b"inlined", b"warm") in chains, [chain for chain in chains if b"warm" in chain]
+
+
+def test_a_function_that_changes_while_it_is_read_is_not_believed(node: Target) -> None:
+    """It is when it stays as it has become."""
+    n_read: Counter[int] = Counter()  # characters of names, by their address
+
+    def read(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        found = node.read(addresses, sizes)
+        for i, at in enumerate(addresses):
+            if found[i] == b"warm":
+                found[i] = b"warm" if not n_read[at] else b"cold"
+                n_read[at] += 1
+        return found
+
+    machine = node.machine(read)
+    assert isinstance(machine, Machine), machine
+    before, after = (everything(machine, node.frames).keys() & {b"warm", b"method", b"cold"} for _ in range(2))
+    assert n_read
+    assert before < after
+    assert after == {b"method", b"cold"}
+
+
+def test_a_function_in_whose_place_another_one_comes_while_it_is_read_is_not_told_as_that(node: Target) -> None:
+    """It was asked for by what led to the one that was there before."""
+    whole = node.machine(node.read)
+    assert isinstance(whole, Machine), whole
+    everything(whole, node.frames)
+    place, other = (next(one for one, function in whole._functions.known.items() if function.name == name)
+                    for name in (b"warm", b"method"))
+    n_read = 0
+
+    def read(addresses: Sequence[int], sizes: Sequence[int]) -> list[bytes]:
+        nonlocal n_read
+        is_gone = n_read > 0
+        n_read += place - 1 in addresses
+        return node.read([other - 1 if is_gone and at == place - 1 else at for at in addresses], sizes)
+
+    machine = node.machine(read)
+    assert isinstance(machine, Machine), machine
+    machine.frames(node.frames, 1)
+    assert n_read > 1
+    assert machine.function(place) is None
+    machine.frames(node.frames, 2)
+    now = machine.function(place)
+    assert now is not None
+    assert now.name == b"method"
 
 
 def test_what_is_known_stays_known_when_the_process_is_gone(node: Target) -> None:
