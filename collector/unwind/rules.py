@@ -128,6 +128,7 @@ class Architecture(NamedTuple):
     leaf_hints: tuple[LeafHint, ...] = ()
     caller_hints: tuple[LeafHint, ...] = ()  # matched where a call returns to
     trampolines: tuple[Trampoline, ...] = ()
+    init: tuple[re.Pattern[bytes], Rule] | None = None  # of _init, and the rule of what its first group matches
 
     @property
     def fast_columns(self) -> tuple[int, ...]:

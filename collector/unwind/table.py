@@ -68,6 +68,7 @@ _MASK = (1 << 64) - 1
 _ENTRY_BYTES = 128
 # Holes are looked at in windows of this size.
 _WINDOW = 1 << 16
+_PATTERN_MAX = 32  # bytes of code that is recognised
 _ROOM = 256
 _LONGEST_FUNCTION = 1 << 20
 # A function that makes no frame: its return address is the word at sp, if a call led there.
@@ -604,7 +605,7 @@ class Tables:
     def _hole(self, known: _Object, pc: int, low: int, high: int) -> tuple[list[tuple[int, int]], int]:
         """Rows of the part of a hole that lies in the window of ``pc``, and where they end.
 
-        Entry code and signal trampolines have rules of their own there, all else is HOLE.
+        Entry code, _init and signal trampolines have rules of their own there, all else is HOLE.
         """
         low, high = max(low, pc & -_WINDOW), min(high, (pc & -_WINDOW) + _WINDOW)
         special = self._trampolines(known, low, high)
@@ -627,13 +628,13 @@ class Tables:
         return entry + min([_ENTRY_BYTES, *called])
 
     def _trampolines(self, known: _Object, low: int, high: int) -> list[tuple[int, int, int]]:
-        """(begin, end, rule) of trampolines in ``[low, high)``. They begin a byte early: a handler returns to the
-        first instruction, and return addresses are looked up minus one. And they end a byte late: in the system call
-        that they end with a thread is behind it."""
+        """(begin, end, rule) of _init and of trampolines in ``[low, high)``. The latter begin a byte early: a handler
+        returns to the first instruction, and return addresses are looked up minus one. And they end a byte late: in the
+        system call that they end with a thread is behind it."""
         assert known.arch is not None
         found = []
         for load in known.load_object.loads:  # of what lies before one, or between two, nothing can be read
-            begin, end = max(low, load.vaddr), min(high + 16, load.vaddr + load.file_size)
+            begin, end = max(low, load.vaddr), min(high + _PATTERN_MAX, load.vaddr + load.file_size)
             text = self._text(known, begin, end - begin) if load.is_executable and begin < end else b""
             low = max(low, end) if text else low
             for code, rule in known.arch.trampolines:
@@ -642,6 +643,10 @@ class Tables:
                     number = self.rule_sets[known.arch.machine].number_of(rule)
                     found.append((begin + at - 1, begin + at + len(code) + 1, number))
                     at = text.find(code, at + 1)
+            pattern, whose = known.arch.init or (None, None)
+            if pattern is not None and whose is not None:
+                number = self.rule_sets[known.arch.machine].number_of(whose)
+                found += [(begin + match.start(1), begin + match.end(1), number) for match in pattern.finditer(text)]
         return found
 
     def _text(self, known: _Object, vaddr: int, size: int) -> bytes:

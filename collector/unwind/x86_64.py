@@ -77,6 +77,9 @@ LEAF_HINTS = (
 FRAME_PROLOGUE = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?\x55\x48(?:\x89\xe5|\x8b\xec)")
 # jmp *slot(%rip), and what a lazy PLT entry with branch tracking has before it: push index; jmp first entry.
 PLT_JUMP = re.compile(rb"(?s:(?:\xf3\x0f\x1e\xfa)?(?:\xf2?\xff\x25|\x68.{4}\xf2?\xe9))")
+# _init calls what begins a profiler of the program's own (gcc -pg):
+# sub $8, %rsp; lea, or mov, to %rax; test %rax, %rax; je; call *%rax; add $8, %rsp; ret
+INIT = re.compile(rb"(?s:\x48\x83\xec\x08(\x48[\x8b\x8d\xc7].{5}\x48\x85\xc0\x74\x02\xff\xd0\x48\x83\xc4\x08)\xc3)")
 
 X86_64 = Architecture(
     name="x86-64", machine=62, word_size=8, n_registers=17, sp=RSP, fp=RBP, ip=RIP,
@@ -85,4 +88,5 @@ X86_64 = Architecture(
     plt_jump=PLT_JUMP, leaf_hints=LEAF_HINTS,
     # mov $15, %eax or %rax; syscall
     trampolines=(Trampoline(b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05", sigreturn_rule(RSP, _CONTEXT[RSP], _CONTEXT)),
-                 Trampoline(b"\xb8\x0f\x00\x00\x00\x0f\x05", sigreturn_rule(RSP, _CONTEXT[RSP], _CONTEXT))))
+                 Trampoline(b"\xb8\x0f\x00\x00\x00\x0f\x05", sigreturn_rule(RSP, _CONTEXT[RSP], _CONTEXT))),
+    init=(INIT, Rule(Cfa(CfaKind.REGISTER, RSP, 16), ((RIP, How(Kind.SAVED, -8)),))))

@@ -142,6 +142,23 @@ def test_what_entry_code_calls_has_a_caller(compile_c: Callable[..., Path]) -> N
     assert (rules[12:] == HOLE).all()
 
 
+@pytest.mark.parametrize("flags", [("-pg",), ("-pg", "-no-pie"), ("-pg", "-static")], ids="".join)
+def test_what_init_calls_has_a_caller(flags: tuple[str, ...], compile_c: Callable[..., Path]) -> None:
+    """Nothing tells so but its code, which is the same in all programs."""
+    with open_object(str(compile_c("profiled", "int main(void) { return 0; }", *flags))) as load_object:
+        symbols = load_object.symbols()
+        init = next(int(symbols.value[i]) for i in range(len(symbols)) if symbols.name(i) == b"_init")
+        code = load_object.read_at(init, 32)
+        calls = init + code.index(b"\xff\xd0")
+        tables = Tables()
+        number = tables.add_object(load_object)
+        places = np.array([init, calls, calls + 1, calls + 6], np.uint64)  # at last its return
+        first, *within, last = tables.rules_at(places + tables.origin[number]).tolist()
+        assert first == last == HOLE
+        rules = tables.rule_sets[X86_64.machine].rules
+        assert {rules[one].cfa for one in within} == {Cfa(CfaKind.REGISTER, RSP, 16)}
+
+
 def test_a_rule_for_the_stack_pointer_itself() -> None:
     """longjmp's frame: the frame address is the buffer, the caller's sp another register."""
     section, tables = section_of(LIBC, X86_64), Tables()
