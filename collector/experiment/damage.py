@@ -54,6 +54,20 @@ def read_file(path: Path, damage: Damage) -> Bytes:
         return np.fromfile(file, np.uint8, _written_size(file.fileno(), damage))
 
 
+def read_settled(path: Path, damage: Damage) -> Bytes:
+    """As ``read_file``, of a file that somebody may be writing."""
+    return settled(read_file(path, damage), read_file(path, Damage()))
+
+
+def settled(content: Bytes, again: Bytes) -> Bytes:
+    """What a file had when its read began, by another read behind that. A read is no instant: of what is written
+    meanwhile it has some bytes, and not others. Those are different in the other one; all from the first of them on is
+    left out."""
+    n = min(len(content), len(again))
+    changed = np.flatnonzero(content[:n] != again[:n])
+    return content[:changed[0]] if len(changed) else content
+
+
 def read_pieces(path: Path, damage: Damage, n_bytes: int) -> Iterator[Bytes]:
     """As ``read_file``, in pieces of ``n_bytes``; the last one is shorter."""
     with _opened(path) as file:

@@ -21,7 +21,7 @@ from collector.clock import NS_PER_S
 from collector.elf import open_object
 from collector.errors import ElfError, ExperimentError, FormatError
 from collector.experiment import dyntext, log, map, names, overview
-from collector.experiment.damage import Bytes, Damage, read_file, read_pieces
+from collector.experiment.damage import Bytes, Damage, read_file, read_pieces, read_settled
 from collector.experiment.dyntext import Text
 from collector.experiment.identity import Identity, difference, identity_of
 from collector.experiment.log import Event, Log, Message
@@ -340,7 +340,7 @@ def _opened(path: Path, founder: Experiment | None) -> Experiment:
         raise ExperimentError(f"{shown}: not an experiment; give a directory whose name ends in {names.SUFFIX}")
     damage = Damage()
     try:
-        content = read_file(path / "log.xml", damage).tobytes()
+        content = read_settled(path / "log.xml", damage).tobytes()
         warnings = path / "warnings.xml"
         contents = log.read(content, read_file(warnings, Damage()).tobytes() if warnings.is_file() else b"", damage)
     except FileNotFoundError as error:

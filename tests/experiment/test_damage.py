@@ -12,7 +12,8 @@ import pytest
 
 from collector.cli import er_print
 from collector.errors import ExperimentError
-from collector.experiment.damage import Damage
+from collector.experiment import log, names
+from collector.experiment.damage import Damage, settled
 from collector.experiment.reader import Experiment, open_experiment
 from collector.experiment.recorder import Recorder, Usage
 from collector.experiment.records import BLOCK_NATIVE, FRAME, FRAME_BLOCKS_OFFSET, LINKED, OVERVIEW, UID
@@ -53,6 +54,30 @@ def opened(path: Path) -> Experiment:
     experiment = open_experiment(path)
     experiment.read_all()
     return experiment
+
+
+def test_a_read_amid_which_something_was_written_damages_nothing(record: Callable[..., Recorder]) -> None:
+    """It has each line's beginnings of elements as they were at one moment or another, the later the further behind."""
+    recorder = record("live.er")
+    recorder.sync()
+    empty = (recorder.path / names.LOG_FILE).read_bytes()
+    recorder.warning("one that goes on for a while")
+    recorder.sample(Usage((1,) * 10), START_NS + NS, "periodic")
+    recorder.sync()
+    whole = np.frombuffer((recorder.path / names.LOG_FILE).read_bytes(), np.uint8)
+    line = np.arange(empty.rindex(b">") + 2, len(whole))
+    blank = whole.copy()
+    blank[line[whole[line] == ord("<")]] = ord(" ")
+    n_torn = 0
+    for at in line[whole[line] > 0]:
+        torn = np.append(blank[:at], whole[at:])
+        damage, without = Damage(), Damage()
+        log.read(torn.tobytes(), damage=without)
+        assert not log.read(settled(torn, whole).tobytes(), damage=damage).complete
+        assert not list(damage.lines())
+        n_torn += bool(list(without.lines()))
+    assert n_torn
+    assert np.array_equal(settled(whole, whole), whole)
 
 
 def test_an_undamaged_experiment_has_no_problems(small: Path) -> None:
