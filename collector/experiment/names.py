@@ -109,8 +109,11 @@ def _make_at_once(path: Path) -> None:
     try:
         _write_early_log(draft)
         os.rename(draft, path)  # over nothing, or a directory in which there is nothing
-    except BaseException:
+    except OSError:
         remove_directory(draft)
+        raise
+    except BaseException:  # an interrupt, perhaps behind the rename
+        remove_directory(draft if os.path.lexists(draft) else path)
         raise
 
 

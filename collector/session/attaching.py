@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 from collector.engines.perf import opening as perf_opening
 from collector.engines.ptrace import opening
@@ -41,9 +42,10 @@ def attach(options: Options, say: Say, beside: Beside = nothing) -> int:
         return 0
     from collector.session.recording import Recording, engine_on
 
-    directory = names.create_directory(options.name, options.overwrite, options.directory, options.group)
+    directory: Path | None = None
     opened: OpenedEvents = None
     try:
+        directory = names.create_directory(options.name, options.overwrite, options.directory, options.group)
         with room.kept_back():
             opened = told(targets.open(_Opener(options, say)) if options.interval_ns else None, say)
         check_asked(options, opened)
@@ -59,7 +61,8 @@ def attach(options: Options, say: Say, beside: Beside = nothing) -> int:
     except BaseException:
         if opened is not None:
             opened.close()
-        names.remove_directory(directory)
+        if directory is not None:
+            names.remove_directory(directory)
         raise
     if options.group:
         names.add_to_group(options.group, directory, options.directory)
