@@ -121,7 +121,7 @@ def test_on_a_terminal_each_state_takes_the_place_of_the_one_before(printing: li
 
 
 def test_it_ends_with_a_collector_that_is_killed(printing: list[str | Path], workload: Run) -> None:
-    with prefork.Popen([*printing, workload("states"), "nanosleep", "500", "20"], stdout=subprocess.DEVNULL,
+    with prefork.Popen([*printing, workload("states"), "nanosleep", "endless", "20"], stdout=subprocess.DEVNULL,
                        stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         for line in process.stderr:

@@ -207,10 +207,11 @@ class Machine:
         self._enter = ["nsenter", f"--target={pid}", "--mount", "--pid", "--uts", "--ipc", "--net", "--cgroup",
                        "--root", "--wd"]
 
-    def run(self, *words: str, uid: int = 0, text: str | None = None, fails: bool = False) -> str:
+    def run(self, *words: str, uid: int = 0, text: str | None = None, fails: bool = False,
+            patience_s: float | None = PATIENCE_S) -> str:
         """What a command says in there; it must succeed unless it ``fails``."""
         become = ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups"] if uid else []
-        done = subprocess.run([*self._enter, *become, *words], capture_output=True, text=True, timeout=PATIENCE_S,
+        done = subprocess.run([*self._enter, *become, *words], capture_output=True, text=True, timeout=patience_s,
                               input=text, check=False)
         assert bool(done.returncode) == fails, done.stdout + done.stderr
         return done.stdout + (done.stderr if fails else "")

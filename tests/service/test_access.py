@@ -24,7 +24,9 @@ from collector.service.client import DaemonRefused
 from collector.service.peers import Access, Relation, Rights, Standing
 
 ALICE, BOB, GROUP = 61001, 61002, 61100
-CONFIG = f'[access]\ngroup = "{GROUP}"\n[limits]\nrequests_per_second = 1000\nconnections_per_user = 400\n'
+# Replies tell how often samples are taken where that is not as was asked for, to stay within the budget.
+UNLIMITED = "[daemon]\nbudget_percent = 0\n"
+CONFIG = f'{UNLIMITED}[access]\ngroup = "{GROUP}"\n[limits]\nrequests_per_second = 1000\nconnections_per_user = 400\n'
 HIDDEN = ("/usr/bin/python3", "-c", "import ctypes, time; ctypes.CDLL(None).prctl(4, 0, 0, 0, 0); print(flush=True); "
           "time.sleep(1000)")
 HIDES_LATER = ("/usr/bin/python3", "-c", "import ctypes, sys, time; sys.stdin.readline(); "

@@ -130,7 +130,7 @@ def test_a_run_that_says_nothing_counts_nothing(daemon: Callable[[str], Any], pr
 def test_who_sends_no_end_to_the_metrics_keeps_nobody_out(daemon: Callable[[str], Any]) -> None:
     metrics = f"/tmp/collectord-metrics-{os.getpid()}"
     running = daemon(f'[daemon]\nmetrics = "{metrics}"\n')
-    until(Path(metrics).exists)
+    running.until(lambda: "ready on" in running.log.read_text())
     for _ in range(20):
         with socket.socket(socket.AF_UNIX) as client:
             client.connect(metrics)

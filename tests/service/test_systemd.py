@@ -21,11 +21,12 @@ ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "systemd" / "README.md").read_text()
 BUSY = ("[Unit]\nDefaultDependencies=no\n[Service]\nUser=nobody\nExecStart=/usr/bin/python3 -c "
         "\"import time\\nwhile True: sum(range(10000)); time.sleep(0.01)\"\n")
+UNLIMITED = "[daemon]\nbudget_percent = 0\n"  # replies tell what a budget changes
 WEB = '[[target]]\nname = "web"\nunit = "busy.service"\n'
 INSTALL = str(ROOT / "scripts" / "install-service")
 TLS = ("server { listen 127.0.0.1:443 ssl; ssl_certificate cert.pem; ssl_certificate_key key.pem; "
        "location / { return 200 hello; } }\n")
-LOAD = "openssl s_time -connect 127.0.0.1:443 -www / -new -time 11"
+LOAD = "while :; do openssl s_time -connect 127.0.0.1:443 -www / -new -time 11; done"
 LAKE = """
 import os, socket
 listener = socket.socket(socket.AF_UNIX)
@@ -37,9 +38,10 @@ while True:
     with connection, connection.makefile("rb") as file:
         head = [line for line in iter(file.readline, b"\\r\\n")]
         body = file.read(next(int(line[15:]) for line in head if line.startswith(b"Content-Length:")))
-        open("/tmp/asked", "wb").write(head[0])
-        open("/tmp/new", "wb").write(body)
-        os.rename("/tmp/new", "/tmp/profile")
+        for content, name in (head[0], "asked"), (body, "profile"):
+            with open("/tmp/new", "wb") as new:
+                new.write(content)
+            os.rename("/tmp/new", f"/tmp/{name}")
         connection.sendall(b"HTTP/1.1 204 No Content\\r\\n\\r\\n")
 """
 PATIENCE_S = 60
@@ -72,7 +74,7 @@ def busy(machine: Machine) -> None:
 
 def test_a_connection_starts_the_daemon_and_it_is_active_when_it_is_ready(machine: Machine) -> None:
     machine.run("systemctl", "stop", "collectord.service")
-    machine.write("/etc/collectord.toml", "")
+    machine.write("/etc/collectord.toml", UNLIMITED)
     assert machine.show("collectord.service", "ActiveState") == "inactive"
     assert machine.ask("list", uid=65534)["sessions"] == []
     assert machine.show("collectord.service", "ActiveState") == "active"
@@ -263,11 +265,13 @@ def test_a_first_time_user_gets_a_page_of_a_server_under_load(machine: Machine, 
     machine.run("sh", "-ec", "ip link set lo up; systemctl daemon-reload; openssl req -x509 -newkey rsa:2048 -nodes "
                 "-subj /CN=localhost -days 1 -keyout /etc/nginx/key.pem -out /etc/nginx/cert.pem")
     machine.run("systemctl", "start", "nginx.service")
-    machine.run("systemd-run", "--unit=load", "--property=DefaultDependencies=no", *LOAD.split())
+    machine.run("systemd-run", "--unit=load", "--property=DefaultDependencies=no", "sh", "-c", LOAD)
     name = re.search(r"session (\d+): recording", machine.run("sh", "-ec", attach.replace("sudo ", "")))
     assert name is not None
     look = look.replace("sudo ", "").replace("fetch 1", f"fetch {name[1]}").replace("1.1.er", f"{name[1]}.1.er")
-    printed = machine.run("sh", "-ec", f"cd /tmp; {look}; er_print -calltree -processes {name[1]}.1.er")
+    printed = machine.run("sh", "-ec", f"cd /tmp; {look}; er_print -calltree -processes {name[1]}.1.er",
+                          patience_s=None)
+    machine.run("systemctl", "stop", "load.service")
     assert machine.session(name[1])["state"] == "finished"
     assert re.match(r".*\.html: \d+\.\d MB", printed), printed
     for function in ("ngx_process_events_and_timers", "ngx_ssl_handshake", "EVP_Digest"):  # they are stripped

@@ -239,8 +239,8 @@ class Recorded:
         index = stacks.index(packets["FRINFO"])
         return packets[~((index >= 0) & stacks.failed[index] & (np.diff(stacks.offsets)[index] == 0))]
 
-    def unrooted_share(self, packets: Any = None) -> float:
-        """Of the ticks in waiting states, of all packets or some, the part whose stack does not reach the root.
+    def _waiting(self, packets: Any) -> tuple[Any, Any]:
+        """The packets in waiting states, of all or some, and which of them have their leaf alone, as before main.
 
         A static program has a frame of a page before its main, of which the kernel copies nothing as long as that page
         is not there: who waits then has its leaf alone.
@@ -249,10 +249,22 @@ class Recorded:
         waiting = packets[packets["MSTATE"] >= FIRST_WAITING_STATE]
         stacks = self.experiment.stacks
         index = stacks.index(waiting["FRINFO"])
-        bad = (index < 0) | stacks.truncated[index] | stacks.failed[index]
         before_main = waiting["FRINFO"][waiting["TSTAMP"] < self.truth.get("begun_ns", 0)]
-        is_leaf_alone = stacks.truncated[index] & (np.diff(stacks.offsets)[index] == 1)
-        bad &= ~(is_leaf_alone & np.isin(waiting["FRINFO"], before_main))
+        is_leaf_alone = (index >= 0) & stacks.truncated[index] & (np.diff(stacks.offsets)[index] == 1)
+        return waiting, is_leaf_alone & np.isin(waiting["FRINFO"], before_main)
+
+    def n_leaf_alone(self, packets: Any = None) -> int:
+        """Ticks of stacks that have their leaf alone, as it was before main."""
+        waiting, is_alone = self._waiting(packets)
+        return int(waiting["NTICK"][is_alone].sum())
+
+    def unrooted_share(self, packets: Any = None) -> float:
+        """Of the ticks in waiting states, of all packets or some, the part whose stack does not reach the root, without
+        those that have their leaf alone, as it was before main."""
+        waiting, is_alone = self._waiting(packets)
+        stacks = self.experiment.stacks
+        index = stacks.index(waiting["FRINFO"])
+        bad = ((index < 0) | stacks.truncated[index] | stacks.failed[index]) & ~is_alone
         return float(waiting["NTICK"][bad].sum() / max(waiting["NTICK"].sum(), 1))
 
     def outside_s(self, thread: dict[str, Any]) -> float:

@@ -1,7 +1,8 @@
 """Records several programs in this process, by one poll loop: ``several.py DIRECTORY DELAY [WINDOW:]PROGRAM ...``.
 
 The loop begins DELAY seconds after the last program. A program is a command line in one word; one that has a WINDOW
-before it (as behind ``-t``) is recorded in that. A line for each that is closed: its number, and the numbers of those
+before it (as behind ``-t``) is recorded in that. How long after its start each had its exec is in a file beside its
+experiment, ``NUMBER.released``, in ns. A line for each that is closed: its number, and the numbers of those
 that are still recorded then. A program that fails to be recorded gives ``failed`` and why.
 """
 
@@ -34,6 +35,7 @@ def started(path: Path, command: str, inherited: launch.Inherited) -> tuple[Reco
     start_ns = time.monotonic_ns()
     opened.guard(child.pid)
     opened.before = child.release()
+    path.with_suffix(".released").write_text(str(time.monotonic_ns() - start_ns))
     return Recording(options, path, child.pid, engine_on(opened), start_ns), child.pid
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from scheduler_events import WAIT, SchedulerEvents, times_of
+from sockets import is_listening
 
 from collector.experiment.reader import open_experiment
 
@@ -36,7 +37,8 @@ QUEUED_S = 30e-6  # at most, behind its wake-up, a thread is in a CPU's queue
 def test_states_add_up_to_lives(name: str, arguments: tuple[object, ...], workload: Any, recorded: Any) -> None:
     run = recorded(workload(name), *arguments)
     threads = set(run.packets()["THRID"].tolist())
-    assert threads <= run.observed.keys()
+    # Whoever looks at them has no CPU, at times, from a short life's begin to its end.
+    assert threads <= run.observed.keys() | {run.truth.get("reply_tid")}
     assert run.truth["pid"] in threads
 
 
@@ -56,9 +58,10 @@ def test_threads_that_switch_too_often_are_counted(workload: Any, recorded: Any)
     assert abs(sum(told_s) - cpu_s) <= 0.01 * cpu_s + sum(rounded_s)
     # Behind the last account, what both ran is known as a sum, and shared out: which is told.
     is_estimated = "the last tenth of a second is estimated" in (run.path / "log.xml").read_text()
-    for states, on_cpu_s, error_s in zip(both, told_s, rounded_s, strict=True):
+    walls_s = run.truth["wall_s"], run.truth["reply_wall_s"]
+    for states, on_cpu_s, error_s, wall_s in zip(both, told_s, rounded_s, walls_s, strict=True):
         life_told_s = sum(states.values())
-        assert run.truth["wall_s"] - error_s <= life_told_s <= life_s + error_s + (on_cpu_s if is_estimated else 0)
+        assert wall_s - error_s <= life_told_s <= life_s + error_s + (on_cpu_s if is_estimated else 0)
         # Whoever of the two does not run sleeps, or waits for their CPU, as others may let it.
         assert states["sleep"] + states["wait"] == pytest.approx(life_told_s - on_cpu_s, abs=3 * INTERVAL_S)
     assert run.unrooted_share() <= 0.01
@@ -193,7 +196,7 @@ def test_a_servers_waits_for_a_cpu_are_those_of_the_kernels_account(
         events = SchedulerEvents(need("perf", "linux-perf"), need("unshare", "util-linux"), tmp_path)
 
     def load(_pid: int) -> None:
-        while not socket.exists():
+        while not is_listening(socket):
             time.sleep(0.02)
         for _ in range(2):
             subprocess.run([benchmark, "-s", socket, "-q", "-t", "lrange_300,lrange_600", "-n", str(n_requests),

@@ -21,6 +21,7 @@ import prefork
 import psutil
 import pytest
 import sampling_error
+from sockets import is_listening
 
 from collector.experiment.reader import Experiment, open_experiment
 from collector.linux.accounts import process_clock_ns
@@ -254,7 +255,7 @@ def serving(need: Run, directory: Path) -> Iterator[int]:
     load = [need("redis-benchmark", "redis-tools"), "-s", socket, "-l", "-q", "-c", "20", "-t", "get"]
     with subprocess.Popen(served, **quiet) as server:
         try:
-            while not socket.exists():
+            while not is_listening(socket):
                 time.sleep(0.02)
             with subprocess.Popen(load, **quiet) as client:
                 try:

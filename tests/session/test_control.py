@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import select
 import signal
 import subprocess
@@ -223,9 +224,16 @@ def running(*arguments: object) -> Iterator[subprocess.Popen[str]]:
 
 
 def wait_for_target(process: subprocess.Popen[str]) -> None:
-    """Until the program runs: before that collect knows its signals."""
-    while not any(child.name() == "spin" for child in psutil.Process(process.pid).children()):
+    """Until the program runs, and has said what it does at SIGTERM: before that collect knows its signals."""
+    while not any(child.name() == "spin" and is_caught(child.pid, signal.SIGTERM)
+                  for child in psutil.Process(process.pid).children()):
         time.sleep(0.01)
+
+
+def is_caught(pid: int, number: int) -> bool:
+    """Whether a process has a handler for a signal."""
+    caught = re.search(r"^SigCgt:\s+(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+    return caught is not None and bool(int(caught[1], 16) >> number - 1 & 1)
 
 
 @pytest.mark.kernel_times

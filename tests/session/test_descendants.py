@@ -288,9 +288,12 @@ def test_wait_descendants_waits(collect: Run, gprofng: Run, tmp_path: Path) -> N
     result = collect("--wait-descendants", "-o", path, "/bin/sh", "-c", "sleep 1.3 >/dev/null 2>&1 & :")
     assert result.returncode == 0, result.stderr
     child = open_experiment(path / "_f1_x1.er")
-    sleep = gprofng("-metrics", "e.sleep:name", "-functions", experiment=child.path).functions["<Total>"][0]
-    # Its timer may come late, and it has a CPU when there is one.
-    assert 1.3 - INTERVAL_ON_S <= sleep <= (child.end_ns - child.log.start_ns) * 1e-9 + INTERVAL_ON_S
+    sleep, wait = (gprofng("-metrics", f"e.{state}:name", "-functions", experiment=child.path).functions["<Total>"][0]
+                   for state in ("sleep", "wait"))
+    # Its timer may come late, and it has a CPU when there is one. Where no wake-up tells, the kernel's account does,
+    # which takes the rest of a sleep for a wait if it moves who has just gone to sleep. Each is rounded for itself.
+    assert sleep + wait >= 1.3 - 2 * INTERVAL_ON_S
+    assert sleep <= (child.end_ns - child.log.start_ns) * 1e-9 + INTERVAL_ON_S
 
 
 def test_a_bad_regular_expression_is_one_clear_line(collect: Run, tmp_path: Path) -> None:

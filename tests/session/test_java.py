@@ -99,12 +99,14 @@ def test_java_by_method(java: str, classes: Path, tmp_path: Path, er_print: Comm
     compiled = [name for name in machine if re.fullmatch(r"\[C[12]\] Split.seven\(long\)", name)]
     assert compiled, machine
     assert "[HotSpot] Interpreter" in machine
-    # They wait for as long as they asked for, at least; classes are loaded meanwhile, and CPUs waited for. Each state
-    # is rounded for itself.
+    # They wait for as long as they asked for, at least; classes are loaded meanwhile, and CPUs waited for, also before
+    # a call is in the kernel, which then waits for the rest alone; and the kernel's account takes the rest of a sleep
+    # for a wait for a CPU if it moves who has just gone to sleep. Each state is rounded for itself.
     total, waited = times(experiment, "i.total"), [times(experiment, metric) for metric in ("i.sleep", "i.lock")]
+    wait = times(experiment, "i.wait")
     for name, asked_s in (("sleeps", 0.9), ("waits", 1.1), ("parks", 0.7), ("accepts", 1.3)):
         told_s, waited_s = total[f"Split.{name}()"], sum(of_state.get(f"Split.{name}()", 0) for of_state in waited)
-        assert waited_s >= asked_s - 2 * INTERVAL_S, (name, waited_s)
+        assert waited_s + wait.get(f"Split.{name}()", 0) >= asked_s - 3 * INTERVAL_S, (name, waited_s)
         assert waited_s <= told_s <= true_s[name] + len(STATES) * INTERVAL_S, (name, told_s, waited_s, true_s)
     # gprofng tells the same, opens it without a warning, and finds the lines.
     listing = gprofng("-metrics", "i.totalcpu:name", "-functions", experiment=experiment)

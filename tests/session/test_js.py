@@ -142,9 +142,11 @@ def test_a_stack_is_whole_where_optimised_code_was_given_up(node: str, tmp_path:
         assert run.says() == "waited\n"
         run.wait_for_looks()
         _, told = run.end()
-    waited = times(experiment, "i.lock")
+    # It may lose its CPU before it is in the call, which then waits for the rest; and the kernel's account takes the
+    # rest of a sleep for a wait if it moves who has just gone to sleep. Each state is rounded for itself.
+    lock, wait = (times(experiment, f"i.{state}") for state in ("lock", "wait"))
     for name in ("waits", "inner", "outer", "<module> (resumed.js)", "_start"):
-        assert waited.get(name, 0) >= 1.5 - INTERVAL_S, (name, waited, told)
+        assert lock.get(name, 0) + wait.get(name, 0) >= 1.5 - 2 * INTERVAL_S, (name, lock, wait, told)
 
 
 def test_who_does_not_want_them_has_none(tmp_path: Path, collect: Command, times: Times,

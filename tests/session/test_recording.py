@@ -171,7 +171,8 @@ def test_a_window_is_where_it_was_asked_for_however_late_we_come(perf_allowed: N
         packets = experiment.packets()
         start_ns = experiment.log.start_ns
         assert experiment.log.end_ns - start_ns == end_ns
-        assert len(packets)
+        released_ns = int((tmp_path / f"{number}.released").read_text())  # before that it has waited for a CPU
+        assert len(packets) or released_ns * 1e-9 > end_ns * 1e-9 - 4 * INTERVAL_S
         assert np.all((packets["TSTAMP"] > start_ns + begin_ns) & (packets["TSTAMP"] <= start_ns + end_ns))
         born_ns = {int(event.attributes["tid"]): event.time_ns for event in experiment.log.events
                    if event.kind == "jthread_start"}

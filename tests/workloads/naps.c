@@ -9,7 +9,7 @@
  * Printed for each kind: [NS, the longest, how many may be in a later power of two than NS, how much longer they were
  * than that in all, in how many of them it never left its CPU by itself (their timers fired before it could)], by a
  * clock that is read before and behind. Of waits each one's length by such a clock. And how often main left its CPU by
- * itself, and the other one was preempted, by the kernel's counts.
+ * itself and how long it waited for one, and the other one was preempted, by the kernel's accounts.
  */
 #include "truth.h"
 #include <fcntl.h>
@@ -55,6 +55,15 @@ static int64_t slept(int64_t length_ns) {
     int64_t begin_ns = wall_ns();
     sleep_ns(length_ns);
     return wall_ns() - begin_ns;
+}
+
+/* How long this thread has waited for a CPU, by the kernel's account. */
+static int64_t delay_ns(void) {
+    long long cpu, delay = 0;
+    FILE *account = fopen("/proc/thread-self/schedstat", "r");
+    check(!account || fscanf(account, "%lld %lld", &cpu, &delay) != 2, "schedstat");
+    fclose(account);
+    return delay;
 }
 
 /* How often the thread of a status file of /proc has left its CPU by itself. */
@@ -135,9 +144,11 @@ int main(int argc, char **argv) {
         check(pthread_create(&thread, NULL, wait_and_tell, &waiter), "pthread_create");
     }
     long n_before = used().ru_nvcsw;
+    int64_t delay_before_ns = delay_ns();
     printf("{\"kinds\": [");
     for (int at = 2; at < argc; at += 2) run_kind(waits, atol(argv[at]), atoll(argv[at + 1]), at > 2 ? ", " : "");
-    printf("], \"n_slept\": %ld, \"waits_ns\": [", used().ru_nvcsw - n_before);
+    printf("], \"n_slept\": %ld, \"delay_ns\": %ld, \"waits_ns\": [", used().ru_nvcsw - n_before,
+           delay_ns() - delay_before_ns);
     for (int i = 0; i < n_waits; i++) printf("%s%ld", i ? ", " : "", waits_ns[i]);
     close(to_waiter[1]);
     if (waits) pthread_join(thread, NULL);

@@ -10,7 +10,7 @@
 
 static int to_thread[2], to_main[2];
 static long n_rounds;
-static int64_t reply_cpu_ns;
+static int64_t reply_cpu_ns, reply_wall_ns;
 static pid_t reply_tid;
 
 static void move_byte(int in, int out) {
@@ -21,9 +21,11 @@ static void move_byte(int in, int out) {
 
 FRAME void *reply(void *unused) {
     (void)unused;
+    int64_t start = wall_ns();
     reply_tid = thread_id();
     for (long i = 0; i < n_rounds; i++) move_byte(to_thread[0], to_main[1]);
     reply_cpu_ns = thread_cpu_ns();
+    reply_wall_ns = wall_ns() - start;
     return NULL;
 }
 
@@ -60,8 +62,8 @@ int main(int argc, char **argv) {
     double wall_s = (double)(wall_ns() - start) * 1e-9;
     printf("{\"rounds\": %ld, \"wall_s\": %.6f, \"switches_per_s\": %.0f, ", n_rounds, wall_s,
            2.0 * (double)n_rounds / wall_s);
-    printf("\"serve_cpu_s\": %.6f, \"reply_cpu_s\": %.6f, \"reply_tid\": %d, ", (double)serve_cpu_ns * 1e-9,
-           (double)reply_cpu_ns * 1e-9, (int)reply_tid);
+    printf("\"serve_cpu_s\": %.6f, \"reply_cpu_s\": %.6f, \"reply_wall_s\": %.6f, \"reply_tid\": %d, ",
+           (double)serve_cpu_ns * 1e-9, (double)reply_cpu_ns * 1e-9, (double)reply_wall_ns * 1e-9, (int)reply_tid);
     print_rusage();
     printf("}\n");
     return 0;

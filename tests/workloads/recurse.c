@@ -1,4 +1,5 @@
-/* recurse DEPTH SECONDS: SECONDS of CPU time at the bottom of DEPTH calls of one function.
+/* recurse DEPTH SECONDS [stay]: SECONDS of CPU time at the bottom of DEPTH calls of one function. Whoever stays tells so,
+ * and lives until its input ends.
  *
  *   main -> run -> recurse (DEPTH times) -> bottom
  */
@@ -33,5 +34,7 @@ int main(int argc, char **argv) {
     printf("{\"depth\": %ld, \"stack_bytes\": %ld, \"bottom\": %.6f, ", depth, stack_bytes, (double)spent * 1e-9);
     print_rusage();
     printf("}\n");
+    fflush(stdout);
+    while (argc > 3 && getchar() != EOF) continue;
     return 0;
 }

@@ -1,6 +1,6 @@
 /* steady THREADS SECONDS: threads that work without a pause, and tell when they could not.
  *
- *   thread_main -> run -> work        SECONDS of CPU time, divided among THREADS threads
+ *   thread_main -> run -> work        SECONDS of CPU time, divided among THREADS threads, or until SIGUSR1
  *
  * A thread looks at the wall clock after each piece of work. Where that has gone on by more than HOLE_NS since the last
  * look, the thread was off its CPU, or its CPU was with an interrupt or a hypervisor: a hole, from one look to the next.
@@ -20,6 +20,9 @@ typedef struct {
 
 static Told told[MAX_THREADS];
 static int64_t share_ns;
+static volatile sig_atomic_t is_over;
+
+static void end(int number) { is_over = number; }
 
 static long switches_so_far(void) {
     struct rusage usage;
@@ -45,7 +48,7 @@ static void look(Told *mine, int64_t last_ns, int64_t now_ns) {
 
 FRAME int64_t work(Told *mine) {
     int64_t last_ns = mine->began_ns;
-    while (thread_cpu_ns() - mine->before_ns < share_ns) {
+    while (!is_over && thread_cpu_ns() - mine->before_ns < share_ns) {
         piece_of_work();
         int64_t now_ns = wall_ns();
         look(mine, last_ns, now_ns);
@@ -76,6 +79,7 @@ int main(int argc, char **argv) {
     pthread_t threads[MAX_THREADS];
     int n_threads = argc > 1 ? atoi(argv[1]) : 3;
     if (n_threads < 1 || n_threads > MAX_THREADS) return 2;
+    check(signal(SIGUSR1, end) == SIG_ERR, "signal");
     share_ns = seconds_to_ns(argc > 2 ? argv[2] : "1") / n_threads;
     for (int i = 1; i < n_threads; i++) {
         check(pthread_create(&threads[i], NULL, thread_main, &told[i]), "pthread_create");

@@ -196,7 +196,7 @@ def test_steady_tells_when_its_threads_could_not_work(workload: Workload) -> Non
         times_ns = [thread["began_ns"], *chain(*thread["holes"]), thread["ended_ns"]]
         assert times_ns == sorted(times_ns)
         assert all(end_ns - begin_ns > 500_000 for begin_ns, end_ns in thread["holes"])
-    with subprocess.Popen([workload("steady"), "1", "0.6"], stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([workload("steady"), "1", "600"], stdout=subprocess.PIPE, text=True) as process:
         while psutil.Process(process.pid).cpu_times().user < 0.2:
             time.sleep(0.01)
         process.send_signal(signal.SIGSTOP)
@@ -204,6 +204,7 @@ def test_steady_tells_when_its_threads_could_not_work(workload: Workload) -> Non
             time.sleep(0.01)
         time.sleep(0.1)
         process.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGUSR1)
         out, _ = process.communicate(timeout=60)
     (thread,) = json.loads(out)["threads"]
     assert max(end_ns - begin_ns for begin_ns, end_ns in thread["holes"]) >= 0.1e9
