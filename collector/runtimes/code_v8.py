@@ -23,6 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from collector.arrays import distinct
 from collector.runtimes.heap_v8 import Heap, half4, small, word
 from collector.runtimes.holes import Read, cut, parts_of
 from collector.runtimes.layout_v8 import NONE, Layout
@@ -192,7 +193,7 @@ class Codes:
         first = (-self.head_size - begin) % _ALIGNMENT
         words = np.frombuffer(piece[:len(piece) // 8 * 8], "<u8")[first // 8::_ALIGNMENT // 8]
         if not self._maps:
-            self._note_maps(sorted(set(words[(words & np.uint64(3)) == 1].tolist()))[:_MAPS_MAX])
+            self._note_maps(distinct(words[(words & np.uint64(3)) == 1])[:_MAPS_MAX].tolist())
         is_one = np.zeros(len(words), np.bool_)
         for map_ in self._maps:
             is_one |= words == np.uint64(map_)

@@ -58,7 +58,6 @@ class _Scope(NamedTuple):
 
 
 _NOWHERE = Script(b"", (), 0)
-_NOTHING = None, b""
 
 
 class Functions:
@@ -111,12 +110,11 @@ class Functions:
         found, again = self._heap.twice(partial(self._found, list(heads)))
         for one, head in heads.items():
             self.known.pop(one, None)
-            function, key = found.get(one, _NOTHING)
-            if function is not None and again.get(one) == (function, key) and key == self._key(head):
-                self.known[one], self._keys[one] = function, key
+            if one in found and again.get(one) == found[one] and found[one][1] == self._key(head):
+                self.known[one], self._keys[one] = found[one]
 
-    def _found(self, shared: Sequence[int]) -> dict[int, tuple[JsFunction | None, bytes]]:
-        """Functions, as far as they make sense, and what tells each from others."""
+    def _found(self, shared: Sequence[int]) -> dict[int, tuple[JsFunction, bytes]]:
+        """Functions, and what tells each from others."""
         at = self._layout.at
         heads = self._sound(shared, self._heap.heads(shared, self._size))
         names = {one: word(head, at["shared_name"]) for one, head in heads.items()}
@@ -127,8 +125,9 @@ class Functions:
         for one, head in heads.items():
             scope, address = scopes.get(names[one]), word(head, at["shared_script"])
             text = texts.get(scope.name if scope is not None else names[one])
-            if address in scripts:
-                found[one] = _function(text, scope, scripts[address], address), self._key(head)
+            function = _function(text, scope, scripts[address], address) if address in scripts else None
+            if function is not None:
+                found[one] = function, self._key(head)
         return found
 
     # -- scopes

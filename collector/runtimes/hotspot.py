@@ -510,7 +510,7 @@ def _begins(segmap: npt.NDArray[np.uint8], at: npt.NDArray[np.int64]) -> npt.NDA
         if not back.any():
             break
         at = at - back
-    return np.unique(at, return_index=True)[0]  # asked for nothing more it imports numpy.ma
+    return distinct(at)
 
 
 def _telling_bytes(layout: Layout) -> npt.NDArray[np.int64]:

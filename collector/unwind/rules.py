@@ -128,7 +128,8 @@ class Architecture(NamedTuple):
     leaf_hints: tuple[LeafHint, ...] = ()
     caller_hints: tuple[LeafHint, ...] = ()  # matched where a call returns to
     trampolines: tuple[Trampoline, ...] = ()
-    init: tuple[re.Pattern[bytes], Rule] | None = None  # of _init, and the rule of what its first group matches
+    # What has no call frame information and is the same in all programs; the rule is that of its first group.
+    known_code: tuple[tuple[re.Pattern[bytes], Rule], ...] = ()
 
     @property
     def fast_columns(self) -> tuple[int, ...]:

@@ -605,7 +605,7 @@ class Tables:
     def _hole(self, known: _Object, pc: int, low: int, high: int) -> tuple[list[tuple[int, int]], int]:
         """Rows of the part of a hole that lies in the window of ``pc``, and where they end.
 
-        Entry code, _init and signal trampolines have rules of their own there, all else is HOLE.
+        Entry code, known code and signal trampolines have rules of their own there, all else is HOLE.
         """
         low, high = max(low, pc & -_WINDOW), min(high, (pc & -_WINDOW) + _WINDOW)
         special = self._trampolines(known, low, high)
@@ -628,9 +628,9 @@ class Tables:
         return entry + min([_ENTRY_BYTES, *called])
 
     def _trampolines(self, known: _Object, low: int, high: int) -> list[tuple[int, int, int]]:
-        """(begin, end, rule) of _init and of trampolines in ``[low, high)``. The latter begin a byte early: a handler
-        returns to the first instruction, and return addresses are looked up minus one. And they end a byte late: in the
-        system call that they end with a thread is behind it."""
+        """(begin, end, rule) of known code and of trampolines in ``[low, high)``. The latter begin a byte early: a
+        handler returns to the first instruction, and return addresses are looked up minus one. And they end a byte
+        late: in the system call that they end with a thread is behind it."""
         assert known.arch is not None
         found = []
         for load in known.load_object.loads:  # of what lies before one, or between two, nothing can be read
@@ -643,9 +643,8 @@ class Tables:
                     number = self.rule_sets[known.arch.machine].number_of(rule)
                     found.append((begin + at - 1, begin + at + len(code) + 1, number))
                     at = text.find(code, at + 1)
-            pattern, whose = known.arch.init or (None, None)
-            if pattern is not None and whose is not None:
-                number = self.rule_sets[known.arch.machine].number_of(whose)
+            for pattern, rule in known.arch.known_code:
+                number = self.rule_sets[known.arch.machine].number_of(rule)
                 found += [(begin + match.start(1), begin + match.end(1), number) for match in pattern.finditer(text)]
         return found
 

@@ -89,4 +89,4 @@ X86_64 = Architecture(
     # mov $15, %eax or %rax; syscall
     trampolines=(Trampoline(b"\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05", sigreturn_rule(RSP, _CONTEXT[RSP], _CONTEXT)),
                  Trampoline(b"\xb8\x0f\x00\x00\x00\x0f\x05", sigreturn_rule(RSP, _CONTEXT[RSP], _CONTEXT))),
-    init=(INIT, Rule(Cfa(CfaKind.REGISTER, RSP, 16), ((RIP, How(Kind.SAVED, -8)),))))
+    known_code=((INIT, Rule(Cfa(CfaKind.REGISTER, RSP, 16), ((RIP, How(Kind.SAVED, -8)),))),))
