@@ -37,6 +37,7 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "dwarf": frozenset({"errors", "elf"}),
     "suggestions": frozenset(),
     "installed": frozenset(),
+    "interrupts": frozenset(),
     "wording": frozenset(),
     "events": frozenset({"errors", "layout"}),
     "linux": frozenset({"errors", "layout"}),
@@ -50,10 +51,10 @@ MAY_IMPORT: dict[str, frozenset[str]] = {
     "experiment": frozenset({"errors", "arrays", "clock", "layout", "elf", "dwarf"}),
     "report": frozenset({"errors", "suggestions", "arrays", "clock", "elf", "dwarf", "experiment", "aggregate"}),
     "export": frozenset({"errors", "wording", "clock", "report", "aggregate"}),
-    "session": RECORDING | {"aggregate", "suggestions", "wording"},
+    "session": RECORDING | {"aggregate", "suggestions", "wording", "interrupts"},
     "service": frozenset({"errors", "installed", "wording", "clock", "elf", "linux", "session", "experiment"}),
-    "cli": frozenset({"errors", "suggestions", "installed", "wording", "clock", "session", "service", "experiment",
-                      "aggregate", "report", "export"}),
+    "cli": frozenset({"errors", "suggestions", "installed", "interrupts", "wording", "clock", "session", "service",
+                      "experiment", "aggregate", "report", "export"}),
 }
 
 # Each foreign dependency has one keeper: a module, or a room.

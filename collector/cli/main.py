@@ -26,6 +26,13 @@ def _check_service() -> None:
                              "service, pip install '.[service]'")
 
 
+def _note_interrupts() -> None:
+    """A recording that has not begun yet is not to begin."""
+    from collector import interrupts
+
+    interrupts.note()
+
+
 def _forgo_threads() -> None:
     """None of numpy's linear algebra, which we do not use: they start with its import, and spin as long as it takes."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -73,7 +80,7 @@ def _guarded(name: str, run: Callable[[list[str]], int]) -> int:
 
 
 # name, and what comes first
-collect = _command("collect")
+collect = _command("collect", _note_interrupts)
 collectord = _command("collectord", _check_service)
 collectctl = _command("collectctl", _check_service, _keep_garbage)
 er_archive = _command("er_archive", _forgo_threads)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+from collector import interrupts
 from collector.engines.perf import opening as perf_opening
 from collector.engines.ptrace import opening
 from collector.errors import EngineRefused
@@ -56,6 +57,7 @@ def attach(options: Options, say: Say, beside: Beside = nothing) -> int:
         taken = targets.begin(engine)
         start_ns = taken[0].seen.until_ns
         signals = Signals(options.signals(_STOPPING), options.orders)
+        interrupts.raise_noted()
         recording = Recording(options, directory, targets.pids[0], engine, start_ns, targets.pidfds())
         recording.take_over(taken)
     except BaseException:

@@ -10,6 +10,7 @@ import os
 import signal
 import time
 
+from collector import interrupts
 from collector.engines.perf import opening as perf_opening
 from collector.engines.perf.machine import open_machine
 from collector.errors import EngineRefused
@@ -49,6 +50,7 @@ def record_kernel(options: Options, say: Say, beside: Beside = nothing) -> int:
         try:
             load = launch.HeldChild(program, options.arguments, inherited) if program else None
             signals = _signals(options, load)
+            interrupts.raise_noted()
             start_ns = time.monotonic_ns()
             recording = KernelRecording(options, directory, opened, start_ns, Ids.ours())
             if load is not None:

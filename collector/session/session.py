@@ -16,6 +16,7 @@ from contextlib import AbstractContextManager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
+from collector import interrupts
 from collector.clock import format_ms
 from collector.engines.perf import opening as perf_opening
 from collector.errors import CollectorError, EngineRefused, UsageError, reason
@@ -71,6 +72,7 @@ def record(options: Options, say: Say, beside: Beside = nothing) -> int:
                 check_asked(options, opened)
             for number in (signal.SIGINT, signal.SIGQUIT):  # they reach the program by the terminal, too
                 signal.signal(number, signal.SIG_IGN)
+            interrupts.raise_noted()
         except BaseException:
             child.abandon()
             raise
