@@ -311,7 +311,7 @@ class Model:
         for pid in self._ended_pids:
             process = self.processes.get(pid)
             if process is not None and not process.threads:
-                del self.processes[pid]
+                self.processes.pop(pid).parent = None  # or each generation would keep all those before it
         self._ended_tids, self._ended_pids = [], []
         self._strangers_ends.clear()
         for process in self.processes.values():

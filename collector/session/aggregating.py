@@ -75,7 +75,7 @@ class Aggregating:
             self._tables["syscall"] = self._calls.names
         if "wakerstack" in pointers:
             self._waker_stacks = WakerStacks(self._directory_of)
-            self._tables["wakerstack"] = self._waker_stacks.names
+            self._tables["wakerstack"] = self._waker_stacks.numbers.things
         if "waker" in pointers or self._waker_stacks is not None:
             self._wakers = Wakers(model, _comm, world.comm, self._waker_stacks)
             self._tables |= {"waker": self._wakers.names, "wakertid": self._wakers.tids}
@@ -136,6 +136,8 @@ class Aggregating:
             for aggregation in self._aggregations(recorded):
                 aggregation.close(self._tables, slots[of_image])
             self._changed[recorded] = None
+        if self._wakers is not None:
+            self._wakers.forget_but(self._whole.held)
 
     def sync(self, now_ns: int) -> None:
         """Stores what has changed, if that is due."""
@@ -192,11 +194,11 @@ class WholeStretches:
     """Joins the parts in which stretches off the CPU are told: of each thread that is off the CPU one is held back."""
 
     def __init__(self) -> None:
-        self._held: Spans | None = None
+        self.held: Spans | None = None
 
     def complete(self, spans: Spans) -> Spans:
         """Those that are whole, by slot and in time order."""
-        told = spans if self._held is None else self._held.followed_by(spans)
+        told = spans if self.held is None else self.held.followed_by(spans)
         if not len(told):
             return told
         told = told[np.lexsort((told.start_ns, told.slot))]
@@ -208,15 +210,15 @@ class WholeStretches:
         whole = replace(told[last], start_ns=told.start_ns[first],
                         source=np.maximum.reduceat(told.source, indices(first)))
         held = off_cpu[last] & np.append(whole.slot[1:] != whole.slot[:-1], True)
-        self._held = whole[held]
+        self.held = whole[held]
         return whole[~held]
 
     def close(self, slots: Array | None = None) -> Spans | None:
         """The held ones of these slots, whose threads are over; or all."""
-        if self._held is None:
+        if self.held is None:
             return None
-        gone = np.isin(self._held.slot, slots) if slots is not None else np.ones(len(self._held), dtype=bool)
-        over, self._held = self._held[gone], self._held[~gone]
+        gone = np.isin(self.held.slot, slots) if slots is not None else np.ones(len(self.held), dtype=bool)
+        over, self.held = self.held[gone], self.held[~gone]
         return over
 
 

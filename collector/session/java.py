@@ -139,7 +139,10 @@ class JavaFrames:
     def forget(self, images: Sequence[int]) -> None:
         """These images are over."""
         for number in images:
-            for known in (self._processes, self._tried, self._there, self._n_tried):
+            process = self._processes.pop(number, None)
+            if process is not None:
+                self._objects.tables.retire(process.number)
+            for known in (self._tried, self._there, self._n_tried):
                 known.pop(number, None)
 
     def code_at(self, image: int, pc: int) -> Code | None:

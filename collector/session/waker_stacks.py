@@ -18,6 +18,7 @@ from collector.aggregate.spans import ON_CPU, Spans
 from collector.arrays import Columns, changes, indices, packed
 from collector.events import Array
 from collector.experiment.aggregations import stack_name
+from collector.session.numbers import Numbers
 from collector.session.placing import Placed
 
 UNKNOWN, NONE, NOT_SAMPLED = range(3)
@@ -25,13 +26,12 @@ _FAR_NS = 1 << 62
 
 
 class WakerStacks:
-    """Numbers of stacks; ``names`` has what these stand for."""
+    """Numbers of stacks."""
 
     def __init__(self, directory_of: Callable[[int], str | None]) -> None:
         """``directory_of`` an image: its experiment's, None where it is not recorded."""
-        self.names: list[bytes] = [b"<Unknown>", b"<none>", b"<not sampled>"]
+        self.numbers = Numbers(b"<Unknown>", b"<none>", b"<not sampled>")
         self._directory_of = directory_of
-        self._numbers: dict[bytes, int] = {}
         self._seen = Columns(until_ns=("i8", 0))  # by slot: what was told of it
         # Of this batch, and of each slot the last one before; by slot and time.
         self._slot = self._time_ns = self._image = self._uid = np.zeros(0, dtype=np.int64)
@@ -108,8 +108,4 @@ class WakerStacks:
         directory = self._directory_of(image)
         if not uid or directory is None:
             return UNKNOWN
-        name = stack_name(directory, uid)
-        number = self._numbers.setdefault(name, len(self.names))
-        if number == len(self.names):
-            self.names.append(name)
-        return number
+        return self.numbers.of(stack_name(directory, uid))

@@ -26,6 +26,7 @@ from collector.aggregate.syntax import STATES
 from collector.arrays import Columns, indices, numbered, packed
 from collector.events import Array, Context, Wakings
 from collector.processes.model import Model, Thread
+from collector.session.numbers import Numbers
 from collector.session.waker_stacks import NONE as NO_STACK
 from collector.session.waker_stacks import UNKNOWN as UNKNOWN_STACK
 from collector.session.waker_stacks import WakerStacks
@@ -54,7 +55,7 @@ class Wakers:
         self._model = model
         self._name_of = name_of
         self._comm = comm
-        self._codes: dict[tuple[bytes, int], int] = {}
+        self._numbers = Numbers(*zip(self.names, self.tids, strict=True))
         self._strangers: dict[int, bytes] = {}
         self._stacks = stacks
         self._by = np.zeros(0, dtype=np.int64)  # slots of the batch's wakers, while their stacks are not asked for
@@ -77,6 +78,20 @@ class Wakers:
         who = self._who(waker, time_ns)
         self._code = self._told(who, context)[order]
         self._by = np.where((context == Context.THREAD) & (who < 0), -1 - who, _NOBODY)[order]
+
+    def forget_but(self, held: Spans | None) -> None:
+        """Of wakers that were, only the last one of each thread and those of stretches that are ``held`` are known."""
+        if not self._numbers.are_many and (self._stacks is None or not self._stacks.numbers.are_many):
+            return
+        told = [self._last.code, self._code]
+        if held is not None and held.waker is not None and held.wakerstack is not None:
+            told.append(held.waker | held.wakerstack << _STACK_SHIFT)
+        codes = np.concatenate(told)
+        self._numbers.keep(codes & (1 << _STACK_SHIFT) - 1)
+        kept = {tid for _, tid in self._numbers}
+        self._strangers = {tid: name for tid, name in self._strangers.items() if tid in kept}
+        if self._stacks is not None:
+            self._stacks.numbers.keep(codes >> _STACK_SHIFT)
 
     def of(self, spans: Spans) -> Array:
         """The number (n,) of each span's waker."""
@@ -133,10 +148,8 @@ class Wakers:
             name, tid = self._stranger(who, is_thread=context == Context.THREAD), who
         if context == Context.SOFTIRQ:
             name = b" ".join(part for part in (name, _IN_SOFTIRQ) if part)
-        code = self._codes.setdefault((name, tid), len(self.names))
-        if code == len(self.names):
-            self.names.append(name)
-            self.tids.append(tid)
+        code = self._numbers.of((name, tid))
+        self.names[code:code + 1], self.tids[code:code + 1] = [name], [tid]
         return code
 
     def _stranger(self, tid: int, *, is_thread: bool) -> bytes:

@@ -373,6 +373,20 @@ class Tables:
             begins = self._cleared(self._objects[number], stretches)
             self._merge(begins, [UNDECODED] * len(begins), [])
 
+    def retire(self, number: int) -> None:
+        """The code of such an object is gone, and with it whoever told its rules: from now on it has none."""
+        known = self._objects[number]
+        known.teller = None
+        self._told.remove(number)
+        if known.low == known.high:
+            return
+        whole = known.low - known.origin & _MASK, known.high - known.origin & _MASK
+        self._merge(self._cleared(known, [whole]), [HOLE], [])
+        line = range(known.low, known.high)
+        self._call_sites = {place: found for place, found in self._call_sites.items() if place not in line}
+        self._hints = {key: found for key, found in self._hints.items() if key[0] not in line}
+        self._jumps = {key: found for key, found in self._jumps.items() if key[0] != known.origin}
+
     def expect(self, number: int, pcs: U64) -> None:
         """Ask for the rules at addresses (n,) of such an object that will be looked up, as far as they are not known:
         to be told of all at once takes much less time than of a few in each turn."""

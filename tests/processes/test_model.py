@@ -157,6 +157,17 @@ def test_a_process_ends_with_its_last_thread() -> None:
     assert 100 not in model.processes
 
 
+def test_a_generation_keeps_its_parents_and_none_before_those() -> None:
+    model = model_of()
+    for pid in range(101, 131):
+        model.forked(Forked(10 * pid, pid, pid, pid - 1, pid - 1))
+        model.exited(Exited(10 * pid + 1, pid - 1, pid - 1))
+        model.forget_before(10 * pid + 2)
+    (process,) = model.processes.values()
+    assert process.parent is not None
+    assert (process.parent.pid, process.parent.parent) == (129, None)
+
+
 def test_a_pid_used_again_within_a_batch_is_two_processes() -> None:
     model = model_of()
     model.forked(Forked(20, 200, 200, 100, 100))

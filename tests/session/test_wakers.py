@@ -260,6 +260,19 @@ def test_a_run_may_begin_before_its_wake_up() -> None:
         "<Unknown>", "<none>", "thread-2"]
 
 
+def test_wakers_that_were_take_no_memory() -> None:
+    threads, n = Threads(2), 20_000
+    threads.saw((102, 1, 101, Context.THREAD))
+    for i in range(n):
+        threads.strangers[1000 + i] = b"stranger-%d" % i
+        threads.saw((101, 10 * i + 10, 1000 + i, Context.THREAD))
+        del threads.strangers[1000 + i]
+        threads.wakers.forget_but(None)
+    assert len(threads.wakers.names) < n // 2
+    assert threads.told((2, 0, 1, SLEEP), (1, 10 * n - 5, 10 * n, SLEEP)) == [
+        ("thread-1", 101), (f"stranger-{n - 1} <outside>", 1000 + n - 1)]
+
+
 def test_a_stranger_that_is_gone_keeps_its_name() -> None:
     threads = Threads(1)
     threads.saw((101, 10, 7, Context.THREAD))

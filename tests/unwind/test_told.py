@@ -62,6 +62,29 @@ def test_rules_are_told_once_until_they_are_forgotten() -> None:
     assert at(behind, 0, 999) == [LARGE, LARGE]
 
 
+def test_code_that_is_gone_has_no_rules_and_nobody_is_asked_about_it() -> None:
+    tables, told = Tables(), Told()
+    before = tables.add_object_of_rule(object_of_bytes(image(1000), "[before]"), SMALL)
+    number, damaged = (tables.add_told(object_of_bytes(made, "[told]"), told) for made in (image(4000), image(1 << 62)))
+    behind = tables.add_object_of_rule(object_of_bytes(image(1000), "[behind]"), LARGE)
+    pcs = np.array([0, 250, 406, 407, 1203, 3999], np.uint64)
+    line = pcs + tables.origin[number]
+    tables.rules_at(line)
+    tables.hints(line, np.ones(len(line), bool))
+    tables.follows_call(line)
+    asked, n_rows = list(told.asked), len(tables.start)
+    for one in (number, damaged):
+        tables.retire(one)
+    assert tables.rules_at(line).tolist() == [HOLE] * len(pcs)
+    assert not tables.is_told(line).any()
+    assert not tables.follows_call(line).any()
+    assert told.asked == asked
+    assert len(tables.start) < n_rows
+    for neighbour, rule in ((before, SMALL), (behind, LARGE)):
+        numbers = tables.rules_at(pcs[:2] + tables.origin[neighbour])
+        assert [tables.rule_sets[X86_64.machine].rules[one] for one in numbers.tolist()] == [rule] * 2
+
+
 def test_what_is_expected_is_asked_for_once_and_not_when_it_is_looked_up() -> None:
     tables, told = Tables(), Told()
     tables.add_object_of_rule(object_of_bytes(image(1000), "[before]"), SMALL)
