@@ -21,6 +21,9 @@ class Engine(Protocol):
     def poll_fds(self) -> list[int]:
         """Descriptors that become readable when a drain is due before its time."""
 
+    def instead_of(self, fd: int) -> int | None:
+        """Another descriptor that becomes readable where one of them would, which has hung up; None where none does."""
+
     def idle_fds(self, due_ns: int) -> Collection[int]:
         """Those of them that need not be polled, since they cannot be a reason to drain before ``due_ns``
         (CLOCK_MONOTONIC)."""

@@ -19,6 +19,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import select
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from fcntl import ioctl
@@ -244,6 +245,15 @@ class Rings:
             self._map(ring)
         for fd in self._writers[ring.fd]:
             ioctl(fd, abi.IOC_ENABLE, 0)
+
+    def writer_that_lives(self, ring: Ring) -> int | None:
+        """The descriptor of an event that writes into a ring, of a thread that has not ended or has left others that
+        have inherited it; None where there is none. The kernel wakes who polls any of those that share a ring."""
+        writers = select.poll()
+        for fd in self._writers.get(ring.fd, ()):
+            writers.register(fd, 0)
+        gone = {fd for fd, _ in writers.poll(0)}
+        return next((fd for fd in self._writers.get(ring.fd, ()) if fd not in gone), None)
 
     def n_lost(self, ring: Ring) -> int:
         """Records that found no room in a ring so far, where its events were opened with ``abi.READ_LOST``: also those

@@ -74,6 +74,9 @@ class Drainer:
     def hung_up(self, fd: int) -> None:
         """Nothing comes through a descriptor any more; it may be that the engine has failed."""
         self._fds.remove(fd)
+        other = self._engine.instead_of(fd)
+        if other is not None:
+            self._fds.append(other)
         self._note_failure()
 
     @property

@@ -12,7 +12,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import chain, pairwise
 from pathlib import Path
@@ -39,6 +39,7 @@ EDGE_NS = 50_000
 # While nobody comes for seconds: ends are told of the whole machine, and switch-outs with their stacks, of which there
 # are as many as others want the CPUs.
 MAY_LOSE = {"dying", "dead", "leave"}
+OF_EVERYONE = {"waking", "dying", "dead"}  # events of a CPU, not of a thread
 ATTR_STACK_USER = 88  # sample_stack_user in perf_event_attr
 
 
@@ -465,6 +466,55 @@ def engine_of(process: subprocess.Popen[Any]) -> Iterator[tuple[perf_opening.Ope
         engine.close()
 
 
+def test_nobody_is_opened_who_has_ended(workload: Callable[..., Path]) -> None:
+    """Its parent has not waited for it yet."""
+    with subprocess.Popen(["true"]) as process:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        with pytest.raises(ProcessLookupError):
+            perf_opening.open_running([process.pid], INTERVAL_NS, follow=False)
+
+
+def test_who_goes_on_wakes_us_when_the_first_one_has_ended() -> None:
+    """The ring of each CPU is that of an event of the first one's, which hangs up with it."""
+    with ExitStack() as stack:
+        first, other = (stack.enter_context(subprocess.Popen(command, stdin=subprocess.PIPE)) for command in (
+            ["cat"], [sys.executable, "-c", "input()\nwhile True: pass"]))
+        stack.callback(other.kill)
+        opened = perf_opening.open_running([first.pid, other.pid], INTERVAL_NS, follow=False)
+        engine = PerfEngine(opened, "a test")
+        engine.start()
+        stack.callback(engine.close)
+        of_threads = {ring.fd for ring in opened.rings.rings if ring.name not in OF_EVERYONE}
+        fds = [fd for fd in engine.poll_fds() if fd in of_threads]
+        n_fds = len(engine.poll_fds())
+        first.kill()
+        first.wait()
+        poller = select.poll()
+        for fd in fds:
+            poller.register(fd, select.POLLIN)
+        while len(gone := [fd for fd, events in poller.poll(1000) if events & select.POLLHUP]) < len(fds):
+            pass
+        others = [engine.instead_of(fd) for fd in gone]
+        assert all(fd is not None for fd in others)
+        assert set(others) < set(engine.poll_fds())
+        assert len(engine.poll_fds()) == n_fds
+        for fd in gone:
+            poller.unregister(fd)
+        for fd in others:
+            poller.register(fd, select.POLLIN)
+        assert not [fd for fd, events in poller.poll(0) if events & select.POLLHUP]
+        assert other.stdin is not None
+        other.stdin.write(b"\n")
+        other.stdin.close()
+        ready = {fd for fd, events in poller.poll(60_000) if events & select.POLLIN}
+        assert ready
+        assert engine.wants_drain(ready, time.monotonic_ns() + 60 * 10**9)
+        other.kill()
+        other.wait()
+        assert {engine.instead_of(fd) for fd in others} == {None}
+        assert len(engine.poll_fds()) == n_fds - len(fds)
+
+
 def written_ns(rings: perf.Rings, name: str) -> list[int]:
     """When the samples in the rings of a name were written, oldest first."""
     words = rings.memory.cast("Q")
@@ -541,6 +591,7 @@ def test_a_ring_that_is_hardly_filled_waits_until_its_pace_has_nearly_filled_the
         napping: tuple[perf_opening.Opened, PerfEngine]) -> None:
     opened, engine = napping
     (pid,) = opened.threads
+    opened.most_per_s.pop("leave")  # nobody lets it rest
     while True:
         os.kill(pid, signal.SIGCONT)
         began_ns = time.monotonic_ns()

@@ -94,7 +94,7 @@ class PerfEngine:
         # Those of switches first, by which departures are cut.
         self._drained = sorted([*self._rings.rings, *(spare for _, spare in self._rings.spares)],
                                key=lambda ring: ring.name != "switch")
-        self._clocks = [ring for ring in self._rings.rings if ring.name == "clock"]
+        self._polled = {ring.fd: ring for ring in self._rings.rings if not ring.later}  # by the descriptor that tells
         self._switches = [ring for ring in self._rings.rings if ring.name == "switch"]
         self._bitten = [ring for ring in self._drained if ring.name in _BITES]
         self._early: list[Change] = []  # of a later batch
@@ -116,14 +116,23 @@ class PerfEngine:
 
     def poll_fds(self) -> list[int]:
         """The descriptors of the rings, but not of those that may have no memory yet, and have room for seconds."""
-        return [ring.fd for ring in self._rings.rings if not ring.later]
+        return list(self._polled)
+
+    def instead_of(self, fd: int) -> int | None:
+        """See Engine. The threads whose events these were have ended; others may still write into the same ring."""
+        ring = self._polled.pop(fd)
+        other = self._rings.writer_that_lives(ring)
+        if other is not None:
+            self._polled[other] = ring
+        return other
 
     def idle_fds(self, due_ns: int) -> Collection[int]:
         """See Engine. Clock samples fill half a ring again and again between two drains. Where no thread has a shorter
         period than the interval, or had one that it may have kept, they come no faster than from a busy CPU."""
         if not self.opened.are_alike:
             return ()
-        return {ring.fd for ring, tail, head in self._rings.ends(self._clocks)
+        clocks = {ring: fd for fd, ring in self._polled.items() if ring.name == "clock"}
+        return {clocks[ring] for ring, tail, head in self._rings.ends(clocks)
                 if not self._will_be_full(ring, head - tail, due_ns)}
 
     def wants_drain(self, ready: Collection[int], due_ns: int) -> bool:
@@ -132,7 +141,7 @@ class PerfEngine:
         ring of which others tell what is lost, or that has a spare, and that is hardly filled, has time until it will
         be nearly by half."""
         wants = False
-        for ring, tail, head in self._rings.ends(ring for ring in self._rings.rings if ring.fd in ready):
+        for ring, tail, head in self._rings.ends(self._polled[fd] for fd in ready if fd in self._polled):
             n_bytes = head - tail
             is_low = n_bytes <= ring.data_bytes // 4
             if ring.name in _CLOCKS:
@@ -227,7 +236,7 @@ class PerfEngine:
         for ring, tail, head in self._rings.ends(self._bitten):
             if head - tail > _LEAST_BYTES[ring.name]:
                 behind = self._rings.record_behind(ring, tail, tail + _BITES[ring.name])
-                until_ns = min(until_ns, self._stamp_ns(ring, behind))
+                until_ns = min(until_ns, self._stamp_ns(ring, behind) - 1)  # a fork comes with how it was made
         return until_ns
 
     def _stamp_ns(self, ring: Ring, position: int) -> int:

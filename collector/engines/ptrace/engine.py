@@ -76,6 +76,10 @@ class SignalEngine:
         """The pipe that the tracer wakes us through."""
         return [self._opened.pipe]
 
+    def instead_of(self, fd: int) -> int | None:
+        """None: there is one tracer."""
+        return None
+
     def idle_fds(self, due_ns: int) -> Collection[int]:
         """None: see wants_drain."""
         return ()
