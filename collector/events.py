@@ -80,11 +80,14 @@ class LetGo(NamedTuple):
 
 
 class RecordsLost(NamedTuple):
-    """``n_records`` records of ``source`` (clock, switch, site) did not fit into the ring before ``time_ns``."""
+    """``n_records`` records of ``source`` (clock, switch, site) did not fit into their ring before ``time_ns``.
+
+    ``cpu``: of which that is the ring; -1: of any."""
 
     time_ns: int
     n_records: int
     source: str
+    cpu: int = -1
 
 
 class Throttled(NamedTuple):

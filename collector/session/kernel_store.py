@@ -128,26 +128,26 @@ class KernelStore:
         if not self.muted and not batch.has_more:
             self._clock.account(idle_ns)
         self._machine.apply(batch.changes)
-        losses_ns = self._count_losses(batch.changes)
+        losses = self._count_losses(batch.changes)
         if batch.maps_untold:
             self._machine.ask_for_mappings()
         if batch.clock is not None and not self.muted:
-            self._tell(batch.clock, losses_ns)
+            self._tell(batch.clock, losses)
         self._close_ended(batch.until_ns)
 
-    def _count_losses(self, changes: tuple[Change, ...]) -> list[int]:
-        """Counts what did not come; the times at which the kernel told of clock samples that were lost."""
+    def _count_losses(self, changes: tuple[Change, ...]) -> list[RecordsLost]:
+        """Counts what did not come; losses of clock samples."""
         losses = [change for change in changes if isinstance(change, RecordsLost)]
         for change in losses:
             self._tally.lost(change.source, change.n_records)
         self._tally.n_throttled += sum(isinstance(change, Throttled) for change in changes)
-        return [change.time_ns for change in losses if change.source == "clock"]
+        return [change for change in losses if change.source == "clock"]
 
-    def _tell(self, samples: ClockSamples, losses_ns: list[int]) -> None:
+    def _tell(self, samples: ClockSamples, losses: list[RecordsLost]) -> None:
         """Writes samples (n,)."""
         idle, state = self._idle.states(samples)
         met = self._machine.meet(samples, idle)
-        ticks, idle_ticks = self._clock.ticks(samples.cpu, samples.time_ns, state == Microstate.SLEEP, losses_ns)
+        ticks, idle_ticks = self._clock.ticks(samples.cpu, samples.time_ns, state == Microstate.SLEEP, losses)
         self._idle_before(samples.cpu, samples.time_ns, idle_ticks)
         frames = self._unwound(samples, met)
         uid = interned(frames, self._experiments.recorders).uid

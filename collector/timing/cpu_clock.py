@@ -15,13 +15,13 @@ Time for which samples were lost is nobody's: it is counted in ``untold_ns``.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from collector.arrays import changes, indices
-from collector.events import Array
+from collector.events import Array, RecordsLost
 
 _LATE = 1.5  # intervals: below, nothing is missing
 _MOST_BEHIND = 5  # intervals from a CPU's last sample to the end
@@ -58,15 +58,16 @@ class CpuClock:
             self._unseen_ns[cpu] = self._unseen_ns.get(cpu, 0) + now_ns - self._account_ns.get(cpu, now_ns)
             self._account_ns[cpu] = now_ns
 
-    def ticks(self, cpu: Array, time_ns: Array, idle: Array, losses_ns: Iterable[int] = ()) -> CpuTicks:
+    def ticks(self, cpu: Array, time_ns: Array, idle: Array, losses: Sequence[RecordsLost] = ()) -> CpuTicks:
         """The ticks of samples (n,) in time order, and after those of the calls before, of which some (n,) met an idle
-        CPU; ``losses_ns``: when the kernel told of samples that were lost."""
+        CPU; ``losses``: of samples, at the times at which the kernel told of them."""
         order = cpu.argsort(kind="stable")
         found = CpuTicks(np.zeros(len(cpu), dtype=np.int64), np.zeros(len(cpu), dtype=np.int64))
         for rows in np.split(order, indices(changes(cpu[order]))[1:]) if len(order) else ():
             number = int(cpu[rows[0]])
             edges = np.concatenate([[self._since_ns.get(number, int(time_ns[rows[0]]))], time_ns[rows]])
-            elapsed_ns = self._without_losses(edges, losses_ns)
+            its_losses_ns = [loss.time_ns for loss in losses if loss.cpu in (number, -1)]
+            elapsed_ns = self._without_losses(edges, its_losses_ns)
             self._unseen_ns[number] = self._unseen_ns.get(number, 0) - int(elapsed_ns[idle[rows]].sum())
             idle_ns = self._unseen(number, np.where(idle[rows], 0, elapsed_ns))
             found.met[rows] = self._whole(self._owed_ns, number, elapsed_ns - idle_ns)

@@ -182,8 +182,11 @@ class States:
         state = np.where(blocked, _STATE_OF_REASON[reason], _WAIT_CPU)
         told = blocked & _of_fault(reason, of.fault_state[slot], of.fault_ip[slot] == ip)
         state = np.where(told, of.fault_state[slot], state)
-        woken_ns = _within(periods, of.woken_ns[slot], of.over_ns[slot])
-        woken = blocked & (woken_ns > 0)
+        # Who was woken just before its departure may have gone on, and sleep since: that is decided where the period is
+        # over.
+        woken = blocked & (of.woken_ns[slot] > periods.start_ns)
+        woken_ns = _within(periods, np.where(woken, of.woken_ns[slot], 0), of.over_ns[slot])
+        woken &= woken_ns > 0
         wait_ns = np.where(woken, periods.end_ns - woken_ns, 0)
         of.unexplained_ns[slot] -= np.where(blocked, wait_ns, periods.end_ns - periods.start_ns)
         return _split(periods, state, of.uid[slot], of.cpu[slot], wait_ns, np.zeros(len(slot), dtype=bool)), woken

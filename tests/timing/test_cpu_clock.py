@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from collector.events import RecordsLost
 from collector.timing.cpu_clock import CpuClock
 
 INTERVAL = 10_007_000
@@ -14,11 +15,11 @@ S = 10**9
 
 
 def told(clock: CpuClock, samples: list[tuple[int, float, bool]],
-         losses: Sequence[float] = ()) -> tuple[list[int], list[int]]:
-    """The ticks of samples: a CPU, a time in intervals, and whether the CPU was idle."""
+         losses: Sequence[tuple[float, int]] = ()) -> tuple[list[int], list[int]]:
+    """The ticks of samples: a CPU, a time in intervals, and whether the CPU was idle. Losses: a time, and a CPU."""
     cpu, at, idle = zip(*samples, strict=True)
     found = clock.ticks(np.array(cpu), (np.array(at) * INTERVAL).astype(np.int64), np.array(idle),
-                        [int(loss * INTERVAL) for loss in losses])
+                        [RecordsLost(int(at * INTERVAL), 1, "clock", on) for at, on in losses])
     return found.met.tolist(), found.idle.tolist()
 
 
@@ -49,8 +50,16 @@ def test_idle_time_that_samples_tell_of_is_told_once() -> None:
 def test_lost_samples_are_counted_and_are_nobodys() -> None:
     clock = CpuClock(INTERVAL, [0, 1], 0, {})
     met, _ = told(clock, [(0, 1, False), (1, 1, False), (1, 2, False), (1, 3, False), (1, 4, False), (0, 5, False)],
-                  [5.01])
+                  [(5.01, -1)])
     assert met == [1, 1, 1, 1, 1, 1]
+    assert clock.untold_ns == 3 * INTERVAL
+
+
+def test_samples_lost_on_one_cpu_are_not_missing_on_another() -> None:
+    clock = CpuClock(INTERVAL, [0, 1], 0, {0: 0, 1: 0})
+    clock.account({0: 0, 1: 8 * INTERVAL})
+    met, idle = told(clock, [(0, 1, False), (1, 1, False), (0, 5, False), (1, 10, False)], [(5.01, 0)])
+    assert (met, idle) == ([1, 1, 1, 1], [0, 0, 0, 8])
     assert clock.untold_ns == 3 * INTERVAL
 
 

@@ -407,6 +407,23 @@ def test_those_that_were_woken_wait_for_a_cpu_from_then_on() -> None:
     assert woken == [True, False]
 
 
+def test_who_was_woken_before_it_left_its_cpu_may_sleep_since() -> None:
+    """It was woken on its way, went on, and left for another sleep within some microseconds; or it was woken while its
+    departure was being stamped. What it was shows when the period is over."""
+    watch = Watch(2)
+    watch.feed([(5, 0, IN), (6, 1, IN), (100_000, 0, BLOCKED), (100_000, 1, BLOCKED)],
+               [(99_000, 0, 48, Reason.LOCK, IP), (99_000, 1, 64, Reason.SLEEP, IP)],
+               wake_ups=[(97_000, 0), (97_000, 1)])
+    spans, woken = watch.so_far([0, 1], 900_000)
+    assert spans == [(0, Microstate.USER_LOCK, 800_000, 900_000, 48), (1, Microstate.SLEEP, 800_000, 900_000, 64)]
+    assert woken == [False, False]
+    assert watch.feed([(950_000, 0, IN)], wake_ups=[(940_000, 0)]) == [
+        (0, Microstate.USER_LOCK, 40_000, 940_000, 48), (0, Microstate.WAIT_CPU, 10_000, 950_000, 48)]
+    # Of the other one the account says that it has waited.
+    assert watch.feed([(950_000, 1, IN)], run_delay={1: 50_000})[-1] == (
+        1, Microstate.WAIT_CPU, 49_999, 950_000, 64)
+
+
 def test_what_was_waited_so_far_is_not_waited_again() -> None:
     """Without records of wake-ups, waits of which only the sum is known are put behind the sleeps."""
     watch = Watch(1)

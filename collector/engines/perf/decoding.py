@@ -145,11 +145,12 @@ _DECODE_FIXED: dict[str, Callable[[Array], Any]] = {
 
 
 def _lost(time_ns: int, _misc: int, body: bytes, ring: Ring) -> Change:
-    return RecordsLost(time_ns, abi.LOST_FORMAT.unpack_from(body)[1], _SOURCES.get(ring.name, ring.name))
+    return RecordsLost(time_ns, abi.LOST_FORMAT.unpack_from(body)[1], _SOURCES.get(ring.name, ring.name), ring.cpu)
 
 
 def _lost_samples(time_ns: int, _misc: int, body: bytes, ring: Ring) -> Change:
-    return RecordsLost(time_ns, abi.LOST_SAMPLES_FORMAT.unpack_from(body)[0], _SOURCES.get(ring.name, ring.name))
+    n_records = abi.LOST_SAMPLES_FORMAT.unpack_from(body)[0]
+    return RecordsLost(time_ns, n_records, _SOURCES.get(ring.name, ring.name), ring.cpu)
 
 
 def _comm(time_ns: int, misc: int, body: bytes, _ring: Ring) -> Change:
