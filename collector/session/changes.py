@@ -47,6 +47,8 @@ class Changes:
     def apply(self, changes: Iterable[Change], maps_untold: bool = False) -> None:
         """Takes what has changed. ``maps_untold``: not all that was mapped is among it."""
         self._maps_untold, before = maps_untold, self._maps_untold
+        changes = list(changes)
+        executed_ns = {change.pid: change.time_ns for change in changes if type(change) is Executed}
         may_lose_events = self._events_end and not maps_untold and not before
         for change in self._model.come_and_go(changes, self._born, self._found_ns):
             match change:
@@ -55,7 +57,7 @@ class Changes:
                 case Exited():
                     self._exited(change, may_lose_events)
                 case Executed():
-                    self._executed(change)
+                    self._executed(change, is_last=change.time_ns >= executed_ns[change.pid])
                 case Mapped():
                     self._mappings.mapped(change)
                 case Renamed():
@@ -155,7 +157,9 @@ class Changes:
         if recorded is not None:
             recorded.tell(Recorder.thread_named, change.tid, change.time_ns, change.comm)
 
-    def _executed(self, change: Executed) -> None:
+    def _executed(self, change: Executed, *, is_last: bool) -> None:
+        """``is_last``: the program has not been followed by another one yet, as far as changes tell, whose command line
+        /proc would have."""
         old_slot = self._model.caller(change)
         process, old = self._model.executed(change)
         slot = process.threads[change.pid]
@@ -178,7 +182,7 @@ class Changes:
             self._experiments.go_on(founder, process.image)
         else:
             recorded = self._experiments.executed(before, process.image, change.time_ns)
-            recorded.arguments = self._world.arguments(change.pid)
+            recorded.arguments = self._world.arguments(change.pid) if is_last else b""
         recorded.thread_started(change.pid, change.time_ns, change.comm)
 
     def _let_go(self, change: LetGo) -> None:

@@ -74,8 +74,8 @@ class Store:
 
     @property
     def has_processes(self) -> bool:
-        """Whether a process lives, the founder or a descendant."""
-        return bool(self.pipeline.model.processes)
+        """Whether a process lives, the founder or a descendant; also one whose events the kernel took."""
+        return bool(self.pipeline.model.processes) or bool(self.pipeline.unseen.living)
 
     @property
     def polls(self) -> bool:

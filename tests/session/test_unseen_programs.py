@@ -112,6 +112,29 @@ def test_a_setuid_program_below_a_shell_is_told(user: str, public_directory: Pat
     assert np.isin(child.packets()["THRID"], [child.log.pid]).all()
 
 
+def test_who_waits_for_descendants_waits_for_those_that_are_not_recorded(
+        public_directory: Path, as_nobody: list[str], helper: Path) -> None:
+    script = f"exec 3<&0; {helper} 3 {BUSY_S} stay <&3 & :"
+    command = [*as_nobody, COLLECT, "--wait-descendants", "-o", str(public_directory / "x.er"), "sh", "-c", script]
+    with subprocess.Popen(command, cwd=public_directory, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                          stderr=subprocess.PIPE) as process:
+        assert process.stdin is not None and process.stdout is not None and process.stderr is not None
+        assert process.stdout.readline()  # its shell has ended long since
+        n_turns = turns(process.pid)
+        while turns(process.pid) < n_turns + 3:  # and it has been looked at
+            assert process.poll() is None
+            time.sleep(0.02)
+        process.stdin.close()
+        said = process.stderr.read()
+    assert process.returncode == 0, said
+    assert is_told(said, f"{helper} 3 {BUSY_S} stay", "_f1_x1"), said
+
+
+def turns(pid: int) -> int:
+    """How often a process has had a CPU."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[2])
+
+
 def all_below(experiment: Experiment) -> list[Experiment]:
     """The descendants of an experiment."""
     return [below for child in experiment.children for below in (child, *all_below(child))]

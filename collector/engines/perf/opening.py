@@ -266,9 +266,11 @@ def open_running(pids: Sequence[int], interval_ns: int, *, follow: bool,
 
     Threads born meanwhile by threads that have their events inherit them. Those of others are found by looking again:
     then all events are opened once more, since who inherited some would have these twice. (A thread whose birth and end
-    are told twice stays behind.)
+    are told twice stays behind.) Raises ProcessLookupError where all have ended.
     """
     known = _threads_of(pids)
+    if not known:  # ended, and their parents have not waited for them yet
+        raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
     for n_left in reversed(range(_ROUNDS)):
         opened = open_events(known, interval_ns, on_exec=False, follow=follow, asked=asked)
         now = _threads_of(pids) if n_left else known
