@@ -80,7 +80,8 @@ class Functions:
             return dict.fromkeys((one for one in asked if one in self.known), 0)
         there = self._sound(asked, heads)
         if len(self.known) > _FUNCTIONS_MAX:
-            self.known.clear()
+            for known in (self.known, self._keys, self._scripts):
+                known.clear()
         self._learn({one: head for one, head in there.items()
                      if one not in self.known or self._keys[one] != self._key(head)})
         at = self._layout.at["shared_data"]

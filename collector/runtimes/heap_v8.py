@@ -11,7 +11,9 @@ memory is too much: of that one comes what there is.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
+from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
 import numpy as np
@@ -130,13 +132,16 @@ class Heap:
         asked = [one for one in dict.fromkeys(strings) if is_object(one)]
         known = self._shapes(asked, most)
         places = {one: shape for one, shape in known.items() if shape.shape in (_SEQUENTIAL, _EXTERNAL)}
-        begins = [shape.first for shape in places.values()]
-        contents = self._read(begins, [shape.length * shape.width for shape in places.values()])
-        pieces = {one: content.decode("latin-1" if shape.width == 1 else "utf-16-le", "surrogatepass")
-                  for (one, shape), content in zip(places.items(), contents, strict=True)
-                  if len(content) == shape.length * shape.width and (content or not shape.length)}
+        sizes = [shape.length * shape.width for shape in places.values()]
+        # What is sound has no more: parts are as long as what consists of them, and a part's whole is not too long.
+        n_sound = bisect_right(list(accumulate(sizes)), 2 * most * len(asked))
+        contents = self._read([shape.first for shape in places.values()][:n_sound], sizes[:n_sound])
+        pieces = {one: _units(content, shape.width)
+                  for (one, shape), content in zip(places.items(), contents, strict=False)
+                  if len(content) == shape.length * shape.width}
         found = {one: _assembled(one, known, pieces) for one in asked if one in known}
-        return {one: text for one, text in found.items() if text is not None and len(text) == known[one].length}
+        return {one: _joined(text) for one, text in found.items()
+                if text is not None and len(text) == known[one].length}
 
     def units(self, string: int, most: int) -> npt.NDArray[np.unsignedinteger]:
         """The characters (n,) of one that is not longer than ``most``, in units of one byte (Latin-1) or two (UTF-16);
@@ -181,8 +186,20 @@ def _parts(string: _String) -> tuple[int, ...]:
     return (string.first,) if string.shape in (_SLICED, _THIN) else ()
 
 
+def _units(content: bytes, width: int) -> str:
+    """Characters as V8 counts them, one for each unit: two of UTF-16 may be one character."""
+    if width == 1:
+        return content.decode("latin-1")
+    return np.frombuffer(content, "<u2").astype("<u4").tobytes().decode("utf-32-le", "surrogatepass")
+
+
+def _joined(units: str) -> str:
+    """Text, of its units."""
+    return units if units.isascii() else units.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+
+
 def _assembled(address: int, known: dict[int, _String], pieces: dict[int, str], depth: int = 0) -> str | None:
-    """The text of a string from the pieces that it consists of; None where one is missing."""
+    """The units of a string from the pieces that it consists of; None where one is missing."""
     shape = known.get(address)
     if shape is None or depth > _DEPTH_MAX:
         return None

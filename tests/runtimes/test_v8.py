@@ -23,7 +23,17 @@ from collector.linux import proc, tasks
 from collector.runtimes import v8
 from collector.runtimes.code_v8 import Code, positions_of
 from collector.runtimes.functions_v8 import _ends
-from collector.runtimes.heap_v8 import is_object, small, word
+from collector.runtimes.heap_v8 import (
+    _SEQUENTIAL,
+    _SLICED,
+    _assembled,
+    _joined,
+    _String,
+    _units,
+    is_object,
+    small,
+    word,
+)
 from collector.runtimes.v8 import Frame, Machine
 from tests.runtimes.test_cpython import Damaged
 
@@ -31,7 +41,7 @@ from tests.runtimes.test_cpython import Damaged
 NODES = ["node", *sorted(glob.glob(os.environ.get("NODES", "")))]
 DRAWS = range(*map(int, os.environ.get("V8_DRAWS", "0:60").split(":")))
 
-# What is compiled, and inlined, is always the same. Names are strings of all shapes.
+# What is compiled, and inlined, is always the same. Names are strings of all shapes, with characters of all sizes.
 PROGRAM = """
 const cell = new Int32Array(new SharedArrayBuffer(8));
 function leaf(x) { if (x > 5) { Atomics.wait(cell, 0, 0, cell[1]); } return x * 31; }
@@ -39,7 +49,7 @@ function inlined(x) { return leaf(x) + 1; }
 function warm(xs) { let sum = 0; for (const x of xs) sum += inlined(x); return sum; }
 const größeΩ = xs => warm(xs);
 class Thing { method(xs) { return größeΩ(xs); } }
-const object = { 'a method of a long name' (xs) { return new Thing().method(xs); } };
+const object = { 'a method of a long name, \U0001d4b3' (xs) { return new Thing().method(xs); } };
 function compiled() {
   const numbers = [1, 2, 3, 7, 8];
   %PrepareFunctionForOptimization(inlined);
@@ -52,9 +62,10 @@ function compiled() {
 compiled();
 cell[1] = 1e6;
 console.log('ready');
-(() => [[1, 99]].map(xs => object['a method of a long name'](xs)))();
+(() => [[1, 99]].map(xs => object['a method of a long name, \U0001d4b3'](xs)))();
 """
-NAMES = {b"warm", "größeΩ".encode(), b"method", b"a method of a long name"}
+NAMES = {b"warm", "größeΩ".encode(), b"method", "a method of a long name, \U0001d4b3".encode()}
+DIRECTORY = "js \U0001f680 "
 
 
 @dataclass(frozen=True)
@@ -74,7 +85,7 @@ class Target:
 @pytest.fixture(scope="module", params=NODES)
 def node(request: pytest.FixtureRequest, need: Callable[[str, str], str],
          tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    program = tmp_path_factory.mktemp("js") / "program.js"
+    program = tmp_path_factory.mktemp(DIRECTORY) / "program.js"
     program.write_text(PROGRAM, encoding="utf-8")
     command = [need(request.param, "nodejs"), "--allow-natives-syntax", "--no-lazy-feedback-allocation", str(program)]
     with subprocess.Popen(command, stdout=subprocess.PIPE) as process:
@@ -148,7 +159,7 @@ def test_functions_have_their_names_and_lines(node: Target) -> None:
     for name in NAMES:
         text = {b"method": "method(xs)", b"warm": "inlined(x);"}.get(name, name.decode())
         line = PROGRAM[:PROGRAM.index(text)].count("\n") + 1
-        assert found[name][0].endswith(b"/program.js")
+        assert found[name][0].endswith(f"/{DIRECTORY}0/program.js".encode())
         assert found[name][1] == line, name
     assert [name for name in found if re.fullmatch(rb"\(anonymous\) program.js:\d+", name)]
 
@@ -157,6 +168,19 @@ def ends(text: str) -> tuple[int, ...]:
     """Of its units as V8 keeps them: of two bytes where a single character needs that."""
     is_wide = any(ord(one) > 0xFF for one in text)
     return _ends(np.frombuffer(text.encode("utf-16-le" if is_wide else "latin-1"), "<u2" if is_wide else "<u1"))
+
+
+@given(st.text(alphabet="a\u00e9\u2713\U0001d4b3", max_size=9), st.data())
+def test_a_string_that_is_a_part_of_another_one_is_cut_by_units(text: str, data: st.DataObject) -> None:
+    """Of UTF-16: a character may be two of them."""
+    content = text.encode("utf-16-le")
+    begin, end = sorted(data.draw(st.integers(0, len(content) // 2)) for _ in range(2))
+    whole = _String(len(content) // 2, _SEQUENTIAL, 2, 0, 0)
+    known = {1: whole, 5: _String(end - begin, _SLICED, 2, 1, begin << 32)}
+    units = _assembled(5, known, {1: _units(content, 2)})
+    assert units is not None
+    assert len(units) == end - begin
+    assert _joined(units).encode("utf-16-le", "surrogatepass") == content[2 * begin:2 * end]
 
 
 @given(st.text(alphabet="a;\n\r\u00e9", max_size=40))
