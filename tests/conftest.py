@@ -137,7 +137,7 @@ def pytest_collection_finish() -> None:
 
 
 def was_disturbed(item: pytest.Item) -> bool:
-    """Whether a hypervisor let others have our CPUs since the test began."""
+    """Whether a hypervisor let others have our CPUs since the test began, or while what it looks at was recorded."""
     return stolen_s() > item.stash.get(STOLEN_BEFORE, math.inf)
 
 
@@ -208,6 +208,16 @@ def stolen() -> Callable[[], float]:
 def is_repeated(request: pytest.FixtureRequest) -> bool:
     """Whether the test has failed before and is given another try, for which nothing recorded before will do."""
     return bool(getattr(request.node, "execution_count", 1) > 1)
+
+
+@pytest.fixture
+def was_stolen(request: pytest.FixtureRequest) -> Callable[[float], None]:
+    """``was_stolen(0.2)``: for so long a hypervisor let others have our CPUs while an earlier test recorded what this
+    one looks at, too. That counts as if it were now: a failure is given another try."""
+    def note(seconds: float) -> None:
+        request.node.stash[STOLEN_BEFORE] -= seconds
+
+    return note
 
 
 @pytest.fixture(scope="session")

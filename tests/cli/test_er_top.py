@@ -296,7 +296,8 @@ def test_hostile_names_do_not_break_a_screen(need: Run, hostile_experiment: Path
     try:
         for key, title in (("f", "Incl. s"), ("t", "TID"), ("s", "Seconds")):
             run("send-keys", key)
-            screen = captured(run, lambda text, title=title: title in text)
+            # Its last line is drawn last.
+            screen = captured(run, lambda text, title=title: title in text and "\nq quit" in text)
             check(screen, columns, lines)
             if key == "f":
                 assert re.search(r"0\.100 +19\.2 +0\.100 +19\.2 +work\n", screen)

@@ -14,15 +14,18 @@ from traced import running
 
 from collector.linux import abi, accounts
 
-# Tells how much of what it asked for it has read in one call, which a signal comes amid that has a handler.
+# Reads until a signal comes, which has a handler; and tells how much of what it asked for that call has read.
 READS = """
 import signal, sys
-signal.signal(signal.SIGUSR1, lambda *_: None)
+signals = []
+signal.signal(signal.SIGUSR1, lambda number, _: signals.append(number))
 memory = bytearray(int(sys.argv[1]))
 with open("/dev/urandom", "rb", buffering=0) as file:
     print(flush=True)
     sys.stdin.readline()
-    print(file.readinto(memory), flush=True)
+    while not signals:
+        n_read = file.readinto(memory)
+    print(n_read, flush=True)
 sys.stdin.readline()
 """
 

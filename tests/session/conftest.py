@@ -79,6 +79,7 @@ class Seen:
     died: Bounds = (0.0, 0.0)
     cpu: float = 0.0
     delay: float = 0.0
+    told: float = 0.0  # the same as its account has it, and collect may tell it
     delay_alive: float = 0.0  # as of ``alive``
     looked: float = 0.0
     account: Bounds = (0.0, 0.0)  # the kernel's, when it was looked at
@@ -91,11 +92,13 @@ class Seen:
 
     def note(self, account: Bounds, now: float) -> bool:
         """Takes its account, which was read before ``now``; whether it is as it was. It has not waited for longer than
-        since it slept."""
+        since it slept, whatever the account says: where the kernel moves who has just gone to sleep, it takes the rest
+        of the sleep for a wait."""
         is_same = account == self.account
         if is_same and self.rested:
             self.slept = self.rested
         grown = account[1] - self.account[1]
+        self.told += grown
         self.delay += min(grown, now - self.slept) if self.slept else grown
         self.cpu, self.account = account[0], account
         return is_same
@@ -113,7 +116,7 @@ class Seen:
     @property
     def delay_s(self) -> Bounds:
         """Time runnable and not running: at least until it began to exit, when its records end; at most to death."""
-        return self.delay_alive - self.delay_before[1], self.delay - self.delay_before[0] + self.died[1] - self.queued
+        return self.delay_alive - self.delay_before[1], self.told - self.delay_before[0] + self.died[1] - self.queued
 
 
 class Observer(threading.Thread):

@@ -84,7 +84,9 @@ def test_the_overview_counts_the_switches_of_all_threads(workload: Any, recorded
 def test_many_threads_wait_for_a_lock(n_threads: int, workload: Any, recorded: Any, tmp_path: Path) -> None:
     """Of the larger number, so many block at once that the records of it do not fit: who is lost is asked where it
     waits, if it is looked at before it goes on. So they go on when the experiment tells of each what it did behind the
-    moment when all were seen to wait. All between that moment and the signal is lock time then."""
+    moment when all were seen to wait. All between that moment and the signal is lock time then, or a wait for a CPU:
+    where no wake-up tells, the kernel's account does, which takes the rest of a sleep for a wait if it moves who has
+    just gone to sleep."""
     window_ns: list[int] = []
 
     def look(pid: int) -> None:
@@ -109,7 +111,8 @@ def test_many_threads_wait_for_a_lock(n_threads: int, workload: Any, recorded: A
     waited_s = sum(mine["lock"] + mine["wait"] for mine in states.values())
     rounded_s = 2 * n_threads * INTERVAL_S  # each state of each thread
     assert run.truth["asleep_s"] - rounded_s <= waited_s <= run.truth["lived_s"] + rounded_s
-    assert min(mine["lock"] for mine in states.values()) >= (window_ns[1] - window_ns[0]) * 1e-9 - INTERVAL_S
+    window_s = (window_ns[1] - window_ns[0]) * 1e-9
+    assert min(mine["lock"] + mine["wait"] for mine in states.values()) >= window_s - 2 * INTERVAL_S
 
 
 def _all_that_sleep(pid: int, n_threads: int) -> set[int]:

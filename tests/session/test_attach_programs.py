@@ -277,10 +277,10 @@ def test_a_server_under_load(engine: str, attached: Run, need: Run, gprofng: Run
 
     How much each call takes is not compared between engines. To have its events switched at each sleep and wake-up
     costs a thread time: with perf on a virtual machine, the server has half of its CPU time in ``epoll_wait``, and with
-    signals an eighth.
+    signals an eighth. So that each call is met, samples are counted.
     """
     with serving(need, tmp_path) as pid:
-        path, cpu_s, _ = attached(engine, pid, interval="hi", cpu_s=0.5)
+        path, cpu_s, _ = attached(engine, pid, interval="hi", cpu_s=0.5, n_met=200)
     functions = gprofng("-functions", experiment=path).functions
     total_s = functions["<Total>"][0]
     check_cpu(total_s, cpu_s, engine)

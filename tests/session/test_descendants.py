@@ -68,21 +68,25 @@ def needs_root() -> None:
 
 
 @pytest.fixture(scope="module")
-def families() -> dict[str, Family]:
-    """What ``family`` has recorded, by engine."""
+def families() -> dict[str, tuple[Family, float]]:
+    """What ``family`` has recorded, by engine, and for how long a hypervisor let others have our CPUs meanwhile."""
     return {}
 
 
 @pytest.fixture(params=["perf", "signal"])
-def family(request: pytest.FixtureRequest, families: dict[str, Family], needs_root: None, workload: Run, collect: Run,
-           is_repeated: bool, tmp_path_factory: pytest.TempPathFactory) -> Family:
+def family(request: pytest.FixtureRequest, families: dict[str, tuple[Family, float]], needs_root: None, workload: Run,
+           collect: Run, is_repeated: bool, stolen: Callable[[], float], was_stolen: Callable[[float], None],
+           tmp_path_factory: pytest.TempPathFactory) -> Family:
     """The recorded family of ``forks``, and what its members said of themselves; recorded once."""
     if request.param not in families or is_repeated:
-        path = tmp_path_factory.mktemp("family") / "family.er"
+        path, before_s = tmp_path_factory.mktemp("family") / "family.er", stolen()
         result = collect("--engine", request.param, "-p", "hi", "-o", path, workload("forks"), str(MILLISECONDS))
         assert result.returncode == 0, result.stderr
-        families[request.param] = path, [json.loads(line) for line in result.stdout.splitlines()]
-    return families[request.param]
+        said = [json.loads(line) for line in result.stdout.splitlines()]
+        families[request.param] = (path, said), stolen() - before_s
+    else:
+        was_stolen(families[request.param][1])
+    return families[request.param][0]
 
 
 def all_of(path: Path) -> dict[str, Experiment]:

@@ -6,6 +6,7 @@ The program goes on until it is told to end: however late a test comes to that, 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -210,8 +211,11 @@ def test_without_its_heir_the_collector_stands_back_no_longer(program: Path, tmp
         recorded = Recorded(program, tmp_path / "x.er", stderr=file,
                             env=os.environ | {"PYTHONPROFILEIMPORTTIME": "1"})
     assert recorded.heir
-    n_before, told = n_sleeps(recorded.collector.pid), said.read_bytes()
+    heir, told = os.pidfd_open(recorded.heir), said.read_bytes()
     os.kill(recorded.heir, signal.SIGKILL)
+    select.select([heir], [], [])  # it stands back until then
+    os.close(heir)
+    n_before = n_sleeps(recorded.collector.pid)
     while (n_imports := said.read_bytes().count(b"\n") - told.count(b"\n")) == 0:
         assert recorded.collector.poll() is None, "nothing was imported before the end"
         time.sleep(0.001)

@@ -273,10 +273,11 @@ def test_the_exit_status_is_the_targets(tmp_path: Path, command: str, status: in
 
 
 class Running:
-    """collect as a shell's job, in a process group of its own."""
+    """collect as a shell's job, in a process group of its own, and that in our session: where nobody of its session
+    could let it go on, a terminal's signals would not stop it."""
 
     def __init__(self, directory: Path, *arguments: object, **options: Any) -> None:
-        self.process = subprocess.Popen([COLLECT, *map(str, arguments)], cwd=directory, start_new_session=True,
+        self.process = subprocess.Popen([COLLECT, *map(str, arguments)], cwd=directory, process_group=0,
                                         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options)
         assert self.process.stdout is not None
         self.first_line = self.process.stdout.readline()
@@ -285,6 +286,11 @@ class Running:
         """Exit status and the rest of what was said."""
         out, err = self.process.communicate(timeout=30)
         return self.process.returncode, out, err
+
+
+def state_of(pid: int) -> str:
+    """The letter of the kernel for what the first thread of a process does."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 
 WAITING = "while :; do sleep 0.03; done"
@@ -321,9 +327,13 @@ def test_other_signals_are_handed_on(tmp_path: Path, number: signal.Signals) -> 
 
 @perf
 def test_stopping_and_going_on_does_no_harm(tmp_path: Path) -> None:
-    job = Running(tmp_path, "-o", "x.er", SH, "-c", "echo ready; sleep 0.2; echo done; exit 9")
+    job = Running(tmp_path, "-o", "x.er", SH, "-c", "echo $$; read go; echo done; exit 9", stdin=subprocess.PIPE)
+    pids, deadline = (job.process.pid, int(job.first_line)), time.monotonic() + 60
     os.killpg(job.process.pid, signal.SIGTSTP)
-    time.sleep(0.1)
+    while (states := [state_of(pid) for pid in pids]) != ["T", "T"]:
+        assert time.monotonic() < deadline, states
+        time.sleep(0.01)
+    time.sleep(0.1)  # for so long they are stopped
     os.killpg(job.process.pid, signal.SIGCONT)
     assert job.end()[:2] == (9, "done\n")
     assert open_experiment(tmp_path / "x.er").log.complete
@@ -594,6 +604,11 @@ def test_a_signal_to_a_child_that_is_held_ends_it_when_it_is_let_go(is_made_by_a
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
 
 
+def is_in_call(pid: int) -> bool:
+    """Whether a process sleeps in a system call."""
+    return state_of(pid) == "S" and Path(f"/proc/{pid}/syscall").read_text() != "running\n"
+
+
 def test_what_a_child_used_before_it_executes_itself_is_told_of_that_moment(tmp_path: Path) -> None:
     """It is none of the program's, and what a thread runs between an account and its first record is not known."""
     program = tmp_path / "say"
@@ -601,7 +616,8 @@ def test_what_a_child_used_before_it_executes_itself_is_told_of_that_moment(tmp_
     program.chmod(0o755)
     child = HeldChild(str(program), [str(program)], inherited())
     pid = child.make()
-    time.sleep(0.1)
+    while not is_in_call(pid):  # it waits to be let go
+        time.sleep(0.001)
     held = account_of(pid, pid)
     let_go_ns = time.monotonic_ns()
     before = child.release()

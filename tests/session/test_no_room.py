@@ -274,6 +274,8 @@ def test_little_memory_and_few_descriptors(kind: str, limit: int, engine: str, a
 @pytest.mark.parametrize(("kind", "limit"), [("v", 110_000), ("v", 140_000), ("n", 9), ("n", 28)])
 def test_there_is_no_room_for_attaching(kind: str, limit: int, as_nobody: list[str], public_directory: Path) -> None:
     with subprocess.Popen([*as_nobody, "sleep", "60"]) as process:
+        while Path(f"/proc/{process.pid}/comm").read_text() != "sleep\n":
+            pass
         result = limited(kind, limit, *as_nobody, COLLECT, "-o", "x.er", "-P", process.pid, cwd=public_directory)
         assert told(result.stderr, {"v": "not enough memory", "n": "too many open files"}[kind]), result.stderr
         assert result.returncode == 1

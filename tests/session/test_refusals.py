@@ -122,6 +122,8 @@ def test_collect_does_not_record_itself(engine: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_one_that_cannot_be_attached_keeps_the_others_free(engine: str, tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "60"]) as process, ended() as (_, gone):
+        while not re.search(r"State:\s+S", Path(f"/proc/{process.pid}/status").read_text()):
+            pass
         command = [COLLECT, "--engine", engine, "-P", str(process.pid), "-P", str(gone)]
         refused(command, tmp_path, "no such process")
         status = Path(f"/proc/{process.pid}/status").read_text()

@@ -223,7 +223,7 @@ def check_phases(run: Any, functions: dict[str, tuple[float, ...]]) -> None:
     # Each begins and ends once, amid what a sample stands for, which is rounded to ticks.
     slack_s = latest_s(run.experiment, run.interval_s) + 2 * run.interval_s
     for phase, known_s in run.truth["phases"].items():
-        assert functions[phase][1] == pytest.approx(known_s, abs=slack_s), phase
+        assert functions.get(phase, (0.0, 0.0))[1] == pytest.approx(known_s, abs=slack_s), phase
     has_samples(run)
     assert re.fullmatch(SUMMARY + "\n", run.said), run.said
 
@@ -405,7 +405,7 @@ def test_stacks_of_waiting_threads_reach_the_root(build: str, workload: Run, rec
     """
     program = workload("states", *BUILDS[build])
     for scenario in ("condvar", "nanosleep", "spin", "stop"):
-        run = recorded_by_signals(program, scenario, 31 if scenario == "spin" else 3, 23, observed=False)
+        run = recorded_by_signals(program, scenario, 31 if scenario == "spin" else 13, 23, observed=False)
         met = run.met() if scenario == "spin" else run.packets()
         unmet_s = float(run.packets()["NTICK"].sum() - met["NTICK"].sum()) * run.interval_s
         assert run.unrooted_share(met) <= 0.01, scenario

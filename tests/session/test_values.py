@@ -71,7 +71,9 @@ def test_each_wait_is_a_value_of_its_kind(scenario: str, request: pytest.Fixture
     agree(found, tid)
     joined_ns = 1e9 * said["joined_s"] if kind == "lock" else 0  # behind its turns
     n_long = TURNS + (joined_ns > LONG_MS * 1e6)
-    assert TURNS - said["n_unknown"] <= found[f"long_{kind}"][tid] <= n_long, (found, said)
+    # The kernel may take the rest of a sleep for a wait (README): as far as its account says so, it is told so.
+    n_short = int(thread["delay_s"] * 1e3) // (TURN_MS - LONG_MS)
+    assert TURNS - said["n_unknown"] - n_short <= found[f"long_{kind}"][tid] <= n_long, (found, said)
     off_ns = 1e9 * (thread["wall_s"] - thread["cpu_s"])  # and while a hypervisor had its CPU
     at_least_ns = 1e9 * said["stopped_s"] if scenario == "stop" else off_ns - 1e9 * stolen()
     waited_ns, rest_ns = found[kind][tid], found["offcpu"][tid] - found[kind][tid]

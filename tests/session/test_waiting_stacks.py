@@ -86,11 +86,17 @@ def test_the_same_times_in_the_reader(workload: Any, recorded: Any, tmp_path: Pa
     packets = run.packets()
     stacks = run.experiment.stacks
     off_cpu: Counter[int] = Counter()
+    asleep: Counter[int] = Counter()  # by leaf
+    deepest: dict[int, int] = {}
     for packet in packets[packets["MSTATE"] >= STATES.index("sleep")]:
-        off_cpu[len(stacks.stack(int(stacks.index(packet["FRINFO"].reshape(1))[0])))] += int(packet["NTICK"])
-    # The deeper the site, the longer it sleeps: ten depths in a row have the ten times.
-    (deepest, _), = off_cpu.most_common(1)
-    depths = range(deepest - 9, deepest + 1)
+        stack = stacks.stack(int(stacks.index(packet["FRINFO"].reshape(1))[0]))
+        off_cpu[len(stack)] += int(packet["NTICK"])
+        if packet["MSTATE"] == STATES.index("sleep"):
+            asleep[stack[0]] += int(packet["NTICK"])
+            deepest[stack[0]] = max(deepest.get(stack[0], 0), len(stack))
+    # All sites sleep at one place, each in a stack that is one deeper than the one before.
+    (place, _), = asleep.most_common(1)
+    depths = range(deepest[place] - 9, deepest[place] + 1)
     # It sleeps there, and then waits for a CPU: each of both is rounded for itself. Who is preempted waits elsewhere.
     elsewhere_s = sum(n_ticks for depth, n_ticks in off_cpu.items() if depth not in depths) * INTERVAL_S
     slack_s = 2 * INTERVAL_S + run.stolen_s

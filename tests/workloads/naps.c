@@ -8,8 +8,9 @@
  *
  * Printed for each kind: [NS, the longest, how many may be in a later power of two than NS, how much longer they were
  * than that in all, in how many of them it never left its CPU by itself (their timers fired before it could)], by a
- * clock that is read before and behind. Of waits each one's length by such a clock. And how often main left its CPU by
- * itself and how long it waited for one, and the other one was preempted, by the kernel's accounts.
+ * clock that is read before and behind. Of each wait its length by such a clock, at least and at most: whom main took
+ * the CPU from when it was woken has waited before main read its clock. And how often main left its CPU by itself and
+ * how long it waited for one, and the other one was preempted where it did not wake main, by the kernel's accounts.
  */
 #include "truth.h"
 #include <fcntl.h>
@@ -21,49 +22,53 @@ enum { MOST_WAITS = 1009 };
 
 typedef struct {
     pid_t tid;
+    int64_t told_ns; /* when it had a CPU, just before main was woken */
     long n_preempted;
 } Waiter;
 
+typedef struct {
+    int64_t least_ns, most_ns;
+} Wait;
+
 static int to_waiter[2], to_main[2];
-static int64_t waits_ns[MOST_WAITS];
+static Wait measured[MOST_WAITS];
 static int n_waits;
 
 static void *wait_and_tell(void *mine) {
     struct sched_param none = {0};
     Waiter *waiter = mine;
-    int64_t woken_ns, took_ns;
+    int64_t woken_ns;
+    long n_by_main = 0;
     waiter->tid = thread_id();
     check(sched_setscheduler(0, SCHED_IDLE, &none), "sched_setscheduler");
-    while (read(to_waiter[0], &woken_ns, sizeof woken_ns) == sizeof woken_ns) {
-        took_ns = wall_ns() - woken_ns;
-        check(write(to_main[1], &took_ns, sizeof took_ns) != sizeof took_ns, "write");
+    for (long n_slept = used().ru_nvcsw; read(to_waiter[0], &woken_ns, sizeof woken_ns) == sizeof woken_ns;) {
+        int64_t now_ns = wall_ns();
+        int has_slept = used().ru_nvcsw != n_slept;
+        Wait wait = {now_ns - woken_ns, now_ns - (has_slept ? woken_ns : waiter->told_ns)};
+        struct rusage before = used();
+        n_slept = before.ru_nvcsw;
+        waiter->told_ns = wall_ns();
+        check(write(to_main[1], &wait, sizeof wait) != sizeof wait, "write");
+        n_by_main += used().ru_nivcsw != before.ru_nivcsw;
     }
-    waiter->n_preempted = used().ru_nivcsw;
+    waiter->n_preempted = used().ru_nivcsw - n_by_main;
     return NULL;
 }
 
 static int64_t waited(int64_t length_ns) {
-    int64_t begin_ns = wall_ns(), took_ns;
+    int64_t begin_ns = wall_ns();
+    check(n_waits == MOST_WAITS, "more waits than are kept");
+    Wait *wait = &measured[n_waits++];
     check(write(to_waiter[1], &begin_ns, sizeof begin_ns) != sizeof begin_ns, "write");
     while (wall_ns() - begin_ns < length_ns) continue;
-    check(read(to_main[0], &took_ns, sizeof took_ns) != sizeof took_ns, "read");
-    check(n_waits == MOST_WAITS, "more waits than are kept");
-    return waits_ns[n_waits++] = took_ns;
+    check(read(to_main[0], wait, sizeof *wait) != sizeof *wait, "read");
+    return wait->least_ns;
 }
 
 static int64_t slept(int64_t length_ns) {
     int64_t begin_ns = wall_ns();
     sleep_ns(length_ns);
     return wall_ns() - begin_ns;
-}
-
-/* How long this thread has waited for a CPU, by the kernel's account. */
-static int64_t delay_ns(void) {
-    long long cpu, delay = 0;
-    FILE *account = fopen("/proc/thread-self/schedstat", "r");
-    check(!account || fscanf(account, "%lld %lld", &cpu, &delay) != 2, "schedstat");
-    fclose(account);
-    return delay;
 }
 
 /* How often the thread of a status file of /proc has left its CPU by itself. */
@@ -141,6 +146,7 @@ int main(int argc, char **argv) {
         CPU_ZERO(&one);
         CPU_SET(sched_getcpu(), &one);
         check(sched_setaffinity(0, sizeof one, &one), "sched_setaffinity");
+        waiter.told_ns = wall_ns();
         check(pthread_create(&thread, NULL, wait_and_tell, &waiter), "pthread_create");
     }
     long n_before = used().ru_nvcsw;
@@ -149,7 +155,7 @@ int main(int argc, char **argv) {
     for (int at = 2; at < argc; at += 2) run_kind(waits, atol(argv[at]), atoll(argv[at + 1]), at > 2 ? ", " : "");
     printf("], \"n_slept\": %ld, \"delay_ns\": %ld, \"waits_ns\": [", used().ru_nvcsw - n_before,
            delay_ns() - delay_before_ns);
-    for (int i = 0; i < n_waits; i++) printf("%s%ld", i ? ", " : "", waits_ns[i]);
+    for (int i = 0; i < n_waits; i++) printf("%s[%ld, %ld]", i ? ", " : "", measured[i].least_ns, measured[i].most_ns);
     close(to_waiter[1]);
     if (waits) pthread_join(thread, NULL);
     printf("], \"tid\": %d, \"waiter\": %d, \"n_preempted\": %ld}\n", getpid(), waiter.tid, waiter.n_preempted);

@@ -1,5 +1,5 @@
-/* recurse DEPTH SECONDS [stay]: SECONDS of CPU time at the bottom of DEPTH calls of one function. Whoever stays tells so,
- * and lives until its input ends.
+/* recurse DEPTH SECONDS [stay|told]: SECONDS of CPU time at the bottom of DEPTH calls of one function. Whoever stays
+ * tells so, and lives until its input ends. Whoever is told begins behind a line of its input.
  *
  *   main -> run -> recurse (DEPTH times) -> bottom
  */
@@ -29,12 +29,14 @@ FRAME int64_t run(long depth, int64_t ns) {
 int main(int argc, char **argv) {
     char here;
     long depth = argc > 1 ? atol(argv[1]) : 101;
+    int stays = argc > 3 && !strcmp(argv[3], "stay"), is_told = argc > 3 && !strcmp(argv[3], "told");
+    while (is_told && getchar() != '\n') continue;
     top_of_stack = &here;
     int64_t spent = run(depth, seconds_to_ns(argc > 2 ? argv[2] : "0.5"));
     printf("{\"depth\": %ld, \"stack_bytes\": %ld, \"bottom\": %.6f, ", depth, stack_bytes, (double)spent * 1e-9);
     print_rusage();
     printf("}\n");
     fflush(stdout);
-    while (argc > 3 && getchar() != EOF) continue;
+    while (stays && getchar() != EOF) continue;
     return 0;
 }

@@ -7,7 +7,8 @@
  * and timed from outside by the wall clock, turn by turn. Where somebody else must end the wait (an unlock, a wake-up,
  * a byte in a pipe, the answer to a page fault, SIGCONT), a second thread or process does so MILLISECONDS later.
  * Printed: the thread, its turns, the wall time and the CPU time inside the turns ("wall_s" - "cpu_s" is the time off
- * CPU), the wall time of its whole life, and in how many turns it never left its CPU by itself ("n_awake").
+ * CPU), of its whole life the wall time and the waits for a CPU by the kernel's account ("delay_s"), and in how many
+ * turns it never left its CPU by itself ("n_awake").
  *
  *   scenario   what the thread does                                   state expected
  *   mutex      pthread_mutex_lock of a mutex that is held             user lock
@@ -40,7 +41,7 @@ static int64_t turn_ns;
 
 typedef struct {
     pid_t tid;
-    int64_t wall_ns, cpu_ns, life_ns;
+    int64_t wall_ns, cpu_ns, life_ns, delay_ns;
     int n_awake;
 } Spent;
 
@@ -418,7 +419,7 @@ static const Scenario *scenario;
 static int is(const char *name) { return strcmp(scenario->name, name) == 0; }
 
 FRAME void run(Spent *mine) {
-    int64_t born_ns = wall_ns();
+    int64_t born_ns = wall_ns(), delay_before_ns = delay_ns();
     mine->tid = thread_id();
     for (int turn = 0; turn < n_turns; turn++) {
         if (is("mutex")) pthread_barrier_wait(&both);
@@ -431,6 +432,7 @@ FRAME void run(Spent *mine) {
         if (is("mutex")) pthread_barrier_wait(&both);
     }
     mine->life_ns = wall_ns() - born_ns;
+    mine->delay_ns = delay_ns() - delay_before_ns;
     KEEP_FRAME();
 }
 
@@ -492,9 +494,10 @@ static void report(int64_t begun_ns) {
     printf("{\"scenario\": \"%s\", \"turns\": %d, \"begun_ns\": %lld, \"threads\": [", scenario->name, n_turns,
            (long long)begun_ns);
     for (int i = 0; i < n_spent; i++) {
-        printf("%s{\"tid\": %d, \"wall_s\": %.6f, \"cpu_s\": %.6f, \"life_s\": %.6f, \"n_awake\": %d}", i ? ", " : "",
+        printf("%s{\"tid\": %d, \"wall_s\": %.6f, \"cpu_s\": %.6f, \"life_s\": %.6f, \"delay_s\": %.6f, "
+               "\"n_awake\": %d}", i ? ", " : "",
                (int)spent[i].tid, (double)spent[i].wall_ns * 1e-9, (double)spent[i].cpu_ns * 1e-9,
-               (double)spent[i].life_ns * 1e-9, spent[i].n_awake);
+               (double)spent[i].life_ns * 1e-9, (double)spent[i].delay_ns * 1e-9, spent[i].n_awake);
     }
     printf("], \"stopped_s\": %.6f, \"joined_s\": %.6f, \"traps\": %ld, ", (double)stopped_ns * 1e-9,
            (double)joined_ns * 1e-9, n_traps);

@@ -64,6 +64,15 @@ __attribute__((always_inline)) static inline void piece_of_work(void) {
     }
 }
 
+/* How long this thread has waited for a CPU, by the kernel's account. */
+static inline int64_t delay_ns(void) {
+    long long cpu, delay = 0;
+    FILE *account = fopen("/proc/thread-self/schedstat", "r");
+    check(!account || fscanf(account, "%lld %lld", &cpu, &delay) != 2, "schedstat");
+    fclose(account);
+    return delay;
+}
+
 /* Work in the caller's own frame until its thread has used `cpu_ns` more than at `start`; returns what was used. */
 __attribute__((always_inline)) static inline int64_t burn_from(int64_t start, int64_t cpu_ns) {
     int64_t now = start;
