@@ -82,7 +82,7 @@ class Stacks:
         by, time_ns = np.array(wakings, dtype=np.int64).reshape(-1, 2).T
         found = self.stacks.of(Spans(start, end, state.astype(np.uint8), slot, none, none, none, none, none), by,
                                time_ns)
-        return [self.stacks.names[code].decode() for code in found.tolist()]
+        return [self.stacks.numbers.things[code].decode() for code in found.tolist()]
 
 
 def test_a_sample_counts_in_its_own_run() -> None:
