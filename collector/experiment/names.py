@@ -39,6 +39,7 @@ ARCHIVES = "archives"
 GROUP_SUFFIX = ".erg"
 GROUP_HEADER = "#analyzer experiment group\n"
 JOB_FILE = "mpi.job"
+_JOB_MAX = 4096  # bytes of what stands in it
 LOG_FILE = "log.xml"
 AGGREGATIONS_FILE = "aggregations"
 DEFAULT_STEM = "test"
@@ -146,14 +147,23 @@ def join_founder(job: str, output: str | None = None, overwrite: bool = False, d
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         for path in _same_stem(wanted):
-            with suppress(OSError):
-                if (path / JOB_FILE).read_text(encoding="utf-8") == job:
-                    return path, False
+            if _job_of(path) == job.encode("utf-8"):
+                return path, False
         path = create_directory(output, overwrite, directory)
         (path / JOB_FILE).write_text(job, encoding="utf-8")
         return path, True
     finally:
         os.close(lock)
+
+
+def _job_of(path: Path) -> bytes:
+    """What the founder at a path says of its job; empty for others' folders, in which anything may stand."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    with suppress(OSError), open(os.open(path / JOB_FILE, flags), "rb") as file:
+        found = os.fstat(file.fileno())
+        if stat.S_ISREG(found.st_mode) and found.st_uid == os.geteuid() == os.stat(path).st_uid:
+            return file.read(_JOB_MAX)
+    return b""
 
 
 def create_rank_directory(founder: Path, rank: int) -> Path:

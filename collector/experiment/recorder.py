@@ -555,8 +555,8 @@ class Recorder:
         self._log_pending, self._pending_size = [], 0
 
     def _flush_map(self) -> None:
-        if self._map_pending and not self.stopped:
-            lines, self._map_pending = self._map_pending, []
+        lines, self._map_pending = self._map_pending, []
+        if lines and not self.stopped:
             self._data(lambda: self._map.append(b"".join(lines)))
         if self._texts and not self._drafted and not self.stopped:
             content, self._texts = self._texts, bytearray()

@@ -154,9 +154,12 @@ class Daemon:
             try:
                 self._look_around(time.monotonic())
             except Exception as err:
-                self.counts["faults"] += 1
-                self.say("error", f"a look: {reason(err)}")
+                self._note_fault("a look", err)
             await asyncio.sleep(min(_TICK_S, watchdog_s / 3) if watchdog_s else _TICK_S)
+
+    def _note_fault(self, where: str, err: Exception) -> None:
+        self.counts["faults"] += 1
+        self.say("error", f"{where}: {reason(err)}")
 
     def _look_around(self, now_s: float) -> None:
         period_s = max((session.order.plan.every_s for session in self.sessions.values()), default=0.0)
@@ -165,7 +168,10 @@ class Daemon:
         if now_s - self._watched_s >= _WATCH_S * self.house.budget.stretched ** 0.5:
             self._watched_s = now_s
             for session in list(self.sessions.values()):
-                session.watch()
+                try:
+                    session.watch()
+                except Exception as err:  # the others are watched all the same
+                    self._note_fault(f"session {session.order.id}", err)
         self.handoff.look()
         self._clients.forget_idle()
 
@@ -270,7 +276,7 @@ class Daemon:
         for name, facts in self.spool.stored():
             try:
                 self.sessions[name] = restored(name, facts, self.house)
-            except (KeyError, TypeError, ValueError) as err:
+            except Exception as err:  # whatever one user's has in it, the daemon starts
                 self.say("warning", f"sessions/{name}.json cannot be read ({err}); its experiments are left alone")
 
     # -- metrics

@@ -36,8 +36,9 @@ def examine(daemon: Daemon, peer: Credentials) -> Iterator[Finding]:
     yield from _rights(daemon)
     yield from _disk(daemon)
     yield from _budget(daemon)
-    yield from _handoff(daemon)
-    if daemon.config_error:
+    may_see = peers.may_see_configured(peer, daemon.house.access)
+    yield from _handoff(daemon, may_see=may_see)
+    if daemon.config_error and may_see:
         yield Finding(True, f"the configuration was not read again: {daemon.config_error}")
     if standing is peers.Standing.ROOT:
         for session in daemon.sessions.values():
@@ -90,7 +91,8 @@ def _budget(daemon: Daemon) -> Iterator[Finding]:
         yield Finding(False, text)
 
 
-def _handoff(daemon: Daemon) -> Iterator[Finding]:
+def _handoff(daemon: Daemon, *, may_see: bool) -> Iterator[Finding]:
+    """``may_see``: also names of experiments, and what a command or a server said of them."""
     handoff = daemon.handoff
     if handoff.settings is None:
         return
@@ -99,13 +101,13 @@ def _handoff(daemon: Daemon) -> Iterator[Finding]:
     if refused:
         were = many(len(refused), "experiment was refused by the handoff and is kept",
                     "experiments were refused by the handoff and are kept")
-        yield Finding(True, f"{were}, the oldest {refused[0].name}: mend what is wrong, and have it tried again "
-                            "(collectctl reload)")
+        name = f", the oldest {refused[0].name}" if may_see else ""
+        yield Finding(True, f"{were}{name}: mend what is wrong, and have it tried again (collectctl reload)")
     if lost := handoff.counts["given_up"] + handoff.counts["deleted"]:
         were = many(lost, "experiment was not handed over before it", "experiments were not handed over before they")
         yield Finding(True, f"{were} had to go: raise spool_megabytes of [handoff], or make room on the disk")
     since = f", the oldest for {max(time.time() - waiting[0].ended_s, 0):.0f} s" if waiting else ""
-    trouble = f"; what went wrong last: {handoff.trouble}" * bool(handoff.trouble)
+    trouble = f"; what went wrong last: {handoff.trouble}" * bool(handoff.trouble and may_see)
     done = many(handoff.counts["done"], "experiment was", "experiments were")
     wait = many(len(waiting), "waits", "wait")
-    yield Finding(bool(trouble), f"{done} handed over, {wait}{since}{trouble}")
+    yield Finding(bool(handoff.trouble), f"{done} handed over, {wait}{since}{trouble}")

@@ -30,17 +30,17 @@ class _Figures:
 
     def collect(self) -> Iterator[Metric]:
         """Called by the library for each answer."""
-        daemon, budget = self._daemon, self._daemon.house.budget
+        daemon, budget, totals = self._daemon, self._daemon.house.budget, self._daemon.house.totals
         sessions = list(daemon.sessions.values())
         states = GaugeMetricFamily("collectord_sessions", "Sessions by state.", labels=["state"])
         for state in sorted({session.state for session in sessions}):
             states.add_metric([state], sum(session.state == state for session in sessions))
         yield states
         yield CounterMetricFamily("collectord_samples", "Clock samples of runs that have ended.",
-                                  sum(session.n_samples for session in sessions))
+                                  totals["samples"])
         yield CounterMetricFamily("collectord_lost", "Samples and records that were lost, of runs that have ended.",
-                                  sum(session.n_lost for session in sessions))
-        yield CounterMetricFamily("collectord_runs", "Recordings begun.", sum(session.n_runs for session in sessions))
+                                  totals["lost"])
+        yield CounterMetricFamily("collectord_runs", "Recordings begun.", totals["runs"])
         yield CounterMetricFamily("collectord_cpu_seconds", "CPU time of the daemon and of all recordings.",
                                   daemon.own_cpu_s())
         pids = [os.getpid(), *(session.own_pid for session in sessions if session.own_pid)]

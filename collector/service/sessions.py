@@ -15,6 +15,7 @@ import os
 import re
 import signal
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -65,6 +66,7 @@ class House:
     look: Callable[[], Look]
     handoff: Handoff
     reserve_bytes: int = 0
+    totals: Counter[str] = field(default_factory=Counter)  # of all sessions that there were: samples, lost, runs
 
 
 @dataclass(frozen=True)
@@ -158,7 +160,7 @@ class Session:
             await self._record(found, window)
             return self.state not in FOR_GOOD
         why = "; ".join(found.refused[:3]) or f"there is no process of {self.order.wanted}"
-        if self.order.wanted.pids or (found.refused and not self.order.configured):
+        if self.order.wanted.pids or (found.refused and not self.order.configured and not self.n_runs):
             self._fail(why)
             return False
         self._become("waiting", why)
@@ -198,6 +200,7 @@ class Session:
 
     async def _run(self, window: rotation.Window) -> None:
         self.n_runs += 1
+        self._house.totals["runs"] += 1
         self._current = f"{self.order.id}.{self.n_runs}.er"
         self._current_bytes = self._n_lines = 0
         self._last = ""
@@ -257,10 +260,14 @@ class Session:
             ended_s = max([time.time(), *(each.ended_s for each in self.kept)])  # clocks are set back, too
             self.kept.append(Kept(self._current, ended_s, self._house.spool.size(path),
                                   self._house.handoff.first_state(configured=self.order.configured)))
-            self._delete(retention.surplus(self.kept, self.order.keep, self.order.megabytes * MEGABYTE))
-        if (counted := _N_SAMPLES.search(self._last)) is not None:
-            self.n_samples += int(counted[1])
-            self.n_lost += sum(map(int, _LOST.findall(self._last)))
+            gone = retention.surplus(self.kept, self.order.keep, self.order.megabytes * MEGABYTE)
+            self._delete([each for each in gone if each is not self.kept[-1]])  # that one is what it was recorded for
+            if (counted := _N_SAMPLES.search(self._last)) is not None:
+                self.n_samples += int(counted[1])
+                self._house.totals["samples"] += int(counted[1])
+            n_lost = sum(map(int, _LOST.findall(self._last)))
+            self.n_lost += n_lost
+            self._house.totals["lost"] += n_lost
         self._current = ""
         if status and not self._ended.is_set():
             self._note_failure(f"collect was ended by signal {-status}" if status < 0

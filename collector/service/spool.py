@@ -31,7 +31,7 @@ from collector.service.peers import Rights
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _GONE = ".gone-"
-_ENTRIES_MAX = 200_000
+_ENTRIES_MAX, _DEPTH_MAX = 200_000, 64
 _PATH_MAX = 3000
 
 
@@ -181,18 +181,19 @@ def _remove(path: Path) -> None:
         gone.unlink()
 
 
-def _sizes(folder: int) -> Iterator[int]:
-    """Of the files below an open folder, which is closed; no link is followed."""
+def _sizes(folder: int, left: Iterator[object] | None = None, depth: int = 0) -> Iterator[int]:
+    """Of the files below an open folder, which is closed; no link is followed. Whose folder it is may have made any
+    number of others in it, side by side or one in the other: so many names are looked at, and so deep."""
+    left = iter(range(_ENTRIES_MAX)) if left is None else left
     try:
-        left = _ENTRIES_MAX
-        for _, _, names, fd in os.fwalk(".", dir_fd=folder, follow_symlinks=False):
-            for name in names:
-                left -= 1
-                if not left:
+        with os.scandir(folder) as entries:
+            for entry in entries:
+                if next(left, None) is None:
                     return
                 with suppress(OSError):
-                    yield os.stat(name, dir_fd=fd, follow_symlinks=False).st_blocks * 512
+                    if not entry.is_dir(follow_symlinks=False):
+                        yield entry.stat(follow_symlinks=False).st_blocks * 512
+                    elif depth < _DEPTH_MAX:
+                        yield from _sizes(os.open(entry.name, _OPEN, dir_fd=folder), left, depth + 1)
     finally:
         os.close(folder)
-
-

@@ -161,6 +161,12 @@ class Signals:
             self._orders = -1
         return [_ORDERED[order] for order in orders if order in _ORDERED]
 
+    def ask(self, action: Action) -> None:
+        """As if a signal that means this had come."""
+        self._pending.append(action)
+        with suppress(OSError):
+            os.write(self._wake, b"x")
+
     def close(self) -> None:
         """No more actions."""
         for fd in (*self.fds, self._wake):
@@ -168,6 +174,4 @@ class Signals:
         self._wake = self._orders = -1
 
     def _note(self, number: int, _frame: object) -> None:
-        self._pending.append(self._meaning[number])
-        with suppress(OSError):
-            os.write(self._wake, b"x")
+        self.ask(self._meaning[number])

@@ -17,10 +17,10 @@ from collector.errors import EngineRefused
 from collector.experiment import names
 from collector.linux.kernel_symbols import shows_addresses
 from collector.session import launch, room
-from collector.session.control import Signals
+from collector.session.control import Action, Signals
 from collector.session.heir import Ids
 from collector.session.options import Options
-from collector.session.session import Beside, Say, hand_on_signals, import_all, nothing, run
+from collector.session.session import Beside, Say, import_all, nothing, run
 
 STEM = "ktest"
 _STOPPING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
@@ -49,13 +49,16 @@ def record_kernel(options: Options, say: Say, beside: Beside = nothing) -> int:
         directory = names.create_directory(options.name, options.overwrite, options.directory, options.group)
         try:
             load = launch.HeldChild(program, options.arguments, inherited) if program else None
+            handed_on = launch.HandedOn() if load is not None else None
             signals = _signals(options, load)
             interrupts.raise_noted()
             start_ns = time.monotonic_ns()
             recording = KernelRecording(options, directory, opened, start_ns, Ids.ours())
-            if load is not None:
+            if load is not None and handed_on is not None:
                 load.make()
+                handed_on.hold(load.pid)
                 load.release()
+                handed_on.release(lambda: signals.ask(Action.STOP))
                 recording.lasts_as_long_as(load.pid)
         except BaseException:
             names.remove_directory(directory)
@@ -93,7 +96,6 @@ def _signals(options: Options, load: launch.HeldChild | None) -> Signals:
     """What signals mean: without a load, those that ask us to stop end the recording; else they are the load's."""
     if load is None:
         return Signals(options.signals(_STOPPING), options.orders)
-    hand_on_signals(load)()
     for number in (signal.SIGINT, signal.SIGQUIT):  # they reach the load by the terminal, too
         signal.signal(number, signal.SIG_IGN)
     return Signals(options.signals(), options.orders)

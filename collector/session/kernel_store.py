@@ -254,7 +254,8 @@ class KernelStore:
         self._recorder.comment(f"the collector's main process used {time.process_time():.2f} s of CPU")
         self._recorder.close(end_ns, usage=self._usage(self._founder, end_ns))
         name, recorder = str(self._directory), self._recorder
-        self._summary = (summary.cut_short(name, str(recorder.stopped), recorder.n_dropped, warnings)
+        self._summary = (summary.cut_short(name, str(recorder.stopped), self._tally.n_samples, recorder.n_dropped,
+                                           warnings)
                          if recorder.stopped else self._summed_up(warnings, end_ns))
 
     def _warnings(self) -> list[str]:

@@ -17,6 +17,7 @@ import _thread  # what threading is made of, which is too much to import for thi
 import errno
 import os
 import resource
+import select
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -99,6 +100,45 @@ class Maker:
             if self._pid == 0 and self._failure is None:
                 self._work(before)
             self._done.release()
+
+
+class HandedOn:
+    """SIGTERM and SIGHUP for us are meant for the job: they are handed on to it, and held until it is released. When it
+    has ended they are for what goes on without it."""
+
+    def __init__(self) -> None:
+        """From now on."""
+        self._job = -1  # its pidfd
+        self._stop: Callable[[], None] | None = None
+        self._waiting: list[int] = []
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, self._hand_on)
+
+    def hold(self, pid: int) -> None:
+        """The job is a child of ours. Raises OSError."""
+        self._job = os.pidfd_open(pid)
+
+    def release(self, stop: Callable[[], None]) -> None:
+        """It runs; ``stop`` ends what goes on without it."""
+        self._stop = stop
+        waiting, self._waiting = self._waiting, []
+        for number in waiting:
+            self._hand_on(number, None)
+
+    def _hand_on(self, number: int, _frame: object) -> None:
+        if self._stop is None:
+            self._waiting.append(number)
+        elif _has_ended(self._job):  # its number may be another's by now
+            self._stop()
+        else:
+            signal.pidfd_send_signal(self._job, number)
+
+
+def _has_ended(pidfd: int) -> bool:
+    ended = select.poll()
+    ended.register(pidfd, select.POLLIN)
+    return bool(ended.poll(0))
 
 
 class HeldChild:

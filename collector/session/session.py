@@ -24,7 +24,7 @@ from collector.experiment import names
 from collector.linux.crowd import Crowd
 from collector.linux.perf import Birth
 from collector.session import launch, room
-from collector.session.control import Signals
+from collector.session.control import Action, Signals
 from collector.session.heir import Heir
 from collector.session.options import Options
 from collector.session.standing_back import standing_back
@@ -64,7 +64,7 @@ def record(options: Options, say: Say, beside: Beside = nothing) -> int:
     inherited = launch.inherited()
     try:
         child = launch.HeldChild(program, options.arguments, inherited)
-        forward = hand_on_signals(child)
+        handed_on = launch.HandedOn()
         try:
             perf_opening.raise_descriptor_limit()
             with room.kept_back():
@@ -81,13 +81,14 @@ def record(options: Options, say: Say, beside: Beside = nothing) -> int:
         if isinstance(opened, perf_opening.Opened):
             opened.ends_with_us = True
             opened.guard(child.pid)
+        handed_on.hold(child.pid)
         before = child.release()
         if isinstance(opened, perf_opening.Opened):
             opened.before = before
     except BaseException:
         names.remove_directory(directory)
         raise
-    forward()
+    handed_on.release(lambda: signals.ask(Action.STOP))
     founder = directory.parent if made else None
     with beside(directory, start_ns):
         status = _recorded(options, say, directory, child.pid, opened, signals, start_ns, founder)
@@ -165,30 +166,6 @@ def told(opened: OpenedEvents, say: Say) -> OpenedEvents:
     if isinstance(opened, perf_opening.Opened) and opened.limits:
         say(f"engine perf, {opened.limits}")
     return opened
-
-
-def hand_on_signals(child: launch.HeldChild) -> Callable[[], None]:
-    """SIGTERM and SIGHUP for us are meant for the job: they are handed on once that runs (the function returned)."""
-    running = False
-    waiting: list[int] = []
-
-    def hand_on(number: int, _frame: object) -> None:
-        if running:
-            with suppress(ProcessLookupError):
-                os.kill(child.pid, number)
-        else:
-            waiting.append(number)
-
-    def now_running() -> None:
-        nonlocal running
-        running = True
-        for number in waiting:
-            hand_on(number, None)
-
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) is not signal.SIG_IGN:
-            signal.signal(number, hand_on)
-    return now_running
 
 
 def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: OpenedEvents,

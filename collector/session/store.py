@@ -143,7 +143,7 @@ class Store:
     def _summed_up(self, warnings: list[str], end_ns: int) -> str:
         name, recorder, pipeline = str(self._directory), self._recorder, self.pipeline
         if recorder.stopped:
-            return summary.cut_short(name, str(recorder.stopped), recorder.n_dropped, warnings)
+            return summary.cut_short(name, str(recorder.stopped), self._tally.n_samples, recorder.n_dropped, warnings)
         return str(summary.Summary(
             name, (end_ns - self._start_ns) / NS_PER_S, pipeline.total_cpu_ns / NS_PER_S, pipeline.model.n_threads,
             self._experiments.n_made, self._tally.n_samples, warnings, ", ".join(self.runtimes.remarks())))

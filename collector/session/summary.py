@@ -28,6 +28,7 @@ class Summary(NamedTuple):
                 f"{f', {self.managed}' if self.managed else ''}, {state}")
 
 
-def cut_short(directory: str, why: str, n_dropped: int, warnings: Sequence[str]) -> str:
+def cut_short(directory: str, why: str, n_samples: int, n_dropped: int, warnings: Sequence[str]) -> str:
     """The same line where the experiment could not be written to its end."""
-    return "; ".join([f"{directory}: {why}", many(n_dropped, "packet was dropped", "packets were dropped"), *warnings])
+    state = [many(n_dropped, "packet was dropped", "packets were dropped"), *warnings]
+    return f"{directory}: {why}, {many(n_samples, 'sample')}, {'; '.join(state)}"

@@ -168,6 +168,48 @@ def test_a_members_session_that_goes_on_has_one_place_for_all_its_experiments(ru
     assert [os.stat(Path(session.directory, name)).st_uid for name in session.experiments] == [DAEMON_UID] * 2
 
 
+def test_a_users_session_that_goes_on_is_not_ended_by_others_processes(running: object, process: Start) -> None:
+    own = process(ALICE, "sleep", "1002.5")
+    request = protocol.Attach(version=1, command=r"^sleep 1002\.5$", options=("-A", "off"))
+    started = running.ask(request, ALICE)  # type: ignore[attr-defined]
+    other = process(BOB, "sleep", "1002.5")
+    own.kill()
+    own.wait()
+    until(lambda: running.session(started.id).state == "waiting"  # type: ignore[attr-defined]
+          and "belongs to another user" in running.session(started.id).message)  # type: ignore[attr-defined]
+    own = process(ALICE, "sleep", "1002.5")
+    until(lambda: running.session(started.id).state == "recording")  # type: ignore[attr-defined]
+    assert running.session(started.id).pids == (own.pid,)  # type: ignore[attr-defined]
+    assert other.poll() is None
+    running.ask(protocol.Control(version=1, id=started.id, action="stop"), ALICE)  # type: ignore[attr-defined]
+    assert running.ended(started.id).n_runs == 2  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("shape", ["deep", "wide"])
+def test_folders_in_a_users_experiment_stop_nothing(shape: str, running: object, process: Start) -> None:
+    """Its owner may make in it what it likes."""
+    target = process(ALICE, "sleep", "1000")
+    started = running.ask(protocol.Attach(version=1, pids=(target.pid,)), ALICE)  # type: ignore[attr-defined]
+    session = running.session(started.id)  # type: ignore[attr-defined]
+    path = Path(session.directory, session.experiments[0])
+    below = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    for number in range(1500):
+        os.mkdir(f"d{number}", dir_fd=below)
+        if shape == "deep":
+            above, below = below, os.open(f"d{number}", os.O_RDONLY | os.O_DIRECTORY, dir_fd=below)
+            os.close(above)
+    os.mkfifo("fifo", dir_fd=below)
+    os.close(below)
+    try:
+        running.process.kill()  # type: ignore[attr-defined]
+        running.process.wait()  # type: ignore[attr-defined]
+        running.start()  # type: ignore[attr-defined]
+        assert running.session(session.id).state == "finished"  # type: ignore[attr-defined]
+        assert "error" not in running.log.read_text()  # type: ignore[attr-defined]
+    finally:
+        subprocess.run(["rm", "-r", path / "d0"], check=True)
+
+
 def test_links_in_a_users_folder_lead_nobody_out_of_it(running: object, process: Start, folder: Path) -> None:
     session, path = attach(running, process(ALICE, "sleep", "1000").pid, ALICE)
     secret = folder / "secret"

@@ -368,6 +368,10 @@ def test_what_a_command_will_not_have_is_kept_counted_told_and_offered_again(dae
     assert session.n_refused >= 3
     assert session.experiments[0] == "one.1.er"  # though `keep` is 2
     assert "experiments were refused by the handoff and are kept, the oldest one.1.er" in running.ctl("doctor").stdout
+    if not os.geteuid():  # others are not told what the configuration records
+        findings = [finding.text for finding in running.ask(protocol.Doctor(version=1), 65534).findings]
+        assert any("refused by the handoff and are kept: mend" in text for text in findings), findings
+        assert not any("one." in text for text in findings), findings
     assert re.search("experiments? waits? to be handed over", running.ctl("status", "one").stdout)
     running.process.send_signal(signal.SIGKILL)  # the queue outlives the daemon
     running.process.wait()

@@ -174,6 +174,23 @@ def test_reload_and_stop_lose_nothing(machine: Machine, tmp_path: Path) -> None:
     assert machine.session("web")["experiments"][0] == name
 
 
+def test_recordings_close_when_the_daemon_is_killed(machine: Machine, tmp_path: Path) -> None:
+    machine.write("/etc/collectord.toml", UNLIMITED + WEB)
+    machine.run("systemctl", "restart", "collectord.service")
+    until(lambda: machine.session("web")["state"] == "recording", machine)
+    name = str(machine.session("web")["experiments"][-1])
+    machine.run("systemctl", "kill", "--kill-who=main", "--signal=KILL", "collectord.service")
+
+    def is_closed() -> bool:
+        data = machine.binary("tar", "-C", "/var/lib/collectord/own/web", "-cf", "-", name)
+        subprocess.run(["tar", "-C", tmp_path, "-xf", "-"], input=data, check=True)
+        return open_experiment(tmp_path / name).log.complete
+
+    until(is_closed, machine)
+    until(lambda: machine.show("collectord.service", "ActiveState") == "active", machine)
+    assert name in machine.session("web")["experiments"]
+
+
 def test_the_watchdog_restarts_a_daemon_that_stands_still(machine: Machine) -> None:
     machine.write("/etc/collectord.toml", WEB)
     # So long that it does not stand still by itself, beside others that want the CPUs.

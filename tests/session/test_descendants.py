@@ -324,6 +324,20 @@ def test_mpi_ranks_record_into_one_founder(need: Run, gprofng: Run, tmp_path: Pa
     assert "not closed" not in gprofng("-header", experiment=path).text
 
 
+@pytest.mark.parametrize("made", ["fifo", "link", "bytes"])
+def test_what_others_put_where_a_founder_would_be_holds_up_no_rank(made: str, tmp_path: Path) -> None:
+    """In a folder that all may write to."""
+    there = tmp_path / "j.1.er" / "mpi.job"
+    there.parent.mkdir()
+    {"fifo": os.mkfifo, "link": lambda path: path.symlink_to("/dev/zero"),
+     "bytes": lambda path: path.write_bytes(b"\xff")}[made](there)
+    command = [Path(sys.executable).with_name("collect"), "-M", "on", "-p", "off", "-o", tmp_path / "j.1.er", "true"]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False,
+                            env=os.environ | {"OMPI_COMM_WORLD_RANK": "0"})
+    assert result.returncode == 0 or "j.1.er" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
 def test_without_a_launcher_there_is_no_rank(collect: Run, tmp_path: Path) -> None:
     result = collect("-M", "on", "-o", tmp_path / "x.er", "/bin/true")
     assert (result.returncode, len(result.stderr.splitlines())) == (2, 1)

@@ -637,3 +637,21 @@ def test_a_child_that_cannot_execute_itself_says_why_though_it_has_an_account(tm
         child.release()
     with pytest.raises(ChildProcessError):
         os.waitpid(pid, 0)
+
+
+@perf
+def test_a_signal_behind_the_programs_end_ends_the_recording_of_those_that_it_left(tmp_path: Path) -> None:
+    """Its number may be another's by now."""
+    command = [COLLECT, "--wait-descendants", "-o", "x.er", SH, "-c", "sleep 60 <&- >&- & echo $! $$"]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        left, ended = map(int, process.stdout.readline().split())
+        try:
+            while Path(f"/proc/{ended}").exists():
+                assert process.poll() is None
+                time.sleep(0.01)
+            process.send_signal(signal.SIGTERM)
+            assert process.wait(60) == 0
+        finally:
+            os.kill(left, signal.SIGKILL)
+    assert open_experiment(tmp_path / "x.er").log.complete

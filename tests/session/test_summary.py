@@ -22,14 +22,14 @@ def test_descendants_and_warnings() -> None:
 
 
 def test_an_experiment_that_was_cut_short() -> None:
-    assert cut_short("x.er", "profile: no space left", 5, ["a warning"]) == (
-        "x.er: profile: no space left; 5 packets were dropped; a warning")
+    assert cut_short("x.er", "profile: no space left", 117, 5, ["a warning"]) == (
+        "x.er: profile: no space left, 117 samples, 5 packets were dropped; a warning")
 
 
 def test_one_of_a_kind_is_in_the_singular() -> None:
     summary = Summary("x.er", 1, 0, 1, 1, 1, [])
     assert str(summary) == "x.er: 1.00 s, 0.00 s CPU, 1 thread, 1 descendant, 1 sample, nothing lost"
-    assert cut_short("x.er", "full", 1, []) == "x.er: full; 1 packet was dropped"
+    assert cut_short("x.er", "full", 1, 1, []) == "x.er: full, 1 sample, 1 packet was dropped"
     tally = Tally(n_guessed_ends=1, n_estimated_ends=1, n_estimated_waits=1, n_gone=1, n_stacks=1, n_throttled=1,
                   n_unknown_sites=1, n_unaggregated=1, n_repaired=1, n_guessed_faults=1, n_host_faults=1,
                   losses=Counter(clock=1), stops=Counter({Stop.NO_RULE: 1}))
