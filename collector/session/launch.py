@@ -132,7 +132,8 @@ class HandedOn:
         elif _has_ended(self._job):  # its number may be another's by now
             self._stop()
         else:
-            signal.pidfd_send_signal(self._job, number)
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._job, number)
 
 
 def _has_ended(pidfd: int) -> bool:
