@@ -23,7 +23,6 @@ class GrowingFile(Protocol):
         """What has been written since the last call."""
 
 
-LINE_MAX = 1 << 16
 Open = Callable[[bytes], GrowingFile | None]
 
 
@@ -69,7 +68,7 @@ class CodeMaps:
         for data, is_anew in _pieces(self._map, self._n_anew):
             data = data if is_anew else self._rest + data
             whole = perf_map.whole_lines(data)
-            self._rest = data[whole:][-LINE_MAX:]
+            self._rest = data[whole:][:perf_map.LINE_MAX + 1]  # which is too long, then
             told, n_bad = perf_map.parse(data[:whole], self._read_ns)
             self._n_anew = self._map.n_anew
             self.n_bad += n_bad

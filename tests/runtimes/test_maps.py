@@ -11,7 +11,7 @@ import pytest
 
 from collector.linux.code_files import CodeFile
 from collector.runtimes import perf_map
-from collector.runtimes.code import Code, CodeTable
+from collector.runtimes.code import NAME_MAX, Code, CodeTable
 from collector.runtimes.jitdump import Jitdump
 from collector.runtimes.maps import CodeMaps
 
@@ -91,6 +91,32 @@ def test_a_perf_map_tells_names_with_blanks_and_any_bytes() -> None:
     assert told == [Code(0x7F00, 0x10, b"LazyCompile:~f /tmp/a b.js:1:2", 9), Code(0x7F10, 0x20, b"Lint;::run(II)V", 9),
                     Code(0x7F50, 8, b"\xff\xfe<&\x01>", 9)]
     assert n_bad == 3
+
+
+@pytest.mark.parametrize("line", [b"1 1" + b" " * 60_000, b"1" + b" " * 60_000 + b"z", b"1 1 " + b"\t \r" * 20_000,
+                                  b" " * 60_000, b"1" * 60_000, b"1 1 " + b"x " * 30_000 + b"\v"])
+def test_a_line_of_a_perf_map_is_read_in_one_go(line: bytes) -> None:
+    """Of hostile ones: each of these would take seconds if places in it were tried in turn, and there are many."""
+    is_named = b"x" in line
+    told, n_bad = perf_map.parse((line + b"\n") * 400 + b"1000 10 good\n", 1)
+    assert [code.name for code in told] == [line[4:4 + NAME_MAX]] * 400 * is_named + [b"good"]
+    assert n_bad == 400 * (not is_named and not line.isspace())
+
+
+def test_a_line_that_is_too_long_tells_nothing(tmp_path: Path) -> None:
+    """Nor does a part of it that could be one, wherever it is cut."""
+    long = b"1000 10 " + b"2000 10 part " * (perf_map.LINE_MAX // 13)
+    assert perf_map.parse(long + b"\n3000 10 good\n", 1) == ([Code(0x3000, 0x10, b"good", 1)], 1)
+    path = tmp_path / "perf-5.map"
+    for n in (0, 5, 13, len(long) - 13):
+        maps = CodeMaps([5], open_file(tmp_path), 1)
+        path.write_bytes(long + long[:n])
+        maps.read(10, [])
+        path.write_bytes(long + long[:n] + b"4000 10 part\n3000 10 good\n")
+        maps.read(20, [])
+        assert maps.n_bad == 1
+        assert [maps.at(pc, 20) for pc in (0x1000, 0x2000, 0x4000)] == [None] * 3
+        assert maps.at(0x3000, 20) is not None
 
 
 def test_the_newest_code_at_a_time_counts_and_stands_for_earlier_times() -> None:
