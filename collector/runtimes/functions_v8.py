@@ -281,8 +281,6 @@ def _ends(units: npt.NDArray[np.unsignedinteger]) -> tuple[int, ...]:
 
 def _file(name: str) -> bytes:
     """A script's name; of a URL of a file its path."""
-    if name.startswith("file:///"):
-        return unquote_to_bytes(name[len("file://"):])
-    return name.encode("utf-8", "replace") if "\0" not in name else b""
-
-
+    content = name.encode("utf-8", "replace")  # a name may have half a character
+    path = unquote_to_bytes(content[len("file://"):]) if content.startswith(b"file:///") else content
+    return path if b"\0" not in path else b""

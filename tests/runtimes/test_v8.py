@@ -22,7 +22,7 @@ from collector import elf
 from collector.linux import proc, tasks
 from collector.runtimes import v8
 from collector.runtimes.code_v8 import Code, positions_of
-from collector.runtimes.functions_v8 import _ends
+from collector.runtimes.functions_v8 import _ends, _file
 from collector.runtimes.heap_v8 import (
     _SEQUENTIAL,
     _SLICED,
@@ -60,9 +60,15 @@ function compiled() {
   warm(numbers);
 }
 compiled();
+// Scripts by names that any program may give them: half a character, and a byte that no path has.
+const { Script } = require('vm');
+const half = new Script('(function ofHalf(then) { return then(); })', { filename: 'file:///tmp/half\\ud800%20.js' });
+const none = new Script('(function ofNone(then) { return then(); })', { filename: 'file:///tmp/no%00ne.js' });
+const ofHalf = half.runInThisContext(), ofNone = none.runInThisContext();
+const through = then => ofHalf(() => ofNone(then));
 cell[1] = 1e6;
 console.log('ready');
-(() => [[1, 99]].map(xs => object['a method of a long name, \U0001d4b3'](xs)))();
+(() => [[1, 99]].map(xs => through(() => object['a method of a long name, \U0001d4b3'](xs))))();
 """
 NAMES = {b"warm", "größeΩ".encode(), b"method", "a method of a long name, \U0001d4b3".encode()}
 DIRECTORY = "js \U0001f680 "
@@ -162,6 +168,19 @@ def test_functions_have_their_names_and_lines(node: Target) -> None:
         assert found[name][0].endswith(f"/{DIRECTORY}0/program.js".encode())
         assert found[name][1] == line, name
     assert [name for name in found if re.fullmatch(rb"\(anonymous\) program.js:\d+", name)]
+
+
+def test_a_script_may_have_any_name(node: Target) -> None:
+    machine = node.machine(node.read)
+    assert isinstance(machine, Machine), machine
+    found = everything(machine, node.frames)
+    assert found[b"ofHalf"] == (b"/tmp/half? .js", 1)
+    assert found[b"ofNone"] == (b"", 1)
+
+
+@given(st.text(st.characters(exclude_categories=())), st.booleans())
+def test_the_file_of_a_script_is_a_path_or_none(name: str, is_url: bool) -> None:
+    assert b"\0" not in _file("file:///" * is_url + name)
 
 
 def ends(text: str) -> tuple[int, ...]:
