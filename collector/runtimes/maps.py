@@ -22,8 +22,12 @@ class GrowingFile(Protocol):
     def more(self) -> bytes:
         """What has been written since the last call."""
 
+    def close(self) -> None:
+        """It is not read any more."""
+
 
 Open = Callable[[bytes], GrowingFile | None]
+_ANCESTORS_MAX = 32  # each may have forked the next one and ended
 
 
 class CodeMaps:
@@ -41,8 +45,10 @@ class CodeMaps:
         self._dumps: dict[bytes, tuple[GrowingFile, Jitdump, int]] = {}
         self._table = CodeTable()
         self._read_ns = since_ns
-        self._began_ns = since_ns
-        self._inherited = inherited
+        # Tables of ancestors, the nearest first, and up to when each counts: not their maps, which have these in turn.
+        self._inherited: list[tuple[CodeTable, int]] = []
+        if inherited is not None:
+            self._inherited = [(inherited._table, since_ns), *inherited._inherited][:_ANCESTORS_MAX]
 
     def read(self, now_ns: int, mapped: Iterable[bytes]) -> bool:
         """Reads what is new up to ``now_ns``; whether there was anything. ``mapped``: paths of what the process has
@@ -55,9 +61,17 @@ class CodeMaps:
     def at(self, pc: int, time_ns: int) -> Code | None:
         """What is at an address at a time."""
         found = self._table.at(pc, time_ns)
-        if found is None and self._inherited is not None:
-            found = self._inherited.at(pc, min(time_ns, self._began_ns))
+        for table, until_ns in self._inherited:
+            found = found or table.at(pc, min(time_ns, until_ns))
         return found
+
+    def close(self) -> None:
+        """Nothing is read any more; what was told stays known to those that were forked from it. Idempotent."""
+        files = [self._map, *(file for file, _, _ in self._dumps.values())]
+        self._map, self._dumps, self._open, self._inherited = None, {}, lambda _: None, []
+        for file in files:
+            if file is not None:
+                file.close()
 
     def _perf_map(self) -> list[Code]:
         if self._map is None:

@@ -217,6 +217,7 @@ class MadeCode:
                     self._ask_again(known)
                 self._tally.n_unnamed_frames += sum(n for _, n in known.pending.values())
                 known.places.close()
+                known.maps.close()
 
     def _tell(self, known: _Known, told: Iterable[Code]) -> None:
         codes = _apart(sorted(set(told), key=lambda code: code.since_ns))

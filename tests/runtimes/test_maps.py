@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import struct
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -141,6 +143,9 @@ class File:
         found, self.at = self.content[self.at:self.at + 7], min(self.at + 7, len(self.content))
         return found
 
+    def close(self) -> None:
+        """Nothing is open."""
+
 
 def open_file(folder: Path) -> Callable[[bytes], CodeFile | None]:
     """What opens files of a folder by their names."""
@@ -206,6 +211,41 @@ def test_a_jitdump_that_is_written_anew_is_read_anew(tmp_path: Path) -> None:
     newest = maps.at(0x1000, 35)
     assert newest is not None
     assert newest.name == b"newest"
+
+
+def test_what_is_over_keeps_no_file_open_and_stays_known_to_who_was_forked(tmp_path: Path) -> None:
+    (tmp_path / "perf-5.map").write_bytes(b"1000 10 one\n")
+    (tmp_path / "jit-5.dump").write_bytes(head() + load(5, 0x2000, b"two", b"\x90" * 9, 1))
+    before = os.listdir("/proc/self/fd")
+    maps = CodeMaps([5], open_file(tmp_path), 1)
+    assert maps.read(10, [b"/tmp/jit-5.dump"])
+    child = CodeMaps([6], open_file(tmp_path), 20, maps)
+    for _ in range(2):
+        maps.close()
+        assert os.listdir("/proc/self/fd") == before
+    assert not maps.read(30, [b"/tmp/jit-5.dump"])
+    assert [code and code.name for code in (child.at(0x1000, 40), child.at(0x2000, 40))] == [b"one", b"two"]
+
+
+def test_a_chain_of_forks_keeps_few_of_those_that_are_over() -> None:
+    """Each maker of code forks the next one, and ends; whoever lives knows of the last ones before."""
+    maps, tables = None, []
+    for i in range(2000):
+        file = File()
+        file.content = b"%x 8 f\n" % (4096 + i)
+        before, maps = maps, CodeMaps([i], {b"/tmp/perf-%d.map" % i: file}.get, i, maps)
+        assert maps.read(i, [])
+        assert maps.at(1, i) is None
+        tables.append(weakref.ref(maps._table))
+        if before is not None:
+            before.close()
+    assert maps is not None
+    for near in range(9):
+        code = maps.at(4096 + 1999 - near, 2000)
+        assert code is not None
+        assert code.start == 4096 + 1999 - near
+    gc.collect()
+    assert sum(table() is not None for table in tables) < 100
 
 
 def test_maps_are_read_as_they_grow_and_inherited() -> None:

@@ -390,6 +390,48 @@ int main(void) {
 """
 
 
+MAPPED = r"""
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+#include <unistd.h>
+static const unsigned char code[] = {0xb8, 0x41, 0x42, 0x0f, 0, 0xff, 0xc8, 0x75, 0xfc, 0xc3};
+int main(void) {
+    char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), name[64];
+    memcpy(page, code, sizeof code);
+    snprintf(name, sizeof name, "/tmp/perf-%d.map", getpid());
+    FILE *map = fopen(name, "w");
+    fprintf(map, "%lx %lx made\n", (long)page, (long)sizeof code);
+    fclose(map);
+    while (clock() < CLOCKS_PER_SEC / 10) ((void (*)(void))page)();
+    puts(name);
+    return 0;
+}
+"""
+
+
+def test_maps_of_processes_that_are_over_are_closed(tmp_path: Path, times: Times, need: Callable[[str, str], str],
+                                                    perf_allowed: None) -> None:
+    source, program, n = tmp_path / "mapped.c", tmp_path / "mapped", 12
+    source.write_text(MAPPED)
+    subprocess.run([need("gcc", "gcc"), "-O1", "-w", "-o", program, source], check=True)
+    script = f"for i in $(seq {n}); do {program}; done; read line || true"
+    written = []
+    try:
+        with living(tmp_path / "mapped.er", *AT_ONCE, "sh", "-c", script) as run:
+            written = [run.says().strip() for _ in range(n)]
+            run.wait_for_looks()
+            fds = Path(f"/proc/{run.process.pid}/fd")
+            opened = {os.readlink(fd) for fd in fds.iterdir() if fd.is_symlink()}
+            run.end()
+        assert times(tmp_path / "mapped.er", "e.totalcpu")["made"] > n * INTERVAL_S
+        assert len(opened & set(written)) <= 2
+    finally:
+        for path in written:
+            Path(path).unlink(missing_ok=True)
+
+
 @pytest.mark.kernel_times
 def test_code_that_is_replaced_is_told_by_time(tmp_path: Path, er_print: Command, times: Times,
                                                gprofng: Callable[..., Any], need: Callable[[str, str], str],
