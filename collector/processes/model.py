@@ -217,7 +217,7 @@ class Model:
             self._end(self.threads[slot], change.time_ns)
         old.end_ns = change.time_ns
         image = self._new_image(change.pid, change.time_ns, old.bits)
-        image.comm = change.comm
+        image.comm, image.was_executed = change.comm, True
         process.enter(change.time_ns, image, AddressSpace())
         self.new_thread(process, change.pid, change.time_ns, Edge.IN)
         return process, old

@@ -24,6 +24,7 @@ class Image:
     comm: bytes = b""
     path: bytes = b""  # of the program, once its first mapping is known
     bits: int = 64
+    was_executed: bool = False  # it began by an exec that was told; else it was forked, or there when it was met
 
     @property
     def program(self) -> bytes:

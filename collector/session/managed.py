@@ -176,12 +176,18 @@ class MadeCode:
         recorded = self._experiments.by_image.get(image.number)
         if known is None and recorded is not None:
             process = self._model.processes.get(image.pid)
-            parent = process.parent if process is not None else None
+            parent = process.parent if process is not None and not image.was_executed else None
             before = self._known.get(parent.image.number) if parent is not None else None
-            places = CodePlaces(image.pid, image.start_ns + self._ahead_ns, self._roots())
+            places = CodePlaces(image.pid, self._began_unix_ns(image), self._roots())
             maps = CodeMaps(places.pids, places.open, image.start_ns, before.maps if before is not None else None)
             known = self._known[image.number] = _Known(recorded, maps, places, space)
         return known
+
+    def _began_unix_ns(self, image: Image) -> int:
+        """When it began, by the clock of files: one that was found running, before it was."""
+        met_ns = image.start_ns + self._ahead_ns
+        born_ns = proc.start_unix_ns(image.pid) if not image.was_executed else None
+        return min(met_ns, born_ns if born_ns is not None else met_ns)
 
     def _ask_again(self, known: _Known, frames: Unwound | None = None) -> None:
         """What had no name yet, if there are more by now."""

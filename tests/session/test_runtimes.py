@@ -390,6 +390,93 @@ int main(void) {
 """
 
 
+SPAWNS = r"""
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+static const unsigned char code[] = {0xb8, 0x41, 0x42, 0x0f, 0, 0xff, 0xc8, 0x75, 0xfc, 0xc3};
+int main(int argc, char **argv) {
+    char *page = mmap((void *)0x10000000, 4096, PROT_READ | PROT_WRITE | PROT_EXEC,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0), name[64];
+    memcpy(page, code, sizeof code);
+    if (argc == 1) {
+        snprintf(name, sizeof name, "/tmp/perf-%d.map", getpid());
+        FILE *map = fopen(name, "w");
+        fprintf(map, "%lx %lx made\n", (long)page, (long)sizeof code);
+        fclose(map);
+        puts(name);
+        fflush(stdout);
+    }
+    while (clock() < CLOCKS_PER_SEC * 3 / 10) ((void (*)(void))page)();
+    if (argc == 1 && fork() == 0) execl(argv[0], argv[0], "child", NULL);
+    wait(NULL);
+    return 0;
+}
+"""
+
+
+def test_a_program_inherits_no_code_from_who_has_called_it(tmp_path: Path, collect: Command, times: Times,
+                                                           need: Callable[[str, str], str],
+                                                           perf_allowed: None) -> None:
+    """Where a process was forked from one that has a map, and went on to be another program."""
+    source, program, experiment = tmp_path / "spawns.c", tmp_path / "spawns", tmp_path / "spawns.er"
+    source.write_text(SPAWNS)
+    subprocess.run([need("gcc", "gcc"), "-O1", "-w", "-o", program, source], check=True)
+    run = collect("-o", experiment, program)
+    Path(run.stdout.strip()).unlink()
+    assert run.returncode == 0, run.stderr
+    cpu = times(experiment, "e.totalcpu")
+    assert {"made", "[anonymous code]"} <= cpu.keys(), cpu
+
+
+ATTACHED = r"""
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+static const unsigned char code[] = {0xb8, 0x41, 0x42, 0x0f, 0, 0xff, 0xc8, 0x75, 0xfc, 0xc3};
+int main(void) {
+    char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), name[64];
+    memcpy(page, code, sizeof code);
+    snprintf(name, sizeof name, "/tmp/perf-%d.map", getpid());
+    FILE *map = fopen(name, "w");
+    fprintf(map, "%lx %lx made\n", (long)page, (long)sizeof code);
+    fclose(map);
+    puts(name);
+    fflush(stdout);
+    for (;;) ((void (*)(void))page)();
+}
+"""
+
+
+@pytest.mark.parametrize("is_its_own", [True, False])
+@pytest.mark.parametrize("engine", ["perf", "signal"])
+def test_a_map_that_was_complete_before_we_came_counts(engine: str, is_its_own: bool, tmp_path: Path, collect: Command,
+                                                       times: Times, need: Callable[[str, str], str],
+                                                       perf_allowed: None, attach_allowed: None) -> None:
+    """But not one that is older than its process."""
+    source, program, experiment = tmp_path / "attached.c", tmp_path / "attached", tmp_path / "attached.er"
+    source.write_text(ATTACHED)
+    subprocess.run([need("gcc", "gcc"), "-O1", "-w", "-o", program, source], check=True)
+    with subprocess.Popen([program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        path = Path(process.stdout.readline().strip())
+        try:
+            written_s = path.stat().st_mtime - (0 if is_its_own else 60)
+            os.utime(path, (written_s, written_s))
+            time.sleep(max(written_s + 4 - time.time(), 0))  # the clock of files is coarse, which is allowed for
+            run = collect("--engine", engine, "-t", "1", "-o", experiment, "-P", process.pid)
+        finally:
+            process.kill()
+            path.unlink()
+    assert run.returncode == 0, run.stderr
+    cpu = times(experiment, "e.totalcpu")
+    assert ("made" in cpu, "[anonymous code]" in cpu) == (is_its_own, not is_its_own), cpu
+
+
 MAPPED = r"""
 #include <stdio.h>
 #include <string.h>
