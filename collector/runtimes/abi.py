@@ -30,3 +30,4 @@ MOVE = Record(
 LINES = Record(-1, "jit_lines", Field("address", "<u8"), Field("n", "<u8"))
 LINE = Record(-1, "jit_line", Field("address", "<u8"), Field("line", "<i4"), Field("discriminator", "<i4"))
 SAME_FILE = b"\xff"  # in place of a name: that of the line before
+V8_MARK = b"v8dbg_off_fp_function"  # the symbol of V8's that tells who has it in it

@@ -18,6 +18,8 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from collector.runtimes.abi import V8_MARK
+
 Read = Callable[[Sequence[int], Sequence[int]], list[bytes]]
 
 _VERSION = b"_ZN2v88internal7Version15version_string_E"
@@ -90,7 +92,7 @@ _SOME: dict[str, tuple[bytes, int]] = {
 }
 _FUNCTION_TYPES = 17  # how many there are, where no symbol tells
 _PREFIX = b"v8dbg_"
-MARK = _PREFIX + b"off_fp_function"  # who exports it is V8
+MARK = V8_MARK  # who exports it is V8
 _EMBEDDED = (b"_ZN2v88internal7Isolate23CurrentEmbeddedBlobCodeEv",
              b"_ZN2v88internal7Isolate27CurrentEmbeddedBlobCodeSizeEv")
 _LOADS = re.compile(rb"(?:\xf3\x0f\x1e\xfa)?(?:\x48)?\x8b\x05(.{4})\xc3", re.DOTALL)  # mov rax, [rip + ...]; ret

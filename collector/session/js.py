@@ -22,6 +22,7 @@ from collector.linux import proc
 from collector.processes.process import Epoch
 from collector.processes.space import AddressSpace
 from collector.runtimes import marks
+from collector.runtimes.abi import V8_MARK
 from collector.runtimes.code import Code, EachLine
 from collector.runtimes.made_up import MadeUp
 from collector.runtimes.marks import TORN, UNKNOWN, VERIFIED
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from collector.runtimes.v8 import Machine, Told
 
 NOT_KNOWN = b"<JavaScript function, not known>"
-_PROGRAMS = (b"node", b"electron", b"nsolid")  # in names of files that may have V8 in them
+_LIBRARIES = (b"node", b"electron", b"nsolid")  # in names of files that may have V8 in them, beside the program
 _TRIES = 50
 _MASK = (1 << 64) - 1
 _LINE = 2  # made-up addresses of a line: some readers take one off
@@ -183,17 +184,17 @@ class JsFrames:
         return known
 
     def _recognised(self, epoch: Epoch) -> _Process | None:
-        for mapping in epoch.space.mappings:
-            name = mapping.path.rsplit(b"/", 1)[-1]
+        for i, mapping in enumerate(epoch.space.mappings):
             known = self._objects.by_number.get(mapping.object)
-            if known is None or not any(program in name for program in _PROGRAMS):
+            name = mapping.path.rsplit(b"/", 1)[-1]
+            if known is None or not (i == 0 or any(library in name for library in _LIBRARIES)):
                 continue
-            from collector.runtimes import v8
             try:
+                if V8_MARK not in known.exported((V8_MARK,)):
+                    continue
+                from collector.runtimes import v8
                 symbols = known.exported(v8.SYMBOLS)
             except ElfError:
-                continue
-            if v8.MARK not in symbols:
                 continue
             there = {name: (value + mapping.bias, size) for name, (value, size) in symbols.items()}
             places = self._places_in(mapping.object)

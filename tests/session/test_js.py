@@ -6,6 +6,7 @@ import glob
 import json
 import os
 import re
+import shutil
 import subprocess
 import threading
 import time
@@ -147,6 +148,20 @@ def test_a_stack_is_whole_where_optimised_code_was_given_up(node: str, tmp_path:
     lock, wait = (times(experiment, f"i.{state}") for state in ("lock", "wait"))
     for name in ("waits", "inner", "outer", "<module> (resumed.js)", "_start"):
         assert lock.get(name, 0) + wait.get(name, 0) >= 1.5 - 2 * INTERVAL_S, (name, lock, wait, told)
+
+
+def test_the_name_of_the_program_makes_no_difference(tmp_path: Path, times: Times, need: Callable[[str, str], str],
+                                                     perf_allowed: None) -> None:
+    program, script, experiment = tmp_path / "worker", tmp_path / "work.js", tmp_path / "worker.er"
+    shutil.copy(need("node", "nodejs"), program)
+    script.write_text("function work() { const t = Date.now(); let s = 0; while (Date.now() - t < 700) s += 1; }\n"
+                      "work(); console.log('worked'); require('fs').readFileSync(0);")
+    with living(experiment, program, script) as run:
+        assert run.says() == "worked\n"
+        run.wait_for_looks()
+        _, told = run.end()
+    assert re.search(r"\d+ JavaScript frames", told), told
+    assert "work" in times(experiment, "i.totalcpu")
 
 
 def test_who_does_not_want_them_has_none(tmp_path: Path, collect: Command, times: Times,
