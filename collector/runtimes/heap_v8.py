@@ -153,8 +153,10 @@ class Heap:
         return np.frombuffer(content if len(content) == shape.length * shape.width else b"", f"<u{shape.width}")
 
     def _shapes(self, strings: Sequence[int], most: int) -> dict[int, _String]:
-        """Strings and all that they consist of."""
+        """Strings that are not longer than ``most``, and all that they consist of."""
         known: dict[int, _String] = {}
+        sliced: set[int] = set()  # of what others are parts
+        wholes: dict[int, _String] = {}  # those of them that are longer
         new = list(strings)
         for _ in range(_DEPTH_MAX):
             heads = self.heads(new, _HEAD)
@@ -162,11 +164,17 @@ class Heap:
                 shape = self._shape(one, head, kind)
                 if shape is not None and shape.length <= most:
                     known[one] = shape
-            parts = {part for one in new if one in known for part in _parts(known[one])}
-            new = sorted(part for part in parts if part not in known and is_object(part))[:_PARTS_MAX * len(strings)]
+                elif shape is not None and one in sliced:
+                    wholes[one] = shape
+            found = [known[one] for one in new if one in known]
+            sliced.update(shape.first for shape in found if shape.shape == _SLICED)
+            parts = {part for shape in found for part in _parts(shape)}
+            # One that is too long is asked for once more where another one turns out to be a part of it.
+            new = [part for part in parts if part not in known and part not in wholes and is_object(part)]
+            new = sorted(new)[:_PARTS_MAX * len(strings)]
             if not new:
                 break
-        return known
+        return {one: _cut(shape, wholes.get(shape.first)) for one, shape in known.items()}
 
     def _shape(self, address: int, head: bytes, kind: int) -> _String | None:
         if not 0 <= kind < self._at["type_no_string"] or len(head) < _CONTENT:
@@ -184,6 +192,15 @@ def _parts(string: _String) -> tuple[int, ...]:
     if string.shape == _CONS:
         return string.first, string.second
     return (string.first,) if string.shape in (_SLICED, _THIN) else ()
+
+
+def _cut(string: _String, whole: _String | None) -> _String:
+    """Of a part of a ``whole`` that is not read as a whole, where its own characters are."""
+    begin = small(string.second)
+    if (string.shape != _SLICED or whole is None or whole.shape not in (_SEQUENTIAL, _EXTERNAL)
+            or not 0 <= begin <= whole.length - string.length):
+        return string
+    return _String(string.length, whole.shape, whole.width, whole.first + begin * whole.width, 0)
 
 
 def _units(content: bytes, width: int) -> str:

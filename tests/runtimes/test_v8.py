@@ -65,7 +65,12 @@ const { Script } = require('vm');
 const half = new Script('(function ofHalf(then) { return then(); })', { filename: 'file:///tmp/half\\ud800%20.js' });
 const none = new Script('(function ofNone(then) { return then(); })', { filename: 'file:///tmp/no%00ne.js' });
 const ofHalf = half.runInThisContext(), ofNone = none.runInThisContext();
-const through = then => ofHalf(() => ofNone(then));
+const through = then => ofHalf(() => ofNone(() => ofParts(then)));
+// And names that are parts of texts which are much longer, with characters of one byte and of two.
+const [part, widePart] = ['', 'Ω'].map(one => `/a/rather/long/name/of${one}Part.js\\n`.repeat(9999).split('\\n')[3]);
+const ofPart = new Script('(function ofPart(then) { return then(); })', { filename: part }).runInThisContext();
+const ofWide = new Script('(function ofWide(then) { return then(); })', { filename: widePart }).runInThisContext();
+const ofParts = then => ofPart(() => ofWide(then));
 cell[1] = 1e6;
 console.log('ready');
 (() => [[1, 99]].map(xs => through(() => object['a method of a long name, \U0001d4b3'](xs))))();
@@ -176,6 +181,8 @@ def test_a_script_may_have_any_name(node: Target) -> None:
     found = everything(machine, node.frames)
     assert found[b"ofHalf"] == (b"/tmp/half? .js", 1)
     assert found[b"ofNone"] == (b"", 1)
+    assert found[b"ofPart"] == (b"/a/rather/long/name/ofPart.js", 1)
+    assert found[b"ofWide"] == ("/a/rather/long/name/ofΩPart.js".encode(), 1)
 
 
 @given(st.text(st.characters(exclude_categories=())), st.booleans())
