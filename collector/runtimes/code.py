@@ -9,7 +9,7 @@ times as well: some agents write their maps at the very end.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple, overload
@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 NAME_MAX = 4096  # bytes of a name that are kept
 ADDRESS_END = 1 << 64
+_LONGER = 4  # times as long as what comes behind it is a run at least
 SIZE_MAX = (1 << 31) - (1 << 20)  # readers of map.xml overflow at 2 GiB
 
 
@@ -79,17 +80,34 @@ def is_sound(start: int, size: int, name: bytes) -> bool:
     return bool(name) and 0 < size <= SIZE_MAX and start + size <= ADDRESS_END
 
 
+class _Run:
+    """Some code in order."""
+
+    def __init__(self, told: Sequence[tuple[int, int, Code]]) -> None:
+        """``told``: start, order in which it was told, code."""
+        self.told = sorted(told)
+        self._starts = [start for start, _, _ in self.told]
+        self._ends = list(accumulate((code.end for _, _, code in self.told), max))  # the largest of all up to here
+
+    def covering(self, pc: int) -> Iterator[tuple[int, Code]]:
+        """What lies at an address, with the order in which it was told."""
+        for i in range(bisect_right(self._starts, pc) - 1, -1, -1):
+            if self._ends[i] <= pc:
+                break
+            if self.told[i][2].end > pc:
+                yield self.told[i][1:]
+
+
 class CodeTable:
     """All code that maps of a process have told of, in the order told."""
 
     def __init__(self) -> None:
-        self._all: list[tuple[int, int, Code]] = []  # start, order, code; sorted
-        self._starts: list[int] = []
-        self._ends: list[int] = []  # the largest end of all up to here
+        # Each is longer than those behind it: what is told line by line is put in order some times, not with each line.
+        self._runs: list[_Run] = []
         self._n_told = 0
 
     def __len__(self) -> int:
-        return len(self._all)
+        return self._n_told
 
     def add(self, told: Iterable[Code]) -> None:
         """Further code. What is told again of the same code replaces nothing."""
@@ -97,9 +115,9 @@ class CodeTable:
         if not more:
             return
         self._n_told += len(more)
-        self._all = sorted([*self._all, *more])
-        self._starts = [start for start, _, _ in self._all]
-        self._ends = list(accumulate((code.end for _, _, code in self._all), max))
+        while self._runs and len(self._runs[-1].told) < _LONGER * len(more):
+            more = self._runs.pop().told + more
+        self._runs.append(_Run(more))
 
     def has(self, code: Code) -> bool:
         """Whether this was told last of where code begins and ends, under this name."""
@@ -108,12 +126,7 @@ class CodeTable:
 
     def at(self, pc: int, time_ns: int) -> Code | None:
         """The code at an address at a time; None where none was ever told."""
-        covering = []
-        for i in range(bisect_right(self._starts, pc) - 1, -1, -1):
-            if self._ends[i] <= pc:
-                break
-            if self._all[i][2].end > pc:
-                covering.append(self._all[i][1:])
+        covering = [told for run in self._runs for told in run.covering(pc)]
         if not covering:
             return None
         before = [told for told in covering if told[1].since_ns <= time_ns]
