@@ -15,7 +15,7 @@ from contextlib import suppress
 from collector.linux import proc
 
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY | os.O_NOFOLLOW
-_AT_ONCE = 64 << 20
+_AT_ONCE = 1 << 20
 _COMPARED = 256  # bytes: some lines of a map
 _OLDER_NS = 2_000_000_000  # clocks of file systems are coarse, and images begin a little after their process
 

@@ -102,6 +102,7 @@ class CodeTable:
     """All code that maps of a process have told of, in the order told."""
 
     def __init__(self) -> None:
+        self.is_behind = False  # maps tell of more already
         # Each is longer than those behind it: what is told line by line is put in order some times, not with each line.
         self._runs: list[_Run] = []
         self._n_told = 0

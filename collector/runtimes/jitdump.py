@@ -27,6 +27,7 @@ from collector.runtimes.abi import (
 from collector.runtimes.code import NAME_MAX, Code, is_sound
 
 _TEXT_MAX = 1 << 20  # bytes of one function's code that are kept
+_RECORD_MAX = 1 << 26  # bytes
 _TIME_END_NS = 1 << 62
 
 
@@ -44,13 +45,14 @@ class Jitdump:
     def feed(self, data: bytes, since_ns: int) -> list[Code]:
         """The code that is told of by the next bytes of the file, in their order."""
         self._rest += data
-        if self._has_times is None and not self._read_head():
+        if self.is_broken or (self._has_times is None and not self._read_head()):
+            self._rest = b"" if self.is_broken else self._rest
             return []
         found: list[Code] = []
         at = 0
         while not self.is_broken and at + JIT_HEAD.size <= len(self._rest):
             kind, size, time = JIT_HEAD.packer.unpack_from(self._rest, at)
-            if size < JIT_HEAD.size:
+            if not JIT_HEAD.size <= size <= _RECORD_MAX:
                 self.is_broken = True
                 break
             if at + size > len(self._rest):
@@ -65,7 +67,7 @@ class Jitdump:
         if len(self._rest) < JITDUMP.size:
             return False
         magic, _version, size, _machine, _pad, _pid, _time, flags = JITDUMP.packer.unpack_from(self._rest, 0)
-        self.is_broken = self.is_broken or magic != JITDUMP_MAGIC or size < JITDUMP.size
+        self.is_broken = self.is_broken or magic != JITDUMP_MAGIC or not JITDUMP.size <= size <= _RECORD_MAX
         if self.is_broken or len(self._rest) < size:
             return False
         self._has_times = not flags & JITDUMP_ARCH_TIMES

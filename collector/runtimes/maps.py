@@ -27,6 +27,7 @@ class GrowingFile(Protocol):
 
 
 Open = Callable[[bytes], GrowingFile | None]
+_AT_A_TIME = 4 << 20  # bytes of a file that are read, and some more: everybody waits for that
 _ANCESTORS_MAX = 32  # each may have forked the next one and ended
 
 
@@ -44,19 +45,28 @@ class CodeMaps:
         self._n_anew = 0
         self._dumps: dict[bytes, tuple[GrowingFile, Jitdump, int]] = {}
         self._table = CodeTable()
-        self._read_ns = since_ns
+        self._read_ns = since_ns  # up to when all has been read
+        self._was_behind = False
         # Tables of ancestors, the nearest first, and up to when each counts: not their maps, which have these in turn.
         self._inherited: list[tuple[CodeTable, int]] = []
         if inherited is not None:
             self._inherited = [(inherited._table, since_ns), *inherited._inherited][:_ANCESTORS_MAX]
 
+    @property
+    def is_behind(self) -> bool:
+        """Whether there is more than has been read, by which the places may be of other code."""
+        return self._table.is_behind or any(table.is_behind for table, _ in self._inherited)
+
     def read(self, now_ns: int, mapped: Iterable[bytes]) -> bool:
-        """Reads what is new up to ``now_ns``; whether there was anything. ``mapped``: paths of what the process has
-        mapped, among which are its jitdumps."""
+        """Reads what is new up to ``now_ns``, not too much at once; whether more is known than before. ``mapped``:
+        paths of what the process has mapped, among which are its jitdumps."""
+        self._table.is_behind = False
         told = self._perf_map() + self._jitdumps(mapped)
-        self._read_ns = now_ns
         self._table.add(told)
-        return bool(told)
+        if not self._table.is_behind:
+            self._read_ns = now_ns
+        was_behind, self._was_behind = self._was_behind, self.is_behind
+        return bool(told) or (was_behind and not self._was_behind)
 
     def at(self, pc: int, time_ns: int) -> Code | None:
         """What is at an address at a time."""
@@ -69,6 +79,7 @@ class CodeMaps:
         """Nothing is read any more; what was told stays known to those that were forked from it. Idempotent."""
         files = [self._map, *(file for file, _, _ in self._dumps.values())]
         self._map, self._dumps, self._open, self._inherited = None, {}, lambda _: None, []
+        self._table.is_behind = False
         for file in files:
             if file is not None:
                 file.close()
@@ -79,7 +90,7 @@ class CodeMaps:
         if self._map is None:
             return []
         found: list[Code] = []
-        for data, is_anew in _pieces(self._map, self._n_anew):
+        for data, is_anew in self._pieces(self._map, self._n_anew):
             data = data if is_anew else self._rest + data
             whole = perf_map.whole_lines(data)
             self._rest = data[whole:][:perf_map.LINE_MAX + 1]  # which is too long, then
@@ -97,20 +108,21 @@ class CodeMaps:
                     self._dumps[path] = file, Jitdump(), 0
         found: list[Code] = []
         for path, (file, dump, n_anew) in self._dumps.items():
-            for data, is_anew in _pieces(file, n_anew):
+            for data, is_anew in self._pieces(file, n_anew):
                 dump = Jitdump() if is_anew else dump
                 self._dumps[path] = file, dump, file.n_anew
                 found += dump.feed(data, self._read_ns)
         return found
 
-
-def _pieces(file: GrowingFile, n_anew: int) -> Iterator[tuple[bytes, bool]]:
-    """What has come in a file, piece by piece, and whether it begins anew with that, as ``n_anew`` at the last piece
-    tells. What is written anew again and again is read twice: the rest is for the next time."""
-    most = n_anew + 1
-    while n_anew <= most and (data := file.more()):
-        is_anew, n_anew = file.n_anew != n_anew, file.n_anew
-        yield data, is_anew
+    def _pieces(self, file: GrowingFile, n_anew: int) -> Iterator[tuple[bytes, bool]]:
+        """What has come in a file, piece by piece, and whether it begins anew with that, as ``n_anew`` at the last
+        piece tells. What is written anew again and again is read twice: the rest is for the next time."""
+        most, n_bytes = n_anew + 1, 0
+        while n_anew <= most and n_bytes < _AT_A_TIME and (data := file.more()):
+            is_anew, n_anew = file.n_anew != n_anew, file.n_anew
+            n_bytes += len(data)
+            yield data, is_anew
+        self._table.is_behind |= n_bytes >= _AT_A_TIME
 
 
 def _overlap(codes: Iterable[Code]) -> bool:

@@ -34,6 +34,7 @@ from collector.session.tally import Tally
 
 _TEXT_MAX = 1 << 16  # bytes of a function's code
 _SEEN_MAX = 1 << 16
+_LAST_READS_MAX = 256  # of maps that have not been read to their ends when all is over
 _PENDING_MAX = 1 << 16  # addresses of an image that wait for a name
 _NONE: tuple[Array, Array] = np.zeros(0, np.uint64), np.zeros(0, np.uint64)
 
@@ -102,7 +103,7 @@ class MadeCode:
                 row, pcs = map(np.concatenate, zip(*found, strict=True))
                 self._met(epochs[-1].image, epochs[-1].space, pcs, time_ns[row])
         for known in list(self._known.values()):
-            self._ask_again(known, frames)
+            self._ask_again(known)
 
     def _made(self, frames: Unwound, number: int, space: AddressSpace) -> tuple[Array, Array] | None:
         """The rows (k,) of frames in an epoch that lie in memory without a file, and their pcs; None if none do."""
@@ -148,7 +149,7 @@ class MadeCode:
         first = indices(np.append(True, pcs[1:] != pcs[:-1]))
         count = np.diff(np.append(first, len(pcs)))
         last = first + count - 1
-        known.maps.read(time.monotonic_ns(), (mapping.path for mapping in space.mappings))
+        self._read(known)
         told: list[Code] = []
         for pc, early, late, n in zip(pcs[first].tolist(), times[first].tolist(), times[last].tolist(), count.tolist(),
                                       strict=True):
@@ -158,7 +159,8 @@ class MadeCode:
             if own is not None and own in known.told:
                 self._tally.n_code_frames += n
                 continue
-            codes = (own,) if own is not None else (known.maps.at(pc, early), known.maps.at(pc, late))
+            codes = (own,) if own is not None else (
+                (known.maps.at(pc, early), known.maps.at(pc, late)) if not known.maps.is_behind else ())
             found = {code for code in codes if code is not None}
             known.told.update(found & {own})
             told += [code._replace(since_ns=min(code.since_ns, early)) for code in found]
@@ -170,6 +172,11 @@ class MadeCode:
             else:
                 self._tally.n_unnamed_frames += n
         self._tell(known, told)
+
+    @staticmethod
+    def _read(known: _Known) -> bool:
+        """Whether maps tell more than before."""
+        return known.maps.read(time.monotonic_ns(), (mapping.path for mapping in known.space.mappings))
 
     def _of(self, image: Image, space: AddressSpace) -> _Known | None:
         known = self._known.get(image.number)
@@ -189,11 +196,15 @@ class MadeCode:
         born_ns = proc.start_unix_ns(image.pid) if not image.was_executed else None
         return min(met_ns, born_ns if born_ns is not None else met_ns)
 
-    def _ask_again(self, known: _Known, frames: Unwound | None = None) -> None:
-        """What had no name yet, if there are more by now."""
+    def _ask_again(self, known: _Known, is_over: bool = False) -> None:
+        """What had no name yet, if there are more by now; ``is_over``: there will be no other time."""
         if not known.pending:
             return
-        if not known.maps.read(time.monotonic_ns(), (mapping.path for mapping in known.space.mappings)) and frames:
+        has_more, n_reads = self._read(known), 1
+        while is_over and known.maps.is_behind and n_reads < _LAST_READS_MAX:
+            self._read(known)
+            n_reads += 1
+        if not is_over and (not has_more or known.maps.is_behind):
             return
         told = []
         for pc, (at_ns, n) in list(known.pending.items()):
@@ -220,7 +231,7 @@ class MadeCode:
             known = self._known.pop(number, None)
             if known is not None:
                 if not self._has_failed:
-                    self._ask_again(known)
+                    self._ask_again(known, is_over=True)
                 self._tally.n_unnamed_frames += sum(n for _, n in known.pending.values())
                 known.places.close()
                 known.maps.close()

@@ -121,6 +121,39 @@ def test_a_line_that_is_too_long_tells_nothing(tmp_path: Path) -> None:
         assert maps.at(0x3000, 20) is not None
 
 
+@pytest.mark.parametrize("damage", [head() + RECORD.pack(0, 1 << 27, 5),
+                                    HEAD.pack(0x4A695444, 1, 1 << 27, 62, *[0] * 4), b"JUNK" * 20])
+def test_a_jitdump_with_a_record_that_has_no_end_is_read_no_further(damage: bytes) -> None:
+    dump = Jitdump()
+    assert dump.feed(damage, 1) == []
+    assert dump.is_broken
+    assert dump.feed(b"\x90" * 4096, 1) == []
+    assert dump._rest == b""
+
+
+def test_a_long_map_is_read_in_parts_and_told_as_if_it_had_been_read_at_once(tmp_path: Path) -> None:
+    """What is new in it counts from when all before had been read."""
+    path, filler = tmp_path / "perf-5.map", b"%x 10 " + b"f" * 4000 + b"\n"
+    path.write_bytes(b"10 10 old\n" + b"".join(filler % (4096 + 16 * i) for i in range(4000)) + b"10 10 new\n")
+    maps, n_reads = CodeMaps([5], open_file(tmp_path), 1), 1
+    child = CodeMaps([6], open_file(tmp_path), 2, maps)
+    assert maps.read(10, [])
+    while maps.is_behind:
+        assert child.is_behind
+        assert not child.read(10 + n_reads, [])
+        n_reads += 1
+        assert maps.read(10 + n_reads, [])
+    assert n_reads > 3
+    assert child.read(50, [])
+    told = [one.at(0x10, time) for one in (maps, child) for time in (1, 5, 99)]
+    assert {code and (code.name, code.since_ns) for code in told} == {(b"new", 1)}
+    with path.open("ab") as file:
+        file.write(b"10 10 newest\n")
+    assert maps.read(60, [])
+    assert [code and code.name for code in (maps.at(0x10, 10 + n_reads - 1), maps.at(0x10, 10 + n_reads))] == [
+        b"new", b"newest"]
+
+
 def test_the_newest_code_at_a_time_counts_and_stands_for_earlier_times() -> None:
     table = CodeTable()
     table.add([Code(100, 50, b"old", 5), Code(10, 500, b"around", 1)])

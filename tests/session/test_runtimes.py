@@ -477,6 +477,30 @@ def test_a_map_that_was_complete_before_we_came_counts(engine: str, is_its_own: 
     assert ("made" in cpu, "[anonymous code]" in cpu) == (is_its_own, not is_its_own), cpu
 
 
+@pytest.mark.parametrize("n_lines", [4000, 20000])
+def test_the_last_line_of_a_long_map_counts(n_lines: int, tmp_path: Path, collect: Command, times: Times,
+                                            need: Callable[[str, str], str], perf_allowed: None,
+                                            attach_allowed: None) -> None:
+    """Which is read in parts, and may be longer than what can be read until the end."""
+    source, program, experiment = tmp_path / "attached.c", tmp_path / "attached", tmp_path / "attached.er"
+    source.write_text(ATTACHED)
+    subprocess.run([need("gcc", "gcc"), "-O1", "-w", "-o", program, source], check=True)
+    with subprocess.Popen([program], stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        path = Path(process.stdout.readline().strip())
+        try:
+            last = path.read_bytes()
+            between = b"".join(b"%x 10 %s\n" % (4096 + 16 * i, b"f" * 4000) for i in range(n_lines))
+            path.write_bytes(last.replace(b"made", b"stale") + between + last)
+            run = collect("-t", "1", "-o", experiment, "-P", process.pid)
+        finally:
+            process.kill()
+            path.unlink()
+    assert run.returncode == 0, run.stderr
+    cpu = times(experiment, "e.totalcpu")
+    assert cpu["made"] >= cpu["<Total>"] - 2 * INTERVAL_S > 0, cpu
+
+
 MAPPED = r"""
 #include <stdio.h>
 #include <string.h>
