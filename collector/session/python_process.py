@@ -16,6 +16,7 @@ from collector.runtimes.callers_cpython import UNIT
 from collector.runtimes.cpython import Chain, Interpreter, PyFrame
 from collector.runtimes.looks import Looks, Told
 from collector.runtimes.places_cpython import CodePlaces
+from collector.runtimes.steps_cpython import Steps
 from collector.runtimes.ways_cpython import Ways
 from collector.session.python import LOOK_MIN_NS
 from collector.session.python_evaluations import PLACES, Place
@@ -75,6 +76,8 @@ class Process:
         self.addresses: dict[PyFrame, int] = {}  # made-up ones
         self.ahead: dict[int, tuple[int, int]] = {}  # see Run.own, by number of the code
         self.runs: dict[Told, Run] = {}  # of activations that were told before
+        self.steps = Steps()
+        self._line_starts: dict[int, list[int]] = {}  # by number of the code
         # Where the C function keeps its place in the code is the compiler's choice, and what was there before stays in
         # other words of its frame: which ones are right is learnt.
         self._n_right: Array = np.zeros(PLACES, np.int64)
@@ -119,7 +122,7 @@ class Process:
                 if surprises[-1] and self.interpreter.layout.has_inlined_calls:
                     self._ways.add(chain)
                 self._met.update(frame.address for activation in chain for frame in activation)
-                self._note_calls(chain)
+                self._note_places(chain)
             elif chain is None:
                 self.states.pop(tid, None)
         is_changed, self._n_changes = self._n_changes != self.interpreter.n_changes, self.interpreter.n_changes
@@ -130,9 +133,20 @@ class Process:
         self.due_ns = time.monotonic_ns() + (
             _EAGER_NS if self._n_eager > 0 else LOOK_MIN_NS if is_changed else max(self._period_ns, self._calm_ns()))
 
-    def _note_calls(self, chain: Chain) -> None:
-        """Of all evaluations but the innermost one the place that they have called from."""
-        if self.interpreter.callers is None:
+    def line_starts(self, code: int) -> list[int]:
+        """At which offsets lines begin in the code object of a number, in order."""
+        found = self._line_starts.get(code)
+        if found is None:
+            found = self._line_starts[code] = [offset for offset, _ in self.interpreter.lines(code)]
+        return found
+
+    def _note_places(self, chain: Chain) -> None:
+        """Where evaluations are, and of all but the innermost one the place that they have called from."""
+        interpreter = self.interpreter
+        if interpreter.layout.has_inlined_calls:
+            inner = [activation[0] for activation in chain if activation[0].code in interpreter.codes]
+            self.steps.met([(frame.code, interpreter.offset(frame)) for frame in inner])
+        if interpreter.callers is None:
             return
         if len(self._called) > _FRAMES_MAX:
             self._called.clear()
@@ -146,9 +160,12 @@ class Process:
     def forget(self, codes: Sequence[int]) -> None:
         """Nobody asks any more for code objects of these numbers."""
         self._ways.forget(codes)
+        if codes:
+            self.steps.forget(codes)
         for code in codes:
             self.starts.pop(code, None)
             self.ahead.pop(code, None)
+            self._line_starts.pop(code, None)
         if len(self._before) > _FRAMES_MAX:
             self._before.clear()
         if codes or max(len(self.addresses), len(self.runs)) > _FRAMES_MAX:

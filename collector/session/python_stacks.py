@@ -10,6 +10,7 @@ import numpy as np
 from collector.arrays import distinct, indices
 from collector.clock import NS_PER_S
 from collector.events import Array, ClockSamples
+from collector.runtimes.callers_cpython import UNIT
 from collector.runtimes.cpython import PyFrame
 from collector.runtimes.looks import Looks, Told
 from collector.runtimes.made_up import MadeUp
@@ -68,8 +69,27 @@ def functions_of(process: Process, samples: ClockSamples, rows: Array, frames: F
         counts[mark] += n
     which_run = np.repeat(np.array(first_runs)[kind], size) + number
     code, ahead = np.array(runs.own, np.uint64)[which_run].T
-    exact = np.where((code == found.code) & (code != 0), found.word + ahead, np.uint64(0))
+    word = _of_instructions(process, found)
+    exact = np.where((code == found.code) & (code != 0) & (word != 0), word + ahead, np.uint64(0))
     return Inserted(place.row, depth, which_run, runs.addresses, exact, (number == 0) & np.repeat(waits, size))
+
+
+def _of_instructions(process: Process, found: Found) -> Array:
+    """The words (k,) that evaluations are known by, each moved to where its instruction is; 0: it tells none."""
+    interpreter, steps = process.interpreter, process.steps
+    words = found.word.copy()
+    asked = indices(np.isin(found.code, np.array(list(interpreter.codes), np.uint64)))
+    if not interpreter.layout.has_inlined_calls or not len(asked):
+        return words
+    pairs = np.stack([found.code[asked], found.word[asked]])
+    different, which, n = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
+    places = [(code, word - interpreter.codes[code].bytecode) for code, word in different.T.tolist()]
+    for place, n_words in zip(places, n.tolist(), strict=True):
+        steps.led(*place, n_words)
+    behind = np.array([UNIT * steps.is_behind(*place, process.line_starts(place[0])) for place in places], np.uint64)
+    is_old = np.array([steps.is_old(*place) for place in places])
+    words[asked] = np.where(is_old, np.uint64(0), different[1] - behind)[which.ravel()]
+    return words
 
 
 def _placed(process: Process, samples: ClockSamples, row: Array, depth: Array,

@@ -28,6 +28,9 @@ PYTHONS = sorted({os.path.realpath(path) for path in (
     sys.executable, "/usr/bin/python3", *glob.glob(str(Path.home() / ".pyenv/versions/3.11.*/bin/python3.11")),
     *glob.glob(os.environ.get("PYTHONS", "")))
     if re.search(r"3\.(8|9|1[0-5])\b", os.path.realpath(path))})
+# Of each version that is here.
+VERSIONS = sorted({*PYTHONS, *map(os.path.realpath, glob.glob(
+    str(Path.home() / ".pyenv/versions/3.1[2-5].*/bin/python3")))})
 # Where it makes no difference how it was built.
 ONE_PYTHON = PYTHONS if "PYTHONS" in os.environ else [os.path.realpath(sys.executable)]
 
@@ -143,6 +146,46 @@ def test_python_by_function(python: str, tmp_path: Path, er_print: Command, time
     source = er_print("-source", "seven", experiment).stdout
     assert re.search(r"\d+\.\d+ +\d+\.\d+ +1[34]\. +(while|    for)", source), source
     assert "def seven" in gprofng("-source", "seven", experiment=experiment).text
+
+
+LINES = """
+import time
+def put(a, b):
+    a[:] = b
+    x = 1
+    return x
+def nested(a):
+    return sum(
+        sorted(
+            a
+        )
+    )
+a, b = list(range(1_000_000)), list(range(1_000_000))
+for work in (lambda: put(a, b)), (lambda: nested(a)):
+    end = time.thread_time() + 1.5
+    while time.thread_time() < end: work()
+"""
+
+
+def _line_times(source: str) -> dict[int, float]:
+    """Seconds by line, of an annotated source with one metric."""
+    return {int(line): float(seconds) for seconds, line in re.findall(r"^(?:##)? +(\d+\.\d*) +(\d+)\. ", source, re.M)}
+
+
+@pytest.mark.kernel_times
+@pytest.mark.parametrize("python", VERSIONS)
+def test_lines_are_those_of_what_is_carried_out_and_not_the_next(python: str, tmp_path: Path,
+                                                                 er_print: Command) -> None:
+    program, experiment = tmp_path / "program.py", tmp_path / "lines.er"
+    program.write_text(LINES)
+    subprocess.run([COLLECT, "-p", "on", "--python", "on", "-o", experiment, python, program], check=True,
+                   capture_output=True)
+    lines = _line_times(er_print("-metrics", "e.totalcpu", "-source", "put", experiment).stdout)
+    of_put, of_nested = sum(lines.get(n, 0) for n in range(3, 7)), sum(lines.get(n, 0) for n in range(7, 13))
+    assert of_put > 1 and of_nested > 1, lines
+    assert lines[4] >= 0.9 * of_put, lines
+    assert lines[9] >= 0.25 * of_nested, lines
+    assert lines.get(8, 0) + lines[9] >= 0.9 * of_nested, lines
 
 
 BESIDE = """
