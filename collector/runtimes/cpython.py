@@ -30,7 +30,9 @@ _THREAD_SIZE = 320
 _CHUNK_HEAD = 24
 _CHUNK_MAX = 1 << 18
 _CHUNK_SPARE = 2048
-_SHIM = b"<shim>"  # the file of code objects that are no function's
+# The file of code objects that are no function's; since 3.12 there is one amid calls of a class, too, which has this name
+# for its file as well, and no line.
+_SHIM, _CLASS_SHIM = b"<shim>", b"__init__"
 _OWNED_BY_C = 3  # and more: by C, or by the interpreter itself
 _TAGS = 7  # since 3.14 a reference has them in its lowest bits
 _ANOTHER_PROGRAM = (0, 0)  # its version: other things lie where the interpreter's did
@@ -169,16 +171,18 @@ class Interpreter:
         self._compare(expected, heads, before_ns, after_ns)
         self.look_after(met & self.numbers.keys() - set(expected))
         self.learn(met - self.numbers.keys())
-        if all(self.numbers.get(address) == address for address in met):
+        if not self.shims and all(self.numbers.get(address) == address for address in met):
             return chains
         return [chain if chain is None else self._numbered(chain) for chain in chains]
 
     def _numbered(self, chain: Chain) -> Chain | None:
-        """The chain with numbers of code objects instead of addresses."""
-        if not all(frame.code in self.numbers for activation in chain for frame in activation):
+        """The chain with numbers of code objects instead of addresses, without those that are no function's."""
+        numbers = self.numbers
+        if not all(frame.code in numbers for activation in chain for frame in activation):
             return None
-        return tuple([tuple([PyFrame(frame.address, self.numbers[frame.code], frame.offset) for frame in activation])
-                      for activation in chain])
+        activations = [[PyFrame(frame.address, numbers[frame.code], frame.offset) for frame in activation
+                        if numbers[frame.code] not in self.shims] for activation in chain]
+        return tuple([tuple(activation) for activation in activations if activation])
 
     def _memories(self, states: Sequence[int], codes: Sequence[int]) -> tuple[list[_Memory], list[bytes]]:
         """Each thread's state, data stack, and what the last look needed besides, and then the code objects at some
@@ -357,7 +361,7 @@ class Interpreter:
     def _note(self, address: int, code: CodeObject, now_ns: int) -> None:
         number = address | (self._n_gone & 0xFFFF) << _NUMBERS_FROM
         self.codes[number], self.numbers[address] = code, number
-        if code.file == _SHIM:
+        if code.file == _SHIM or (code.file == code.name == _CLASS_SHIM and not code.first_line):
             self.shims.add(number)
         self.first_ns[number] = self._seen[number] = now_ns
         self.n_changes += 1

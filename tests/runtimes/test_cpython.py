@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dis
+import glob
 import os
 import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from types import CodeType, SimpleNamespace
@@ -53,6 +55,9 @@ def work():
     for _ in generated(): pass
 threading.Thread(target=work).start()
 """
+# Of each version that is here.
+VERSIONS = sorted({os.path.realpath(path) for path in (sys.executable, *glob.glob(
+    str(Path.home() / ".pyenv/versions/3.1[0-5].*/bin/python3")))})
 NAMES = {"work", "generated", "\u03b1\u03b2", "\u03b1\u03b2.<locals>.<lambda>", "wait", "Thread.run", "_shutdown",
          "Thread._bootstrap_inner", "Thread._bootstrap", "Thread.join", "Thread._wait_for_tstate_lock", "<module>"}
 CHAIN = ["Thread._bootstrap", "Thread._bootstrap_inner", "Thread.run", "work", "generated",
@@ -105,6 +110,43 @@ def target() -> Iterator[Target]:
 def _names(interpreter: Interpreter, chain: cpython.Chain) -> list[str]:
     """Outermost first."""
     return [interpreter.codes[frame.code].name.decode() for activation in chain for frame in reversed(activation)]
+
+
+@contextmanager
+def _waiting(python: str, program: str) -> Iterator[tuple[Target, Interpreter]]:
+    """A process that waits when it has said so, and its interpreter."""
+    with subprocess.Popen([python, "-c", program], stdout=subprocess.PIPE) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            waiting = Target(process.pid)
+            interpreter = waiting.interpreter(waiting.read)
+            assert isinstance(interpreter, Interpreter)
+            yield waiting, interpreter
+        finally:
+            process.kill()
+
+
+CLASS = """
+import time
+class Thing:
+    def __init__(self, is_last):
+        if is_last:
+            print("ready", flush=True)
+            time.sleep(86_400)
+def main():
+    for i in range(5000): Thing(i == 4999)
+main()
+"""
+
+
+@pytest.mark.parametrize("python", VERSIONS)
+def test_between_a_class_and_who_calls_it_there_is_nobody(python: str) -> None:
+    with _waiting(python, CLASS) as (_, interpreter):
+        (chain,) = interpreter.chains(list(interpreter.threads().values()))
+        assert chain is not None
+        names = _names(interpreter, chain)
+    assert [name.rpartition(".")[2] for name in names] == ["<module>", "main", "__init__"]
 
 
 def test_a_waiting_thread_is_read_from_its_first_frame_on(target: Target) -> None:
