@@ -14,6 +14,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain as joined
+from itertools import islice
 from operator import itemgetter
 from types import MappingProxyType
 from typing import NamedTuple
@@ -30,14 +32,14 @@ _THREAD_SIZE = 320
 _CHUNK_HEAD = 24
 _CHUNK_MAX = 1 << 18
 _CHUNK_SPARE = 2048
-# The file of code objects that are no function's; since 3.12 there is one amid calls of a class, too, which has this name
-# for its file as well, and no line.
+# The file of code objects that are no function's. Since 3.12 there is one amid calls of a class, too: its name and file
+# are these, and it has no line.
 _SHIM, _CLASS_SHIM = b"<shim>", b"__init__"
 _OWNED_BY_C = 3  # and more: by C, or by the interpreter itself
 _TAGS = 7  # since 3.14 a reference has them in its lowest bits
 _ANOTHER_PROGRAM = (0, 0)  # its version: other things lie where the interpreter's did
 _DEPTH_MAX = 1024
-_THREADS_MAX = 4096
+_THREADS_MAX, _INTERPRETERS_MAX = 4096, 64
 _STRING_MAX, _TABLE_MAX, _BYTECODE_MAX, _TEXT_MAX = 4096, 1 << 18, 1 << 24, 1 << 16
 _USER_END = 1 << 47
 _NUMBERS_FROM = 47  # the bit
@@ -118,33 +120,56 @@ class Interpreter:
         # has), and where its names and lines are.
         self._identity = itemgetter(slice(8, 24), slice(layout.code_first_line, layout.code_first_line + _FIXED), *(
             slice(at, at + 8) for at in (layout.code_file, layout.code_name, layout.code_lines)))
-        self._newest: dict[int, int] = {}  # by where that stands: each interpreter's newest thread, when last listed
+        # By where that stands: the newest interpreter, and the newest thread of each, when last listed.
+        self._newest: dict[int, int] = {}
         self.has_new_threads = False  # since then, as of the last look
+        # By the state that ``threads`` tells, those of the same thread in younger interpreters, the oldest first.
+        self._inner: dict[int, list[int]] = {}
 
     # -- threads
 
     def threads(self, known: Mapping[int, int] = MappingProxyType({})) -> dict[int, int]:
         """The interpreter's threads: their states' addresses by tid, the newest first; with ``known`` ones it is only
-        read which have come since."""
-        layout = self.layout
-        found: dict[int, int] = {}
-        self._newest, self.has_new_threads = {}, False
-        interpreter = self._word(self.symbols[b"_PyRuntime"][0] + layout.interpreters_head)
-        for _ in range(64):
-            if not _is_address(interpreter):
-                break
-            newest = interpreter + layout.threads_head
-            state = self._newest[newest] = self._word(newest)
-            while _is_address(state) and len(found) < _THREADS_MAX:
-                (memory,) = self._read([state], [_THREAD_SIZE])
-                tid = self._tid(memory)
-                if tid in found or known.get(tid) == state:
-                    break
-                found[tid] = state
-                state = _word(memory, layout.thread_next)
-            interpreter = self._word(interpreter + layout.interpreter_next)
+        read which have come since. Of a thread with a state in several interpreters that in the oldest one."""
+        interpreters = self._interpreters()
+        self.has_new_threads = False
+        if len(interpreters) > 1:
+            known = {}
+        states: dict[int, list[int]] = {}  # by tid
+        for interpreter in interpreters:
+            newest = interpreter + self.layout.threads_head
+            self._newest[newest] = self._word(newest)
+            for tid, state in self._states_from(self._newest[newest], known).items():
+                states.setdefault(tid, []).append(state)
+        # Up to 3.12 a state may be said to be of the thread that made the interpreter, while another one runs in it.
+        are_own = self.layout.version >= (3, 13)
+        self._inner = {each[-1]: each[-2::-1] for each in states.values() if are_own and len(each) > 1}
+        found = {tid: each[-1] for tid, each in states.items()}
         taken = set(found.values())  # by one that has come to be where another was
         return found | {tid: state for tid, state in known.items() if tid not in found and state not in taken}
+
+    def _interpreters(self) -> list[int]:
+        """Where the interpreters of the process are, the newest first."""
+        head = self.symbols[b"_PyRuntime"][0] + self.layout.interpreters_head
+        interpreter = self._word(head)
+        self._newest = {head: interpreter}
+        found: list[int] = []
+        while _is_address(interpreter) and len(found) < _INTERPRETERS_MAX and interpreter not in found:
+            found.append(interpreter)
+            interpreter = self._word(interpreter + self.layout.interpreter_next)
+        return found
+
+    def _states_from(self, state: int, known: Mapping[int, int]) -> dict[int, int]:
+        """The states of one interpreter's threads by tid, from the newest one on to a known one."""
+        found: dict[int, int] = {}
+        while _is_address(state) and len(found) < _THREADS_MAX:
+            (memory,) = self._read([state], [_THREAD_SIZE])
+            tid = self._tid(memory)
+            if tid in found or known.get(tid) == state:
+                break
+            found[tid] = state
+            state = _word(memory, self.layout.thread_next)
+        return found
 
     def _tid(self, state: bytes) -> int:
         own = self._own_tid(state)
@@ -163,9 +188,11 @@ class Interpreter:
         at addresses ``codes`` are looked after, too."""
         expected = list(self._met.union(codes) & self.numbers.keys())
         before_ns = self._clock()
-        memories, heads = self._memories(states, expected)
+        whole = [[state, *self._inner.get(state, ())] for state in states]
+        memories, heads = self._memories(list(joined.from_iterable(whole)), expected)
         after_ns = self._clock()
-        chains = [self._chain(state, memory) for state, memory in zip(states, memories, strict=True)]
+        rest = iter(memories)
+        chains = [self._whole_chain(each, list(islice(rest, len(each)))) for each in whole]
         met = {frame.code for chain in chains if chain for activation in chain for frame in activation}
         self._met = met
         self._compare(expected, heads, before_ns, after_ns)
@@ -174,6 +201,19 @@ class Interpreter:
         if not self.shims and all(self.numbers.get(address) == address for address in met):
             return chains
         return [chain if chain is None else self._numbered(chain) for chain in chains]
+
+    def _whole_chain(self, states: Sequence[int], memories: Sequence[_Memory]) -> Chain | None:
+        """What a thread carries out in interpreters, from the oldest one on."""
+        activations: list[Activation] = []
+        at = self.layout.native_thread_id
+        for state, memory in zip(states, memories, strict=True):
+            if state != states[0] and memory.word(state + at) != memories[0].word(states[0] + at):
+                continue  # another thread's by now
+            found = self._chain(state, memory)
+            if found is None:
+                return None
+            activations += found
+        return tuple(activations)
 
     def _numbered(self, chain: Chain) -> Chain | None:
         """The chain with numbers of code objects instead of addresses, without those that are no function's."""

@@ -149,6 +149,50 @@ def test_between_a_class_and_who_calls_it_there_is_nobody(python: str) -> None:
     assert [name.rpartition(".")[2] for name in names] == ["<module>", "main", "__init__"]
 
 
+# A thread in another interpreter, that the first one has made, and two that wait in the main interpreter.
+INTERPRETERS = """
+import os, threading
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+def older(): threading.Event().wait()
+threading.Thread(target=older).start()
+made = interpreters.create()
+begun, told = os.pipe()
+program = f'''
+import os, time
+def inner():
+    os.write({told}, b".")
+    time.sleep(86_400)
+def task(): inner()
+task()
+'''
+def outer(): interpreters.run_string(made, program)
+threading.Thread(target=outer).start()
+def main():
+    os.read(begun, 1)
+    print("ready", flush=True)
+    threading.Event().wait()
+main()
+"""
+
+
+@pytest.mark.parametrize("python", VERSIONS)
+def test_a_thread_in_several_interpreters_hides_no_other(python: str) -> None:
+    with _waiting(python, INTERPRETERS) as (waiting, interpreter):
+        states = interpreter.threads()
+        assert states.keys() == set(waiting.tids)
+        names = []
+        for chain in interpreter.chains([states[tid] for tid in waiting.tids]):
+            assert chain is not None
+            found = [name.rpartition(".")[2] for name in _names(interpreter, chain)]
+            names.append([name for name in found if name in {"older", "outer", "task", "inner", "main"}])
+    # Which thread carries out what in another interpreter is not known before.
+    inner = ["task", "inner"] if interpreter.layout.version >= (3, 13) else []
+    assert names == [["main"], ["older"], ["outer", *inner]]
+
+
 def test_a_waiting_thread_is_read_from_its_first_frame_on(target: Target) -> None:
     interpreter = target.interpreter(target.read)
     assert isinstance(interpreter, Interpreter)
