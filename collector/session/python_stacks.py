@@ -81,14 +81,17 @@ def _of_instructions(process: Process, found: Found) -> Array:
     asked = indices(np.isin(found.code, np.array(list(interpreter.codes), np.uint64)))
     if not interpreter.layout.has_inlined_calls or not len(asked):
         return words
-    pairs = np.stack([found.code[asked], found.word[asked]])
-    different, which, n = np.unique(pairs, axis=1, return_inverse=True, return_counts=True)
-    places = [(code, word - interpreter.codes[code].bytecode) for code, word in different.T.tolist()]
+    _, first, which, n = np.unique(mixed(words[asked]) + found.code[asked], return_index=True, return_inverse=True,
+                                   return_counts=True)
+    different = words[asked[first]]
+    places = [(code, word - interpreter.codes[code].bytecode)
+              for code, word in zip(found.code[asked[first]].tolist(), different.tolist(), strict=True)]
     for place, n_words in zip(places, n.tolist(), strict=True):
         steps.led(*place, n_words)
     behind = np.array([UNIT * steps.is_behind(*place, process.line_starts(place[0])) for place in places], np.uint64)
-    is_old = np.array([steps.is_old(*place) for place in places])
-    words[asked] = np.where(is_old, np.uint64(0), different[1] - behind)[which.ravel()]
+    # Later versions note in frames where they are only where that may be asked for, and looks have that.
+    is_old = np.array([interpreter.layout.version < (3, 14) and steps.is_old(*place) for place in places])
+    words[asked] = np.where(is_old, np.uint64(0), different - behind)[which]
     return words
 
 
