@@ -121,6 +121,24 @@ def test_an_own_file_gives_nothing_and_is_recorded(
     assert run.stderr.startswith("collect: x.er: ") and "is not recorded" not in run.stderr, run.stderr
 
 
+# --- programs whose memory may not be read ----------------------------------------------------------
+
+# It closes itself to its user, and starts many others, as such that listen to clients do.
+SPAWNS = """
+import ctypes, os
+ctypes.CDLL(None).prctl(4, 0)
+for _ in range(50): os.system("true")
+print("done")
+"""
+
+
+def test_a_program_that_is_closed_to_its_user_starts_others(with_and_without: Run, public_directory: Path) -> None:
+    alone, run = with_and_without(sys.executable, "-c", SPAWNS)
+    assert (run.returncode, run.stdout) == (alone.returncode, alone.stdout) == (0, "done\n")
+    founder = open_experiment(public_directory / "x.er")
+    assert len([child for child in founder.children if "_x" not in child.name]) == 50
+
+
 # --- other tracers ----------------------------------------------------------------------------------
 
 

@@ -76,32 +76,36 @@ class Lives:
             return None
         parent = maker.process
         is_thread = event == abi.EVENT_CLONE and os.path.exists(f"/proc/{parent.pid}/task/{tid}")
-        early = self._early.pop(tid, None)
         if not is_thread and not self._follow:
-            if early is None:
+            if self._early.pop(tid, None) is None:
                 self._await_stop(tid)
             ptrace.detach(tid)
             return None
-        if not is_thread:
+        if not is_thread:  # all that may fail comes first: then the child is a stray
             look = self._samples.look_at(maker)
+            flags = self._clone_flags(maker.tid, event, look.registers)
             self._mappings.check(maker, look.registers.dwarf[16], now_ns, now_ns - 1)
+        early = self._early.pop(tid, None)
         process = parent if is_thread else self.processes.setdefault(tid, parent.copied(tid))
         self._writer.change("Forked", now_ns, process.pid, tid, parent.pid, maker.tid)
         if not is_thread:
-            self._writer.stopped(maker, BIRTH, now_ns, 0, look, child=tid,
-                                 flags=self._clone_flags(maker.tid, look.registers))
+            self._writer.stopped(maker, BIRTH, now_ns, 0, look, child=tid, flags=flags)
         thread = self.enter(process, tid, now_ns, is_new=True)
         self.new.append(thread)
         thread.first_ns = self._walk.meet(tid, now_ns)
         self._writer.switch(thread, Edge.IN, now_ns)
         return (thread, early[1]) if early is not None else None
 
-    def _clone_flags(self, tid: int, registers: ptrace.Registers) -> int:
-        """The flags of clone(2) that a maker made a process with, as the kernel understands them."""
+    def _clone_flags(self, tid: int, event: int, registers: ptrace.Registers) -> int:
+        """The flags of clone(2) that a maker made a process with, as the kernel understands them. Where its memory may
+        not be read, those that such an event goes with."""
         bits, call = registers.bits, registers.call
         argument = registers.dwarf[abi.FIRST_ARGUMENT[bits]]
         if call == abi.CLONE3_CALL:
-            return self._inspector.word(tid, argument)
+            try:
+                return self._inspector.word(tid, argument)
+            except OSError:
+                return abi.CLONE_VM | abi.CLONE_VFORK if event == abi.EVENT_VFORK else 0
         if call == abi.CLONE_CALL[bits]:
             return argument & ~abi.EXIT_SIGNAL_MASK
         return abi.FORK_CALLS[bits].get(call, 0)
