@@ -65,6 +65,15 @@ os.posix_spawn(sys.argv[1], sys.argv[1:], {})
 sys.stdin.readline()
 """
 
+# A program that makes another process behind a line, which ends with its input.
+FORKS = """
+import os, sys
+print(flush=True)
+sys.stdin.readline()
+os.fork()
+sys.stdin.readline()
+"""
+
 pytestmark = pytest.mark.usefixtures("attach_allowed")
 
 
@@ -119,6 +128,35 @@ def test_a_thread_whose_maker_tells_of_it_late_is_one_thread(traced: Traced) -> 
     assert len(of(changes, "Forked", tid)) == len(of(changes, "Exited", tid)) == 1
     times = switches["time"][switches["tid"] == tid]
     assert (np.diff(times.astype(np.int64)) > 0).all()  # and nobody tells of it twice
+
+
+def test_a_maker_that_is_killed_before_it_is_asked_for_its_child_names_no_other() -> None:
+    """It stands at its exit by then, and what belongs to that event is its status: 9, as the number of a process."""
+    with running(FORKS) as traced:
+        traced.go_on()
+        for report in traced.reports():
+            if report.tid == traced.pid and report.event == abi.EVENT_FORK:
+                break
+            traced.tracer.reports.hear(report)
+        child = ptrace.Inspector().message(traced.pid)
+        os.kill(traced.pid, signal.SIGKILL)
+        while asked(traced.pid) != signal.SIGKILL:
+            time.sleep(0.001)
+        traced.tracer.reports.hear(report)
+        traced.tracer.reports.take()
+        traced.tracer.reports.start_strays(time.monotonic_ns() + round(LATE_S * 1e9))
+        traced.hear_all()
+        changes, _ = traced.told()
+    born = [change[3] for change in changes if change[0] == "Forked"]
+    assert born == [child]
+    assert len(of(changes, "Exited", child)) == 1
+
+
+def asked(tid: int) -> int:
+    """What belongs to the last event of a thread; -1 while it is on its way from one stop to the next."""
+    with suppress(ProcessLookupError):
+        return ptrace.Inspector().message(tid)
+    return -1
 
 
 def test_an_end_that_is_reported_late_is_told_as_early_as_it_was(traced: Traced) -> None:

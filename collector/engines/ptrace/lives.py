@@ -76,6 +76,8 @@ class Lives:
             return None
         parent = maker.process
         is_thread = event == abi.EVENT_CLONE and os.path.exists(f"/proc/{parent.pid}/task/{tid}")
+        if not is_thread and tasks.tracer_of(tid) != os.getpid():
+            return None  # the status of a maker that was killed meanwhile: its child is a stray; or that is over
         if not is_thread and not self._follow:
             if self._early.pop(tid, None) is None:
                 self._await_stop(tid)
