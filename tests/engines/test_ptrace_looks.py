@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from types import SimpleNamespace
 
@@ -10,6 +12,8 @@ from traced import Traced, running
 
 from collector.engines.ptrace import looks, settlement
 from collector.engines.ptrace.targets import AWAKE_NS
+from collector.events import Edge
+from collector.linux import tasks
 
 # Waits for a line.
 WAITS = "import sys\nprint(flush=True)\nsys.stdin.readline()"
@@ -46,3 +50,21 @@ def test_who_sleeps_is_checked_on_and_keeps_no_files_open(monkeypatch: pytest.Mo
     assert not is_running
     assert unproven_ns < 2 * AWAKE_NS
     assert files == ["schedstat"]
+
+
+def test_who_has_stopped_and_gone_on_before_recording_begins_sleeps() -> None:
+    """What was told of it before is told no more."""
+    with running(WAITS) as traced:
+        for number, stopped in ((signal.SIGSTOP, True), (signal.SIGCONT, False)):
+            os.kill(traced.pid, number)
+            while traced.leader.in_stop != stopped:
+                time.sleep(0.001)
+                traced.tracer.reports.take()
+        while tasks.state(traced.leader.files.read_once("status", 4096)) != b"S" or traced.leader.is_awake():
+            time.sleep(0.001)  # it stops once more, for the signal itself
+            traced.tracer.reports.take()
+        traced.tracer._begin()
+        look(traced, time.monotonic_ns())
+        _, switches = traced.told()
+        traced.hear_all()
+    assert switches["edge"].tolist() == [Edge.OUT_BLOCKED]

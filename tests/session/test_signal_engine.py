@@ -13,8 +13,10 @@ import errno
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -378,6 +380,22 @@ def test_stopped_time_is_from_sigstop_to_sigcont(workload: Run, recorded_by_sign
     shown = gprofng("-metrics", "i.stop:name", "-functions", experiment=run.path).functions
     # The first stop may meet it on its way there.
     assert states["stop"] - known_s / 7 - slack_s <= shown["wait_in_stop"][0] <= states["stop"] + 0.001
+
+
+def test_who_is_stopped_as_recording_begins_is_told_as_stopped(attach_allowed: None, collect: Run, gprofng: Run,
+                                                               tmp_path: Path) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        while not Path(f"/proc/{process.pid}/syscall").read_text().startswith("230 "):  # clock_nanosleep
+            time.sleep(0.001)
+        process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, process.pid, os.WSTOPPED)
+        result = collect("--engine", "signal", "-P", process.pid, "-t", "1", "-o", tmp_path / "stopped.er")
+        process.kill()
+    assert re.fullmatch(SUMMARY + "\n", result.stderr), result.stderr
+    shown = gprofng("-metrics", "i.stop:i.totalcpu:name", "-functions", experiment=tmp_path / "stopped.er").functions
+    life_ns = (log := open_experiment(tmp_path / "stopped.er").log).end_ns - log.start_ns
+    assert shown["<Total>"] == (pytest.approx(life_ns / 1e9, abs=INTERVAL_S), 0)
+    assert shown["clock_nanosleep"] == shown["<Total>"]
 
 
 @pytest.mark.kernel_times

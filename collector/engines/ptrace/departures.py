@@ -6,11 +6,12 @@ A sleeping thread is never stopped: /proc says where it sleeps, and its stack is
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 
 from collector.engines.ptrace.mappings import Mappings
 from collector.engines.ptrace.targets import Tracee
 from collector.engines.ptrace.writer import Writer
-from collector.events import Reason
+from collector.events import Edge, Reason
 from collector.linux import abi, tasks
 
 _MOST_READ = 16  # stacks of sleeping threads that a round reads even though their place is known
@@ -34,6 +35,15 @@ class Departures:
         if place in thread.known and not is_there:
             self._writer.site(thread, time_ns - 1, place)
         self._writer.switch(thread, edge, time_ns)
+
+    def begin_stopped(self, thread: Tracee) -> None:
+        """The thread is in a job-control stop as its recording begins, and off its CPU from then on."""
+        place = None
+        with suppress(OSError):  # it is gone: its end will be reported
+            place = tasks.parse_place(thread.files.read("syscall"))
+        self.leave(thread, Edge.OUT_BLOCKED, thread.settled_ns, place, True)
+        thread.running, thread.place = False, place
+        thread.seen_ns = thread.asleep_ns = thread.settled_ns
 
     def _tell_departure(self, thread: Tracee, time_ns: int, place: tasks.Place) -> bool:
         """The stack of a thread that sleeps, if it slept on until that was read; whether it did."""

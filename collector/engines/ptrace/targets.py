@@ -80,6 +80,12 @@ class Tracee:
     n_signals: int = 0  # that it was given since its last sample
     completion: Completion | None = None
 
+    def begin(self, now_ns: int) -> None:
+        """It is told to have its CPU from now on: nothing that was told of it before counts."""
+        self.settled_ns, self.running, self.was_stopped, self.place = now_ns, True, False, None
+        self.owed_ns = self.kept_ns = self.waited_from_ns = self.awake_ns = 0
+        self.known.clear()
+
     def sleeps_on(self) -> bool:
         """Whether it sleeps where it was when it was looked at last."""
         if self.running or self.in_stop or self.gone or self.asked:

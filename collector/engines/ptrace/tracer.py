@@ -120,7 +120,7 @@ class Tracer:
                 thread.n_sleeps = thread.read_sleeps()
         now_ns = time.monotonic_ns()
         for thread in self._lives.threads.values():
-            thread.settled_ns = now_ns + 2
+            thread.begin(now_ns + 2)
             self._lives.open_accounts(thread)
             if self._crowd.is_there:
                 with suppress(OSError):  # it is gone: its end will be reported
@@ -129,6 +129,9 @@ class Tracer:
             self._mappings.read_image(process, process.pid)
         threads = {process.pid: list(process.threads) for process in self._lives.processes.values()}
         self._writer.change("Threads", now_ns, threads)
+        for thread in self._lives.threads.values():
+            if thread.in_stop:
+                self._departures.begin_stopped(thread)
         self.publish()
 
     # -- the loop
