@@ -193,10 +193,10 @@ def dumps_core(status: bytes) -> bool:
     return b"\nCoreDumping:\t1" in status
 
 
-def is_resident(pid: int, address: int) -> bool | None:
-    """Whether the page of an address is in memory or swapped out; None where that is not told."""
+def is_resident(tid: int, address: int) -> bool | None:
+    """Whether the page of an address is in a thread's memory or swapped out; None where that is not told."""
     try:
-        fd = os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(f"/proc/{tid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
         return None
     try:
@@ -258,6 +258,14 @@ def group_of(tid: int) -> tuple[int, int]:
     with open(f"/proc/{tid}/status", "rb") as file:
         fields = dict(line.split(b":", 1) for line in file if b":" in line)
     return int(fields[b"Tgid"]), int(fields[b"PPid"])
+
+
+def has_ended(pid: int, tid: int) -> bool:
+    """Whether a thread is gone, or all that is left of it is its end, for others to take note of."""
+    try:
+        return parse_stat(Files(pid, tid).read_once("stat")).state in (b"Z", b"X")
+    except OSError:
+        return True
 
 
 def tracer_of(tid: int) -> int:

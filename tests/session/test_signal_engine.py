@@ -382,6 +382,30 @@ def test_stopped_time_is_from_sigstop_to_sigcont(workload: Run, recorded_by_sign
     assert states["stop"] - known_s / 7 - slack_s <= shown["wait_in_stop"][0] <= states["stop"] + 0.001
 
 
+# Its first thread ends before the other one, which goes on for good.
+LEADERLESS = """
+import ctypes, threading
+def work():
+    while True: pass
+threading.Thread(target=work).start()
+print(flush=True)
+ctypes.CDLL(None).syscall(60, 0)
+"""
+
+
+def test_a_process_whose_first_thread_has_ended_can_be_attached(attach_allowed: None, collect: Run, gprofng: Run,
+                                                                tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", LEADERLESS]) as process:
+        while ") Z " not in Path(f"/proc/{process.pid}/stat").read_text():
+            time.sleep(0.001)
+        result = collect("--engine", "signal", "-P", process.pid, "-t", "1", "-o", tmp_path / "leaderless.er")
+        process.kill()
+    assert re.fullmatch(SUMMARY + "\n", result.stderr), result.stderr
+    shown = gprofng("-metrics", "i.totalcpu:name", "-functions", experiment=tmp_path / "leaderless.er").functions
+    assert shown["<Total>"][0] > 10 * INTERVAL_S
+    assert not [name for name in shown if name.startswith(("<Stack-unwind-failed", "<Truncated"))]
+
+
 def test_who_is_stopped_as_recording_begins_is_told_as_stopped(attach_allowed: None, collect: Run, gprofng: Run,
                                                                tmp_path: Path) -> None:
     with subprocess.Popen(["sleep", "1000"]) as process:

@@ -84,6 +84,6 @@ class Departures:
 
     def _tell_fault(self, thread: Tracee, time_ns: int, place: tasks.Place) -> None:
         """Text or data: the page that is waited for is the pc's own, if that is not there."""
-        resident = tasks.is_resident(thread.process.pid, place.pc)
+        resident = tasks.is_resident(thread.tid, place.pc)
         if resident is not None:
             self._writer.fault(thread, time_ns, 0 if resident else place.pc, place.pc)

@@ -86,7 +86,7 @@ class Samples:
         if is_interrupted and registers.call >= 0:
             self._mend(thread, registers)
         return Look(registers, thread.files.read("schedstat", 64),
-                    self._writer.stack_of(thread.process.pid, registers.dwarf[7]))
+                    self._writer.stack_of(thread.tid, registers.dwarf[7]))
 
     def judge(self) -> None:
         """Those at threads that run on by now."""

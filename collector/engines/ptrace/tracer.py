@@ -27,6 +27,7 @@ No system call of the target fails because of us; see ``mend``.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -93,23 +94,31 @@ class Tracer:
         self._lives.enter(process, pid, time.monotonic_ns())
 
     def attach(self, pid: int) -> None:
-        """Seizes all threads of a running process. Raises OSError."""
+        """Seizes all threads of a running process, of which the first may have ended. Raises OSError."""
         self._held = True
         process = self._lives.processes[pid] = Traced(pid)
-        ptrace.seize(pid, self._options)
-        self._lives.enter(process, pid, time.monotonic_ns())
-        while new := threads_of(pid) - process.threads.keys():
-            for tid in sorted(new):
-                try:
-                    ptrace.seize(tid, self._options)
-                except ProcessLookupError:
-                    continue
-                except PermissionError:
-                    if tasks.tracer_of(tid) == os.getpid() or not os.path.exists(f"/proc/{pid}/task/{tid}"):
-                        continue  # new, and ours already by its maker; or gone
-                    raise
-                self._lives.enter(process, tid, time.monotonic_ns())
+        is_whole = False
+        while not is_whole:  # until nobody was there whose new threads are not ours by that
+            is_whole = True
+            for tid in sorted(threads_of(pid) - process.threads.keys(), key=lambda tid: (tid != pid, tid)):
+                if self._seize(pid, tid):
+                    self._lives.enter(process, tid, time.monotonic_ns())
+                    is_whole = False
             self._take_reports()
+        if not process.threads:
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
+
+    def _seize(self, pid: int, tid: int) -> bool:
+        """Whether a thread is ours by this; else it has ended, or was ours by its maker. Raises PermissionError."""
+        try:
+            ptrace.seize(tid, self._options)
+        except ProcessLookupError:
+            return False
+        except PermissionError:
+            if tasks.tracer_of(tid) == os.getpid() or tasks.has_ended(pid, tid):
+                return False
+            raise
+        return True
 
     def _begin(self) -> None:
         """Begins with all threads as they are: they are told first, and nothing from before."""

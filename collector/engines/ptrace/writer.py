@@ -108,10 +108,11 @@ class Writer:
         """The thread waits for the page of an address."""
         self._tell("fault", abi.TRACED_FAULT.packer.pack(time_ns, thread.process.pid, thread.tid, address, pc, 0))
 
-    def stack_of(self, pid: int, sp: int) -> bytes:
-        """What a stack holds now, from the word of an sp up; nothing where that cannot be read."""
+    def stack_of(self, tid: int, sp: int) -> bytes:
+        """What a thread's stack holds now, from the word of an sp up; nothing where that cannot be read. (By the number
+        of a process whose first thread has ended nothing can.)"""
         try:
-            n_bytes = self._memory.read(pid, sp & ~7, self._stack_bytes, self._scratch.address)
+            n_bytes = self._memory.read(tid, sp & ~7, self._stack_bytes, self._scratch.address)
         except OSError:
             return b""
         return bytes(self._scratch.view[:n_bytes & ~7])
@@ -126,7 +127,7 @@ class Writer:
     def asleep(self, thread: Tracee, time_ns: int, reason: int, columns: dict[int, int]) -> bool:
         """The departure of a thread that sleeps, of which some registers are known, by their columns; whether it has
         slept on until its stack was read. (If it has not, nothing is told.)"""
-        stack = self.stack_of(thread.process.pid, columns[7])
+        stack = self.stack_of(thread.tid, columns[7])
         if thread.files.read("schedstat", 64) != thread.raw:
             return False
         self._sample(thread, LEAVE, time_ns, reason, thread.process.bits,
