@@ -71,7 +71,8 @@ class Mapped(NamedTuple):
 
 
 class LetGo(NamedTuple):
-    """Process ``pid`` is not recorded from now on, nor what it makes, or it would have to be so: ``why``."""
+    """Process ``pid`` is not recorded from now on, nor what it makes, or it would have to be so, or not all of it is:
+    ``why``."""
 
     time_ns: int
     pid: int

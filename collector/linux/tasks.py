@@ -37,6 +37,9 @@ class Place:
         return tuple(int(word, 16) for word in self.text.split()[1:-2])
 
 
+UNREAD = Place(-1, 0, 0)  # of a thread that sleeps where we may not look
+
+
 class Executable(NamedTuple):
     """An executable mapping as /proc/PID/maps has it; ``path`` is ``//anon`` where there is no file."""
 

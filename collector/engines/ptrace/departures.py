@@ -28,6 +28,7 @@ class Departures:
 
     def leave(self, thread: Tracee, edge: int, time_ns: int, place: tasks.Place | None, is_there: bool) -> None:
         """The thread left its CPU at a time, to sleep at a place; it still sleeps there now, if it ``is_there``."""
+        is_there &= place is not None and place != tasks.UNREAD
         if place is not None and is_there and (place not in thread.known or self.n_read < _MOST_READ):
             is_there = self._tell_departure(thread, time_ns, place)
         else:
@@ -40,7 +41,7 @@ class Departures:
         """The thread is in a job-control stop as its recording begins, and off its CPU from then on."""
         place = None
         with suppress(OSError):  # it is gone: its end will be reported
-            place = tasks.parse_place(thread.files.read("syscall"))
+            place = thread.where()
         self.leave(thread, Edge.OUT_BLOCKED, thread.settled_ns, place, True)
         thread.running, thread.place = False, place
         thread.seen_ns = thread.asleep_ns = thread.settled_ns

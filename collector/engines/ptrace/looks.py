@@ -38,6 +38,8 @@ _ACTIVE_SHARE, _IDLE_SHARE, _HUNGRY_SHARE = 8, 30, 12
 _IDLE_AT_ONCE = 16
 # In which a thread of another CPU stops: twice the 35 us that an interrupt takes there on a virtual machine.
 _STOP_NS = 70_000
+_CLOSED = ("is recorded without its stacks and the places where it waits, which this user may not read: run collect as "
+           "root; in a container it takes the capability CAP_SYS_PTRACE")
 
 
 class Looks:
@@ -197,7 +199,7 @@ class Looks:
         if raw == thread.raw and thread.waited_before:
             thread.waited_at_least_ns = max(raw_ns - thread.settled_ns, 0)
         stat = tasks.parse_stat(thread.files.read("stat"))
-        place = tasks.parse_place(thread.files.read("syscall")) if stat.state != b"R" else None
+        place = thread.where() if stat.state != b"R" else None
         thread.cpu, thread.system_ticks = stat.cpu, stat.system_ticks
         if place is None:
             self._look_at_ready(thread, raw, raw_ns, now_ns)
@@ -206,6 +208,8 @@ class Looks:
             if thread.n_signals:
                 self._walk.seek(thread.tid, now_ns, later=True)
             return
+        if place == tasks.UNREAD and not thread.process.is_closed:
+            self._tell_closed(thread, now_ns)
         if raw != thread.raw:
             thread.calm = 0
             self._walk.note(thread, stat.cpu)
@@ -217,6 +221,11 @@ class Looks:
             self._departures.leave(thread, Edge.OUT_BLOCKED, thread.settled_ns, place, True)
             thread.running, thread.place = False, place
             thread.seen_ns = thread.asleep_ns = now_ns
+
+    def _tell_closed(self, thread: Tracee, now_ns: int) -> None:
+        """A process does not let us look where its threads sleep: it is told so once."""
+        thread.process.is_closed = True
+        self._writer.change("LetGo", now_ns, thread.process.pid, thread.files.read_once("comm")[:-1], _CLOSED)
 
     def _look_at_ready(self, thread: Tracee, raw: bytes, raw_ns: int, now_ns: int) -> None:
         """A thread that runs or waits for a CPU: it is asked to stop, if that is to be done from here, and now."""

@@ -118,7 +118,18 @@ class Tracee:
 
     def is_awake(self) -> bool:
         """Whether it can run. Raises OSError when it is gone."""
-        return self.files.read("syscall", 64).startswith(b"running")
+        try:
+            return self.files.read("syscall", 64).startswith(b"running")
+        except PermissionError:
+            return tasks.parse_stat(self.files.read("stat")).state == b"R"
+
+    def where(self) -> Place | None:
+        """Where it sleeps, ``tasks.UNREAD`` if we may not know that; None if it does not. Raises OSError when it is
+        gone."""
+        try:
+            return tasks.parse_place(self.files.read("syscall"))
+        except PermissionError:
+            return tasks.UNREAD
 
 
 @dataclass(slots=True, eq=False)
@@ -129,6 +140,7 @@ class Traced:
     threads: dict[int, Tracee] = field(default_factory=dict)
     held: bool = False  # before its exec: not ours to record
     bits: int = 64
+    is_closed: bool = False  # it was told that we may not look where it sleeps
     cpu_ns: int = 0  # of its threads since it was found
     sampled_ns: int = 0  # that of it at the last sample of any
     owed_ns: int = 0  # that of it for which there should have been samples, an interval each, and were not
