@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from traced import running
+from traced import Traced, running
 
 from collector.linux import abi, accounts
 
@@ -32,7 +32,8 @@ sys.stdin.readline()
 # Tells what a wait for a line comes to, without a time limit or with one; and its errno.
 WAITS = """
 import ctypes, select, signal, sys
-signal.signal(signal.SIGUSR1, lambda *_: None)
+for number in map(int, sys.argv[2:]):
+    signal.signal(number, lambda *_: None)
 libc = ctypes.CDLL(None, use_errno=True)
 waiting = select.epoll()
 waiting.register(0, select.EPOLLIN)
@@ -69,16 +70,21 @@ def test_a_call_that_is_mended_goes_on_behind_a_handler() -> None:
     assert n_read == completion.done == N_BYTES  # and has read nothing twice
 
 
+def _await_wait(traced: Traced) -> None:
+    call = Path(f"/proc/{traced.pid}/syscall")
+    while not call.read_text().startswith(f"{EPOLL_WAIT} "):
+        time.sleep(0.001)
+
+
 @pytest.mark.parametrize(("number", "limit_ms", "got"), [
     (signal.SIGWINCH, -1, (1, 0)), (signal.SIGUSR1, -1, (-1, errno.EINTR)),
-    (signal.SIGWINCH, LIMIT_MS, (-1, errno.EINTR)),
-], ids=["ignored", "with-a-handler", "ignored-with-a-time-limit"])
+    (signal.SIGWINCH, LIMIT_MS, (-1, errno.EINTR)), (signal.SIGCONT, -1, (1, 0)), (signal.SIGCONT, LIMIT_MS, (1, 0)),
+], ids=["ignored", "with-a-handler", "ignored-with-a-time-limit", "cont", "cont-with-a-time-limit"])
 def test_a_wait_ends_at_a_signal_that_has_a_handler(number: int, limit_ms: int, got: tuple[int, int]) -> None:
-    """One that is ignored would not even have woken it. (It does where there is a time limit, which must not grow.)"""
-    with running(WAITS, limit_ms) as traced:
-        call = Path(f"/proc/{traced.pid}/syscall")
-        while not call.read_text().startswith(f"{EPOLL_WAIT} "):
-            time.sleep(0.001)
+    """One that is ignored would not even have woken it. (It does where there is a time limit, which must not grow; but
+    SIGCONT, which is sent once and reaches all threads, does not.)"""
+    with running(WAITS, limit_ms, signal.SIGUSR1.value) as traced:
+        _await_wait(traced)
         os.kill(traced.pid, number)
         for report in traced.reports():
             traced.tracer.reports.hear(report)
@@ -86,3 +92,21 @@ def test_a_wait_ends_at_a_signal_that_has_a_handler(number: int, limit_ms: int, 
                 break
         traced.hear_all()  # with a line for it
         assert tuple(map(int, traced.output.read().split())) == got
+
+
+@pytest.mark.parametrize(("stops", "handled"), [(False, True), (True, False), (True, True)],
+                         ids=["with-a-handler", "stopped", "stopped-with-a-handler"])
+def test_a_wait_ends_at_a_cont_that_ends_a_stop_or_has_a_handler(stops: bool, handled: bool) -> None:
+    """Without a tracer, too, each of the two ends it."""
+    with running(WAITS, -1, *[signal.SIGCONT.value][:handled]) as traced:
+        _await_wait(traced)
+        if stops:
+            os.kill(traced.pid, signal.SIGSTOP)
+            traced.hear_until(abi.EVENT_STOP)
+        os.kill(traced.pid, signal.SIGCONT)
+        for report in traced.reports():
+            traced.tracer.reports.hear(report)
+            if report.signal == signal.SIGCONT and not report.event:
+                break
+        traced.hear_all()
+        assert tuple(map(int, traced.output.read().split())) == (-1, errno.EINTR)

@@ -133,7 +133,8 @@ class Reports:
     def _give_signal(self, thread: Tracee, number: int, now_ns: int) -> None:
         look = None
         try:
-            if number not in _STOP_SIGNALS and number != signal.SIGCONT:  # these end calls without us, too
+            # These end calls without us, too; and whom a SIGCONT alone has woken stopped before it, and is mended.
+            if number not in _STOP_SIGNALS and number != signal.SIGCONT:
                 wait_on(self._inspector, thread.tid)
             look = self._samples.signalled(thread, number, now_ns)
         finally:
@@ -146,6 +147,8 @@ class Reports:
             case abi.EVENT_STOP:
                 if thread.in_stop:
                     thread.in_stop, thread.seen_ns = False, now_ns
+                else:  # a SIGCONT, which wakes all who are traced, and nobody who is not, where none has stopped
+                    self._samples.mend(thread)
                 if thread.raw == b"":  # it is new, and was not free to sleep
                     thread.kept_ns = now_ns - thread.settled_ns
                     self._settlement.settle_now(thread)

@@ -80,6 +80,12 @@ class Samples:
             thread.in_stop, thread.seen_ns = False, now_ns
         self._looks.append((thread, look, asked, now_ns, went_on_ns))
 
+    def mend(self, thread: Tracee) -> None:
+        """Of a thread that has been woken to stop, though nobody wants to look at it: its system call."""
+        registers = self._inspector.registers(thread.tid)
+        if registers.call >= 0:
+            self._mend(thread, registers)
+
     def look_at(self, thread: Tracee, *, is_interrupted: bool = False) -> Look:
         """What is to be seen of a thread while it stands still."""
         registers = self._inspector.registers(thread.tid)
