@@ -128,6 +128,7 @@ PR_SET_PDEATHSIG, PR_SET_TIMERSLACK, PR_SET_PTRACER = 1, 29, 0x5961_6D61
 # What a system call that was interrupted holds for its result until the thread is in user mode (linux/errno.h).
 EINTR, EAGAIN = 4, 11
 ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK = 512, 513, 514, 516
+CUT_RESULTS = frozenset({EINTR, ERESTARTSYS, ERESTARTNOINTR, ERESTARTNOHAND, ERESTART_RESTARTBLOCK})
 
 # The general registers as PTRACE_GETREGSET gives them (asm/user_64.h, asm/user32.h), by the size that tells them apart:
 # words, index of the result and of the number of the system call, and the DWARF columns of x86-64.
@@ -150,6 +151,10 @@ CPU_TIME_CALLS = {64: frozenset({98, 100, 228}), 32: frozenset({43, 77, 265, 403
 MAKING_CALLS = {64: frozenset({56, 57, 58, 435}), 32: frozenset({2, 120, 190, 435})}  # they return twice
 # Calls that read without end: the columns of their file (-1: none), buffer and size.
 READ_CALLS = {64: {0: (5, 4, 1), 17: (5, 4, 1), 318: (-1, 5, 4)}, 32: {3: (3, 2, 1), 180: (3, 2, 1), 355: (-1, 3, 2)}}
+# Calls that write all of it, or read all with MSG_WAITALL, to and from streams that block: likewise.
+WRITE_CALLS, SEND_CALLS = {64: frozenset({1}), 32: frozenset({4})}, {64: frozenset({44}), 32: frozenset({369})}
+STREAM_CALLS = {64: {1: (5, 4, 1), 44: (5, 4, 1), 45: (5, 4, 1)}, 32: {4: (3, 2, 1), 369: (3, 2, 1), 371: (3, 2, 1)}}
+MSG_WAITALL, MSG_PARTLY = 0x100, 0x1 | 0x2 | 0x40 | 0x2000_0000  # the latter: OOB, PEEK, DONTWAIT, FASTOPEN
 # Calls that any signal ends, without effect: epoll_wait, epoll_pwait, epoll_pwait2, semop, semtimedop, rt_sigtimedwait,
 # io_getevents. They have no time limit, and leave signals blocked as they are, where a number is negative and pointers
 # are null: their columns (of the number -1: none).
@@ -159,6 +164,7 @@ WAITING_CALLS: dict[int, dict[int, tuple[int, tuple[int, ...]]]] = {
     32: {256: (4, ()), 319: (4, (5,)), 177: (-1, (1,))}}
 FORK_CALLS = {64: {57: 0, 58: CLONE_VM | CLONE_VFORK}, 32: {2: 0, 190: CLONE_VM | CLONE_VFORK}}
 ARGUMENTS_64 = (5, 4, 1, 10, 8, 9)  # their columns
+ARGUMENTS = {64: ARGUMENTS_64, 32: (3, 2, 1, 4, 5, 6)}
 FIRST_ARGUMENT = {64: 5, 32: 3}
 EXIT_SIGNAL_MASK = 0xFF  # in clone(2)'s flags
 BPF_CALL = {64: 321, 32: 357}

@@ -27,6 +27,8 @@ _SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}[os.uname().machine]
 
 _SYS_GETDENTS64 = {"x86_64": 217, "aarch64": 61}[os.uname().machine]
 _SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}[os.uname().machine]
+_SYS_STATX = {"x86_64": 332, "aarch64": 291}[os.uname().machine]
+_STATX_BYTES, _AT_FDCWD, _AT_STATX_DONT_SYNC, _STATX_TYPE = 256, -100, 0x4000, 1
 _SYS_FSOPEN, _SYS_FSCONFIG, _SYS_FSMOUNT = 430, 431, 432  # the same numbers on every architecture
 _FSCONFIG_CMD_CREATE, _FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC = 6, 1, 1
 
@@ -88,6 +90,15 @@ def detached_mount(file_system: bytes) -> int:
     if root < 0:
         raise _fail("fsmount")
     return root
+
+
+def kept_mode(path: str) -> int:
+    """The mode of a file as the kernel has it: a file system of another machine, or of a program, is not asked."""
+    found = bytearray(_STATX_BYTES)
+    into = (ctypes.c_ubyte * _STATX_BYTES).from_buffer(found)
+    if _libc.syscall(_SYS_STATX, _AT_FDCWD, os.fsencode(path), _AT_STATX_DONT_SYNC, _STATX_TYPE, into) != 0:
+        raise _fail("statx")
+    return int.from_bytes(found[28:30], "little")
 
 
 class _IoVec(ctypes.Structure):

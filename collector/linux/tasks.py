@@ -256,6 +256,14 @@ def state(status: bytes) -> bytes:
     return status.partition(b"\nState:\t")[2][:1]
 
 
+def handled(status: bytes) -> tuple[set[int], set[int]]:
+    """Signals by number: those that have a handler, and those that are set to be ignored, as ``status`` says. Raises
+    ValueError where that does not tell."""
+    masks = (status.rpartition(name)[2].partition(b"\n")[0] for name in (b"\nSigCgt:\t", b"\nSigIgn:\t"))
+    caught, ignored = ({bit + 1 for bit in range(64) if mask >> bit & 1} for mask in [int(m, 16) for m in masks])
+    return caught, ignored
+
+
 def group_of(tid: int) -> tuple[int, int]:
     """(pid, parent's pid) of a thread. Raises OSError when it is gone."""
     with open(f"/proc/{tid}/status", "rb") as file:

@@ -41,7 +41,16 @@ print(flush=True)
 print(libc.epoll_wait(waiting.fileno(), ctypes.create_string_buffer(12), 1, int(sys.argv[1])), ctypes.get_errno())
 """
 
-N_BYTES, LIMIT_MS, EPOLL_WAIT = 64 << 20, 10_000, 232
+# Writes more than a pipe has room for, and behind that what the call came to.
+WRITES = """
+import os, signal, sys
+signal.signal(signal.SIGUSR1, lambda *_: None)
+memory = bytes(range(251)) * int(sys.argv[1])
+print(flush=True)
+print(os.write(1, memory))
+"""
+
+N_BYTES, LIMIT_MS, N_TIMES, N_DIGITS, WRITE, EPOLL_WAIT = 64 << 20, 10_000, 4001, 9, 1, 232
 
 pytestmark = pytest.mark.usefixtures("attach_allowed")
 
@@ -70,9 +79,9 @@ def test_a_call_that_is_mended_goes_on_behind_a_handler() -> None:
     assert n_read == completion.done == N_BYTES  # and has read nothing twice
 
 
-def _await_wait(traced: Traced) -> None:
+def _await_call(traced: Traced, number: int) -> None:
     call = Path(f"/proc/{traced.pid}/syscall")
-    while not call.read_text().startswith(f"{EPOLL_WAIT} "):
+    while not call.read_text().startswith(f"{number} "):
         time.sleep(0.001)
 
 
@@ -84,7 +93,7 @@ def test_a_wait_ends_at_a_signal_that_has_a_handler(number: int, limit_ms: int, 
     """One that is ignored would not even have woken it. (It does where there is a time limit, which must not grow; but
     SIGCONT, which is sent once and reaches all threads, does not.)"""
     with running(WAITS, limit_ms, signal.SIGUSR1.value) as traced:
-        _await_wait(traced)
+        _await_call(traced, EPOLL_WAIT)
         os.kill(traced.pid, number)
         for report in traced.reports():
             traced.tracer.reports.hear(report)
@@ -99,7 +108,7 @@ def test_a_wait_ends_at_a_signal_that_has_a_handler(number: int, limit_ms: int, 
 def test_a_wait_ends_at_a_cont_that_ends_a_stop_or_has_a_handler(stops: bool, handled: bool) -> None:
     """Without a tracer, too, each of the two ends it."""
     with running(WAITS, -1, *[signal.SIGCONT.value][:handled]) as traced:
-        _await_wait(traced)
+        _await_call(traced, EPOLL_WAIT)
         if stops:
             os.kill(traced.pid, signal.SIGSTOP)
             traced.hear_until(abi.EVENT_STOP)
@@ -110,3 +119,38 @@ def test_a_wait_ends_at_a_cont_that_ends_a_stop_or_has_a_handler(stops: bool, ha
                 break
         traced.hear_all()
         assert tuple(map(int, traced.output.read().split())) == (-1, errno.EINTR)
+
+
+@pytest.mark.parametrize("asks", [False, True], ids=["", "asked"])
+@pytest.mark.parametrize(("numbers", "is_whole"), [
+    ((), True), ((signal.SIGWINCH,), True), ((signal.SIGCONT,), True), ((signal.SIGUSR1,), False),
+    ((signal.SIGWINCH, signal.SIGUSR1), False), ((signal.SIGSTOP, signal.SIGCONT), False),
+], ids=["none", "ignored", "cont", "handled", "ignored-and-handled", "stopped"])
+def test_a_write_is_cut_by_what_cuts_it_without_us(asks: bool, numbers: tuple[int, ...], is_whole: bool) -> None:
+    """By a signal that has a handler, and by a stop. Whatever comes of it, each byte is written once."""
+    wanted = bytes(range(251)) * N_TIMES
+    with running(WRITES, N_TIMES) as traced:
+        _await_call(traced, WRITE)
+        if asks:
+            traced.ask()
+        for number in numbers:
+            os.kill(traced.pid, number)
+            if number == signal.SIGSTOP:
+                while not traced.leader.in_stop:
+                    traced.tracer.reports.take()
+        if numbers:
+            for report in traced.reports():
+                traced.tracer.reports.hear(report)
+                if report.signal == numbers[-1] and not report.event:
+                    break
+        elif asks:
+            traced.hear_until(abi.EVENT_STOP)
+        got = bytearray()
+        while traced.tracer.reports.take():
+            if select.select([traced.output], [], [], 0.001)[0]:
+                got += traced.output.read(1 << 16)
+        traced.hear_all()
+        got += traced.output.read()
+    n_written = next(n for n in range(len(got) - N_DIGITS, len(got)) if got[n:] == b"%d\n" % n)
+    assert got[:n_written] == wanted[:n_written]
+    assert (n_written == len(wanted)) == is_whole

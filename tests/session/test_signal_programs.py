@@ -23,6 +23,7 @@ COLLECT = [str(Path(sys.executable).parent / "collect"), "--engine", "signal"]
 SUMMARY = r"collect: \S+: [\d.]+ s, [\d.]+ s CPU, \d+ threads?, (\d+ descendants?, )?\d+ samples?, nothing lost\n"
 LAST_CPU_STATE = 2
 N_TIMES = 31
+N_MEGABYTES = 61
 
 Run = Callable[..., Any]
 
@@ -43,6 +44,16 @@ def test_no_waiting_call_fails(flags: tuple[str, ...], interval: str, parts: int
     assert set(run.truth["eintr"].values()) == {0}
     assert min(run.truth["calls"].values()) > 10
     assert run.states_s()["stop"] == 0
+    assert re.fullmatch(SUMMARY, run.said), run.said
+
+
+@pytest.mark.parametrize("flags", [(), ("-O2", "-m32")], ids=["64-bit", "32-bit"])
+def test_no_blocking_transfer_comes_back_with_a_part(flags: tuple[str, ...], workload: Run,
+                                                     recorded_by_signals: Run) -> None:
+    """Each takes many looks, which find its thread running or asleep."""
+    run = recorded_by_signals(workload("streams", *flags), N_MEGABYTES, interval="hi", observed=False)
+    whole = {"done": N_MEGABYTES << 20, "wrong": 0}
+    assert [run.truth[name] for name in ("write", "send", "recv")] == [whole] * 3
     assert re.fullmatch(SUMMARY, run.said), run.said
 
 

@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import signal
 import time
 from contextlib import suppress
 
 from collector.engines.ptrace.lives import Lives
 from collector.engines.ptrace.looks import Looks
-from collector.engines.ptrace.mend import go_on, wait_on
+from collector.engines.ptrace.mend import STOP_SIGNALS, at_signal, go_on
 from collector.engines.ptrace.own_time import OwnTime
 from collector.engines.ptrace.samples import Samples, let_run
 from collector.engines.ptrace.settlement import Settlement
-from collector.engines.ptrace.targets import Tracee
+from collector.engines.ptrace.targets import Asked, Tracee
 from collector.engines.ptrace.writer import LEAVE, Writer
 from collector.events import Edge, Reason
 from collector.linux import abi, ptrace, tasks
 
 # How long before it a stop comes that wakes us: chosen, as what a wake-up takes on a virtual machine at least.
 _LATE_NS = 15_000
-_STOP_SIGNALS = {signal.SIGSTOP, signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU}
 
 
 class Reports:
@@ -84,7 +82,7 @@ class Reports:
     def _stopped(self, thread: Tracee, report: ptrace.Report) -> None:
         began_ns, asked = time.monotonic_ns(), thread.asked
         thread.n_stops += 1
-        if asked and report.event == abi.EVENT_STOP and report.signal not in _STOP_SIGNALS:
+        if asked and report.event == abi.EVENT_STOP and report.signal not in STOP_SIGNALS:
             self._looks.answered(thread)
             self._samples.interrupted(thread, asked, began_ns)
             return
@@ -98,17 +96,17 @@ class Reports:
             self._looks.answered(thread)
         if not asked:
             thread.kept_ns += max(began_ns - self._reported_ns, 0)
-        if self._go_through(thread, report, began_ns) and not amid_signal:  # else: when it has stopped as asked
+        if self._go_through(thread, report, asked, began_ns) and not amid_signal:  # else: when it has stopped as asked
             kept = self._lives.threads.get(report.tid, thread)  # another one, if that was its exec
             kept.kept_ns += time.monotonic_ns() - began_ns
 
-    def _go_through(self, thread: Tracee, report: ptrace.Report, began_ns: int) -> bool:
+    def _go_through(self, thread: Tracee, report: ptrace.Report, asked: Asked | None, began_ns: int) -> bool:
         """A stop that we did not ask for; False if the thread stays in it."""
         if report.event == 0 and report.signal == abi.SYSCALL_SIGNAL:
-            self._at_call(thread, began_ns)
+            self._at_call(thread, asked, began_ns)
         elif report.event == 0:
             self._give_signal(thread, report.signal, began_ns)
-        elif report.event == abi.EVENT_STOP and report.signal in _STOP_SIGNALS:
+        elif report.event == abi.EVENT_STOP and report.signal in STOP_SIGNALS:
             self._stop_begins(thread, began_ns)
             ptrace.listen(thread.tid)
             return False
@@ -122,20 +120,18 @@ class Reports:
                     thread.let_go_ns = time.monotonic_ns()
         return True
 
-    def _at_call(self, thread: Tracee, now_ns: int) -> None:
+    def _at_call(self, thread: Tracee, asked: Asked | None, now_ns: int) -> None:
         """A thread enters or leaves a call that it makes again for the rest."""
         if thread.completion and not go_on(self._inspector, thread.tid, thread.completion):
-            is_short, thread.completion = thread.completion.done < thread.completion.size, None
-            if is_short:  # this call, too, was cut: the next stop will mend it
+            is_cut, thread.completion = thread.completion.is_cut, None
+            if asked and is_cut:  # this call, too: the next stop will mend it
                 self._looks.ask(thread, thread.files.read("schedstat", 64), now_ns, False)
         let_run(thread)
 
     def _give_signal(self, thread: Tracee, number: int, now_ns: int) -> None:
         look = None
         try:
-            # These end calls without us, too; and whom a SIGCONT alone has woken stopped before it, and is mended.
-            if number not in _STOP_SIGNALS and number != signal.SIGCONT:
-                wait_on(self._inspector, thread.tid)
+            thread.completion = at_signal(self._inspector, thread.tid, number, thread.completion)
             look = self._samples.signalled(thread, number, now_ns)
         finally:
             let_run(thread, number)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from collector.clock import NS_PER_MS
-from collector.engines.ptrace.mend import Completion
+from collector.engines.ptrace.completions import Completion
 from collector.events import Reason
 from collector.linux import tasks
 from collector.linux.tasks import Executable, Files, Place
