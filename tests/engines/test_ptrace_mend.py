@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 from traced import Traced, running
 
-from collector.linux import abi, accounts
+from collector.clock import NS_PER_S
+from collector.linux import abi, accounts, ptrace
 
 # Reads until a signal comes, which has a handler; and tells how much of what it asked for that call has read.
 READS = """
@@ -50,7 +51,9 @@ print(flush=True)
 print(os.write(1, memory))
 """
 
-N_BYTES, LIMIT_MS, N_TIMES, N_DIGITS, WRITE, EPOLL_WAIT = 64 << 20, 10_000, 4001, 9, 1, 232
+N_BYTES, LIMIT_MS, N_TIMES, N_DIGITS = 64 << 20, 10_000, 4001, 9
+READ, WRITE, EPOLL_WAIT = 0, 1, 232
+PATIENCE_NS = 5 * NS_PER_S
 
 pytestmark = pytest.mark.usefixtures("attach_allowed")
 
@@ -77,6 +80,24 @@ def test_a_call_that_is_mended_goes_on_behind_a_handler() -> None:
         n_read = int(traced.output.readline())
         traced.hear_all()
     assert n_read == completion.done == N_BYTES  # and has read nothing twice
+
+
+def test_a_stop_that_is_asked_for_comes_behind_a_signal_that_took_its_place() -> None:
+    """The kernel forgets an interruption at a signal's stop: here it is heard by nobody."""
+    with running(READS, 1) as traced:
+        _await_call(traced, READ)
+        traced.ask()
+        stop = next(traced.reports())
+        assert stop.event == abi.EVENT_STOP
+        ptrace.cont(traced.pid)
+        os.kill(traced.pid, signal.SIGUSR1)
+        while traced.leader.asked is None or not traced.leader.asked.amid_signal:
+            traced.tracer.reports.take()
+        until_ns = time.monotonic_ns() + PATIENCE_NS
+        while traced.leader.asked and time.monotonic_ns() < until_ns:
+            traced.tracer.reports.take()
+        assert traced.leader.asked is None
+        traced.hear_all()
 
 
 def _await_call(traced: Traced, number: int) -> None:

@@ -90,8 +90,10 @@ class Reports:
         amid_signal = asked is not None and report.event == 0 and report.signal != abi.SYSCALL_SIGNAL
         if asked and amid_signal:
             # It was about to be given this signal already: our stop comes before a signal that does (get_signal in
-            # kernel/signal.c), and after one that does not.
+            # kernel/signal.c), and after one that does not. Only if we asked amid that, as the signal of a timer was
+            # taken out of the queue (dequeue_signal lets go of the lock), this stop is all: so we ask again.
             thread.asked = asked._replace(amid_signal=True)
+            ptrace.interrupt(thread.tid)
         else:  # any other stop is the one that it was asked for: the kernel makes no second one (ptrace_stop)
             self._looks.answered(thread)
         if not asked:
