@@ -139,20 +139,21 @@ def test_a_program_that_is_closed_to_its_user_starts_others(with_and_without: Ru
     assert len([child for child in founder.children if "_x" not in child.name]) == 50
 
 
-# Closed likewise, it sleeps, and is awake for so short a time now and then that no look meets it.
+# Closed likewise, it sleeps, and is awake for too short a time now and then to be met by a look; then it sleeps on.
 SLEEPS = """
 import ctypes, time
 ctypes.CDLL(None).prctl(4, 0)
-for _ in range(20): time.sleep(0.2)
+for _ in range(10): time.sleep(0.1)
+time.sleep(4)
 """
 
 
 def test_a_program_that_is_closed_to_its_user_holds_nobody_up(as_nobody: list[str], public_directory: Path) -> None:
-    """Recording goes on and ends when it is to, which waits until all is told up to then."""
-    command = [*as_nobody, *COLLECT, "-o", "x.er", "-t", "1-3", sys.executable, "-c", SLEEPS]
+    """Recording begins in the middle of its sleep, which waits until all is told up to then."""
+    command = [*as_nobody, *COLLECT, "-o", "x.er", "-t", "2-4", sys.executable, "-c", SLEEPS]
     run = subprocess.run(command, cwd=public_directory, capture_output=True, text=True, timeout=60, check=False)
     assert run.stderr.count("the places where it waits, which this user may not read") == 1, run.stderr
-    assert open_experiment(public_directory / "x.er").packets()["NTICK"].sum() * 0.010007 == pytest.approx(2, abs=0.25)
+    assert open_experiment(public_directory / "x.er").packets()["NTICK"].sum() > 10  # of 200, if others have no CPU
 
 
 # --- other tracers ----------------------------------------------------------------------------------
