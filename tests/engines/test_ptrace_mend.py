@@ -58,6 +58,14 @@ PATIENCE_NS = 5 * NS_PER_S
 pytestmark = pytest.mark.usefixtures("attach_allowed")
 
 
+def _hear_signal(traced: Traced, number: int) -> None:
+    """Lets the tracer hear everything up to a signal's own stop."""
+    for report in traced.reports():
+        traced.tracer.reports.hear(report)
+        if report.signal == number and not report.event:
+            return
+
+
 def test_a_call_that_is_mended_goes_on_behind_a_handler() -> None:
     """Which is called as soon as we let the thread go, before it makes its call again."""
     with running(READS, N_BYTES) as traced:
@@ -71,10 +79,7 @@ def test_a_call_that_is_mended_goes_on_behind_a_handler() -> None:
         traced.hear_until(abi.EVENT_STOP)
         completion = traced.leader.completion
         assert completion is not None  # it reads on
-        for report in traced.reports():
-            traced.tracer.reports.hear(report)
-            if report.signal == signal.SIGUSR1:
-                break
+        _hear_signal(traced, signal.SIGUSR1)
         while not select.select([traced.output], [], [], 0.001)[0]:
             traced.tracer.reports.take()
         n_read = int(traced.output.readline())
@@ -91,13 +96,13 @@ def test_a_stop_that_is_asked_for_comes_behind_a_signal_that_took_its_place() ->
         assert stop.event == abi.EVENT_STOP
         ptrace.cont(traced.pid)
         os.kill(traced.pid, signal.SIGUSR1)
-        while traced.leader.asked is None or not traced.leader.asked.amid_signal:
-            traced.tracer.reports.take()
+        _hear_signal(traced, signal.SIGUSR1)
         until_ns = time.monotonic_ns() + PATIENCE_NS
         while traced.leader.asked and time.monotonic_ns() < until_ns:
             traced.tracer.reports.take()
-        assert traced.leader.asked is None
+        has_stopped = traced.leader.asked is None
         traced.hear_all()
+    assert has_stopped
 
 
 def _await_call(traced: Traced, number: int) -> None:
@@ -116,10 +121,7 @@ def test_a_wait_ends_at_a_signal_that_has_a_handler(number: int, limit_ms: int, 
     with running(WAITS, limit_ms, signal.SIGUSR1.value) as traced:
         _await_call(traced, EPOLL_WAIT)
         os.kill(traced.pid, number)
-        for report in traced.reports():
-            traced.tracer.reports.hear(report)
-            if report.signal == number:
-                break
+        _hear_signal(traced, number)
         traced.hear_all()  # with a line for it
         assert tuple(map(int, traced.output.read().split())) == got
 
@@ -134,10 +136,7 @@ def test_a_wait_ends_at_a_cont_that_ends_a_stop_or_has_a_handler(stops: bool, ha
             os.kill(traced.pid, signal.SIGSTOP)
             traced.hear_until(abi.EVENT_STOP)
         os.kill(traced.pid, signal.SIGCONT)
-        for report in traced.reports():
-            traced.tracer.reports.hear(report)
-            if report.signal == signal.SIGCONT and not report.event:
-                break
+        _hear_signal(traced, signal.SIGCONT)
         traced.hear_all()
         assert tuple(map(int, traced.output.read().split())) == (-1, errno.EINTR)
 
@@ -160,10 +159,7 @@ def test_a_write_is_cut_by_what_cuts_it_without_us(asks: bool, numbers: tuple[in
                 while not traced.leader.in_stop:
                     traced.tracer.reports.take()
         if numbers:
-            for report in traced.reports():
-                traced.tracer.reports.hear(report)
-                if report.signal == numbers[-1] and not report.event:
-                    break
+            _hear_signal(traced, numbers[-1])
         elif asks:
             traced.hear_until(abi.EVENT_STOP)
         got = bytearray()
