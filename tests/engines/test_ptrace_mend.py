@@ -171,3 +171,24 @@ def test_a_write_is_cut_by_what_cuts_it_without_us(asks: bool, numbers: tuple[in
     n_written = next(n for n in range(len(got) - N_DIGITS, len(got)) if got[n:] == b"%d\n" % n)
     assert got[:n_written] == wanted[:n_written]
     assert (n_written == len(wanted)) == is_whole
+
+
+def test_a_write_amid_which_the_tracer_leaves_tells_what_it_has_written() -> None:
+    """All of it, not what it has written since it was made again for the rest."""
+    wanted = bytes(range(251)) * N_TIMES
+    with running(WRITES, N_TIMES) as traced:
+        _await_call(traced, WRITE)
+        traced.ask()
+        traced.hear_until(abi.EVENT_STOP)
+        traced.hear_until(0)  # it enters the call for the rest
+        traced.tracer.reports.end_calls()
+        is_over = traced.leader.completion is None
+        got = bytearray()
+        while traced.tracer.reports.take():
+            if select.select([traced.output], [], [], 0.001)[0]:
+                got += traced.output.read(1 << 16)
+        traced.hear_all()
+        got += traced.output.read()
+    assert is_over
+    n_written = next(n for n in range(len(got) - N_DIGITS, len(got)) if got[n:] == b"%d\n" % n)
+    assert 0 < n_written < len(wanted)

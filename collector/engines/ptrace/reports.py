@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from contextlib import suppress
 
+from collector.clock import NS_PER_S
+from collector.engines.ptrace.completions import Completion
 from collector.engines.ptrace.lives import Lives
 from collector.engines.ptrace.looks import Looks
 from collector.engines.ptrace.mend import STOP_SIGNALS, at_signal, go_on
@@ -18,6 +20,7 @@ from collector.linux import abi, ptrace, tasks
 
 # How long before it a stop comes that wakes us: chosen, as what a wake-up takes on a virtual machine at least.
 _LATE_NS = 15_000
+_LEAVE_NS, _LOOK_S = NS_PER_S, 0.001  # a call that does not come back in that is amid what no signal ends
 
 
 class Reports:
@@ -67,6 +70,22 @@ class Reports:
         """New threads whose maker does not tell of them begin all the same."""
         for thread, report in self._lives.strays(now_ns):
             self._stopped(thread, report)
+
+    def end_calls(self) -> None:
+        """Before we leave: calls that are made again for the rest come back with what they have done so far. Who has
+        been let go in one would have the rest's result, and its registers."""
+        until_ns = time.monotonic_ns() + _LEAVE_NS
+        told: dict[Tracee, Completion] = {}  # once: a second time would stop it behind its call, to mend that
+        while time.monotonic_ns() < until_ns:
+            amid = [(thread, thread.completion) for thread in self._lives.threads.values() if thread.completion]
+            for thread, completion in amid:
+                if completion.entered and told.get(thread) is not completion:
+                    told[thread] = completion
+                    with suppress(OSError):
+                        ptrace.interrupt(thread.tid)
+            if not amid or not self.take():
+                return
+            time.sleep(_LOOK_S)
 
     def _take_unknown(self, report: ptrace.Report) -> None:
         self._samples.judge()

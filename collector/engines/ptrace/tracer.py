@@ -187,6 +187,7 @@ class Tracer:
                 stopped()
             signal.sigtimedwait(_WATCHED, _RETRY_S)
             self.publish()
+        self.reports.end_calls()
 
     def _take_reports(self) -> bool:
         """Handles all that has happened; False when there is no thread left."""
