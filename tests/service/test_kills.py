@@ -150,16 +150,16 @@ def test_a_run_that_fills_its_sessions_megabytes_stays(daemon: Callable[[str], A
     running = daemon(f'[daemon]\nbudget_percent = 0\nmetrics = "{metrics}"\n'
                      "[limits]\nmegabytes_per_session = 1\nfinished_per_user = 1\n")
     total = 0
-    for number in ("1", "2"):
+    for number in ("1", "2", "3"):
         running.ask(protocol.Attach(version=1, pids=(target.pid,), options=("-p", "0.5", "-A", "off")))
         session = running.ended(number)
         assert session.experiments == (f"{number}.1.er",)
         assert session.n_samples > 0, running.log.read_text()
         assert open_experiment(Path(session.directory, session.experiments[0])).log.complete
         total += session.n_samples
-    assert [session.id for session in running.ask(protocol.List(version=1)).sessions] == ["2"]
+    assert [session.id for session in running.ask(protocol.List(version=1)).sessions] == ["2", "3"]
     assert f"collectord_samples_total {total:.1f}" in scraped(metrics)
-    assert "collectord_runs_total 2.0" in scraped(metrics)
+    assert "collectord_runs_total 3.0" in scraped(metrics)
 
 
 def test_a_session_that_is_killed_fails_alone(daemon: Callable[[str], Any], process: Callable[..., Any]) -> None:

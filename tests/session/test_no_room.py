@@ -97,7 +97,7 @@ def test_a_disk_that_becomes_full(engine: str, small_disk: Run, workload: Run, g
     path = disk / "x.er"
     said = record(workload("enduring"), engine, path, lambda: until(lambda: logged(path)))
     one_line(said, "the disk is full; free some space")
-    assert re.search(r"; \d+ packets? (was|were) dropped", said)
+    assert re.search(r", \d+ samples?, \d+ packets? (was|were) dropped", said)
     cut_short(path, gprofng, "the disk is full")
 
 
