@@ -262,12 +262,11 @@ class Session:
                                   self._house.handoff.first_state(configured=self.order.configured)))
             gone = retention.surplus(self.kept, self.order.keep, self.order.megabytes * MEGABYTE)
             self._delete([each for each in gone if each is not self.kept[-1]])  # that one is what it was recorded for
-            if (counted := _N_SAMPLES.search(self._last)) is not None:
-                self.n_samples += int(counted[1])
-                self._house.totals["samples"] += int(counted[1])
-            n_lost = sum(map(int, _LOST.findall(self._last)))
+        if (counted := _N_SAMPLES.search(self._last)) is not None:
+            n_samples, n_lost = int(counted[1]), sum(map(int, _LOST.findall(self._last)))
+            self.n_samples += n_samples
             self.n_lost += n_lost
-            self._house.totals["lost"] += n_lost
+            self._house.totals.update(samples=n_samples, lost=n_lost)
         self._current = ""
         if status and not self._ended.is_set():
             self._note_failure(f"collect was ended by signal {-status}" if status < 0

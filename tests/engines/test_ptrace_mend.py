@@ -141,6 +141,21 @@ def test_a_wait_ends_at_a_cont_that_ends_a_stop_or_has_a_handler(stops: bool, ha
         assert tuple(map(int, traced.output.read().split())) == (-1, errno.EINTR)
 
 
+def _all_that_comes(traced: Traced) -> bytes:
+    """What a program writes until it ends, of which the tracer hears."""
+    got = bytearray()
+    while traced.tracer.reports.take():
+        if select.select([traced.output], [], [], 0.001)[0]:
+            got += traced.output.read(1 << 16)
+    traced.hear_all()
+    return bytes(got + traced.output.read())
+
+
+def _told(got: bytes) -> int:
+    """How many bytes the program says that it has written before it said so."""
+    return next(n for n in range(len(got) - N_DIGITS, len(got)) if got[n:] == b"%d\n" % n)
+
+
 @pytest.mark.parametrize("asks", [False, True], ids=["", "asked"])
 @pytest.mark.parametrize(("numbers", "is_whole"), [
     ((), True), ((signal.SIGWINCH,), True), ((signal.SIGCONT,), True), ((signal.SIGUSR1,), False),
@@ -162,13 +177,8 @@ def test_a_write_is_cut_by_what_cuts_it_without_us(asks: bool, numbers: tuple[in
             _hear_signal(traced, numbers[-1])
         elif asks:
             traced.hear_until(abi.EVENT_STOP)
-        got = bytearray()
-        while traced.tracer.reports.take():
-            if select.select([traced.output], [], [], 0.001)[0]:
-                got += traced.output.read(1 << 16)
-        traced.hear_all()
-        got += traced.output.read()
-    n_written = next(n for n in range(len(got) - N_DIGITS, len(got)) if got[n:] == b"%d\n" % n)
+        got = _all_that_comes(traced)
+    n_written = _told(got)
     assert got[:n_written] == wanted[:n_written]
     assert (n_written == len(wanted)) == is_whole
 
@@ -183,12 +193,7 @@ def test_a_write_amid_which_the_tracer_leaves_tells_what_it_has_written() -> Non
         traced.hear_until(0)  # it enters the call for the rest
         traced.tracer.reports.end_calls()
         is_over = traced.leader.completion is None
-        got = bytearray()
-        while traced.tracer.reports.take():
-            if select.select([traced.output], [], [], 0.001)[0]:
-                got += traced.output.read(1 << 16)
-        traced.hear_all()
-        got += traced.output.read()
+        got = _all_that_comes(traced)
     assert is_over
-    n_written = next(n for n in range(len(got) - N_DIGITS, len(got)) if got[n:] == b"%d\n" % n)
+    n_written = _told(got)
     assert 0 < n_written < len(wanted)

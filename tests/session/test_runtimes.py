@@ -9,7 +9,8 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -496,26 +497,34 @@ int main(void) {
 """
 
 
-@pytest.mark.parametrize("is_its_own", [True, False])
-@pytest.mark.parametrize("engine", ["perf", "signal"])
-def test_a_map_that_was_complete_before_we_came_counts(engine: str, is_its_own: bool, tmp_path: Path, collect: Command,
-                                                       times: Times, need: Callable[[str, str], str],
-                                                       perf_allowed: None, attach_allowed: None) -> None:
-    """But not one that is older than its process."""
-    source, program, experiment = tmp_path / "attached.c", tmp_path / "attached", tmp_path / "attached.er"
+@contextmanager
+def in_made_code(directory: Path, need: Callable[[str, str], str]) -> Iterator[tuple[int, Path]]:
+    """A program that runs in code that it has made, and its map, which is complete."""
+    source, program = directory / "attached.c", directory / "attached"
     source.write_text(ATTACHED)
     subprocess.run([need("gcc", "gcc"), "-O1", "-w", "-o", program, source], check=True)
     with subprocess.Popen([program], stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         path = Path(process.stdout.readline().strip())
         try:
-            written_s = path.stat().st_mtime - (0 if is_its_own else 60)
-            os.utime(path, (written_s, written_s))
-            time.sleep(max(written_s + 4 - time.time(), 0))  # the clock of files is coarse, which is allowed for
-            run = collect("--engine", engine, "-t", "1", "-o", experiment, "-P", process.pid)
+            yield process.pid, path
         finally:
             process.kill()
             path.unlink()
+
+
+@pytest.mark.parametrize("is_its_own", [True, False])
+@pytest.mark.parametrize("engine", ["perf", "signal"])
+def test_a_map_that_was_complete_before_we_came_counts(engine: str, is_its_own: bool, tmp_path: Path, collect: Command,
+                                                       times: Times, need: Callable[[str, str], str],
+                                                       perf_allowed: None, attach_allowed: None) -> None:
+    """But not one that is older than its process."""
+    experiment = tmp_path / "attached.er"
+    with in_made_code(tmp_path, need) as (pid, path):
+        written_s = path.stat().st_mtime - (0 if is_its_own else 60)
+        os.utime(path, (written_s, written_s))
+        time.sleep(max(written_s + 4 - time.time(), 0))  # the clock of files is coarse, which is allowed for
+        run = collect("--engine", engine, "-t", "1", "-o", experiment, "-P", pid)
     assert run.returncode == 0, run.stderr
     cpu = times(experiment, "e.totalcpu")
     assert ("made" in cpu, "[anonymous code]" in cpu) == (is_its_own, not is_its_own), cpu
@@ -526,20 +535,12 @@ def test_the_last_line_of_a_long_map_counts(n_lines: int, tmp_path: Path, collec
                                             need: Callable[[str, str], str], perf_allowed: None,
                                             attach_allowed: None) -> None:
     """Which is read in parts, and may be longer than what can be read until the end."""
-    source, program, experiment = tmp_path / "attached.c", tmp_path / "attached", tmp_path / "attached.er"
-    source.write_text(ATTACHED)
-    subprocess.run([need("gcc", "gcc"), "-O1", "-w", "-o", program, source], check=True)
-    with subprocess.Popen([program], stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        path = Path(process.stdout.readline().strip())
-        try:
-            last = path.read_bytes()
-            between = b"".join(b"%x 10 %s\n" % (4096 + 16 * i, b"f" * 4000) for i in range(n_lines))
-            path.write_bytes(last.replace(b"made", b"stale") + between + last)
-            run = collect("-t", "1", "-o", experiment, "-P", process.pid)
-        finally:
-            process.kill()
-            path.unlink()
+    experiment = tmp_path / "attached.er"
+    with in_made_code(tmp_path, need) as (pid, path):
+        last = path.read_bytes()
+        between = b"".join(b"%x 10 %s\n" % (4096 + 16 * i, b"f" * 4000) for i in range(n_lines))
+        path.write_bytes(last.replace(b"made", b"stale") + between + last)
+        run = collect("-t", "1", "-o", experiment, "-P", pid)
     assert run.returncode == 0, run.stderr
     cpu = times(experiment, "e.totalcpu")
     assert cpu["made"] >= cpu["<Total>"] - 2 * INTERVAL_S > 0, cpu
