@@ -77,9 +77,11 @@ def functions_of(process: Process, samples: ClockSamples, rows: Array, frames: F
 def _of_instructions(process: Process, found: Found) -> Array:
     """The words (k,) that evaluations are known by, each moved to where its instruction is; 0: it tells none."""
     interpreter, steps = process.interpreter, process.steps
+    if not interpreter.layout.has_inlined_calls:
+        return found.word
     words = found.word.copy()
     asked = indices(np.isin(found.code, np.array(list(interpreter.codes), np.uint64)))
-    if not interpreter.layout.has_inlined_calls or not len(asked):
+    if not len(asked):
         return words
     _, first, which, n = np.unique(mixed(words[asked]) + found.code[asked], return_index=True, return_inverse=True,
                                    return_counts=True)
