@@ -477,10 +477,11 @@ def test_a_program_inherits_no_code_from_who_has_called_it(tmp_path: Path, colle
     assert {"made", "[anonymous code]"} <= cpu.keys(), cpu
 
 
-ATTACHED = r"""
+MAKES_CODE = r"""
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <time.h>
 #include <unistd.h>
 static const unsigned char code[] = {0xb8, 0x41, 0x42, 0x0f, 0, 0xff, 0xc8, 0x75, 0xfc, 0xc3};
 int main(void) {
@@ -490,7 +491,8 @@ int main(void) {
     FILE *map = fopen(name, "w");
     fprintf(map, "%lx %lx made\n", (long)page, (long)sizeof code);
     fclose(map);
-    puts(name);
+"""
+ATTACHED = MAKES_CODE + r"""    puts(name);
     fflush(stdout);
     for (;;) ((void (*)(void))page)();
 }
@@ -546,21 +548,7 @@ def test_the_last_line_of_a_long_map_counts(n_lines: int, tmp_path: Path, collec
     assert cpu["made"] >= cpu["<Total>"] - 2 * INTERVAL_S > 0, cpu
 
 
-MAPPED = r"""
-#include <stdio.h>
-#include <string.h>
-#include <sys/mman.h>
-#include <time.h>
-#include <unistd.h>
-static const unsigned char code[] = {0xb8, 0x41, 0x42, 0x0f, 0, 0xff, 0xc8, 0x75, 0xfc, 0xc3};
-int main(void) {
-    char *page = mmap(NULL, 4096, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), name[64];
-    memcpy(page, code, sizeof code);
-    snprintf(name, sizeof name, "/tmp/perf-%d.map", getpid());
-    FILE *map = fopen(name, "w");
-    fprintf(map, "%lx %lx made\n", (long)page, (long)sizeof code);
-    fclose(map);
-    while (clock() < CLOCKS_PER_SEC / 10) ((void (*)(void))page)();
+MAPPED = MAKES_CODE + r"""    while (clock() < CLOCKS_PER_SEC / 10) ((void (*)(void))page)();
     puts(name);
     return 0;
 }
