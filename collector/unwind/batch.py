@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -308,20 +308,28 @@ class _Code:
         return bool(view.cfa_column[number] == view.column_of[self.arch.fp])
 
 
-class _Judge(NamedTuple):
-    """What a search for a frame pointer asks about the code of one process."""
+class _Judge:
+    """What searches for frame pointers ask about the code of one process, which is much the same each time."""
 
-    code: _Code
-    space_key: Any
+    def __init__(self, code: _Code, space_key: Any) -> None:
+        self._code, self._space_key = code, space_key
+        self._calls: dict[tuple[int, int], Call] = {}
+        self._needs: dict[int, bool] = {}
 
     def grade(self, words: U64) -> frame_pointer.Grades:
-        return self.code.grade(words, self.space_key)
+        return self._code.grade(words, self._space_key)
 
     def call_between(self, return_address: int, pc: int) -> Call:
-        return self.code.call_between(return_address, pc, self.space_key)
+        found = self._calls.get((return_address, pc))
+        if found is None:
+            found = self._calls[return_address, pc] = self._code.call_between(return_address, pc, self._space_key)
+        return found
 
     def needs_fp(self, return_address: int) -> bool:
-        return self.code.needs_fp(return_address, self.space_key)
+        found = self._needs.get(return_address)
+        if found is None:
+            found = self._needs[return_address] = self._code.needs_fp(return_address, self._space_key)
+        return found
 
 
 class _Wave:
@@ -341,6 +349,7 @@ class _Wave:
         columns = np.array(view.columns)[:, None]
         self.regs = stacks.regs[which, columns]
         self.searches = stacks.known is not None
+        self.judges: dict[int, _Judge] = {}  # by space
         if stacks.known is not None:
             self.regs[(stacks.known[which] >> columns.astype(np.uint64)) & _ONE == 0] = _UNKNOWN
         self.pc = self.regs[_IP]
@@ -561,7 +570,7 @@ class _Wave:
         needed = (self.view.cfa_column[number] == self.view.column_of[self.code.arch.fp])
         for i in indices(needed & (self.regs[_FP] == _UNKNOWN)).tolist():
             self.tables.counters.frame_chain_searches += 1
-            judge = _Judge(self.code, self.space_key[i])
+            judge = self.judge_of(self.space_key[i])
             sp, pc = int(self.regs[_SP, i]), int(self.pc[i])
             found = frame_pointer.search(self.memory, i, sp, pc, judge)
             is_bare = self.exact[i] and self.view.odd[number[i]] & ODD_FALLBACK
@@ -571,6 +580,13 @@ class _Wave:
             self.regs[_FP, i] = found.fp
             proof = Proof.PROVEN if found.is_proven else Proof.UNPROVEN
             self.book.proof[self.who[i]] = max(self.book.proof[self.who[i]], proof)
+
+    def judge_of(self, space_key: Any) -> _Judge:
+        """The one of a space, for all searches of the wave."""
+        judge = self.judges.get(int(space_key))
+        if judge is None:
+            judge = self.judges[int(space_key)] = _Judge(self.code, space_key)
+        return judge
 
 
 @dataclass(eq=False, repr=False)

@@ -39,6 +39,7 @@ NOT_CODE, CODE, AFTER_CALL = 0, 1, 2
 # How far a lost frame pointer is searched: frames of more than 64 KiB are rare, and chance hits grow with the distance.
 _SEARCH_WORDS = 8192
 _MAX_LINKS = 64
+_ENDS, _BREAKS = -1, -2  # in place of a link: the chain ends well there, or cannot go on
 # A frame pointer that far above another, or above a copy, still belongs to the same stack; above it, to none.
 NEAR = np.uint64(1 << 23)
 
@@ -123,9 +124,10 @@ def search(memory: Memory, sample: int, sp: int, pc: int, judge: Judge) -> Found
     words = memory.column(sample, sp, _SEARCH_WORDS)
     if len(words) < 2:
         return None
+    chains = _Chains(words, judge.grade(words[1:]) != NOT_CODE, sp, memory.word_size, judge)
     best, best_rank = -1, (False, False, -1)
-    for k in indices(judge.grade(words[1:]) != NOT_CODE).tolist():
-        rank = _follow(words, sp, pc, k, memory.word_size, judge)
+    for k in indices(chains.is_code).tolist():
+        rank = chains.rank(k, pc)
         if rank is not None and rank > best_rank:
             best, best_rank = k, rank
     return Found(sp + best * memory.word_size, best_rank[1] and best_rank[2] > 0) if best >= 0 else None
@@ -137,22 +139,47 @@ def returns_at_sp(memory: Memory, sample: int, sp: int, pc: int, judge: Judge) -
     return bool(len(words) and judge.grade(words)[0] == AFTER_CALL and judge.call_between(int(words[0]), pc))
 
 
-def _follow(words: U64, sp: int, pc: int, k: int, size: int, judge: Judge) -> tuple[bool, bool, int] | None:
-    """(whether the first call leads here for certain, whether the chain ends well, certain calls); None: no link."""
-    first, certain = False, 0
-    for link in range(_MAX_LINKS):
-        saved, return_address = int(words[k]), int(words[k + 1])
-        call = judge.call_between(return_address, pc) if judge.grade(words[k + 1:k + 2])[0] != NOT_CODE else 0
+class _Chains:
+    """The chains of links in one stack. Many lead through the same links: what is above one is found once.
+
+    ``is_code`` (n - 1,): whether the word behind each of ``words`` (n,) may be a return address.
+    """
+
+    def __init__(self, words: U64, is_code: Bools, sp: int, size: int, judge: Judge) -> None:
+        self.is_code = is_code
+        self._words, self._sp, self._size, self._judge = words, sp, size, judge
+        self._callers: dict[int, tuple[int, int]] = {}
+
+    def rank(self, k: int, pc: int) -> tuple[bool, bool, int] | None:
+        """Of the chain from a link on, which is that of the function around ``pc``: (whether the first call leads here
+        for certain, whether the chain ends well, certain calls); None: no link."""
+        call = self._judge.call_between(int(self._words[k + 1]), pc)
         if not call:
-            return (first, False, certain) if link else None
-        certain += call > 1
-        first = first or (not link and call > 1)
-        if saved == 0 or not judge.needs_fp(return_address):
-            return first, True, certain
-        distance = saved - (sp + k * size)
-        if distance <= 0 or distance % size:
-            return first, False, certain
-        pc, k = return_address - 1, k + distance // size
-        if k + 1 >= len(words):
-            return first, True, certain
-    return first, True, certain
+            return None
+        is_first, certain = call > 1, 0
+        for _ in range(_MAX_LINKS):
+            if not call:
+                return is_first, False, certain
+            certain += call > 1
+            found = self._callers.get(k)
+            if found is None:
+                found = self._callers[k] = self._caller(k)
+            k, call = found
+            if k < 0:
+                return is_first, k == _ENDS, certain
+        return is_first, True, certain
+
+    def _caller(self, k: int) -> tuple[int, int]:
+        """(the link above one, whether its call has led to the function that this one returns to). Without one,
+        _ENDS or _BREAKS stands for it."""
+        saved, return_address = int(self._words[k]), int(self._words[k + 1])
+        if saved == 0 or not self._judge.needs_fp(return_address):
+            return _ENDS, 0
+        distance = saved - (self._sp + k * self._size)
+        if distance <= 0 or distance % self._size:
+            return _BREAKS, 0
+        above = k + distance // self._size
+        if above + 1 >= len(self._words):
+            return _ENDS, 0
+        is_link = self.is_code[above]
+        return above, self._judge.call_between(int(self._words[above + 1]), return_address - 1) if is_link else 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,7 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from collector.unwind.batch import Frames, Proof, Stop, unwind
+from collector.elf import open_object
+from collector.unwind import frame_pointer
+from collector.unwind.batch import Frames, Maps, Proof, Stacks, Stop, unwind
+from collector.unwind.frame_pointer import AFTER_CALL, NOT_CODE, Found, Grades
+from collector.unwind.memory import Memory
+from collector.unwind.table import Tables
 from collector.unwind.x86_64 import RBP, RIP, RSP
 
 HERE = Path(__file__).parent
@@ -195,6 +201,73 @@ def test_a_broken_chain_is_unproven(world: Any, gdb_stops: Callable[..., Any], c
     assert found == pcs_of(whole, 0)[:len(found)]
     assert frames.proof[0] == Proof.UNPROVEN
     assert frames.stop[0] == Stop.NO_RULE
+
+
+STACK, CODE_AT = 0x7FFC_0000_0000, 0x5555_0000_0000
+FRAME_WORDS = 6
+
+
+def recursion(n_frames: int, return_address: int) -> np.ndarray[Any, np.dtype[np.uint64]]:
+    """The stack of a function that calls itself, of which each frame has four words of its own below its link."""
+    words = np.zeros(1 << (n_frames * FRAME_WORDS + 8).bit_length(), np.uint64)
+    links = np.arange(n_frames) * FRAME_WORDS + 4
+    words[links] = STACK + 8 * (links + FRAME_WORDS)
+    words[links[-1]] = 0
+    words[links + 1] = return_address
+    return words
+
+
+class Asked:
+    """One function, which calls itself; counts what it is asked."""
+
+    def __init__(self) -> None:
+        self.n_calls = self.n_needs = 0
+
+    def grade(self, words: frame_pointer.U64) -> Grades:
+        return np.where(words == CODE_AT, np.int8(AFTER_CALL), np.int8(NOT_CODE))
+
+    def call_between(self, return_address: int, pc: int) -> int:
+        self.n_calls += 1
+        return 2
+
+    def needs_fp(self, return_address: int) -> bool:
+        self.n_needs += 1
+        return True
+
+
+@pytest.mark.parametrize("n_frames", [7, 63, 64, 65, 500])
+def test_a_link_that_many_chains_lead_through_is_looked_at_once(n_frames: int) -> None:
+    words, judge = recursion(n_frames, CODE_AT), Asked()
+    region = np.array([[STACK], [len(words)], [0], [len(words) - 1], [0]], np.uint64)
+    assert frame_pointer.search(Memory(words, region), 0, STACK, CODE_AT, judge) == Found(STACK + 4 * 8, True)
+    assert judge.n_calls <= 2 * n_frames and judge.n_needs <= n_frames
+
+
+def test_what_is_known_of_a_call_is_worked_out_once_for_all_stacks(compile_c: Callable[..., Path]) -> None:
+    """Threads that wait in a recursion of which sp and pc alone are known."""
+    n_threads, n_frames = 17, 61
+    source = "int deep(int n) { volatile int x = n; return n ? deep(n - 1) + x : 0; } int main() { return deep(9); }"
+    with open_object(str(compile_c("recursion", source, "-O0"))) as load_object:
+        tables, symbols = Tables(), load_object.symbols()
+        number = tables.add_object(load_object)
+        begin = next(int(symbols.value[i]) for i in range(len(symbols)) if symbols.name(i) == b"deep")
+        code = next(load for load in load_object.loads if load.is_executable)
+        call = re.search(rb"\xe8.\xff{3}", load_object.read_at(begin, 64), re.DOTALL)
+        assert call is not None
+        pc = CODE_AT + begin + call.end()
+        words = recursion(n_frames, pc)
+        all_, zero = np.arange(n_threads), np.zeros(n_threads, np.int64)
+        regs = np.zeros((n_threads, 17), np.uint64)
+        regs[:, [RIP, RSP]] = pc, STACK
+        stacks = Stacks(zero, regs, np.tile(words, n_threads), all_ * len(words), zero + len(words) - 1, zero,
+                        regs[:, RSP], zero + len(words), np.full(n_threads, 1 << RSP | 1 << RIP, np.uint64))
+        start, end = CODE_AT + code.vaddr, CODE_AT + code.vaddr + code.memory_size
+        maps = Maps(zero[:1], *np.array([[start], [end], [CODE_AT]], np.uint64), np.array([number]))
+        frames = unwind(stacks, maps, tables)
+    assert frames.length.tolist() == [n_frames + 1] * n_threads
+    assert (frames.proof == Proof.PROVEN).all()
+    assert tables.counters.frame_chain_searches == n_threads
+    assert tables.counters.fdes_decoded < 10
 
 
 # Code of which gdb has call frame information, and we have none.
