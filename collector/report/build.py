@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from collector.experiment.map import MADE_UP_END, MADE_UP_FIRST
 from collector.experiment.reader import DynamicFunction, Experiment, Message, ObjectFile, Sample, Segment
+from collector.report.address_space import Key
 from collector.report.functions import Function
 from collector.report.kinds import columns_of
 from collector.report.metrics import Metric
@@ -23,7 +24,6 @@ from collector.report.resolve import (
     TOTAL_FUNCTION,
     UNKNOWN_FUNCTION,
     Code,
-    Key,
     LoadedObject,
     Packets,
     Part,

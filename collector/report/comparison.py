@@ -21,6 +21,7 @@ import numpy as np
 
 from collector.experiment.dyntext import Text
 from collector.experiment.reader import Experiment
+from collector.report.address_space import Key
 from collector.report.build import DataSet, descendants
 from collector.report.compat import DYNAMIC_FUNCTIONS
 from collector.report.documents import Against, Column, Interval, Table, Unit
@@ -29,7 +30,7 @@ from collector.report.latency import latency_us
 from collector.report.metrics import LATENCY, N_STATE_COLUMNS, NAME, SIZE, STATIC, Metric, View
 from collector.report.metrics import Column as Shown
 from collector.report.profile import I8, Bool, Weighted, exclusive, merge_equal
-from collector.report.resolve import MODES_TEXT, Key, key_of
+from collector.report.resolve import MODES_TEXT, key_of
 from collector.report.significance import Runs, compared, runs_of
 from collector.report.tables import Labels
 

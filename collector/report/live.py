@@ -30,6 +30,7 @@ from collector.experiment.follow import Followed, Following
 from collector.experiment.reader import Experiment, open_experiment
 from collector.experiment.records import PC_TRUNCATED
 from collector.report import build, profile
+from collector.report.address_space import Key
 from collector.report.functions import Function
 from collector.report.kinds import CLOCK, Columns
 from collector.report.metrics import METRICS_BY_NUMSTATES, MICROSTATES, N_STATE_COLUMNS, Metric
@@ -39,7 +40,6 @@ from collector.report.resolve import (
     TRUNCATED_FUNCTION,
     UNKNOWN_FUNCTION,
     Code,
-    Key,
     LoadedObject,
     Numbers,
     Part,

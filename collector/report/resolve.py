@@ -4,9 +4,7 @@
         -> distinct (stack, epoch)                thousands, in order of first appearance
         -> distinct (pc, epoch)                   thousands; the only Python loop: function and offset of each
 
-An *epoch* is a time in which the address space does not contradict itself: it ends when a segment is unmapped or when
-one takes the place of another. Most experiments have one. A pc of a segment that is mapped only later belongs to it
-nevertheless: the map is written by polling, samples are exact.
+An *epoch* is a time in which the address space does not contradict itself (see ``address_space``).
 
 Looking every pc up once is enough unless an object's answers depend on what was asked before (``functions``: holes at
 the end of an object, where libc has its memcpy). Then the same stack may mean different functions at different
@@ -30,14 +28,14 @@ import numpy.typing as npt
 from collector.elf import LoadObject, open_object
 from collector.errors import ElfError
 from collector.experiment.identity import UNKNOWN as NOT_IDENTIFIED
-from collector.experiment.identity import Identity
 from collector.experiment.places import Places
 from collector.experiment.reader import DynamicFunction, Experiment, ObjectFile, Segment
+from collector.report.address_space import ADDRESS_END, AddressSpace, Key, Mapped
 from collector.report.compat import DYNAMIC_FUNCTIONS, FAILED, TOTAL, TRUNCATED, UNKNOWN, static_name
 from collector.report.functions import AddressTable, Function, FunctionTable, SymbolTable, symbol_table
 from collector.report.kinds import CLOCK, Columns
 from collector.report.metrics import N_STATE_COLUMNS, STATE_OTHER
-from collector.report.profile import I4, I8, distinct, distinct_places, picked
+from collector.report.profile import I4, I8, picked
 
 if TYPE_CHECKING:
     from collector.dwarf import LineTables, Unit
@@ -60,24 +58,8 @@ _SPECIAL = (
     Function(TRUNCATED, TRUNCATED, TOTAL, object_number=1, has_offsets=False),
     Function(FAILED, FAILED, TOTAL, object_number=1, has_offsets=False),
 )
-# What a load object is known by: two builds of one name are two objects.
-Key = tuple[bytes, Identity]
 _PC_LEAF_CHECK = 0xFFFF_FFFF_FFFF_FFFF
-ADDRESS_END = 1 << 64
-_END_OF_TIME = np.iinfo(np.int64).max
 _NO_FRAME = -1
-
-
-class Mapped(NamedTuple):
-    """One piece of an address space: a load object's segment or a function without a file."""
-
-    start_ns: int
-    end_ns: int
-    vaddr: int
-    size: int
-    file_offset: int
-    key: Key
-    function: int = -1
 
 
 @dataclass
@@ -360,6 +342,7 @@ class Part:
         self._code = code
         self._objects: dict[Key, LoadedObject] = {}
         self._mapped = list(self._address_space(load_object))
+        self._space = AddressSpace(self._mapped)
 
     def weights(self, group: Numbers, n_groups: int) -> I8:
         """What the packets of all kinds add up to, each in the group given (n_groups, columns); below 0: in none."""
@@ -424,12 +407,7 @@ class Part:
         rows = stacks.index(uids.astype(np.int64))
         numbers, offsets = picked(stacks.numbers, stacks.offsets, rows)
         pcs = stacks.distinct[numbers]
-        mapped = np.full(len(pcs), -1, np.int64)
-        for epoch in range(len(self._bounds), -1, -1):
-            missing = np.flatnonzero(mapped < 0)
-            if not len(missing):
-                break
-            mapped[missing] = self._located(pcs[missing], np.full(len(missing), epoch))
+        mapped = self._space.locate(pcs, self._space.last_epochs(pcs))
         instructions = [self._look_up(pc, place) for pc, place in zip(pcs.tolist(), mapped.tolist(), strict=True)]
         found = self._finished(rows, offsets, np.array(instructions, np.int32), np.zeros((len(rows), 0), np.int64))
         return [tuple(found.instructions[begin:end].tolist())
@@ -475,13 +453,13 @@ class Part:
     def look_up(self, pcs: U8, epochs: I8) -> list[int]:
         """For pcs in epochs (n,) their functions, -1 for what is no frame."""
         places = self._code.places
-        found = map(self._look_up, pcs.tolist(), self._located(pcs, epochs).tolist())
+        found = map(self._look_up, pcs.tolist(), self._space.locate(pcs, epochs).tolist())
         return [places[instruction][0] if instruction != _NO_FRAME else _NO_FRAME for instruction in found]
 
     @property
     def bounds(self) -> I8:
         """The times at which epochs begin, but for the first one."""
-        return self._bounds
+        return self._space.bounds
 
     @property
     def _clock(self) -> tuple[Numbers, Numbers]:
@@ -503,8 +481,8 @@ class Part:
             for packets in self.experiment.packets_in_pieces(kind):
                 counts[kind] += len(packets)
                 asked.append(packets["FRINFO"].astype(np.int64))
-                if len(self._bounds):
-                    epochs.append(np.searchsorted(self._bounds, packets["TSTAMP"], side="right").astype(np.int32))
+                if len(self.bounds):
+                    epochs.append(np.searchsorted(self.bounds, packets["TSTAMP"], side="right").astype(np.int32))
                 if kind == CLOCK:
                     states.append(known_states(packets["MSTATE"]))
                     ticks.append(packets["NTICK"].copy())
@@ -513,7 +491,7 @@ class Part:
 
     def _codes(self, asked: Sequence[Numbers], epochs: I4) -> Numbers:
         """See ``_Read``, by FRINFO, in pieces. Counts the packets whose stack is not there."""
-        stacks, n_epochs, n_lost = self.experiment.stacks, len(self._bounds) + 1, 0
+        stacks, n_epochs, n_lost = self.experiment.stacks, len(self.bounds) + 1, 0
         narrow = np.int32 if (len(stacks) + 1) * n_epochs < 1 << 31 else np.int64
         codes: Numbers = np.zeros(sum(map(len, asked)), narrow)
         end = 0
@@ -529,13 +507,9 @@ class Part:
         return codes
 
     @cached_property
-    def _bounds(self) -> I8:
-        return epoch_bounds(self._mapped)
-
-    @cached_property
     def _frames(self) -> _Frames:
         stacks, code = self.experiment.stacks, self._read.codes
-        n_epochs = len(self._bounds) + 1
+        n_epochs = len(self.bounds) + 1
         first, rank = _first_appearance(code, (len(stacks) + 1) * n_epochs)
         rows, row_epochs = np.divmod(code[first].astype(np.int64), n_epochs)
         rows -= 1
@@ -545,17 +519,7 @@ class Part:
         first, codes = _first_appearance(numbers, len(stacks.distinct) * n_epochs)
         each, epochs = np.divmod(numbers[first], n_epochs)
         pcs = stacks.distinct[each]
-        return _Frames(rank, rows, offsets, codes, pcs, epochs.astype(np.int64), self._located(pcs, epochs))
-
-    def _located(self, pcs: U8, epochs: I8) -> I8:
-        """For pcs in epochs (n,) their places in the address space; -1: nowhere."""
-        found = np.full(len(pcs), -1, np.int64)
-        for epoch in distinct(epochs).tolist():
-            here = np.flatnonzero(epochs == epoch)
-            each, places = distinct_places(pcs[here])
-            time_ns = int(self._bounds[epoch - 1]) if epoch else -_END_OF_TIME
-            found[here] = locate(self._mapped, each, time_ns)[places]
-        return found
+        return _Frames(rank, rows, offsets, codes, pcs, epochs.astype(np.int64), self._space.locate(pcs, epochs))
 
     @cached_property
     def _instructions(self) -> I4:
@@ -656,47 +620,6 @@ def ticks_by(group: Numbers, states: Numbers, ticks: Numbers, n_groups: int) -> 
         code[code < 0] = n_groups * N_STATE_COLUMNS
         np.add.at(sums, code + states[some], ticks[some].astype(np.int64))
     return sums.reshape(-1, N_STATE_COLUMNS)[:n_groups]
-
-
-def epoch_bounds(mapped: Sequence[Mapped]) -> I8:
-    """Times at which an address may change its meaning: something ends, or begins over something else."""
-    bounds = {m.end_ns for m in mapped if m.end_ns < _END_OF_TIME}
-    end, latest = 0, 0
-    for m in sorted(mapped, key=lambda m: m.vaddr):
-        if m.vaddr < end:
-            bounds |= {m.start_ns, latest}
-        if m.vaddr + m.size > end:
-            end, latest = m.vaddr + m.size, m.start_ns
-    return np.array(sorted(bounds), np.int64)
-
-
-def locate(mapped: Sequence[Mapped], pcs: U8, time_ns: int) -> I8:
-    """Index into ``mapped`` for each pc at a time; -1 where nothing is.
-
-    What is mapped and begins closest below wins; what is mapped later stands in where nothing is mapped yet.
-    """
-    now = {m.vaddr: i for i, m in sorted(enumerate(mapped), key=lambda pair: pair[1].start_ns)
-           if m.start_ns <= time_ns < m.end_ns}
-    found = _containing(mapped, sorted(now.items()), pcs)
-    missing = np.flatnonzero(found < 0)
-    for i in sorted((i for i, m in enumerate(mapped) if time_ns < m.end_ns), key=lambda i: mapped[i].end_ns):
-        if not len(missing):
-            break
-        inside = pcs[missing] - np.uint64(mapped[i].vaddr) < np.uint64(mapped[i].size)
-        found[missing[inside]] = i
-        missing = missing[~inside]
-    return found
-
-
-def _containing(mapped: Sequence[Mapped], places: Sequence[tuple[int, int]], pcs: U8) -> I8:
-    if not places:
-        return np.full(len(pcs), -1, np.int64)
-    starts = np.array([vaddr for vaddr, _ in places], np.uint64)
-    indices = np.array([index for _, index in places], np.int64)
-    sizes = np.array([mapped[index].size for _, index in places], np.uint64)
-    at = np.searchsorted(starts, pcs, side="right") - 1
-    inside = (at >= 0) & (pcs - starts[at] < sizes[at])
-    return np.where(inside, indices[at], -1).astype(np.int64)
 
 
 def _first_appearance(code: npt.NDArray[Any], n_codes: int) -> tuple[I8, I4]:

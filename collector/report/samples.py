@@ -23,6 +23,7 @@ import numpy.typing as npt
 
 from collector.clock import NS_PER_S, NS_PER_US
 from collector.experiment.log import COMMENT_TEXT
+from collector.report.address_space import ADDRESS_END
 from collector.report.build import DataSet, Experiment, Packets
 from collector.report.documents import Unit
 from collector.report.functions import Function
@@ -30,7 +31,7 @@ from collector.report.kinds import CLOCK
 from collector.report.lines import levels_by_instruction, spread
 from collector.report.metrics import STATE_KERNEL_CPU, STATE_LINUX_CPU, STATE_OTHER, Metric
 from collector.report.profile import I4, I8
-from collector.report.resolve import ADDRESS_END, FAILED_FUNCTION, MODES_TEXT, TRUNCATED_FUNCTION, LoadedObject, Part
+from collector.report.resolve import FAILED_FUNCTION, MODES_TEXT, TRUNCATED_FUNCTION, LoadedObject, Part
 
 Bool = npt.NDArray[np.bool_]
 U8 = npt.NDArray[np.uint64]
