@@ -14,6 +14,7 @@ elsewhere); and the run-time address, which this module does not know.
 
 from __future__ import annotations
 
+import errno
 import operator
 import os
 import re
@@ -27,7 +28,7 @@ from functools import cached_property
 from itertools import compress
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
-from collector.errors import ElfError
+from collector.errors import ElfError, NoDescriptors, reason
 
 if TYPE_CHECKING:
     import numpy as np
@@ -305,6 +306,7 @@ class LoadObject:
 
         ``root`` is put before every path (a container's root). ``near``: the path at which the object was mapped, if
         this is a copy. ``folders`` are looked into as well. The file found is proved by build-id or checksum.
+        NoDescriptors as ``open_object``.
         """
         for path, checksum in self._debug_paths(root, near or self.name, folders):
             with suppress(ElfError):
@@ -626,13 +628,15 @@ def debuginfod_cache() -> str:
 
 
 def open_object(path: str) -> LoadObject:
-    """The load object in the file at ``path``. ElfError if there is none.
+    """The load object in the file at ``path``. ElfError if there is none, NoDescriptors if nobody can tell.
 
     The path may be anybody's: only regular files are read, and opening a FIFO or a device does not wait.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
     except (OSError, ValueError) as err:
+        if isinstance(err, OSError) and err.errno in (errno.EMFILE, errno.ENFILE):
+            raise NoDescriptors(reason(err)) from err
         raise ElfError(f"{path}: cannot be opened: {getattr(err, 'strerror', None) or err}") from err
     return object_of_fd(fd, path)
 

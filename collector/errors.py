@@ -60,6 +60,10 @@ class ElfError(CollectorError):
     """A file is not ELF, or is damaged where it was read."""
 
 
+class NoDescriptors(CollectorError):
+    """No more files can be opened: nothing is known of those that were to be."""
+
+
 class FormatError(ExperimentError):
     """Bytes on disk do not follow the experiment format; the message names file and offset."""
 

@@ -38,6 +38,14 @@ def _forgo_threads() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
+def _open_many_files() -> None:
+    """Each load object that has lines or instructions to show needs a descriptor, its debug file another."""
+    import resource
+
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
 def _keep_garbage() -> None:
     gc.set_threshold(_OBJECTS_PER_COLLECTION)
 
@@ -84,7 +92,7 @@ collect = _command("collect", _note_interrupts)
 collectord = _command("collectord", _check_service)
 collectctl = _command("collectctl", _check_service, _keep_garbage)
 er_archive = _command("er_archive", _forgo_threads)
-er_export = _command("er_export", _forgo_threads)
-er_html = _command("er_html", _forgo_threads)
-er_print = _command("er_print", _forgo_threads, _keep_garbage)
+er_export = _command("er_export", _forgo_threads, _open_many_files)
+er_html = _command("er_html", _forgo_threads, _open_many_files)
+er_print = _command("er_print", _forgo_threads, _open_many_files, _keep_garbage)
 er_top = _command("er_top", _forgo_threads)

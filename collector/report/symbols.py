@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any
 
 from collector.dwarf import LineTables, Row
-from collector.elf import LoadObject, open_object
+from collector.elf import LoadObject
 from collector.errors import ElfError
 
 # Making 1 MB of debug information readable takes some 0.1 s.
@@ -120,8 +120,8 @@ class Lines:
 
     @classmethod
     def of(cls, found: LoadObject) -> Lines:
-        """Those of an open file, which may be closed afterwards."""
-        return cls(_symcache(found), LineTables(open_object(found.name)))
+        """Those of an open file; closed, it has no lines of split debug information."""
+        return cls(_symcache(found), LineTables(found))
 
     def at(self, vaddr: int, base: int) -> list[Frame]:
         """Innermost first; empty where nothing is known. ``base``: the lowest address of the object."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from collector.clock import NS_PER_S
-from collector.errors import ExperimentError
+from collector.errors import ExperimentError, NoDescriptors
 from collector.experiment import names
 from collector.experiment.log import Header
 from collector.session.objects import Objects
@@ -26,7 +26,7 @@ def archive(directory: Path, choice: str, header: Header, mapped_ns: Mapping[byt
                for name in sorted(objects.doubles)]
     try:
         return doubles + _archive(directory, choice, header, mapped_ns, objects)
-    except ExperimentError as err:
+    except (ExperimentError, NoDescriptors) as err:
         return [*doubles, str(err)]
 
 

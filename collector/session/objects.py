@@ -19,7 +19,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from collector import elf
-from collector.errors import ElfError, reason
+from collector.errors import ElfError, NoDescriptors, reason
 from collector.events import Mapped
 from collector.experiment.identity import UNKNOWN, Identity, identity_of
 from collector.linux import proc, tasks, vdso
@@ -165,7 +165,7 @@ class Objects:
             if mapped.path != VDSO and self.by_name.setdefault(mapped.path, opened) is not opened:
                 self.doubles.add(mapped.path)
             return Known(number, opened)
-        except (ElfError, OSError) as err:
+        except (ElfError, NoDescriptors, OSError) as err:
             self.unreadable[mapped.path] = f"not readable as a load object: {err}"
             return Known(NO_OBJECT, None)
 
@@ -205,7 +205,7 @@ def _shares_our_root(pid: int) -> bool:
 
 
 def _file(mapped: Mapped, roots: Sequence[str]) -> elf.LoadObject:
-    """The file behind a mapping. Raises ElfError, OSError."""
+    """The file behind a mapping. Raises ElfError, NoDescriptors, OSError."""
     path = os.fsdecode(mapped.path)
     opened = []
     try:
@@ -217,7 +217,7 @@ def _file(mapped: Mapped, roots: Sequence[str]) -> elf.LoadObject:
                     return elf.object_of_fd(opened.pop(), path)
             except OSError as err:
                 if err.errno in (errno.EMFILE, errno.ENFILE):
-                    raise ElfError(reason(err)) from err
+                    raise NoDescriptors(reason(err)) from err
         with suppress(ElfError):
             return elf.open_object(f"/proc/{mapped.pid}/map_files/{mapped.start:x}-{mapped.start + mapped.size:x}")
         for fd in opened:

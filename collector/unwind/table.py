@@ -37,7 +37,7 @@ import numpy.typing as npt
 
 from collector.arrays import distinct, indices
 from collector.elf import LoadObject, Symbols
-from collector.errors import ElfError
+from collector.errors import ElfError, NoDescriptors
 from collector.unwind.cfi import CfiSection, Index, State, search_table
 from collector.unwind.i386 import I386
 from collector.unwind.rules import Architecture, CfaKind, How, Kind, LeafHint, Rule
@@ -611,7 +611,7 @@ class Tables:
         try:
             debug = known.load_object.debug_object()
             return _debug_frame(debug, known.arch) if debug is not None else None
-        except ElfError:
+        except (ElfError, NoDescriptors):
             return None
 
     # -- what no section covers

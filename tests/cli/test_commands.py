@@ -45,3 +45,12 @@ def test_reading_starts_no_threads() -> None:
     environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_NUM_THREADS"}
     done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
+
+
+def test_readers_may_open_as_many_files_as_their_user_may() -> None:
+    for command in ("er_print", "er_html", "er_export"):
+        program = ("import resource, sys; from collector.cli import main; limit = resource.RLIMIT_NOFILE;"
+                   "resource.setrlimit(limit, (64, resource.getrlimit(limit)[1])); sys.argv[1:] = ['/nowhere.er'];"
+                   f"main.{command}(); soft, hard = resource.getrlimit(limit); print(64 < soft == hard)")
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+        assert done.stdout == "True\n"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import lzma
+import os
+import resource
 import subprocess
 from collections.abc import Callable
 from dataclasses import replace
@@ -11,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from collector.elf import open_object
+from collector.errors import NoDescriptors
 from collector.experiment.places import Places
 from collector.experiment.reader import ObjectFile
 from collector.report.compat import short_name
@@ -223,7 +226,27 @@ def test_lines_of_split_debug_information_are_told_without_it(tmp_path: Path, ne
     with open_object(str(tmp_path / "h")) as elf:
         symbols, lines = elf.symbols(), Lines.of(elf)
         vaddr = next(int(symbols.value[i]) for i in range(len(symbols)) if symbols.name(i) == b"hidden")
-    assert lines.at(vaddr, 0) == [Frame(b"hidden", str(tmp_path / "h.c"), 2)]
+        assert lines.at(vaddr, 0) == [Frame(b"hidden", str(tmp_path / "h.c"), 2)]
+
+
+def test_load_objects_need_few_descriptors_and_say_where_there_are_none(stripped: Callable[[str], tuple[Path, int]]
+                                                                        ) -> None:
+    program, vaddr = stripped("copy")
+    many = [LoadedObject(str(program).encode(), 2, 0x1000, lambda: ObjectFile(program)) for _ in range(7)]
+    before = len(os.listdir("/proc/self/fd"))
+    assert [one.frames_at(vaddr)[0].line for one in many] == [2] * 7
+    assert len(os.listdir("/proc/self/fd")) == before + 2 * 7  # the program's and that of its debug file
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    last = max(map(int, os.listdir("/proc/self/fd")))
+    more = [LoadedObject(str(program).encode(), 2, 0x1000, lambda: ObjectFile(program)) for _ in range(last)]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (last + 1, hard))
+    try:
+        with pytest.raises(NoDescriptors, match=r"too many open files: raise the limit \(ulimit -n\)"):
+            _ = [one.frames_at(vaddr) for one in more]
+        with pytest.raises(NoDescriptors):
+            _ = more[-1].table
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_what_was_made_of_large_files_is_kept_and_never_stale(tmp_path: Path, need: Callable[[str, str], str],
