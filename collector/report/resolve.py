@@ -143,8 +143,7 @@ class LoadedObject:
 
         if self._elf is None:
             return lambda _: []
-        debug = self._debug
-        lines = Lines.of(debug or self._elf)
+        lines = Lines.of(self._debug or self._elf)
         base = min((load.vaddr for load in self._elf.loads), default=0)
 
         def look_up(file_offset: int) -> list[Frame]:
@@ -214,7 +213,9 @@ class LoadedObject:
 
     @cached_property
     def _debug(self) -> LoadObject | None:
-        return self.debug_object(self._elf) if self._elf is not None else None
+        with suppress(ElfError):
+            return self.debug_object(self._elf) if self._elf is not None else None
+        return None
 
     @cached_property
     def _tables(self) -> LineTables | None:

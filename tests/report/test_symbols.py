@@ -217,6 +217,21 @@ def test_a_damaged_mini_debug_file_is_passed_over(stripped: Callable[[str], tupl
         assert loaded.table.find(vaddr).name.startswith((b"hidden", b"<static>@"))
 
 
+def test_a_program_whose_section_headers_are_cut_off_has_functions_without_lines(tmp_path: Path,
+                                                                                 need: Callable[[str, str], str]
+                                                                                 ) -> None:
+    """Linked without a build id, so that sections are asked for it."""
+    need("gcc", "gcc")
+    (tmp_path / "h.c").write_text(CODE)
+    subprocess.run(["gcc", "-g", "-Wl,--build-id=none", "-o", "h", "h.c"], cwd=tmp_path, check=True)
+    whole = (tmp_path / "h").read_bytes()
+    (tmp_path / "h").write_bytes(whole[:int.from_bytes(whole[40:48], "little")])
+    loaded = LoadedObject(bytes(tmp_path / "h"), 2, 0x1000, lambda: ObjectFile(tmp_path / "h"))
+    assert loaded.table.find(0x10).name == b"<static>@0x0 (<h>) --  no functions found"
+    assert loaded.frames_at(0x10) == [] == loaded.unit_paths
+    assert (loaded.unit_at(0x10), loaded.debug_path, loaded.machine) == (None, "", 62)
+
+
 def test_lines_of_split_debug_information_are_told_without_it(tmp_path: Path, need: Callable[[str, str], str]) -> None:
     need("gcc", "gcc")
     (tmp_path / "h.c").write_text(CODE)
