@@ -34,24 +34,26 @@ class Row(NamedTuple):
 class Unit:
     """A compiled file: its rows in the order of addresses, and where its functions are declared."""
 
-    def __init__(self, dwarf: Any, unit: Any) -> None:
+    def __init__(self, name: str, dwarf: Any, unit: Any) -> None:
+        """``name``: that of the load object, for what is wrong with it."""
+        self._name = name
         self._dwarf = dwarf
         self._unit = unit
 
     @cached_property
     def path(self) -> str:
         """The compiled file."""
-        return _guarded("units", lambda: _path_of(self._unit))
+        return _guarded(self._name, lambda: _path_of(self._dwarf, self._unit))
 
     @cached_property
     def rows(self) -> list[Row]:
         """All rows; several may begin at one address, the last of them has the code."""
-        return _guarded("lines", lambda: sorted(_rows(self._dwarf, self._unit), key=lambda row: row.vaddr))
+        return _guarded(self._name, lambda: sorted(_rows(self._dwarf, self._unit), key=lambda row: row.vaddr))
 
     @cached_property
     def declared(self) -> dict[int, int]:
         """Lines in which functions without a namespace are declared, by the address of their code."""
-        return _guarded("declarations", lambda: dict(_declared(self._unit)))
+        return _guarded(self._name, lambda: dict(_declared(self._unit)))
 
     def at(self, vaddr: int) -> Row | None:
         """The row that has the code at an address; None if there is none."""
@@ -86,7 +88,7 @@ class LineTables:
 
     @cached_property
     def _units(self) -> list[Unit]:
-        return [Unit(self._dwarf, unit) for unit in self._headers]
+        return [Unit(self._found.name, self._dwarf, unit) for unit in self._headers]
 
     @cached_property
     def _headers(self) -> list[Any]:
@@ -140,9 +142,7 @@ def _paths_named(found: LoadObject) -> Iterable[bytes]:
 
 def _line_table_paths(header: Any, unit: Any) -> Iterable[bytes]:
     """One table's files. From DWARF 5 on directory 0 is among the table's own, before it is the unit's."""
-    folders = list(header["include_directory"])
-    comp_dir = unit.get_top_DIE().attributes.get("DW_AT_comp_dir")
-    base = comp_dir.value if comp_dir is not None else b""
+    folders, base = list(header["include_directory"]), _folder_of(unit, header)
     if header["version"] < 5:
         folders.insert(0, base)
     for entry in header["file_entry"]:
@@ -166,10 +166,23 @@ def _rows(dwarf: Any, unit: Any) -> Iterator[Row]:
         yield Row(state.address, path, 0 if state.end_sequence else state.line)
 
 
-def _path_of(unit: Any) -> str:
-    attributes = unit.get_top_DIE().attributes
-    folder, name = (attributes[key].value if key in attributes else b"" for key in ("DW_AT_comp_dir", "DW_AT_name"))
+def _path_of(dwarf: Any, unit: Any) -> str:
+    folder, name = _text(unit, "DW_AT_comp_dir"), _text(unit, "DW_AT_name")
+    if name and not folder and (program := dwarf.line_program_for_CU(unit)) is not None:
+        folder = _folder_of(unit, program.header)
     return os.path.normpath(os.fsdecode(os.path.join(folder, name))) if name else ""
+
+
+def _folder_of(unit: Any, header: Any) -> bytes:
+    """Where a unit was compiled: as it says, else as its table of lines does from DWARF 5 on."""
+    own = header["include_directory"][:1] if header["version"] >= 5 else ()
+    return _text(unit, "DW_AT_comp_dir") or (own[0] if own else b"")
+
+
+def _text(unit: Any, key: str) -> bytes:
+    """What an attribute of a unit says; nothing where dwz has put it into another file."""
+    attribute = unit.get_top_DIE().attributes.get(key)
+    return attribute.value if attribute is not None and isinstance(attribute.value, bytes) else b""
 
 
 def _declared(unit: Any) -> Iterator[tuple[int, int]]:

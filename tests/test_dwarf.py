@@ -82,6 +82,29 @@ def test_an_object_without_debug_information_has_no_units(build: Callable[..., P
         assert source_files(elf) == []
 
 
+@pytest.mark.parametrize(("version", "attribute"), [(5, "0x1b"), (4, "0x1b"), (5, "0x3"), (4, "0x3")])
+def test_what_dwz_has_put_into_another_file_is_not_known(version: int, attribute: str, tmp_path: Path,
+                                                         need: Callable[[str, str], str]) -> None:
+    """The folder (0x1b) or the name of a unit, by a form that tells a place there, as many bytes long."""
+    flags = ["-O0", f"-gdwarf-{version}", "-gno-as-locview-support"]
+    (tmp_path / "compiled.c").write_text("int work(int n)\n{\n    return n * 3;\n}\nint main() { return 1; }\n")
+    subprocess.run([need("gcc", "gcc"), *flags, "-S", "-o", "h.s", "compiled.c"], cwd=tmp_path, check=True)
+    code = (tmp_path / "h.s").read_text()
+    begin = code.index("\t.uleb128 0x11\n\t.byte\t0x1\n")  # the abbreviation of DW_TAG_compile_unit
+    changed, n = re.subn(rf"(\t\.uleb128 {attribute}\n\t\.uleb128 )0x(1f|e)\n", r"\g<1>0x1f21\n", code[begin:], count=1)
+    (tmp_path / "h.s").write_text(code[:begin] + changed)
+    subprocess.run(["gcc", "-o", "h", "h.s"], cwd=tmp_path, check=True)
+    unit, vaddr = unit_of(tmp_path / "h", "work")
+    full = str(tmp_path / "compiled.c")
+    known = version == 5 or attribute == "0x3"  # DWARF 5 has the folder in the table of lines, too
+    assert n == 1
+    assert unit.path == ("" if attribute == "0x3" else full if known else "compiled.c")
+    assert unit.declared[vaddr] == 1
+    assert {row.path for row in unit.rows} == {full if known else "compiled.c"}
+    with open_object(str(tmp_path / "h")) as elf:
+        assert source_files(elf) == ([full.encode()] if known else [])
+
+
 def test_damaged_tables_are_an_error_with_the_files_name(build: Callable[..., Path]) -> None:
     program = build("-g")
     with open_object(str(program)) as elf:
@@ -98,4 +121,4 @@ def test_damaged_tables_are_an_error_with_the_files_name(build: Callable[..., Pa
                 units = [LineTables(elf).unit_at(vaddr) for vaddr in vaddrs]
                 assert all(isinstance(unit.rows, list) for unit in units if unit is not None)
             except ElfError as error:
-                assert "damaged line tables" in str(error)
+                assert str(error).startswith(f"{program}: damaged line tables: ")
