@@ -347,7 +347,7 @@ class Tables:
         loads = load_object.loads
         low = max(min((s.vaddr for s in loads), default=0) - _MARGIN, 0)
         high = max((s.vaddr + s.memory_size for s in loads), default=0) + _MARGIN
-        if high - low > _MAX_SPAN or self._next + high - low >= _IMPOSSIBLE:
+        if high - low > _MAX_SPAN or high > _IMPOSSIBLE or self._next + high - low >= _IMPOSSIBLE:
             self.counters.objects_damaged += 1
             arch, low, high = None, 0, 0
         self._place(load_object, arch, low, high)

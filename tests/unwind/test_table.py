@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -116,6 +117,48 @@ def test_an_object_too_large_leaves_others_their_rules() -> None:
         text = next(s for s in load_object.loads if s.is_executable)
         pcs = np.arange(text.vaddr, text.vaddr + text.memory_size, 5001, dtype=np.uint64)
         assert len(set(tables.rules_at(pcs + tables.origin[number]).tolist())) > 5
+
+
+FUNCTION_AT = 0x200
+
+
+def linked_at(vaddr: int) -> bytes:
+    """A page of code, with a search table and the call frame information of one function."""
+    table_at, frames_at = 64 + 2 * 56, 64 + 2 * 56 + 32
+    cie = b"\0\0\0\0\1zR\0\1\x78\x10\1\x1b\x0c\x07\x08\x90\1\0\0"
+    cie = struct.pack("<I", len(cie)) + cie
+    fde_at = frames_at + len(cie)
+    fde = struct.pack("<IIiII", 16, len(cie) + 4, FUNCTION_AT - fde_at - 8, 0x100, 0)
+    table = struct.pack("<BBBBiIii", 1, 0x1B, 3, 0x3B, frames_at - table_at - 4, 1, FUNCTION_AT - table_at,
+                        fde_at - table_at)
+    header = struct.pack("<16sHHIQQQIHHHHHH", b"\x7fELF\2\1\1", 3, 62, 1, 0, 64, 0, 0, 64, 56, 2, 64, 0, 0)
+    segments = struct.pack("<IIQQQQQQ", 1, 5, 0, vaddr, vaddr, 0x1000, 0x1000, 4096) + struct.pack(
+        "<IIQQQQQQ", 0x6474E550, 4, table_at, vaddr + table_at, 0, len(table), len(table), 4)
+    return ((header + segments + table).ljust(frames_at, b"\0") + cie + fde).ljust(0x1000, b"\0")
+
+
+def test_an_object_made_by_hand_has_its_rule() -> None:
+    tables = Tables()
+    number = tables.add_object(object_of_bytes(linked_at(0x400000), "low"))
+    at = tables.origin[number] + np.array([0x400000 + FUNCTION_AT + n for n in (-1, 0, 0xFF, 0x100)], np.uint64)
+    assert [rule == HOLE for rule in tables.rules_at(at).tolist()] == [True, False, False, True]
+    assert tables.counters.fdes_decoded == 1
+
+
+@pytest.mark.parametrize("vaddr", [0xFFFF_FFFF_8000_0000, (1 << 63) - 0x1000, (1 << 64) - 0x2000])
+def test_an_object_in_the_upper_half_of_addresses_is_damaged(vaddr: int) -> None:
+    """Linked where kernels are; its code is unwound by frame pointers."""
+    tables, load_object = Tables(), object_of_bytes(linked_at(vaddr), "high")
+    number = tables.add_object(load_object)
+    assert tables.counters.objects_damaged == 1
+    run, one, zero = np.array([0x7F00_0000_0000], np.uint64), np.ones(1, np.int64), np.zeros(1, np.int64)
+    regs = np.zeros((1, 17), np.uint64)
+    regs[0, [RIP, RSP]] = run[0] + np.uint64(FUNCTION_AT + 16), 0x10000
+    stacks = Stacks(zero, regs, np.zeros(8, np.uint64), zero, 7 * one, zero, np.array([0x10000], np.uint64), 8 * one)
+    bias = run - np.array([vaddr], np.uint64)
+    frames = unwind(stacks, Maps(zero, run, run + np.uint64(0x1000), bias, number * one), tables)
+    assert frames.length.tolist() == [1]
+    assert tables.counters.fdes_decoded == 0
 
 
 def rules_from_the_entry(path: Path, n_bytes: int) -> Any:
