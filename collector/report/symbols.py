@@ -44,7 +44,7 @@ def demangle(linkage: bytes) -> bytes:
 def _rust_parts(linkage: bytes) -> bytes | None:
     """``_ZN4core3fmt5write17h0123456789abcdefE`` -> ``core::fmt::write``; None if it is not built like that."""
     rest, parts = linkage[3:], []
-    while match := re.match(rb"([1-9][0-9]*)", rest):
+    while match := re.match(rb"([1-9][0-9]{0,8})", rest):
         length, begin = int(match[1]), match.end()
         if begin + length > len(rest):
             return None
@@ -62,7 +62,10 @@ def _rust_part(part: bytes) -> bytes:
     def character(match: re.Match[bytes]) -> bytes:
         code = match[1]
         if code.startswith(b"u"):
-            return chr(int(code[1:], 16)).encode("utf-8", "replace")
+            try:
+                return chr(int(code[1:], 16)).encode()
+            except ValueError:  # there is no such character
+                return match[0]
         return _RUST_ESCAPES.get(code, match[0].decode("ascii")).encode()
 
     return _RUST_ESCAPE.sub(character, part).replace(b"..", b"::")

@@ -76,9 +76,17 @@ def test_rust_and_odd_names_are_those_of_cxxfilt(name: bytes, need: Callable[[st
 
 
 @pytest.mark.parametrize("name", [b"main", b"_start", b"_Z", b"_ZN", b"_Zsomething", b"_R", b"_RNv", b"", b"_Z\xff\xfe",
-                                  b"_ZN99999999999999999999999999aE", b"_Z" + b"N" * 5000])
+                                  b"_ZN99999999999999999999999999aE", b"_ZN" + b"1" * 5000 + b"a17h0123456789abcdefE",
+                                  b"_Z" + b"N" * 5000])
 def test_what_is_no_mangled_name_stays_as_it_is(name: bytes) -> None:
     assert demangle(name) == name
+
+
+@pytest.mark.parametrize(("escape", "shown"), [
+    (b"$u7e$", b"~"), (b"$u10ffff$", "\U0010ffff".encode()), (b"$u110000$", b"$u110000$"), (b"$uffffff$", b"$uffffff$"),
+    (b"$ud800$", b"$ud800$")])
+def test_escapes_in_rust_names_that_are_no_character(escape: bytes, shown: bytes) -> None:
+    assert demangle(b"_ZN%d%s3foo17h0123456789abcdefE" % (len(escape), escape)) == shown + b"::foo"
 
 
 @pytest.mark.parametrize(("name", "short"), [
