@@ -51,6 +51,7 @@ _MAX_NOTES = 1 << 16
 _MAX_UNPACKED, _MAX_UNPACKING = 1 << 28, 1 << 28
 # Bytes of a section, unpacked. A file may be of any size and have none of it on the disk; what is read is in memory.
 _MAX_READ = 1 << 30
+_MAX_SUMMED = 4 << 30  # bytes of a debug file that has nothing but a checksum to be known by
 _MAX_NAME_BYTES = 256  # of a section
 _MAX_PLACES = 16  # of a name among strings, whose ends may be those of others
 _SHF_COMPRESSED = 0x800
@@ -612,7 +613,7 @@ class LoadObject:
         """Whether ``found`` was made together with us: equal build-ids, or the link's checksum of all its bytes."""
         if self.build_id is not None and found.build_id is not None:
             return self.build_id == found.build_id
-        if checksum is None:
+        if checksum is None or found.size > _MAX_SUMMED:
             return False
         total = 0
         for at in range(0, found.size, 1 << 20):

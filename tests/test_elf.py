@@ -193,6 +193,22 @@ def test_separate_debug_files(how: str, build: Callable[..., Path], need: Need, 
             assert found.debug_object() is None
 
 
+def test_a_debug_file_too_large_for_its_checksum(build: Callable[..., Path], need: Need, tmp_path: Path) -> None:
+    path, objcopy, debug = build("program", "-Wl,--build-id=none"), need("objcopy", "binutils"), tmp_path / "debug"
+    subprocess.run([objcopy, "--only-keep-debug", path, debug], check=True, timeout=60)
+    subprocess.run([objcopy, "--strip-all", f"--add-gnu-debuglink={debug}", path], check=True, timeout=60)
+    os.truncate(debug, (4 << 30) + 1)  # which takes no room on the disk
+    before = bytes_read()
+    with open_object(str(path)) as found:
+        assert found.debug_object() is None
+    assert bytes_read() - before < 1 << 20
+
+
+def bytes_read() -> int:
+    """By this process, whatever files they come from."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
 def test_compressed_sections(build: Callable[..., Path], need: Need) -> None:
     flags = ("-g", "-fno-asynchronous-unwind-tables")
     with open_object(str(build("plain", *flags))) as plain, open_object(str(build("small", *flags, "-gz"))) as small:
