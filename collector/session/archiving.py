@@ -24,6 +24,8 @@ def archive(directory: Path, choice: str, header: Header, mapped_ns: Mapping[byt
         return []
     doubles = [f"{names.shown(os.fsdecode(name))}: several files had this name; the first one is archived"
                for name in sorted(objects.doubles)]
+    doubles += [f"{names.shown(os.fsdecode(name))}: was written anew while it was recorded; the last one is archived"
+                for name in sorted(objects.rewritten)]
     try:
         return doubles + _archive(directory, choice, header, mapped_ns, objects)
     except (ExperimentError, NoDescriptors) as err:

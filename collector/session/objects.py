@@ -7,6 +7,9 @@ now it may lead to another file; so whatever a path leads to has to prove that i
 
     by its path below the root of the process, of another target, or ours    device and inode, or the very same code
     through the mapping itself (privileged)                                  no proof needed
+
+A file that is written anew in its place (``cp new prog``) keeps its inode: where size or time of the last change differ
+when it is mapped again, and the build id as well if it has one, it is another load object.
 """
 
 from __future__ import annotations
@@ -50,8 +53,10 @@ class Objects:
         self.by_number: dict[int, elf.LoadObject] = {}
         self.by_name: dict[bytes, elf.LoadObject] = {}
         self.doubles: set[bytes] = set()  # names that several files had
+        self.rewritten: set[bytes] = set()  # those of files that were written anew in their place
         self._roots: list[str] = []  # of targets that do not see what we see; as long as we live
         self._known: dict[tuple[int, int, bytes], Known] = {}
+        self._states: dict[int, tuple[int, int]] = {}  # of files, by number
         self._of_size: dict[int, Known] = {}  # trampolines
         self._identities: dict[int, Identity] = {}
         self._functions: dict[int, list[tuple[int, int, bytes]]] = {}
@@ -143,7 +148,22 @@ class Objects:
         known = self._known.get(key)
         if known is None:
             known = self._known[key] = self._open(mapped)
+        elif self._is_rewritten(known):
+            self.rewritten.add(mapped.path)
+            known = self._open(mapped)
+            if known.object is not None:  # else it may have been looked at amid the writing
+                self._known[key] = known
         return known
+
+    def _is_rewritten(self, known: Known) -> bool:
+        """Whether there is another load object in the file by now; it may have been touched only."""
+        if known.object is None or known.object.fd < 0 or _state(known.object.fd) == self._states[known.number]:
+            return False
+        with suppress(ElfError, OSError), elf.object_of_fd(os.dup(known.object.fd), known.object.name) as now:
+            if identity_of(now) == self._identities[known.number]:
+                self._states[known.number] = _state(now.fd)
+                return False
+        return True
 
     def _trampolines(self, mapped: Mapped) -> Known:
         """What stands for memory without a file: nothing, unless all its code is known."""
@@ -162,12 +182,19 @@ class Objects:
             opened = _vdso(mapped) if mapped.path == VDSO else _file(mapped, self._roots)
             number = self.tables.add_object(opened)
             self.by_number[number] = opened
-            if mapped.path != VDSO and self.by_name.setdefault(mapped.path, opened) is not opened:
-                self.doubles.add(mapped.path)
+            if mapped.path != VDSO:
+                self._note_file(mapped.path, number, opened)
             return Known(number, opened)
         except (ElfError, NoDescriptors, OSError) as err:
             self.unreadable[mapped.path] = f"not readable as a load object: {err}"
             return Known(NO_OBJECT, None)
+
+    def _note_file(self, path: bytes, number: int, opened: elf.LoadObject) -> None:
+        first = self.by_name.setdefault(path, opened)
+        if not os.path.sameopenfile(first.fd, opened.fd):
+            self.doubles.add(path)
+        self._states[number] = _state(opened.fd)
+        self.identity(number)  # as it is now
 
 
 def named(mapped: Mapped) -> Mapped:
@@ -192,6 +219,12 @@ def is_file(path: bytes) -> bool:
 def is_made(path: bytes) -> bool:
     """Whether memory of that name holds what a program has put there: that of no file, or of a file in memory."""
     return (not is_file(path) and not path.startswith(b"[v")) or path.startswith((b"/memfd:", b"/dev/zero", b"/SYSV"))
+
+
+def _state(fd: int) -> tuple[int, int]:
+    """What shows that a file has been written to: its size and the time of its last change."""
+    status = os.fstat(fd)
+    return status.st_size, status.st_mtime_ns
 
 
 def _vdso(mapped: Mapped) -> elf.LoadObject:
