@@ -11,6 +11,7 @@ import shutil
 import tarfile
 from collections.abc import Mapping
 from contextlib import suppress
+from typing import NamedTuple
 
 from collector.errors import ExperimentError
 from collector.experiment.names import ARCHIVES, shown
@@ -18,18 +19,35 @@ from collector.experiment.names import ARCHIVES, shown
 _WAYS = {".gz": "w:gz", ".tgz": "w:gz", ".xz": "w:xz", ".bz2": "w:bz2"}
 
 
-def pack(path: str, files: Mapping[str, str]) -> int:
-    """Write the tar file: ``files`` by the names of their copies. How many bytes it has. Raises ExperimentError."""
+class Packed(NamedTuple):
+    """How many files and bytes there are in a tar file, and what was left out since it cannot be read, in lines."""
+
+    n_files: int
+    size: int
+    left_out: list[str]
+
+
+def pack(path: str, files: Mapping[str, str]) -> Packed:
+    """Write the tar file: ``files`` by the names of their copies. Raises ExperimentError."""
     unfinished = f"{path}.{os.getpid()}.new"
     way = _WAYS.get(os.path.splitext(path)[1], "w")
     if os.path.exists(path) and not os.path.isfile(path):  # a device would be replaced
         raise ExperimentError(f"{shown(path)}: cannot be written: it is no regular file")
+    left_out = []
     try:
-        with tarfile.open(unfinished, way, format=tarfile.PAX_FORMAT) as bundle:  # type: ignore[call-overload]
+        # With ``dereference`` each file is there itself, also where it is a link, or one file has several names.
+        with tarfile.open(unfinished, way, format=tarfile.PAX_FORMAT,  # type: ignore[call-overload]
+                          dereference=True) as bundle:
             for name, file in sorted(files.items()):
-                bundle.add(file, f"{ARCHIVES}/{name}", recursive=False)
+                try:
+                    content = open(file, "rb")  # noqa: SIM115 - closed below
+                except OSError as error:
+                    left_out.append(f"{shown(file)}: left out: {_reason(error)}")
+                    continue
+                with content:
+                    bundle.addfile(bundle.gettarinfo(arcname=f"{ARCHIVES}/{name}", fileobj=content), content)
         os.rename(unfinished, path)
-        return os.stat(path).st_size
+        return Packed(len(files) - len(left_out), os.stat(path).st_size, left_out)
     except (OSError, tarfile.TarError) as error:
         with suppress(OSError):
             os.unlink(unfinished)

@@ -144,9 +144,9 @@ def symbols(session: Session, file: str) -> Document:
     from collector.report.documents import Lines
     from collector.report.sources import files_needed
 
-    needed = files_needed(session.data)
-    size = pack(file, needed)
-    return Lines("symbols", [f"{file}: {len(needed)} files, {size} bytes; -addpath {file} reads them elsewhere"])
+    packed = pack(file, files_needed(session.data))
+    told = f"{file}: {packed.n_files} files, {packed.size} bytes; -addpath {file} reads them elsewhere"
+    return Lines("symbols", [told, *packed.left_out])
 
 
 def _flat(session: Session, what: str, stacks_of: Callable[[DataSet], tuple[Weighted, list[bytes]]]) -> Document:
