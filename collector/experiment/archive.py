@@ -80,12 +80,15 @@ def archive(experiment: Experiment, choice: str = "on", force: bool = False, dry
     objects = _load_objects(experiment, used_only=choice in _USED)
     mapped_unix_ns = {name: known.mapped_unix_ns for name, known in objects.items()}
     identities = {name: known.identities for name, known in objects.items()}
-    return _archived(experiment.archives, mapped_unix_ns, choice, force, dry_run, root, opened, identities)
+    started_unix_ns = min(each.log.start_unix for each in (experiment, *experiment.children)) * NS_PER_S
+    return _archived(experiment.archives, mapped_unix_ns, started_unix_ns, choice, force, dry_run, root, opened,
+                     identities)
 
 
-def archive_known(archives: Path, mapped_unix_ns: Mapping[bytes, int], choice: str, root: str = "",
-                  opened: Mapping[bytes, str] = _NOTHING) -> Report:
-    """The same for load objects that the caller knows, by name with the time when each was mapped last.
+def archive_known(archives: Path, mapped_unix_ns: Mapping[bytes, int], started_unix_ns: int, choice: str,
+                  root: str = "", opened: Mapping[bytes, str] = _NOTHING) -> Report:
+    """The same for load objects that the caller knows, by name with the time when each was mapped last, of a recording
+    that began at ``started_unix_ns``.
 
     Nothing is read of any experiment, so ``choice`` is not one that asks what was used. Raises ExperimentError.
     """
@@ -94,7 +97,7 @@ def archive_known(archives: Path, mapped_unix_ns: Mapping[bytes, int], choice: s
     if choice == "off":
         return Report()
     objects = {name: time_ns for name, time_ns in mapped_unix_ns.items() if _is_file(name)}
-    return _archived(archives, objects, choice, root=root, opened=opened)
+    return _archived(archives, objects, started_unix_ns, choice, root=root, opened=opened)
 
 
 def add_made(archives: Path, name: bytes, content: bytes) -> None:
@@ -120,8 +123,8 @@ def add_made(archives: Path, name: bytes, content: bytes) -> None:
         os.close(directory_fd)
 
 
-def _archived(directory: Path, objects: Mapping[bytes, int], choice: str, force: bool = False, dry_run: bool = False,
-              root: str = "", opened: Mapping[bytes, str] = _NOTHING,
+def _archived(directory: Path, objects: Mapping[bytes, int], started_unix_ns: int, choice: str, force: bool = False,
+              dry_run: bool = False, root: str = "", opened: Mapping[bytes, str] = _NOTHING,
               identities: Mapping[bytes, Set[Identity]] = _NO_IDENTITIES) -> Report:
     report = Report()
     archiver = _Archiver(directory, report, force, dry_run, root, opened, identities)
@@ -130,7 +133,7 @@ def _archived(directory: Path, objects: Mapping[bytes, int], choice: str, force:
             archiver.add(name, mapped_unix_ns)
         if choice in _SOURCES:
             for source in archiver.sources(objects):
-                archiver.add(source)
+                archiver.add(source, started_unix_ns)  # readers warn of sources that are newer, but not of copies
     finally:
         archiver.close()
     return report
@@ -185,8 +188,9 @@ class _Archiver:
         if self._fd >= 0:
             os.close(self._fd)
 
-    def add(self, name: bytes, mapped_unix_ns: int | None = None) -> None:
-        """Copy one file, unless a copy is there; trouble is reported. Raises ExperimentError on a full disk.
+    def add(self, name: bytes, recorded_unix_ns: int) -> None:
+        """Copy one file, which is to be as it was at a time, unless a copy is there; trouble is reported. Raises
+        ExperimentError on a full disk.
 
         What is known not to be the file that was recorded is never copied; a copy of such a file is replaced.
         """
@@ -196,7 +200,7 @@ class _Archiver:
         if not self._force and os.path.lexists(target) and not _difference(os.fspath(target), identities, True):
             self._report.kept.append(name)
             return
-        limit_ns = None if self._force or mapped_unix_ns is None else mapped_unix_ns + NS_PER_S
+        limit_ns = None if self._force else recorded_unix_ns + NS_PER_S
         if identities and all(identity.build_id for identity in identities):
             limit_ns = None  # the time says nothing that the build id does not say better
         try:

@@ -220,6 +220,36 @@ def test_sources_are_archived_as_gprofng_does_it(record: Record, need: Callable[
             assert archived(recorder.path) == expected
 
 
+@pytest.fixture
+def compiled(need: Callable[[str, str], str], tmp_path: Path) -> Path:
+    """A program of one source, ``p.c``, in a folder ``made``."""
+    (tmp_path / "made").mkdir()
+    (tmp_path / "made/p.c").write_text("int main(void) { return 0; }\n")
+    subprocess.run([need("gcc", "gcc"), "-g", "-Wl,--build-id", "-o", "p", "p.c"], cwd=tmp_path / "made", check=True)
+    return tmp_path / "made/p"
+
+
+def mapping(record: Record, program: Path) -> Path:
+    """An experiment that begins now and maps a program."""
+    recorder = record(start_unix=int(time.time()))
+    recorder.segment_mapped(START_NS, 1 << 20, 4096, 4096, os.fsencode(program))
+    recorder.close(START_NS + NS)
+    return recorder.path
+
+
+def test_a_source_that_was_edited_since_is_archived_by_force_alone(record: Record, compiled: Path) -> None:
+    """Its lines are not those that were recorded, and of a copy no reader would say so."""
+    path, source = mapping(record, compiled), compiled.with_name("p.c")
+    later = time.time() + 60
+    os.utime(source, (later, later))
+    report = archive_known(archives_path(path), {os.fsencode(compiled): time.time_ns()}, time.time_ns(), "src")
+    assert report.problems == [f"{source}: not archived: it has changed since it was recorded"]
+    assert archive(open_experiment(path), "src").problems == report.problems
+    assert archived(path) == copies(compiled)
+    assert archive(open_experiment(path), "src", force=True).problems == []
+    assert archived(path) == copies(compiled, source)
+
+
 def flag_of(program: Path) -> str:
     return program.name.removeprefix("prog")
 
@@ -239,24 +269,25 @@ def test_what_is_known_is_copied_without_reading(recorded: Path, files: dict[str
         path.unlink()
     later = now_ns + 3 * NS
     os.utime(files["idle"], ns=(later, later))
-    report = archive_known(archives_path(recorded), known, "on")
+    report = archive_known(archives_path(recorded), known, now_ns, "on")
     assert archived(recorded) == copies(files["used"], files["odd"])
     assert len(report.problems) == 1
     assert "idle.so: not archived: it has changed since it was recorded" in report.problems[0]
-    assert archive_known(archives_path(recorded), known, "off") == Report()
+    assert archive_known(archives_path(recorded), known, now_ns, "off") == Report()
     with pytest.raises(ExperimentError, match="cannot archive 'usedsrc' without reading; choose one of off, on,"):
-        archive_known(archives_path(recorded), known, "usedsrc")
+        archive_known(archives_path(recorded), known, now_ns, "usedsrc")
 
 
 def test_files_that_are_open_are_copied_from_there(recorded: Path, files: dict[str, Path]) -> None:
-    known = dict.fromkeys(map(os.fsencode, files.values()), time.time_ns())
+    now_ns = time.time_ns()
+    known = dict.fromkeys(map(os.fsencode, files.values()), now_ns)
     original = files["used"].read_bytes()
     with files["used"].open("rb") as used:
         files["used"].unlink()
         files["used"].write_bytes(b"another")
         files["idle"].unlink()
         opened = {os.fsencode(files["used"]): f"/proc/self/fd/{used.fileno()}"}
-        report = archive_known(archives_path(recorded), known, "on", opened=opened)
+        report = archive_known(archives_path(recorded), known, now_ns, "on", opened=opened)
     copies_of = {copy.source: copy.target.read_bytes() for copy in report.copied}
     assert copies_of[os.fsencode(files["used"])] == original
     assert [problem.split(":")[0] for problem in report.problems] == [str(files["idle"])]
