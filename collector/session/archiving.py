@@ -10,24 +10,25 @@ from collector.clock import NS_PER_S
 from collector.errors import ExperimentError, NoDescriptors
 from collector.experiment import names
 from collector.experiment.log import Header
+from collector.experiment.recorder import Recorder
 from collector.session.objects import Objects
 
 
-def archive(directory: Path, choice: str, header: Header, mapped_ns: Mapping[bytes, int],
-            objects: Objects) -> list[str]:
-    """Fills the archives of the experiment in ``directory``, whose header is given; what could not be copied, in lines.
+def archive(choice: str, recorder: Recorder, mapped_ns: Mapping[bytes, int], objects: Objects) -> list[str]:
+    """Fills the archives of an experiment that is closed; what could not be copied, in lines.
 
     ``mapped_ns``: the load objects of it and its descendants, with the time when each was mapped last. The recording is
-    whole whatever fails.
+    whole whatever fails. Nothing is copied where an experiment could not be written; at its limit (-L), which is one of
+    data, it could.
     """
-    if choice == "off":
+    if choice == "off" or recorder.failed:
         return []
     doubles = [f"{names.shown(os.fsdecode(name))}: several files had this name; the first one is archived"
                for name in sorted(objects.doubles)]
     doubles += [f"{names.shown(os.fsdecode(name))}: was written anew while it was recorded; the last one is archived"
                 for name in sorted(objects.rewritten)]
     try:
-        return doubles + _archive(directory, choice, header, mapped_ns, objects)
+        return doubles + _archive(recorder.path, choice, recorder.header, mapped_ns, objects)
     except (ExperimentError, NoDescriptors) as err:
         return [*doubles, str(err)]
 

@@ -128,8 +128,7 @@ class Store:
 
     def close(self) -> list[str]:
         """Archives, once all is ended; what the user should know."""
-        choice = "off" if self._recorder.stopped else self._options.archive
-        return [*archiving.archive(self._directory, choice, self._recorder.header, self._experiments.load_objects,
+        return [*archiving.archive(self._options.archive, self._recorder, self._experiments.load_objects,
                                    self._objects), self._summary]
 
     def _warnings(self, failure: str) -> list[str]:

@@ -319,6 +319,7 @@ def test_a_full_experiment_ends_with_error_14_and_the_program_goes_on(collect: R
     assert 0.9 * (1 << 20) < size < (1 << 20) + 4096
     experiment = open_experiment(path)
     assert [message.id for message in experiment.log.messages if message.kind == "cerror"] == [14]
+    assert any(file.name.startswith("sleepers") for file in (path / "archives").iterdir())
     gprofng("-functions", experiment=path)
 
 
