@@ -51,7 +51,7 @@ def run(argv: list[str]) -> int:
     make_tolerant(sys.stdout)
     experiment = open_experiment(experiments[0])
     report = archive(experiment, options.choice, options.force, options.dry_run)
-    read = (experiment, *experiment.children) if options.choice != "off" else (experiment,)
+    read = experiment.family if options.choice != "off" else (experiment,)
     problems = [*(problem for one in read for problem in one.problems), *report.problems]
     for problem in problems:
         streams.say(f"er_archive: {problem}")

@@ -68,7 +68,7 @@ class _Changed(Exception):
 
 def archive(experiment: Experiment, choice: str = "on", force: bool = False, dry_run: bool = False,
             root: str = "", opened: Mapping[bytes, str] = _NOTHING) -> Report:
-    """Copy what ``choice`` (one of CHOICES) names, of this experiment and its children. Raises ExperimentError.
+    """Copy what ``choice`` (one of CHOICES) names, of this experiment and all in it. Raises ExperimentError.
 
     ``root`` is put before every path (a container's root), but those load objects that ``opened`` has by name are read
     from where it says.
@@ -80,7 +80,7 @@ def archive(experiment: Experiment, choice: str = "on", force: bool = False, dry
     objects = _load_objects(experiment, used_only=choice in _USED)
     mapped_unix_ns = {name: known.mapped_unix_ns for name, known in objects.items()}
     identities = {name: known.identities for name, known in objects.items()}
-    started_unix_ns = min(each.log.start_unix for each in (experiment, *experiment.children)) * NS_PER_S
+    started_unix_ns = min(each.log.start_unix for each in experiment.family) * NS_PER_S
     return _archived(experiment.archives, mapped_unix_ns, started_unix_ns, choice, force, dry_run, root, opened,
                      identities)
 
@@ -148,9 +148,9 @@ class _Known:
 
 
 def _load_objects(experiment: Experiment, used_only: bool) -> dict[bytes, _Known]:
-    """What is known of each load object, by name, in this experiment and its children."""
+    """What is known of each load object, by name, in this experiment and all in it."""
     found: dict[bytes, _Known] = {}
-    for each in (experiment, *experiment.children):
+    for each in experiment.family:
         texts = [segment for segment in each.segments if segment.modes == MODES_TEXT and _is_file(segment.name)]
         unix_ns = each.log.start_unix * NS_PER_S - each.log.start_ns
         for segment in _used(each, texts) if used_only else texts:

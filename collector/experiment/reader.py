@@ -219,6 +219,15 @@ class Experiment:
         return children
 
     @property
+    def family(self) -> Iterator[Experiment]:
+        """It and all that lie in its directory: ranks of an MPI job have descendants of their own."""
+        yield self
+        for child in self.children:
+            yield child
+            if child.name.startswith("M_r"):
+                yield from child.children
+
+    @property
     def archives(self) -> Path:
         """The directory with copies of load objects and sources: the founder's."""
         founder = self.founder.path if self.founder else self.path
@@ -328,7 +337,8 @@ def open_experiment(path: str | os.PathLike[str]) -> Experiment:
     if directory.name.startswith(("_", "M_r")):
         above = Path(os.path.abspath(directory)).parent
         if above.name.endswith(names.SUFFIX) and (above / "log.xml").is_file():
-            founder = _opened(above, None)
+            founder = open_experiment(above)
+            founder = founder.founder or founder  # that of a rank's descendant is the job's
     return _opened(directory, founder)
 
 

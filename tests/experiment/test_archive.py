@@ -297,3 +297,21 @@ def test_ranks_of_a_job_share_their_founders_archives(tmp_path: Path) -> None:
     assert archives_path(tmp_path / "a.er" / "M_r3.er") == tmp_path / "a.er" / "archives"
     assert archives_path(tmp_path / "M_r3.er") == tmp_path / "M_r3.er" / "archives"
     assert archives_path(tmp_path / "a.er") == tmp_path / "a.er" / "archives"
+
+
+def test_descendants_of_ranks_are_archived_into_the_job(record: Record, tmp_path: Path, files: dict[str, Path]) -> None:
+    """Whichever of them is opened, they are found there."""
+    program = files["used"]
+    for name in ("job.er", "job.er/M_r0.er", "job.er/M_r0.er/_f1.er"):
+        recorder = record(name, start_unix=int(time.time()))
+        if "_f1" in name:
+            recorder.segment_mapped(START_NS, 1 << 20, 4096, 0, os.fsencode(program))
+        recorder.close(START_NS + NS)
+    job = tmp_path / "job.er"
+    for opened in (job, job / "M_r0.er", job / "M_r0.er/_f1.er"):
+        assert [copy.source for copy in archive(open_experiment(opened), dry_run=True).copied] == [os.fsencode(program)]
+    assert archive(open_experiment(job / "M_r0.er/_f1.er")).problems == []
+    assert archived(job) == copies(program)
+    alone = open_experiment(job / "M_r0.er/_f1.er")
+    assert alone.object_file(alone.segments[0]).path == job / "archives" / os.fsdecode(
+        archive_name(os.fsencode(program)))
