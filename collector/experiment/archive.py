@@ -229,7 +229,7 @@ class _Archiver:
         for name in objects:
             try:
                 with elf.open_object(self._path(name)) as program:
-                    debug = program.debug_object(self._root)
+                    debug = program.debug_object(self._root, self._root + os.fsdecode(name))
                     found.update(dwarf.source_files(debug or program))
                     if debug is not None:
                         debug.close()

@@ -250,6 +250,18 @@ def test_a_source_that_was_edited_since_is_archived_by_force_alone(record: Recor
     assert archived(path) == copies(compiled, source)
 
 
+def test_sources_of_a_program_whose_debug_file_is_beside_it(record: Record, compiled: Path) -> None:
+    """By .gnu_debuglink, from the program's own folder, though it is read by a descriptor that is kept open."""
+    path, folder = mapping(record, compiled), compiled.parent
+    for options in ("--only-keep-debug p p.debug", "--strip-all --add-gnu-debuglink=p.debug p"):
+        subprocess.run(["objcopy", *options.split()], check=True, cwd=folder)
+    name, now_ns = os.fsencode(compiled), time.time_ns()
+    with compiled.open("rb") as file:
+        opened = {name: f"/proc/self/fd/{file.fileno()}"}
+        assert archive_known(archives_path(path), {name: now_ns}, now_ns, "src", opened=opened).problems == []
+    assert archived(path) == copies(compiled, folder / "p.c")
+
+
 def flag_of(program: Path) -> str:
     return program.name.removeprefix("prog")
 
