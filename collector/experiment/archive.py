@@ -86,9 +86,10 @@ def archive(experiment: Experiment, choice: str = "on", force: bool = False, dry
 
 
 def archive_known(archives: Path, mapped_unix_ns: Mapping[bytes, int], started_unix_ns: int, choice: str,
-                  root: str = "", opened: Mapping[bytes, str] = _NOTHING) -> Report:
+                  root: str = "", opened: Mapping[bytes, str] = _NOTHING,
+                  identities: Mapping[bytes, Set[Identity]] = _NO_IDENTITIES) -> Report:
     """The same for load objects that the caller knows, by name with the time when each was mapped last, of a recording
-    that began at ``started_unix_ns``.
+    that began at ``started_unix_ns``; of some also which files they are.
 
     Nothing is read of any experiment, so ``choice`` is not one that asks what was used. Raises ExperimentError.
     """
@@ -97,7 +98,7 @@ def archive_known(archives: Path, mapped_unix_ns: Mapping[bytes, int], started_u
     if choice == "off":
         return Report()
     objects = {name: time_ns for name, time_ns in mapped_unix_ns.items() if _is_file(name)}
-    return _archived(archives, objects, started_unix_ns, choice, root=root, opened=opened)
+    return _archived(archives, objects, started_unix_ns, choice, root=root, opened=opened, identities=identities)
 
 
 def add_made(archives: Path, name: bytes, content: bytes) -> None:

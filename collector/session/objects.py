@@ -17,6 +17,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from collections import defaultdict
 from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import NamedTuple
@@ -54,6 +55,7 @@ class Objects:
         self.by_name: dict[bytes, elf.LoadObject] = {}
         self.doubles: set[bytes] = set()  # names that several files had
         self.rewritten: set[bytes] = set()  # those of files that were written anew in their place
+        self.identities: defaultdict[bytes, set[Identity]] = defaultdict(set)  # which files names stood for
         self._roots: list[str] = []  # of targets that do not see what we see; as long as we live
         self._known: dict[tuple[int, int, bytes], Known] = {}
         self._states: dict[int, tuple[int, int]] = {}  # of files, by number
@@ -194,7 +196,7 @@ class Objects:
         if not os.path.sameopenfile(first.fd, opened.fd):
             self.doubles.add(path)
         self._states[number] = _state(opened.fd)
-        self.identity(number)  # as it is now
+        self.identities[path].add(self.identity(number))  # as it is now
 
 
 def named(mapped: Mapped) -> Mapped:

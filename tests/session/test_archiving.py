@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -11,9 +13,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from collector.events import Mapped
 from collector.experiment.log import Header
 from collector.experiment.names import archive_name
 from collector.experiment.recorder import Recorder
+from collector.linux import tasks
 from collector.session import archiving
 from collector.session.objects import Objects
 from collector.unwind.table import Tables
@@ -56,3 +60,20 @@ def test_an_experiment_at_its_limit_is_archived_and_one_that_failed_is_not(
     copy = recorder.path / "archives" / os.fsdecode(archive_name(os.fsencode(program)))
     assert copy.is_file() == is_archived
     assert recorder.path.exists() == is_archived
+
+
+def test_a_file_with_a_time_to_come_is_known_by_its_build_id(recorder: Recorder, tmp_path: Path,
+                                                             need: Callable[[str, str], str]) -> None:
+    """As images of containers and clocks that go wrong leave them: it has not changed since it was mapped."""
+    program, objects = tmp_path / "program", Objects(Tables())
+    (tmp_path / "p.c").write_text("int main(void) { return 0; }\n")
+    subprocess.run([need("gcc", "gcc"), "-Wl,--build-id", "-o", program, tmp_path / "p.c"], check=True)
+    os.utime(program, (time.time() + 86_400,) * 2)
+    with program.open("rb") as file, mmap.mmap(file.fileno(), 4096, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_EXEC):
+        mapped = next(one for one in tasks.executables(os.getpid(), os.getpid()) if one.path == os.fsencode(program))
+    start_ns = recorder.header.start_ns
+    objects.place(Mapped(start_ns, os.getpid(), os.getpid(), mapped.start, 4096, 0, mapped.device, mapped.inode,
+                         mapped.path))
+    recorder.close(start_ns + NS)
+    assert archiving.archive("on", recorder, {mapped.path: start_ns}, objects) == []
+    assert (recorder.path / "archives" / os.fsdecode(archive_name(mapped.path))).read_bytes() == program.read_bytes()
