@@ -168,8 +168,11 @@ def _is_file(name: bytes) -> bool:
 def _used(experiment: Experiment, segments: Iterable[Segment]) -> Iterator[Segment]:
     pcs = np.unique(experiment.stacks.pcs)
     for segment in segments:
-        first, last = pcs.searchsorted(np.array([segment.vaddr, segment.vaddr + segment.size], np.uint64))
-        if first < last:
+        if not segment.size:
+            continue
+        first = pcs.searchsorted(np.uint64(segment.vaddr))
+        behind = pcs.searchsorted(np.uint64(segment.vaddr + segment.size - 1), side="right")  # it may end at 2**64
+        if first < behind:
             yield segment
 
 
@@ -281,7 +284,10 @@ def _open_directory(directory: Path) -> int:
 
 def _open_source(path: str, changed_after_ns: int | None) -> tuple[int, int]:
     """A descriptor and the size of a regular file that has not changed since. Does not wait on FIFOs."""
-    fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    except ValueError as error:  # there is a NUL in it
+        raise _Changed("it is no name of a file") from error
     status = os.fstat(fd)
     problem = ""
     if not stat.S_ISREG(status.st_mode):

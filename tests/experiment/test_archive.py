@@ -121,6 +121,21 @@ def test_what_vanished_or_changed_or_is_no_file_is_reported(recorded: Path, file
         b"/bin/sh", os.fsencode(files["idle"])]
 
 
+@pytest.mark.parametrize("choice", ["on", "usedsrc"])
+def test_hostile_maps_are_told_and_end_nothing(record: Record, files: dict[str, Path], choice: str) -> None:
+    """A name that no file can have, memory up to the very last address, and some of no size."""
+    recorder = record(start_unix=int(time.time()))
+    recorder.segment_mapped(START_NS, 1 << 20, 4096, 0, b"/tmp/a\0b")
+    recorder.segment_mapped(START_NS, 2**64 - 4096, 4096, 0, os.fsencode(files["used"]))
+    recorder.segment_mapped(START_NS, 0, 0, 0, os.fsencode(files["idle"]))
+    uids = recorder.frames.intern(np.array([[1 << 20, 2**64 - 4000]], np.uint64), np.array([2]))
+    recorder.clock(*(np.array([v]) for v in (4711, 0, START_NS + 5, int(uids[0]), 0, 4)))
+    recorder.close(START_NS + NS)
+    report = archive(open_experiment(recorder.path), choice)
+    assert report.problems == ["/tmp/a\\x00b: not archived: it is no name of a file"]
+    assert archived(recorder.path) >= copies(files["used"])
+
+
 def test_symbolic_links_are_not_followed_out(recorded: Path, tmp_path: Path, files: dict[str, Path]) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
