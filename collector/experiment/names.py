@@ -124,6 +124,8 @@ def begin_again(path: Path) -> None:
     Somebody else has begun to write there and was killed; meanwhile it opens.
     """
     try:
+        with suppress(FileNotFoundError):  # of who was killed while it wrote its log
+            os.unlink(path / (LOG_FILE + ".new"))
         _write_early_log(path, LOG_FILE + ".new")
         os.replace(path / (LOG_FILE + ".new"), path / LOG_FILE)
         for name in os.listdir(path):

@@ -15,6 +15,7 @@ import pytest
 
 from collector.errors import ExperimentError
 from collector.experiment import names
+from collector.experiment.reader import open_experiment
 
 
 @pytest.fixture
@@ -296,6 +297,16 @@ sys.addaudithook(look)
 names.create_directory("early.er")
 sys.exit(0 if n_calls > 2 else 2)
 """
+
+
+def test_who_begins_again_stands_what_was_left_half_written(here: Path) -> None:
+    """The collector was killed while it wrote its own log: there is a part of it, under its other name."""
+    path = names.create_directory()
+    (path / "log.xml.new").write_text("<exper")
+    (path / "map.xml").write_text("")
+    names.begin_again(path)
+    assert os.listdir(path) == ["log.xml"]
+    assert open_experiment(path).log.complete is False
 
 
 def test_a_directory_and_its_log_come_at_once(here: Path) -> None:
