@@ -1,4 +1,4 @@
-"""Messages by the table, and many by one stamp; rows that are spooled by thread."""
+"""Messages by the table, and many by one stamp."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from collector.export.protobuf import Stamp, framed, marks, messages, varint
-from collector.export.spool import Spool
 
 SCHEMA = {"Inner": "number=1 int64, text=2 string", "Outer": "inner=1 Inner*, packed=2 uint64+, loose=3 uint64*, "
           "share=4 double, big=2047 uint64"}
@@ -41,16 +40,3 @@ def test_a_stamp_makes_what_the_library_reads() -> None:
         found = pb.Outer.FromString(printed[place * size:(place + 1) * size])
         assert (found.inner[0].number, found.inner[0].text) == (int(numbers[place]), "same")
         assert (found.big, found.share) == (int(bigs[place]), place / 4)
-
-
-def test_spooled_rows_are_in_order_of_time() -> None:
-    random = np.random.default_rng(20_261_124)
-    threads, times = random.integers(0, 3, 1000), random.permutation(1000)
-    with Spool(np.bincount(threads, minlength=4) + 7, 2) as spool:
-        for begin in range(0, 1000, 90):
-            some = slice(begin, begin + 90)
-            spool.put(threads[some], (times[some], threads[some] * 1000 + times[some]))
-        for thread in range(4):
-            rows = np.concatenate([np.zeros((0, 2), np.int64), *spool.of(thread)])
-            assert rows[:, 0].tolist() == sorted(times[threads == thread].tolist())
-            assert (rows[:, 1] == thread * 1000 + rows[:, 0]).all()
