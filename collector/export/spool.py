@@ -47,9 +47,11 @@ class Spool:
 
     def put(self, threads: I8, columns: Sequence[I8]) -> None:
         """Some rows (n) of the ``columns`` (width, n), each of the thread given (n)."""
+        if not len(threads):
+            return
         order = np.argsort(threads, kind="stable")
         rows = np.stack(columns, axis=1)[order].astype(np.int64, copy=False)
-        begins = np.flatnonzero(np.append(True, np.diff(threads[order]) != 0))[:len(order)]
+        begins = np.flatnonzero(np.append(True, np.diff(threads[order]) != 0))
         for begin, end in zip(begins.tolist(), [*begins[1:].tolist(), len(order)], strict=True):
             thread, mine = int(threads[order[begin]]), rows[begin:end]
             times = np.append(self._last[thread], mine[:, 0])

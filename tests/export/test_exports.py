@@ -333,6 +333,11 @@ def test_filters_are_those_of_er_print(made: Path, exported: Callable[..., Path]
     agrees(readers.own_json(exported("json", made, "-thread_select", "1")), reported(made, "-thread_select", "1"))
 
 
+@pytest.mark.parametrize("name", FORMATS)
+def test_filters_may_leave_nothing(name: str, made: Path, exported: Callable[..., Path]) -> None:
+    assert exported(name, made, "-filters", "THRID == 99").stat().st_size or name == "collapsed"
+
+
 def test_files_of_defaults_hold(made: Path, exported: Callable[..., Path], tmp_path: Path, capsys: Any,
                                 monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
