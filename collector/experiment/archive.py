@@ -33,8 +33,9 @@ _USED = {"usedldobjects", "usedsrc"}
 KNOWN_CHOICES = tuple(choice for choice in CHOICES if choice not in _USED)
 _SOURCES = {"all", "src", "usedsrc"}
 
-# Names of mappings that no file stands behind.
+# Names of mappings that no file stands behind; of the devices' folder this one holds files.
 _NO_FILES = (b"/memfd:", b"/dev/", b"/SYSV", b"/anon_hugepage", b"/[", b"/i915", b"/drm")
+_FILES_IN_MEMORY = b"/dev/shm/"
 _CHUNK = 1 << 30
 _STEP = 1 << 20
 # Ways of copying inside the kernel are refused between some file systems; then the next one is tried.
@@ -162,7 +163,7 @@ def _load_objects(experiment: Experiment, used_only: bool) -> dict[bytes, _Known
 
 
 def _is_file(name: bytes) -> bool:
-    return name.startswith(b"/") and not name.startswith(_NO_FILES)
+    return name.startswith(_FILES_IN_MEMORY) or (name.startswith(b"/") and not name.startswith(_NO_FILES))
 
 
 def _used(experiment: Experiment, segments: Iterable[Segment]) -> Iterator[Segment]:

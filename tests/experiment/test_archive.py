@@ -7,6 +7,7 @@ import os
 import shutil
 import stat
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -119,6 +120,18 @@ def test_what_vanished_or_changed_or_is_no_file_is_reported(recorded: Path, file
         f"{shown(str(files['odd']))}: not archived: it is not a regular file"])
     assert [copy.source for copy in archive(open_experiment(recorded), force=True).copied] == [
         b"/bin/sh", os.fsencode(files["idle"])]
+
+
+def test_programs_in_shared_memory_are_files(record: Record) -> None:
+    """As where builds go into memory; what else lies in the devices' folder is no file."""
+    with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="program-") as program:
+        recorder = record(start_unix=int(time.time()))
+        for number, name in enumerate((program.name, "/dev/zero", "/dev/shmem")):
+            recorder.segment_mapped(START_NS, number << 20, 4096, 0, os.fsencode(name))
+        recorder.close(START_NS + NS)
+        report = archive(open_experiment(recorder.path))
+        assert [copy.source for copy in report.copied] == [os.fsencode(program.name)]
+        assert report.problems == []
 
 
 @pytest.mark.parametrize("choice", ["on", "usedsrc"])
