@@ -203,7 +203,7 @@ def _of_possible_size(packets: Packets, damage: Damage) -> Packets:
     if "HSIZE" in names:
         sound &= (packets["HSIZE"] <= _LARGEST) | (packets["HVADDR"] == 0)
     if "IONBYTE" in names:
-        sound &= np.abs(packets["IONBYTE"] + 1) <= _LARGEST
+        sound &= (packets["IONBYTE"] >= -1 - _LARGEST) & (packets["IONBYTE"] <= _LARGEST)
     if "HWCINT" in names:
         doubtful = packets["HWCINT"] < 0
         damage.note("counter packets that the collector marked as doubtful were skipped", int(doubtful.sum()))

@@ -18,10 +18,10 @@ import pytest
 from collector.errors import ExperimentError
 from collector.experiment.damage import Damage
 from collector.experiment.names import archive_name
-from collector.experiment.packets import read, read_pieces
+from collector.experiment.packets import read, read_pieces, read_traced
 from collector.experiment.reader import FOREVER_NS, DynamicFunction, ObjectFile, Sample, Segment, open_experiment
 from collector.experiment.recorder import Header, Recorder, Usage
-from collector.experiment.records import BLOCK_SIZE, COUNTERS
+from collector.experiment.records import BLOCK_SIZE, COUNTERS, IO
 from collector.layout import Described
 
 START_NS = 7_001_000_000_013
@@ -316,6 +316,17 @@ def test_packets_read_in_pieces_are_those_of_the_whole_file(seed: int) -> None:
     assert len(found) == len(pieces)
     assert np.concatenate([piece["TSTAMP"] for piece in found]).tolist() == whole["TSTAMP"].tolist()
     assert damage.lines() == other.lines()
+
+
+def test_transfers_that_cannot_be_are_skipped() -> None:
+    """Up to the largest and the smallest number that there is; -1 says that there is none."""
+    packets = np.zeros(6, IO.dtype)
+    packets["tsize"], packets["kind"] = IO.size, IO.kind
+    packets["IONBYTE"] = [-1, 5, 1 << 48, (1 << 48) + 1, (1 << 63) - 1, -(1 << 63)]
+    damage = Damage()
+    found = read_traced(packets.view(np.uint8), {IO.kind: IO.describe()}, IO, damage)
+    assert found.packets["IONBYTE"].tolist() == [-1, 5, 1 << 48]
+    assert damage.lines() == ["3 packets with impossible sizes were skipped"]
 
 
 def test_packets_and_stacks_that_come_while_a_running_experiment_is_read(record: Callable[..., Recorder]) -> None:
