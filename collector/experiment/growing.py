@@ -1,11 +1,12 @@
 """Files that grow while they are read: each look gives what has come since the one before, and costs no more than that.
 
-A packet file is walked from where the walk before ended. A head of zero means "nothing here yet": the place is kept,
-and the walk goes on where the next block begins, if something is there (recorders with a block for each thread leave
-such places behind; ours has one, the end)::
+A packet file is walked from where the walk before ended. A head of zero means "nothing here yet", and so does one of an
+EMPTY packet, which others come to lie over. Such a stretch is kept, and the walk goes on behind it: where the EMPTY
+packet ends, or, if something is there, where the next block begins. Recorders with a block for each thread leave such
+stretches behind; ours has the end, and for a moment a packet that is larger than a block::
 
-    |  walked  | new packets |0 zeros |  new packets  |0 zeros allocated ahead
-                             ^ open                    ^ end
+    |  walked  | new packets |0 zeros |  new packets  |EMPTY       | new packets |0 zeros allocated ahead
+                             ^--open--^               ^----open----^             ^ end
 
 A text is taken line by line, up to the last line behind which no element is open. A line that is still being written
 has blanks in place of some of its ``<``.
@@ -21,11 +22,13 @@ import numpy as np
 
 from collector.experiment.damage import Bytes
 from collector.experiment.packets import Run, runs
-from collector.experiment.records import BLOCK_SIZE
+from collector.experiment.records import BLOCK_SIZE, HEAD, KIND_EMPTY
 
 # Nobody allocates more ahead: where so much is empty, there is nothing behind it.
 _PIECE_BYTES = 256 * BLOCK_SIZE
 _OPEN_MAX = 1024
+_OPEN_BYTES = 8 * BLOCK_SIZE  # of one: others' blocks are four times as large, and two may be new
+_EMPTY_MIN = 12  # bytes of an EMPTY packet that has room for another one
 _TEXT_BYTES = 1 << 16
 _PADDING = b"\0\n "
 _FLAGS = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
@@ -37,7 +40,7 @@ class GrowingPackets:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._end = 0  # where the next packet will be
-        self._open: list[int] = []  # places before it where there may be one later
+        self._open: list[tuple[int, int]] = []  # stretches before it where there may be some later
 
     def more(self) -> Iterator[tuple[Bytes, list[Run]]]:
         """Bytes from the beginning of a block on, and the new packets in them. Raises OSError."""
@@ -46,11 +49,14 @@ class GrowingPackets:
         except FileNotFoundError:
             return
         try:
-            places, self._open = self._open, []
-            for place in places:
-                yield self._walked(fd, place, BLOCK_SIZE, is_last=False)
+            stretches, self._open = self._open, []
+            for begin, end in stretches:
+                if _is_open(fd, begin, end):
+                    self._open.append((begin, end))
+                else:
+                    yield self._walked(fd, begin, end, is_last=False)
             while True:
-                data, found = self._walked(fd, self._end, _PIECE_BYTES, is_last=True)
+                data, found = self._walked(fd, self._end, _block(self._end) + _PIECE_BYTES, is_last=True)
                 if found:
                     yield data, found
                 if not found or len(data) < _PIECE_BYTES:
@@ -58,22 +64,35 @@ class GrowingPackets:
         finally:
             os.close(fd)
 
-    def _walked(self, fd: int, place: int, n_bytes: int, *, is_last: bool) -> tuple[Bytes, list[Run]]:
-        """The packets from ``place`` on. What has been walked over is remembered."""
-        begin = place // BLOCK_SIZE * BLOCK_SIZE
-        data = np.frombuffer(os.pread(fd, n_bytes, begin), np.uint8)
+    def _walked(self, fd: int, place: int, stop: int, *, is_last: bool) -> tuple[Bytes, list[Run]]:
+        """The packets from ``place`` on, before ``stop``. What has been walked over is remembered."""
+        begin = _block(place)
+        data = np.frombuffer(os.pread(fd, stop - begin, begin), np.uint8)
         found = list(runs(data, offset=place - begin))
         end, left_open = place - begin, []
         for run in found:
             if run.offset > end and not _head(data, end):
-                left_open.append(begin + end)
+                left_open.append((end, run.offset))
             end = run.offset + run.count * run.size
+            if run.kind == KIND_EMPTY and run.size >= _EMPTY_MIN:
+                left_open += [(at, at + run.size) for at in range(run.offset, end, run.size)[-_OPEN_MAX:]]
         if is_last:
             self._end = begin + end
         elif end < len(data) and not _head(data, end):
-            left_open.append(begin + end)
-        self._open = (self._open + left_open)[-_OPEN_MAX:]
+            left_open.append((end, len(data)))
+        self._open += [(begin + first, begin + min(last, first + _OPEN_BYTES)) for first, last in left_open]
+        self._open = self._open[-_OPEN_MAX:]
         return data, found
+
+
+def _is_open(fd: int, begin: int, end: int) -> bool:
+    """Whether there is nothing in a stretch, as its first bytes tell."""
+    head = int.from_bytes(os.pread(fd, HEAD.size, begin), "little")
+    return head == end - begin or (not head and end <= _block(begin) + BLOCK_SIZE)
+
+
+def _block(place: int) -> int:
+    return place // BLOCK_SIZE * BLOCK_SIZE
 
 
 def _head(data: Bytes, offset: int) -> int:

@@ -14,7 +14,7 @@ from collector.experiment.follow import Following
 from collector.experiment.growing import GrowingPackets, GrowingText
 from collector.experiment.reader import open_experiment
 from collector.experiment.recorder import Recorder
-from collector.experiment.records import BLOCK_SIZE, CLOCK, HEAD
+from collector.experiment.records import BLOCK_SIZE, CLOCK, HEAD, KIND_EMPTY, KIND_FRAME
 from collector.experiment.xml import element, parse
 
 Record = Callable[..., Recorder]
@@ -111,6 +111,41 @@ def test_places_left_open_in_blocks_are_looked_at_again(tmp_path: Path) -> None:
     path.write_bytes((one + three).ljust(BLOCK_SIZE, b"\0") + (two + four).ljust(2 * BLOCK_SIZE, b"\0"))
     assert sorted(packet_times(file)) == [13, 14]
     assert packet_times(file) == []
+
+
+def head(size: int, kind: int) -> bytes:
+    return np.array([(size, kind)], HEAD.dtype).tobytes()
+
+
+def test_what_comes_to_lie_over_empty_packets_is_seen(tmp_path: Path) -> None:
+    """As gprofng's collector writes: 64 KiB for each of two threads; an EMPTY packet has what is not used yet."""
+    path, size, times = tmp_path / "profile", 4 * BLOCK_SIZE, iter(range(10_000))
+    written: list[list[bytes]] = [[], []]
+    file, n_seen = GrowingPackets(path), 0
+    for n_new, thread in [(1, 0), (1, 1), (99, 0), (0, 0), (500, 1), (423, 0), (523, 1), (500, 0), (1, 0)]:
+        new = np.zeros(n_new, CLOCK.dtype)
+        new["tsize"], new["kind"], new["TSTAMP"] = CLOCK.size, CLOCK.kind, [next(times) for _ in range(n_new)]
+        written[thread].append(new.tobytes())
+        blocks = [b"".join(each) for each in written]
+        path.write_bytes(b"".join(
+            block + (head(size - len(block), KIND_EMPTY).ljust(size - len(block), b"\0") if len(block) < size else b"")
+            for block in blocks if block))
+        assert sorted(packet_times(file)) == new["TSTAMP"].tolist()
+        n_seen += n_new
+    assert (n_seen, packet_times(file)) == (2048, [])
+
+
+def test_a_large_packet_that_is_being_written_is_seen_when_it_is_there(tmp_path: Path) -> None:
+    """Ours is EMPTY until it is whole; others lie behind it by then."""
+    path, size = tmp_path / "data.frameinfo", 20_000
+    small, behind = (head(24, KIND_FRAME).ljust(24, byte) for byte in (b"a", b"b"))
+    file = GrowingPackets(path)
+    places = []
+    for kind in (KIND_EMPTY, KIND_EMPTY, KIND_FRAME):
+        path.write_bytes(small + head(size, kind).ljust(size, b"x") + behind)
+        places.append([(run.size, data[run.offset + 4]) for data, found in file.more() for run in found
+                       if run.kind == KIND_FRAME])
+    assert places == [[(24, ord("a")), (24, ord("b"))], [], [(size, ord("x"))]]
 
 
 def test_a_packet_that_is_not_whole_is_waited_for(tmp_path: Path) -> None:
