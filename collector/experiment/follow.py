@@ -108,8 +108,9 @@ class Followed:
         described = self.log.described.get(PROFILE, {})
         for data, found in self._profile.more() if described else ():
             mine = [run for run in found if run.kind in described]
-            if mine:
-                yield sound_clock_packets(joined(data, mine, described), self.log.interval_us, Damage())
+            if mine and len(packets := sound_clock_packets(joined(data, mine, described), self.log.interval_us,
+                                                           Damage())):
+                yield packets
         for data, found in self._frame_file.more():
             frames, nodes = read_nodes(data, found, self.log.wsize)
             for frame, (_, pcs, link) in zip(frames.tolist(), nodes, strict=False):

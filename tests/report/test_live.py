@@ -159,3 +159,14 @@ def test_looks_cost_what_is_new(recorder: Recorder) -> None:
     live.look()
     assert [a - b for a, b in zip(named(live.cumulative())[3], before, strict=True)] == live.recent(1)[0].total.tolist()
     assert sum(before) > 0
+
+
+def test_a_look_at_which_all_that_is_new_is_damaged_sees_nothing(recorder: Recorder) -> None:
+    live = Live(recorder.path)
+    uid = recorder.frames.intern(np.array([[VDSO]], np.uint64), np.array([1]))
+    one = np.ones(1, np.int64)
+    for ticks, is_new in ((-1, False), (3, True)):
+        recorder.clock(one * 71, one * 0, one * (START_NS + S), uid, one * 0, one * ticks)
+        recorder.sync()
+        assert live.look() == is_new
+    assert live.cumulative().total.sum() == 3 * INTERVAL_US
