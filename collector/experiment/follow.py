@@ -157,8 +157,9 @@ class Following:
         self.n_begins = 0  # how often it has begun anew: a collector that was killed while it began has an heir
         self._inode = -1
         self._listed = (0, 0)  # the directory's time, and when that was seen
-        self.all: list[Followed] = []
+        self._awaited: set[str] = set()  # descendants in it that are not followed yet
         self._known: set[str] = set()
+        self.all: list[Followed] = []
         self.refresh()
 
     @property
@@ -190,15 +191,17 @@ class Following:
             raise ExperimentError(f"{names.shown(self.path)}: not there any more: {error.strerror}") from error
 
     def _adopt(self) -> None:
+        """Takes descendants up once they have a stack: of those without one reports know nothing."""
         changed_ns, now_ns = os.stat(self.path).st_mtime_ns, time.time_ns()
-        if self._listed[0] == changed_ns and self._listed[1] - changed_ns > NS_PER_S:
-            return
-        self._listed = changed_ns, now_ns
-        new = {name for name in os.listdir(self.path) if name.startswith("_") and name.endswith(names.SUFFIX)}
-        for name in sorted(new - self._known, key=names.sort_key):
+        if self._listed[0] != changed_ns or self._listed[1] - changed_ns <= NS_PER_S:
+            self._listed = changed_ns, now_ns
+            there = {name for name in os.listdir(self.path) if name.startswith("_") and name.endswith(names.SUFFIX)}
+            self._awaited = there - self._known
+        for name in sorted(self._awaited, key=names.sort_key):
             try:
-                if os.stat(self.path / name / "data.frameinfo").st_size:  # of those without one reports know nothing
+                if os.stat(self.path / name / "data.frameinfo").st_size:
                     self.all.append(Followed(self.path / name, self.founder.experiment))
                     self._known.add(name)
+                    self._awaited.remove(name)
             except (FormatError, OSError):
                 continue

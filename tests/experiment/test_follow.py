@@ -93,6 +93,23 @@ def test_an_experiment_that_is_taken_away_is_an_error(record: Record, tmp_path: 
         following.refresh()
 
 
+def test_a_descendant_that_has_nothing_to_tell_yet_is_seen_when_it_has(record: Record, tmp_path: Path) -> None:
+    """Its first stack changes nothing in the founder's folder, which has been as it is for long."""
+    founder, child = record(), record("test.1.er/_f1.er", pid=4712)
+    clock(child, founder.header.start_ns, [[1, 2, 3]])
+    child.sync()
+    frames, later = child.path / "data.frameinfo", tmp_path / "later"
+    frames.rename(later)
+    frames.touch()
+    os.utime(founder.path, (1_700_000_000,) * 2)
+    following = Following(founder.path)
+    assert looked(following) == looked(following) == {"test.1.er": []}
+    later.rename(frames)
+    assert os.stat(founder.path).st_mtime == 1_700_000_000
+    assert looked(following) == {"test.1.er": [], "_f1.er": [founder.header.start_ns]}
+    assert not any(looked(following).values())
+
+
 def packet_times(file: GrowingPackets) -> list[int]:
     return [t for data, found in file.more() for run in found if run.kind == CLOCK.kind
             for t in data[run.offset:run.offset + run.count * run.size].view(CLOCK.dtype)["TSTAMP"].tolist()]
