@@ -95,7 +95,8 @@ class Overview:
         states: list[int] = recorded.waited_ns.tolist()
         cpu_ns = recorded.ended_cpu_ns
         process = self._time.model.processes.get(recorded.image.pid)
-        if process is not None and process.image is recorded.image:
+        is_over = recorded.end_ns is not None  # then all of them have ended, those that live on with the recording, too
+        if not is_over and process is not None and process.image is recorded.image:
             cpu_ns += self._time.cpu_ns(process.threads.values(), time_ns)
         ticks = recorded.state_ticks[:Microstate.TRAP + 1].tolist()
         total = sum(ticks)

@@ -812,6 +812,26 @@ def test_an_overview_sample_has_the_waits_of_pauses_as_it_has_time_on_cpus(recor
     assert (states_ns[Microstate.USER], states_ns[Microstate.SLEEP]) == (1000 * MS, 1000 * MS)
 
 
+def user_ns(path: Path) -> int:
+    return sum(sample.states_ns[Microstate.USER] for sample in open_experiment(path).samples)
+
+
+def test_the_last_overview_sample_has_the_time_of_those_that_go_on_once(recording: Recording) -> None:
+    """Two threads wait at the end, a third one has ended; one child runs on, the other one waits, after an exec."""
+    child, other = 5001, 5002
+    recording.pipeline.feed(batch(
+        100, EXEC, *[Forked(START_NS + 10 * MS, PID, tid, PID, PID) for tid in (PID + 1, PID + 2)],
+        *[Forked(START_NS + 10 * MS, pid, pid, PID, PID) for pid in (child, other)],
+        Exited(START_NS + 70 * MS, PID, PID + 2), switches=[
+            (20, PID, Edge.OUT_BLOCKED), (20, PID + 1, Edge.IN), (60, PID + 1, Edge.OUT_BLOCKED),
+            (60, PID + 2, Edge.IN), (70, other, Edge.IN), (80, other, Edge.OUT_BLOCKED)]))
+    recording.pipeline.feed(batch(160, Executed(START_NS + 120 * MS, other, other, b"other"), switches=[
+        (110, other, Edge.IN), (140, other, Edge.OUT_BLOCKED), (150, child, Edge.IN)]))
+    recording.finish(200)
+    assert {path.name: user_ns(path) / MS for path in (recording.path, *recording.path.glob("*.er"))} == {
+        "test.1.er": 20 + 40 + 10, "_f1.er": 50, "_f2.er": 10 + 10, "_f2_x1.er": 20}
+
+
 def test_a_pause_writes_nothing_and_loses_no_time(recording: Recording) -> None:
     recording.pipeline.output.muted = True
     recording.pipeline.feed(batch(100, EXEC, switches=[(50, PID, Edge.OUT_BLOCKED)], clock=[(20, PID, 0x400100)]))
