@@ -156,6 +156,8 @@ def _spread(length_ns: Array, first: Array, ticks: Array) -> tuple[Array, Array]
     begins, number = indices(first), first.cumsum() - 1
     whole = np.add.reduceat(length_ns, begins)
     until = length_ns.cumsum() - (whole.cumsum() - whole)[number]
-    earned = ticks[number] * until // np.maximum(whole, 1)[number]
+    fits = int(ticks.max()) * int(whole.max()) <= _FAR_NS  # ticks of some hours, times their length, do not
+    shared = ticks[number].astype(np.int64 if fits else object, copy=False) * until // np.maximum(whole, 1)[number]
+    earned = shared.astype(np.int64, copy=False)
     earned[1:] -= np.where(first[1:], 0, earned[:-1])
     return earned, whole > 0

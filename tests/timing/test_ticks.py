@@ -11,6 +11,7 @@ import pytest
 from collector.timing.ticks import Accounts
 
 INTERVAL = 10_007
+INTERVAL_NS = 10_007_000
 
 
 def told(accounts: Accounts, batch: list[tuple[int, int, int]]) -> Counter[tuple[int, int]]:
@@ -41,6 +42,15 @@ def test_a_group_has_its_due_after_every_batch(n_places: int, long_share: float)
             assert n >= 0
             n_told[group] += n
         assert n_told.tolist() == (time_ns // INTERVAL).tolist()
+
+
+@pytest.mark.parametrize("hours", [1, 3, 9_999])
+def test_waits_of_hours_have_all_of_their_ticks(hours: int) -> None:
+    """Three at one place, of which the last two are as long as each other, beside one that is soon over."""
+    whole = hours * 360_000
+    group, uid = np.array([8, 8, 8, 9]), np.array([1, 1, 1, 2], dtype=np.uint64)
+    earned, *_ = Accounts(INTERVAL_NS).add(group, uid, np.array([1, whole, whole, 1]) * INTERVAL_NS)
+    assert earned.tolist() == [1, whole, whole, 1]
 
 
 def test_one_stack_that_is_owed_much_makes_up_for_one_that_was_told_much() -> None:
