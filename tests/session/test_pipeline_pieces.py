@@ -1270,6 +1270,19 @@ def test_counters_of_a_process_that_was_found_begin_then(tmp_path: Path) -> None
     assert sum(faults(recording.path)) == 7
 
 
+def test_counters_of_who_goes_on_are_read_at_the_end(tmp_path: Path) -> None:
+    """As of recordings without periodic samples: of a process that was found, and of its child."""
+    world = Proc()
+    recording = Recording(tmp_path / "test.1.er", world=world)
+    world.counters = ProcessUsage(5000)
+    found = [Found(PID, Edge.OUT_BLOCKED, Reason.SLEEP, None)]
+    recording.pipeline.take_over(PID, "", found, [], batch(0))
+    recording.pipeline.feed(batch(50, Forked(START_NS + 10 * MS, 5001, 5001, PID, PID)))
+    world.counters = ProcessUsage(5007)
+    recording.finish(60)
+    assert (sum(faults(recording.path)), sum(faults(recording.path / "_f1.er"))) == (7, 5007)
+
+
 def test_a_place_is_not_read_for_who_had_the_slot_before(tmp_path: Path) -> None:
     """One waits with its leaf alone and ends; another one, at its slot, waits there, and no record says so."""
     world, one, other = Read(0x400300), PID + 1, PID + 2
