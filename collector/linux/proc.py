@@ -11,7 +11,7 @@ import re
 import time
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from typing import NamedTuple
@@ -144,9 +144,9 @@ def parameter(name: str) -> int | None:
 
 
 class ProcessUsage(NamedTuple):
-    """Counters of a whole process, cumulative since its start (0 where they cannot be read).
+    """Counters of a whole process, cumulative since its start (0 where they cannot be read); CPU time in whole ticks.
 
-    Not its context switches: the kernel tells those of single threads (``process_switches``)."""
+    Its context switches are still 0: the kernel tells those of single threads (``process_switches``)."""
 
     minor_faults: int = 0
     major_faults: int = 0
@@ -154,8 +154,10 @@ class ProcessUsage(NamedTuple):
     io_characters: int = 0
     input_blocks: int = 0
     output_blocks: int = 0
-    user_ticks: int = 0
-    system_ticks: int = 0
+    user_ns: int = 0
+    system_ns: int = 0
+    voluntary_switches: int = 0
+    involuntary_switches: int = 0
 
 
 def process_usage(pid: int) -> ProcessUsage | None:
@@ -169,7 +171,7 @@ def process_usage(pid: int) -> ProcessUsage | None:
     io = _io(pid)
     return ProcessUsage(int(stat[7]), int(stat[9]), io.get("syscr", 0) + io.get("syscw", 0),
                         io.get("rchar", 0) + io.get("wchar", 0), io.get("read_bytes", 0) >> 9,
-                        io.get("write_bytes", 0) >> 9, int(stat[11]), int(stat[12]))
+                        io.get("write_bytes", 0) >> 9, *_times_ns(stat[11:13]))
 
 
 class ProcessLife(NamedTuple):
@@ -185,10 +187,13 @@ def process_life(pid: int) -> ProcessLife | None:
     """A process as of now, whoever's it is; None when it is gone. CPU time in whole clock ticks."""
     try:
         state, *words = stat(pid).rpartition(b")")[2].split()
-        user_ns, system_ns = (int(word) * 1_000_000_000 // os.sysconf("SC_CLK_TCK") for word in words[10:12])
-        return ProcessLife(int(words[18]), state in (b"Z", b"X"), user_ns, system_ns)
+        return ProcessLife(int(words[18]), state in (b"Z", b"X"), *_times_ns(words[10:12]))
     except (OSError, ValueError, IndexError):
         return None
+
+
+def _times_ns(ticks: list[bytes]) -> Iterator[int]:
+    return (int(each) * 1_000_000_000 // os.sysconf("SC_CLK_TCK") for each in ticks)
 
 
 def process_switches(pid: int) -> tuple[int, int]:

@@ -12,16 +12,20 @@ from collector.session.experiments import LABEL_EXEC, Experiments, Recorded
 from collector.session.timekeeping import Timekeeping
 from collector.session.world import World
 from collector.timing.states import Microstate
+from collector.timing.ticks import N_STATES
 
 
 class Overview:
-    """Counters of images; ``records_all``: every switch has a record, or is counted."""
+    """Counters of images; ``records_all``: every switch has a record, or is counted; ``has_engine``: there are records.
+    What these do not tell, /proc does."""
 
-    def __init__(self, time: Timekeeping, experiments: Experiments, world: World, records_all: bool) -> None:
+    def __init__(self, time: Timekeeping, experiments: Experiments, world: World, *, records_all: bool,
+                 has_engine: bool) -> None:
         self._time = time
         self._experiments = experiments
         self._world = world
-        self._records_all = records_all
+        self._counts_switches = records_all and has_engine
+        self._has_engine = has_engine
         self._usages: dict[int, tuple[int, ProcessUsage]] = {}  # by process: when they were read last, and as what
         self._before: dict[int, ProcessUsage] = {}  # and what was before its image, or before its recording
         self._told: dict[int, ProcessUsage] = {}  # and as what they were told of its image last
@@ -47,13 +51,21 @@ class Overview:
 
     def found(self, pid: int) -> None:
         """A process that ran before us."""
-        self._before[pid] = self._world.usage(pid) or ProcessUsage()
+        self._before[pid] = self._now(pid) or ProcessUsage()
 
     def read(self, pid: int, time_ns: int) -> None:
         """The counters of a process as of now, a time."""
-        usage = self._world.usage(pid)
+        usage = self._now(pid)
         if usage is not None:
             self._usages[pid] = time_ns, usage
+
+    def _now(self, pid: int) -> ProcessUsage | None:
+        usage = self._world.usage(pid)
+        if usage is None or self._counts_switches:
+            return usage
+        _, last = self._usages.get(pid, (0, usage))  # of threads that have ended since then nobody tells now
+        switches = map(max, self._world.switches(pid), (last.voluntary_switches, last.involuntary_switches))
+        return usage._replace(**dict(zip(("voluntary_switches", "involuntary_switches"), switches, strict=True)))
 
     def note(self, recorded: Recorded, time_ns: int) -> None:
         """What an image that goes on has used up to now, a time: of one that is not followed that is none of what it
@@ -85,8 +97,11 @@ class Overview:
     def usage(self, recorded: Recorded, time_ns: int) -> Usage:
         """What an image has used up to a time."""
         usage = self._counters(recorded, time_ns)
-        voluntary, involuntary = self._switches_of(recorded)
-        return Usage(states_ns=tuple(self._states_ns(recorded, time_ns)), minor_faults=usage.minor_faults,
+        states_ns = self._states_ns(recorded, time_ns) if self._has_engine else _states_by_proc(usage)
+        voluntary, involuntary = usage.voluntary_switches, usage.involuntary_switches
+        if self._counts_switches:
+            voluntary, involuntary = self._switches_of(recorded)
+        return Usage(states_ns=tuple(states_ns), minor_faults=usage.minor_faults,
                      major_faults=usage.major_faults, input_blocks=usage.input_blocks,
                      output_blocks=usage.output_blocks, voluntary_switches=voluntary, involuntary_switches=involuntary,
                      system_calls=usage.system_calls, characters_io=usage.io_characters)
@@ -108,12 +123,14 @@ class Overview:
 
     def _switches_of(self, recorded: Recorded) -> tuple[int, int]:
         """Voluntary and involuntary switches so far; of those not recorded each, the kernel tells which is which."""
-        if recorded.end_ns is None and (recorded.n_counted_switches or not self._records_all):
+        if recorded.end_ns is None and recorded.n_counted_switches:
             recorded.n_live_switches = np.maximum(recorded.n_live_switches, self._world.switches(recorded.image.pid))
-        if not self._records_all:
-            voluntary, involuntary = recorded.n_live_switches.tolist()
-        else:
-            live, switches = recorded.n_live_switches.tolist(), recorded.n_switches.tolist()
-            involuntary = switches[1] + round(recorded.n_counted_switches * live[1] / max(sum(live), 1))
-            voluntary = sum(switches) + recorded.n_counted_switches - involuntary
-        return voluntary, involuntary
+        live, switches = recorded.n_live_switches.tolist(), recorded.n_switches.tolist()
+        involuntary = switches[1] + round(recorded.n_counted_switches * live[1] / max(sum(live), 1))
+        return sum(switches) + recorded.n_counted_switches - involuntary, involuntary
+
+
+def _states_by_proc(usage: ProcessUsage) -> list[int]:
+    states = [0] * N_STATES
+    states[Microstate.USER], states[Microstate.SYSTEM] = usage.user_ns, usage.system_ns
+    return states

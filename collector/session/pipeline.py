@@ -50,14 +50,14 @@ class Pipeline:
 
     ``world`` answers what batches do not tell; ``records_all``: they tell of every switch, or count it;
     ``strikes_all``: and of every strike of a clock, in the kernel, too; ``events_end``: they come from events that may
-    end before their process does. ``tap`` is called with all time of all threads, which ``aggregations``, expressions,
-    are made of.
+    end before their process does; ``has_engine``: they come at all. ``tap`` is called with all time of all threads,
+    which ``aggregations``, expressions, are made of.
     """
 
     def __init__(self, interval_ns: int, experiments: Experiments, world: World, tally: Tally, *,
                  n_cpus: int = _ANY_NUMBER, records_all: bool = True, strikes_all: bool = True,
-                 events_end: bool = False,
-                 tap: Take | None = None, aggregations: Sequence[str] = ()) -> None:
+                 events_end: bool = False, has_engine: bool = True, tap: Take | None = None,
+                 aggregations: Sequence[str] = ()) -> None:
         self._experiments = experiments
         self._world = world
         self._tally = tally
@@ -67,7 +67,7 @@ class Pipeline:
         # Where edges are made of accounts their lengths are exact, but not their places: runs may overlap.
         self.time = Timekeeping(n_cpus if records_all else _ANY_NUMBER, interval_ns if strikes_all else 0)
         self.model = self.time.model
-        self.overview = Overview(self.time, experiments, world, records_all)
+        self.overview = Overview(self.time, experiments, world, records_all=records_all, has_engine=has_engine)
         self._changes = Changes(self.time, experiments, world, tally, events_end, records_all)
         self._stacks = Stacks(self.time, experiments, world, tally, records_all)
         self.output = Output(self.time, experiments, self._stacks, tally)

@@ -48,7 +48,8 @@ class Store:
                                  n_cpus=os.cpu_count() or 1,
                                  records_all=engine is None or engine.name != "signal",
                                  strikes_all=isinstance(engine, PerfEngine) and engine.opened.kernel,
-                                 events_end=isinstance(engine, PerfEngine), aggregations=options.aggregations)
+                                 events_end=isinstance(engine, PerfEngine), has_engine=engine is not None,
+                                 aggregations=options.aggregations)
         self.pipeline.name_made_code(lambda: self._objects.roots, self.runtimes.python,
                                      (self.runtimes.java, self.runtimes.js))
         self._kernel = self.pipeline.name_kernel(names.archives_path(directory)) if options.kernel else None

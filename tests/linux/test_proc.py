@@ -88,10 +88,12 @@ def test_a_zombie_still_says_what_it_used() -> None:
 
 def test_usage_is_that_of_getrusage() -> None:
     before, switches = proc.process_usage(os.getpid()), proc.process_switches(os.getpid())
+    times = os.times()
     truth = resource.getrusage(resource.RUSAGE_SELF)
     assert before is not None
     assert 0 <= truth.ru_minflt - before.minor_faults < 50
     assert 0 <= truth.ru_majflt - before.major_faults < 5
+    assert (before.user_ns / 1e9, before.system_ns / 1e9) == pytest.approx((times.user, times.system), abs=0.05)
     with open("/dev/zero", "rb", buffering=0) as zero:
         for _ in range(101):
             zero.read(1009)

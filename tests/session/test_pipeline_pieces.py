@@ -1194,10 +1194,14 @@ class Proc(Alone):
     """A world with counters."""
 
     counters: ProcessUsage | None = None
+    left: tuple[int, int] = 0, 0
     told: ProcessLife | None = None
 
     def usage(self, pid: int) -> ProcessUsage | None:
         return self.counters
+
+    def switches(self, pid: int) -> tuple[int, int]:
+        return self.left
 
     def life(self, pid: int) -> ProcessLife | None:
         return self.told
@@ -1268,6 +1272,25 @@ def test_counters_of_a_process_that_was_found_begin_then(tmp_path: Path) -> None
     recording.pipeline.sample(START_NS + 50 * MS, START_NS, "periodic")
     recording.finish(60)
     assert sum(faults(recording.path)) == 7
+
+
+def test_switches_that_no_record_tells_are_those_since_then_and_of_each_image(tmp_path: Path) -> None:
+    """A process is found; of two threads that have left CPUs, one ends; and it executes another program."""
+    world = Proc()
+    recording = Recording(tmp_path / "test.1.er", world=world)
+    pipeline = recording.pipeline
+    pipeline.overview._counts_switches = False
+    world.counters, world.left = ProcessUsage(1), (5000, 300)
+    pipeline.take_over(PID, "", [Found(PID, Edge.OUT_BLOCKED, Reason.SLEEP, None)], [], batch(0))
+    for ms, left in ((50, (5040, 307)), (60, (20, 3))):
+        world.left = left
+        pipeline.sample(START_NS + ms * MS, START_NS, "periodic")
+    pipeline.feed(batch(120, Executed(START_NS + 105 * MS, PID, PID, b"other")))
+    world.left = 5045, 309
+    recording.finish(150)
+    assert [[sum(sample.counters[f"{kind}_switches"] for sample in open_experiment(path).samples)
+             for kind in ("voluntary", "involuntary")] for path in (recording.path, recording.path / "_x1.er")] == [
+                 [40, 7], [5, 2]]
 
 
 def test_counters_of_who_goes_on_are_read_at_the_end(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 from collector.experiment.reader import open_experiment
+from collector.linux import proc
 from collector.session.control import Action, Window
 from collector.session.options import Options
 from collector.session.recording import Recording
@@ -62,6 +63,43 @@ def test_a_step_does_nothing_before_it_is_due(sleeper: subprocess.Popen[bytes], 
     assert recording.due_ns() == due_ns
     recording.close()
     assert labels(tmp_path / "x.er") == [CLOSED]
+
+
+WORKS = """
+import os, sys, time
+while os.times().user < 0.06 or os.times().system < 0.03:
+    sum(range(3000))
+    os.listdir("/dev/fd")
+for _ in range(31):
+    time.sleep(0.0001)
+print(flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.parametrize("samples", [(), (Action.SAMPLE, Action.SAMPLE)], ids=["one sample", "three samples"])
+def test_without_an_engine_proc_tells_cpu_time_and_switches(samples: tuple[Action, ...], tmp_path: Path) -> None:
+    with subprocess.Popen([sys.executable, "-c", WORKS], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as program:
+        assert program.stdout is not None
+        program.stdout.readline()
+        while "\nState:\tS" not in Path(f"/proc/{program.pid}/status").read_text():
+            time.sleep(0.001)
+        recording = recording_of(program, tmp_path / "x.er")
+        for action in samples:
+            recording.ask(action)
+            recording.step({})
+        recording.close()
+        usage, switches = proc.process_usage(program.pid), proc.process_switches(program.pid)
+        program.communicate()
+    assert usage is not None
+    assert min(usage.user_ns, usage.system_ns) > 0
+    assert switches[0] >= 31
+    found = open_experiment(tmp_path / "x.er").samples
+    assert len(found) == len(samples) + 1
+    assert [sum(ns) for ns in zip(*(sample.states_ns for sample in found), strict=True)] == [
+        usage.user_ns, usage.system_ns, *[0] * 8]
+    assert tuple(sum(sample.counters[f"{kind}_switches"] for sample in found)
+                 for kind in ("voluntary", "involuntary")) == switches
 
 
 def test_what_it_is_asked_for_is_due_at_once(sleeper: subprocess.Popen[bytes], tmp_path: Path) -> None:
