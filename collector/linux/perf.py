@@ -318,6 +318,16 @@ def online_cpus() -> list[int]:
         return parse_cpu_list(file.read())
 
 
+def n_cpus_present() -> int:
+    """How many CPUs can run something now, or may be told to: some may be offline. Other than Python's number, which is
+    of those that are online, or what PYTHON_CPU_COUNT says."""
+    try:
+        with open("/sys/devices/system/cpu/present", encoding="ascii") as file:
+            return len(parse_cpu_list(file.read()))
+    except OSError:
+        return os.sysconf("SC_NPROCESSORS_CONF")
+
+
 def parse_cpu_list(text: str) -> list[int]:
     """``"0-2,5"`` as ``[0, 1, 2, 5]``."""
     cpus: list[int] = []

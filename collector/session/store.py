@@ -12,6 +12,7 @@ from collector.engines.base import Engine
 from collector.engines.perf.engine import PerfEngine
 from collector.experiment import names
 from collector.experiment.recorder import Recorder
+from collector.linux import perf
 from collector.session import archiving, summary
 from collector.session.attach import Taken
 from collector.session.experiments import Experiments
@@ -45,7 +46,7 @@ class Store:
         self.runtimes = Runtimes(self._objects, self._tally, options, start_ns)
         self.pipeline = Pipeline(options.interval_ns or 1, self._experiments,
                                  ThisMachine(self._objects, self.runtimes.frames), self._tally,
-                                 n_cpus=os.cpu_count() or 1,
+                                 n_cpus=perf.n_cpus_present(),
                                  records_all=engine is None or engine.name != "signal",
                                  strikes_all=isinstance(engine, PerfEngine) and engine.opened.kernel,
                                  events_end=isinstance(engine, PerfEngine), has_engine=engine is not None,

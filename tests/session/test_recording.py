@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from collector.experiment.reader import open_experiment
-from collector.linux import proc
+from collector.linux import perf, proc
 from collector.session.control import Action, Window
 from collector.session.options import Options
 from collector.session.recording import Recording
@@ -63,6 +63,17 @@ def test_a_step_does_nothing_before_it_is_due(sleeper: subprocess.Popen[bytes], 
     assert recording.due_ns() == due_ns
     recording.close()
     assert labels(tmp_path / "x.er") == [CLOSED]
+
+
+def test_no_cpu_is_left_out_that_a_program_may_use(sleeper: subprocess.Popen[bytes], tmp_path: Path,
+                                                   monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever Python is told (PYTHON_CPU_COUNT), and whichever are offline: what ran there would be cut."""
+    monkeypatch.setattr(os, "cpu_count", lambda: 1)
+    recording = recording_of(sleeper, tmp_path / "x.er")
+    assert recording._pipeline.time.ledger.n_cpus == len(perf.parse_cpu_list(
+        Path("/sys/devices/system/cpu/present").read_text())) >= len(perf.online_cpus())
+    recording.close()
+    assert len(open_experiment(tmp_path / "x.er").log.cpus) == len(perf.online_cpus())
 
 
 WORKS = """
