@@ -46,7 +46,7 @@ class Model:
         self.cuts = Cuts()
         self._lives: dict[int, list[tuple[int, int]]] = {}  # tid: [(from_ns, slot), ...]
         self._by_tid: tuple[Array, Array] | None = None  # the same as arrays; None: they have changed since
-        self._ended_tids: list[int] = []
+        self._ended: list[tuple[int, int]] = []  # tids and slots
         self._ended_pids: list[int] = []
         self._strangers_ends: dict[int, int] = {}  # in this batch, by tid
 
@@ -144,16 +144,25 @@ class Model:
 
     def with_lost_ends(self, changes: Iterable[Change], since_ns: int = 0) -> Iterator[Change]:
         """Changes, one at a time as each is taken, with ends that were lost: who is born, not before ``since_ns``, has
-        the number of nobody who lives."""
+        the number of nobody who lives; nor does who executes have that of a thread of another process."""
         for change in changes:
+            if type(change) is Executed and change.time_ns >= since_ns:
+                thread = self._living(change.pid)
+                if thread is not None and thread.process.pid != change.pid:
+                    yield Exited(change.time_ns, thread.process.pid, change.pid)
             if type(change) is Forked and change.time_ns >= since_ns:
-                lives = self._lives.get(change.tid)
-                if lives is not None and self.threads[lives[-1][1]].alive:
-                    yield Exited(change.time_ns, self.threads[lives[-1][1]].process.pid, change.tid)
+                thread = self._living(change.tid)
+                if thread is not None:
+                    yield Exited(change.time_ns, thread.process.pid, change.tid)
                 if change.tid == change.pid != change.parent_pid and change.pid in self.processes:
                     for tid in list(self.processes[change.pid].threads):
                         yield Exited(change.time_ns, change.pid, tid)
             yield change
+
+    def _living(self, tid: int) -> Thread | None:
+        lives = self._lives.get(tid)
+        thread = self.threads[lives[-1][1]] if lives is not None else None
+        return thread if thread is not None and thread.alive else None
 
     def _further_thread(self, change: Forked) -> Thread | None:
         """A thread that is born in a process that is known; its slot is yet to be described. None for any other."""
@@ -301,18 +310,17 @@ class Model:
 
     def forget_before(self, time_ns: int) -> None:
         """Samples from before ``time_ns`` will not come any more: lives and epochs that ended before it can go."""
-        if self._ended_tids:
+        if self._ended:
             self._by_tid = None
-        for tid in self._ended_tids:
-            lives = self._lives[tid]
-            del lives[0]
+        for tid, slot in self._ended:
+            lives = self._lives[tid] = [life for life in self._lives[tid] if life[1] != slot]
             if not lives:
                 del self._lives[tid]
         for pid in self._ended_pids:
             process = self.processes.get(pid)
             if process is not None and not process.threads:
                 self.processes.pop(pid).parent = None  # or each generation would keep all those before it
-        self._ended_tids, self._ended_pids = [], []
+        self._ended, self._ended_pids = [], []
         self._strangers_ends.clear()
         for process in self.processes.values():
             if len(process.epochs) > 1:
@@ -350,7 +358,7 @@ class Model:
         self.cuts.add(thread.slot, time_ns, Edge.ENDED)
         thread.alive = False
         thread.process.threads.pop(thread.tid, None)
-        self._ended_tids.append(thread.tid)
+        self._ended.append((thread.tid, thread.slot))
 
     def _end_of_last(self, thread: Thread, time_ns: int) -> None:
         """A thread has ended: if it was the last one, its process is over, too."""

@@ -243,6 +243,36 @@ def test_who_is_born_ends_whoever_had_its_number() -> None:
     assert [each.slot for each in model.threads.values() if each.alive] == [0, 4, 5]
 
 
+def test_who_executes_ends_a_thread_that_had_its_number() -> None:
+    """The end of thread 101 was lost, and the fork of a process of that number; which ends, as does a thread of 100."""
+    model = model_of()
+    for change in model.with_lost_ends([Forked(20, 100, 101, 100, 100), Executed(30, 101, 101, b"other"),
+                                        Executed(40, 101, 101, b"third")]):
+        one_by_one(model, change)
+    model.forget_before(50)
+    model.forget([slot for slot, thread in model.threads.items() if not thread.alive])
+    assert cuts(model)[1:] == [(20, 1, Edge.BORN), (30, 1, Edge.ENDED), (30, 2, Edge.IN), (40, 2, Edge.ENDED),
+                               (40, 3, Edge.IN)]
+    assert (slots(model, (101, 101, 60)), {thread.tid for thread in model.living()}) == ([3], {100, 101})
+    for change in model.with_lost_ends([Exited(70, 101, 101)]):
+        one_by_one(model, change)
+    model.forget_before(80)
+    model.forget([3])
+    for change in model.with_lost_ends([Forked(90, 100, 101, 100, 100)]):
+        one_by_one(model, change)
+    assert (slots(model, (101, 100, 95)), model.processes.keys()) == ([4], {100})
+
+
+def test_what_is_forgotten_of_a_number_is_the_life_that_has_ended() -> None:
+    """Another thread has it: how that could come was not told."""
+    model = model_of()
+    model.forked(Forked(20, 100, 101, 100, 100))
+    model.executed(Executed(30, 101, 101, b"other"))
+    model.exited(Exited(40, 101, 101))
+    model.forget_before(50)
+    assert slots(model, (101, 100, 60)) == [1]
+
+
 def test_slots_of_nobody() -> None:
     assert slots(model_of()) == []
     index, epochs = model_of().epochs(np.zeros(0, np.int64), np.zeros(0, np.int64))
