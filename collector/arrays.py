@@ -44,6 +44,7 @@ def numbered(values: Array) -> tuple[Array, Array]:
 
 _PLACES_BITS = 20
 _SPREAD = np.uint64(0x9E37_79B9_7F4A_7C15)
+_WORD_BITS = 63  # of an int64, but for its sign
 _AT_ONCE = 1 << 18  # elements: what is made of them meanwhile stays in the CPU's caches
 
 
@@ -128,13 +129,19 @@ def lasts(*columns: Array) -> Array:
 def packed(*pairs: tuple[Array, Array]) -> list[Array]:
     """Pairs of a small number and a time (n,) as one number (n,) each, which sort as the pairs do.
 
-    Numbers of one call compare with each other, whichever of the ``pairs`` they come from.
+    Numbers of one call compare with each other, whichever of the ``pairs`` they come from. How far they are from each
+    other says nothing: where times are too far apart for 63 bits, as 0 and those of a machine that runs for months,
+    they are made of the times' ranks.
     """
     times = np.concatenate([time for _, time in pairs])
     if not len(times):
         return [time for _, time in pairs]
     origin = int(np.minimum.reduce(times))
     shift = (int(np.maximum.reduce(times)) - origin + 1).bit_length()
+    if max(int(number.max(initial=0)) for number, _ in pairs).bit_length() + shift > _WORD_BITS:
+        different = distinct(times)
+        shift = len(different).bit_length()
+        return [(number << shift) + different.searchsorted(time) for number, time in pairs]
     return [(number << shift) + (time - origin) for number, time in pairs]
 
 

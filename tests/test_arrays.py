@@ -62,3 +62,13 @@ def test_packed_pairs_sort_as_pairs_across_calls_of_one() -> None:
     pairs = some + others
     assert sorted(range(len(pairs)), key=keys.__getitem__) == sorted(range(len(pairs)), key=pairs.__getitem__)
     assert [len(part) for part in packed((parts[1][0], parts[1][1]))] == [0]
+
+
+@pytest.mark.parametrize(("number", "time"), [(1 << 9, 105 * 86_400 * 10**9), (1 << 22, 1 << 41), (2, 1 << 62),
+                                              (1, -(1 << 62))])
+def test_packed_pairs_sort_as_pairs_however_far_their_times_are_apart(number: int, time: int) -> None:
+    """0 stands for a time before all; with thousands of threads, ids of processes, and no time at all."""
+    pairs = [(n, ns) for ns in (0, time - 1, time, time - 1, 5) for n in (number, 0, number - 1, number)]
+    numbers, times = np.array(pairs, dtype=np.int64).T
+    keys = np.concatenate(packed((numbers[:7], times[:7]), (numbers[7:], times[7:]))).tolist()
+    assert np.unique(keys, return_inverse=True)[1].tolist() == [sorted(set(pairs)).index(pair) for pair in pairs]

@@ -261,7 +261,8 @@ def rising(slot: Array, time_ns: Array) -> Array:
     if not ((time_ns[1:] < time_ns[:-1]) & (slot[1:] == slot[:-1])).any():
         return time_ns
     keys = packed((slot, time_ns))[0]
-    found: Array = np.maximum.accumulate(keys) - keys + time_ns
+    highest = np.maximum.accumulate(keys)
+    found: Array = time_ns[np.maximum.accumulate(np.where(keys == highest, np.arange(len(keys)), 0))]
     return found
 
 

@@ -51,6 +51,7 @@ from collector.session.experiments import Experiments, Recorded
 from collector.session.follow import Follow
 from collector.session.pipeline import Pipeline
 from collector.session.placing import FAILED_MARK, frames_of
+from collector.session.stacks import _Seen
 from collector.session.tally import GONE, Tally
 from collector.session.tap import ON_CPU, Stretches
 from collector.session.timekeeping import Timekeeping
@@ -238,6 +239,15 @@ def test_a_thread_without_a_stack(leaf: int, frames: list[int]) -> None:
     pcs, length, stop = frames_of(found, np.zeros(1, dtype=np.int64), epochs, Tables())
     assert pcs[0, :length[0]].tolist() == frames
     assert stop.tolist() == [GONE]
+
+
+def test_stacks_are_those_of_their_threads_however_long_the_machine_has_run() -> None:
+    """A wait that is paid for later begins at 0, before everything; the other ones now, in a year."""
+    slot, now_ns = np.arange(1_009), 366 * 86_400 * 10**9
+    seen = _Seen(slot, np.full(len(slot), now_ns - 5 * MS), np.zeros_like(slot), slot.astype(np.uint64) + np.uint64(1))
+    before, behind = seen.near(np.append(7, slot), np.append(0, np.full(len(slot), now_ns)), 0)
+    assert before.tolist() == [0, *slot + 1]
+    assert behind.tolist() == [8, *[0] * len(slot)]
 
 
 # --- timekeeping ----------------------------------------------------------------------------------

@@ -7,12 +7,19 @@ import pytest
 
 from collector.events import Edge
 from collector.timing.sampling import Sampling
-from collector.timing.timeline import Timeline, edges_of
+from collector.timing.timeline import Timeline, edges_of, rising
 
 MS = 1_000_000
 INTERVAL = 10 * MS
 STRIKES = (150, 250, 350, 410, 420, 430, 440)  # ms, of the clock of two threads on one CPU
 ENDS = ((400, Edge.IN), (440, Edge.OUT_BLOCKED))
+
+
+def test_what_never_falls_of_many_threads_whenever_that_was() -> None:
+    """As of a machine that has run for a year, and 0 for what is not known."""
+    slot, year_ns = np.repeat(np.arange(2_003), 3), 366 * 86_400 * 10**9
+    assert rising(slot, np.tile([5, 0, year_ns], 2_003)).tolist() == [5, 5, year_ns] * 2_003
+    assert rising(slot, np.tile([year_ns, 0, 5], 2_003)).tolist() == [year_ns] * 3 * 2_003
 
 
 def sampled() -> Sampling:
