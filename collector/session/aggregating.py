@@ -123,9 +123,13 @@ class Aggregating:
             self._add(cut(held, np.ones(len(held), dtype=bool)))
 
     def ended(self, slots: Array) -> None:
-        """The threads at slots are over; what they were in is. Their slots are not free yet."""
-        if not len(slots):
-            return
+        """The threads at slots are over, as the batch tells; what they were in is. Their slots are not free yet."""
+        if len(slots):
+            self._end(slots)
+        if self._wakers is not None:
+            self._wakers.forget_but(self._whole.held)
+
+    def _end(self, slots: Array) -> None:
         over = self._whole.close(slots)
         if over is not None:
             self._add(over)
@@ -136,8 +140,6 @@ class Aggregating:
             for aggregation in self._aggregations(recorded):
                 aggregation.close(self._tables, slots[of_image])
             self._changed[recorded] = None
-        if self._wakers is not None:
-            self._wakers.forget_but(self._whole.held)
 
     def sync(self, now_ns: int) -> None:
         """Stores what has changed, if that is due."""

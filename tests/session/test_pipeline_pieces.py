@@ -21,6 +21,7 @@ from collector.events import (
     Change,
     Clocks,
     ClockSamples,
+    Context,
     Edge,
     Ends,
     Executed,
@@ -1454,6 +1455,22 @@ def with_wakings(made: Batch, *wakings: tuple[float, int]) -> Batch:
 def in_ms(recording: Recording, tid: int) -> dict[int, float]:
     """How long a thread was in each state."""
     return {state: ns / MS for state, ns in recording.lengths(tid).items()}
+
+
+def test_wakers_that_were_take_no_memory_though_no_thread_of_ours_ends(tmp_path: Path) -> None:
+    """One is woken by others, all of them different ones."""
+    recording, n_batches, n = Recording(tmp_path / "test.1.er", ["@[waker] = count()"]), 23, 499
+    feed, aggregating = recording.pipeline.feed, recording.pipeline._taps._aggregating
+    feed(batch(100, EXEC, switches=[(50, PID, Edge.OUT_BLOCKED)]))
+    for turn in range(n_batches):
+        at_ms = 100 + turn * n
+        made = batch(at_ms + n, switches=[(at_ms + i + more, PID, edge) for i in range(n)
+                                          for more, edge in ((0.5, Edge.IN), (0.9, Edge.OUT_BLOCKED))])
+        made.wakings = Wakings(np.full(n, PID), START_NS + (at_ms + np.arange(n)) * MS + MS // 4,
+                               10_000 + turn * n + np.arange(n), np.full(n, Context.THREAD, dtype=np.int8))
+        feed(made)
+    assert aggregating is not None
+    assert len(aggregating._wakers.names) < n_batches * n // 2
 
 
 @pytest.mark.parametrize(("records", "wakings", "states"), [
