@@ -113,7 +113,7 @@ class Places:
 
     Each column has a number for each of its elements: integers that lie close together, as PIDs and CPUs do, and codes
     of a table that cannot change are their own numbers; other names have them in the order in which they first came. A
-    key's place is made of its elements' numbers.
+    key's place is made of its elements' numbers. Names that come when there are many have none.
     """
 
     def __init__(self) -> None:
@@ -157,6 +157,9 @@ class Places:
         numbers = np.zeros(len(present), dtype=np.int64)
         numbers[different] = np.fromiter(map(known.get, names, repeat(-1)), np.int64, len(names))
         if numbers.min() < 0:
+            n_new = np.count_nonzero(numbers < 0)
+            if len(known) + n_new > min(_PLACES_A_VALUE * len(column), _MAX_NAMES):
+                return None  # there would be no room for their keys: they are not learnt
             numbers[different] = [known.setdefault(name, len(known)) for name in names]
         found: Array = numbers[place]
         return found
@@ -176,6 +179,7 @@ class Places:
 _INTEGERS, _NAMES = "integers", "names"
 _PLACES_A_VALUE = 16
 _MAX_PLACES = 1 << 20
+_MAX_NAMES = 1 << 16  # of a column
 
 
 def _meaning(column: Column) -> object:

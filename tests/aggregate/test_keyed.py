@@ -207,6 +207,19 @@ def test_where_there_is_no_room_keys_are_dropped_and_counted(
         assert bounded.n_dropped == _n_values(batches, more) - _n_values(batches, more, set(kept))
 
 
+def test_names_that_have_no_room_take_no_memory() -> None:
+    """A table of names in use, in which others come all the time."""
+    keyed, table, n, n_batches = Keyed(fold.COUNT, 101), list[Hashable](), 67, 211
+    for turn in range(n_batches):
+        table[:] = [b"name-%d" % (turn * n + i) for i in range(n)]
+        keyed.add([Coded(np.arange(n), table)], np.zeros(n, dtype=np.int64))
+        table[:] = [b"name-0", b"name-100"]
+        keyed.add([Coded(np.array([0, 1, 1]), table)], np.zeros(3, dtype=np.int64))
+    assert (len(keyed), keyed[b"name-0",], keyed[b"name-100",]) == (101, 1 + n_batches, 1 + 2 * n_batches)
+    assert keyed.n_dropped == n_batches * n - 101
+    assert len(keyed._places._numbers[0]) <= 16 * n
+
+
 def _n_values(batches: list[list[tuple[int, int, int, int]]], more: bool, only: set[Any] | None = None) -> int:
     keys = [(row[0], "?" if row[1] < 0 else NAMES[row[1]], *([(row[2],) if row[2] else ()] if more else []))
             for batch in batches for row in batch]
