@@ -24,7 +24,7 @@ INTERVAL_MAX_NS = 1_000_000 * NS_PER_US
 
 _NAMED = {"on": INTERVAL_ON_NS, "hi": INTERVAL_HIGH_NS, "high": INTERVAL_HIGH_NS, "lo": INTERVAL_LOW_NS,
           "low": INTERVAL_LOW_NS}
-_VALUE = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([mu]?)\Z")
+_VALUE = re.compile(r"([0-9]{1,12}(?:\.[0-9]*)?|\.[0-9]+)([mu]?)\Z")
 
 
 def evenly_spread() -> Iterator[float]:

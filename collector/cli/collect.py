@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collector.session.session import Beside
 
 _SHORT = "p:o:O:d:g:C:A:a:S:F:j:M:P:t:l:y:L:k:nvVh"
-_PID_DIGITS = 20  # of a number that may pass for one: whether there is such a process is not said here
+_MOST_DIGITS = 20  # of a number, whatever that may be
 _LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print=", "export=", "label=",
          "html", "html-file=", "python=", "js="]
 _PAGE_FILE = "--html="  # getopt knows no arguments that may be left out
@@ -308,7 +308,7 @@ def _sample_period(value: str) -> int:
 
 
 def _seconds(option: str, value: str, or_else: str = "") -> int:
-    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= 1_000_000:
+    if not _is_number(value) or not 1 <= int(value) <= 1_000_000:
         raise UsageError(f"{option} {value}: give {or_else}whole seconds from 1")
     return int(value)
 
@@ -335,14 +335,14 @@ def _pid(value: str) -> int:
 
 
 def _is_number(value: str) -> bool:
-    return value.isascii() and value.isdigit() and len(value) <= _PID_DIGITS
+    return value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS
 
 
 def _size_limit(value: str) -> int:
     """Megabytes; 0 for no limit."""
     if value in ("none", "unlimited"):
         return 0
-    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= 1 << 20:
+    if not _is_number(value) or not 1 <= int(value) <= 1 << 20:
         raise UsageError(f"-L {value}: give a size in MB from 1, or unlimited")
     return int(value)
 

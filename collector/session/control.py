@@ -18,7 +18,8 @@ from typing import NamedTuple
 from collector.clock import NEVER_NS, NS_PER_S
 from collector.errors import UsageError
 
-_DURATION = r"([0-9]+(?:\.[0-9]+)?)([sm]?)\Z"
+_DURATION = r"([0-9]{1,8}(?:\.[0-9]+)?)([sm]?)\Z"  # behind more, a time of its end has more than 63 bits
+_SIGNAL_DIGITS = 3
 _FORBIDDEN = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM,
               signal.SIGHUP, signal.SIGCONT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 
@@ -64,7 +65,7 @@ def parse_signal(option: str, text: str) -> int:
     """A signal's number from its name (USR1, SIGUSR1) or number. Raises UsageError."""
     name = text.upper()
     number: int | None = None
-    if text.isascii() and text.isdigit():
+    if text.isascii() and text.isdigit() and len(text) <= _SIGNAL_DIGITS:
         number = int(text)
     else:
         with suppress(KeyError):
