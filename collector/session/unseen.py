@@ -63,7 +63,8 @@ class UnseenOnes:
 
     def __init__(self, experiments: Experiments, world: World) -> None:
         self.living: list[Unseen] = []
-        self._all: list[Unseen] = []
+        self._first: list[Unseen] = []  # of all that were, which are shown
+        self._n = 0
         self._experiments = experiments
         self._world = world
 
@@ -72,7 +73,9 @@ class UnseenOnes:
         one = Unseen(image, time_ns, self._world.arguments(image.pid), self._world.life(image.pid))
         one.first = one.life
         self.living.append(one)
-        self._all.append(one)
+        self._n += 1
+        if self._n <= _SHOWN:
+            self._first.append(one)
 
     def used_before(self, used_ns: Mapping[int, int]) -> None:
         """What processes (by pid) that are new had used until the kernel took their events."""
@@ -101,11 +104,11 @@ class UnseenOnes:
 
     def warnings(self, start_ns: int) -> list[str]:
         """A line that says who was not recorded, from when on, and why."""
-        if not self._all:
+        if not self._n:
             return []
-        shown = [f"{one} (from {(one.since_ns - start_ns) / NS_PER_S:.3f} s on)" for one in self._all[:_SHOWN]]
-        if len(self._all) > _SHOWN:
-            shown.append(f"and {len(self._all) - _SHOWN} more")
-        n, they = (f"{len(self._all)} processes", "they") if len(self._all) > 1 else ("a process", "it")
+        shown = [f"{one} (from {(one.since_ns - start_ns) / NS_PER_S:.3f} s on)" for one in self._first]
+        if self._n > _SHOWN:
+            shown.append(f"and {self._n - _SHOWN} more")
+        n, they = (f"{self._n} processes", "they") if self._n > 1 else ("a process", "it")
         more = "attach while it runs (collect -P PID)" if os.geteuid() == 0 else "run collect as root"
         return [f"{n} could not be recorded, nor what {they} started: {', '.join(shown)}: {_WHY}; to see more, {more}"]

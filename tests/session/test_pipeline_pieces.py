@@ -56,6 +56,7 @@ from collector.session.stacks import _Seen
 from collector.session.tally import GONE, Tally
 from collector.session.tap import ON_CPU, Stretches
 from collector.session.timekeeping import Timekeeping
+from collector.session.unseen import Unseen
 from collector.session.world import Place
 from collector.timing.states import Microstate
 from collector.unwind.batch import Stop
@@ -1238,6 +1239,20 @@ def test_what_was_used_before_events_were_taken_is_told_once(tmp_path: Path) -> 
     assert pipeline.total_cpu_ns == pytest.approx(230 * MS, abs=2)
     assert sum(recording.ticks("_x1.er").values()) in (2, 3)
     assert "used 0.03 s of CPU" in pipeline.unseen.warnings(START_NS)[0]
+
+
+def test_of_many_whose_events_were_taken_the_first_are_kept(tmp_path: Path) -> None:
+    recording, n = Recording(tmp_path / "test.1.er", world=Proc()), 31
+    unseen = recording.pipeline.unseen
+    for pid in range(5001, 5001 + n):
+        unseen.add(Image(pid, pid, START_NS), START_NS)
+        assert list(unseen.ended()) == []
+    (line,) = unseen.warnings(START_NS)
+    assert line.startswith(f"{n} processes could not be recorded")
+    assert [f"program {pid}" in line for pid in range(5001, 5005)] == [True] * 3 + [False]
+    assert f"and {n - 3} more" in line
+    gc.collect()
+    assert sum(type(each) is Unseen and 5001 <= each.image.pid < 5001 + n for each in gc.get_objects()) == 3
 
 
 def faults(path: Path) -> list[int]:
