@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from collector.experiment.reader import open_experiment
+from collector.linux import proc
 
 Run = Callable[..., Any]
 USER = 0
@@ -112,6 +113,37 @@ def test_all_threads_are_there_with_their_states_and_stacks(n_dozers: int, progr
     tree = gprofng("-metrics", "e.sleep:name", "-calltree", experiment=path).tree
     assert any("main" in call and "doze" in call for call in tree)
     assert any("dozer" in call and "doze" in call for call in tree)
+
+
+READS_AND_NAPS = """
+import time
+print(1, flush=True)
+with open("/dev/zero", "rb", buffering=0) as zero:
+    while 1:
+        zero.read(1009)
+        sum(range(20000))
+        time.sleep(0.0001)
+"""
+
+
+@pytest.mark.parametrize("engine", ["perf", "signal"])
+def test_the_only_overview_sample_has_all_and_nothing_twice(engine: str, collect: Run, tmp_path: Path) -> None:
+    path, interval_ns = tmp_path / "attached.er", 997_000
+    with running(sys.executable, "-c", READS_AND_NAPS) as process:
+        time.sleep(0.3)  # what was before is none of it
+        result = collect("--engine", engine, "-P", process.pid, "-t", "0.7", "-S", "off", "-p", "hi", "-o", path)
+        assert result.returncode == 0, result.stderr
+        used = proc.process_usage(process.pid)
+        n_before = proc.process_switches(process.pid)[0]
+    experiment = open_experiment(path)
+    (sample,) = experiment.samples
+    packets = experiment.packets()
+    told_ns = int(packets["NTICK"][packets["MSTATE"] <= 2].sum()) * interval_ns
+    assert sum(sample.states_ns[:3]) == pytest.approx(told_ns, abs=3 * interval_ns)
+    assert used is not None
+    assert 0 < sample.counters["system_calls"] < used.system_calls
+    assert 0 < sample.counters["characters_io"] < used.io_characters
+    assert 0 < sample.counters["voluntary_switches"] < n_before
 
 
 def test_interpreter_attached_in_the_middle_of_its_work(collect: Run, gprofng: Run, tmp_path: Path) -> None:
