@@ -13,6 +13,8 @@ from itertools import pairwise
 from typing import NamedTuple
 
 _LINE = re.compile(rb"^([0-9a-f]+) ([tTwW]) (\S+)(?:\t\[(\S+)\])?$", re.MULTILINE)
+_ADDRESS = re.compile(rb"^0*[1-9a-f][0-9a-f]* ", re.MULTILINE)  # not zero
+_HEAD_BYTES = 4096
 _PADDING = (b"__pfx_", b"__cfi_")
 # Of what is made while the kernel runs: programs of BPF, trampolines of tracers.
 _MADE = (b"bpf", b"__builtin__")
@@ -42,9 +44,15 @@ def shows_addresses() -> bool:
     """Whether the kernel shows its addresses to us: they are zero where it does not."""
     try:
         with open("/proc/kallsyms", "rb") as file:
-            return file.read(16).strip(b"0") != b""
+            return tells_addresses(file.read(_HEAD_BYTES))
     except OSError:
         return False
+
+
+def tells_addresses(head: bytes) -> bool:
+    """Whether there are addresses in the beginning of a text like that of /proc/kallsyms. Before Linux 6.15 that of
+    x86-64 begins with offsets in the memory of each CPU, of which the first two are zero for root, too."""
+    return _ADDRESS.search(head) is not None
 
 
 def read_kernel_symbols() -> KernelSymbols:

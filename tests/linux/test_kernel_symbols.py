@@ -6,7 +6,16 @@ import os
 from itertools import pairwise
 from pathlib import Path
 
-from collector.linux.kernel_symbols import KernelObject, KernelSymbols, parsed, read_kernel_symbols, shows_addresses
+import pytest
+
+from collector.linux.kernel_symbols import (
+    KernelObject,
+    KernelSymbols,
+    parsed,
+    read_kernel_symbols,
+    shows_addresses,
+    tells_addresses,
+)
 
 TEXT = b"""\
 0000000000000000 A fixed_percpu_data
@@ -56,6 +65,22 @@ def test_what_is_made_belongs_to_no_object() -> None:
 def test_hidden_addresses_tell_nothing() -> None:
     assert parsed(b"0000000000000000 T vfs_read\n0000000000000000 t first\t[xfs]\n") == KernelSymbols([], [])
     assert parsed(b"") == KernelSymbols([], [])
+
+
+OF_EACH_CPU = b"""\
+0000000000000000 A fixed_percpu_data
+0000000000000000 A __per_cpu_start
+0000000000001000 A cpu_debug_store
+0000000000002000 A irq_stack_backing_store
+"""  # as kernels before 6.15 begin
+
+
+@pytest.mark.parametrize(("text", "tells"), [
+    (OF_EACH_CPU, True), (TEXT, True), (b"ffffffff81000000 T startup_64\n", True), (b"c0008000 T stext\n", True),
+    (b"0000000000000000 A fixed_percpu_data\n" * 100, False), (b"0000000000000000 T a\n00000000000000", False),
+    (b"0000000000000000 T ffffffff81000000 \n", False), (b"", False)])
+def test_addresses_are_told_where_any_is_not_zero(text: bytes, tells: bool) -> None:
+    assert tells_addresses(text) is tells
 
 
 def test_a_text_that_is_cut_anywhere_is_read_as_far_as_it_goes() -> None:
