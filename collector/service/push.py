@@ -30,7 +30,7 @@ DONE, REFUSED, LATER = 0, 65, 75  # EX_OK, EX_DATAERR, EX_TEMPFAIL
 RETRY_AFTER_MAX_S = 3600.0
 _SILENCE_S = 30.0
 _REASON_MAX, _ANSWER_MAX = 200, 4096
-_TRY_AGAIN = frozenset({408, 425, 429, 500, 502, 503, 504})
+_TRY_AGAIN = frozenset({408, 425, 429})  # beside all from 500 on
 _UNIX = re.compile(r"http://unix:(/[^:]+):(/.*)")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.@:-]{0,63}")
@@ -132,7 +132,7 @@ def judged(response: http.client.HTTPResponse) -> tuple[int, str]:
         return DONE, why
     if 300 <= response.status < 400:
         return REFUSED, f"{why}; redirections are not followed, give the address itself"
-    return LATER if response.status in _TRY_AGAIN else REFUSED, why
+    return LATER if response.status in _TRY_AGAIN or response.status >= 500 else REFUSED, why
 
 
 def retry_after_s(text: str | None, now_s: float) -> float:

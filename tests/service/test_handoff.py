@@ -144,6 +144,18 @@ def test_what_a_server_answers_is_what_the_process_says(answer: Any, status: int
     assert receiver.bodies == ([profile.read_bytes()] if status == push.DONE else [])
 
 
+@pytest.mark.parametrize(("status", "expected"), [
+    (201, push.DONE), (304, push.REFUSED), (400, push.REFUSED), (499, push.REFUSED),
+    (408, push.LATER), (425, push.LATER), (429, push.LATER), (500, push.LATER), (501, push.LATER),
+    (507, push.LATER), (520, push.LATER), (529, push.LATER),
+])
+def test_all_that_is_wrong_with_the_server_itself_may_be_over_later(status: int, expected: int, tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(b"x")
+    said = b"HTTP/1.1 %d Said\r\nContent-Length: 0\r\nConnection: close\r\n\r\n" % status
+    with receiving(said) as (_, url), (tmp_path / "a").open("rb") as body:
+        assert push.attempt(push.address(f"{url}/"), "PUT", body, {})[0] == expected
+
+
 def test_nobody_listens(tmp_path: Path) -> None:
     profile = tmp_path / "a"
     profile.write_bytes(b"x")
