@@ -62,7 +62,9 @@ def address(url: str) -> Address:
     if parts.username is not None or parts.fragment:
         raise UsageError("url: there can be no user, password or fragment in it: whoever looks at processes reads it")
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    return Address(parts.scheme == "https", parts.hostname, port, "", target)
+    is_https = parts.scheme == "https"
+    port = port if port is not None else 443 if is_https else 80  # or a part of an IPv6 address is taken for it
+    return Address(is_https, parts.hostname, port, "", target)
 
 
 def filled(url: str, labels: Mapping[str, str]) -> str:

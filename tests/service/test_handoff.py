@@ -219,6 +219,15 @@ def test_no_label_leads_elsewhere(value: str) -> None:
     assert found.target.split("/")[2] not in ("", ".", "..")
 
 
+@pytest.mark.parametrize(("url", "host", "port"), [
+    ("http://lake/p", "lake", 80), ("https://lake/p", "lake", 443), ("http://lake:0/p", "lake", 0),
+    ("http://[::1]/p", "::1", 80), ("https://[2001:db8::1]/p", "2001:db8::1", 443),
+    ("https://[::1]:8443/p", "::1", 8443),
+])
+def test_a_host_and_a_port(url: str, host: str, port: int) -> None:
+    assert push.address(url) == (url.startswith("https"), host, port, "", "/p")
+
+
 @pytest.mark.parametrize("url", ["ftp://a/", "http:///x", "/x", "http://a b/", "http://ä/", "http://u:p@a/", "http://a/#x",
                                  "http://{host}/", "http://a/{", "http://a/{}", "http://a/{a/b}", "http://a:x/",
                                  "http://unix:/{host}:/x", "http://a/{{host}}", "http://[::1/", "{host}", "http://a\n/"])
