@@ -108,9 +108,9 @@ class Handoff:
         self.settings = settings
         self._n_pauses, self._paused_until_s = 0, 0.0
         self._tried.clear()
-        for item, kept in self.owed():
-            session = self._sessions[item.session]
-            session.owe(kept.name, self.first_state(configured=session.order.configured))
+        for session in self._sessions.values():
+            state = self.first_state(configured=session.order.configured)
+            session.owe({kept.name: state for kept in session.kept if kept.owed})
 
     def first_state(self, *, configured: bool) -> str:
         """Of an experiment that has just been closed, of a session of the configuration's or a user's."""
@@ -135,12 +135,9 @@ class Handoff:
         if self.settings is None or self._is_closed:
             return
         owed = self.owed()
-        self._tried = {item: tried for item, tried in self._tried.items() if item in {each for each, _ in owed}}
-        for name, kept in too_much_owed([(item.session, kept) for item, kept in owed],
-                                        self.settings.spool_megabytes * MEGABYTE):
-            self.counts["given_up"] += 1
-            self._say("warning", f"handoff: {kept.name} is given up: more than {self.settings.spool_megabytes} MB wait")
-            self._sessions[name].owe(kept.name, "")
+        are_owed = {item for item, _ in owed}
+        self._tried = {item: tried for item, tried in self._tried.items() if item in are_owed}
+        self._give_up(owed, self.settings.spool_megabytes)
         now_s = self._now_s()
         if now_s < self._paused_until_s:
             return
@@ -148,6 +145,16 @@ class Handoff:
             if len(self._running) >= (1 if self._n_pauses else _AT_ONCE):
                 return
             self._begin(item, now_s)
+
+    def _give_up(self, owed: Sequence[tuple[Item, Kept]], megabytes: int) -> None:
+        """The oldest of what is more than that."""
+        gone: dict[str, dict[str, str]] = {}
+        for name, kept in too_much_owed([(item.session, kept) for item, kept in owed], megabytes * MEGABYTE):
+            self.counts["given_up"] += 1
+            self._say("warning", f"handoff: {kept.name} is given up: more than {megabytes} MB wait")
+            gone.setdefault(name, {})[kept.name] = ""
+        for name, states in gone.items():
+            self._sessions[name].owe(states)
 
     def _turn(self, item: Item) -> int:
         """Those that failed least often come first, of them the oldest."""
@@ -183,7 +190,7 @@ class Handoff:
         if outcome.result is Result.DONE:
             self._n_pauses, self.trouble = 0, ""
             self._tried.pop(item, None)
-            session.owe(item.name, "")
+            session.owe({item.name: ""})
             return
         tried = self._tried.get(item, Tried())
         now_s = self._now_s()
@@ -200,7 +207,7 @@ class Handoff:
             self._try_again(item, Tried(n, now_s + wait_s), wait_s)
             return
         self.counts["refused"] += outcome.result is Result.FAILED
-        session.owe(item.name, REFUSED)
+        session.owe({item.name: REFUSED})
         self._say("warning", f"handoff: {self.trouble}; it is kept, and tried again when the configuration is read")
 
     def _try_again(self, item: Item, tried: Tried, wait_s: float) -> None:

@@ -16,7 +16,7 @@ import re
 import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -342,9 +342,9 @@ class Session:
         _pending.add(task)
         task.add_done_callback(_pending.discard)
 
-    def owe(self, name: str, state: str) -> None:
-        """Notes whether an experiment is to be handed over; nothing where it is gone."""
-        kept = [each._replace(owed=state) if each.name == name else each for each in self.kept]
+    def owe(self, states: Mapping[str, str]) -> None:
+        """Notes of experiments, by name, whether they are to be handed over; nothing of those that are gone."""
+        kept = [each._replace(owed=states.get(each.name, each.owed)) for each in self.kept]
         if kept != self.kept:
             self.kept = kept
             self._store()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 import os
 import re
 import signal
@@ -22,8 +24,13 @@ from hypothesis import strategies as st
 from collector.cli.exporting import SUFFIXES
 from collector.errors import UsageError
 from collector.service import config, handoff, protocol, push, retention
+from collector.service.budget import Budget
 from collector.service.config import ConfigError
+from collector.service.peers import Access
 from collector.service.retention import Kept
+from collector.service.sessions import House, Session, restored
+from collector.service.spool import Spool
+from collector.service.targets import Look
 
 PATIENCE_S = 60
 ALICE = 61001
@@ -279,6 +286,84 @@ def test_what_is_owed_stays_beside_what_the_session_keeps_and_has_a_law_of_its_o
     assert [each.name for _, each in retention.too_much_owed(owed, 79)] == ["a", "c"]
     assert [each.name for _, each in retention.too_much_owed(owed, 0)] == ["a", "c", "e"]
     assert [each.name for each in retention.to_free(kept, 0, 15)] == ["a", "b"]  # the disk comes first
+
+
+# -- the queue, without a daemon around it
+
+
+class Name(str):
+    """One that counts how often names are looked up in tables."""
+
+    n_hashes = 0
+
+    def __hash__(self) -> int:
+        Name.n_hashes += 1
+        return super().__hash__()
+
+
+def queue_of(folder: Path, n_experiments: int, owed: str = retention.WAITING,
+             said: Callable[[str, str], None] = lambda *_: None) -> tuple[handoff.Handoff, Session]:
+    """A queue whose one session has ``n_experiments`` of a megabyte each that are owed."""
+    sessions: dict[str, Session] = {}
+    spool = Spool(folder / "spool")
+    queue = handoff.Handoff(spool, sessions, said, time.monotonic)
+    house = House(spool, Access(os.geteuid(), False), Budget(0.0, 0.0, 0.0), said, lambda: Look([]), queue)
+    kept = [Kept(Name(f"one.{number}.er"), float(number), 1_000_000, owed) for number in range(1, n_experiments + 1)]
+    session = sessions["one"] = restored("one", {
+        "owner": [os.geteuid(), os.getegid(), []], "wanted": {"pids": []}, "interval_ns": 10_007_000, "options": [],
+        "configured": True, "state": "finished", "message": "", "folder": "own/one"}, house)
+    session.kept = kept
+    return queue, session
+
+
+async def until_told(queue: handoff.Handoff, n: int, *outcomes: str) -> None:
+    """Until so many attempts have come to one of these ends."""
+    async with asyncio.timeout(PATIENCE_S):
+        while sum(queue.counts[outcome] for outcome in outcomes) < n:
+            await asyncio.sleep(0.01)
+
+
+def test_what_a_session_owes_is_noted_once_however_much_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, session = queue_of(tmp_path, 50, retention.REFUSED)
+    n_stored, replace = 0, os.replace
+
+    def counted(before: Path, after: Path) -> None:
+        nonlocal n_stored
+        n_stored += 1
+        replace(before, after)
+
+    monkeypatch.setattr(os, "replace", counted)
+    queue.configure(config.Handoff(command=("true",)))
+    assert {each.owed for each in session.kept} == {retention.WAITING}
+    assert n_stored == 1
+    queue.configure(config.Handoff(command=("true",), spool_megabytes=20))
+
+    async def look() -> None:
+        queue.look()
+        await queue.close()
+
+    asyncio.run(look())
+    assert [each.owed for each in session.kept] == [""] * 30 + [retention.WAITING] * 20
+    assert queue.counts["given_up"] == 30
+    assert n_stored == 2
+    (stored,) = (json.loads(path.read_text()) for path in (tmp_path / "spool" / "sessions").iterdir())
+    assert [owed for *_, owed in stored["kept"]] == [each.owed for each in session.kept]
+
+
+def test_a_look_goes_through_what_is_owed_once(tmp_path: Path) -> None:
+    n = 20
+    queue, _ = queue_of(tmp_path, n)
+
+    async def look() -> int:
+        queue.configure(config.Handoff(command=("false",), retry_s=3600.0))
+        queue.look()
+        await until_told(queue, n, "failed")
+        Name.n_hashes = 0
+        queue.look()
+        await queue.close()
+        return Name.n_hashes
+
+    assert asyncio.run(look()) <= 8 * n
 
 
 # -- a daemon
