@@ -171,6 +171,7 @@ class Handoff:
         self._running[item] = owner.uid, task
 
     async def _attempt(self, item: Item, owner: Credentials) -> None:
+        settings = self.settings
         try:
             outcome = await self._deliver(item, owner)
         except CollectorError as err:
@@ -179,7 +180,8 @@ class Handoff:
             outcome = Outcome(Result.FAILED, reason(err))
         finally:
             del self._running[item]
-        self._note(item, outcome)
+        if self.settings is settings or outcome.result is Result.DONE:  # else it waits, for those that were read since
+            self._note(item, outcome)
         self.look()
 
     def _note(self, item: Item, outcome: Outcome) -> None:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -364,6 +365,23 @@ def test_a_look_goes_through_what_is_owed_once(tmp_path: Path) -> None:
         return Name.n_hashes
 
     assert asyncio.run(look()) <= 8 * n
+
+
+def test_a_configuration_that_is_read_amid_an_attempt_has_the_experiment_offered_again(tmp_path: Path) -> None:
+    queue, session = queue_of(tmp_path, 1)
+    os.mkfifo(tmp_path / "mended")
+
+    async def reload() -> None:
+        queue.configure(config.Handoff(command=("sh", "-c", f"read x <{tmp_path}/mended; exit {push.REFUSED}")))
+        queue.look()
+        with await asyncio.to_thread((tmp_path / "mended").open, "w"):  # when it has come so far
+            queue.configure(config.Handoff(command=("true",)))
+        await until_told(queue, 1, "done", "refused")
+        await queue.close()
+
+    asyncio.run(reload())
+    assert [each.owed for each in session.kept] == [""]
+    assert queue.counts == Counter(done=1)
 
 
 # -- a daemon
