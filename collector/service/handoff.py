@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 import re
 import signal
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from enum import Enum
@@ -243,13 +243,13 @@ class Handoff:
 
     async def _run(self, item: Item, argv: Sequence[str], within_s: float, *, quiet: bool = False) -> Outcome:
         """A process to its end, or what there is of it when its time is over."""
-        said: list[str] = []
+        said: deque[str] = deque(maxlen=_LINES_MAX)  # the last ones: why, a process says in the end
 
         def listen(line: str) -> None:
-            if len(said) < _LINES_MAX:
-                said.append(shown(line)[:_LINE_MAX])
-                if not quiet:
-                    self._say("info", f"handoff: {item.name}: {said[-1]}")
+            is_told = not quiet and len(said) < _LINES_MAX
+            said.append(shown(line)[:_LINE_MAX])
+            if is_told:
+                self._say("info", f"handoff: {item.name}: {said[-1]}")
 
         child = Child(argv, listen)
         try:

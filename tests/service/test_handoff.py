@@ -384,6 +384,22 @@ def test_a_configuration_that_is_read_amid_an_attempt_has_the_experiment_offered
     assert queue.counts == Counter(done=1)
 
 
+def test_why_is_what_a_command_said_last_however_much_it_said_before(tmp_path: Path) -> None:
+    told: list[str] = []
+    queue, _ = queue_of(tmp_path, 1, said=lambda _, line: told.append(line))
+
+    async def attempt() -> None:
+        queue.configure(config.Handoff(command=("sh", "-c", f"seq 25 >&2; echo no room >&2; exit {push.REFUSED}")))
+        queue.look()
+        await until_told(queue, 1, "refused")
+        await queue.close()
+
+    asyncio.run(attempt())
+    assert queue.trouble == "one.1.er: no room"
+    assert told[:-1] == [f"handoff: one.1.er: {number}" for number in range(1, 21)]
+    assert told[-1].startswith("handoff: one.1.er: no room; it is kept")
+
+
 # -- a daemon
 
 
