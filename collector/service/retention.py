@@ -25,6 +25,16 @@ class Kept(NamedTuple):
     owed: str = ""
 
 
+def room(kept: Sequence[Kept], keep: int, max_bytes: int, wanted_bytes: int, free_bytes: int, reserve_bytes: int
+         ) -> tuple[list[Kept], bool]:
+    """Those of one session that are to go before ``wanted_bytes`` more are written, and whether they may be then."""
+    gone = surplus(kept, keep, max_bytes, wanted_bytes)
+    free_bytes += sum(each.n_bytes for each in gone)
+    for_disk = to_free([each for each in kept if each not in gone], free_bytes, reserve_bytes)
+    free_bytes += sum(each.n_bytes for each in for_disk)
+    return gone + for_disk, free_bytes >= reserve_bytes
+
+
 def surplus(kept: Sequence[Kept], keep: int, max_bytes: int, wanted_bytes: int = 0) -> list[Kept]:
     """Those of one session that are to go, so that ``wanted_bytes`` more may be written; 0 means no limit."""
     newest = sorted((each for each in kept if not each.owed), key=lambda each: each.ended_s)[::-1]

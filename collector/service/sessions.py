@@ -319,11 +319,10 @@ class Session:
         order, house = self.order, self._house
         largest = max((each.n_bytes for each in self.kept[-_LATEST:]), default=0)
         wanted = min(max(self._current_bytes, round(largest * _MARGIN)), order.megabytes * MEGABYTE)
-        gone = retention.surplus(self.kept, order.keep - 1, order.megabytes * MEGABYTE, wanted)
-        free = house.spool.free_bytes() + sum(each.n_bytes for each in gone)
-        gone += retention.to_free([each for each in self.kept if each not in gone], free, house.reserve_bytes)
+        gone, is_room = retention.room(self.kept, order.keep - 1, order.megabytes * MEGABYTE, wanted,
+                                       house.spool.free_bytes(), house.reserve_bytes)
         self._delete(gone)
-        if free >= house.reserve_bytes:
+        if is_room:
             return True
         self._become(self.state, f"the disk of the spool has less than its reserve ({house.reserve_bytes // MEGABYTE} "
                      "MB) left: nothing is recorded")

@@ -43,8 +43,7 @@ class Simulated:
             if window.begin_s >= until_s:
                 return
             self.now_s = window.begin_s
-            self._delete()
-            if self.free_bytes < self.reserve_bytes:
+            if not self._make_room():
                 self.n_refused += 1
                 self.now_s += 10
                 continue
@@ -55,11 +54,11 @@ class Simulated:
             self.kept.append(Kept(f"web.{self.n_runs}.er", self.now_s, self.size_bytes))
             self.check()
 
-    def _delete(self) -> None:
-        gone = retention.surplus(self.kept, self.keep - 1, self.megabytes * MEGABYTE, self.size_bytes)
-        free = self.free_bytes + sum(each.n_bytes for each in gone)
-        gone += retention.to_free([each for each in self.kept if each not in gone], free, self.reserve_bytes)
+    def _make_room(self) -> bool:
+        gone, is_room = retention.room(self.kept, self.keep - 1, self.megabytes * MEGABYTE, self.size_bytes,
+                                       self.free_bytes, self.reserve_bytes)
         self.kept = [each for each in self.kept if each not in gone]
+        return is_room
 
     def check(self) -> None:
         assert len(self.kept) <= self.keep
@@ -104,8 +103,7 @@ def test_a_day_without_a_break_in_pieces_of_an_hour() -> None:
 def test_a_day_on_a_disk_that_is_too_small() -> None:
     day = Simulated(Plan(10.0, 60.0), 1000, 100_000, 30 * MEGABYTE, 300 * MEGABYTE)
     day.run(DAY_S)
-    assert day.n_runs == 1440
-    assert len(day.kept) == 7
+    assert (day.n_runs, day.n_refused, len(day.kept)) == (1440, 0, 7)
     full = Simulated(Plan(10.0, 60.0), 1000, 100_000, 30 * MEGABYTE, 90 * MEGABYTE)
     full.run(DAY_S)
     assert (full.n_runs, len(full.kept)) == (0, 0)
@@ -143,6 +141,17 @@ def test_the_reserve_is_made_free_by_as_few_as_possible() -> None:
     assert [each.name for each in retention.to_free(KEPT, 75, 100)] == ["1", "2"]
     assert retention.to_free(KEPT, 100, 100) == []
     assert len(retention.to_free(KEPT, 0, 1000)) == 3
+
+
+@pytest.mark.parametrize(("keep", "max_bytes", "free", "gone", "is_room"), [
+    (9, 0, 100, [], True), (9, 0, 90, ["1"], True), (9, 0, 75, ["1", "2"], True), (2, 0, 80, ["1", "2"], True),
+    (1, 0, 65, ["1", "2", "3"], True), (9, 0, 40, ["1", "2", "3"], True), (9, 0, 39, ["1", "2", "3"], False),
+    (0, 29, 40, ["1", "2", "3"], True),
+])
+def test_what_is_deleted_for_the_reserve_makes_room(keep: int, max_bytes: int, free: int, gone: Sequence[str],
+                                                    is_room: bool) -> None:
+    found, is_enough = retention.room(KEPT, keep, max_bytes, 0, free, 100)
+    assert ([each.name for each in found], is_enough) == (list(gone), is_room)
 
 
 def test_the_budget_holds_for_any_cost_that_goes_with_the_interval() -> None:
