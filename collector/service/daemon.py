@@ -162,8 +162,7 @@ class Daemon:
         self.say("error", f"{where}: {reason(err)}")
 
     def _look_around(self, now_s: float) -> None:
-        period_s = max((session.order.plan.every_s for session in self.sessions.values()), default=0.0)
-        if (line := self.house.budget.look(now_s, self.own_cpu_s(), period_s)) is not None:
+        if (line := self.house.budget.look(now_s, self.own_cpu_s(), self.longest_period_s())) is not None:
             self.say("notice", line)
         if now_s - self._watched_s >= _WATCH_S * self.house.budget.stretched ** 0.5:
             self._watched_s = now_s
@@ -174,6 +173,11 @@ class Daemon:
                     self._note_fault(f"session {session.order.id}", err)
         self.handoff.look()
         self._clients.forget_idle()
+
+    def longest_period_s(self) -> float:
+        """From window to window, of sessions that go on; 0 where all record without a break."""
+        return max((session.order.plan.period_s for session in self.sessions.values()
+                    if session.state not in FOR_GOOD), default=0.0)
 
     def _status(self) -> str:
         active = sum(session.state not in FOR_GOOD for session in self.sessions.values())

@@ -27,6 +27,11 @@ class Plan(NamedTuple):
     once: bool = False
     phase: float = 0.0
 
+    @property
+    def period_s(self) -> float:
+        """From one window to the next; 0 where there is nothing between them."""
+        return self.every_s if self.record_s < self.every_s else 0.0
+
 
 class Window(NamedTuple):
     """The next run: when it is to begin, and for how long (0: until its processes end)."""
@@ -42,7 +47,7 @@ def next_window(plan: Plan, began_s: float, now_s: float, n_runs: int, stretched
     """
     if plan.once:
         return Window(now_s, 0.0) if not n_runs else None
-    if not plan.every_s or plan.record_s >= plan.every_s:
+    if not plan.period_s:
         return Window(now_s, plan.rotate_s)
     length_s = min(plan.record_s, plan.rotate_s or plan.record_s)
     if not n_runs:

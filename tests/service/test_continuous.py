@@ -10,11 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from collector.linux.peers import Credentials
 from collector.service import budget, config, labels, retention, rotation, wishes
 from collector.service.config import ConfigError
+from collector.service.daemon import Daemon, Settings
 from collector.service.peers import Bucket
 from collector.service.retention import MEGABYTE, Kept
 from collector.service.rotation import Plan, Window
+from collector.service.sessions import Order, Session
+from collector.service.targets import Wanted
 
 DAY_S = 86_400.0
 ROOT = Path(__file__).resolve().parents[2]
@@ -187,6 +191,19 @@ def test_the_budget_holds_for_windows_that_are_far_apart() -> None:
         used.append(cpu_s)
     assert (used[-1] - used[300]) / (7200 - 300) <= 0.05
     assert spent.stretched <= 8
+
+
+def test_the_budget_is_looked_at_as_often_as_there_are_windows_of_sessions_that_go_on(tmp_path: Path) -> None:
+    daemon = Daemon(Settings(str(tmp_path / "s"), str(tmp_path / "spool")), lambda *_: None)
+    assert daemon.longest_period_s() == 0
+    for name, state, plan in (("web", "resting", Plan(10, 60)), ("all", "recording", Plan(3600, 3600)),
+                              ("old", "stopped", Plan(10, 86_400)), ("bad", "failed", Plan(10, 7200))):
+        order = Order(name, Credentials(0, 0, ()), Wanted(unit=name), wishes.Wishes(10_007_000, ()), plan)
+        daemon.sessions[name] = Session(order, daemon.house)
+        daemon.sessions[name].state = state
+    assert daemon.longest_period_s() == 60
+    daemon.sessions["web"].state = "stopped"
+    assert daemon.longest_period_s() == 0
 
 
 def test_a_budget_that_cannot_be_held_is_told() -> None:
