@@ -19,7 +19,7 @@ _CAP_SYS_PTRACE = 1 << 19
 _LEAK_CHECKERS = (b"\0__asan_init\0", b"\0__lsan_", b"\0libasan.so", b"\0liblsan.so", b"\0libhwasan.so")
 _DEBUGGERS = {"dlv", "gdb", "gdbserver", "lldb-server", "ltrace", "rr", "strace"}
 _NO_LEAK_CHECK = b"detect_leaks=0"
-_MAX_STRINGS = 1 << 26
+_MAX_BYTES = 1 << 26  # of what is read at once
 
 
 def may_trace_the_privileged() -> bool:
@@ -94,15 +94,20 @@ def _dynamic_strings(fd: int) -> bytes:
     if len(head) < abi.ELF_64.size or head[:5] != abi.ELF_64_MAGIC:
         return b""
     _, at, size, count = abi.ELF_64.unpack(head)
-    table = os.pread(fd, size * count, at)
+    table = _read(fd, size * count, at)
     segments = [abi.ELF_64_SEGMENT.unpack_from(table, i * size) for i in range(len(table) // size)] if size else []
-    dynamic = next((os.pread(fd, length, offset) for kind, offset, _, length in segments
-                    if kind == abi.PT_DYNAMIC), b"")
+    dynamic = next((_read(fd, length, offset) for kind, offset, _, length in segments if kind == abi.PT_DYNAMIC), b"")
     dynamic = dynamic[:len(dynamic) // abi.ELF_64_DYNAMIC.size * abi.ELF_64_DYNAMIC.size]
     entries = dict(abi.ELF_64_DYNAMIC.iter_unpack(dynamic))
-    address, length = entries.get(abi.DT_STRTAB, 0), min(entries.get(abi.DT_STRSZ, 0), _MAX_STRINGS)
-    return next((os.pread(fd, length, address - start + offset) for kind, offset, start, held in segments
+    address, length = entries.get(abi.DT_STRTAB, 0), entries.get(abi.DT_STRSZ, 0)
+    return next((_read(fd, length, address - start + offset) for kind, offset, start, held in segments
                  if kind == abi.PT_LOAD and start <= address < start + held), b"")
+
+
+def _read(fd: int, n_bytes: int, offset: int) -> bytes:
+    """What a file has there. Places and lengths are what it says of itself, and the kernel executes it all the same."""
+    n_there = max(os.fstat(fd).st_size - offset, 0)
+    return os.pread(fd, min(n_bytes, n_there, _MAX_BYTES), offset) if n_there else b""
 
 
 def _has_capabilities(exe: str) -> bool:
