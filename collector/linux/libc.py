@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from array import array
 from collections.abc import Sequence
 from itertools import chain
+
+from collector.errors import CollectorError
 
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
@@ -23,11 +26,25 @@ _libc.process_vm_readv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_ulong
 
 _WORD = (1 << 64) - 1
 _MAP_FAILED = ctypes.c_void_p(-1).value
-_SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}[os.uname().machine]
 
-_SYS_GETDENTS64 = {"x86_64": 217, "aarch64": 61}[os.uname().machine]
-_SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}[os.uname().machine]
-_SYS_STATX = {"x86_64": 332, "aarch64": 291}[os.uname().machine]
+_OF_32_BITS = {"i386": "x86_64", "i686": "x86_64", "armv8l": "aarch64"}
+
+
+def machine(told: str, is_64_bits: bool) -> str:
+    """Whose numbers of system calls are ours, by the kernel's name of the machine. To who is in the personality of
+    programs of 32 bits (linux32) it has another one. Raises CollectorError."""
+    name = _OF_32_BITS.get(told, told)
+    if not is_64_bits or name not in _OF_32_BITS.values():
+        raise CollectorError(f"collect needs a Python of 64 bits on x86-64; this one has {64 if is_64_bits else 32}, "
+                             f"on a machine that is called {told}")
+    return name
+
+
+_MACHINE = machine(os.uname().machine, sys.maxsize > 1 << 32)
+_SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}[_MACHINE]
+_SYS_GETDENTS64 = {"x86_64": 217, "aarch64": 61}[_MACHINE]
+_SYS_SCHED_SETATTR = {"x86_64": 314, "aarch64": 274}[_MACHINE]
+_SYS_STATX = {"x86_64": 332, "aarch64": 291}[_MACHINE]
 _STATX_BYTES, _AT_FDCWD, _AT_STATX_DONT_SYNC, _STATX_TYPE = 256, -100, 0x4000, 1
 _SYS_FSOPEN, _SYS_FSCONFIG, _SYS_FSMOUNT = 430, 431, 432  # the same numbers on every architecture
 _FSCONFIG_CMD_CREATE, _FSOPEN_CLOEXEC, _FSMOUNT_CLOEXEC = 6, 1, 1

@@ -7,12 +7,27 @@ import errno
 import mmap
 import os
 import subprocess
+import sys
 
 import pytest
 
+from collector.errors import CollectorError
 from collector.linux import abi, libc
 
 PAGE = mmap.PAGESIZE
+
+
+def test_a_personality_of_32_bits_changes_no_numbers() -> None:
+    said = subprocess.run(["setarch", "linux32", sys.executable, "-c", "import os; from collector.linux import libc; "
+                           "print(os.uname().machine != libc._MACHINE, libc.kept_mode('/') == os.stat('/').st_mode)"],
+                          check=True, capture_output=True, text=True).stdout
+    assert said == "True True\n"
+
+
+@pytest.mark.parametrize(("told", "is_64_bits"), [("riscv64", True), ("x86_64", False), ("i686", False), ("", True)])
+def test_a_machine_that_we_know_nothing_of_is_named(told: str, is_64_bits: bool) -> None:
+    with pytest.raises(CollectorError, match=f"x86-64; this one has {64 if is_64_bits else 32}, on .* called {told}$"):
+        libc.machine(told, is_64_bits)
 
 
 def test_memory_of_another_process_is_read_in_pieces() -> None:
