@@ -136,6 +136,8 @@ def _check_kind(target: Target) -> None:
     except (OSError, ValueError, IndexError) as err:
         if isinstance(err, OSError) and err.errno in (errno.EMFILE, errno.ENFILE):
             raise CollectorError(f"-P {pid}: {reason(err)}") from None
+        if isinstance(err, FileNotFoundError) and target.alive():  # hidden from us (hidepid)
+            raise EngineRefused(f"-P {pid}: {_why_closed()}") from None
         raise TargetGone(f"-P {pid}: the process has just ended") from None
 
 

@@ -40,6 +40,14 @@ def somebody_elses() -> Iterator[tuple[list[str], int]]:
 
 
 @contextmanager
+def hidden() -> Iterator[tuple[list[str], int]]:
+    """One that this user's /proc does not have."""
+    with somebody_elses() as (nobody, pid):
+        mount = ["unshare", "-m", "sh", "-c", 'mount -t proc -o hidepid=2 proc /proc && exec "$@"', "sh"]
+        yield [*mount, *nobody] if nobody else [], pid
+
+
+@contextmanager
 def kernel_thread() -> Iterator[tuple[list[str], int]]:
     """The first one; a container may show none."""
     for pid in sorted(int(name) for name in os.listdir("/proc") if name.isdigit()):
@@ -87,6 +95,7 @@ def thread() -> Iterator[tuple[list[str], int]]:
 
 CASES = {
     somebody_elses: "run collect as root",
+    hidden: "run collect as root",
     kernel_thread: "give the number of a program's process",
     zombie: "give the number of one that runs",
     ended: "ps -e lists those that there are",
