@@ -669,6 +669,29 @@ def test_a_process_that_is_gone_cannot_be_watched() -> None:
     assert len(os.listdir("/proc/self/fd")) == n_before
 
 
+def test_who_ends_while_its_events_are_opened_leaves_none_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its threads are listed before and behind that."""
+    with ExitStack() as stack:
+        stays, ends = (stack.enter_context(subprocess.Popen(["sleep", "60"])) for _ in range(2))
+        stack.callback(stays.kill)
+        n_lists, open_file = 0, os.open
+
+        def ended(path: Any, *arguments: Any, **more: Any) -> int:
+            nonlocal n_lists
+            n_lists += path == f"/proc/{ends.pid}/task"
+            if n_lists == 2:
+                ends.kill()
+                ends.wait()
+            return open_file(path, *arguments, **more)
+
+        monkeypatch.setattr(os, "open", ended)
+        before = set(os.listdir("/proc/self/fd"))
+        with pytest.raises(FileNotFoundError):
+            perf_opening.open_running([stays.pid, ends.pid], INTERVAL_NS, follow=True)
+        assert n_lists == 2
+        assert set(os.listdir("/proc/self/fd")) == before
+
+
 @pytest.mark.parametrize("start", [0, 1, 5, 7])
 def test_walking_goes_from_header_to_header_around_the_ring(start: int) -> None:
     sizes = [3, 1, 2, 1]  # words

@@ -273,7 +273,11 @@ def open_running(pids: Sequence[int], interval_ns: int, *, follow: bool,
         raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
     for n_left in reversed(range(_ROUNDS)):
         opened = open_events(known, interval_ns, on_exec=False, follow=follow, asked=asked)
-        now = _threads_of(pids) if n_left else known
+        try:
+            now = _threads_of(pids) if n_left else known
+        except BaseException:  # a process has ended meanwhile
+            opened.rings.close()
+            raise
         if set(now) <= set(known):
             break
         opened.rings.close()
