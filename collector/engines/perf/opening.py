@@ -230,7 +230,7 @@ def open_events(whose: Sequence[int] | perf.Birth, interval_ns: int, *, on_exec:
     ``follow``: child processes too, not only threads; needed where the thread is still to be made. Kernel mode is left
     out where the kernel does not allow it, and with it what is ``asked`` for; and where the budget for locked memory is
     too small the copies of stacks are smaller: better a few cut stacks than rings that overflow while the collector
-    starts. Raises EngineRefused with what to set.
+    starts. Raises EngineRefused with what to set, and ProcessLookupError where all threads have ended.
     """
     of_maker = isinstance(whose, perf.Birth)
     newtask = perf.thread_tracepoint_number("task", "task_newtask") if follow else None
@@ -253,6 +253,8 @@ def open_events(whose: Sequence[int] | perf.Birth, interval_ns: int, *, on_exec:
             specs = _of_maker(specs) if of_maker else specs
             rings = perf.open_rings(whose, specs, may_halve=frugal)
             return Opened(rings, interval_ns, kernel, stack_bytes, of_maker, asked)
+        except ProcessLookupError:
+            raise
         except OSError as err:
             refusal = err
             if err.errno not in (errno.EACCES, errno.EPERM):
