@@ -341,8 +341,8 @@ def open_rings(whose: Sequence[int] | Birth, specs: Sequence[EventSpec], may_hal
     """Opens every event of ``specs`` on every online CPU for every thread; a mapped ring per event and CPU.
 
     The events of further threads write into the ring of those of the first one that is there. Rings are halved as long
-    as the kernel's budget for locked memory refuses them, if they ``may_halve``. Raises OSError as perf_event_open(2)
-    and mmap(2) do; nothing stays open then.
+    as the kernel's budget for locked memory refuses them, if they ``may_halve``; where there is no memory for all, they
+    have no spares. Raises OSError as perf_event_open(2) and mmap(2) do; nothing stays open then.
     """
     leaders: list[tuple[EventSpec, int, int]] = []
     writers: dict[int, list[int]] = {}
@@ -463,14 +463,18 @@ _Mapped = tuple[list[Ring], list[tuple[Ring, Ring]], int, int]
 
 def _map_what_the_budget_allows(leaders: list[tuple[EventSpec, int, int]], may_halve: bool) -> _Mapped:
     largest = max(spec.ring_bytes for spec, _, _ in leaders)
-    shift = 0
+    shift, has_spares = 0, True
     while True:
         try:
-            return _map_rings(leaders, shift)
+            return _map_rings(leaders, shift, has_spares)
         except PermissionError:
             shift += 1
             if not may_halve or largest >> shift < _SMALLEST_RING:
                 raise OSError(errno.EPERM, BUDGET_USED_UP) from None
+        except OSError as err:
+            if err.errno != errno.ENOMEM or not has_spares:
+                raise
+            has_spares = False  # they count as a whole where vm.overcommit_memory is 2, and for a limit (ulimit -v)
 
 
 def _map_ring(address: int, ring: Ring, place: int = libc.MAP_FIXED) -> None:
@@ -490,9 +494,9 @@ def _small(ring_bytes: int, shift: int) -> int:
     return max(ring_bytes >> shift, min(ring_bytes, _SMALLEST_RING))
 
 
-def _map_rings(leaders: list[tuple[EventSpec, int, int]], shift: int) -> _Mapped:
+def _map_rings(leaders: list[tuple[EventSpec, int, int]], shift: int, has_spares: bool) -> _Mapped:
     """All rings in one reservation, each ``_small(ring_bytes, shift)`` long; and their spares."""
-    spare_bytes = [max(spec.spare_bytes, spec.ring_bytes if shift else 0) for spec, _, _ in leaders]
+    spare_bytes = [max(spec.spare_bytes, spec.ring_bytes if shift else 0) * has_spares for spec, _, _ in leaders]
     length = sum(PAGE + _small(spec.ring_bytes, shift) for spec, _, _ in leaders)
     length += sum(PAGE + n_bytes for n_bytes in spare_bytes if n_bytes)
     address = libc.mmap(0, length, libc.PROT_NONE, libc.MAP_PRIVATE | libc.MAP_ANONYMOUS | libc.MAP_NORESERVE, -1)

@@ -102,6 +102,23 @@ def test_who_has_ended_before_its_events_are_opened_leaves_the_others_theirs() -
     assert len(os.listdir("/proc/self/fd")) == n_before
 
 
+@pytest.mark.usefixtures("perf_allowed")
+def test_spares_that_there_is_no_memory_for_are_gone_without() -> None:
+    attr = abi.pack_attr(config=abi.SW_DUMMY, period=0, sample_type=abi.SAMPLE_TIME, watermark=0,
+                         flags=abi.DISABLED | abi.EXCLUDE_KERNEL | abi.COMM)
+    n_before = len(os.listdir("/proc/self/fd"))
+    for spare_bytes, n_spares in ((2 * PAGE, 2), (1 << 47, 0)):  # more than a process has addresses
+        specs = [perf.EventSpec(name, attr, PAGE, spare_bytes=n_bytes) for name, n_bytes in
+                 (("task", spare_bytes), ("map", 0), ("touch", spare_bytes))]
+        rings = perf.open_rings([os.getpid()], specs)
+        rings.enable()
+        Path("/proc/self/comm").write_text(Path("/proc/self/comm").read_text())
+        assert all(any(rings.head(ring) for ring in rings.rings if ring.name == spec.name) for spec in specs)
+        assert len(rings.spares) == n_spares * len(perf.online_cpus())
+        rings.close()
+    assert len(os.listdir("/proc/self/fd")) == n_before
+
+
 @pytest.fixture
 def rings() -> Iterator[Rings]:
     """A ring of two pages with a spare of four, which no event writes into."""

@@ -271,6 +271,15 @@ def test_little_memory_and_few_descriptors(kind: str, limit: int, engine: str, a
         assert os.listdir(public_directory) == []
 
 
+def test_perf_goes_without_what_there_is_no_memory_to_set_aside_for(workload: Run, tmp_path: Path) -> None:
+    """As where the kernel overcommits nothing (vm.overcommit_memory=2)."""
+    command = [workload("nospare"), COLLECT, "--engine", "perf", "-A", "off", "-o", "x.er", "sh", "-c", "exit 7"]
+    result = prefork.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=30, check=False)
+    assert result.returncode == 7, result.stderr
+    assert result.stderr.count("\n") == 1, result.stderr
+    assert open_experiment(tmp_path / "x.er").log.complete
+
+
 @pytest.mark.parametrize(("kind", "limit"), [("v", 110_000), ("v", 140_000), ("n", 9), ("n", 28)])
 def test_there_is_no_room_for_attaching(kind: str, limit: int, as_nobody: list[str], public_directory: Path) -> None:
     with subprocess.Popen([*as_nobody, "sleep", "60"]) as process:
