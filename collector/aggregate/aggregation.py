@@ -72,8 +72,12 @@ def described(query: Query, keyed: Keyed, varid: int = 1) -> AggDesc:
     Stacks must be UserStack, for DTrace's have the PID (0 where the stack is unknown). TracedDataError for what
     DTrace has not.
     """
-    records = [_record_of(name, [key[place] for key in keyed]) for place, name in enumerate(query.keys)]
-    return describe(query.name.lstrip("@"), varid, records, query.fold)
+    return describe(query.name.lstrip("@"), varid, records_of_keys(query, keyed), query.fold)
+
+
+def records_of_keys(query: Query, keyed: Keyed) -> list[RecDesc]:
+    """What such a description has of the keys. TracedDataError."""
+    return [_record_of(name, [key[place] for key in keyed]) for place, name in enumerate(query.keys)]
 
 
 def _record_of(name: str, elements: Sequence[Any]) -> RecDesc:

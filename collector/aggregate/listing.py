@@ -88,21 +88,27 @@ def printed(record: RecDesc, value: Value, lookup: Lookup = unknown, width: int 
 
 
 def printed_aggregation(
-    description: AggDesc, entries: Iterable[tuple[Sequence[Value], Words]], lookup: Lookup = unknown,
-    spelled: Spelled | None = None
+    description: AggDesc, entries: Iterable[tuple[Sequence[Value], Words]], lookup: Lookup = unknown
 ) -> str:
-    """The aggregation as ``printa()`` prints it: an empty line, then by ascending value each key with its value.
+    """The aggregation as ``printa()`` prints it: an empty line, then by ascending value each key with its value."""
+    return printed_entries(description.keys, fold_of(description.value), entries, lookup)
+
+
+def printed_entries(
+    keys: Sequence[RecDesc], function: Fold, entries: Iterable[tuple[Sequence[Value], Words]],
+    lookup: Lookup = unknown, spelled: Spelled | None = None
+) -> str:
+    """The same of any aggregating function.
 
     ``spelled`` are strings and the names of frames as they are to be shown, where all of them are known to be names:
     ``dtrace`` dumps those that are not printable ASCII, and hands newlines on to the terminal.
     """
-    rows = [(rank(fold_of(description.value), words.words), key, words) for key, words in entries]
-    rows.sort(key=lambda row: (row[0], [*map(_key_order, description.keys, row[1])]))
+    rows = [(rank(function, words.words), key, words) for key, words in entries]
+    rows.sort(key=lambda row: (row[0], [*map(_key_order, keys, row[1])]))
     lines = ["\n"]
     for _, key, words in rows:
-        lines += [_printed_key(record, part, lookup, spelled)
-                  for record, part in zip(description.keys, key, strict=True)]
-        lines += [printed(description.value, words, lookup), "\n"]
+        lines += [_printed_key(record, part, lookup, spelled) for record, part in zip(keys, key, strict=True)]
+        lines += [_aggregated(function, np.array(words.words, dtype=np.uint64)), "\n"]
     return "".join(lines)
 
 

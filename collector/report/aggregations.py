@@ -13,13 +13,12 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from collector.aggregate import fold
-from collector.aggregate.aggregation import described
+from collector.aggregate.aggregation import records_of_keys
 from collector.aggregate.dtrace import Text, UserStack, Value, Words
 from collector.aggregate.fold import Fold
 from collector.aggregate.keyed import Key, Keyed
 from collector.aggregate.language import Query, compiled
-from collector.aggregate.listing import printed_aggregation, rank
+from collector.aggregate.listing import printed_entries, rank
 from collector.aggregate.syntax import NUMBERS, STACKS, parse
 from collector.errors import CollectorError, FormatError
 from collector.experiment.aggregations import Stored, stack_of_name
@@ -72,10 +71,9 @@ def merged(data: DataSet) -> list[Merged]:
 
 def printed(query: Query, keyed: Keyed) -> str:
     """The query's recorded or synthetic states as ``dtrace`` prints them."""
-    shown = keyed if keyed.fold.name != "variance" else _as_sums(keyed)
-    description = described(query._replace(fold=shown.fold), shown)
-    entries = ((tuple(map(_value, key)), Words(tuple(state.tolist()))) for key, state in shown.states())
-    return printed_aggregation(description, entries, spelled=lambda name: shown_name(os.fsdecode(name)))
+    entries = ((tuple(map(_value, key)), Words(tuple(state.tolist()))) for key, state in keyed.states())
+    return printed_entries(records_of_keys(query, keyed), keyed.fold, entries,
+                           spelled=lambda name: shown_name(os.fsdecode(name)))
 
 
 def _largest(keyed: Keyed, n: int | None) -> Keyed:
@@ -85,14 +83,6 @@ def _largest(keyed: Keyed, n: int | None) -> Keyed:
     chosen = Keyed(keyed.fold)
     chosen.fold_in([key for key, _ in entries], np.array([state for _, state in entries]))
     return chosen
-
-
-def _as_sums(keyed: Keyed) -> Keyed:
-    """The results alone, for a function that DTrace has not."""
-    sums = Keyed(fold.SUM)
-    for key in keyed:
-        sums.fold_in([key], np.array([[keyed[key]]], dtype=np.int64).view(np.uint64))
-    return sums
 
 
 def _value(element: Any) -> Value:

@@ -228,6 +228,16 @@ def test_the_largest_keys_are_printed_in_ascending_order(aggregated: Path, capsy
     assert capsys.readouterr().out == out
 
 
+def test_a_variance_of_more_than_64_bits_is_printed(aggregated: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """That of 0 and 5 s in nanoseconds."""
+    spread = [2, 5_000_000_000, *divmod(5_000_000_000 ** 2, 1 << 64)]
+    stored = Stored("v[tid] = variance(offcpu)", (KEY_NUMBER,), np.array([[7], [8]]),
+                    np.array([spread, [2, 8, 0, 34]], np.uint64), 2)
+    (aggregated / "aggregations").write_bytes(pack([stored]))
+    out, _ = printed(aggregated, capsys)
+    assert [line.split() for line in out.splitlines()[2:-1]] == [["8", "2"], ["7", str(5_000_000_000 ** 2 // 2)]]
+
+
 @pytest.mark.parametrize(("words", "told"), [
     (["--style", "perf"], "--style perf: give dtrace or stap"),
     (["--style"], "--style needs an argument: dtrace|stap"),
