@@ -180,6 +180,15 @@ def test_packets_that_the_collector_marked_are_left_out_and_counted(
     assert "1 counter packets that the collector marked as doubtful were skipped" in err
 
 
+def test_durations_of_every_size(program: Path, need: Callable[[str, str], str], tmp_path: Path) -> None:
+    need("gprofng", "binutils")
+    path = tmp_path / "long.1.er"
+    uids = with_stacks(path, program)
+    took = np.array([0, *(times * 10**power for power in range(1, 15) for times in (1, 3))])
+    traces(path).locks(LWPID=4711, THRID=4711, FRINFO=uids[0], SRQST=START_NS, TSTAMP=START_NS + took)
+    assert ours(path, "Duration") == theirs(path, "Duration")
+
+
 @pytest.mark.parametrize("name", ["all"])
 @pytest.mark.parametrize("how", ["without archives", "moved", "cut", "half written"])
 def test_what_is_there_is_read(name: str, how: str, recorded: Callable[[str], Path], tmp_path: Path) -> None:

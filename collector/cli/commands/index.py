@@ -129,17 +129,19 @@ def _second(value: int) -> bytes:
     return b"Second of execution %d" % value
 
 
-_STEPS = (b"1us", b"10us", b"100us", b"1ms", b"10ms", b"100ms", b"1s", b"10s", b"100s", b"1ks")
+_STEPS = (b"0s", b"1us", b"10us", b"100us", b"1ms", b"10ms", b"100ms", b"1s", b"10s", b"100s", b"1000s", b"10000s")
+_STEPS_NS = [10 ** (power + 3) for power in range(len(_STEPS) - 1)]
+_LONGER_NS = _STEPS_NS[-1] + 1
 
 
 def _duration(value_ns: int) -> bytes:
     """The powers of ten of microseconds between which a time lies, ``value_ns`` the upper one."""
     if value_ns == 0:
         return b"   0s"
-    step = len(str(value_ns)) - len("1000")
-    if not 0 <= step < len(_STEPS):
-        return b"        %d s" % (value_ns // 1_000_000_000)
-    return b"0 < n <= 1us" if not step else b"%5s < n <= %5s" % (_STEPS[step - 1], _STEPS[step])
+    if value_ns == _LONGER_NS:
+        return b"n > %s" % _STEPS[-1]
+    step = _STEPS_NS.index(value_ns)
+    return b"%5s < n <= %5s" % (_STEPS[step], _STEPS[step + 1])
 
 
 _SIZE_UNITS = (b"", b"KB", b"MB", b"GB", b"TB", b"PB")
@@ -230,9 +232,9 @@ def _values_table(session: Session, name: str, one: IndexObject) -> Document:
     import numpy as np
 
     values = session.selection.values(one.expression)
-    if name == "Duration":  # the powers of ten between which it lies; a long one as it is
-        steps = 10 ** np.arange(3, 13)
-        values = [np.where(each > 0, np.append(steps, 0)[np.searchsorted(steps, each)], 0) for each in values]
+    if name == "Duration":
+        steps = np.array(_STEPS_NS, np.int64)
+        values = [np.where(each > 0, np.append(steps, _LONGER_NS)[np.searchsorted(steps, each)], 0) for each in values]
     if name == "Datasize":
         steps = np.array(_SIZES, np.int64)
         values = [np.where(each > 0, np.append(steps, 2 << 50)[np.searchsorted(steps, each)], 0) for each in values]
