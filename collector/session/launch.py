@@ -229,7 +229,7 @@ class HeldChild:
         account, _, code = report.rpartition(b"\n")
         if code:
             os.waitpid(self.pid, 0)
-            raise exec_error(self._arguments[0], int(code))
+            raise exec_error(self._path, int(code))
         return Account(*map(int, account.split())) if account else None
 
     def abandon(self) -> None:

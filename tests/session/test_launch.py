@@ -636,6 +636,14 @@ def test_what_a_child_used_before_it_executes_itself_is_told_of_that_moment(tmp_
     assert held.turns < before.turns <= turns
 
 
+def test_a_script_that_was_found_by_its_name_lacks_its_interpreter_not_itself(tmp_path: Path) -> None:
+    path = script(tmp_path, "#!/no/such/interpreter\n")
+    child = HeldChild(str(path), [path.name], inherited())
+    child.make()
+    with pytest.raises(ProgramNotFound, match="script': its interpreter"):
+        child.release()
+
+
 def test_a_child_that_cannot_execute_itself_says_why_though_it_has_an_account(tmp_path: Path) -> None:
     child = HeldChild(str(tmp_path / "none"), ["none"], inherited())
     pid = child.make()
