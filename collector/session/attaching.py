@@ -13,6 +13,7 @@ from collector.experiment import names
 from collector.linux.crowd import Crowd
 from collector.session import room
 from collector.session.control import Signals
+from collector.session.launch import keep_children
 from collector.session.options import Options
 from collector.session.session import (
     SIGNAL_TAKEN,
@@ -32,6 +33,7 @@ _STOPPING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
 def attach(options: Options, say: Say, beside: Beside = nothing) -> int:
     """Records running processes until they end, the time is over, or we are told to stop; returns the exit status."""
     perf_opening.raise_descriptor_limit()
+    keep_children()
     Crowd().look()
     import_all()  # before there are events that would wait for it
     from collector.session.attach import Targets

@@ -25,6 +25,7 @@ from collector.engines.perf import opening as perf_opening
 from collector.engines.perf.kernel_code import KernelCode
 from collector.errors import EngineRefused
 from collector.linux import perf, proc, ptrace
+from collector.session.launch import keep_children
 
 # Bits of capabilities(7).
 IPC_LOCK, SYS_PTRACE, SYS_ADMIN, SYSLOG, PERFMON = 14, 19, 21, 34, 38
@@ -93,6 +94,7 @@ class Row:
 
 def probe() -> Probe:
     """Tries out everything. Opens events on this very process, traces a child of its own, and leaves nothing behind."""
+    keep_children()
     opened, refusal = None, 0
     try:
         opened = perf_opening.open_events([os.getpid()], INTERVAL_ON_NS, on_exec=False, follow=True)

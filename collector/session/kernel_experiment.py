@@ -43,6 +43,7 @@ def record_kernel(options: Options, say: Say, beside: Beside = nothing) -> int:
     from collector.session.kernel_recording import KernelRecording
 
     inherited = launch.inherited()
+    launch.keep_children()
     perf_opening.raise_descriptor_limit()
     opened = _opened(options)
     try:

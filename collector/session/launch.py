@@ -47,13 +47,20 @@ def inherited() -> Inherited:
 def _dispositions() -> dict[int, signal.Handlers]:
     """Ignored signals stay ignored (nohup), all others are as at birth.
 
-    Python ignores SIGPIPE and SIGXFSZ when it starts; a program expects their defaults.
+    Python ignores SIGPIPE and SIGXFSZ when it starts; a program expects their defaults. SIGCHLD we change ourselves,
+    see ``keep_children``.
     """
     found: dict[int, signal.Handlers] = {signal.SIGPIPE: signal.SIG_DFL, signal.SIGXFSZ: signal.SIG_DFL}
-    for number in HANDLED:
+    for number in (*HANDLED, signal.SIGCHLD):
         ignored = signal.getsignal(number) is signal.SIG_IGN
         found[number] = signal.SIG_IGN if ignored else signal.SIG_DFL
     return found
+
+
+def keep_children() -> None:
+    """Children of ours stay until we have waited for them: where SIGCHLD is ignored, as our caller may do, the kernel
+    takes them as they end, with their status."""
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
 
 
 class Maker:

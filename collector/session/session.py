@@ -62,6 +62,7 @@ def record(options: Options, say: Say, beside: Beside = nothing) -> int:
         import_all()
     directory, made = _make_directory(options)
     inherited = launch.inherited()
+    launch.keep_children()
     try:
         child = launch.HeldChild(program, options.arguments, inherited)
         handed_on = launch.HandedOn()

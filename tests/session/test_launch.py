@@ -426,6 +426,33 @@ def test_nohup_stays_in_force(tmp_path: Path, need: Callable[[str, str], str]) -
     assert job.returncode == 8
 
 
+def ignore_ends_of_children() -> None:
+    """In the child before exec."""
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+
+@perf
+@pytest.mark.parametrize("options", [(), ("--engine", "signal")], ids=" ".join)
+def test_a_caller_who_ignores_the_ends_of_children(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """The kernel would take ours as they end. The program ignores them like its caller."""
+    program = "import signal, sys; sys.exit(7 if signal.getsignal(signal.SIGCHLD) == signal.SIG_IGN else 8)"
+    command = [COLLECT, *options, "--export", "collapsed", "-o", "x.er", sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=60,
+                          preexec_fn=ignore_ends_of_children)
+    assert "No child processes" not in done.stderr
+    assert done.returncode == 7
+    assert left_in(tmp_path) == ["x.collapsed.txt", "x.er"]
+    assert open_experiment(tmp_path / "x.er").log.complete
+
+
+def test_a_check_for_a_caller_who_ignores_the_ends_of_children(workload: Callable[..., Path]) -> None:
+    """That of the check is not traced here."""
+    done = subprocess.run([workload("noperf"), f"{errno.EPERM}+ptrace", COLLECT, "--check"], capture_output=True,
+                          text=True, check=False, timeout=60, preexec_fn=ignore_ends_of_children)
+    assert done.stderr.startswith("collect: this user can record nothing here")
+    assert done.stdout
+
+
 @perf
 def test_arguments_arrive_byte_by_byte(tmp_path: Path) -> None:
     odd = ["-p", "", "a b", "--", "-o", "\u00e4", os.fsdecode(b"\xff\xfe"), "new\nline", "<&\">"]
