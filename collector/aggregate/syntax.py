@@ -168,7 +168,7 @@ _TOKEN = re.compile(r"""\s*(?:
 )""", re.VERBOSE | re.DOTALL)
 _UNITS = {None: 1, "ns": 1, "us": 10**3, "ms": 10**6, "s": 10**9, "m": 60 * 10**9}
 _ESCAPES = {"n": "\n", "t": "\t"}
-_MAX_DEPTH = 100
+_MAX_DEPTH, _MAX_DIGITS = 100, 1000  # Python makes no number of more than 4300 digits
 
 
 class Token(NamedTuple):
@@ -202,6 +202,8 @@ def _literal(expression: str, kind: str, match: re.Match[str], start: int) -> An
     unit = match["unit"]
     if unit not in _UNITS:
         raise ExpressionError(f"unknown unit {unit}: ns, us, ms, s, m", expression, match.start("unit"))
+    if len(match[kind]) > _MAX_DIGITS:
+        raise ExpressionError(f"a number of more than {_MAX_DIGITS} digits", expression, start)
     number = _whole(match[kind].removesuffix(unit or ""), _UNITS[unit])
     if number is None:
         raise ExpressionError("not a whole number" + (" of nanoseconds" if unit else ""), expression, start)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collector.session.session import Beside
 
 _SHORT = "p:o:O:d:g:C:A:a:S:F:j:M:P:t:l:y:L:k:nvVh"
-_MOST_DIGITS = 20  # of a number, whatever that may be
+_DIGITS_MAX = 20  # of a number: whether there is such a process is not said here
 _LONG = ["help", "version", "engine=", "wait-descendants", "check", "tree", "aggregate=", "print=", "export=", "label=",
          "html", "html-file=", "python=", "js="]
 _PAGE_FILE = "--html="  # getopt knows no arguments that may be left out
@@ -116,6 +116,8 @@ def run(argv: list[str]) -> int:
         raise UsageError("-k on: the signal engine does not see the kernel's part of stacks; leave out --engine signal")
     if options.print_period_s and not options.aggregations:
         raise UsageError("--print prints what is aggregated: give --aggregate, too")
+    if options.pause_signal is not None and options.pause_signal[0] == options.sample_signal:
+        raise UsageError("-l and -y: give two signals, for one cannot mean both")
     if options.exports and options.mpi:
         raise UsageError("--export and -M on: use er_export when all ranks have ended")
     if options.whole_kernel:
@@ -335,7 +337,7 @@ def _pid(value: str) -> int:
 
 
 def _is_number(value: str) -> bool:
-    return value.isascii() and value.isdigit() and len(value) <= _MOST_DIGITS
+    return value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX
 
 
 def _size_limit(value: str) -> int:

@@ -124,7 +124,7 @@ def _parsed(argv: list[str]) -> tuple[_Options, list[str]]:
             case "--compare":
                 options.compare = True
             case "--code":
-                if not value.isascii() or not value.isdigit() or int(value[:9]) > _N_CODE_MAX:
+                if not value.isascii() or not value.isdigit() or len(value) > 9 or int(value) > _N_CODE_MAX:
                     raise UsageError(f"--code {value}: give a number up to {_N_CODE_MAX}")
                 options.n_code = int(value)
             case "-V" | "--version":

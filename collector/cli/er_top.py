@@ -15,7 +15,7 @@ from collector.experiment.names import SUFFIX
 
 _SHORT = "bn:d:w:o:p:cil:hV"
 _LONG = ["help", "version", "engine=", "view="]
-_PID_DIGITS = 20
+_DIGITS_MAX = 20
 
 USAGE = """\
 usage: er_top [options] EXPERIMENT
@@ -125,9 +125,13 @@ def _with(options: Options, settings: Settings, option: str, value: str) -> Opti
 
 
 def _number(option: str, value: str) -> int:
-    if not value.isascii() or not value.isdigit() or not 1 <= int(value) <= 1_000_000_000:
+    if not _is_number(value) or not 1 <= int(value) <= 1_000_000_000:
         raise UsageError(f"{option} {value}: give a number from 1")
     return int(value)
+
+
+def _is_number(value: str) -> bool:
+    return value.isascii() and value.isdigit() and len(value) <= _DIGITS_MAX
 
 
 def _program(arguments: list[str]) -> tuple[str, ...]:
@@ -140,7 +144,7 @@ def _of_what(options: Options, arguments: list[str]) -> Options:
     if len(arguments) != 1:
         raise UsageError("give one experiment, one PID, or -- and a program; see er_top --help")
     word = arguments[0]
-    if word.isascii() and word.isdigit() and len(word) <= _PID_DIGITS:
+    if _is_number(word):
         if int(word) == os.getpid():
             raise UsageError(f"{word} is er_top itself")
         return replace(options, pid=int(word))

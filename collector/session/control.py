@@ -18,8 +18,9 @@ from typing import NamedTuple
 from collector.clock import NEVER_NS, NS_PER_S
 from collector.errors import UsageError
 
-_DURATION = r"([0-9]{1,8}(?:\.[0-9]+)?)([sm]?)\Z"  # behind more, a time of its end has more than 63 bits
-_SIGNAL_DIGITS = 3
+_DURATION = r"([0-9]+(?:\.[0-9]+)?)([sm]?)\Z"
+_LONGEST_S = 1e9
+_NUMBER_DIGITS = 20
 _FORBIDDEN = {signal.SIGKILL, signal.SIGSTOP, signal.SIGCHLD, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM,
               signal.SIGHUP, signal.SIGCONT, signal.SIGSEGV, signal.SIGBUS, signal.SIGILL, signal.SIGFPE}
 
@@ -58,21 +59,24 @@ def _seconds(part: str, whole: str) -> float:
     match = re.match(_DURATION, part)
     if match is None:
         raise UsageError(f"-t {whole}: give a duration, or START-END, in seconds or minutes, such as 90, 1.5m or 10-20")
-    return float(match[1]) * (60 if match[2] == "m" else 1)
+    seconds = float(match[1]) * (60 if match[2] == "m" else 1)
+    if seconds > _LONGEST_S:
+        raise UsageError(f"-t {whole}: give at most {_LONGEST_S:.0f} seconds")
+    return seconds
 
 
 def parse_signal(option: str, text: str) -> int:
     """A signal's number from its name (USR1, SIGUSR1) or number. Raises UsageError."""
     name = text.upper()
     number: int | None = None
-    if text.isascii() and text.isdigit() and len(text) <= _SIGNAL_DIGITS:
+    if text.isascii() and text.isdigit() and len(text) <= _NUMBER_DIGITS:
         number = int(text)
     else:
         with suppress(KeyError):
             number = signal.Signals[name if name.startswith("SIG") else f"SIG{name}"]
     if number is None or not 1 <= number < signal.NSIG:
         raise UsageError(f"{option} {text}: no such signal; give a name such as USR1")
-    if number in _FORBIDDEN:
+    if number in _FORBIDDEN or number not in signal.valid_signals():  # the C library's own are not
         raise UsageError(f"{option} {text}: this signal cannot be used; take USR1, USR2 or a real-time signal")
     return number
 

@@ -237,6 +237,8 @@ WRONG = (
     ("a = sum(sleep) / pid == 3 / 4", "4", "4 where the end"),
     ("a = sum(sleep) / pid == 3x /", "x /", "unknown unit x: ns, us, ms, s, m"),
     ("a = sum(sleep) / pid == 99999999999999999999 /", "9999999999", "more than 64 bits"),
+    (f"a = sum(sleep) / pid == {'9' * 5000} /", "9999999999", "more than 1000 digits"),
+    (f"a = sum(sleep / 1.{'0' * 5000}ms)", "1.0000000000", "more than 1000 digits"),
     ("a = sum(sleep) / execname == \"x /", '"x', "a string without its closing quote"),
     ("a = sum(sleep) / state == \"waitcpu\" /", '"waitcpu"', "unknown state waitcpu: it is wait here"),
     ("a = sum(sleep); b = count()", "b", "one expression at a time: give --aggregate again"),

@@ -775,7 +775,8 @@ def test_the_command(command: Callable[..., Completed], experiment: Path, tmp_pa
 
 @pytest.mark.parametrize(("arguments", "words"), [
     ((), "no experiment given"), (("--compare", "a.er"), "two experiments"), (("nothing.er",), "not an experiment"),
-    (("--code", "x", "a.er"), "give a number"), (("--odd",), "er_html --help"),
+    (("--code", "x", "a.er"), "give a number"), (("--code", "0" * 5000, "a.er"), "give a number"),
+    (("--odd",), "er_html --help"),
     (("-o", "/nonexistent/x.html", "EXPERIMENT"), "-o gives another file")])
 def test_errors_are_one_line(arguments: tuple[str, ...], words: str, experiment: Path,
                              command: Callable[..., Completed]) -> None:

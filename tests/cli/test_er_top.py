@@ -94,6 +94,7 @@ def test_snapshots_follow_each_other(tmp_path: Path) -> None:
     (("/nowhere.er",), 1, "not an experiment"), (("/tmp",), 1, "not an experiment"),
     (("4194305",), 1, "er_top: 4194305: there is no such process"),
     (("--", "/nowhere/prog"), 127, "/nowhere/prog"), (("-d", "0", "a.er"), 2, "-d 0: give seconds from 0.1"),
+    (("-n", "9" * 5000, "a.er"), 2, "give a number from 1"),
     (("-n", "x", "a.er"), 2, "-n x"), (("--view", "all", "a.er"), 2, "--view all"), (("-o", "x.er", "a.er"), 2, "-o"),
     (("-o", "wrong", "--", "true"), 1, "must end in .er")])
 def test_errors_are_one_line(arguments: tuple[str, ...], status: int, words: str, tmp_path: Path) -> None:

@@ -253,6 +253,7 @@ def test_bad_options_are_told(aggregated: Path, words: list[str], told: str) -> 
     (replace(BY_NAME, expression="a[tid, tid] = count()"), "keys of other kinds"),
     (replace(BY_NAME, expression="a[execname, tid] = avg(1)"), "states of 1 words, not 2"),
     (replace(BY_NAME, expression="a[execname, tid] = "), "a function is expected"),
+    (replace(BY_NAME, expression=f"a[execname, tid] = sum(sleep / {'9' * 5000})"), "more than 1000 digits"),
     (Stored("q = lquantize(1, 0, 3)", (), np.zeros((1, 0), np.int64), np.full((1, 6), 77, np.uint64), 1),
      "other arguments"),
 ])

@@ -99,13 +99,14 @@ def events_ns(experiment: Experiment, *kinds: str) -> list[int]:
 
 @pytest.mark.parametrize(("text", "window"), [
     ("5", Window(0, 5)), ("5s", Window(0, 5)), ("1.5m", Window(0, 90)), ("10-20", Window(10, 20)),
-    ("1m-90s", Window(60, 90)), ("0-0.7", Window(0, 0.7)), ("99999999m", Window(0, 5999999940)),
+    ("1m-90s", Window(60, 90)), ("0-0.7", Window(0, 0.7)),
 ])
 def test_windows(text: str, window: Window) -> None:
     assert parse_window(text) == window
 
 
-@pytest.mark.parametrize("text", ["", "x", "5h", "-5", "5-", "20-10", "7-7", "1e3", "0", "5-6-7", "100000000"])
+@pytest.mark.parametrize("text", ["", "x", "5h", "-5", "5-", "20-10", "7-7", "1e3", "0", "5-6-7", "9" * 400,
+                                  "1-20000000m"])
 def test_what_is_no_window(text: str) -> None:
     with pytest.raises(UsageError):
         parse_window(text)
@@ -115,7 +116,8 @@ def test_signals_have_names_and_numbers() -> None:
     assert parse_signal("-l", "USR1") == parse_signal("-l", "sigusr1") == parse_signal("-l", "10") == signal.SIGUSR1
 
 
-@pytest.mark.parametrize("text", ["", "NONE", "KILL", "9", "0", "65", "-1", "TERM", "CHLD", "²"])
+@pytest.mark.parametrize("text", ["", "NONE", "KILL", "9", "0", "65", "-1", "TERM", "CHLD", "²", "32", "33",
+                                  "9" * 5000])
 def test_what_is_no_signal(text: str) -> None:
     with pytest.raises(UsageError):
         parse_signal("-l", text)
