@@ -115,8 +115,8 @@ def printed_entries(
 def _printed_key(record: RecDesc, part: Value, lookup: Lookup, spelled: Spelled | None) -> str:
     if spelled is not None and isinstance(part, Text):
         return f"  {spelled(part.string):<{KEY_WIDTH}}"
-    if spelled is not None and isinstance(part, UserStack):
-        part = part._replace(strings=tuple(spelled(name).encode() for name in part.strings))
+    if spelled is not None and isinstance(part, UserStack):  # where a name that begins with @ is no remark
+        return "\n" + "".join(_frame(spelled(name)) for name in part.strings)
     return printed(record, part, lookup, KEY_WIDTH)
 
 

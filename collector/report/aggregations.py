@@ -150,7 +150,7 @@ class _Keys:
         """Of whatever experiment of the family it is, or a mark of its own."""
         found = stack_of_name(name, self._experiment.path)
         if found is None:
-            return UserStack(0, (1,), (name,))
+            return UserStack(0, (1,), (name or _UNKNOWN,))
         path, uid = found
         numbers = [number for number, experiment in enumerate(self._data.experiments) if experiment.path == path]
         frames: Frames = self._data.frames(numbers[0], np.array([uid], dtype=np.uint64))[0] if numbers else ()

@@ -228,6 +228,16 @@ def test_the_largest_keys_are_printed_in_ascending_order(aggregated: Path, capsy
     assert capsys.readouterr().out == out
 
 
+@pytest.mark.parametrize(("name", "shown"), [(b"@odd.so`f+0x1", "@odd.so`f+0x1"), (b"", "<Unknown>")])
+def test_a_name_of_a_frame_is_one_whatever_it_begins_with(
+        aggregated: Path, capsys: pytest.CaptureFixture[str], name: bytes, shown: str) -> None:
+    """In stacks of DTrace's own, one that begins with @ is a remark on a frame."""
+    stored = Stored("w[wakerstack] = count()", (KEY_NAME,), np.array([[0]]), np.array([[11]], np.uint64), 1, (name,))
+    (aggregated / "aggregations").write_bytes(pack([stored]))
+    out, _ = printed(aggregated, capsys)
+    assert [line.strip() for line in out.splitlines() if line] == ["w[wakerstack] = count()", shown, "11"]
+
+
 def test_a_variance_of_more_than_64_bits_is_printed(aggregated: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """That of 0 and 5 s in nanoseconds."""
     spread = [2, 5_000_000_000, *divmod(5_000_000_000 ** 2, 1 << 64)]
