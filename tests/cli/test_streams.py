@@ -77,6 +77,22 @@ def test_who_reads_the_output_may_stop_but_a_file_that_nobody_reads_is_told(expe
     assert (writer.returncode, said) == (1, "er_print: what was printed is not complete: write error: Broken pipe\n")
 
 
+def test_an_input_that_is_closed_is_an_empty_one(experiment: Path) -> None:
+    result = in_shell([COMMANDS / "er_print", experiment], "<&-")
+    assert (result.returncode, result.stdout) == (2, "")
+    assert re.fullmatch(r"er_print: nothing to print; [^\n]*\n", result.stderr), result.stderr
+
+
+@pytest.mark.parametrize("out", ["", "file"])
+def test_names_of_other_bytes_are_read_and_written(out: str, experiment: Path, tmp_path: Path) -> None:
+    """By commands that are piped in, and into a file as on a terminal."""
+    script, file = tmp_path / "script", tmp_path / "file"
+    script.write_bytes((b"outfile %s\n" % bytes(file) if out else b"") + b"addpath /caf\xe9\n")
+    result = in_shell([COMMANDS / "er_print", experiment], f"<{script}", {"PYTHONIOENCODING": "utf-8"})
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "\t/caf\\udce9\n" in (file.read_text() if out else result.stdout)
+
+
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
 def test_an_error_that_nobody_can_read_keeps_its_status(redirection: str, experiment: Path) -> None:
     for command, status in ((["er_print", "-nosuch"], 2), (["er_archive", "--nosuch"], 2)):

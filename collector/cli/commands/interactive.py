@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -18,10 +19,12 @@ _HISTORY_MAX = 1000
 
 def converse(session: Session, carry_out: Callable[[Session, str], None]) -> None:
     """Carry out line after line until the end; what is wrong with one is said, and the next one comes."""
-    is_terminal = sys.stdin.isatty()
+    is_terminal = sys.stdin is not None and sys.stdin.isatty()
+    if isinstance(sys.stdin, io.TextIOWrapper):  # names of files are any bytes
+        sys.stdin.reconfigure(errors="surrogateescape")
     n_lines = 0
     session.is_asked = is_terminal
-    for line in _whole(_typed() if is_terminal else sys.stdin):
+    for line in _whole(_typed() if is_terminal else sys.stdin or ()):  # there is none where the descriptor was closed
         words = line.split()
         if not words or words[0].startswith("#"):
             continue

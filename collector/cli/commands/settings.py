@@ -156,7 +156,8 @@ def outfile(session: Session, file: str, how: Literal["w", "a"] = "w") -> None:
     if file in ("-", "--"):
         return
     try:
-        session.print_into(Path(file).open(how, encoding="utf-8"))  # noqa: SIM115 - closed at the end
+        out = Path(file).open(how, encoding="utf-8", errors="backslashreplace")  # noqa: SIM115 - closed at the end
+        session.print_into(out)
     except (OSError, ValueError) as err:
         raise UsageError(f"-outfile {file}: {getattr(err, 'strerror', None) or err}") from err
 
