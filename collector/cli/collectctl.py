@@ -35,11 +35,11 @@ usage: collectctl [--socket PATH] [--json] COMMAND
   reload                             has the configuration read again (root)
 """
 _SHORT = "p:S:t:L:F:A:a:C:"
-_ATTACH = ["unit=", "cgroup=", "command=", "label=", "engine=", "tree", "aggregate=", "json", "socket="]
+_ATTACH = ["unit=", "cgroup=", "command=", "label=", "engine=", "tree", "aggregate="]
 _LOOK_S = 0.5
 _OVER = ("stopped", "failed", "finished")
 _CONTROLS = ("pause", "resume", "sample", "stop")
-_OURS = frozenset({"--unit", "--cgroup", "--command", "--label", "--json", "--socket"})
+_OURS = frozenset({"--unit", "--cgroup", "--command", "--label"})
 
 Answer = Callable[[Client, list[str], bool], int]
 
@@ -59,10 +59,7 @@ def run(argv: list[str]) -> int:
         raise UsageError(f"{command}: no such command; see collectctl --help")
     as_json = "--json" in given or "--json" in words
     words = [word for word in words if word != "--json"]
-    path = given.get("--socket", socket_path())
-    if "--socket" in words[:-1]:
-        at = words.index("--socket")
-        path, words = words[at + 1], words[:at] + words[at + 2:]
+    path, words = _socket(words, given.get("--socket", socket_path()))
     try:
         with Client(path) as client:
             return _COMMANDS[command](client, words, as_json)
@@ -71,6 +68,18 @@ def run(argv: list[str]) -> int:
             print(f"wrong  {err}")
             return 1
         raise
+
+
+def _socket(words: list[str], path: str) -> tuple[str, list[str]]:
+    """The path that ``--socket PATH`` or ``--socket=PATH`` behind a command gives, or ``path``; and the other words."""
+    for at, word in enumerate(words):
+        if word.startswith("--socket="):
+            return word.removeprefix("--socket="), words[:at] + words[at + 1:]
+        if word == "--socket":
+            if at + 1 == len(words):
+                raise UsageError("--socket: give the path of the daemon's socket")
+            return words[at + 1], words[:at] + words[at + 2:]
+    return path, words
 
 
 def _options(words: Sequence[str], short: str, long: list[str], *, anywhere: bool = True) -> tuple[

@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import prefork
 import pytest
 
 from collector.service import protocol
@@ -188,3 +189,15 @@ def test_a_word_too_many_is_refused(words: tuple[str, ...], daemon: Callable[[st
     done = daemon("").ctl(*words)
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"collectctl: {words[-1]}: one word too many; see collectctl --help\n"
+
+
+@pytest.mark.parametrize("words", [
+    ("--socket=PATH", "list"), ("attach", "--socket=PATH", "1"), ("attach", "1", "--socket", "PATH"),
+    ("list", "--socket=PATH"), ("stop", "1", "--socket", "PATH", "--json"), ("top", "--socket=PATH", "--every", "1")],
+    ids=" ".join)
+def test_the_socket_may_be_given_anywhere(words: tuple[str, ...], folder: Path) -> None:
+    path = str(folder / "none")
+    command = [str(Path(sys.executable).with_name("collectctl")), *(one.replace("PATH", path) for one in words)]
+    done = prefork.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert done.stderr.startswith(f"collectctl: no collectord answers at {path} ")
