@@ -111,7 +111,7 @@ class Maker:
 
 class HandedOn:
     """SIGTERM and SIGHUP for us are meant for the job: they are handed on to it, and held until it is released. When it
-    has ended they are for what goes on without it."""
+    has ended, or is another user's, they are for what goes on without it."""
 
     def __init__(self) -> None:
         """From now on."""
@@ -139,8 +139,12 @@ class HandedOn:
         elif _has_ended(self._job):  # its number may be another's by now
             self._stop()
         else:
-            with suppress(ProcessLookupError):
+            try:
                 signal.pidfd_send_signal(self._job, number)
+            except ProcessLookupError:
+                pass
+            except PermissionError:  # sudo and the like: it goes on, unrecorded
+                self._stop()
 
 
 def _has_ended(pidfd: int) -> bool:

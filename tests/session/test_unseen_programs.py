@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -153,3 +154,33 @@ def test_programs_that_are_recorded_are_not_told(public_directory: Path, as_nobo
     script = "; ".join(f"{helper} 3 0.001" for _ in range(23))
     said, _ = collected(public_directory, *as_nobody, "collect", "sh", "-c", f"{script}; exit 0")
     assert "could not be recorded" not in said
+
+
+def test_a_signal_that_may_not_be_handed_on_ends_the_recording(
+        public_directory: Path, as_nobody: list[str], need: Callable[[str, str], str]) -> None:
+    """To a program that has become root's altogether, as sudo does; it goes on."""
+    source, program, path = (public_directory / name for name in ("rooted.c", "rooted", "x.er"))
+    source.write_text("""
+        #include <stdio.h>
+        #include <unistd.h>
+        int main(void) {
+            if (setresuid(0, 0, 0)) return 1;
+            puts("ready");
+            fflush(stdout);
+            while (getchar() != EOF) continue;
+            return 5;
+        }""")
+    subprocess.run([need("gcc", "gcc"), "-o", program, source], check=True)
+    program.chmod(0o4755)
+    with subprocess.Popen([*as_nobody, COLLECT, "-o", str(path), str(program)], stdin=subprocess.PIPE,
+                          stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGTERM)
+        while not open_experiment(path).log.complete:
+            assert process.poll() is None
+            time.sleep(0.01)
+        assert process.poll() is None
+        _, said = process.communicate("")
+    assert process.returncode == 5
+    assert "Traceback" not in said
