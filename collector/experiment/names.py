@@ -44,6 +44,7 @@ LOG_FILE = "log.xml"
 AGGREGATIONS_FILE = "aggregations"
 DEFAULT_STEM = "test"
 LETTERS = "fxcC"
+_OPEN_GROUP = os.O_RDWR | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 OPEN_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 _NUMBERED = r"(?P<stem>.+)\.(?P<number>[0-9]+)\.er\Z"  # compiled when needed: the target waits for this module
@@ -69,7 +70,7 @@ def choose(output: str | None = None, overwrite: bool = False, directory: str | 
     wanted = _wanted(output, directory, group)
     _check_parent(wanted.parent)
     if group is not None:
-        _group_path(group, directory)
+        _check_group(_group_path(group, directory))
         _group_member(wanted)
     if overwrite and output is not None:
         if os.path.lexists(wanted):
@@ -209,9 +210,8 @@ def remove_directory(path: Path) -> None:
 def add_to_group(group: str, path: Path, directory: str | None = None) -> None:
     """Enter the experiment in ``group``; a relative one lies in ``directory`` (-d). Raises ExperimentError."""
     group_path = _group_path(group, directory)
-    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
-        fd = os.open(group_path, flags, 0o600)
+        fd = os.open(group_path, _OPEN_GROUP | os.O_CREAT, 0o600)
         try:
             _append_member(fd, _group_member(path))
         finally:
@@ -389,6 +389,18 @@ def _group_path(group: str, directory: str | None) -> Path:
     if not group.endswith(GROUP_SUFFIX) or os.path.basename(group) == GROUP_SUFFIX:
         raise ExperimentError(f"{shown(group)}: the name of a group must end in {GROUP_SUFFIX}")
     return Path(directory or "", group)
+
+
+def _check_group(path: Path) -> None:
+    """Raise unless it can be written, as far as that is known before it is made."""
+    _check_parent(path.parent)
+    try:
+        os.close(os.open(path, _OPEN_GROUP))
+    except FileNotFoundError:
+        if not os.access(path.parent, os.W_OK | os.X_OK):
+            raise ExperimentError(f"cannot write {shown(path)}: this user may make no file there") from None
+    except OSError as error:
+        raise ExperimentError(f"cannot write {shown(path)}: {error.strerror}") from error
 
 
 def _group_member(path: Path) -> str:

@@ -21,6 +21,7 @@ from collector.session.session import (
     OpenedEvents,
     Say,
     check_asked,
+    enter_into_group,
     import_all,
     nothing,
     run,
@@ -68,8 +69,7 @@ def attach(options: Options, say: Say, beside: Beside = nothing) -> int:
         if directory is not None:
             names.remove_directory(directory)
         raise
-    if options.group:
-        names.add_to_group(options.group, directory, options.directory)
+    enter_into_group(options, directory, say)
     if options.verbose:
         say(f"experiment {directory}, attached to {', '.join(map(str, targets.pids))}, engine {recording.engine_text}")
     with beside(directory, start_ns):

@@ -20,7 +20,7 @@ from collector.session import launch, room
 from collector.session.control import Action, Signals
 from collector.session.heir import Ids
 from collector.session.options import Options
-from collector.session.session import Beside, Say, import_all, nothing, run
+from collector.session.session import Beside, Say, enter_into_group, import_all, nothing, run
 
 STEM = "ktest"
 _STOPPING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
@@ -67,8 +67,7 @@ def record_kernel(options: Options, say: Say, beside: Beside = nothing) -> int:
     except BaseException:
         opened.close()
         raise
-    if options.group:
-        names.add_to_group(options.group, directory, options.directory)
+    enter_into_group(options, directory, say)
     if options.verbose:
         say(f"experiment {directory}, the kernel on all CPUs{f', process {load.pid}' if load is not None else ''}")
     with beside(directory, start_ns):

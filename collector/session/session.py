@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from collector import interrupts
 from collector.clock import format_ms
 from collector.engines.perf import opening as perf_opening
-from collector.errors import CollectorError, EngineRefused, UsageError, reason
+from collector.errors import CollectorError, EngineRefused, ExperimentError, UsageError, reason
 from collector.experiment import names
 from collector.linux.crowd import Crowd
 from collector.linux.perf import Birth
@@ -183,14 +183,13 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: Ope
             from collector.session import mpi
 
             mpi.fill_founder(new_founder, options, pid, start_ns)
-        if options.group:
-            names.add_to_group(options.group, directory, options.directory)
     except Exception as err:  # of whatever kind: the program runs
         if heir.is_us:
             os._exit(1)
         heir.see_off()
         names.remove_directory(directory)
         return _unrecorded(options, say, pid, opened, err)
+    enter_into_group(options, directory, say)
     if options.verbose:
         say(f"experiment {directory}, process {pid}, engine {recording.engine_text}")
     run(recording, signals, say)
@@ -220,6 +219,15 @@ def _begun(options: Options, directory: Path, pid: int, opened: OpenedEvents, st
     if heir.is_us:
         names.begin_again(directory)
     return Recording(options, directory, pid, engine_on(opened), start_ns, heir.pidfds, heir)
+
+
+def enter_into_group(options: Options, directory: Path, say: Say) -> None:
+    """Lists the experiment in the group that was asked for. Recording goes on where it can be written no more."""
+    if options.group:
+        try:
+            names.add_to_group(options.group, directory, options.directory)
+        except ExperimentError as err:
+            say(f"warning: {err}; the experiment is not in that group")
 
 
 def run(recording: Stepper, signals: Signals, say: Say) -> bool:

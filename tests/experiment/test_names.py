@@ -64,7 +64,8 @@ def test_names_chosen(here: Path, existing: list[str], arguments: dict[str, str]
     for name in existing:
         (here / name).parent.mkdir(exist_ok=True)
         experiment(here / name)
-    (here / "d").mkdir(exist_ok=True)
+    for name in ("d", "g"):
+        (here / name).mkdir(exist_ok=True)
     assert names.choose(**arguments) == Path(expected)  # type: ignore[arg-type]
     assert names.create_directory(**arguments) == Path(expected)  # type: ignore[arg-type]
     assert stat.S_IMODE((here / expected).stat().st_mode) == 0o700
@@ -90,6 +91,10 @@ def test_names_chosen(here: Path, existing: list[str], arguments: dict[str, str]
     ({"group": "run"}, "must end in .erg"),
     ({"group": ".erg"}, "must end in .erg"),
     ({"group": "run.erg", "output": "blank d/x.er"}, "blanks"),
+    ({"group": "nowhere/run.erg", "output": "x.er"}, "nowhere does not exist"),
+    ({"group": "dir.erg"}, "cannot write dir.erg: Is a directory"),
+    ({"group": "link.erg"}, "cannot write link.erg: Too many levels of symbolic links"),
+    ({"group": "/proc/self/run.erg", "output": "x.er"}, "cannot write /proc/self/run.erg: this user may make no file"),
 ])
 def test_names_refused(here: Path, arguments: dict[str, str], message: str) -> None:
     for name in ("taken.er", "taken12.er", "12.er", "victim.er"):
@@ -98,6 +103,8 @@ def test_names_refused(here: Path, arguments: dict[str, str], message: str) -> N
     (here / "file.er").touch()
     (here / "blank d").mkdir()
     (here / "link.er").symlink_to("victim.er")
+    (here / "link.erg").symlink_to("victim.erg")
+    (here / "dir.erg").mkdir()
     (here / "precious.er").mkdir()
     (here / "precious.er" / "thesis.tex").write_text("words")
     before = sorted(here.rglob("*"))

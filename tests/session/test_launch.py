@@ -27,7 +27,9 @@ from collector.errors import ProgramNotFound
 from collector.experiment.reader import open_experiment
 from collector.linux.accounts import account_of
 from collector.session.launch import HeldChild, inherited
+from collector.session.options import Options
 from collector.session.schedule import EARLY_NS
+from collector.session.session import enter_into_group
 
 COLLECT = str(Path(sys.executable).parent / "collect")
 SH = "/bin/sh"
@@ -538,6 +540,20 @@ def test_a_directory_and_a_group_of_ones_own(tmp_path: Path) -> None:
     lines = (tmp_path / "there" / "all.erg").read_text().splitlines()
     assert [Path(line).name for line in lines[-2:]] == ["all.1.er", "all.2.er"]
     assert lines[0] == "#analyzer experiment group"
+
+
+def test_a_group_that_cannot_be_written_is_told_before_the_program_runs(tmp_path: Path) -> None:
+    (tmp_path / "all.erg").mkdir()
+    one_line(run("-g", "all.erg", "touch", "ran", cwd=tmp_path), 1, "cannot write all.erg: Is a directory")
+    one_line(run("-o", "x.er", "-g", "none/all.erg", "touch", "ran", cwd=tmp_path), 1, "none does not exist")
+    assert left_in(tmp_path) == ["all.erg"]
+
+
+def test_a_group_that_cannot_be_written_any_more_is_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "all.erg").mkdir()
+    said: list[str] = []
+    enter_into_group(Options(group="all.erg", directory=str(tmp_path)), tmp_path / "all.1.er", said.append)
+    assert said == [f"warning: cannot write {tmp_path}/all.erg: Is a directory; the experiment is not in that group"]
 
 
 @perf
