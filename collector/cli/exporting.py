@@ -12,6 +12,7 @@ import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import FrameType
 
 from collector.errors import UsageError
 from collector.installed import command
@@ -62,17 +63,22 @@ def making_a_page(directory: Path, path: str, say: Callable[[str], None]) -> Ite
 
 
 def _run(name: str, directory: Path, path: str) -> int:
-    """Runs ``er_export``, which says what is to be said; the exit status. Whoever wants us to end means
-    it: the program has ended."""
+    """Runs ``er_export``, which says what is to be said; the exit status. Whoever wants us to end means it, and
+    the program if that runs on."""
     words = [*command("er_export"), name, str(directory.absolute()), "-o", path]
     pid = os.posix_spawn(words[0], words, os.environ, setsigdef=_SIGNALS, setsigmask=())
 
-    def hand_on(number: int, _frame: object) -> None:
+    before = {int(number): handler for number in (signal.SIGTERM, signal.SIGHUP)
+              if (handler := signal.getsignal(number)) is not signal.SIG_IGN}
+
+    def hand_on(number: int, frame: FrameType | None) -> None:
         with suppress(ProcessLookupError):
             os.kill(pid, number)
+        if callable(handler := before[number]):
+            handler(number, frame)
 
-    before = {number: signal.signal(number, hand_on) for number in (signal.SIGTERM, signal.SIGHUP)
-              if signal.getsignal(number) is not signal.SIG_IGN}
+    for number in before:
+        signal.signal(number, hand_on)
     try:
         return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
     finally:

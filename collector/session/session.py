@@ -93,7 +93,7 @@ def record(options: Options, say: Say, beside: Beside = nothing) -> int:
     founder = directory.parent if made else None
     with beside(directory, start_ns):
         status = _recorded(options, say, directory, child.pid, opened, signals, start_ns, founder)
-    return launch.exit_status(status)
+    return launch.exit_status(os.waitpid(child.pid, 0)[1] if status is None else status)
 
 
 def _make_directory(options: Options) -> tuple[Path, bool]:
@@ -170,8 +170,9 @@ def told(opened: OpenedEvents, say: Say) -> OpenedEvents:
 
 
 def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: OpenedEvents,
-              signals: Signals, start_ns: int, new_founder: Path | None) -> int:
-    """Everything from the target's first instruction on. Whatever fails, the target runs on; returns its wait status.
+              signals: Signals, start_ns: int, new_founder: Path | None) -> int | None:
+    """Everything from the target's first instruction on. Whatever fails, the target runs on; returns its wait status,
+    None where it has not been waited for.
     """
     heir = Heir(opened if isinstance(opened, perf_opening.Opened) and _may_come_late(options, opened) else None, pid)
     try:
@@ -188,13 +189,14 @@ def _recorded(options: Options, say: Say, directory: Path, pid: int, opened: Ope
             os._exit(1)
         heir.see_off()
         names.remove_directory(directory)
-        return _unrecorded(options, say, pid, opened, err)
+        _let_go_on(options, say, opened, err)
+        return None
     enter_into_group(options, directory, say)
     if options.verbose:
         say(f"experiment {directory}, process {pid}, engine {recording.engine_text}")
     run(recording, signals, say)
     heir.see_off()
-    return os.waitpid(pid, 0)[1] if recording.status is None else recording.status
+    return recording.status
 
 
 def _may_come_late(options: Options, opened: perf_opening.Opened) -> bool:
@@ -252,13 +254,12 @@ def run(recording: Stepper, signals: Signals, say: Say) -> bool:
     return is_well
 
 
-def _unrecorded(options: Options, say: Say, pid: int, opened: OpenedEvents, why: Exception) -> int:
-    """Lets the target go on without being recorded, and waits for it."""
+def _let_go_on(options: Options, say: Say, opened: OpenedEvents, why: Exception) -> None:
+    """The target is not recorded any more."""
     _trace(why)
     say(f"{reason(why)}; nothing more is recorded, {options.arguments[0]} runs on")
     with suppress(Exception):
         _let_go(opened)
-    return os.waitpid(pid, 0)[1]
 
 
 def _let_go(opened: OpenedEvents) -> None:

@@ -593,6 +593,28 @@ def test_who_is_tired_of_an_export(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["nobody reads", "run.1.er"]
 
 
+def test_the_end_of_a_program_that_runs_on_is_not_waited_for(collect: Callable[..., Any], tmp_path: Path) -> None:
+    """The program itself waits for what is made when recording is over."""
+    script = ("for n in $(seq 600); do [ -s run.1.collapsed.txt ] && [ -s run.1.html ] && exit 7; sleep 0.1; done; "
+              "echo in vain")
+    result = collect("-t", "0.2", "-o", "run.1.er", "--export", "collapsed", "--html", "sh", "-c", script, cwd=tmp_path)
+    assert (result.returncode, result.stdout) == (7, "")
+
+
+def test_a_signal_ends_an_export_and_a_program_that_runs_on(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "nobody reads")
+    command = [COMMANDS / "collect", "-t", "0.2", "-o", "run.1.er", "--export", "json=nobody reads",
+               "sh", "-c", "trap 'exit 9' TERM; for n in $(seq 1200); do sleep 0.05; done"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as process:
+        while not exports(process.pid):
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.terminate()
+        assert process.stderr is not None
+        assert "--export json: interrupted" in process.stderr.read()
+    assert process.returncode == 9
+
+
 def test_nothing_is_recorded_of_an_export(collect: Callable[..., Any], tmp_path: Path) -> None:
     result = collect("-o", "run.1.er", "--export", "json", "/nonexistent", cwd=tmp_path)
     assert result.returncode == 127
