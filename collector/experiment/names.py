@@ -85,31 +85,80 @@ def choose(output: str | None = None, overwrite: bool = False, directory: str | 
 
 def create_directory(output: str | None = None, overwrite: bool = False, directory: str | None = None,
                      group: str | None = None) -> Path:
-    """Make the founder's directory, for the user alone. Raises ExperimentError; then nothing is left.
+    """Make the founder's directory, for the user alone, at once. Raises ExperimentError; then nothing is left."""
+    made = prepare_directory(output, overwrite, directory, group)
+    made.take_place()
+    made.forget_replaced()
+    return made.path
+
+
+def prepare_directory(output: str | None = None, overwrite: bool = False, directory: str | None = None,
+                      group: str | None = None) -> NewDirectory:
+    """The same; an older experiment stays until ``take_place``.
 
     ``output`` is what -o or (with ``overwrite``) -O named, ``directory`` -d, ``group`` -g, which is only looked at:
     ``add_to_group`` enters the experiment once it is worth listing.
     """
     for _ in range(_ATTEMPTS):
         path = choose(output, overwrite, directory, group)
-        if overwrite and output is not None and os.path.lexists(path):
-            _remove(path)
         try:
+            if overwrite and output is not None and os.path.lexists(path):
+                return NewDirectory(path, _make_draft(path))
             _make_at_once(path)
         except OSError as error:
             if error.errno in _IS_TAKEN:
                 continue  # somebody else took the number between the look and the making
             raise _refusal(path, error) from error
-        return path
+        return NewDirectory(path)
     raise ExperimentError(f"cannot create {shown(path)}: other programs keep taking its name")
+
+
+class NewDirectory:
+    """A directory that was made for an experiment.
+
+    Where it replaces an older experiment it lies beside that one until it is known that there is something to record,
+    so that whatever fails, or kills us, before then leaves that one as it was.
+    """
+
+    def __init__(self, path: Path, draft: Path | None = None) -> None:
+        """``path``: where it lies in the end; ``draft``: where it lies until then, if not there."""
+        self.path = path
+        self._draft = draft
+        self._replaced: Path | None = None
+
+    def take_place(self) -> None:
+        """It lies at ``path``, and an older one aside. Raises ExperimentError."""
+        if self._draft is None:
+            return
+        aside = _name_beside(self.path, SUFFIX)
+        try:
+            if os.path.lexists(self.path):
+                _check_removable(self.path)
+                self._replaced = aside
+                os.rename(self.path, aside)
+            os.rename(self._draft, self.path)
+        except OSError as error:
+            raise _refusal(self.path, error) from error
+        self._draft = None
+
+    def forget_replaced(self) -> None:
+        """Removes the older one. Raises ExperimentError."""
+        if self._replaced is not None:
+            _remove(self._replaced)
+            self._replaced = None
+
+    def remove(self) -> None:
+        """Removes it, for it came to nothing; the older one lies where it lay."""
+        remove_directory(self._draft or self.path)
+        if self._replaced is not None:
+            with suppress(OSError):
+                os.rename(self._replaced, self.path)
 
 
 def _make_at_once(path: Path) -> None:
     """A directory with its early log, or nothing: who is killed in between leaves none that does not open."""
-    draft = path.with_name(f".collect-{os.urandom(6).hex()}")
-    os.mkdir(draft, 0o700)
+    draft = _make_draft(path)
     try:
-        _write_early_log(draft)
         os.rename(draft, path)  # over nothing, or a directory in which there is nothing
     except OSError:
         remove_directory(draft)
@@ -117,6 +166,23 @@ def _make_at_once(path: Path) -> None:
     except BaseException:  # an interrupt, perhaps behind the rename
         remove_directory(draft if os.path.lexists(draft) else path)
         raise
+
+
+def _make_draft(path: Path) -> Path:
+    """A directory with its early log, beside ``path``."""
+    draft = _name_beside(path)
+    os.mkdir(draft, 0o700)
+    try:
+        _write_early_log(draft)
+    except BaseException:
+        remove_directory(draft)
+        raise
+    return draft
+
+
+def _name_beside(path: Path, suffix: str = "") -> Path:
+    """One that nobody has."""
+    return path.with_name(f".collect-{os.urandom(6).hex()}{suffix}")
 
 
 def begin_again(path: Path) -> None:
@@ -363,6 +429,8 @@ def _check_removable(path: Path) -> None:
         looks = "log.xml" in names or _EARLY_FILES.issuperset(names)
     if not looks:
         raise ExperimentError(f"{shown(path)} is not an experiment, so it is not removed; choose another name")
+    if not os.access(path, os.W_OK | os.X_OK):
+        raise ExperimentError(f"cannot remove {shown(path)}: {os.strerror(errno.EACCES)}")
 
 
 def _remove(path: Path) -> None:

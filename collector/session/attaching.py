@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import signal
-from pathlib import Path
 
 from collector import interrupts
 from collector.engines.perf import opening as perf_opening
@@ -22,6 +21,7 @@ from collector.session.session import (
     Say,
     check_asked,
     enter_into_group,
+    forget_replaced,
     import_all,
     nothing,
     run,
@@ -46,10 +46,10 @@ def attach(options: Options, say: Say, beside: Beside = nothing) -> int:
         return 0
     from collector.session.recording import Recording, engine_on
 
-    directory: Path | None = None
+    place: names.NewDirectory | None = None
     opened: OpenedEvents = None
     try:
-        directory = names.create_directory(options.name, options.overwrite, options.directory, options.group)
+        place = names.prepare_directory(options.name, options.overwrite, options.directory, options.group)
         with room.kept_back():
             opened = told(targets.open(_Opener(options, say)) if options.interval_ns else None, say)
         check_asked(options, opened)
@@ -61,14 +61,17 @@ def attach(options: Options, say: Say, beside: Beside = nothing) -> int:
         start_ns = taken[0].seen.until_ns
         signals = Signals(options.signals(_STOPPING), options.orders)
         interrupts.raise_noted()
-        recording = Recording(options, directory, targets.pids[0], engine, start_ns, targets.pidfds())
+        place.take_place()
+        recording = Recording(options, place.path, targets.pids[0], engine, start_ns, targets.pidfds())
         recording.take_over(taken)
     except BaseException:
         if opened is not None:
             opened.close()
-        if directory is not None:
-            names.remove_directory(directory)
+        if place is not None:
+            place.remove()
         raise
+    directory = place.path
+    forget_replaced(place, say)
     enter_into_group(options, directory, say)
     if options.verbose:
         say(f"experiment {directory}, attached to {', '.join(map(str, targets.pids))}, engine {recording.engine_text}")

@@ -20,7 +20,7 @@ from collector.session import launch, room
 from collector.session.control import Action, Signals
 from collector.session.heir import Ids
 from collector.session.options import Options
-from collector.session.session import Beside, Say, enter_into_group, import_all, nothing, run
+from collector.session.session import Beside, Say, enter_into_group, forget_replaced, import_all, nothing, run
 
 STEM = "ktest"
 _STOPPING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
@@ -47,14 +47,15 @@ def record_kernel(options: Options, say: Say, beside: Beside = nothing) -> int:
     perf_opening.raise_descriptor_limit()
     opened = _opened(options)
     try:
-        directory = names.create_directory(options.name, options.overwrite, options.directory, options.group)
+        place = names.prepare_directory(options.name, options.overwrite, options.directory, options.group)
         try:
             load = launch.HeldChild(program, options.arguments, inherited) if program else None
             handed_on = launch.HandedOn() if load is not None else None
             signals = _signals(options, load)
             interrupts.raise_noted()
             start_ns = time.monotonic_ns()
-            recording = KernelRecording(options, directory, opened, start_ns, Ids.ours())
+            place.take_place()
+            recording = KernelRecording(options, place.path, opened, start_ns, Ids.ours())
             if load is not None and handed_on is not None:
                 load.make()
                 handed_on.hold(load.pid)
@@ -62,11 +63,13 @@ def record_kernel(options: Options, say: Say, beside: Beside = nothing) -> int:
                 handed_on.release(lambda: signals.ask(Action.STOP))
                 recording.lasts_as_long_as(load.pid)
         except BaseException:
-            names.remove_directory(directory)
+            place.remove()
             raise
     except BaseException:
         opened.close()
         raise
+    directory = place.path
+    forget_replaced(place, say)
     enter_into_group(options, directory, say)
     if options.verbose:
         say(f"experiment {directory}, the kernel on all CPUs{f', process {load.pid}' if load is not None else ''}")

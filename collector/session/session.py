@@ -60,7 +60,7 @@ def record(options: Options, say: Say, beside: Beside = nothing) -> int:
     program = launch.find_program(options.arguments[0])
     if room.is_scarce():
         import_all()
-    directory, made = _make_directory(options)
+    place, made = _make_directory(options)
     inherited = launch.inherited()
     launch.keep_children()
     try:
@@ -87,24 +87,40 @@ def record(options: Options, say: Say, beside: Beside = nothing) -> int:
         if isinstance(opened, perf_opening.Opened):
             opened.before = before
     except BaseException:
-        names.remove_directory(directory)
+        place.remove()
         raise
     handed_on.release(lambda: signals.ask(Action.STOP))
-    founder = directory.parent if made else None
-    with beside(directory, start_ns):
-        status = _recorded(options, say, directory, child.pid, opened, signals, start_ns, founder)
+    status = None
+    try:
+        place.take_place()
+    except ExperimentError as err:
+        place.remove()
+        _let_go_on(options, say, opened, err)
+    else:
+        forget_replaced(place, say)
+        founder = place.path.parent if made else None
+        with beside(place.path, start_ns):
+            status = _recorded(options, say, place.path, child.pid, opened, signals, start_ns, founder)
     return launch.exit_status(os.waitpid(child.pid, 0)[1] if status is None else status)
 
 
-def _make_directory(options: Options) -> tuple[Path, bool]:
+def forget_replaced(place: names.NewDirectory, say: Say) -> None:
+    """What is recorded is recorded; an older experiment in its place, if there was one, goes."""
+    try:
+        place.forget_replaced()
+    except ExperimentError as err:
+        say(f"warning: {err}")
+
+
+def _make_directory(options: Options) -> tuple[names.NewDirectory, bool]:
     """The directory to record into, and whether the MPI job's founder around it is new and ours to fill."""
     if not options.mpi:
-        return names.create_directory(options.name, options.overwrite, options.directory, options.group), False
+        return names.prepare_directory(options.name, options.overwrite, options.directory, options.group), False
     from collector.session import mpi
 
     rank = mpi.rank()
     founder, made = names.join_founder(rank.job, options.name, options.overwrite, options.directory)
-    return names.create_rank_directory(founder, rank.number), made
+    return names.NewDirectory(names.create_rank_directory(founder, rank.number)), made
 
 
 def import_all() -> None:

@@ -140,6 +140,45 @@ def test_overwriting_removes_the_old_experiment_and_nothing_outside(here: Path) 
     assert os.listdir(outside) == ["log.xml"]
 
 
+def test_an_older_experiment_stays_until_there_is_something_to_record(here: Path) -> None:
+    old = experiment(here / "old.er")
+    (old / "mark").touch()
+    place = names.prepare_directory("old.er", overwrite=True)
+    assert sorted(os.listdir("old.er")) == ["log.xml", "mark"]
+    place.remove()
+    place = names.prepare_directory("old.er", overwrite=True)
+    place.take_place()
+    assert os.listdir("old.er") == ["log.xml"]
+    place.remove()
+    assert os.listdir(here) == ["old.er"]
+    assert sorted(os.listdir("old.er")) == ["log.xml", "mark"]
+    place = names.prepare_directory("old.er", overwrite=True)
+    place.take_place()
+    place.forget_replaced()
+    assert os.listdir(here) == ["old.er"]
+    assert os.listdir("old.er") == ["log.xml"]
+
+
+def test_an_older_experiment_that_became_something_else_is_not_replaced(here: Path) -> None:
+    old = experiment(here / "old.er")
+    place = names.prepare_directory("old.er", overwrite=True)
+    (old / "log.xml").unlink()
+    (old / "thesis.tex").touch()
+    with pytest.raises(ExperimentError, match=r"old\.er is not an experiment"):
+        place.take_place()
+    place.remove()
+    assert os.listdir(here) == ["old.er"]
+    assert os.listdir(old) == ["thesis.tex"]
+
+
+def test_who_is_killed_before_there_is_something_to_record_leaves_the_older_experiment(here: Path) -> None:
+    (experiment(here / "old.er") / "mark").touch()
+    code = ("import os; from collector.experiment import names; names.prepare_directory('old.er', overwrite=True); "
+            "os.kill(os.getpid(), 9)")
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -9
+    assert sorted(os.listdir("old.er")) == ["log.xml", "mark"]
+
+
 def test_removing_takes_what_was_begun_and_leaves_the_rest(here: Path) -> None:
     begun, other = here / "begun.er", here / "other.er"
     begun.mkdir()

@@ -18,6 +18,7 @@ import prefork
 import pytest
 
 from collector.engines.perf.machine import ALLOWED_LEVEL
+from collector.experiment.names import create_directory
 from collector.experiment.reader import Experiment, open_experiment
 from collector.experiment.records import STATES
 from collector.linux import perf
@@ -63,6 +64,17 @@ def copied(collect: Run, kernel_shown: None, tmp_path_factory: pytest.TempPathFa
                    *COPY[1:])
     assert done.returncode == 0, done.stderr
     return path, done.stderr
+
+
+def test_an_experiment_is_overwritten_when_its_program_runs(collect: Run, kernel_shown: None, tmp_path: Path) -> None:
+    older, program = create_directory(str(tmp_path / "x.er")), tmp_path / "script"
+    (older / "mark").touch()
+    for interpreter, status in (("/no/such", 127), ("/bin/sh", 0)):
+        program.write_text(f"#!{interpreter}\n")
+        program.chmod(0o755)
+        assert collect("-k", "kernel", "-O", older, program).returncode == status
+        assert sorted(os.listdir(tmp_path)) == ["script", "x.er"]
+        assert (older / "mark").exists() == (status == 127)
 
 
 def test_all_time_of_all_cpus_is_told(copied: tuple[Path, str]) -> None:

@@ -24,6 +24,7 @@ import pytest
 from collector import __version__
 from collector.clock import NS_PER_S
 from collector.errors import ProgramNotFound
+from collector.experiment.names import create_directory
 from collector.experiment.reader import open_experiment
 from collector.linux.accounts import account_of
 from collector.session.launch import HeldChild, inherited
@@ -195,6 +196,15 @@ def test_a_directory_of_somebody_else(tmp_path: Path) -> None:
     result = subprocess.run(command, cwd="/", capture_output=True, text=True, check=False)
     one_line(result, 1, "/usr")
     assert not list(Path("/usr").glob("*.er"))
+
+
+@pytest.mark.usefixtures("root")
+def test_an_experiment_of_somebody_else_is_not_overwritten(as_nobody: list[str], public_directory: Path) -> None:
+    create_directory(str(public_directory / "x.er")).chmod(0o755)
+    result = subprocess.run([*as_nobody, COLLECT, "-O", "x.er", "touch", "ran"], cwd=public_directory,
+                            capture_output=True, text=True, check=False)
+    one_line(result, 1, "cannot remove x.er: Permission denied")
+    assert left_in(public_directory) == ["x.er"]
 
 
 @pytest.mark.parametrize("code", [errno.EACCES, errno.EPERM, errno.ENOSYS])
@@ -565,6 +575,45 @@ def test_overwriting_replaces_an_experiment(tmp_path: Path) -> None:
     after = open_experiment(tmp_path / "x.er")
     assert after.log.pid != before
     assert after.log.complete
+
+
+@pytest.fixture
+def older(tmp_path: Path) -> Path:
+    """An experiment that is to be overwritten."""
+    path = create_directory(str(tmp_path / "x.er"))
+    (path / "mark").touch()
+    return path
+
+
+@perf
+@pytest.mark.parametrize(("options", "name", "status", "said"), [
+    ((), "./script", 127, "its interpreter"), (("--aggregate", "a[waker] = count()"), "true", 2, "--aggregate")])
+def test_an_experiment_is_overwritten_when_there_is_something_to_record(
+        tmp_path: Path, older: Path, options: tuple[str, ...], name: str, status: int, said: str) -> None:
+    script(tmp_path, "#!/no/such/interpreter\n")
+    one_line(run("-O", "x.er", *options, "--engine", "signal", name, cwd=tmp_path), status, said)
+    assert left_in(tmp_path) == ["script", "x.er"]
+    assert (older / "mark").exists()
+
+
+@perf
+def test_an_experiment_is_not_overwritten_by_an_attachment_that_is_refused(tmp_path: Path, older: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        options = ["--engine", "signal", "--aggregate", "a[waker] = count()", "-P", process.pid]
+        one_line(run("-O", "x.er", *options, cwd=tmp_path), 2, "--aggregate")
+        process.kill()
+    assert left_in(tmp_path) == ["x.er"]
+    assert (older / "mark").exists()
+
+
+@perf
+def test_an_experiment_is_overwritten_by_an_attachment(tmp_path: Path, older: Path) -> None:
+    with subprocess.Popen(["sleep", "60"]) as process:
+        assert run("-O", "x.er", "-t", "0.1", "-P", process.pid, cwd=tmp_path).returncode == 0
+        process.kill()
+    assert left_in(tmp_path) == ["x.er"]
+    assert not (older / "mark").exists()
+    assert open_experiment(older).log.complete
 
 
 @perf
