@@ -79,7 +79,7 @@ def made(arguments: list[str], compare: bool = False, n_code: int = _N_CODE) -> 
     try:
         session.founders  # noqa: B018 - errors of experiments come first
         read_defaults(session, "er_html")
-        data = session.whole
+        data = session.data
         result = packed(data, _more(session, compare, n_code))
         return page(title(data), result.text()), [shown(problem) for problem in session.problems()]
     finally:
@@ -174,7 +174,7 @@ def _hot(session: Session, n: int) -> Iterator[Hot]:
     from collector.export.html.content import Hot
     from collector.report.tables import Labels, object_rows
 
-    data = session.whole
+    data = session.data
     labels = Labels.of_functions(data.functions)
     if not n or not any(column.flavor for column in session.view.columns):
         return
@@ -194,7 +194,7 @@ def _listings(session: Session, function: Function) -> tuple[Annotated | None, A
     from collector.report.annotated import target_of
     from collector.report.listings import instruction_listing, source_listing
 
-    data = session.whole
+    data = session.data
     target = target_of(data, function)
     if target is None or (target.loaded.file is None and function.text is None):
         return None, None

@@ -25,6 +25,7 @@ from collector.report.resolve import (
     UNKNOWN_FUNCTION,
     Code,
     LoadedObject,
+    Numbers,
     Packets,
     Part,
     Resolved,
@@ -116,6 +117,18 @@ class DataSet:
     def places(self) -> list[tuple[int, int]]:
         """For each instruction its function's id and its offset in it."""
         return self._looked_up.places
+
+    def stacks_of_packets(self) -> list[tuple[I8, Numbers, Numbers]]:
+        """Of each experiment its distinct stacks, offsets and instructions, as in this view; and the stack of each
+        packet, all kinds (n,).
+        """
+        same, n = np.arange(len(self.places), dtype=np.int64), len(self.places)
+        found = []
+        for part in self.parts:
+            offsets, instructions, of_packet = part.function_stacks(same)
+            seen = self._seen(Weighted(offsets, instructions, np.zeros((len(offsets) - 1, 0), np.int64), n))
+            found.append((seen.offsets, seen.objects, of_packet))
+        return found
 
     @property
     def n_missing_stacks(self) -> int:

@@ -83,12 +83,12 @@ def picture(data: DataSet) -> Picture:
 
 def _tree(data: DataSet) -> tuple[I8, I8, list[I8]]:
     """The tree of all stacks, and for each experiment the leaf of each of its packets."""
-    same = np.arange(len(data.places), dtype=np.int64)
-    stacks = [part.function_stacks(same) for part in data.parts]
+    stacks = data.stacks_of_packets()
     depths = [np.diff(offsets) for offsets, _, _ in stacks]
     offsets = np.append(0, np.cumsum(np.concatenate([np.zeros(0, np.int64), *depths]))).astype(np.int64)
     objects = np.concatenate([np.zeros(0, np.int64), *(found for _, found, _ in stacks)])
-    tree, leaves = tree_and_leaves(Weighted(offsets, objects, np.zeros((len(offsets) - 1, 0), np.int64), len(same)))
+    tree, leaves = tree_and_leaves(Weighted(offsets, objects, np.zeros((len(offsets) - 1, 0), np.int64),
+                                            len(data.places)))
     ends = np.cumsum([0, *map(len, depths)]).tolist()
     mine = [np.append(leaves[begin:end], ROOT)[of_packet] for begin, end, (_, _, of_packet) in
             zip(ends[:-1], ends[1:], stacks, strict=True)]

@@ -343,13 +343,9 @@ class Samples:
     def _interned(self) -> tuple[Stacks, list[I4]]:
         """All stacks; and for each experiment which of them its own distinct ones are."""
         known: dict[bytes, int] = {}
-        ids = [_interned(*self._with_no_stack(*spread(*part.function_stacks(self._itself)[:2], self.levels)),
-                         known).astype(np.int32) for part in self._parts]
+        ids = [_interned(*self._with_no_stack(*spread(offsets, instructions, self.levels)), known).astype(np.int32)
+               for offsets, instructions, _ in self.data.stacks_of_packets()]
         return _stacks_of(known), ids
-
-    @property
-    def _itself(self) -> I8:
-        return np.arange(self.n_places - 1, dtype=np.int64)
 
     def _with_no_stack(self, offsets: I8, frames: npt.NDArray[np.integer]) -> tuple[I8, I4]:
         """Where there are no frames, the one that says so."""

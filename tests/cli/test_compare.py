@@ -17,6 +17,7 @@ from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
+import interpreted
 import numpy as np
 import pytest
 
@@ -171,6 +172,20 @@ def test_the_tree_is_compared_too(pair: list[str], capsys: pytest.CaptureFixture
     for number in (1, 2):
         below = sum(row[f"a.totalcpu@{number}"] for row in tree if row["depth"] == 1)
         assert below == pytest.approx(functions["<Total>"][f"e.totalcpu@{number}"])
+
+
+@pytest.mark.parametrize("mode", ["user", "expert", "machine"])
+def test_functions_of_an_interpreter_are_compared_as_they_are_seen(mode: str, tmp_path: Path,
+                                                                   need: Callable[[str, str], str],
+                                                                   capsys: pytest.CaptureFixture[str]) -> None:
+    paths = [str(interpreted.recorded(tmp_path / f"{more}.er", need("gcc", "gcc"), more)) for more in (0, 31)]
+    words = ["-viewmode", mode, "-metrics", "e.user:i.user:name"]
+    found = rows(capsys, *words, "-compare", "on", "-functions", *paths)
+    for number, path in enumerate(paths, 1):
+        alone = rows(capsys, *words, "-functions", path)
+        assert {name: (row[f"e.user@{number}"], row[f"i.user@{number}"]) for name, row in found.items()} == {
+            name: (row["e.user"], row["i.user"]) for name, row in alone.items()}
+    assert ("slow" in found and found["slow"]["e.user@1"] > 0) == (mode == "user")
 
 
 def test_a_slower_function_is_marked_and_others_are_not(tmp_path: Path, build: Callable[..., Path],

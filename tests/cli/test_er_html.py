@@ -19,6 +19,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import interpreted
 import numpy as np
 import prefork
 import pytest
@@ -203,6 +204,20 @@ def test_tables_have_the_figures_of_er_print(page: Path, experiment: Path, look:
         wanted = printed(experiment, *view, "-threads", capsys=capsys)
         assert [row[:3] for row in table(driver, "Threads")][:1] == wanted[:1]
         assert sorted(row[:3] for row in table(driver, "Threads")) == sorted(wanted), metric
+
+
+def test_functions_of_an_interpreter_are_those_of_er_print(need: Callable[[str, str], str], tmp_path: Path,
+                                                           look: Callable[..., webdriver.Chrome],
+                                                           capsys: pytest.CaptureFixture[str]) -> None:
+    """Its own frames are left out, of comparisons, too."""
+    one, other = (interpreted.recorded(tmp_path / f"{more}.er", need("gcc", "gcc"), more) for more in (0, 17))
+    driver = look(page_of(one, folder=tmp_path), "view=functions&metric=user")
+    wanted = printed(one, "-metrics", "e.%user:i.%user:name", "-functions", capsys=capsys)
+    assert sorted(row[:5] for row in table(driver, "Functions")) == sorted(wanted)
+    assert {row[4] for row in wanted} == {"<Total>", "<module>", "slow", "quick", "main"}
+    rows = table(look(page_of("--compare", one, other, folder=tmp_path)), "Functions compared")
+    assert sorted((row[0], row[1], row[-1]) for row in rows) == sorted(json_rows(one, other, capsys))
+    assert {row[-1] for row in rows} == {row[4] for row in wanted}
 
 
 def test_callers_and_callees_are_those_of_er_print(page: Path, experiment: Path,

@@ -23,6 +23,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import interpreted
 import numpy as np
 import psutil
 import pytest
@@ -348,6 +349,24 @@ def test_files_of_defaults_hold(made: Path, exported: Callable[..., Path], tmp_p
     agrees(readers.collapsed({"total": found}), wanted, lambda name: name.replace(";", ":"))
     monkeypatch.chdir(made.parent)
     assert sum(wanted[0].values()) < sum(reported(made, metrics=("total",))[0].values())
+
+
+@pytest.mark.parametrize("mode", ["user", "expert", "machine"])
+def test_frames_of_an_interpreter_are_those_of_er_print(mode: str, exported: Callable[..., Path], tmp_path: Path,
+                                                        need: Callable[[str, str], str],
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default without its own, as there; or as a file of defaults says."""
+    path = interpreted.recorded(tmp_path / "run.1.er", need("gcc", "gcc"))
+    monkeypatch.chdir(tmp_path)
+    if mode != "user":
+        (tmp_path / ".gprofng.rc").write_text(f"viewmode {mode}\n")
+    wanted = reported(path, "-viewmode", mode)
+    assert (wanted[0]["slow", "user"] == 23 * INTERVAL_US) == (mode == "user")
+    agrees(readers.own_json(exported("json", path)), wanted)
+    agrees(readers.speedscope(exported("speedscope", path), titles(exported, path)), wanted)
+    agrees(readers.collapsed({"user": exported("collapsed", path, "-metric", "user")}), wanted)
+    agrees(readers.otlp(exported("otlp", path)), wanted)
+    agrees(readers.duckdb(exported("parquet", path)), wanted)
 
 
 def test_lines_of_source(made: Path, exported: Callable[..., Path]) -> None:

@@ -56,4 +56,5 @@ def seen(session: Session, stacks_of: Callable[[Session, DataSet], tuple[Weighte
     groups = [Group(shown(Path(name).name), founders) for name, founders in session.groups]
     metrics = {column.metric.command: column.metric for column in session.view.columns if column.flavor}
     asked = Asked(groups, list(metrics.values()), session.compare, of_functions)
-    return wide(session.whole, session.selection.masks(), asked, lambda data: stacks_of(session, data))
+    whole = session.whole.viewed(session.view_mode)
+    return wide(whole, session.selection.masks(), asked, lambda data: stacks_of(session, data))
