@@ -20,11 +20,13 @@ metadata, ``collect.notes``. The keeper of pyarrow.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, BinaryIO
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute
 import pyarrow.parquet
 
 from collector.clock import NS_PER_US
@@ -41,15 +43,17 @@ _FIELDS = [("time_ns", pa.int64()), ("duration_ns", pa.int64()), ("wall_time", _
            ("process", _LABEL), ("pid", pa.int64()), ("thread", _LABEL), ("tid", pa.int64()),
            ("thread_number", pa.int64()), ("cpu", pa.int64()), ("kind", _LABEL), ("state", _LABEL),
            ("time_us", pa.int64()), ("stack", pa.list_(pa.string())), ("labels", _PAIRS)]
+_NAMES_MAX = 1 << 27  # bytes of names in the stacks of a group of rows; offsets of Arrow's texts end at 2 GB
+_FRAME_SIZE = 8  # what a frame takes besides its name
 
 
 def write(samples: Samples, out: BinaryIO, choices: Choices) -> None:
-    """A group of rows for each block; ``choices`` say nothing to it."""
+    """A group of rows for each block, or more of them; ``choices`` say nothing to it."""
     rows = _Rows(samples)
     with pyarrow.parquet.ParquetWriter(out, rows.schema, compression="zstd") as writer:
         for block in samples.blocks():
-            if len(block):
-                writer.write_table(rows.table(block))
+            for piece in rows.pieces(block):
+                writer.write_table(rows.table(piece))
 
 
 class _Rows:
@@ -70,10 +74,18 @@ class _Rows:
         self._states = pa.array(self._state_names(), pa.string())
         self._functions = pa.array(names(samples), pa.string())
         self._stacks, self._stack_of = samples.function_stacks
+        sizes = pyarrow.compute.binary_length(self._functions).to_numpy().astype(np.int64) + _FRAME_SIZE
+        self._sizes = np.diff(np.append(0, np.cumsum(sizes[self._stacks.frames]))[self._stacks.offsets])
 
     def _state_names(self) -> Sequence[str]:
         found = {one.columns[0]: one.name for one in self._samples.quantities}
         return [found.get(column, "other") for column in range(STATE_OTHER + 1)]
+
+    def pieces(self, block: Block) -> Iterator[Block]:
+        """The packets of a block in pieces, each of which is as much as should be in memory at once."""
+        sums = np.cumsum(self._sizes[self._stack_of[block.stack]]) // _NAMES_MAX
+        cuts = [0, *(np.flatnonzero(np.diff(sums)) + 1).tolist(), len(block)]
+        return (block.chosen(slice(begin, end)) for begin, end in pairwise(cuts) if end > begin)
 
     def table(self, block: Block) -> Any:
         """The packets of a block."""

@@ -117,6 +117,12 @@ class Block:
     def __len__(self) -> int:
         return len(self.time_ns)
 
+    def chosen(self, which: Bool | slice) -> Block:
+        """Some of the packets."""
+        some: dict[str, Any] = {name: value[which] for name, value in vars(self).items()
+                                if isinstance(value, np.ndarray)}
+        return replace(self, **some)
+
 
 @dataclass(frozen=True)
 class Stacks:
@@ -437,7 +443,7 @@ class Samples:
                         block = replace(block, first=first, values=values[mine])
                     begin += len(packets)
                     mask = self.data.mask(number)
-                    yield block if mask is None else _chosen(block, mask[begin - len(packets):begin])
+                    yield block if mask is None else block.chosen(mask[begin - len(packets):begin])
 
     def _block(self, number: int, kind: str, packets: Packets, begin: int) -> Block:
         some, n = slice(begin, begin + len(packets)), len(packets)
@@ -462,12 +468,6 @@ def _in_bites(experiment: Experiment, kind: str) -> Iterator[Packets]:
     for packets in experiment.packets_in_pieces(kind):
         for begin in range(0, len(packets), _AT_ONCE):
             yield packets[begin:begin + _AT_ONCE]
-
-
-def _chosen(block: Block, mask: Bool) -> Block:
-    """Of a block the packets that are wanted."""
-    some: dict[str, Any] = {name: value[mask] for name, value in vars(block).items() if isinstance(value, np.ndarray)}
-    return replace(block, **some)
 
 
 def _quantity(metric: Metric) -> Quantity:

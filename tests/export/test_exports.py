@@ -311,6 +311,26 @@ def test_every_packet_is_a_row(made: Path, exported: Callable[..., Path]) -> Non
     assert frame["duration_ns"].to_list() == [1000 * one for one in frame["time_us"]]
 
 
+def test_parquet_of_long_names_is_made_in_pieces(tmp_path: Path, exported: Callable[..., Path]) -> None:
+    """Of 601 packets each has 404,000 bytes of names: more than should be in memory at once."""
+    import polars
+    import pyarrow.parquet
+
+    path, rows, depth = tmp_path / "deep.1.er", np.arange(601), 101
+    path.mkdir()
+    recorder = Recorder.create(path, HEADER)
+    for place in range(2):
+        recorder.function_mapped(START_NS, DYNAMIC + 0x1000 * place, 0x1000, b"%d" % place * 4000)
+    pcs = DYNAMIC + 0x1000 * (np.arange(depth) % 2)
+    uids = recorder.frames.intern(np.array([pcs], np.uint64), np.array([depth])).astype(np.int64)
+    recorder.clock(HEADER.pid + rows * 0, rows * 0, START_NS + 10**7 * (1 + rows), uids[rows * 0], rows * 0, 1 + rows)
+    recorder.close(START_NS + 10**10)
+    file = exported("parquet", path)
+    assert pyarrow.parquet.ParquetFile(file).metadata.num_row_groups == 2
+    frame = polars.read_parquet(file, columns=["time_us"])
+    assert frame["time_us"].to_list() == [INTERVAL_US * (1 + row) for row in rows.tolist()]
+
+
 def test_otlp(made: Path, exported: Callable[..., Path]) -> None:
     agrees(readers.otlp(exported("otlp", made)), reported(made))
 
