@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import getopt
-import sys
 from dataclasses import dataclass
 
 from collector import __version__
@@ -46,9 +45,7 @@ def run(argv: list[str]) -> int:
         raise UsageError("give one experiment; er_archive --help shows how")
     from collector.experiment.archive import archive
     from collector.experiment.reader import open_experiment
-    from collector.export.text import make_tolerant
 
-    make_tolerant(sys.stdout)
     experiment = open_experiment(experiments[0])
     report = archive(experiment, options.choice, options.force, options.dry_run)
     read = experiment.family if options.choice != "off" else (experiment,)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import getopt
 import os
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,7 +13,8 @@ from typing import TYPE_CHECKING
 from collector import __version__
 from collector.cli import streams
 from collector.cli.commands.session import Session
-from collector.errors import CollectorError, ElfError, UsageError
+from collector.errors import CollectorError, ElfError, UsageError, shown
+from collector.export.formats import ExportError, destination
 
 if TYPE_CHECKING:
     from collector.export.html.content import Compared, Hot, More
@@ -61,17 +61,17 @@ def run(argv: list[str]) -> int:
     for problem in problems:
         streams.say(f"er_html: warning: {problem}")
     if output == "-":
-        sys.stdout.write(text)
+        with destination(None) as out:
+            out.write(text.encode("utf-8"))  # which the page says that it is
         return 0
     size = write(Path(output), text)
-    print(f"{output}: {size / 1e6:.1f} MB; open it in a browser")
+    print(f"{shown(output)}: {size / 1e6:.1f} MB; open it in a browser")
     return 0
 
 
 def made(arguments: list[str], compare: bool = False, n_code: int = _N_CODE) -> tuple[str, list[str]]:
     """The page of experiments, and what was found wrong with them. Raises CollectorError."""
     from collector.cli.er_print import read_defaults
-    from collector.experiment.names import shown
     from collector.export.html.content import packed, title
     from collector.export.html.page import page
 
@@ -98,8 +98,6 @@ def make_after(directory: Path, output: str, say: Callable[[str], None]) -> None
 
 def write(path: Path, text: str) -> int:
     """The file, all of it or none; into what is no file, such as a pipe, just so. Its size. Raises UsageError."""
-    from collector.export.formats import ExportError, destination
-
     content = text.encode("utf-8")
     try:
         with destination(os.fspath(path)) as file:

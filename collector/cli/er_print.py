@@ -56,10 +56,7 @@ def run(argv: list[str]) -> int:
     if any(argument in ("--version", "-V", "-version") for argument in argv):
         print(f"er_print {__version__}")
         return 0
-    from collector.export.text import make_tolerant
-
     calls, experiments = _parsed(argv)
-    make_tolerant(sys.stdout)
     session = Session(experiments)
     try:
         with Working("opening experiments"):

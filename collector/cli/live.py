@@ -64,10 +64,8 @@ def main(argv: Sequence[str]) -> None:
     _over(_rest_ns(start_ns, period_ns) - _IMPORTS_NS)  # the program and the recording may want the CPUs
     from collector.cli import streams
     from collector.export import aggregation_text  # noqa: F401 - before the first one is due
-    from collector.export.text import make_tolerant
 
     streams.hold()
-    make_tolerant(sys.stdout)
     page = Page(sys.stdout)
     with suppress(BrokenPipeError):
         while not _over(_rest_ns(start_ns, period_ns)):

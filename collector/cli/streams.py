@@ -7,6 +7,7 @@ exec, so that programs that we start find it as we did.
 
 from __future__ import annotations
 
+import io
 import os
 import select
 import sys
@@ -17,7 +18,7 @@ from collector.errors import shown
 
 
 def hold() -> None:
-    """Makes sure that descriptors 0 to 2 and both streams are there."""
+    """Makes sure that descriptors 0 to 2 and both streams are there, and take any text."""
     for fd, mode in enumerate((os.O_WRONLY, os.O_RDONLY, os.O_WRONLY)):  # what stderr says may be lost
         try:
             os.fstat(fd)
@@ -25,6 +26,13 @@ def hold() -> None:
             os.open(os.devnull, mode)  # the lowest that is free: this one
     sys.stdout = sys.stdout or _writer(1)  # Python has none where the descriptor was closed
     sys.stderr = sys.stderr or _writer(2)
+    make_tolerant(sys.stdout)
+
+
+def make_tolerant(stream: TextIO) -> None:
+    """Let a stream whose encoding lacks a character write an escape instead of failing; Python's stderr does."""
+    if isinstance(stream, io.TextIOWrapper):
+        stream.reconfigure(errors="backslashreplace")
 
 
 class NobodyReads(BrokenPipeError):

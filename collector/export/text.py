@@ -11,10 +11,8 @@ Names come from anywhere and are made printable here.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
-from typing import TextIO
 
 from collector.report.documents import Annotated, Column, Document, Lines, Listing, Table, Tree, Unit
 from collector.report.tables import unpack_address
@@ -25,12 +23,6 @@ _HEADING_LINES = 3
 _MARKS = {"self": "*"}
 _ROWS_AT_ONCE = 4096
 _ALL = slice(None)
-
-
-def make_tolerant(stream: TextIO) -> None:
-    """Let a stream whose encoding lacks a character write an escape instead of failing."""
-    if isinstance(stream, io.TextIOWrapper):
-        stream.reconfigure(errors="backslashreplace")
 
 
 def printable(name: bytes) -> str:

@@ -93,6 +93,20 @@ def test_names_of_other_bytes_are_read_and_written(out: str, experiment: Path, t
     assert "\t/caf\\udce9\n" in (file.read_text() if out else result.stdout)
 
 
+def test_names_and_pages_are_written_whatever_the_encoding(experiment: Path) -> None:
+    """A name that is no UTF-8, where Python is strict about it; a page is UTF-8 also where nothing else is."""
+    odd = experiment.rename(experiment.with_name(os.fsdecode(b"caf\xe9.er")))
+    result = in_shell([COMMANDS / "er_html", odd], "", {"PYTHONIOENCODING": "utf-8:strict"}, cwd=odd.parent)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("caf\\xe9.html: ")
+    page = odd.with_suffix(".html").read_text(encoding="utf-8")
+    assert not page.isascii()
+    result = in_shell([COMMANDS / "er_html", "-o", "-", odd], "", {"PYTHONIOENCODING": "latin-1"})
+    assert (result.returncode, result.stderr) == (0, "")
+    assert [letter for letter in result.stdout if not letter.isascii()] == [
+        letter for letter in page if not letter.isascii()]
+
+
 @pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full"])
 def test_an_error_that_nobody_can_read_keeps_its_status(redirection: str, experiment: Path) -> None:
     for command, status in ((["er_print", "-nosuch"], 2), (["er_archive", "--nosuch"], 2)):

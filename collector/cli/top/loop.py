@@ -26,7 +26,6 @@ from collector.cli.top.shot import Shot, taken
 from collector.cli.top.signals import Signals
 from collector.clock import NS_PER_MS, NS_PER_S
 from collector.errors import ExperimentError
-from collector.export.text import make_tolerant
 from collector.report.live import Live
 
 _STARTING_NS = 100 * NS_PER_MS  # between looks while there is no experiment yet
@@ -53,7 +52,6 @@ class Loop:
 
     def run(self) -> int:
         """The exit status. Raises CollectorError."""
-        make_tolerant(sys.stdout)
         options = self._options
         if options.path is not None:
             self._live = Live(options.path)
