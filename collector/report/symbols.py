@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -22,6 +22,7 @@ from collector.errors import ElfError
 
 # Making 1 MB of debug information readable takes some 0.1 s.
 _KEPT_FROM_BYTES, _KEPT_FILES_MAX = 1 << 20, 40
+_NO_TEXT = "\N{REPLACEMENT CHARACTER}"
 _RUST_HASH = re.compile(rb"17h[0-9a-f]{16}E(?:[.@][A-Za-z0-9_.$@]*)?\Z")
 _RUST_ESCAPES = {b"SP": "@", b"BP": "*", b"RF": "&", b"LT": "<", b"GT": ">", b"LP": "(", b"RP": ")", b"C": ","}
 _RUST_ESCAPE = re.compile(rb"\$([A-Z]+|u[0-9a-f]{1,6})\$")
@@ -120,6 +121,7 @@ class Lines:
     def __init__(self, cache: Any, tables: LineTables) -> None:
         self._cache = cache
         self._tables = tables
+        self._spelled: dict[str, str] = {}
 
     @classmethod
     def of(cls, found: LoadObject) -> Lines:
@@ -135,7 +137,17 @@ class Lines:
         if len(found) == 1 and not found[0].path:
             row = self._row(vaddr)
             return found if row is None else [Frame(found[0].function, row.path, row.line)]
-        return found
+        return [replace(one, path=self._spelling(one.path, vaddr)) if _NO_TEXT in one.path else one for one in found]
+
+    def _spelling(self, path: str, vaddr: int) -> str:
+        """A path as the tables of lines have it: symbolic gives a mark for each byte that is no UTF-8."""
+        path = os.path.normpath(path)
+        if path not in self._spelled:
+            with suppress(ElfError):
+                unit = self._tables.unit_at(vaddr)
+                self._spelled |= {os.fsencode(row.path).decode("utf-8", "replace"): row.path
+                                  for row in (unit.rows if unit is not None else ())}
+        return self._spelled.get(path, path)
 
     def _row(self, vaddr: int) -> Row | None:
         with suppress(ElfError):

@@ -519,6 +519,25 @@ def test_a_file_without_symbols_is_told(program: Callable[..., Path], tmp_path: 
         command.run(["-symbols", str(tmp_path / "nowhere/a.tar"), str(path)])
 
 
+def test_a_folder_whose_name_is_no_utf8_has_sources(tmp_path: Path, need: Callable[[str, str], str],
+                                                    documents: Callable[..., Any]) -> None:
+    """Of inlined functions, too."""
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    (folder / "twice.h").write_text("static inline __attribute__((always_inline)) int twice(int n)\n"
+                                    "{ return n * 2 + n / 7; }\n")
+    (folder / "prog.c").write_text('#include "twice.h"\nint main(int n, char **v)\n{\n    return twice(n) - !v;\n}\n')
+    subprocess.run([need("gcc", "gcc"), "-g", "-O0", "-o", folder / "prog", folder / "prog.c"], check=True)
+    path = recorded(tmp_path / "a.1.er", folder / "prog", ("main",))
+    total = sums(documents("-functions", path)[0]["rows"][:1])
+    of_files = [documents("-source", name, path)[0] for name in ("prog.c", "twice.h")]
+    assert [one["titles"][0] for one in of_files] == [f"Source file: {folder}/{name}" for name in ("prog.c", "twice.h")]
+    texts = [[row["name"] for row in one["rows"] if row["kind"] == "line"] for one in of_files]
+    assert [text[-1] for text in texts] == ["}", "{ return n * 2 + n / 7; }"]
+    rows = [row for one in of_files for row in one["rows"] if row["kind"] == "line"]
+    assert sum(ticks(row, "e.totalcpu") for row in rows) == total[0] > 0
+
+
 def test_places_are_told_as_gprofng_tells_them(program: Callable[..., Path], tmp_path: Path,
                                                gprofng: Callable[..., Any], capsys: pytest.CaptureFixture[str]) -> None:
     path = recorded(tmp_path / "a.1.er", program("plain C"), ("first", "main"))
