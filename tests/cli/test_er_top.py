@@ -21,6 +21,7 @@ import pytest
 
 from collector.cli.top.lines import fitted, shown
 from collector.cli.top.screen import keys_of
+from collector.experiment.reader import open_experiment
 
 Run = Callable[..., Any]
 ER_TOP = str(Path(sys.executable).with_name("er_top"))
@@ -85,6 +86,17 @@ def test_snapshots_follow_each_other(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+@pytest.mark.usefixtures("perf_allowed")
+def test_a_number_that_is_taken_is_counted_on(hostile_experiment: Path, tmp_path: Path) -> None:
+    """What is shown is what is recorded, not what has that name already."""
+    hostile_experiment.rename(tmp_path / "x.1.er")
+    done = prefork.run([ER_TOP, "-b", "-n", "1", "-d", "0.1", "-o", "x.1.er", "--", "sleep", "60"], cwd=tmp_path,
+                       capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode == 128 + signal.SIGTERM
+    assert done.stdout.startswith("er_top x.2.er  "), done.stderr
+    assert open_experiment(tmp_path / "x.2.er").log.complete
+
+
 # --- errors ---------------------------------------------------------------------------------------
 
 
@@ -96,7 +108,7 @@ def test_snapshots_follow_each_other(tmp_path: Path) -> None:
     (("--", "/nowhere/prog"), 127, "/nowhere/prog"), (("-d", "0", "a.er"), 2, "-d 0: give seconds from 0.1"),
     (("-n", "9" * 5000, "a.er"), 2, "give a number from 1"),
     (("-n", "x", "a.er"), 2, "-n x"), (("--view", "all", "a.er"), 2, "--view all"), (("-o", "x.er", "a.er"), 2, "-o"),
-    (("-o", "wrong", "--", "true"), 1, "must end in .er")])
+    (("-o", "wrong", "--", "true"), 1, "must end in .er"), (("-o", "/tmp", "--", "true"), 2, "/tmp exists; choose")])
 def test_errors_are_one_line(arguments: tuple[str, ...], status: int, words: str, tmp_path: Path) -> None:
     done = prefork.run([ER_TOP, *arguments], capture_output=True, text=True, timeout=PATIENCE_S,
                        env=os.environ | {"TMPDIR": str(tmp_path)})
@@ -219,16 +231,18 @@ def test_what_cannot_be_started_is_one_line_on_a_terminal_too(terminal: Callable
 
 
 @pytest.mark.usefixtures("perf_allowed", "attach_allowed")
-def test_a_process_that_it_attached_to_goes_on(terminal: Callable[..., Terminal], tmp_path: Path) -> None:
+@pytest.mark.parametrize(("key", "status"), [("q", 0)])
+def test_a_process_that_it_attached_to_goes_on(terminal: Callable[..., Terminal], tmp_path: Path, key: str,
+                                               status: int) -> None:
     with subprocess.Popen(["sleep", "60"]) as target:
         one = terminal("-d", "0.1", "-o", tmp_path / "kept.er", str(target.pid))
         one.wait_for("q quit")
-        one.type("q")
-        assert one.status() == 0, one.text
+        one.type(key)
+        assert one.status() == status, one.text
         assert one.is_restored()
         assert target.poll() is None
         target.terminate()
-    assert (tmp_path / "kept.er" / "log.xml").exists()
+    assert open_experiment(tmp_path / "kept.er").log.complete
 
 
 @pytest.mark.usefixtures("perf_allowed", "attach_allowed")

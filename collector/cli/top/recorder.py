@@ -17,8 +17,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
-from collector.errors import CollectorError
-from collector.experiment.names import shown
+from collector.errors import CollectorError, UsageError
+from collector.experiment.names import choose, shown
 from collector.installed import command
 
 _PREFIX = b"collect: "
@@ -43,10 +43,10 @@ class Recorder:
 
     def __init__(self, program: Sequence[str], pid: int, name: str | None, options: Sequence[str], *,
                  keeps_terminal: bool) -> None:
-        """``options`` are handed on to collect; ``keeps_terminal``: we draw on it."""
+        """``options`` are handed on to collect; ``keeps_terminal``: we draw on it. CollectorError."""
         self.is_started = bool(program)
         self._folder = Path(tempfile.mkdtemp(prefix="er_top.")) if name is None else None
-        self.path = Path(name) if self._folder is None and name is not None else (self._folder or Path()) / _NAME
+        self.path = self._folder / _NAME if self._folder is not None else _free(name or "")
         self._kept: list[tuple[int, IO[bytes]]] = []
         self._is_copied = False
         self._ends_fd = -1
@@ -195,6 +195,16 @@ class SilentFailure(Exception):
     def __init__(self, status: int) -> None:
         super().__init__(status)
         self.status = status
+
+
+def _free(name: str) -> Path:
+    """Where collect records: of a number that is taken the next one. Raises CollectorError."""
+    try:
+        return choose(name)
+    except CollectorError:
+        if os.path.lexists(name):
+            raise UsageError(f"{shown(name)} exists; choose another name with -o") from None
+        raise
 
 
 def _is_terminal(fd: int) -> bool:
