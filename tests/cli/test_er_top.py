@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import re
+import resource
 import signal
 import subprocess
 import sys
@@ -131,6 +132,7 @@ class Terminal:
         self._theirs = theirs
 
         def lead() -> None:
+            resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
             fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
 
         self.process = subprocess.Popen(
@@ -199,7 +201,7 @@ def terminal(tmp_path: Path) -> Iterator[Callable[..., Terminal]]:
 
 
 @pytest.mark.parametrize(("way", "status"), [
-    ("q", 143), ("\x03", 130), ("SIGTERM", 143), ("hang up", 129), ("the program ends", 3)])
+    ("q", 143), ("\x03", 130), ("\x1c", 131), ("SIGTERM", 143), ("hang up", 129), ("the program ends", 3)])
 def test_nothing_stays_whatever_ends_it(terminal: Callable[..., Terminal], tmp_path: Path, way: str,
                                         status: int) -> None:
     """Nor of a shell's children, be it as soon as there is a screen; what the program wrote to the terminal comes last.
@@ -231,7 +233,7 @@ def test_what_cannot_be_started_is_one_line_on_a_terminal_too(terminal: Callable
 
 
 @pytest.mark.usefixtures("perf_allowed", "attach_allowed")
-@pytest.mark.parametrize(("key", "status"), [("q", 0)])
+@pytest.mark.parametrize(("key", "status"), [("q", 0), ("\x1c", 131)])
 def test_a_process_that_it_attached_to_goes_on(terminal: Callable[..., Terminal], tmp_path: Path, key: str,
                                                status: int) -> None:
     with subprocess.Popen(["sleep", "60"]) as target:

@@ -138,7 +138,7 @@ class Recorder:
             if self.is_started:
                 os.killpg(self.pid, number)
             else:
-                os.kill(self.pid, number)
+                os.kill(self.pid, signal.SIGTERM if number == signal.SIGQUIT else number)  # it closes nothing by that
 
     def _kill_program(self) -> None:
         """Collect's children are the program; then collect closes the experiment."""

@@ -7,7 +7,7 @@ import signal
 from contextlib import suppress
 from types import FrameType
 
-_ENDING = signal.SIGINT, signal.SIGTERM, signal.SIGHUP
+_ENDING = signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGHUP
 _OTHERS = signal.SIGWINCH, signal.SIGTSTP, signal.SIGCONT
 
 
