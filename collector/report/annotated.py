@@ -230,9 +230,10 @@ class _File:
         for name, line in self.heads.items():
             heads.setdefault(line, []).append(b"<Function: %s>" % name)
         result = []
-        for number in range(1, max([len(source.lines), *known]) + 1) if source.lines else sorted(known):
+        n = len(source.lines)
+        for number in (*range(1, n + 1), *sorted(line for line in known if line > n)):
             result += [Line(text, HEAD) for text in heads.get(number, ())]
-            text = source.lines[number - 1] if number <= len(source.lines) else b""
+            text = source.lines[number - 1] if number <= n else b""
             key = self._keys.get((LINE, number), NOTHING) if number in known else None
             result.append(Line(text, LINE, number, key))
         return result + [Line(what.encode("utf-8", "surrogateescape"), HEAD, 0, key)

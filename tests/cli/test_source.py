@@ -519,6 +519,21 @@ def test_a_file_without_symbols_is_told(program: Callable[..., Path], tmp_path: 
         command.run(["-symbols", str(tmp_path / "nowhere/a.tar"), str(path)])
 
 
+def test_lines_behind_the_end_of_a_source_are_those_with_code_alone(tmp_path: Path, need: Callable[[str, str], str],
+                                                                     documents: Callable[..., Any]) -> None:
+    """As of a file that is made, and says that its lines are those of another one."""
+    program = tmp_path / "prog"
+    program.with_suffix(".c").write_text("int main(void)\n{\n    int n = 0;\n#line 300007\n    return n * 7;\n}\n")
+    subprocess.run([need("gcc", "gcc"), "-g", "-O0", "-o", program, program.with_suffix(".c")], check=True)
+    path = recorded(tmp_path / "a.1.er", program, ("main",))
+    rows = documents("-source", "main", path)[0]["rows"]
+    lines = [row for row in rows if row["kind"] == "line"]
+    assert [row["line"] for row in lines] == [1, 2, 3, 4, 5, 6, 300007, 300008]
+    assert [row["name"] for row in lines[-2:]] == ["", ""]
+    assert ticks(lines[-2], "e.totalcpu") > 0
+    assert sums(lines) == sums(documents("-functions", path)[0]["rows"][:1])
+
+
 def test_a_folder_whose_name_is_no_utf8_has_sources(tmp_path: Path, need: Callable[[str, str], str],
                                                     documents: Callable[..., Any]) -> None:
     """Of inlined functions, too."""
