@@ -115,8 +115,8 @@ class Defaults:
             self._session.warnings.append(f"{line.where}: {err}")
 
     def _hold(self, line: Line) -> None:
-        word, _, text = line.text.partition(" ")
-        name, text = command_of(line), text.strip()
+        word, *rest = line.text.split(None, 1)
+        name, text = command_of(line), "".join(rest)
         if name is None:
             raise UsageError(f"{word!r} is no command for files of defaults")
         if name in IGNORED or (name, text) in _AS_IT_IS:
@@ -164,8 +164,8 @@ class Defaults:
         from collector.cli.commands.index import define
         from collector.report.query.language import parse
 
-        name, _, expression = text.partition(" ")
-        expression = expression.strip().strip("'\"")
+        name, *rest = text.split(None, 1)
+        expression = "".join(rest).strip("'\"")
         if name not in self._session.index_objects:
             try:
                 parse(expression)

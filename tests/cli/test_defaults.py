@@ -93,7 +93,7 @@ DEFAULTS = [
     "dsort -e.user\ndsort i.totalcpu", "dsort e.user\ndsort -i.totalcpu", "dmetrics e.user\ndmetrics e.sleep:i.user",
     "name short # a remark\nname long", "limit 2\nlimit 4", "viewmode expert", "printmode |\nprintmode ;",
     "object_hide lib.so", "object_hide lib.so\nobject_show lib.so", "object_hide bogus", "object_api lib.so",
-    "  \n# nothing\n",
+    "  \n# nothing\n", "dmetrics\te.user\ndsort \t i.user\t# a remark", "indxobj_define\tMine \t TSTAMP/7000000",
     "indxobj_define Mine TSTAMP/7000000", "en_desc on", "en_desc off", "en_desc =_f1", "en_desc =o.*r",
     "en_desc =_f.*", "scc basic\ndcc all:src\ncc all\nsthresh 3\ndthresh 4", "preload_libdirs ../lib",
 ]
