@@ -746,3 +746,14 @@ def test_selections_by_number_end_when_other_experiments_are_opened(
     total = re.search(r"([0-9.]+)[ 0-9.]*<Total>", out)
     assert total is not None
     assert (float(total[1]) > 0) == (asked[:1] != ("-filters",))
+
+
+@pytest.mark.parametrize("asked", [(), ("-filters", "THRID==1"), ("-functions",)])
+def test_columns_and_order_hold_when_other_experiments_are_opened(asked: tuple[str, ...], small: Path, tmp_path: Path,
+                                                                  print_out: Callable[..., str]) -> None:
+    other = shutil.copytree(small, tmp_path / "other.1.er")
+    view = "-metrics", "i.user:e.wait:name", "-sort", "name"
+    out = print_out(*asked, *view, "-open_exp", other, "-functions", small)
+    wanted = print_out(*view, "-functions", other)
+    head = "Functions sorted by metric: Name"
+    assert out[out.rindex(head):] == wanted[wanted.index(head):]

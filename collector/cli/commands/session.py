@@ -91,7 +91,8 @@ class Session:
         """
         other = Session(arguments)
         other.founders  # noqa: B018 - errors come before anything is closed
-        view, before = self._views, self.__dict__.get("selection")
+        views, before = self._views, self.__dict__.get("selection")
+        metrics = self.whole.metrics if views else ()
         places = replace(self.places, experiments=tuple(os.fspath(one.path) for one in other.founders))
         self.warnings = self.problems()
         self.arguments = arguments
@@ -101,7 +102,7 @@ class Session:
         self.look_in(places)
         if before is not None and before.filter:
             self.selection.set_filter(before.filter)
-        self._views = view if before is not None and self.metrics == before.data.metrics else {}
+        self._views = views if views and self.metrics == metrics else {}
         return before is not None and before.has_selections
 
     @cached_property
