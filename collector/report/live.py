@@ -107,23 +107,22 @@ class _Sums:
         self.total += one.total
 
 
-def whole(path: Path) -> Figures:
-    """An experiment and its descendants as they are now."""
-    founder = open_experiment(path)
+def whole(path: Path, threads: _Threads | None = None) -> Figures:
+    """An experiment and its descendants as they are now. ``threads``: those that have their places already."""
+    founder, threads = open_experiment(path), threads or _Threads()
     data = build.load([founder])
     own, inclusive = profile.exclusive(data.stacks), profile.inclusive(data.stacks)
-    every = [(one, tid) for one in data.experiments for tid in one.threads]
-    threads = [Thread(one.log.pid, tid, one.log.threads.get(tid, b"")) for one, tid in every]
-    place = {(id(one), tid): i for i, (one, tid) in enumerate(every)}
+    place = {(one.name, tid): threads.place(one.name, Thread(one.log.pid, tid, one.log.threads.get(tid, b"")))
+             for one in data.experiments for tid in one.threads}
 
     def keys(experiment: Experiment, packets: build.Packets) -> I8:
         tids, each = np.unique(packets["THRID"], return_inverse=True)
-        return np.array([place[id(experiment), tid] for tid in tids.tolist()], np.int64)[each]
+        return np.array([place[experiment.name, tid] for tid in tids.tolist()], np.int64)[each]
 
-    by_thread = data.weights_by(keys, len(threads))
+    by_thread = data.weights_by(keys, len(threads.all))
     ends = [one.end_ns for one in data.experiments]
     return Figures(max(ends) - founder.log.start_ns, data.functions, own[:, :N_STATE_COLUMNS],
-                   inclusive[:, :N_STATE_COLUMNS], threads, by_thread[:, :N_STATE_COLUMNS],
+                   inclusive[:, :N_STATE_COLUMNS], list(threads.all), by_thread[:, :N_STATE_COLUMNS],
                    by_thread[:, :N_STATE_COLUMNS].sum(axis=0))
 
 
@@ -142,10 +141,11 @@ class Live:
         self._objects: dict[Key, LoadedObject] = {}
         self._again_ns = 0
         self._told_ns = now()
+        self._n_quiet = self._quiet_ns = 0  # the last intervals, in which nothing was told
         self._threads = _Threads()
         self._begin()
         if self.following.is_over:
-            self._final = whole(path)
+            self._final = whole(path, self._threads)
             self.is_over = True
 
     def _begin(self) -> None:
@@ -190,8 +190,8 @@ class Live:
             return self._final
         sums, functions = self._sums, self._code.functions
         sums.grown(len(functions), len(self._threads.all))
-        return Figures(self._latest_ns - self.start_ns, functions, sums.own, sums.inclusive, self._every_thread(),
-                       sums.by_thread, sums.total)
+        return Figures(self._latest_ns + self._quiet_ns - self.start_ns, functions, sums.own, sums.inclusive,
+                       self._every_thread(), sums.by_thread, sums.total)
 
     def window(self, length_ns: int) -> Figures:
         """The last intervals, as many as are about so long, one at least; all of an experiment that was over before."""
@@ -224,14 +224,16 @@ class Live:
         if self.following.n_begins != self._n_begins:
             self._begin()
             self._intervals.clear()
+            self._n_quiet = self._quiet_ns = 0
         begin_ns, news = self._latest_ns, self._read()
         self._end_if_over()
         if not self.is_over and self._is_stale() and self._now() >= self._again_ns:
             self._read_again()
         if news is not None:
+            self._forget_quiet()
             self._push(news._replace(length_ns=self._latest_ns - begin_ns))
             self._told_ns = self._now()
-        elif self.quiet_ns > _QUIET_NS and not self.is_over and self._intervals:
+        elif self.quiet_ns - self._quiet_ns > _QUIET_NS and not self.is_over and self._intervals:
             self._be_quiet()
         return news is not None
 
@@ -266,11 +268,17 @@ class Live:
             kept_ns -= self._intervals.popleft().length_ns
 
     def _be_quiet(self) -> None:
-        """An interval in which nothing was told."""
-        none = np.zeros(0, np.int64)
-        self._push(Interval(self.quiet_ns, none, _zeros(0), _zeros(0), none, _zeros(0), _zeros(1)[0]))
-        self._latest_ns += self.quiet_ns
-        self._told_ns = self._now()
+        """An interval in which nothing was told: so far."""
+        none, length_ns = np.zeros(0, np.int64), self.quiet_ns - self._quiet_ns
+        self._push(Interval(length_ns, none, _zeros(0), _zeros(0), none, _zeros(0), _zeros(1)[0]))
+        self._n_quiet, self._quiet_ns = self._n_quiet + 1, self._quiet_ns + length_ns
+
+    def _forget_quiet(self) -> None:
+        """What is told now is of that time."""
+        for kept in (self._intervals, self.history):
+            for _ in range(min(self._n_quiet, len(kept))):
+                kept.pop()
+        self._n_quiet = self._quiet_ns = 0
 
     def _is_stale(self) -> bool:
         return any(part.is_stale for part in self._parts.values())
@@ -288,7 +296,7 @@ class Live:
         else:
             self.is_over = True
             if self._is_doubtful():
-                self._final = whole(self.following.path)
+                self._final = whole(self.following.path, self._threads)
 
     def finish(self) -> None:
         """The recorder has ended: reads what there still is. Raises ExperimentError."""
@@ -296,7 +304,7 @@ class Live:
         if not self.is_over:
             self.is_over = True
             if self._is_doubtful():
-                self._final = whole(self.following.path)
+                self._final = whole(self.following.path, self._threads)
 
     def _read_again(self) -> None:
         """Everything, with the map as it is now; not too often."""

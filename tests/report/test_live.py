@@ -10,6 +10,7 @@ import pytest
 
 from collector.experiment.recorder import Header, Recorder
 from collector.report.live import Figures, Live, whole
+from collector.report.metrics import N_STATE_COLUMNS
 from collector.report.profile import I8
 
 START_NS, MS, S = 7_001_000_000_013, 1_000_000, 1_000_000_000
@@ -29,13 +30,14 @@ def recorder(tmp_path: Path) -> Recorder:
     return Recorder.create(path, HEADER)
 
 
-def clock(recorder: Recorder, time_ns: int, seed: int, n: int = 211) -> None:
-    """Packets of recursive stacks in all states."""
+def clock(recorder: Recorder, time_ns: int, seed: int, n: int = 211, tid: int = 0) -> None:
+    """Packets of recursive stacks in all states, of five threads or one."""
     random = np.random.default_rng(seed)
     depth = random.integers(1, 9, n)
     stacks = VDSO + 0x100 * random.integers(0, 13, (n, 8)).astype(np.uint64)
     uids = recorder.frames.intern(np.where(np.arange(8) < depth[:, None], stacks, np.uint64(0)), depth)
-    recorder.clock(71 + random.integers(0, 5, n), np.zeros(n, np.int64), time_ns + np.arange(n), uids,
+    tids = np.full(n, tid) if tid else 71 + random.integers(0, 5, n)
+    recorder.clock(tids, np.zeros(n, np.int64), time_ns + np.arange(n), uids,
                    random.integers(0, 10, n), random.integers(0, 4, n))
     recorder.sync()
 
@@ -91,6 +93,54 @@ def test_a_map_that_tells_later_of_what_was_seen_is_followed_by_reading_again(re
     found = named(live.cumulative())
     assert {b"later", b"function_0"} <= set(found[1])
     assert found == named(whole(recorder.path))
+
+
+def test_threads_have_their_places_when_all_was_read_again(recorder: Recorder) -> None:
+    """What intervals say of a thread is said of the same one at the end, though another one was met first."""
+    for tid in (72, 75, 77):
+        recorder.thread_started(tid, START_NS, b"%d" % tid)
+    live = Live(recorder.path)
+    for number, tid in enumerate((75, 72, 77)):
+        clock(recorder, START_NS + (number + 1) * S, seed=number, tid=tid)
+        live.look()
+    for time_ns, name in ((START_NS + S // 2, b"[vdso]"), (START_NS + S + 100, b"later")):  # read again, and at the end
+        recorder.function_mapped(time_ns, VDSO, 0x1000, name, SYMBOLS if name == b"[vdso]" else ())
+        clock(recorder, START_NS + 4 * S, seed=4, tid=72)
+        live.look()
+    recorder.close(START_NS + 5 * S)
+    live.finish()
+    at_end, sums = live.cumulative(), np.zeros((3, N_STATE_COLUMNS), np.int64)
+    for one in live.recent(16):
+        sums[one.threads] += one.by_thread
+    assert [thread.tid for thread in at_end.threads] == [75, 72, 77]
+    assert sums.tolist() == at_end.by_thread.tolist()
+    assert named(at_end) == named(whole(recorder.path))
+
+
+@pytest.mark.parametrize("n_silent", [4, 100])
+def test_what_comes_late_is_of_the_time_in_which_nothing_came(recorder: Recorder, n_silent: int) -> None:
+    """A recorder that was silent for seconds, and then tells of them: meanwhile nothing is shown for them."""
+    now_ns = START_NS
+    live = Live(recorder.path, now=lambda: now_ns)
+    clock(recorder, START_NS + S, seed=1)
+    now_ns += S
+    assert live.look()
+    for _ in range(n_silent):
+        now_ns += S
+        assert not live.look()
+    quiet = live.window(0)
+    assert quiet.length_ns > 3 * S
+    assert not quiet.total.any()
+    assert live.quiet_ns == n_silent * S
+    assert live.cumulative().length_ns == sum(length_ns for length_ns, _ in live.history) > 4 * S
+    clock(recorder, START_NS + (n_silent + 1) * S - MS, seed=2)
+    assert live.look()
+    last = live.window(0)
+    assert last.length_ns == n_silent * S - MS
+    assert last.total.any()
+    assert live.cumulative().length_ns == sum(length_ns for length_ns, _ in live.history) == (
+        (n_silent + 1) * S - MS + 210)
+    assert len(live.history) == 2
 
 
 def test_a_closed_experiment_is_shown_whole(recorder: Recorder) -> None:
